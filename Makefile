@@ -1,0 +1,41 @@
+# Every target builds the virtual environment it needs, from nothing.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test lint format bench clean
+
+help:
+	@echo "make demo    restore photographs with every method: a table and out/demo/inpainting.png"
+	@echo "make test    run the tests"
+	@echo "make lint    check style and types"
+	@echo "make format  rewrite the code in the project's style"
+	@echo "make bench   measure speed, side by side, as ratios"
+	@echo "make clean   remove the virtual environment and everything generated"
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/mirrordescent demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,87 @@
+"""mirrordescent: learn the geometry of a class of optimisation problems, then solve new ones faster.
+
+    geometry (mirrors) → methods → problems → solve
+
+A mirror map turns points into dual ones and back; a method takes its steps there; ``solve`` runs any
+method on any batch of problems.
+"""
+
+from mirrordescent import domains, methods, mirrors, oracles, problems, references, schedules
+from mirrordescent.domains import DomainError
+from mirrordescent.methods import (
+    AMD,
+    ASMD,
+    GD,
+    MD,
+    PDHG,
+    SGD,
+    SMD,
+    Adam,
+    Averaged,
+    DualFISTA,
+    Nesterov,
+    ProjectedGradient,
+)
+from mirrordescent.problems import (
+    SVM,
+    Function,
+    LeastSquares,
+    LogisticRegression,
+    MatrixGame,
+    Quadratic,
+    TVDenoising,
+    TVInpainting,
+)
+from mirrordescent.references import certify
+from mirrordescent.solve import (
+    Solution,
+    Status,
+    gap,
+    gradient_norm,
+    relative_change,
+    relative_gap,
+    solve,
+    wall_clock,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AMD",
+    "ASMD",
+    "GD",
+    "MD",
+    "PDHG",
+    "SGD",
+    "SMD",
+    "SVM",
+    "Adam",
+    "Averaged",
+    "DomainError",
+    "DualFISTA",
+    "Function",
+    "LeastSquares",
+    "LogisticRegression",
+    "MatrixGame",
+    "Nesterov",
+    "ProjectedGradient",
+    "Quadratic",
+    "Solution",
+    "Status",
+    "TVDenoising",
+    "TVInpainting",
+    "certify",
+    "domains",
+    "gap",
+    "gradient_norm",
+    "methods",
+    "mirrors",
+    "oracles",
+    "problems",
+    "references",
+    "relative_change",
+    "relative_gap",
+    "schedules",
+    "solve",
+    "wall_clock",
+]

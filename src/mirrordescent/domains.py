@@ -1,0 +1,135 @@
+"""Convex sets: where a mirror map is defined, and what constrained methods project onto.
+
+A mirror map lives on the *interior* of its domain; its iterates may come to rest on the boundary
+by rounding. So membership is asked in two strengths, and projections are onto the closed set.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from mirrordescent.trees import Tree, all_over_leaves, leaves, tree_map
+
+
+class DomainError(ValueError):
+    """A point lies outside the set it has to lie in."""
+
+
+class Domain(ABC):
+    """A closed convex set with non-empty (relative) interior, a product over samples and leaves."""
+
+    description: str
+
+    def contains(self, x: Tree, *, closed: bool = False) -> Tensor:
+        """Tell per sample whether x lies in the interior, or in the closed set: (batch,) bool."""
+        return all_over_leaves(lambda leaf: self._contains(leaf, closed).reshape(leaf.shape[0], -1).all(1), x)
+
+    def project(self, x: Tree) -> Tree:
+        """Return the Euclidean projection onto the closed set."""
+        return tree_map(self._project, x)
+
+    def require(self, x: Tree, what: str, of: str) -> None:
+        """Raise unless every leaf lies in the interior; unlike elsewhere, leaves need no common batch."""
+        for leaf in leaves(x):
+            inside = self._contains(leaf, closed=False)
+            if not bool(inside.all()):
+                rows = (~inside).reshape(len(inside) if inside.ndim else 1, -1).any(1)
+                raise DomainError(
+                    f"{what} is outside the domain of {of}, which is {self.description} "
+                    f"(samples {_shorten(rows.nonzero().flatten().tolist())})"
+                )
+
+    @abstractmethod
+    def _contains(self, x: Tensor, closed: bool) -> Tensor:
+        """Tell per entry, or per group of entries, of one tensor."""
+
+    @abstractmethod
+    def _project(self, x: Tensor) -> Tensor: ...
+
+
+class WholeSpace(Domain):
+    """All of Rⁿ."""
+
+    description = "all of Rⁿ"
+
+    def _contains(self, x: Tensor, closed: bool) -> Tensor:
+        return torch.ones_like(x, dtype=torch.bool)
+
+    def _project(self, x: Tensor) -> Tensor:
+        return x
+
+
+class PositiveOrthant(Domain):
+    """{x : x > 0}."""
+
+    description = "x > 0 in every entry"
+
+    def _contains(self, x: Tensor, closed: bool) -> Tensor:
+        return x >= 0 if closed else x > 0
+
+    def _project(self, x: Tensor) -> Tensor:
+        return x.clamp(min=0)
+
+
+class NegativeOrthant(Domain):
+    """{y : y < 0}, where the conjugates of barriers live."""
+
+    description = "y < 0 in every entry"
+
+    def _contains(self, x: Tensor, closed: bool) -> Tensor:
+        return x <= 0 if closed else x < 0
+
+    def _project(self, x: Tensor) -> Tensor:
+        return x.clamp(max=0)
+
+
+class Box(Domain):
+    """{x : lower < x < upper} in every entry."""
+
+    def __init__(self, lower: float, upper: float) -> None:
+        if not lower < upper:
+            raise ValueError(f"a box needs lower < upper, got lower={lower}, upper={upper}")
+        self.lower, self.upper = float(lower), float(upper)
+        self.description = f"{lower:g} < x < {upper:g} in every entry"
+
+    def _contains(self, x: Tensor, closed: bool) -> Tensor:
+        if closed:
+            drift = _drift(x) * (self.upper - self.lower)
+            return (x >= self.lower - drift) & (x <= self.upper + drift)
+        return (x > self.lower) & (x < self.upper)
+
+    def _project(self, x: Tensor) -> Tensor:
+        return x.clamp(self.lower, self.upper)
+
+
+class Simplex(Domain):
+    """{x : x > 0, Σ x = 1}, along the last dimension."""
+
+    description = "x > 0 with entries that sum to 1 along the last dimension"
+
+    def _contains(self, x: Tensor, closed: bool) -> Tensor:
+        positive = (x >= 0 if closed else x > 0).all(-1)
+        rounding = _drift(x) if closed else 16 * torch.finfo(x.dtype).eps * x.shape[-1] ** 0.5
+        return positive & ((x.sum(-1) - 1).abs() <= rounding)
+
+    def _project(self, x: Tensor) -> Tensor:
+        """Subtract the θ with Σ max(x − θ, 0) = 1, found by sorting (Held, Wolfe, Crowder 1974)."""
+        descending = x.sort(dim=-1, descending=True).values
+        rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
+        excess = descending.cumsum(-1) - 1
+        active = (descending * rank > excess).sum(-1, keepdim=True)
+        theta = excess.gather(-1, active - 1) / active
+        return (x - theta).clamp(min=0)
+
+
+def _drift(x: Tensor) -> float:
+    """√eps: how far the roundings of thousands of averages may carry an iterate off a closed set."""
+    return float(torch.finfo(x.dtype).eps) ** 0.5
+
+
+def _shorten(samples: list[int]) -> str:
+    shown = ", ".join(map(str, samples[:8]))
+    return shown if len(samples) <= 8 else f"{shown}, … {len(samples)} in all"

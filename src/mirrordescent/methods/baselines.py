@@ -1,0 +1,132 @@
+"""The methods that mirror descent is compared with, in the same interface."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from mirrordescent.domains import Domain
+from mirrordescent.methods.base import Method
+from mirrordescent.methods.descent import MD
+from mirrordescent.mirrors.quadratic import Euclidean
+from mirrordescent.schedules import ScheduleLike, as_schedule
+from mirrordescent.trees import Tree, tree_map
+
+
+class GD(MD):
+    """Gradient descent, x⁺ = x − t_k g: mirror descent with the Euclidean map."""
+
+    def __init__(self, t: ScheduleLike) -> None:
+        super().__init__(Euclidean(), t)
+
+
+class ProjectedGradient(MD):
+    """Projected (sub)gradient descent, x⁺ = P_X(x − t_k g): mirror descent with ½‖·‖² on the set X."""
+
+    def __init__(self, domain: Domain, t: ScheduleLike) -> None:
+        super().__init__(Euclidean(domain), t)
+
+
+class NesterovState(NamedTuple):
+    """Steps taken, the extrapolated point, and the iterate it was made from."""
+
+    k: int
+    x: Tree
+    iterate: Tree
+
+
+class Nesterov(Method[NesterovState]):
+    """Nesterov's accelerated gradient:  u⁺ = x − t_k ∇f(x),  x⁺ = u⁺ + k/(k+3) (u⁺ − u),  k = 0, 1, …
+
+    The answer is u.
+
+    Reference: Nesterov 1983, with the momentum of Su, Boyd, Candès, JMLR 17 (2016).
+    """
+
+    def __init__(self, t: ScheduleLike) -> None:
+        super().__init__()
+        self.t = as_schedule(t, "t")
+
+    def init(self, x0: Tree) -> NesterovState:
+        """Start at rest."""
+        return NesterovState(0, x0, x0)
+
+    def update(self, state: NesterovState, grad: Tree) -> NesterovState:
+        """Take a gradient step and extrapolate."""
+        t, momentum = self.t(state.k + 1), state.k / (state.k + 3)
+        iterate = tree_map(lambda x, g: x - t * g, state.x, grad)
+        x = tree_map(lambda new, old: new + momentum * (new - old), iterate, state.iterate)
+        return NesterovState(state.k + 1, x, iterate)
+
+    def answer(self, state: NesterovState) -> Tree:
+        """Return the iterate, not the extrapolated point."""
+        return state.iterate
+
+
+class SGDState(NamedTuple):
+    """Steps taken, the iterate, and the velocity."""
+
+    k: int
+    x: Tree
+    velocity: Tree
+
+
+class SGD(Method[SGDState]):
+    """Gradient descent with heavy-ball momentum β:  v⁺ = βv + g,  x⁺ = x − t_k v⁺.
+
+    Meant for stochastic oracles; the form of ``torch.optim.SGD``.
+    """
+
+    def __init__(self, t: ScheduleLike, momentum: float = 0.0) -> None:
+        super().__init__()
+        if not 0 <= momentum < 1:
+            raise ValueError(f"momentum must be in [0, 1), got {momentum}")
+        self.t, self.momentum = as_schedule(t, "t"), float(momentum)
+
+    def init(self, x0: Tree) -> SGDState:
+        """Start at rest."""
+        return SGDState(0, x0, tree_map(torch.zeros_like, x0))
+
+    def update(self, state: SGDState, grad: Tree) -> SGDState:
+        """Update the velocity, then the iterate."""
+        t = self.t(state.k + 1)
+        velocity = tree_map(lambda v, g: self.momentum * v + g, state.velocity, grad) if self.momentum else grad
+        return SGDState(state.k + 1, tree_map(lambda x, v: x - t * v, state.x, velocity), velocity)
+
+
+class AdamState(NamedTuple):
+    """Steps taken, the iterate, and the running first and second moments of the gradient."""
+
+    k: int
+    x: Tree
+    m: Tree
+    v: Tree
+
+
+class Adam(Method[AdamState]):
+    """Adam:  m⁺ = β₁m + (1−β₁)g,  v⁺ = β₂v + (1−β₂)g²,  x⁺ = x − t_k m̂/(√v̂ + ε), hats bias-corrected.
+
+    Reference: Kingma and Ba, ICLR 2015.
+    """
+
+    def __init__(self, t: ScheduleLike, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8) -> None:
+        super().__init__()
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas must be in [0, 1), got {betas}")
+        self.t, self.betas, self.epsilon = as_schedule(t, "t"), betas, epsilon
+
+    def init(self, x0: Tree) -> AdamState:
+        """Start with zero moments."""
+        zero = tree_map(torch.zeros_like, x0)
+        return AdamState(0, x0, zero, zero)
+
+    def update(self, state: AdamState, grad: Tree) -> AdamState:
+        """Update the moments, then the iterate."""
+        k = state.k + 1
+        t, (first, second) = self.t(k), self.betas
+        m = tree_map(lambda m, g: torch.lerp(m, g, 1 - first), state.m, grad)
+        v = tree_map(lambda v, g: torch.addcmul(second * v, g, g, value=1 - second), state.v, grad)
+        length, root = t / (1 - first**k), (1 - second**k) ** 0.5
+        x = tree_map(lambda x, m, v: x - length * m / (v.sqrt() / root + self.epsilon), state.x, m, v)
+        return AdamState(k, x, m, v)

@@ -1,0 +1,159 @@
+"""Primal-dual methods: contestants that use proximal operators, and that certify themselves.
+
+They solve  min_x F(x) + G(Kx) = min_x max_u F(x) + ⟨Kx, u⟩ − G*(u).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+
+import torch
+from torch import Generator, Tensor
+
+from mirrordescent.methods.base import Method
+from mirrordescent.trees import Tree, dot, tree_map
+
+if TYPE_CHECKING:
+    from mirrordescent.oracles import Oracle
+    from mirrordescent.problems.base import Problem
+
+
+class SaddlePoint(Protocol):
+    """What a problem offers to primal-dual methods. x is a tensor, u a tensor or a dict."""
+
+    @property
+    def K_norm(self) -> float:
+        """An upper bound on ‖K‖."""
+
+    @property
+    def F_convexity(self) -> float:
+        """Strong convexity of F in ℓ₂, or 0."""
+
+    def K(self, x: Tensor) -> Tree:
+        """Kx."""
+
+    def K_adjoint(self, u: Tree) -> Tensor:
+        """Kᵀu."""
+
+    def prox_F(self, x: Tensor, tau: float | Tensor) -> Tensor:
+        """argmin_x' F(x') + ‖x' − x‖²/(2τ)."""
+
+    def prox_G_conjugate(self, u: Tree, sigma: float | Tensor) -> Tree:
+        """argmin_u' G*(u') + ‖u' − u‖²/(2σ)."""
+
+    def argmin_F(self, w: Tensor) -> Tensor:
+        """argmin_x F(x) + ⟨w, x⟩, where F is strongly convex."""
+
+    def lower_bound(self, u: Tree) -> Tensor:
+        """A proven lower bound on the optimal value from any u: (batch,)."""
+
+
+class PDHGState(NamedTuple):
+    """Steps taken, and the primal and dual iterates; u is None before the first step."""
+
+    k: int
+    x: Tree
+    u: Tree | None
+
+
+class PDHG(Method[PDHGState]):
+    """Primal-dual hybrid gradient, with x̄ = 2x⁺ − x:
+
+    x⁺ = prox_{τF}(x − τKᵀu),  u⁺ = prox_{σG*}(u + σKx̄),  τ = ratio/‖K‖,  σ = 1/(ratio·‖K‖).
+
+    ``ratio`` balances the two step sizes and decides the speed; it deserves tuning.
+
+    Reference: Chambolle and Pock, J. Math. Imaging Vis. 40 (2011), Algorithm 1.
+    """
+
+    def __init__(self, ratio: float = 1.0) -> None:
+        super().__init__()
+        if not 0 < ratio < float("inf"):
+            raise ValueError(f"PDHG needs a finite ratio > 0, got {ratio}")
+        self.ratio = float(ratio)
+
+    def init(self, x0: Tree) -> PDHGState:
+        """Start at x0 with a zero dual variable."""
+        return PDHGState(0, x0, None)
+
+    def step(self, problem: Problem, state: PDHGState, oracle: Oracle, generator: Generator | None = None) -> PDHGState:
+        """Take one primal and one dual proximal step."""
+        saddle = _saddle(problem, self)
+        tau, sigma = self.ratio / saddle.K_norm, 1 / (self.ratio * saddle.K_norm)
+        x = cast(Tensor, state.x)
+        u = _zero_dual(saddle, x) if state.u is None else state.u
+        x_new = saddle.prox_F(x - tau * saddle.K_adjoint(u), tau)
+        ascended = tree_map(lambda u, Kx: torch.add(u, Kx, alpha=sigma), u, saddle.K(2 * x_new - x))
+        return PDHGState(state.k + 1, x_new, saddle.prox_G_conjugate(ascended, sigma))
+
+    def lower_bound(self, problem: Problem, state: PDHGState) -> Tensor | None:
+        """Evaluate the dual at u."""
+        return None if state.u is None else _saddle(problem, self).lower_bound(state.u)
+
+
+class DualFISTAState(NamedTuple):
+    """Steps taken, the primal point, the dual iterate, its extrapolation, and the momentum count."""
+
+    k: int
+    x: Tree
+    u: Tree | None
+    v: Tree | None
+    theta: Tensor | None
+
+
+class DualFISTA(Method[DualFISTAState]):
+    """FISTA on the dual of a problem with μ-strongly convex F. With x(v) = argmin_x F(x) + ⟨Kx, v⟩:
+
+    u⁺ = prox_{σG*}(v + σKx(v)),  θ⁺ = (1 + √(1+4θ²))/2,  v⁺ = u⁺ + (θ−1)/θ⁺ (u⁺ − u),  σ = μ/‖K‖².
+
+    The momentum of a sample restarts when it points against the gradient. The answer is x(u).
+
+    References: Beck and Teboulle, IEEE Trans. Image Process. 18 (2009); O'Donoghue and Candès,
+    Found. Comput. Math. 15 (2015).
+    """
+
+    def init(self, x0: Tree) -> DualFISTAState:
+        """Start at u = 0: FISTA on the dual has no use for x0 but to know its shape."""
+        return DualFISTAState(0, x0, None, None, None)
+
+    def step(
+        self, problem: Problem, state: DualFISTAState, oracle: Oracle, generator: Generator | None = None
+    ) -> DualFISTAState:
+        """Take one proximal gradient step in the dual and extrapolate."""
+        saddle = _saddle(problem, self)
+        if saddle.F_convexity <= 0:
+            raise TypeError(f"DualFISTA needs a strongly convex data term, which {type(problem).__name__} lacks")
+        sigma = saddle.F_convexity / saddle.K_norm**2
+        if state.u is None or state.v is None or state.theta is None:
+            x0 = cast(Tensor, state.x)
+            u = v = _zero_dual(saddle, x0)
+            theta = x0.new_ones(x0.shape[0])
+        else:
+            u, v, theta = state.u, state.v, state.theta
+        slope = saddle.K(saddle.argmin_F(saddle.K_adjoint(v)))
+        ascended = tree_map(lambda v, s: torch.add(v, s, alpha=sigma), v, slope)
+        u_new = saddle.prox_G_conjugate(ascended, sigma)
+        theta_new = (1 + (1 + 4 * theta.square()).sqrt()) / 2
+        change = tree_map(torch.sub, u_new, u)
+        against = dot(tree_map(torch.sub, v, u_new), change) > 0
+        momentum = torch.where(against, 0.0, (theta - 1) / theta_new)
+        v_new = tree_map(lambda a, d: a + momentum.reshape(-1, *[1] * (d.ndim - 1)) * d, u_new, change)
+        theta_new = torch.where(against, torch.ones_like(theta), theta_new)
+        x = saddle.argmin_F(saddle.K_adjoint(u_new))
+        return DualFISTAState(state.k + 1, x, u_new, v_new, theta_new)
+
+    def lower_bound(self, problem: Problem, state: DualFISTAState) -> Tensor | None:
+        """Evaluate the dual at u."""
+        return None if state.u is None else _saddle(problem, self).lower_bound(state.u)
+
+
+def _saddle(problem: Problem, method: Method[PDHGState] | Method[DualFISTAState]) -> SaddlePoint:
+    if not hasattr(problem, "prox_G_conjugate"):
+        raise TypeError(
+            f"{type(method).__name__} needs proximal operators, which {type(problem).__name__} does not offer"
+        )
+    return cast(SaddlePoint, problem)
+
+
+def _zero_dual(saddle: SaddlePoint, x: Tensor) -> Tree:
+    return tree_map(torch.zeros_like, saddle.K(x))

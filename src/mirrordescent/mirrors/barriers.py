@@ -1,0 +1,76 @@
+"""Potentials whose gradient is infinite at the boundary: iterates stay inside by themselves."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mirrordescent.domains import Box, NegativeOrthant, PositiveOrthant
+from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
+from mirrordescent.trees import sum_per_sample
+
+
+class Burg(MirrorMap):
+    """ψ(x) = −Σ log x on x > 0:  ∇ψ(x) = −1/x,  ∇ψ*(y) = −1/y on y < 0.
+
+    B(x, x0) = Σ x/x0 − log(x/x0) − 1, the Itakura–Saito divergence. Not strongly convex, and the
+    dual domain is not all of Rⁿ: too long a step leaves it.
+    """
+
+    primal_domain = PositiveOrthant()
+    dual_domain = NegativeOrthant()
+
+    def _potential(self, x: Tensor) -> Tensor:
+        return -sum_per_sample(x.log())
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        return -1 / x
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        return -1 / y
+
+    def _step(self, x: Tensor, v: Tensor) -> Tensor:
+        return x / (1 + x * v)
+
+    def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
+        excess = (x - x0) / x0
+        return sum_per_sample(excess - excess.log1p())
+
+
+class Logit(MirrorMap):
+    """ψ(x) = Σ (x−a)log(x−a) + (b−x)log(b−x):  ∇ψ(x) = log((x−a)/(b−x)),  ∇ψ*(y) = a + (b−a)·sigmoid y.
+
+    The map of a box (a, b) in every entry; 4/(b−a)-strongly convex in ℓ₂.
+    """
+
+    def __init__(self, lower: float = 0.0, upper: float = 1.0) -> None:
+        super().__init__()
+        self.primal_domain: Box = Box(lower, upper)
+
+    @property
+    def strong_convexity(self) -> StrongConvexity:
+        """α = 4/(b−a) in ℓ₂."""
+        return StrongConvexity(4 / (self.primal_domain.upper - self.primal_domain.lower), 2.0)
+
+    def _distances(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x - self.primal_domain.lower, self.primal_domain.upper - x
+
+    def _potential(self, x: Tensor) -> Tensor:
+        below, above = self._distances(x)
+        return sum_per_sample(torch.xlogy(below, below) + torch.xlogy(above, above))
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        below, above = self._distances(x)
+        return (below / above).log()
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        a, b = self.primal_domain.lower, self.primal_domain.upper
+        return (a + (b - a) * y.sigmoid()).clamp(a, b)  # rounding may carry a saturated entry past b
+
+    def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
+        (below, above), (below0, above0) = self._distances(x), self._distances(x0)
+        return sum_per_sample(torch.xlogy(below, below / below0) + torch.xlogy(above, above / above0))
+
+    def extra_repr(self) -> str:
+        """Show the box."""
+        return f"{self.primal_domain.lower:g}, {self.primal_domain.upper:g}"

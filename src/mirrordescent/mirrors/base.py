@@ -1,0 +1,85 @@
+"""The interface of every mirror map."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mirrordescent.domains import Domain, WholeSpace
+from mirrordescent.trees import Tree, add_over_leaves, sum_per_sample, tree_map
+
+
+class StrongConvexity(NamedTuple):
+    """ψ(x') ≥ ψ(x) + ⟨∇ψ(x), x'−x⟩ + (α/2)‖x'−x‖_p²: the constant α with the p of its norm."""
+
+    alpha: float
+    p: float
+
+
+class MirrorMap(nn.Module):
+    """∇ψ of a convex potential ψ, with its inverse ∇ψ*.
+
+    A map sends primal points to dual ones, y = ∇ψ(x), and back, x = ∇ψ*(y). Mirror descent takes
+    its gradient steps on the dual side: x⁺ = ∇ψ*(∇ψ(x) − t∇f(x)).
+
+    The public methods take a tensor ``(batch, …)`` or a dict of such tensors, over which ψ is the
+    sum. To add a map, subclass and write the underscored twins for one tensor: ``_potential``,
+    ``_to_dual`` and ``_to_primal``; then state the domains and the strong convexity.
+    """
+
+    exact: bool = True
+    """Whether ``to_primal`` is the true inverse of ``to_dual``."""
+
+    primal_domain: Domain = WholeSpace()
+    dual_domain: Domain = WholeSpace()
+
+    @property
+    def strong_convexity(self) -> StrongConvexity | None:
+        """Strong convexity on the whole domain, or None where there is none."""
+        return None
+
+    def potential(self, x: Tree) -> Tensor:
+        """ψ(x), one number per sample: (batch,)."""
+        return add_over_leaves(self._potential, x)
+
+    def to_dual(self, x: Tree) -> Tree:
+        """∇ψ(x)."""
+        return tree_map(self._to_dual, x)
+
+    def to_primal(self, y: Tree) -> Tree:
+        """∇ψ*(y) = (∇ψ)⁻¹(y), or a learned surrogate of it."""
+        return tree_map(self._to_primal, y)
+
+    def step(self, x: Tree, v: Tree) -> Tree:
+        """∇ψ*(∇ψ(x) − v) = argmin_x' ⟨v, x'⟩ + B(x', x): one mirror step along a dual vector v."""
+        return tree_map(self._step, x, v)
+
+    def divergence(self, x: Tree, x0: Tree) -> Tensor:
+        """Bregman divergence B(x, x0) = ψ(x) − ψ(x0) − ⟨∇ψ(x0), x − x0⟩ per sample: (batch,)."""
+        return add_over_leaves(self._divergence, x, x0)
+
+    def _potential(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _step(self, x: Tensor, v: Tensor) -> Tensor:
+        return self._to_primal(self._to_dual(x) - v)
+
+    def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
+        linear = sum_per_sample(self._to_dual(x0) * (x - x0))
+        return self._potential(x) - self._potential(x0) - linear
+
+
+def hold(module: nn.Module, name: str, value: Tensor | float) -> None:
+    """Keep a tensor of a map: a parameter if it is one (it will be learned), else a buffer."""
+    if isinstance(value, nn.Parameter):
+        module.register_parameter(name, value)
+    else:
+        module.register_buffer(name, torch.as_tensor(value))

@@ -1,0 +1,94 @@
+"""Potentials made of p-norms, 1 < p < ∞."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
+from mirrordescent.trees import sum_per_sample
+
+
+class PNorm(MirrorMap):
+    """ψ(x) = ‖x‖_p^p / p:  ∇ψ(x) = sign(x)|x|^(p−1),  ∇ψ*(y) = sign(y)|y|^(1/(p−1)).
+
+    Strongly convex only for p = 2: the curvature (p−1)|x|^(p−2) has no positive lower bound
+    otherwise, at infinity for p < 2 and at 0 for p > 2.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = _exponent(p)
+
+    @property
+    def strong_convexity(self) -> StrongConvexity | None:
+        """α = 1 in ℓ₂ for p = 2, else none."""
+        return StrongConvexity(1.0, 2.0) if self.p == 2 else None
+
+    def _potential(self, x: Tensor) -> Tensor:
+        return sum_per_sample(x.abs().pow(self.p)) / self.p
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        return _signed_power(x, self.p - 1)
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        return _signed_power(y, 1 / (self.p - 1))
+
+    def extra_repr(self) -> str:
+        """Show p."""
+        return f"p={self.p:g}"
+
+
+class SquaredPNorm(MirrorMap):
+    """ψ(x) = ½‖x‖_p²:  ∇ψ(x) = ‖x‖_p^(2−p) sign(x)|x|^(p−1),  ∇ψ* the same with q = p/(p−1).
+
+    The norm is taken over all entries of a sample. For 1 < p ≤ 2 the potential is
+    (p−1)-strongly convex in ℓ_p; p = 1 + 1/log n gives the ℓ₁ geometry on Rⁿ.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = _exponent(p)
+
+    @property
+    def strong_convexity(self) -> StrongConvexity | None:
+        """α = p − 1 in ℓ_p for 1 < p ≤ 2, else none."""
+        return StrongConvexity(self.p - 1, self.p) if self.p <= 2 else None
+
+    def _potential(self, x: Tensor) -> Tensor:
+        return 0.5 * _norm(x, self.p).square().flatten()
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        return _gradient_of_half_squared_norm(x, self.p)
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        return _gradient_of_half_squared_norm(y, self.p / (self.p - 1))
+
+    def extra_repr(self) -> str:
+        """Show p."""
+        return f"p={self.p:g}"
+
+
+def _exponent(p: float) -> float:
+    if not 1 < p < float("inf"):
+        raise ValueError(f"a p-norm potential needs 1 < p < ∞, got p={p}")
+    return float(p)
+
+
+def _signed_power(x: Tensor, exponent: float) -> Tensor:
+    return x.sign() * x.abs().pow(exponent)
+
+
+def _norm(x: Tensor, p: float) -> Tensor:
+    """‖x‖_p per sample, kept broadcastable; scaled by the largest entry, so that powers stay finite."""
+    inner = tuple(range(1, x.ndim))
+    largest = x.abs().amax(inner, keepdim=True) if inner else x.abs()
+    safe = torch.where(largest > 0, largest, torch.ones_like(largest))
+    powers = (x / safe).abs().pow(p)
+    return largest * (powers.sum(inner, keepdim=True) if inner else powers).pow(1 / p)
+
+
+def _gradient_of_half_squared_norm(x: Tensor, p: float) -> Tensor:
+    norm = _norm(x, p)
+    safe = torch.where(norm > 0, norm, torch.ones_like(norm))
+    return norm * _signed_power(x / safe, p - 1)

@@ -1,0 +1,84 @@
+"""Quadratic potentials: Euclidean (on all of Rⁿ or on a convex set) and diagonal."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mirrordescent.domains import Domain, WholeSpace
+from mirrordescent.mirrors.base import MirrorMap, StrongConvexity, hold
+from mirrordescent.trees import sum_per_sample
+
+
+class Euclidean(MirrorMap):
+    """ψ(x) = ½‖x‖² on a closed convex set X:  ∇ψ(x) = x,  ∇ψ*(y) = P_X(y).
+
+    On all of Rⁿ mirror descent with this map is gradient descent; on a set it is projected
+    gradient descent (primal-stored) or dual averaging (dual-stored).
+
+    >>> import torch
+    >>> from mirrordescent.domains import Simplex
+    >>> Euclidean(Simplex()).to_primal(torch.tensor([[0.6, 0.8, -1.0]]))
+    tensor([[0.4000, 0.6000, 0.0000]])
+    """
+
+    def __init__(self, domain: Domain | None = None) -> None:
+        super().__init__()
+        self.set = domain or WholeSpace()
+
+    @property
+    def strong_convexity(self) -> StrongConvexity:
+        """α = 1 in ℓ₂."""
+        return StrongConvexity(1.0, 2.0)
+
+    def _potential(self, x: Tensor) -> Tensor:
+        return 0.5 * sum_per_sample(x.square())
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        return x
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        return self.set._project(y)
+
+    def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
+        return self._potential(x - x0)
+
+    def extra_repr(self) -> str:
+        """Show the set."""
+        return type(self.set).__name__
+
+
+class Diagonal(MirrorMap):
+    """ψ(x) = ½ xᵀDx, D = diag(d) > 0:  ∇ψ(x) = d·x,  ∇ψ*(y) = y/d.
+
+    Mirror descent with this map is gradient descent preconditioned by D⁻¹. ``d`` broadcasts
+    against a sample; give an ``nn.Parameter`` to learn it.
+    """
+
+    d: Tensor
+
+    def __init__(self, d: Tensor | float) -> None:
+        super().__init__()
+        hold(self, "d", d)
+        if not bool((self.d > 0).all() and self.d.isfinite().all()):
+            raise ValueError("Diagonal needs finite d > 0 in every entry")
+
+    @property
+    def strong_convexity(self) -> StrongConvexity:
+        """α = min d in ℓ₂."""
+        return StrongConvexity(float(self.d.min()), 2.0)
+
+    def _potential(self, x: Tensor) -> Tensor:
+        return 0.5 * sum_per_sample(self.d * x.square())
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        return self.d * x
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        return y / self.d
+
+    def _step(self, x: Tensor, v: Tensor) -> Tensor:
+        return torch.addcdiv(x, v, self.d, value=-1)
+
+    def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
+        return self._potential(x - x0)

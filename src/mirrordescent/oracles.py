@@ -1,0 +1,120 @@
+"""Oracles: how a method is told the gradient.
+
+An oracle is called as ``oracle(problem, x, k, generator)`` and returns an estimate of ∇f(x), with
+k counted from 0. All randomness comes from the generator.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Generator, Tensor, nn
+
+from mirrordescent.schedules import ScheduleLike, as_schedule
+from mirrordescent.trees import Tree, tree_map
+
+if TYPE_CHECKING:
+    from mirrordescent.problems.base import Problem
+
+
+class Oracle(nn.Module):
+    """An estimate of ∇f(x) at iteration k."""
+
+    stochastic: bool = False
+
+    def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
+        """Return the estimate."""
+        raise NotImplementedError
+
+
+class Exact(Oracle):
+    """G(x) = ∇f(x), or one subgradient."""
+
+    def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
+        """Return the problem's own gradient."""
+        return problem.grad(x)
+
+
+class Minibatch(Oracle):
+    """G(x) = an unbiased estimate of ∇f(x) from a random subset of the terms of f = Σᵢ fᵢ.
+
+    The terms are the data points of a classification problem, the rows of the operator of a
+    least-squares problem. ``size`` counts terms, or is the fraction of them when below 1. One
+    subset, drawn without replacement, serves the whole batch at every iteration.
+    """
+
+    stochastic = True
+
+    def __init__(self, size: int | float) -> None:
+        super().__init__()
+        if not size > 0 or (size > 1 and size != int(size)):
+            raise ValueError(f"Minibatch needs a count ≥ 1 or a fraction in (0, 1), got size={size}")
+        self.size = size
+
+    def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
+        """Return the gradient over a fresh subset of terms."""
+        if problem.terms is None:
+            raise TypeError(f"{type(problem).__name__} is not a finite sum, so Minibatch cannot sample its terms")
+        size = math.ceil(self.size * problem.terms) if self.size < 1 else int(self.size)
+        if size > problem.terms:
+            raise ValueError(f"Minibatch size {size} exceeds the {problem.terms} terms of the problem")
+        generator = require_generator(generator, self)
+        subset = torch.randperm(problem.terms, generator=generator, device=generator.device)[:size]
+        return problem.grad_of_terms(x, subset)
+
+    def extra_repr(self) -> str:
+        """Show the size."""
+        return f"size={self.size}"
+
+
+class Noisy(Oracle):
+    """G(x) = base(x) + σ·N(0, I): additive Gaussian noise on another oracle."""
+
+    stochastic = True
+
+    def __init__(self, sigma: float, base: Oracle | None = None) -> None:
+        super().__init__()
+        if not 0 <= sigma < float("inf"):
+            raise ValueError(f"Noisy needs a finite sigma ≥ 0, got {sigma}")
+        self.sigma, self.base = float(sigma), base or Exact()
+
+    def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
+        """Return the base gradient plus noise."""
+        generator = require_generator(generator, self)
+
+        def perturb(g: Tensor) -> Tensor:
+            noise = torch.randn(g.shape, generator=generator, device=generator.device, dtype=g.dtype)
+            return torch.add(g, noise.to(g.device), alpha=self.sigma)
+
+        return tree_map(perturb, self.base(problem, x, k, generator))
+
+    def extra_repr(self) -> str:
+        """Show σ."""
+        return f"sigma={self.sigma:g}"
+
+
+class Smoothed(Oracle):
+    """G(x) = ∇f_μ(x): the gradient of the problem with its kinks rounded over a width μ(k + 1).
+
+    Total variation becomes a Huber function of the differences, the hinge a smooth hinge. The
+    objective that is reported stays f itself.
+    """
+
+    def __init__(self, width: ScheduleLike) -> None:
+        super().__init__()
+        self.width = as_schedule(width, "width")
+
+    def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
+        """Return the gradient of the smoothed problem."""
+        return problem.smoothed_grad(x, self.width(k + 1))
+
+
+def require_generator(generator: Generator | None, oracle: Oracle) -> Generator:
+    """Return the generator, or say that a stochastic oracle needs one."""
+    if generator is None:
+        raise ValueError(
+            f"{type(oracle).__name__} is random: pass generator=torch.Generator().manual_seed(0), or another"
+        )
+    return generator

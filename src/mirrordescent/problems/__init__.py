@@ -1,0 +1,23 @@
+"""Problems: batches of functions to minimise."""
+
+from mirrordescent.problems.base import Function, Problem
+from mirrordescent.problems.linear_models import SVM, LogisticRegression
+from mirrordescent.problems.operators import Blur, LinearOperator, gaussian_kernel
+from mirrordescent.problems.quadratic import LeastSquares, Quadratic
+from mirrordescent.problems.simplex import MatrixGame
+from mirrordescent.problems.tv import TVDenoising, TVInpainting
+
+__all__ = [
+    "SVM",
+    "Blur",
+    "Function",
+    "LeastSquares",
+    "LinearOperator",
+    "LogisticRegression",
+    "MatrixGame",
+    "Problem",
+    "Quadratic",
+    "TVDenoising",
+    "TVInpainting",
+    "gaussian_kernel",
+]

@@ -1,0 +1,266 @@
+"""Images by total variation: denoising, and inpainting with an optional operator in front."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mirrordescent.problems.base import Problem, require_finite, require_same_kind
+from mirrordescent.problems.operators import LinearOperator, norm_bound
+from mirrordescent.problems.poisson import solve_poisson
+from mirrordescent.trees import Tree, leaves, sum_per_sample, tree_map
+
+Differences = dict[str, Tensor]
+
+
+def differences(x: Tensor) -> Differences:
+    """Dx: forward differences down the columns and along the rows, none across the border."""
+    return {"vertical": x[..., 1:, :] - x[..., :-1, :], "horizontal": x[..., 1:] - x[..., :-1]}
+
+
+def add_adjoint(out: Tensor, u: Differences, alpha: float = 1.0) -> Tensor:
+    """Add α·Dᵀu to a fresh tensor in place, and return it."""
+    vertical, horizontal = u["vertical"], u["horizontal"]
+    out[..., 1:, :].add_(vertical, alpha=alpha)
+    out[..., :-1, :].sub_(vertical, alpha=alpha)
+    out[..., 1:].add_(horizontal, alpha=alpha)
+    out[..., :-1].sub_(horizontal, alpha=alpha)
+    return out
+
+
+class TVInpainting(Problem):
+    """f(x) = s·(‖Z(Ax − y)‖² + λ‖Dx‖₁): total-variation restoration of observed pixels.
+
+    Z keeps the pixels where ``mask`` is 1, D takes forward differences (anisotropic total variation,
+    no wrap, subgradient sign with 0 at 0), A is an optional linear operator such as a blur.
+
+    Args:
+        y: observed images (batch, channels, height, width), any size, any number of channels.
+        mask: 1 or True where a pixel was observed, broadcastable to y.
+        weight: λ.
+        scale: s. The default ½ is the scale to which published step sizes and gaps refer.
+        operator: anything with ``A`` and ``A_adjoint``.
+
+    >>> import torch
+    >>> y = torch.tensor([[[[0.0, 1.0]]]])
+    >>> problem = TVInpainting(y, torch.ones(1, 2), weight=0.2)
+    >>> problem.value(y), problem.fidelity(y), problem.total_variation(y)
+    (tensor([0.1000]), tensor([0.]), tensor([1.]))
+    """
+
+    y: Tensor
+    mask: Tensor | None
+    low: Tensor
+    high: Tensor
+
+    def __init__(
+        self,
+        y: Tensor,
+        mask: Tensor | None,
+        weight: float = 0.15,
+        scale: float = 0.5,
+        operator: LinearOperator | None = None,
+    ) -> None:
+        if y.ndim != 4 or 0 in y.shape[1:]:
+            raise ValueError(f"y must be images (batch, channels, height, width), got {tuple(y.shape)}")
+        shape = y.shape if operator is None else operator.A_adjoint(y).shape
+        super().__init__(y.shape[0], tuple(shape[1:]))
+        require_finite(y, "y")
+        for name, number in (("weight", weight), ("scale", scale)):
+            if not 0 < number < float("inf"):
+                raise ValueError(f"{name} must be positive and finite, got {number}")
+        self.weight, self.scale, self.operator = float(weight), float(scale), operator
+        self.register_buffer("y", y)
+        self.register_buffer("mask", _check_mask(mask, y))
+        self._operator_norm = None if operator is None else norm_bound(operator, y.new_zeros(shape))
+        low, high = _observed_range(self.y, self.mask)
+        self.register_buffer("low", low)
+        self.register_buffer("high", high)
+
+    def value(self, x: Tree) -> Tensor:
+        """s·(fidelity + λ·total variation)."""
+        return self.scale * (self.fidelity(x) + self.weight * self.total_variation(x))
+
+    def fidelity(self, x: Tree) -> Tensor:
+        """‖Z(Ax − y)‖², without the scale."""
+        return sum_per_sample(self._residual(cast(Tensor, x)).square())
+
+    def total_variation(self, x: Tree) -> Tensor:
+        """‖Dx‖₁, without weight and scale."""
+        d = differences(cast(Tensor, x))
+        return sum_per_sample(d["vertical"].abs()) + sum_per_sample(d["horizontal"].abs())
+
+    def grad(self, x: Tree) -> Tensor:
+        """s·(2AᵀZ(Ax − y) + λDᵀ sign(Dx))."""
+        return self._grad(cast(Tensor, x), {k: d.sign() for k, d in differences(cast(Tensor, x)).items()})
+
+    def smoothed_grad(self, x: Tree, width: float | Tensor) -> Tensor:
+        """Replace |d| by the Huber function that is quadratic for |d| ≤ width."""
+        slopes = {k: (d / width).clamp(-1, 1) for k, d in differences(cast(Tensor, x)).items()}
+        return self._grad(cast(Tensor, x), slopes)
+
+    def start(self, batch: int | None = None, *, fill: bool = False) -> Tensor:
+        """Return y, black in the holes as in the paper, or with the holes filled by their neighbours.
+
+        With an operator that changes the shape, Aᵀy.
+        """
+        if self.y.shape[1:] != self.sample_shape:
+            assert self.operator is not None
+            return self.operator.A_adjoint(self._masked(self.y))
+        return fill_holes(self.y, self.mask) if fill and self.mask is not None else self._masked(self.y)
+
+    def extra_repr(self) -> str:
+        """Show the weights, since both scale the objective."""
+        return f"batch={self.batch}, shape={self.sample_shape}, weight={self.weight:g}, scale={self.scale:g}"
+
+    # The saddle-point form F(x) + G(Kx). Without an operator F is the fidelity on a box that holds the
+    # minimisers: clipping to the range of the observed pixels of a channel lowers neither term's rival.
+    # With one, F = 0 and the fidelity is a second block of G.
+
+    @property
+    def K_norm(self) -> float:
+        """√(8 + ‖A‖²) ≥ ‖K‖."""
+        return (8 + (self._operator_norm or 0.0) ** 2) ** 0.5
+
+    @property
+    def F_convexity(self) -> float:
+        """2s when every pixel is observed directly."""
+        return 2 * self.scale if self.operator is None and self.mask is None else 0.0
+
+    def K(self, x: Tensor) -> Differences:
+        """Dx, with ZAx beside it if there is an operator."""
+        blocks = differences(x)
+        if self.operator is not None:
+            blocks["data"] = self._masked(self.operator.A(x))
+        return blocks
+
+    def K_adjoint(self, u: Tree) -> Tensor:
+        """Dᵀu, plus AᵀZv if there is an operator."""
+        u = cast(Differences, u)
+        if self.operator is not None:
+            return add_adjoint(self.operator.A_adjoint(self._masked(u["data"])), u)
+        vertical = u["vertical"]
+        return add_adjoint(vertical.new_zeros(*vertical.shape[:2], *self.y.shape[2:]), u)
+
+    def prox_F(self, x: Tensor, tau: float | Tensor) -> Tensor:
+        """Pull observed pixels towards y, then clip to the box."""
+        if self.operator is not None:
+            return x
+        pull = 2 * self.scale * tau / (1 + 2 * self.scale * tau)
+        pulled = x + pull * self._masked(self.y - x)
+        return pulled.clamp(self.low, self.high)
+
+    def argmin_F(self, w: Tensor) -> Tensor:
+        """argmin s‖x − y‖² + ⟨w, x⟩ over the box: y − w/(2s), clipped."""
+        return (self.y - w / (2 * self.scale)).clamp(self.low, self.high)
+
+    def prox_G_conjugate(self, u: Tree, sigma: float | Tensor) -> Differences:
+        """Clip to |u| ≤ sλ; shrink the data block towards the residual."""
+        u, bound = cast(Differences, u), self.scale * self.weight
+        proxed = {k: v.clamp(-bound, bound) for k, v in u.items() if k != "data"}
+        if self.operator is not None:
+            proxed["data"] = (u["data"] - sigma * self._masked(self.y)) / (1 + sigma / (2 * self.scale))
+        return proxed
+
+    def lower_bound(self, u: Tree) -> Tensor:
+        """Return a proven lower bound on min f from any dual point."""
+        u = self.prox_G_conjugate(u, 0.0)  # made feasible
+        return self._bound_on_box(u) if self.operator is None else self._bound_with_operator(u)
+
+    def _bound_on_box(self, u: Differences) -> Tensor:
+        """min over the box of s‖Z(x−y)‖² + ⟨Dᵀu, x⟩, pixel by pixel."""
+        w = self.K_adjoint(u)
+        x = self.argmin_F(w)
+        if self.mask is not None:
+            x = torch.where(self.mask.bool(), x, torch.where(w > 0, self.low, self.high))
+        return sum_per_sample(self.scale * self._masked(x - self.y).square() + w * x)
+
+    def _bound_with_operator(self, u: Differences) -> Tensor:
+        """max over α of −α⟨y, v⟩ − α²‖v‖²/(4s), a dual value wherever Dᵀu + AᵀZv = 0 and α|u| ≤ sλ.
+
+        The equation is made to hold: v is taken orthogonal to the images of constants, so that the
+        residual has mean 0 in every channel, and a Poisson solve then removes it from u. What u exceeds its
+        bound by afterwards, α takes back.
+        """
+        v = self._without_constants(self._masked(u["data"]))
+        residual = self.K_adjoint({**u, "data": v})
+        repaired = tree_map(
+            torch.sub, {k: d for k, d in u.items() if k != "data"}, differences(solve_poisson(residual))
+        )
+        largest = torch.stack([d.abs().flatten(1).amax(1) for d in leaves(repaired) if d.numel()]).amax(0)
+        linear, quadratic = -sum_per_sample(self.y * v), sum_per_sample(v.square()) / (4 * self.scale)
+        alpha = (linear / (2 * quadratic)).nan_to_num(0.0).clamp(min=0)
+        alpha = torch.minimum(alpha, self.scale * self.weight / largest)
+        return alpha * linear - alpha.square() * quadratic
+
+    def _without_constants(self, v: Tensor) -> Tensor:
+        assert self.operator is not None
+        assert self.sample_shape is not None
+        channels = self.sample_shape[0]
+        constants = torch.eye(channels, dtype=v.dtype, device=v.device).reshape(channels, channels, 1, 1)
+        images = self.operator.A(constants.expand(-1, -1, *self.sample_shape[1:]))
+        basis = torch.stack([self._masked(image.expand_as(v)) for image in images], 1).flatten(2)
+        gram, moments = basis @ basis.mT, basis @ v.flatten(1).unsqueeze(-1)
+        return v - (basis.mT @ (torch.linalg.pinv(gram, hermitian=True) @ moments)).reshape(v.shape)
+
+    def _grad(self, x: Tensor, slopes: Differences) -> Tensor:
+        residual = self._residual(x)
+        if self.scale != 0.5:
+            residual = 2 * self.scale * residual
+        out = residual if self.operator is None else self.operator.A_adjoint(residual)
+        return add_adjoint(out, slopes, alpha=self.scale * self.weight)
+
+    def _residual(self, x: Tensor) -> Tensor:
+        return self._masked((x if self.operator is None else self.operator.A(x)) - self.y)
+
+    def _masked(self, image: Tensor) -> Tensor:
+        return image if self.mask is None else self.mask * image
+
+
+class TVDenoising(TVInpainting):
+    """f(x) = s·(‖x − y‖² + λ‖Dx‖₁): total-variation denoising, every pixel observed."""
+
+    def __init__(self, y: Tensor, weight: float = 0.15, scale: float = 0.5) -> None:
+        super().__init__(y, None, weight, scale)
+
+
+def fill_holes(y: Tensor, mask: Tensor) -> Tensor:
+    """Fill every hole with the mean of the known pixels in its 3×3 neighbourhood, growing inwards."""
+    known = mask.expand_as(y).contiguous()
+    filled = known * y
+    while not bool(known.all()):
+        weight = F.avg_pool2d(known, 3, stride=1, padding=1)
+        mean = F.avg_pool2d(filled, 3, stride=1, padding=1) / weight.clamp(min=1e-6)
+        filled = torch.where(known.bool(), filled, mean * (weight > 0))
+        known = ((known + weight) > 0).to(y.dtype)
+    return filled
+
+
+def _observed_range(y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the least and the greatest observed pixel of every channel, (batch, channels, 1, 1) each."""
+    hidden = torch.zeros_like(y, dtype=torch.bool) if mask is None else ~mask.bool().expand_as(y)
+    low = y.masked_fill(hidden, float("inf")).amin((-2, -1), keepdim=True)
+    return low, y.masked_fill(hidden, -float("inf")).amax((-2, -1), keepdim=True)
+
+
+def _check_mask(mask: Tensor | None, y: Tensor) -> Tensor | None:
+    if mask is None:
+        return None
+    if mask.dtype == torch.bool:
+        mask = mask.to(y)
+    require_finite(mask, "mask")
+    require_same_kind(mask, y, "mask and y")
+    try:
+        full = mask.expand_as(y)
+    except RuntimeError:
+        raise ValueError(f"mask has shape {tuple(mask.shape)}, which does not fit y of {tuple(y.shape)}") from None
+    if not bool(((mask == 0) | (mask == 1)).all()):
+        raise ValueError("mask must be 0 (missing) or 1 (observed)")
+    blind = (~full.bool().flatten(2).any(-1)).nonzero()
+    if len(blind):
+        sample, channel = blind[0].tolist()
+        raise ValueError(f"mask has no observed pixel in sample {sample}, channel {channel}")
+    return None if bool(full.all()) else mask.reshape(*[1] * (4 - mask.ndim), *mask.shape)

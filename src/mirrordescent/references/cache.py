@@ -1,0 +1,70 @@
+"""A cache on disk, keyed by content; a damaged entry counts as absent."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from mirrordescent.problems.base import Problem
+
+VERSION = "1"  # raised when the meaning of stored entries changes
+
+
+def directory() -> Path:
+    """Return the cache folder: ``MIRRORDESCENT_CACHE``, or the usual place for a user's caches."""
+    if chosen := os.environ.get("MIRRORDESCENT_CACHE"):
+        return Path(chosen)
+    import pooch
+
+    return Path(pooch.os_cache("mirrordescent"))
+
+
+def fingerprint(problem: Problem, purpose: str) -> str | None:
+    """Hash all that defines a problem, or return None if it has parts that cannot be read.
+
+    Those are tensors and plain numbers; an operator that is not a module hides its content.
+    """
+    digest = hashlib.sha256(f"{VERSION} {purpose}".encode())
+    for name, module in problem.named_modules():
+        digest.update(f"{name} {type(module).__module__}.{type(module).__qualname__}".encode())
+        for key, value in sorted(vars(module).items()):
+            if key in vars(nn.Module()) or key in ("batch", "sample_shape"):
+                continue
+            if not isinstance(value, (bool, int, float, str, type(None))):
+                return None
+            digest.update(f"{key}={value!r}".encode())
+    for name, tensor in problem.state_dict().items():
+        data = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {data.dtype} {tuple(data.shape)}".encode())
+        digest.update(data.view(torch.uint8).numpy().tobytes() if data.ndim else repr(data.item()).encode())
+    return digest.hexdigest()
+
+
+def load(key: str) -> dict[str, Tensor] | None:
+    """Return a stored entry, or None if there is none that can be read."""
+    try:
+        return load_file(directory() / f"{key}.safetensors")
+    except (OSError, SafetensorError):
+        return None
+
+
+def store(key: str, tensors: dict[str, Tensor]) -> None:
+    """Write an entry whole or not at all; a cache that cannot be written is no reason to fail."""
+    folder = directory()
+    temporary = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".partial", delete=False) as file:
+            temporary = Path(file.name)
+        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, temporary)
+        temporary.replace(folder / f"{key}.safetensors")
+    except OSError:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)

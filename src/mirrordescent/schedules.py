@@ -1,0 +1,184 @@
+"""Schedules: sequences t(1), t(2), … of step sizes, momenta and weights.
+
+A schedule is a callable of the count k ≥ 1. Iteration k of a method, counted from 0, uses t(k + 1),
+so that c/k is finite at the start. Any callable will do; a number means a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor, nn
+
+Number: TypeAlias = float | Tensor
+ScheduleLike: TypeAlias = float | Tensor | Callable[[int], Number]
+Extension: TypeAlias = Literal["mean", "min", "last", "reciprocal", "root_reciprocal"]
+
+
+class Schedule(nn.Module):
+    """t(k), k = 1, 2, …"""
+
+    def forward(self, k: int) -> Number:
+        """Return t(k)."""
+        raise NotImplementedError
+
+
+class Polynomial(Schedule):
+    """t(k) = c / k^power.
+
+    >>> Polynomial(1.0, power=0.75)(16)
+    0.125
+    """
+
+    def __init__(self, c: float, power: float) -> None:
+        super().__init__()
+        if not 0 < c < float("inf"):
+            raise ValueError(f"a step size must be positive and finite, got {c}")
+        if not power >= 0:
+            raise ValueError(f"a step size may not grow: power must be ≥ 0, got {power}")
+        self.c, self.power = float(c), float(power)
+
+    def forward(self, k: int) -> float:
+        """Return c / k^power."""
+        return self.c / k**self.power
+
+    def extra_repr(self) -> str:
+        """Show the constants."""
+        return f"c={self.c:g}, power={self.power:g}"
+
+
+class Constant(Polynomial):
+    """t(k) = c."""
+
+    def __init__(self, c: float) -> None:
+        super().__init__(c, 0.0)
+
+
+class Reciprocal(Polynomial):
+    """t(k) = c / k."""
+
+    def __init__(self, c: float) -> None:
+        super().__init__(c, 1.0)
+
+
+class RootReciprocal(Polynomial):
+    """t(k) = c / √k."""
+
+    def __init__(self, c: float) -> None:
+        super().__init__(c, 0.5)
+
+
+class Prefix(Schedule):
+    """t(k) = values[k] for k ≤ N, then a rule that continues them.
+
+    ============================  ======================================
+    extension                     t(k) for k > N
+    ============================  ======================================
+    ``"mean"``                    scale · mean(tᵢ)
+    ``"min"``                     scale · min(tᵢ)
+    ``"last"``                    scale · t_N
+    ``"reciprocal"``              scale · c/k,  c = mean(i·tᵢ)
+    ``"root_reciprocal"``         scale · c'/√k,  c' = mean(√i·tᵢ)
+    ============================  ======================================
+
+    The reciprocal rules may jump upwards at k = N + 1, against the theorems' assumption of
+    non-increasing steps; ``monotone=True`` takes the running minimum of the whole sequence.
+    ``values`` become a parameter, so the steps can be learned.
+
+    >>> t = Prefix([0.4, 0.1], extension="reciprocal")
+    >>> [round(t(k).item(), 3) for k in (1, 2, 3, 6)]
+    [0.4, 0.1, 0.1, 0.05]
+    """
+
+    def __init__(
+        self,
+        values: Sequence[float] | Tensor,
+        extension: Extension = "reciprocal",
+        scale: float = 1.0,
+        monotone: bool = False,
+    ) -> None:
+        super().__init__()
+        values = torch.as_tensor(values)
+        if values.ndim != 1 or len(values) == 0:
+            raise ValueError(f"Prefix needs a non-empty list of step sizes, got shape {tuple(values.shape)}")
+        if not bool((values > 0).all() and values.isfinite().all()):
+            raise ValueError("Prefix needs positive, finite step sizes")
+        if extension not in get_args(Extension):
+            raise ValueError(f"unknown extension {extension!r}; choose from {', '.join(get_args(Extension))}")
+        if not scale > 0:
+            raise ValueError(f"Prefix needs scale > 0, got {scale}")
+        self.values = values if isinstance(values, nn.Parameter) else nn.Parameter(values)
+        self.extension, self.scale, self.monotone = extension, float(scale), monotone
+
+    def forward(self, k: int) -> Tensor:
+        """Return t(k)."""
+        if k <= len(self.values):
+            return self.values[:k].min() if self.monotone else self.values[k - 1]
+        extended = self.scale * self._extend(k)
+        return torch.minimum(extended, self.values.min()) if self.monotone else extended
+
+    def _extend(self, k: int) -> Tensor:
+        match self.extension:
+            case "mean":
+                return self.values.mean()
+            case "min":
+                return self.values.min()
+            case "last":
+                return self.values[-1]
+            case "reciprocal":
+                return (self._counts() * self.values).mean() / k
+            case "root_reciprocal":
+                return (self._counts().sqrt() * self.values).mean() / k**0.5
+
+    def _counts(self) -> Tensor:
+        return torch.arange(1, len(self.values) + 1, dtype=self.values.dtype, device=self.values.device)
+
+    def extra_repr(self) -> str:
+        """Show the rule."""
+        return f"N={len(self.values)}, {self.extension!r}, scale={self.scale:g}, monotone={self.monotone}"
+
+
+class _Call(Schedule):
+    """A user's function of k as a schedule."""
+
+    def __init__(self, function: Callable[[int], Number]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, k: int) -> Number:
+        return self.function(k)
+
+
+def as_schedule(value: ScheduleLike, name: str) -> Schedule:
+    """Make a schedule of a number, a callable of k ≥ 1, or a schedule.
+
+    ``name`` is the argument's name, for the error.
+    """
+    if isinstance(value, Schedule):
+        return value
+    if isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.ndim == 0):
+        try:
+            return Constant(float(value))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    if callable(value):
+        return _Call(value)
+    raise TypeError(f"{name} must be a number, a schedule or a function of k, got {type(value).__name__}")
+
+
+def admissible_step(smoothness: float, gamma: float = 1.0, lower_regularity: float = 1.0) -> float:
+    """Largest step of Lemma 1 for accelerated mirror descent: t = ℓ_R / (L_f γ).
+
+    ``smoothness`` is L_f, ``lower_regularity`` the ℓ_R of the regulariser (1 for the Euclidean
+    one). Lemma 1 also asks for γ ≥ L_R L_ψ*, that is γ ≥ 1/α for an α-strongly convex potential
+    and the Euclidean regulariser.
+
+    >>> admissible_step(smoothness=4.0, gamma=2.0)
+    0.125
+    """
+    for name, value in (("smoothness", smoothness), ("gamma", gamma), ("lower_regularity", lower_regularity)):
+        if not 0 < value < float("inf"):
+            raise ValueError(f"{name} must be positive and finite, got {value}")
+    return lower_regularity / (smoothness * gamma)

@@ -1,0 +1,90 @@
+"""Iterates: a tensor, or a dict of tensors, with the batch as the leading dimension.
+
+Methods are written once, leaf by leaf, over both: an image batch is one tensor, the parameters of
+a network are a dict of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Tree: TypeAlias = Tensor | dict[str, Tensor]
+
+
+def tree_map(function: Callable[..., Tensor], first: Tree, *rest: Tree) -> Tree:
+    """Apply ``function`` to the corresponding leaves of trees of one structure.
+
+    >>> import torch
+    >>> tree_map(torch.add, {"w": torch.ones(1, 2)}, {"w": torch.ones(1, 2)})
+    {'w': tensor([[2., 2.]])}
+    """
+    if isinstance(first, Tensor):
+        return function(first, *rest)
+    return {name: function(leaf, *(tree[name] for tree in rest)) for name, leaf in first.items()}  # type: ignore[index]
+
+
+def leaves(tree: Tree) -> Iterator[Tensor]:
+    """Yield the tensors of a tree."""
+    if isinstance(tree, Tensor):
+        yield tree
+    else:
+        yield from tree.values()
+
+
+def batch_size(tree: Tree) -> int:
+    """Return the common length of the leading dimension."""
+    return next(leaves(tree)).shape[0]
+
+
+def mix(weight: float | Tensor, first: Tree, second: Tree) -> Tree:
+    """Return the convex combination weight·first + (1 − weight)·second."""
+
+    def combine(a: Tensor, b: Tensor) -> Tensor:
+        return torch.lerp(b, a, weight.to(a.dtype) if isinstance(weight, Tensor) else weight)
+
+    return tree_map(combine, first, second)
+
+
+def sum_per_sample(x: Tensor) -> Tensor:
+    """Sum one tensor over every dimension but the leading one."""
+    return x.reshape(x.shape[0], -1).sum(1)
+
+
+def add_over_leaves(function: Callable[..., Tensor], first: Tree, *rest: Tree) -> Tensor:
+    """Sum a per-sample number over the leaves of trees: (batch,)."""
+    if isinstance(first, Tensor):
+        return function(first, *rest)
+    return torch.stack(list(leaves(tree_map(function, first, *rest)))).sum(0)
+
+
+def all_over_leaves(function: Callable[[Tensor], Tensor], tree: Tree) -> Tensor:
+    """Tell per sample whether a per-sample truth holds on every leaf: (batch,) bool."""
+    return torch.stack([function(leaf) for leaf in leaves(tree)]).all(0)
+
+
+def dot(first: Tree, second: Tree) -> Tensor:
+    """Return the inner product per sample, ⟨first, second⟩: (batch,)."""
+    return add_over_leaves(lambda a, b: sum_per_sample(a * b), first, second)
+
+
+def norm(tree: Tree) -> Tensor:
+    """Return the Euclidean norm per sample: (batch,)."""
+    return dot(tree, tree).sqrt()
+
+
+def is_finite(tree: Tree) -> Tensor:
+    """Tell per sample whether every entry is finite: (batch,) bool."""
+    return all_over_leaves(lambda leaf: leaf.isfinite().reshape(leaf.shape[0], -1).all(1), tree)
+
+
+def where(mask: Tensor, first: Tree, second: Tree) -> Tree:
+    """Choose whole samples: first where ``mask`` (batch,) is true, else second."""
+
+    def choose(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+
+    return tree_map(choose, first, second)

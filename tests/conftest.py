@@ -1,0 +1,34 @@
+"""Shared by all tests."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path, monkeypatch):
+    """Keep tests away from the user's cache, and from each other's entries."""
+    monkeypatch.setenv("MIRRORDESCENT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(
+    params=[
+        "cpu",
+        pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")),
+    ]
+)
+def device(request):
+    return torch.device(request.param)
+
+
+@pytest.fixture
+def generator():
+    return torch.Generator().manual_seed(0)

@@ -1,0 +1,121 @@
+"""One matrix, method × problem × map × dtype: the optimality condition at the limit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mirrordescent import (
+    AMD,
+    ASMD,
+    GD,
+    MD,
+    SGD,
+    SMD,
+    Adam,
+    Averaged,
+    LeastSquares,
+    LogisticRegression,
+    Nesterov,
+    ProjectedGradient,
+    Quadratic,
+    solve,
+)
+from mirrordescent.domains import WholeSpace
+from mirrordescent.mirrors import (
+    Diagonal,
+    Euclidean,
+    HyperbolicEntropy,
+    Logit,
+    NegativeEntropy,
+    SimplexEntropy,
+    SquaredPNorm,
+)
+from mirrordescent.schedules import RootReciprocal
+
+MAPS = {
+    "euclidean": lambda: Euclidean(),
+    "diagonal": lambda: Diagonal(torch.tensor([1.0, 1.5, 2.0, 1.2])),
+    "squared 1.7-norm": lambda: SquaredPNorm(1.7),
+    "hyperbolic": lambda: HyperbolicEntropy(1.0),
+    "logit": lambda: Logit(-4.0, 4.0),
+    "entropy": lambda: NegativeEntropy(),
+    "simplex": lambda: SimplexEntropy(),
+}
+
+
+def _gamma(mirror):
+    """1/α, with α over the region the iterates visit for the maps that have none on their whole domain."""
+    constant = mirror.strong_convexity
+    return max(1.0, 1 / (constant.alpha if constant else 0.25))
+
+
+METHODS = {
+    "MD": lambda mirror, t: MD(mirror, t),
+    "SMD": lambda mirror, t: SMD(mirror, t),
+    "AMD dual": lambda mirror, t: AMD(mirror, t, gamma=_gamma(mirror)),
+    "AMD primal": lambda mirror, t: AMD(mirror, t, gamma=_gamma(mirror), storage="primal"),
+    "ASMD": lambda mirror, t: ASMD(mirror, 5 * t),  # its own weights decay like 1/√k
+    "Averaged MD": lambda mirror, t: Averaged(MD(mirror, t), weights=lambda k: float(k)),
+}
+BASELINES = {
+    "GD": lambda t: GD(t),
+    "Nesterov": lambda t: Nesterov(t),
+    "Adam": lambda t: Adam(RootReciprocal(t)),
+    "SGD": lambda t: SGD(t, momentum=0.5),
+    "projected": lambda t: ProjectedGradient(WholeSpace(), t),
+}
+
+
+def quadratic(dtype):
+    A = torch.diag(torch.tensor([0.3, 0.6, 1.0, 0.8])) + 0.05
+    return Quadratic(A.to(dtype), torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.5, 0.2]], dtype=dtype))
+
+
+def least_squares(dtype):
+    A = torch.randn(2, 9, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / 3
+    b = torch.randn(2, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return LeastSquares(A.to(dtype), b.to(dtype))
+
+
+def logistic(dtype):
+    features = torch.randn(30, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    labels = (
+        features[:, 0] + 0.5 * torch.randn(30, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    ).sign()
+    return LogisticRegression(features.to(dtype), labels.to(dtype), ridge=0.3)
+
+
+PROBLEMS = {"quadratic": quadratic, "least squares": least_squares, "logistic": logistic}
+DTYPES = [torch.float32, torch.float64]
+
+
+def optimality(problem, domain, x):
+    """‖x − P(x − ∇f(x))‖_∞, which is 0 exactly at a minimiser over the domain."""
+    return float((x - domain.project(x - problem.grad(x))).abs().max())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("mirror", MAPS)
+@pytest.mark.parametrize("method", METHODS)
+def test_mirror_methods_reach_the_optimality_condition(method, mirror, problem, dtype):
+    geometry, task = MAPS[mirror]().to(dtype), PROBLEMS[problem](dtype)
+    x0 = torch.full((2, 4), 0.25, dtype=dtype)
+    t = 0.9 / (task.smoothness() * _gamma(geometry))
+    chosen = METHODS[method](geometry, t)
+    solution = solve(task, chosen, x0.to(dtype), iterations=2000)
+    assert solution.ok, solution
+    assert optimality(task, geometry.primal_domain, x0) > 0.1
+    # Accelerated and averaged methods converge sublinearly; ASMD's theory promises no more than 1/√k.
+    tolerance = {"MD": 1e-4, "SMD": 1e-4, "ASMD": 2e-2}.get(method, 2e-3)
+    assert optimality(task, geometry.primal_domain, solution.x) <= tolerance
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("method", BASELINES)
+def test_baselines_reach_the_optimality_condition(method, problem, dtype):
+    task = PROBLEMS[problem](dtype)
+    solution = solve(task, BASELINES[method](0.9 / task.smoothness()), torch.zeros(2, 4, dtype=dtype), iterations=3000)
+    assert optimality(task, WholeSpace(), solution.x) <= (2e-2 if method == "Adam" else 1e-4)

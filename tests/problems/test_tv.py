@@ -1,0 +1,158 @@
+"""Total-variation problems: operators, proximal maps, bounds, starts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mirrordescent import TVDenoising, TVInpainting
+from mirrordescent.problems import Blur, gaussian_kernel
+from mirrordescent.problems.operators import norm_bound
+from mirrordescent.problems.poisson import solve_poisson
+from mirrordescent.problems.tv import add_adjoint, differences, fill_holes
+from mirrordescent.trees import dot, tree_map
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def variants():
+    y, mask = random(2, 3, 7, 6), random(2, 1, 7, 6, seed=1) > -0.5
+    return {
+        "denoising": TVDenoising(y, weight=0.3),
+        "inpainting": TVInpainting(y, mask, weight=0.3, scale=0.8),
+        "deblurring": TVInpainting(y, mask, weight=0.3, scale=0.8, operator=Blur(gaussian_kernel(0.8)).double()),
+    }
+
+
+VARIANTS = variants()
+every = pytest.mark.parametrize("problem", VARIANTS.values(), ids=VARIANTS.keys())
+
+
+def test_the_value_by_hand():
+    y = torch.tensor([[[[0.0, 1.0], [2.0, 4.0]]]])
+    x = torch.tensor([[[[1.0, 1.0], [3.0, 0.0]]]])
+    problem = TVInpainting(y, torch.tensor([[1.0, 1.0], [1.0, 0.0]]), weight=0.5, scale=2.0)
+    assert problem.fidelity(x).item() == 1 + 0 + 1  # the last pixel is not observed
+    assert problem.total_variation(x).item() == (2 + 1) + (0 + 3)
+    assert problem.value(x).item() == 2 * (2 + 0.5 * 6)
+
+
+@every
+def test_adjoint_and_norm(problem):
+    x, u = random(2, 3, 7, 6), problem.K(random(2, 3, 7, 6, seed=5))
+    torch.testing.assert_close(dot(problem.K(x), u), dot(x, problem.K_adjoint(u)))
+    assert (dot(problem.K(x), problem.K(x)) <= problem.K_norm**2 * dot(x, x)).all()
+
+
+def test_blur_is_the_direct_convolution_with_an_exact_adjoint():
+    kernel = random(3, 5)
+    blur, x, y = Blur(kernel), random(2, 3, 9, 8), random(2, 3, 9, 8, seed=1)
+    weight = kernel.flip(0, 1).expand(3, 1, 3, 5)
+    direct = torch.nn.functional.conv2d(x, weight, padding=(1, 2), groups=3)
+    torch.testing.assert_close(blur.A(x), direct)
+    torch.testing.assert_close(dot(blur.A(x), y), dot(x, blur.A_adjoint(y)))
+    assert (blur.A(x).norm() <= blur.norm * x.norm()).all()
+
+
+def test_an_operator_without_a_norm_gets_one():
+    class Scaling:
+        def A(self, x):
+            return 3 * x
+
+        def A_adjoint(self, y):
+            return 3 * y
+
+    assert 3 <= norm_bound(Scaling(), random(1, 1, 4, 4)) <= 3.3
+    problem = TVInpainting(random(1, 1, 4, 4), torch.ones(4, 4, dtype=torch.float64), operator=Scaling())
+    assert problem.K_norm**2 >= 8 + 9
+
+
+@every
+@pytest.mark.parametrize("tau", [0.1, 2.0])
+def test_prox_of_F_minimises(problem, tau):
+    """No perturbed point within the box has a smaller F(p) + ‖p − x‖²/(2τ)."""
+    x = random(2, 3, 7, 6, seed=3)
+
+    def objective(p):
+        fidelity = problem.scale * problem.fidelity(p) if problem.operator is None else 0.0
+        return fidelity + (p - x).square().flatten(1).sum(1) / (2 * tau)
+
+    prox = problem.prox_F(x, tau)
+    for seed in range(20):
+        other = prox + 0.01 * random(2, 3, 7, 6, seed=seed)
+        if problem.operator is None:
+            other = other.clamp(problem.low, problem.high)
+        assert (objective(other) >= objective(prox) - 1e-12).all()
+
+
+@every
+def test_prox_of_the_conjugate_by_moreau(problem):
+    """prox_{σG*}(u) = u − σ prox_{G/σ}(u/σ): soft thresholding and a quadratic, written out."""
+    sigma, bound = 0.7, problem.scale * problem.weight
+    u = tree_map(lambda v: 2 * v, problem.K(random(2, 3, 7, 6, seed=4)))
+    proxed = problem.prox_G_conjugate(u, sigma)
+    for name in ("vertical", "horizontal"):
+        v = u[name] / sigma
+        shrunk = v.sign() * (v.abs() - bound / sigma).clamp(min=0)
+        torch.testing.assert_close(proxed[name], u[name] - sigma * shrunk)
+    if "data" in u:
+        target = problem.y if problem.mask is None else problem.mask * problem.y
+        minimiser = (u["data"] + 2 * problem.scale * target) / (sigma + 2 * problem.scale)
+        torch.testing.assert_close(proxed["data"], u["data"] - sigma * minimiser)
+
+
+@every
+def test_the_bound_holds_for_any_dual_point(problem):
+    """Weak duality: no u whatever gives more than f at any x in the range of the data."""
+    x = random(50, 3, 7, 6, seed=9)
+    points = [problem.start(), problem.start(fill=True), torch.zeros_like(problem.y)]
+    points += [0.3 * x[i : i + 2] + problem.y for i in range(0, 50, 2)]
+    lowest = torch.stack([problem.value(p) for p in points]).amin(0)
+    for scale in (0.0, 1e-3, 0.1, 1.0, 10.0):
+        u = tree_map(lambda v: scale * v, problem.K(random(2, 3, 7, 6, seed=6)))  # noqa: B023
+        assert (problem.lower_bound(u) <= lowest).all()
+
+
+def test_poisson_against_a_dense_solve():
+    r = random(2, 5, 4)
+    r = r - r.mean((-2, -1), keepdim=True)
+    phi = solve_poisson(r)
+    torch.testing.assert_close(add_adjoint(torch.zeros_like(r), differences(phi)), r)
+    assert phi.mean((-2, -1)).abs().max() < 1e-12
+
+
+def test_holes_are_filled_from_their_neighbours():
+    y = torch.tensor([[[[1.0, 9.0, 3.0], [9.0, 9.0, 9.0], [9.0, 9.0, 9.0]]]])
+    mask = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    filled = fill_holes(y, mask)
+    torch.testing.assert_close(filled[0, 0, :2], torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]))
+    assert ((filled >= 1) & (filled <= 3)).all()
+    problem = TVInpainting(y, mask)
+    torch.testing.assert_close(problem.start(fill=True), filled)
+    torch.testing.assert_close(problem.start(), mask * y)
+
+
+def test_bad_images_are_refused():
+    y = torch.rand(2, 3, 4, 4)
+    cases = [
+        (lambda: TVDenoising(torch.rand(4, 4)), ValueError, r"y must be images"),
+        (lambda: TVDenoising(torch.rand(0, 3, 4, 4)), ValueError, "empty batch"),
+        (lambda: TVDenoising(y * float("nan")), ValueError, "y has NaN"),
+        (lambda: TVDenoising((255 * y).byte()), TypeError, "y must be a floating-point"),
+        (lambda: TVDenoising(y, weight=-0.1), ValueError, "weight must be positive"),
+        (lambda: TVDenoising(y, scale=0.0), ValueError, "scale must be positive"),
+        (
+            lambda: TVInpainting(y, torch.zeros(4, 4)),
+            ValueError,
+            "mask has no observed pixel in sample 0, channel 0",
+        ),
+        (lambda: TVInpainting(y, torch.ones(5, 4)), ValueError, r"mask has shape \(5, 4\)"),
+        (lambda: TVInpainting(y, torch.full((4, 4), 0.5)), ValueError, "mask must be 0"),
+        (lambda: TVInpainting(y, torch.ones(4, 4).double()), TypeError, "mask and y must share dtype"),
+        (lambda: Blur(torch.ones(2, 2)), ValueError, "odd sides"),
+    ]
+    for make, error, message in cases:
+        with pytest.raises(error, match=message):
+            make()

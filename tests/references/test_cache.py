@@ -1,0 +1,89 @@
+"""The cache on disk: keyed by content, whole or absent, never in the way."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from mirrordescent import TVDenoising, TVInpainting, certify
+from mirrordescent.problems import Blur, gaussian_kernel
+from mirrordescent.references import cache
+
+
+@pytest.fixture
+def problem():
+    return TVDenoising(torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(0)))
+
+
+def entries():
+    return list(cache.directory().glob("*"))
+
+
+def test_a_second_call_reads_the_first(problem, monkeypatch):
+    first = certify(problem)
+    monkeypatch.setattr("mirrordescent.references.certificate._solve", None)
+    second = certify(problem)
+    assert torch.equal(first.x, second.x)
+    assert torch.equal(first.lower, second.lower)
+
+
+def test_content_decides(problem):
+    y, keys = problem.y, set()
+    variants = [
+        problem,
+        TVDenoising(y + 1e-6),
+        TVDenoising(y, weight=0.2),
+        TVDenoising(y, scale=1.0),
+        TVDenoising(y.double()),
+        TVInpainting(y, torch.eye(6)),
+        TVInpainting(y, torch.eye(6), operator=Blur(gaussian_kernel(1.0))),
+        TVInpainting(y, torch.eye(6), operator=Blur(gaussian_kernel(0.5, radius=3))),
+    ]
+    for variant in variants:
+        keys.add(cache.fingerprint(variant, "test"))
+    assert len(keys) == len(variants)
+    assert cache.fingerprint(problem, "test") == cache.fingerprint(TVDenoising(y.clone()), "test")
+    assert cache.fingerprint(problem, "another purpose") not in keys
+
+
+def test_an_operator_that_hides_its_content_is_not_cached(problem):
+    class Opaque:
+        norm = 1.0
+
+        def A(self, x):
+            return x
+
+        def A_adjoint(self, y):
+            return y
+
+    hidden = TVInpainting(problem.y, torch.eye(6), operator=Opaque())
+    assert cache.fingerprint(hidden, "test") is None
+    certify(hidden, 1e-3)
+    assert entries() == []
+
+
+def test_a_damaged_entry_is_computed_again(problem):
+    first = certify(problem)
+    (entry,) = entries()
+    for damage in (b"", b"garbage", entry.read_bytes()[:-20]):
+        entry.write_bytes(damage)
+        assert torch.equal(certify(problem).x, first.x)
+        assert len(entry.read_bytes()) > 100
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs /dev/null as a file")
+def test_a_folder_that_cannot_be_written_does_no_harm(problem, monkeypatch):
+    monkeypatch.setenv("MIRRORDESCENT_CACHE", "/dev/null/cache")
+    assert certify(problem).relative_gap <= 1e-6
+
+
+def test_an_interrupted_write_leaves_nothing(problem, monkeypatch):
+    def full_disk(tensors, path):
+        path.write_bytes(b"half")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(cache, "save_file", full_disk)
+    certify(problem)
+    assert entries() == []

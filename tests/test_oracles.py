@@ -1,0 +1,106 @@
+"""Oracles: unbiased, of the stated variance, reproducible, explicit about randomness."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from mirrordescent import SVM, LeastSquares, LogisticRegression, MatrixGame, Quadratic, TVDenoising
+from mirrordescent.oracles import Exact, Minibatch, Noisy, Smoothed
+from mirrordescent.schedules import Reciprocal
+
+
+def finite_sums():
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(6, 3, generator=generator, dtype=torch.float64)
+    labels = torch.tensor([1, 1, -1, 1, -1, -1], dtype=torch.float64)
+    batched = torch.randn(2, 6, 3, generator=generator, dtype=torch.float64)
+    return [
+        LeastSquares(features, labels),
+        LeastSquares(batched, torch.stack([labels, -labels])),
+        LogisticRegression(features, labels, ridge=0.1),
+        SVM(features, labels),
+        SVM(batched, labels),
+    ]
+
+
+@pytest.mark.parametrize("problem", finite_sums(), ids=lambda p: type(p).__name__)
+def test_the_mean_over_all_subsets_is_the_gradient(problem):
+    x = torch.randn(2, *problem.sample_shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    subsets = [torch.tensor(s) for s in itertools.combinations(range(6), 2)]
+    mean = torch.stack([problem.grad_of_terms(x, s) for s in subsets]).mean(0)
+    torch.testing.assert_close(mean, problem.grad(x), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [4, 0.6])
+def test_minibatch_draws_that_many_distinct_terms(size, generator):
+    problem, drawn = finite_sums()[0], []
+    problem.grad_of_terms = lambda x, subset: drawn.append(subset) or x
+    for k in range(20):
+        Minibatch(size)(problem, torch.zeros(1, 3), k, generator)
+    assert all(len(s.unique()) == len(s) == 4 for s in drawn)
+    assert torch.cat(drawn).unique().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_noise_has_the_stated_size(generator):
+    problem = Quadratic(torch.ones(100_000), torch.zeros(100_000))
+    x = torch.ones(1, 100_000)
+    noise = Noisy(0.05)(problem, x, 0, generator) - problem.grad(x)
+    assert float(noise.mean()) == pytest.approx(0, abs=5 * 0.05 / 100_000**0.5)
+    assert float(noise.std()) == pytest.approx(0.05, rel=0.02)
+
+
+def test_same_seed_same_numbers():
+    problem, x = finite_sums()[2], torch.ones(1, 3, dtype=torch.float64)
+    oracle = Noisy(0.1, base=Minibatch(3))
+    draws = [oracle(problem, x, 0, torch.Generator().manual_seed(s)) for s in (5, 5, 6)]
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+
+
+def test_smoothed_follows_its_schedule_and_tends_to_the_gradient():
+    problem = TVDenoising(torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    x = torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    torch.testing.assert_close(Smoothed(Reciprocal(0.5))(problem, x, 4), problem.smoothed_grad(x, 0.1))
+    torch.testing.assert_close(Smoothed(1e-9)(problem, x, 0), Exact()(problem, x, 0))
+
+
+def kinked():
+    generator = torch.Generator().manual_seed(2)
+    features = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    return [
+        SVM(features, torch.tensor([1, 1, -1, -1, 1], dtype=torch.float64)),
+        TVDenoising(torch.rand(1, 2, 4, 5, generator=generator, dtype=torch.float64)),
+        MatrixGame(torch.randn(6, 4, generator=generator, dtype=torch.float64)),
+    ]
+
+
+@pytest.mark.parametrize("problem", kinked(), ids=lambda p: type(p).__name__)
+def test_smoothed_gradients_are_gradients(problem):
+    """Their Jacobian is symmetric and positive semidefinite, and of size at most of order 1/width."""
+    x = torch.randn(1, *problem.sample_shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    jacobian = torch.autograd.functional.jacobian(lambda p: problem.smoothed_grad(p, 0.5), x)
+    jacobian = jacobian.reshape(x.numel(), x.numel())
+    torch.testing.assert_close(jacobian, jacobian.T)
+    eigenvalues = torch.linalg.eigvalsh(jacobian)
+    assert eigenvalues.min() >= -1e-12
+    assert 0 < eigenvalues.max() <= 100 / 0.5
+
+
+def test_what_does_not_fit_is_said(generator):
+    quadratic, x = Quadratic(torch.ones(2), torch.zeros(2)), torch.zeros(1, 2)
+    with pytest.raises(TypeError, match="Quadratic is not a finite sum"):
+        Minibatch(1)(quadratic, x, 0, generator)
+    with pytest.raises(TypeError, match="no smoothed gradient"):
+        Smoothed(0.1)(quadratic, x, 0)
+    with pytest.raises(ValueError, match=r"Noisy is random: pass generator"):
+        Noisy(0.1)(quadratic, x, 0)
+    with pytest.raises(ValueError, match="exceeds the 6 terms"):
+        Minibatch(7)(finite_sums()[0], torch.zeros(1, 3, dtype=torch.float64), 0, generator)
+    for bad in (0, -1, 2.5):
+        with pytest.raises(ValueError, match="Minibatch needs"):
+            Minibatch(bad)
+    with pytest.raises(ValueError, match="sigma"):
+        Noisy(-1.0)

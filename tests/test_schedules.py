@@ -1,0 +1,101 @@
+"""Schedules against their formulas."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from mirrordescent import AMD, GD, MD, LeastSquares
+from mirrordescent.mirrors import Euclidean
+from mirrordescent.schedules import (
+    Constant,
+    Polynomial,
+    Prefix,
+    Reciprocal,
+    RootReciprocal,
+    admissible_step,
+    as_schedule,
+)
+
+STEPS = [0.4, 0.3, 0.05]
+
+
+def test_formulas():
+    for k in (1, 2, 7, 100):
+        assert Constant(0.3)(k) == 0.3
+        assert Reciprocal(0.3)(k) == pytest.approx(0.3 / k)
+        assert RootReciprocal(0.3)(k) == pytest.approx(0.3 / math.sqrt(k))
+        assert Polynomial(0.3, 0.25)(k) == pytest.approx(0.3 / k**0.25)
+
+
+@pytest.mark.parametrize(
+    ("extension", "expected"),
+    [
+        ("mean", lambda k: sum(STEPS) / 3),
+        ("min", lambda k: 0.05),
+        ("last", lambda k: 0.05),
+        ("reciprocal", lambda k: (1 * 0.4 + 2 * 0.3 + 3 * 0.05) / 3 / k),
+        ("root_reciprocal", lambda k: (0.4 + 2**0.5 * 0.3 + 3**0.5 * 0.05) / 3 / k**0.5),
+    ],
+)
+@pytest.mark.parametrize("scale", [1.0, 2.5])
+def test_extensions(extension, expected, scale):
+    t = Prefix(STEPS, extension, scale)
+    assert [t(k).item() for k in (1, 2, 3)] == pytest.approx(STEPS)
+    for k in (4, 50):
+        assert t(k).item() == pytest.approx(scale * expected(k), rel=1e-6)
+
+
+@pytest.mark.parametrize("extension", ["mean", "reciprocal", "root_reciprocal"])
+def test_monotone_removes_the_jump(extension):
+    jumping = [Prefix(STEPS, extension)(k).item() for k in range(1, 30)]
+    assert jumping[3] > jumping[2]
+    steady = [Prefix(STEPS, extension, monotone=True)(k).item() for k in range(1, 30)]
+    assert all(a >= b for a, b in itertools.pairwise(steady))
+    assert all(s <= j for s, j in zip(steady, jumping, strict=True))
+
+
+def test_prefix_can_be_learned():
+    t = Prefix(STEPS, "reciprocal")
+    (t(2) + t(10)).backward()
+    assert t.values.grad.tolist() == pytest.approx([1 / 30, 1 + 2 / 30, 3 / 30])
+
+
+def test_admissible_step_is_that_of_lemma_1():
+    problem = LeastSquares(torch.diag(torch.tensor([1.0, 3.0])), torch.zeros(1, 2))
+    assert admissible_step(problem.smoothness(), gamma=2.0) == pytest.approx(1 / 18)
+    with pytest.raises(ValueError, match="smoothness"):
+        admissible_step(0.0)
+
+
+@pytest.mark.parametrize("bad", [-0.1, 0.0, float("nan"), float("inf")])
+def test_bad_step_sizes_name_the_argument(bad):
+    with pytest.raises(ValueError, match=r"t: .*positive and finite"):
+        GD(bad)
+    with pytest.raises(ValueError, match="gamma"):
+        AMD(Euclidean(), 0.1, gamma=bad)
+    with pytest.raises(ValueError, match="positive"):
+        Prefix([0.1, bad])
+
+
+def test_bad_prefixes():
+    with pytest.raises(ValueError, match="non-empty"):
+        Prefix([])
+    with pytest.raises(ValueError, match="choose from mean, min"):
+        Prefix([0.1], "linear")
+    with pytest.raises(ValueError, match="scale"):
+        Prefix([0.1], scale=0)
+    with pytest.raises(TypeError, match="t must be a number"):
+        as_schedule("fast", "t")
+
+
+def test_iterations_count_from_one():
+    seen = []
+    method = MD(Euclidean(), lambda k: seen.append(k) or 0.1)
+    state = method.init(torch.zeros(1, 1))
+    for _ in range(3):
+        state = method.update(state, torch.zeros(1, 1))
+    assert seen == [1, 2, 3]
