@@ -79,7 +79,7 @@ class AMD(Method[AMDState]):
     def init(self, x0: Tree) -> AMDState:
         """Start at x̃⁰ = z̃⁰ = x0."""
         require_inside(self.mirror, x0)
-        z = self.mirror.to_dual(x0) if self.storage == "dual" else x0
+        z = self.mirror.dual_start(x0) if self.storage == "dual" else x0
         return AMDState(0, z, mix(self.mixing(1), self._primal(z), x0), x0)
 
     def update(self, state: AMDState, grad: Tree) -> AMDState:
@@ -170,7 +170,7 @@ class ASMD(Method[ASMDState]):
     def init(self, x0: Tree) -> ASMDState:
         """Start at y⁰ = ∇ψ(x0)."""
         require_inside(self.mirror, x0)
-        y = self.mirror.to_dual(x0)
+        y = self.mirror.dual_start(x0)
         return ASMDState(0, y, mix(self.mixing(1), self.mirror.to_primal(y), x0))
 
     def update(self, state: ASMDState, grad: Tree) -> ASMDState:

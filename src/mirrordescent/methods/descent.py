@@ -79,7 +79,7 @@ class SMD(Method[SMDState]):
     def init(self, x0: Tree) -> SMDState:
         """Start at y⁰ = ∇ψ(x0)."""
         require_inside(self.mirror, x0)
-        y = self.mirror.to_dual(x0)
+        y = self.mirror.dual_start(x0)
         return SMDState(0, y, self.mirror.to_primal(y))
 
     def update(self, state: SMDState, grad: Tree) -> SMDState:

@@ -56,6 +56,10 @@ class MirrorMap(nn.Module):
         """∇ψ*(∇ψ(x) − v) = argmin_x' ⟨v, x'⟩ + B(x', x): one mirror step along a dual vector v."""
         return tree_map(self._step, x, v)
 
+    def dual_start(self, x0: Tree) -> Tree:
+        """y⁰ of dual-stored methods: ∇ψ(x0), unless a map has learned a better one."""
+        return self.to_dual(x0)
+
     def divergence(self, x: Tree, x0: Tree) -> Tensor:
         """Bregman divergence B(x, x0) = ψ(x) − ψ(x0) − ⟨∇ψ(x0), x − x0⟩ per sample: (batch,)."""
         return add_over_leaves(self._divergence, x, x0)
