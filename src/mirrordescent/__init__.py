@@ -6,7 +6,7 @@ A mirror map turns points into dual ones and back; a method takes its steps ther
 method on any batch of problems.
 """
 
-from mirrordescent import domains, methods, mirrors, oracles, problems, references, schedules
+from mirrordescent import data, domains, methods, mirrors, oracles, problems, references, schedules
 from mirrordescent.domains import DomainError
 from mirrordescent.methods import (
     AMD,
@@ -71,6 +71,7 @@ __all__ = [
     "TVDenoising",
     "TVInpainting",
     "certify",
+    "data",
     "domains",
     "gap",
     "gradient_norm",

@@ -10,10 +10,10 @@ from functools import singledispatch
 import torch
 from torch import Tensor
 
+from mirrordescent.cache import fingerprint, remember
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.linear_models import SVM
 from mirrordescent.problems.tv import TVInpainting
-from mirrordescent.references import cache as disk
 from mirrordescent.references.svm import solve_svm
 from mirrordescent.references.tv import solve_tv
 from mirrordescent.solve.stopping import relative_gap
@@ -52,21 +52,20 @@ def certify(problem: Problem, tolerance: float = 1e-6, *, cache: bool = True) ->
     """
     if not 0 < tolerance < 1:
         raise ValueError(f"tolerance must be in (0, 1), got {tolerance}")
-    key = disk.fingerprint(problem, f"certify {tolerance:g}") if cache else None
-    stored = disk.load(key) if key else None
-    if stored is not None:
-        certificate = Certificate(**stored)
-    else:
-        precise = copy.deepcopy(problem).double()
-        with torch.no_grad():
-            x, lower = _solve(precise, tolerance)
-            certificate = Certificate(x, precise.value(x), lower, precise.value(precise.start(len(x))))
-        if key:
-            disk.store(key, vars(certificate))
+    key = fingerprint(problem, f"certify {tolerance:g}") if cache else None
+    certificate = Certificate(**remember(key, lambda: _compute(problem, tolerance)))
     worst = float(certificate.relative_gap.max())
     if worst > tolerance:
         warnings.warn(f"certified to a relative gap of {worst:.1e} only, not {tolerance:.1e}", stacklevel=2)
     return certificate
+
+
+@torch.no_grad()
+def _compute(problem: Problem, tolerance: float) -> dict[str, Tensor]:
+    precise = copy.deepcopy(problem).double()
+    x, lower = _solve(precise, tolerance)
+    start_value = precise.value(precise.start(len(x)))
+    return {"x": x, "value": precise.value(x), "lower": lower, "start_value": start_value}
 
 
 @singledispatch

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-
-from mirrordescent.problems.base import Problem
 
 VERSION = "1"  # raised when the meaning of stored entries changes
 
@@ -26,21 +25,37 @@ def directory() -> Path:
     return Path(pooch.os_cache("mirrordescent"))
 
 
-def fingerprint(problem: Problem, purpose: str) -> str | None:
-    """Hash all that defines a problem, or return None if it has parts that cannot be read.
+def remember(key: str | None, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the entry under a key, or compute and store it; a key of None is never stored."""
+    entry = load(key) if key else None
+    if entry is None:
+        entry = compute()
+        if key:
+            store(key, entry)
+    return entry
+
+
+def key_of(purpose: str, **settings: bool | int | float | str | None) -> str:
+    """Hash settings that determine a result."""
+    described = " ".join(f"{name}={value!r}" for name, value in sorted(settings.items()))
+    return hashlib.sha256(f"{VERSION} {purpose} {described}".encode()).hexdigest()
+
+
+def fingerprint(module: nn.Module, purpose: str) -> str | None:
+    """Hash all that defines a problem or another module, or return None if it has parts that cannot be read.
 
     Those are tensors and plain numbers; an operator that is not a module hides its content.
     """
     digest = hashlib.sha256(f"{VERSION} {purpose}".encode())
-    for name, module in problem.named_modules():
-        digest.update(f"{name} {type(module).__module__}.{type(module).__qualname__}".encode())
-        for key, value in sorted(vars(module).items()):
+    for name, part in module.named_modules():
+        digest.update(f"{name} {type(part).__module__}.{type(part).__qualname__}".encode())
+        for key, value in sorted(vars(part).items()):
             if key in vars(nn.Module()) or key in ("batch", "sample_shape"):
                 continue
             if not isinstance(value, (bool, int, float, str, type(None))):
                 return None
             digest.update(f"{key}={value!r}".encode())
-    for name, tensor in problem.state_dict().items():
+    for name, tensor in module.state_dict().items():
         data = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {data.dtype} {tuple(data.shape)}".encode())
         digest.update(data.view(torch.uint8).numpy().tobytes() if data.ndim else repr(data.item()).encode())

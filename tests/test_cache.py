@@ -7,9 +7,8 @@ import os
 import pytest
 import torch
 
-from mirrordescent import TVDenoising, TVInpainting, certify
+from mirrordescent import TVDenoising, TVInpainting, cache, certify
 from mirrordescent.problems import Blur, gaussian_kernel
-from mirrordescent.references import cache
 
 
 @pytest.fixture

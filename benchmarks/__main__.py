@@ -1,0 +1,6 @@
+"""Run every benchmark: ``python -m benchmarks``."""
+
+from benchmarks import solve_loop
+
+if __name__ == "__main__":
+    solve_loop.main()

@@ -1,0 +1,63 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tyro.extras import SubcommandApp
+
+app = SubcommandApp()
+
+
+@app.command
+def demo(
+    out: Path = Path("out/demo"),
+    size: int = 128,
+    iterations: int = 200,
+    missing: float = 0.2,
+    noise: float = 0.05,
+    fill: bool = False,
+    seed: int = 0,
+) -> None:
+    """Restore damaged photographs with every method, and compare.
+
+    Removes pixels from the photographs bundled with scikit-image, restores them by total-variation inpainting with
+    every method of the library, and measures each against the certified optimum. Step sizes are tuned on other
+    photographs. Prints a table and writes OUT/inpainting.png. Needs no network.
+
+    For a harder problem: mirrordescent demo --missing 0.6 --size 256.
+    From a fairer start:  mirrordescent demo --fill.
+
+    Args:
+        out: the folder to write to.
+        size: side of the photographs, in pixels.
+        iterations: budget of every method.
+        missing: share of the pixels that is removed.
+        noise: standard deviation of the noise added to the rest.
+        fill: start from an image whose holes are filled from their neighbours, not from black holes.
+        seed: of the mask and the noise.
+    """
+    from mirrordescent.demo import run
+
+    run(out, size, iterations, missing, noise, fill, seed)
+
+
+@app.command
+def version() -> None:
+    """Print the version."""
+    from mirrordescent import __version__
+
+    print(__version__)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends in one line and exit code 2."""
+    try:
+        app.cli(prog="mirrordescent", description="Mirror descent in learned and classical geometries.")
+    except (ValueError, TypeError, OSError) as error:
+        print(f"mirrordescent: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("mirrordescent: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,117 @@
+"""Features of two digits, for the support vector machine."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from mirrordescent.cache import key_of, remember
+from mirrordescent.data.catalogue import MNIST
+from mirrordescent.data.errors import require_known
+from mirrordescent.data.idx import digits, mnist
+from mirrordescent.data.splits import Split
+
+NEGATIVE, POSITIVE = 4, 9
+DIMENSION = 50
+Source = Literal["digits", "mnist"]
+
+_EPOCHS = {"digits": 20, "mnist": 1}
+_BATCH, _STEP = 100, 2e-3
+
+
+class Features(NamedTuple):
+    """Feature vectors (n, 50) and labels (n,): −1 for a four, +1 for a nine."""
+
+    train: Tensor
+    train_labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+
+
+def four_nine_features(
+    source: Source = "digits", seed: int = 0, epochs: int | None = None, directory: str | Path | None = None
+) -> Features:
+    """Return features of fours and nines: the last hidden layer of a small network that tells digits apart.
+
+    The network has five layers, two of them convolutions, and learns all ten digits of the training part:
+    taught only these two, it would collapse the features onto a plane. They are divided by one number, so
+    that those of the training part have mean square 1. Kept on disk.
+
+    Args:
+        source: "digits" of scikit-learn (need no file) or "mnist" (11791 for training, 1991 for testing).
+        epochs: passes over the training part; 20 for "digits" and 1 for "mnist" take seconds and suffice.
+    """
+    require_known(source, get_args(Source), "source of digits")
+    epochs = _EPOCHS[source] if epochs is None else epochs
+    checksums = " ".join(file.checksum for file in MNIST.files) if source == "mnist" else ""
+    key = key_of("four nine features", source=source, seed=seed, epochs=epochs, data=checksums)
+    return Features(**remember(key, lambda: _compute(source, seed, epochs, directory)))
+
+
+def _compute(source: Source, seed: int, epochs: int, directory: str | Path | None) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    body, head = _network(generator)
+    images, labels = _ten_digits(source, "train", directory)
+    _train(body, head, images, labels, epochs, generator)
+    train, train_labels = _four_nine(body, images, labels)
+    test, test_labels = _four_nine(body, *_ten_digits(source, "test", directory))
+    scale = train.square().mean().sqrt()
+    return {
+        "train": train / scale,
+        "train_labels": train_labels,
+        "test": test / scale,
+        "test_labels": test_labels,
+    }
+
+
+def _ten_digits(source: Source, split: Split, directory: str | Path | None) -> tuple[Tensor, Tensor]:
+    return digits(split, size=28) if source == "digits" else mnist(split, directory)
+
+
+@torch.no_grad()
+def _four_nine(body: nn.Sequential, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    kept = (labels == NEGATIVE) | (labels == POSITIVE)
+    features = [body(chunk.unsqueeze(1)) for chunk in torch.split(images[kept], 1000)]
+    return torch.cat(features), torch.where(labels[kept] == POSITIVE, 1.0, -1.0)
+
+
+def _network(generator: Generator) -> tuple[nn.Sequential, nn.Linear]:
+    """Return four layers up to the features and the one that classifies them, drawn from U(±1/√fan-in)."""
+    with torch.device("meta"):  # so that no draw is taken from the global generator
+        body = nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(16 * 7 * 7, 100),
+            nn.Tanh(),
+            nn.Linear(100, DIMENSION),
+            nn.Tanh(),  # unlike a rectifier's, no feature of it can die
+        )
+        head = nn.Linear(DIMENSION, 10)
+    for layer in (*body.to_empty(device="cpu"), head.to_empty(device="cpu")):
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            bound = 1 / math.sqrt(layer.weight[0].numel())
+            for parameter in layer.parameters():
+                nn.init.uniform_(parameter, -bound, bound, generator=generator)
+    return body, head
+
+
+def _train(
+    body: nn.Sequential, head: nn.Linear, images: Tensor, labels: Tensor, epochs: int, generator: Generator
+) -> None:
+    optimiser = torch.optim.Adam([*body.parameters(), *head.parameters()], lr=_STEP)
+    for _ in range(epochs):
+        for batch in torch.split(torch.randperm(len(images), generator=generator), _BATCH):
+            optimiser.zero_grad()
+            scores = head(body(images[batch].unsqueeze(1)))
+            torch.autograd.backward(F.cross_entropy(scores, labels[batch]))
+            optimiser.step()

@@ -1,0 +1,157 @@
+"""Omniglot: hand-drawn characters, and the few-shot classification tasks made of them."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from mirrordescent.data.errors import DataDamaged, require_known
+from mirrordescent.data.idx import halve
+from mirrordescent.data.images import decode
+from mirrordescent.data.registry import require_any
+from mirrordescent.data.splits import Split, part
+
+TEST_CHARACTERS = 423  # of 1623
+DRAWINGS = 20
+SIDE = 105
+_CHARACTERS = {"images_background": 964, "images_evaluation": 659}
+
+
+def omniglot_characters(
+    split: Split | Literal["all"] = "train",
+    size: Literal[105, 28, 14] = 28,
+    directory: str | Path | None = None,
+    seed: int = 0,
+) -> Tensor:
+    """Return drawings of characters: (characters, 20, size, size) in [0, 1] with ink = 1.
+
+    1200 characters for training and 423 for testing, by a seeded permutation of all 1623. The 28×28 images
+    are exact averages over areas of the 105×105 originals, the 14×14 ones 2×2 maxima of those.
+    """
+    require_known(split, ("train", "test", "all"), "split")
+    if size not in (SIDE, 28, 14):
+        raise ValueError(f"Omniglot comes in sizes {SIDE}, 28 and 14, not {size}")
+    total = sum(_CHARACTERS.values())
+    kept = torch.arange(total) if split == "all" else part(split, total, TEST_CHARACTERS, seed)
+    halves, first = [], 0
+    for stem, count in _CHARACTERS.items():
+        mine = kept[(kept >= first) & (kept < first + count)] - first
+        halves += _drawings(_read(stem, first, count, directory), mine, size)
+        first += count
+    return torch.cat(halves)
+
+
+class Tasks(NamedTuple):
+    """A batch of classification tasks.
+
+    Images are (tasks, n, height, width) and labels (tasks, n) in 0, …, way − 1.
+    """
+
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+
+
+def sample_tasks(characters: Tensor, count: int, way: int, shot: int, generator: Generator) -> Tasks:
+    """Draw ``count`` tasks: to tell ``way`` characters apart from ``shot`` drawings of each.
+
+    The other drawings of the same characters are the test part. Characters of a task are distinct; which
+    drawings are learned from is drawn anew for every character of every task.
+
+    Args:
+        characters: (characters, drawings, height, width), as ``omniglot_characters`` returns them.
+    """
+    if characters.ndim != 4:
+        raise ValueError(f"characters must be (characters, drawings, height, width), got {tuple(characters.shape)}")
+    available, drawings = characters.shape[:2]
+    if not 1 <= way <= available:
+        raise ValueError(f"way must be between 1 and the {available} characters there are, got {way}")
+    if not 1 <= shot < drawings:
+        raise ValueError(f"shot must leave a test part of the {drawings} drawings, got {shot}")
+    chosen = _orders((count, available), generator)[:, :way].to(characters.device)
+    order = _orders((count, way, drawings), generator).to(characters.device)
+    images = characters[chosen[..., None], order]
+    labels = torch.arange(way, device=characters.device)[:, None].expand(count, way, drawings)
+    return Tasks(
+        images[:, :, :shot].flatten(1, 2),
+        labels[:, :, :shot].flatten(1),
+        images[:, :, shot:].flatten(1, 2),
+        labels[:, :, shot:].flatten(1),
+    )
+
+
+def area_average(images: Tensor, size: int) -> Tensor:
+    """Average (…, n, n) over the squares of a size×size grid laid over it; pixels count by their share.
+
+    >>> area_average(torch.tensor([[0.0, 0.0, 3.0]] * 3), 2)
+    tensor([[0., 2.],
+            [0., 2.]])
+    """
+    weights = _overlaps(images.shape[-1], size).to(images)
+    return ((images @ weights.T).mT @ weights.T).mT
+
+
+def _overlaps(fine: int, coarse: int) -> Tensor:
+    """Return the share of every fine cell in the mean of every coarse one: (coarse, fine), rows sum to 1."""
+    width = fine / coarse
+    left = torch.arange(coarse, dtype=torch.float64)[:, None] * width
+    start = torch.arange(fine, dtype=torch.float64)
+    covered = torch.minimum(left + width, start + 1) - torch.maximum(left, start)
+    return covered.clamp(min=0) / width
+
+
+def _orders(shape: tuple[int, ...], generator: Generator) -> Tensor:
+    """Return random permutations of the last dimension."""
+    keys = torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
+    return keys.argsort(-1)
+
+
+def _drawings(paper: Tensor, kept: Tensor, size: int) -> list[Tensor]:
+    """Invert and shrink the characters that are kept, a few at a time: as numbers, all need gigabytes."""
+    chunks = []
+    for some in torch.split(kept, 10):
+        ink = 1 - paper[some].float()
+        if size < SIDE:
+            ink = area_average(ink, 28).clamp_(0, 1)
+        chunks.append(halve(ink) if size == 14 else ink)
+    return chunks
+
+
+def _read(stem: str, first: int, count: int, directory: str | Path | None) -> Tensor:
+    """Return one half of the characters, True on paper, packed or from the official archive."""
+    path = require_any("omniglot", (f"{stem}.npz", f"{stem}.zip"), directory)
+    paper = _read_packed(path) if path.suffix == ".npz" else _read_official(path, first, count)
+    if paper.shape != (count, DRAWINGS, SIDE, SIDE):
+        raise DataDamaged(f"{path} holds images of shape {tuple(paper.shape)}")
+    return paper
+
+
+def _read_packed(path: Path) -> Tensor:
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+            return torch.from_numpy(arrays["images"]).bool()
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataDamaged(f"{path} is not a packed Omniglot file: {error}") from error
+
+
+def _read_official(path: Path, first: int, count: int) -> Tensor:
+    """Read 1-bit pictures named by character and drawing, both from 1: ``…/0001_01.png``."""
+    paper = torch.ones(count, DRAWINGS, SIDE, SIDE, dtype=torch.bool)
+    read = 0
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if match := re.search(r"(\d{4})_(\d{2})\.png$", name):
+                character, drawing = int(match[1]) - 1 - first, int(match[2]) - 1
+                paper[character, drawing] = decode(archive.read(name), f"{path}:{name}")[0] > 0.5
+                read += 1
+    if read != count * DRAWINGS:
+        raise DataDamaged(f"{path} holds {read} drawings instead of {count * DRAWINGS}")
+    return paper

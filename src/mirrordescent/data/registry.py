@@ -1,0 +1,144 @@
+"""The files of every dataset: which there are, whether they are sound, and how to get them."""
+
+from __future__ import annotations
+
+import functools
+from enum import Enum
+from pathlib import Path
+
+from mirrordescent.data.catalogue import DATASETS, DataFile, Dataset
+from mirrordescent.data.directory import VARIABLE, data_directory
+from mirrordescent.data.errors import DataDamaged, DataMissing, require_known
+
+HASHED_ON_USE = 1 << 28  # bytes; beyond, hashing takes seconds, and a cut file shows in its size alone
+
+
+class FileStatus(Enum):
+    """What is known of a file on disk."""
+
+    OK = "ok"
+    MISSING = "missing"
+    DAMAGED = "damaged"
+
+
+def names() -> list[str]:
+    """Return the names of the known datasets.
+
+    >>> names()
+    ['mnist', 'fashion-mnist', 'omniglot', 'stl10', 'bsds500']
+    """
+    return list(DATASETS)
+
+
+def dataset(name: str) -> Dataset:
+    """Return the record of one dataset."""
+    require_known(name, DATASETS, "dataset")
+    return DATASETS[name]
+
+
+def describe(name: str) -> str:
+    """Return what a dataset is, its terms and its files as text."""
+    entry = dataset(name)
+    files = [f"  {file.path}  {_bytes(file.size)}  {file.checksum}" for file in entry.files]
+    return "\n".join(
+        [
+            f"{entry.name}: {entry.title}",
+            f"terms: {entry.terms}",
+            f"cite: {entry.citation}",
+            f"from: {entry.source}",
+            f"files in {entry.name}/:",
+            *files,
+        ]
+    )
+
+
+def verify(name: str, directory: str | Path | None = None) -> dict[str, FileStatus]:
+    """Check size and checksum of every file of a dataset. Some are alternatives: not all need be there."""
+    entry = dataset(name)
+    return {file.path: _status(entry, file, directory) for file in entry.files}
+
+
+def require(name: str, file: str, directory: str | Path | None = None) -> Path:
+    """Return the path of a sound file, fetched first if it is absent and there is a public address for it.
+
+    Raises:
+        DataMissing: with what to put where, and where it can be had.
+        DataDamaged: if the file is there but is not the published one.
+    """
+    entry = dataset(name)
+    record = _file(entry, file)
+    path = data_directory(directory) / entry.name / record.path
+    if not path.is_file():
+        _fetch(entry, record, path)
+    if fault := _fault(path, record, thorough=(record.size or 0) <= HASHED_ON_USE):
+        raise DataDamaged(f"{path} is damaged: {fault}. Remove it and get it again from {entry.source}")
+    return path
+
+
+def require_any(name: str, files: tuple[str, ...], directory: str | Path | None = None) -> Path:
+    """Return the first of several equivalent files that is there, or else ``require`` the last."""
+    folder = data_directory(directory) / dataset(name).name
+    present = [file for file in files if (folder / file).is_file()]
+    return require(name, present[0] if present else files[-1], directory)
+
+
+def _file(entry: Dataset, path: str) -> DataFile:
+    files = {file.path: file for file in entry.files}
+    require_known(path, files, f"file of {entry.name}")
+    return files[path]
+
+
+def _status(entry: Dataset, file: DataFile, directory: str | Path | None) -> FileStatus:
+    path = data_directory(directory) / entry.name / file.path
+    if not path.is_file():
+        return FileStatus.MISSING
+    return FileStatus.DAMAGED if _fault(path, file, thorough=True) else FileStatus.OK
+
+
+def _fault(path: Path, file: DataFile, thorough: bool) -> str | None:
+    """Say what is wrong with a file, or return None."""
+    try:
+        found = path.stat()
+        if file.size is not None and found.st_size != file.size:
+            return f"it has {found.st_size} bytes instead of {file.size}"
+        algorithm, expected = file.checksum.split(":")
+        if thorough and _digest(path, algorithm, found.st_size, found.st_mtime_ns) != expected:
+            return f"its {algorithm} checksum is not {expected}"
+    except OSError as error:
+        return f"it cannot be read ({error})"
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def _digest(path: Path, algorithm: str, size: int, modified: int) -> str:
+    """Hash a file once per process; size and time of change make an edited file a new one."""
+    import pooch
+
+    return str(pooch.file_hash(str(path), alg=algorithm))
+
+
+def _fetch(entry: Dataset, file: DataFile, path: Path) -> None:
+    if file.url is None:
+        raise DataMissing(_how_to_get(entry, file, path))
+    import pooch
+
+    try:
+        pooch.retrieve(file.url, known_hash=file.checksum, fname=path.name, path=path.parent)
+    except OSError as error:
+        reason = f"; fetching it from {file.url} failed ({type(error).__name__}: {error})"
+        raise DataMissing(_how_to_get(entry, file, path, reason)) from error
+    except ValueError as error:  # how pooch reports a checksum that differs
+        raise DataDamaged(f"{file.url} does not serve the published {file.path}: {error}") from error
+
+
+def _how_to_get(entry: Dataset, file: DataFile, path: Path, reason: str = "") -> str:
+    return (
+        f"{entry.name} needs {path}, which is not there{reason}. "
+        f"Put {file.path} ({_bytes(file.size)}) into a folder {entry.name}/ of the data directory, "
+        f"and name that directory by the argument `directory` or the variable {VARIABLE}. "
+        f"It can be had from {entry.source}. Terms: {entry.terms}."
+    )
+
+
+def _bytes(size: int | None) -> str:
+    return "size not recorded" if size is None else f"{size} bytes"
