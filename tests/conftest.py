@@ -8,6 +8,9 @@ import pytest
 import torch
 from hypothesis import settings
 
+# Most tensors here are tiny, and threads that wait for each other on a busy machine cost more than they gain.
+torch.set_num_threads(1)
+
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")

@@ -5,12 +5,13 @@ from mirrordescent.methods.averaged import Averaged
 from mirrordescent.methods.base import Method, State
 from mirrordescent.methods.baselines import GD, SGD, Adam, Nesterov, ProjectedGradient
 from mirrordescent.methods.descent import MD, SMD
-from mirrordescent.methods.primal_dual import PDHG, DualFISTA
+from mirrordescent.methods.primal_dual import LPD, PDHG, DualFISTA
 
 __all__ = [
     "AMD",
     "ASMD",
     "GD",
+    "LPD",
     "MD",
     "PDHG",
     "SGD",

@@ -5,13 +5,13 @@ They solve  min_x F(x) + G(Kx) = min_x max_u F(x) + ⟨Kx, u⟩ − G*(u).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from mirrordescent.methods.base import Method
-from mirrordescent.trees import Tree, dot, tree_map
+from mirrordescent.trees import Tree, dot, mix, tree_map
 
 if TYPE_CHECKING:
     from mirrordescent.oracles import Oracle
@@ -147,7 +147,67 @@ class DualFISTA(Method[DualFISTAState]):
         return None if state.u is None else _saddle(problem, self).lower_bound(state.u)
 
 
-def _saddle(problem: Problem, method: Method[PDHGState] | Method[DualFISTAState]) -> SaddlePoint:
+class LPDState(NamedTuple):
+    """Steps taken, the primal iterate, the one before, the last proximal point, and the dual iterate."""
+
+    k: int
+    x: Tree
+    x_old: Tree
+    p: Tree
+    u: Tree | None
+
+
+class LPD(Method[LPDState]):
+    """A learned primal-dual scheme with relaxations a, c ∈ (0, 2) and steps σ, τ, convergent for all its parameters:
+
+    .. code-block:: none
+
+        q      =  prox_{σG*}(u + σK(x_old + (1 + a/c)(p − x_old)))
+        p⁺     =  prox_{τF}(x − τKᵀ(u + c(q − u)))
+        u⁺     =  u + c(q − u)
+        x⁺     =  x + a(p⁺ − x),   x_old⁺ = x
+
+    The four scalars are free numbers θ: c = 2 sigmoid θ₁, a = 2 sigmoid θ₂, and with K scaled to norm 1
+    στ = B sigmoid θ₃, σ/τ = exp 2θ₄, B = ca(2−c)(2−a)/(c+a−ca)² ≤ 1. At c = a = 1 this is PDHG.
+
+    Reference: Banert, Ringh, Adler, Karlsson, Öktem, SIAM J. Imaging Sci. 13 (2020), Algorithm 4.4.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.tensor([0.0, 0.0, 3.0, 0.0]))
+
+    def scalars(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return c, a, σ, τ for an operator of norm 1."""
+        c, a = 2 * self.theta[0].sigmoid(), 2 * self.theta[1].sigmoid()
+        bound = c * a * (2 - c) * (2 - a) / (c + a - c * a).square()
+        mean = (bound * self.theta[2].sigmoid()).sqrt()
+        ratio = self.theta[3].exp()
+        return c, a, mean * ratio, mean / ratio
+
+    def init(self, x0: Tree) -> LPDState:
+        """Start at x0 with a zero dual variable."""
+        return LPDState(0, x0, x0, x0, None)
+
+    def step(self, problem: Problem, state: LPDState, oracle: Oracle, generator: Generator | None = None) -> LPDState:
+        """Take one relaxed dual and one relaxed primal proximal step."""
+        saddle = _saddle(problem, self)
+        c, a, sigma, tau = self.scalars()
+        sigma, tau = sigma / saddle.K_norm, tau / saddle.K_norm
+        x, x_old, p = cast(Tensor, state.x), cast(Tensor, state.x_old), cast(Tensor, state.p)
+        u = _zero_dual(saddle, x) if state.u is None else state.u
+        ahead = saddle.K(x_old + (1 + a / c) * (p - x_old))
+        q = saddle.prox_G_conjugate(tree_map(lambda u, Kx: u + sigma * Kx, u, ahead), sigma)
+        u = mix(c, q, u)
+        p = saddle.prox_F(x - tau * saddle.K_adjoint(u), tau)
+        return LPDState(state.k + 1, x + a * (p - x), x, p, u)
+
+    def lower_bound(self, problem: Problem, state: LPDState) -> Tensor | None:
+        """Evaluate the dual at u."""
+        return None if state.u is None else _saddle(problem, self).lower_bound(state.u)
+
+
+def _saddle(problem: Problem, method: Method[Any]) -> SaddlePoint:
     if not hasattr(problem, "prox_G_conjugate"):
         raise TypeError(
             f"{type(method).__name__} needs proximal operators, which {type(problem).__name__} does not offer"

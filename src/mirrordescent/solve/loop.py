@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from mirrordescent.methods.base import Method
 from mirrordescent.oracles import Exact, Oracle, require_generator
 from mirrordescent.problems.base import Problem
-from mirrordescent.solve.progress import ProgressBar
+from mirrordescent.progress import ProgressBar
 from mirrordescent.solve.solution import Solution, Status, Trace
 from mirrordescent.solve.stopping import Look, Rule
 from mirrordescent.trees import Tree, batch_size, is_finite, leaves, where
@@ -73,7 +73,7 @@ def solve(
     state = method.init(x0)
     record = _Record(problem, method, x0, state, diverge_factor)
     seconds = 0.0
-    with ProgressBar(iterations, progress) as bar:
+    with ProgressBar("solving", iterations, progress) as bar:
         for k in look_at:
             began = perf_counter()
             for _ in range(k - state.k):
@@ -81,7 +81,7 @@ def solve(
             _synchronise(x0)
             seconds += perf_counter() - began
             state = record.look(state, rules, callbacks, seconds, keep=k in record_at)
-            bar.update(k, int(record.running.sum()), float(record.value.mean()))
+            bar.update(k, f"{int(record.running.sum())} running, mean value {float(record.value.mean()):.4g}")
             if not record.running.any():
                 break
     return record.solution(seconds)

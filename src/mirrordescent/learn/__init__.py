@@ -1,0 +1,29 @@
+"""Learning: a method is unrolled on problems of a family, and its map, schedules and oracle are improved."""
+
+from mirrordescent.learn.checkpoint import RunDamaged
+from mirrordescent.learn.families import (
+    DenoisingFamily,
+    Draw,
+    InpaintingFamily,
+    Pooled,
+    ProblemFamily,
+    SVMFamily,
+)
+from mirrordescent.learn.objective import Objective
+from mirrordescent.learn.trainer import Learned, Settings, learn
+from mirrordescent.learn.unroll import unroll
+
+__all__ = [
+    "DenoisingFamily",
+    "Draw",
+    "InpaintingFamily",
+    "Learned",
+    "Objective",
+    "Pooled",
+    "ProblemFamily",
+    "RunDamaged",
+    "SVMFamily",
+    "Settings",
+    "learn",
+    "unroll",
+]

@@ -1,0 +1,172 @@
+"""Problem families: what learning trains on.
+
+A problem is a function of a seed. Whoever holds the seeds can draw the same problems again, so runs resume to the
+same numbers, and a batch can be shared out among processes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from mirrordescent.data.images import random_crops
+from mirrordescent.problems.base import Problem
+from mirrordescent.problems.linear_models import SVM
+from mirrordescent.problems.tv import TVDenoising, TVInpainting
+from mirrordescent.references.certificate import certify
+from mirrordescent.trees import Tree
+
+SEEDS = 2**62  # seeds are drawn from [0, SEEDS)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A batch of problems, where to start on each, and lower bounds on their values if they are known."""
+
+    problem: Problem
+    x0: Tree
+    lower: Tensor | None = None
+
+
+class ProblemFamily(ABC):
+    """A distribution over problems of one kind.
+
+    To add a family, write ``draw``, which makes one problem of every seed, and ``validation``, which returns problems
+    that no seed gives.
+    """
+
+    @abstractmethod
+    def draw(self, seeds: Tensor) -> Draw:
+        """Return the problems of these seeds, in this order."""
+
+    @abstractmethod
+    def validation(self, count: int) -> Draw:
+        """Return the first ``count`` held-out problems, always the same."""
+
+
+class Pooled(ProblemFamily):
+    """A finite pool of a family's problems with certified lower bounds, so that gaps can be trained on."""
+
+    def __init__(self, family: ProblemFamily, size: int = 128, tolerance: float = 1e-3, seed: int = 0) -> None:
+        if size < 1:
+            raise ValueError(f"a pool needs at least one problem, got size={size}")
+        self.family = family
+        self.seeds = draw_seeds(size, torch.Generator().manual_seed(seed))
+        self.tolerance = tolerance
+        self.lower = self._certified(family.draw(self.seeds))
+
+    def draw(self, seeds: Tensor) -> Draw:
+        """Return problems of the pool."""
+        index = seeds % len(self.seeds)
+        drawn = self.family.draw(self.seeds[index])
+        return Draw(drawn.problem, drawn.x0, self.lower[index])
+
+    def validation(self, count: int) -> Draw:
+        """Return the family's held-out problems with their lower bounds."""
+        drawn = self.family.validation(count)
+        return Draw(drawn.problem, drawn.x0, self._certified(drawn))
+
+    def _certified(self, drawn: Draw) -> Tensor:
+        data = next(drawn.problem.buffers())
+        return certify(drawn.problem, self.tolerance).lower.to(data)
+
+
+class InpaintingFamily(ProblemFamily):
+    """Crops of photographs with random pixels missing and noise on all: ½(‖Z(x − y)‖² + λ‖Dx‖₁).
+
+    Args:
+        training: pictures (channels, height, width) of any sizes.
+        held_out: pictures for validation.
+        size: side of the crops.
+        missing, noise: the damage.
+        weight: λ.
+        fill: start from y with its holes filled, rather than black.
+    """
+
+    def __init__(
+        self,
+        training: Sequence[Tensor],
+        held_out: Sequence[Tensor],
+        *,
+        size: int = 32,
+        missing: float = 0.2,
+        noise: float = 0.05,
+        weight: float = 0.15,
+        fill: bool = False,
+    ) -> None:
+        if not 0 <= missing < 1:
+            raise ValueError(f"missing must be a share in [0, 1), got {missing}")
+        self.training, self.held_out = training, held_out
+        self.size, self.missing, self.noise, self.weight, self.fill = size, missing, noise, weight, fill
+
+    def draw(self, seeds: Tensor) -> Draw:
+        """Crop, remove and perturb, each problem by its own seed."""
+        return self._damage(self.training, seeds)
+
+    def validation(self, count: int) -> Draw:
+        """Damage crops of the held-out pictures."""
+        return self._damage(self.held_out, torch.arange(count))
+
+    def _damage(self, pictures: Sequence[Tensor], seeds: Tensor) -> Draw:
+        observed, masks = [], []
+        for generator in generators(seeds):
+            crop = random_crops(pictures, self.size, 1, generator)
+            mask = (torch.rand(1, 1, self.size, self.size, generator=generator) >= self.missing).to(crop)
+            mask[..., 0, 0] = 1  # a problem with nothing observed has no meaning
+            observed.append(mask * crop + self.noise * torch.randn(crop.shape, generator=generator))
+            masks.append(mask)
+        problem = TVInpainting(torch.cat(observed), torch.cat(masks), self.weight)
+        return Draw(problem, problem.start(fill=self.fill))
+
+
+class DenoisingFamily(ProblemFamily):
+    """Crops of images that are noisy already: ½(‖x − y‖² + λ‖Dx‖₁), started at y."""
+
+    def __init__(
+        self, training: Sequence[Tensor], held_out: Sequence[Tensor], *, size: int = 64, weight: float = 0.15
+    ) -> None:
+        self.training, self.held_out, self.size, self.weight = training, held_out, size, weight
+
+    def draw(self, seeds: Tensor) -> Draw:
+        """Crop, each problem by its own seed."""
+        return self._crop(self.training, seeds)
+
+    def validation(self, count: int) -> Draw:
+        """Crop the held-out images."""
+        return self._crop(self.held_out, torch.arange(count))
+
+    def _crop(self, images: Sequence[Tensor], seeds: Tensor) -> Draw:
+        crops = torch.cat([random_crops(images, self.size, 1, generator) for generator in generators(seeds)])
+        problem = TVDenoising(crops, self.weight)
+        return Draw(problem, problem.start())
+
+
+class SVMFamily(ProblemFamily):
+    """One support vector machine from many starts (w, b) ~ N(0, I)."""
+
+    def __init__(self, features: Tensor, labels: Tensor, C: float = 1.0) -> None:
+        self.problem = SVM(features, labels, C)
+
+    def draw(self, seeds: Tensor) -> Draw:
+        """Draw a start of every seed."""
+        dimension = self.problem.signed.shape[-1]
+        starts = [torch.randn(dimension, generator=generator) for generator in generators(seeds)]
+        return Draw(self.problem, torch.stack(starts).to(self.problem.signed))
+
+    def validation(self, count: int) -> Draw:
+        """Draw starts of seeds beyond those that training draws."""
+        return self.draw(torch.arange(SEEDS, SEEDS + count))
+
+
+def draw_seeds(count: int, generator: Generator) -> Tensor:
+    """Draw seeds of problems."""
+    return torch.randint(SEEDS, (count,), generator=generator)
+
+
+def generators(seeds: Tensor) -> list[Generator]:
+    """Return a generator for every seed."""
+    return [torch.Generator().manual_seed(seed) for seed in seeds.tolist()]

@@ -1,0 +1,57 @@
+"""A progress bar for work that a person is waiting for."""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+PATIENCE = 1.0  # seconds before a bar is worth showing
+
+
+class ProgressBar:
+    """A bar on standard error: when asked for, or by default on a terminal once the work has lasted a second."""
+
+    def __init__(self, label: str, total: int, show: bool | None) -> None:
+        self.label, self.total, self.show = label, total, show
+        self.began = perf_counter()
+        self.bar: Any = None
+
+    def update(self, done: int, description: str) -> None:
+        """Move the bar, and say how things stand."""
+        if self.bar is None and self._wanted():
+            self._open()
+        if self.bar is not None:
+            self.bar.update(self.task, completed=done, description=description)
+
+    def _wanted(self) -> bool:
+        if self.show is None:
+            return sys.stderr.isatty() and perf_counter() - self.began > PATIENCE
+        return self.show
+
+    def _open(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        self.bar = Progress(
+            TextColumn(self.label),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            transient=console.is_terminal,  # a terminal is left clean; a log file gets the final line
+        )
+        self.task = self.bar.add_task("", total=self.total)
+        self.bar.start()
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()

@@ -1,0 +1,205 @@
+"""Learning: it finds a known geometry, survives being killed, and is the same in two processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import mirrordescent as md
+from mirrordescent.learn import Objective, RunDamaged, Settings, checkpoint, learn
+from mirrordescent.mirrors import Diagonal
+from mirrordescent.oracles import Noisy
+from mirrordescent.schedules import Prefix
+
+sys.path.insert(0, str(Path(__file__).parent))
+import bowls
+
+SCRIPT = str(Path(__file__).parent / "bowls.py")
+
+
+def test_it_finds_the_geometry_of_the_family():
+    """One step of SMD solves the bowls if t/d is the inverse curvature: t/d must come to (1, 1/25) up to a factor."""
+    method = bowls.untrained()
+    settings = Settings(meta_steps=400, batch=16, horizon=3, learning_rate=0.05, validation_horizons=(1.0,))
+    result = learn(bowls.Bowls(), method, settings, progress=False)
+    ratio = method.mirror.d[1] / method.mirror.d[0]
+    assert float(ratio.detach()) == pytest.approx(25, rel=0.2)
+    assert result.best_validation < 1e-2
+    assert result.method is method
+
+
+@pytest.mark.parametrize(
+    "make",
+    [md.MD, md.AMD, md.ASMD, lambda mirror, t: md.Averaged(md.SMD(mirror, t))],
+    ids=["MD", "AMD", "ASMD", "Averaged"],
+)
+def test_any_method_can_be_learned(make):
+    method = make(bowls.untrained().mirror, Prefix(torch.full((3,), 0.02, dtype=torch.float64)))
+    before = solved(method)
+    learn(bowls.Bowls(), method, Settings(meta_steps=60, horizon=3, learning_rate=0.05), progress=False)
+    assert solved(method) < 0.7 * before
+
+
+def solved(method):
+    draw = bowls.Bowls().validation(20)
+    return float(md.solve(draw.problem, method, draw.x0, iterations=3).value.mean())
+
+
+def test_oracles_are_learned_too():
+    class Scaled(Noisy):
+        def __init__(self):
+            super().__init__(0.01)
+            self.factor = nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+
+        def forward(self, *args):
+            return self.factor * super().forward(*args)
+
+    oracle = Scaled()
+    method = md.SMD(Diagonal(1.0).double(), 0.02)
+    learn(bowls.Bowls(), method, Settings(meta_steps=30, horizon=3, learning_rate=0.05), oracle=oracle, progress=False)
+    assert float(oracle.factor.detach()) > 1.1
+
+
+def test_settings_are_kept_to():
+    settings = Settings(
+        meta_steps=20,
+        horizon=6,
+        curriculum=[(5, 2), (10, 4)],
+        learning_rate=0.5,
+        step_bounds=(0.02, 0.04),
+        decay="cosine",
+    )
+    assert [settings.horizon_at(k) for k in (0, 4, 5, 9, 10, 19)] == [2, 2, 4, 4, 6, 6]
+    assert settings.learning_rate_at(0) == 0.5
+    assert settings.learning_rate_at(10) == pytest.approx(0.25)
+    method = bowls.untrained()
+    learn(bowls.Bowls(), method, settings, progress=False)
+    assert ((method.t.values >= 0.02) & (method.t.values <= 0.04)).all()
+
+
+def test_early_stopping_keeps_the_best(tmp_path):
+    """Validated against a problem that learning makes worse: the first score is the best."""
+
+    class Misleading(bowls.Bowls):
+        def validation(self, count):
+            draw = super().validation(count)
+            draw.problem.A = torch.tensor([25.0, 1.0], dtype=torch.float64)  # the axes are exchanged
+            return draw
+
+    settings = Settings(meta_steps=500, learning_rate=0.05, validate_every=2, patience=3, horizon=3, step_bounds=None)
+    method = bowls.untrained()
+    result = learn(Misleading(), method, settings, folder=tmp_path, progress=False)
+    scores = [entry["validation"] for entry in entries(tmp_path) if "validation" in entry]
+    assert len(scores) < 250
+    assert result.best_validation == min(scores)
+    assert scores.index(min(scores)) == len(scores) - 1 - 3
+    assert result.best_step == 2 * (scores.index(min(scores)) + 1)
+
+
+def test_non_finite_steps_are_skipped_and_counted():
+    class Sometimes(bowls.Bowls):
+        def draw(self, seeds):
+            draw = super().draw(seeds)
+            if seeds[0] % 2:
+                draw.x0[0, 0] = 1e200  # overflows in the value
+            return draw
+
+    method = bowls.untrained()
+    result = learn(Sometimes(), method, Settings(meta_steps=20, horizon=3, validation_horizons=(1.0,)), progress=False)
+    assert 0 < result.skipped < 20
+    assert all(p.isfinite().all() for p in method.parameters())
+
+
+def entries(folder):
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_a_killed_run_resumes_to_the_identical_result(tmp_path):
+    """Killed twice by SIGKILL, at meta-steps that are no checkpoints."""
+    run = lambda *args: subprocess.run([sys.executable, SCRIPT, *map(str, args)], check=False).returncode  # noqa: E731
+    assert run(tmp_path / "whole", tmp_path / "whole.out") == 0
+    assert run(tmp_path / "cut", tmp_path / "cut.out", 11) == -signal.SIGKILL
+    assert run(tmp_path / "cut", tmp_path / "cut.out", 18) == -signal.SIGKILL
+    assert run(tmp_path / "cut", tmp_path / "cut.out") == 0
+    whole, cut = load_file(tmp_path / "whole.out"), load_file(tmp_path / "cut.out")
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    assert entries(tmp_path / "whole") == entries(tmp_path / "cut")
+
+
+def test_two_processes_give_the_result_of_one(tmp_path):
+    assert (
+        subprocess.run(
+            [sys.executable, SCRIPT, str(tmp_path / "one"), str(tmp_path / "one.out")], check=False
+        ).returncode
+        == 0
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", SCRIPT]
+    done = subprocess.run(
+        [*command, str(tmp_path / "two"), str(tmp_path / "two.out")], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    one, two = load_file(tmp_path / "one.out"), load_file(tmp_path / "two.out")
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-6, atol=1e-6)
+
+
+def test_a_finished_run_is_read_back(tmp_path):
+    first = bowls.train(tmp_path)
+    again = bowls.train(tmp_path, callback=lambda step: pytest.fail("nothing was left to do"))
+    assert torch.equal(first.method.mirror.d, again.method.mirror.d)
+    assert (first.best_step, first.best_validation) == (again.best_step, again.best_validation)
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
+    bowls.train(tmp_path, steps=30)
+    good = (tmp_path / "checkpoint.safetensors").read_bytes()
+
+    def full_disk(tensors, path, metadata):
+        Path(path).write_bytes(b"half")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        bowls.train(tmp_path, steps=30, resume=False)
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == good
+    assert [path.name for path in tmp_path.glob("*.partial")] == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", None])
+def test_a_damaged_checkpoint_is_refused(tmp_path, damage):
+    bowls.train(tmp_path)
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:-40] if damage is None else damage)
+    with pytest.raises(RunDamaged, match="cannot be resumed"):
+        bowls.train(tmp_path)
+
+
+def test_other_settings_are_refused(tmp_path):
+    bowls.train(tmp_path, steps=10)
+    with pytest.raises(RunDamaged, match="other settings"):
+        bowls.train(tmp_path, steps=20)
+    assert bowls.train(tmp_path, steps=20, resume=False).best_step > 0
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="GD has nothing to learn"):
+        learn(bowls.Bowls(), md.GD(0.1))
+    for bad in ({"meta_steps": 0}, {"batch": 0}, {"horizon": 0}, {"learning_rate": 0.0}, {"decay": "linear"}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            Settings(**bad)
+    with pytest.raises(ValueError, match="log_gap"):
+        learn(NoBounds(), bowls.untrained(), Settings(objective=Objective(weights="log_gap")), progress=False)
+
+
+class NoBounds(bowls.Bowls):
+    def draw(self, seeds):
+        draw = super().draw(seeds)
+        return type(draw)(draw.problem, draw.x0)

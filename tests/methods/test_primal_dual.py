@@ -1,0 +1,71 @@
+"""Primal-dual methods: PDHG, and the learned scheme that contains it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mirrordescent import LPD, PDHG, TVDenoising, TVInpainting, certify, relative_gap, solve
+from mirrordescent.oracles import Exact
+
+
+def problem():
+    generator = torch.Generator().manual_seed(0)
+    y = torch.rand(2, 1, 10, 9, generator=generator, dtype=torch.float64)
+    return TVInpainting(y, torch.rand(10, 9, generator=generator) > 0.3)
+
+
+def test_lpd_without_relaxation_is_pdhg():
+    """The order differs: LPD updates u first, so its x after k steps is PDHG's with u one step ahead."""
+    task, learned = problem(), LPD().double()
+    with torch.no_grad():
+        learned.theta[2:] = torch.tensor([50.0, 0.4])  # στ = 1/‖K‖²
+    x = x_old = task.start()
+    u = {name: torch.zeros_like(block) for name, block in task.K(x).items()}
+    sigma, tau = (
+        torch.exp(torch.tensor(0.4)).double() / task.K_norm,
+        torch.exp(torch.tensor(-0.4)).double() / task.K_norm,
+    )
+    state = learned.init(x)
+    with torch.no_grad():
+        for _ in range(30):
+            ahead = task.K(2 * x - x_old)
+            u = task.prox_G_conjugate({name: u[name] + sigma * ahead[name] for name in u}, sigma)
+            x, x_old = task.prox_F(x - tau * task.K_adjoint(u), tau), x
+            state = learned.step(task, state, Exact())
+    torch.testing.assert_close(state.x, x, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_lpd_converges_for_all_parameters(seed):
+    task, method = problem(), LPD().double()
+    with torch.no_grad():
+        method.theta.copy_(torch.randn(4, generator=torch.Generator().manual_seed(seed)))
+        method.theta[2] = 6.0  # as long as the steps may be
+    reference = certify(task, 1e-8)
+    solution = solve(task, method, iterations=3000)
+    assert (relative_gap(solution.value, reference.lower, reference.start_value) <= 1e-3).all()
+
+
+def test_lpd_can_be_learned():
+    task, method = TVDenoising(problem().y), LPD().double()
+    optimiser = torch.optim.Adam(method.parameters(), lr=0.05)
+    losses = []
+    for _ in range(40):
+        state = method.init(task.start())
+        for _ in range(8):
+            state = method.step(task, state, Exact())
+        loss = task.value(state.x).sum()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    lowest = certify(task).value.sum().item()
+    assert losses[-1] - lowest < 0.5 * (losses[0] - lowest)
+
+
+def test_pdhg_reaches_the_optimum_for_any_ratio():
+    reference = certify(problem(), 1e-8)
+    for ratio in (0.1, 1.0, 10.0):
+        solution = solve(problem(), PDHG(ratio), iterations=4000)
+        assert (relative_gap(solution.value, reference.lower, reference.start_value) <= 1e-4).all()
