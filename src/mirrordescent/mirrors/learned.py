@@ -1,0 +1,127 @@
+"""Mirror maps made of learned potentials: a pair of networks, or one with its exact conjugate."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor, nn
+
+from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
+from mirrordescent.mirrors.icnn import Potential
+from mirrordescent.mirrors.inverse import invert
+from mirrordescent.trees import Tree, leaves, sum_per_sample, tree_map
+
+NormName: TypeAlias = Literal["l1", "l2"]
+Start: TypeAlias = Literal["exact", "scaled"]
+
+
+class LearnedPair(MirrorMap):
+    """∇ψ = ∇M and, in place of its inverse, ∇M* of a second network: ∇M* ∘ ∇M ≈ I only.
+
+    M* is *not* the conjugate of M; learning brings them together by a penalty on the inconsistency
+    ‖(∇M*∘∇M − I)x‖. What is left of it has a different effect on the two forms of mirror descent:
+
+    .. code-block:: none
+
+        primal-stored:  ∇M(x⁺) = ∇M(x) − t g + e,      e = (∇M∘∇M* − I)(∇M(x) − t g), anew in every step
+        dual-stored:    y⁺ = y − t g,  x⁺ = ∇M*(y⁺)    no error: mirror descent for the conjugate of M*
+
+    so dual storage is stable where primal storage may diverge. If M* is all that is learned, there
+    is no inconsistency in the first place: see :class:`Conjugate`.
+
+    Args:
+        forward: M.
+        backward: M*.
+    """
+
+    exact = False
+
+    def __init__(self, forward: Potential, backward: Potential) -> None:
+        super().__init__()
+        self.forward_potential, self.backward_potential = forward, backward
+
+    @property
+    def strong_convexity(self) -> StrongConvexity:
+        """That of M, in ℓ₂."""
+        return StrongConvexity(self.forward_potential.strong_convexity, 2.0)
+
+    def inconsistency(self, x: Tree, norm: NormName = "l1") -> Tensor:
+        """‖(∇M*∘∇M − I)x‖ per sample, entrywise ℓ₁ or ℓ₂: (batch,)."""
+        return _distance(self.to_primal(self.to_dual(x)), x, norm)
+
+    def dual_inconsistency(self, y: Tree, norm: NormName = "l1") -> Tensor:
+        """‖(∇M∘∇M* − I)y‖ per sample, entrywise ℓ₁ or ℓ₂: (batch,)."""
+        return _distance(self.to_dual(self.to_primal(y)), y, norm)
+
+    def _potential(self, x: Tensor) -> Tensor:
+        return self.forward_potential.value(x)
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        return self.forward_potential.gradient(x)
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        return self.backward_potential.gradient(y)
+
+
+class Conjugate(MirrorMap):
+    """ψ = (M*)*, the conjugate of one learned potential M*:  ∇ψ* = ∇M*,  ∇ψ = (∇M*)⁻¹.
+
+    An exact map. Dual-stored methods (SMD, AMD, ASMD) only ever apply ∇M*, and ∇ψ at most once, for
+    y⁰; primal-stored ones invert ∇M* in every step, by :func:`~mirrordescent.mirrors.inverse.invert`
+    with its default tolerance. By Fenchel's equality ψ(x) = ⟨y, x⟩ − M*(y) at y = ∇ψ(x), and
+    B_ψ(x, x0) = M*(y0) − M*(y) − ⟨x, y0 − y⟩. M* must be smooth to be inverted.
+
+    ψ is 1/L-strongly convex if ∇M* is L-Lipschitz; L is not known in general, so no constant is stated.
+
+    Args:
+        potential: M*.
+        start: y⁰ of dual-stored methods. ``"exact"``: ∇ψ(x0), so that they start at x0.
+            ``"scaled"``: a·x0 with one learned number a > 0, initially 1; they start at ∇M*(a·x0), which
+            M* may learn to be a better point than x0.
+    """
+
+    log_scale: nn.Parameter | None
+
+    def __init__(self, potential: Potential, start: Start = "exact") -> None:
+        super().__init__()
+        if start not in get_args(Start):
+            raise ValueError(f"start must be one of {', '.join(get_args(Start))}, got {start!r}")
+        self.dual_potential, self.start = potential, start
+        # The logarithm keeps a > 0 without a constraint.
+        zero = next(potential.parameters(), torch.zeros(())).new_zeros(())
+        self.register_parameter("log_scale", nn.Parameter(zero) if start == "scaled" else None)
+
+    def dual_start(self, x0: Tree) -> Tree:
+        """y⁰ of dual-stored methods: ∇ψ(x0), or a·x0."""
+        if self.log_scale is None:
+            return self.to_dual(x0)
+        scale = self.log_scale.exp()
+        return tree_map(lambda leaf: scale * leaf, x0)
+
+    def _potential(self, x: Tensor) -> Tensor:
+        y = self._to_dual(x)
+        return sum_per_sample(x * y) - self.dual_potential.value(y)
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        return invert(self.dual_potential, x).x
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        return self.dual_potential.gradient(y)
+
+    def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
+        y, y0 = self._to_dual(x), self._to_dual(x0)
+        return self.dual_potential.value(y0) - self.dual_potential.value(y) - sum_per_sample(x * (y0 - y))
+
+    def extra_repr(self) -> str:
+        """Show where dual-stored methods start."""
+        return f"start={self.start!r}"
+
+
+def _distance(first: Tree, second: Tree, norm: NormName) -> Tensor:
+    if norm not in get_args(NormName):
+        raise ValueError(f"norm must be one of {', '.join(get_args(NormName))}, got {norm!r}")
+    differences = tree_map(torch.sub, first, second)
+    # vector_norm has a subgradient at 0, where the square root of a sum of squares has none.
+    entries = torch.cat([leaf.flatten(1) for leaf in leaves(differences)], 1)
+    return torch.linalg.vector_norm(entries, ord=1 if norm == "l1" else 2, dim=1)
