@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Literal
 
+from tyro.conf import Positional
 from tyro.extras import SubcommandApp
 
 app = SubcommandApp()
@@ -41,6 +43,47 @@ def demo(
     from mirrordescent.demo import run
 
     run(out, size, iterations, missing, noise, fill, seed)
+
+
+@app.command
+def train(name: Positional[str], runs: Path = Path("runs"), data: Path | None = None, out: Path | None = None) -> None:
+    """Learn an entry of the zoo anew.
+
+    Runs are kept in RUNS/NAME and go on where they stopped. Without OUT the entry replaces the shipped one.
+
+    Args:
+        name: of the entry, such as photo-inpaint-conjugate.
+        runs: the folder for checkpoints and logs.
+        data: the data directory; MIRRORDESCENT_DATA by default.
+        out: the folder to write the entry to.
+    """
+    from mirrordescent.zoo.recipes import train as train_entry
+
+    print(train_entry(name, runs, data, out))
+
+
+@app.command
+def reproduce(
+    name: Positional[str],
+    scale: Literal["quick", "standard", "paper"] = "standard",
+    out: Path = Path("out"),
+    data: Path | None = None,
+) -> None:
+    """Run an experiment of the paper: inpaint, denoise.
+
+    Writes curves (CSV), figures (PNG and SVG), the paper's claims with the numbers measured here, and a summary to
+    OUT/NAME. The standard scale takes about half an hour on two cores, the quick one seconds.
+
+    Args:
+        name: of the experiment.
+        scale: how many problems and iterations.
+        out: the folder to write to.
+        data: the data directory; MIRRORDESCENT_DATA by default. Without the data set, bundled photographs are used.
+    """
+    from mirrordescent.experiments import reproduce as run
+
+    result = run(name, scale, out, data)
+    print(result.claims_table() if result.claims else f"written to {out / name}")
 
 
 @app.command

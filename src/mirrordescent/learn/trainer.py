@@ -233,6 +233,7 @@ class _Trainer:
             self.folder.save(self.progress, self.module, self.best, self.optimiser, self.generator)
 
 
+@torch.no_grad()
 def validation_score(method: Method[Any], draw: Draw, settings: Settings, oracle: Oracle | None = None) -> float:
     """Return the mean over held-out problems and horizons of (f(x_k) − lower) / (f(x₀) − lower).
 
@@ -246,14 +247,14 @@ def validation_score(method: Method[Any], draw: Draw, settings: Settings, oracle
         iterations=horizons[-1],
         oracle=oracle,
         generator=torch.Generator().manual_seed(settings.seed),
-        trace=[0, *horizons],
+        trace=horizons,
         progress=False,
     )
     if not solution.ok:
         return float("inf")
     lower = torch.zeros_like(solution.value) if draw.lower is None else draw.lower
-    gaps = solution.trace.values - lower
-    return float((gaps[1:] / gaps[0]).mean())
+    # Relative to x₀ as it was given: where a map has learned its own start, the first iterate is another.
+    return float(((solution.trace.values - lower) / (draw.problem.value(draw.x0) - lower)).mean())
 
 
 def _plain(value: Any) -> Any:

@@ -44,8 +44,8 @@ def unroll(
 ) -> list[Tensor]:
     """Run a method for ``horizon`` steps and return what ``measure(k, x_k)`` makes of the answers x_1, …, x_N.
 
-    ``"full"`` keeps the whole graph. ``"checkpointed"`` keeps the states between segments of √N steps and computes the
-    rest again on the way back, so that memory grows like √N. ``"truncated"`` lets no gradient pass from one segment
+    ``"full"`` keeps the whole graph. ``"checkpointed"`` keeps the states between segments of ½√N steps and computes
+    the rest again on the way back, so that memory grows like √N. ``"truncated"`` lets no gradient pass from one segment
     to the one before; ``segment`` is then the length over which gradients flow.
 
     Values are measured inside the segments, so that a checkpointed run need not keep the iterates either.
@@ -56,7 +56,8 @@ def unroll(
         )
     if horizon < 1:
         raise ValueError(f"horizon must be at least 1, got {horizon}")
-    length = horizon if differentiation == "full" else segment or math.isqrt(horizon - 1) + 1
+    # Shorter than √N, because the graph of a step is larger than a state; every step is computed twice in any case.
+    length = horizon if differentiation == "full" else segment or max(1, math.isqrt(horizon) // 2)
 
     def run(state: State, steps: int, random: Generator | None) -> tuple[State, list[Tensor]]:
         measured = []

@@ -1,0 +1,124 @@
+"""What a meta-step costs: in memory and time, by the way it is differentiated, and against nested autograd."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from time import perf_counter
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from benchmarks.solve_loop import paired_ratio, verdict
+from mirrordescent import SMD, TVInpainting
+from mirrordescent.learn import Draw, Objective
+from mirrordescent.mirrors import Conjugate, ConvICNN
+from mirrordescent.schedules import Prefix
+
+
+def setting(horizon: int) -> tuple[SMD, Draw]:
+    """Return a one-network map with an explicit gradient, and 8 crops of 48×48."""
+    generator = torch.Generator().manual_seed(0)
+    method = SMD(Conjugate(ConvICNN(3, generator=generator), start="scaled"), Prefix(torch.full((horizon,), 0.1)))
+    y = torch.rand(8, 3, 48, 48, generator=generator)
+    problem = TVInpainting(y, torch.rand(48, 48, generator=generator) > 0.2)
+    return method, Draw(problem, problem.start())
+
+
+def meta_step(method: SMD, draw: Draw, horizon: int, differentiation: str) -> None:
+    """Compute one meta-gradient."""
+    method.zero_grad()
+    objective = Objective(differentiation=differentiation)  # type: ignore[arg-type]
+    losses, _ = objective.losses(method, draw, horizon, 0)
+    losses.mean().backward()
+
+
+def nested_meta_step(method: SMD, draw: Draw, horizon: int) -> None:
+    """Compute the same with the network's gradient by autograd, as one writes it without explicit gradients."""
+    method.zero_grad()
+    mirror = method.mirror
+    assert isinstance(mirror, Conjugate)
+
+    def to_primal(y: Tensor) -> Tensor:
+        y = y if y.requires_grad else y.requires_grad_()
+        return torch.autograd.grad(mirror.dual_potential.value(y).sum(), y, create_graph=True)[0]
+
+    y = mirror.dual_start(draw.x0)
+    assert isinstance(y, Tensor)
+    x, total = to_primal(y), torch.zeros(8)
+    for k in range(1, horizon + 1):
+        y = y - method.t(k) * draw.problem.grad(x)
+        x = to_primal(y)
+        total = total + draw.problem.value(x)
+    total.mean().backward()
+
+
+def measure(differentiation: str, horizon: int) -> dict[str, float]:
+    """Return seconds and peak megabytes of one meta-step, each in a fresh process.
+
+    For the memory every tensor is mapped and unmapped on its own, so that the peak is of what is alive and not of how
+    the allocator keeps freed pieces; that costs time, which is therefore taken in another process.
+    """
+    command = [sys.executable, "-m", "benchmarks.unrolling", differentiation, str(horizon)]
+
+    def run(**environment: str) -> dict[str, float]:
+        variables = {**os.environ, **environment}
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=variables)
+        return json.loads(done.stdout)
+
+    return {"seconds": run()["seconds"], "megabytes": run(MALLOC_MMAP_THRESHOLD_="65536")["megabytes"]}
+
+
+def report(differentiation: str, horizon: int) -> None:
+    """Run in this process: one forward step to load everything, then the meta-step that is measured."""
+    with torch.no_grad():
+        Objective().losses(*setting(1), 1, 0)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    method, draw = setting(horizon)
+    began = perf_counter()
+    meta_step(method, draw, horizon, differentiation)
+    seconds = perf_counter() - began
+    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    print(json.dumps({"seconds": seconds, "megabytes": peak}))
+
+
+def largest_difference(first: Callable[[], None], second: Callable[[], None], method: SMD) -> float:
+    """Return the largest relative difference of two meta-gradients."""
+    first()
+    a = [p.grad.clone() for p in method.parameters() if p.grad is not None]
+    second()
+    b = [p.grad for p in method.parameters() if p.grad is not None]
+    return max(float((x - y).abs().max() / y.abs().max().clamp(min=1e-30)) for x, y in zip(a, b, strict=True))
+
+
+def main() -> None:
+    """Measure and print."""
+    table = Table("ratio", "measured", "target", "", title="A meta-step, 8×3×48×48", title_justify="left")
+    full = measure("full", 40)
+    kept = {horizon: measure("checkpointed", horizon) for horizon in (10, 40, 160)}
+    time, memory = (kept[40][key] / full[key] for key in ("seconds", "megabytes"))
+    table.add_row("checkpointed / full, N = 40, time", f"{time:.2f}", "≤ 1.5", verdict(time <= 1.5))
+    table.add_row("checkpointed / full, N = 40, memory", f"{memory:.3f}", "≤ 0.25", verdict(memory <= 0.25))
+    for small, large in ((10, 40), (40, 160)):
+        growth = kept[large]["megabytes"] / kept[small]["megabytes"]
+        label = f"checkpointed memory, N = {large} / N = {small}"
+        table.add_row(label, f"{growth:.2f}", "≤ 2 (√N)", verdict(growth <= 2.2))
+    method, draw = setting(10)
+    ours, theirs = lambda: meta_step(method, draw, 10, "full"), lambda: nested_meta_step(method, draw, 10)
+    ratio, difference = paired_ratio(ours, theirs), largest_difference(ours, theirs, method)
+    table.add_row("explicit / nested create_graph, N = 10, time", f"{ratio:.2f}", "≤ 1", verdict(ratio <= 1))
+    table.add_row("relative difference of their gradients", f"{difference:.1e}", "≤ 1e-5", verdict(difference <= 1e-5))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        report(sys.argv[1], int(sys.argv[2]))
+    else:
+        main()

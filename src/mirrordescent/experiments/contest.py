@@ -1,0 +1,94 @@
+"""Running methods against each other on the same problems, and tuning those that have a step size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mirrordescent.experiments.result import Curve
+from mirrordescent.methods import PDHG, Adam, Method, Nesterov
+from mirrordescent.methods.baselines import GD
+from mirrordescent.oracles import Oracle
+from mirrordescent.problems import Problem
+from mirrordescent.solve import Solution, solve
+
+TUNED_AT = 100  # the appendix picks step sizes at this iteration
+
+
+def grid(lowest: float, highest: float) -> list[float]:
+    """Return the numbers {1, 2, 5}·10^k from lowest to highest, both of the same form."""
+    exponents = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
+    return [m * 10.0**k for k in exponents for m in (1, 2, 5) if lowest * 0.99 <= m * 10.0**k <= highest * 1.01]
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """A method up to one number, and the grid that number is chosen from."""
+
+    name: str
+    make: Callable[[float], Method[Any]]
+    grid: list[float]
+
+
+# The grids of the paper's appendix on baselines, and step ratios for PDHG.
+BASELINES = [
+    Tunable("GD", GD, grid(2e-4, 1e-1)),
+    Tunable("Nesterov", Nesterov, grid(1e-4, 5e-3)),
+    Tunable("Adam", Adam, grid(1e-3, 1e-1)),
+]
+CLASSICAL = Tunable("PDHG", PDHG, [0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0])
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Problems with certified lower bounds, a start, and a budget."""
+
+    problem: Problem
+    x0: Tensor
+    lower: Tensor
+    iterations: int
+    recorded: Sequence[int]
+    seed: int = 0
+
+    def run(self, name: str, method: Method[Any], oracle: Oracle | None = None, iterations: int | None = None) -> Curve:
+        """Run one method on all problems."""
+        budget = iterations or self.iterations
+        solution = solve(
+            self.problem,
+            method,
+            self.x0,
+            iterations=budget,
+            oracle=oracle,
+            generator=torch.Generator().manual_seed(self.seed),
+            trace=[k for k in self.recorded if k <= budget],
+            check_every=budget,
+        )
+        return self._curve(name, solution)
+
+    def _curve(self, name: str, solution: Solution) -> Curve:
+        """Take the gaps of the samples that ran; a sample that failed has none from there on."""
+        trace, failed = solution.trace, torch.tensor([status.failed for status in solution.statuses])
+        gaps = trace.values.double() - self.lower
+        late = torch.tensor(trace.iterations).unsqueeze(1) >= solution.steps
+        return Curve(name, trace.iterations, trace.seconds, torch.where(failed & late, torch.nan, gaps))
+
+    def tune(self, tunable: Tunable, at: int = TUNED_AT) -> float:
+        """Return the setting with the smallest mean gap at an iteration."""
+
+        def gap(setting: float) -> float:
+            curve = self.run(tunable.name, tunable.make(setting), iterations=at)
+            return float(curve.gaps[-1].mean().nan_to_num(torch.inf))
+
+        return min(tunable.grid, key=gap)
+
+
+def recorded_iterations(iterations: int) -> list[int]:
+    """Return the iterations of a curve: 0 to 20, then 20 a decade, with the round ones."""
+    spaced = {round(10 ** (i / 20)) for i in range(math.ceil(20 * math.log10(iterations)) + 1)}
+    round_ones = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000}
+    return sorted(k for k in {*range(21), *spaced, *round_ones, iterations} if k <= iterations)

@@ -1,0 +1,132 @@
+"""The zoo: what is shipped is whole, and what is saved comes back the same."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import mirrordescent as md
+from mirrordescent import zoo
+from mirrordescent.mirrors import Conjugate, ConvICNN, DenseICNN, Diagonal, Euclidean, LearnedPair
+from mirrordescent.schedules import Polynomial, Prefix
+from mirrordescent.zoo import storage
+
+CARD = {"kind": "method", "description": "a test"}
+
+
+def methods():
+    generator = torch.Generator().manual_seed(0)
+    image = lambda: ConvICNN(1, 4, quadratic=True, generator=generator)  # noqa: E731
+    dense = lambda: DenseICNN(3, 5, layers=3, activation="leaky_relu", generator=generator)  # noqa: E731
+    steps = Prefix([0.3, 0.1], "mean", scale=2.0, monotone=True)
+    return {
+        "pair": md.MD(LearnedPair(image(), image()), steps),
+        "conjugate": md.SMD(Conjugate(image(), start="scaled"), Polynomial(0.1, 1.0)),
+        "dense": md.AMD(LearnedPair(dense(), dense()), steps),
+        "diagonal": md.ASMD(Diagonal(nn.Parameter(torch.rand(3) + 0.5)), steps),
+        "euclidean": md.AMD(Euclidean(), steps),
+        "double": md.SMD(Conjugate(dense().double()), Prefix(torch.tensor([0.1], dtype=torch.float64))),
+        "lpd": md.LPD(),
+    }
+
+
+@pytest.mark.parametrize("name", methods())
+def test_a_saved_method_comes_back_the_same(tmp_path, name):
+    method = methods()[name]
+    with torch.no_grad():
+        for p in method.parameters():
+            p.add_(0.1 * torch.rand(p.shape, dtype=p.dtype))
+    zoo.save(method, tmp_path / "entry", {**CARD, "note": "λ = 0.15"})
+    again = zoo.load(tmp_path / "entry.safetensors")
+    assert type(again) is type(method)
+    assert str(again) == str(method)
+    for key, tensor in method.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[key])
+    assert zoo.card(tmp_path / "entry.safetensors")["note"] == "λ = 0.15"
+    assert not any(p.requires_grad for p in again.parameters())
+
+
+def test_the_card_states_the_checksum(tmp_path):
+    zoo.save(md.LPD(), tmp_path / "entry", CARD)
+    path = tmp_path / "entry.safetensors"
+    assert storage.intact(path)
+    assert json.loads((tmp_path / "entry.json").read_text())["description"] == "a test"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert not storage.intact(path)
+
+
+@pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[: len(b) // 2], lambda b: b[:-1], lambda b: b"\x80" + b])
+def test_damaged_files_are_refused(tmp_path, damage):
+    zoo.save(md.LPD(), tmp_path / "entry", CARD)
+    path = tmp_path / "entry.safetensors"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(zoo.EntryDamaged, match=r"entry\.safetensors is not a learned method"):
+        zoo.load(path)
+
+
+def test_files_of_others_are_refused(tmp_path):
+    path = tmp_path / "other.safetensors"
+    save_file({"x": torch.ones(2)}, path)
+    with pytest.raises(zoo.EntryDamaged, match="blueprint"):
+        zoo.load(path)
+    save_file({"x": torch.ones(2)}, path, {"blueprint": json.dumps({"type": "os.system"}), "card": "{}"})
+    with pytest.raises(zoo.EntryDamaged, match=r"unknown part 'os\.system'"):
+        zoo.load(path)
+    with pytest.raises(FileNotFoundError):
+        zoo.load(tmp_path / "absent.safetensors")
+
+
+def test_a_full_disk_leaves_the_old_entry(tmp_path, monkeypatch):
+    zoo.save(md.LPD(), tmp_path / "entry", CARD)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full_disk(tensors, path, metadata):
+        path.write_bytes(b"half")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("mirrordescent.learn.checkpoint.save_file", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        zoo.save(methods()["pair"], tmp_path / "entry", CARD)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_mistakes_are_named(tmp_path):
+    with pytest.raises(KeyError, match="did you mean 'photo-inpaint'"):
+        zoo.load("photo-inpant")
+    with pytest.raises(ValueError, match="a card needs a kind"):
+        zoo.save(md.LPD(), tmp_path / "entry", {})
+    with pytest.raises(TypeError, match="Adam cannot be stored"):
+        zoo.save(md.Adam(0.1), tmp_path / "entry", CARD)
+
+
+def test_everything_shipped_is_whole():
+    assert len(zoo.list()) > 0
+    assert all(zoo.verify().values())
+    for name in zoo.list():
+        method, card = zoo.load(name), zoo.card(name)
+        assert isinstance(method, md.methods.Method)
+        assert card["name"] == name
+        assert card["held_out"]["gap"]["10"] < card["held_out"]["gap"]["start"]
+
+
+@pytest.mark.parametrize("name", [name for name in zoo.list() if name.startswith("photo")])
+def test_shipped_image_methods_work_at_any_size(name):
+    method = zoo.load(name)
+    for size in ((24, 40), (48, 48)):
+        y = torch.rand(1, 3, *size, generator=torch.Generator().manual_seed(0))
+        problem = md.TVInpainting(y, torch.rand(size, generator=torch.Generator().manual_seed(1)) > 0.2)
+        solution = md.solve(problem, method, iterations=10)
+        assert solution.value < problem.value(problem.start())
+
+
+def test_a_map_for_other_images_says_so():
+    names = [name for name in zoo.list() if name.startswith("ellipse") and not name.endswith("lpd")]
+    for name in names:
+        with pytest.raises(ValueError, match=r"images \(batch, 1, height, width\)"):
+            md.solve(md.TVDenoising(torch.rand(1, 3, 8, 8)), zoo.load(name), iterations=1)
+    assert names
