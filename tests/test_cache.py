@@ -6,6 +6,7 @@ import os
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from mirrordescent import TVDenoising, TVInpainting, cache, certify
 from mirrordescent.problems import Blur, gaussian_kernel
@@ -47,6 +48,15 @@ def test_content_decides(problem):
     assert cache.fingerprint(problem, "another purpose") not in keys
 
 
+def test_buffers_that_are_not_saved_count_too():
+    def gain(value):
+        module = Blur(gaussian_kernel(1.0))
+        module.register_buffer("gain", torch.tensor(value), persistent=False)
+        return module
+
+    assert cache.fingerprint(gain(1.0), "test") != cache.fingerprint(gain(2.0), "test")
+
+
 def test_an_operator_that_hides_its_content_is_not_cached(problem):
     class Opaque:
         norm = 1.0
@@ -81,7 +91,7 @@ def test_a_folder_that_cannot_be_written_does_no_harm(problem, monkeypatch):
 def test_an_interrupted_write_leaves_nothing(problem, monkeypatch):
     def full_disk(tensors, path):
         path.write_bytes(b"half")
-        raise OSError("No space left on device")
+        raise SafetensorError("No space left on device")
 
     monkeypatch.setattr(cache, "save_file", full_disk)
     certify(problem)

@@ -41,3 +41,15 @@ def test_nan_is_outside():
 def test_many_offenders_are_listed_briefly():
     with pytest.raises(ValueError, match=r"samples 0, 1, 2, 3, 4, 5, 6, 7, … 20 in all"):
         PositiveOrthant().require(-torch.ones(20, 1), "x0", "Burg()")
+
+
+def test_projections_survive_huge_and_broken_entries():
+    x = torch.tensor([[5e7, 0.0], [0.2, 0.3], [float("nan"), 1.0]])
+    projected = Simplex().project(x)
+    torch.testing.assert_close(projected[:2], torch.tensor([[1.0, 0.0], [0.45, 0.55]]))
+    assert projected[2].isnan().any()
+
+
+@pytest.mark.parametrize("domain", DOMAINS, ids=lambda d: type(d).__name__)
+def test_inner_points_are_inside(domain):
+    assert domain.contains(domain.inner_point(torch.empty(2, 3))).all()

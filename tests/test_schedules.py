@@ -73,7 +73,7 @@ def test_admissible_step_is_that_of_lemma_1():
 
 @pytest.mark.parametrize("bad", [-0.1, 0.0, float("nan"), float("inf")])
 def test_bad_step_sizes_name_the_argument(bad):
-    with pytest.raises(ValueError, match=r"t: .*positive and finite"):
+    with pytest.raises(ValueError, match="t must be one positive, finite number"):
         GD(bad)
     with pytest.raises(ValueError, match="gamma"):
         AMD(Euclidean(), 0.1, gamma=bad)
@@ -90,6 +90,16 @@ def test_bad_prefixes():
         Prefix([0.1], scale=0)
     with pytest.raises(TypeError, match="t must be a number"):
         as_schedule("fast", "t")
+
+
+def test_a_parameter_is_learned():
+    t = torch.nn.Parameter(torch.tensor(0.1))
+    method = GD(t)
+    assert list(method.parameters()) == [t]
+    method.update(method.init(torch.ones(1, 2)), torch.ones(1, 2)).x.sum().backward()
+    assert t.grad == -2
+    with pytest.raises(ValueError, match="t must be one positive"):
+        GD(torch.tensor([0.1, 0.2]))
 
 
 def test_iterations_count_from_one():

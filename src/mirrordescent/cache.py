@@ -55,7 +55,7 @@ def fingerprint(module: nn.Module, purpose: str) -> str | None:
             if not isinstance(value, (bool, int, float, str, type(None))):
                 return None
             digest.update(f"{key}={value!r}".encode())
-    for name, tensor in module.state_dict().items():
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         data = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {data.dtype} {tuple(data.shape)}".encode())
         digest.update(data.view(torch.uint8).numpy().tobytes() if data.ndim else repr(data.item()).encode())
@@ -80,6 +80,6 @@ def store(key: str, tensors: dict[str, Tensor]) -> None:
             temporary = Path(file.name)
         save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, temporary)
         temporary.replace(folder / f"{key}.safetensors")
-    except OSError:
+    except (OSError, SafetensorError):  # how a full disk is reported
         if temporary is not None:
             temporary.unlink(missing_ok=True)

@@ -38,9 +38,10 @@ class Contestant:
     grid: list[float]
 
 
-def contestants() -> list[Contestant]:
-    """Every method, with the geometries that make sense for pixels in [0, 1]."""
-    box = Logit(-0.5, 1.5)
+def contestants(*problems: TVInpainting) -> list[Contestant]:
+    """Every method, with geometries that make sense for pixels: the box holds those of all problems."""
+    low, high = min(float(p.y.min()) for p in problems), max(float(p.y.max()) for p in problems)
+    box = Logit(low - 0.5, high + 0.5)
     return [
         Contestant("GD", GD, STEPS),
         Contestant("Adam", Adam, STEPS),
@@ -79,7 +80,7 @@ def run(out: Path, size: int, iterations: int, missing: float, noise: float, fil
     shown = sorted({k for k in SHOWN_AT if k <= iterations} | {iterations})
     results: dict[str, Solution] = {}
     settings: dict[str, float] = {}
-    for contestant in track(contestants(), description="Restoring", console=console, transient=True):
+    for contestant in track(contestants(problem, training), description="Restoring", console=console, transient=True):
         settings[contestant.name] = tune(contestant, training, floor, fill)
         results[contestant.name] = solve(
             problem,

@@ -31,10 +31,14 @@ class Domain(ABC):
         """Return the Euclidean projection onto the closed set."""
         return tree_map(self._project, x)
 
-    def require(self, x: Tree, what: str, of: str) -> None:
-        """Raise unless every leaf lies in the interior; unlike elsewhere, leaves need no common batch."""
+    def inner_point(self, like: Tree) -> Tree:
+        """Return a point well inside, in the shape of another."""
+        return tree_map(self._inner_point, like)
+
+    def require(self, x: Tree, what: str, of: str, *, closed: bool = False) -> None:
+        """Raise unless every leaf lies in the interior, or in the closed set; leaves need no common batch here."""
         for leaf in leaves(x):
-            inside = self._contains(leaf, closed=False)
+            inside = self._contains(leaf, closed)
             if not bool(inside.all()):
                 rows = (~inside).reshape(len(inside) if inside.ndim else 1, -1).any(1)
                 raise DomainError(
@@ -49,6 +53,9 @@ class Domain(ABC):
     @abstractmethod
     def _project(self, x: Tensor) -> Tensor: ...
 
+    @abstractmethod
+    def _inner_point(self, like: Tensor) -> Tensor: ...
+
 
 class WholeSpace(Domain):
     """All of Rⁿ."""
@@ -60,6 +67,9 @@ class WholeSpace(Domain):
 
     def _project(self, x: Tensor) -> Tensor:
         return x
+
+    def _inner_point(self, like: Tensor) -> Tensor:
+        return torch.zeros_like(like)
 
 
 class PositiveOrthant(Domain):
@@ -73,6 +83,9 @@ class PositiveOrthant(Domain):
     def _project(self, x: Tensor) -> Tensor:
         return x.clamp(min=0)
 
+    def _inner_point(self, like: Tensor) -> Tensor:
+        return torch.ones_like(like)
+
 
 class NegativeOrthant(Domain):
     """{y : y < 0}, where the conjugates of barriers live."""
@@ -84,6 +97,9 @@ class NegativeOrthant(Domain):
 
     def _project(self, x: Tensor) -> Tensor:
         return x.clamp(max=0)
+
+    def _inner_point(self, like: Tensor) -> Tensor:
+        return -torch.ones_like(like)
 
 
 class Box(Domain):
@@ -104,6 +120,9 @@ class Box(Domain):
     def _project(self, x: Tensor) -> Tensor:
         return x.clamp(self.lower, self.upper)
 
+    def _inner_point(self, like: Tensor) -> Tensor:
+        return torch.full_like(like, (self.lower + self.upper) / 2)
+
 
 class Simplex(Domain):
     """{x : x > 0, Σ x = 1}, along the last dimension."""
@@ -117,12 +136,16 @@ class Simplex(Domain):
 
     def _project(self, x: Tensor) -> Tensor:
         """Subtract the θ with Σ max(x − θ, 0) = 1, found by sorting (Held, Wolfe, Crowder 1974)."""
+        x = x - x.amax(-1, keepdim=True)  # a shift does not matter, and large entries would swallow the 1
         descending = x.sort(dim=-1, descending=True).values
         rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
         excess = descending.cumsum(-1) - 1
-        active = (descending * rank > excess).sum(-1, keepdim=True)
+        active = (descending * rank > excess).sum(-1, keepdim=True).clamp(min=1)  # 0 only for NaN, which passes through
         theta = excess.gather(-1, active - 1) / active
         return (x - theta).clamp(min=0)
+
+    def _inner_point(self, like: Tensor) -> Tensor:
+        return torch.full_like(like, 1 / like.shape[-1])
 
 
 def _drift(x: Tensor) -> float:

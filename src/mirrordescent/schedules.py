@@ -7,10 +7,13 @@ so that c/k is finite at the start. Any callable will do; a number means a const
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
+
+from mirrordescent.holding import hold
 
 Number: TypeAlias = float | Tensor
 ScheduleLike: TypeAlias = float | Tensor | Callable[[int], Number]
@@ -140,6 +143,19 @@ class Prefix(Schedule):
         return f"N={len(self.values)}, {self.extension!r}, scale={self.scale:g}, monotone={self.monotone}"
 
 
+class _Held(Schedule):
+    """A tensor as a constant schedule; a parameter is learned."""
+
+    c: Tensor
+
+    def __init__(self, c: Tensor) -> None:
+        super().__init__()
+        hold(self, "c", c)
+
+    def forward(self, k: int) -> Tensor:
+        return self.c
+
+
 class _Call(Schedule):
     """A user's function of k as a schedule."""
 
@@ -158,11 +174,11 @@ def as_schedule(value: ScheduleLike, name: str) -> Schedule:
     """
     if isinstance(value, Schedule):
         return value
-    if isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.ndim == 0):
-        try:
-            return Constant(float(value))
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
+    if isinstance(value, (Tensor, Real)):
+        number = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
+        if isinstance(number, Tensor) or not 0 < float(number) < float("inf"):
+            raise ValueError(f"{name} must be one positive, finite number, or a schedule; got {value}")
+        return _Held(value) if isinstance(value, Tensor) else Constant(float(number))
     if callable(value):
         return _Call(value)
     raise TypeError(f"{name} must be a number, a schedule or a function of k, got {type(value).__name__}")

@@ -19,7 +19,7 @@ from mirrordescent import (
     TVDenoising,
     solve,
 )
-from mirrordescent.mirrors import Diagonal, Euclidean, HyperbolicEntropy
+from mirrordescent.mirrors import Diagonal, Euclidean, HyperbolicEntropy, PNorm, SquaredPNorm
 from mirrordescent.oracles import Exact, Smoothed
 from mirrordescent.schedules import Prefix
 
@@ -126,3 +126,14 @@ def test_a_network_is_trained_by_feeding_gradients():
         loss().backward()
         state = method.update(state, {name: p.grad for name, p in model.named_parameters()})
     assert float(loss().detach()) < 0.6 * before
+
+
+@pytest.mark.parametrize("mirror", [PNorm(1.5), PNorm(3.0), SquaredPNorm(1.5), SquaredPNorm(3.0)], ids=str)
+def test_meta_gradients_are_finite_from_a_start_at_zero(mirror):
+    problem = Quadratic(torch.ones(2), torch.tensor([[1.0, 0.0]]))
+    method = SMD(mirror, Prefix([0.1, 0.1]))
+    state = method.init(torch.zeros(1, 2))
+    for _ in range(2):
+        state = method.step(problem, state, Exact())
+    problem.value(state.x).sum().backward()
+    assert method.t.values.grad.isfinite().all()

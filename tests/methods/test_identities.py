@@ -175,7 +175,7 @@ def test_a_step_is_the_prox_mapping(mirror):
         value.backward()
         return value.item(), point.grad.squeeze(0).numpy()
 
-    domain = mirror.set if isinstance(mirror, Euclidean) else mirror.primal_domain
+    domain = mirror.primal_domain
     bounds, constraints = None, ()
     if isinstance(domain, (PositiveOrthant, Simplex)):
         bounds = [(1e-9 if isinstance(domain, PositiveOrthant) else 0.0, None)] * 5
@@ -196,7 +196,7 @@ def test_amd_keeps_constrained_domains():
     generator = torch.Generator().manual_seed(0)
     A = torch.randn(20, 10, generator=generator, dtype=torch.float64)
     b = torch.randn(1, 20, generator=generator, dtype=torch.float64)
-    for mirror in (SimplexEntropy(), NegativeEntropy(), Logit(0.0, 1.0), Burg()):
+    for mirror in (SimplexEntropy(), Euclidean(Simplex()), NegativeEntropy(), Logit(0.0, 1.0), Burg()):
         problem = LeastSquares(A, b)
         x0 = torch.full((1, 10), 0.1, dtype=torch.float64)
         points = iterate(problem, AMD(mirror, 0.02), x0, 300)

@@ -93,8 +93,10 @@ def test_float32_and_devices(problem, device):
     import copy
 
     small = copy.deepcopy(problem).float().to(device)
-    x = point(problem).float().to(device)
+    x = small.start(2)
     small.check(x)
+    assert x.device.type == device.type
+    x = point(problem).float().to(device)
     torch.testing.assert_close(small.value(x).cpu().double(), problem.value(point(problem)), rtol=1e-4, atol=1e-4)
     assert small.grad(x).dtype == torch.float32
     assert small.start().shape[1:] == problem.sample_shape

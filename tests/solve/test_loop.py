@@ -19,6 +19,8 @@ from mirrordescent import (
     DomainError,
     DualFISTA,
     Function,
+    LeastSquares,
+    ProjectedGradient,
     Quadratic,
     Status,
     TVDenoising,
@@ -29,7 +31,8 @@ from mirrordescent import (
     solve,
     wall_clock,
 )
-from mirrordescent.mirrors import Burg, Diagonal, Euclidean, NegativeEntropy
+from mirrordescent.domains import Simplex
+from mirrordescent.mirrors import Burg, Diagonal, Euclidean, Logit, NegativeEntropy, SimplexEntropy
 from mirrordescent.oracles import Minibatch, Noisy
 
 
@@ -112,7 +115,7 @@ def test_looks_and_traces():
     seen = []
     record = lambda look: seen.append(look.k)  # noqa: E731
     solution = solve(bowl(1.0), GD(0.1), ONES[:1], iterations=25, check_every=10, trace=[0, 3, 25], callbacks=[record])
-    assert seen == [0, 3, 10, 20, 25]
+    assert seen == [0, 10, 20, 25]
     assert solution.trace.iterations == [0, 3, 25]
     for k in (0, 3, 25):  # GD on ½‖x‖² multiplies x by 0.9
         assert solution.trace.at(k).item() == pytest.approx(0.9 ** (2 * k), rel=1e-12)
@@ -123,6 +126,47 @@ def test_looks_and_traces():
     assert spaced.iterations[-1] == 1000
     assert len(spaced.iterations) == 10
     assert spaced.seconds == sorted(spaced.seconds)
+
+
+def test_recording_changes_nothing():
+    problem, rule = Quadratic(torch.tensor([1.0, 0.01]), torch.zeros(2)), relative_change(1e-2)
+    runs = [
+        solve(problem, GD(1.0), torch.ones(1, 2), iterations=1000, stop=rule, trace=trace) for trace in (None, 20, [61])
+    ]
+    assert len({int(run.steps) for run in runs}) == 1
+    assert all(torch.equal(run.x, runs[0].x) for run in runs)
+
+
+def test_a_run_that_stops_early_still_has_its_trace():
+    solution = solve(bowl(1.0), GD(0.5), ONES[:1], stop=gradient_norm(1e-3), trace=[0, 1000])
+    assert solution.trace.iterations == [0, 1000]
+    assert solution.trace.at(1000) == solution.value
+
+
+def test_a_point_outside_is_never_the_best():
+    problem = LeastSquares(torch.eye(2, dtype=torch.float64), torch.tensor([[-3.0, 3.0]], dtype=torch.float64))
+    method = AMD(NegativeEntropy(), 0.5, regulariser=Euclidean())  # leaves the orthant
+    solution = solve(problem, method, ONES[:1], iterations=50, check_every=1)
+    assert solution.statuses == [Status.LEFT_DOMAIN]
+    assert (solution.x > 0).all()
+    assert (solution.best_x > 0).all()
+
+
+def test_the_domain_of_a_problem_is_kept_to():
+    problem = LeastSquares(torch.eye(3), torch.full((1, 3), 5.0), domain=Simplex())
+    assert solve(problem, GD(0.1), iterations=20).statuses == [Status.LEFT_DOMAIN]
+    assert solve(problem, ProjectedGradient(Simplex(), 0.1), iterations=20).ok
+    with pytest.raises(DomainError, match="x0 is outside the domain of LeastSquares"):
+        solve(problem, GD(0.1), torch.full((1, 3), -7.0))
+
+
+@pytest.mark.parametrize("make", [lambda t: ProjectedGradient(Simplex(), t), lambda t: AMD(SimplexEntropy(), t)])
+def test_a_sample_that_explodes_on_the_simplex_leaves_the_others_alone(make):
+    problem = LeastSquares(torch.stack([torch.eye(3), 1e9 * torch.eye(3)]), torch.tensor([[1.0, 0.0, 0.0]] * 2))
+    x0 = torch.full((2, 3), 1 / 3)
+    both = solve(problem, make(0.5), x0, iterations=20)
+    alone = solve(LeastSquares(torch.eye(3), torch.tensor([[1.0, 0.0, 0.0]])), make(0.5), x0[:1], iterations=20)
+    torch.testing.assert_close(both.x[:1], alone.x)
 
 
 def test_stop_rules():
@@ -207,11 +251,15 @@ def test_the_summary_can_be_read():
 def test_bad_arguments_are_named():
     problem, method = bowl(1.0, 2.0, 3.0), GD(0.1)
     cases = [
-        (lambda: solve(problem, method, ONES, iterations=0), ValueError, "iterations must be at least 1"),
+        (lambda: solve(problem, method, ONES, iterations=0), ValueError, "iterations must be a whole number"),
+        (lambda: solve(problem, method, ONES, iterations=10.0), ValueError, "iterations must be a whole number"),
+        (lambda: solve(problem, method, [1.0, 2.0]), TypeError, "x0 must be a tensor or a dict"),
+        (lambda: solve(problem, method, {"a": ONES}), TypeError, "x0 must be a tensor for Quadratic"),
+        (lambda: solve(problem, AMD(Euclidean(), 0.1, regulariser=Logit()), 5 * ONES), DomainError, "Logit"),
         (lambda: solve(problem, method, ONES, check_every=0), ValueError, "check_every"),
         (lambda: solve(problem, method, ONES, trace=1), ValueError, "trace"),
         (lambda: solve(problem, method, ONES, trace=[5000]), ValueError, "trace must name iterations"),
-        (lambda: solve(problem, method, ONES[:2]), ValueError, r"\(2, 2\), but Quadratic needs \(3, 2\)"),
+        (lambda: solve(problem, method, ONES[:2]), ValueError, r"\(2, 2\), but Quadratic needs .* \(3, 2\)"),
         (lambda: solve(problem, method, ONES[:, :1]), ValueError, "x0 has shape"),
         (lambda: solve(problem, method, ONES.float()), TypeError, r"x0 is torch.float32, but the data of Quadratic"),
         (lambda: solve(problem, method, ONES.long()), TypeError, "floating-point"),

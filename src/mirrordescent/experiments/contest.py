@@ -66,7 +66,6 @@ class Contest:
             oracle=oracle,
             generator=torch.Generator().manual_seed(self.seed),
             trace=[k for k in self.recorded if k <= budget],
-            check_every=budget,
         )
         return self._curve(name, solution)
 

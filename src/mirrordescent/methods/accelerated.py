@@ -79,6 +79,7 @@ class AMD(Method[AMDState]):
     def init(self, x0: Tree) -> AMDState:
         """Start at x̃⁰ = z̃⁰ = x0."""
         require_inside(self.mirror, x0)
+        require_inside(self.regulariser, x0)
         z = self.mirror.dual_start(x0) if self.storage == "dual" else x0
         return AMDState(0, z, mix(self.mixing(1), self._primal(z), x0), x0)
 

@@ -95,4 +95,4 @@ class SMD(Method[SMDState]):
 
 def require_inside(mirror: MirrorMap, x0: Tree) -> None:
     """Raise if a start lies outside the map's primal domain."""
-    mirror.primal_domain.require(x0, what="x0", of=str(mirror))
+    mirror.primal_domain.require(x0, what="x0", of=str(mirror), closed=mirror.defined_on_boundary)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from mirrordescent.domains import Domain, WholeSpace
@@ -12,7 +11,11 @@ from mirrordescent.trees import Tree, add_over_leaves, sum_per_sample, tree_map
 
 
 class StrongConvexity(NamedTuple):
-    """ψ(x') ≥ ψ(x) + ⟨∇ψ(x), x'−x⟩ + (α/2)‖x'−x‖_p²: the constant α with the p of its norm."""
+    """ψ(x') ≥ ψ(x) + ⟨∇ψ(x), x'−x⟩ + (α/2)‖x'−x‖_p²: the constant α with the p of its norm.
+
+    Where a sample is made of several parts with a potential each (simplices, or the leaves of a dict), the square
+    of the norm is the sum over the parts.
+    """
 
     alpha: float
     p: float
@@ -34,6 +37,9 @@ class MirrorMap(nn.Module):
 
     primal_domain: Domain = WholeSpace()
     dual_domain: Domain = WholeSpace()
+
+    defined_on_boundary: bool = False
+    """Whether points may lie on the boundary of the primal domain, or only in its interior."""
 
     @property
     def strong_convexity(self) -> StrongConvexity | None:
@@ -79,11 +85,3 @@ class MirrorMap(nn.Module):
     def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
         linear = sum_per_sample(self._to_dual(x0) * (x - x0))
         return self._potential(x) - self._potential(x0) - linear
-
-
-def hold(module: nn.Module, name: str, value: Tensor | float) -> None:
-    """Keep a tensor of a map: a parameter if it is one (it will be learned), else a buffer."""
-    if isinstance(value, nn.Parameter):
-        module.register_parameter(name, value)
-    else:
-        module.register_buffer(name, torch.as_tensor(value))

@@ -76,15 +76,18 @@ def _exponent(p: float) -> float:
 
 
 def _signed_power(x: Tensor, exponent: float) -> Tensor:
-    return x.sign() * x.abs().pow(exponent)
+    # At 0 the power has an infinite slope for exponents below 1, which times sign(0) would be NaN in a meta-gradient.
+    nonzero = x != 0
+    return torch.where(nonzero, x.sign() * torch.where(nonzero, x, 1.0).abs().pow(exponent), 0.0)
 
 
 def _norm(x: Tensor, p: float) -> Tensor:
     """‖x‖_p per sample, kept broadcastable; scaled by the largest entry, so that powers stay finite."""
     inner = tuple(range(1, x.ndim))
     largest = x.abs().amax(inner, keepdim=True) if inner else x.abs()
-    safe = torch.where(largest > 0, largest, torch.ones_like(largest))
-    powers = (x / safe).abs().pow(p)
+    positive = largest > 0
+    scaled = torch.where(positive, x, 1.0) / torch.where(positive, largest, 1.0)  # all ones where x = 0, for its slope
+    powers = scaled.abs().pow(p)
     return largest * (powers.sum(inner, keepdim=True) if inner else powers).pow(1 / p)
 
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from mirrordescent.domains import Domain, WholeSpace
-from mirrordescent.mirrors.base import MirrorMap, StrongConvexity, hold
+from mirrordescent.holding import hold
+from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.trees import sum_per_sample
 
 
@@ -22,9 +23,11 @@ class Euclidean(MirrorMap):
     tensor([[0.4000, 0.6000, 0.0000]])
     """
 
+    defined_on_boundary = True
+
     def __init__(self, domain: Domain | None = None) -> None:
         super().__init__()
-        self.set = domain or WholeSpace()
+        self.primal_domain = domain or WholeSpace()
 
     @property
     def strong_convexity(self) -> StrongConvexity:
@@ -38,14 +41,14 @@ class Euclidean(MirrorMap):
         return x
 
     def _to_primal(self, y: Tensor) -> Tensor:
-        return self.set._project(y)
+        return self.primal_domain._project(y)
 
     def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
         return self._potential(x - x0)
 
     def extra_repr(self) -> str:
         """Show the set."""
-        return type(self.set).__name__
+        return type(self.primal_domain).__name__
 
 
 class Diagonal(MirrorMap):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.domains import Domain, Simplex, WholeSpace
+from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.trees import Tree, leaves, tree_map
 
 
@@ -21,7 +21,7 @@ class Problem(nn.Module):
     """
 
     domain: Domain = WholeSpace()
-    """Where the minimum is sought."""
+    """Where the minimum is sought. A start outside is refused, and an iterate outside ends a sample's solve."""
 
     def __init__(self, batch: int | None, sample_shape: tuple[int, ...] | None) -> None:
         super().__init__()
@@ -55,18 +55,22 @@ class Problem(nn.Module):
         return None
 
     def start(self, batch: int | None = None) -> Tree:
-        """Return a sensible first point: 0, or the centre of the simplex."""
+        """Return a sensible first point inside the domain: 0, or the centre of a simplex or box."""
         if self.sample_shape is None:
             raise ValueError(f"{type(self).__name__} does not know the shape of its points: give x0")
         count = self.batch or batch or 1
         like = next(self.buffers(), torch.empty(0))
-        x = torch.zeros(count, *self.sample_shape, dtype=like.dtype, device=like.device)
-        return x + 1 / x.shape[-1] if isinstance(self.domain, Simplex) else x
+        shaped = torch.empty(count, *self.sample_shape, dtype=like.dtype, device=like.device)
+        return self.domain.inner_point(shaped)
 
     def check(self, x: Tree, name: str = "x0") -> None:
         """Raise unless x is a finite batch of points of this problem."""
+        if not isinstance(x, (Tensor, dict)):
+            raise TypeError(f"{name} must be a tensor or a dict of tensors, got {type(x).__name__}")
         if isinstance(x, dict) and not x:
             raise ValueError(f"{name} is an empty dict")
+        if isinstance(x, dict) and self.sample_shape is not None:
+            raise TypeError(f"{name} must be a tensor for {type(self).__name__}, got a dict")
         sizes = set()
         for leaf in leaves(x):
             if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
@@ -81,12 +85,16 @@ class Problem(nn.Module):
             raise ValueError(f"the leaves of {name} disagree on the batch size: {sorted(sizes)}")
         if self.sample_shape is not None and isinstance(x, Tensor):
             self._check_shape(x, name)
+        if not isinstance(self.domain, WholeSpace):
+            self.domain.require(x, name, type(self).__name__, closed=True)
 
     def _check_shape(self, x: Tensor, name: str) -> None:
         assert self.sample_shape is not None
         wanted = (self.batch or x.shape[0], *self.sample_shape)
         if tuple(x.shape) != wanted:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}, but {type(self).__name__} needs {wanted}")
+            raise ValueError(
+                f"{name} has shape {tuple(x.shape)}, but {type(self).__name__} needs (batch, …) = {wanted}"
+            )
 
     def _check_kind(self, leaf: Tensor, name: str) -> None:
         data = next((b for b in self.buffers() if b.is_floating_point()), None)

@@ -54,6 +54,7 @@ class Blur(nn.Module):
         """Multiply the transforms of zero-padded arrays: direct convolution is far slower in float64."""
         (height, width), (rows, columns) = x.shape[-2:], kernel.shape
         size = (height + rows - 1, width + columns - 1)
+        kernel = kernel.to(x.dtype)
         full = torch.fft.irfft2(torch.fft.rfft2(x, s=size) * torch.fft.rfft2(kernel, s=size), s=size)
         return full[..., rows // 2 : rows // 2 + height, columns // 2 : columns // 2 + width]
 

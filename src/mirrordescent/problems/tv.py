@@ -110,7 +110,9 @@ class TVInpainting(Problem):
         if self.y.shape[1:] != self.sample_shape:
             assert self.operator is not None
             return self.operator.A_adjoint(self._masked(self.y))
-        return fill_holes(self.y, self.mask) if fill and self.mask is not None else self._masked(self.y)
+        if self.mask is None:
+            return self.y.clone()
+        return fill_holes(self.y, self.mask) if fill else self._masked(self.y)
 
     def extra_repr(self) -> str:
         """Show the weights, since both scale the objective."""
@@ -140,10 +142,10 @@ class TVInpainting(Problem):
     def K_adjoint(self, u: Tree) -> Tensor:
         """Dᵀu, plus AᵀZv if there is an operator."""
         u = cast(Differences, u)
-        if self.operator is not None:
-            return add_adjoint(self.operator.A_adjoint(self._masked(u["data"])), u)
+        assert self.sample_shape is not None
         vertical = u["vertical"]
-        return add_adjoint(vertical.new_zeros(*vertical.shape[:2], *self.y.shape[2:]), u)
+        out = add_adjoint(vertical.new_zeros(vertical.shape[0], *self.sample_shape), u)
+        return out if self.operator is None else out + self.operator.A_adjoint(self._masked(u["data"]))
 
     def prox_F(self, x: Tensor, tau: float | Tensor) -> Tensor:
         """Pull observed pixels towards y, then clip to the box."""
@@ -190,19 +192,25 @@ class TVInpainting(Problem):
         repaired = tree_map(
             torch.sub, {k: d for k, d in u.items() if k != "data"}, differences(solve_poisson(residual))
         )
-        largest = torch.stack([d.abs().flatten(1).amax(1) for d in leaves(repaired) if d.numel()]).amax(0)
+        largest = torch.cat([d.flatten(1).abs() for d in leaves(repaired)], 1)
+        largest = F.pad(largest, (1, 0)).amax(1)  # a single pixel has no differences
         linear, quadratic = -sum_per_sample(self.y * v), sum_per_sample(v.square()) / (4 * self.scale)
         alpha = (linear / (2 * quadratic)).nan_to_num(0.0).clamp(min=0)
         alpha = torch.minimum(alpha, self.scale * self.weight / largest)
-        return alpha * linear - alpha.square() * quadratic
+        bound = alpha * linear - alpha.square() * quadratic
+        # The Poisson solve leaves a mean behind: there should be none, else this is no dual point.
+        left, size = residual.mean((-2, -1)).abs().amax(1), 1 + v.abs().flatten(1).amax(1)
+        return torch.where(left <= size * torch.finfo(left.dtype).eps ** 0.5, bound, -torch.inf)
 
     def _without_constants(self, v: Tensor) -> Tensor:
         assert self.operator is not None
         assert self.sample_shape is not None
-        channels = self.sample_shape[0]
-        constants = torch.eye(channels, dtype=v.dtype, device=v.device).reshape(channels, channels, 1, 1)
-        images = self.operator.A(constants.expand(-1, -1, *self.sample_shape[1:]))
-        basis = torch.stack([self._masked(image.expand_as(v)) for image in images], 1).flatten(2)
+        images = []
+        for channel in range(self.sample_shape[0]):
+            constant = v.new_zeros(len(v), *self.sample_shape)
+            constant[:, channel] = 1
+            images.append(self._masked(self.operator.A(constant)))
+        basis = torch.stack(images, 1).flatten(2)
         gram, moments = basis @ basis.mT, basis @ v.flatten(1).unsqueeze(-1)
         return v - (basis.mT @ (torch.linalg.pinv(gram, hermitian=True) @ moments)).reshape(v.shape)
 
@@ -210,8 +218,10 @@ class TVInpainting(Problem):
         residual = self._residual(x)
         if self.scale != 0.5:
             residual = 2 * self.scale * residual
-        out = residual if self.operator is None else self.operator.A_adjoint(residual)
-        return add_adjoint(out, slopes, alpha=self.scale * self.weight)
+        if self.operator is not None:
+            # A fresh tensor, since an operator may return its own argument or memory.
+            residual = self.operator.A_adjoint(residual).clone()
+        return add_adjoint(residual, slopes, alpha=self.scale * self.weight)
 
     def _residual(self, x: Tensor) -> Tensor:
         return self._masked((x if self.operator is None else self.operator.A(x)) - self.y)

@@ -53,7 +53,9 @@ def certify(problem: Problem, tolerance: float = 1e-6, *, cache: bool = True) ->
     if not 0 < tolerance < 1:
         raise ValueError(f"tolerance must be in (0, 1), got {tolerance}")
     key = fingerprint(problem, f"certify {tolerance:g}") if cache else None
-    certificate = Certificate(**remember(key, lambda: _compute(problem, tolerance)))
+    entry = remember(key, lambda: _compute(problem, tolerance))
+    device = next(problem.buffers(), torch.empty(0)).device
+    certificate = Certificate(**{name: tensor.to(device) for name, tensor in entry.items()})
     worst = float(certificate.relative_gap.max())
     if worst > tolerance:
         warnings.warn(f"certified to a relative gap of {worst:.1e} only, not {tolerance:.1e}", stacklevel=2)

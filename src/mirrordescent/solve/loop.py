@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from mirrordescent.domains import WholeSpace
 from mirrordescent.methods.base import Method
 from mirrordescent.oracles import Exact, Oracle, require_generator
 from mirrordescent.problems.base import Problem
 from mirrordescent.progress import ProgressBar
 from mirrordescent.solve.solution import Solution, Status, Trace
 from mirrordescent.solve.stopping import Look, Rule
-from mirrordescent.trees import Tree, batch_size, is_finite, leaves, where
+from mirrordescent.trees import Tree, batch_size, is_finite, leaves, tree_map, where
 
 LOOKS = 50  # default number of looks in a run
 
@@ -28,7 +29,7 @@ def solve(
     *,
     iterations: int = 1000,
     oracle: Oracle | None = None,
-    stop: Rule | Sequence[Rule] = (),
+    stop: Rule | Sequence[Rule] | None = None,
     callbacks: Sequence[Callable[[Look], object]] = (),
     generator: Generator | None = None,
     check_every: int | None = None,
@@ -38,10 +39,10 @@ def solve(
 ) -> Solution:
     """Minimise a batch of problems.
 
-    The run is looked at every ``check_every`` iterations: values are computed, the best iterates kept,
-    stop rules and callbacks asked, and samples that converged, diverged, became non-finite or left
-    the method's domain are frozen with their status. A frozen sample keeps its place in the batch and never
-    changes its neighbours' numbers. No autograd graph is kept.
+    The run is looked at every ``check_every`` iterations: values are computed, the best iterates kept, stop rules and
+    callbacks asked, and samples that converged, diverged, became non-finite or left the domain of the method or of the
+    problem are frozen with their status. A frozen sample keeps its place in the batch and never changes its
+    neighbours' numbers. No autograd graph is kept.
 
     Args:
         problem: what to minimise.
@@ -54,6 +55,7 @@ def solve(
         generator: the source of randomness of a stochastic oracle.
         check_every: iterations between looks; about 50 looks a run by default.
         trace: the iterations to record values at, or how many, spaced logarithmically; by default every look.
+            What is recorded changes nothing else.
         diverge_factor: a sample diverged when f(x) > f(x₀) + factor · (1 + |f(x₀)|).
         progress: show a progress bar; by default on a terminal, when it takes longer than a second.
 
@@ -67,28 +69,33 @@ def solve(
     oracle = oracle or Exact()
     x0 = problem.start() if x0 is None else x0
     _check_arguments(problem, method, x0, iterations, check_every, oracle, generator)
-    rules = (stop,) if isinstance(stop, Rule) else tuple(stop)
-    look_at, record_at = _plan(iterations, check_every, trace)
+    rules = (stop,) if isinstance(stop, Rule) else tuple(stop or ())
+    check_at, record_at = _plan(iterations, check_every, trace)
 
     state = method.init(x0)
     record = _Record(problem, method, x0, state, diverge_factor)
     seconds = 0.0
     with ProgressBar("solving", iterations, progress) as bar:
-        for k in look_at:
+        for k in sorted(check_at | record_at):
             began = perf_counter()
             for _ in range(k - state.k):
                 state = method.step(problem, state, oracle, generator)
             _synchronise(x0)
             seconds += perf_counter() - began
-            state = record.look(state, rules, callbacks, seconds, keep=k in record_at)
+            if k in check_at:
+                state = record.check(state, rules, callbacks, seconds)
+            if k in record_at:
+                record.keep(state, k, seconds)
             bar.update(k, f"{int(record.running.sum())} running, mean value {float(record.value.mean()):.4g}")
             if not record.running.any():
                 break
+    for k in sorted(k for k in record_at if k > state.k):
+        record.keep(state, k, seconds)  # all samples stopped early and keep their values
     return record.solution(seconds)
 
 
 class _Record:
-    """What the looks of a run have found so far."""
+    """What a run has come to so far."""
 
     def __init__(self, problem: Problem, method: Method[Any], x0: Tree, state: Any, diverge_factor: float) -> None:
         self.problem, self.method, self.state = problem, method, state
@@ -108,24 +115,18 @@ class _Record:
     def running(self) -> Tensor:
         return self.status == Status.RUNNING
 
-    def look(
-        self,
-        state: Any,
-        rules: Sequence[Rule],
-        callbacks: Sequence[Callable[[Look], object]],
-        seconds: float,
-        keep: bool,
+    def check(
+        self, state: Any, rules: Sequence[Rule], callbacks: Sequence[Callable[[Look], object]], seconds: float
     ) -> Any:
         """Judge a state and return it with the frozen samples put back."""
         running = self.running
         state = _freeze(running, state, self.state)
-        x = where(running, self.method.answer(state), self.x)
-        value = torch.where(running, self.problem.value(x), self.value)
-        improved = running & (value < self.best_value)
-        self.best_x = where(improved, x, self.best_x)
-        self.best_value = torch.where(improved, value, self.best_value)
+        x, value = self._answer(state)
         self._raise_lower_bound(state)
         self._judge(state, x, value)
+        improved = self.running & (value < self.best_value)
+        self.best_x = where(improved, x, self.best_x)
+        self.best_value = torch.where(improved, value, self.best_value)
         look = Look(
             state.k, x, value, self.start_value, self.best_value, self.previous_x, self.lower, seconds,
             self.running, self.problem, self.method, state,
@@ -136,11 +137,19 @@ class _Record:
             callback(look)
         self.steps = torch.where(running, state.k, self.steps)
         self.previous_x, self.x, self.value, self.state = x, x, value, state
-        if keep:
-            self.iterations.append(state.k)
-            self.seconds.append(seconds)
-            self.values.append(value)
         return state
+
+    def keep(self, state: Any, k: int, seconds: float) -> None:
+        """Record the values at an iteration; that it is recorded changes nothing else."""
+        self.iterations.append(k)
+        self.seconds.append(seconds)
+        self.values.append(self.value if state is self.state else self._answer(state)[1])
+
+    def _answer(self, state: Any) -> tuple[Tree, Tensor]:
+        """Return the answers and their values, those of frozen samples as they were."""
+        running = self.running
+        x = where(running, self.method.answer(state), self.x)
+        return x, torch.where(running, self.problem.value(x), self.value)
 
     def _raise_lower_bound(self, state: Any) -> None:
         bound = self.method.lower_bound(self.problem, state)
@@ -152,6 +161,8 @@ class _Record:
         inside = self.method.inside(state)
         if inside is not None:
             self._mark(~inside, Status.LEFT_DOMAIN)
+        if not isinstance(self.problem.domain, WholeSpace):
+            self._mark(~self.problem.domain.contains(x, closed=True), Status.LEFT_DOMAIN)
         self._mark(value > self.ceiling, Status.DIVERGED)
 
     def _mark(self, samples: Tensor, status: Status) -> None:
@@ -176,30 +187,30 @@ class _Record:
 
 def _freeze(running: Tensor, new: Any, old: Any) -> Any:
     """Return ``new`` with the samples that no longer run taken from ``old``, field by field."""
-    if running.all() or old is None:
+    if running.all():
         return new
     if hasattr(new, "_fields"):
         return type(new)(*(_freeze(running, *pair) for pair in zip(new, old, strict=True)))
-    is_tree = isinstance(new, dict) or (isinstance(new, Tensor) and new.ndim > 0)
-    return where(running, new, old) if is_tree else new
+    if not isinstance(new, dict) and not (isinstance(new, Tensor) and new.ndim > 0):
+        return new
+    # Dual variables that did not exist yet when a sample was frozen are zero for it.
+    return where(running, new, tree_map(torch.zeros_like, new) if old is None else old)
 
 
-def _plan(iterations: int, check_every: int | None, trace: int | Sequence[int] | None) -> tuple[list[int], set[int]]:
-    """Return the iterations to look at, in order, and those to record."""
+def _plan(iterations: int, check_every: int | None, trace: int | Sequence[int] | None) -> tuple[set[int], set[int]]:
+    """Return the iterations to check at, and those to record."""
     every = check_every or max(1, iterations // LOOKS)
     checks = {*range(0, iterations, every), iterations}
     if trace is None:
-        return sorted(checks), checks
+        return checks, checks
     if isinstance(trace, int):
         if trace < 2:
             raise ValueError(f"trace must record at least 2 iterations, got {trace}")
-        spaced = torch.logspace(0, torch.tensor(float(iterations)).log10().item(), trace - 1).round()
-        recorded = {0, *spaced.int().tolist()}
-    else:
-        recorded = set(trace)
-        if not recorded or min(recorded) < 0 or max(recorded) > iterations:
-            raise ValueError(f"trace must name iterations from 0 to {iterations}")
-    return sorted(checks | recorded), recorded
+        return checks, {0, *(round(iterations ** (i / max(1, trace - 2))) for i in range(trace - 1))}
+    recorded = set(trace)
+    if not recorded or min(recorded) < 0 or max(recorded) > iterations:
+        raise ValueError(f"trace must name iterations from 0 to {iterations}")
+    return checks, recorded
 
 
 def _check_arguments(
@@ -211,10 +222,9 @@ def _check_arguments(
     oracle: Oracle,
     generator: Generator | None,
 ) -> None:
-    if iterations < 1:
-        raise ValueError(f"iterations must be at least 1, got {iterations}")
-    if check_every is not None and check_every < 1:
-        raise ValueError(f"check_every must be at least 1, got {check_every}")
+    for name, number in (("iterations", iterations), ("check_every", check_every)):
+        if number is not None and (not isinstance(number, int) or number < 1):
+            raise ValueError(f"{name} must be a whole number, at least 1, got {number}")
     problem.check(x0)
     if oracle.stochastic:
         require_generator(generator, oracle)
@@ -222,7 +232,9 @@ def _check_arguments(
     for module in (method, oracle):
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
             if tensor.is_floating_point() and tensor.dtype != dtype:
-                raise TypeError(f"x0 is {dtype}, but {name} of {type(module).__name__} is {tensor.dtype}: convert one")
+                raise TypeError(
+                    f"x0 is {dtype}, but {name} of {type(module).__name__} is {tensor.dtype}: use .double() or .float()"
+                )
 
 
 def _synchronise(x: Tree) -> None:

@@ -71,7 +71,8 @@ def gap(tolerance: float, lower: Tensor | float | None = None) -> Rule:
     def test(look: Look) -> Tensor:
         bound = look.lower if lower is None else torch.as_tensor(lower).to(look.value)
         if bound is None:
-            if look.k == 0:  # a self-certifying method has no dual point before its first step
+            # A self-certifying method has no dual point before its first step; the others never have.
+            if look.k == 0 and type(look.method).lower_bound is not Method.lower_bound:
                 return torch.zeros_like(look.running)
             raise ValueError(f"gap() needs a lower bound, and {type(look.method).__name__} gives none: give lower=")
         return relative_gap(look.value, bound, look.start_value) <= tolerance
