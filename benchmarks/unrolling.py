@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import subprocess
 import sys
 from collections.abc import Callable
 
@@ -13,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks.solve_loop import paired_ratio, verdict
+from benchmarks.measure import paired_ratio, peak_megabytes, printed_by, verdict
 from mirrordescent import SMD, TVInpainting
 from mirrordescent.learn import Draw, Objective
 from mirrordescent.mirrors import Conjugate, ConvICNN
@@ -57,24 +54,13 @@ def nested_meta_step(method: SMD, draw: Draw, horizon: int) -> None:
     total.mean().backward()
 
 
-def peak_megabytes(differentiation: str, horizon: int) -> float:
-    """Return the peak memory of one meta-step in a fresh process.
-
-    Every tensor is mapped and unmapped on its own, so that the peak is of what is alive, and not of how the allocator
-    keeps freed pieces.
-    """
-    command = [sys.executable, "-m", "benchmarks.unrolling", differentiation, str(horizon)]
-    variables = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
-    return float(subprocess.run(command, check=True, capture_output=True, text=True, env=variables).stdout)
-
-
-def print_peak(differentiation: str, horizon: int) -> None:
-    """Run in this process: one forward step to load everything, then the meta-step that is measured."""
+def print_growth(differentiation: str, horizon: int) -> None:
+    """Print by how many megabytes a meta-step raises the peak, after one forward step has loaded everything."""
     with torch.no_grad():
         Objective().losses(*setting(1), 1, 0)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_megabytes()
     meta_step(*setting(horizon), horizon, differentiation)
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print(peak_megabytes() - before)
 
 
 def largest_difference(first: Callable[[], None], second: Callable[[], None], method: SMD) -> float:
@@ -93,8 +79,8 @@ def main() -> None:
     time = paired_ratio(
         lambda: meta_step(method, draw, 40, "checkpointed"), lambda: meta_step(method, draw, 40, "full"), repeats=3
     )
-    kept = {horizon: peak_megabytes("checkpointed", horizon) for horizon in (10, 40, 160)}
-    memory = kept[40] / peak_megabytes("full", 40)
+    kept = {horizon: printed_by("benchmarks.unrolling", "checkpointed", horizon) for horizon in (10, 40, 160)}
+    memory = kept[40] / printed_by("benchmarks.unrolling", "full", 40)
     table.add_row("checkpointed / full, N = 40, time", f"{time:.2f}", "≤ 1.5", verdict(time <= 1.5))
     table.add_row("checkpointed / full, N = 40, memory", f"{memory:.3f}", "≤ 0.25", verdict(memory <= 0.25))
     for small, large in ((10, 40), (40, 160)):
@@ -111,6 +97,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) == 3:
-        print_peak(sys.argv[1], int(sys.argv[2]))
+        print_growth(sys.argv[1], int(sys.argv[2]))
     else:
         main()

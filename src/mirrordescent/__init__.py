@@ -1,12 +1,13 @@
 """mirrordescent: learn the geometry of a class of optimisation problems, then solve new ones faster.
 
-    geometry (mirrors) → methods → problems → solve
+    geometry (mirrors) → methods → problems → solve → learn
 
 A mirror map turns points into dual ones and back; a method takes its steps there; ``solve`` runs any
-method on any batch of problems.
+method on any batch of problems; ``mirrordescent.learn`` improves a method on a family of problems, and
+``zoo`` has methods that were learned already.
 """
 
-from mirrordescent import data, domains, methods, mirrors, oracles, problems, references, schedules
+from mirrordescent import data, domains, methods, mirrors, oracles, problems, references, schedules, zoo
 from mirrordescent.domains import DomainError
 from mirrordescent.methods import (
     AMD,
@@ -87,4 +88,5 @@ __all__ = [
     "schedules",
     "solve",
     "wall_clock",
+    "zoo",
 ]

@@ -20,7 +20,7 @@ def test_the_quick_scale_writes_everything(name, tmp_path, monkeypatch):
     monkeypatch.delenv("MIRRORDESCENT_DATA", raising=False)
     result = reproduce(name, "quick", tmp_path, tmp_path / "no data", say=lambda line: None)
     folder = tmp_path / name
-    rows = list(csv.DictReader((folder / "curves.csv").open()))
+    rows = list(csv.DictReader((folder / "curves.csv").read_text().splitlines()))
     summary = json.loads((folder / "summary.json").read_text())
     assert {row["panel"] for row in rows} == set(result.panels) == set(summary["mean_gaps"])
     for panel, curves in result.panels.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from scipy.optimize import linprog
 
 from mirrordescent import (
     AMD,
@@ -12,22 +13,29 @@ from mirrordescent import (
     MD,
     SGD,
     SMD,
+    SVM,
     Adam,
     Averaged,
     LeastSquares,
     LogisticRegression,
+    MatrixGame,
     Nesterov,
     ProjectedGradient,
     Quadratic,
+    TVDenoising,
+    certify,
+    relative_gap,
     solve,
 )
-from mirrordescent.domains import WholeSpace
+from mirrordescent.domains import Box, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.mirrors import (
+    Burg,
     Diagonal,
     Euclidean,
     HyperbolicEntropy,
     Logit,
     NegativeEntropy,
+    PNorm,
     SimplexEntropy,
     SquaredPNorm,
 )
@@ -63,7 +71,6 @@ BASELINES = {
     "Nesterov": lambda t: Nesterov(t),
     "Adam": lambda t: Adam(RootReciprocal(t)),
     "SGD": lambda t: SGD(t, momentum=0.5),
-    "projected": lambda t: ProjectedGradient(WholeSpace(), t),
 }
 
 
@@ -119,3 +126,75 @@ def test_baselines_reach_the_optimality_condition(method, problem, dtype):
     task = PROBLEMS[problem](dtype)
     solution = solve(task, BASELINES[method](0.9 / task.smoothness()), torch.zeros(2, 4, dtype=dtype), iterations=3000)
     assert optimality(task, WholeSpace(), solution.x) <= (2e-2 if method == "Adam" else 1e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("domain", [Simplex(), Box(-0.1, 0.3), PositiveOrthant()], ids=lambda d: type(d).__name__)
+def test_projected_gradient_reaches_the_optimality_condition_on_sets(domain, problem, dtype):
+    task = PROBLEMS[problem](dtype)
+    solution = solve(task, ProjectedGradient(domain, 0.9 / task.smoothness()), torch.full((2, 4), 0.25, dtype=dtype))
+    assert solution.ok
+    assert optimality(task, domain, solution.x) <= 1e-4
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("mirror", [Burg(), PNorm(1.5), PNorm(3.0)], ids=str)
+@pytest.mark.parametrize("method", [MD, SMD], ids=lambda m: m.__name__)
+def test_maps_with_unbounded_curvature_reach_an_inner_optimum(method, mirror, dtype):
+    task = quadratic(dtype)
+    solution = solve(task, method(mirror, 0.2), torch.full((2, 4), 0.25, dtype=dtype), iterations=8000)
+    assert solution.ok
+    assert optimality(task, mirror.primal_domain, solution.x) <= 2e-4
+
+
+def images():
+    return TVDenoising(torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(4)))
+
+
+def margins():
+    features = torch.randn(40, 3, generator=torch.Generator().manual_seed(5))
+    return SVM(features, (features[:, 0] + 0.3).sign())
+
+
+NONSMOOTH = {
+    "GD": lambda: GD(RootReciprocal(0.1)),
+    "MD": lambda: MD(Diagonal(1.0), RootReciprocal(0.1)),
+    "SMD": lambda: SMD(Logit(-20.0, 20.0), RootReciprocal(0.02)),
+    "AMD": lambda: AMD(HyperbolicEntropy(1.0), RootReciprocal(0.02)),
+    "ASMD": lambda: ASMD(Euclidean(), 0.3),
+    "Adam": lambda: Adam(RootReciprocal(0.1)),
+}
+
+
+@pytest.mark.parametrize("problem", [images, margins], ids=["TV", "SVM"])
+@pytest.mark.parametrize("method", NONSMOOTH)
+def test_nonsmooth_problems_come_close_to_the_certified_optimum(method, problem):
+    task = problem()
+    reference = certify(task, 1e-7)
+    solution = solve(task, NONSMOOTH[method](), iterations=3000)
+    gap = relative_gap(solution.best_value.double(), reference.lower, reference.start_value)
+    assert (gap >= -1e-5).all()
+    assert (gap <= 1e-2).all()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [MD(SimplexEntropy(), 0.05), ProjectedGradient(Simplex(), 0.01), AMD(SimplexEntropy(), RootReciprocal(0.02))],
+    ids=lambda m: type(m).__name__,
+)
+def test_a_game_comes_close_to_its_value(method):
+    """The value of a matrix game by linear programming: min v with Ax ≤ v, x on the simplex."""
+    A = torch.randn(6, 5, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    programme = linprog(
+        [0, 0, 0, 0, 0, 1],
+        A_ub=torch.cat([A, -torch.ones(6, 1, dtype=torch.float64)], 1).numpy(),
+        b_ub=[0] * 6,
+        A_eq=[[1, 1, 1, 1, 1, 0]],
+        b_eq=[1],
+        bounds=[(0, None)] * 5 + [(None, None)],
+    )
+    game = MatrixGame(A)
+    first, solution = game.value(game.start()), solve(game, method, iterations=3000)
+    assert float(solution.best_value) >= programme.fun - 1e-9
+    assert float(solution.best_value) - programme.fun <= 0.03 * (float(first) - programme.fun)

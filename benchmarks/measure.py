@@ -1,0 +1,52 @@
+"""How things are measured: in turn with a peer, and in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Time one call."""
+    began = perf_counter()
+    run()
+    return perf_counter() - began
+
+
+def paired_ratio(ours: Callable[[], object], theirs: Callable[[], object], repeats: int = 5) -> float:
+    """Return the median of ratios of runs taken in turn, so that a busy moment hits both."""
+    ours()
+    theirs()
+    return statistics.median(seconds(ours) / seconds(theirs) for _ in range(repeats))
+
+
+def peak_megabytes() -> float:
+    """Return the largest memory this process has had.
+
+    From the kernel's own account (Linux), since what ``getrusage`` reports includes the parent's before ``exec``.
+    """
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1024
+    raise OSError("the peak memory is not known on this system")
+
+
+def printed_by(module: str, *arguments: object) -> float:
+    """Run a module in a fresh process and return the number it prints.
+
+    Every tensor is mapped and unmapped on its own there, so that its peak memory is of what is alive, and not of how
+    the allocator keeps freed pieces.
+    """
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    variables = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+    return float(subprocess.run(command, check=True, capture_output=True, text=True, env=variables).stdout)
+
+
+def verdict(met: bool) -> str:
+    """Say whether a target was met."""
+    return "met" if met else "NOT MET"
