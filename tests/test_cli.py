@@ -23,7 +23,7 @@ def test_demo_prints_a_table_and_draws(monkeypatch, capsys, tmp_path, fill):
     monkeypatch.setenv("COLUMNS", "140")
     run(monkeypatch, "demo", "--out", str(tmp_path / "a" / "b"), "--size", "16", "--iterations", "20", fill)
     printed = capsys.readouterr().out
-    for name in (*demo.MIRRORED, "GD", "Adam", "Nesterov", "PDHG"):
+    for name in (*demo.LEARNED, "MD logit", "ASMD Euclidean", "GD", "Adam", "Nesterov", "PDHG"):
         assert name in printed
     picture = np.asarray(Image.open(tmp_path / "a" / "b" / "inpainting.png").convert("L"))
     assert picture.std() > 10

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,45 +12,42 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
 
+from mirrordescent import zoo
 from mirrordescent.data import bundled_photographs
-from mirrordescent.methods import AMD, ASMD, GD, MD, PDHG, SMD, Adam, Method, Nesterov
-from mirrordescent.mirrors import HyperbolicEntropy, Logit
-from mirrordescent.mirrors.quadratic import Euclidean
+from mirrordescent.experiments.contest import CLASSICAL, Contest, Tunable, grid, recorded_iterations
+from mirrordescent.methods import AMD, ASMD, GD, MD, SMD, Adam, Method, Nesterov
+from mirrordescent.mirrors import Euclidean, HyperbolicEntropy, Logit
 from mirrordescent.problems import TVInpainting
-from mirrordescent.references import Certificate, certify
-from mirrordescent.solve import Solution, solve
+from mirrordescent.references import certify
+from mirrordescent.solve import Solution
 
 SHOWN_AT = (10, 50, 200)
 TUNED_AT = 100  # step sizes are the best of their grid at this iteration
-STEPS = [m * 10.0**-k for k in (3, 2, 1, 0) for m in (1, 2, 5)]
-MIRRORED = ("MD logit", "SMD hyperbolic", "AMD Euclidean", "AMD logit", "ASMD Euclidean")
-RATIOS = [0.05, 0.1, 0.2, 0.5, 1.0, 2.0]
+STEPS = grid(1e-3, 5.0)
+LEARNED = ("learned LSMD", "learned LAMD")
 
 
-@dataclass(frozen=True)
-class Contestant:
-    """A method up to one number, and the grid that number is tuned on."""
-
-    name: str
-    make: Callable[[float], Method[Any]]
-    grid: list[float]
-
-
-def contestants(*problems: TVInpainting) -> list[Contestant]:
+def contestants(*problems: TVInpainting) -> list[Tunable]:
     """Every method, with geometries that make sense for pixels: the box holds those of all problems."""
     low, high = min(float(p.y.min()) for p in problems), max(float(p.y.max()) for p in problems)
     box = Logit(low - 0.5, high + 0.5)
     return [
-        Contestant("GD", GD, STEPS),
-        Contestant("Adam", Adam, STEPS),
-        Contestant("Nesterov", Nesterov, STEPS),
-        Contestant("MD logit", lambda t: MD(box, t), STEPS),
-        Contestant("SMD hyperbolic", lambda t: SMD(HyperbolicEntropy(1.0), t), STEPS),
-        Contestant("AMD Euclidean", lambda t: AMD(Euclidean(), t), STEPS),
-        Contestant("AMD logit", lambda t: AMD(box, t), STEPS),
-        Contestant("ASMD Euclidean", lambda t: ASMD(Euclidean(), t), STEPS),
-        Contestant("PDHG", PDHG, RATIOS),
+        Tunable("GD", GD, STEPS),
+        Tunable("Adam", Adam, STEPS),
+        Tunable("Nesterov", Nesterov, STEPS),
+        Tunable("MD logit", lambda t: MD(box, t), STEPS),
+        Tunable("SMD hyperbolic", lambda t: SMD(HyperbolicEntropy(1.0), t), STEPS),
+        Tunable("AMD Euclidean", lambda t: AMD(Euclidean(), t), STEPS),
+        Tunable("AMD logit", lambda t: AMD(box, t), STEPS),
+        Tunable("ASMD Euclidean", lambda t: ASMD(Euclidean(), t), STEPS),
+        CLASSICAL,
     ]
+
+
+def learned_methods() -> dict[str, Method[Any]]:
+    """The shipped map for inpainting, in the method it was learned with and in the accelerated one."""
+    learned = cast(SMD, zoo.load("photo-inpaint-conjugate"))
+    return {"learned LSMD": learned, "learned LAMD": AMD(learned.mirror, learned.t)}
 
 
 def run(out: Path, size: int, iterations: int, missing: float, noise: float, fill: bool, seed: int) -> None:
@@ -75,24 +70,21 @@ def run(out: Path, size: int, iterations: int, missing: float, noise: float, fil
         f"Inpainting {len(clean)} photographs of {size}×{size}, {missing:.0%} of the pixels missing, noise {noise:g}. "
         f"Step sizes are tuned on {training.batch} others, at iteration {TUNED_AT}."
     )
-    reference = certify(problem)
-    floor = certify(training).lower
-    shown = sorted({k for k in SHOWN_AT if k <= iterations} | {iterations})
+    contest, rehearsal = (
+        Contest(p, p.start(fill=fill), certify(p).lower, iterations, recorded_iterations(iterations))
+        for p in (problem, training)
+    )
     results: dict[str, Solution] = {}
-    settings: dict[str, float] = {}
-    for contestant in track(contestants(problem, training), description="Restoring", console=console, transient=True):
-        settings[contestant.name] = tune(contestant, training, floor, fill)
-        results[contestant.name] = solve(
-            problem,
-            contestant.make(settings[contestant.name]),
-            problem.start(fill=fill),
-            iterations=iterations,
-            trace=sorted({*shown, *range(0, min(iterations, 20)), *range(0, iterations + 1, max(1, iterations // 40))}),
-            progress=False,
-        )
-    console.print(table(results, settings, reference, shown))
+    settings: dict[str, str] = {}
+    for tunable in track(contestants(problem, training), description="Restoring", console=console, transient=True):
+        setting = rehearsal.tune(tunable, at=TUNED_AT)
+        settings[tunable.name] = f"{setting:g}"
+        results[tunable.name] = contest.solve(tunable.make(setting))
+    for name, method in learned_methods().items():
+        settings[name], results[name] = "learned", contest.solve(method)
+    console.print(table(results, settings, contest))
     picture = out / "inpainting.png"
-    draw(picture, clean, problem, results, reference)
+    draw(picture, clean, problem, results, contest)
     console.print(f"Pictures and curves: {picture}")
 
 
@@ -113,32 +105,22 @@ def damage(clean: Tensor, missing: float, noise: float, generator: torch.Generat
     return TVInpainting(mask * clean + noise * torch.randn(clean.shape, generator=generator), mask)
 
 
-def tune(contestant: Contestant, problem: TVInpainting, floor: Tensor, fill: bool) -> float:
-    """Return the setting with the smallest mean gap on the training images; a failed run loses."""
-
-    def gap(setting: float) -> float:
-        solution = solve(
-            problem, contestant.make(setting), problem.start(fill=fill), iterations=TUNED_AT, progress=False
-        )
-        return float((solution.value - floor).mean()) if solution.ok else float("inf")
-
-    return min(contestant.grid, key=gap)
-
-
-def table(results: dict[str, Solution], settings: dict[str, float], reference: Certificate, shown: list[int]) -> Table:
+def table(results: dict[str, Solution], settings: dict[str, str], contest: Contest) -> Table:
     """One row per method: its gap above the proven lower bound, and its time."""
     result = Table(title="Mean gap f(x) − f*, certified", title_justify="left")
     result.add_column("method")
     result.add_column("setting", justify="right")
+    shown = sorted({k for k in SHOWN_AT if k <= contest.iterations} | {contest.iterations})
     for k in shown:
         result.add_column(f"k = {k}", justify="right")
     result.add_column("ms per iteration", justify="right")
     result.add_column("status")
     for name, solution in results.items():
-        gaps = [f"{float((solution.trace.at(k) - reference.lower).mean()):.3g}" for k in shown]
+        curve = contest.curve(name, solution)
         pace = 1000 * solution.seconds / int(solution.steps.max())
         status = "ok" if solution.ok else ", ".join(sorted({str(s) for s in solution.statuses if s.failed}))
-        result.add_row(name, f"{settings[name]:g}", *gaps, f"{pace:.2f}", status)
+        gaps = [f"{curve.mean_at(k):.3g}" for k in shown]
+        result.add_row(name, settings[name], *gaps, f"{pace:.2f}", status)
     return result
 
 
@@ -147,20 +129,18 @@ def psnr(image: Tensor, truth: Tensor) -> float:
     return -10 * float((image.clamp(0, 1) - truth).square().mean().log10())
 
 
-def draw(
-    path: Path, clean: Tensor, problem: TVInpainting, results: dict[str, Solution], reference: Certificate
-) -> None:
-    """Write the restorations of one photograph after the whole budget, and the mean curves of all."""
+def draw(path: Path, clean: Tensor, problem: TVInpainting, results: dict[str, Solution], contest: Contest) -> None:
+    """Write the restorations of one photograph by ten iterations, the optimum, and the mean curves of all."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    mirrored = min((name for name in results if name in MIRRORED), key=lambda name: float(results[name].value.mean()))
+    few = min(10, contest.iterations)
+    restored = contest.solve(learned_methods()["learned LSMD"], iterations=few).x
     panels = {
         "original": clean[0],
         "damaged": problem.start()[0],
-        mirrored: cast(Tensor, results[mirrored].x)[0],
-        "PDHG": cast(Tensor, results["PDHG"].x)[0],
-        "certified optimum": reference.x[0],
+        f"learned LSMD, {few} iterations": cast(Tensor, restored)[0],
+        "certified optimum": certify(problem).x[0],
     }
     figure = Figure(figsize=(14, 8.5), layout="constrained")
     FigureCanvasAgg(figure)
@@ -170,10 +150,11 @@ def draw(
         axes.set_title(title if title == "original" else f"{title}, {psnr(image, clean[0]):.1f} dB")
         axes.set_axis_off()
     by_iteration, by_time = curves.subplots(1, 2, sharey=True)
-    for name, solution in results.items():
-        gaps = (solution.trace.values - reference.lower).mean(1)
-        by_iteration.plot(solution.trace.iterations[1:], gaps[1:], label=name)
-        by_time.plot(solution.trace.seconds[1:], gaps[1:], label=name)
+    for index, (name, solution) in enumerate(results.items()):
+        curve = contest.curve(name, solution)
+        style = {"color": f"C{index % 10}", "linestyle": "--" if name in LEARNED else "-", "label": name}
+        by_iteration.plot(curve.iterations[1:], curve.gaps[1:].mean(1), **style)
+        by_time.plot(curve.seconds[1:], curve.gaps[1:].mean(1), **style)
     by_iteration.set(xscale="log", yscale="log", xlabel="iterations", ylabel="mean gap f(x) − f*")
     by_time.set(xscale="log", yscale="log", xlabel="seconds")
     by_iteration.grid(alpha=0.3)

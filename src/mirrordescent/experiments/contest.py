@@ -55,10 +55,10 @@ class Contest:
     recorded: Sequence[int]
     seed: int = 0
 
-    def run(self, name: str, method: Method[Any], oracle: Oracle | None = None, iterations: int | None = None) -> Curve:
+    def solve(self, method: Method[Any], oracle: Oracle | None = None, iterations: int | None = None) -> Solution:
         """Run one method on all problems."""
         budget = iterations or self.iterations
-        solution = solve(
+        return solve(
             self.problem,
             method,
             self.x0,
@@ -66,10 +66,14 @@ class Contest:
             oracle=oracle,
             generator=torch.Generator().manual_seed(self.seed),
             trace=[k for k in self.recorded if k <= budget],
+            progress=False,
         )
-        return self._curve(name, solution)
 
-    def _curve(self, name: str, solution: Solution) -> Curve:
+    def run(self, name: str, method: Method[Any], oracle: Oracle | None = None) -> Curve:
+        """Return the curve of one method."""
+        return self.curve(name, self.solve(method, oracle))
+
+    def curve(self, name: str, solution: Solution) -> Curve:
         """Take the gaps of the samples that ran; a sample that failed has none from there on."""
         trace, failed = solution.trace, torch.tensor([status.failed for status in solution.statuses])
         gaps = trace.values.double() - self.lower
@@ -80,8 +84,8 @@ class Contest:
         """Return the setting with the smallest mean gap at an iteration."""
 
         def gap(setting: float) -> float:
-            curve = self.run(tunable.name, tunable.make(setting), iterations=at)
-            return float(curve.gaps[-1].mean().nan_to_num(torch.inf))
+            solution = self.solve(tunable.make(setting), iterations=at)
+            return float((solution.value - self.lower).mean()) if solution.ok else torch.inf
 
         return min(tunable.grid, key=gap)
 
