@@ -1,0 +1,76 @@
+"""Families: a problem is a function of its seed, and held-out problems are not drawn."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mirrordescent import certify
+from mirrordescent.learn import DenoisingFamily, InpaintingFamily, Pooled, SVMFamily
+from mirrordescent.learn.families import draw_seeds
+
+
+def pictures(seed, count=3):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.rand(3, 20 + i, 25, generator=generator) for i in range(count)]
+
+
+def families():
+    generator = torch.Generator().manual_seed(2)
+    features, labels = torch.randn(30, 4, generator=generator), torch.randn(30, generator=generator).sign()
+    return {
+        "inpainting": InpaintingFamily(pictures(0), pictures(1), size=12, missing=0.3, noise=0.1, weight=0.2),
+        "filled": InpaintingFamily(pictures(0), pictures(1), size=12, fill=True),
+        "denoising": DenoisingFamily(pictures(0), pictures(1), size=12),
+        "svm": SVMFamily(features, labels),
+        "pooled": Pooled(DenoisingFamily(pictures(0), pictures(1), size=12), size=5),
+    }
+
+
+@pytest.mark.parametrize("name", families())
+def test_a_problem_is_a_function_of_its_seed(name):
+    family = families()[name]
+    seeds = draw_seeds(4, torch.Generator().manual_seed(3))
+    together, apart = family.draw(seeds), [family.draw(seed.unsqueeze(0)) for seed in seeds]
+    assert torch.equal(together.x0, torch.cat([draw.x0 for draw in apart]))
+    values = torch.cat([draw.problem.value(draw.x0) for draw in apart])
+    torch.testing.assert_close(together.problem.value(together.x0), values)
+    again = family.draw(seeds)
+    assert torch.equal(again.x0, together.x0)
+
+
+@pytest.mark.parametrize("name", families())
+def test_validation_is_fixed_and_not_drawn(name):
+    family = families()[name]
+    first, longer = family.validation(2), family.validation(4)
+    assert torch.equal(first.x0, longer.x0[:2])
+    drawn = family.draw(torch.arange(50)).x0.flatten(1)
+    assert torch.cdist(first.x0.flatten(1), drawn).min() > 1e-3
+
+
+def test_the_damage_is_as_stated():
+    family = families()["inpainting"]
+    problem = family.draw(torch.arange(200)).problem
+    assert float(1 - problem.mask.mean()) == pytest.approx(0.3, abs=0.02)
+    holes = problem.y[(problem.mask == 0).expand_as(problem.y)]
+    assert float(holes.std()) == pytest.approx(0.1, abs=0.005)
+    assert problem.weight == 0.2
+
+
+def test_a_pool_knows_its_lower_bounds():
+    family = families()["pooled"]
+    draw = family.draw(torch.tensor([0, 7, 5]))
+    assert torch.equal(draw.x0[0], draw.x0[2])  # 0 and 5 are the same problem of a pool of five
+    reference = certify(draw.problem)
+    assert (draw.lower <= reference.value + 1e-4).all()
+    torch.testing.assert_close(draw.lower.double(), reference.lower, rtol=1e-2, atol=1e-2)
+    assert family.validation(2).lower.shape == (2,)
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="missing must be a share"):
+        InpaintingFamily(pictures(0), pictures(1), missing=1.0)
+    with pytest.raises(ValueError, match="at least one problem"):
+        Pooled(families()["denoising"], size=0)
+    with pytest.raises(ValueError, match="too small for crops"):
+        InpaintingFamily(pictures(0), pictures(1), size=64).draw(torch.arange(1))
