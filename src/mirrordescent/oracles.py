@@ -41,7 +41,7 @@ class Minibatch(Oracle):
     """G(x) = an unbiased estimate of ∇f(x) from a random subset of the terms of f = Σᵢ fᵢ.
 
     The terms are the data points of a classification problem, the rows of the operator of a
-    least-squares problem. ``size`` counts terms, or is the fraction of them when below 1. One
+    least-squares problem. ``size`` counts terms, or is a fraction of them if it is a float. One
     subset, drawn without replacement, serves the whole batch at every iteration.
     """
 
@@ -49,15 +49,15 @@ class Minibatch(Oracle):
 
     def __init__(self, size: int | float) -> None:
         super().__init__()
-        if not size > 0 or (size > 1 and size != int(size)):
-            raise ValueError(f"Minibatch needs a count ≥ 1 or a fraction in (0, 1), got size={size}")
+        if not (0 < size <= 1 if isinstance(size, float) else size >= 1):
+            raise ValueError(f"Minibatch needs a whole count ≥ 1, or a fraction in (0, 1] as a float, got size={size}")
         self.size = size
 
     def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
         """Return the gradient over a fresh subset of terms."""
         if problem.terms is None:
             raise TypeError(f"{type(problem).__name__} is not a finite sum, so Minibatch cannot sample its terms")
-        size = math.ceil(self.size * problem.terms) if self.size < 1 else int(self.size)
+        size = math.ceil(self.size * problem.terms) if isinstance(self.size, float) else self.size
         if size > problem.terms:
             raise ValueError(f"Minibatch size {size} exceeds the {problem.terms} terms of the problem")
         generator = require_generator(generator, self)
