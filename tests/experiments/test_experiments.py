@@ -11,6 +11,7 @@ import torch
 
 from mirrordescent import GD, Quadratic
 from mirrordescent.experiments import names, reproduce
+from mirrordescent.experiments.claims import imaging_claims
 from mirrordescent.experiments.contest import Contest, Tunable, grid, recorded_iterations
 from mirrordescent.experiments.result import Claim, Curve, Result
 
@@ -32,6 +33,38 @@ def test_the_quick_scale_writes_everything(name, tmp_path, monkeypatch):
     compared = " ".join(curve.name for curve in result.panels["comparison from y"])
     for method in ("LMD", "LSMD", "LAMD", "LASMD", "one-network LAMD", "GD", "Nesterov", "Adam", "LPD", "PDHG"):
         assert method in compared
+
+
+def test_claims_can_fail(tmp_path, monkeypatch):
+    """Curves made to order: ours falls like k^−2 and wins, or like k^−½ and loses."""
+    monkeypatch.setattr("mirrordescent.experiments.figure.draw_panel", lambda *args: None)
+
+    def result(ours, theirs, recorded=(0, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)):
+        def curve(name, power):
+            gaps = torch.tensor([[100.0]] + [[100.0 * k**power] for k in recorded[1:]], dtype=torch.float64)
+            return Curve(name, list(recorded), [0.0] * len(recorded), gaps)
+
+        learned = [curve(name, ours) for name in ("LMD (mean)", "LSMD (last)", "LAMD (mean)", "LASMD (mean)")]
+        learned += [curve(f"one-network {name}", ours) for name in ("LSMD", "LAMD", "LASMD")]
+        rivals = [curve(name, theirs) for name in ("GD (1)", "Nesterov (1)", "Adam (1)", "PDHG (1)", "LPD")]
+        rules = [curve("reciprocal", ours), curve("mean", theirs)]
+        panels = {f"{name} extensions": rules for name in ("LMD", "LSMD", "LAMD", "LASMD")}
+        return Result("inpaint", "title", {"scale": "standard"}, {**panels, "comparison from y": learned + rivals})
+
+    def verdicts(made):
+        made.write(tmp_path)
+        return {claim.statement: claim.holds for claim in imaging_claims(Result.read(tmp_path, "title"))}
+
+    won, lost = verdicts(result(-2.0, -0.5)), verdicts(result(-0.5, -2.0))
+    for statement in won:
+        if "is below" in statement and "LMD" not in statement.split("is below")[1]:
+            assert won[statement], statement
+            assert not lost[statement], statement
+    assert won["from y: LAMD falls at least like k^-2 over k = 45 … 2000"]
+    assert not lost["from y: LAMD falls at least like k^-2 over k = 45 … 2000"]
+    assert won["the reciprocal rule is best for LAMD at k = 2000"]
+    assert not won["a constant step is best for LASMD at k = 2000"]
+    assert not won["from y: primal-stored LMD rises after k = 50, dual-stored LSMD falls"]
 
 
 def rows_of(rows, panel, curve, k):

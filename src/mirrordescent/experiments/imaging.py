@@ -10,8 +10,9 @@ from typing import Any, Literal, cast, get_args
 import torch
 
 from mirrordescent import data, zoo
+from mirrordescent.experiments.claims import imaging_claims
 from mirrordescent.experiments.contest import BASELINES, CLASSICAL, Contest, Tunable, recorded_iterations
-from mirrordescent.experiments.result import Claim, Curve, Result
+from mirrordescent.experiments.result import Curve, Result
 from mirrordescent.methods import AMD, ASMD, MD, SMD, DualFISTA, Method
 from mirrordescent.mirrors import MirrorMap
 from mirrordescent.oracles import Noisy, Oracle
@@ -117,8 +118,8 @@ def run(task: Task, scale: Scale, directory: Path | None = None, say: Callable[[
             curves.append(contest.run("dual FISTA", DualFISTA()))
         say(f"{start}: baselines done")
         result.panels[f"comparison {start}"] = curves
-        if scale != "quick":
-            result.claims += _claims(curves, start, size.iterations)
+    if scale != "quick":
+        result.claims = imaging_claims(result)
     return result
 
 
@@ -172,37 +173,3 @@ def _tuned(contest: Contest, rehearsal: Contest, tunable: Tunable) -> Curve:
 
 def _or_infinite(number: float) -> float:
     return number if number == number else float("inf")
-
-
-def _claims(curves: list[Curve], start: str, iterations: int) -> list[Claim]:
-    """The paper's statements on the comparison, measured."""
-    by_name = {curve.name.split(" (")[0]: curve for curve in curves}
-
-    def gap(name: str, k: int) -> float:
-        return _or_infinite(by_name[name].mean_at(k))
-
-    rivals = ("Nesterov", "Adam")
-    claims = []
-
-    def claim(statement: str, holds: bool, **numbers: float) -> None:
-        measured = ", ".join(f"{name.replace('_', ' ')} {number:.3g}" for name, number in numbers.items())
-        claims.append(Claim(f"{start}: {statement}", holds, measured))
-
-    for k in (10, 50, 100, 1000):
-        learned = {name: gap(name, k) for name in ("LMD", "LAMD", "one-network LSMD", "one-network LAMD")}
-        others = {name: gap(name, k) for name in (*rivals, "GD", "PDHG", "LPD")}
-        best = min(learned, key=lambda name: learned[name])
-        lowest = min(others[name] for name in (*rivals, "GD"))
-        claim(
-            f"at k = {k} the best learned method ({best}) is below GD, Nesterov and Adam",
-            learned[best] < lowest, **{name.replace("-", "_"): g for name, g in {**learned, **others}.items()},
-        )  # fmt: skip
-    lowest_pdhg = gap("PDHG", 10)
-    claim("at k = 10 the one-network LSMD is below the tuned PDHG", gap("one-network LSMD", 10) < lowest_pdhg,
-          one_network=gap("one-network LSMD", 10), PDHG=lowest_pdhg)  # fmt: skip
-    claim("primal-stored LMD rises or diverges, dual-stored LSMD does not",
-          gap("LMD", iterations) > 2 * gap("LMD", 50) and gap("LSMD", iterations) < gap("LSMD", 50),
-          LMD_50=gap("LMD", 50), LMD_end=gap("LMD", iterations), LSMD_50=gap("LSMD", 50),
-          LSMD_end=gap("LSMD", iterations))  # fmt: skip
-    claim("LAMD's mean gap at k = 1000 is below 1", gap("LAMD", 1000) < 1, LAMD=gap("LAMD", 1000))
-    return claims

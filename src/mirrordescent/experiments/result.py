@@ -46,6 +46,22 @@ class Result:
     panels: dict[str, list[Curve]] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
 
+    @classmethod
+    def read(cls, folder: Path, title: str) -> Result:
+        """Read settings and curves back, so that claims and figures can be made again without the runs."""
+        summary = json.loads((folder / "summary.json").read_text())
+        result = cls(summary["experiment"], title, summary["settings"])
+        cells: dict[tuple[str, str], dict[int, tuple[float, list[float]]]] = {}
+        with (folder / "curves.csv").open(newline="") as file:
+            for row in csv.DictReader(file):
+                points = cells.setdefault((row["panel"], row["method"]), {})
+                points.setdefault(int(row["iteration"]), (float(row["seconds"]), []))[1].append(float(row["gap"]))
+        for (panel, method), points in cells.items():
+            seconds, gaps = zip(*points.values(), strict=True)
+            curve = Curve(method, list(points), list(seconds), torch.tensor(gaps, dtype=torch.float64))
+            result.panels.setdefault(panel, []).append(curve)
+        return result
+
     def write(self, folder: Path) -> None:
         """Write curves.csv, claims.md, summary.json and a figure per panel as PNG and SVG."""
         from mirrordescent.experiments.figure import draw_panel

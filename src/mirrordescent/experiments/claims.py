@@ -1,0 +1,96 @@
+"""The paper's claims on the imaging experiments, as checks on measured curves."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from mirrordescent.experiments.result import Claim, Curve, Result
+
+CONSTANT = ("mean", "min", "last")
+PAPER_RULES = {"LAMD": ("reciprocal",), "LSMD": ("reciprocal",), "LASMD": CONSTANT}
+
+
+def imaging_claims(result: Result) -> list[Claim]:
+    """Check every claim, on the extensions and on each comparison."""
+    claims = _claims_on_extensions(result)
+    for panel, curves in result.panels.items():
+        if panel.startswith("comparison "):
+            claims += _Comparison(panel.removeprefix("comparison "), curves).claims()
+    return claims
+
+
+def _claims_on_extensions(result: Result) -> list[Claim]:
+    claims = []
+    for method, rules in PAPER_RULES.items():
+        curves = result.panels[f"{method} extensions"]
+        last = curves[0].iterations[-1]
+        best = min(curves, key=lambda curve: _number(curve.mean_at(last)))
+        measured = ", ".join(f"{curve.name} {curve.mean_at(last):.3g}" for curve in curves)
+        expected = "a constant step" if rules == CONSTANT else "the reciprocal rule"
+        claims.append(Claim(f"{expected} is best for {method} at k = {last}", best.name in rules, measured))
+    return claims
+
+
+class _Comparison:
+    """The curves of one comparison, by the names of their methods."""
+
+    def __init__(self, start: str, curves: list[Curve]) -> None:
+        self.start = start
+        self.curves = {curve.name.split(" (")[0]: curve for curve in curves}
+        self.last = curves[0].iterations[-1]
+
+    def gap(self, name: str, k: int) -> float:
+        """Return the mean gap, infinite if a run had failed."""
+        return _number(self.curves[name].mean_at(k))
+
+    def claims(self) -> list[Claim]:
+        """Check the claims that a comparison can answer."""
+        last = self.last
+        return [
+            self._below("LMD", ("Nesterov", "Adam"), 10, factor=5),
+            self._below("LAMD", ("Nesterov", "Adam"), 50, factor=2),
+            self._below("LAMD", ("GD", "Nesterov", "Adam"), 100),
+            self._below("LAMD", ("GD", "Nesterov", "Adam", "LPD"), last),
+            self._below("LSMD", ("GD", "Nesterov", "Adam"), last),
+            self._below("one-network LSMD", ("LMD",), 10, factor=3),
+            self._below("one-network LSMD", ("PDHG",), 10),
+            self._below("one-network LAMD", ("GD", "Nesterov", "Adam"), last),
+            self._storage(),
+            self._slope("LAMD", -2.0),
+            self._slope("LASMD", -2.0),
+            self._slope("LSMD", -1.0),
+        ]
+
+    def _below(self, name: str, rivals: tuple[str, ...], k: int, factor: float = 1) -> Claim:
+        gaps = {rival: self.gap(rival, k) for rival in rivals}
+        ours = self.gap(name, k)
+        margin = "" if factor == 1 else f"1/{factor:g} of "
+        statement = f"{self.start}: at k = {k}, {name} is below {margin}{', '.join(rivals)}"
+        measured = ", ".join(f"{rival} {gap:.3g}" for rival, gap in {name: ours, **gaps}.items())
+        return Claim(statement, factor * ours < min(gaps.values()), measured)
+
+    def _storage(self) -> Claim:
+        """Whether primal storage becomes unstable where dual storage does not."""
+        numbers = {f"{name} at {k}": self.gap(name, k) for name in ("LMD", "LSMD") for k in (50, self.last)}
+        rises = numbers[f"LMD at {self.last}"] > numbers["LMD at 50"]
+        falls = numbers[f"LSMD at {self.last}"] < numbers["LSMD at 50"]
+        measured = ", ".join(f"{name} {gap:.3g}" for name, gap in numbers.items())
+        return Claim(
+            f"{self.start}: primal-stored LMD rises after k = 50, dual-stored LSMD falls", rises and falls, measured
+        )
+
+    def _slope(self, name: str, claimed: float) -> Claim:
+        """Fit gap ~ k^slope over the second half of the decades."""
+        curve = self.curves[name]
+        first = round(math.sqrt(self.last))
+        points = [(k, curve.mean_at(k)) for k in curve.iterations if k >= first]
+        k, gap = torch.tensor(points, dtype=torch.float64).log().T
+        slope = float(((k - k.mean()) * (gap - gap.mean())).sum() / (k - k.mean()).square().sum())
+        statement = f"{self.start}: {name} falls at least like k^{claimed:g} over k = {first} … {self.last}"
+        return Claim(statement, slope <= claimed + 0.15, f"fitted slope {slope:.2f}")
+
+
+def _number(gap: float) -> float:
+    return float("inf") if math.isnan(gap) else gap
