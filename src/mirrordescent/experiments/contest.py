@@ -41,7 +41,8 @@ BASELINES = [
     Tunable("Nesterov", Nesterov, grid(1e-4, 5e-3)),
     Tunable("Adam", Adam, grid(1e-3, 1e-1)),
 ]
-CLASSICAL = Tunable("PDHG", PDHG, [0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0])
+CLASSICAL = Tunable("PDHG", PDHG, [0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0])
+EARLY_CLASSICAL = Tunable("early PDHG", PDHG, CLASSICAL.grid)  # to be tuned for the first iterations
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,15 @@ import torch
 
 from mirrordescent import data, zoo
 from mirrordescent.experiments.claims import imaging_claims
-from mirrordescent.experiments.contest import BASELINES, CLASSICAL, Contest, Tunable, recorded_iterations
+from mirrordescent.experiments.contest import (
+    BASELINES,
+    CLASSICAL,
+    EARLY_CLASSICAL,
+    TUNED_AT,
+    Contest,
+    Tunable,
+    recorded_iterations,
+)
 from mirrordescent.experiments.result import Curve, Result
 from mirrordescent.methods import AMD, ASMD, MD, SMD, DualFISTA, Method
 from mirrordescent.mirrors import MirrorMap
@@ -113,6 +121,7 @@ def run(task: Task, scale: Scale, directory: Path | None = None, say: Callable[[
         ]
         say(f"{start}: one-network maps done")
         curves += [_tuned(contest, rehearsal, tunable) for tunable in (*BASELINES, CLASSICAL)]
+        curves.append(_tuned(contest, rehearsal, EARLY_CLASSICAL, at=10))
         curves.append(contest.run("LPD", task.learned("lpd")))
         if problem.F_convexity > 0:
             curves.append(contest.run("dual FISTA", DualFISTA()))
@@ -166,8 +175,8 @@ def _oracle(task: Task, method: str) -> Oracle | None:
     return Noisy(task.noise) if task.noise > 0 and method in STOCHASTIC else None
 
 
-def _tuned(contest: Contest, rehearsal: Contest, tunable: Tunable) -> Curve:
-    setting = rehearsal.tune(tunable, at=min(100, rehearsal.iterations))
+def _tuned(contest: Contest, rehearsal: Contest, tunable: Tunable, at: int = TUNED_AT) -> Curve:
+    setting = rehearsal.tune(tunable, at=min(at, rehearsal.iterations))
     return contest.run(f"{tunable.name} ({setting:g})", tunable.make(setting))
 
 
