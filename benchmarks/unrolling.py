@@ -79,8 +79,11 @@ def main() -> None:
     time = paired_ratio(
         lambda: meta_step(method, draw, 40, "checkpointed"), lambda: meta_step(method, draw, 40, "full"), repeats=3
     )
-    kept = {horizon: printed_by("benchmarks.unrolling", "checkpointed", horizon) for horizon in (10, 40, 160)}
-    memory = kept[40] / printed_by("benchmarks.unrolling", "full", 40)
+    kept = {
+        horizon: printed_by("benchmarks.unrolling", "checkpointed", horizon, keep_freed=False)
+        for horizon in (10, 40, 160)
+    }
+    memory = kept[40] / printed_by("benchmarks.unrolling", "full", 40, keep_freed=False)
     table.add_row("checkpointed / full, N = 40, time", f"{time:.2f}", "≤ 1.5", verdict(time <= 1.5))
     table.add_row("checkpointed / full, N = 40, memory", f"{memory:.3f}", "≤ 0.25", verdict(memory <= 0.25))
     for small, large in ((10, 40), (40, 160)):

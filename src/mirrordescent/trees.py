@@ -83,6 +83,8 @@ def is_finite(tree: Tree) -> Tensor:
 
 def where(mask: Tensor, first: Tree, second: Tree) -> Tree:
     """Choose whole samples: first where ``mask`` (batch,) is true, else second."""
+    if bool(mask.all()):  # the usual case, which need not copy
+        return first
 
     def choose(a: Tensor, b: Tensor) -> Tensor:
         return torch.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -16,19 +17,30 @@ from mirrordescent.trees import Tree, leaves, sum_per_sample, tree_map
 Differences = dict[str, Tensor]
 
 
+DIRECTIONS = {"vertical": -2, "horizontal": -1}
+
+
 def differences(x: Tensor) -> Differences:
     """Dx: forward differences down the columns and along the rows, none across the border."""
-    return {"vertical": x[..., 1:, :] - x[..., :-1, :], "horizontal": x[..., 1:] - x[..., :-1]}
+    return {name: _difference(dimension, x) for name, dimension in DIRECTIONS.items()}
 
 
-def add_adjoint(out: Tensor, u: Differences, alpha: float = 1.0) -> Tensor:
-    """Add α·Dᵀu to a fresh tensor in place, and return it."""
-    vertical, horizontal = u["vertical"], u["horizontal"]
-    out[..., 1:, :].add_(vertical, alpha=alpha)
-    out[..., :-1, :].sub_(vertical, alpha=alpha)
-    out[..., 1:].add_(horizontal, alpha=alpha)
-    out[..., :-1].sub_(horizontal, alpha=alpha)
+def add_adjoint(out: Tensor, u: Differences) -> Tensor:
+    """Add Dᵀu to a fresh tensor in place, and return it."""
+    for name, dimension in DIRECTIONS.items():
+        _add_adjoint_along(dimension, out, u[name], 1.0)
     return out
+
+
+def _difference(dimension: int, x: Tensor) -> Tensor:
+    last = x.shape[dimension] - 1
+    return x.narrow(dimension, 1, last) - x.narrow(dimension, 0, last)
+
+
+def _add_adjoint_along(dimension: int, out: Tensor, u: Tensor, alpha: float) -> None:
+    last = out.shape[dimension] - 1
+    out.narrow(dimension, 1, last).add_(u, alpha=alpha)
+    out.narrow(dimension, 0, last).sub_(u, alpha=alpha)
 
 
 class TVInpainting(Problem):
@@ -95,12 +107,11 @@ class TVInpainting(Problem):
 
     def grad(self, x: Tree) -> Tensor:
         """s·(2AᵀZ(Ax − y) + λDᵀ sign(Dx))."""
-        return self._grad(cast(Tensor, x), {k: d.sign() for k, d in differences(cast(Tensor, x)).items()})
+        return self._grad(cast(Tensor, x), torch.sign)
 
     def smoothed_grad(self, x: Tree, width: float | Tensor) -> Tensor:
         """Replace |d| by the Huber function that is quadratic for |d| ≤ width."""
-        slopes = {k: (d / width).clamp(-1, 1) for k, d in differences(cast(Tensor, x)).items()}
-        return self._grad(cast(Tensor, x), slopes)
+        return self._grad(cast(Tensor, x), lambda d: (d / width).clamp(-1, 1))
 
     def start(self, batch: int | None = None, *, fill: bool = False) -> Tensor:
         """Return y, black in the holes as in the paper, or with the holes filled by their neighbours.
@@ -214,14 +225,16 @@ class TVInpainting(Problem):
         gram, moments = basis @ basis.mT, basis @ v.flatten(1).unsqueeze(-1)
         return v - (basis.mT @ (torch.linalg.pinv(gram, hermitian=True) @ moments)).reshape(v.shape)
 
-    def _grad(self, x: Tensor, slopes: Differences) -> Tensor:
+    def _grad(self, x: Tensor, slope: Callable[[Tensor], Tensor]) -> Tensor:
         residual = self._residual(x)
         if self.scale != 0.5:
             residual = 2 * self.scale * residual
         if self.operator is not None:
             # A fresh tensor, since an operator may return its own argument or memory.
             residual = self.operator.A_adjoint(residual).clone()
-        return add_adjoint(residual, slopes, alpha=self.scale * self.weight)
+        for dimension in DIRECTIONS.values():  # one after the other, so that what was just made is still in the cache
+            _add_adjoint_along(dimension, residual, slope(_difference(dimension, x)), self.scale * self.weight)
+        return residual
 
     def _residual(self, x: Tensor) -> Tensor:
         return self._masked((x if self.operator is None else self.operator.A(x)) - self.y)
