@@ -39,8 +39,8 @@ def peak_megabytes() -> float:
 def printed_by(module: str, *arguments: object, keep_freed: bool) -> float:
     """Run a module in a fresh process and return the number it prints.
 
-    What glibc does with freed memory decides more than what is measured. Kept, it is used again and a time is that of the
-    arithmetic; given back at once, a peak is of what is alive.
+    What glibc does with freed memory decides more than what is measured. Kept, it is used again, and a time is that of
+    the arithmetic; given back at once, a peak is of what is alive.
     """
     command = [sys.executable, "-m", module, *map(str, arguments)]
     never, at_once = str(2**31 - 1), "65536"

@@ -40,6 +40,11 @@ def batch_size(tree: Tree) -> int:
     return next(leaves(tree)).shape[0]
 
 
+def descend(y: Tensor, g: Tensor, t: float | Tensor) -> Tensor:
+    """Return y − t·g, in one pass where t is a plain number."""
+    return y - t * g if isinstance(t, Tensor) else torch.sub(y, g, alpha=t)
+
+
 def mix(weight: float | Tensor, first: Tree, second: Tree) -> Tree:
     """Return the convex combination weight·first + (1 − weight)·second."""
 

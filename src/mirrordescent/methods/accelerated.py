@@ -11,7 +11,7 @@ from mirrordescent.methods.descent import require_inside
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.quadratic import Euclidean
 from mirrordescent.schedules import Schedule, ScheduleLike, as_schedule
-from mirrordescent.trees import Tree, mix, tree_map
+from mirrordescent.trees import Tree, descend, mix, tree_map
 
 
 class AMDState(NamedTuple):
@@ -89,10 +89,10 @@ class AMD(Method[AMDState]):
         t = self.t(count)
         long, short = self.dual_weight(count) * t, self.gamma(count) * t
         if self.storage == "dual":
-            z = tree_map(lambda z, g: z - long * g, state.z, grad)
+            z = tree_map(lambda z, g: descend(z, g, long), state.z, grad)
         else:
-            z = self.mirror.step(state.z, tree_map(lambda g: long * g, grad))
-        x_tilde = self.regulariser.step(state.x, tree_map(lambda g: short * g, grad))
+            z = self.mirror.step(state.z, grad, long)
+        x_tilde = self.regulariser.step(state.x, grad, short)
         x = mix(self.mixing(count + 1), self._primal(z), x_tilde)
         return AMDState(count, z, x, x_tilde)
 
@@ -178,7 +178,7 @@ class ASMD(Method[ASMDState]):
         """Take the dual step, then mix the next query point."""
         count = state.k + 1
         length = self.t(count) * self.dual_weight(count)
-        y = tree_map(lambda y, g: y - length * g, state.y, grad)
+        y = tree_map(lambda y, g: descend(y, g, length), state.y, grad)
         return ASMDState(count, y, mix(self.mixing(count + 1), self.mirror.to_primal(y), state.x))
 
     def inside(self, state: ASMDState) -> Tensor:

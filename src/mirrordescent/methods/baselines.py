@@ -11,7 +11,7 @@ from mirrordescent.methods.base import Method
 from mirrordescent.methods.descent import MD
 from mirrordescent.mirrors.quadratic import Euclidean
 from mirrordescent.schedules import ScheduleLike, as_schedule
-from mirrordescent.trees import Tree, tree_map
+from mirrordescent.trees import Tree, descend, tree_map
 
 
 class GD(MD):
@@ -55,7 +55,7 @@ class Nesterov(Method[NesterovState]):
     def update(self, state: NesterovState, grad: Tree) -> NesterovState:
         """Take a gradient step and extrapolate."""
         t, momentum = self.t(state.k + 1), state.k / (state.k + 3)
-        iterate = tree_map(lambda x, g: x - t * g, state.x, grad)
+        iterate = tree_map(lambda x, g: descend(x, g, t), state.x, grad)
         x = tree_map(lambda new, old: new + momentum * (new - old), iterate, state.iterate)
         return NesterovState(state.k + 1, x, iterate)
 
@@ -92,7 +92,7 @@ class SGD(Method[SGDState]):
         """Update the velocity, then the iterate."""
         t = self.t(state.k + 1)
         velocity = tree_map(lambda v, g: self.momentum * v + g, state.velocity, grad) if self.momentum else grad
-        return SGDState(state.k + 1, tree_map(lambda x, v: x - t * v, state.x, velocity), velocity)
+        return SGDState(state.k + 1, tree_map(lambda x, v: descend(x, v, t), state.x, velocity), velocity)
 
 
 class AdamState(NamedTuple):

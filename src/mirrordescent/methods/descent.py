@@ -9,7 +9,7 @@ from torch import Tensor
 from mirrordescent.methods.base import Method
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.schedules import ScheduleLike, as_schedule
-from mirrordescent.trees import Tree, tree_map
+from mirrordescent.trees import Tree, descend, tree_map
 
 
 class MDState(NamedTuple):
@@ -46,8 +46,7 @@ class MD(Method[MDState]):
 
     def update(self, state: MDState, grad: Tree) -> MDState:
         """Take one mirror step."""
-        t = self.t(state.k + 1)
-        return MDState(state.k + 1, self.mirror.step(state.x, tree_map(lambda g: t * g, grad)))
+        return MDState(state.k + 1, self.mirror.step(state.x, grad, self.t(state.k + 1)))
 
     def inside(self, state: MDState) -> Tensor:
         """Tell whether x is in the (closed) primal domain."""
@@ -85,7 +84,7 @@ class SMD(Method[SMDState]):
     def update(self, state: SMDState, grad: Tree) -> SMDState:
         """Take one gradient step in the dual."""
         t = self.t(state.k + 1)
-        y = tree_map(lambda y, g: y - t * g, state.y, grad)
+        y = tree_map(lambda y, g: descend(y, g, t), state.y, grad)
         return SMDState(state.k + 1, y, self.mirror.to_primal(y))
 
     def inside(self, state: SMDState) -> Tensor:

@@ -29,8 +29,8 @@ class Burg(MirrorMap):
     def _to_primal(self, y: Tensor) -> Tensor:
         return -1 / y
 
-    def _step(self, x: Tensor, v: Tensor) -> Tensor:
-        return x / (1 + x * v)
+    def _step(self, x: Tensor, v: Tensor, t: float | Tensor) -> Tensor:
+        return x / (1 + t * x * v)
 
     def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
         excess = (x - x0) / x0

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from mirrordescent.domains import Domain, WholeSpace
-from mirrordescent.trees import Tree, add_over_leaves, sum_per_sample, tree_map
+from mirrordescent.trees import Tree, add_over_leaves, descend, sum_per_sample, tree_map
 
 
 class StrongConvexity(NamedTuple):
@@ -58,9 +58,9 @@ class MirrorMap(nn.Module):
         """∇ψ*(y) = (∇ψ)⁻¹(y), or a learned surrogate of it."""
         return tree_map(self._to_primal, y)
 
-    def step(self, x: Tree, v: Tree) -> Tree:
-        """∇ψ*(∇ψ(x) − v) = argmin_x' ⟨v, x'⟩ + B(x', x): one mirror step along a dual vector v."""
-        return tree_map(self._step, x, v)
+    def step(self, x: Tree, v: Tree, t: float | Tensor = 1.0) -> Tree:
+        """∇ψ*(∇ψ(x) − t·v) = argmin_x' t⟨v, x'⟩ + B(x', x): one mirror step along a dual vector v."""
+        return tree_map(lambda x, v: self._step(x, v, t), x, v)
 
     def dual_start(self, x0: Tree) -> Tree:
         """y⁰ of dual-stored methods: ∇ψ(x0), unless a map has learned a better one."""
@@ -79,8 +79,8 @@ class MirrorMap(nn.Module):
     def _to_primal(self, y: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def _step(self, x: Tensor, v: Tensor) -> Tensor:
-        return self._to_primal(self._to_dual(x) - v)
+    def _step(self, x: Tensor, v: Tensor, t: float | Tensor) -> Tensor:
+        return self._to_primal(descend(self._to_dual(x), v, t))
 
     def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
         linear = sum_per_sample(self._to_dual(x0) * (x - x0))

@@ -27,8 +27,8 @@ class NegativeEntropy(MirrorMap):
     def _to_primal(self, y: Tensor) -> Tensor:
         return y.exp()
 
-    def _step(self, x: Tensor, v: Tensor) -> Tensor:
-        return x * (-v).exp()
+    def _step(self, x: Tensor, v: Tensor, t: float | Tensor) -> Tensor:
+        return x * (-t * v).exp()
 
     def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
         return sum_per_sample(torch.xlogy(x, x / x0) - (x - x0))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.holding import hold
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
-from mirrordescent.trees import sum_per_sample
+from mirrordescent.trees import descend, sum_per_sample
 
 
 class Euclidean(MirrorMap):
@@ -80,8 +79,8 @@ class Diagonal(MirrorMap):
     def _to_primal(self, y: Tensor) -> Tensor:
         return y / self.d
 
-    def _step(self, x: Tensor, v: Tensor) -> Tensor:
-        return torch.addcdiv(x, v, self.d, value=-1)
+    def _step(self, x: Tensor, v: Tensor, t: float | Tensor) -> Tensor:
+        return descend(x, v / self.d, t)
 
     def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
         return self._potential(x - x0)

@@ -237,7 +237,8 @@ class TVInpainting(Problem):
         return residual
 
     def _residual(self, x: Tensor) -> Tensor:
-        return self._masked((x if self.operator is None else self.operator.A(x)) - self.y)
+        residual = (x if self.operator is None else self.operator.A(x)) - self.y
+        return residual if self.mask is None else residual.mul_(self.mask)
 
     def _masked(self, image: Tensor) -> Tensor:
         return image if self.mask is None else self.mask * image

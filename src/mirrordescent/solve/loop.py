@@ -18,7 +18,7 @@ from mirrordescent.solve.solution import Solution, Status, Trace
 from mirrordescent.solve.stopping import Look, Rule
 from mirrordescent.trees import Tree, batch_size, is_finite, leaves, tree_map, where
 
-LOOKS = 50  # default number of looks in a run
+LOOKS = 25  # default number of looks in a run
 
 
 @torch.no_grad()
@@ -53,7 +53,7 @@ def solve(
         stop: rules such as ``gap(1e-4)``; a sample stops when any of them says so.
         callbacks: functions called with every :class:`Look`.
         generator: the source of randomness of a stochastic oracle.
-        check_every: iterations between looks; about 50 looks a run by default.
+        check_every: iterations between looks; about 25 looks a run by default.
         trace: the iterations to record values at, or how many, spaced logarithmically; by default every look.
             What is recorded changes nothing else.
         diverge_factor: a sample diverged when f(x) > f(x₀) + factor · (1 + |f(x₀)|).
