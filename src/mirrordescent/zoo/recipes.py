@@ -82,7 +82,7 @@ def image_conjugate(channels: int) -> Callable[[Generator], Method[Any]]:
     return lambda g: SMD(Conjugate(small_network(channels, g), start="scaled"), steps(0.3))
 
 
-# The paper's loss. Learned on log gaps a pair comes out more consistent, and primal-stored LMD then stays stable longer.
+# The paper's loss. Learned on log gaps a pair is more consistent, and primal-stored LMD then stays stable longer.
 PAIR = Settings(meta_steps=1200, horizon=HORIZON, learning_rate=2e-3, validation_horizons=(1.0,))
 CONJUGATE = Settings(meta_steps=2500, horizon=HORIZON, learning_rate=3e-3, objective=Objective(weights="log_gap"))
 PRIMAL_DUAL = Settings(meta_steps=300, horizon=15, learning_rate=2e-2, validation_horizons=(1.0, 3.0))
