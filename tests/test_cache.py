@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from mirrordescent import TVDenoising, TVInpainting, cache, certify
+from mirrordescent import TVDenoising, TVInpainting, cache, certify, files
 from mirrordescent.problems import Blur, gaussian_kernel
 
 
@@ -89,10 +89,10 @@ def test_a_folder_that_cannot_be_written_does_no_harm(problem, monkeypatch):
 
 
 def test_an_interrupted_write_leaves_nothing(problem, monkeypatch):
-    def full_disk(tensors, path):
+    def full_disk(tensors, path, metadata):
         path.write_bytes(b"half")
         raise SafetensorError("No space left on device")
 
-    monkeypatch.setattr(cache, "save_file", full_disk)
+    monkeypatch.setattr(files, "save_file", full_disk)
     certify(problem)
     assert entries() == []

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
+
+from mirrordescent.files import write_whole
 
 VERSION = "1"  # raised when the meaning of stored entries changes
 
@@ -72,14 +74,6 @@ def load(key: str) -> dict[str, Tensor] | None:
 
 def store(key: str, tensors: dict[str, Tensor]) -> None:
     """Write an entry whole or not at all; a cache that cannot be written is no reason to fail."""
-    folder = directory()
-    temporary = None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, suffix=".partial", delete=False) as file:
-            temporary = Path(file.name)
-        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, temporary)
-        temporary.replace(folder / f"{key}.safetensors")
-    except (OSError, SafetensorError):  # how a full disk is reported
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+    with contextlib.suppress(OSError, SafetensorError):  # the latter is how a full disk is reported
+        directory().mkdir(parents=True, exist_ok=True)
+        write_whole(tensors, {}, directory() / f"{key}.safetensors")

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 import mirrordescent as md
-from mirrordescent.learn import Objective, RunDamaged, Settings, checkpoint, learn
+from mirrordescent import files
+from mirrordescent.learn import Objective, RunDamaged, Settings, learn
 from mirrordescent.mirrors import Diagonal
 from mirrordescent.oracles import Noisy
 from mirrordescent.schedules import Prefix
@@ -166,7 +167,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
         Path(path).write_bytes(b"half")
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", full_disk)
+    monkeypatch.setattr(files, "save_file", full_disk)
     with pytest.raises(OSError, match="No space"):
         bowls.train(tmp_path, steps=30, resume=False)
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == good

@@ -89,7 +89,7 @@ def test_a_full_disk_leaves_the_old_entry(tmp_path, monkeypatch):
         path.write_bytes(b"half")
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("mirrordescent.learn.checkpoint.save_file", full_disk)
+    monkeypatch.setattr("mirrordescent.files.save_file", full_disk)
     with pytest.raises(OSError, match="No space"):
         zoo.save(methods()["pair"], tmp_path / "entry", CARD)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Generator, Tensor, nn
+
+from mirrordescent.files import write_whole
 
 CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
 
@@ -36,19 +37,6 @@ class Progress:
     log_bytes: int = 0
     finished: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
-
-
-def write_whole(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
-    """Write a safetensors file so that a reader finds the old one or the new one, never half of one."""
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    try:
-        # Copies: tied or sliced tensors share memory, which the format does not store.
-        save_file({name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}, partial, metadata)
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 class RunFolder:

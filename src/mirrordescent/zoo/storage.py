@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from mirrordescent.learn.checkpoint import write_whole
+from mirrordescent.files import write_whole
 from mirrordescent.zoo.blueprint import build, describe
 
 Card = dict[str, Any]
