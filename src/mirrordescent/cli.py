@@ -69,21 +69,21 @@ def reproduce(
     out: Path = Path("out"),
     data: Path | None = None,
 ) -> None:
-    """Run an experiment of the paper: inpaint, denoise.
+    """Run an experiment of the paper: phantoms, denoise, inpaint, svm, baseline-grids, inpaint-time, generalisation.
 
     Writes curves (CSV), figures (PNG and SVG), the paper's claims with the numbers measured here, and a summary to
     OUT/NAME. The standard scale takes about half an hour on two cores, the quick one seconds.
 
     Args:
-        name: of the experiment.
+        name: of the experiment, or all.
         scale: how many problems and iterations.
         out: the folder to write to.
         data: the data directory; MIRRORDESCENT_DATA by default. Without the data set, bundled photographs are used.
     """
     from mirrordescent.experiments import reproduce as run
 
-    result = run(name, scale, out, data)
-    print(result.claims_table() if result.claims else f"written to {out / name}")
+    for result in run(name, scale, out, data):
+        print(result.page(), f"written to {out / result.name}", sep="\n")
 
 
 @app.command

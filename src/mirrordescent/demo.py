@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from mirrordescent import zoo
 from mirrordescent.data import bundled_photographs
-from mirrordescent.experiments.contest import CLASSICAL, Contest, Tunable, grid, recorded_iterations
+from mirrordescent.experiments.contest import CLASSICAL, Contest, Tunable, grid
+from mirrordescent.experiments.imaging import damage, imaging_contest
 from mirrordescent.methods import AMD, ASMD, GD, MD, SMD, Adam, Method, Nesterov
 from mirrordescent.mirrors import Euclidean, HyperbolicEntropy, Logit
 from mirrordescent.problems import TVInpainting
@@ -64,16 +65,13 @@ def run(out: Path, size: int, iterations: int, missing: float, noise: float, fil
     console = Console()
     generator = torch.Generator().manual_seed(seed)
     clean = squares(bundled_photographs("test"), size)
-    training = damage(squares(bundled_photographs("train"), size)[:2], missing, noise, generator)
-    problem = damage(clean, missing, noise, generator)
+    training = damage(squares(bundled_photographs("train"), size)[:2], generator, missing, noise)
+    problem = damage(clean, generator, missing, noise)
     console.print(
         f"Inpainting {len(clean)} photographs of {size}×{size}, {missing:.0%} of the pixels missing, noise {noise:g}. "
         f"Step sizes are tuned on {training.batch} others, at iteration {TUNED_AT}."
     )
-    contest, rehearsal = (
-        Contest(p, p.start(fill=fill), certify(p).lower, iterations, recorded_iterations(iterations))
-        for p in (problem, training)
-    )
+    contest, rehearsal = (imaging_contest(p, fill, iterations) for p in (problem, training))
     results: dict[str, Solution] = {}
     settings: dict[str, str] = {}
     for tunable in track(contestants(problem, training), description="Restoring", console=console, transient=True):
@@ -97,12 +95,6 @@ def squares(images: list[Tensor], size: int) -> Tensor:
         crop = image[..., top : top + side, left : left + side].unsqueeze(0)
         crops.append(F.interpolate(crop, (size, size), mode="bilinear", antialias=True).clamp(0, 1))
     return torch.cat(crops)
-
-
-def damage(clean: Tensor, missing: float, noise: float, generator: torch.Generator) -> TVInpainting:
-    """Remove the same random pixels from all images and add noise."""
-    mask = torch.rand(clean.shape[-2:], generator=generator) >= missing
-    return TVInpainting(mask * clean + noise * torch.randn(clean.shape, generator=generator), mask)
 
 
 def table(results: dict[str, Solution], settings: dict[str, str], contest: Contest) -> Table:
@@ -153,8 +145,8 @@ def draw(path: Path, clean: Tensor, problem: TVInpainting, results: dict[str, So
     for index, (name, solution) in enumerate(results.items()):
         curve = contest.curve(name, solution)
         style = {"color": f"C{index % 10}", "linestyle": "--" if name in LEARNED else "-", "label": name}
-        by_iteration.plot(curve.iterations[1:], curve.gaps[1:].mean(1), **style)
-        by_time.plot(curve.seconds[1:], curve.gaps[1:].mean(1), **style)
+        by_iteration.plot(curve.iterations[1:], curve.values[1:].mean(1), **style)
+        by_time.plot(curve.seconds[1:], curve.values[1:].mean(1), **style)
     by_iteration.set(xscale="log", yscale="log", xlabel="iterations", ylabel="mean gap f(x) − f*")
     by_time.set(xscale="log", yscale="log", xlabel="seconds")
     by_iteration.grid(alpha=0.3)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from mirrordescent.experiments import imaging
-from mirrordescent.experiments.imaging import Scale
-from mirrordescent.experiments.result import Claim, Curve, Result
+from mirrordescent.experiments import baseline_grids, generalisation, imaging, inpaint_time, phantoms, svm
+from mirrordescent.experiments.result import Claim, Curve, Panel, Result, Table
+from mirrordescent.experiments.scales import Say, Scale
 
-__all__ = ["Claim", "Curve", "Result", "Scale", "names", "reproduce"]
+EXPERIMENTS: dict[str, Callable[[Scale, Path | None, Say], Result]] = {
+    "phantoms": phantoms.run,
+    **{name: partial(imaging.run, task) for name, task in imaging.TASKS.items()},
+    "svm": svm.run,
+    "baseline-grids": baseline_grids.run,
+    "inpaint-time": inpaint_time.run,
+    "generalisation": generalisation.run,
+}
 
-
-def names() -> list[str]:
-    """Return the experiments there are."""
-    return list(imaging.TASKS)
+__all__ = ["EXPERIMENTS", "Claim", "Curve", "Panel", "Result", "Scale", "Table", "reproduce"]
 
 
 def reproduce(
@@ -23,13 +28,17 @@ def reproduce(
     scale: Scale = "standard",
     out: Path = Path("out"),
     directory: Path | None = None,
-    say: Callable[[str], object] = print,
-) -> Result:
-    """Run an experiment and write its curves, figures, claims and summary to OUT/NAME."""
-    if name not in names():
-        close = difflib.get_close_matches(name, names(), n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names())}"
+    say: Say = print,
+) -> list[Result]:
+    """Run an experiment, or "all", and write its curves, figures, claims and summary to OUT/NAME."""
+    if name != "all" and name not in EXPERIMENTS:
+        close = difflib.get_close_matches(name, EXPERIMENTS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(EXPERIMENTS)} and all"
         raise ValueError(f"there is no experiment {name!r}; {hint}")
-    result = imaging.run(imaging.TASKS[name], scale, directory, say)
-    result.write(out / name)
-    return result
+    results = []
+    for each in EXPERIMENTS if name == "all" else (name,):
+        say(f"{each}, {scale} scale")
+        result = EXPERIMENTS[each](scale, directory, say)
+        result.write(out / each)
+        results.append(result)
+    return results

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from mirrordescent.experiments.result import Claim, Curve, Result
+from mirrordescent.experiments.result import Claim, Curve, Panel, Result
 
 CONSTANT = ("mean", "min", "last")
 TOLERANCE = 0.25  # how far above a claimed exponent a fitted slope may lie
@@ -16,16 +16,18 @@ PAPER_RULES = {"LAMD": ("reciprocal",), "LSMD": ("reciprocal",), "LASMD": CONSTA
 def imaging_claims(result: Result) -> list[Claim]:
     """Check every claim, on the extensions and on each comparison."""
     claims = _claims_on_extensions(result)
-    for panel, curves in result.panels.items():
-        if panel.startswith("comparison "):
-            claims += _Comparison(panel.removeprefix("comparison "), curves).claims()
+    for name, panel in result.panels.items():
+        if name.startswith("comparison "):
+            claims += _Comparison(name.removeprefix("comparison "), panel).claims()
+    if "one network for long" in result.panels:
+        claims += [_bounded(curve) for curve in result.panels["one network for long"].curves]
     return claims
 
 
 def _claims_on_extensions(result: Result) -> list[Claim]:
     claims = []
     for method, rules in PAPER_RULES.items():
-        curves = result.panels[f"{method} extensions"]
+        curves = result.panels[f"{method} extensions"].curves
         last = curves[0].iterations[-1]
         best = min(curves, key=lambda curve: _number(curve.mean_at(last)))
         measured = ", ".join(f"{curve.name} {curve.mean_at(last):.3g}" for curve in curves)
@@ -37,14 +39,13 @@ def _claims_on_extensions(result: Result) -> list[Claim]:
 class _Comparison:
     """The curves of one comparison, by the names of their methods."""
 
-    def __init__(self, start: str, curves: list[Curve]) -> None:
-        self.start = start
-        self.curves = {curve.name.split(" (")[0]: curve for curve in curves}
-        self.last = curves[0].iterations[-1]
+    def __init__(self, start: str, panel: Panel) -> None:
+        self.start, self.panel = start, panel
+        self.last = panel.curves[0].iterations[-1]
 
     def gap(self, name: str, k: int) -> float:
         """Return the mean gap, infinite if a run had failed."""
-        return _number(self.curves[name].mean_at(k))
+        return _number(self.panel[name].mean_at(k))
 
     def claims(self) -> list[Claim]:
         """Check the claims that a comparison can answer."""
@@ -52,7 +53,10 @@ class _Comparison:
         return [
             self._below("LMD", ("Nesterov", "Adam"), 10, factor=5),
             self._below("LAMD", ("Nesterov", "Adam"), 50, factor=2),
+            self._below("LAMD", ("wide Nesterov",), 50, factor=2),
             self._below("LAMD", ("GD", "Nesterov", "Adam"), 100),
+            self._below("LAMD", ("GD", "Nesterov", "Adam"), 1000),
+            self._under("LAMD", 1000, 1.0),
             self._below("LAMD", ("GD", "Nesterov", "Adam", "LPD"), last),
             self._below("LSMD", ("GD", "Nesterov", "Adam"), last),
             self._below("one-network LSMD", ("LMD",), 10, factor=3),
@@ -72,6 +76,10 @@ class _Comparison:
         measured = ", ".join(f"{rival} {gap:.3g}" for rival, gap in {name: ours, **gaps}.items())
         return Claim(statement, factor * ours < min(gaps.values()), measured)
 
+    def _under(self, name: str, k: int, bound: float) -> Claim:
+        gap = self.gap(name, k)
+        return Claim(f"{self.start}: at k = {k}, {name} is below {bound:g}", gap < bound, f"{name} {gap:.3g}")
+
     def _storage(self) -> Claim:
         """Whether primal storage becomes unstable where dual storage does not."""
         numbers = {f"{name} at {k}": self.gap(name, k) for name in ("LMD", "LSMD") for k in (50, self.last)}
@@ -84,13 +92,24 @@ class _Comparison:
 
     def _slope(self, name: str, claimed: float) -> Claim:
         """Fit gap ~ k^slope over the second half of the decades."""
-        curve = self.curves[name]
+        curve = self.panel[name]
         first = round(math.sqrt(self.last))
         points = [(k, curve.mean_at(k)) for k in curve.iterations if k >= first]
         k, gap = torch.tensor(points, dtype=torch.float64).log().T
         slope = float(((k - k.mean()) * (gap - gap.mean())).sum() / (k - k.mean()).square().sum())
         statement = f"{self.start}: {name} falls about like k^{claimed:g}, or faster, over k = {first} … {self.last}"
         return Claim(statement, slope <= claimed + TOLERANCE, f"fitted slope {slope:.2f}")
+
+
+def _bounded(curve: Curve) -> Claim:
+    """Whether a curve never rises again above what it had at k = 100."""
+    early, last = curve.iterations.index(100), curve.iterations[-1]
+    worst, reached = float(curve.values[early:].amax()), float(curve.values[early].amax())
+    statement = f"{curve.name} stays bounded for {last} iterations: no gap after k = 100 above the largest there"
+    end = curve.mean_at(last)
+    return Claim(
+        statement, worst <= reached, f"largest at 100 {reached:.3g}, after it {worst:.3g}, mean at the end {end:.3g}"
+    )
 
 
 def _number(gap: float) -> float:

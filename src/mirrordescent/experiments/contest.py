@@ -15,7 +15,7 @@ from mirrordescent.methods import PDHG, Adam, Method, Nesterov
 from mirrordescent.methods.baselines import GD
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems import Problem
-from mirrordescent.solve import Solution, solve
+from mirrordescent.solve import Look, Solution, solve
 
 TUNED_AT = 100  # the appendix picks step sizes at this iteration
 
@@ -33,14 +33,13 @@ class Tunable:
     name: str
     make: Callable[[float], Method[Any]]
     grid: list[float]
+    oracle: Oracle | None = None
 
 
 # The grids of the paper's appendix on baselines, and step ratios for PDHG.
-BASELINES = [
-    Tunable("GD", GD, grid(2e-4, 1e-1)),
-    Tunable("Nesterov", Nesterov, grid(1e-4, 5e-3)),
-    Tunable("Adam", Adam, grid(1e-3, 1e-1)),
-]
+ADAM = Tunable("Adam", Adam, grid(1e-3, 1e-1))
+BASELINES = [Tunable("GD", GD, grid(2e-4, 1e-1)), Tunable("Nesterov", Nesterov, grid(1e-4, 5e-3)), ADAM]
+WIDE_NESTEROV = Tunable("wide Nesterov", Nesterov, grid(1e-4, 1e-1))  # its best may lie beyond the appendix's grid
 CLASSICAL = Tunable("PDHG", PDHG, [0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0])
 EARLY_CLASSICAL = Tunable("early PDHG", PDHG, CLASSICAL.grid)  # to be tuned for the first iterations
 
@@ -56,8 +55,14 @@ class Contest:
     recorded: Sequence[int]
     seed: int = 0
 
-    def solve(self, method: Method[Any], oracle: Oracle | None = None, iterations: int | None = None) -> Solution:
-        """Run one method on all problems."""
+    def solve(
+        self,
+        method: Method[Any],
+        oracle: Oracle | None = None,
+        iterations: int | None = None,
+        callbacks: Sequence[Callable[[Look], object]] = (),
+    ) -> Solution:
+        """Run one method on all problems; callbacks see every iteration."""
         budget = iterations or self.iterations
         return solve(
             self.problem,
@@ -67,6 +72,8 @@ class Contest:
             oracle=oracle,
             generator=torch.Generator().manual_seed(self.seed),
             trace=[k for k in self.recorded if k <= budget],
+            callbacks=callbacks,
+            check_every=1 if callbacks else None,
             progress=False,
         )
 
@@ -77,15 +84,20 @@ class Contest:
     def curve(self, name: str, solution: Solution) -> Curve:
         """Take the gaps of the samples that ran; a sample that failed has none from there on."""
         trace, failed = solution.trace, torch.tensor([status.failed for status in solution.statuses])
-        gaps = trace.values.double() - self.lower
+        gaps = trace.values.double() - self.lower  # in double precision, or the difference would be rounding
         late = torch.tensor(trace.iterations).unsqueeze(1) >= solution.steps
         return Curve(name, trace.iterations, trace.seconds, torch.where(failed & late, torch.nan, gaps))
+
+    def run_tuned(self, tunable: Tunable, rehearsal: Contest, at: int = TUNED_AT) -> Curve:
+        """Tune on other problems, then run on these."""
+        setting = rehearsal.tune(tunable, min(at, rehearsal.iterations))
+        return self.run(f"{tunable.name} ({setting:g})", tunable.make(setting), tunable.oracle)
 
     def tune(self, tunable: Tunable, at: int = TUNED_AT) -> float:
         """Return the setting with the smallest mean gap at an iteration."""
 
         def gap(setting: float) -> float:
-            solution = self.solve(tunable.make(setting), iterations=at)
+            solution = self.solve(tunable.make(setting), tunable.oracle, at)
             return float((solution.value - self.lower).mean()) if solution.ok else torch.inf
 
         return min(tunable.grid, key=gap)
@@ -94,5 +106,5 @@ class Contest:
 def recorded_iterations(iterations: int) -> list[int]:
     """Return the iterations of a curve: 0 to 20, then 20 a decade, with the round ones."""
     spaced = {round(10 ** (i / 20)) for i in range(math.ceil(20 * math.log10(iterations)) + 1)}
-    round_ones = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000}
+    round_ones = {m * 10**e for e in range(5) for m in (1, 2, 5)}
     return sorted(k for k in {*range(21), *spaced, *round_ones, iterations} if k <= iterations)

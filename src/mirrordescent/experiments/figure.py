@@ -1,36 +1,62 @@
-"""Convergence figures: log–log, a line per method, a band over the problems."""
+"""Figures: a line per method with a band over the runs, and rows of pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 if TYPE_CHECKING:
-    from mirrordescent.experiments.result import Curve
+    from matplotlib.figure import Figure
 
-FLOOR = 1e-6  # gaps below this are rounding of single precision
+    from mirrordescent.experiments.result import Panel
+
+FLOOR = 1e-9  # what a logarithmic axis shows of gaps that are 0 up to rounding
 
 
-def draw_panel(curves: Sequence[Curve], title: str, path: Path, against: str = "iterations") -> None:
-    """Write PATH.png and PATH.svg: the mean gap against iterations or seconds, with the range of the problems."""
+def draw_panel(panel: Panel, title: str, path: Path) -> None:
+    """Write PATH.png and PATH.svg: the mean of every method, with the range of its runs."""
+    figure = _figure(9, 5.5)
+    axes = figure.subplots()
+    horizontal, vertical = panel.scales
+    first = 1 if horizontal == "log" else 0  # a logarithmic axis has no 0
+    for index, curve in enumerate(panel.curves):
+        x = torch.tensor(getattr(curve, panel.against)[first:])
+        values = curve.values[first:].clamp(min=FLOOR) if vertical == "log" else curve.values[first:]
+        colour, style = f"C{index % 10}", ("-", "--", ":")[index // 10 % 3]
+        axes.plot(x, values.mean(1), style, color=colour, label=curve.name)
+        if values.shape[1] > 1:
+            axes.fill_between(x, values.amin(1), values.amax(1), color=colour, alpha=0.08, linewidth=0)
+    axes.set(xscale=horizontal, yscale=vertical, xlabel=panel.against, ylabel=panel.quantity, title=title)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+    _save(figure, path)
+
+
+def draw_pictures(pictures: Mapping[str, Tensor], path: Path) -> None:
+    """Write PATH.png and PATH.svg: images (channels, height, width) in a row, each under its title."""
+    figure = _figure(3.2 * len(pictures), 3.6)
+    for axes, (title, image) in zip(figure.subplots(1, len(pictures), squeeze=False)[0], pictures.items(), strict=True):
+        axes.imshow(
+            image.clamp(0, 1).movedim(0, -1).squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=1, interpolation="nearest"
+        )
+        axes.set_title(title)
+        axes.axis("off")
+    _save(figure, path)
+
+
+def _figure(width: float, height: float) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    for index, curve in enumerate(curves):
-        x = torch.tensor(getattr(curve, against)[1:])
-        gaps = curve.gaps[1:].clamp(min=FLOOR)
-        colour, style = f"C{index % 10}", ("-", "--", ":")[index // 10 % 3]
-        axes.plot(x, gaps.mean(1), style, color=colour, label=curve.name)
-        if gaps.shape[1] > 1:
-            axes.fill_between(x, gaps.amin(1), gaps.amax(1), color=colour, alpha=0.08, linewidth=0)
-    axes.set(xscale="log", yscale="log", xlabel=against, ylabel="gap f(x) − f*, certified", title=title)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+    return figure
+
+
+def _save(figure: Figure, path: Path) -> None:
     for suffix in (".png", ".svg"):
-        figure.savefig(path.with_suffix(suffix), dpi=110)
+        figure.savefig(path.with_name(path.name + suffix), dpi=110)

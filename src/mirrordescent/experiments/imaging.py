@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 import torch
+from torch import Tensor
 
 from mirrordescent import data, zoo
 from mirrordescent.experiments.claims import imaging_claims
@@ -15,22 +16,21 @@ from mirrordescent.experiments.contest import (
     BASELINES,
     CLASSICAL,
     EARLY_CLASSICAL,
-    TUNED_AT,
+    WIDE_NESTEROV,
     Contest,
-    Tunable,
     recorded_iterations,
 )
-from mirrordescent.experiments.result import Curve, Result
-from mirrordescent.methods import AMD, ASMD, MD, SMD, DualFISTA, Method
-from mirrordescent.mirrors import MirrorMap
-from mirrordescent.oracles import Noisy, Oracle
+from mirrordescent.experiments.extensions import DUAL_STORED, LEARNED, best_rules, every_rule, noisy, rebuild
+from mirrordescent.experiments.result import Curve, Panel, Result
+from mirrordescent.experiments.scales import Say, Scale
+from mirrordescent.methods import DualFISTA, Method
+from mirrordescent.oracles import Noisy
 from mirrordescent.problems import TVDenoising, TVInpainting
+from mirrordescent.problems.operators import LinearOperator
 from mirrordescent.references import certify
-from mirrordescent.schedules import Extension, Prefix
+from mirrordescent.schedules import Extension
 
-Scale = Literal["quick", "standard", "paper"]
-LEARNED: dict[str, Callable[[MirrorMap, Prefix], Method[Any]]] = {"LMD": MD, "LSMD": SMD, "LAMD": AMD, "LASMD": ASMD}
-STOCHASTIC = ("LSMD", "LASMD")
+LONG = 10_000  # iterations over which one-network maps are to stay bounded
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Task:
     entry: str
     sizes: dict[Scale, Size]
     make: Callable[[int, int, bool, Path | None], TVInpainting]
-    noise: float
+    noise: Noisy | None
 
     def learned(self, kind: str = "") -> Method[Any]:
         """Return the zoo's method of a kind: "" for the pair, "conjugate", "lpd"."""
@@ -61,15 +61,31 @@ class Task:
 
 def inpainting(count: int, side: int, training: bool, directory: Path | None) -> TVInpainting:
     """Tiles of photographs, one fixed mask with a fifth missing, noise 0.05 on all channels after masking."""
-    source, split = ("bsds500", "train") if training else ("stl10", "test")
+    return damage(clean_tiles(count, side, training, directory), torch.Generator().manual_seed(7))
+
+
+def clean_tiles(count: int, side: int, training: bool, directory: Path | None, test_source: str = "stl10") -> Tensor:
+    """Return tiles spread over BSDS500's training part, or over the test part of a collection."""
+    split: Literal["train", "test"] = "train" if training else "test"
     try:
-        images = data.photographs(source, cast(Any, split), side, directory)
+        images = data.photographs("bsds500" if training else test_source, split, side, directory)
     except data.DataMissing:
-        images = data.photographs("bundled", "train" if training else "test", side)
-    chosen = images[:: max(1, len(images) // count)][:count]
-    generator = torch.Generator().manual_seed(int(training))
-    mask = torch.rand(side, side, generator=torch.Generator().manual_seed(7)) >= 0.2
-    return TVInpainting(mask * chosen + 0.05 * torch.randn(chosen.shape, generator=generator), mask)
+        images = data.photographs("bundled", split, side)
+    stride = max(1, len(images) // count)
+    return images[stride // 2 :: stride][:count]
+
+
+def damage(
+    clean: Tensor,
+    generator: torch.Generator,
+    missing: float = 0.2,
+    noise: float = 0.05,
+    operator: LinearOperator | None = None,
+) -> TVInpainting:
+    """Blur all images if there is an operator, remove the same random pixels from them, and add noise."""
+    mask = torch.rand(clean.shape[-2:], generator=generator) >= missing
+    seen = clean if operator is None else operator.A(clean)
+    return TVInpainting(mask * seen + noise * torch.randn(seen.shape, generator=generator), mask, operator=operator)
 
 
 def denoising(count: int, side: int, training: bool, directory: Path | None) -> TVInpainting:
@@ -83,102 +99,86 @@ TASKS = {
         "inpaint",
         "TV inpainting of photographs",
         "photo-inpaint",
-        {"quick": Size(2, 1, 60, 24), "standard": Size(16, 4, 2000, 96), "paper": Size(64, 8, 2000, 96)},
+        {"quick": Size(2, 1, 30, 24), "standard": Size(16, 4, 2000, 96), "paper": Size(64, 8, 2000, 96)},
         inpainting,
-        noise=0.0,
+        noise=None,
     ),
     "denoise": Task(
         "denoise",
         "TV denoising of ellipse phantoms",
         "ellipse-denoise",
-        {"quick": Size(2, 1, 60, 32), "standard": Size(10, 4, 2000, 128), "paper": Size(50, 10, 2000, 128)},
+        {"quick": Size(2, 1, 30, 32), "standard": Size(10, 4, 2000, 128), "paper": Size(50, 10, 2000, 128)},
         denoising,
-        noise=0.05,
+        noise=Noisy(0.05),
     ),
 }
 
 
-def run(task: Task, scale: Scale, directory: Path | None = None, say: Callable[[str], object] = print) -> Result:
-    """Compare all methods on one task: the extensions on a few problems, the best of them on all."""
+def run(task: Task, scale: Scale, directory: Path | None, say: Say) -> Result:
+    """Compare all methods on one task. Whatever is tuned or chosen is so on training problems."""
     size = task.sizes[scale]
-    result = Result(task.name, task.title, {"scale": scale, **vars(size), "gradient noise": task.noise})
+    noise = 0.0 if task.noise is None else task.noise.sigma
+    result = Result(task.name, task.title, {"scale": scale, **vars(size), "gradient noise": noise})
     problem, training = (task.make(size.problems, size.side, split, directory) for split in (False, True))
-    starts = {"from y": False, "from y filled": True} if problem.mask is not None else {"from y": False}
-    few = _first(_contest(problem, False, size.iterations), size.extension_problems)
-    best = _extensions(task, result, few, say)
-    for start, fill in starts.items():
-        contest, rehearsal = (_contest(p, fill, size.iterations) for p in (problem, training))
-        curves = [
-            contest.run(f"{method} ({rule})", _with_rule(task, method, rule), _oracle(task, method))
-            for method, rule in best.items()
-        ]
-        say(f"{start}: learned pairs done")
-        conjugate = task.learned("conjugate")
-        curves += [
-            contest.run(f"one-network {method}", _rebuild(conjugate, method, rule), _oracle(task, method))
-            for method, rule in best.items()
-            if method != "LMD"
-        ]
-        say(f"{start}: one-network maps done")
-        curves += [_tuned(contest, rehearsal, tunable) for tunable in (*BASELINES, CLASSICAL)]
-        curves.append(_tuned(contest, rehearsal, EARLY_CLASSICAL, at=10))
-        curves.append(contest.run("LPD", task.learned("lpd")))
-        if problem.F_convexity > 0:
-            curves.append(contest.run("dual FISTA", DualFISTA()))
-        say(f"{start}: baselines done")
-        result.panels[f"comparison {start}"] = curves
+    few = imaging_contest(_first(training, size.extension_problems), False, size.iterations)
+    rules: dict[str, Extension] = {}
+    for label, kind, methods in (("", "", tuple(LEARNED)), ("one-network ", "conjugate", DUAL_STORED)):
+        panels = every_rule(task.learned(kind), methods, few, task.noise)
+        result.panels |= {f"{label}{method} extensions": panel for method, panel in panels.items()}
+        rules |= {f"{label}{method}": rule for method, rule in best_rules(panels).items()}
+    say(f"best extensions: {', '.join(f'{name} {rule}' for name, rule in rules.items())}")
+    for start, fill in {"from y": False, "from y filled": True}.items():
+        if fill and problem.mask is None:
+            continue
+        contest, rehearsal = (imaging_contest(p, fill, size.iterations) for p in (problem, training))
+        panel = Panel(_learned(task, rules, contest) + _rivals(task, contest, rehearsal))
+        result.panels[f"comparison {start}"] = panel
+        result.panels[f"one image {start}"] = Panel([curve.of_run(0) for curve in panel.curves])
+        say(f"comparison {start} done")
     if scale != "quick":
+        result.panels["one network for long"] = _for_long(task, rules, _first(problem, size.extension_problems))
         result.claims = imaging_claims(result)
     return result
 
 
-def _contest(problem: TVInpainting, fill: bool, iterations: int) -> Contest:
+def _learned(task: Task, rules: dict[str, Extension], contest: Contest) -> list[Curve]:
+    """Run every learned method with its best rule."""
+    curves = []
+    for name, rule in rules.items():
+        method = name.removeprefix("one-network ")
+        learned = task.learned("conjugate" if name != method else "")
+        curves.append(contest.run(f"{name} ({rule})", rebuild(learned, method, rule), noisy(method, task.noise)))
+    return curves
+
+
+def _rivals(task: Task, contest: Contest, rehearsal: Contest) -> list[Curve]:
+    """Run the tuned baselines, the learned primal-dual scheme and the classical solvers."""
+    curves = [contest.run_tuned(tunable, rehearsal) for tunable in (*BASELINES, WIDE_NESTEROV, CLASSICAL)]
+    curves.append(contest.run_tuned(EARLY_CLASSICAL, rehearsal, at=10))
+    curves.append(contest.run("LPD", task.learned("lpd")))
+    if cast(TVInpainting, contest.problem).F_convexity > 0:
+        curves.append(contest.run("dual FISTA", DualFISTA()))
+    return curves
+
+
+def _for_long(task: Task, rules: dict[str, Extension], problem: TVInpainting) -> Panel:
+    """Run the one-network methods without noise for many iterations."""
+    contest, learned = imaging_contest(problem, False, LONG), task.learned("conjugate")
+    return Panel(
+        [
+            contest.run(f"one-network {name}", rebuild(learned, name, rules[f"one-network {name}"]))
+            for name in ("LSMD", "LAMD")
+        ]
+    )
+
+
+def imaging_contest(problem: TVInpainting, fill: bool, iterations: int) -> Contest:
+    """Start at y or at y with its holes filled."""
     return Contest(
         problem, problem.start(fill=fill), certify(problem).lower, iterations, recorded_iterations(iterations)
     )
 
 
-def _first(contest: Contest, count: int) -> Contest:
-    """Return the same contest on the first problems only."""
-    problem = cast(TVInpainting, contest.problem)
-    mask = problem.mask if problem.mask is None or len(problem.mask) == 1 else problem.mask[:count]
-    few = TVInpainting(problem.y[:count], mask, problem.weight, problem.scale)
-    return Contest(few, contest.x0[:count], contest.lower[:count], contest.iterations, contest.recorded)
-
-
-def _extensions(task: Task, result: Result, contest: Contest, say: Callable[[str], object]) -> dict[str, Extension]:
-    """Run every learned method with every extension rule; return the best rule of each at the end."""
-    best: dict[str, Extension] = {}
-    for method in LEARNED:
-        curves = {
-            rule: contest.run(rule, _with_rule(task, method, rule), _oracle(task, method))
-            for rule in cast(tuple[Extension, ...], get_args(Extension))
-        }
-        result.panels[f"{method} extensions"] = list(curves.values())
-        last = contest.recorded[-1]
-        best[method] = min(curves, key=lambda rule: _or_infinite(curves[rule].mean_at(last)))
-        say(f"extensions of {method} done, best is {best[method]}")
-    return best
-
-
-def _with_rule(task: Task, method: str, rule: Extension) -> Method[Any]:
-    return _rebuild(task.learned(), method, rule)
-
-
-def _rebuild(learned: Method[Any], method: str, rule: Extension) -> Method[Any]:
-    """Use the map and the step sizes of a learned method in another one, with an extension rule."""
-    steps = cast(Prefix, learned.t)
-    return LEARNED[method](cast(MirrorMap, learned.mirror), Prefix(steps.values.detach(), rule))
-
-
-def _oracle(task: Task, method: str) -> Oracle | None:
-    return Noisy(task.noise) if task.noise > 0 and method in STOCHASTIC else None
-
-
-def _tuned(contest: Contest, rehearsal: Contest, tunable: Tunable, at: int = TUNED_AT) -> Curve:
-    setting = rehearsal.tune(tunable, at=min(at, rehearsal.iterations))
-    return contest.run(f"{tunable.name} ({setting:g})", tunable.make(setting))
-
-
-def _or_infinite(number: float) -> float:
-    return number if number == number else float("inf")
+def _first(problem: TVInpainting, count: int) -> TVInpainting:
+    """Return the first few of a batch of problems, which share their mask."""
+    return TVInpainting(problem.y[:count], problem.mask, problem.weight, problem.scale)

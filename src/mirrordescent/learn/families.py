@@ -18,7 +18,7 @@ from mirrordescent.problems.base import Problem
 from mirrordescent.problems.linear_models import SVM
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
 from mirrordescent.references.certificate import certify
-from mirrordescent.trees import Tree
+from mirrordescent.trees import Tree, batch_size
 
 SEEDS = 2**31  # seeds are drawn from [0, SEEDS); the generator of torch tells no more than 2³² apart
 
@@ -72,7 +72,8 @@ class Pooled(ProblemFamily):
 
     def _certified(self, drawn: Draw) -> Tensor:
         data = next(drawn.problem.buffers())
-        return certify(drawn.problem, self.tolerance).lower.to(data)
+        lower = certify(drawn.problem, self.tolerance).lower.to(data)
+        return lower.expand(batch_size(drawn.x0))  # where one problem serves all starts, so does its bound
 
 
 class InpaintingFamily(ProblemFamily):

@@ -59,7 +59,7 @@ def noisy_ellipses(directory: Path | None) -> ProblemFamily:
 def fours_and_nines(directory: Path | None) -> ProblemFamily:
     """The support vector machine on features of MNIST's 4 and 9, from random starts."""
     features = data.four_nine_features("mnist", directory=directory)
-    return SVMFamily(features.train, features.train_labels)
+    return Pooled(SVMFamily(features.train, features.train_labels), 1024, tolerance=1e-6)
 
 
 def steps(first: float) -> Prefix:
@@ -119,6 +119,14 @@ RECIPES: dict[str, Recipe] = {
         Settings(
             meta_steps=800, batch=32, horizon=HORIZON, learning_rate=2e-3, validation_horizons=(1.0,),
             objective=Objective(penalty_points="all"),
+        ),
+    ),
+    "mnist49-svm-conjugate": Recipe(
+        "one network, an exact map, for training a support vector machine on 50 features",
+        "mnist", fours_and_nines,
+        lambda g: SMD(Conjugate(DenseICNN(51, generator=g), start="scaled"), steps(0.1)),
+        Settings(
+            meta_steps=800, batch=32, horizon=HORIZON, learning_rate=2e-3, objective=Objective(weights="log_gap"),
         ),
     ),
 }  # fmt: skip

@@ -1,0 +1,9 @@
+"""How large an experiment is, and how it tells what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+Scale: TypeAlias = Literal["quick", "standard", "paper"]
+Say: TypeAlias = Callable[[str], object]
