@@ -40,6 +40,13 @@ def batch_size(tree: Tree) -> int:
     return next(leaves(tree)).shape[0]
 
 
+def fits(shape: torch.Size, target: torch.Size) -> bool:
+    """Tell whether a tensor of one shape broadcasts to the other, and so leaves it as it is."""
+    return len(shape) <= len(target) and all(
+        n in (1, m) for n, m in zip(reversed(shape), reversed(target), strict=False)
+    )
+
+
 def descend(y: Tensor, g: Tensor, t: float | Tensor) -> Tensor:
     """Return y − t·g, in one pass where t is a plain number."""
     return y - t * g if isinstance(t, Tensor) else torch.sub(y, g, alpha=t)

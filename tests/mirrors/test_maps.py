@@ -15,15 +15,26 @@ from mirrordescent.mirrors import (
     Euclidean,
     HyperbolicEntropy,
     Logit,
+    Multipliers,
     NegativeEntropy,
     PNorm,
     SimplexEntropy,
+    Spline,
     SquaredPNorm,
 )
+
+
+def learned_spline():
+    mirror = Spline(torch.tensor(0), knots=5, reach=2.0).requires_grad_(False)
+    mirror.raw_slopes.add_(torch.randn(1, 10, generator=torch.Generator().manual_seed(0)))
+    return mirror
+
 
 MAPS = {
     "euclidean": Euclidean(),
     "diagonal": Diagonal(0.7),
+    "multipliers": Multipliers(torch.tensor(0), 0.7).requires_grad_(False),
+    "spline": learned_spline(),
     "p-norm 1.5": PNorm(1.5),
     "p-norm 2": PNorm(2.0),
     "p-norm 3": PNorm(3.0),
@@ -146,6 +157,9 @@ def test_step_is_the_composition(mirror, shape, seed):
     [
         (Euclidean(), (1.0, 2.0)),
         (Diagonal(torch.tensor([3.0, 0.5])), (0.5, 2.0)),
+        (Diagonal(torch.nn.Parameter(torch.tensor([3.0, 0.5]))), (0.5, 2.0)),
+        (Multipliers(torch.arange(2), 4.0), (0.25, 2.0)),
+        (Spline(torch.arange(2), slope=3.0), (pytest.approx(3.0), 2.0)),
         (PNorm(2), (1.0, 2.0)),
         (PNorm(1.5), None),
         (PNorm(3), None),
@@ -215,6 +229,16 @@ def test_saturated_logit_stays_in_its_box():
 def test_impossible_maps_are_refused(make):
     with pytest.raises(ValueError, match="needs"):
         make()
+
+
+def test_a_diagonal_of_another_width_is_refused():
+    mirror = Diagonal(torch.ones(5))
+    one = torch.ones(2, 1)
+    for call in (mirror.potential, mirror.to_dual, mirror.to_primal, lambda x: mirror.step(x, x)):
+        with pytest.raises(ValueError, match=r"d of shape \(5,\) does not broadcast to points \(2, 1\)"):
+            call(one)
+    assert mirror.to_dual(torch.ones(2, 3, 5)).shape == (2, 3, 5)
+    assert Diagonal(torch.ones(3, 1)).to_dual(torch.ones(2, 3, 5)).shape == (2, 3, 5)
 
 
 def test_maps_run_on_the_device(device):

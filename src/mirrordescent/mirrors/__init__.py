@@ -5,9 +5,13 @@ from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.mirrors.entropy import HyperbolicEntropy, NegativeEntropy, SimplexEntropy
 from mirrordescent.mirrors.icnn import ConvICNN, DenseICNN, Potential
 from mirrordescent.mirrors.inverse import Inversion, NotConverged, invert
+from mirrordescent.mirrors.layerwise import Layerwise, layerwise, transfer
 from mirrordescent.mirrors.learned import Conjugate, LearnedPair
 from mirrordescent.mirrors.norms import PNorm, SquaredPNorm
 from mirrordescent.mirrors.quadratic import Diagonal, Euclidean
+from mirrordescent.mirrors.spline import Spline
+from mirrordescent.mirrors.symmetry import Symmetry, check_equivariance, permute, symmetries
+from mirrordescent.mirrors.tied import Multipliers, Tied
 
 __all__ = [
     "Burg",
@@ -18,15 +22,25 @@ __all__ = [
     "Euclidean",
     "HyperbolicEntropy",
     "Inversion",
+    "Layerwise",
     "LearnedPair",
     "Logit",
     "MirrorMap",
+    "Multipliers",
     "NegativeEntropy",
     "NotConverged",
     "PNorm",
     "Potential",
     "SimplexEntropy",
+    "Spline",
     "SquaredPNorm",
     "StrongConvexity",
+    "Symmetry",
+    "Tied",
+    "check_equivariance",
     "invert",
+    "layerwise",
+    "permute",
+    "symmetries",
+    "transfer",
 ]

@@ -17,6 +17,7 @@ class Burg(MirrorMap):
     dual domain is not all of Rⁿ: too long a step leaves it.
     """
 
+    elementwise = True
     primal_domain = PositiveOrthant()
     dual_domain = NegativeOrthant()
 
@@ -42,6 +43,8 @@ class Logit(MirrorMap):
 
     The map of a box (a, b) in every entry; 4/(b−a)-strongly convex in ℓ₂.
     """
+
+    elementwise = True
 
     def __init__(self, lower: float = 0.0, upper: float = 1.0) -> None:
         super().__init__()

@@ -35,6 +35,9 @@ class MirrorMap(nn.Module):
     exact: bool = True
     """Whether ``to_primal`` is the true inverse of ``to_dual``."""
 
+    elementwise: bool = False
+    """Whether the map acts on every entry by itself, so that it may be applied to shards and in place."""
+
     primal_domain: Domain = WholeSpace()
     dual_domain: Domain = WholeSpace()
 

@@ -16,6 +16,7 @@ class NegativeEntropy(MirrorMap):
     B(x, x0) = Σ x log(x/x0) − x + x0. Not strongly convex: the curvature 1/x tends to 0.
     """
 
+    elementwise = True
     primal_domain = PositiveOrthant()
 
     def _potential(self, x: Tensor) -> Tensor:
@@ -68,6 +69,8 @@ class HyperbolicEntropy(MirrorMap):
     Between the Euclidean geometry (β large) and a signed entropy (β small). Not strongly convex:
     the curvature 1/√(x²+β²) tends to 0.
     """
+
+    elementwise = True
 
     def __init__(self, beta: float = 1.0) -> None:
         super().__init__()

@@ -16,6 +16,8 @@ class PNorm(MirrorMap):
     otherwise, at infinity for p < 2 and at 0 for p > 2.
     """
 
+    elementwise = True
+
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = _exponent(p)

@@ -7,7 +7,7 @@ from torch import Tensor
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.holding import hold
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
-from mirrordescent.trees import descend, sum_per_sample
+from mirrordescent.trees import descend, fits, sum_per_sample
 
 
 class Euclidean(MirrorMap):
@@ -27,6 +27,7 @@ class Euclidean(MirrorMap):
     def __init__(self, domain: Domain | None = None) -> None:
         super().__init__()
         self.primal_domain = domain or WholeSpace()
+        self.elementwise = isinstance(self.primal_domain, WholeSpace)
 
     @property
     def strong_convexity(self) -> StrongConvexity:
@@ -57,6 +58,8 @@ class Diagonal(MirrorMap):
     against a sample; give an ``nn.Parameter`` to learn it.
     """
 
+    elementwise = True
+
     d: Tensor
 
     def __init__(self, d: Tensor | float) -> None:
@@ -68,19 +71,24 @@ class Diagonal(MirrorMap):
     @property
     def strong_convexity(self) -> StrongConvexity:
         """α = min d in ℓ₂."""
-        return StrongConvexity(float(self.d.min()), 2.0)
+        return StrongConvexity(float(self.d.detach().min()), 2.0)
+
+    def _d(self, x: Tensor) -> Tensor:
+        if not fits(self.d.shape, x.shape):
+            raise ValueError(f"d of shape {tuple(self.d.shape)} does not broadcast to points {tuple(x.shape)}")
+        return self.d
 
     def _potential(self, x: Tensor) -> Tensor:
-        return 0.5 * sum_per_sample(self.d * x.square())
+        return 0.5 * sum_per_sample(self._d(x) * x.square())
 
     def _to_dual(self, x: Tensor) -> Tensor:
-        return self.d * x
+        return self._d(x) * x
 
     def _to_primal(self, y: Tensor) -> Tensor:
-        return y / self.d
+        return y / self._d(y)
 
     def _step(self, x: Tensor, v: Tensor, t: float | Tensor) -> Tensor:
-        return descend(x, v / self.d, t)
+        return descend(x, v / self._d(x), t)
 
     def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
         return self._potential(x - x0)

@@ -1,0 +1,254 @@
+"""One map for every parameter tensor of a network, with entries tied by the network's symmetries."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor, nn
+
+from mirrordescent.domains import Domain, WholeSpace
+from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
+from mirrordescent.mirrors.spline import Spline
+from mirrordescent.mirrors.symmetry import symmetries
+from mirrordescent.mirrors.tied import Multipliers, Tied
+from mirrordescent.trees import Tree
+
+Kind: TypeAlias = Literal["diagonal", "spline"]
+Ties: TypeAlias = Literal["orbit", "paper", "tensor"]
+_KINDS: dict[str, type[Tied]] = {"diagonal": Multipliers, "spline": Spline}
+
+
+class Layerwise(MirrorMap):
+    """ψ(x) = Σ_name ψ_name(x_name) on dicts of tensors: each leaf has a map of its own.
+
+    Args:
+        maps: a map for every leaf, by name.
+        shapes: of one sample of every leaf. Trees of other names or shapes are refused.
+
+    >>> import torch
+    >>> from mirrordescent.mirrors import Diagonal, Euclidean
+    >>> mirror = Layerwise({"0.weight": Diagonal(2.0), "0.bias": Euclidean()})
+    >>> mirror.to_dual({"0.weight": torch.ones(1, 2), "0.bias": torch.ones(1, 1)})
+    {'0.weight': tensor([[2., 2.]]), '0.bias': tensor([[1.]])}
+    """
+
+    def __init__(self, maps: Mapping[str, MirrorMap], shapes: Mapping[str, tuple[int, ...]] | None = None) -> None:
+        super().__init__()
+        if not maps:
+            raise ValueError("a layer-wise map needs a map for at least one tensor")
+        if shapes is not None and set(shapes) != set(maps):
+            raise ValueError("a layer-wise map needs the shapes of the same tensors that it has maps for")
+        self.names = tuple(maps)
+        self.shapes = None if shapes is None else {name: tuple(shapes[name]) for name in maps}
+        self.maps = nn.ModuleList(maps.values())  # not a ModuleDict, which refuses names with dots
+        self.exact = all(mirror.exact for mirror in maps.values())
+        self.elementwise = all(mirror.elementwise for mirror in maps.values())
+        self.defined_on_boundary = all(mirror.defined_on_boundary for mirror in maps.values())
+        self.primal_domain = _product({name: mirror.primal_domain for name, mirror in maps.items()})
+        self.dual_domain = _product({name: mirror.dual_domain for name, mirror in maps.items()})
+
+    def __getitem__(self, name: str) -> MirrorMap:
+        """Return the map of one leaf."""
+        return self.by_name[name]
+
+    @property
+    def by_name(self) -> dict[str, MirrorMap]:
+        """The maps of all leaves."""
+        return dict(zip(self.names, self.maps, strict=True))  # type: ignore[arg-type]
+
+    @property
+    def strong_convexity(self) -> StrongConvexity | None:
+        """The smallest α, if all maps are strongly convex in the same norm."""
+        constants = [constant for mirror in self.by_name.values() if (constant := mirror.strong_convexity)]
+        if len(constants) < len(self.names) or len({constant.p for constant in constants}) > 1:
+            return None
+        return min(constants)
+
+    def potential(self, x: Tree) -> Tensor:
+        """ψ(x), one number per sample: (batch,)."""
+        return _total(self._leaf_by_leaf("potential", x))
+
+    def to_dual(self, x: Tree) -> Tree:
+        """∇ψ(x)."""
+        return self._leaf_by_leaf("to_dual", x)
+
+    def to_primal(self, y: Tree) -> Tree:
+        """∇ψ*(y)."""
+        return self._leaf_by_leaf("to_primal", y)
+
+    def step(self, x: Tree, v: Tree, t: float | Tensor = 1.0) -> Tree:
+        """∇ψ*(∇ψ(x) − t·v)."""
+        return self._leaf_by_leaf("step", x, v, t=t)
+
+    def dual_start(self, x0: Tree) -> Tree:
+        """y⁰ of dual-stored methods, leaf by leaf."""
+        return self._leaf_by_leaf("dual_start", x0)
+
+    def divergence(self, x: Tree, x0: Tree) -> Tensor:
+        """B(x, x0) per sample: (batch,)."""
+        return _total(self._leaf_by_leaf("divergence", x, x0))
+
+    def _leaf_by_leaf(self, what: str, *trees: Tree, **options: Any) -> dict[str, Tensor]:
+        """Call a method of each leaf's own map."""
+        maps, checked = self.by_name, [self._checked(tree) for tree in trees]
+        return {name: getattr(maps[name], what)(*(tree[name] for tree in checked), **options) for name in checked[0]}
+
+    def _checked(self, tree: Tree) -> dict[str, Tensor]:
+        tree = _by_name(tree)
+        for name in dict.fromkeys((*self.names, *tree)):
+            if name not in tree or name not in self.names:
+                other = "has no" if name not in tree else "has also"
+                raise ValueError(f"a map made for another model: this one {other} {name!r}")
+            shape = tuple(tree[name].shape[1:])
+            if self.shapes is not None and shape != self.shapes[name]:
+                raise ValueError(
+                    f"a map made for another model: {name!r} has the shape {self.shapes[name]} there "
+                    f"and {shape} here, after the leading dimension, which is the batch"
+                )
+        return tree
+
+    def extra_repr(self) -> str:
+        """Show the names."""
+        return ", ".join(self.names)
+
+
+def layerwise(
+    model: nn.Module, kind: Kind = "diagonal", ties: Ties = "paper", example: Tensor | None = None, **options: Any
+) -> Layerwise:
+    """Return a map for the trainable parameters of a network, with as few numbers as its symmetries allow.
+
+    Args:
+        model: the network.
+        kind: ``"diagonal"``: :class:`~mirrordescent.mirrors.tied.Multipliers` of the gradient, ``"spline"``:
+            a :class:`~mirrordescent.mirrors.spline.Spline`, for each group of tied entries.
+        ties: which entries share. ``"orbit"``: those that a permutation of hidden units can exchange, as all
+            equivariant maps must. ``"paper"``: besides, all input features of a dense layer behind a flattened
+            convolution, which is no symmetry. ``"tensor"``: all entries of a tensor.
+        example: see :func:`~mirrordescent.mirrors.symmetry.symmetries`.
+        options: further arguments of the maps.
+
+    >>> model = nn.Sequential(nn.Linear(2, 50), nn.ReLU(), nn.Linear(50, 1))
+    >>> sum(p.numel() for p in layerwise(model).parameters())
+    5
+    """
+    if kind not in _KINDS:
+        raise ValueError(f"kind must be one of {', '.join(_KINDS)}, got {kind!r}")
+    groups, parameters = _ties(model, ties, example), _trainable(model)
+    maps = {name: _KINDS[kind](groups[name], **options).to(p) for name, p in parameters.items()}
+    return Layerwise(maps, {name: tuple(p.shape) for name, p in parameters.items()})
+
+
+def transfer(mirror: Layerwise, model: nn.Module, ties: Ties = "paper", example: Tensor | None = None) -> Layerwise:
+    """Use a map learned on one network for another: wider, deeper, or of other inputs.
+
+    Tensors are matched by their role. Weights are matched with weights and biases with biases; the first of each
+    with the first, the last with the last, and those between by their relative depth. A tensor with as many groups
+    of entries as its counterpart takes over their numbers; others take the mean of them.
+    """
+    if mirror.shapes is None:
+        raise ValueError("to be transferred, a layer-wise map must know the shapes it was made for")
+    groups, parameters = _ties(model, ties, example), _trainable(model)
+    shapes = {name: tuple(p.shape) for name, p in parameters.items()}
+    learned, maps = _by_role(mirror.shapes), {}
+    for role, names in _by_role(shapes).items():
+        if role not in learned:
+            raise ValueError(f"nothing was learned that could serve {names[0]!r}: the map has no tensor of that role")
+        for i, name in enumerate(names):
+            twin = mirror[learned[role][_counterpart(i, len(names), len(learned[role]))]]
+            made = twin.regrouped(groups[name]) if isinstance(twin, Tied) else copy.deepcopy(twin)
+            maps[name] = made.to(parameters[name])
+    return Layerwise({name: maps[name] for name in parameters}, shapes)
+
+
+def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _ties(model: nn.Module, ties: Ties, example: Tensor | None) -> dict[str, Tensor]:
+    """Return the groups of every trainable parameter, by name."""
+    if ties not in get_args(Ties):
+        raise ValueError(f"ties must be one of {', '.join(get_args(Ties))}, got {ties!r}")
+    if ties == "tensor":
+        return {name: torch.zeros((), dtype=torch.long) for name in _trainable(model)}
+    symmetry = symmetries(model, example)
+    if symmetry.not_understood:
+        warnings.warn(
+            f"no symmetries are known around {', '.join(symmetry.not_understood)}: entries there are left untied",
+            stacklevel=3,
+        )
+    return {name: symmetry.orbits(name, whole_axes=ties == "paper") for name in _trainable(model)}
+
+
+def _by_role(shapes: Mapping[str, tuple[int, ...]]) -> dict[tuple[str, bool], list[str]]:
+    """Sort tensors by what they are: weights or biases by name, matrices or vectors by shape."""
+    roles: dict[tuple[str, bool], list[str]] = {}
+    for name, shape in shapes.items():
+        roles.setdefault((name.rpartition(".")[2], len(shape) > 1), []).append(name)
+    return roles
+
+
+def _counterpart(i: int, n: int, m: int) -> int:
+    """Return which of m layers corresponds to the i-th of n: hidden ones to hidden ones, if there are any."""
+    if i in (0, n - 1):
+        return 0 if i == 0 else m - 1
+    if m < 3:
+        return round(i * (m - 1) / (n - 1))
+    return 1 + round((i - 1) * (m - 3) / max(n - 3, 1))
+
+
+def _total(parts: dict[str, Tensor]) -> Tensor:
+    return torch.stack(list(parts.values())).sum(0)
+
+
+class _ByName(Domain):
+    """A product of domains, one for each leaf of a dict."""
+
+    def __init__(self, domains: dict[str, Domain]) -> None:
+        self.domains = domains
+        self.description = "; ".join(f"{name}: {domain.description}" for name, domain in domains.items())
+
+    def contains(self, x: Tree, *, closed: bool = False) -> Tensor:
+        """Tell per sample whether every leaf lies in its domain: (batch,) bool."""
+        parts = [self.domains[name].contains(leaf, closed=closed) for name, leaf in _by_name(x).items()]
+        return torch.stack(parts).all(0)
+
+    def project(self, x: Tree) -> Tree:
+        """Project every leaf onto its domain."""
+        return {name: self.domains[name]._project(leaf) for name, leaf in _by_name(x).items()}
+
+    def inner_point(self, like: Tree) -> Tree:
+        """Return a point well inside every domain."""
+        return {name: self.domains[name]._inner_point(leaf) for name, leaf in _by_name(like).items()}
+
+    def require(self, x: Tree, what: str, of: str, *, closed: bool = False) -> None:
+        """Raise unless every leaf lies in its domain."""
+        for name, leaf in _by_name(x).items():
+            self.domains[name].require(leaf, f"{what}[{name!r}]", f"its part of {of}", closed=closed)
+
+    def _contains(self, x: Tensor, closed: bool) -> Tensor:
+        raise _nameless()
+
+    def _project(self, x: Tensor) -> Tensor:
+        raise _nameless()
+
+    def _inner_point(self, like: Tensor) -> Tensor:
+        raise _nameless()
+
+
+def _product(domains: dict[str, Domain]) -> Domain:
+    everywhere = all(isinstance(domain, WholeSpace) for domain in domains.values())
+    return WholeSpace() if everywhere else _ByName(domains)
+
+
+def _by_name(tree: Tree) -> dict[str, Tensor]:
+    if isinstance(tree, Tensor):
+        raise _nameless()
+    return tree
+
+
+def _nameless() -> TypeError:
+    return TypeError("a layer-wise map takes the parameters of a model, a dict of tensors by name; got one tensor")

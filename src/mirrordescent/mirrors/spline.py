@@ -1,0 +1,155 @@
+"""Monotone splines: learned maps of one real variable, applied entry by entry."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mirrordescent.mirrors.base import StrongConvexity
+from mirrordescent.mirrors.tied import Tied
+from mirrordescent.trees import sum_per_sample
+
+
+class Spline(Tied):
+    """ψ(x) = Σᵢ ∫₀^xᵢ σ_g(i):  ∇ψ(x)ᵢ = σ_g(i)(xᵢ) with an increasing, piecewise linear σ, σ(0) = 0.
+
+    .. code-block:: none
+
+        knots       t_j = j·reach/K,  j = −K, …, K
+        between     σ(x)   = b_j + s_j x                  on [t_j, t_j+1], and beyond the last knots
+        inverse     σ⁻¹(y) = (y − b_j)/s_j                on [σ(t_j), σ(t_j+1)], and beyond
+        potential   ∫₀^x σ = a_j + b_j x + ½ s_j x²
+
+    with slopes s_j = floor + softplus(·) > 0, the 2K numbers that each group of entries learns; continuity and
+    σ(0) = 0 give b and a. The inverse is exact and ψ is (min s)-strongly convex. Before learning, σ(x) = slope·x.
+
+    Args:
+        groups: see :class:`Tied`.
+        knots: K, on each side of 0.
+        reach: the outermost knot.
+        slope: of σ before learning.
+        floor: below every slope.
+
+    >>> import torch
+    >>> mirror = Spline(torch.tensor(0), slope=2.0)
+    >>> mirror.to_dual(torch.tensor([[-3.0, 0.1, 0.5]])).detach()
+    tensor([[-6.0000,  0.2000,  1.0000]])
+    """
+
+    def __init__(
+        self, groups: Tensor, knots: int = 20, reach: float = 1.0, slope: float = 1.0, floor: float = 1e-3
+    ) -> None:
+        super().__init__(groups)
+        if knots < 1 or not 0 < reach < math.inf:
+            raise ValueError(f"Spline needs knots ≥ 1 and a finite reach > 0, got knots={knots}, reach={reach}")
+        if not 0 < floor < slope < math.inf:
+            raise ValueError(f"Spline needs 0 < floor < slope < ∞, got floor={floor}, slope={slope}")
+        self.knots, self.reach, self.floor = knots, float(reach), float(floor)
+        above = slope - floor
+        raw = above + math.log(-math.expm1(-above))  # the inverse of softplus
+        self.raw_slopes = nn.Parameter(torch.full((self.count, 2 * knots), raw, device=self.groups.device))
+
+    @property
+    def slopes(self) -> Tensor:
+        """s: (count, 2K), from the leftmost interval to the rightmost."""
+        return self.floor + F.softplus(self.raw_slopes)
+
+    @property
+    def values(self) -> Tensor:
+        """σ(t_j): (count, 2K+1)."""
+        return self._values(self.slopes)
+
+    @property
+    def strong_convexity(self) -> StrongConvexity:
+        """α = min s in ℓ₂."""
+        return StrongConvexity(float(self.slopes.detach().min()), 2.0)
+
+    def regrouped(self, groups: Tensor) -> Self:
+        """Return the same map for entries tied otherwise; the mean is that of the slopes, so of σ."""
+        other = type(self)(groups, self.knots, self.reach, 1 + self.floor, self.floor)
+        above = self._for_groups_of(other, self.slopes) - self.floor
+        other.raw_slopes = nn.Parameter(above + (-(-above).expm1()).log())
+        return other
+
+    def _values(self, slopes: Tensor) -> Tensor:
+        return self._outwards(slopes * (self.reach / self.knots))
+
+    def _outwards(self, increments: Tensor) -> Tensor:
+        """Sum over the intervals from 0 to both sides: (count, 2K), one for each, to (count, 2K+1) at the knots."""
+        left, right = increments.chunk(2, 1)
+        return torch.cat([-left.flip(1).cumsum(1).flip(1), torch.zeros_like(left[:, :1]), right.cumsum(1)], 1)
+
+    def _inner(self, at_knots: Tensor) -> Tensor:
+        """Of the two ends of every interval take the one nearer to 0: (…, 2K+1) to (…, 2K)."""
+        return torch.cat([at_knots[..., 1 : self.knots + 1], at_knots[..., self.knots : -1]], -1)
+
+    def _inner_knots(self) -> Tensor:
+        j = torch.arange(-self.knots, self.knots + 1, dtype=self.raw_slopes.dtype, device=self.raw_slopes.device)
+        return self._inner(j * (self.reach / self.knots))
+
+    def _intercepts(self, slopes: Tensor, values: Tensor) -> Tensor:
+        """b: (count, 2K), exactly 0 on both sides of 0, so that small x keep all their digits."""
+        return self._inner(values) - slopes * self._inner_knots()
+
+    def _constants(self, slopes: Tensor, values: Tensor, intercepts: Tensor) -> Tensor:
+        """a: (count, 2K); up to a knot, the area under σ is a sum of trapezia."""
+        areas = self._outwards((values[:, :-1] + values[:, 1:]) * (0.5 * self.reach / self.knots))
+        t = self._inner_knots()
+        return self._inner(areas) - t * (intercepts + 0.5 * slopes * t)
+
+    def _interval(self, x: Tensor) -> Tensor:
+        """Where x lies among the equispaced knots: an index into tables (count, 2K), flattened."""
+        k = self.knots
+        j = (x.detach() * (k / self.reach)).floor().clamp(-k, k - 1).int()
+        return 2 * k * self.groups.int() + k + j.clamp(-k, k - 1)  # NaN, which is no integer, may take any interval
+
+    def _interval_of_value(self, y: Tensor, values: Tensor) -> Tensor:
+        """Where y lies among the values at the knots, by bisection in all groups at once: an index as above.
+
+        Narrow integers, and a table padded to a power of 2, keep each round to four light passes over y.
+        """
+        intervals, rounds = 2 * self.knots, (2 * self.knots - 1).bit_length()
+        padding = (1 << rounds) - intervals
+        ends = F.pad(values.detach()[:, 1:-1], (1, padding), value=math.inf).flatten()
+        groups, entries = self.groups.int(), y.detach().flatten()
+        at = ((groups << rounds).expand(y.shape)).flatten()
+        for ahead in (1 << bit for bit in reversed(range(rounds))):
+            at = torch.add(at, entries >= ends.index_select(0, at + ahead), alpha=ahead)
+        return at.reshape(y.shape) - padding * groups
+
+    def _potential(self, x: Tensor) -> Tensor:
+        self._check(x)
+        slopes, at = self.slopes, self._interval(x)
+        values = self._values(slopes)
+        intercepts = self._intercepts(slopes, values)
+        a, b, s = (_take(table, at) for table in (self._constants(slopes, values, intercepts), intercepts, slopes))
+        return sum_per_sample(a + x * (b + 0.5 * s * x))
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        self._check(x)
+        slopes, at = self.slopes, self._interval(x)
+        return _lines(self._intercepts(slopes, self._values(slopes)), slopes, at, x)
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        self._check(y)
+        slopes = self.slopes
+        values = self._values(slopes)
+        at = self._interval_of_value(y, values)
+        return _lines(-self._intercepts(slopes, values) / slopes, slopes.reciprocal(), at, y)
+
+    def extra_repr(self) -> str:
+        """Show the number of groups, and the knots."""
+        return f"{super().extra_repr()}, knots={self.knots}, reach={self.reach:g}, floor={self.floor:g}"
+
+
+def _lines(intercepts: Tensor, slopes: Tensor, at: Tensor, x: Tensor) -> Tensor:
+    """Evaluate each entry's line."""
+    return torch.addcmul(_take(intercepts, at), _take(slopes, at), x)
+
+
+def _take(table: Tensor, at: Tensor) -> Tensor:
+    return table.flatten().index_select(0, at.flatten()).reshape(at.shape)

@@ -1,0 +1,116 @@
+"""Maps whose entries share learned numbers: ties, and multipliers of the gradient."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
+from mirrordescent.trees import descend, fits, sum_per_sample
+
+
+class Tied(MirrorMap):
+    """ψ(x) = Σᵢ φ_g(i)(xᵢ): entries i of one group g(i) ∈ {0, …, count−1} share a learned φ.
+
+    Args:
+        groups: g, integers 0 … count−1 that broadcast to *one* sample: shape () ties all entries, shape
+            (1, inputs) ties the rows of a weight matrix (outputs, inputs), a full shape may tie anything.
+    """
+
+    elementwise = True
+
+    groups: Tensor
+
+    def __init__(self, groups: Tensor) -> None:
+        super().__init__()
+        groups = torch.as_tensor(groups)
+        if groups.is_floating_point() or groups.is_complex() or groups.dtype == torch.bool or groups.numel() == 0:
+            raise ValueError(f"groups must be integers, got {groups.dtype} of shape {tuple(groups.shape)}")
+        self.count = int(groups.max()) + 1
+        if int(groups.min()) < 0 or self.count > groups.numel() or not bool(groups.flatten().bincount().all()):
+            raise ValueError(f"groups must be numbered 0 … {self.count - 1} without gaps")
+        self.register_buffer("groups", groups.long())
+
+    def regrouped(self, groups: Tensor) -> Self:
+        """Return the same map for entries tied otherwise.
+
+        Where there are as many groups as before each keeps its φ; else all have the mean of what was learned.
+        """
+        raise NotImplementedError
+
+    def _for_groups_of(self, other: Tied, learned: Tensor) -> Tensor:
+        """Numbers learned per group, (count, …), for the groups of another map."""
+        if other.count != self.count:
+            learned = learned.mean(0).expand(other.count, *learned.shape[1:])
+        return learned.detach().clone()
+
+    def _check(self, x: Tensor) -> None:
+        if not fits(self.groups.shape, x.shape[1:]):
+            raise ValueError(
+                f"the groups of this {type(self).__name__}, of shape {tuple(self.groups.shape)}, "
+                f"do not broadcast to samples of shape {tuple(x.shape[1:])}"
+            )
+
+    def extra_repr(self) -> str:
+        """Show the number of groups."""
+        return f"count={self.count}"
+
+
+class Multipliers(Tied):
+    """ψ(x) = ½ Σ xᵢ²/w_g(i), w > 0:  ∇ψ(x) = x/w,  ∇ψ*(y) = w·y.
+
+    Mirror descent with this map is x⁺ = x − t w·g: the w are multipliers of the gradient, one for each group of
+    entries. What is learned is log w, so that they stay positive.
+
+    Args:
+        groups: see :class:`Tied`.
+        initial: w before learning.
+
+    >>> import torch
+    >>> Multipliers(torch.tensor([0, 0, 1]), initial=0.5).step(torch.ones(1, 3), torch.ones(1, 3)).detach()
+    tensor([[0.5000, 0.5000, 0.5000]])
+    """
+
+    def __init__(self, groups: Tensor, initial: float = 1.0) -> None:
+        super().__init__(groups)
+        if not 0 < initial < math.inf:
+            raise ValueError(f"Multipliers needs a finite initial > 0, got {initial}")
+        self.log_multiplier = nn.Parameter(torch.full((self.count,), math.log(initial), device=self.groups.device))
+
+    @property
+    def multipliers(self) -> Tensor:
+        """w: (count,)."""
+        return self.log_multiplier.exp()
+
+    @property
+    def strong_convexity(self) -> StrongConvexity:
+        """α = 1/max w in ℓ₂."""
+        return StrongConvexity(float((-self.log_multiplier.detach().max()).exp()), 2.0)
+
+    def regrouped(self, groups: Tensor) -> Self:
+        """Return the same map for entries tied otherwise; the mean is the geometric one."""
+        other = type(self)(groups)
+        other.log_multiplier = nn.Parameter(self._for_groups_of(other, self.log_multiplier))
+        return other
+
+    def _per_entry(self, x: Tensor) -> Tensor:
+        self._check(x)
+        return self.multipliers[self.groups]
+
+    def _potential(self, x: Tensor) -> Tensor:
+        return 0.5 * sum_per_sample(x.square() / self._per_entry(x))
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        return x / self._per_entry(x)
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        return self._per_entry(y) * y
+
+    def _step(self, x: Tensor, v: Tensor, t: float | Tensor) -> Tensor:
+        return descend(x, self._per_entry(x) * v, t)
+
+    def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
+        return self._potential(x - x0)
