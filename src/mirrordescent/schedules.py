@@ -6,7 +6,9 @@ so that c/k is finite at the start. Any callable will do; a number means a const
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from numbers import Real
 from typing import Literal, TypeAlias, get_args
 
@@ -141,6 +143,40 @@ class Prefix(Schedule):
     def extra_repr(self) -> str:
         """Show the rule."""
         return f"N={len(self.values)}, {self.extension!r}, scale={self.scale:g}, monotone={self.monotone}"
+
+
+class Interpolated(Schedule):
+    """t(k) geometrically between values at given counts: log t is piecewise linear, and constant beyond the ends.
+
+    A long schedule of a few numbers. What is learned are the logarithms of the values, so that they stay positive;
+    one value alone is a learned constant.
+
+    >>> t = Interpolated([1, 3], [1.0, 0.25])
+    >>> [round(t(k).item(), 3) for k in (1, 2, 3, 9)]
+    [1.0, 0.5, 0.25, 0.25]
+    """
+
+    def __init__(self, counts: Sequence[int], values: Sequence[float] | Tensor) -> None:
+        super().__init__()
+        values = torch.as_tensor(values)
+        if not counts or values.shape != (len(counts),) or any(a >= b for a, b in pairwise(counts)):
+            raise ValueError(f"Interpolated needs increasing counts and a value for each, got {counts} and {values}")
+        if not bool((values > 0).all() and values.isfinite().all()):
+            raise ValueError("Interpolated needs positive, finite values")
+        self.counts = list(counts)
+        self.log_values = nn.Parameter(values.log())
+
+    def forward(self, k: int) -> Tensor:
+        """Return t(k)."""
+        after = bisect(self.counts, k)
+        if after in (0, len(self.counts)):
+            return self.log_values[max(0, after - 1)].exp()
+        start, end = self.counts[after - 1], self.counts[after]
+        return torch.lerp(self.log_values[after - 1], self.log_values[after], (k - start) / (end - start)).exp()
+
+    def extra_repr(self) -> str:
+        """Show the counts."""
+        return f"counts={self.counts}"
 
 
 class _Held(Schedule):

@@ -22,6 +22,7 @@ def problem():
     ("method", "optimiser"),
     [
         (Adam(0.05), lambda p: torch.optim.Adam([p], lr=0.05)),
+        (Adam(0.05, decay=0.3), lambda p: torch.optim.AdamW([p], lr=0.05, weight_decay=0.3)),
         (
             Adam(0.05, betas=(0.8, 0.9), epsilon=1e-3),
             lambda p: torch.optim.Adam([p], lr=0.05, betas=(0.8, 0.9), eps=1e-3),

@@ -104,22 +104,25 @@ def test_amd_storages_agree_for_exact_maps(problem, mirror):
     torch.testing.assert_close(*runs, **EXACT)
 
 
-def test_amd_follows_algorithm_1(problem):
+@pytest.mark.parametrize("cap", [None, 5])
+def test_amd_follows_algorithm_1(problem, cap):
     """Against the algorithm as printed, with the logit map written out by hand and R Euclidean on the box."""
     mirror, t, r, gamma = Logit(-3.0, 3.0), 0.005, 4.0, 1.5
     x_tilde = z_tilde = inside(mirror)
     for k in range(20):
+        k = k if cap is None else min(k, cap)
         lam = r / (r + k)
         x = lam * z_tilde + (1 - lam) * x_tilde
         g = problem.grad(x)
         y = torch.log((z_tilde + 3) / (3 - z_tilde)) - k * t / r * g
         z_tilde = -3 + 6 / (1 + torch.exp(-y))
         x_tilde = (x - gamma * t * g).clamp(-3, 3)
-    final = r / (r + 20) * z_tilde + (1 - r / (r + 20)) * x_tilde
-    method = AMD(mirror, t, r=r, gamma=gamma, storage="primal")
+    lam = r / (r + (20 if cap is None else cap))
+    final = lam * z_tilde + (1 - lam) * x_tilde
+    method = AMD(mirror, t, r=r, gamma=gamma, storage="primal", cap=cap)
     solution = solve(problem, method, inside(mirror), iterations=20)
     torch.testing.assert_close(solution.x, final, **EXACT)
-    method = AMD(mirror, t, r=r, gamma=gamma, answer="x_tilde")
+    method = AMD(mirror, t, r=r, gamma=gamma, answer="x_tilde", cap=cap)
     torch.testing.assert_close(solve(problem, method, inside(mirror), iterations=20).x, x_tilde, **EXACT)
 
 

@@ -38,6 +38,7 @@ class Objective:
         penalty_growth, penalty_every: s is multiplied by the first every so many meta-steps.
         penalty_points: where it is measured: at x_0 and x_N (``"ends"``), or at all iterates.
         penalty_norm: entrywise ℓ₁ or ℓ₂.
+        every: look at every so many steps only, and at the last.
         differentiation, segment: see :func:`~mirrordescent.learn.unroll.unroll`.
         through_gradient: whether the meta-gradient passes through ∇f, or takes it as a constant (first order).
     """
@@ -48,6 +49,7 @@ class Objective:
     penalty_every: int = 50
     penalty_points: PenaltyPoints = "ends"
     penalty_norm: Literal["l1", "l2"] = "l1"
+    every: int = 1
     differentiation: Differentiation = "full"
     segment: int | None = None
     through_gradient: bool = True
@@ -63,6 +65,8 @@ class Objective:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
         if self.penalty < 0 or self.penalty_growth < 1 or self.penalty_every < 1:
             raise ValueError("the penalty must be ≥ 0, its growth ≥ 1, and penalty_every ≥ 1")
+        if self.every < 1:
+            raise ValueError(f"every must be at least 1, got {self.every}")
 
     def losses(
         self,
@@ -73,7 +77,7 @@ class Objective:
         oracle: Oracle | None = None,
         generator: Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss of every problem (batch,), and f at every step (horizon, batch) without a graph."""
+        """Return the loss of every problem (batch,), and f where it was looked at, (looks, batch), without a graph."""
         oracle = oracle or Exact()
         mirror = getattr(method, "mirror", None)
         penalised = mirror if self.penalty > 0 and isinstance(mirror, Inconsistent) else None
@@ -95,6 +99,7 @@ class Objective:
                 generator,
                 differentiation=self.differentiation,
                 segment=self.segment,
+                every=self.every,
                 measure=measure,
             )
         )

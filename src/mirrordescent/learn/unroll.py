@@ -26,8 +26,9 @@ class FirstOrder(Oracle):
         self.base, self.stochastic = base, base.stochastic
 
     def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
-        """Return the base oracle's answer, detached."""
-        return tree_map(torch.Tensor.detach, self.base(problem, x, k, generator))
+        """Return the base oracle's answer, computed without a graph."""
+        with torch.no_grad():
+            return self.base(problem, tree_map(torch.Tensor.detach, x), k, generator)
 
 
 def unroll(
@@ -40,6 +41,7 @@ def unroll(
     *,
     differentiation: Differentiation = "full",
     segment: int | None = None,
+    every: int = 1,
     measure: Callable[[int, Tree], Tensor],
 ) -> list[Tensor]:
     """Run a method for ``horizon`` steps and return what ``measure(k, x_k)`` makes of the answers x_1, …, x_N.
@@ -48,7 +50,8 @@ def unroll(
     the rest again on the way back, so that memory grows like √N. ``"truncated"`` lets no gradient pass from one segment
     to the one before; ``segment`` is then the length over which gradients flow.
 
-    Values are measured inside the segments, so that a checkpointed run need not keep the iterates either.
+    With ``every`` > 1 only every so many answers are measured, and the last. Values are measured inside the segments,
+    so that a checkpointed run need not keep the iterates either.
     """
     if differentiation not in get_args(Differentiation):
         raise ValueError(
@@ -63,7 +66,8 @@ def unroll(
         measured = []
         for _ in range(steps):
             state = method.step(problem, state, oracle, random)
-            measured.append(measure(state.k, method.answer(state)))
+            if state.k % every == 0 or state.k == horizon:
+                measured.append(measure(state.k, method.answer(state)))
         return state, measured
 
     state, values = method.init(x0), []

@@ -42,7 +42,8 @@ class AMD(Method[AMDState]):
     algorithm does, or ``"x_tilde"``, which Theorem 1 bounds. ``t``, ``gamma``, ``mixing`` (λ) and
     ``dual_weight`` are schedules; :func:`~mirrordescent.schedules.admissible_step` gives the t of Lemma 1.
 
-    On noisy gradients use a decaying t: with a constant one the noise accumulates.
+    On noisy gradients use a decaying t: with a constant one the noise accumulates. Or a ``cap`` on the k of λ_k and of
+    the dual weight, beyond which they stay as they are and old gradients are forgotten at a fixed rate, as by momentum.
 
     Reference: Krichene, Bayen, Bartlett, NeurIPS 2015.
     """
@@ -60,6 +61,7 @@ class AMD(Method[AMDState]):
         mixing: ScheduleLike | None = None,
         dual_weight: ScheduleLike | None = None,
         weight_offset: Literal[0, 1] = 0,
+        cap: int | None = None,
     ) -> None:
         super().__init__()
         if not r >= 3:
@@ -67,14 +69,17 @@ class AMD(Method[AMDState]):
         _choose("storage", storage, ("primal", "dual"))
         _choose("answer", answer, ("x", "x_tilde"))
         _choose("weight_offset", weight_offset, (0, 1))
+        if cap is not None and cap < 1:
+            raise ValueError(f"AMD needs cap ≥ 1, got cap={cap}")
         self.mirror = mirror
         self.regulariser = regulariser or Euclidean(mirror.primal_domain)
         self.t, self.gamma = as_schedule(t, "t"), as_schedule(gamma, "gamma")
-        self.mixing = _Mixing(r) if mixing is None else as_schedule(mixing, "mixing")
+        self.mixing = _Mixing(r, cap) if mixing is None else as_schedule(mixing, "mixing")
         self.dual_weight = (
-            _DualWeight(r, weight_offset) if dual_weight is None else as_schedule(dual_weight, "dual_weight")
+            _DualWeight(r, weight_offset, cap) if dual_weight is None else as_schedule(dual_weight, "dual_weight")
         )
         self.r, self.storage, self.returned = float(r), storage, answer
+        self.weight_offset, self.cap = weight_offset, cap
 
     def init(self, x0: Tree) -> AMDState:
         """Start at x̃⁰ = z̃⁰ = x0."""
@@ -112,25 +117,25 @@ class AMD(Method[AMDState]):
 
 
 class _Mixing(Schedule):
-    """λ = r/(r+k); schedules count from 1, so the k of the formula is one less."""
+    """λ = r/(r+k), k ≤ cap; schedules count from 1, so the k of the formula is one less."""
 
-    def __init__(self, r: float) -> None:
+    def __init__(self, r: float, cap: int | None) -> None:
         super().__init__()
-        self.r = r
+        self.r, self.cap = r, cap
 
     def forward(self, count: int) -> float:
-        return self.r / (self.r + count - 1)
+        return self.r / (self.r + min(count - 1, self.cap or count))
 
 
 class _DualWeight(Schedule):
-    """(k + offset)/r, with k = count − 1."""
+    """(k + offset)/r, with k = count − 1 ≤ cap."""
 
-    def __init__(self, r: float, offset: int) -> None:
+    def __init__(self, r: float, offset: int, cap: int | None) -> None:
         super().__init__()
-        self.r, self.offset = r, offset
+        self.r, self.offset, self.cap = r, offset, cap
 
     def forward(self, count: int) -> float:
-        return (count - 1 + self.offset) / self.r
+        return (min(count - 1, self.cap or count) + self.offset) / self.r
 
 
 class ASMDState(NamedTuple):

@@ -105,16 +105,26 @@ class AdamState(NamedTuple):
 
 
 class Adam(Method[AdamState]):
-    """Adam:  m⁺ = β₁m + (1−β₁)g,  v⁺ = β₂v + (1−β₂)g²,  x⁺ = x − t_k m̂/(√v̂ + ε), hats bias-corrected.
+    """Adam:  m⁺ = β₁m + (1−β₁)g,  v⁺ = β₂v + (1−β₂)g²,  x⁺ = (1 − t_k w)x − t_k m̂/(√v̂ + ε), hats bias-corrected.
 
-    Reference: Kingma and Ba, ICLR 2015.
+    With a ``decay`` w > 0 it is AdamW.
+
+    Reference: Kingma and Ba, ICLR 2015; Loshchilov and Hutter, ICLR 2019.
     """
 
-    def __init__(self, t: ScheduleLike, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8) -> None:
+    def __init__(
+        self,
+        t: ScheduleLike,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-8,
+        decay: float = 0.0,
+    ) -> None:
         super().__init__()
+        if not 0 <= decay < float("inf"):
+            raise ValueError(f"decay must be ≥ 0, got {decay}")
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas must be in [0, 1), got {betas}")
-        self.t, self.betas, self.epsilon = as_schedule(t, "t"), betas, epsilon
+        self.t, self.betas, self.epsilon, self.decay = as_schedule(t, "t"), betas, epsilon, decay
 
     def init(self, x0: Tree) -> AdamState:
         """Start with zero moments."""
@@ -128,5 +138,6 @@ class Adam(Method[AdamState]):
         m = tree_map(lambda m, g: torch.lerp(m, g, 1 - first), state.m, grad)
         v = tree_map(lambda v, g: torch.addcmul(second * v, g, g, value=1 - second), state.v, grad)
         length, root = t / (1 - first**k), (1 - second**k) ** 0.5
-        x = tree_map(lambda x, m, v: x - length * m / (v.sqrt() / root + self.epsilon), state.x, m, v)
+        old = tree_map(lambda x: (1 - t * self.decay) * x, state.x) if self.decay else state.x
+        x = tree_map(lambda x, m, v: x - length * m / (v.sqrt() / root + self.epsilon), old, m, v)
         return AdamState(k, x, m, v)

@@ -5,15 +5,29 @@ A blueprint is a dict {"type": name, …} of numbers, strings and other blueprin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from mirrordescent.learn.reptile import Initialisation
 from mirrordescent.methods import AMD, ASMD, LPD, MD, SMD
-from mirrordescent.mirrors import Conjugate, ConvICNN, DenseICNN, Diagonal, Euclidean, LearnedPair
-from mirrordescent.schedules import Polynomial, Prefix
+from mirrordescent.methods.accelerated import _DualWeight, _Mixing
+from mirrordescent.mirrors import (
+    Conjugate,
+    ConvICNN,
+    DenseICNN,
+    Diagonal,
+    Euclidean,
+    Layerwise,
+    LearnedPair,
+    Multipliers,
+    Spline,
+    Tied,
+)
+from mirrordescent.schedules import Constant, Interpolated, Polynomial, Prefix
 
 Blueprint = dict[str, Any]
 
@@ -32,10 +46,48 @@ def _mirrored(method: type[nn.Module]) -> Part:
     )
 
 
+def _groups(shape: list[int], count: int) -> Tensor:
+    """Return any groups of this shape and count; which entries are tied is among the stored numbers."""
+    return (torch.arange(math.prod(shape)) % count).reshape(shape)
+
+
+def _ties(mirror: Tied) -> Blueprint:
+    return {"shape": list(mirror.groups.shape), "count": mirror.count}
+
+
+def _layerwise(names: list[str], maps: list[Blueprint], shapes: list[list[int]] | None) -> Layerwise:
+    by_name = {name: build(part) for name, part in zip(names, maps, strict=True)}
+    sizes = None if shapes is None else {name: tuple(shape) for name, shape in zip(names, shapes, strict=True)}
+    return Layerwise(by_name, sizes)  # type: ignore[arg-type]
+
+
+def _describe_accelerated(method: AMD) -> Blueprint:
+    if {type(method.mixing), type(method.dual_weight)} != {_Mixing, _DualWeight}:
+        raise TypeError("an AMD with its own mixing or dual weights cannot be stored; r, cap and weight_offset can")
+    return {
+        "mirror": describe(method.mirror),
+        "t": describe(method.t),
+        "gamma": describe(method.gamma),
+        # The map itself is the usual regulariser of learned methods, and must then be one object with it.
+        "regulariser": None if method.regulariser is method.mirror else describe(method.regulariser),
+        "r": method.r,
+        "storage": method.storage,
+        "answer": method.returned,
+        "weight_offset": method.weight_offset,
+        "cap": method.cap,
+    }
+
+
+def _accelerated(mirror: Blueprint, t: Blueprint, gamma: Blueprint, regulariser: Blueprint | None, **rest: Any) -> AMD:
+    psi = build(mirror)
+    second = psi if regulariser is None else build(regulariser)
+    return AMD(psi, build(t), gamma=build(gamma), regulariser=second, **rest)  # type: ignore[arg-type]
+
+
 PARTS: dict[type[nn.Module], Part] = {
     MD: _mirrored(MD),
     SMD: _mirrored(SMD),
-    AMD: _mirrored(AMD),
+    AMD: Part(_describe_accelerated, _accelerated),
     ASMD: _mirrored(ASMD),
     LPD: Part(lambda m: {}, LPD),
     LearnedPair: Part(
@@ -50,10 +102,26 @@ PARTS: dict[type[nn.Module], Part] = {
     DenseICNN: Part(DenseICNN.config, DenseICNN),
     Euclidean: Part(lambda m: {}, Euclidean),
     Diagonal: Part(lambda m: {"shape": list(m.d.shape)}, lambda shape: Diagonal(nn.Parameter(torch.ones(shape)))),
+    Multipliers: Part(_ties, lambda shape, count: Multipliers(_groups(shape, count))),
+    Spline: Part(
+        lambda m: {**_ties(m), "knots": m.knots, "reach": m.reach, "floor": m.floor},
+        lambda shape, count, floor, **rule: Spline(_groups(shape, count), slope=1 + floor, floor=floor, **rule),
+    ),
+    Layerwise: Part(
+        lambda m: {
+            "names": list(m.names),
+            "maps": [describe(mirror) for mirror in m.maps],
+            "shapes": None if m.shapes is None else [list(m.shapes[name]) for name in m.names],
+        },
+        _layerwise,
+    ),
     Prefix: Part(
         lambda s: {"count": len(s.values), "extension": s.extension, "scale": s.scale, "monotone": s.monotone},
         lambda count, **rule: Prefix(torch.ones(count), **rule),
     ),
+    Interpolated: Part(lambda s: {"counts": s.counts}, lambda counts: Interpolated(counts, torch.ones(len(counts)))),
+    Initialisation: Part(lambda m: {"shapes": m.shapes}, Initialisation.empty),
+    Constant: Part(lambda s: {"c": s.c}, Constant),
     Polynomial: Part(lambda s: {"c": s.c, "power": s.power}, Polynomial),
 }
 _BY_NAME = {kind.__name__: part for kind, part in PARTS.items()}

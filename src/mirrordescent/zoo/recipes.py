@@ -27,7 +27,8 @@ from mirrordescent.mirrors import Conjugate, ConvICNN, DenseICNN, LearnedPair
 from mirrordescent.references import certify
 from mirrordescent.schedules import Prefix
 from mirrordescent.solve import solve
-from mirrordescent.zoo.storage import Card, save_entry
+from mirrordescent.zoo.network_recipes import NETWORK_RECIPES
+from mirrordescent.zoo.storage import save_entry
 
 HORIZON = 10
 REPORTED = (1, 5, 10, 20, 50, 100)
@@ -134,14 +135,19 @@ RECIPES: dict[str, Recipe] = {
 
 def train(name: str, runs: Path, directory: Path | None = None, out: Path | None = None) -> Path:
     """Learn an entry by its recipe, or go on where a run stopped, and write it with its card; return the file."""
-    if name not in RECIPES:
-        raise ValueError(f"there is no recipe for {name!r}; there are {', '.join(RECIPES)}")
+    if name not in RECIPES and name not in NETWORK_RECIPES:
+        raise ValueError(f"there is no recipe for {name!r}; there are {', '.join([*RECIPES, *NETWORK_RECIPES])}")
+    path = (out or Path(__file__).parent / "entries") / f"{name}.safetensors"
+    if name in NETWORK_RECIPES:
+        module, card = NETWORK_RECIPES[name].learn(name, runs, directory)
+        save_entry(module, path, card)
+        return path
     recipe = RECIPES[name]
     family = recipe.family(directory)
     method = recipe.method(torch.Generator().manual_seed(recipe.settings.seed))
     result = learn(family, method, recipe.settings, folder=runs / name)
     held_out = family.validation(recipe.settings.validation_batch)
-    card: Card = {
+    card = {
         "name": name,
         "kind": "method",
         "description": recipe.description,
@@ -156,7 +162,6 @@ def train(name: str, runs: Path, directory: Path | None = None, out: Path | None
     t = getattr(method, "t", None)
     if isinstance(t, Prefix):
         card["step_sizes"] = [round(size, 5) for size in t.values.tolist()]
-    path = (out or Path(__file__).parent / "entries") / f"{name}.safetensors"
     save_entry(method, path, card)
     return path
 

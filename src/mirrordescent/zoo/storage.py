@@ -39,7 +39,7 @@ def load_entry(path: Path) -> tuple[nn.Module, Card]:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         module = build(json.loads(metadata["blueprint"]))
-        dtypes = {tensor.dtype for tensor in tensors.values()}
+        dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
         module.to(dtypes.pop() if len(dtypes) == 1 else None).load_state_dict(tensors)
         return module.requires_grad_(False), json.loads(metadata["card"])
     except FileNotFoundError:

@@ -1,0 +1,263 @@
+"""How the entries of the zoo that train networks were learned."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from mirrordescent import data
+from mirrordescent.learn import Objective, ProblemFamily, Settings, learn
+from mirrordescent.learn.families import Draw
+from mirrordescent.learn.networks import FewShotFamily, NetworkFamily, moons_family
+from mirrordescent.learn.reptile import Initialisation, reptile
+from mirrordescent.methods import AMD, SMD, Adam, Method
+from mirrordescent.mirrors import layerwise
+from mirrordescent.mirrors.layerwise import Kind, Ties
+from mirrordescent.oracles import Minibatch
+from mirrordescent.problems.architectures import mlp, moons_network, small_cnn
+from mirrordescent.problems.networks import default_networks
+from mirrordescent.schedules import Interpolated
+from mirrordescent.solve import solve
+from mirrordescent.zoo.storage import Card, load_entry
+
+TUNING_NETWORKS = 6
+REPTILE_START = "omniglot-reptile-init"
+SCALES = (0.7, 1.0, 1.4)
+DESCENT_SCALES = (2.0, 3.0, 4.5)
+
+
+@dataclass(frozen=True)
+class NetworkRecipe:
+    """What a method that trains networks is for, and how it is learned.
+
+    It is learned as accelerated mirror descent, on few networks at a time. Since large steps kill some networks and not
+    others, all its step sizes are then multiplied by the one of ``SCALES`` with which more networks, drawn for that,
+    end lowest on the mean. Plain mirror descent in the same geometry takes these step sizes times one of
+    ``DESCENT_SCALES``, chosen likewise, which stands on the card.
+
+    Args:
+        description: in a sentence.
+        dataset: the collection the data come from; None if they are generated.
+        family: what it is learned on.
+        method: what is learned.
+        settings: how.
+        minibatch: data points per gradient in use; None for all.
+        learning_minibatch: data points per gradient while learning: fewer, to save time.
+    """
+
+    description: str
+    dataset: str | None
+    family: Callable[[Path | None], ProblemFamily]
+    method: Callable[[], AMD]
+    settings: Settings
+    minibatch: int | None = None
+    learning_minibatch: int | None = None
+
+    def learn(self, name: str, runs: Path, directory: Path | None) -> tuple[nn.Module, Card]:
+        """Learn the method, or go on where a run stopped, and return it with its card."""
+        family, method = self.family(directory), self.method()
+        result = learn(family, method, self.settings, oracle=_oracle(self.learning_minibatch), folder=runs / name)
+        method.requires_grad_(False)
+        horizon = self.settings.horizon
+        draw = family.draw(torch.arange(TUNING_NETWORKS))
+
+        def best(scales: Sequence[float], scaled: Callable[[AMD, float], Method[Any]]) -> float:
+            losses = [evaluate(scaled(method, scale), draw, horizon, self.minibatch)["loss"][-1] for scale in scales]
+            return scales[losses.index(min(losses))]
+
+        accelerated_scale = best(SCALES, rescaled)
+        method = rescaled(method, accelerated_scale)
+        descent_scale = best(DESCENT_SCALES, descent)
+        fresh = family.validation(self.settings.validation_batch)
+        card: Card = {
+            "name": name,
+            "kind": "method",
+            "description": self.description,
+            "family": (self.family.__doc__ or "").strip(),
+            "data": data.describe(self.dataset) if self.dataset else "generated",
+            "settings": asdict(self.settings),
+            "minibatch": self.minibatch,
+            "learning_minibatch": self.learning_minibatch,
+            "parameters": sum(p.numel() for p in method.parameters()),
+            "map_parameters": sum(p.numel() for p in method.mirror.parameters()),
+            "best_meta_step": result.best_step,
+            "skipped_meta_steps": result.skipped,
+            "accelerated_scale": accelerated_scale,
+            "descent_scale": descent_scale,
+            "held_out": {
+                "accelerated": evaluate(method, fresh, horizon, self.minibatch),
+                "descent": evaluate(descent(method, descent_scale), fresh, horizon, self.minibatch),
+                "Adam 1e-2": evaluate(Adam(1e-2), fresh, horizon, self.minibatch),
+            },
+        }
+        return method, card
+
+
+def rescaled(method: AMD, scale: float) -> AMD:
+    """Return an accelerated method with its step sizes times a number."""
+    scaled = copy.deepcopy(method)
+    scaled.t = _scaled(method, scale)
+    return scaled.requires_grad_(False)
+
+
+def descent(method: AMD, scale: float) -> SMD:
+    """Return mirror descent in the geometry of an accelerated method, with its step sizes times a number."""
+    return SMD(method.mirror, _scaled(method, scale)).requires_grad_(False)
+
+
+def _scaled(method: AMD, scale: float) -> Interpolated:
+    t = cast(Interpolated, method.t)
+    return Interpolated(t.counts, scale * t.log_values.detach().exp())
+
+
+def evaluate(method: Method[Any], draw: Draw, horizon: int, minibatch: int | None) -> dict[str, Any]:
+    """Return the mean loss along a run and how the networks ended, every one counted with its last value."""
+    looks = [horizon // 6, horizon // 3, horizon // 2, horizon]
+    solution = solve(
+        draw.problem, method, draw.x0, iterations=horizon, oracle=_oracle(minibatch),
+        generator=torch.Generator().manual_seed(0), trace=looks, check_every=horizon, progress=False,
+    )  # fmt: skip
+    values = solution.trace.values.double().nan_to_num(nan=float("inf"))
+    return {
+        "networks": values.shape[1],
+        "steps": looks,
+        "loss": [round(value, 6) for value in values.mean(1).tolist()],
+        "worst_loss": round(float(values[-1].max()), 6),
+    }
+
+
+def _oracle(minibatch: int | None) -> Minibatch | None:
+    return None if minibatch is None else Minibatch(minibatch)
+
+
+@dataclass(frozen=True)
+class ReptileRecipe:
+    """How an initialisation is learned by Reptile."""
+
+    description: str
+    steps: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def learn(self, name: str, runs: Path, directory: Path | None) -> tuple[nn.Module, Card]:
+        """Learn the initialisation, or go on where a run stopped, and return it with its card."""
+        start = {key: leaf[0] for key, leaf in default_networks(small_cnn(), [0]).items()}
+        family = characters_from_random(directory)
+        network = reptile(family, start, self.steps, checkpoint=runs / name / "theta.safetensors", **self.options)
+        card: Card = {
+            "name": name,
+            "kind": "initialisation",
+            "description": self.description,
+            "family": (characters_from_random.__doc__ or "").strip(),
+            "data": data.describe("omniglot"),
+            "settings": {"steps": self.steps, **self.options},
+        }
+        return Initialisation(network), card
+
+
+def moons(directory: Path | None) -> NetworkFamily:
+    """Networks 2 → 50 → 1 on 500 points of two half circles, noise 0.05, from random initialisations."""
+    return moons_family()
+
+
+def dense_digits(directory: Path | None) -> NetworkFamily:
+    """Networks 784 → 50 → 40 → 30 → 20 → 10 on MNIST, from random initialisations."""
+    return NetworkFamily(mlp(), *data.mnist("train", directory), evaluation=1000)
+
+
+def convolutional_digits(directory: Path | None) -> NetworkFamily:
+    """Small convolutional networks on MNIST at 14×14, from random initialisations."""
+    images, labels = data.mnist("train", directory)
+    return NetworkFamily(small_cnn(), data.halve(images)[:, None], labels, evaluation=1000)
+
+
+def characters_from_random(directory: Path | None) -> FewShotFamily:
+    """Tasks of 10 Omniglot characters, 5 drawings of each at 14×14, from random initialisations."""
+    return _characters(directory, None)
+
+
+def characters_from_reptile(directory: Path | None) -> FewShotFamily:
+    """Tasks of 10 Omniglot characters, 5 drawings of each at 14×14, from the initialisation of Reptile."""
+    entry = Path(__file__).parent / "entries" / f"{REPTILE_START}.safetensors"
+    return _characters(directory, cast(Initialisation, load_entry(entry)[0]).network)
+
+
+def _characters(directory: Path | None, initial: dict[str, Tensor] | None) -> FewShotFamily:
+    training, held_out = (data.omniglot_characters(split, 14, directory) for split in ("train", "test"))
+    return FewShotFamily(small_cnn(), training, held_out, initial=initial)
+
+
+def accelerated(
+    model: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    counts: Sequence[int],
+    steps: Sequence[float],
+    kind: Kind = "diagonal",
+    ties: Ties = "paper",
+) -> Callable[[], AMD]:
+    """AMD with its momentum capped, as for noisy gradients.
+
+    Its correcting step is taken in the geometry of the map where that is cheap, and otherwise in the Euclidean one.
+    """
+
+    def make() -> AMD:
+        mirror = layerwise(model(), kind, ties, torch.zeros(1, *shape))
+        t, gamma = Interpolated(counts, list(steps)), Interpolated([1], [1.0])
+        return AMD(mirror, t, gamma=gamma, regulariser=mirror if kind == "diagonal" else None, cap=27)
+
+    return make
+
+
+def _settings(meta_steps: int, horizon: int, **others: Any) -> Settings:
+    """Learn on logarithms of losses, looked at twelve times a run; keep what is best at the horizon and its half."""
+    # The best step sizes are near the edge of stability, where meta-gradients through many more steps explode.
+    objective = Objective("log_value", every=max(1, horizon // 12), differentiation="truncated", segment=30)
+    shared = Settings(validation_batch=10, validation_horizons=(0.5, 1.0), save_every=5)
+    return replace(shared, meta_steps=meta_steps, horizon=horizon, objective=objective, **others)
+
+
+NETWORK_RECIPES: dict[str, NetworkRecipe | ReptileRecipe] = {
+    "moons-diagonal": NetworkRecipe(
+        "5 multipliers of the gradient for training small networks on two half circles",
+        None, moons,
+        accelerated(moons_network, (2,), [1, 20, 60, 100], [0.1, 0.3, 0.3, 0.3]),
+        _settings(40, 100, batch=6, learning_rate=0.08, validate_every=5),
+    ),
+    "mnist-mlp-spline": NetworkRecipe(
+        "10 splines for training a deep dense network on MNIST in three epochs",
+        "mnist", dense_digits,
+        accelerated(
+            mlp, (28, 28), [1, 20, 60, 150, 250, 360], [0.6, 0.2, 0.1, 0.1, 0.08, 0.03], kind="spline", ties="tensor"
+        ),
+        _settings(28, 360, batch=3, curriculum=((12, 60), (22, 150)), learning_rate=0.06, validate_every=7),
+        minibatch=500, learning_minibatch=500,
+    ),
+    "mnist-cnn-diagonal": NetworkRecipe(
+        "30 multipliers of the gradient for training a small convolutional network on MNIST in two epochs",
+        "mnist", convolutional_digits,
+        accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100, 120], [0.15, 0.25, 0.25, 0.25, 0.25, 0.15]),
+        _settings(20, 120, batch=3, curriculum=((8, 60),), learning_rate=0.03, validate_every=5),
+        minibatch=1000, learning_minibatch=400,
+    ),
+    "omniglot-diagonal": NetworkRecipe(
+        "30 multipliers of the gradient for few-shot learning of characters from random initialisations",
+        "omniglot", characters_from_random,
+        accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.1, 0.15, 0.15, 0.15, 0.15]),
+        _settings(24, 100, batch=8, curriculum=((12, 50),), learning_rate=0.03, validate_every=3),
+    ),
+    "omniglot-diagonal-reptile": NetworkRecipe(
+        "30 multipliers of the gradient for few-shot learning of characters from the initialisation of Reptile",
+        "omniglot", characters_from_reptile,
+        accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.1, 0.15, 0.15, 0.15, 0.15]),
+        _settings(24, 100, batch=8, curriculum=((12, 50),), learning_rate=0.03, validate_every=3),
+    ),
+    REPTILE_START: ReptileRecipe(
+        "a start of a small convolutional network for few-shot learning of characters, by Reptile",
+        steps=800, options={"batch": 16, "inner_steps": 10, "inner_step_size": 0.1, "epsilon": 1.0},
+    ),
+}  # fmt: skip

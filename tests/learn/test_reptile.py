@@ -1,0 +1,108 @@
+"""Reptile on bowls, where its fixed point is known, and its interruption."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import mirrordescent as md
+from mirrordescent.learn import Draw, ProblemFamily, RunDamaged
+from mirrordescent.learn.families import draw_seeds
+from mirrordescent.learn.reptile import Initialisation, reptile
+from mirrordescent.problems.base import Function
+
+CENTRES = torch.tensor([[1.0, -2.0], [3.0, 0.5]], dtype=torch.float64)
+CURVATURES = torch.tensor([[1.0, 0.3], [0.2, 2.0]], dtype=torch.float64)
+
+
+class TwoBowls(ProblemFamily):
+    """½(w − c)ᵀA(w − c) with two choices of (A, c), both in every batch of two."""
+
+    def draw(self, seeds):
+        which = torch.arange(len(seeds)) % 2
+        c, a = CENTRES[which], CURVATURES[which]
+        return Draw(Function(lambda x: 0.5 * (a * (x["w"] - c).square()).sum(1)), {"w": torch.zeros_like(c)})
+
+    def validation(self, count):
+        return self.draw(torch.arange(count))
+
+
+def start():
+    return {"w": torch.zeros(2, dtype=torch.float64)}
+
+
+def test_the_fixed_point():
+    """n steps map w to c + (1 − ηa)ⁿ(w − c), so θ* is the mean of the c with weights 1 − (1 − ηa)ⁿ."""
+    weights = 1 - (1 - 0.1 * CURVATURES) ** 7
+    expected = (weights * CENTRES).sum(0) / weights.sum(0)
+    theta = reptile(TwoBowls(), start(), 400, batch=2, inner_steps=7, inner_step_size=0.1, epsilon=0.5, progress=False)
+    torch.testing.assert_close(theta["w"], expected)
+
+
+def test_one_step_and_the_falling_rate():
+    theta, shown = {"w": torch.zeros(2, dtype=torch.float64)}, []
+    for k in range(3):  # by hand, with ε_k = 0.6 (1 − k/3)
+        moved = CENTRES + (1 - 0.1 * CURVATURES) ** 2 * (theta["w"] - CENTRES)
+        theta = {"w": theta["w"] + 0.6 * (1 - k / 3) * (moved.mean(0) - theta["w"])}
+        shown.append(theta["w"])
+    found = reptile(TwoBowls(), start(), 3, batch=2, inner_steps=2, inner_step_size=0.1, epsilon=0.6, progress=False)
+    torch.testing.assert_close(found["w"], shown[-1])
+
+
+class RandomBowls(TwoBowls):
+    """One bowl for each seed."""
+
+    def draw(self, seeds):
+        c = torch.stack([torch.randn(2, generator=torch.Generator().manual_seed(int(s))) for s in seeds]).double()
+        return Draw(Function(lambda x: 0.5 * (x["w"] - c).square().sum(1)), {"w": torch.zeros_like(c)})
+
+
+def test_an_interrupted_run_ends_where_it_would_have(tmp_path):
+    options = {"batch": 3, "inner_steps": 2, "inner_step_size": 0.1, "epsilon": 0.5, "progress": False}
+    whole = reptile(RandomBowls(), start(), 20, **options)
+
+    class Interrupted(RandomBowls):
+        draws = 0
+
+        def draw(self, seeds):
+            self.draws += 1
+            if self.draws > 13:
+                raise KeyboardInterrupt
+            return super().draw(seeds)
+
+    path = tmp_path / "run" / "theta.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        reptile(Interrupted(), start(), 20, checkpoint=path, save_every=5, **options)
+    counted = Interrupted()
+    resumed = reptile(counted, start(), 20, checkpoint=path, save_every=5, **options)
+    assert counted.draws == 10  # from the tenth step on
+    assert torch.equal(resumed["w"], whole["w"])
+    assert torch.equal(reptile(counted, start(), 20, checkpoint=path, **options)["w"], whole["w"])
+    path.write_bytes(b"no tensors")
+    with pytest.raises(RunDamaged, match="cannot be resumed"):
+        reptile(RandomBowls(), start(), 20, checkpoint=path, **options)
+
+
+def test_the_start_helps():
+    """After Reptile, the same few steps of gradient descent reach lower values than from zero."""
+    family = TwoBowls()
+    theta = reptile(family, start(), 100, batch=2, inner_step_size=0.1, epsilon=0.5, progress=False)
+    draw = family.draw(draw_seeds(2, torch.Generator().manual_seed(0)))
+    before = md.solve(draw.problem, md.GD(0.1), draw.x0, iterations=5).value.mean()
+    x0 = {"w": theta["w"].expand(2, 2).clone()}
+    assert md.solve(draw.problem, md.GD(0.1), x0, iterations=5).value.mean() < 0.6 * before
+
+
+def test_an_initialisation_can_be_stored(tmp_path):
+    network = {"0.weight": torch.randn(3, 2, generator=torch.Generator().manual_seed(0)), "0.bias": torch.ones(3)}
+    md.zoo.save(Initialisation(network), tmp_path / "start", {"kind": "initialisation"})
+    loaded = md.zoo.load(tmp_path / "start.safetensors").network
+    assert list(loaded) == list(network)
+    assert all(torch.equal(loaded[name], network[name]) for name in network)
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="epsilon must be in"):
+        reptile(TwoBowls(), start(), 5, epsilon=2.0)
+    with pytest.raises(ValueError, match="must be at least 1"):
+        reptile(TwoBowls(), start(), 5, batch=0)
