@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from mirrordescent.experiments import baseline_grids, generalisation, imaging, inpaint_time, phantoms, svm
+from mirrordescent.experiments import baseline_grids, generalisation, imaging, inpaint_time, moons, phantoms, svm
 from mirrordescent.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent.experiments.scales import Say, Scale
 
@@ -18,6 +18,7 @@ EXPERIMENTS: dict[str, Callable[[Scale, Path | None, Say], Result]] = {
     "baseline-grids": baseline_grids.run,
     "inpaint-time": inpaint_time.run,
     "generalisation": generalisation.run,
+    "moons": moons.run,
 }
 
 __all__ = ["EXPERIMENTS", "Claim", "Curve", "Panel", "Result", "Scale", "Table", "reproduce"]

@@ -1,4 +1,4 @@
-"""Figures: a line per method with a band over the runs, and rows of pictures."""
+"""Figures: a line per method with a band over the runs, rows of pictures, and groups of numbers."""
 
 from __future__ import annotations
 
@@ -45,6 +45,20 @@ def draw_pictures(pictures: Mapping[str, Tensor], path: Path) -> None:
         )
         axes.set_title(title)
         axes.axis("off")
+    _save(figure, path)
+
+
+def draw_groups(groups: Mapping[str, Tensor], quantity: str, title: str, path: Path) -> None:
+    """Write PATH.png and PATH.svg: a dot for every number of the groups, one group after the other."""
+    figure = _figure(9, 5)
+    axes = figure.subplots()
+    first = 0
+    for name, values in groups.items():
+        axes.scatter(range(first, first + len(values)), values, s=9, label=name)
+        first += len(values)
+    axes.set(xlabel="entry", ylabel=quantity, title=title)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
     _save(figure, path)
 
 

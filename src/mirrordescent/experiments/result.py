@@ -80,11 +80,12 @@ class Result:
     panels: dict[str, Panel] = field(default_factory=dict)
     tables: dict[str, Table] = field(default_factory=dict)
     pictures: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    groups: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
 
     def write(self, folder: Path) -> None:
-        """Write curves.csv, claims.md, summary.json, and a figure per panel and row of pictures as PNG and SVG."""
-        from mirrordescent.experiments.figure import draw_panel, draw_pictures
+        """Write curves.csv, claims.md, summary.json, and figures of panels, pictures and groups as PNG and SVG."""
+        from mirrordescent.experiments.figure import draw_groups, draw_panel, draw_pictures
 
         folder.mkdir(parents=True, exist_ok=True)
         self._write_curves(folder / "curves.csv")
@@ -94,6 +95,8 @@ class Result:
             draw_panel(panel, f"{self.title}: {name}", folder / file_name(name))
         for name, pictures in self.pictures.items():
             draw_pictures(pictures, folder / file_name(name))
+        for name, groups in self.groups.items():
+            draw_groups(groups, name, f"{self.title}: {name}", folder / file_name(name))
 
     def page(self) -> str:
         """Return claims and tables as Markdown."""
@@ -124,6 +127,10 @@ class Result:
                     for c in panel.curves
                 }
                 for name, panel in self.panels.items()
+            },
+            "groups": {
+                name: {group: _rounded(values) for group, values in groups.items()}
+                for name, groups in self.groups.items()
             },
         }
 
