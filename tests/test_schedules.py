@@ -12,6 +12,7 @@ from mirrordescent import AMD, GD, MD, LeastSquares
 from mirrordescent.mirrors import Euclidean
 from mirrordescent.schedules import (
     Constant,
+    Interpolated,
     Polynomial,
     Prefix,
     Reciprocal,
@@ -109,3 +110,15 @@ def test_iterations_count_from_one():
     for _ in range(3):
         state = method.update(state, torch.zeros(1, 1))
     assert seen == [1, 2, 3]
+
+
+def test_interpolation_is_geometric_and_learned():
+    t = Interpolated([2, 6, 7], [0.1, 1.6, 0.4])
+    assert [t(k).item() for k in (1, 2, 4, 6, 7, 100)] == pytest.approx([0.1, 0.1, 0.4, 1.6, 0.4, 0.4])
+    (slope,) = torch.autograd.grad(t(3), t.log_values)  # d/d log t_i = weight_i · t
+    torch.testing.assert_close(slope, t(3).detach() * torch.tensor([0.75, 0.25, 0.0]))
+    for counts, values in (([], []), ([2, 2], [1.0, 1.0]), ([1, 2], [1.0])):
+        with pytest.raises(ValueError, match="increasing counts"):
+            Interpolated(counts, values)
+    with pytest.raises(ValueError, match="positive"):
+        Interpolated([1], [0.0])

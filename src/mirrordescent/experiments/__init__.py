@@ -7,7 +7,18 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from mirrordescent.experiments import baseline_grids, generalisation, imaging, inpaint_time, moons, phantoms, svm
+from mirrordescent.experiments import (
+    baseline_grids,
+    fewshot,
+    generalisation,
+    imaging,
+    inpaint_time,
+    moons,
+    networks,
+    phantoms,
+    svm,
+    transfer,
+)
 from mirrordescent.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent.experiments.scales import Say, Scale
 
@@ -19,6 +30,10 @@ EXPERIMENTS: dict[str, Callable[[Scale, Path | None, Say], Result]] = {
     "inpaint-time": inpaint_time.run,
     "generalisation": generalisation.run,
     "moons": moons.run,
+    **{name: partial(networks.run, architecture) for name, architecture in networks.ARCHITECTURES.items()},
+    "cnn-time": networks.run_time,
+    "fewshot": fewshot.run,
+    "transfer": transfer.run,
 }
 
 __all__ = ["EXPERIMENTS", "Claim", "Curve", "Panel", "Result", "Scale", "Table", "reproduce"]

@@ -42,7 +42,7 @@ class Size:
 
 
 SIZES: dict[Scale, Size] = {
-    "quick": Size(4, 10.0, 4, 2, 4),
+    "quick": Size(2, 20.0, 4, 2, 2),
     "standard": Size(250, 1.0, 20, 4, 100),
     "paper": Size(25_000, 1e-2, 100, 100, 1000),
 }

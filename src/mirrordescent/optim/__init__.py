@@ -1,0 +1,7 @@
+"""Mirror descent as ``torch.optim`` optimisers: the methods of :mod:`mirrordescent.methods`, fed with ``p.grad``."""
+
+from mirrordescent.optim.accelerated import AMD, ASMD
+from mirrordescent.optim.base import MirrorOptimizer
+from mirrordescent.optim.descent import MD, SMD
+
+__all__ = ["AMD", "ASMD", "MD", "SMD", "MirrorOptimizer"]

@@ -1,0 +1,127 @@
+"""Accelerated mirror descent for networks."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mirrordescent import methods
+from mirrordescent.methods.base import Method
+from mirrordescent.mirrors.base import MirrorMap
+from mirrordescent.optim.base import MirrorOptimizer, Nonfinite, Params
+from mirrordescent.optim.geometry import MirrorLike
+from mirrordescent.schedules import Schedule, ScheduleLike
+
+
+class AMD(MirrorOptimizer):
+    """Accelerated mirror descent with a capped count. For k = 0, 1, …, with the gradient g at x:
+
+    .. code-block:: none
+
+        z⁺  =  z − w_k t_k g                                     w_k = min(k, cap)/r,  t_k = lr·s(k)
+        x⁺  =  λ_{k+1} ∇ψ*(z⁺) + (1 − λ_{k+1}) (x − γ t_k g)     λ_k = r/(r + min(k, cap))
+
+    LAMD* when the map is learned and ``cap=None``. The parameters hold x; z, which starts at ∇ψ(x), is stored.
+
+    *Why a cap.* Let m = ∇ψ*(z) − (x − γ t g). With the Euclidean map the recursion reads
+
+    .. code-block:: none
+
+        m⁺  =  (1 − λ_k) m − (w_k − γ) t_k g,    x⁺  =  x − γ t_k g + λ_{k+1} m⁺
+
+    so 1 − λ_k = k/(r + k) is a momentum that tends to 1, and t_k w_k a step that grows with k. Exact gradients of a
+    convex f allow that; the noise of minibatches is summed up by it. The cap stops both. From k = cap on this is
+    stochastic gradient descent with the constant momentum β = 1 − λ,
+
+    .. code-block:: none
+
+        v⁺  =  β v + g,    x⁺  =  x − t (γ g + (β − (1 − β) γ) v⁺),    β = cap/(r + cap)
+
+    and with γ = β it is ``torch.optim.SGD(lr=β·t, momentum=β, nesterov=True)``. The default has β = 0.9 and, in all,
+    steps of length t·cap/r = 9t, as plain momentum of 0.9 has 10t: lr is that of gradient descent with momentum.
+
+    Args:
+        params: see :class:`MirrorOptimizer`, which also has the arguments that are not listed here.
+        lr: see there.
+        mirror: see there.
+        r: at least 3.
+        gamma: γ, a number or a schedule.
+        cap: the k after which the momentum stays as it is; None for never.
+
+    >>> import torch
+    >>> from mirrordescent import optim
+    >>> model = torch.nn.Linear(3, 1)
+    >>> optimizer = optim.AMD(model.parameters(), lr=0.05)
+    >>> inputs = torch.eye(3)
+    >>> for _ in range(200):
+    ...     optimizer.zero_grad()
+    ...     loss = (model(inputs) - 1).square().mean()
+    ...     loss.backward()
+    ...     optimizer.step()
+    >>> bool(loss < 1e-4)
+    True
+
+    Reference: Krichene, Bayen, Bartlett, NeurIPS 2015.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-2,
+        mirror: MirrorLike = None,
+        *,
+        r: float = 3.0,
+        gamma: ScheduleLike = 1.0,
+        cap: int | None = 27,
+        t: ScheduleLike | None = None,
+        weight_decay: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        max_grad_norm: float | None = None,
+        nonfinite: Nonfinite = "raise",
+        dual_dtype: torch.dtype | None = None,
+    ) -> None:
+        self._make = partial(methods.AMD, r=r, gamma=gamma, cap=cap)
+        super().__init__(
+            params, lr, mirror,
+            t=t, weight_decay=weight_decay, maximize=maximize, foreach=foreach,
+            max_grad_norm=max_grad_norm, nonfinite=nonfinite, dual_dtype=dual_dtype,
+        )  # fmt: skip
+
+    _kept = (*MirrorOptimizer._kept, "_make")
+
+    def _method(self, mirror: MirrorMap, t: Schedule) -> Method[Any]:
+        return self._make(mirror, t)
+
+
+class ASMD(MirrorOptimizer):
+    """Accelerated stochastic mirror descent. For k = 0, 1, …, with the gradient g at x:
+
+    .. code-block:: none
+
+        y⁺  =  y − t_k (A_{k+1} − A_k)/s_k · g                   A_k = k(k+1)/2,  A_0 = ½,  s_k = (k+1)^(3/2)
+        x⁺  =  w_{k+1} ∇ψ*(y⁺) + (1 − w_{k+1}) x                 w_k = (A_{k+1} − A_k)/A_{k+1},  t_k = lr·s(k)
+
+    LASMD when the map is learned. The parameters hold x; y, which starts at ∇ψ(x), is stored. The dual step decays
+    like 1/√k by itself, and x averages: the method is made for noise, and for lr that is not scheduled.
+    The arguments are those of :class:`MirrorOptimizer`.
+
+    >>> import torch
+    >>> from mirrordescent import optim
+    >>> x = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = optim.ASMD([x], lr=0.5)
+    >>> for _ in range(100):
+    ...     optimizer.zero_grad()
+    ...     x.square().sum().backward()
+    ...     optimizer.step()
+    >>> bool(x.abs() < 1e-2)
+    True
+
+    Reference: Xu, Wang, Gu, AISTATS 2018, Algorithm 2.
+    """
+
+    def _method(self, mirror: MirrorMap, t: Schedule) -> Method[Any]:
+        return methods.ASMD(mirror, t)

@@ -1,0 +1,137 @@
+"""Parameters spread over processes (``DTensor``, as of FSDP2): work is done on the local part of each.
+
+What acts entry by entry needs no communication. A number per entry, or per group of entries, is cut like the
+parameter; a map of whole tensors cannot be cut.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import TYPE_CHECKING, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from mirrordescent.mirrors.base import MirrorMap
+from mirrordescent.mirrors.quadratic import Diagonal
+from mirrordescent.mirrors.tied import Tied
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Placement
+
+_WHOLE = (Tensor, nn.Parameter)
+
+
+def is_distributed(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Tell whether a tensor is spread over processes, without importing what would make it so."""
+    return type(tensor) not in _WHOLE and hasattr(tensor, "device_mesh")
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return the part of a tensor that this process holds; it shares memory with the tensor."""
+    return tensor.to_local() if is_distributed(tensor) else tensor
+
+
+def local_parts(tensors: list[Tensor]) -> list[Tensor]:
+    """Return the local part of each tensor."""
+    return [tensor if type(tensor) in _WHOLE else local(tensor) for tensor in tensors]
+
+
+def local_gradients(gradients: list[Tensor], parameters: list[Tensor]) -> list[Tensor]:
+    """Return the gradient of the local part of each parameter."""
+    return [g if type(g) in _WHOLE else local(_aligned(g, p)) for g, p in zip(gradients, parameters, strict=True)]
+
+
+def spread_like(parameter: Tensor, part: Tensor) -> Tensor:
+    """Return a local part as a tensor that is spread like a parameter, so that checkpoints know what it is part of."""
+    if not is_distributed(parameter):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        part,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
+def local_map(mirror: MirrorMap, parameter: Tensor, name: str) -> MirrorMap:
+    """Return the map of the local part of a parameter."""
+    if not is_distributed(parameter) or all(placement.is_replicate() for placement in parameter.placements):
+        return mirror
+    if not mirror.elementwise:
+        raise ValueError(
+            f"{type(mirror).__name__} acts on whole tensors, and parameter {name} is sharded: "
+            f"use an elementwise map, or keep the parameter whole (DistributedDataParallel)"
+        )
+    if isinstance(mirror, Diagonal):
+        return _with_tensor(mirror, "d", _cut_like(parameter, mirror.d, name))
+    if isinstance(mirror, Tied):
+        return _with_tensor(mirror, "groups", _cut_like(parameter, mirror.groups, name))
+    return mirror
+
+
+def true_anywhere(flags: Tensor, tensors: list[Tensor]) -> Tensor:
+    """Combine flags over all processes that share one of the tensors: true where they are true on any of them."""
+    from torch.distributed.tensor import DTensor, Partial
+
+    number = flags.float()
+    for mesh in _meshes(tensors):
+        number = DTensor.from_local(number, mesh, [Partial("max")] * mesh.ndim, run_check=False).full_tensor()
+    return number > 0
+
+
+def total_norm(tensors: list[Tensor]) -> float:
+    """√Σ‖·‖² over all entries on all processes."""
+    norms = [torch.nn.utils.get_total_norm([t for t in tensors if not is_distributed(t)])]
+    for mesh in _meshes(tensors):
+        norm = torch.nn.utils.get_total_norm([t for t in tensors if is_distributed(t) and t.device_mesh == mesh])
+        norms.append(norm.full_tensor() if is_distributed(norm) else norm)
+    return math.hypot(*map(float, norms))
+
+
+def _aligned(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """Return a gradient cut like its parameter."""
+    if is_distributed(gradient) and is_distributed(parameter) and gradient.placements != parameter.placements:
+        return gradient.redistribute(placements=parameter.placements)
+    return gradient
+
+
+def _meshes(tensors: list[Tensor]) -> list[DeviceMesh]:
+    return list(dict.fromkeys(tensor.device_mesh for tensor in tensors if is_distributed(tensor)))
+
+
+def _cut_like(parameter: DTensor, tensor: Tensor, name: str) -> Tensor:
+    """Return the local part of a tensor that broadcasts to a parameter; axes of length 1 serve every part."""
+    from torch.distributed.tensor import distribute_tensor
+
+    tensor = tensor.detach().reshape([1] * (parameter.ndim - tensor.ndim) + list(tensor.shape))
+    placements = [_placement(placement, tensor, name) for placement in parameter.placements]
+    return distribute_tensor(
+        tensor.to(parameter.device), parameter.device_mesh, placements, src_data_rank=None
+    ).to_local()
+
+
+def _placement(placement: Placement, tensor: Tensor, name: str) -> Placement:
+    from torch.distributed.tensor import Replicate, Shard
+
+    if type(placement) not in (Replicate, Shard):
+        raise ValueError(
+            f"parameter {name} is sharded as {placement}, along which its map cannot be cut: "
+            f"shard it along one axis, or tie all entries of the tensor"
+        )
+    whole = placement.is_replicate() or tensor.shape[placement.dim] == 1  # type: ignore[attr-defined]
+    return Replicate() if whole else placement
+
+
+def _with_tensor(mirror: MirrorMap, name: str, value: Tensor) -> MirrorMap:
+    """Return a map that shares everything with another but one tensor."""
+    changed = copy.copy(mirror)
+    changed._parameters = {key: kept for key, kept in mirror._parameters.items() if key != name}
+    changed._buffers = {**mirror._buffers, name: value}
+    return changed

@@ -1,0 +1,156 @@
+"""What can be measured of a gradient field: its curvature by Lanczos' method, symmetry, monotonicity, jumps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TypeAlias
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from mirrordescent.trees import Tree, leaves, mix, norm, tree_map, where
+
+Gradient: TypeAlias = Callable[[Tree], Tree]
+STEPS = 30  # of Lanczos' method
+PIECES, HALVINGS = 8, 16  # of a segment, in search of a jump
+ROUNDING = 1e3  # times the machine epsilon: what is smaller is taken for rounding
+
+
+def curvature_range(
+    gradient: Gradient, points: Sequence[Tree], generator: Generator | None = None
+) -> tuple[float, float]:
+    """Return the smallest and the largest eigenvalue of the Jacobian of a gradient, over all points and samples."""
+    found = [extreme_eigenvalues(gradient, x, generator=generator) for x in points]
+    return min(float(low.min()) for low, _ in found), max(float(high.max()) for _, high in found)
+
+
+def extreme_eigenvalues(
+    gradient: Gradient, x: Tree, steps: int = STEPS, generator: Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return estimates of the extreme eigenvalues of ∇²h(x) per sample, given ∇h: two of shape (batch,).
+
+    Lanczos' method: an orthonormal basis V of span{v, Hv, H²v, …} for a random v, fully reorthogonalised, and the
+    eigenvalues of VᵀHV, which lie between the extremes of H and approach them first. Products with H are
+    backward passes through ∇h. If the Jacobian J is not symmetric, so that it is no Hessian, they are
+    those of Jᵀ, and what is returned are Rayleigh quotients of its symmetric part.
+
+    >>> import torch
+    >>> low, high = extreme_eigenvalues(lambda x: torch.tensor([1.0, 2.0, 5.0]) * x, torch.zeros(1, 3))
+    >>> round(low.item(), 3), round(high.item(), 3)
+    (1.0, 5.0)
+    """
+    generator = generator or torch.Generator().manual_seed(0)
+    product, flat = transposed_jacobian(gradient, x), flatten(x)
+    count, size = flat.shape
+    basis, images = (flat.new_zeros(count, min(steps, size), size) for _ in range(2))
+    v = _random_directions(flat, generator)
+    for j in range(basis.shape[1]):
+        basis[:, j], images[:, j] = v, product(v)
+        v, left = _orthogonalised(images[:, j], basis[:, : j + 1])
+        invariant = left <= ROUNDING * torch.finfo(flat.dtype).eps * torch.linalg.vector_norm(images[:, j], dim=1)
+        if invariant.all():
+            # A random v has a part in every eigenspace, so all eigenvalues have been met.
+            basis, images = basis[:, : j + 1], images[:, : j + 1]
+            break
+        if invariant.any():
+            fresh, _ = _orthogonalised(_random_directions(flat, generator), basis[:, : j + 1])
+            v = torch.where(invariant[:, None], fresh, v)
+    projected = basis @ images.mT
+    eigenvalues = torch.linalg.eigvalsh(0.5 * (projected + projected.mT))
+    return eigenvalues[:, 0], eigenvalues[:, -1]
+
+
+def transposed_jacobian(gradient: Gradient, x: Tree) -> Callable[[Tensor], Tensor]:
+    """Return v ↦ Jᵀv at x, for flattened samples (batch, entries), by one backward pass each."""
+    with torch.enable_grad():
+        point = tree_map(lambda leaf: leaf.detach().requires_grad_(), x)
+        value = gradient(point)
+    inputs, outputs = list(leaves(point)), list(leaves(value))
+    if not any(output.requires_grad for output in outputs):
+        return torch.zeros_like  # a gradient that is constant around x
+    sizes = [leaf[0].numel() for leaf in inputs]
+
+    def product(v: Tensor) -> Tensor:
+        pieces = torch.split(v, sizes, 1)
+        vectors = [piece.reshape(leaf.shape) for piece, leaf in zip(pieces, inputs, strict=True)]
+        found = torch.autograd.grad(outputs, inputs, vectors, retain_graph=True, materialize_grads=True)
+        return torch.cat([leaf.flatten(1) for leaf in found], 1)
+
+    return product
+
+
+def asymmetry(gradient: Gradient, x: Tree, generator: Generator | None = None) -> float:
+    """|⟨v, Jᵀw⟩ − ⟨w, Jᵀv⟩| / (‖Jᵀv‖ + ‖Jᵀw‖) for random unit v, w, the largest: 0 for the gradient of a function."""
+    generator = generator or torch.Generator().manual_seed(0)
+    product, flat = transposed_jacobian(gradient, x), flatten(x)
+    v, w = _random_directions(flat, generator), _random_directions(flat, generator)
+    Jv, Jw = product(v), product(w)
+    scale = torch.linalg.vector_norm(Jv, dim=1) + torch.linalg.vector_norm(Jw, dim=1)
+    difference = ((v * Jw).sum(1) - (w * Jv).sum(1)).abs()
+    return float(torch.where(scale > 0, difference / scale, 0).max())
+
+
+@torch.no_grad()
+def smallest_secant(gradient: Gradient, points: Sequence[Tree]) -> float:
+    """Return min ⟨∇h(a) − ∇h(b), a − b⟩ / ‖a − b‖² over neighbouring points: negative if ∇h is not monotone."""
+    smallest = math.inf
+    for a, b in pairwise(points):
+        step, change = flatten(tree_map(torch.sub, a, b)), flatten(tree_map(torch.sub, gradient(a), gradient(b)))
+        length = step.square().sum(1)
+        quotients = torch.where(length > 0, (step * change).sum(1) / length, math.inf)
+        smallest = min(smallest, float(quotients.min()))
+    return smallest
+
+
+@torch.no_grad()
+def any_jumps(gradient: Gradient, points: Sequence[Tree]) -> bool:
+    """Tell whether a gradient is found to jump between neighbouring points.
+
+    Pieces of each segment are halved again and again, towards the half over which ∇h changes more. If ∇h is Lipschitz,
+    the change is halved too; at a jump it stays. A jump that is small beside the slopes around it may be missed.
+    """
+    for a, b in pairwise(points):
+        ends = [mix(i / PIECES, b, a) for i in range(PIECES + 1)]
+        if any(_jumps(gradient, *piece) for piece in pairwise(ends)):
+            return True
+    return False
+
+
+def _jumps(gradient: Gradient, a: Tree, b: Tree) -> bool:
+    at_a, at_b = gradient(a), gradient(b)
+    changes = []
+    for _ in range(HALVINGS):
+        middle = mix(0.5, a, b)
+        at_middle = gradient(middle)
+        left = _change(at_a, at_middle) >= _change(at_middle, at_b)
+        a, at_a = where(left, a, middle), where(left, at_a, at_middle)
+        b, at_b = where(left, middle, b), where(left, at_middle, at_b)
+        changes.append(_change(at_a, at_b))
+    stays = changes[-1] > 0.5 * changes[HALVINGS * 3 // 4]
+    rounding = ROUNDING * torch.finfo(changes[0].dtype).eps * (1 + norm(at_a))
+    return bool((stays & (changes[-1] > rounding)).any())
+
+
+def _change(first: Tree, second: Tree) -> Tensor:
+    return norm(tree_map(torch.sub, first, second))
+
+
+def flatten(tree: Tree) -> Tensor:
+    """Return all entries of each sample in one row: (batch, entries)."""
+    return torch.cat([leaf.flatten(1) for leaf in leaves(tree)], 1)
+
+
+def _random_directions(like: Tensor, generator: Generator) -> Tensor:
+    drawn = torch.randn(like.shape, generator=generator, device=generator.device, dtype=like.dtype)
+    return F.normalize(drawn.to(like.device), dim=1)
+
+
+def _orthogonalised(v: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the unit vector of v's part orthogonal to a basis, and that part's length: twice is enough."""
+    for _ in range(2):
+        v = v - (basis.mT @ (basis @ v[..., None]))[..., 0]
+    length = torch.linalg.vector_norm(v, dim=1)
+    return v / torch.where(length > 0, length, 1)[:, None], length

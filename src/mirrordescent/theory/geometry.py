@@ -1,0 +1,151 @@
+"""The exact geometry a run is held against, and the distances of the theory in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mirrordescent.domains import Simplex
+from mirrordescent.methods import AMD, ASMD, MD, SMD, Method
+from mirrordescent.mirrors import Conjugate, LearnedPair, MirrorMap, Potential, StrongConvexity
+from mirrordescent.mirrors.inverse import invert
+from mirrordescent.trees import Tree, add_over_leaves, batch_size, dot, sum_per_sample, tree_map
+
+Storage = Literal["primal", "dual"]
+NODES = 16  # of the quadrature along a line: exact for polynomials of degree 31
+
+
+def storage_of(method: Method[Any]) -> Storage:
+    """Tell in which space a method keeps its mirror iterate, or raise if it has none."""
+    if isinstance(method, MD):
+        return "primal"
+    if isinstance(method, (SMD, ASMD)):
+        return "dual"
+    if isinstance(method, AMD):
+        return method.storage
+    raise TypeError(f"the theory is about MD, SMD, AMD and ASMD; {type(method).__name__} is none of them")
+
+
+def exact_geometry(mirror: MirrorMap, storage: Storage, exact: bool | None = None) -> MirrorMap:
+    """Return the exact mirror map whose theory covers a run with this map.
+
+    ==============  ================  =============================================================
+    map             storage           ψ
+    ==============  ================  =============================================================
+    exact           primal or dual    its own
+    a pair          primal            M, whose true inverse is found by Newton's method. The step
+                                      through ∇M* in its place is an error of every step
+    a pair          dual              (M*)*, for which the run is exact: ∇M enters only through y⁰
+    ==============  ================  =============================================================
+
+    ``exact`` is what the map says of itself, unless it is known better.
+    """
+    if mirror.exact if exact is None else exact:
+        return mirror
+    if storage == "primal":
+        return Inverted(mirror)
+    return Conjugate(mirror.backward_potential if isinstance(mirror, LearnedPair) else Field(mirror._to_primal))
+
+
+class Field(Potential):
+    """ψ(x) = ∫₀¹ ⟨F(sx), x⟩ ds: the potential with ψ(0) = 0 of a gradient field F = ∇ψ on all of Rⁿ.
+
+    For maps that know only their gradients; the integral by Gauss–Legendre quadrature.
+    """
+
+    def __init__(self, field: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.field = field
+
+    def value(self, x: Tensor) -> Tensor:
+        """∫₀¹ ⟨F(sx), x⟩ ds, one number per sample: (batch,)."""
+        import numpy as np
+
+        nodes, weights = np.polynomial.legendre.leggauss(NODES)
+        total = torch.zeros_like(x)
+        for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
+            total = total + 0.5 * weight * self.field(0.5 * (node + 1) * x)
+        return sum_per_sample(total * x)
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """F(x)."""
+        return self.field(x)
+
+
+class Inverted(MirrorMap):
+    """ψ of a map whose ``to_primal`` is a surrogate, with the true inverse: ∇ψ*(y) solves ∇ψ(x) = y."""
+
+    def __init__(self, mirror: MirrorMap) -> None:
+        super().__init__()
+        self.mirror = mirror
+        self.primal_domain, self.dual_domain = mirror.primal_domain, mirror.dual_domain
+        self.field = mirror.forward_potential if isinstance(mirror, LearnedPair) else Field(mirror._to_dual)
+
+    @property
+    def strong_convexity(self) -> StrongConvexity | None:
+        """That of the map."""
+        return self.mirror.strong_convexity
+
+    def near(self, y: Tree, start: Tree) -> Tree:
+        """∇ψ*(y), found from a point nearby."""
+        return tree_map(lambda y, x: invert(self.field, y, start=x).x, y, start)
+
+    def _potential(self, x: Tensor) -> Tensor:
+        return self.mirror._potential(x)
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        return self.mirror._to_dual(x)
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        return invert(self.field, y).x
+
+
+class Coupling:
+    """F(u, y) = ψ(u) + ψ*(y) − ⟨y, u⟩, how far ∇ψ*(y) is from a fixed point u.
+
+    Where ∇ψ is invertible F(u, y) = B_ψ(u, ∇ψ*(y)) = B_ψ*(y, ∇ψ(u)). On a set with an edge F is the larger one, and it
+    is F, not B, that the proofs need for dual-stored methods: y is then a subgradient of ψ at ∇ψ*(y) that
+    remembers how far beyond the edge the iterate has been sent. In any case F(u, y) ≥ (α/2)‖∇ψ*(y) − u‖².
+
+    Args:
+        mirror: an exact map.
+        u: the point, such as a minimiser.
+    """
+
+    def __init__(self, mirror: MirrorMap, u: Tree) -> None:
+        self.mirror, self.u, self.potential_at_u = mirror, u, mirror.potential(u)
+
+    def __call__(self, y: Tree, x: Tree | None = None) -> Tensor:
+        """F(u, y), with x = ∇ψ*(y) if it is known: (batch,)."""
+        if isinstance(self.mirror, Conjugate):
+            conjugate = add_over_leaves(self.mirror.dual_potential.value, y)
+            return self.potential_at_u + conjugate - dot(y, self.u)
+        x = self.mirror.to_primal(y) if x is None else x
+        # With ψ*(y) = ⟨y, x⟩ − ψ(x), one product of small differences.
+        return self.potential_at_u - self.mirror.potential(x) - dot(y, tree_map(torch.sub, self.u, x))
+
+
+def squared_dual_norm(mirror: MirrorMap, v: Tree) -> Tensor:
+    """‖v‖_*², dual to the norm ℓ_p in which the map states its strong convexity, ℓ₂ if it states none: (batch,).
+
+    Over several parts with a potential each (simplices along the last dimension, leaves of a dict) squares add up.
+    """
+    stated = mirror.strong_convexity
+    if stated is None or stated.p == 2:
+        return dot(v, v)
+    q = stated.p / (stated.p - 1) if stated.p > 1 else torch.inf
+
+    def squared(leaf: Tensor) -> Tensor:
+        parts = leaf if isinstance(mirror.primal_domain, Simplex) else leaf.flatten(1)
+        return torch.linalg.vector_norm(parts, ord=q, dim=-1).square().reshape(leaf.shape[0], -1).sum(1)
+
+    return add_over_leaves(squared, v)
+
+
+def expanded(point: Tree, like: Tree) -> Tree:
+    """Return a point, or one per sample, as a batch like another, in its precision and on its device."""
+    count = batch_size(like)
+    return tree_map(lambda p, x: p.to(x).expand(count, *x.shape[1:]), point, like)

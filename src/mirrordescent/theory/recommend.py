@@ -1,0 +1,152 @@
+"""Step sizes and extension rules that the theorems support."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Generator
+
+from mirrordescent.methods import AMD, ASMD, MD, SMD, Method
+from mirrordescent.mirrors import MirrorMap
+from mirrordescent.oracles import Exact, Oracle
+from mirrordescent.problems import Problem
+from mirrordescent.schedules import Extension, admissible_step
+from mirrordescent.theory.assumptions import is_exact, nearby_points
+from mirrordescent.theory.constants import SAFETY, Constant, map_constants, problem_constants
+from mirrordescent.theory.curvature import curvature_range
+from mirrordescent.theory.geometry import Storage, exact_geometry, storage_of
+from mirrordescent.trees import Tree
+
+MethodName = Literal["MD", "SMD", "AMD", "ASMD"]
+_METHODS: dict[MethodName, type[Method[Any]]] = {"MD": MD, "SMD": SMD, "AMD": AMD, "ASMD": ASMD}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Admissible γ and t, the extension rule the assumptions support, and why.
+
+    ``t`` and ``gamma`` are None where no number is admissible or none is needed; ``extension`` is a rule of
+    :class:`~mirrordescent.schedules.Prefix`, to be used with ``monotone=True``. ``certain`` tells whether the numbers
+    come from formulas and certificates alone, or from samples too.
+    """
+
+    t: float | None
+    gamma: float | None
+    extension: Extension
+    certain: bool
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        numbers = [f"{name} = {value:.4g}" for name, value in (("γ", self.gamma), ("t", self.t)) if value is not None]
+        rule = f"Prefix(…, extension={self.extension!r}, monotone=True)"
+        return "\n".join([", ".join([*numbers, rule]), *self.reasons])
+
+
+def recommend(
+    mirror: MirrorMap,
+    problem: Problem,
+    method: MethodName | Method[Any] = "AMD",
+    *,
+    oracle: Oracle | None = None,
+    points: Sequence[Tree] | None = None,
+    generator: Generator | None = None,
+) -> Advice:
+    """Say which γ, t and extension rule the theorems support for a map, a problem and a method.
+
+    ======  =======================================================================================
+    AMD     γ = L_ψ* = 1/α and t = 1/(L_f γ) of Lemma 1 with the Euclidean R; constant steps
+            ("min"): Theorem 1's rate k^{c−1} is best for c = 0, and c = 1 is outside of it
+    MD,     t = α/L_f if f is smooth and gradients are exact: f is then (L_f/α)-smooth relative to ψ,
+    SMD     and falls in every step; else steps that fall like 1/√k, whose bound log k/√k is better than
+            the 1/log k of c/k. A primal-stored pair needs constant steps: its error U_k = e_k/t_k
+            grows as steps shrink
+    ASMD    constant steps; t = α/(√8 L_f) balances the two terms of Theorem 3 without noise
+    ======  =======================================================================================
+
+    Args:
+        mirror: the map.
+        problem: the problem.
+        method: its name, or a method, whose storage then counts.
+        oracle: how gradients are asked for; exact by default.
+        points: where constants are sampled if they are not known; around the problem's start by default. For a map
+            that is not strongly convex on its whole domain, α and with it t are those of these points.
+        generator: for those points.
+
+    >>> import torch
+    >>> from mirrordescent import Quadratic
+    >>> from mirrordescent.mirrors import Diagonal
+    >>> problem = Quadratic(torch.tensor([1.0, 4.0]), torch.zeros(2))
+    >>> advice = recommend(Diagonal(torch.tensor([0.5, 2.0])), problem, "AMD")
+    >>> advice.gamma, advice.t, advice.extension
+    (2.0, 0.125, 'min')
+    """
+    name, storage = name_and_storage(method)
+    if points is None:
+        points = nearby_points(problem.start(), problem.domain, generator or torch.Generator().manual_seed(0))
+    exact = is_exact(mirror, points)
+    geometry = exact_geometry(mirror, storage, exact)
+    of_map = map_constants(geometry, points, [mirror.to_dual(x) for x in points])
+    if of_map.alpha.estimate <= 0:
+        local = Constant(curvature_range(geometry.to_dual, points)[0], "sampled", 1 / SAFETY)
+        of_map = replace(of_map, alpha=local)
+    stochastic = (oracle or Exact()).stochastic
+    return advise(name, storage, exact, stochastic, of_map.alpha, problem_constants(problem, points).smoothness)
+
+
+def advise(
+    name: MethodName, storage: Storage, exact: bool, stochastic: bool, alpha: Constant, smoothness: Constant
+) -> Advice:
+    """Return the advice that follows from the constants."""
+    gamma, t, extension, why = _choose(name, storage, exact, stochastic, alpha.value, smoothness.value)
+    certain = alpha.how != "sampled" and (smoothness.how != "sampled" or math.isinf(smoothness.value))
+    return Advice(t, gamma, extension, certain, (f"α = {alpha}, L_f = {smoothness}.", *why))
+
+
+def _choose(
+    name: MethodName, storage: Storage, exact: bool, stochastic: bool, alpha: float, smoothness: float
+) -> tuple[float | None, float | None, Extension, list[str]]:
+    """Return γ, t, the rule, and reasons."""
+    if not 0 < alpha < math.inf:
+        return None, None, "min", ["No α > 0 was found: the theorems do not apply, and no step is known to be safe."]
+    kinks = math.isinf(smoothness)
+    if name == "AMD":
+        gamma = 1 / alpha
+        why = [
+            "AMD: γ ≥ L_R L_ψ* = 1/α. Theorem 1 asks for non-increasing t = Θ(k^−c) with c < 1; c/k is outside of it."
+        ]
+        if stochastic:
+            why.append("There is no theorem for AMD with stochastic gradients; a decaying step keeps the noise small.")
+            return gamma, None, "root_reciprocal", why
+        if kinks:
+            why.append("f has kinks: no t is admissible, and what AMD does with any is empirical.")
+            return gamma, None, "root_reciprocal", why
+        return gamma, admissible_step(smoothness, gamma), "min", why
+    if name == "ASMD":
+        why = ["ASMD: the theorem is for a constant step; with t it runs on t·f."]
+        return None, None if kinks else alpha / (math.sqrt(8) * smoothness), "min", why
+    if storage == "primal" and not exact:
+        why = ["A primal-stored pair makes an error e in every step, so U = e/t grows as t shrinks: keep t constant."]
+        return None, None if kinks else alpha / smoothness, "min", why
+    if kinks or stochastic:
+        why = ["Σ t = ∞ and Σ t² < ∞ hold for c/k, but its bound falls like 1/log k; that of c/√k, like log k/√k."]
+        return None, None, "root_reciprocal", why
+    return (
+        None,
+        alpha / smoothness,
+        "min",
+        ["f is smooth and gradients are exact: with t ≤ α/L_f it falls in every step."],
+    )
+
+
+def name_and_storage(method: MethodName | Method[Any]) -> tuple[MethodName, Storage]:
+    """Return what a method is called, and in which space it keeps its iterate."""
+    if isinstance(method, Method):
+        storage = storage_of(method)
+        return next(name for name, kind in _METHODS.items() if isinstance(method, kind)), storage
+    if method not in get_args(MethodName):
+        raise ValueError(f"method must be one of {', '.join(get_args(MethodName))}, or a method; got {method!r}")
+    return method, "primal" if method == "MD" else "dual"

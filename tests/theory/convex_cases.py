@@ -1,0 +1,111 @@
+"""Random convex problems with maps, in float64, and their minimisers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mirrordescent import SVM, LeastSquares, LogisticRegression, MatrixGame, Quadratic
+from mirrordescent.domains import Box, Simplex
+from mirrordescent.mirrors import Diagonal, Euclidean, Logit, MirrorMap, SimplexEntropy, SquaredPNorm
+from mirrordescent.problems import Problem
+
+seeds = st.integers(0, 2**31 - 1)
+
+
+class Case(NamedTuple):
+    """A batch of problems, a map for their domain, a start, and points to compare with: minimisers of smooth ones."""
+
+    problem: Problem
+    mirror: MirrorMap
+    x0: Tensor
+    u: Tensor
+
+
+def normal(generator, *shape):
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def uniform(generator, *shape):
+    return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+
+BATCH = 3
+
+
+def on_the_whole_space(kind, geometry, seed, n=4):
+    g = torch.Generator().manual_seed(seed)
+    scale = 10 ** float(2 * uniform(g, 1) - 1)
+    u, x0 = normal(g, BATCH, n), 2 * normal(g, BATCH, n)
+    match kind:
+        case "quadratic":
+            A = normal(g, BATCH, n, int(1 + 5 * float(uniform(g, 1)))) * scale
+            problem = Quadratic(A @ A.mT, u)
+        case "least squares":
+            A = scale * normal(g, BATCH, 3, n)
+            problem = LeastSquares(A, torch.einsum("bmn,bn->bm", A, u))
+        case "logistic":
+            problem = LogisticRegression(scale * normal(g, BATCH, 7, n), normal(g, BATCH, 7).sign(), ridge=0.1)
+            u = newton(problem, u)
+        case "SVM":
+            problem = SVM(scale * normal(g, BATCH, 7, n - 1), normal(g, BATCH, 7).sign())
+    match geometry:
+        case "euclidean":
+            mirror = Euclidean()
+        case "diagonal":
+            mirror = Diagonal(0.2 + 3 * uniform(g, n))
+        case "squared norm":
+            mirror = SquaredPNorm(1.2 + 0.8 * float(uniform(g, 1)))
+    return Case(problem, mirror, x0, u)
+
+
+def on_a_set(kind, geometry, seed, n=5):
+    g = torch.Generator().manual_seed(seed)
+    if "simplex" in geometry:
+        u, x0, domain = normal(g, BATCH, n).softmax(-1), (3 * normal(g, BATCH, n)).softmax(-1), Simplex()
+        mirror = SimplexEntropy() if "entropy" in geometry else Euclidean(domain)
+    else:
+        u, x0, domain = uniform(g, BATCH, n), uniform(g, BATCH, n), Box(0.0, 1.0)
+        mirror = Logit(0.0, 1.0) if "logit" in geometry else Euclidean(domain)
+    A = normal(g, BATCH, 3, n)
+    if kind == "game" and "simplex" in geometry:
+        problem = MatrixGame(A)
+    else:
+        problem = LeastSquares(A, torch.einsum("bmn,bn->bm", A, u), domain)
+    return Case(problem, mirror, x0, u)
+
+
+def newton(problem, x):
+    """Minimise a regularised logistic loss to rounding, by damped Newton steps."""
+    for _ in range(40):
+        slopes = torch.einsum("bni,bi->bn", problem.signed, x).sigmoid()
+        weights = slopes * (1 - slopes) / problem.terms
+        hessian = torch.einsum("bni,bn,bnj->bij", problem.signed, weights, problem.signed) + torch.diag(problem.ridge)
+        step = torch.linalg.solve(hessian, problem.grad(x))
+        x = x - step / (1 + torch.linalg.vector_norm(step, dim=1, keepdim=True))
+    assert (problem.grad(x).abs() < 1e-12).all()
+    return x
+
+
+smooth = st.one_of(
+    st.builds(
+        on_the_whole_space,
+        st.sampled_from(["quadratic", "least squares", "logistic"]),
+        st.sampled_from(["euclidean", "diagonal", "squared norm"]),
+        seeds,
+    ),
+    st.builds(
+        on_a_set,
+        st.just("least squares"),
+        st.sampled_from(["simplex entropy", "simplex projection", "box logit", "box projection"]),
+        seeds,
+    ),
+)
+any_convex = st.one_of(
+    smooth,
+    st.builds(on_the_whole_space, st.just("SVM"), st.sampled_from(["euclidean", "diagonal", "squared norm"]), seeds),
+    st.builds(on_a_set, st.just("game"), st.sampled_from(["simplex entropy", "simplex projection"]), seeds),
+)

@@ -1,0 +1,171 @@
+"""Propositions 2 and 3, and motions of images."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from mirrordescent import SMD
+from mirrordescent.learn import Objective, Settings
+from mirrordescent.learn.networks import NetworkFamily
+from mirrordescent.mirrors import (
+    Conjugate,
+    ConvICNN,
+    DenseICNN,
+    Diagonal,
+    Euclidean,
+    Layerwise,
+    LearnedPair,
+    layerwise,
+    symmetries,
+)
+from mirrordescent.problems.networks import NetworkTraining
+from mirrordescent.theory import equivariance
+
+
+@pytest.fixture
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+
+
+@pytest.fixture
+def problem(model, generator):
+    inputs = torch.randn(20, 2, generator=generator, dtype=torch.float64)
+    return NetworkTraining(model, inputs, (inputs[:, 0] > inputs[:, 1]).double())
+
+
+def parameters(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def untied(model, value=1.0):
+    return Layerwise({name: Diagonal(nn.Parameter(torch.full_like(p, value))) for name, p in parameters(model).items()})
+
+
+def test_gradient_descent_is_equivariant(problem, model, generator):
+    assert equivariance.gradient_descent_defect(problem, model, generator) < 1e-12
+
+
+def test_a_map_that_treats_hidden_units_differently_is_not(problem, model, generator):
+    mirror = untied(model)
+    with torch.no_grad():
+        mirror["0.weight"].d[0] = 3.0
+    assert equivariance.network_defect(SMD(mirror, 0.1), problem, model, generator, steps=3) > 0.01
+    tied = layerwise(model, ties="orbit").double()
+    with torch.no_grad():
+        for p in tied.parameters():
+            p.add_(torch.rand(p.shape, generator=generator, dtype=torch.float64))
+    assert equivariance.network_defect(SMD(tied, 0.1), problem, model, generator, steps=3) < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "tied", "spline"])
+def test_the_meta_gradient_is_invariant_on_a_batch_closed_under_g(problem, model, generator, kind):
+    """Proposition 3 without an expectation; from a map that is not equivariant, it is not."""
+    symmetry = symmetries(model)
+    g = symmetry.random(generator)
+    if kind == "diagonal":
+        mirror = untied(model)
+    else:
+        mirror = layerwise(model, kind="diagonal" if kind == "tied" else "spline", ties="orbit").double()
+    start = parameters(model)
+    defect = equivariance.meta_gradient_defect(SMD(mirror, 0.5), problem, start, symmetry, g, horizon=4)
+    assert defect < 1e-12
+    if kind == "diagonal":
+        with torch.no_grad():
+            mirror["0.weight"].d[:2] *= 2.0
+        assert equivariance.meta_gradient_defect(SMD(mirror, 0.5), problem, start, symmetry, g, horizon=4) > 0.01
+
+
+def test_on_a_batch_that_is_not_closed_it_is_not(problem, model, generator, monkeypatch):
+    symmetry = symmetries(model)
+    monkeypatch.setattr(equivariance, "_closed_under", lambda g, z, symmetry: [dict(z)])
+    g = symmetry.random(generator)
+    method = SMD(untied(model), 0.5)
+    assert equivariance.meta_gradient_defect(method, problem, parameters(model), symmetry, g, horizon=4) > 0.01
+
+
+def test_learning_keeps_tied_maps_equivariant_and_untied_ones_nearly(generator):
+    model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    inputs = torch.randn(20, 2, generator=generator)
+    family = NetworkFamily(model, inputs, (inputs[:, 0] > inputs[:, 1]).float())
+    settings = Settings(
+        meta_steps=20, batch=16, horizon=5, learning_rate=0.05, validate_every=20, validation_horizons=(1.0,),
+        objective=Objective(weights="last"),
+    )  # fmt: skip
+    free = Layerwise({name: Diagonal(nn.Parameter(torch.ones_like(p))) for name, p in model.named_parameters()})
+    tied = layerwise(model, ties="orbit")
+    methods = {"untied": SMD(free, 0.5), "tied": SMD(tied, 0.5)}
+    found = equivariance.defects_through_learning(methods, family, settings, model, generator)
+    assert max(found["untied"]["before"], found["tied"]["before"], found["tied"]["after"]) < 1e-5
+    assert 1e-3 < found["untied"]["after"] < 0.5
+    assert torch.equal(free["0.weight"].d, torch.ones(4, 2)), "the method given must be left as it was"
+
+
+def test_spread_within_orbits(model, generator):
+    symmetry, start = symmetries(model), parameters(model)
+    mirror = untied(model)
+    assert set(equivariance.orbit_spread(mirror, start, symmetry).values()) == {0.0}
+    with torch.no_grad():
+        mirror["2.bias"].d.copy_(torch.tensor([1.0, 3.0, 1.0, 3.0]))
+        mirror["0.weight"].d[:, 1] = 7.0  # the two inputs are different orbits, so this is no spread
+    spread = equivariance.orbit_spread(mirror, start, symmetry)
+    assert spread["2.bias"] == pytest.approx(1 / 5**0.5)
+    assert spread["0.weight"] == 0
+    tied = layerwise(model, kind="spline", ties="orbit").double()
+    assert max(equivariance.orbit_spread(tied, start, symmetry).values()) < 1e-12
+
+
+def test_maps_that_do_not_learn_entries_are_refused(model):
+    mirror = Layerwise({name: Euclidean() for name in parameters(model)})
+    with pytest.raises(TypeError, match="Euclidean does not learn numbers for entries"):
+        equivariance.per_entry(mirror, parameters(model), lambda p: p)
+
+
+def network(padding, generator, symmetric=False):
+    potential = ConvICNN(1, filters=4, layers=1, padding=padding).double().requires_grad_(False)
+    for p in potential.parameters():
+        p.add_(0.3 * torch.randn(p.shape, generator=generator, dtype=torch.float64))
+    if symmetric:
+        turned = [potential.skips.rot90(i, (-2, -1)) for i in range(4)]
+        kernel = sum(turned + [t.flip(-1) for t in turned]) / 8
+        potential.skips.copy_(kernel)
+    return potential
+
+
+def test_motions_of_images(generator):
+    x = torch.rand(2, 1, 40, 40, generator=generator, dtype=torch.float64)
+    circular = equivariance.image_defects(Conjugate(network("circular", generator)), x)
+    assert circular["∇ψ*"]["translation"] < 1e-12
+    assert circular["∇ψ"]["translation"] < 1e-8
+    assert circular["∇ψ*"]["horizontal flip"] > 1e-3
+
+    padded = LearnedPair(network("zeros", generator), network("zeros", generator))
+    found = equivariance.image_defects(padded, x)
+    for field in ("∇ψ", "∇ψ*"):
+        assert found[field]["translation"] > 1e-3
+        assert found[field]["translation, away from the border"] < 1e-12
+
+    symmetric = LearnedPair(network("zeros", generator, symmetric=True), network("zeros", generator, symmetric=True))
+    found = equivariance.image_defects(symmetric, x)
+    for motion in ("horizontal flip", "vertical flip", "rotation by 90°"):
+        assert found["∇ψ"][motion] < 1e-12
+
+
+def test_an_untied_map_of_images_moves_with_nothing(generator):
+    """A dense network on pixels."""
+    potential = DenseICNN(16, hidden=8).double().requires_grad_(False)
+    x = torch.rand(2, 1, 4, 4, generator=generator, dtype=torch.float64)
+
+    def field(images):
+        return potential.gradient(images.flatten(1)).reshape(images.shape)
+
+    for act in equivariance.IMAGE_ACTIONS.values():
+        assert equivariance.defect(field, act, x) > 1e-4
+        assert equivariance.defect(lambda images: 3 * images, act, x) == 0
