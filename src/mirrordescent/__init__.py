@@ -7,7 +7,7 @@ method on any batch of problems; ``mirrordescent.learn`` improves a method on a 
 ``zoo`` has methods that were learned already.
 """
 
-from mirrordescent import data, domains, methods, mirrors, oracles, problems, references, schedules, zoo
+from mirrordescent import data, domains, methods, mirrors, optim, oracles, problems, references, schedules, zoo
 from mirrordescent.domains import DomainError
 from mirrordescent.methods import (
     AMD,
@@ -80,6 +80,7 @@ __all__ = [
     "gradient_norm",
     "methods",
     "mirrors",
+    "optim",
     "oracles",
     "problems",
     "references",

@@ -69,7 +69,8 @@ def reproduce(
     out: Path = Path("out"),
     data: Path | None = None,
 ) -> None:
-    """Run an experiment of the paper: phantoms, denoise, inpaint, svm, baseline-grids, inpaint-time, generalisation.
+    """Run an experiment of the paper: phantoms, denoise, inpaint, svm, baseline-grids, inpaint-time, generalisation,
+    moons, mlp, cnn, cnn-time, fewshot, transfer, resnet.
 
     Writes curves (CSV), figures (PNG and SVG), the paper's claims with the numbers measured here, and a summary to
     OUT/NAME. The standard scale takes about half an hour on two cores, the quick one seconds.
@@ -84,6 +85,38 @@ def reproduce(
 
     for result in run(name, scale, out, data):
         print(result.page(), f"written to {out / result.name}", sep="\n")
+
+
+@app.command
+def diagnose(
+    mirror: Positional[str],
+    problem: Literal["inpaint", "denoise", "svm"],
+    out: Path = Path("out/diagnosis"),
+    count: int = 8,
+    iterations: int = 200,
+    exact_iterates: bool = False,
+    data: Path | None = None,
+) -> None:
+    """Say whether a learned map is a good mirror map on a kind of problem, and how far runs are from their bounds.
+
+    Writes OUT/MIRROR/diagnosis.md with numbers, figures and a verdict on every assumption, and prints the verdicts.
+    For example: mirrordescent diagnose photo-inpaint --problem inpaint
+
+    Args:
+        mirror: an entry of the zoo, or a .safetensors file.
+        problem: the kind of problem.
+        out: the folder to write to.
+        count: how many problems.
+        iterations: of every run.
+        exact_iterates: follow the exact iterates of inexact maps too, which takes a Newton solve in every step.
+        data: the data directory; MIRRORDESCENT_DATA by default.
+    """
+    from mirrordescent.experiments.diagnose import diagnose_entry
+
+    found = diagnose_entry(mirror, problem, data, count=count, iterations=iterations, exact_iterates=exact_iterates)
+    for part, verdicts in found.judged.items():
+        print(f"\n{part}", *(f"  {verdict}" for verdict in verdicts), sep="\n")
+    print(f"\nwritten to {found.write(out / found.name)}")
 
 
 @app.command

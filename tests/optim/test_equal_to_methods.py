@@ -238,3 +238,15 @@ def test_methods_are_the_ones_of_the_library():
     for optimiser in OPTIMISERS:
         (slots,) = optimiser(parameters((2,)), mirror=SquaredPNorm(1.5))._slots
         assert type(slots[0].method) is getattr(methods, optimiser.__name__)
+
+
+def test_a_subclass_may_be_another_map():
+    class Doubled(Diagonal):
+        def _step(self, x, v, t):
+            return super()._step(x, 2 * v, t)
+
+    (p,) = params = parameters((3,))
+    before = p.detach().clone()
+    p.grad = torch.ones_like(p)
+    optim.MD(params, lr=0.5, mirror=Doubled(1.0).double()).step()
+    torch.testing.assert_close(p.detach(), before - 1)

@@ -16,6 +16,7 @@ from mirrordescent.experiments import (
     moons,
     networks,
     phantoms,
+    resnet,
     svm,
     transfer,
 )
@@ -34,6 +35,7 @@ EXPERIMENTS: dict[str, Callable[[Scale, Path | None, Say], Result]] = {
     "cnn-time": networks.run_time,
     "fewshot": fewshot.run,
     "transfer": transfer.run,
+    "resnet": resnet.run,
 }
 
 __all__ = ["EXPERIMENTS", "Claim", "Curve", "Panel", "Result", "Scale", "Table", "reproduce"]

@@ -26,15 +26,16 @@ class AMD(MirrorOptimizer):
 
     LAMD* when the map is learned and ``cap=None``. The parameters hold x; z, which starts at ∇ψ(x), is stored.
 
-    *Why a cap.* Let m = ∇ψ*(z) − (x − γ t g). With the Euclidean map the recursion reads
+    *Why a cap.* With the Euclidean map, m = z − x̃ with the corrected point x̃ = x − γ t g obeys
 
     .. code-block:: none
 
         m⁺  =  (1 − λ_k) m − (w_k − γ) t_k g,    x⁺  =  x − γ t_k g + λ_{k+1} m⁺
 
     so 1 − λ_k = k/(r + k) is a momentum that tends to 1, and t_k w_k a step that grows with k. Exact gradients of a
-    convex f allow that; the noise of minibatches is summed up by it. The cap stops both. From k = cap on this is
-    stochastic gradient descent with the constant momentum β = 1 − λ,
+    convex f allow that, and are faster with ``cap=None``; the noise of minibatches is summed up by it, so that the loss
+    of a network falls and then rises again. The cap stops both. From k = cap on this is stochastic gradient descent
+    with the constant momentum β = 1 − λ,
 
     .. code-block:: none
 

@@ -38,7 +38,7 @@ class MirrorOptimizer(Optimizer):
         params: tensors, named parameters (which a layer-wise map needs: ``model.named_parameters()``), or groups.
         lr: the learning rate; learning-rate schedulers of torch change it.
         mirror: a :class:`~mirrordescent.mirrors.MirrorMap`, applied to every parameter as to a batch of one; a
-            layer-wise one, which has a map for each; the name of an entry of the zoo; None for the Euclidean map.
+            layer-wise one, which has a map for each; an entry of the zoo, by name or file; None for the Euclidean map.
         t: s of t_k = lr·s(k), a schedule or a function of k ≥ 1. By default 1, or that of the zoo's entry.
         weight_decay: c of a penalty ½c‖x‖² that is added to f, so c·x to the gradient, whatever the map is.
         maximize: ascend.
@@ -99,7 +99,7 @@ class MirrorOptimizer(Optimizer):
     def _prepare(self, group: Group) -> tuple[list[Slot], Rate]:
         """Check a group, find the map of every parameter, and leave nothing but plain data in the group."""
         _check_numbers(group)
-        mirror, schedule = as_mirror(group["mirror"], group.pop("t"))
+        mirror, schedule = as_mirror(group["mirror"], group.pop("t"), group["params"][0].device)
         group.update(method=type(self).__name__, mirror=kind(mirror), k=0)
         rate, shared, slots = Rate(schedule), dict[Any, Slot](), list[Slot]()
         for name, p in zip(self._names(len(self.param_groups) - 1), group["params"], strict=True):

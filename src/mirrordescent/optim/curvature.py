@@ -44,8 +44,8 @@ class Curvature:
 
 
 def curvature_of(mirror: MirrorMap) -> Curvature | None:
-    """Return the d of a map, if it has one other than 1."""
-    return Curvature(mirror) if isinstance(mirror, Diagonal | Multipliers) else None
+    """Return the d of a map, if it has one other than 1; a subclass may be another map."""
+    return Curvature(mirror) if type(mirror) in (Diagonal, Multipliers) else None  # type: ignore[arg-type]
 
 
 def is_identity(mirror: MirrorMap) -> bool:

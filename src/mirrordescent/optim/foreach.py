@@ -50,8 +50,12 @@ def step_in_place(k: int, slots: list[Slot], x: Tensors, stored: list[Tensors], 
         if batch:
             method = slots[batch[0]].method  # others differ in their maps alone, whose part d has taken
             beside = [tensor for i in batch for tensor in stored[i]]
-            TWINS[type(method)](method, k + 1, [x[i] for i in batch], beside, [g[i] for i in batch], divisors)
+            TWINS[type(method)](method, k + 1, _pick(x, batch), beside, _pick(g, batch), divisors)
     return [i for i, slot in enumerate(slots) if not slot.in_place]
+
+
+def _pick(tensors: Tensors, numbers: list[int]) -> Tensors:
+    return tensors if len(numbers) == len(tensors) else [tensors[i] for i in numbers]
 
 
 def _add(x: Tensors, y: Tensors, d: Tensors | None, weight: float) -> None:

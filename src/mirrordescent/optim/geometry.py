@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from mirrordescent import methods
@@ -14,19 +16,19 @@ from mirrordescent.mirrors.quadratic import Euclidean
 from mirrordescent.schedules import Constant, Schedule, ScheduleLike, as_schedule
 from mirrordescent.zoo import load
 
-MirrorLike: TypeAlias = MirrorMap | str | None
+MirrorLike: TypeAlias = MirrorMap | str | Path | None
 
 
-def as_mirror(mirror: MirrorLike, t: ScheduleLike | None) -> tuple[MirrorMap, Schedule]:
+def as_mirror(mirror: MirrorLike, t: ScheduleLike | None, device: torch.device) -> tuple[MirrorMap, Schedule]:
     """Return the map and the schedule s of t_k = lr·s(k); a learned method brings its own unless ``t`` is given."""
     schedule = None if t is None else as_schedule(t, "t")
     if mirror is None:
         return Euclidean(), schedule or Constant(1.0)
     if isinstance(mirror, MirrorMap):
         return mirror, schedule or Constant(1.0)
-    if not isinstance(mirror, str):
+    if not isinstance(mirror, str | Path):
         raise TypeError(f"mirror must be a MirrorMap, the name of an entry of the zoo, or None; got {mirror!r}")
-    entry = load(mirror)
+    entry = load(mirror).to(device)
     if isinstance(entry, MirrorMap):
         return entry, schedule or Constant(1.0)
     if not isinstance(entry, (methods.MD, methods.SMD, methods.AMD, methods.ASMD)):

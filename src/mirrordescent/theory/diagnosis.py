@@ -30,7 +30,6 @@ from mirrordescent.theory.recommend import Advice, MethodName, advise, name_and_
 from mirrordescent.trees import Tree, mix
 
 LONGER = 10  # times the iterations of a run, to find a point to compare with where there is no certificate
-UPDATES_EVERY = 5  # steps between measurements of update errors, which cost more than a step
 
 
 @dataclass(frozen=True)
@@ -224,7 +223,7 @@ class _Doctor:
         """Run a method and judge it."""
         storage = storage_of(method)
         geometry = self.geometry(storage)
-        updates = UpdateErrors(UPDATES_EVERY) if isinstance(method, SMD) and not self.exact else None
+        updates = UpdateErrors() if isinstance(method, SMD) and not self.exact else None
         observed = observe(
             self.problem,
             method,
@@ -254,8 +253,7 @@ def _bounded(method: Method[Any], record: Record, alpha: float) -> tuple[Bounded
     if isinstance(method, AMD):
         t, r = float(record.steps[0]), method.r
         first = bounds.amd_first_energy(record["divergence"][0], record["gap"][0], t, r, record["error"][0])
-        largest = record["error"].clamp(min=0).cummax(0).values
-        bound = bounds.amd_bound(first, record.steps, r, largest)
+        bound = bounds.amd_bound(first, record.steps, r, record.running_maximum("error"))
         return Bounded("f(x̃_k) − f*", record["gap"][1:], bound), bounds.amd_slack(record, r)
     if isinstance(method, ASMD):
         far = torch.cat([record["divergence"], alpha / 2 * record["distance"].square()])

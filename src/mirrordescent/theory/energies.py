@@ -76,6 +76,10 @@ class Record:
         """Return a series by its name."""
         return self.at_states[name] if name in self.at_states else self.at_steps[name]
 
+    def running_maximum(self, name: str) -> Tensor:
+        """Return max(0, series up to and including each step): the M of Theorem 1 for ``"error"`` of AMD."""
+        return self[name].clamp(min=0).cummax(0).values
+
     def __contains__(self, name: str) -> bool:
         return name in self.at_states or name in self.at_steps
 

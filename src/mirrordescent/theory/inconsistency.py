@@ -121,12 +121,13 @@ class UpdateErrors:
     ================  =====================================================================================
 
     Args:
-        every: measure at every so many steps only. The primal total is then over the measured steps.
+        every: measure at every so many steps only, since it costs four passes through the networks. In the primal total
+            a measured step then stands for all up to the next.
     """
 
     NAMES = ("dual", "primal", "dual_update", "primal_update", "dual_total", "primal_total")
 
-    def __init__(self, every: int = 1) -> None:
+    def __init__(self, every: int = 5) -> None:
         self.every = every
         self.iterations: list[int] = []
         self._rows: dict[str, list[Tensor]] = {name: [] for name in self.NAMES}
@@ -158,7 +159,7 @@ class UpdateErrors:
         # The step t g is what the dual iterate moved by, whatever the oracle was.
         aimed = tree_map(lambda image, y, next_y: image - (y - next_y), image, y, next_y)
         primal_update = dual_error(mirror, aimed)
-        self._total = tree_map(torch.add, self._total, primal_update)
+        self._total = tree_map(lambda total, error: total + self.every * error, self._total, primal_update)
         found = (
             error,
             _difference(mirror.to_primal(image), x),

@@ -26,10 +26,11 @@ from mirrordescent.schedules import Interpolated
 from mirrordescent.solve import solve
 from mirrordescent.zoo.storage import Card, load_entry
 
-TUNING_NETWORKS = 6
+TUNING_NETWORKS = 8
 REPTILE_START = "omniglot-reptile-init"
-SCALES = (0.7, 1.0, 1.4)
-DESCENT_SCALES = (2.0, 3.0, 4.5)
+SCALES = (0.7, 1.0, 1.4, 2.0)
+DESCENT_SCALES = (1.5, 2.0, 3.0, 4.5)
+WARM_UP = 10
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class NetworkRecipe:
         draw = family.draw(torch.arange(TUNING_NETWORKS))
 
         def best(scales: Sequence[float], scaled: Callable[[AMD, float], Method[Any]]) -> float:
-            losses = [evaluate(scaled(method, scale), draw, horizon, self.minibatch)["loss"][-1] for scale in scales]
+            runs = [evaluate(scaled(method, scale), draw, horizon, self.learning_minibatch) for scale in scales]
+            losses = [run["loss"][-1] for run in runs]
             return scales[losses.index(min(losses))]
 
         accelerated_scale = best(SCALES, rescaled)
@@ -102,18 +104,21 @@ class NetworkRecipe:
 def rescaled(method: AMD, scale: float) -> AMD:
     """Return an accelerated method with its step sizes times a number."""
     scaled = copy.deepcopy(method)
-    scaled.t = _scaled(method, scale)
+    t = cast(Interpolated, method.t)
+    scaled.t = Interpolated(t.counts, scale * t.log_values.detach().exp())
     return scaled.requires_grad_(False)
 
 
 def descent(method: AMD, scale: float) -> SMD:
-    """Return mirror descent in the geometry of an accelerated method, with its step sizes times a number."""
-    return SMD(method.mirror, _scaled(method, scale)).requires_grad_(False)
+    """Return mirror descent in the geometry of an accelerated method, with its step sizes times a number.
 
-
-def _scaled(method: AMD, scale: float) -> Interpolated:
-    t = cast(Interpolated, method.t)
-    return Interpolated(t.counts, scale * t.log_values.detach().exp())
+    They rise to that over the first ten steps. The weights of the accelerated method do so of themselves, and it is in
+    those steps that networks die.
+    """
+    counts = sorted({1, WARM_UP // 3, WARM_UP, *cast(Interpolated, method.t).counts})
+    with torch.no_grad():
+        steps = [scale * float(method.t(k)) * min(1.0, k / WARM_UP) for k in counts]
+    return SMD(method.mirror, Interpolated(counts, steps)).requires_grad_(False)
 
 
 def evaluate(method: Method[Any], draw: Draw, horizon: int, minibatch: int | None) -> dict[str, Any]:
