@@ -1,4 +1,4 @@
-"""Why AMD counts no further than its cap: with noisy gradients and a constant rate, plain acceleration does not settle."""
+"""Why AMD counts no further than its cap: with noisy gradients and a constant rate, acceleration does not settle."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from mirrordescent.trees import Tree, leaves, mix, norm, tree_map, where
 
 Gradient: TypeAlias = Callable[[Tree], Tree]
-STEPS = 30  # of Lanczos' method
+STEPS = 20  # of Lanczos' method
 PIECES, HALVINGS = 8, 16  # of a segment, in search of a jump
 ROUNDING = 1e3  # times the machine epsilon: what is smaller is taken for rounding
 
