@@ -79,15 +79,21 @@ def on_a_set(kind, geometry, seed, n=5):
 
 
 def newton(problem, x):
-    """Minimise a regularised logistic loss to rounding, by damped Newton steps."""
-    for _ in range(40):
+    """Minimise a regularised logistic loss to rounding, by Newton's method with step halving."""
+    for _ in range(100):
+        g = problem.grad(x)
+        if (g.abs() < 1e-11).all():
+            return x
         slopes = torch.einsum("bni,bi->bn", problem.signed, x).sigmoid()
         weights = slopes * (1 - slopes) / problem.terms
         hessian = torch.einsum("bni,bn,bnj->bij", problem.signed, weights, problem.signed) + torch.diag(problem.ridge)
-        step = torch.linalg.solve(hessian, problem.grad(x))
-        x = x - step / (1 + torch.linalg.vector_norm(step, dim=1, keepdim=True))
-    assert (problem.grad(x).abs() < 1e-12).all()
-    return x
+        step = torch.linalg.solve(hessian, g)
+        length = torch.ones_like(x[:, :1])
+        for _ in range(40):
+            target = problem.value(x) - 0.1 * length[:, 0] * (g * step).sum(1) + 1e-14
+            length = torch.where((problem.value(x - length * step) > target)[:, None], 0.5 * length, length)
+        x = x - length * step
+    raise AssertionError("Newton's method has not converged")
 
 
 smooth = st.one_of(
