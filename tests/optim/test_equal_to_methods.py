@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from mirrordescent import methods, optim
+from mirrordescent import methods, optim, zoo
 from mirrordescent.domains import Box, DomainError
 from mirrordescent.mirrors import (
     Burg,
@@ -26,6 +26,8 @@ from mirrordescent.mirrors import (
     Spline,
     SquaredPNorm,
 )
+from mirrordescent.problems.architectures import small_cnn
+from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent.schedules import Prefix, RootReciprocal
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -79,6 +81,31 @@ def test_equal_to_the_pure_method(optimiser, name, foreach):
     options = {"cap": 5} if optimiser is optim.AMD else {}
     optimizer = optimiser(params, lr=0.02, mirror=mirror, foreach=foreach, **options)
     assert_same(run(optimizer, params, 12), expected, **ROUNDED)
+
+
+@maps
+@pytest.mark.parametrize("foreach", [None, False])
+def test_a_correction_in_the_geometry_of_the_map(name, foreach):
+    mirror = learned(name)
+    params = parameters(*SHAPES, positive=name in POSITIVE)
+    expected = run_pure(methods.AMD(mirror, 0.02, gamma=0.5, cap=5, regulariser=mirror), params, 12)
+    options = {"gamma": 0.5, "cap": 5, "correction": "mirror", "foreach": foreach}
+    assert_same(run(optim.AMD(params, lr=0.02, mirror=mirror, **options), params, 12), expected, **ROUNDED)
+
+
+def test_a_learned_method_of_the_zoo_is_that_method():
+    model, method = small_cnn(), zoo.load("mnist-cnn-diagonal")
+    images, labels = torch.rand(20, 1, 14, 14), torch.arange(20) % 10
+    problem = NetworkTraining(model, images, labels)
+    state = method.init({name: p.detach()[None].clone() for name, p in model.named_parameters()})
+    optimizer = optim.AMD(model.named_parameters(), lr=1.0, mirror="mnist-cnn-diagonal")
+    for _ in range(15):
+        state = method.update(state, problem.grad(state.x))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.detach(), state.x[name][0], rtol=1e-3, atol=1e-4)
 
 
 @each

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.optim.base import MirrorOptimizer, Nonfinite, Params
 from mirrordescent.optim.geometry import MirrorLike
 from mirrordescent.schedules import Schedule, ScheduleLike
+from mirrordescent.zoo import load
 
 
 class AMD(MirrorOptimizer):
@@ -51,6 +53,10 @@ class AMD(MirrorOptimizer):
         r: at least 3.
         gamma: γ, a number or a schedule.
         cap: the k after which the momentum stays as it is; None for never.
+        correction: the geometry of the step x − γ t g. ``"euclidean"`` is that of the paper; with ``"mirror"`` it is
+            ∇ψ*(∇ψ(x) − γ t g).
+
+    A learned AMD of the zoo brings its own r, gamma, cap and correction: with lr = 1 it is that method.
 
     >>> import torch
     >>> from mirrordescent import optim
@@ -77,6 +83,7 @@ class AMD(MirrorOptimizer):
         r: float = 3.0,
         gamma: ScheduleLike = 1.0,
         cap: int | None = 27,
+        correction: Literal["euclidean", "mirror"] = "euclidean",
         t: ScheduleLike | None = None,
         weight_decay: float = 0.0,
         maximize: bool = False,
@@ -85,17 +92,23 @@ class AMD(MirrorOptimizer):
         nonfinite: Nonfinite = "raise",
         dual_dtype: torch.dtype | None = None,
     ) -> None:
-        self._make = partial(methods.AMD, r=r, gamma=gamma, cap=cap)
+        if correction not in ("euclidean", "mirror"):
+            raise ValueError(f"correction must be 'euclidean' or 'mirror', got {correction!r}")
+        entry = load(mirror) if isinstance(mirror, str | Path) else None
+        if isinstance(entry, methods.AMD):
+            r, gamma, cap = entry.r, entry.gamma, entry.cap
+            correction = "mirror" if entry.regulariser is entry.mirror else "euclidean"
+        self._make, self._correction = partial(methods.AMD, r=r, gamma=gamma, cap=cap), correction
         super().__init__(
             params, lr, mirror,
             t=t, weight_decay=weight_decay, maximize=maximize, foreach=foreach,
             max_grad_norm=max_grad_norm, nonfinite=nonfinite, dual_dtype=dual_dtype,
         )  # fmt: skip
 
-    _kept = (*MirrorOptimizer._kept, "_make")
+    _kept = (*MirrorOptimizer._kept, "_make", "_correction")
 
     def _method(self, mirror: MirrorMap, t: Schedule) -> Method[Any]:
-        return self._make(mirror, t)
+        return self._make(mirror, t, regulariser=mirror if self._correction == "mirror" else None)
 
 
 class ASMD(MirrorOptimizer):

@@ -25,10 +25,10 @@ def md(method: methods.MD, count: int, x: Tensors, nothing: Tensors, g: Tensors,
 
 
 def amd(method: methods.AMD, count: int, x: Tensors, z: Tensors, g: Tensors, d: Tensors | None) -> None:
-    """z ← z − w t g,  x ← λ z/d + (1 − λ)(x − γ t g)."""
+    """z ← z − w t g,  x ← λ z/d + (1 − λ)(x − γ t g), or with γ t g/d there."""
     t = method.t(count)
     torch._foreach_add_(z, g, alpha=-float(method.dual_weight(count) * t))
-    torch._foreach_add_(x, g, alpha=-float(method.gamma(count) * t))
+    _add(x, g, d if method.regulariser is method.mirror else None, -float(method.gamma(count) * t))
     _mix(x, z, d, float(method.mixing(count + 1)))
 
 
