@@ -5,10 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mirrordescent import AMD, LPD, MD, SMD, Function, Quadratic, TVDenoising, zoo
+from mirrordescent import AMD, LPD, MD, SMD, Function, LeastSquares, Quadratic, TVDenoising, zoo
 from mirrordescent.data import Features
+from mirrordescent.domains import Simplex
 from mirrordescent.experiments.diagnose import PROBLEMS, diagnose_entry
-from mirrordescent.mirrors import ConvICNN, DenseICNN, Diagonal, Euclidean, LearnedPair
+from mirrordescent.mirrors import (
+    ConvICNN,
+    DenseICNN,
+    Diagonal,
+    Euclidean,
+    HyperbolicEntropy,
+    LearnedPair,
+    Logit,
+    NegativeEntropy,
+    SimplexEntropy,
+)
 from mirrordescent.oracles import Noisy
 from mirrordescent.theory import diagnose
 from mirrordescent.theory.page import markdown
@@ -65,6 +76,28 @@ def test_a_pair_is_told_apart_by_storage(quadratic):
     answers = {storage: g.verdicts[-1].answer for storage, g in diagnosis.geometries.items()}
     assert answers == {"primal": "does not hold", "dual": "holds"}
     assert "keep t constant" in markdown(diagnosis)
+
+
+@pytest.mark.parametrize("kind", ["hyperbolic", "logit", "orthant", "simplex"])
+def test_maps_of_any_domain(kind):
+    """Points to sample at lie inside the domain of the map, and bounds are computed with an α of theirs if need be."""
+    u = random(2, 3).softmax(-1)
+    A = random(2, 4, 3, seed=1)
+    mirror = {
+        "hyperbolic": HyperbolicEntropy(),
+        "logit": Logit(0.0, 2.0),
+        "orthant": NegativeEntropy(),
+        "simplex": SimplexEntropy(),
+    }[kind]
+    domain = Simplex() if kind == "simplex" else None
+    problem = LeastSquares(A, torch.einsum("bmn,bn->bm", A, u), domain)
+    x0 = random(2, 3, seed=2).softmax(-1)
+    diagnosis = diagnose(mirror, problem, x0, minimiser=u, iterations=15)
+    for run in diagnosis.runs.values():
+        assert run.bounded.bound.isfinite().all()
+        assert (run.bounded.measured <= run.bounded.bound + 1e-9).all()
+    how = diagnosis.geometries["primal"].alpha.how
+    assert how == ("sampled" if kind in ("hyperbolic", "orthant") else "formula")
 
 
 def test_images_noise_and_kinks():

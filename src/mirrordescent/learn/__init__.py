@@ -9,15 +9,20 @@ from mirrordescent.learn.families import (
     ProblemFamily,
     SVMFamily,
 )
+from mirrordescent.learn.networks import FewShotFamily, NetworkFamily, moons_family
 from mirrordescent.learn.objective import Objective
+from mirrordescent.learn.reptile import Initialisation, reptile
 from mirrordescent.learn.trainer import Learned, Settings, learn
 from mirrordescent.learn.unroll import unroll
 
 __all__ = [
     "DenoisingFamily",
     "Draw",
+    "FewShotFamily",
+    "Initialisation",
     "InpaintingFamily",
     "Learned",
+    "NetworkFamily",
     "Objective",
     "Pooled",
     "ProblemFamily",
@@ -25,5 +30,7 @@ __all__ = [
     "SVMFamily",
     "Settings",
     "learn",
+    "moons_family",
+    "reptile",
     "unroll",
 ]

@@ -2,6 +2,7 @@
 
 from mirrordescent.problems.base import Function, Problem
 from mirrordescent.problems.linear_models import SVM, LogisticRegression
+from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent.problems.operators import Blur, LinearOperator, gaussian_kernel
 from mirrordescent.problems.quadratic import LeastSquares, Quadratic
 from mirrordescent.problems.simplex import MatrixGame
@@ -15,6 +16,7 @@ __all__ = [
     "LinearOperator",
     "LogisticRegression",
     "MatrixGame",
+    "NetworkTraining",
     "Problem",
     "Quadratic",
     "TVDenoising",

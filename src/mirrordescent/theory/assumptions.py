@@ -19,8 +19,9 @@ from mirrordescent.mirrors import Conjugate, MirrorMap
 from mirrordescent.problems import SVM, LeastSquares, LogisticRegression, MatrixGame, Problem, Quadratic, TVInpainting
 from mirrordescent.theory.constants import Constant, MapConstants, ProblemConstants
 from mirrordescent.theory.curvature import Gradient, any_jumps, asymmetry, curvature_range, smallest_secant
+from mirrordescent.theory.geometry import inside
 from mirrordescent.theory.inconsistency import inconsistency
-from mirrordescent.trees import Tree, leaves, mix, tree_map
+from mirrordescent.trees import Tree, leaves, tree_map
 
 Answer = Literal["holds", "does not hold", "not known"]
 FAR = 1e3  # how much farther out, and farther in, curvature is probed
@@ -41,14 +42,13 @@ class Verdict:
 
 
 def nearby_points(x0: Tree, domain: Domain, generator: Generator, count: int = 3) -> list[Tree]:
-    """Return a start and points around it, inside a domain, at distances of its own size or 1 per entry."""
+    """Return a start and points around it, all inside a domain, at distances of its own size or 1 per entry."""
 
     def perturb(leaf: Tensor) -> Tensor:
         noise = torch.randn(leaf.shape, generator=generator, device=generator.device, dtype=leaf.dtype)
         return leaf + float(leaf.square().mean().sqrt().clamp(min=1)) * noise.to(leaf.device)
 
-    inner = domain.inner_point(x0)
-    return [x0, *(mix(0.9, domain.project(tree_map(perturb, x0)), inner) for _ in range(count))]
+    return [inside(x, domain) for x in (x0, *(tree_map(perturb, x0) for _ in range(count)))]
 
 
 def map_verdicts(
@@ -85,10 +85,10 @@ def _is_gradient(mirror: MirrorMap, field: Gradient, name: str, points: Sequence
 
 def _is_monotone(name: str, lowest: float, constants: MapConstants) -> Verdict:
     assumption = f"{name} is monotone, so that its potential is convex"
-    if lowest < -1e-6 * (1 + abs(constants.smoothness.estimate if math.isfinite(constants.smoothness.estimate) else 0)):
-        return Verdict(
-            assumption, "does not hold", f"Along some direction the curvature is {lowest:.3g}: the map is not monotone."
-        )
+    size = constants.smoothness.estimate
+    if lowest < -1e-6 * (1 + size if math.isfinite(size) else 1):
+        because = f"Along some direction the curvature is {lowest:.3g}: the map is not monotone."
+        return Verdict(assumption, "does not hold", because)
     if constants.alpha.how != "sampled" or constants.smoothness.how == "certified":
         return Verdict(assumption, "holds", "By construction.")
     return Verdict(assumption, "not known", f"The smallest curvature found is {lowest:.3g}; that is no proof.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,14 +22,15 @@ from mirrordescent.solve import Solution, solve
 from mirrordescent.theory import bounds
 from mirrordescent.theory.assumptions import Verdict, is_exact, map_verdicts, nearby_points, problem_verdicts
 from mirrordescent.theory.conditions import Setting, method_verdicts
-from mirrordescent.theory.constants import MapConstants, ProblemConstants, map_constants, problem_constants
+from mirrordescent.theory.constants import Constant, MapConstants, ProblemConstants, map_constants, problem_constants
 from mirrordescent.theory.energies import Record, observe
 from mirrordescent.theory.equivariance import image_defects
-from mirrordescent.theory.geometry import Storage, exact_geometry, expanded, storage_of
+from mirrordescent.theory.geometry import Storage, domain_of, exact_geometry, expanded, inside, storage_of
 from mirrordescent.theory.inconsistency import Inconsistency, UpdateErrors, inconsistency, inconsistency_over_box
-from mirrordescent.theory.recommend import Advice, MethodName, advise, name_and_storage
-from mirrordescent.trees import Tree, mix
+from mirrordescent.theory.recommend import Advice, MethodName, advise, local_alpha, name_and_storage
+from mirrordescent.trees import Tree, leaves, mix
 
+ROUNDING = 1e3  # times the machine epsilon, relative to what was computed
 LONGER = 10  # times the iterations of a run, to find a point to compare with where there is no certificate
 
 
@@ -43,10 +45,14 @@ class Bounded:
 
 @dataclass(frozen=True)
 class Geometry:
-    """The exact geometry that primal-stored, or dual-stored, runs are held against: its constants, and what holds."""
+    """The exact geometry that primal-stored, or dual-stored, runs are held against: its constants, and what holds.
+
+    ``alpha`` is the one that bounds are computed with: that of the constants or, if it is 0, that of sampled points.
+    """
 
     mirror: MirrorMap
     constants: MapConstants
+    alpha: Constant
     verdicts: list[Verdict]
 
 
@@ -142,16 +148,18 @@ def diagnose(
     u = expanded(minimiser, x0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", NotConverged)
-        points = _inside([x0, mix(0.5, x0, u), u, *nearby_points(x0, problem.domain, generator, 1)[1:]], problem)
+        domain = domain_of(mirror, problem)
+        points = [inside(x, domain) for x in (x0, mix(0.5, x0, u), u)] + nearby_points(x0, domain, generator, 1)[1:]
         of_problem = problem_constants(problem, points, generator)
         doctor = _Doctor(mirror, problem, of_problem, points, x0, u, iterations, oracle, generator, exact_iterates)
         chosen = methods or (
             {type(subject).__name__: subject} if isinstance(subject, Method) else doctor.usual_methods()
         )
+        low, high = _range(points[:3])
         runs = {label: doctor.examine(method) for label, method in chosen.items()}
         measured = {
             "the start, half-way and the minimiser": inconsistency(mirror, points[:3]),
-            "the box [0, 1]": inconsistency_over_box(mirror, 0.0, 1.0, x0, generator, 1),
+            f"the box [{low:.3g}, {high:.3g}] around them": inconsistency_over_box(mirror, low, high, x0, generator, 1),
         }
         defects = _image_defects(mirror, x0)
     unsolved = [warning for warning in caught if issubclass(warning.category, NotConverged)]
@@ -177,26 +185,23 @@ def diagnose(
     )
 
 
+@dataclass
 class _Doctor:
     """Examines methods with one map on one problem."""
 
-    def __init__(
-        self,
-        mirror: MirrorMap,
-        problem: Problem,
-        of_problem: ProblemConstants,
-        points: Sequence[Tree],
-        x0: Tree,
-        u: Tree,
-        iterations: int,
-        oracle: Oracle,
-        generator: Generator,
-        exact_iterates: bool,
-    ) -> None:
-        self.mirror, self.problem, self.of_problem, self.points = mirror, problem, of_problem, points
-        self.x0, self.u, self.iterations, self.oracle = x0, u, iterations, oracle
-        self.generator, self.exact_iterates = generator, exact_iterates
-        self.exact = mirror.exact and is_exact(mirror, points)
+    mirror: MirrorMap
+    problem: Problem
+    of_problem: ProblemConstants
+    points: Sequence[Tree]
+    x0: Tree
+    u: Tree
+    iterations: int
+    oracle: Oracle
+    generator: Generator
+    exact_iterates: bool
+
+    def __post_init__(self) -> None:
+        self.exact = self.mirror.exact and is_exact(self.mirror, self.points)
         self._geometries: dict[Storage, Geometry] = {}
 
     def geometry(self, storage: Storage) -> Geometry:
@@ -206,7 +211,8 @@ class _Doctor:
             duals = [self.mirror.to_dual(x) for x in self.points]
             constants = map_constants(exact, self.points, duals, self.generator)
             verdicts = map_verdicts(self.mirror, exact, self.points, duals, constants)
-            self._geometries[storage] = Geometry(exact, constants, verdicts)
+            alpha = local_alpha(exact, constants, self.points)
+            self._geometries[storage] = Geometry(exact, constants, alpha, verdicts)
         return self._geometries[storage]
 
     def usual_methods(self) -> dict[str, Method[Any]]:
@@ -237,19 +243,23 @@ class _Doctor:
             callbacks=[] if updates is None else [updates],
         )
         record, constants = observed.record, geometry.constants
-        bounded, slack = _bounded(method, record, constants.alpha.value)
+        bounded, slack = _bounded(method, record, geometry.alpha.value)
         setting = Setting(self.problem, self.oracle, self.iterations, constants, self.of_problem, self.points, record)
         verdicts = [*method_verdicts(method, setting), *_inequalities(method, bounded, slack, record)]
         return Run(method, storage, observed.solution, record, bounded, slack, verdicts, self._advice(method), updates)
 
     def _advice(self, method: MethodName | Method[Any]) -> Advice:
         name, storage = name_and_storage(method)
-        alpha = self.geometry(storage).constants.alpha
-        return advise(name, storage, self.exact, self.oracle.stochastic, alpha, self.of_problem.smoothness)
+        alpha, smoothness = self.geometry(storage).alpha, self.of_problem.smoothness
+        return advise(name, storage, self.exact, self.oracle.stochastic, alpha, smoothness)
 
 
 def _bounded(method: Method[Any], record: Record, alpha: float) -> tuple[Bounded, Tensor | None]:
-    """Return what the method's theorem bounds, the bound with what was measured, and the slack of each step."""
+    """Return what the method's theorem bounds, the bound with what was measured, and the slack of each step.
+
+    Without an α > 0 there is no bound.
+    """
+    alpha = alpha if alpha > 0 else math.nan
     if isinstance(method, AMD):
         t, r = float(record.steps[0]), method.r
         first = bounds.amd_first_energy(record["divergence"][0], record["gap"][0], t, r, record["error"][0])
@@ -262,29 +272,38 @@ def _bounded(method: Method[Any], record: Record, alpha: float) -> tuple[Bounded
             record["energy"][0], record.steps, far.amax(0), record["displacement"], alpha, error
         )
         return Bounded("f(x_k) − f*", record["gap"][1:], bound), None
-    bound = bounds.smd_realised_bound(record, alpha)
-    return Bounded(
-        "the mean of f(x_i) − f* weighted by t_i", bounds.weighted_mean_gap(record), bound
-    ), bounds.smd_slack(record, alpha)
+    what = "the mean of f(x_i) − f* weighted by t_i"
+    bounded = Bounded(what, bounds.weighted_mean_gap(record), bounds.smd_realised_bound(record, alpha))
+    return bounded, bounds.smd_slack(record, alpha)
 
 
 def _inequalities(method: Method[Any], bounded: Bounded, slack: Tensor | None, record: Record) -> list[Verdict]:
     """Judge the inequalities themselves, on this run."""
-    finite = ~(bounded.measured.isnan() | bounded.bound.isnan())
-    rounding = 1e3 * torch.finfo(bounded.bound.dtype).eps * (1 + bounded.bound.abs())
-    above = ((bounded.measured > bounded.bound + rounding) & finite).any(1).nonzero().flatten()
+    verdicts = [_below(bounded)]
+    if isinstance(method, AMD) and slack is not None:
+        verdicts.insert(0, _falls(slack, record["energy"]))
+    return verdicts
+
+
+def _falls(slack: Tensor, energy: Tensor) -> Verdict:
+    rounding = ROUNDING * torch.finfo(slack.dtype).eps * (1 + energy.abs())
+    violated = int((slack < -torch.maximum(rounding[1:], rounding[:-1])).any(1).sum())
+    smallest = float(slack.nan_to_num(torch.inf).min())
+    because = f"The smallest slack is {smallest:.3g}; {violated} of {len(slack)} steps violate it."
+    return Verdict("the energy falls as in Lemma 1", "does not hold" if violated else "holds", because)
+
+
+def _below(bounded: Bounded) -> Verdict:
+    assumption = "the run stays below its bound"
+    if bool(bounded.bound.isnan().all()):
+        return Verdict(assumption, "not known", "There is no bound, because no α > 0 was found or the run failed.")
+    rounding = ROUNDING * torch.finfo(bounded.bound.dtype).eps * (1 + bounded.bound.abs())
+    above = (bounded.measured > bounded.bound + rounding).any(1).nonzero().flatten()  # NaN is not above
     last, bound = (float(series[-1].nanmean()) for series in (bounded.measured, bounded.bound))
     numbers = f"At the end {bounded.what} is {last:.3g} and its bound {bound:.3g}, in the mean."
-    stays = Verdict("the run stays below its bound", "does not hold" if len(above) else "holds", numbers)
     if len(above):
-        stays = Verdict(stays.assumption, stays.answer, f"Above it first after {int(above[0]) + 1} steps. {numbers}")
-    if slack is None or not isinstance(method, AMD):
-        return [stays]
-    scale = 1e3 * torch.finfo(slack.dtype).eps * (1 + record["energy"].abs())
-    violated = ((slack < -torch.maximum(scale[1:], scale[:-1])).any(1)).sum()
-    smallest = float(slack.nan_to_num(torch.inf).min())
-    because = f"The smallest slack is {smallest:.3g}; {int(violated)} of {len(slack)} steps violate it."
-    return [Verdict("the energy falls as in Lemma 1", "does not hold" if violated else "holds", because), stays]
+        return Verdict(assumption, "does not hold", f"Above it first after {int(above[0]) + 1} steps. {numbers}")
+    return Verdict(assumption, "holds", numbers)
 
 
 def _mirror_of(method: Method[Any]) -> MirrorMap:
@@ -311,10 +330,9 @@ def _minimiser(
         return longer.best_x, f"the best point of {LONGER * iterations} iterations, which is not certified"
 
 
-def _inside(points: Sequence[Tree], problem: Problem) -> list[Tree]:
-    """Draw points of a set with an edge away from it, where maps may be infinite."""
-    inner = problem.domain.inner_point(points[0])
-    return [x if bool(problem.domain.contains(x).all()) else mix(0.9, x, inner) for x in points]
+def _range(points: Sequence[Tree]) -> tuple[float, float]:
+    entries = [leaf for x in points for leaf in leaves(x)]
+    return min(float(leaf.min()) for leaf in entries), max(float(leaf.max()) for leaf in entries)
 
 
 def _image_defects(mirror: MirrorMap, x0: Tree) -> dict[str, dict[str, float]]:

@@ -8,11 +8,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mirrordescent.domains import Simplex
+from mirrordescent.domains import Domain, Simplex, WholeSpace
 from mirrordescent.methods import AMD, ASMD, MD, SMD, Method
 from mirrordescent.mirrors import Conjugate, LearnedPair, MirrorMap, Potential, StrongConvexity
 from mirrordescent.mirrors.inverse import invert
-from mirrordescent.trees import Tree, add_over_leaves, batch_size, dot, sum_per_sample, tree_map
+from mirrordescent.problems import Problem
+from mirrordescent.trees import Tree, add_over_leaves, batch_size, dot, mix, sum_per_sample, tree_map
 
 Storage = Literal["primal", "dual"]
 NODES = 16  # of the quadrature along a line: exact for polynomials of degree 31
@@ -143,6 +144,18 @@ def squared_dual_norm(mirror: MirrorMap, v: Tree) -> Tensor:
         return torch.linalg.vector_norm(parts, ord=q, dim=-1).square().reshape(leaf.shape[0], -1).sum(1)
 
     return add_over_leaves(squared, v)
+
+
+def inside(x: Tree, domain: Domain) -> Tree:
+    """Return a point in the interior of a domain: x itself, or its projection drawn away from the edge."""
+    if bool(domain.contains(x).all()):
+        return x
+    return mix(0.9, domain.project(x), domain.inner_point(x))
+
+
+def domain_of(mirror: MirrorMap, problem: Problem) -> Domain:
+    """Return where a map can be used on a problem: its own domain, or the problem's if it has no limits itself."""
+    return problem.domain if isinstance(mirror.primal_domain, WholeSpace) else mirror.primal_domain
 
 
 def expanded(point: Tree, like: Tree) -> Tree:

@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from mirrordescent.methods import SMD
 from mirrordescent.mirrors import MirrorMap
 from mirrordescent.solve import Look
+from mirrordescent.theory.geometry import inside
 from mirrordescent.trees import Tree, norm, tree_map
 
 
@@ -65,7 +66,7 @@ def inconsistency_over_box(
     generator: Generator,
     count: int = 4,
 ) -> Inconsistency:
-    """Measure at points drawn uniformly from a box, ``count`` times a batch like another, projected to the domain.
+    """Measure at points drawn uniformly from a box, ``count`` times a batch like another, and moved into the domain.
 
     The dual points are drawn from the box that the images of the points span, entry by entry.
     """
@@ -74,9 +75,8 @@ def inconsistency_over_box(
         share = torch.rand(low.shape, generator=generator, device=generator.device, dtype=low.dtype)
         return torch.lerp(low, high, share.to(low.device))
 
-    ends = (tree_map(lambda leaf, end=end: torch.full_like(leaf, end), like) for end in (lower, upper))
-    low, high = ends
-    points = [mirror.primal_domain.project(tree_map(draw, low, high)) for _ in range(count)]
+    low, high = (tree_map(lambda leaf, end=end: torch.full_like(leaf, end), like) for end in (lower, upper))
+    points = [inside(tree_map(draw, low, high), mirror.primal_domain) for _ in range(count)]
     images = [mirror.to_dual(x) for x in points]
     least = tree_map(lambda *leaves: torch.stack(leaves).amin((0, 1), keepdim=True)[0].expand_as(leaves[0]), *images)
     most = tree_map(lambda *leaves: torch.stack(leaves).amax((0, 1), keepdim=True)[0].expand_as(leaves[0]), *images)

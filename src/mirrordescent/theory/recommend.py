@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -16,9 +16,9 @@ from mirrordescent.oracles import Exact, Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.schedules import Extension, admissible_step
 from mirrordescent.theory.assumptions import is_exact, nearby_points
-from mirrordescent.theory.constants import SAFETY, Constant, map_constants, problem_constants
+from mirrordescent.theory.constants import SAFETY, Constant, MapConstants, map_constants, problem_constants
 from mirrordescent.theory.curvature import curvature_range
-from mirrordescent.theory.geometry import Storage, exact_geometry, storage_of
+from mirrordescent.theory.geometry import Storage, domain_of, exact_geometry, storage_of
 from mirrordescent.trees import Tree
 
 MethodName = Literal["MD", "SMD", "AMD", "ASMD"]
@@ -86,15 +86,20 @@ def recommend(
     """
     name, storage = name_and_storage(method)
     if points is None:
-        points = nearby_points(problem.start(), problem.domain, generator or torch.Generator().manual_seed(0))
+        generator = generator or torch.Generator().manual_seed(0)
+        points = nearby_points(problem.start(), domain_of(mirror, problem), generator)
     exact = is_exact(mirror, points)
     geometry = exact_geometry(mirror, storage, exact)
-    of_map = map_constants(geometry, points, [mirror.to_dual(x) for x in points])
-    if of_map.alpha.estimate <= 0:
-        local = Constant(curvature_range(geometry.to_dual, points)[0], "sampled", 1 / SAFETY)
-        of_map = replace(of_map, alpha=local)
-    stochastic = (oracle or Exact()).stochastic
-    return advise(name, storage, exact, stochastic, of_map.alpha, problem_constants(problem, points).smoothness)
+    alpha = local_alpha(geometry, map_constants(geometry, points, [mirror.to_dual(x) for x in points]), points)
+    smoothness = problem_constants(problem, points).smoothness
+    return advise(name, storage, exact, (oracle or Exact()).stochastic, alpha, smoothness)
+
+
+def local_alpha(geometry: MirrorMap, constants: MapConstants, points: Sequence[Tree]) -> Constant:
+    """Return α, or that of some points for a map that is not strongly convex on its whole domain."""
+    if constants.alpha.estimate > 0:
+        return constants.alpha
+    return Constant(curvature_range(geometry.to_dual, points)[0], "sampled", 1 / SAFETY)
 
 
 def advise(

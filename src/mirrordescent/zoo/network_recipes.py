@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,8 +39,8 @@ class NetworkRecipe:
 
     It is learned as accelerated mirror descent, on few networks at a time. Since large steps kill some networks and not
     others, all its step sizes are then multiplied by the one of ``SCALES`` with which more networks, drawn for that,
-    end lowest on the mean, with that one and with the next larger one. Plain mirror descent in the same geometry takes
-    these step sizes times one of ``DESCENT_SCALES``, chosen likewise, which stands on the card.
+    end lowest on the mean. Plain mirror descent in the same geometry takes these step sizes times one of
+    ``DESCENT_SCALES``, chosen likewise, which stands on the card.
 
     Args:
         description: in a sentence.
@@ -71,8 +70,7 @@ class NetworkRecipe:
 
         def best(scales: Sequence[float], scaled: Callable[[AMD, float], Method[Any]]) -> float:
             runs = [evaluate(scaled(method, scale), draw, horizon, self.learning_minibatch) for scale in scales]
-            # The best steps are next to where networks die: a scale is as good as it and the next larger one are.
-            losses = [max(run["loss"][-1], larger["loss"][-1]) for run, larger in pairwise(runs)]
+            losses = [run["loss"][-1] for run in runs]
             return scales[losses.index(min(losses))]
 
         accelerated_scale = best(SCALES, rescaled)
