@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast, get_args
 
 from mirrordescent.experiments.contest import Contest
@@ -14,6 +14,7 @@ from mirrordescent.schedules import Extension, Prefix
 
 LEARNED: dict[str, Callable[[MirrorMap, Prefix], Method[Any]]] = {"LMD": MD, "LSMD": SMD, "LAMD": AMD, "LASMD": ASMD}
 DUAL_STORED = ("LSMD", "LAMD", "LASMD")
+LABELS = {"": tuple(LEARNED), "one-network ": DUAL_STORED}
 STOCHASTIC = ("LSMD", "LASMD")
 RULES = cast(tuple[Extension, ...], get_args(Extension))
 
@@ -32,6 +33,31 @@ def every_rule(
         method: Panel([contest.run(rule, rebuild(learned, method, rule), noisy(method, noise)) for rule in RULES])
         for method in methods
     }
+
+
+def choose_rules(
+    load: Callable[[str], Method[Any]], contest: Contest, noise: Oracle | None = None
+) -> tuple[dict[str, Panel], dict[str, Extension]]:
+    """Try every rule with the pair and with the one-network map; return the panels, and the best rule of each method.
+
+    ``load`` returns the learned method of a label, "" for the pair or "one-network ".
+    """
+    panels: dict[str, Panel] = {}
+    rules: dict[str, Extension] = {}
+    for label, methods in LABELS.items():
+        tried = every_rule(load(label), methods, contest, noise)
+        panels |= {f"{label}{method} extensions": panel for method, panel in tried.items()}
+        rules |= {f"{label}{method}": rule for method, rule in best_rules(tried).items()}
+    return panels, rules
+
+
+def with_rules(
+    load: Callable[[str], Method[Any]], rules: dict[str, Extension], noise: Oracle | None = None
+) -> Iterator[tuple[str, Method[Any], Oracle | None]]:
+    """Yield every learned method with its rule: a name, the method, and how it asks for gradients."""
+    for name, rule in rules.items():
+        method = name.split()[-1]
+        yield f"{name} ({rule})", rebuild(load(name.removesuffix(method)), method, rule), noisy(method, noise)
 
 
 def best_rules(panels: dict[str, Panel]) -> dict[str, Extension]:

@@ -20,7 +20,7 @@ from mirrordescent.experiments.contest import (
     Contest,
     recorded_iterations,
 )
-from mirrordescent.experiments.extensions import DUAL_STORED, LEARNED, best_rules, every_rule, noisy, rebuild
+from mirrordescent.experiments.extensions import choose_rules, rebuild, with_rules
 from mirrordescent.experiments.result import Curve, Panel, Result
 from mirrordescent.experiments.scales import Say, Scale
 from mirrordescent.methods import DualFISTA, Method
@@ -57,6 +57,10 @@ class Task:
     def learned(self, kind: str = "") -> Method[Any]:
         """Return the zoo's method of a kind: "" for the pair, "conjugate", "lpd"."""
         return cast(Method[Any], zoo.load(f"{self.entry}-{kind}" if kind else self.entry))
+
+    def by_label(self, label: str) -> Method[Any]:
+        """Return the one-network method where the label says so, else the pair."""
+        return self.learned("conjugate" if label else "")
 
 
 def inpainting(count: int, side: int, training: bool, directory: Path | None) -> TVInpainting:
@@ -121,17 +125,14 @@ def run(task: Task, scale: Scale, directory: Path | None, say: Say) -> Result:
     result = Result(task.name, task.title, {"scale": scale, **vars(size), "gradient noise": noise})
     problem, training = (task.make(size.problems, size.side, split, directory) for split in (False, True))
     few = imaging_contest(_first(training, size.extension_problems), False, size.iterations)
-    rules: dict[str, Extension] = {}
-    for label, kind, methods in (("", "", tuple(LEARNED)), ("one-network ", "conjugate", DUAL_STORED)):
-        panels = every_rule(task.learned(kind), methods, few, task.noise)
-        result.panels |= {f"{label}{method} extensions": panel for method, panel in panels.items()}
-        rules |= {f"{label}{method}": rule for method, rule in best_rules(panels).items()}
+    result.panels, rules = choose_rules(task.by_label, few, task.noise)
     say(f"best extensions: {', '.join(f'{name} {rule}' for name, rule in rules.items())}")
     for start, fill in {"from y": False, "from y filled": True}.items():
         if fill and problem.mask is None:
             continue
         contest, rehearsal = (imaging_contest(p, fill, size.iterations) for p in (problem, training))
-        panel = Panel(_learned(task, rules, contest) + _rivals(task, contest, rehearsal))
+        learned = [contest.run(*each) for each in with_rules(task.by_label, rules, task.noise)]
+        panel = Panel(learned + _rivals(task, contest, rehearsal))
         result.panels[f"comparison {start}"] = panel
         result.panels[f"one image {start}"] = Panel([curve.of_run(0) for curve in panel.curves])
         say(f"comparison {start} done")
@@ -139,16 +140,6 @@ def run(task: Task, scale: Scale, directory: Path | None, say: Say) -> Result:
         result.panels["one network for long"] = _for_long(task, rules, _first(problem, size.extension_problems))
         result.claims = imaging_claims(result)
     return result
-
-
-def _learned(task: Task, rules: dict[str, Extension], contest: Contest) -> list[Curve]:
-    """Run every learned method with its best rule."""
-    curves = []
-    for name, rule in rules.items():
-        method = name.removeprefix("one-network ")
-        learned = task.learned("conjugate" if name != method else "")
-        curves.append(contest.run(f"{name} ({rule})", rebuild(learned, method, rule), noisy(method, task.noise)))
-    return curves
 
 
 def _rivals(task: Task, contest: Contest, rehearsal: Contest) -> list[Curve]:

@@ -13,14 +13,13 @@ from torch import Tensor
 from mirrordescent import data, zoo
 from mirrordescent.data import Features
 from mirrordescent.experiments.contest import BASELINES, WIDE_NESTEROV, Contest, Tunable, grid, recorded_iterations
-from mirrordescent.experiments.extensions import DUAL_STORED, LEARNED, best_rules, every_rule, noisy, rebuild
+from mirrordescent.experiments.extensions import choose_rules, with_rules
 from mirrordescent.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent.experiments.scales import Say, Scale
 from mirrordescent.methods import SGD, Method
 from mirrordescent.oracles import Minibatch, Oracle
 from mirrordescent.problems import SVM
 from mirrordescent.references import certify
-from mirrordescent.schedules import Extension
 from mirrordescent.solve import Look
 
 TOLERANCE = 1e-9  # of the certified optimum: the methods come within 1e-7 of it
@@ -55,17 +54,11 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     contest = starts(features, size.starts, size.iterations, seed=0)
     few = starts(features, size.extension_starts, size.iterations, seed=1)
     batch = Minibatch(size.batch)
-    rules: dict[str, Extension] = {}
-    for label, methods in (("", tuple(LEARNED)), ("one-network ", DUAL_STORED)):
-        panels = every_rule(_learned(label), methods, few, batch)
-        result.panels |= {f"{label}{method} extensions": panel for method, panel in panels.items()}
-        rules |= {f"{label}{method}": rule for method, rule in best_rules(panels).items()}
+    result.panels, rules = choose_rules(_learned, few, batch)
     say(f"best extensions: {', '.join(f'{name} {rule}' for name, rule in rules.items())}")
     runs = _Runs(contest, features)
-    for name, rule in rules.items():
-        method = name.removeprefix("one-network ")
-        learned = _learned(name.removesuffix(method))
-        runs.add(f"{name} ({rule})", rebuild(learned, method, rule), noisy(method, batch))
+    for learned in with_rules(_learned, rules, batch):
+        runs.add(*learned)
     for tunable in (*BASELINES, WIDE_NESTEROV, Tunable("SGD", SGD, grid(2e-4, 1e-1), batch)):
         setting = few.tune(tunable, min(100, size.iterations))
         runs.add(f"{tunable.name} ({setting:g})", tunable.make(setting), tunable.oracle)
