@@ -1,7 +1,8 @@
 """Run every benchmark: ``python -m benchmarks``."""
 
-from benchmarks import solve_loop, unrolling
+from benchmarks import optimiser_step, solve_loop, unrolling
 
 if __name__ == "__main__":
     solve_loop.main()
     unrolling.main()
+    optimiser_step.main()

@@ -1,4 +1,4 @@
-"""What is done with gradients before a method sees them: gathered, looked at, clipped."""
+"""What is done with gradients before a method sees them: they are looked at, and clipped."""
 
 from __future__ import annotations
 
