@@ -42,10 +42,13 @@ def test_descent_and_rescaling_keep_the_geometry():
     plain, slower = descent(method, 3.0), rescaled(method, 0.5)
     assert plain.mirror is method.mirror
     assert slower.regulariser is slower.mirror
-    for k in (1, 3, 10, 50):
+    for k in (1, 5, 50):
         t = float(method.t(k).detach())
-        assert float(plain.t(k)) == pytest.approx(3 * t * min(1, k / 10))
+        assert float(plain.t(k)) == pytest.approx(3 * t * (1 + min(k, 5) / 5))
         assert float(slower.t(k)) == pytest.approx(t / 2)
+    late = accelerated(moons_network, (2,), [1, 80], [0.2, 0.2])()
+    assert [float(descent(late, 1.0).t(k)) for k in (20, 80)] == pytest.approx([0.2 * 1.25, 0.4])
+    assert float(descent(late, 1.0).t(1)) == pytest.approx(0.2 / 20 * (1 + 1 / 80))
     assert method.t.log_values.requires_grad  # the one that was given is left as it was
 
 

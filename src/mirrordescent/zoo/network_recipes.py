@@ -6,12 +6,13 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
 from mirrordescent import data
+from mirrordescent.data.splits import Split, part
 from mirrordescent.learn import Objective, ProblemFamily, Settings, learn
 from mirrordescent.learn.families import Draw
 from mirrordescent.learn.networks import FewShotFamily, NetworkFamily, moons_family
@@ -26,11 +27,10 @@ from mirrordescent.schedules import Interpolated
 from mirrordescent.solve import solve
 from mirrordescent.zoo.storage import Card, load_entry
 
-TUNING_NETWORKS = 8
 REPTILE_START = "omniglot-reptile-init"
-SCALES = (0.7, 1.0, 1.4, 2.0)
-DESCENT_SCALES = (1.5, 2.0, 3.0, 4.5)
-WARM_UP = 10
+SCALES = (0.5, 0.7, 1.0, 1.4)
+DESCENT_SCALES = (0.7, 1.0, 1.4, 2.0, 2.8)
+MARGIN = 1.2
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class NetworkRecipe:
 
     It is learned as accelerated mirror descent, on few networks at a time. Since large steps kill some networks and not
     others, all its step sizes are then multiplied by the one of ``SCALES`` with which more networks, drawn for that,
-    end lowest on the mean. Plain mirror descent in the same geometry takes these step sizes times one of
+    end lowest on the mean when steps are longer still by ``MARGIN``: what would kill one network in fifty does not
+    show among a few. Plain mirror descent in the same geometry takes these step sizes times one of
     ``DESCENT_SCALES``, chosen likewise, which stands on the card.
 
     Args:
@@ -50,6 +51,7 @@ class NetworkRecipe:
         settings: how.
         minibatch: data points per gradient in use; None for all.
         learning_minibatch: data points per gradient while learning: fewer, to save time.
+        tuning_networks: how many of them choose the two scales.
     """
 
     description: str
@@ -59,6 +61,7 @@ class NetworkRecipe:
     settings: Settings
     minibatch: int | None = None
     learning_minibatch: int | None = None
+    tuning_networks: int = 16
 
     def learn(self, name: str, runs: Path, directory: Path | None) -> tuple[nn.Module, Card]:
         """Learn the method, or go on where a run stopped, and return it with its card."""
@@ -66,10 +69,11 @@ class NetworkRecipe:
         result = learn(family, method, self.settings, oracle=_oracle(self.learning_minibatch), folder=runs / name)
         method.requires_grad_(False)
         horizon = self.settings.horizon
-        draw = family.draw(torch.arange(TUNING_NETWORKS))
+        draw = family.draw(torch.arange(self.tuning_networks))
 
         def best(scales: Sequence[float], scaled: Callable[[AMD, float], Method[Any]]) -> float:
-            runs = [evaluate(scaled(method, scale), draw, horizon, self.learning_minibatch) for scale in scales]
+            longer = (scaled(method, MARGIN * scale) for scale in scales)
+            runs = [evaluate(each, draw, horizon, self.learning_minibatch) for each in longer]
             losses = [run["loss"][-1] for run in runs]
             return scales[losses.index(min(losses))]
 
@@ -110,14 +114,17 @@ def rescaled(method: AMD, scale: float) -> AMD:
 
 
 def descent(method: AMD, scale: float) -> SMD:
-    """Return mirror descent in the geometry of an accelerated method, with its step sizes times a number.
+    """Return mirror descent in the geometry of an accelerated method, with its step sizes times a rising number.
 
-    They rise to that over the first ten steps. The weights of the accelerated method do so of themselves, and it is in
-    those steps that networks die.
+    It rises to ``scale`` over the first quarter of the horizon and to twice that at its end. The weights of the
+    accelerated method rise of themselves, and it is in the first steps that networks die.
     """
-    counts = sorted({1, WARM_UP // 3, WARM_UP, *cast(Interpolated, method.t).counts})
+    t = cast(Interpolated, method.t)
+    horizon = t.counts[-1]
+    warm_up = max(1, horizon // 4)
+    counts = sorted({1, *(max(1, warm_up // part) for part in (8, 3, 1)), *t.counts})
     with torch.no_grad():
-        steps = [scale * float(method.t(k)) * min(1.0, k / WARM_UP) for k in counts]
+        steps = [scale * float(t(k)) * min(1.0, k / warm_up) * (1 + k / horizon) for k in counts]
     return SMD(method.mirror, Interpolated(counts, steps)).requires_grad_(False)
 
 
@@ -193,7 +200,9 @@ def characters_from_reptile(directory: Path | None) -> FewShotFamily:
 
 
 def _characters(directory: Path | None, initial: dict[str, Tensor] | None) -> FewShotFamily:
-    training, held_out = (data.omniglot_characters(split, 14, directory) for split in ("train", "test"))
+    """Set characters apart for validation from those for training: those for testing are for the experiments."""
+    characters = data.omniglot_characters("train", 14, directory)
+    training, held_out = (characters[part(split, len(characters))] for split in get_args(Split))
     return FewShotFamily(small_cnn(), training, held_out, initial=initial)
 
 
@@ -204,8 +213,9 @@ def accelerated(
     steps: Sequence[float],
     kind: Kind = "diagonal",
     ties: Ties = "paper",
+    cap: int = 27,
 ) -> Callable[[], AMD]:
-    """AMD with its momentum capped, as for noisy gradients.
+    """AMD with its momentum capped: for noisy gradients at 0.9, for exact ones higher.
 
     Its correcting step is taken in the geometry of the map where that is cheap, and otherwise in the Euclidean one.
     """
@@ -213,7 +223,7 @@ def accelerated(
     def make() -> AMD:
         mirror = layerwise(model(), kind, ties, torch.zeros(1, *shape))
         t, gamma = Interpolated(counts, list(steps)), Interpolated([1], [1.0])
-        return AMD(mirror, t, gamma=gamma, regulariser=mirror if kind == "diagonal" else None, cap=27)
+        return AMD(mirror, t, gamma=gamma, regulariser=mirror if kind == "diagonal" else None, cap=cap)
 
     return make
 
@@ -245,21 +255,23 @@ NETWORK_RECIPES: dict[str, NetworkRecipe | ReptileRecipe] = {
     "mnist-cnn-diagonal": NetworkRecipe(
         "30 multipliers of the gradient for training a small convolutional network on MNIST in two epochs",
         "mnist", convolutional_digits,
-        accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100, 120], [0.15, 0.25, 0.25, 0.25, 0.25, 0.15]),
+        accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100, 120], [0.1, 0.2, 0.3, 0.45, 0.45, 0.2], cap=60),
         _settings(20, 120, batch=3, curriculum=((8, 60),), learning_rate=0.03, validate_every=5),
         minibatch=1000, learning_minibatch=400,
     ),
     "omniglot-diagonal": NetworkRecipe(
         "30 multipliers of the gradient for few-shot learning of characters from random initialisations",
         "omniglot", characters_from_random,
-        accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.1, 0.15, 0.15, 0.15, 0.15]),
+        accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.08, 0.12, 0.15, 0.5, 1.5], cap=60),
         _settings(24, 100, batch=8, curriculum=((12, 50),), learning_rate=0.03, validate_every=3),
+        tuning_networks=60,
     ),
     "omniglot-diagonal-reptile": NetworkRecipe(
         "30 multipliers of the gradient for few-shot learning of characters from the initialisation of Reptile",
         "omniglot", characters_from_reptile,
-        accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.1, 0.15, 0.15, 0.15, 0.15]),
+        accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.4, 0.8, 1.5, 4.0, 8.0], cap=60),
         _settings(24, 100, batch=8, curriculum=((12, 50),), learning_rate=0.03, validate_every=3),
+        tuning_networks=60,
     ),
     REPTILE_START: ReptileRecipe(
         "a start of a small convolutional network for few-shot learning of characters, by Reptile",
