@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
@@ -17,6 +17,7 @@ from mirrordescent.experiments.networks import Source, images_of, source_for
 from mirrordescent.experiments.result import Claim, Result, Table
 from mirrordescent.experiments.scales import Say, Scale
 from mirrordescent.mirrors import layerwise
+from mirrordescent.problems.architectures import small_resnet
 
 Make = Callable[[nn.Module], Optimizer]
 AMD_GRID, ADAM_GRID, SGD_GRID = (0.02, 0.05, 0.1), (1e-3, 3e-3, 1e-2), (0.02, 0.05, 0.1)
@@ -37,26 +38,6 @@ SIZES: dict[Scale, Size] = {
     "standard": Size(16, 128, 3, 20_000),
     "paper": Size(32, 128, 10, None),
 }
-
-
-class Residual(nn.Module):
-    """x + B(C(ReLU(B(C(x))))), then a ReLU, with convolutions C and batch normalisations B."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
-        self.second = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Add what two layers make of x to it."""
-        return F.relu(x + self.second(F.relu(self.first(x))))
-
-
-def small_resnet(channels: int) -> nn.Sequential:
-    """Return a convolution, two residual blocks, the mean over space, and a dense layer."""
-    stem = [nn.Conv2d(1, channels, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()]
-    blocks = [Residual(channels), nn.MaxPool2d(2), Residual(channels)]
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:

@@ -42,6 +42,7 @@ class Training:
 
         A network that failed keeps the values it had when that was seen.
         """
+        every = max(1, self.steps // self.looks)
         seen: list[tuple[int, float, Tensor, Tensor, Tensor]] = []
 
         def look(at: Look) -> None:
@@ -57,9 +58,11 @@ class Training:
             oracle=self.oracle,
             generator=torch.Generator().manual_seed(self.seed),
             callbacks=[look],
-            check_every=max(1, self.steps // self.looks),
+            check_every=every,
             progress=False,
         )
+        planned = [*range(0, self.steps, every), self.steps]
+        seen += [(k, *seen[-1][1:]) for k in planned[len(seen) :]]  # a run ends early when all its networks failed
         iterations, seconds, *quantities = zip(*seen, strict=True)
         return {
             quantity: Curve(name, list(iterations), list(seconds), torch.stack(cast(tuple[Tensor, ...], values)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 MLP_WIDTHS = (784, 50, 40, 30, 20, 10)
 
@@ -33,3 +34,23 @@ def dense(widths: tuple[int, ...]) -> nn.Sequential:
     for incoming, outgoing in pairwise(widths):
         layers += [nn.ReLU(), nn.Linear(incoming, outgoing)]
     return nn.Sequential(*layers[1:])
+
+
+class Residual(nn.Module):
+    """x + B(C(ReLU(B(C(x))))), then a ReLU, with convolutions C and batch normalisations B."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
+        self.second = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add what two layers make of x to it."""
+        return F.relu(x + self.second(F.relu(self.first(x))))
+
+
+def small_resnet(channels: int = 16) -> nn.Sequential:
+    """Return a convolution, two residual blocks, the mean over space, and a dense layer, for images (1, 28, 28)."""
+    stem = [nn.Conv2d(1, channels, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()]
+    blocks = [Residual(channels), nn.MaxPool2d(2), Residual(channels)]
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
