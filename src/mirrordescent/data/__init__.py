@@ -8,7 +8,7 @@ from mirrordescent.data.directory import data_directory
 from mirrordescent.data.errors import DataDamaged, DataMissing
 from mirrordescent.data.features import Features, four_nine_features
 from mirrordescent.data.idx import digits, fashion_mnist, halve, mnist, read_idx
-from mirrordescent.data.images import random_crops, read_image, read_images, tiles
+from mirrordescent.data.images import as_images, as_mask, random_crops, read_image, read_images, tiles
 from mirrordescent.data.omniglot import Tasks, omniglot_characters, sample_tasks
 from mirrordescent.data.phantoms import ellipse_phantoms
 from mirrordescent.data.photo_collections import (
@@ -36,6 +36,8 @@ __all__ = [
     "FileStatus",
     "ParallelBeam",
     "Tasks",
+    "as_images",
+    "as_mask",
     "bsds500",
     "bundled_photographs",
     "data_directory",

@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias, Union, cast
 
 import numpy as np
 import torch
@@ -19,6 +19,11 @@ from mirrordescent.data.errors import DataDamaged, DataMissing
 if TYPE_CHECKING:
     from PIL import Image
 
+Array: TypeAlias = "np.ndarray[Any, Any]"
+ImageLike: TypeAlias = Union[Tensor, Array, "Image.Image"]
+"""An image or a batch: a tensor (…, height, width), a NumPy array (…, height, width, channels), a Pillow image."""
+
+GREY_MODES = ("1", "L", "I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".pnm", ".tif", ".tiff", ".webp"))
 
 
@@ -75,6 +80,58 @@ def sorted_contents(source: Path, within: str) -> Iterator[tuple[str, bytes]]:
         raise DataDamaged(f"{source} is neither a folder nor a zip or tar archive that can be read")
 
 
+def as_images(images: ImageLike | Sequence[ImageLike]) -> Tensor:
+    """Turn images of PyTorch, NumPy or Pillow, or a list of them, into (batch, channels, height, width).
+
+    Tensors have their channels before the pixels, arrays after them, as is the custom of each; both may lack channels
+    or the batch. Bytes and 16-bit numbers are divided by the largest they can be; floating-point numbers stay as they
+    are. Grey stays one channel.
+
+    >>> as_images(np.full((4, 5, 3), 255, np.uint8)).shape, as_images(torch.zeros(3, 4, 5)).shape
+    (torch.Size([1, 3, 4, 5]), torch.Size([1, 3, 4, 5]))
+    """
+    if isinstance(images, (list, tuple)):
+        batches = [as_images(image) for image in images]
+        if len({batch.shape[1:] for batch in batches}) != 1:
+            shapes = ", ".join(str(tuple(batch.shape[1:])) for batch in batches) or "none"
+            raise ValueError(f"images of one batch must have one shape, got {shapes}")
+        return torch.cat(batches)
+    if not isinstance(images, (Tensor, np.ndarray)):
+        if not hasattr(images, "getpixel"):
+            raise TypeError(f"images are tensors, NumPy arrays or Pillow images, not {type(images).__name__}")
+        images = pixels_of(cast("Image.Image", images))
+    if images.ndim not in (2, 3, 4):
+        raise ValueError(f"an image has 2 dimensions, 3 with channels and 4 in a batch, got {tuple(images.shape)}")
+    if isinstance(images, np.ndarray):
+        if images.ndim > 2 and images.shape[-1] > 4:
+            raise ValueError(
+                f"an array of shape {images.shape} has {images.shape[-1]} channels: NumPy images are "
+                "(height, width, channels); a tensor would be (channels, height, width)"
+            )
+        images = torch.from_numpy(np.ascontiguousarray(images))
+        images = images.movedim(-1, -3) if images.ndim > 2 else images
+    scaled = _scaled(images)
+    return scaled.reshape(*[1] * (4 - scaled.ndim), *scaled.shape).contiguous()
+
+
+def as_mask(mask: ImageLike) -> Tensor:
+    """Turn a mask of PyTorch, NumPy or Pillow into one of truth values (…, height, width): True where it is not black.
+
+    A picture file may have gone through a lossy format: of Pillow images the lighter half of the greys is True.
+    """
+    if isinstance(mask, Tensor):
+        return mask if mask.dtype == torch.bool else mask != 0
+    if isinstance(mask, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(mask)) != 0
+    return torch.from_numpy(_values(mask).mean(-1) >= 0.5)
+
+
+def pixels_of(picture: Image.Image) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """Return a Pillow image as (height, width, 1) if it is grey, else (height, width, 3), in [0, 1]; on white."""
+    grey = picture.mode in GREY_MODES and not picture.has_transparency_data
+    return _values(picture)[:, :, : 1 if grey else 3]
+
+
 def tiles(image: Tensor, size: int) -> Tensor:
     """Cut (channels, height, width) into squares side by side: (n, channels, size, size), row by row.
 
@@ -127,6 +184,18 @@ def _values(picture: Image.Image) -> np.ndarray[tuple[int, ...], np.dtype[np.flo
         colour, opacity = rgba[..., :3], rgba[..., 3:]
         return colour * opacity + (1 - opacity)
     return np.asarray(picture.convert("RGB"), dtype=np.float32) / np.float32(255)
+
+
+def _scaled(images: Tensor) -> Tensor:
+    """Return floating-point numbers, those of 8 and 16 bits in [0, 1]."""
+    if images.dtype in (torch.float32, torch.float64):
+        return images
+    if images.dtype in (torch.bool, torch.float16, torch.bfloat16):
+        return images.float()
+    largest = {torch.uint8: 255, torch.uint16: 65535}.get(images.dtype)
+    if largest is None:
+        raise TypeError(f"images are made of floating-point numbers, bytes or 16-bit numbers, not of {images.dtype}")
+    return images.float() / largest
 
 
 def _is_image(name: str) -> bool:

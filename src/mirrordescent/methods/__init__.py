@@ -4,7 +4,9 @@ from mirrordescent.methods.accelerated import AMD, ASMD
 from mirrordescent.methods.averaged import Averaged
 from mirrordescent.methods.base import Method, State
 from mirrordescent.methods.baselines import GD, SGD, Adam, Nesterov, ProjectedGradient
+from mirrordescent.methods.certified import Certified, HandOver
 from mirrordescent.methods.descent import MD, SMD
+from mirrordescent.methods.naming import NAMES, named
 from mirrordescent.methods.primal_dual import LPD, PDHG, DualFISTA
 
 __all__ = [
@@ -13,14 +15,18 @@ __all__ = [
     "GD",
     "LPD",
     "MD",
+    "NAMES",
     "PDHG",
     "SGD",
     "SMD",
     "Adam",
     "Averaged",
+    "Certified",
     "DualFISTA",
+    "HandOver",
     "Method",
     "Nesterov",
     "ProjectedGradient",
     "State",
+    "named",
 ]

@@ -95,9 +95,14 @@ class AMD(Method[AMDState]):
         long, short = self.dual_weight(count) * t, self.gamma(count) * t
         if self.storage == "dual":
             z = tree_map(lambda z, g: descend(z, g, long), state.z, grad)
+            x_tilde = self.regulariser.step(state.x, grad, short)
+        elif self.mirror.linear and self.regulariser is self.mirror:
+            direction = self.mirror.to_primal(grad)  # one application serves both steps
+            z = tree_map(lambda z, v: descend(z, v, long), state.z, direction)
+            x_tilde = tree_map(lambda x, v: descend(x, v, short), state.x, direction)
         else:
             z = self.mirror.step(state.z, grad, long)
-        x_tilde = self.regulariser.step(state.x, grad, short)
+            x_tilde = self.regulariser.step(state.x, grad, short)
         x = mix(self.mixing(count + 1), self._primal(z), x_tilde)
         return AMDState(count, z, x, x_tilde)
 

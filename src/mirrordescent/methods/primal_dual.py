@@ -76,6 +76,12 @@ class PDHG(Method[PDHGState]):
         """Start at x0 with a zero dual variable."""
         return PDHGState(0, x0, None)
 
+    def begin(self, problem: Problem, x: Tensor) -> PDHGState:
+        """Start near a solution, with the dual variable that goes with it: u = prox_{σG*}(σKx)."""
+        saddle = _saddle(problem, self)
+        sigma = 1 / (self.ratio * saddle.K_norm)
+        return PDHGState(0, x, saddle.prox_G_conjugate(tree_map(lambda Kx: sigma * Kx, saddle.K(x)), sigma))
+
     def step(self, problem: Problem, state: PDHGState, oracle: Oracle, generator: Generator | None = None) -> PDHGState:
         """Take one primal and one dual proximal step."""
         saddle = _saddle(problem, self)

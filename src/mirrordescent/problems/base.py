@@ -50,6 +50,15 @@ class Problem(nn.Module):
         """Return the gradient of f with its kinks rounded over a width."""
         raise TypeError(f"{type(self).__name__} has no smoothed gradient")
 
+    def bound_from_means(self, gradient: Tree, x: Tree) -> Tensor | None:
+        """Return a lower bound on min f from like means of gradients and of their points, if there is one."""
+        return None
+
+    @property
+    def kink(self) -> float | None:
+        """The h of kinks h|d|, if they all have the same; None if it is not known."""
+        return None
+
     def smoothness(self) -> float | None:
         """L_f, a Lipschitz constant of ∇f in ℓ₂ for the whole batch; None if there is none known."""
         return None

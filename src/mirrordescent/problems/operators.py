@@ -72,12 +72,33 @@ def gaussian_kernel(sigma: float, radius: int | None = None) -> Tensor:
 def norm_bound(operator: LinearOperator, like: Tensor, iterations: int = 50) -> float:
     """Return the operator's own ``norm``, or a power-iteration estimate of ‖A‖ made 5 % larger for safety."""
     known = getattr(operator, "norm", None)
-    if isinstance(known, (int, float)):
+    if isinstance(known, (int, float)) or (isinstance(known, Tensor) and known.numel() == 1):
         return float(known)
-    x = torch.ones_like(like[:1])
-    x = x + 0.1 * torch.sin(torch.arange(x.numel(), dtype=x.dtype, device=x.device)).reshape(x.shape)
+    x = _probe(like[:1])
     largest = torch.zeros((), dtype=x.dtype)
     for _ in range(iterations):
         x = operator.A_adjoint(operator.A(x / x.norm()))
         largest = x.norm()
+        if not largest > 0:
+            raise ValueError(f"{type(operator).__name__} maps images to 0: nothing was observed through it")
     return 1.05 * float(largest) ** 0.5
+
+
+def require_adjoint(operator: LinearOperator, image: Tensor, observed: Tensor) -> None:
+    """Raise unless ⟨Ax, y⟩ = ⟨x, Aᵀy⟩ for a probe x like an image and a y like what is observed, up to rounding."""
+    x, y = _probe(image), _probe(observed).flip(-1)
+    Ax = operator.A(x)
+    if Ax.shape != y.shape:
+        raise ValueError(f"A maps {tuple(x.shape)} to {tuple(Ax.shape)}, but y has shape {tuple(y.shape)}")
+    forward, backward = float((Ax * y).sum()), float((x * operator.A_adjoint(y)).sum())
+    if abs(forward - backward) > 1e-3 * float(Ax.norm() * y.norm()):
+        raise ValueError(
+            f"A_adjoint of {type(operator).__name__} is not the adjoint of A: "
+            f"⟨Ax, y⟩ = {forward:.6g} but ⟨x, Aᵀy⟩ = {backward:.6g}"
+        )
+
+
+def _probe(like: Tensor) -> Tensor:
+    """Return an image without symmetries that an operator could be blind to, the same at every call."""
+    ripple = torch.sin(torch.arange(like.numel(), dtype=like.dtype, device=like.device))
+    return 1 + 0.1 * ripple.reshape(like.shape)

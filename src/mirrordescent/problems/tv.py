@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mirrordescent.data.images import ImageLike, as_images, as_mask
 from mirrordescent.problems.base import Problem, require_finite, require_same_kind
-from mirrordescent.problems.operators import LinearOperator, norm_bound
+from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint
 from mirrordescent.problems.poisson import solve_poisson
 from mirrordescent.trees import Tree, leaves, sum_per_sample, tree_map
 
@@ -50,11 +51,12 @@ class TVInpainting(Problem):
     no wrap, subgradient sign with 0 at 0), A is an optional linear operator such as a blur.
 
     Args:
-        y: observed images (batch, channels, height, width), any size, any number of channels.
-        mask: 1 or True where a pixel was observed, broadcastable to y.
+        y: observed images (batch, channels, height, width), any size, any number of channels; or what
+            :func:`~mirrordescent.data.as_images` makes such of: Pillow images, NumPy arrays, lists of them.
+        mask: 1 or True where a pixel was observed, broadcastable to y; or an array or a Pillow image, white there.
         weight: λ.
         scale: s. The default ½ is the scale to which published step sizes and gaps refer.
-        operator: anything with ``A`` and ``A_adjoint``.
+        operator: anything with ``A`` and ``A_adjoint``, such as the physics of deepinv.
 
     >>> import torch
     >>> y = torch.tensor([[[[0.0, 1.0]]]])
@@ -70,12 +72,14 @@ class TVInpainting(Problem):
 
     def __init__(
         self,
-        y: Tensor,
-        mask: Tensor | None,
+        y: ImageLike | Sequence[ImageLike],
+        mask: ImageLike | None,
         weight: float = 0.15,
         scale: float = 0.5,
         operator: LinearOperator | None = None,
     ) -> None:
+        y = y if isinstance(y, Tensor) else as_images(y)
+        mask = mask if mask is None or isinstance(mask, Tensor) else as_mask(mask)
         if y.ndim != 4 or 0 in y.shape[1:]:
             raise ValueError(f"y must be images (batch, channels, height, width), got {tuple(y.shape)}")
         shape = y.shape if operator is None else operator.A_adjoint(y).shape
@@ -87,6 +91,8 @@ class TVInpainting(Problem):
         self.weight, self.scale, self.operator = float(weight), float(scale), operator
         self.register_buffer("y", y)
         self.register_buffer("mask", _check_mask(mask, y))
+        if operator is not None:
+            require_adjoint(operator, y.new_zeros(shape), y)
         self._operator_norm = None if operator is None else norm_bound(operator, y.new_zeros(shape))
         low, high = _observed_range(self.y, self.mask)
         self.register_buffer("low", low)
@@ -107,11 +113,19 @@ class TVInpainting(Problem):
 
     def grad(self, x: Tree) -> Tensor:
         """s·(2AᵀZ(Ax − y) + λDᵀ sign(Dx))."""
-        return self._grad(cast(Tensor, x), torch.sign)
+        return self._grad(cast(Tensor, x), torch.sign, self.kink)
 
     def smoothed_grad(self, x: Tree, width: float | Tensor) -> Tensor:
         """Replace |d| by the Huber function that is quadratic for |d| ≤ width."""
-        return self._grad(cast(Tensor, x), lambda d: (d / width).clamp(-1, 1))
+        if torch.is_grad_enabled():
+            return self._grad(cast(Tensor, x), lambda d: (d / width).clamp(-1, 1), self.kink)
+        # The same with two passes less.
+        return self._grad(cast(Tensor, x), lambda d: d.clamp_(-width, width), self.kink / float(width))
+
+    @property
+    def kink(self) -> float:
+        """sλ."""
+        return self.scale * self.weight
 
     def start(self, batch: int | None = None, *, fill: bool = False) -> Tensor:
         """Return y, black in the holes as in the paper, or with the holes filled by their neighbours.
@@ -181,11 +195,16 @@ class TVInpainting(Problem):
     def lower_bound(self, u: Tree) -> Tensor:
         """Return a proven lower bound on min f from any dual point."""
         u = self.prox_G_conjugate(u, 0.0)  # made feasible
-        return self._bound_on_box(u) if self.operator is None else self._bound_with_operator(u)
+        return self._bound_on_box(self.K_adjoint(u)) if self.operator is None else self._bound_with_operator(u)
 
-    def _bound_on_box(self, u: Differences) -> Tensor:
-        """min over the box of s‖Z(x−y)‖² + ⟨Dᵀu, x⟩, pixel by pixel."""
-        w = self.K_adjoint(u)
+    def bound_from_means(self, gradient: Tree, x: Tree) -> Tensor | None:
+        """Take ḡ − 2sZ(x̄ − y) = Dᵀū, with a mean ū of dual points that were feasible; none with an operator."""
+        if self.operator is not None:
+            return None
+        return self._bound_on_box(cast(Tensor, gradient) - 2 * self.scale * self._residual(cast(Tensor, x)))
+
+    def _bound_on_box(self, w: Tensor) -> Tensor:
+        """min over the box of s‖Z(x−y)‖² + ⟨w, x⟩, pixel by pixel, for a w = Dᵀu."""
         x = self.argmin_F(w)
         if self.mask is not None:
             x = torch.where(self.mask.bool(), x, torch.where(w > 0, self.low, self.high))
@@ -225,7 +244,7 @@ class TVInpainting(Problem):
         gram, moments = basis @ basis.mT, basis @ v.flatten(1).unsqueeze(-1)
         return v - (basis.mT @ (torch.linalg.pinv(gram, hermitian=True) @ moments)).reshape(v.shape)
 
-    def _grad(self, x: Tensor, slope: Callable[[Tensor], Tensor]) -> Tensor:
+    def _grad(self, x: Tensor, slope: Callable[[Tensor], Tensor], alpha: float) -> Tensor:
         residual = self._residual(x)
         if self.scale != 0.5:
             residual = 2 * self.scale * residual
@@ -233,7 +252,7 @@ class TVInpainting(Problem):
             # A fresh tensor, since an operator may return its own argument or memory.
             residual = self.operator.A_adjoint(residual).clone()
         for dimension in DIRECTIONS.values():  # one after the other, so that what was just made is still in the cache
-            _add_adjoint_along(dimension, residual, slope(_difference(dimension, x)), self.scale * self.weight)
+            _add_adjoint_along(dimension, residual, slope(_difference(dimension, x)), alpha)
         return residual
 
     def _residual(self, x: Tensor) -> Tensor:
@@ -247,7 +266,7 @@ class TVInpainting(Problem):
 class TVDenoising(TVInpainting):
     """f(x) = s·(‖x − y‖² + λ‖Dx‖₁): total-variation denoising, every pixel observed."""
 
-    def __init__(self, y: Tensor, weight: float = 0.15, scale: float = 0.5) -> None:
+    def __init__(self, y: ImageLike | Sequence[ImageLike], weight: float = 0.15, scale: float = 0.5) -> None:
         super().__init__(y, None, weight, scale)
 
 

@@ -190,7 +190,7 @@ def _freeze(running: Tensor, new: Any, old: Any) -> Any:
     if running.all():
         return new
     if hasattr(new, "_fields"):
-        return type(new)(*(_freeze(running, *pair) for pair in zip(new, old, strict=True)))
+        return type(new)(*(_freeze(running, *pair) for pair in zip(new, old or [None] * len(new), strict=True)))
     if not isinstance(new, dict) and not (isinstance(new, Tensor) and new.ndim > 0):
         return new
     # Dual variables that did not exist yet when a sample was frozen are zero for it.

@@ -1,0 +1,108 @@
+"""Bounds from means of gradients, and the hand-over to PDHG."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import mirrordescent as md
+from mirrordescent.mirrors import Euclidean, HyperbolicEntropy
+from mirrordescent.oracles import Exact, Noisy, Smoothed
+from mirrordescent.problems.tv import differences
+
+
+def images(*shape, seed=0):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def inpainting(seed=0, scale=0.5):
+    y = images(3, 2, 9, 7, seed=seed)
+    return md.TVInpainting(y, images(9, 7, seed=seed + 50) > 0.3, weight=0.2, scale=scale)
+
+
+METHODS = {
+    "SMD": lambda: md.SMD(HyperbolicEntropy(1.0), 0.1),
+    "AMD": lambda: md.AMD(Euclidean(), md.schedules.Reciprocal(0.2)),
+    "Nesterov": lambda: md.Nesterov(0.05),
+}
+
+
+@pytest.mark.parametrize("oracle", [Exact(), Smoothed(lambda k: 0.5 / k)], ids=["exact", "smoothed"])
+@pytest.mark.parametrize("name", METHODS)
+def test_the_bound_is_the_dual_value_of_the_mean_dual_point(name, oracle):
+    problem, steps = inpainting(), 12
+    certified = md.Certified(METHODS[name]())
+    state, plain = certified.init(problem.start()), METHODS[name]()
+    inner = plain.init(problem.start())
+    total = {direction: 0.0 for direction in ("vertical", "horizontal")}
+    for k in range(1, steps + 1):
+        for direction, d in differences(inner.x).items():
+            slope = d.sign() if isinstance(oracle, Exact) else (d / (0.5 / k)).clamp(-1, 1)
+            total[direction] = total[direction] + k**2 * problem.scale * problem.weight * slope
+        state, inner = certified.step(problem, state, oracle), plain.step(problem, inner, oracle)
+    mean = {direction: u / sum(k**2 for k in range(1, steps + 1)) for direction, u in total.items()}
+    torch.testing.assert_close(certified.lower_bound(problem, state), problem.lower_bound(mean))
+    assert torch.equal(certified.answer(state), plain.answer(inner))
+
+
+@pytest.mark.parametrize("scale", [0.5, 2.0])
+def test_the_bound_is_below_the_optimum_and_comes_close(scale):
+    problem = inpainting(seed=3, scale=scale)
+    reference = md.certify(problem, cache=False)
+    method = md.Certified(md.AMD(Euclidean(), md.schedules.RootReciprocal(0.05 / scale)))
+    solution = md.solve(problem, method, iterations=2000, oracle=Smoothed(lambda k: 0.3 / k))
+    assert bool((solution.lower <= reference.value + 1e-12).all())
+    gaps = md.relative_gap(solution.value, solution.lower, reference.start_value)
+    assert float(gaps.max()) < 2e-2
+
+
+def test_random_gradients_and_operators_prove_nothing():
+    problem, method = inpainting(), md.Certified(md.SMD(Euclidean(), 0.1))
+    state = method.init(problem.start())
+    state = method.step(problem, state, Noisy(0.1), torch.Generator().manual_seed(0))
+    assert method.lower_bound(problem, state) is None
+    with pytest.raises(ValueError, match="gives none"):
+        md.solve(
+            md.Quadratic(torch.ones(2), torch.zeros(1, 2)), md.Certified(md.GD(0.1)), torch.ones(1, 2),
+            iterations=5, stop=md.gap(1e-3),
+        )  # fmt: skip
+
+
+def test_hand_over_ends_with_a_certificate():
+    problem = inpainting(seed=5)
+    reference = md.certify(problem, cache=False)
+    method = md.HandOver(METHODS["AMD"](), after=7)
+    solution = md.solve(problem, method, iterations=5000, stop=md.gap(1e-6), check_every=20)
+    assert solution.statuses == [md.Status.CONVERGED] * 3
+    assert solution.lower is not None
+    torch.testing.assert_close(solution.value, reference.value, rtol=1e-5, atol=0)
+    assert bool((solution.lower <= reference.value + 1e-12).all())
+
+
+def test_after_the_hand_over_it_is_pdhg_from_there():
+    problem, first, then = inpainting(), METHODS["AMD"](), md.PDHG(0.4)
+    method = md.HandOver(first, after=3, then=then)
+    state, inner = method.init(problem.start()), first.init(problem.start())
+    for _ in range(3):
+        state, inner = method.step(problem, state, Exact()), first.step(problem, inner, Exact())
+    assert torch.equal(method.answer(state), first.answer(inner))
+    second = then.begin(problem, first.answer(inner))
+    for _ in range(4):
+        state, second = method.step(problem, state, Exact()), then.step(problem, second, Exact())
+    assert torch.equal(method.answer(state), second.x)
+    torch.testing.assert_close(method.lower_bound(problem, state), problem.lower_bound(second.u))
+
+
+def test_a_sample_that_stopped_before_the_hand_over_keeps_its_numbers():
+    flat = torch.full((1, 1, 6, 6), 0.5, dtype=torch.float64)
+    both = md.TVDenoising(torch.cat([flat, images(1, 1, 6, 6)]))
+    method = md.HandOver(METHODS["AMD"](), after=20)
+    solution = md.solve(both, method, iterations=3000, stop=md.gap(1e-5), check_every=10)
+    assert solution.statuses == [md.Status.CONVERGED] * 2
+    assert int(solution.steps[0]) < 20 < int(solution.steps[1])
+    torch.testing.assert_close(solution.x[:1], flat)
+
+
+def test_hand_over_needs_a_first_step():
+    with pytest.raises(ValueError, match="after ≥ 1"):
+        md.HandOver(md.GD(0.1), after=0)
