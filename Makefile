@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .PHONY: help demo test lint format bench clean
 
 help:
-	@echo "make demo    restore photographs with every method: a table and out/demo/inpainting.png"
+	@echo "make demo    restore photographs, train a network: tables, and a page to look at, out/demo/index.html"
 	@echo "make test    run the tests"
 	@echo "make lint    check style and types"
 	@echo "make format  rewrite the code in the project's style"

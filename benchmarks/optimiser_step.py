@@ -21,9 +21,10 @@ RATE = 1e-9  # so small that the parameters stay where they are, however often t
 SIZES: dict[str, list[tuple[int, int]]] = {
     "1 M": [(1000, 1000)],
     "10 M": [(1000, 1000)] * 10,
+    "25 M": [(5000, 1000)] * 5,
     "200 × 4096": [(64, 64)] * 200,
 }
-STEPS = {"1 M": 10, "10 M": 1, "200 × 4096": 10}
+STEPS = {"1 M": 10, "10 M": 1, "25 M": 1, "200 × 4096": 10}
 
 Named = list[tuple[str, Tensor]]
 
@@ -48,16 +49,22 @@ def splines(named: Named) -> Layerwise:
 
 
 def ours(
-    kind: type[optim.MirrorOptimizer], mirror: Callable[[Named], Layerwise], size: str, nonfinite: Nonfinite = None
+    kind: type[optim.MirrorOptimizer],
+    mirror: Callable[[Named], Layerwise],
+    size: str,
+    nonfinite: Nonfinite = None,
+    fused: bool = True,
 ) -> Optimizer:
     """Return one of the optimisers here, with a layer-wise map."""
     named = parameters(size)
-    return kind(named, lr=RATE, mirror=mirror(named), nonfinite=nonfinite)
+    return kind(named, lr=RATE, mirror=mirror(named), nonfinite=nonfinite, fused=fused)
 
 
 OURS: dict[str, Callable[[str], Optimizer]] = {
+    "SMD diagonal, foreach": partial(ours, optim.SMD, multipliers, fused=False),
     "SMD diagonal": partial(ours, optim.SMD, multipliers),
     "SMD diagonal, looking for NaN": partial(ours, optim.SMD, multipliers, nonfinite="raise"),
+    "AMD diagonal, foreach": partial(ours, optim.AMD, multipliers, fused=False),
     "AMD diagonal": partial(ours, optim.AMD, multipliers),
     "AMD diagonal, looking for NaN": partial(ours, optim.AMD, multipliers, nonfinite="raise"),
     "SMD spline": partial(ours, optim.SMD, splines),
@@ -72,13 +79,16 @@ THEIRS: dict[str, Callable[[str], Optimizer]] = {
 # Pairs to compare, with the largest ratio that is good enough.
 PAIRS: list[tuple[str, str, float | None]] = [
     ("SMD diagonal", "SGD foreach", 1.1),
+    ("SMD diagonal, foreach", "SGD foreach", None),
     ("SMD diagonal, looking for NaN", "SGD foreach", None),
     ("SMD spline", "SGD foreach", None),
     ("AMD diagonal", "Adam foreach", 0.7),
+    ("AMD diagonal, foreach", "Adam foreach", None),
     ("AMD diagonal, looking for NaN", "Adam foreach", 0.7),
     ("AMD diagonal", "Adam fused", None),
     ("AMD diagonal", "AdamW foreach", None),
     ("AMD spline", "Adam foreach", 1.5),
+    ("AMD spline", "Adam fused", None),
 ]
 
 

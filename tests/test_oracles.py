@@ -7,8 +7,8 @@ import itertools
 import pytest
 import torch
 
-from mirrordescent import SVM, LeastSquares, LogisticRegression, MatrixGame, Quadratic, TVDenoising
-from mirrordescent.oracles import Exact, Minibatch, Noisy, Smoothed
+from mirrordescent import SVM, LeastSquares, LogisticRegression, MatrixGame, Quadratic, TVDenoising, TVInpainting
+from mirrordescent.oracles import Exact, Minibatch, Noisy, Rounded, Smoothed
 from mirrordescent.schedules import Reciprocal
 
 
@@ -67,6 +67,32 @@ def test_smoothed_follows_its_schedule_and_tends_to_the_gradient():
     torch.testing.assert_close(Smoothed(1e-9)(problem, x, 0), Exact()(problem, x, 0))
 
 
+@pytest.mark.parametrize("weight", [0.0015, 0.15, 15.0])
+@pytest.mark.parametrize("scale", [0.5, 2.0])
+def test_rounded_kinks_have_the_curvature_asked_for(weight, scale):
+    """Where all differences lie within the width the Hessian is 2s·I + a·DᵀD; it is never more, whatever λ is."""
+    problem = TVDenoising(torch.zeros(1, 1, 4, 5, dtype=torch.float64), weight, scale)
+    D = torch.autograd.functional.jacobian(lambda x: torch.cat([d.flatten() for d in problem.K(x).values()]), problem.y)
+    D = D.reshape(-1, 20)
+    bound = 2 * scale * torch.eye(20, dtype=torch.float64) + 3.0 * D.T @ D
+    oracle = Rounded(Reciprocal(6.0))  # curvature 3 at k = 1
+    for x in (torch.zeros_like(problem.y), torch.rand_like(problem.y)):
+        hessian = torch.autograd.functional.jacobian(lambda p: oracle(problem, p, 1), x).reshape(20, 20)
+        assert torch.linalg.eigvalsh(bound - hessian).min() >= -1e-12
+        if not x.any():
+            torch.testing.assert_close(hessian, bound)
+
+
+@pytest.mark.parametrize("width", [0.05, 1.0])
+def test_smoothed_gradient_has_the_same_numbers_without_a_graph(width):
+    generator = torch.Generator().manual_seed(3)
+    y, x = torch.rand(2, 2, 3, 7, 6, generator=generator, dtype=torch.float64)
+    problem = TVInpainting(y, torch.rand(7, 6, generator=generator) > 0.2)
+    with torch.no_grad():
+        fast = problem.smoothed_grad(x, width)
+    torch.testing.assert_close(fast, problem.smoothed_grad(x, width), rtol=1e-13, atol=1e-15)
+
+
 def kinked():
     generator = torch.Generator().manual_seed(2)
     features = torch.randn(5, 3, generator=generator, dtype=torch.float64)
@@ -95,6 +121,8 @@ def test_what_does_not_fit_is_said(generator):
         Minibatch(1)(quadratic, x, 0, generator)
     with pytest.raises(TypeError, match="no smoothed gradient"):
         Smoothed(0.1)(quadratic, x, 0)
+    with pytest.raises(TypeError, match="how high its kinks are"):
+        Rounded(0.1)(quadratic, x, 0)
     with pytest.raises(ValueError, match=r"Noisy is random: pass generator"):
         Noisy(0.1)(quadratic, x, 0)
     with pytest.raises(ValueError, match="exceeds the 6 terms"):

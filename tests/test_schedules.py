@@ -14,6 +14,7 @@ from mirrordescent.schedules import (
     Constant,
     Interpolated,
     Polynomial,
+    PowerLaws,
     Prefix,
     Reciprocal,
     RootReciprocal,
@@ -122,3 +123,35 @@ def test_interpolation_is_geometric_and_learned():
             Interpolated(counts, values)
     with pytest.raises(ValueError, match="positive"):
         Interpolated([1], [0.0])
+
+
+def test_power_laws_between_and_beyond():
+    t = PowerLaws([2, 8, 32], [4.0, 1.0, 2.0], power=-1.5).requires_grad_(False)
+    expected = {1: 4.0, 2: 4.0, 4: 2.0, 8: 1.0, 16: 2**0.5, 32: 2.0, 128: 2.0 * 4**1.5}
+    assert [t(k) for k in expected] == pytest.approx(list(expected.values()), rel=1e-6)
+    assert isinstance(t(4), float)
+
+
+def test_power_laws_stay_below_their_bound():
+    t = PowerLaws([1, 10], [0.9, 0.3], power=1.0, bound=1.0).requires_grad_(False)
+    assert [t(k) for k in (1, 10)] == pytest.approx([0.9, 0.3])
+    t.raw.add_(3.0)
+    assert all(0 < t(k) < 1 for k in range(1, 200))
+    assert t(40) / (1 - t(40)) == pytest.approx(t(10) / (1 - t(10)) / 4, rel=1e-4)
+
+
+@pytest.mark.parametrize("k", [1, 3, 9])
+def test_power_laws_are_learned(k):
+    t = PowerLaws([1, 4], [0.5, 0.25], power=1.0)
+    (slope,) = torch.autograd.grad(t(k), t.raw)
+    share = min(math.log(k) / math.log(4), 1.0)
+    torch.testing.assert_close(slope, t(k).detach() * torch.tensor([1 - share, share]))
+
+
+def test_power_laws_refuse():
+    for counts in ([], [0, 1], [2, 2]):
+        with pytest.raises(ValueError, match="increasing counts"):
+            PowerLaws(counts, torch.ones(len(counts)))
+    for value in (0.0, 1.0, math.inf):
+        with pytest.raises(ValueError, match="between 0 and its bound"):
+            PowerLaws([1], [value], bound=1.0)

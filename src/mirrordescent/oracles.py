@@ -111,6 +111,24 @@ class Smoothed(Oracle):
         return problem.smoothed_grad(x, self.width(k + 1))
 
 
+class Rounded(Oracle):
+    """G(x) = ∇f_μ(x) with the width μ that gives the rounded kinks the second derivative a(k + 1).
+
+    Of a kink h|d| that is μ = h/a. Step sizes that were learned for one height h are so as safe for any other: a
+    bound on ‖∇²f_μ‖ has no h in it. For total variation, a·DᵀD + 2s·I is such a bound.
+    """
+
+    def __init__(self, curvature: ScheduleLike) -> None:
+        super().__init__()
+        self.curvature = as_schedule(curvature, "curvature")
+
+    def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
+        """Return the gradient of the smoothed problem."""
+        if problem.kink is None:
+            raise TypeError(f"{type(problem).__name__} does not know how high its kinks are: use Smoothed")
+        return problem.smoothed_grad(x, problem.kink / self.curvature(k + 1))
+
+
 def require_generator(generator: Generator | None, oracle: Oracle) -> Generator:
     """Return the generator, or say that a stochastic oracle needs one."""
     if generator is None:

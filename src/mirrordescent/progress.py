@@ -8,10 +8,14 @@ from types import TracebackType
 from typing import Any
 
 PATIENCE = 1.0  # seconds before a bar is worth showing
+INTERVAL = 10.0  # seconds between lines
 
 
 class ProgressBar:
-    """A bar on standard error: when asked for, or by default on a terminal once the work has lasted a second."""
+    """A bar on standard error: when asked for, or by default on a terminal once the work has lasted a second.
+
+    Where standard error is no terminal, it is a line of text now and then.
+    """
 
     def __init__(self, label: str, total: int, show: bool | None) -> None:
         self.label, self.total, self.show = label, total, show
@@ -31,6 +35,10 @@ class ProgressBar:
         return self.show
 
     def _open(self) -> None:
+        self.task = 0
+        if not sys.stderr.isatty():
+            self.bar = _Lines(self.label, self.total)
+            return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -42,7 +50,7 @@ class ProgressBar:
             TimeRemainingColumn(),
             TextColumn("{task.description}"),
             console=console,
-            transient=console.is_terminal,  # a terminal is left clean; a log file gets the final line
+            transient=True,
         )
         self.task = self.bar.add_task("", total=self.total)
         self.bar.start()
@@ -55,3 +63,21 @@ class ProgressBar:
     ) -> None:
         if self.bar is not None:
             self.bar.stop()
+
+
+class _Lines:
+    """Progress for a log file: a line every few seconds, and one at the end."""
+
+    def __init__(self, label: str, total: int) -> None:
+        self.label, self.total = label, total
+        self.last, self.unsaid = perf_counter(), ""
+
+    def update(self, task: int, completed: int, description: str) -> None:
+        self.unsaid = f"{self.label} {completed}/{self.total}, {description}"
+        if perf_counter() - self.last > INTERVAL:
+            self.stop()
+
+    def stop(self) -> None:
+        if self.unsaid:
+            print(self.unsaid, file=sys.stderr, flush=True)
+        self.last, self.unsaid = perf_counter(), ""

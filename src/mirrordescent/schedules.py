@@ -6,6 +6,7 @@ so that c/k is finite at the start. Any callable will do; a number means a const
 
 from __future__ import annotations
 
+import math
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -177,6 +178,49 @@ class Interpolated(Schedule):
     def extra_repr(self) -> str:
         """Show the counts."""
         return f"counts={self.counts}"
+
+
+class PowerLaws(Schedule):
+    """t(k) by powers of k between values at given counts: log t is piecewise linear in log k; then t(K)·(K/k)^power.
+
+    For schedules that have to go on where learning has stopped: momenta and widths that fall like 1/k, weights that
+    grow like k (``power=-1``). What is learned are the logarithms. With a ``bound`` b the values stay in (0, b):
+    log(t/(b − t)) takes the place of log t, which is the same for small t.
+
+    >>> t = PowerLaws([1, 4], [1.0, 0.5], power=1.0)
+    >>> [round(t(k).item(), 3) for k in (1, 2, 4, 8)]
+    [1.0, 0.707, 0.5, 0.25]
+    """
+
+    def __init__(
+        self, counts: Sequence[int], values: Sequence[float] | Tensor, power: float = 0.0, bound: float = math.inf
+    ) -> None:
+        super().__init__()
+        values = torch.as_tensor(values)
+        if not counts or counts[0] < 1 or values.shape != (len(counts),) or any(a >= b for a, b in pairwise(counts)):
+            raise ValueError(f"PowerLaws needs increasing counts ≥ 1 and a value for each, got {counts} and {values}")
+        if not bool(((values > 0) & (values < bound)).all()):
+            raise ValueError(f"PowerLaws needs values between 0 and its bound {bound}, got {values}")
+        self.counts, self.power, self.bound = list(counts), float(power), float(bound)
+        self.raw = nn.Parameter(values.log() if math.isinf(bound) else (values / bound).logit())
+
+    def forward(self, k: int) -> Number:
+        """Return t(k): a tensor where it is to be learned, else a number, with which a step needs fewer passes."""
+        counts, after = self.counts, bisect(self.counts, k)
+        last = len(counts) - 1
+        i, j = max(after - 1, 0), min(after, last)
+        share = 0.0 if i == j else math.log(k / counts[i]) / math.log(counts[j] / counts[i])
+        beyond = self.power * math.log(k / counts[last]) if after > last else 0.0
+        if self.raw.is_cuda or (torch.is_grad_enabled() and self.raw.requires_grad):
+            raw = torch.lerp(self.raw[i], self.raw[j], share) - beyond
+            return raw.exp() if math.isinf(self.bound) else self.bound * raw.sigmoid()
+        raws = self.raw.tolist()
+        number = raws[i] + share * (raws[j] - raws[i]) - beyond
+        return math.exp(number) if math.isinf(self.bound) else self.bound / (1 + math.exp(-number))
+
+    def extra_repr(self) -> str:
+        """Show the rule."""
+        return f"counts={self.counts}, power={self.power:g}, bound={self.bound:g}"
 
 
 class _Held(Schedule):

@@ -21,6 +21,7 @@ def families():
     return {
         "inpainting": InpaintingFamily(pictures(0), pictures(1), size=12, missing=0.3, noise=0.1, weight=0.2),
         "filled": InpaintingFamily(pictures(0), pictures(1), size=12, fill=True),
+        "alternate": InpaintingFamily(pictures(0), pictures(1), size=12, fill="alternate"),
         "denoising": DenoisingFamily(pictures(0), pictures(1), size=12),
         "svm": SVMFamily(features, labels),
         "pooled": Pooled(DenoisingFamily(pictures(0), pictures(1), size=12), size=5),
@@ -55,6 +56,13 @@ def test_the_damage_is_as_stated():
     holes = problem.y[(problem.mask == 0).expand_as(problem.y)]
     assert float(holes.std()) == pytest.approx(0.1, abs=0.005)
     assert problem.weight == 0.2
+
+
+def test_starts_alternate_by_seed():
+    draw = families()["alternate"].draw(torch.tensor([4, 7, 9, 2]))
+    filled, black = draw.problem.start(fill=True), draw.problem.start()
+    assert not torch.equal(filled, black)
+    assert torch.equal(draw.x0, torch.stack([filled[0], black[1], black[2], filled[3]]))
 
 
 def test_a_pool_knows_its_lower_bounds():

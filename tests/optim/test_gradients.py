@@ -203,7 +203,7 @@ def test_impossible_parameters_are_refused(optimiser):
         optimiser([nn.Parameter(torch.zeros(2, dtype=torch.complex64))])
     with pytest.raises(TypeError, match="mirror must be"):
         optimiser(parameters((2,)), mirror=3.0)
-    with pytest.raises(KeyError, match="in the zoo"):
+    with pytest.raises(KeyError, match="of the zoo"):
         optimiser(parameters((2,)), mirror="no-such-map")
     with pytest.raises(ValueError, match="has no mirror map"):
         optimiser(parameters((2,)), mirror="photo-inpaint-lpd")

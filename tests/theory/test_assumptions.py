@@ -30,7 +30,7 @@ from mirrordescent.mirrors import (
     SimplexEntropy,
     StrongConvexity,
 )
-from mirrordescent.oracles import Exact, Noisy
+from mirrordescent.oracles import Exact, Noisy, Smoothed
 from mirrordescent.schedules import Prefix, Reciprocal, RootReciprocal
 from mirrordescent.theory import (
     Setting,
@@ -211,7 +211,9 @@ def test_kinks_and_noise_are_outside_the_theory_of_acceleration():
     images = [random(1, 1, 4, 4, seed=seed) for seed in range(2)]
     verdict = the(conditions(AMD(Euclidean(), 0.1), TVDenoising(images[0]), points=images), "t_k ≤")
     assert (verdict.answer, "empirical" in verdict.because) == ("does not hold", True)
-    assert the(conditions(AMD(Euclidean(), 0.1), oracle=Noisy(1.0)), "exact").answer == "does not hold"
+    for oracle, words in ((Noisy(1.0), "stochastic"), (Smoothed(0.1), "another function")):
+        verdict = the(conditions(AMD(Euclidean(), 0.1), oracle=oracle), "exact")
+        assert (verdict.answer, words in verdict.because) == ("does not hold", True)
 
 
 def test_sampled_constants_can_refute_but_not_prove():
@@ -243,6 +245,8 @@ def test_accelerated_stochastic_descent():
     constant, decaying = (conditions(ASMD(Euclidean(), t)) for t in (0.1, RootReciprocal(0.1)))
     assert the(constant, "constant").answer == "holds"
     assert the(decaying, "constant").answer == "does not hold"
+    increasing = the(conditions(ASMD(Euclidean(), Prefix([0.1, 0.2], "min"))), "constant")
+    assert (increasing.answer, "increases at times" in increasing.because) == ("does not hold", True)
     assert the(constant, "M_ψ").answer == "does not hold"
     assert the(constant, "weights").answer == "holds"
     assert the(conditions(ASMD(Euclidean(), 0.1, dual_weight=1.0)), "weights").answer == "does not hold"

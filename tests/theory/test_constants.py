@@ -17,11 +17,14 @@ from mirrordescent.mirrors import (
     DenseICNN,
     Diagonal,
     HyperbolicEntropy,
+    Layerwise,
     LearnedPair,
     Logit,
+    Multipliers,
     NegativeEntropy,
     PNorm,
     SimplexEntropy,
+    Spline,
     SquaredPNorm,
 )
 from mirrordescent.theory import Constant, exact_geometry, extreme_eigenvalues, map_constants, problem_constants
@@ -174,3 +177,21 @@ def test_constants_say_how_they_are_known():
     assert inverse.value == pytest.approx(1 / 1.6)
     assert inverse.estimate == 0.5
     assert Constant(0.0, "formula").inverse().value == math.inf
+    assert (str(Constant(math.inf, "sampled", 1.25)), str(Constant(0.0, "formula"))) == ("∞ (sampled)", "0 (formula)")
+
+
+def test_maps_of_networks_have_formulas():
+    """Against the curvature that is met at points in every interval of the splines."""
+    spline, multipliers = Spline(torch.tensor([0, 1, 1]), knots=2), Multipliers(torch.tensor([0, 1, 1]))
+    with torch.no_grad():
+        for p in (*spline.parameters(), *multipliers.parameters()):
+            p.add_(random(*p.shape))
+    mirror = Layerwise({"w": spline.double(), "v": multipliers.double()})
+    points = [{"w": torch.full((1, 3), a, dtype=torch.float64), "v": random(1, 3)} for a in (-0.8, -0.3, 0.3, 0.8)]
+    constants = map_constants(mirror, points)
+    met = [float(e) for x in points for e in extreme_eigenvalues(mirror.to_dual, x)]
+    assert (constants.alpha.how, constants.smoothness.how) == ("formula", "formula")
+    assert constants.alpha.value == pytest.approx(min(met))
+    assert constants.smoothness.value == pytest.approx(max(met))
+    mixed = Layerwise({"w": spline, "v": LearnedPair(*[DenseICNN(3).double()] * 2)})
+    assert map_constants(mixed, points).smoothness.how == "sampled"

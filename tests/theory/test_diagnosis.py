@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,7 +11,9 @@ from mirrordescent import AMD, LPD, MD, SMD, Function, LeastSquares, Quadratic, 
 from mirrordescent.data import Features
 from mirrordescent.domains import Simplex
 from mirrordescent.experiments.diagnose import PROBLEMS, diagnose_entry
+from mirrordescent.methods import Equipped
 from mirrordescent.mirrors import (
+    Conjugate,
     ConvICNN,
     DenseICNN,
     Diagonal,
@@ -19,8 +23,10 @@ from mirrordescent.mirrors import (
     Logit,
     NegativeEntropy,
     SimplexEntropy,
+    Spectral,
 )
-from mirrordescent.oracles import Noisy
+from mirrordescent.mirrors.inverse import invert
+from mirrordescent.oracles import Noisy, Rounded
 from mirrordescent.theory import diagnose
 from mirrordescent.theory.page import markdown
 
@@ -105,7 +111,7 @@ def test_images_noise_and_kinks():
     mirror = LearnedPair(ConvICNN(1, filters=3).double(), ConvICNN(1, filters=3).double())
     diagnosis = diagnose(SMD(mirror, 0.1), problem, iterations=6, oracle=Noisy(0.1))
     assert diagnosis.settings["compared with"] == "a certified minimiser"
-    assert set(diagnosis.equivariance) == {"∇ψ", "∇ψ*"}
+    assert set(diagnosis.equivariance.by_name) == {"∇ψ, learned", "∇ψ*, learned"}
     assert diagnosis.problem_verdicts[1].answer == "does not hold"
     text = markdown(diagnosis)
     assert "## Equivariance" in text
@@ -152,8 +158,62 @@ def test_a_saved_file_is_diagnosed_and_mistakes_are_explained(tmp_path):
     zoo.save(zoo.load("ellipse-denoise"), tmp_path / "mine", {"kind": "method"})
     diagnosis = diagnose_entry(tmp_path / "mine.safetensors", "denoise", tmp_path, count=1, side=12, iterations=3)
     assert diagnosis.name == "mine"
-    with pytest.raises(ValueError, match="there are inpaint, denoise, svm"):
+    with pytest.raises(ValueError, match="there are inpaint, denoise, svm, network"):
         diagnose_entry("ellipse-denoise", "denoising")
+    with pytest.raises(ValueError, match="was not learned to train a network"):
+        diagnose_entry("ellipse-denoise", "network")
     with pytest.raises(TypeError, match="nothing to diagnose"):
         diagnose_entry("ellipse-denoise-lpd", "denoise", tmp_path, count=1, side=12)
-    assert set(PROBLEMS) == {"inpaint", "denoise", "svm"}
+    assert set(PROBLEMS) == {"inpaint", "denoise", "svm", "network"}
+
+
+def test_a_map_that_is_dear_to_invert_is_inverted_rarely(monkeypatch):
+    """At few points of few problems, and at all minimisers once for all runs."""
+    sizes = []
+
+    def counting(potential, y, **options):
+        sizes.append(len(y))
+        return invert(potential, y, **options)
+
+    monkeypatch.setattr("mirrordescent.mirrors.learned.invert", counting)
+    mirror = Conjugate(ConvICNN(1, filters=2).double(), "scaled")
+    problem = TVDenoising(torch.rand(6, 1, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    methods = {"SMD": SMD(mirror, 0.1), "AMD": AMD(mirror, 0.1)}
+    diagnose(mirror, problem, methods=methods, iterations=5, minimiser=problem.start())
+    assert sizes.count(6) == 1
+    assert sum(sizes) <= 40
+
+
+def test_a_method_that_trains_networks():
+    diagnosis = diagnose_entry("moons-diagonal", "network", count=2, iterations=6)
+    assert set(diagnosis.runs) == {"LAMD", "LSMD"}
+    assert [v.answer for v in diagnosis.problem_verdicts] == ["does not hold", "does not hold"]
+    assert "no theorem applies" in diagnosis.problem_verdicts[0].because
+    assert {v.answer for v in diagnosis.geometries["dual"].verdicts} == {"holds"}
+    defects = {name.split(",")[0]: found for name, found in diagnosis.equivariance.by_name.items()}
+    assert max(defects["as shipped"].values()) < 1e-12
+    assert max(defects["tied along orbits"].values()) < 1e-4
+    assert defects["untied"]["before learning"] < 1e-4 < defects["untied"]["learned"]
+    assert "permutations of hidden units" in markdown(diagnosis)
+
+
+def test_a_method_with_an_oracle_of_its_own_is_diagnosed_with_it(tmp_path):
+    method = Equipped(AMD(Spectral(), 0.05, answer="x_tilde"), Rounded(2.0))
+    zoo.save(method, tmp_path / "mine", {"kind": "method"})
+    diagnosis = diagnose_entry(tmp_path / "mine.safetensors", "denoise", tmp_path, count=1, side=12, iterations=4)
+    assert set(diagnosis.runs) == {"LAMD"}
+    assert "Rounded" in diagnosis.settings["gradients"]
+    verdicts = {v.assumption: v for v in diagnosis.runs["LAMD"].verdicts}
+    assert verdicts["the gradients are exact"].answer == "does not hold"
+
+
+def test_cards_of_shipped_maps_name_their_pages(tmp_path):
+    root = Path(__file__).parents[2]
+    for name in zoo.list():
+        if getattr(zoo.load(name), "mirror", None) is None:
+            assert "diagnosis" not in zoo.card(name)
+            continue
+        page = root / zoo.card(name)["diagnosis"]
+        assert page.read_text().startswith(f"# {name} on ")
+    zoo.save(zoo.load("ellipse-denoise"), tmp_path / "mine", {"kind": "method"})
+    assert "diagnosis" not in zoo.card(tmp_path / "mine.safetensors")

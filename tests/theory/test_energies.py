@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 import torch
 
-from mirrordescent import AMD, ASMD, MD, SMD, Adam, Function, Quadratic, gradient_norm, solve
+from mirrordescent import AMD, ASMD, MD, SMD, Adam, Function, Quadratic, TVDenoising, gradient_norm, solve
 from mirrordescent.domains import Simplex
 from mirrordescent.mirrors import Conjugate, DenseICNN, Diagonal, Euclidean, LearnedPair, SimplexEntropy, SquaredPNorm
-from mirrordescent.oracles import Exact, Noisy
+from mirrordescent.oracles import Exact, Noisy, Smoothed
 from mirrordescent.problems import LeastSquares
 from mirrordescent.schedules import Prefix
 from mirrordescent.theory import Coupling, Energies, exact_geometry, observe
@@ -117,6 +117,25 @@ def test_noise_is_measured_against_the_true_gradient(problem):
     assert float(record["noise"].mean()) == pytest.approx(3 * 0.25, rel=0.1)
     exact = observe(problem, SMD(Euclidean(), 0.1), random(2, 3), minimiser=problem.centre, iterations=3).record
     assert not exact["noise"].any()
+
+
+def test_smoothed_gradients_are_not_the_true_ones():
+    y, x0 = random(1, 1, 3, 3), random(1, 1, 3, 3, seed=1)
+    problem = TVDenoising(y)
+    record = observe(problem, SMD(Euclidean(), 0.1), x0, minimiser=y, iterations=1, oracle=Smoothed(0.5)).record
+    difference = problem.smoothed_grad(x0, 0.5) - problem.grad(x0)
+    torch.testing.assert_close(record["noise"][0], difference.square().sum((1, 2, 3)))
+
+
+def test_a_coupling_can_be_given_for_a_geometry(problem, pair):
+    u, x0 = problem.centre, random(2, 3)
+    coupling = Coupling(exact_geometry(pair, "dual"), u)
+    for method in (SMD(pair, 0.2), AMD(pair, 0.2), ASMD(pair, 0.2)):
+        given, own = (
+            observe(problem, method, x0, minimiser=u, iterations=4, geometry=geometry).record
+            for geometry in (coupling, None)
+        )
+        torch.testing.assert_close(given["divergence"], own["divergence"], rtol=0, atol=0)
 
 
 def test_samples_that_stop_leave_nan_and_do_not_disturb_others(problem):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mirrordescent import SMD
-from mirrordescent.learn import Objective, Settings
+from mirrordescent.learn import DenoisingFamily, Objective, Settings
 from mirrordescent.learn.networks import NetworkFamily
 from mirrordescent.mirrors import (
     Conjugate,
@@ -17,6 +17,7 @@ from mirrordescent.mirrors import (
     Euclidean,
     Layerwise,
     LearnedPair,
+    Multipliers,
     layerwise,
     symmetries,
 )
@@ -103,9 +104,27 @@ def test_learning_keeps_tied_maps_equivariant_and_untied_ones_nearly(generator):
     tied = layerwise(model, ties="orbit")
     methods = {"untied": SMD(free, 0.5), "tied": SMD(tied, 0.5)}
     found = equivariance.defects_through_learning(methods, family, settings, model, generator)
-    assert max(found["untied"]["before"], found["tied"]["before"], found["tied"]["after"]) < 1e-5
-    assert 1e-3 < found["untied"]["after"] < 0.5
+    before, learned = ({kind: found[kind][when] for kind in methods} for when in ("before learning", "learned"))
+    assert max(before["untied"], before["tied"], learned["tied"]) < 1e-5
+    assert 1e-3 < learned["untied"] < 0.5
     assert torch.equal(free["0.weight"].d, torch.ones(4, 2)), "the method given must be left as it was"
+
+
+@pytest.mark.parametrize("motion", ["translation", "vertical flip", "rotation by 90°"])
+def test_learning_on_images_keeps_tied_maps_equivariant_and_untied_ones_not(generator, motion):
+    """Pictures that are bright at the top: a number for every pixel learns that, one for all cannot."""
+    slope = torch.linspace(1, 0, 8)[:, None].expand(1, 8, 8)
+    pictures = [slope + 0.1 * torch.rand(1, 8, 8, generator=generator) for _ in range(8)]
+    family = DenoisingFamily(pictures, pictures[:2], size=8)
+    settings = Settings(
+        meta_steps=5, batch=4, horizon=3, learning_rate=0.05, validate_every=5, validation_horizons=(1.0,),
+    )  # fmt: skip
+    every_pixel = Multipliers(torch.arange(64).reshape(1, 8, 8))
+    methods = {"untied": SMD(every_pixel, 0.5), "tied": SMD(Multipliers(torch.tensor(0)), 0.5)}
+    found = equivariance.image_defects_through_learning(methods, family, settings, motion)
+    assert max(found["untied"]["before learning"], *found["tied"].values()) < 1e-5
+    assert found["untied"]["learned"] > 1e-3
+    assert (every_pixel.multipliers == 1).all(), "the method given must be left as it was"
 
 
 def test_spread_within_orbits(model, generator):

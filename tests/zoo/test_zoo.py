@@ -11,8 +11,18 @@ from torch import nn
 
 import mirrordescent as md
 from mirrordescent import zoo
-from mirrordescent.mirrors import Conjugate, ConvICNN, DenseICNN, Diagonal, Euclidean, LearnedPair
-from mirrordescent.schedules import Polynomial, Prefix
+from mirrordescent.mirrors import (
+    Conjugate,
+    ConvICNN,
+    DenseICNN,
+    Diagonal,
+    Euclidean,
+    LearnedPair,
+    Spectral,
+    Stencil,
+)
+from mirrordescent.oracles import Rounded
+from mirrordescent.schedules import Polynomial, PowerLaws, Prefix
 from mirrordescent.zoo import storage
 
 CARD = {"kind": "method", "description": "a test"}
@@ -23,6 +33,8 @@ def methods():
     image = lambda: ConvICNN(1, 4, quadratic=True, generator=generator)  # noqa: E731
     dense = lambda: DenseICNN(3, 5, layers=3, activation="leaky_relu", generator=generator)  # noqa: E731
     steps = Prefix([0.3, 0.1], "mean", scale=2.0, monotone=True)
+    stencil = Stencil(0.6)
+    shared = md.AMD(stencil, steps, regulariser=stencil, storage="primal", dual_weight=PowerLaws([2], [0.3]))
     return {
         "pair": md.MD(LearnedPair(image(), image()), steps),
         "conjugate": md.SMD(Conjugate(image(), start="scaled"), Polynomial(0.1, 1.0)),
@@ -31,6 +43,8 @@ def methods():
         "euclidean": md.AMD(Euclidean(), steps),
         "double": md.SMD(Conjugate(dense().double()), Prefix(torch.tensor([0.1], dtype=torch.float64))),
         "lpd": md.LPD(),
+        "spectral": md.AMD(Spectral(0.3, 4), steps, mixing=PowerLaws([1, 3], [0.9, 0.5], power=1.0, bound=1.0)),
+        "equipped": md.methods.Equipped(shared, Rounded(PowerLaws([1, 2], [1.0, 4.0], power=-1.0))),
     }
 
 
@@ -133,7 +147,7 @@ def test_shipped_image_methods_work_at_any_size(name):
 
 
 def test_a_map_for_other_images_says_so():
-    names = [name for name in zoo.list() if name.startswith("ellipse") and not name.endswith("lpd")]
+    names = [name for name in zoo.list() if name.startswith("ellipse") and not name.endswith(("lpd", "spectral"))]
     for name in names:
         with pytest.raises(ValueError, match=r"images \(batch, 1, height, width\)"):
             md.solve(md.TVDenoising(torch.rand(1, 3, 8, 8)), zoo.load(name), iterations=1)

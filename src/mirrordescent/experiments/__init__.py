@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from mirrordescent.experiments import (
 )
 from mirrordescent.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent.experiments.scales import Say, Scale
+from mirrordescent.names import require_known
 
 EXPERIMENTS: dict[str, Callable[[Scale, Path | None, Say], Result]] = {
     "phantoms": phantoms.run,
@@ -49,10 +49,7 @@ def reproduce(
     say: Say = print,
 ) -> list[Result]:
     """Run an experiment, or "all", and write its curves, figures, claims and summary to OUT/NAME."""
-    if name != "all" and name not in EXPERIMENTS:
-        close = difflib.get_close_matches(name, EXPERIMENTS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(EXPERIMENTS)} and all"
-        raise ValueError(f"there is no experiment {name!r}; {hint}")
+    require_known(name, [*EXPERIMENTS, "all"], "experiment")
     results = []
     for each in EXPERIMENTS if name == "all" else (name,):
         say(f"{each}, {scale} scale")

@@ -4,48 +4,65 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
 
 from mirrordescent import zoo
 from mirrordescent.experiments.extensions import DUAL_STORED, LEARNED
 from mirrordescent.experiments.imaging import TASKS
 from mirrordescent.experiments.svm import load_features, starts
-from mirrordescent.methods import AMD, Method
-from mirrordescent.mirrors import MirrorMap
+from mirrordescent.learn import NetworkFamily, Objective, ProblemFamily, Settings
+from mirrordescent.methods import AMD, SMD, Equipped, Method
+from mirrordescent.mirrors import Layerwise, MirrorMap, Multipliers, layerwise
 from mirrordescent.problems import Problem
-from mirrordescent.schedules import Schedule
+from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent.theory import Diagnosis, diagnose
+from mirrordescent.theory.equivariance import Defects, defects_through_learning, network_defect
+from mirrordescent.trees import Tree, tree_map
+from mirrordescent.zoo.blueprint import build, describe
+from mirrordescent.zoo.network_recipes import NETWORK_RECIPES, NetworkRecipe, descent
 
-COUNT, SIDE, ITERATIONS = 8, 96, 200
+COUNT, SIDE, ITERATIONS = 8, 36, 200
+DATA = 500  # data points that stand for a large set when networks are trained
+# To compare tied maps with untied ones, both are learned for a moment.
+MOMENT = Settings(
+    meta_steps=10, batch=4, horizon=10, learning_rate=0.05, objective=Objective(weights="last"),
+    validate_every=10, validation_batch=2, validation_horizons=(1.0,),
+)  # fmt: skip
 
 
 class Subject(NamedTuple):
     """A batch of problems and where to start."""
 
     problem: Problem
-    x0: Tensor
+    x0: Tree
 
 
-def _images(task: str) -> Callable[[int, int, Path | None], Subject]:
-    def make(count: int, side: int, directory: Path | None) -> Subject:
+def _images(task: str) -> Callable[[str, int, int, Path | None], Subject]:
+    def make(name: str, count: int, side: int, directory: Path | None) -> Subject:
         problem = TASKS[task].make(count, side, False, directory).double()
         return Subject(problem, problem.start())
 
     return make
 
 
-def _machine(count: int, side: int, directory: Path | None) -> Subject:
+def _machine(name: str, count: int, side: int, directory: Path | None) -> Subject:
     contest = starts(load_features("standard", directory)[0], count, ITERATIONS, seed=0)
     return Subject(contest.problem, contest.x0)
 
 
-PROBLEMS: dict[str, Callable[[int, int, Path | None], Subject]] = {
+def _networks(name: str, count: int, side: int, directory: Path | None) -> Subject:
+    drawn = network_family(name, directory).validation(count)
+    return Subject(drawn.problem.double(), tree_map(lambda leaf: leaf.double(), drawn.x0))
+
+
+PROBLEMS: dict[str, Callable[[str, int, int, Path | None], Subject]] = {
     **{task: _images(task) for task in TASKS},
     "svm": _machine,
+    "network": _networks,
 }
 
 
@@ -61,12 +78,13 @@ def diagnose_entry(
 ) -> Diagnosis:
     """Diagnose an entry of the zoo or a saved map on a batch of problems, in double precision.
 
-    The map is run in all methods with the learned step sizes: LMD and Algorithm 1 (primal-stored), LSMD, LAMD and LASMD
-    (dual-stored). A map whose way there is itself an inversion is run dual-stored only.
+    A map that was learned for mirror descent is run in all methods with the learned step sizes: LMD and Algorithm 1
+    (primal-stored), LSMD, LAMD and LASMD (dual-stored). One whose way there is itself an inversion is run dual-stored
+    only, and one that was learned in accelerated mirror descent as it was learned.
 
     Args:
         name: of the entry, or a file.
-        problem: "inpaint", "denoise" or "svm".
+        problem: "inpaint", "denoise", "svm", or "network": what the entry was learned to train, on a few of its data.
         directory: of the data; without the data sets, bundled pictures and digits serve.
         count, side: how many problems, and how large images are.
         iterations: of every run.
@@ -74,27 +92,81 @@ def diagnose_entry(
     """
     if problem not in PROBLEMS:
         raise ValueError(f"there is no problem {problem!r}; there are {', '.join(PROBLEMS)}")
-    entry = copy.deepcopy(zoo.load(name)).double()
-    subject = PROBLEMS[problem](count, side, directory)
+    entry, card = copy.deepcopy(zoo.load(name)).double(), zoo.card(name)
+    oracle = entry.oracle if isinstance(entry, Equipped) else None
+    entry = entry.method if isinstance(entry, Equipped) else entry
     mirror = entry if isinstance(entry, MirrorMap) else getattr(entry, "mirror", None)
     if not isinstance(mirror, MirrorMap):
         raise TypeError(f"{name} has no mirror map: there is nothing to diagnose")
-    label = Path(name).stem if str(name).endswith(".safetensors") else str(name)
-    return diagnose(
-        mirror if isinstance(entry, MirrorMap) else cast(Method[Any], entry),
+    learned_as = str(card.get("name", name))
+    subject = PROBLEMS[problem](learned_as, count, side, directory)
+    before = cast(MirrorMap, build(describe(mirror)).double())
+    found = diagnose(
+        cast(MirrorMap | Method[Any], entry),
         subject.problem,
         subject.x0,
-        name=label,
-        methods=None if isinstance(entry, MirrorMap) else _methods(mirror, cast(Schedule, entry.t)),
+        name=Path(name).stem if str(name).endswith(".safetensors") else str(name),
+        methods=None if isinstance(entry, MirrorMap) else _methods(cast(Method[Any], entry), card),
         iterations=iterations,
+        oracle=oracle,
         generator=torch.Generator().manual_seed(0),
         exact_iterates=exact_iterates,
+        before_learning=before,
+    )
+    if problem != "network":
+        return found
+    return replace(
+        found, equivariance=_network_defects(cast(Method[Any], entry), network_family(learned_as, directory))
     )
 
 
-def _methods(mirror: MirrorMap, t: Schedule) -> dict[str, Method[Any]]:
-    kinds = DUAL_STORED if mirror.exact else tuple(LEARNED)
-    methods = {kind: LEARNED[kind](mirror, cast(Any, t)) for kind in kinds}
+def _methods(entry: Method[Any], card: zoo.Card) -> dict[str, Method[Any]]:
+    mirror, t = cast(MirrorMap, entry.mirror), cast(Any, entry.t)
+    if isinstance(entry, AMD):
+        others = {"LSMD": descent(entry, card["descent_scale"]).double()} if "descent_scale" in card else {}
+        return {"LAMD": entry, **others}
+    methods = {kind: LEARNED[kind](mirror, t) for kind in (DUAL_STORED if mirror.exact else LEARNED)}
     if not mirror.exact:
         methods["Algorithm 1"] = AMD(mirror, t, storage="primal")
     return methods
+
+
+def network_family(name: str, directory: Path | None) -> ProblemFamily:
+    """Return the networks that an entry was learned to train, on at most ``DATA`` data points."""
+    recipe = NETWORK_RECIPES.get(name)
+    if not isinstance(recipe, NetworkRecipe):
+        known = ", ".join(key for key, recipe in NETWORK_RECIPES.items() if isinstance(recipe, NetworkRecipe))
+        raise ValueError(
+            f"{name} was not learned to train a network of the zoo ({known}); for a network of your own, call "
+            "mirrordescent.theory.diagnose with a NetworkTraining"
+        )
+    family = recipe.family(directory)
+    if not isinstance(family, NetworkFamily):
+        return family
+    problem = family.problem
+    return NetworkFamily(problem.model, problem.inputs[:DATA], problem.targets[:DATA])
+
+
+def _network_defects(entry: Method[Any], family: ProblemFamily) -> Defects:
+    """Measure under permutations of hidden units: the entry before and after learning, and maps tied and untied."""
+    drawn = family.validation(1)
+    problem = cast(NetworkTraining, drawn.problem)
+    model = copy.deepcopy(problem.model).requires_grad_(True)
+    model.load_state_dict({name: leaf[0] for name, leaf in cast(dict[str, torch.Tensor], drawn.x0).items()})
+    generator = torch.Generator().manual_seed(0)
+    example = problem.inputs.flatten(0, problem.targets.ndim - 1)[:1]
+    untied = Layerwise(
+        {name: Multipliers(torch.arange(p.numel()).reshape(p.shape)) for name, p in model.named_parameters()}
+    )
+    tied = layerwise(model, ties="orbit", example=example)
+    anew = defects_through_learning(
+        {"tied along orbits": SMD(tied, 0.1), "untied": SMD(untied, 0.1)}, family, MOMENT, model, generator
+    )
+    start = cast(Method[Any], build(describe(entry)).double())
+    precise, network = copy.deepcopy(problem).double(), copy.deepcopy(model).double()
+    shipped = {
+        when: network_defect(method, precise, network, generator)
+        for when, method in {"before learning": start, "learned": entry}.items()
+    }
+    brief = {f"{kind}, {MOMENT.meta_steps} meta-steps": found for kind, found in anew.items()}
+    return Defects("permutations of hidden units", {"as shipped": shipped, **brief})

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from mirrordescent.report.charts import FLOOR
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from mirrordescent.experiments.result import Panel
-
-FLOOR = 1e-9  # what a logarithmic axis shows of gaps that are 0 up to rounding
+    from mirrordescent.report import Panel
 
 
 def draw_panel(panel: Panel, title: str, path: Path) -> None:

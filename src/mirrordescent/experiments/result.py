@@ -5,69 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-GAP = "gap f(x) − f*, certified"
+from mirrordescent.report import GAP, Claim, Comparison, Curve, Dots, Page, Panel, Picture, Section, Table
 
-
-@dataclass(frozen=True)
-class Curve:
-    """One method's quantity along its runs: iterations (points,), seconds (points,), values (points, runs)."""
-
-    name: str
-    iterations: list[int]
-    seconds: list[float]
-    values: Tensor
-
-    def mean_at(self, iteration: int) -> float:
-        """Return the mean at an iteration: not a number if a run has failed by then."""
-        return float(self.values[self.iterations.index(iteration)].mean())
-
-    def of_run(self, run: int) -> Curve:
-        """Return the curve of one run alone."""
-        return Curve(self.name, self.iterations, self.seconds, self.values[:, run : run + 1])
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Curves that share their axes."""
-
-    curves: list[Curve]
-    quantity: str = GAP
-    against: Literal["iterations", "seconds"] = "iterations"
-    scales: tuple[Literal["log", "linear"], Literal["log", "linear"]] = ("log", "log")
-
-    def __getitem__(self, name: str) -> Curve:
-        """Return the curve of a method, whatever setting its name goes on with in brackets."""
-        return next(curve for curve in self.curves if curve.name.split(" (")[0] == name)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A statement, whether it holds here, and the numbers that say so."""
-
-    statement: str
-    holds: bool
-    measured: str
-
-
-@dataclass(frozen=True)
-class Table:
-    """Numbers in rows and columns."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def markdown(self) -> str:
-        """Return the table as Markdown."""
-        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+__all__ = ["GAP", "Claim", "Curve", "Panel", "Result", "Table", "file_name"]
 
 
 @dataclass
@@ -84,7 +31,7 @@ class Result:
     claims: list[Claim] = field(default_factory=list)
 
     def write(self, folder: Path) -> None:
-        """Write curves.csv, claims.md, summary.json, and figures of panels, pictures and groups as PNG and SVG."""
+        """Write index.html, curves.csv, claims.md, summary.json, and panels, pictures and groups as PNG and SVG."""
         from mirrordescent.experiments.figure import draw_groups, draw_panel, draw_pictures
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -97,6 +44,17 @@ class Result:
             draw_pictures(pictures, folder / file_name(name))
         for name, groups in self.groups.items():
             draw_groups(groups, name, f"{self.title}: {name}", folder / file_name(name))
+        self.report().write(folder / "index.html")
+
+    def report(self) -> Page:
+        """Return everything as a page to look at: claims first, then what they rest on."""
+        sections = [Section("The paper's claims", self.claims)] if self.claims else []
+        sections += [Section(_sentence(name), table) for name, table in self.tables.items()]
+        sections += [Section(_sentence(name), _compared(name, each)) for name, each in self.pictures.items()]
+        sections += [Section(_sentence(name), panel) for name, panel in self.panels.items()]
+        sections += [Section(_sentence(name), Dots(groups, name)) for name, groups in self.groups.items()]
+        command = f"mirrordescent reproduce {self.name} --scale {self.settings.get('scale', 'standard')}"
+        return Page(self.title, f"What “{command}” found. Curves are means over all runs.", sections, self.settings)
 
     def page(self) -> str:
         """Return claims and tables as Markdown."""
@@ -148,6 +106,17 @@ class Result:
 def file_name(name: str) -> str:
     """Return the name of a panel as the name of a file."""
     return name.replace(" ", "-").replace(",", "")
+
+
+def _sentence(name: str) -> str:
+    """Begin with a capital letter, and leave the others as they are."""
+    return name[:1].upper() + name[1:]
+
+
+def _compared(scene: str, pictures: dict[str, Tensor]) -> Comparison:
+    """Lay the last picture over the one before it: what was made over what it was made of."""
+    names = list(pictures)
+    return Comparison({scene: {name: Picture(image) for name, image in pictures.items()}}, before=names[-2:][0])
 
 
 def _rounded(values: Tensor) -> list[float | None]:

@@ -1,6 +1,8 @@
 """Learning: a method is unrolled on problems of a family, and its map, schedules and oracle are improved."""
 
 from mirrordescent.learn.checkpoint import RunDamaged
+from mirrordescent.learn.config import Config, read_config
+from mirrordescent.learn.device import OnDevice
 from mirrordescent.learn.families import (
     DenoisingFamily,
     Draw,
@@ -16,6 +18,7 @@ from mirrordescent.learn.trainer import Learned, Settings, learn
 from mirrordescent.learn.unroll import unroll
 
 __all__ = [
+    "Config",
     "DenoisingFamily",
     "Draw",
     "FewShotFamily",
@@ -24,6 +27,7 @@ __all__ = [
     "Learned",
     "NetworkFamily",
     "Objective",
+    "OnDevice",
     "Pooled",
     "ProblemFamily",
     "RunDamaged",
@@ -31,6 +35,7 @@ __all__ = [
     "Settings",
     "learn",
     "moons_family",
+    "read_config",
     "reptile",
     "unroll",
 ]

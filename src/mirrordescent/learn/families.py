@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor
@@ -18,7 +19,7 @@ from mirrordescent.problems.base import Problem
 from mirrordescent.problems.linear_models import SVM
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
 from mirrordescent.references.certificate import certify
-from mirrordescent.trees import Tree, batch_size
+from mirrordescent.trees import Tree, batch_size, where
 
 SEEDS = 2**31  # seeds are drawn from [0, SEEDS); the generator of torch tells no more than 2³² apart
 
@@ -85,7 +86,7 @@ class InpaintingFamily(ProblemFamily):
         size: side of the crops.
         missing, noise: the damage.
         weight: λ.
-        fill: start from y with its holes filled, rather than black.
+        fill: start from y with its holes filled, rather than black; ``"alternate"``: those of even seeds so.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class InpaintingFamily(ProblemFamily):
         missing: float = 0.2,
         noise: float = 0.05,
         weight: float = 0.15,
-        fill: bool = False,
+        fill: bool | Literal["alternate"] = False,
     ) -> None:
         if not 0 <= missing < 1:
             raise ValueError(f"missing must be a share in [0, 1), got {missing}")
@@ -121,7 +122,9 @@ class InpaintingFamily(ProblemFamily):
             observed.append(mask * crop + self.noise * torch.randn(crop.shape, generator=generator))
             masks.append(mask)
         problem = TVInpainting(torch.cat(observed), torch.cat(masks), self.weight)
-        return Draw(problem, problem.start(fill=self.fill))
+        if self.fill != "alternate":
+            return Draw(problem, problem.start(fill=self.fill))
+        return Draw(problem, where(seeds % 2 == 0, problem.start(fill=True), problem.start()))
 
 
 class DenoisingFamily(ProblemFamily):

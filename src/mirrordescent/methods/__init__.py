@@ -6,8 +6,10 @@ from mirrordescent.methods.base import Method, State
 from mirrordescent.methods.baselines import GD, SGD, Adam, Nesterov, ProjectedGradient
 from mirrordescent.methods.certified import Certified, HandOver
 from mirrordescent.methods.descent import MD, SMD
+from mirrordescent.methods.equipped import Equipped
 from mirrordescent.methods.naming import NAMES, named
 from mirrordescent.methods.primal_dual import LPD, PDHG, DualFISTA
+from mirrordescent.methods.safeguarded import Safeguarded, safeguard
 
 __all__ = [
     "AMD",
@@ -23,10 +25,13 @@ __all__ = [
     "Averaged",
     "Certified",
     "DualFISTA",
+    "Equipped",
     "HandOver",
     "Method",
     "Nesterov",
     "ProjectedGradient",
+    "Safeguarded",
     "State",
     "named",
+    "safeguard",
 ]

@@ -9,7 +9,9 @@ from mirrordescent.mirrors.layerwise import Layerwise, layerwise, transfer
 from mirrordescent.mirrors.learned import Conjugate, LearnedPair
 from mirrordescent.mirrors.norms import PNorm, SquaredPNorm
 from mirrordescent.mirrors.quadratic import Diagonal, Euclidean
+from mirrordescent.mirrors.spectral import Spectral, SpectralSpline
 from mirrordescent.mirrors.spline import Spline
+from mirrordescent.mirrors.stencil import Stencil
 from mirrordescent.mirrors.symmetry import Symmetry, check_equivariance, permute, symmetries
 from mirrordescent.mirrors.tied import Multipliers, Tied
 
@@ -32,8 +34,11 @@ __all__ = [
     "PNorm",
     "Potential",
     "SimplexEntropy",
+    "Spectral",
+    "SpectralSpline",
     "Spline",
     "SquaredPNorm",
+    "Stencil",
     "StrongConvexity",
     "Symmetry",
     "Tied",

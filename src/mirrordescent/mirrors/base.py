@@ -38,6 +38,9 @@ class MirrorMap(nn.Module):
     elementwise: bool = False
     """Whether the map acts on every entry by itself, so that it may be applied to shards and in place."""
 
+    linear: bool = False
+    """Whether ∇ψ is linear, so that ∇ψ*(∇ψ(x) − t·v) = x − t·∇ψ*(v)."""
+
     primal_domain: Domain = WholeSpace()
     dual_domain: Domain = WholeSpace()
 
@@ -83,6 +86,8 @@ class MirrorMap(nn.Module):
         raise NotImplementedError
 
     def _step(self, x: Tensor, v: Tensor, t: float | Tensor) -> Tensor:
+        if self.linear:
+            return descend(x, self._to_primal(v), t)
         return self._to_primal(descend(self._to_dual(x), v, t))
 
     def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:

@@ -75,6 +75,15 @@ class Spline(Tied):
         other.raw_slopes = nn.Parameter(above + (-(-above).expm1()).log())
         return other
 
+    @torch.no_grad()
+    def lines(self) -> Tensor:
+        """Return the ends of the intervals, intercepts and slopes of σ⁻¹, then those of σ: (count · (12K − 2),)."""
+        slopes, values = self.slopes, self.values
+        intercepts = self._intercepts(slopes, values)
+        knots = self._knots()[1:-1].expand(len(slopes), -1)
+        inverse = (values[:, 1:-1], -intercepts / slopes, slopes.reciprocal())
+        return torch.cat([*inverse, knots, intercepts, slopes], 1).flatten()
+
     def _values(self, slopes: Tensor) -> Tensor:
         return self._outwards(slopes * (self.reach / self.knots))
 
@@ -87,9 +96,12 @@ class Spline(Tied):
         """Of the two ends of every interval take the one nearer to 0: (…, 2K+1) to (…, 2K)."""
         return torch.cat([at_knots[..., 1 : self.knots + 1], at_knots[..., self.knots : -1]], -1)
 
-    def _inner_knots(self) -> Tensor:
+    def _knots(self) -> Tensor:
         j = torch.arange(-self.knots, self.knots + 1, dtype=self.raw_slopes.dtype, device=self.raw_slopes.device)
-        return self._inner(j * (self.reach / self.knots))
+        return j * (self.reach / self.knots)
+
+    def _inner_knots(self) -> Tensor:
+        return self._inner(self._knots())
 
     def _intercepts(self, slopes: Tensor, values: Tensor) -> Tensor:
         """b: (count, 2K), exactly 0 on both sides of 0, so that small x keep all their digits."""

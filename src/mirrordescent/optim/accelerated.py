@@ -88,6 +88,7 @@ class AMD(MirrorOptimizer):
         weight_decay: float = 0.0,
         maximize: bool = False,
         foreach: bool | None = None,
+        fused: bool = False,
         max_grad_norm: float | None = None,
         nonfinite: Nonfinite = "raise",
         dual_dtype: torch.dtype | None = None,
@@ -101,7 +102,7 @@ class AMD(MirrorOptimizer):
         self._make, self._correction = partial(methods.AMD, r=r, gamma=gamma, cap=cap), correction
         super().__init__(
             params, lr, mirror,
-            t=t, weight_decay=weight_decay, maximize=maximize, foreach=foreach,
+            t=t, weight_decay=weight_decay, maximize=maximize, foreach=foreach, fused=fused,
             max_grad_norm=max_grad_norm, nonfinite=nonfinite, dual_dtype=dual_dtype,
         )  # fmt: skip
 

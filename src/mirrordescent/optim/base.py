@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mirrordescent.kernels import library
 from mirrordescent.methods.base import Method
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.optim.foreach import TWINS, Tensors, step_in_place
+from mirrordescent.optim.foreach import TWINS, Tensors, pick, step_in_place
+from mirrordescent.optim.fused import Fused, geometry_of
 from mirrordescent.optim.geometry import MirrorLike, as_mirror, kind, map_of
 from mirrordescent.optim.gradients import all_finite, clipping, nonfinite
 from mirrordescent.optim.sharding import local, local_gradients, local_map, local_parts, spread_like
@@ -43,6 +45,9 @@ class MirrorOptimizer(Optimizer):
         weight_decay: c of a penalty ½c‖x‖² that is added to f, so c·x to the gradient, whatever the map is.
         maximize: ascend.
         foreach: step in place on all tensors at once. By default wherever it can be done: for maps with ∇ψ(x) = d·x.
+        fused: use kernels in C where there are any: on a CPU, for MD, SMD and AMD with multipliers that repeat along a
+            tensor or with a spline for all of it. They are compiled when first asked for, in a few seconds, and kept
+            in the cache. The numbers are the same but for rounding.
         max_grad_norm: scale the gradients down so that their norm, over all groups, is at most this.
         nonfinite: what to do about a gradient with a NaN or an infinity, before anything is changed: ``"raise"``, or
             ``"skip"`` the whole step and count it in ``skipped_steps``. None does not look, which saves a pass over
@@ -62,6 +67,7 @@ class MirrorOptimizer(Optimizer):
         weight_decay: float = 0.0,
         maximize: bool = False,
         foreach: bool | None = None,
+        fused: bool = False,
         max_grad_norm: float | None = None,
         nonfinite: Nonfinite = "raise",
         dual_dtype: torch.dtype | None = None,
@@ -73,9 +79,12 @@ class MirrorOptimizer(Optimizer):
         if dual_dtype is not None and not dual_dtype.is_floating_point:
             raise ValueError(f"dual_dtype must be a floating-point type, got {dual_dtype}")
         self.max_grad_norm, self.nonfinite, self.dual_dtype = max_grad_norm, nonfinite, dual_dtype
-        self.skipped_steps = 0
+        self.skipped_steps, self.fused = 0, fused
+        if fused:
+            library()  # now, and not in the middle of the first step
         self._slots: list[list[Slot]] = []
         self._rates: list[Rate] = []
+        self._kernels: list[Fused] = []
         defaults = dict(lr=lr, mirror=mirror, t=t, weight_decay=weight_decay, maximize=maximize, foreach=foreach)
         super().__init__(params, defaults)
 
@@ -95,6 +104,7 @@ class MirrorOptimizer(Optimizer):
             raise
         self._slots.append(slots)
         self._rates.append(rate)
+        self._kernels.append(Fused())
 
     def _prepare(self, group: Group) -> tuple[list[Slot], Rate]:
         """Check a group, find the map of every parameter, and leave nothing but plain data in the group."""
@@ -123,6 +133,7 @@ class MirrorOptimizer(Optimizer):
                 f"dual_dtype; got {kind(mirror)}. foreach=None uses it where it can be used"
             )
         slot.in_place = possible and foreach is not False
+        slot.fused = geometry_of(slot, x) if self.fused else None
         return slot
 
     def _names(self, number: int) -> list[str]:
@@ -155,9 +166,9 @@ class MirrorOptimizer(Optimizer):
             self._skip_or_raise(gradients)
             return loss
         scale = 1.0 if self.max_grad_norm is None else clipping(gradients, self.max_grad_norm)
-        for group, rate, moving in zip(self.param_groups, self._rates, work, strict=True):
+        for number, moving in enumerate(work):
             if moving:
-                self._step_group(group, rate, moving, scale)
+                self._step_group(number, moving, scale)
         return loss
 
     def _skip_or_raise(self, gradients: Tensors) -> None:
@@ -175,7 +186,8 @@ class MirrorOptimizer(Optimizer):
             f"changed. A smaller lr or max_grad_norm may help; nonfinite='skip' leaves such steps out"
         )
 
-    def _step_group(self, group: Group, rate: Rate, moving: list[tuple[Slot, Tensor, Tensor]], scale: float) -> None:
+    def _step_group(self, number: int, moving: list[tuple[Slot, Tensor, Tensor]], scale: float) -> None:
+        group, rate = self.param_groups[number], self._rates[number]
         slots, parameters, gradients = (list(column) for column in zip(*moving, strict=True))
         x, g = local_parts(parameters), local_gradients(gradients, parameters)
         if scale != 1:
@@ -188,8 +200,11 @@ class MirrorOptimizer(Optimizer):
         rate.lr = float(group["lr"])
         if rate.lr == 0:
             return
-        for i in step_in_place(group["k"], slots, x, stored, g):
-            slots[i].step(group["k"], x[i], stored[i], g[i])
+        for step in (self._kernels[number].step, step_in_place) if self.fused else (step_in_place,):
+            left = step(group["k"], slots, x, stored, g)
+            slots, stored, x, g = pick(slots, left), pick(stored, left), pick(x, left), pick(g, left)
+        for slot, *tensors in zip(slots, x, stored, g, strict=True):
+            slot.step(group["k"], *tensors)
         group["k"] += 1
 
     def _stored(self, slot: Slot, p: Tensor) -> Tensors:
@@ -231,7 +246,9 @@ class MirrorOptimizer(Optimizer):
             if (fields := incoming["state"].get(number))
         }
 
-    _kept: tuple[str, ...] = ("max_grad_norm", "nonfinite", "dual_dtype", "skipped_steps", "_slots", "_rates")
+    _kept: tuple[str, ...] = (
+        "max_grad_norm", "nonfinite", "dual_dtype", "skipped_steps", "fused", "_slots", "_rates", "_kernels",
+    )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), **{name: getattr(self, name) for name in self._kept}}

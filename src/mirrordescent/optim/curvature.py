@@ -18,16 +18,18 @@ class Curvature:
 
     def __init__(self, mirror: Diagonal | Multipliers) -> None:
         self.mirror = mirror
-        self._name = "d" if isinstance(mirror, Diagonal) else "log_multiplier"
+        name = "d" if isinstance(mirror, Diagonal) else "log_multiplier"
         # Not by attribute: hundreds of maps have less time for one step than a module takes to find its attribute.
-        self._tensors: dict[str, Any] = mirror._parameters if self._name in mirror._parameters else mirror._buffers
+        tensors: dict[str, Any] = mirror._parameters if name in mirror._parameters else mirror._buffers
+        self.source = (tensors, name)
         self._made_of: Any = None
         self._version = -1
         self._d: Tensor
 
     def __call__(self) -> Tensor:
         """Return d."""
-        held = self._tensors[self._name]
+        tensors, name = self.source
+        held = tensors[name]
         if held is not self._made_of or held._version != self._version:
             self._made_of, self._version, self._d = held, held._version, self._read()
         return self._d

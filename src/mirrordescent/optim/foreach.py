@@ -7,7 +7,7 @@ each, their gradients g, and the d of each, or None where all are 1.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from mirrordescent import methods
 from mirrordescent.optim.slot import Slot
 
 Tensors: TypeAlias = list[Tensor]
+T = TypeVar("T")
 Twin: TypeAlias = Callable[[Any, int, Tensors, Tensors, Tensors, Tensors | None], None]
 
 
@@ -50,12 +51,13 @@ def step_in_place(k: int, slots: list[Slot], x: Tensors, stored: list[Tensors], 
         if batch:
             method = slots[batch[0]].method  # others differ in their maps alone, whose part d has taken
             beside = [tensor for i in batch for tensor in stored[i]]
-            TWINS[type(method)](method, k + 1, _pick(x, batch), beside, _pick(g, batch), divisors)
+            TWINS[type(method)](method, k + 1, pick(x, batch), beside, pick(g, batch), divisors)
     return [i for i, slot in enumerate(slots) if not slot.in_place]
 
 
-def _pick(tensors: Tensors, numbers: list[int]) -> Tensors:
-    return tensors if len(numbers) == len(tensors) else [tensors[i] for i in numbers]
+def pick(items: list[T], numbers: list[int]) -> list[T]:
+    """Return some of the items, in increasing order."""
+    return items if len(numbers) == len(items) else [items[i] for i in numbers]
 
 
 def _add(x: Tensors, y: Tensors, d: Tensors | None, weight: float) -> None:

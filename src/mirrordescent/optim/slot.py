@@ -54,7 +54,9 @@ class Slot:
     def __init__(self, mirror: MirrorMap, method: Method[Any], like: Tensor, dtype: torch.dtype | None) -> None:
         self.mirror, self.method, self.curvature = mirror, method, curvature_of(mirror)
         usable = is_identity(mirror) or (self.curvature is not None and self.curvature.fits(like))
-        self.in_place = usable and dtype is None
+        self.converts = dtype is not None
+        self.in_place = usable and not self.converts
+        self.fused: Any = None  # what a kernel needs to know of the map, where one is used
         self._stored_in = dtype or like.dtype
         rounds = self._stored_in != like.dtype and type(method) is not methods.SMD  # whose x is made of y alone
         self.fields: tuple[str, ...] = (*_DUAL[type(method)], *(("x",) if rounds else ()))

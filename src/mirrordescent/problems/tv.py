@@ -119,8 +119,8 @@ class TVInpainting(Problem):
         """Replace |d| by the Huber function that is quadratic for |d| ≤ width."""
         if torch.is_grad_enabled():
             return self._grad(cast(Tensor, x), lambda d: (d / width).clamp(-1, 1), self.kink)
-        # The same with two passes less.
-        return self._grad(cast(Tensor, x), lambda d: d.clamp_(-width, width), self.kink / float(width))
+        bound = width.item() if isinstance(width, Tensor) else width  # the same with two passes less
+        return self._grad(cast(Tensor, x), lambda d: d.clamp_(-bound, bound), self.kink / bound)
 
     @property
     def kink(self) -> float:

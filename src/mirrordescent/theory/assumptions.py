@@ -20,8 +20,7 @@ from mirrordescent.problems import SVM, LeastSquares, LogisticRegression, Matrix
 from mirrordescent.theory.constants import Constant, MapConstants, ProblemConstants
 from mirrordescent.theory.curvature import Gradient, any_jumps, asymmetry, curvature_range, smallest_secant
 from mirrordescent.theory.geometry import inside
-from mirrordescent.theory.inconsistency import inconsistency
-from mirrordescent.trees import Tree, leaves, tree_map
+from mirrordescent.trees import Tree, leaves, norm, tree_map
 
 Answer = Literal["holds", "does not hold", "not known"]
 FAR = 1e3  # how much farther out, and farther in, curvature is probed
@@ -65,7 +64,7 @@ def map_verdicts(
         _is_monotone(name, lowest, constants),
         _is_strongly_convex(mirror, geometry, points, lowest, constants),
         _is_continuous(mirror, field, name, at),
-        _is_inverted(mirror, geometry, points),
+        _is_inverted(mirror, geometry, points, duals),
     ]
 
 
@@ -141,9 +140,9 @@ def _is_continuous(mirror: MirrorMap, field: Gradient, name: str, points: Sequen
     return Verdict(assumption, "not known", "No jump was found on the segments between sampled points.")
 
 
-def _is_inverted(mirror: MirrorMap, geometry: MirrorMap, points: Sequence[Tree]) -> Verdict:
+def _is_inverted(mirror: MirrorMap, geometry: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree]) -> Verdict:
     assumption = "the way back is the inverse of the way there"
-    worst = float(inconsistency(mirror, points).relative_primal.max())
+    worst = round_trip_error(mirror, points, duals)
     if isinstance(geometry, Conjugate) and geometry is not mirror:
         because = (
             "Dual-stored: the run is exact mirror descent for (M*)*, and ∇M enters only through y⁰. "
@@ -158,9 +157,16 @@ def _is_inverted(mirror: MirrorMap, geometry: MirrorMap, points: Sequence[Tree])
     return Verdict(assumption, "does not hold", because)
 
 
-def is_exact(mirror: MirrorMap, points: Sequence[Tree]) -> bool:
-    """Tell whether ``to_primal`` inverts ``to_dual`` at these points, to rounding, whatever the map says."""
-    return float(inconsistency(mirror, points).relative_primal.max()) <= 10 * _root_eps(points)
+@torch.no_grad()
+def round_trip_error(mirror: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree]) -> float:
+    """Return the largest ‖∇ψ*(y) − x‖ / ‖x‖, given y = ∇ψ(x), which may have been dear."""
+    pairs = ((norm(tree_map(torch.sub, mirror.to_primal(y), x)), norm(x)) for x, y in zip(points, duals, strict=True))
+    return max(float((error / size.clamp(min=torch.finfo(size.dtype).tiny)).max()) for error, size in pairs)
+
+
+def is_exact(mirror: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree]) -> bool:
+    """Tell whether ``to_primal`` inverts ``to_dual``, y = ∇ψ(x), at these points to rounding, whatever the map says."""
+    return round_trip_error(mirror, points, duals) <= 10 * _root_eps(points)
 
 
 def problem_verdicts(problem: Problem, points: Sequence[Tree], constants: ProblemConstants) -> list[Verdict]:
@@ -174,7 +180,8 @@ def _is_convex(problem: Problem, points: Sequence[Tree]) -> Verdict:
         return Verdict(assumption, "holds", "By construction.")
     lowest = min(curvature_range(problem.grad, points)[0], smallest_secant(problem.grad, points))
     if lowest < -_root_eps(points):
-        return Verdict(assumption, "does not hold", f"Along some direction the curvature is {lowest:.3g}.")
+        because = f"Along some direction the curvature is {lowest:.3g}: no theorem applies, and bounds promise nothing."
+        return Verdict(assumption, "does not hold", because)
     if isinstance(problem, Quadratic):
         return Verdict(assumption, "holds", "A is positive semidefinite.")
     return Verdict(assumption, "not known", f"The smallest curvature found is {lowest:.3g}; that is no proof.")

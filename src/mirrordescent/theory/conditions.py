@@ -13,9 +13,9 @@ from torch import Tensor
 from mirrordescent.domains import Box, Simplex
 from mirrordescent.methods import AMD, ASMD, MD, SMD, Method
 from mirrordescent.methods.accelerated import _area
-from mirrordescent.oracles import Oracle
+from mirrordescent.oracles import Exact, Oracle
 from mirrordescent.problems import LogisticRegression, Problem
-from mirrordescent.schedules import Schedule
+from mirrordescent.schedules import Prefix, Schedule
 from mirrordescent.theory.assumptions import FAR, Verdict
 from mirrordescent.theory.constants import MapConstants, ProblemConstants, map_constants
 from mirrordescent.theory.energies import Record, value_at
@@ -43,7 +43,8 @@ def method_verdicts(method: Method[Any], setting: Setting) -> list[Verdict]:
 
 
 def _amd(method: Any, setting: Setting) -> list[Verdict]:
-    regulariser = map_constants(method.regulariser, setting.points)
+    own = method.regulariser is method.mirror and method.mirror.exact
+    regulariser = setting.of_map if own else map_constants(method.regulariser, setting.points)
     return [
         Verdict("r ≥ 3", "holds" if method.r >= 3 else "does not hold", f"r = {method.r:g}."),
         _paper_weights(
@@ -100,7 +101,10 @@ def _exact_gradients(oracle: Oracle) -> Verdict:
     assumption = "the gradients are exact"
     if oracle.stochastic:
         return Verdict(assumption, "does not hold", "There is no theorem for AMD with stochastic gradients.")
-    return Verdict(assumption, "holds", "The oracle is deterministic.")
+    if not isinstance(oracle, Exact):
+        because = f"{type(oracle).__name__}: they are those of another function, with rounded kinks if it is Smoothed."
+        return Verdict(assumption, "does not hold", because)
+    return Verdict(assumption, "holds", "The oracle is exact.")
 
 
 def _descent(method: Any, setting: Setting) -> list[Verdict]:
@@ -136,7 +140,7 @@ def _summable(method: Any, setting: Setting) -> Verdict:
         return Verdict(assumption, "holds", f"t_k falls like k^−{c:.2g}.{note}")
     if c > 1:
         return Verdict(assumption, "does not hold", f"t_k falls like k^−{c:.2g}: the steps add up to a finite length.")
-    because = f"t_k falls like k^−{c:.2g}: "
+    because = f"t_k falls like k^−{c:.2g}: " if c > 1e-3 else "t_k tends to a constant: "
     smoothness, alpha = setting.of_problem.smoothness.value, setting.of_map.alpha.value
     largest = max(_values(method.t, setting.iterations))
     if c < 1e-3 and not setting.oracle.stochastic and largest * smoothness <= alpha:
@@ -167,7 +171,12 @@ def _constant(t: Schedule, iterations: int) -> Verdict:
     assumption = "the step size is constant"
     if max(values) <= min(values) * (1 + 1e-9):
         return Verdict(assumption, "holds", f"t = {values[0]:.4g}: the method runs on t·f.")
-    because = f"t falls from {max(values):.4g} to {min(values):.4g}; the bound has s_k/t_k in place of s_k."
+    if any(after > before * (1 + 1e-6) for before, after in pairwise(values)):
+        because = (
+            f"t lies between {min(values):.4g} and {max(values):.4g} and increases at times: outside the assumptions."
+        )
+    else:
+        because = f"t falls from {values[0]:.4g} to {values[-1]:.4g}; the bound has s_k/t_k in place of s_k."
     return Verdict(assumption, "does not hold", because)
 
 
@@ -199,7 +208,7 @@ def _growth(assumption: str, series: Tensor) -> Verdict:
     early, late = (float(part.clamp(min=0).max()) for part in (sizes[:half], sizes[half:]))
     measured = f"The largest over the first half of the run is {early:.4g}, over the second {late:.4g}."
     if late > 2 * early:
-        return Verdict(assumption, "not known", f"{measured} It grows.")
+        return Verdict(assumption, "not known", f"{measured} It grows, and no bound is in sight.")
     return Verdict(assumption, "not known", f"{measured} It does not grow.")
 
 
@@ -218,7 +227,8 @@ def _non_increasing(t: Schedule, iterations: int) -> Verdict:
     assumption, values = "t_k does not increase", _values(t, iterations)
     for k, (before, after) in enumerate(pairwise(values), start=1):
         if after > before * (1 + 1e-6):
-            because = f"Step {k + 1} is {after / before:.3g} times step {k}; monotone=True of Prefix prevents that."
+            cure = "; monotone=True of Prefix prevents that" if isinstance(t, Prefix) else ""
+            because = f"Step {k + 1} is {after / before:.3g} times step {k}: outside the assumptions{cure}."
             return Verdict(assumption, "does not hold", because)
     return Verdict(assumption, "holds", f"From {values[0]:.4g} to {values[-1]:.4g} in {len(values)} steps.")
 

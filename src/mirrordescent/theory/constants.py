@@ -16,12 +16,15 @@ from mirrordescent.mirrors import (
     Diagonal,
     Euclidean,
     HyperbolicEntropy,
+    Layerwise,
     LearnedPair,
     Logit,
     MirrorMap,
+    Multipliers,
     NegativeEntropy,
     PNorm,
     SimplexEntropy,
+    Spline,
     SquaredPNorm,
 )
 from mirrordescent.problems import SVM, LeastSquares, LogisticRegression, Problem, Quadratic, TVInpainting
@@ -58,6 +61,8 @@ class Constant:
         return Constant(1 / self.estimate if self.estimate else math.inf, self.how, 1 / self.safety)
 
     def __str__(self) -> str:
+        if math.isinf(self.value) or not self.value:
+            return f"{'∞' if self.value else '0'} ({self.how})"
         if self.how == "sampled":
             return f"{self.value:.4g} (sampled: {self.estimate:.4g} times {self.safety:g} for safety)"
         return f"{self.value:.4g} ({self.how})"
@@ -153,7 +158,17 @@ def _known_smoothness(mirror: MirrorMap) -> Constant | None:
         case Euclidean():
             value = 1.0
         case Diagonal():
-            value = float(mirror.d.max())
+            value = float(mirror.d.detach().max())
+        case Multipliers():
+            value = 1 / float(mirror.multipliers.detach().min())
+        case Spline():
+            value = float(mirror.slopes.detach().max())
+        case Layerwise():
+            parts = [_known_smoothness(part) for part in mirror.by_name.values()]
+            known = [part.value for part in parts if part is not None]
+            if len(known) < len(parts):
+                return None
+            value = max(known)
         case HyperbolicEntropy():
             value = 1 / mirror.beta
         case PNorm():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,14 +24,15 @@ from mirrordescent.theory.assumptions import Verdict, is_exact, map_verdicts, ne
 from mirrordescent.theory.conditions import Setting, method_verdicts
 from mirrordescent.theory.constants import Constant, MapConstants, ProblemConstants, map_constants, problem_constants
 from mirrordescent.theory.energies import Record, observe
-from mirrordescent.theory.equivariance import image_defects
-from mirrordescent.theory.geometry import Storage, domain_of, exact_geometry, expanded, inside, storage_of
+from mirrordescent.theory.equivariance import Defects, image_defects
+from mirrordescent.theory.geometry import Coupling, Storage, domain_of, exact_geometry, expanded, inside, storage_of
 from mirrordescent.theory.inconsistency import Inconsistency, UpdateErrors, inconsistency, inconsistency_over_box
 from mirrordescent.theory.recommend import Advice, MethodName, advise, local_alpha, name_and_storage
-from mirrordescent.trees import Tree, leaves, mix
+from mirrordescent.trees import Tree, batch_size, leaves, mix, tree_map
 
 ROUNDING = 1e3  # times the machine epsilon, relative to what was computed
-LONGER = 10  # times the iterations of a run, to find a point to compare with where there is no certificate
+LONGER = 4  # times the iterations of a run, to find a point to compare with where there is no certificate
+PROBED = 2  # problems of a batch at whose points the map is judged: inverting it exactly is dear
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Geometry:
     ``alpha`` is the one that bounds are computed with: that of the constants or, if it is 0, that of sampled points.
     """
 
-    mirror: MirrorMap
+    coupling: Coupling
     constants: MapConstants
     alpha: Constant
     verdicts: list[Verdict]
@@ -83,7 +84,7 @@ class Diagnosis:
     inconsistency: dict[str, Inconsistency]
     geometries: dict[Storage, Geometry]
     runs: dict[str, Run]
-    equivariance: dict[str, dict[str, float]] = field(default_factory=dict)
+    equivariance: Defects | None = None
 
     @property
     def judged(self) -> dict[str, list[Verdict]]:
@@ -115,6 +116,7 @@ def diagnose(
     generator: Generator | None = None,
     minimiser: Tree | None = None,
     exact_iterates: bool = False,
+    before_learning: MirrorMap | None = None,
 ) -> Diagnosis:
     """Ask of a map or a method: is it a good mirror map, do the assumptions hold here, how far is a run from its bound?
 
@@ -131,6 +133,7 @@ def diagnose(
         minimiser: a point to compare with. By default a certified minimiser, where there is a reference for the kind of
             problem, else the best point of a longer run.
         exact_iterates: whether to follow the exact iterates x̂ and ẑ too, by a Newton solve in every step.
+        before_learning: the map as it was then, if its equivariance is to be compared.
 
     >>> import torch
     >>> from mirrordescent import MD, Quadratic
@@ -151,17 +154,21 @@ def diagnose(
         domain = domain_of(mirror, problem)
         points = [inside(x, domain) for x in (x0, mix(0.5, x0, u), u)] + nearby_points(x0, domain, generator, 1)[1:]
         of_problem = problem_constants(problem, points, generator)
-        doctor = _Doctor(mirror, problem, of_problem, points, x0, u, iterations, oracle, generator, exact_iterates)
+        probes = [tree_map(lambda leaf: leaf[:PROBED], x) for x in points]
+        doctor = _Doctor(
+            mirror, problem, of_problem, points, probes, x0, u, iterations, oracle, generator, exact_iterates
+        )
         chosen = methods or (
             {type(subject).__name__: subject} if isinstance(subject, Method) else doctor.usual_methods()
         )
-        low, high = _range(points[:3])
+        low, high = _range(probes[:3])
         runs = {label: doctor.examine(method) for label, method in chosen.items()}
+        box = inconsistency_over_box(mirror, low, high, probes[0], generator, 1)
         measured = {
-            "the start, half-way and the minimiser": inconsistency(mirror, points[:3]),
-            f"the box [{low:.3g}, {high:.3g}] around them": inconsistency_over_box(mirror, low, high, x0, generator, 1),
+            "the start, half-way and the minimiser": inconsistency(mirror, probes[:3], images=doctor.duals[:3]),
+            f"the box [{low:.3g}, {high:.3g}] around them": box,
         }
-        defects = _image_defects(mirror, x0)
+        defects = _image_defects({"before learning": before_learning, "learned": mirror}, probes[0])
     unsolved = [warning for warning in caught if issubclass(warning.category, NotConverged)]
     for warning in caught:
         if warning not in unsolved:
@@ -170,8 +177,9 @@ def diagnose(
         name=name or type(subject).__name__,
         problem=type(problem).__name__,
         settings={
-            "problems": str(len(problem.value(x0))),
+            "problems": str(batch_size(x0)),
             "iterations": str(iterations),
+            "the map judged at": f"{len(probes)} points of {batch_size(probes[0])} of the problems",
             "gradients": str(oracle),
             "compared with": how,
             "exact inversions that did not converge": str(len(unsolved)),
@@ -193,6 +201,7 @@ class _Doctor:
     problem: Problem
     of_problem: ProblemConstants
     points: Sequence[Tree]
+    probes: Sequence[Tree]
     x0: Tree
     u: Tree
     iterations: int
@@ -201,18 +210,18 @@ class _Doctor:
     exact_iterates: bool
 
     def __post_init__(self) -> None:
-        self.exact = self.mirror.exact and is_exact(self.mirror, self.points)
+        self.duals = [self.mirror.to_dual(x) for x in self.probes]
+        self.exact = self.mirror.exact and is_exact(self.mirror, self.probes, self.duals)
         self._geometries: dict[Storage, Geometry] = {}
 
     def geometry(self, storage: Storage) -> Geometry:
         """Judge the map as methods of a storage use it, once."""
         if storage not in self._geometries:
             exact = exact_geometry(self.mirror, storage, self.exact)
-            duals = [self.mirror.to_dual(x) for x in self.points]
-            constants = map_constants(exact, self.points, duals, self.generator)
-            verdicts = map_verdicts(self.mirror, exact, self.points, duals, constants)
-            alpha = local_alpha(exact, constants, self.points)
-            self._geometries[storage] = Geometry(exact, constants, alpha, verdicts)
+            constants = map_constants(exact, self.probes, self.duals, self.generator)
+            verdicts = map_verdicts(self.mirror, exact, self.probes, self.duals, constants)
+            alpha = local_alpha(exact, constants, self.probes)
+            self._geometries[storage] = Geometry(Coupling(exact, self.u), constants, alpha, verdicts)
         return self._geometries[storage]
 
     def usual_methods(self) -> dict[str, Method[Any]]:
@@ -238,7 +247,7 @@ class _Doctor:
             iterations=self.iterations,
             oracle=self.oracle,
             generator=self.generator,
-            geometry=geometry.mirror,
+            geometry=geometry.coupling,
             exact_iterates=self.exact_iterates,
             callbacks=[] if updates is None else [updates],
         )
@@ -335,8 +344,11 @@ def _range(points: Sequence[Tree]) -> tuple[float, float]:
     return min(float(leaf.min()) for leaf in entries), max(float(leaf.max()) for leaf in entries)
 
 
-def _image_defects(mirror: MirrorMap, x0: Tree) -> dict[str, dict[str, float]]:
-    """Measure learned maps on images; others act pixel by pixel."""
-    if isinstance(x0, Tensor) and x0.ndim == 4 and any(True for _ in mirror.parameters()):
-        return image_defects(mirror, x0)
-    return {}
+def _image_defects(maps: Mapping[str, MirrorMap | None], x: Tree) -> Defects | None:
+    """Measure learned maps on an image; others act pixel by pixel."""
+    known = {when: mirror for when, mirror in maps.items() if mirror is not None}
+    if not isinstance(x, Tensor) or x.ndim != 4 or not any(list(m.parameters()) for m in known.values()):
+        return None
+    measured = {when: image_defects(mirror, x[:1]) for when, mirror in known.items()}
+    by_name = {f"{name}, {when}": found for when, fields in measured.items() for name, found in fields.items()}
+    return Defects("motions of images (circular ones, so that a border of zeros counts as a defect)", by_name)

@@ -130,11 +130,15 @@ class Energies:
 
     Args:
         minimiser: u, a point or one per problem. The inequalities hold for every u in place of x*.
-        geometry: another exact map to hold the run against, such as M for a dual-stored pair.
+        geometry: another exact map to hold the run against, such as M for a dual-stored pair; or the
+            :class:`~mirrordescent.theory.Coupling` of a map with the minimiser, where it is at hand: for a
+            :class:`~mirrordescent.mirrors.Conjugate` it takes an inversion.
         exact_iterates: whether to compute x̂ or ẑ by an exact inversion in every step.
     """
 
-    def __init__(self, minimiser: Tree, *, geometry: MirrorMap | None = None, exact_iterates: bool = False) -> None:
+    def __init__(
+        self, minimiser: Tree, *, geometry: MirrorMap | Coupling | None = None, exact_iterates: bool = False
+    ) -> None:
         self.minimiser, self.geometry, self.exact_iterates = minimiser, geometry, exact_iterates
         self._oracle: Listening | None = None
         self._terms: _Terms | None = None
@@ -157,7 +161,7 @@ class Energies:
             raise ValueError("Energies must see every step: solve(…, check_every=1)")
         terms, told = self._terms, self._oracle.heard
         assert told is not None
-        true = look.problem.grad(self._before.x) if self._oracle.stochastic else told
+        true = told if isinstance(self._oracle.base, Exact) else look.problem.grad(self._before.x)
         step = Step(self._before, look.state, value_at(terms.method.t, look.k), told, true)
         self._t.append(step.t)
         _append(self._at_steps, terms.of_step(step), look.running)
@@ -181,7 +185,8 @@ class Energies:
         assert kind is not None
         u = expanded(self.minimiser, look.state.x)
         geometry = self.geometry or exact_geometry(cast(MirrorMap, look.method.mirror), storage)
-        self._terms = _TERMS[kind](look.method, look.problem, u, geometry, storage, self.exact_iterates)
+        coupling = geometry if isinstance(geometry, Coupling) else Coupling(geometry, u)
+        self._terms = _TERMS[kind](look.method, look.problem, coupling, storage, self.exact_iterates)
         self._t: list[float] = []
         self._at_states: dict[str, list[Tensor]] = {}
         self._at_steps: dict[str, list[Tensor]] = {}
@@ -206,7 +211,7 @@ def observe(
     iterations: int = 200,
     oracle: Oracle | None = None,
     generator: Generator | None = None,
-    geometry: MirrorMap | None = None,
+    geometry: MirrorMap | Coupling | None = None,
     exact_iterates: bool = False,
     callbacks: Sequence[Callable[[Look], object]] = (),
 ) -> Observed:
@@ -233,12 +238,11 @@ class _Terms(ABC):
     formulas would find a normal vector of the domain instead: ∇ψ is determined only up to those.
     """
 
-    def __init__(
-        self, method: Any, problem: Problem, u: Tree, geometry: MirrorMap, storage: str, exact_iterates: bool
-    ) -> None:
-        self.method, self.problem, self.u, self.geometry = method, problem, u, geometry
-        self.least = problem.value(u)
-        self.coupling = Coupling(geometry, u)
+    def __init__(self, method: Any, problem: Problem, coupling: Coupling, storage: str, exact_iterates: bool) -> None:
+        self.method, self.problem, self.coupling = method, problem, coupling
+        self.u, self.geometry = coupling.u, coupling.mirror
+        self.least = problem.value(self.u)
+        geometry = self.geometry
         self.own = geometry is method.mirror or (storage == "dual" and not isinstance(geometry, Inverted))
         self.dual_stored = storage == "dual" and self.own
         self.exact_iterates = exact_iterates and not self.own

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -20,7 +21,7 @@ from mirrordescent.problems import Problem
 
 Action: TypeAlias = Callable[[Tensor], Tensor]
 SHIFT = 3  # pixels
-MARGIN = 12  # pixels at the border that are left out where the border itself breaks the symmetry
+MARGIN = 10  # pixels at the border that are left out where the border itself breaks the symmetry
 LONGEST = 10_000  # order of a permutation beyond which a batch closed under it is not made
 
 IMAGE_ACTIONS: dict[str, Action] = {
@@ -29,6 +30,14 @@ IMAGE_ACTIONS: dict[str, Action] = {
     "vertical flip": lambda x: x.flip(-2),
     "rotation by 90°": lambda x: x.rot90(1, (-2, -1)),
 }
+
+
+@dataclass(frozen=True)
+class Defects:
+    """Defects of several maps: under some elements of a group, or before and after learning, {map: {which: …}}."""
+
+    group: str
+    by_name: Mapping[str, Mapping[str, float]]
 
 
 def defect(omega: Action, act: Action, x: Tensor, margin: int = 0) -> float:
@@ -107,7 +116,7 @@ def defects_through_learning(
     model: nn.Module,
     generator: Generator,
 ) -> dict[str, dict[str, float]]:
-    """Return the defect of every method before and after learning, on a held-out problem: tied maps against untied.
+    """Return the defect of every method before and after learning, on a held-out network: tied maps against untied.
 
     Tied maps are equivariant whatever they learn. Untied ones are before learning, and after it as far as the starts
     they were learned on were distributed alike with their permutations: not exactly, on finitely many.
@@ -120,13 +129,34 @@ def defects_through_learning(
         generator: draws permutations.
     """
     problem = family.validation(1).problem
+    return _through_learning(methods, family, settings, lambda m: network_defect(m, problem, model, generator))
+
+
+def image_defects_through_learning(
+    methods: Mapping[str, Method[Any]], family: ProblemFamily, settings: Settings, motion: str
+) -> dict[str, dict[str, float]]:
+    """Return the defect of every method's ∇ψ under a motion of images, before and after learning.
+
+    The same for images: a convolution, or one number for all pixels, is tied along the orbits of translations; a number
+    for every pixel is not, and learns where in the picture the pictures of the family differ.
+
+    Args:
+        methods: with maps for images, by name; they are left as they are.
+        family: of problems whose points are images.
+        settings: how to learn.
+        motion: one of ``IMAGE_ACTIONS``.
+    """
+    x = cast(Tensor, family.validation(1).x0)
+    return _through_learning(methods, family, settings, lambda m: image_defects(m.mirror, x)["∇ψ"][motion])
+
+
+def _through_learning(
+    methods: Mapping[str, Method[Any]], family: ProblemFamily, settings: Settings, measure: Callable[[Any], float]
+) -> dict[str, dict[str, float]]:
     found = {}
     for name, method in methods.items():
         learned = learn(family, copy.deepcopy(method), settings, progress=False).method
-        found[name] = {
-            "before": network_defect(method, problem, model, generator),
-            "after": network_defect(learned, problem, model, generator),
-        }
+        found[name] = {"before learning": measure(method), "learned": measure(learned)}
     return found
 
 

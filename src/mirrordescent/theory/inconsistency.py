@@ -40,15 +40,22 @@ class Inconsistency:
 
 
 @torch.no_grad()
-def inconsistency(mirror: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree] | None = None) -> Inconsistency:
+def inconsistency(
+    mirror: MirrorMap,
+    points: Sequence[Tree],
+    duals: Sequence[Tree] | None = None,
+    images: Sequence[Tree] | None = None,
+) -> Inconsistency:
     """Measure at points, such as those of a trajectory, and at dual points, or else at the images of the points.
+
+    The images, ∇M of the points, can be given where they are known.
 
     >>> import torch
     >>> from mirrordescent.mirrors import Diagonal
     >>> inconsistency(Diagonal(2.0), [torch.ones(1, 3)]).relative_primal
     tensor([0.])
     """
-    images = [mirror.to_dual(x) for x in points]
+    images = [mirror.to_dual(x) for x in points] if images is None else images
     y = images if duals is None else duals
     primal_errors = [_difference(mirror.to_primal(image), x) for image, x in zip(images, points, strict=True)]
     dual_errors = [dual_error(mirror, dual) for dual in y]
@@ -80,7 +87,7 @@ def inconsistency_over_box(
     images = [mirror.to_dual(x) for x in points]
     least = tree_map(lambda *leaves: torch.stack(leaves).amin((0, 1), keepdim=True)[0].expand_as(leaves[0]), *images)
     most = tree_map(lambda *leaves: torch.stack(leaves).amax((0, 1), keepdim=True)[0].expand_as(leaves[0]), *images)
-    return inconsistency(mirror, points, [tree_map(draw, least, most) for _ in range(count)])
+    return inconsistency(mirror, points, [tree_map(draw, least, most) for _ in range(count)], images)
 
 
 def dual_error(mirror: MirrorMap, y: Tree) -> Tree:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mirrordescent.methods import AMD, ASMD, MD, SMD
 from mirrordescent.theory.assumptions import Verdict
 
 if TYPE_CHECKING:
@@ -18,13 +19,26 @@ if TYPE_CHECKING:
     from mirrordescent.theory.geometry import Storage
 
 SYMBOLS = {"holds": "holds", "does not hold": "**does not hold**", "not known": "*not known*"}
-COLUMNS = 3
-ERRORS = {
-    "error": "error",
+COLUMNS, DPI = 3, 60
+ERROR = {
+    "MD": "‖U‖_*",
+    "SMD": "‖U‖_*",
+    "AMD": "⟨∇ψ(z̃) − ∇ψ(ẑ), z̃ − x*⟩, whose largest is M",
+    "ASMD": "⟨∇f(x), U⟩, whose largest is K",
+}
+TERMS = {
     "error_pairing": "⟨U, x − x*⟩",
     "dual_error": "⟨∇ψ(x̂) − ∇ψ(x), x* − x⟩",
     "primal_error": "⟨∇f(x̂), x − x̂⟩",
     "noise_pairing": "⟨Δ, x − x*⟩",
+}
+UPDATES = {
+    "dual": "‖(∇M∘∇M* − I)y‖",
+    "primal": "‖(∇M*∘∇M − I)x‖",
+    "dual_update": "dual update",
+    "primal_update": "primal update",
+    "dual_total": "dual updates, summed",
+    "primal_total": "primal updates, summed",
 }
 
 
@@ -61,8 +75,11 @@ def markdown(diagnosis: Diagnosis) -> str:
         "Lines are means over the problems. Where assumptions do not hold, a bound is a number, not a promise.",
         "## Energies",
         "![energies](energies.png)",
+        "What the proofs say must fall, or grow slowly. Where the slack of the inequality is not drawn it is negative: "
+        "the step did worse than the lemma promises, which it may where an assumption fails.",
         "## Error terms",
-        "Absolute values, in the mean. Dual-stored runs have none: they are exact mirror descent for (M*)*.",
+        "Absolute values, in the mean. Runs without a curve make no error: with an exact inverse, or dual-stored, they "
+        "are exact mirror descent. Dashed lines compare the errors of both kinds of update, section 5.1.",
         "![errors](errors.png)",
         *_equivariance(diagnosis),
     ]
@@ -70,12 +87,22 @@ def markdown(diagnosis: Diagnosis) -> str:
 
 
 def _summary(diagnosis: Diagnosis) -> str:
-    counts = {answer: sum(v.answer == answer for v in diagnosis.verdicts) for answer in SYMBOLS}
-    lines = [", ".join(f"{count} {answer}" for answer, count in counts.items()) + ". What does not hold:", ""]
-    for label, verdicts in diagnosis.judged.items():
-        failed = [v.assumption for v in verdicts if v.answer == "does not hold"]
-        lines += [f"- {label}: {'; '.join(failed)}."] if failed else []
-    return "\n".join(lines if counts["does not hold"] else ["Every assumption holds, or is not known to fail."])
+    """Say in a line each what was found of the problem, of the map as each storage uses it, and of every run."""
+    lines = [
+        "In short; *holds* is proven or was checked in full, *not known* was sampled and nothing found against it. "
+        "A theorem promises something of a run only if all that it assumes of problem, map and run holds.",
+        "",
+    ]
+    return "\n".join(lines + [f"- {label}: {_in_short(part)}" for label, part in diagnosis.judged.items()])
+
+
+def _in_short(verdicts: Sequence[Verdict]) -> str:
+    failed, unknown = ([v.assumption for v in verdicts if v.answer == a] for a in ("does not hold", "not known"))
+    if failed:
+        return f"**does not hold:** {'; '.join(failed)}."
+    if unknown:
+        return f"nothing was found against it; not known: {'; '.join(unknown)}."
+    return "everything holds."
 
 
 def _geometry(storage: Storage, geometry: Geometry) -> Iterable[str]:
@@ -96,20 +123,22 @@ def _run(name: str, run: Run) -> Iterable[str]:
     rows = [
         ("gap, first and last", f"{_mean(record['gap'][0])}, {_mean(record['gap'][-1])}"),
         (f"{bounded.what}, last, and its bound", f"{_mean(bounded.measured[-1])}, {_mean(bounded.bound[-1])}"),
-        ("divergence from the minimiser, first and largest", f"{_mean(record['divergence'][0])}, "
+        ("divergence from the minimiser, first and largest (M_ψ)", f"{_mean(record['divergence'][0])}, "
          f"{_largest(record['divergence'])}"),
     ]  # fmt: skip
     if "energy" in record:
         rows.append(("energy, first and last", f"{_mean(record['energy'][0])}, {_mean(record['energy'][-1])}"))
-    rows += [(f"largest {label}", _largest(record[key])) for key, label in ERRORS.items() if _any(record, key)]
+    rows += [(f"largest {label}", _largest(record[key])) for key, label in _errors(run).items()]
+    if "distance" in record and isinstance(run.method, AMD):
+        rows.append(("largest distance ‖z̃ − ẑ‖ from the exact iterate", _largest(record["distance"])))
     if "displacement" in record:
         rows.append(("σ², the largest ‖G + U‖_*²", _largest(record["displacement"])))
     if run.updates is not None:
-        series = run.updates.series
-        rows += [(f"update errors, {key.replace('_', ' ')}, last", _mean(series[key][-1])) for key in series]
+        rows += [(f"{UPDATES[key]}, last", _mean(series[-1])) for key, series in run.updates.series.items()]
     yield _table(("quantity", "value"), rows)
     yield _verdicts(run.verdicts)
-    yield "Supported by the theory: " + " ".join(str(run.advice).splitlines())
+    head, *reasons = str(run.advice).splitlines()
+    yield f"The theory supports: `{head}`. {' '.join(reasons)}"
 
 
 def _inconsistency(diagnosis: Diagnosis) -> str:
@@ -122,14 +151,22 @@ def _inconsistency(diagnosis: Diagnosis) -> str:
 
 
 def _equivariance(diagnosis: Diagnosis) -> Iterable[str]:
-    if not diagnosis.equivariance:
+    defects = diagnosis.equivariance
+    if defects is None:
         return
     yield "## Equivariance"
-    yield "‖Ω(g·x) − g·Ω(x)‖ / ‖Ω(x)‖, the largest over the images."
-    fields = list(diagnosis.equivariance)
-    motions = list(diagnosis.equivariance[fields[0]])
-    rows = [(m, *(f"{diagnosis.equivariance[name][m]:.2g}" for name in fields)) for m in motions]
-    yield _table(("motion", *fields), rows)
+    yield (
+        f"By how much the map fails to commute with {defects.group}: ‖Ω(g·x) − g·Ω(x)‖ / ‖Ω(x)‖. "
+        "What is tied along the orbits of the group commutes with it whatever it learns: there the defect is rounding."
+    )
+    names = list(defects.by_name)
+    whats = list(dict.fromkeys(what for found in defects.by_name.values() for what in found))
+    rows = [(what, *(_number(defects.by_name[name].get(what)) for name in names)) for what in whats]
+    yield _table(("", *names), rows)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}"
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> str:
@@ -151,6 +188,12 @@ def _largest(numbers: Tensor) -> str:
     return f"{float(numbers.nan_to_num().abs().max()):.3g}"
 
 
+def _errors(run: Run) -> dict[str, str]:
+    """Return the error terms that are not zero throughout: {series: what it is}."""
+    kind = next(kind for kind in (MD, SMD, AMD, ASMD) if isinstance(run.method, kind))
+    return {key: label for key, label in {"error": ERROR[kind.__name__], **TERMS}.items() if _any(run.record, key)}
+
+
 def _any(record: Record, key: str) -> bool:
     return key in record and bool(record[key].nan_to_num().any())
 
@@ -162,7 +205,7 @@ def _draw_bounds(diagnosis: Diagnosis, path: Path) -> None:
         axes.plot(k, _shown(run.bounded.measured), label=run.bounded.what)
         axes.plot(k, _shown(run.bounded.bound), "--", label="bound")
         _finish(axes, "k", "gap")
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=DPI)
 
 
 def _draw_energies(diagnosis: Diagnosis, path: Path) -> None:
@@ -175,23 +218,22 @@ def _draw_energies(diagnosis: Diagnosis, path: Path) -> None:
         if run.slack is not None:
             axes.plot(range(1, len(run.slack) + 1), _shown(run.slack), ":", label="slack of the inequality")
         _finish(axes, "k", "energy")
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=DPI)
 
 
 def _draw_errors(diagnosis: Diagnosis, path: Path) -> None:
     figure, panels = _panels(diagnosis)
     for axes, run in panels:
-        for key, label in ERRORS.items():
-            if _any(run.record, key):
-                series = run.record[key].abs()
-                axes.plot(range(1, len(series) + 1), _shown(series), label=label)
+        for key, label in _errors(run).items():
+            series = run.record[key].abs()
+            axes.plot(range(1, len(series) + 1), _shown(series), label=label)
         if run.updates is not None:
             for key, series in run.updates.series.items():
-                axes.plot([k + 1 for k in run.updates.iterations], _shown(series), "--", label=key.replace("_", " "))
+                axes.plot([k + 1 for k in run.updates.iterations], _shown(series), "--", label=UPDATES[key])
         if not axes.lines:
             axes.text(0.5, 0.5, "no errors: the run is exact", ha="center", transform=axes.transAxes)
         _finish(axes, "k", "error terms")
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=DPI)
 
 
 def _panels(diagnosis: Diagnosis) -> tuple[Any, list[tuple[Any, Run]]]:
@@ -201,7 +243,7 @@ def _panels(diagnosis: Diagnosis) -> tuple[Any, list[tuple[Any, Run]]]:
 
     count = len(diagnosis.runs)
     columns, rows = min(count, COLUMNS), math.ceil(count / COLUMNS)
-    figure = Figure(figsize=(4.6 * columns, 3.6 * rows), layout="constrained")
+    figure = Figure(figsize=(5 * columns, 4 * rows), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
     for axes in grid[count:]:

@@ -88,9 +88,10 @@ def recommend(
     if points is None:
         generator = generator or torch.Generator().manual_seed(0)
         points = nearby_points(problem.start(), domain_of(mirror, problem), generator)
-    exact = is_exact(mirror, points)
+    duals = [mirror.to_dual(x) for x in points]
+    exact = is_exact(mirror, points, duals)
     geometry = exact_geometry(mirror, storage, exact)
-    alpha = local_alpha(geometry, map_constants(geometry, points, [mirror.to_dual(x) for x in points]), points)
+    alpha = local_alpha(geometry, map_constants(geometry, points, duals), points)
     smoothness = problem_constants(problem, points).smoothness
     return advise(name, storage, exact, (oracle or Exact()).stochastic, alpha, smoothness)
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import builtins
-import difflib
 from pathlib import Path
 
 from torch import nn
 
+from mirrordescent.names import unknown
+from mirrordescent.zoo import hub
 from mirrordescent.zoo.storage import Card, EntryDamaged, intact, load_entry, save_entry
 
 FOLDER = Path(__file__).parent / "entries"
 
-__all__ = ["Card", "EntryDamaged", "card", "list", "load", "save", "verify"]
+__all__ = ["Card", "EntryDamaged", "card", "list", "load", "pull", "push", "save", "verify"]
 
 
 def list() -> builtins.list[str]:
@@ -21,25 +22,44 @@ def list() -> builtins.list[str]:
 
 
 def load(name: str | Path) -> nn.Module:
-    """Return a learned method by its name, or from a file; its kind is what its card says.
+    """Return a learned method by its name, from a file, or from the hub; its kind is what its card says.
+
+    On the hub it is ``hf://owner/repository/name``, with the extra ``mirrordescent[hub]``.
 
     >>> from mirrordescent import zoo
     >>> zoo.load("photo-inpant")
     Traceback (most recent call last):
     ...
-    KeyError: "there is no 'photo-inpant' in the zoo; did you mean 'photo-inpaint'?"
+    KeyError: "unknown entry of the zoo 'photo-inpant'; did you mean 'photo-inpaint'? known: ..."
     """
     return load_entry(_path(name))[0]
 
 
 def card(name: str | Path) -> Card:
-    """Return the card of an entry: what it is for, how it was learned, what it achieved."""
-    return load_entry(_path(name))[1]
+    """Return the card of an entry: what it is for, how it was learned, what it achieved.
+
+    The cards of shipped entries that have a mirror map name the page with its diagnosis, in the repository.
+    """
+    module, found = load_entry(_path(name))
+    shipped = _path(name).parent == FOLDER
+    if shipped and getattr(module, "mirror", None) is not None:
+        found["diagnosis"] = f"docs/results/diagnosis/{_path(name).stem}/diagnosis.md"
+    return found
 
 
 def save(module: nn.Module, path: str | Path, card: Card) -> None:
     """Save a learned method and its card to PATH.safetensors and PATH.json."""
     save_entry(module, Path(path).with_suffix(".safetensors"), card)
+
+
+def pull(address: str) -> Path:
+    """Fetch an entry from the hub, ``hf://owner/repository/name``, and return its file."""
+    return hub.pull(address)
+
+
+def push(name: str | Path, repository: str) -> str:
+    """Send an entry, by its name or its file, to a repository ``owner/name`` of the hub; return its address there."""
+    return hub.push(_path(name), repository)
 
 
 def verify() -> dict[str, bool]:
@@ -48,10 +68,10 @@ def verify() -> dict[str, bool]:
 
 
 def _path(name: str | Path) -> Path:
+    if hub.is_address(name):
+        return hub.pull(str(name))
     if Path(name).suffix == ".safetensors":
         return Path(name)
     if str(name) not in list():
-        close = difflib.get_close_matches(str(name), list(), n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(list()) or 'none'}"
-        raise KeyError(f"there is no {str(name)!r} in the zoo; {hint}")
+        raise KeyError(unknown(name, list(), "entry of the zoo"))
     return FOLDER / f"{name}.safetensors"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent.learn.reptile import Initialisation
-from mirrordescent.methods import AMD, ASMD, LPD, MD, SMD
+from mirrordescent.methods import AMD, ASMD, LPD, MD, SMD, Equipped
 from mirrordescent.methods.accelerated import _DualWeight, _Mixing
 from mirrordescent.mirrors import (
     Conjugate,
@@ -24,10 +24,13 @@ from mirrordescent.mirrors import (
     Layerwise,
     LearnedPair,
     Multipliers,
+    Spectral,
     Spline,
+    Stencil,
     Tied,
 )
-from mirrordescent.schedules import Constant, Interpolated, Polynomial, Prefix
+from mirrordescent.oracles import Rounded
+from mirrordescent.schedules import Constant, Interpolated, Polynomial, PowerLaws, Prefix
 
 Blueprint = dict[str, Any]
 
@@ -62,9 +65,13 @@ def _layerwise(names: list[str], maps: list[Blueprint], shapes: list[list[int]] 
 
 
 def _describe_accelerated(method: AMD) -> Blueprint:
-    if {type(method.mixing), type(method.dual_weight)} != {_Mixing, _DualWeight}:
-        raise TypeError("an AMD with its own mixing or dual weights cannot be stored; r, cap and weight_offset can")
+    own = {
+        name: describe(schedule)
+        for name, schedule in (("mixing", method.mixing), ("dual_weight", method.dual_weight))
+        if not isinstance(schedule, (_Mixing, _DualWeight))  # those are made of r, cap and weight_offset
+    }
     return {
+        **own,
         "mirror": describe(method.mirror),
         "t": describe(method.t),
         "gamma": describe(method.gamma),
@@ -78,10 +85,21 @@ def _describe_accelerated(method: AMD) -> Blueprint:
     }
 
 
-def _accelerated(mirror: Blueprint, t: Blueprint, gamma: Blueprint, regulariser: Blueprint | None, **rest: Any) -> AMD:
+def _accelerated(
+    mirror: Blueprint,
+    t: Blueprint,
+    gamma: Blueprint,
+    regulariser: Blueprint | None,
+    mixing: Blueprint | None = None,
+    dual_weight: Blueprint | None = None,
+    **rest: Any,
+) -> AMD:
     psi = build(mirror)
     second = psi if regulariser is None else build(regulariser)
-    return AMD(psi, build(t), gamma=build(gamma), regulariser=second, **rest)  # type: ignore[arg-type]
+    own: Any = {
+        name: build(part) for name, part in (("mixing", mixing), ("dual_weight", dual_weight)) if part is not None
+    }
+    return AMD(psi, build(t), gamma=build(gamma), regulariser=second, **own, **rest)  # type: ignore[arg-type]
 
 
 PARTS: dict[type[nn.Module], Part] = {
@@ -90,6 +108,14 @@ PARTS: dict[type[nn.Module], Part] = {
     AMD: Part(_describe_accelerated, _accelerated),
     ASMD: _mirrored(ASMD),
     LPD: Part(lambda m: {}, LPD),
+    Equipped: Part(
+        lambda m: {"method": describe(m.method), "oracle": describe(m.oracle)},
+        lambda method, oracle: Equipped(build(method), build(oracle)),  # type: ignore[arg-type]
+    ),
+    Rounded: Part(
+        lambda o: {"curvature": describe(o.curvature)},
+        lambda curvature: Rounded(build(curvature)),
+    ),
     LearnedPair: Part(
         lambda m: {"forward": describe(m.forward_potential), "backward": describe(m.backward_potential)},
         lambda forward, backward: LearnedPair(build(forward), build(backward)),  # type: ignore[arg-type]
@@ -107,6 +133,8 @@ PARTS: dict[type[nn.Module], Part] = {
         lambda m: {**_ties(m), "knots": m.knots, "reach": m.reach, "floor": m.floor},
         lambda shape, count, floor, **rule: Spline(_groups(shape, count), slope=1 + floor, floor=floor, **rule),
     ),
+    Spectral: Part(lambda m: {"cutoff": m.cutoff, "knots": m.knots}, Spectral),
+    Stencil: Part(lambda m: {}, Stencil),
     Layerwise: Part(
         lambda m: {
             "names": list(m.names),
@@ -120,6 +148,13 @@ PARTS: dict[type[nn.Module], Part] = {
         lambda count, **rule: Prefix(torch.ones(count), **rule),
     ),
     Interpolated: Part(lambda s: {"counts": s.counts}, lambda counts: Interpolated(counts, torch.ones(len(counts)))),
+    PowerLaws: Part(
+        # JSON has no infinity.
+        lambda s: {"counts": s.counts, "power": s.power, "bound": None if math.isinf(s.bound) else s.bound},
+        lambda counts, power, bound: PowerLaws(
+            counts, torch.full((len(counts),), 1.0 if bound is None else bound / 2), power, bound or math.inf
+        ),
+    ),
     Initialisation: Part(lambda m: {"shapes": m.shapes}, Initialisation.empty),
     Constant: Part(lambda s: {"c": s.c}, Constant),
     Polynomial: Part(lambda s: {"c": s.c, "power": s.power}, Polynomial),

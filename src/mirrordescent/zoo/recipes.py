@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,10 +22,14 @@ from mirrordescent.learn import (
     SVMFamily,
     learn,
 )
-from mirrordescent.methods import LPD, MD, SMD, Method
-from mirrordescent.mirrors import Conjugate, ConvICNN, DenseICNN, LearnedPair
+from mirrordescent.learn.config import parse_change, settings_from
+from mirrordescent.learn.device import OnDevice
+from mirrordescent.methods import AMD, LPD, MD, SMD, Equipped, Method
+from mirrordescent.mirrors import Conjugate, ConvICNN, DenseICNN, LearnedPair, Stencil
+from mirrordescent.names import require_known
+from mirrordescent.oracles import Rounded
 from mirrordescent.references import certify
-from mirrordescent.schedules import Prefix
+from mirrordescent.schedules import PowerLaws, Prefix
 from mirrordescent.solve import solve
 from mirrordescent.zoo.network_recipes import NETWORK_RECIPES
 from mirrordescent.zoo.storage import save_entry
@@ -49,6 +53,24 @@ def photographs_with_holes(directory: Path | None) -> ProblemFamily:
     """Crops of BSDS500, a fifth of the pixels missing, noise 0.05, λ = 0.15."""
     training, held_out = (data.pictures("bsds500", split, directory) for split in ("train", "test"))
     return Pooled(InpaintingFamily(training, held_out, size=32), 256)
+
+
+def photographs_from_both_starts(directory: Path | None) -> ProblemFamily:
+    """Larger crops of BSDS500, damaged alike; half of them start with their holes filled."""
+    training, held_out = (data.pictures("bsds500", split, directory) for split in ("train", "test"))
+    return Pooled(InpaintingFamily(training, held_out, size=64, fill="alternate"), 128, tolerance=1e-5)
+
+
+def noisy_ellipses_and_photographs(directory: Path | None) -> ProblemFamily:
+    """Crops of tomographic reconstructions of ellipses and of grey BSDS500 with noise 0.05, λ = 0.15."""
+
+    def noisy(split: Literal["train", "test"], seed: int) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        grey = [picture.mean(0, keepdim=True) for picture in data.pictures("bsds500", split, directory)]
+        photographs = [picture + 0.05 * torch.randn(picture.shape, generator=generator) for picture in grey]
+        return photographs + list(data.noisy_phantoms(len(grey), seed=seed)[1])
+
+    return Pooled(DenoisingFamily(noisy("train", 1), noisy("test", 2), size=64), 128, tolerance=1e-5)
 
 
 def noisy_ellipses(directory: Path | None) -> ProblemFamily:
@@ -83,9 +105,30 @@ def image_conjugate(channels: int) -> Callable[[Generator], Method[Any]]:
     return lambda g: SMD(Conjugate(small_network(channels, g), start="scaled"), steps(0.3))
 
 
+def image_stencil(generator: Generator) -> Method[Any]:
+    """AMD in which all is learned: one number of the map, and what happens in every step."""
+    counts = [*range(1, 11), 12, 14, 16, 18, 20, 23, 26, 30, 35, 40, 48, 56, 64, 80, 100]
+    k = torch.tensor(counts, dtype=torch.get_default_dtype())
+    curvature = 0.2 * k**2.2
+    mirror = Stencil(0.7)
+    method = AMD(
+        mirror,
+        PowerLaws(counts, 0.28 / (0.1 + curvature), power=1.0),
+        regulariser=mirror,  # one filter of the gradient then serves both steps
+        storage="primal",
+        mixing=PowerLaws(counts, (2.7 / k).clamp(max=0.8), power=1.0, bound=1.0),
+        dual_weight=PowerLaws(counts, 2.5 * k, power=-1.0),
+    )
+    return Equipped(method, Rounded(PowerLaws(counts, curvature, power=-1.0)))
+
+
 # The paper's loss. Learned on log gaps a pair is more consistent, and primal-stored LMD then stays stable longer.
 PAIR = Settings(meta_steps=1200, horizon=HORIZON, learning_rate=2e-3, validation_horizons=(1.0,))
 CONJUGATE = Settings(meta_steps=2500, horizon=HORIZON, learning_rate=3e-3, objective=Objective(weights="log_gap"))
+STENCIL = Settings(
+    meta_steps=900, batch=4, horizon=100, curriculum=((100, 10), (250, 20), (550, 40)), learning_rate=3e-2,
+    objective=Objective(weights="log_gap"), step_bounds=None, validate_every=50, validation_horizons=(1.0, 4.0),
+)  # fmt: skip
 PRIMAL_DUAL = Settings(meta_steps=300, horizon=15, learning_rate=2e-2, validation_horizons=(1.0, 3.0))
 
 RECIPES: dict[str, Recipe] = {
@@ -101,6 +144,10 @@ RECIPES: dict[str, Recipe] = {
         "the learned primal-dual scheme for total-variation inpainting of photographs",
         "bsds500", photographs_with_holes, lambda g: LPD(), PRIMAL_DUAL,
     ),
+    "photo-inpaint-spectral": Recipe(
+        "a stencil, schedules and smoothing learned through AMD, for total-variation inpainting from any start",
+        "bsds500", photographs_from_both_starts, image_stencil, STENCIL,
+    ),
     "ellipse-denoise": Recipe(
         "a pair of networks for total-variation denoising of tomographic reconstructions",
         None, noisy_ellipses, image_pair(1), PAIR,
@@ -112,6 +159,10 @@ RECIPES: dict[str, Recipe] = {
     "ellipse-denoise-lpd": Recipe(
         "the learned primal-dual scheme for total-variation denoising of tomographic reconstructions",
         None, noisy_ellipses, lambda g: LPD(), PRIMAL_DUAL,
+    ),
+    "ellipse-denoise-spectral": Recipe(
+        "a stencil, schedules and smoothing learned through AMD, for total-variation denoising of any images",
+        "bsds500", noisy_ellipses_and_photographs, image_stencil, STENCIL,
     ),
     "mnist49-svm": Recipe(
         "a pair of networks for training a support vector machine on 50 features",
@@ -133,27 +184,53 @@ RECIPES: dict[str, Recipe] = {
 }  # fmt: skip
 
 
-def train(name: str, runs: Path, directory: Path | None = None, out: Path | None = None) -> Path:
-    """Learn an entry by its recipe, or go on where a run stopped, and write it with its card; return the file."""
-    if name not in RECIPES and name not in NETWORK_RECIPES:
-        raise ValueError(f"there is no recipe for {name!r}; there are {', '.join([*RECIPES, *NETWORK_RECIPES])}")
+def train(
+    name: str,
+    runs: Path,
+    directory: Path | None = None,
+    out: Path | None = None,
+    *,
+    changes: Sequence[str] = (),
+    resume: bool = True,
+    device: str = "cpu",
+    progress: bool | None = None,
+) -> Path:
+    """Learn an entry by its recipe, or go on where a run stopped, and write it with its card; return the file.
+
+    Args:
+        name: of the entry.
+        runs: the folder for checkpoints and logs.
+        directory: of the data.
+        out: the folder to write to; without it the entry replaces the shipped one.
+        changes: of the recipe's settings, ``key=value``.
+        resume: whether to go on where a run stopped.
+        device: to learn on.
+        progress: show a progress bar; by default on a terminal.
+    """
+    require_known(name, [*RECIPES, *NETWORK_RECIPES], "recipe")
     path = (out or Path(__file__).parent / "entries") / f"{name}.safetensors"
     if name in NETWORK_RECIPES:
+        if changes or device != "cpu" or not resume:
+            raise ValueError(f"{name} is learned as its recipe says, on the CPU: it takes no changes")
         module, card = NETWORK_RECIPES[name].learn(name, runs, directory)
         save_entry(module, path, card)
         return path
     recipe = RECIPES[name]
+    settings = settings_from(changed_settings(changes), recipe.settings)
     family = recipe.family(directory)
-    method = recipe.method(torch.Generator().manual_seed(recipe.settings.seed))
-    result = learn(family, method, recipe.settings, folder=runs / name)
-    held_out = family.validation(recipe.settings.validation_batch)
+    method = recipe.method(torch.Generator().manual_seed(settings.seed))
+    if device != "cpu":
+        family = OnDevice(family, device)
+        method.to(family.device)
+    result = learn(family, method, settings, folder=runs / name, resume=resume, progress=progress)
+    held_out = family.validation(settings.validation_batch)
     card = {
         "name": name,
         "kind": "method",
         "description": recipe.description,
         "family": (recipe.family.__doc__ or "").strip(),
         "data": data.describe(recipe.dataset) if recipe.dataset else "generated",
-        "settings": asdict(recipe.settings),
+        "settings": asdict(settings),
         "parameters": sum(p.numel() for p in method.parameters()),
         "best_meta_step": result.best_step,
         "skipped_meta_steps": result.skipped,
@@ -164,6 +241,18 @@ def train(name: str, runs: Path, directory: Path | None = None, out: Path | None
         card["step_sizes"] = [round(size, 5) for size in t.values.tolist()]
     save_entry(method, path, card)
     return path
+
+
+def changed_settings(changes: Sequence[str]) -> dict[str, Any]:
+    """Return changes ``key=value`` or ``settings.key=value`` as tables."""
+    settings: dict[str, Any] = {}
+    for keys, value in map(parse_change, changes):
+        *tables, key = keys[1:] if keys[0] == "settings" else keys
+        inner = settings
+        for table in tables:
+            inner = inner.setdefault(table, {})
+        inner[key] = value
+    return settings
 
 
 @torch.no_grad()

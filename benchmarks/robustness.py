@@ -1,0 +1,79 @@
+"""The learned spectral methods, with their safeguard, on problems they were not made for: 500, 10 000 iterations each.
+
+Must hold: no value above that at the start, no divergence. Printed besides: the share of the first gap that is left, by
+the lower bound of PDHG after as many iterations, and how often the method fell back.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from benchmarks.measure import verdict
+from mirrordescent import PDHG, TVDenoising, TVInpainting, data, relative_gap, solve, zoo
+from mirrordescent.methods import Method, safeguard
+
+SIDE, COUNT, ITERATIONS = 32, 50, 10_000
+
+
+def cases(count: int) -> Iterator[tuple[str, TVInpainting]]:
+    """Yield kinds of problems, as many of each."""
+    generator = torch.Generator().manual_seed(0)
+    photographs = data.photographs("bundled", "test", SIDE)
+    clean = photographs[torch.randint(len(photographs), (count,), generator=generator)]
+    mask = torch.rand(count, 1, SIDE, SIDE, generator=generator) >= 0.2
+    one = torch.zeros(count, SIDE * SIDE).index_fill_(1, torch.tensor([SIDE + 7]), 1.0).reshape(-1, 1, SIDE, SIDE)
+    noisy = clean + 0.05 * torch.randn(clean.shape, generator=generator)
+    grey = torch.rand(count, 3, 1, 1, generator=generator).expand_as(clean).clone()
+    yield "photographs", TVInpainting(noisy, mask)
+    yield "constant images", TVInpainting(grey, mask)
+    yield "pure noise", TVInpainting(torch.randn(clean.shape, generator=generator), mask)
+    yield "all but one pixel missing", TVInpainting(noisy, one)
+    yield "λ / 100", TVInpainting(noisy, mask, 0.0015)
+    yield "λ × 100", TVInpainting(noisy, mask, 15.0)
+    yield "pixels from 0 to 255", TVInpainting(255 * noisy, mask)
+    yield "checkerboards", TVDenoising(_checkerboard().expand_as(clean) + 1e-3 * noisy)
+    yield "denoising", TVDenoising(noisy)
+    yield "one row", TVDenoising(noisy[..., :1, :].contiguous())
+
+
+def _checkerboard() -> Tensor:
+    i = torch.arange(SIDE)
+    return ((i[:, None] + i) % 2).to(torch.get_default_dtype())
+
+
+def main(count: int = COUNT, iterations: int = ITERATIONS) -> None:
+    """Run both entries on their kinds of problems and print what came of it."""
+    table = Table("problems", "entry", "status", "worst value / start", "median gap left", "PDHG's", "fall-backs")
+    for name, problem in cases(count):
+        entry = "photo-inpaint-spectral" if problem.mask is not None else "ellipse-denoise-spectral"
+        method = safeguard(cast(Method[Any], zoo.load(entry)))
+        x0 = problem.start(fill=problem.mask is not None)
+        solution = solve(problem, method, x0, iterations=iterations, trace=[0, iterations])
+        classical = solve(problem, PDHG(0.5), x0, iterations=iterations, trace=[0, iterations])
+        first, last = solution.trace.values
+        assert classical.lower is not None
+        gaps = [relative_gap(s.value, classical.lower, first).median() for s in (solution, classical)]
+        worst = float((last / first.clamp(min=torch.finfo(first.dtype).tiny)).nan_to_num(1.0).max())
+        table.add_row(
+            f"{len(first)} {name}",
+            entry,
+            verdict(solution.ok and bool((last <= first).all())),
+            f"{worst:.4f}",
+            *(f"{float(gap):.1e}" for gap in gaps),
+            f"{float(solution.state.fallbacks.double().mean()):.1f}",
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=COUNT, help="problems of each of ten kinds")
+    parser.add_argument("--iterations", type=int, default=ITERATIONS)
+    main(**vars(parser.parse_args()))

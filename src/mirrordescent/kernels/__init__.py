@@ -1,0 +1,5 @@
+"""Loops in C for what takes several passes over memory in torch, built on request by the machine's own compiler."""
+
+from mirrordescent.kernels.build import BuildError, library
+
+__all__ = ["BuildError", "library"]

@@ -1,0 +1,63 @@
+"""Compile the C files of this folder once, keep the result in the cache, and load it."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from mirrordescent.cache import directory
+
+FLAGS = ("-O3", "-march=native", "-std=c11", "-fPIC", "-shared", "-fopenmp")
+
+
+class BuildError(RuntimeError):
+    """The kernels could not be compiled here."""
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Return the compiled kernels; the first call on a machine compiles them, which takes about two seconds."""
+    sources = sorted(Path(__file__).parent.glob("*.c"))
+    text = b"".join(path.read_bytes() for path in (*sources, *sorted(Path(__file__).parent.glob("*.h"))))
+    described = f"{FLAGS} {platform.machine()} {_processor()}".encode()
+    name = f"kernels-{hashlib.sha256(text + described).hexdigest()[:20]}.so"
+    path = directory() / name
+    if not path.exists():
+        _compile(sources, path)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BuildError(f"{path} cannot be loaded: {error}; delete it to build it anew") from error
+
+
+def _compile(sources: list[Path], path: Path) -> None:
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise BuildError("there is no C compiler: install gcc or clang, set CC, or do without fused kernels")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = Path(folder) / path.name  # moved when it is whole, since several processes may build at once
+        command = [compiler, *FLAGS, *map(str, sources), "-o", str(made), "-lm"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise BuildError(f"{compiler} cannot be run: {error}") from error
+        if done.returncode:
+            raise BuildError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
+        made.replace(path)
+
+
+def _processor() -> str:
+    """Name the processor, for which the code is made, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return " ".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))

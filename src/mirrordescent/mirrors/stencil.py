@@ -1,0 +1,101 @@
+"""A stencil as a mirror map: the cheapest map that is diagonal in the frequencies."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
+from mirrordescent.mirrors.cosine import add_low, low_frequencies
+from mirrordescent.trees import sum_per_sample
+
+
+class Stencil(MirrorMap):
+    """∇ψ*(y) = S y Sᵀ of every channel, with the stencil S = (q/4, 1 − q/2, q/4) down the columns and along the rows.
+
+    Pixels are continued by reflection at the border, so S is diagonal in the DCT-II, with the spectrum
+
+        m(ω₁, ω₂) = (1 − q sin²(ω₁/2)) (1 − q sin²(ω₂/2)),    0 < q < 1,  ω = πi/n:
+
+    the map leaves low frequencies as they are and damps the highest, whose curvature under smoothed total variation is
+    the largest. A single number q is learned, and a step costs a few passes over the image at any size. The inverse,
+    which is not local, is ∇ψ(x) = Cᵀ(Cx / m).
+
+    Args:
+        damping: q before learning.
+
+    >>> import torch
+    >>> stripes = torch.tensor([1.0, -1.0]).repeat(1, 1, 4, 2)  # ω = (0, about π)
+    >>> Stencil(damping=0.8).to_primal(stripes)[0, 0, 0].detach()
+    tensor([ 0.6000, -0.2000,  0.2000, -0.6000])
+    """
+
+    linear = True
+
+    def __init__(self, damping: float = 0.8) -> None:
+        super().__init__()
+        if not 0 < damping < 1:
+            raise ValueError(f"Stencil needs 0 < damping < 1, got {damping}")
+        self.raw_damping = nn.Parameter(torch.tensor(damping).logit())
+
+    @property
+    def damping(self) -> Tensor:
+        """The q."""
+        return self.raw_damping.sigmoid()
+
+    @property
+    def strong_convexity(self) -> StrongConvexity:
+        """α = 1 / max m = 1 in ℓ₂."""
+        return StrongConvexity(1.0, 2.0)
+
+    def spectrum(self, height: int, width: int) -> Tensor:
+        """Return m at all frequencies of an image: (height, width)."""
+        down, along = (1 - self.damping * _squared_sines(n, self.raw_damping) for n in (height, width))
+        return down[:, None] * along
+
+    def _potential(self, x: Tensor) -> Tensor:
+        coefficients = low_frequencies(x, 1.0)
+        return 0.5 * sum_per_sample(coefficients.square() / self.spectrum(*x.shape[-2:]))
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        coefficients = low_frequencies(x, 1.0) / self.spectrum(*x.shape[-2:])
+        return add_low(torch.zeros_like(x), coefficients)
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        side = self.damping / 4
+        if torch.is_grad_enabled():
+            return _smooth(-1, _smooth(-2, y, side), side)
+        return _smooth_fast(-1, _smooth_fast(-2, y, float(side)), float(side))
+
+    def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
+        return self._potential(x - x0)
+
+    def extra_repr(self) -> str:
+        """Show q."""
+        return f"damping={float(self.damping.detach()):.3g}"
+
+
+def _smooth(dimension: int, y: Tensor, side: Tensor) -> Tensor:
+    """S y = y − side · DᵀD y along one dimension."""
+    flux = side * y.diff(dim=dimension)
+    edge = torch.zeros_like(y.narrow(dimension, 0, 1))
+    return y + torch.cat([flux, edge], dimension) - torch.cat([edge, flux], dimension)
+
+
+def _smooth_fast(dimension: int, y: Tensor, side: float) -> Tensor:
+    """Do the same in two passes: the mean of both neighbours, then between it and the pixel."""
+    n = y.shape[dimension]
+    if n == 1:
+        return y
+    out = torch.empty_like(y)
+    for edge, neighbour in ((0, 1), (n - 1, n - 2)):
+        torch.lerp(y.select(dimension, edge), y.select(dimension, neighbour), side, out=out.select(dimension, edge))
+    inner = out.narrow(dimension, 1, n - 2)
+    torch.lerp(y.narrow(dimension, 0, n - 2), y.narrow(dimension, 2, n - 2), 0.5, out=inner)
+    inner.lerp_(y.narrow(dimension, 1, n - 2), 1 - 2 * side)
+    return out
+
+
+def _squared_sines(n: int, like: Tensor) -> Tensor:
+    """sin²(πi/2n), i = 0, …, n − 1."""
+    return (torch.arange(n, dtype=like.dtype, device=like.device) * (torch.pi / (2 * n))).sin().square()

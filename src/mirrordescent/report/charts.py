@@ -1,0 +1,109 @@
+"""Curves and dots as the plain data that the page's script draws, and as tables."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mirrordescent.report.content import Curve, Dots, Panel, Scale, Table
+
+FLOOR = 1e-9  # what a logarithmic axis shows of gaps that are 0 up to rounding
+POINTS = 300  # of a curve, at most
+COLUMNS = 6  # of a table of curves, at most
+
+
+def chart(content: Panel | Dots) -> dict[str, Any]:
+    """Return axes and series; a point is [iteration, seconds, mean, lowest, highest] or [entry, value]."""
+    if isinstance(content, Dots):
+        return _dots(content)
+    return {
+        "axes": ["iterations", "seconds"],
+        "against": content.against,
+        "scales": content.scales,
+        "ceiling": _ceiling(content),
+        "lines": True,
+        "series": [{"name": curve.name, "points": _points(curve, content.scales)} for curve in content.curves],
+    }
+
+
+def _ceiling(panel: Panel) -> float | None:
+    """Return how far up a logarithmic axis needs to go: curves that diverge may leave it."""
+    starts = [float(curve.values[0].mean()) for curve in panel.curves]
+    known = [start for start in starts if math.isfinite(start) and start > FLOOR]
+    return 3 * max(known) if panel.scales[1] == "log" and known else None
+
+
+def _dots(dots: Dots) -> dict[str, Any]:
+    series, first = [], 0
+    for name, values in dots.groups.items():
+        points = [[first + i, value] for i, value in enumerate(_rounded(values))]
+        series.append({"name": name, "points": points})
+        first += len(values)
+    return {
+        "axes": ["entry"],
+        "against": "entry",
+        "scales": ("linear", "linear"),
+        "ceiling": None,
+        "lines": False,
+        "series": series,
+    }
+
+
+def _points(curve: Curve, scales: tuple[Scale, Scale]) -> list[list[float | None]]:
+    """Thin a curve; a logarithmic axis has no 0."""
+    horizontal, vertical = scales
+    first = 1 if horizontal == "log" and curve.iterations[0] == 0 else 0
+    rows = [first + i for i in thinned(curve.iterations[first:], horizontal == "log")]
+    values = curve.values[rows].double()
+    if vertical == "log":
+        values = values.clamp(min=FLOOR)
+    seconds = torch.tensor(curve.seconds, dtype=torch.float64)[rows]
+    columns = [_rounded(each) for each in (seconds, values.mean(1), values.amin(1), values.amax(1))]
+    return [list(point) for point in zip((curve.iterations[row] for row in rows), *columns, strict=True)]
+
+
+def thinned(positions: Sequence[int], logarithmic: bool, most: int = POINTS) -> list[int]:
+    """Choose at most so many indices of rising positions, evenly spaced there, with the first and the last.
+
+    >>> thinned(range(1, 1001), True, most=4)
+    [0, 9, 99, 999]
+    >>> thinned(range(9), False, most=3)
+    [0, 4, 8]
+    """
+    if len(positions) <= most:
+        return list(range(len(positions)))
+    low, high = positions[0], positions[-1]
+    shares = [i / (most - 1) for i in range(most)]
+    wanted = [low * (high / low) ** share if logarithmic else low + (high - low) * share for share in shares]
+    return sorted({min(bisect_left(positions, round(each)), len(positions) - 1) for each in wanted})
+
+
+def table(content: Panel | Dots) -> Table:
+    """Return the means of curves at a few iterations, or the spread of groups, for those who cannot see the chart."""
+    if isinstance(content, Dots):
+        rows = [(n, str(len(v)), *(f"{f(v):.4g}" for f in (min, torch.median, max))) for n, v in content.groups.items()]
+        return Table(("group", "entries", "smallest", "median", "largest"), rows)
+    shown = _round_iterations(content.curves)
+    lines = [(curve.name, *(_mean(curve, k) for k in shown), f"{curve.seconds[-1]:.3g} s") for curve in content.curves]
+    return Table(("method", *(f"k = {k}" for k in shown), "time"), lines)
+
+
+def _round_iterations(curves: Sequence[Curve]) -> list[int]:
+    """Choose powers of ten and the last iteration, of those that curves have."""
+    had = sorted({k for curve in curves for k in curve.iterations if k > 0})
+    powers = [k for k in had if math.log10(k).is_integer()]
+    return sorted({*powers[-COLUMNS + 1 :], *had[-1:]})
+
+
+def _mean(curve: Curve, iteration: int) -> str:
+    return f"{curve.mean_at(iteration):.4g}" if iteration in curve.iterations else "–"
+
+
+def _rounded(values: Tensor) -> list[float | None]:
+    """Return five digits of each; JSON knows no NaN and no infinity."""
+    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]

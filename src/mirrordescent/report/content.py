@@ -1,0 +1,109 @@
+"""What a page can show: pictures to compare, curves, groups of numbers, tables, claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from torch import Tensor
+
+GAP = "gap f(x) − f*, certified"
+Scale: TypeAlias = Literal["log", "linear"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One method's quantity along its runs: iterations (points,), seconds (points,), values (points, runs)."""
+
+    name: str
+    iterations: list[int]
+    seconds: list[float]
+    values: Tensor
+
+    def mean_at(self, iteration: int) -> float:
+        """Return the mean at an iteration: not a number if a run has failed by then."""
+        return float(self.values[self.iterations.index(iteration)].mean())
+
+    def of_run(self, run: int) -> Curve:
+        """Return the curve of one run alone."""
+        return Curve(self.name, self.iterations, self.seconds, self.values[:, run : run + 1])
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves that share their axes."""
+
+    curves: list[Curve]
+    quantity: str = GAP
+    against: Literal["iterations", "seconds"] = "iterations"
+    scales: tuple[Scale, Scale] = ("log", "log")
+
+    def __getitem__(self, name: str) -> Curve:
+        """Return the curve of a method, whatever setting its name goes on with in brackets."""
+        return next(curve for curve in self.curves if curve.name.split(" (")[0] == name)
+
+
+@dataclass(frozen=True)
+class Dots:
+    """Groups of numbers, a dot for each."""
+
+    groups: Mapping[str, Tensor]
+    quantity: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Numbers in rows and columns."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def markdown(self) -> str:
+        """Return the table as Markdown."""
+        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement, whether it holds here, and the numbers that say so."""
+
+    statement: str
+    holds: bool
+    measured: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image (channels, height, width) or (height, width) of pixels in [0, 1], and a few words about it."""
+
+    image: Tensor
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Pictures of one or several scenes by their names, of which any two can be laid over each other.
+
+    Args:
+        scenes: the pictures of each scene, by the names of both.
+        before: the picture on the left at first; by default the first of a scene.
+        after: the picture on the right at first; by default the last of a scene.
+    """
+
+    scenes: Mapping[str, Mapping[str, Picture]]
+    before: str | None = None
+    after: str | None = None
+
+
+Content: TypeAlias = Comparison | Panel | Dots | Table | Sequence[Claim]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page: its heading, what it shows, and a sentence on how to read it."""
+
+    title: str
+    content: Content
+    note: str = ""

@@ -1,0 +1,37 @@
+"""Images as part of a page: no file beside it."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from mirrordescent.report.content import Picture
+
+LARGEST_SIDE = 1200  # pixels; what is larger is shrunk
+LOSSLESS_PIXELS = 160 * 160  # up to which an image is kept exactly
+
+
+def embed(picture: Picture) -> dict[str, Any]:
+    """Return the image as a data address, with its width and height there."""
+    from PIL import Image
+
+    image = Image.fromarray(_pixels(picture.image))
+    image.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
+    kind = "png" if image.width * image.height <= LOSSLESS_PIXELS else "webp"
+    file = io.BytesIO()
+    image.save(file, kind, quality=88)
+    address = f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
+    return {"address": address, "width": image.width, "height": image.height, "note": picture.note}
+
+
+def _pixels(image: Tensor) -> Any:
+    """Return (height, width) or (height, width, 3 or 4) of bytes."""
+    if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[0] not in (1, 3, 4)):
+        raise ValueError(f"a picture must be (1, 3 or 4 channels, height, width) or (height, width), got {image.shape}")
+    planes = image if image.ndim == 3 else image.unsqueeze(0)
+    pixels = (planes.detach().cpu().float().nan_to_num().clamp(0, 1) * 255).round().byte().movedim(0, -1)
+    return pixels.squeeze(-1).numpy() if pixels.shape[-1] == 1 else pixels.contiguous().numpy()

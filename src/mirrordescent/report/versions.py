@@ -1,0 +1,32 @@
+"""What made a page: programs and processor."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import torch
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what takes part, and the processor with the threads used."""
+    from mirrordescent import __version__
+
+    return {
+        "mirrordescent": __version__,
+        "Python": platform.python_version(),
+        "PyTorch": torch.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def _processor() -> str:
+    """Return the model's name where the system tells it; ``platform`` does not know it on Linux."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()

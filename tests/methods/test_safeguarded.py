@@ -1,0 +1,103 @@
+"""Methods with their own oracle, and methods with a net under them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mirrordescent import AMD, GD, SMD, Function, Quadratic, TVDenoising, TVInpainting, solve
+from mirrordescent.methods import Equipped, Safeguarded, safeguard
+from mirrordescent.mirrors import Diagonal, Euclidean, Stencil
+from mirrordescent.oracles import Exact, Noisy, Rounded, Smoothed
+
+
+def noisy_images(batch=2, seed=0):
+    return torch.rand(batch, 1, 9, 8, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_an_equipped_method_asks_its_own_oracle():
+    problem = TVDenoising(noisy_images())
+    equipped = solve(problem, Equipped(GD(0.1), Smoothed(0.3)), iterations=20)
+    assert torch.equal(equipped.x, solve(problem, GD(0.1), iterations=20, oracle=Smoothed(0.3)).x)
+    assert not torch.equal(equipped.x, solve(problem, GD(0.1), iterations=20).x)
+    with pytest.raises(TypeError, match="it cannot use another"):
+        solve(problem, Equipped(GD(0.1), Smoothed(0.3)), iterations=1, oracle=Noisy(0.1), generator=torch.Generator())
+
+
+def test_one_filter_serves_both_steps_of_amd():
+    """With R = B_ψ and a linear ∇ψ* the shared path is the algorithm as printed, in both storages."""
+    x0, problem = noisy_images(seed=1), TVDenoising(noisy_images())
+    mirror = Stencil(0.6).double().requires_grad_(False)
+    primal, dual = (AMD(mirror, 0.1, regulariser=mirror, storage=storage) for storage in ("primal", "dual"))
+    states = [method.init(x0) for method in (primal, dual)]
+    for k in range(12):
+        x, x_tilde = states[0].x, mirror.step(states[0].x, Rounded(2.0)(problem, states[0].x, k), 0.1)
+        states = [m.step(problem, s, Rounded(2.0)) for m, s in zip((primal, dual), states, strict=True)]
+        torch.testing.assert_close(states[0].x_tilde, x_tilde)
+        torch.testing.assert_close(states[0].x, states[1].x)
+        assert not torch.equal(states[0].x, x)
+
+
+def test_without_trouble_it_changes_nothing():
+    problem = TVInpainting(noisy_images(), torch.rand(9, 8, generator=torch.Generator().manual_seed(2)) > 0.2)
+    plain, watched = AMD(Euclidean(), 0.02), Safeguarded(AMD(Euclidean(), 0.02), every=5)
+    solution, looked_after = (solve(problem, m, iterations=25, oracle=Smoothed(0.3)) for m in (plain, watched))
+    assert not looked_after.state.fallbacks.any()
+    assert torch.equal(solution.x, looked_after.x)
+
+
+def test_samples_fall_back_by_themselves():
+    """GD with t = 1 is exact for one, diverges for the other until its steps are short enough."""
+    problem = Quadratic(torch.tensor([[[1.0]], [[30.0]]]), centre=torch.tensor([[2.0], [2.0]]))
+    solution = solve(problem, Safeguarded(GD(1.0), every=1, slack=0.0), torch.zeros(2, 1), iterations=250)
+    assert solution.state.fallbacks.tolist()[0] == 0
+    assert solution.state.fallbacks.tolist()[1] >= 4  # 2/30 is the longest stable step
+    assert solution.ok
+    torch.testing.assert_close(solution.x, torch.full((2, 1), 2.0), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("every", [1, 7])
+def test_never_worse_than_its_start_and_monotone(every):
+    problem = TVDenoising(noisy_images(3), weight=20.0)
+    wild = Safeguarded(AMD(Euclidean(), 5.0), every=every)
+    values = solve(problem, wild, iterations=300, check_every=1, trace=range(301)).trace.values
+    assert (values.diff(dim=0) <= 0).all()
+    assert (values[-1] < values[0]).all()
+
+
+def test_what_is_not_a_number_is_left():
+    cliff = Function(lambda x: torch.where(x.abs() > 3, torch.nan, x.square()).sum(-1))
+    solution = solve(cliff, Safeguarded(GD(5.0), every=1), torch.tensor([[1.0]]), iterations=40, check_every=1)
+    assert solution.ok
+    assert float(solution.value) < 0.1
+    assert int(solution.state.fallbacks) > 0
+
+
+def test_after_a_fall_back_it_goes_on_where_a_restart_would():
+    """The state after a fall-back is that of the method started at the best point, k apart, on halved gradients."""
+    problem, x0 = Quadratic(torch.tensor([9.0, 1.0]), centre=torch.zeros(1, 2)), torch.ones(1, 2)
+    inner = AMD(Diagonal(1.0), 0.5, dual_weight=0.3)
+    watched = Safeguarded(inner, every=1)
+    state = watched.step(problem, watched.init(x0), Exact())
+    assert state.fallbacks.item() == 1
+    assert state.k == 1
+    again = watched.step(problem, state, Exact())
+    start = inner.init(x0)._replace(k=1)
+    torch.testing.assert_close(again.inner.x, inner.update(start, problem.grad(x0) / 2).x)
+
+
+def test_safeguard_goes_inside_the_equipment():
+    method = safeguard(Equipped(SMD(Euclidean(), 0.1), Smoothed(0.2)), every=3)
+    assert isinstance(method, Equipped)
+    assert isinstance(method.method, Safeguarded)
+    assert method.method.every == 3
+    assert isinstance(safeguard(GD(0.1)), Safeguarded)
+    assert isinstance(method.mirror, Euclidean)
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="every ≥ 1"):
+        Safeguarded(GD(0.1), every=0)
+    method = Safeguarded(GD(0.1))
+    with pytest.raises(TypeError, match="looks at values"):
+        method.update(method.init(torch.zeros(1, 1)), torch.zeros(1, 1))

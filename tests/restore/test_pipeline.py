@@ -1,0 +1,119 @@
+"""Restoring: the optimum within the proven gap, whatever method, channels or memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import mirrordescent as md
+from mirrordescent.restore import needed, plan, restore
+from mirrordescent.restore.memory import available
+from mirrordescent.restore.tiling import windows
+
+
+def inpainting(height=24, width=20, channels=3, batch=1):
+    generator = torch.Generator().manual_seed(0)
+    rows, columns = torch.linspace(0, 3, height)[:, None], torch.linspace(0, 2, width)
+    image = (0.5 + 0.4 * torch.sin(rows + columns)).expand(batch, channels, -1, -1)
+    mask = torch.rand(batch, 1, height, width, generator=generator) > 0.3
+    return md.TVInpainting(mask * (image + 0.05 * torch.randn(image.shape, generator=generator)), mask)
+
+
+def denoising(**shape):
+    return md.TVDenoising(inpainting(**shape).y)
+
+
+@pytest.mark.parametrize(("task", "make"), [("inpaint", inpainting), ("denoise", denoising)])
+@pytest.mark.parametrize("options", [{}, {"method": "lamd", "tolerance": 1e-4}, {"tolerance": 1e-7}])
+def test_the_gap_is_proven_and_reached(task, make, options):
+    problem = make(batch=2)
+    found = restore(problem, plan(task, **options))
+    reference = md.certify(problem, 1e-8, cache=False)
+    gap = md.relative_gap(problem.double().value(found.x.double()), reference.lower, reference.start_value)
+    assert (found.gap <= options.get("tolerance", 1e-3)).all()
+    assert (gap <= found.gap + 1e-6).all()
+    assert found.statuses == [md.Status.CONVERGED] * 2
+
+
+def test_a_chosen_method_gives_its_own_answer():
+    problem = inpainting()
+    entry = md.zoo.load("photo-inpaint-conjugate")
+    own = md.solve(problem, md.AMD(entry.mirror, entry.t), problem.start(fill=True), iterations=7)
+    found = restore(problem, plan("inpaint", "lamd", iterations=7))
+    torch.testing.assert_close(found.x, own.x)
+    assert list(found.steps.values()) == [[7]]
+    assert 0 < float(found.gap) < 1
+    assert found.trace[0][-1] == 7
+    torch.testing.assert_close(found.trace[2][-1], own.value)
+
+
+@pytest.mark.parametrize("method", ["lsmd", "lasmd", "smd", "asmd", "md", "gd", "nesterov", "adam", "pdhg"])
+def test_every_method_improves(method):
+    problem = inpainting()
+    found = restore(problem, plan("inpaint", method))
+    assert found.value < problem.value(problem.start(fill=True))
+    assert not found.statuses[0].failed
+
+
+def test_a_grey_map_takes_colours_one_by_one():
+    problem = denoising(batch=2)
+    together = restore(problem, plan("denoise", "lsmd", iterations=5))
+    assert together.x.shape == problem.y.shape
+    for channel in range(3):
+        alone = restore(md.TVDenoising(problem.y[:, channel : channel + 1]), plan("denoise", "lsmd", iterations=5))
+        torch.testing.assert_close(together.x[:, channel : channel + 1], alone.x)
+    torch.testing.assert_close(together.trace[2][-1], together.value)
+
+
+def test_a_colour_map_takes_grey_thrice():
+    grey = inpainting(channels=1)
+    found = restore(grey, plan("inpaint", "lsmd", iterations=5))
+    thrice = md.TVInpainting(grey.y.expand(-1, 3, -1, -1).contiguous(), grey.mask)
+    torch.testing.assert_close(found.x, restore(thrice, plan("inpaint", "lsmd", iterations=5)).x.mean(1, keepdim=True))
+    with pytest.raises(ValueError, match="is for images of 3 channels, not of 2"):
+        restore(inpainting(channels=2), plan("inpaint", "lsmd"))
+
+
+def test_windows_cover_an_image_once():
+    for height, width, side in ((100, 80, 128), (70, 300, 130), (64, 64, 1000)):
+        covered = torch.zeros(height, width)
+        for outer, inner, core in windows(height, width, side):
+            covered[core] += 1
+            assert all(s.stop - s.start <= side for s in outer)
+            positions = [torch.arange(length)[o][i] for length, o, i in zip((height, width), outer, inner, strict=True)]
+            assert all(torch.equal(p, torch.arange(p[0], c.stop)) for p, c in zip(positions, core, strict=True))
+        assert (covered == 1).all()
+
+
+def test_an_image_too_large_for_the_memory_is_solved_in_tiles():
+    problem, how = inpainting(height=220, width=180, channels=1), plan("inpaint", tolerance=1e-5)
+    at_once, memory = restore(problem, how), int(0.8 * needed(problem, how.method))
+    tiled = restore(problem, how, memory=memory)
+    assert tiled.tiles > 1
+    assert (tiled.gap <= 1e-5).all()
+    assert (tiled.x - at_once.x).square().mean().sqrt() < 2e-3
+    torch.testing.assert_close(tiled.value, at_once.value, rtol=1e-3, atol=0)
+    with pytest.raises(ValueError, match=r"180×220 pixels needs about .* make it smaller"):
+        restore(problem, how, memory=memory // 4)
+
+
+def test_the_memory_is_known_here():
+    assert available() > 1 << 20
+    grey, colour = inpainting(channels=1), inpainting()
+    assert needed(colour, md.PDHG()) == 3 * needed(grey, md.PDHG())
+    assert needed(colour, md.zoo.load("photo-inpaint-conjugate")) > needed(colour, md.PDHG()) > needed(colour, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "lamdd"}, "did you mean 'lamd'"),
+        ({"method": "pdhg", "mirror": "photo-inpaint"}, "pdhg takes no mirror map"),
+        ({"method": "lamd", "mirror": "photo-inpaint-lpd"}, "no mirror map with step sizes"),
+        ({"iterations": 0}, "iterations must be at least 1"),
+        ({"tolerance": float("nan")}, r"tolerance must be in \(0, 1\)"),
+    ],
+)
+def test_mistakes_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        plan("inpaint", **options)

@@ -1,0 +1,281 @@
+"""The other commands, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from mirrordescent import cli, experiments, zoo
+from mirrordescent.experiments.result import Claim, Curve, Panel, Result, Table
+from mirrordescent.learn import read_config
+
+
+def run(monkeypatch, *arguments):
+    """Return the exit code."""
+    monkeypatch.setattr(sys, "argv", ["mirrordescent", *map(str, arguments)])
+    try:
+        cli.main()
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
+def one_line(capsys):
+    error = capsys.readouterr().err.splitlines()
+    assert len(error) == 1
+    return error[0]
+
+
+def test_the_zoo_is_listed_shown_and_verified(monkeypatch, capsys, tmp_path):
+    assert run(monkeypatch, "zoo", "list") == 0
+    listed = capsys.readouterr().out
+    assert [line.split()[0] for line in listed.splitlines()] == zoo.list()
+    assert run(monkeypatch, "zoo", "show", "photo-inpaint-conjugate", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == zoo.card("photo-inpaint-conjugate")
+    assert run(monkeypatch, "zoo", "show", "photo-inpaint-conjugate") == 0
+    assert "held_out:\n  problems: 8" in capsys.readouterr().out
+    assert run(monkeypatch, "zoo", "verify", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == dict.fromkeys(zoo.list(), True)
+
+
+def test_damage_in_the_zoo_ends_with_1(monkeypatch, capsys, tmp_path):
+    shutil.copytree(zoo.FOLDER, tmp_path / "entries")
+    path = tmp_path / "entries" / "photo-inpaint.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    monkeypatch.setattr(zoo, "FOLDER", tmp_path / "entries")
+    assert run(monkeypatch, "zoo", "verify") == 1
+    assert "photo-inpaint              damaged" in capsys.readouterr().out
+
+
+def test_data_sets_are_listed_and_verified(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("MIRRORDESCENT_DATA", str(tmp_path))
+    assert run(monkeypatch, "data", "path", "mnist") == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "mnist")
+    assert run(monkeypatch, "data", "verify") == 0  # nothing is there, and nothing was asked for
+    assert run(monkeypatch, "data", "verify", "mnist") == 1
+    capsys.readouterr()
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz").write_bytes(b"damaged")
+    assert run(monkeypatch, "data", "verify", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["mnist"]["t10k-labels-idx1-ubyte.gz"] == "damaged"
+    assert run(monkeypatch, "data", "list", "--json") == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed["mnist"]["there"]
+    assert not listed["stl10"]["there"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        (("zoo", "show", "photo-inpant"), "photo-inpaint"),
+        (("data", "verify", "minst"), "mnist"),
+        (("data", "path", "stl-10"), "stl10"),
+        (("reproduce", "inpant"), "inpaint"),
+        (("learn", "photo-inpaint-conjugated"), "photo-inpaint-conjugate"),
+        (("diagnose", "photo-inpant", "--problem", "inpaint"), "photo-inpaint"),
+    ],
+)
+def test_unknown_names_answer_with_the_nearest(monkeypatch, capsys, tmp_path, arguments, nearest):
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, *arguments) == 2
+    assert f"did you mean '{nearest}'?" in one_line(capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def result():
+    panel = Panel([Curve("LMD", [0, 1, 10], [0.0, 0.1, 1.0], torch.tensor([[3.0, 5.0], [2.0, 2.0], [1.0, torch.nan]]))])
+    return Result(
+        "tiny",
+        "A tiny experiment",
+        {"scale": "quick"},
+        panels={"comparison": panel},
+        tables={"times": Table(("method", "s"), [("LMD", "1.0")])},
+        groups={"gaps": {"LMD": torch.tensor([0.5, 0.25])}},
+        claims=[Claim("it converges", True, "1.0"), Claim("it is fast", False, "no")],
+    )
+
+
+def test_an_experiment_is_run_and_summed_up(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(experiments.EXPERIMENTS, "tiny", lambda scale, directory, say: (say("working"), result())[1])
+    monkeypatch.setattr(Result, "write", lambda self, folder: None)
+    assert run(monkeypatch, "reproduce", "tiny", "--scale", "quick", "--out", tmp_path, "--json") == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["tiny"]["claims"][1]["holds"] is False
+    assert "working" in printed.err
+    assert run(monkeypatch, "reproduce", "tiny", "--out", tmp_path) == 0
+    printed = capsys.readouterr().out
+    assert "| it is fast | **does not hold** | no |" in printed
+    assert f"written to {tmp_path / 'tiny'}" in printed
+
+
+def test_pages_are_built_again_from_summaries(monkeypatch, capsys, tmp_path):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "summary.json").write_text(json.dumps(result().summary()))
+    assert run(monkeypatch, "results", tmp_path) == 0
+    assert capsys.readouterr().out.strip() == f"{tmp_path / 'tiny'}: 1 of 2 claims hold"
+    assert (tmp_path / "tiny" / "claims.md").read_text() == result().page()
+    page = (tmp_path / "tiny" / "index.html").read_text(encoding="utf-8")
+    assert "it converges" in page
+    assert "LMD" in page
+    assert "[A tiny experiment](tiny/claims.md) | quick | 1 of 2" in (tmp_path / "README.md").read_text()
+    (tmp_path / "tiny" / "summary.json").write_text("{}")
+    assert run(monkeypatch, "results", tmp_path) == 2
+    assert "summary.json is not the summary of an experiment" in one_line(capsys)
+    assert run(monkeypatch, "results", tmp_path / "absent") == 2
+
+
+CONFIG = """
+name = "mine"
+
+[family]
+type = "inpainting"
+size = 12
+
+[map]
+type = "conjugate"
+filters = 4
+
+[method]
+name = "lsmd"
+step = 0.2
+
+[settings]
+meta_steps = 4
+horizon = 3
+batch = 2
+validate_every = 2
+save_every = 2
+validation_batch = 2
+"""
+
+
+def test_a_map_is_learned_from_a_file_and_used(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(CONFIG)
+    assert run(monkeypatch, "learn", "mine.toml", "--set", "settings.meta_steps=2", "--set", "map.layers=2") == 0
+    assert "entry: out/zoo/mine.safetensors" in capsys.readouterr().out
+    card = zoo.card("out/zoo/mine.safetensors")
+    assert card["settings"]["meta_steps"] == 2
+    method = zoo.load("out/zoo/mine.safetensors")
+    assert method.mirror.dual_potential.layers == 2
+    assert len(method.t.values) == 3
+    arguments = ("learn", "mine.toml", "--set", "settings.meta_steps=2", "--set", "map.layers=2", "--json")
+    assert run(monkeypatch, *arguments) == 0  # goes on where it stopped: at its end
+    report = json.loads(capsys.readouterr().out)
+    assert report["best validation"] == card["best_validation"]
+    assert run(monkeypatch, "learn", "mine.toml", "--set", "map.layers=2") == 2
+    assert "holds a run with other settings" in capsys.readouterr().err
+    assert run(monkeypatch, "learn", "mine.toml", "--no-resume") == 0
+
+
+OWN = """
+import torch
+from torch import nn
+import mirrordescent as md
+from mirrordescent.learn import Draw, ProblemFamily
+
+class Bowls(ProblemFamily):
+    def __init__(self, width=2):
+        self.width = width
+    def draw(self, seeds):
+        centres = torch.stack([torch.randn(self.width, generator=torch.Generator().manual_seed(int(s))) for s in seeds])
+        problem = md.Quadratic(torch.linspace(1, 4, self.width), centre=centres)
+        return Draw(problem, torch.zeros_like(centres))
+    def validation(self, count):
+        return self.draw(torch.arange(2**31, 2**31 + count))
+
+class Stretch(md.mirrors.MirrorMap):
+    def __init__(self, width):
+        super().__init__()
+        self.log_d = nn.Parameter(torch.zeros(width))
+    def _potential(self, x):
+        return (self.log_d.exp() * x.square()).sum(-1) / 2
+    def _to_dual(self, x):
+        return self.log_d.exp() * x
+    def _to_primal(self, y):
+        return y / self.log_d.exp()
+"""
+
+
+def test_families_and_maps_of_ones_own(monkeypatch, capsys, tmp_path):
+    (tmp_path / "bowls_of_mine.py").write_text(OWN)
+    document = CONFIG.replace('"inpainting"\nsize = 12', '"bowls_of_mine:Bowls"\nwidth = 3')
+    document = document.replace('"conjugate"\nfilters = 4', '"bowls_of_mine:Stretch"\nwidth = 3')
+    (tmp_path / "bowls.toml").write_text(document.replace("meta_steps = 4", "meta_steps = 60\nlearning_rate = 0.1"))
+    out = tmp_path / "out"
+    assert run(monkeypatch, "learn", tmp_path / "bowls.toml", "--runs", tmp_path / "runs", "--out", out) == 0
+    config = read_config(tmp_path / "bowls.toml")
+    example = config.make_family().validation(1).x0
+    learned = config.load(out / "mine.safetensors", example)
+    assert not torch.equal(learned.mirror.log_d, torch.zeros(3))
+    assert learned.mirror.log_d.argmax() == 2  # the steepest direction is stretched most
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("settings.meta_step=3", "did you mean 'meta_steps'?"),
+        ("family.type=inpaintin", "did you mean 'inpainting'?"),
+        ("map.type=conjugat", "did you mean 'conjugate'?"),
+        ("method.nam=lamd", "did you mean 'name'?"),
+        ("method.name=lamdd", "did you mean 'lamd'?"),
+        ("setings.horizon=3", "did you mean 'settings'?"),
+        ("settings.horizon=0", "horizon must be at least 1"),
+        ("settings.objective.weights=log_gaps", "weights must be one of"),
+        ("family.source=nowhere", "nowhere"),
+        ("family.type=json:Missing", "the module json has no 'Missing'"),
+        ("family.type=no_such_module:Family", "cannot be imported"),
+        ("map={type='json:JSONDecoder'}", "needs a MirrorMap"),
+        ("name=../mine", "a name is no path"),
+        ("nonsense", "a change has the form key=value"),
+    ],
+)
+def test_mistakes_in_a_config_end_in_one_line(monkeypatch, capsys, tmp_path, change, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(CONFIG)
+    assert run(monkeypatch, "learn", "mine.toml", "--set", change) == 2
+    assert message in one_line(capsys)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["mine.toml"]
+
+
+def test_other_mistakes_in_learning(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.toml").write_text("name = ")
+    assert run(monkeypatch, "learn", "bad.toml") == 2
+    assert "bad.toml is no TOML document" in one_line(capsys)
+    assert run(monkeypatch, "learn", "absent.toml") == 2
+    assert "absent.toml" in one_line(capsys)
+    (tmp_path / "mine.toml").write_text(CONFIG)
+    assert run(monkeypatch, "learn", "mine.toml", "--device", "nowhere") == 2
+    assert "the device nowhere cannot be used here" in one_line(capsys)
+    assert run(monkeypatch, "bench") == 2
+    assert "there are no benchmarks in" in one_line(capsys)
+
+
+def test_help_has_examples(monkeypatch, capsys):
+    for command in (("solve", "inpaint"), ("solve", "denoise"), ("learn",), ("reproduce",), ("diagnose",)):
+        assert run(monkeypatch, *command, "--help") == 0
+        assert f"mirrordescent {' '.join(command)}" in capsys.readouterr().out.split("For example", 1)[1]
+
+
+def test_a_library_that_is_missing_is_a_mistake_in_one_line(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert run(monkeypatch, "zoo", "show", "hf://owner/maps/photo") == 2
+    assert "pip install 'mirrordescent[hub]'" in one_line(capsys)
+
+
+def test_importing_the_package_takes_little_longer_than_importing_torch():
+    script = (
+        "from time import perf_counter as now\n"
+        "a = now()\nimport torch\nb = now()\nimport mirrordescent\nc = now()\nprint((c - a) / (b - a))"
+    )
+
+    def ratio():
+        return float(subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout)
+
+    assert any(ratio() < 1.3 for _ in range(3))  # a busy moment may hit one of the two imports

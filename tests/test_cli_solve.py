@@ -1,0 +1,191 @@
+"""``mirrordescent solve``, as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mirrordescent import cli
+from mirrordescent.restore import pipeline
+
+
+def photo(height=24, width=20, seed=0):
+    rows, columns = np.mgrid[:height, :width]
+    smooth = 0.5 + 0.3 * np.sin(rows / 5 + columns / 7)
+    noise = 0.03 * np.random.default_rng(seed).standard_normal((height, width, 3))
+    return ((smooth[..., None] + noise).clip(0, 1) * 255).astype(np.uint8)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder to work in, with a photograph."""
+    monkeypatch.chdir(tmp_path)
+    Image.fromarray(photo()).save("photo.png")
+    return tmp_path
+
+
+def run(monkeypatch, *arguments):
+    """Return the exit code."""
+    monkeypatch.setattr(sys, "argv", ["mirrordescent", "solve", *map(str, arguments)])
+    try:
+        cli.main()
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
+def test_a_trial_says_how_good_it_was(here, monkeypatch, capsys):
+    assert run(monkeypatch, "inpaint", "photo.png", "--missing", 0.3, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    (image,) = report["images"]
+    assert image["relative_gap"] <= 1e-3
+    assert image["status"] == "converged"
+    assert image["iterations"]["pdhg"] > 0
+    assert image["missing"] == pytest.approx(0.3, abs=0.1)
+    assert image["psnr"] > image["psnr_before"] + 5
+    assert 0 < image["ssim"] <= 1
+    restored = np.asarray(Image.open(here / image["output"]), dtype=float) / 255
+    error = ((restored - photo() / 255) ** 2).mean()
+    assert image["psnr"] == pytest.approx(-10 * np.log10(error), abs=0.05)  # up to rounding to bytes
+    page = (here / "out" / "solve" / "index.html").read_text(encoding="utf-8")
+    assert "photo.png" in page
+    assert "Convergence" in page
+
+
+def test_denoising_prints_a_line_for_every_image(here, monkeypatch, capsys):
+    Image.fromarray(photo(30, 16, seed=1)).save("other.png")
+    assert run(monkeypatch, "denoise", "photo.png", "other.png", "--weight", 0.1, "--out", "restored") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("restored/photo.png: 20×24, value ")
+    assert "iterations of dual-fista, relative gap ≤" in lines[0]
+    assert lines[1].startswith("restored/other.png: 16×30")
+    assert lines[2] == "page: restored/index.html"
+    smooth = np.asarray(Image.open("restored/photo.png"), dtype=float)
+    assert np.abs(np.diff(smooth, axis=0)).sum() < 0.7 * np.abs(np.diff(photo().astype(float), axis=0)).sum()
+
+
+def test_transparent_pixels_are_filled_in(here, monkeypatch):
+    rgba = np.dstack([photo(), np.full((24, 20), 255, np.uint8)])
+    rgba[5:9, 5:9] = 0
+    rgba[0, 0, 3] = 100
+    Image.fromarray(rgba).save("cutout.png")
+    assert run(monkeypatch, "inpaint", "cutout.png") == 0
+    with Image.open("out/solve/cutout.png") as restored:
+        assert restored.mode == "RGBA"
+        pixels = np.asarray(restored).astype(int)
+    assert (pixels[5:9, 5:9, 3] == 255).all()
+    assert pixels[0, 0, 3] == 100  # partial transparency is kept
+    assert np.abs(pixels[5:9, 5:9, :3] - photo()[5:9, 5:9]).max() < 60  # was black
+
+
+def test_a_folder_with_masks_and_truths_by_name(here, monkeypatch, capsys):
+    for folder in ("in/sub", "masks/sub", "truth/sub"):
+        (here / folder).mkdir(parents=True)
+    for index, name in enumerate(("a.png", "b.png", "sub/a.png")):
+        mask = np.full((24, 20), 255, np.uint8)
+        mask[4 * index : 4 * index + 3] = 0
+        clean = photo(seed=index)
+        Image.fromarray(clean).save(f"truth/{name}")
+        Image.fromarray(mask).save(f"masks/{name}".replace(".png", ".bmp"))
+        Image.fromarray(clean * (mask[..., None] > 0)).save(f"in/{name}")
+    (here / "in" / "notes.txt").write_text("no image")
+    assert run(monkeypatch, "inpaint", "in", "--mask", "masks", "--truth", "truth", "--json") == 0
+    images = json.loads(capsys.readouterr().out)["images"]
+    assert [image["output"] for image in images] == [f"out/solve/{name}" for name in ("a.png", "b.png", "sub/a.png")]
+    assert all(image["psnr"] > 25 for image in images)
+    assert len({image["seconds"] for image in images}) == 1  # of one shape: one batch
+
+
+def test_sixteen_bits_stay_sixteen_bits(here, monkeypatch):
+    deep = (photo()[..., 0].astype(np.uint16)) * 257
+    Image.fromarray(deep).save("deep.png")
+    assert run(monkeypatch, "denoise", "deep.png", "--weight", 0.02) == 0
+    with Image.open("out/solve/deep.png") as restored:
+        assert restored.mode == "I;16"
+        values = np.asarray(restored)
+    assert len(np.unique(values % 257)) > 10  # more than bytes could tell
+
+
+def test_a_learned_map_of_ones_own_and_the_papers_names(here, monkeypatch, capsys):
+    assert run(monkeypatch, "inpaint", "photo.png", "--missing", 0.2, "--method", "LSMD", "--iterations", 6) == 0
+    assert "6 iterations of lsmd, photo-inpaint-conjugate" in capsys.readouterr().out
+    assert run(monkeypatch, "inpaint", "photo.png", "--missing", 0.2, "--mirror", "photo-inpaint-lpd") == 0
+    assert "iterations of photo-inpaint-lpd" in capsys.readouterr().out
+
+
+def test_a_tolerance_out_of_reach_ends_with_1(here, monkeypatch, capsys):
+    arguments = ("--missing", 0.3, "--method", "pdhg", "--iterations", 2, "--tolerance", 1e-4)
+    assert run(monkeypatch, "inpaint", "photo.png", *arguments) == 1
+    assert "photo.png ended as budget with a relative gap of" in capsys.readouterr().err
+
+
+def mistakes():
+    trial = ("--missing", 0.3)
+    return {
+        "no image": (("inpaint", *trial), "give at least one image"),
+        "absent": (("inpaint", "absent.png", *trial), "there is no image absent.png"),
+        "unreadable": (("denoise", "text.png"), "text.png is not an image of a known format"),
+        "an empty folder": (("denoise", "empty"), "there is no image in empty"),
+        "nothing missing": (("inpaint", "photo.png"), "which pixels of photo.png are missing?"),
+        "mask of another size": (("inpaint", "photo.png", "--mask", "wide.png"), "wide.png is 30×24, but photo.png is"),
+        "black mask": (("inpaint", "photo.png", "--mask", "black.png"), "no pixel of photo.png is known"),
+        "absent mask": (("inpaint", "photo.png", "--mask", "no.png"), "there is no image no.png"),
+        "mask and missing": (("inpaint", "photo.png", "--mask", "black.png", *trial), "not both"),
+        "truth of another size": (("denoise", "photo.png", "--truth", "wide.png"), "wide.png is 30×24"),
+        "truth with other channels": (("denoise", "photo.png", "--truth", "black.png"), "3 channels, but its truth 1"),
+        "a file for a folder": (("denoise", "photo.png", "--out", "text.png"), "text.png"),
+        "no folder possible": (("denoise", "photo.png", "--out", "text.png/out"), "text.png"),
+        "overwriting": (("denoise", "photo.png", "--out", "."), "photo.png would be overwritten"),
+        "one name twice": (("denoise", "photo.png", "sub/photo.png"), "would both be written to"),
+        "negative weight": (("denoise", "photo.png", "--weight", -1), "weight must be positive"),
+        "no weight": (("denoise", "photo.png", "--weight", "nan"), "weight must be positive"),
+        "too much missing": (("inpaint", "photo.png", "--missing", 1), "missing must be a share between 0 and 1"),
+        "iterations": (("denoise", "photo.png", "--iterations", 0), "iterations must be at least 1"),
+        "tolerance": (("denoise", "photo.png", "--tolerance", 0), "tolerance must be in (0, 1)"),
+        "method": (("denoise", "photo.png", "--method", "nestorov"), "did you mean 'nesterov'?"),
+        "mirror": (("inpaint", "photo.png", *trial, "--mirror", "photo-inpant"), "did you mean 'photo-inpaint'?"),
+        "mirror file": (("inpaint", "photo.png", *trial, "--mirror", "text.safetensors"), "No such file"),
+        "wrong method": (
+            ("inpaint", "photo.png", *trial, "--method", "dual-fista"),
+            "DualFISTA needs a strongly convex",
+        ),
+    }
+
+
+@pytest.mark.parametrize(("arguments", "message"), mistakes().values(), ids=mistakes().keys())
+def test_mistakes_end_in_one_line_and_leave_nothing(here, monkeypatch, capsys, arguments, message):
+    (here / "text.png").write_text("no image")
+    (here / "empty").mkdir()
+    (here / "sub").mkdir()
+    Image.fromarray(photo()).save("sub/photo.png")
+    Image.fromarray(np.full((24, 30), 255, np.uint8)).save("wide.png")
+    Image.fromarray(np.zeros((24, 20), np.uint8)).save("black.png")
+    before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    assert run(monkeypatch, *arguments) == 2
+    error = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("solving")]
+    assert len(error) == 1
+    assert error[0].startswith("mirrordescent: ")
+    assert message in error[0]
+    assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
+
+
+def test_an_interruption_leaves_whole_files_only(here, monkeypatch, capsys):
+    Image.fromarray(photo(30, 16)).save("second.png")
+    real, calls = pipeline._restore, []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(pipeline, "_restore", interrupted)
+    assert run(monkeypatch, "denoise", "photo.png", "second.png") == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "mirrordescent: interrupted"
+    assert [path.name for path in (here / "out" / "solve").iterdir()] == ["photo.png"]
+    with Image.open("out/solve/photo.png") as done:
+        done.load()
