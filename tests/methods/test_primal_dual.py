@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mirrordescent import LPD, PDHG, TVDenoising, TVInpainting, certify, relative_gap, solve
+from mirrordescent import LPD, PDHG, CondatVu, TVDenoising, TVInpainting, certify, relative_gap, solve
 from mirrordescent.oracles import Exact
 
 
@@ -69,3 +69,12 @@ def test_pdhg_reaches_the_optimum_for_any_ratio():
     for ratio in (0.1, 1.0, 10.0):
         solution = solve(problem(), PDHG(ratio), iterations=4000)
         assert (relative_gap(solution.value, reference.lower, reference.start_value) <= 1e-4).all()
+
+
+@pytest.mark.parametrize("ratio", [0.3, 1.0])
+def test_condat_vu_reaches_the_optimum(ratio):
+    task = problem()
+    reference = certify(task, 1e-8)
+    solution = solve(task, CondatVu(ratio), iterations=4000)
+    assert (relative_gap(solution.value, reference.lower, reference.start_value) <= 1e-5).all()
+    assert (solution.lower <= reference.value + 1e-12).all()

@@ -8,7 +8,7 @@ from mirrordescent.methods.certified import Certified, HandOver
 from mirrordescent.methods.descent import MD, SMD
 from mirrordescent.methods.equipped import Equipped
 from mirrordescent.methods.naming import NAMES, named
-from mirrordescent.methods.primal_dual import LPD, PDHG, DualFISTA
+from mirrordescent.methods.primal_dual import LPD, PDHG, CondatVu, DualFISTA
 from mirrordescent.methods.safeguarded import Safeguarded, safeguard
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Adam",
     "Averaged",
     "Certified",
+    "CondatVu",
     "DualFISTA",
     "Equipped",
     "HandOver",

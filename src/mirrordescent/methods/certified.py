@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from torch import Generator, Tensor
 
 from mirrordescent.methods.base import Method
+from mirrordescent.methods.equipped import Equipped
 from mirrordescent.methods.primal_dual import PDHG, PDHGState
 from mirrordescent.oracles import Oracle
 from mirrordescent.trees import Tree, mix
 
 if TYPE_CHECKING:
+    from mirrordescent.mirrors.base import MirrorMap
     from mirrordescent.problems.base import Problem
 
 
@@ -43,7 +45,14 @@ class Certified(Method[CertifiedState]):
 
     def __init__(self, method: Method[Any]) -> None:
         super().__init__()
-        self.method = method
+        own = method if isinstance(method, Equipped) else None
+        self.method: Method[Any] = method if own is None else own.method
+        self.oracle: Oracle | None = None if own is None else own.oracle
+
+    @property
+    def mirror(self) -> MirrorMap | None:
+        """The map of the method, if it has one."""
+        return getattr(self.method, "mirror", None)
 
     def init(self, x0: Tree) -> CertifiedState:
         """Start as the method does."""
@@ -54,10 +63,10 @@ class Certified(Method[CertifiedState]):
         self, problem: Problem, state: CertifiedState, oracle: Oracle, generator: Generator | None = None
     ) -> CertifiedState:
         """Let the method step, and watch what it is told."""
-        watch = _Watch(oracle)
+        watch = _Watch(self.oracle or oracle)
         inner = self.method.step(problem, state.inner, watch, generator)
         gradient, point = state.gradient, state.point
-        for x, seen in [] if oracle.stochastic else watch.told:
+        for x, seen in [] if watch.oracle.stochastic else watch.told:
             count = state.k + 1
             share = 6 * count / ((count + 1) * (2 * count + 1))  # i² / Σⱼ j²
             gradient = seen if gradient is None else mix(share, seen, gradient)

@@ -29,6 +29,13 @@ class SaddlePoint(Protocol):
     def F_convexity(self) -> float:
         """Strong convexity of F in ℓ₂, or 0."""
 
+    @property
+    def F_smoothness(self) -> float:
+        """A Lipschitz constant of ∇F, where F is smooth."""
+
+    def grad_F(self, x: Tensor) -> Tensor:
+        """∇F, where F is smooth."""
+
     def K(self, x: Tensor) -> Tree:
         """Kx."""
 
@@ -95,6 +102,26 @@ class PDHG(Method[PDHGState]):
     def lower_bound(self, problem: Problem, state: PDHGState) -> Tensor | None:
         """Evaluate the dual at u."""
         return None if state.u is None else _saddle(problem, self).lower_bound(state.u)
+
+
+class CondatVu(PDHG):
+    """The method of Condat and Vũ, which takes the smooth F by its gradient, L-Lipschitz, and not by its prox:
+
+    x⁺ = x − τ(∇F(x) + Kᵀu),  u⁺ = prox_{σG*}(u + σK(2x⁺ − x)),  σ = 1/(ratio·‖K‖),  1/τ = L/2 + σ‖K‖².
+
+    References: Condat, J. Optim. Theory Appl. 158 (2013); Vũ, Adv. Comput. Math. 38 (2013).
+    """
+
+    def step(self, problem: Problem, state: PDHGState, oracle: Oracle, generator: Generator | None = None) -> PDHGState:
+        """Take one primal gradient step and one dual proximal step."""
+        saddle = _saddle(problem, self)
+        sigma = 1 / (self.ratio * saddle.K_norm)
+        tau = 1 / (saddle.F_smoothness / 2 + sigma * saddle.K_norm**2)
+        x = cast(Tensor, state.x)
+        u = _zero_dual(saddle, x) if state.u is None else state.u
+        x_new = x - tau * (saddle.grad_F(x) + saddle.K_adjoint(u))
+        ascended = tree_map(lambda u, Kx: torch.add(u, Kx, alpha=sigma), u, saddle.K(2 * x_new - x))
+        return PDHGState(state.k + 1, x_new, saddle.prox_G_conjugate(ascended, sigma))
 
 
 class DualFISTAState(NamedTuple):

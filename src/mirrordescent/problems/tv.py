@@ -157,6 +157,15 @@ class TVInpainting(Problem):
         """2s when every pixel is observed directly."""
         return 2 * self.scale if self.operator is None and self.mask is None else 0.0
 
+    @property
+    def F_smoothness(self) -> float:
+        """2s, or 0 with an operator, whose fidelity is in G."""
+        return 2 * self.scale if self.operator is None else 0.0
+
+    def grad_F(self, x: Tensor) -> Tensor:
+        """2sZ(x − y), without the box."""
+        return 2 * self.scale * self._residual(x) if self.operator is None else torch.zeros_like(x)
+
     def K(self, x: Tensor) -> Differences:
         """Dx, with ZAx beside it if there is an operator."""
         blocks = differences(x)
@@ -201,7 +210,7 @@ class TVInpainting(Problem):
         """Take ḡ − 2sZ(x̄ − y) = Dᵀū, with a mean ū of dual points that were feasible; none with an operator."""
         if self.operator is not None:
             return None
-        return self._bound_on_box(cast(Tensor, gradient) - 2 * self.scale * self._residual(cast(Tensor, x)))
+        return self._bound_on_box(cast(Tensor, gradient) - self.grad_F(cast(Tensor, x)))
 
     def _bound_on_box(self, w: Tensor) -> Tensor:
         """min over the box of s‖Z(x−y)‖² + ⟨w, x⟩, pixel by pixel, for a w = Dᵀu."""
