@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+READY_DOCS := $(VENV)/.ready-docs
 
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test lint format bench docs clean
 
 help:
 	@echo "make demo    restore photographs, train a network: tables, and a page to look at, out/demo/index.html"
@@ -12,12 +13,17 @@ help:
 	@echo "make lint    check style and types"
 	@echo "make format  rewrite the code in the project's style"
 	@echo "make bench   measure speed, side by side, as ratios"
+	@echo "make docs    build the documentation, out/docs/index.html"
 	@echo "make clean   remove the virtual environment and everything generated"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $(READY)
+
+$(READY_DOCS): $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $(READY_DOCS)
 
 demo: $(READY)
 	$(BIN)/mirrordescent demo
@@ -36,6 +42,10 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+docs: $(READY_DOCS)
+	$(BIN)/python -m sphinx -q -W --keep-going -E -d out/doctrees docs out/docs
+	@echo "out/docs/index.html"
 
 clean:
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis

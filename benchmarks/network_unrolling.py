@@ -39,7 +39,7 @@ def meta_step(method: AMD, draw: Draw, horizon: int, differentiation: str) -> No
     objective = Objective("log_value", every=every, differentiation=differentiation)  # type: ignore[arg-type]
     generator = torch.Generator().manual_seed(0)
     losses, _ = objective.losses(method, draw, horizon, 0, Minibatch(MINIBATCH), generator)
-    losses.mean().backward()
+    torch.autograd.backward(losses.mean())
 
 
 def print_peak(networks: int, horizon: int, differentiation: str) -> None:

@@ -92,7 +92,7 @@ def test_a_physics_object_is_an_operator():
     y = torch.rand(2, 1, 4, 3, generator=torch.Generator().manual_seed(0))
     problem = md.TVInpainting(y, None, weight=0.05, operator=Physics(3.0))
     assert problem.sample_shape == (1, 8, 6)
-    assert 1.5**2 <= problem.K_norm**2 - 8 <= 1.1 * 1.5**2  # averaging four pixels has norm ½
+    assert 1.5**2 <= problem.K_norm**2 - 8 <= 1.12 * 1.5**2  # averaging four pixels has norm ½
     reference = md.certify(problem, 1e-4, cache=False)
     solution = md.solve(problem, md.PDHG(1.5), iterations=2000)
     assert (solution.value.double() >= reference.lower - 1e-5).all()
@@ -116,8 +116,8 @@ def test_operators_that_are_none_are_refused():
 
 
 def test_a_saved_map_can_be_read_without_this_package(tmp_path):
-    """By safetensors and NumPy alone: ∇M* of the network is computed by hand and compared."""
-    potential = md.mirrors.DenseICNN(3, 5, layers=1, quadratic=False, generator=torch.Generator().manual_seed(0))
+    """By safetensors alone: the structure and the card as JSON, and all numbers."""
+    potential = md.mirrors.DenseICNN(3, 5, layers=2, generator=torch.Generator().manual_seed(0))
     method = md.SMD(md.mirrors.Conjugate(potential), md.schedules.Prefix([0.3, 0.2]))
     zoo.save(method, tmp_path / "map", {"kind": "method", "description": "a test"})
     script = """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Generator, Tensor, nn
 
+from mirrordescent.methods.expectation_maximisation import spread
 from mirrordescent.schedules import ScheduleLike, as_schedule
 from mirrordescent.trees import Tree, tree_map
 
@@ -67,6 +68,39 @@ class Minibatch(Oracle):
     def extra_repr(self) -> str:
         """Show the size."""
         return f"size={self.size}"
+
+
+class InTurn(Oracle):
+    """G(x) = an estimate of ∇f(x) from one term of f = Σᵢ fᵢ after the other, neighbours in this order far apart.
+
+    A pass over all terms has less error than as many random ones, and nothing about it is random.
+    """
+
+    def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
+        """Return the gradient over the k-th term of the cyclic order."""
+        if problem.terms is None:
+            raise TypeError(f"{type(problem).__name__} is not a finite sum, so InTurn cannot go through its terms")
+        return problem.grad_of_terms(x, torch.tensor([spread(k, problem.terms)]))
+
+
+class Relative(Oracle):
+    """G(x) = base(x)/s with the s of a problem that says how much each entry of x weighs in it, such as Aᵀ1.
+
+    Mirror descent on G with Σ φ(xⱼ) is mirror descent on f with Σ sⱼφ(xⱼ): steps have no unit, and what was learned
+    for one number of counts, rays or angles serves for others.
+    """
+
+    def __init__(self, base: Oracle | None = None) -> None:
+        super().__init__()
+        self.base = base or Exact()
+        self.stochastic = self.base.stochastic
+
+    def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
+        """Return the base gradient, divided."""
+        sensitivity = getattr(problem, "sensitivity", None)
+        if sensitivity is None:
+            raise TypeError(f"{type(problem).__name__} has no sensitivity by which Relative could divide")
+        return tree_map(lambda g: g / sensitivity, self.base(problem, x, k, generator))
 
 
 class Noisy(Oracle):

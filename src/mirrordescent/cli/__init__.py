@@ -9,10 +9,7 @@ from tyro.extras import SubcommandApp
 
 from mirrordescent.cli import collections, experiments, learning, solve
 
-app = SubcommandApp()
 
-
-@app.command
 def demo(
     out: Path = Path("out/demo"),
     size: int = 128,
@@ -46,22 +43,40 @@ def demo(
     run(out, size, iterations, missing, noise, fill, seed)
 
 
-app.command(solve.app, name="solve", help="Restore photographs: denoise, inpaint.")
-app.command(aliases=["train"])(learning.learn)
-app.command(experiments.reproduce)
-app.command(experiments.results)
-app.command(collections.zoo, name="zoo", help="Learned methods: list, show, verify.")
-app.command(collections.data, name="data", help="Data sets: list, verify, path.")
-app.command(experiments.diagnose)
-app.command(experiments.bench)
-
-
-@app.command
 def version() -> None:
     """Print the version."""
     from mirrordescent import __version__
 
     print(__version__)
+
+
+COMMANDS = (
+    demo,
+    learning.learn,
+    experiments.reproduce,
+    experiments.results,
+    experiments.diagnose,
+    experiments.bench,
+    version,
+)
+GROUPS = {
+    "solve": (solve.app, "Restore your photographs: denoise, inpaint."),
+    "zoo": (collections.zoo, "Learned methods: list, show, verify."),
+    "data": (collections.data, "Data sets: list, verify, path."),
+}
+DESCRIPTION = "Mirror descent in learned and classical geometries. Examples are in the help of every command."
+ALIASES = {"learn": ("train",)}
+
+
+def _app(brief: bool) -> SubcommandApp:
+    """Return all commands, with a line of help each for the overview, or with all of it."""
+    app = SubcommandApp()
+    for name, (group, help) in GROUPS.items():
+        app.command(group, name=name, help=help)
+    for command in COMMANDS:
+        line = (command.__doc__ or "").partition("\n")[0]
+        app.command(help=line if brief else None, aliases=ALIASES.get(command.__name__))(command)
+    return app
 
 
 def main() -> None:
@@ -71,7 +86,8 @@ def main() -> None:
     line on standard error, and 130 for an interruption.
     """
     try:
-        code = app.cli(prog="mirrordescent", description="Mirror descent in learned and classical geometries.")
+        overview = not sys.argv[1:] or sys.argv[1] in ("-h", "--help")
+        code = _app(brief=overview).cli(prog="mirrordescent", description=DESCRIPTION)
     except (ValueError, TypeError, OSError, LookupError, ImportError, MemoryError) as error:
         # The text of a KeyError is its argument, and would be shown in quotation marks.
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)

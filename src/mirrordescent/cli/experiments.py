@@ -15,16 +15,16 @@ def reproduce(
     data: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Run an experiment of the paper: phantoms, denoise, inpaint, svm, baseline-grids, inpaint-time, generalisation,
-    moons, mlp, cnn, cnn-time, fewshot, transfer, resnet.
+    """Run an experiment of the paper, or all, and check its claims.
 
-    Writes curves (CSV), figures (PNG and SVG), the paper's claims with the numbers measured here, a page and a summary
-    to OUT/NAME. The standard scale takes about half an hour on two cores, the quick one seconds.
+    There are phantoms, denoise, inpaint, svm, baseline-grids, inpaint-time, generalisation, moons, mlp, cnn, cnn-time,
+    fewshot, transfer and resnet. Writes curves (CSV), figures (PNG and SVG), the paper's claims with the numbers
+    measured here, a page and a summary to OUT/NAME. The standard scale takes about half an hour on two cores, the quick
+    one seconds.
 
     For example:
 
         mirrordescent reproduce inpaint --scale quick
-
         mirrordescent reproduce all --out results
 
     Args:

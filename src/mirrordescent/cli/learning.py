@@ -27,7 +27,6 @@ def learn(
     For example:
 
         mirrordescent learn photo-inpaint-conjugate
-
         mirrordescent learn my.toml --set settings.meta_steps=200 --set map.filters=8
 
     where my.toml says

@@ -68,9 +68,7 @@ def denoise(options: Annotated[Solving, tyro.conf.arg(name="")]) -> int:
     For example:
 
         mirrordescent solve denoise noisy.jpg
-
         mirrordescent solve denoise holidays/ --weight 0.1 --out restored
-
         mirrordescent solve denoise noisy.png --truth clean.png --method lamd --iterations 40 --json
     """
     return _run("denoise", options, None, None, 0)
@@ -83,11 +81,8 @@ def inpaint(options: Annotated[Inpainting, tyro.conf.arg(name="")]) -> int:
     For example:
 
         mirrordescent solve inpaint scratched.jpg --mask mask.png
-
         mirrordescent solve inpaint cutout.png                 (transparent pixels are missing)
-
         mirrordescent solve inpaint photo.jpg --missing 0.3    (a trial: removes pixels first)
-
         mirrordescent solve inpaint scans/ --mask masks/ --mirror photo-inpaint-conjugate --tolerance 1e-4
     """
     return _run("inpaint", options, options.mask, options.missing, options.seed)

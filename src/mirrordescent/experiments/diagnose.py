@@ -26,7 +26,7 @@ from mirrordescent.zoo.blueprint import build, describe
 from mirrordescent.zoo.network_recipes import NETWORK_RECIPES, NetworkRecipe, descent
 
 COUNT, SIDE, ITERATIONS = 8, 36, 200
-DATA = 500  # data points that stand for a large set when networks are trained
+DATA = 200  # data points that stand for a large set when networks are trained
 # To compare tied maps with untied ones, both are learned for a moment.
 MOMENT = Settings(
     meta_steps=10, batch=4, horizon=10, learning_rate=0.05, objective=Objective(weights="last"),

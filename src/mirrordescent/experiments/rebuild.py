@@ -38,7 +38,7 @@ def from_summary(path: Path) -> Result:
             tables={name: Table(**table) for name, table in summary["tables"].items()},
             groups={
                 name: {group: _numbers(values) for group, values in groups.items()}
-                for name, groups in summary["groups"].items()
+                for name, groups in summary.get("groups", {}).items()  # older summaries have none
             },
             claims=[Claim(**claim) for claim in summary["claims"]],
         )

@@ -23,7 +23,7 @@ CHUNK = 1000  # data points looked at together when a value is computed: more of
 class NetworkTraining(Problem):
     """f(w) = (1/n) Σᵢ ℓ(N(aᵢ; w), bᵢ), where N(·; w) is a network with parameters w and (aᵢ, bᵢ) are data.
 
-    A point is a dict of the parameters of a batch of networks, name → (batch, *shape). They are computed together,
+    A point is a dict of the parameters of a batch of networks, ``name → (batch, *shape)``. They are computed together,
     so any ``nn.Module`` will do that has no state of its own (no running averages) and draws nothing (no dropout).
 
     Args:

@@ -63,24 +63,32 @@ def restore(problem: TVInpainting, plan: Plan, *, memory: int | None = None, pro
 
 
 def _restore(problem: TVInpainting, plan: Plan, progress: bool | None) -> Restored:
-    black = problem.value(problem.start())
     fitted, back = _fit(problem, plan)
-    stop = _proven(plan.tolerance, black) if certifies(plan.method) else None
+    stop = _proven(plan.tolerance, fitted.value(fitted.start())) if certifies(plan.method) else None
     own = solve(
         fitted, plan.method, fitted.start(fill=True), iterations=plan.iterations, stop=stop,
-        check_every=CHECK_EVERY if stop else None, progress=progress,
+        check_every=CHECK_EVERY if stop else None, trace=_recorded(plan.iterations), progress=progress,
     )  # fmt: skip
     x = back(cast(Tensor, own.x))
-    value = problem.value(x)
-    steps = {plan.label: own.steps.reshape(problem.batch or 1, -1).amax(1).tolist()}
-    statuses = _worst(own.statuses, len(value))
-    copies = fitted.y.numel() // problem.y.numel()
-    values = own.trace.values.reshape(len(own.trace.seconds), len(value), -1).sum(2) / copies
-    trace = (own.trace.iterations, own.trace.seconds, values)
-    found = Restored(x, value, value, own.lower, steps, own.seconds, statuses, trace)
-    if own.lower is not None:
-        return replace(found, gap=relative_gap(value, own.lower, black))
-    return _prove(problem, plan, found, black, progress)
+    value, black = problem.value(x), problem.value(problem.start())
+    batch, copies = len(value), fitted.y.numel() // problem.y.numel()
+
+    def per_image(values: Tensor) -> Tensor:
+        """Add up what was found channel by channel: (…, batch)."""
+        return values.reshape(*values.shape[:-1], batch, -1).sum(-1) / copies
+
+    lower = None if own.lower is None else per_image(own.lower)
+    found = Restored(
+        x=x,
+        value=value,
+        gap=value if lower is None else relative_gap(value, lower, black),
+        lower=lower,
+        steps={plan.label: own.steps.reshape(batch, -1).amax(1).tolist()},
+        seconds=own.seconds,
+        statuses=_worst(own.statuses, batch),
+        trace=(own.trace.iterations, own.trace.seconds, per_image(own.trace.values)),
+    )
+    return found if lower is not None else _prove(problem, plan, found, black, progress)
 
 
 def _prove(problem: TVInpainting, plan: Plan, found: Restored, black: Tensor, progress: bool | None) -> Restored:
@@ -109,6 +117,11 @@ def _prove(problem: TVInpainting, plan: Plan, found: Restored, black: Tensor, pr
         statuses=statuses,
         trace=_joined(found, proof),
     )
+
+
+def _recorded(iterations: int) -> list[int]:
+    """Return the iterations of a curve: a few of the first, then evenly spaced ones."""
+    return sorted(k for k in {0, 1, 2, 5, 10, *range(0, iterations, CHECK_EVERY), iterations} if k <= iterations)
 
 
 def _joined(found: Restored, proof: Solution) -> tuple[list[int], list[float], Tensor]:

@@ -118,14 +118,14 @@ class UpdateErrors:
 
     At the iterates y_k, x_k = ∇M*(y_k) of SMD, per sample:
 
-    ================  =====================================================================================
-    ``dual``          ‖e(y_k)‖
-    ``primal``        ‖(∇M*∘∇M − I)x_k‖
-    ``dual_update``   ‖e(y_{k+1}) − e(y_k)‖, the error of the step that was taken
-    ``primal_update`` ‖e(∇M(x_k) − t_k g_k)‖, the error of the step that primal storage would have taken
-    ``dual_total``    ‖e(y_{k+1}) − e(y_0)‖, what the former add up to
-    ``primal_total``  ‖Σ e(∇M(x_i) − t_i g_i)‖, what the latter add up to
-    ================  =====================================================================================
+    =================  =====================================================================================
+    ``dual``           ‖e(y_k)‖
+    ``primal``         ‖(∇M*∘∇M − I)x_k‖
+    ``dual_update``    ‖e(y_{k+1}) − e(y_k)‖, the error of the step that was taken
+    ``primal_update``  ‖e(∇M(x_k) − t_k g_k)‖, the error of the step that primal storage would have taken
+    ``dual_total``     ‖e(y_{k+1}) − e(y_0)‖, what the former add up to
+    ``primal_total``   ‖Σ e(∇M(x_i) − t_i g_i)‖, what the latter add up to
+    =================  =====================================================================================
 
     Args:
         every: measure at every so many steps only, since it costs four passes through the networks. In the primal total

@@ -250,7 +250,7 @@ NETWORK_RECIPES: dict[str, NetworkRecipe | ReptileRecipe] = {
             mlp, (28, 28), [1, 20, 60, 150, 250, 360], [0.6, 0.2, 0.1, 0.1, 0.08, 0.03], kind="spline", ties="tensor"
         ),
         _settings(28, 360, batch=3, curriculum=((12, 60), (22, 150)), learning_rate=0.06, validate_every=7),
-        minibatch=500, learning_minibatch=500,
+        minibatch=500, learning_minibatch=500, tuning_networks=8,
     ),
     "mnist-cnn-diagonal": NetworkRecipe(
         "30 multipliers of the gradient for training a small convolutional network on MNIST in two epochs",

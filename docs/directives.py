@@ -1,0 +1,161 @@
+"""What the documentation takes from the project as it is built: claims, pictures, entries of the zoo, help texts."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import sys
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+DOCS = Path(__file__).parent
+RESULTS = DOCS / "results"
+HELP_WIDTH = 96
+
+
+def experiments() -> dict[str, dict[str, Any]]:
+    """Return the stored summaries, by experiment."""
+    return {path.parent.name: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*/summary.json"))}
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+class Overview(SphinxDirective):
+    """A table of all experiments that were run, and how many of their claims hold."""
+
+    def run(self) -> list[nodes.Node]:
+        """Count the claims."""
+        rows = []
+        for name, summary in experiments().items():
+            claims, settings = summary["claims"], summary["settings"]
+            held = f"{sum(claim['holds'] for claim in claims)} of {len(claims)}" if claims else "none made"
+            title = f"[{summary['title']}](results/{name}/claims.md)"
+            rows.append((title, f"`{name}`", str(settings.get("scale", "")), held))
+        return self.parse_text_to_nodes(table(("experiment", "name", "scale", "claims that hold"), rows))
+
+
+class Claims(SphinxDirective):
+    """The claims of an experiment, with what was measured; those whose statement begins with ``starting``, if given."""
+
+    required_arguments = 1
+    option_spec = {"starting": directives.unchanged, "pictures": directives.unchanged}  # noqa: RUF012
+
+    def run(self) -> list[nodes.Node]:
+        """Make a table of the summary, and show pictures that are there."""
+        name = self.arguments[0]
+        path = RESULTS / name / "summary.json"
+        self.env.note_dependency(str(path))
+        if not path.exists():
+            text = f"`mirrordescent reproduce {name}` runs this experiment; it has not been run at the standard scale yet."
+            return self.parse_text_to_nodes(text)
+        claims = json.loads(path.read_text())["claims"]
+        shown = [claim for claim in claims if claim["statement"].startswith(self.options.get("starting", ""))]
+        rows = [
+            (claim["statement"], "holds" if claim["holds"] else "**does not hold**", claim["measured"])
+            for claim in shown
+        ]
+        pictures = [file for file in self.options.get("pictures", "").split() if (RESULTS / name / file).exists()]
+        parts = [table(("claim", "here", "measured"), rows)] if rows else []
+        parts += [f"![{name}: {Path(file).stem}](results/{name}/{file})" for file in pictures]
+        more = f"[All of it](results/{name}/claims.md)"
+        if (RESULTS / name / "index.html").exists():
+            more += f", and the same as <a href='results/{name}/index.html'>a page to zoom into</a>"
+        return self.parse_text_to_nodes("\n\n".join([*parts, more + "."]))
+
+
+class Diagnoses(SphinxDirective):
+    """Links to the diagnoses of the zoo's entries, with the first lines of each."""
+
+    def run(self) -> list[nodes.Node]:
+        """List the pages there are."""
+        pages = sorted(RESULTS.glob("diagnosis/*/diagnosis.md"))
+        rows = []
+        for page in pages:
+            found = [line for line in page.read_text().splitlines() if line.startswith("- the map")]
+            verdicts = "; ".join(line.removeprefix("- the map, ") for line in found)
+            rows.append((f"[{page.parent.name}]({page.relative_to(DOCS)})", verdicts))
+        return self.parse_text_to_nodes(table(("map", "in short"), rows))
+
+
+class Zoo(SphinxDirective):
+    """A table of the learned methods that ship with the package."""
+
+    def run(self) -> list[nodes.Node]:
+        """Read the cards."""
+        from mirrordescent import zoo
+
+        rows = [(f"`{name}`", str(zoo.card(name).get("description", ""))) for name in zoo.list()]
+        return self.parse_text_to_nodes(table(("name", "what it is"), rows))
+
+
+class Help(SphinxDirective):
+    """The help text of a command, as it is printed."""
+
+    optional_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self) -> list[nodes.Node]:
+        """Ask the command line itself."""
+        text = help_of(self.arguments[0].split() if self.arguments else [])
+        return [nodes.literal_block(text, text, language="none")]
+
+
+def help_of(command: list[str]) -> str:
+    """Return what ``mirrordescent COMMAND --help`` prints, without colours."""
+    from mirrordescent.cli import main
+
+    printed = io.StringIO()
+    with (
+        patch.object(sys, "argv", ["mirrordescent", *command, "--help"]),
+        patch.dict(os.environ, COLUMNS=str(HELP_WIDTH), NO_COLOR="1"),
+        redirect_stdout(printed),
+        suppress(SystemExit),
+    ):
+        main()
+    return "\n".join(line.rstrip() for line in printed.getvalue().strip().splitlines())
+
+
+def escape_bars(_: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Keep |x| in docstrings from being read as the name of a substitution, except in blocks of code."""
+    code = False
+    for i, line in enumerate(lines):
+        if line.lstrip().startswith(".. code-block::"):
+            code = True
+        elif line and not line[0].isspace():
+            code = line.startswith(">>>") or (code and line.startswith("..."))
+        if not code:
+            parts = line.split("``")
+            lines[i] = "``".join(part if odd % 2 else part.replace("|", "\\|") for odd, part in enumerate(parts))
+
+
+def copy_pages(app: Sphinx, error: Exception | None) -> None:
+    """Put the pages of experiments beside their claims."""
+    if error is None and app.builder.name == "html":
+        for page in RESULTS.glob("*/index.html"):
+            target = Path(app.outdir) / page.relative_to(DOCS)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(page, target)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register all of it."""
+    for name, directive in {
+        "overview": Overview, "claims": Claims, "diagnoses": Diagnoses, "zoo": Zoo, "help": Help,
+    }.items():  # fmt: skip
+        app.add_directive(name, directive)
+    app.connect("autodoc-process-docstring", escape_bars)
+    app.connect("build-finished", copy_pages)
+    return {"parallel_read_safe": True}

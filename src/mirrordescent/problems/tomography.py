@@ -1,0 +1,216 @@
+"""Emission tomography: a positive image from counts along rays."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from mirrordescent.data.tomography import ParallelBeam
+from mirrordescent.domains import PositiveOrthant
+from mirrordescent.problems.base import Problem, require_finite
+from mirrordescent.problems.tv import add_adjoint, differences
+from mirrordescent.trees import Tree, dot, sum_per_sample
+
+RAYS = "rays"
+
+
+class PoissonTomography(Problem):
+    """f(x) = KL(y, Ax + b) + (ρ/2)‖Dx‖² on x ≥ 0, with KL(y, z) = Σᵢ yᵢ log(yᵢ/zᵢ) − yᵢ + zᵢ and D the differences.
+
+    The likelihood of counts y ~ Poisson(Ax + b) of particles that a positive image x and a background b send along
+    rays, up to the constant that makes it 0 at z = y. The terms of f that can be sampled are groups of angles.
+
+    Args:
+        y: counts (batch, 1, angles, detectors).
+        beam: the rays.
+        exposure: counts per unit of length and of x: A is exposure × the projection.
+        background: b, counts per cell of the detector that come from elsewhere, > 0.
+        weight: ρ ≥ 0.
+        terms: the number of groups; every so-manieth angle belongs to the same. Each angle is one by default.
+
+    >>> beam = ParallelBeam(8, angles=4, detectors=11)
+    >>> problem = PoissonTomography(torch.full((1, 1, 4, 11), 20.0), beam, exposure=10.0)
+    >>> bool(problem.value(problem.start()) > 0), problem.terms
+    (True, 4)
+    """
+
+    domain = PositiveOrthant()
+
+    y: Tensor
+    sensitivity: Tensor
+
+    def __init__(
+        self,
+        y: Tensor,
+        beam: ParallelBeam,
+        exposure: float = 1.0,
+        background: float = 1.0,
+        weight: float = 0.0,
+        terms: int | None = None,
+    ) -> None:
+        terms = len(beam.angles) if terms is None else terms
+        for name, number in (("exposure", exposure), ("background", background)):
+            if not 0 < number < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {number}")
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"weight must be finite and not negative, got {weight}")
+        if not 1 <= terms <= len(beam.angles):
+            raise ValueError(f"terms must be from 1 to the number of angles, {len(beam.angles)}, got {terms}")
+        require_finite(y, "y")
+        if y.ndim != 4 or y.shape[1] != 1 or bool((y < 0).any()):
+            raise ValueError(f"y must be counts ≥ 0 of shape (batch, 1, angles, detectors), got {tuple(y.shape)}")
+        super().__init__(y.shape[0], (1, beam.size, beam.size))
+        self.exposure, self.background, self.weight = float(exposure), float(background), float(weight)
+        self.register_buffer("y", y)
+        self.beam = beam
+        self.parts = nn.ModuleList([beam.part(first, terms) for first in range(terms)])
+        self.register_buffer("sensitivity", self._back(torch.ones_like(y[:1]), beam))
+        if not bool((self.sensitivity > 0).all()):
+            raise ValueError("every pixel must be met by a ray: widen the beam's reach, or use more detectors")
+
+    def value(self, x: Tree) -> Tensor:
+        """KL(y, Ax + b) + (ρ/2)‖Dx‖²."""
+        x = cast(Tensor, x)
+        z = self.expected(x)
+        value = sum_per_sample(torch.xlogy(self.y, self.y / z) - self.y + z)
+        return value + self.weight / 2 * _squared(differences(x)) if self.weight else value
+
+    def grad(self, x: Tree) -> Tensor:
+        """Aᵀ(1 − y/(Ax + b)) + ρDᵀDx."""
+        x = cast(Tensor, x)
+        return self._back(1 - self.y / self.expected(x), self.beam) + self.roughness_grad(x)
+
+    @property
+    def terms(self) -> int:
+        """The number of groups of angles."""
+        return len(self.parts)
+
+    def grad_of_terms(self, x: Tree, subset: Tensor) -> Tensor:
+        """Return the gradient with the groups of the subset standing for all."""
+        x, share = cast(Tensor, x), self.terms / len(subset)
+        slopes = (self._back(1 - self._seen(t) / self.expected(x, t), self._part(t)) for t in subset.tolist())
+        return share * sum(slopes, torch.zeros_like(x)) + self.roughness_grad(x)
+
+    def expected(self, x: Tensor, term: int | None = None) -> Tensor:
+        """Ax + b, the counts to be expected along all rays or those of one group."""
+        return self.exposure * self._part(term).A(x) + self.background
+
+    def multiplier(self, x: Tensor, term: int | None = None) -> Tensor:
+        """Aᵀ(y/(Ax + b)) / Aᵀ1, of all rays or of one group: 1 where the data ask for no change."""
+        beam, y = self._part(term), self._seen(term)
+        sensitivity = self.sensitivity if term is None else self._back(torch.ones_like(y[:1]), beam)
+        return self._back(y / self.expected(x, term), beam) / sensitivity.clamp(min=torch.finfo(y.dtype).tiny)
+
+    def roughness_grad(self, x: Tensor) -> Tensor:
+        """ρDᵀDx."""
+        return self.weight * add_adjoint(torch.zeros_like(x), differences(x))
+
+    @property
+    def roughness_curvature(self) -> float:
+        """8ρ ≥ ‖ρDᵀD‖."""
+        return 8 * self.weight
+
+    def start(self, batch: int | None = None) -> Tensor:
+        """Return constant images that explain the number of counts."""
+        counts = sum_per_sample(self.y - self.background).clamp(min=1)
+        level = (counts / self.sensitivity.sum()).reshape(-1, 1, 1, 1)
+        return level.expand(-1, *cast(tuple[int, ...], self.sample_shape)).clone()
+
+    def extra_repr(self) -> str:
+        """Show the numbers."""
+        return f"exposure={self.exposure:g}, background={self.background:g}, weight={self.weight:g}"
+
+    # Proximal operators: F is the indicator of x ≥ 0, and G of (Ax, κDx) is KL and roughness. κ gives both parts of K
+    # the same norm, without which one of them would have to take too short steps.
+
+    @property
+    def K_norm(self) -> float:
+        """√2‖A‖."""
+        return math.sqrt(2) * self.exposure * self.beam.norm
+
+    @property
+    def _kappa(self) -> float:
+        return self.exposure * self.beam.norm / math.sqrt(8)
+
+    @property
+    def F_convexity(self) -> float:
+        """F is not strongly convex."""
+        return 0.0
+
+    def K(self, x: Tensor) -> dict[str, Tensor]:
+        """(Ax, κDx)."""
+        rays = {RAYS: self.exposure * self.beam.A(x)}
+        return rays | {name: self._kappa * d for name, d in differences(x).items()} if self.weight else rays
+
+    def K_adjoint(self, u: Tree) -> Tensor:
+        """Aᵀu + κDᵀv."""
+        u = dict(cast(dict[str, Tensor], u))
+        image = self._back(u.pop(RAYS), self.beam)
+        return add_adjoint(image, {name: self._kappa * v for name, v in u.items()}) if u else image
+
+    def prox_F(self, x: Tensor, tau: float | Tensor) -> Tensor:
+        """Project onto x ≥ 0."""
+        return x.clamp(min=0)
+
+    def prox_G_conjugate(self, u: Tree, sigma: float | Tensor) -> dict[str, Tensor]:
+        """Take the prox of KL's conjugate on the rays, and shrink the differences."""
+        u = cast(dict[str, Tensor], u)
+        shrink = self.weight / (self.weight + sigma * self._kappa**2)
+        rays = {RAYS: prox_kl_conjugate(u[RAYS], self.y, self.background, sigma)}
+        return rays | {name: shrink * v for name, v in u.items() if name != RAYS}
+
+    def lower_bound(self, u: Tree) -> Tensor:
+        """Evaluate the dual at the best feasible multiple of (w, v), where w = 1 − u:
+
+        min f ≥ Σ y log w + b(1 − w) − ‖v‖²/(2ρ)  whenever w ≥ 0 and Aᵀw − Dᵀv ≤ Aᵀ1.
+
+        Any u gives a bound, since Aᵀ1 > 0: a small enough multiple satisfies the constraint.
+        """
+        u = dict(cast(dict[str, Tensor], u))
+        w = (1 - u.pop(RAYS)).clamp(min=0)
+        v = {name: self._kappa * each for name, each in u.items()}
+        return self._bound(w, v)
+
+    def bound_at(self, x: Tensor) -> Tensor:
+        """Return the lower bound that goes with a point, w = y/(Ax + b) and v = ρDx; tight where x is optimal."""
+        v = {name: self.weight * d for name, d in differences(x).items()} if self.weight else {}
+        return self._bound(self.y / self.expected(x), v)
+
+    def _bound(self, w: Tensor, v: dict[str, Tensor]) -> Tensor:
+        load = self._back(w, self.beam)
+        if v:
+            load = add_adjoint(load, {name: -each for name, each in v.items()})
+        # The constraint has to hold for the A of this precision, not of that in which the problem was made.
+        sensitivity = self._back(torch.ones_like(w[:1]), self.beam)
+        most = 1 / (load / sensitivity).flatten(1).amax(1).clamp(min=torch.finfo(w.dtype).tiny)
+        # Of α the bound is Y log α − αB − α²V/2 and a constant, which is largest at the root of Y = αB + α²V.
+        Y, B = sum_per_sample(self.y), self.background * sum_per_sample(w)
+        V = _squared(v) / self.weight if v else torch.zeros_like(Y)
+        best = 2 * Y / (B + (B.square() + 4 * Y * V).sqrt()).clamp(min=torch.finfo(w.dtype).tiny)
+        alpha = torch.minimum(most, best)
+        scaled = alpha.reshape(-1, 1, 1, 1) * w
+        dual = sum_per_sample(torch.xlogy(self.y, scaled) + self.background * (1 - scaled))
+        return dual - alpha.square() * V / 2
+
+    def _part(self, term: int | None) -> ParallelBeam:
+        return self.beam if term is None else cast(ParallelBeam, self.parts[term])
+
+    def _seen(self, term: int | None) -> Tensor:
+        return self.y if term is None else self.y[:, :, term :: self.terms]
+
+    def _back(self, rays: Tensor, beam: ParallelBeam) -> Tensor:
+        return self.exposure * beam.A_adjoint(rays)
+
+
+def prox_kl_conjugate(u: Tensor, y: Tensor, background: float, sigma: float | Tensor) -> Tensor:
+    """argmin_u' Σ −y log(1 − u') − bu' + ‖u' − u‖²/(2σ) = 1 − w, where w ≥ 0 solves w² − (1 − u − σb)w = σy."""
+    half = (1 - u - sigma * background) / 2
+    return 1 - (half + (half.square() + sigma * y).sqrt())
+
+
+def _squared(v: dict[str, Tensor]) -> Tensor:
+    """‖v‖² per sample."""
+    return dot(v, v)
