@@ -16,11 +16,11 @@ release = version = mirrordescent.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "directives"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["results/README.md"]  # its table is on the page of results
-templates_path: list[str] = []
 
 myst_enable_extensions = ["colon_fence", "attrs_block"]
 myst_heading_anchors = 3
 
+autodoc_default_options = {"exclude-members": "extra_repr"}
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_type_aliases = {name: name for name in ("Tree", "ScheduleLike", "ImageLike", "MirrorLike", "Params", "Number")}
@@ -33,6 +33,7 @@ napoleon_numpy_docstring = False
 
 html_theme = "furo"
 html_title = "mirrordescent"
+html_static_path, html_css_files = ["static"], ["style.css"]
 html_copy_source = False
 html_show_sphinx = False
 pygments_style, pygments_dark_style = "friendly", "monokai"

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,12 @@ def help_of(command: list[str]) -> str:
         suppress(SystemExit),
     ):
         main()
-    return "\n".join(line.rstrip() for line in printed.getvalue().strip().splitlines())
+    return "\n".join(wrapped(line) for line in printed.getvalue().strip().splitlines())
+
+
+def wrapped(line: str) -> str:
+    """Break a long line of running text."""
+    return "\n".join(textwrap.wrap(line, HELP_WIDTH, replace_whitespace=False)) if line.strip() else ""
 
 
 def escape_bars(_: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
@@ -139,6 +145,20 @@ def escape_bars(_: Sphinx, what: str, name: str, obj: Any, options: Any, lines: 
         if not code:
             parts = line.split("``")
             lines[i] = "``".join(part if odd % 2 else part.replace("|", "\\|") for odd, part in enumerate(parts))
+
+
+def hide_nothing(
+    _: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None] | None:
+    """Say of classes without arguments that they have none, not that they take any."""
+    return ("()", returns) if signature == "(*args: Any, **kwargs: Any)" else None
+
+
+def trim_code(_: Sphinx, doctree: nodes.document) -> None:
+    """Remove the empty line that ends an example for the sake of doctest."""
+    for block in doctree.findall(nodes.literal_block):
+        text = block.astext().rstrip()
+        block.rawsource, block[:] = text, [nodes.Text(text)]
 
 
 def copy_pages(app: Sphinx, error: Exception | None) -> None:
@@ -157,5 +177,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     }.items():  # fmt: skip
         app.add_directive(name, directive)
     app.connect("autodoc-process-docstring", escape_bars)
+    app.connect("autodoc-process-signature", hide_nothing)
+    app.connect("doctree-read", trim_code)
     app.connect("build-finished", copy_pages)
     return {"parallel_read_safe": True}

@@ -7,9 +7,12 @@ from mirrordescent.methods.baselines import GD, SGD, Adam, Nesterov, ProjectedGr
 from mirrordescent.methods.certified import Certified, HandOver
 from mirrordescent.methods.descent import MD, SMD
 from mirrordescent.methods.equipped import Equipped
+from mirrordescent.methods.expectation_maximisation import MLEM, OSEM
+from mirrordescent.methods.fused import Fused
 from mirrordescent.methods.naming import NAMES, named
 from mirrordescent.methods.primal_dual import LPD, PDHG, CondatVu, DualFISTA
 from mirrordescent.methods.safeguarded import Safeguarded, safeguard
+from mirrordescent.methods.stochastic_primal_dual import SPDHG
 
 __all__ = [
     "AMD",
@@ -17,16 +20,20 @@ __all__ = [
     "GD",
     "LPD",
     "MD",
+    "MLEM",
     "NAMES",
+    "OSEM",
     "PDHG",
     "SGD",
     "SMD",
+    "SPDHG",
     "Adam",
     "Averaged",
     "Certified",
     "CondatVu",
     "DualFISTA",
     "Equipped",
+    "Fused",
     "HandOver",
     "Method",
     "Nesterov",

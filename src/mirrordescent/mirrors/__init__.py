@@ -8,6 +8,7 @@ from mirrordescent.mirrors.inverse import Inversion, NotConverged, invert
 from mirrordescent.mirrors.layerwise import Layerwise, layerwise, transfer
 from mirrordescent.mirrors.learned import Conjugate, LearnedPair
 from mirrordescent.mirrors.norms import PNorm, SquaredPNorm
+from mirrordescent.mirrors.orthant import OrthantEntropy
 from mirrordescent.mirrors.quadratic import Diagonal, Euclidean
 from mirrordescent.mirrors.spectral import Spectral, SpectralSpline
 from mirrordescent.mirrors.spline import Spline
@@ -31,6 +32,7 @@ __all__ = [
     "Multipliers",
     "NegativeEntropy",
     "NotConverged",
+    "OrthantEntropy",
     "PNorm",
     "Potential",
     "SimplexEntropy",

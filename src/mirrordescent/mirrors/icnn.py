@@ -174,7 +174,7 @@ class DenseICNN(InputConvex):
     """An input-convex network on Rⁿ: points (batch, dimension). The recursion is that of :class:`InputConvex`.
 
     Args:
-        dimension: n.
+        dimension: of the points, n.
         hidden: the width of every layer.
         layers: how many layers.
         activation: ``"softplus"`` or ``"leaky_relu"``.

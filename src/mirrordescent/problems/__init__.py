@@ -6,6 +6,7 @@ from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent.problems.operators import Blur, LinearOperator, gaussian_kernel
 from mirrordescent.problems.quadratic import LeastSquares, Quadratic
 from mirrordescent.problems.simplex import MatrixGame
+from mirrordescent.problems.tomography import PoissonTomography
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "LogisticRegression",
     "MatrixGame",
     "NetworkTraining",
+    "PoissonTomography",
     "Problem",
     "Quadratic",
     "TVDenoising",

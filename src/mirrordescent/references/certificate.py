@@ -13,8 +13,10 @@ from torch import Tensor
 from mirrordescent.cache import fingerprint, remember
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.linear_models import SVM
+from mirrordescent.problems.tomography import PoissonTomography
 from mirrordescent.problems.tv import TVInpainting
 from mirrordescent.references.svm import solve_svm
+from mirrordescent.references.tomography import solve_tomography
 from mirrordescent.references.tv import solve_tv
 from mirrordescent.solve.stopping import relative_gap
 
@@ -40,8 +42,8 @@ class Certificate:
 def certify(problem: Problem, tolerance: float = 1e-6, *, cache: bool = True) -> Certificate:
     """Solve a batch of problems in float64 to a certified relative gap.
 
-    For total-variation problems (dual FISTA where every pixel is observed, else PDHG) and for the SVM (an
-    interior-point method). The result is kept on disk under a hash of the problem's content. Warns if
+    For total-variation problems (dual FISTA where every pixel is observed, else PDHG), for Poisson tomography
+    (PDHG) and for the SVM (an interior-point method). The result is kept on disk under a hash of the problem's content. Warns if
     the tolerance was not reached; the certificate then says what was.
 
     >>> import torch
@@ -78,3 +80,4 @@ def _solve(problem: Problem, tolerance: float) -> tuple[Tensor, Tensor]:
 
 _solve.register(TVInpainting)(solve_tv)
 _solve.register(SVM)(solve_svm)
+_solve.register(PoissonTomography)(solve_tomography)

@@ -214,7 +214,7 @@ def per_entry(
 ) -> dict[str, Tensor]:
     """Return what belongs to each parameter of a layer-wise map, spread out over the entries of the network's tensors.
 
-    Numbers of a tensor's entries come as (…, *shape): several per entry in the leading dimension.
+    Numbers of a tensor's entries come as ``(…, *shape)``: several per entry in the leading dimension.
     """
     found = {}
     for name, leaf in start.items():
