@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks.measure import paired_ratio, verdict
+from benchmarks.measure import CONSOLE, paired_ratio, verdict
 from mirrordescent import AMD, MD, SMD, TVInpainting, solve, zoo
 from mirrordescent.methods import Method
 from mirrordescent.theory import UpdateErrors, diagnose, observe
@@ -60,7 +59,7 @@ def main() -> None:
             lambda method=method: diagnose(method, problem, minimiser=u, iterations=ITERATIONS),  # type: ignore[misc]
             method,
         )
-    Console().print(table)
+    CONSOLE.print(table)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import platform
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
+
+import torch
+from rich.console import Console
+
+CONSOLE = Console(record=True, width=120)
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -53,3 +59,13 @@ def printed_by(module: str, *arguments: object, keep_freed: bool) -> float:
 def verdict(met: bool) -> str:
     """Say whether a target was met."""
     return "met" if met else "NOT MET"
+
+
+def machine() -> str:
+    """Describe the machine."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        name = platform.processor() or platform.machine()
+    return f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}"

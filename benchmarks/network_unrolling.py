@@ -10,10 +10,9 @@ import sys
 from functools import partial
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measure import paired_ratio, peak_megabytes, printed_by, verdict
+from benchmarks.measure import CONSOLE, paired_ratio, peak_megabytes, printed_by, verdict
 from mirrordescent.learn import Draw, Objective
 from mirrordescent.learn.networks import NetworkFamily
 from mirrordescent.methods import AMD
@@ -67,7 +66,7 @@ def main() -> None:
         table.add_row(f"{label}, time", f"{time:.2f}", "≤ 1.5", verdict(time <= 1.5))
     long = printed_by("benchmarks.network_unrolling", 4, 360, "checkpointed", keep_freed=False) / 1024
     table.add_row("4 networks, N = 360, gigabytes", f"{long:.2f}", "≤ 4", verdict(long <= 4))
-    Console().print(table)
+    CONSOLE.print(table)
 
 
 if __name__ == "__main__":

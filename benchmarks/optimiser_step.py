@@ -7,12 +7,11 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from benchmarks.measure import paired_ratio, printed_by, verdict
+from benchmarks.measure import CONSOLE, paired_ratio, printed_by, verdict
 from mirrordescent import optim
 from mirrordescent.mirrors import Layerwise, Multipliers, Spline
 from mirrordescent.optim.base import Nonfinite
@@ -111,7 +110,7 @@ def main() -> None:
         ratios = [printed_by("benchmarks.optimiser_step", our, their, size, keep_freed=True) for size in SIZES]
         goal = (f"≤ {target}", verdict(max(ratios) <= target)) if target is not None else ("", "")
         table.add_row(f"{our} / {their}", *(f"{ratio:.2f}" for ratio in ratios), *goal)
-    Console().print(table)
+    CONSOLE.print(table)
 
 
 if __name__ == "__main__":

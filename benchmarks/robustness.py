@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks.measure import verdict
+from benchmarks.measure import CONSOLE, verdict
 from mirrordescent import PDHG, TVDenoising, TVInpainting, data, relative_gap, solve, zoo
 from mirrordescent.methods import Method, safeguard
 
@@ -69,7 +68,7 @@ def main(count: int = COUNT, iterations: int = ITERATIONS) -> None:
             *(f"{float(gap):.1e}" for gap in gaps),
             f"{float(solution.state.fallbacks.double().mean()):.1f}",
         )
-    Console().print(table)
+    CONSOLE.print(table)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from functools import partial
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks.measure import paired_ratio, peak_megabytes, printed_by, seconds, verdict
+from benchmarks.measure import CONSOLE, paired_ratio, peak_megabytes, printed_by, seconds, verdict
 from mirrordescent import AMD, GD, TVInpainting, solve
 from mirrordescent.mirrors import Euclidean
 
@@ -127,12 +125,10 @@ def batching(table: Table) -> None:
 
 def main() -> None:
     """Measure and print."""
-    console = Console()
-    console.print(f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     table = Table("ratio", "measured", "target", "", title="The solve loop", title_justify="left")
     for measure in (overhead, memory, batching):
         measure(table)
-    console.print(table)
+    CONSOLE.print(table)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,8 @@ training images, for PDHG and its relatives one for every level: that which is f
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
 
@@ -20,7 +18,7 @@ from torch import Tensor
 
 from mirrordescent import AMD, PDHG, SMD, Adam, CondatVu, DualFISTA, HandOver, Nesterov, certify, solve, zoo
 from mirrordescent.experiments.imaging import clean_tiles, damage, denoising
-from mirrordescent.methods import Method
+from mirrordescent.methods import Fused, Method
 from mirrordescent.problems import TVInpainting
 
 LEVELS = (1e-1, 1e-2, 1e-3, 1e-4)
@@ -136,7 +134,8 @@ def contestants(case: Case, race: Race, rehearsal: Race) -> Iterator[tuple[str, 
     entry = "photo-inpaint" if case.task == "inpainting" else "ellipse-denoise"
     spectral = cast(Method[Any], zoo.load(f"{entry}-spectral"))
     yield "LAMD-spectral", race.run(spectral, case.fast)
-    yield "LAMD-spectral, hand-over at 30", race.run(HandOver(spectral, 30, PDHG(0.3)), case.fast)
+    yield "LAMD-spectral, fused", race.run(Fused(spectral), case.fast)
+    yield "LAMD-spectral, fused, then PDHG", race.run(HandOver(Fused(spectral), 60, PDHG(0.3)), case.fast)
     pair, single = zoo.load(entry), cast(SMD, zoo.load(f"{entry}-conjugate"))
     yield "LAMD, pair of networks", race.run(AMD(cast(Any, pair).mirror, cast(Any, pair).t), case.slow)
     yield "LAMD, one network", race.run(AMD(single.mirror, single.t), case.slow)
@@ -181,16 +180,6 @@ def _ratio(time: float, best: float) -> str:
     return "only one" if math.isinf(best) else f"{time / best:.2f}"
 
 
-def machine() -> str:
-    """Describe the machine."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        name = platform.processor() or platform.machine()
-    return f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}, float32"
-
-
 def main(cases: tuple[Case, ...] = CASES) -> str:
     """Measure everything, and return it as Markdown."""
     parts = [
@@ -198,7 +187,6 @@ def main(cases: tuple[Case, ...] = CASES) -> str:
         "",
         (__doc__ or "").strip().split("\n\n")[1],
         "Milliseconds, with the ratio to the best classical solver in brackets; – where a level was not reached.",
-        f"Machine: {machine()}.",
         "",
     ]
     for case in cases:

@@ -6,11 +6,10 @@ import sys
 from collections.abc import Callable
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks.measure import paired_ratio, peak_megabytes, printed_by, verdict
+from benchmarks.measure import CONSOLE, paired_ratio, peak_megabytes, printed_by, verdict
 from mirrordescent import SMD, TVInpainting
 from mirrordescent.learn import Draw, Objective
 from mirrordescent.mirrors import Conjugate, ConvICNN
@@ -95,7 +94,7 @@ def main() -> None:
     ratio, difference = paired_ratio(ours, theirs), largest_difference(ours, theirs, method)
     table.add_row("explicit / nested create_graph, N = 10, time", f"{ratio:.2f}", "≤ 1", verdict(ratio <= 1))
     table.add_row("relative difference of their gradients", f"{difference:.1e}", "≤ 1e-5", verdict(difference <= 1e-5))
-    Console().print(table)
+    CONSOLE.print(table)
 
 
 if __name__ == "__main__":

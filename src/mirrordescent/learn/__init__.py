@@ -14,6 +14,7 @@ from mirrordescent.learn.families import (
 from mirrordescent.learn.networks import FewShotFamily, NetworkFamily, moons_family
 from mirrordescent.learn.objective import Objective
 from mirrordescent.learn.reptile import Initialisation, reptile
+from mirrordescent.learn.tomography import TomographyFamily
 from mirrordescent.learn.trainer import Learned, Settings, learn
 from mirrordescent.learn.unroll import unroll
 
@@ -33,6 +34,7 @@ __all__ = [
     "RunDamaged",
     "SVMFamily",
     "Settings",
+    "TomographyFamily",
     "learn",
     "moons_family",
     "read_config",

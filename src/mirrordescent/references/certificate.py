@@ -43,8 +43,8 @@ def certify(problem: Problem, tolerance: float = 1e-6, *, cache: bool = True) ->
     """Solve a batch of problems in float64 to a certified relative gap.
 
     For total-variation problems (dual FISTA where every pixel is observed, else PDHG), for Poisson tomography
-    (PDHG) and for the SVM (an interior-point method). The result is kept on disk under a hash of the problem's content. Warns if
-    the tolerance was not reached; the certificate then says what was.
+    (PDHG) and for the SVM (an interior-point method). The result is kept on disk under a hash of the problem's
+    content. Warns if the tolerance was not reached; the certificate then says what was.
 
     >>> import torch
     >>> from mirrordescent import TVDenoising

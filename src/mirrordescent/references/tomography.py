@@ -12,7 +12,7 @@ from mirrordescent.solve.loop import solve
 from mirrordescent.solve.stopping import gap
 
 ITERATIONS = 20_000
-RATIO = 0.1  # slower at first than 1, and faster to a small gap
+RATIO = 0.15  # slower at first than 1, and faster to a small gap
 
 
 def solve_tomography(problem: PoissonTomography, tolerance: float) -> tuple[Tensor, Tensor]:

@@ -24,12 +24,13 @@ from mirrordescent.mirrors import (
     Layerwise,
     LearnedPair,
     Multipliers,
+    OrthantEntropy,
     Spectral,
     Spline,
     Stencil,
     Tied,
 )
-from mirrordescent.oracles import Rounded
+from mirrordescent.oracles import Exact, InTurn, Minibatch, Relative, Rounded
 from mirrordescent.schedules import Constant, Interpolated, Polynomial, PowerLaws, Prefix
 
 Blueprint = dict[str, Any]
@@ -116,6 +117,13 @@ PARTS: dict[type[nn.Module], Part] = {
         lambda o: {"curvature": describe(o.curvature)},
         lambda curvature: Rounded(build(curvature)),
     ),
+    Relative: Part(
+        lambda o: {"base": describe(o.base)},
+        lambda base: Relative(build(base)),  # type: ignore[arg-type]
+    ),
+    Minibatch: Part(lambda o: {"size": o.size}, Minibatch),
+    InTurn: Part(lambda o: {}, InTurn),
+    Exact: Part(lambda o: {}, Exact),
     LearnedPair: Part(
         lambda m: {"forward": describe(m.forward_potential), "backward": describe(m.backward_potential)},
         lambda forward, backward: LearnedPair(build(forward), build(backward)),  # type: ignore[arg-type]
@@ -126,6 +134,7 @@ PARTS: dict[type[nn.Module], Part] = {
     ),
     ConvICNN: Part(ConvICNN.config, ConvICNN),
     DenseICNN: Part(DenseICNN.config, DenseICNN),
+    OrthantEntropy: Part(lambda m: {}, OrthantEntropy),
     Euclidean: Part(lambda m: {}, Euclidean),
     Diagonal: Part(lambda m: {"shape": list(m.d.shape)}, lambda shape: Diagonal(nn.Parameter(torch.ones(shape)))),
     Multipliers: Part(_ties, lambda shape, count: Multipliers(_groups(shape, count))),
