@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -21,6 +22,7 @@ from sphinx.util.docutils import SphinxDirective
 DOCS = Path(__file__).parent
 RESULTS = DOCS / "results"
 HELP_WIDTH = 96
+ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
 
 
 def experiments() -> dict[str, dict[str, Any]]:
@@ -60,7 +62,9 @@ class Claims(SphinxDirective):
         path = RESULTS / name / "summary.json"
         self.env.note_dependency(str(path))
         if not path.exists():
-            text = f"`mirrordescent reproduce {name}` runs this experiment; it has not been run at the standard scale yet."
+            text = (
+                f"`mirrordescent reproduce {name}` runs this experiment; it has not been run at the standard scale yet."
+            )
             return self.parse_text_to_nodes(text)
         claims = json.loads(path.read_text())["claims"]
         shown = [claim for claim in claims if claim["statement"].startswith(self.options.get("starting", ""))]
@@ -147,11 +151,13 @@ def escape_bars(_: Sphinx, what: str, name: str, obj: Any, options: Any, lines: 
             lines[i] = "``".join(part if odd % 2 else part.replace("|", "\\|") for odd, part in enumerate(parts))
 
 
-def hide_nothing(
+def clean_signature(
     _: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
-) -> tuple[str | None, str | None] | None:
-    """Say of classes without arguments that they have none, not that they take any."""
-    return ("()", returns) if signature == "(*args: Any, **kwargs: Any)" else None
+) -> tuple[str | None, str | None]:
+    """Name types by their aliases, and say of classes without arguments that they have none, not that they take any."""
+    if signature == "(*args: Any, **kwargs: Any)":
+        return "()", returns
+    return tuple(text and ALIAS.sub(r"\1", text) for text in (signature, returns))  # type: ignore[return-value]
 
 
 def trim_code(_: Sphinx, doctree: nodes.document) -> None:
@@ -177,7 +183,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     }.items():  # fmt: skip
         app.add_directive(name, directive)
     app.connect("autodoc-process-docstring", escape_bars)
-    app.connect("autodoc-process-signature", hide_nothing)
+    app.connect("autodoc-process-signature", clean_signature)
     app.connect("doctree-read", trim_code)
     app.connect("build-finished", copy_pages)
     return {"parallel_read_safe": True}

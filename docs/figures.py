@@ -1,6 +1,6 @@
 """The picture of the landing page, docs/idea.png: mirror descent on the simplex, seen from both of its sides.
 
-    python docs/figures.py
+python docs/figures.py
 """
 
 from __future__ import annotations
@@ -96,10 +96,14 @@ def draw_primal(axes: Any, mirrored: Tensor, projected: Tensor) -> None:
     values = np.where((x.numpy() >= 0).all(-1), values.clip(1e-8), np.nan)
     levels = np.geomspace(0.01, 3, 12)
     shades = LinearSegmentedColormap.from_list("levels", ["#bcd7f7", "#ffffff"])
-    axes.contourf(a, b, values, levels=[1e-9, *levels], cmap=shades, extend="max", norm=LogNorm(0.004, 3, clip=True), zorder=0)
+    axes.contourf(
+        a, b, values, levels=[1e-9, *levels], cmap=shades, extend="max", norm=LogNorm(0.004, 3, clip=True), zorder=0
+    )
     axes.contour(a, b, values, levels=levels, colors="#7aa7e0", linewidths=0.7, zorder=2)
     points = flat(projected)
-    axes.plot(*points.T, "o--", color=ORANGE, markersize=4, linewidth=1.4, label="projected gradient, the same t", zorder=4)
+    axes.plot(
+        *points.T, "o--", color=ORANGE, markersize=4, linewidth=1.4, label="projected gradient, the same t", zorder=4
+    )
     points = flat(mirrored)
     axes.plot(*points.T, "o-", color=BLUE, markersize=5, linewidth=1.8, label="mirror descent", zorder=5)
     axes.plot(*flat(CENTRE), "*", color=INK, markersize=11, linestyle="none", label="minimum", zorder=6)

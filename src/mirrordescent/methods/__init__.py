@@ -3,7 +3,7 @@
 from mirrordescent.methods.accelerated import AMD, ASMD
 from mirrordescent.methods.averaged import Averaged
 from mirrordescent.methods.base import Method, State
-from mirrordescent.methods.baselines import GD, SGD, Adam, Nesterov, ProjectedGradient
+from mirrordescent.methods.baselines import GD, SGD, Adam, Nesterov, ProjectedGradient, ProjectedNesterov
 from mirrordescent.methods.certified import Certified, HandOver
 from mirrordescent.methods.descent import MD, SMD
 from mirrordescent.methods.equipped import Equipped
@@ -38,6 +38,7 @@ __all__ = [
     "Method",
     "Nesterov",
     "ProjectedGradient",
+    "ProjectedNesterov",
     "Safeguarded",
     "State",
     "named",

@@ -64,6 +64,24 @@ class Nesterov(Method[NesterovState]):
         return state.iterate
 
 
+class ProjectedNesterov(Nesterov):
+    """Nesterov's method on a set X:  u⁺ = P_X(x − t_k ∇f(x)),  x⁺ = P_X(u⁺ + k/(k+3) (u⁺ − u)).
+
+    The extrapolated point is projected too, since f may not be defined outside.
+    """
+
+    def __init__(self, domain: Domain, t: ScheduleLike) -> None:
+        super().__init__(t)
+        self.domain = domain
+
+    def update(self, state: NesterovState, grad: Tree) -> NesterovState:
+        """Take a gradient step, extrapolate, and project both points."""
+        t, momentum = self.t(state.k + 1), state.k / (state.k + 3)
+        iterate = self.domain.project(tree_map(lambda x, g: descend(x, g, t), state.x, grad))
+        x = tree_map(lambda new, old: new + momentum * (new - old), iterate, state.iterate)
+        return NesterovState(state.k + 1, self.domain.project(x), iterate)
+
+
 class SGDState(NamedTuple):
     """Steps taken, the iterate, and the velocity."""
 
