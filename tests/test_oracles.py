@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from mirrordescent import SVM, LeastSquares, LogisticRegression, MatrixGame, Quadratic, TVDenoising, TVInpainting
-from mirrordescent.oracles import Exact, Minibatch, Noisy, Rounded, Smoothed
+from mirrordescent.data import ParallelBeam
+from mirrordescent.oracles import Exact, InTurn, Minibatch, Noisy, Relative, Rounded, Smoothed
+from mirrordescent.problems import PoissonTomography
 from mirrordescent.schedules import Reciprocal
 
 
@@ -42,6 +44,32 @@ def test_minibatch_draws_that_many_distinct_terms(size, generator):
         Minibatch(size)(problem, torch.zeros(1, 3), k, generator)
     assert all(len(s.unique()) == len(s) == 4 for s in drawn)
     assert torch.cat(drawn).unique().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("problem", finite_sums(), ids=lambda p: type(p).__name__)
+def test_a_cycle_in_turn_adds_up_to_the_gradient(problem):
+    x = torch.randn(2, *problem.sample_shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    cycle = torch.stack([InTurn()(problem, x, k) for k in range(4, 10)])
+    torch.testing.assert_close(cycle.mean(0), problem.grad(x), rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(cycle[0], cycle[1])
+
+
+def test_relative_gradients_have_no_unit():
+    """With twice the counts and exposure, gradients are twice as large, and relative ones are as they were."""
+    beam = ParallelBeam(6, angles=4, detectors=9)
+    y = torch.poisson(torch.full((2, 1, 4, 9), 20.0, dtype=torch.float64), generator=torch.Generator().manual_seed(0))
+    one, two = (PoissonTomography(c * y, beam, exposure=10.0 * c, background=c, weight=3.0 * c) for c in (1.0, 2.0))
+    x = one.start()
+    torch.testing.assert_close(x, two.start())
+    torch.testing.assert_close(2 * one.grad(x), two.grad(x))
+    for base in (Exact(), InTurn()):
+        torch.testing.assert_close(Relative(base)(one, x, 1), Relative(base)(two, x, 1))
+    torch.testing.assert_close(Relative()(one, x, 0), one.grad(x) / one.sensitivity)
+    assert Relative(Minibatch(2)).stochastic
+    with pytest.raises(TypeError, match="no sensitivity"):
+        Relative()(finite_sums()[0], x, 0)
+    with pytest.raises(TypeError, match="not a finite sum"):
+        InTurn()(MatrixGame(torch.eye(2)), torch.ones(1, 2), 0)
 
 
 def test_noise_has_the_stated_size(generator):

@@ -19,6 +19,7 @@ GRADIENT_METHODS = ("LMD", "LSMD", "LAMD", "LASMD", "one-network LAMD", "one-net
 TAKING_PART = {
     "inpaint": {"comparison from y": GRADIENT_METHODS, "comparison from y filled": ("LPD", "PDHG", "early PDHG")},
     "denoise": {"comparison from y": (*GRADIENT_METHODS, "LPD", "PDHG", "dual FISTA")},
+    "tomography": {"gap against passes": ("LAMD", "MLEM", "OSEM", "PDHG", "SPDHG", "Nesterov")},
     "svm": {"hinge loss": (*GRADIENT_METHODS, "SGD"), "test error": (*GRADIENT_METHODS, "SGD")},
 }
 

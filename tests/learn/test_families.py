@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mirrordescent import certify
-from mirrordescent.learn import DenoisingFamily, InpaintingFamily, Pooled, SVMFamily
+from mirrordescent.learn import DenoisingFamily, InpaintingFamily, Pooled, SVMFamily, TomographyFamily
 from mirrordescent.learn.families import draw_seeds
 
 
@@ -82,3 +82,17 @@ def test_mistakes_are_named():
         Pooled(families()["denoising"], size=0)
     with pytest.raises(ValueError, match="too small for crops"):
         InpaintingFamily(pictures(0), pictures(1), size=64).draw(torch.arange(1))
+
+
+def test_tomography_draws_counts_of_phantoms():
+    family = TomographyFamily(16, 6, terms=3)
+    seeds = torch.tensor([5, 9])
+    phantoms, problem = family.simulate(seeds)
+    assert torch.equal(problem.y, family.draw(seeds).problem.y)
+    assert torch.equal(problem.y[1:], family.draw(seeds[1:]).problem.y)
+    assert bool((problem.y == problem.y.round()).all())
+    expected = problem.expected(phantoms)
+    assert float((problem.y - expected).square().sum() / expected.sum()) == pytest.approx(1, abs=0.15)  # Poisson
+    many = family.draw(torch.arange(60)).problem
+    assert float(many.y.mean()) - many.background == pytest.approx(45, rel=0.1)
+    assert not torch.equal(family.validation(2).problem.y, problem.y)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from mirrordescent import SGD, Adam, LogisticRegression, MatrixGame, Nesterov, ProjectedGradient, solve
-from mirrordescent.domains import Simplex
+from mirrordescent.domains import PositiveOrthant, Simplex
+from mirrordescent.methods import ProjectedNesterov
 from mirrordescent.oracles import Exact
 
 
@@ -68,3 +69,21 @@ def test_projected_gradient_stays_on_the_simplex():
 def test_impossible_settings_are_refused(make):
     with pytest.raises(ValueError, match="must be"):
         make()
+
+
+def test_projected_nesterov_finds_the_constrained_minimum_from_points_in_the_set():
+    """½‖x − c‖²_D on x ≥ 0 has the solution max(c, 0); no gradient is asked for outside."""
+    curvature, centre = torch.tensor([[1.0, 10.0, 3.0]]), torch.tensor([[-1.0, 2.0, 0.5]])
+    method = ProjectedNesterov(PositiveOrthant(), 0.1)
+    state = method.init(torch.full((1, 3), 5.0))
+    for _ in range(300):
+        assert bool((state.x >= 0).all())
+        state = method.update(state, curvature * (state.x - centre))
+    torch.testing.assert_close(method.answer(state), centre.clamp(min=0), atol=1e-5, rtol=0)
+    free = Nesterov(0.1)
+    inside = free.init(torch.full((1, 3), 5.0))
+    projected = method.init(inside.x)
+    for _ in range(2):  # as long as nothing leaves the set they are the same
+        inside = free.update(inside, 0.1 * inside.x)
+        projected = method.update(projected, 0.1 * projected.x)
+    assert torch.equal(inside.x, projected.x)

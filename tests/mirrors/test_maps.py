@@ -17,6 +17,7 @@ from mirrordescent.mirrors import (
     Logit,
     Multipliers,
     NegativeEntropy,
+    OrthantEntropy,
     PNorm,
     SimplexEntropy,
     Spline,
@@ -44,6 +45,7 @@ MAPS = {
     "entropy": NegativeEntropy(),
     "simplex": SimplexEntropy(),
     "hyperbolic": HyperbolicEntropy(0.5),
+    "orthant": OrthantEntropy(0.5).requires_grad_(False),
     "burg": Burg(),
     "logit": Logit(-1.0, 2.0),
 }

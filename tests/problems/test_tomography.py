@@ -104,7 +104,7 @@ def test_the_saddle_point_is_the_problem(problem):
 @both
 def test_any_dual_point_bounds_from_below(problem):
     """Against values of many images, the best of a long run among them."""
-    best = solve(problem, PDHG(0.3), iterations=3000)
+    best = solve(problem, PDHG(0.3), iterations=600)
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
         scale = 10.0 ** (seed % 4 - 2)
@@ -131,7 +131,7 @@ def test_single_precision_bounds_what_double_precision_finds():
     problem = tomography()
     lower = certify(problem).value
     low = PoissonTomography(problem.y.float(), problem.beam, 30.0, 1.5, 2.0, 3)
-    found = solve(low, PDHG(0.3), iterations=1000)
+    found = solve(low, PDHG(0.3), iterations=500)
     assert bool((found.lower.double() <= lower * (1 + 1e-5)).all())
     assert torch.allclose(found.lower.double(), lower, rtol=1e-3)
 
@@ -150,7 +150,7 @@ def test_the_content_has_a_fingerprint():
         ({"terms": 8}, "terms must be from 1"),
         ({"y": -torch.ones(1, 1, 7, 17)}, "counts ≥ 0"),
         ({"y": torch.ones(1, 2, 7, 17)}, "shape"),
-        ({"beam": ParallelBeam(12, 7, 17, reach=0.4)}, "met by a ray"),
+        ({"beam": ParallelBeam(12, 7, 17, reach=0.05)}, "met by a ray"),
     ],
 )
 def test_what_makes_no_sense_is_refused(change, message):

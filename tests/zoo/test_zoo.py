@@ -18,10 +18,11 @@ from mirrordescent.mirrors import (
     Diagonal,
     Euclidean,
     LearnedPair,
+    OrthantEntropy,
     Spectral,
     Stencil,
 )
-from mirrordescent.oracles import Rounded
+from mirrordescent.oracles import Exact, InTurn, Minibatch, Relative, Rounded
 from mirrordescent.schedules import Polynomial, PowerLaws, Prefix
 from mirrordescent.zoo import storage
 
@@ -44,6 +45,9 @@ def methods():
         "double": md.SMD(Conjugate(dense().double()), Prefix(torch.tensor([0.1], dtype=torch.float64))),
         "lpd": md.LPD(),
         "spectral": md.AMD(Spectral(0.3, 4), steps, mixing=PowerLaws([1, 3], [0.9, 0.5], power=1.0, bound=1.0)),
+        "all angles": md.methods.Equipped(md.MD(OrthantEntropy(0.3), steps), Relative(Exact())),
+        "angles in turn": md.methods.Equipped(md.MD(OrthantEntropy(0.3), steps), Relative(InTurn())),
+        "random angles": md.methods.Equipped(md.MD(OrthantEntropy(0.3), steps), Relative(Minibatch(2))),
         "equipped": md.methods.Equipped(shared, Rounded(PowerLaws([1, 2], [1.0, 4.0], power=-1.0))),
     }
 

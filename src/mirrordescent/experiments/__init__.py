@@ -17,6 +17,7 @@ from mirrordescent.experiments import (
     phantoms,
     resnet,
     svm,
+    tomography,
     transfer,
 )
 from mirrordescent.experiments.result import Claim, Curve, Panel, Result, Table
@@ -30,6 +31,7 @@ EXPERIMENTS: dict[str, Callable[[Scale, Path | None, Say], Result]] = {
     "baseline-grids": baseline_grids.run,
     "inpaint-time": inpaint_time.run,
     "generalisation": generalisation.run,
+    "tomography": tomography.run,
     "moons": moons.run,
     **{name: partial(networks.run, architecture) for name, architecture in networks.ARCHITECTURES.items()},
     "cnn-time": networks.run_time,

@@ -202,7 +202,8 @@ def images_of(source: Source, split: Literal["train", "test"], directory: Path |
 def learned(entry: str) -> dict[str, Method[Any]]:
     """Return the entry's method, which is accelerated, and plain mirror descent in its geometry."""
     method = cast(AMD, zoo.load(entry))
-    return {"LMD": descent(method, zoo.card(entry)["descent_scale"]), "LAMD*": method}
+    card = zoo.card(entry)
+    return {"LMD": descent(method, card["descent_scale"], card.get("descent_steady", False)), "LAMD*": method}
 
 
 def paper_baselines() -> list[tuple[str, Method[Any]]]:

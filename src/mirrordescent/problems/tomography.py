@@ -76,7 +76,8 @@ class PoissonTomography(Problem):
         """KL(y, Ax + b) + (ρ/2)‖Dx‖²."""
         x = cast(Tensor, x)
         z = self.expected(x)
-        value = sum_per_sample(torch.xlogy(self.y, self.y / z) - self.y + z)
+        ratio = self.y.clamp(min=torch.finfo(z.dtype).eps) / z  # not 0, of which log has no derivative
+        value = sum_per_sample(torch.xlogy(self.y, ratio) - self.y + z)
         return value + self.weight / 2 * _squared(differences(x)) if self.weight else value
 
     def grad(self, x: Tree) -> Tensor:

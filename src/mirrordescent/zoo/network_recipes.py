@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -52,6 +53,8 @@ class NetworkRecipe:
         minibatch: data points per gradient in use; None for all.
         learning_minibatch: data points per gradient while learning: fewer, to save time.
         tuning_networks: how many of them choose the two scales.
+        steady: whether plain mirror descent takes the geometric mean of the step sizes in place of each. Where they
+            rise tenfold as the loss vanishes, its own must not.
     """
 
     description: str
@@ -62,6 +65,7 @@ class NetworkRecipe:
     minibatch: int | None = None
     learning_minibatch: int | None = None
     tuning_networks: int = 16
+    steady: bool = False
 
     def learn(self, name: str, runs: Path, directory: Path | None) -> tuple[nn.Module, Card]:
         """Learn the method, or go on where a run stopped, and return it with its card."""
@@ -79,7 +83,8 @@ class NetworkRecipe:
 
         accelerated_scale = best(SCALES, rescaled)
         method = rescaled(method, accelerated_scale)
-        descent_scale = best(DESCENT_SCALES, descent)
+        plain = partial(descent, steady=self.steady)
+        descent_scale = best(DESCENT_SCALES, plain)
         fresh = family.validation(self.settings.validation_batch)
         card: Card = {
             "name": name,
@@ -96,9 +101,10 @@ class NetworkRecipe:
             "skipped_meta_steps": result.skipped,
             "accelerated_scale": accelerated_scale,
             "descent_scale": descent_scale,
+            "descent_steady": self.steady,
             "held_out": {
                 "accelerated": evaluate(method, fresh, horizon, self.minibatch),
-                "descent": evaluate(descent(method, descent_scale), fresh, horizon, self.minibatch),
+                "descent": evaluate(plain(method, descent_scale), fresh, horizon, self.minibatch),
                 "Adam 1e-2": evaluate(Adam(1e-2), fresh, horizon, self.minibatch),
             },
         }
@@ -113,10 +119,10 @@ def rescaled(method: AMD, scale: float) -> AMD:
     return scaled.requires_grad_(False)
 
 
-def descent(method: AMD, scale: float) -> SMD:
+def descent(method: AMD, scale: float, steady: bool = False) -> SMD:
     """Return mirror descent in the geometry of an accelerated method, with its step sizes times a rising number.
 
-    It rises to ``scale`` over the first quarter of the horizon and to twice that at its end. The weights of the
+    The number rises to ``scale`` over the first quarter of the horizon and to twice that at its end. The weights of the
     accelerated method rise of themselves, and it is in the first steps that networks die.
     """
     t = cast(Interpolated, method.t)
@@ -124,7 +130,9 @@ def descent(method: AMD, scale: float) -> SMD:
     warm_up = max(1, horizon // 4)
     counts = sorted({1, *(max(1, warm_up // part) for part in (8, 3, 1)), *t.counts})
     with torch.no_grad():
-        steps = [scale * float(t(k)) * min(1.0, k / warm_up) * (1 + k / horizon) for k in counts]
+        mean = t.log_values.mean().exp()
+        sizes = [float(mean if steady else t(k)) for k in counts]
+    steps = [scale * size * min(1.0, k / warm_up) * (1 + k / horizon) for k, size in zip(counts, sizes, strict=True)]
     return SMD(method.mirror, Interpolated(counts, steps)).requires_grad_(False)
 
 
@@ -264,7 +272,7 @@ NETWORK_RECIPES: dict[str, NetworkRecipe | ReptileRecipe] = {
         "omniglot", characters_from_random,
         accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.08, 0.12, 0.15, 0.5, 1.5], cap=60),
         _settings(24, 100, batch=8, curriculum=((12, 50),), learning_rate=0.03, validate_every=3),
-        tuning_networks=60,
+        tuning_networks=60, steady=True,
     ),
     "omniglot-diagonal-reptile": NetworkRecipe(
         "30 multipliers of the gradient for few-shot learning of characters from the initialisation of Reptile",

@@ -1,0 +1,100 @@
+"""What is learned for Poisson tomography: the geometry of the positive orthant, and what happens in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator
+
+from mirrordescent.learn import Objective, Pooled, ProblemFamily, Settings, TomographyFamily
+from mirrordescent.methods import AMD, MD, Equipped, Method
+from mirrordescent.mirrors import OrthantEntropy
+from mirrordescent.oracles import InTurn, Minibatch, Relative
+from mirrordescent.schedules import PowerLaws
+
+GROUPS = 8
+WIDTH = 0.2  # β before learning, for images in [0, 1]
+STEPS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 40, 80, 160]
+
+
+def counts_of_ellipses(directory: Path | None) -> ProblemFamily:
+    """Random ellipses by 45 counts per cell, 40 angles in 8 groups, background 2, ρ = 20."""
+    return Pooled(TomographyFamily(terms=GROUPS), 48, tolerance=1e-6)
+
+
+def all_angles(generator: Generator) -> Method[Any]:
+    """AMD with exact gradients."""
+    counts = [1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 40]
+    k = torch.tensor(counts, dtype=torch.get_default_dtype())
+    mirror = OrthantEntropy(WIDTH)
+    method = AMD(
+        mirror,
+        PowerLaws(counts, torch.full_like(k, 0.8)),
+        regulariser=mirror,
+        storage="primal",
+        mixing=PowerLaws(counts, (3 / (2 + k)).clamp(max=0.9), power=1.0, bound=1.0),
+        dual_weight=PowerLaws(counts, k / 3, power=-1.0),
+    )
+    return Equipped(method, Relative())
+
+
+def angles_in_turn(generator: Generator) -> Method[Any]:
+    """AMD with one group of angles after the other; its momentum does not grow for ever, and its steps vanish."""
+    k = torch.tensor(STEPS, dtype=torch.get_default_dtype())
+    mirror = OrthantEntropy(WIDTH)
+    method = AMD(
+        mirror,
+        PowerLaws(STEPS, 0.4 / (1 + k / (5 * GROUPS)), power=1.0),
+        regulariser=mirror,
+        storage="primal",
+        mixing=PowerLaws(STEPS, 3 / (3 + k.clamp(max=10)), bound=1.0),
+        dual_weight=PowerLaws(STEPS, (k / 3).clamp(max=3.5)),
+    )
+    return Equipped(method, Relative(InTurn()))
+
+
+def random_angles(generator: Generator) -> Method[Any]:
+    """Stochastic mirror descent with a random group of angles in every step."""
+    k = torch.tensor(STEPS, dtype=torch.get_default_dtype())
+    return Equipped(
+        MD(OrthantEntropy(WIDTH), PowerLaws(STEPS, 1 / (1 + k / (5 * GROUPS)), power=1.0)), Relative(Minibatch(1))
+    )
+
+
+def _settings(steps_per_pass: int, passes: int, meta_steps: int) -> Settings:
+    """Weigh every pass by its own measure, shorter runs first."""
+    horizon = steps_per_pass * passes
+    return Settings(
+        meta_steps=meta_steps,
+        batch=4,
+        horizon=horizon,
+        curriculum=((meta_steps // 4, horizon // 4), (meta_steps // 2, horizon // 2)),
+        learning_rate=5e-2,
+        objective=Objective(weights="log_gap", every=steps_per_pass),
+        step_bounds=None,
+        validate_every=20,
+        save_every=20,
+        validation_horizons=(0.5, 1.0, 4.0),
+    )
+
+
+TOMOGRAPHY: dict[str, tuple[str, Callable[[Generator], Method[Any]], Settings]] = {
+    "ellipse-tomography": (
+        "an entropy and the steps of AMD for Poisson tomography, with groups of angles in turn",
+        angles_in_turn,
+        _settings(GROUPS, 20, 120),
+    ),
+    "ellipse-tomography-random": (
+        "an entropy and the steps of stochastic mirror descent for Poisson tomography, with random groups of angles",
+        random_angles,
+        _settings(GROUPS, 20, 100),
+    ),
+    "ellipse-tomography-exact": (
+        "an entropy and the steps of AMD for Poisson tomography, with exact gradients",
+        all_angles,
+        _settings(1, 40, 200),
+    ),
+}
