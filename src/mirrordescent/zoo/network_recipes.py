@@ -30,7 +30,7 @@ from mirrordescent.zoo.storage import Card, load_entry
 
 REPTILE_START = "omniglot-reptile-init"
 SCALES = (0.5, 0.7, 1.0, 1.4)
-DESCENT_SCALES = (0.7, 1.0, 1.4, 2.0, 2.8)
+DESCENT_SCALES = (0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6)
 MARGIN = 1.2
 
 
