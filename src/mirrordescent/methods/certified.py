@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from mirrordescent.methods.base import Method
 from mirrordescent.methods.equipped import Equipped
 from mirrordescent.methods.primal_dual import PDHG, PDHGState
-from mirrordescent.oracles import Oracle
+from mirrordescent.oracles import Oracle, Rounded
 from mirrordescent.trees import Tree, mix
 
 if TYPE_CHECKING:
@@ -112,9 +112,10 @@ class HandOverState(NamedTuple):
 
 
 class HandOver(Method[HandOverState]):
-    """A method for the first ``after`` steps, then PDHG from there with u = prox_{σG*}(σKx); certified throughout.
+    """A method for the first ``after`` steps, then PDHG from there; certified throughout.
 
-    What was learned is ahead in the first tens of steps, PDHG in the last digits.
+    PDHG starts with u = prox_{aG*}(aKx), where a is the curvature that the method's own oracle has reached, or σ. What
+    was learned is ahead in the first tens of steps; PDHG proves it, and is good at the last digits.
 
     >>> import torch
     >>> from mirrordescent import TVDenoising, gap, solve, zoo
@@ -129,6 +130,8 @@ class HandOver(Method[HandOverState]):
         if after < 1:
             raise ValueError(f"HandOver needs after ≥ 1, got {after}")
         self.first, self.after, self.then = Certified(first), after, then or PDHG(0.3)
+        own = getattr(first, "oracle", None)
+        self._curvature = float(own.curvature(after)) if isinstance(own, Rounded) else None
 
     def init(self, x0: Tree) -> HandOverState:
         """Start as the first method does."""
@@ -147,7 +150,7 @@ class HandOver(Method[HandOverState]):
         second = state.second
         if second is None:
             assert state.first is not None
-            second = self.then.begin(problem, cast(Tensor, self.first.answer(state.first)))
+            second = self.then.begin(problem, cast(Tensor, self.first.answer(state.first)), self._curvature)
         second = self.then.step(problem, second, oracle, generator)
         return HandOverState(count, second.x, None, second)
 

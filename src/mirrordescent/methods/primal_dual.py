@@ -83,11 +83,14 @@ class PDHG(Method[PDHGState]):
         """Start at x0 with a zero dual variable."""
         return PDHGState(0, x0, None)
 
-    def begin(self, problem: Problem, x: Tensor) -> PDHGState:
-        """Start near a solution, with the dual variable that goes with it: u = prox_{σG*}(σKx)."""
+    def begin(self, problem: Problem, x: Tensor, curvature: float | None = None) -> PDHGState:
+        """Start near a solution, with the dual variable that goes with it: u = prox_{aG*}(aKx).
+
+        The larger the ``curvature`` a the nearer x must be; by default a = σ.
+        """
         saddle = _saddle(problem, self)
-        sigma = 1 / (self.ratio * saddle.K_norm)
-        return PDHGState(0, x, saddle.prox_G_conjugate(tree_map(lambda Kx: sigma * Kx, saddle.K(x)), sigma))
+        a = curvature or 1 / (self.ratio * saddle.K_norm)
+        return PDHGState(0, x, saddle.prox_G_conjugate(tree_map(lambda Kx: a * Kx, saddle.K(x)), a))
 
     def step(self, problem: Problem, state: PDHGState, oracle: Oracle, generator: Generator | None = None) -> PDHGState:
         """Take one primal and one dual proximal step."""
