@@ -26,13 +26,13 @@ def counts_of_ellipses(directory: Path | None) -> ProblemFamily:
 
 
 def all_angles(generator: Generator) -> Method[Any]:
-    """AMD with exact gradients."""
+    """AMD with exact gradients; once learning has ended, its steps fall as their weights grow."""
     counts = [1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 40]
     k = torch.tensor(counts, dtype=torch.get_default_dtype())
     mirror = OrthantEntropy(WIDTH)
     method = AMD(
         mirror,
-        PowerLaws(counts, torch.full_like(k, 0.8)),
+        PowerLaws(counts, torch.full_like(k, 0.8), power=1.0),
         regulariser=mirror,
         storage="primal",
         mixing=PowerLaws(counts, (3 / (2 + k)).clamp(max=0.9), power=1.0, bound=1.0),
@@ -64,7 +64,7 @@ def random_angles(generator: Generator) -> Method[Any]:
     )
 
 
-def _settings(steps_per_pass: int, passes: int, meta_steps: int) -> Settings:
+def _settings(steps_per_pass: int, passes: int, meta_steps: int, learning_rate: float) -> Settings:
     """Weigh every pass by its own measure, shorter runs first."""
     horizon = steps_per_pass * passes
     return Settings(
@@ -72,7 +72,7 @@ def _settings(steps_per_pass: int, passes: int, meta_steps: int) -> Settings:
         batch=4,
         horizon=horizon,
         curriculum=((meta_steps // 4, horizon // 4), (meta_steps // 2, horizon // 2)),
-        learning_rate=5e-2,
+        learning_rate=learning_rate,
         objective=Objective(weights="log_gap", every=steps_per_pass),
         step_bounds=None,
         validate_every=20,
@@ -85,16 +85,16 @@ TOMOGRAPHY: dict[str, tuple[str, Callable[[Generator], Method[Any]], Settings]] 
     "ellipse-tomography": (
         "an entropy and the steps of AMD for Poisson tomography, with groups of angles in turn",
         angles_in_turn,
-        _settings(GROUPS, 20, 120),
+        _settings(GROUPS, 20, 120, 5e-2),
     ),
     "ellipse-tomography-random": (
         "an entropy and the steps of stochastic mirror descent for Poisson tomography, with random groups of angles",
         random_angles,
-        _settings(GROUPS, 20, 100),
+        _settings(GROUPS, 20, 100, 5e-2),
     ),
     "ellipse-tomography-exact": (
         "an entropy and the steps of AMD for Poisson tomography, with exact gradients",
         all_angles,
-        _settings(1, 40, 200),
+        _settings(1, 40, 160, 2e-2),
     ),
 }
