@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from mirrordescent import AMD, LPD, MD, SMD, Function, LeastSquares, Quadratic, TVDenoising, zoo
+from mirrordescent import AMD, LPD, MD, SMD, Function, LeastSquares, Quadratic, TVDenoising, solve, zoo
 from mirrordescent.data import Features
 from mirrordescent.domains import Simplex
-from mirrordescent.experiments.diagnose import PROBLEMS, diagnose_entry
+from mirrordescent.experiments.diagnose import PROBLEMS, Weighted, diagnose_entry
+from mirrordescent.learn import TomographyFamily
 from mirrordescent.methods import Equipped
 from mirrordescent.mirrors import (
     Conjugate,
@@ -158,13 +159,13 @@ def test_a_saved_file_is_diagnosed_and_mistakes_are_explained(tmp_path):
     zoo.save(zoo.load("ellipse-denoise"), tmp_path / "mine", {"kind": "method"})
     diagnosis = diagnose_entry(tmp_path / "mine.safetensors", "denoise", tmp_path, count=1, side=12, iterations=3)
     assert diagnosis.name == "mine"
-    with pytest.raises(ValueError, match="there are inpaint, denoise, svm, network"):
+    with pytest.raises(ValueError, match="there are inpaint, denoise, svm, tomography, network"):
         diagnose_entry("ellipse-denoise", "denoising")
     with pytest.raises(ValueError, match="was not learned to train a network"):
         diagnose_entry("ellipse-denoise", "network")
     with pytest.raises(TypeError, match="nothing to diagnose"):
         diagnose_entry("ellipse-denoise-lpd", "denoise", tmp_path, count=1, side=12)
-    assert set(PROBLEMS) == {"inpaint", "denoise", "svm", "network"}
+    assert set(PROBLEMS) == {"inpaint", "denoise", "svm", "tomography", "network"}
 
 
 def test_a_map_that_is_dear_to_invert_is_inverted_rarely(monkeypatch):
@@ -205,6 +206,26 @@ def test_a_method_with_an_oracle_of_its_own_is_diagnosed_with_it(tmp_path):
     assert "Rounded" in diagnosis.settings["gradients"]
     verdicts = {v.assumption: v for v in diagnosis.runs["LAMD"].verdicts}
     assert verdicts["the gradients are exact"].answer == "does not hold"
+
+
+def test_relative_gradients_are_true_ones_in_a_weighted_geometry(tmp_path):
+    """The run is the same, and nothing of it is an error."""
+    name = "ellipse-tomography-exact"
+    diagnosis = diagnose_entry(name, "tomography", tmp_path, count=2, side=12, iterations=8)
+    run = diagnosis.runs["LAMD"]
+    assert diagnosis.settings["gradients"] == "Exact"
+    assert not run.record["error"].any()
+    drawn = TomographyFamily(12, terms=8).validation(2)
+    plain = solve(drawn.problem.double(), zoo.load(name).double(), drawn.x0.double(), iterations=8)
+    torch.testing.assert_close(run.solution.x, plain.x)
+
+    s, x = random(1, 1, 3, 3).abs() + 0.1, random(2, 1, 3, 3, seed=1).abs()
+    weighted, entropy = Weighted(NegativeEntropy(), s), NegativeEntropy()
+    at = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(weighted.potential(at).sum(), at)
+    torch.testing.assert_close(weighted.to_dual(x), gradient)
+    torch.testing.assert_close(weighted.to_primal(weighted.to_dual(x)), x)
+    torch.testing.assert_close(Weighted(entropy, torch.ones_like(s)).potential(x), entropy.potential(x))
 
 
 def test_cards_of_shipped_maps_name_their_pages(tmp_path):

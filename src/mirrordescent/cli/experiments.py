@@ -64,7 +64,7 @@ def results(folder: Positional[Path] = Path("docs/results"), json: bool = False)
 
 def diagnose(
     mirror: Positional[str],
-    problem: Literal["inpaint", "denoise", "svm", "network"],
+    problem: Literal["inpaint", "denoise", "svm", "tomography", "network"],
     out: Path = Path("out/diagnosis"),
     count: int = 8,
     iterations: int = 200,

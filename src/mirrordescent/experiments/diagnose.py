@@ -9,21 +9,24 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
+from torch import Tensor
 
 from mirrordescent import zoo
 from mirrordescent.experiments.extensions import DUAL_STORED, LEARNED
 from mirrordescent.experiments.imaging import TASKS
 from mirrordescent.experiments.svm import load_features, starts
-from mirrordescent.learn import NetworkFamily, Objective, ProblemFamily, Settings
+from mirrordescent.learn import NetworkFamily, Objective, ProblemFamily, Settings, TomographyFamily
 from mirrordescent.methods import AMD, SMD, Equipped, Method
 from mirrordescent.mirrors import Layerwise, MirrorMap, Multipliers, layerwise
+from mirrordescent.oracles import Relative
 from mirrordescent.problems import Problem
 from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent.theory import Diagnosis, diagnose
 from mirrordescent.theory.equivariance import Defects, defects_through_learning, network_defect
-from mirrordescent.trees import Tree, tree_map
+from mirrordescent.trees import Tree, sum_per_sample, tree_map
 from mirrordescent.zoo.blueprint import build, describe
 from mirrordescent.zoo.network_recipes import NETWORK_RECIPES, NetworkRecipe, descent
+from mirrordescent.zoo.tomography import GROUPS
 
 COUNT, SIDE, ITERATIONS = 8, 36, 200
 DATA = 200  # data points that stand for a large set when networks are trained
@@ -32,6 +35,31 @@ MOMENT = Settings(
     meta_steps=10, batch=4, horizon=10, learning_rate=0.05, objective=Objective(weights="last"),
     validate_every=10, validation_batch=2, validation_horizons=(1.0,),
 )  # fmt: skip
+
+
+class Weighted(MirrorMap):
+    """ψ(x) = Σⱼ sⱼ φ(xⱼ) of a map Σⱼ φ(xⱼ): the geometry in which a run with :class:`Relative` gradients g/s is one with g.
+
+    Args:
+        mirror: one that acts on every entry alike.
+        weights: s > 0, for one sample.
+    """
+
+    def __init__(self, mirror: MirrorMap, weights: Tensor) -> None:
+        super().__init__()
+        self.mirror, self.weights, self.exact = mirror, weights, mirror.exact
+        self.primal_domain, self.dual_domain = mirror.primal_domain, mirror.dual_domain
+        self.defined_on_boundary = mirror.defined_on_boundary
+
+    def _potential(self, x: Tensor) -> Tensor:
+        each = self.mirror._potential(x.reshape(-1, 1)).reshape(x.shape)  # every entry as a sample of its own
+        return sum_per_sample(self.weights * each)
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        return self.weights * self.mirror._to_dual(x)
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        return self.mirror._to_primal(y / self.weights)
 
 
 class Subject(NamedTuple):
@@ -59,9 +87,15 @@ def _networks(name: str, count: int, side: int, directory: Path | None) -> Subje
     return Subject(drawn.problem.double(), tree_map(lambda leaf: leaf.double(), drawn.x0))
 
 
+def _tomography(name: str, count: int, side: int, directory: Path | None) -> Subject:
+    drawn = TomographyFamily(side, terms=GROUPS).validation(count)
+    return Subject(drawn.problem.double(), tree_map(lambda leaf: leaf.double(), drawn.x0))
+
+
 PROBLEMS: dict[str, Callable[[str, int, int, Path | None], Subject]] = {
     **{task: _images(task) for task in TASKS},
     "svm": _machine,
+    "tomography": _tomography,
     "network": _networks,
 }
 
@@ -84,7 +118,8 @@ def diagnose_entry(
 
     Args:
         name: of the entry, or a file.
-        problem: "inpaint", "denoise", "svm", or "network": what the entry was learned to train, on a few of its data.
+        problem: "inpaint", "denoise", "svm", "tomography", or "network": what the entry was learned to train, on a few
+            of its data.
         directory: of the data; without the data sets, bundled pictures and digits serve.
         count, side: how many problems, and how large images are.
         iterations: of every run.
@@ -101,6 +136,10 @@ def diagnose_entry(
     learned_as = str(card.get("name", name))
     subject = PROBLEMS[problem](learned_as, count, side, directory)
     before = cast(MirrorMap, build(describe(mirror)).double())
+    if isinstance(oracle, Relative):
+        weights = cast(Tensor, subject.problem.sensitivity)
+        oracle, mirror, before = oracle.base, Weighted(mirror, weights), Weighted(before, weights)
+        entry = _in_geometry(cast(Method[Any], entry), mirror)
     found = diagnose(
         cast(MirrorMap | Method[Any], entry),
         subject.problem,
@@ -120,11 +159,24 @@ def diagnose_entry(
     )
 
 
+def _in_geometry(method: Method[Any], mirror: MirrorMap) -> Method[Any]:
+    """Return a method with another map, in both of its steps if it has two."""
+    moved = copy.deepcopy(method)
+    if isinstance(moved, AMD) and moved.regulariser is moved.mirror:
+        moved.regulariser = mirror
+    moved.mirror = mirror
+    return moved
+
+
 def _methods(entry: Method[Any], card: zoo.Card) -> dict[str, Method[Any]]:
     mirror, t = cast(MirrorMap, entry.mirror), cast(Any, entry.t)
+    if isinstance(mirror, Weighted):
+        return {"LAMD" if isinstance(entry, AMD) else "LMD": entry}
     if isinstance(entry, AMD):
-        others = {"LSMD": descent(entry, card["descent_scale"]).double()} if "descent_scale" in card else {}
-        return {"LAMD": entry, **others}
+        if "descent_scale" not in card:
+            return {"LAMD": entry}
+        slower = descent(entry, card["descent_scale"], card.get("descent_steady", False))
+        return {"LAMD": entry, "LSMD": slower.double()}
     methods = {kind: LEARNED[kind](mirror, t) for kind in (DUAL_STORED if mirror.exact else LEARNED)}
     if not mirror.exact:
         methods["Algorithm 1"] = AMD(mirror, t, storage="primal")

@@ -55,7 +55,7 @@ class Task:
     noise: Noisy | None
 
     def learned(self, kind: str = "") -> Method[Any]:
-        """Return the zoo's method of a kind: "" for the pair, "conjugate", "lpd"."""
+        """Return the zoo's method of a kind: "" for the pair, "conjugate", "spectral", "lpd"."""
         return cast(Method[Any], zoo.load(f"{self.entry}-{kind}" if kind else self.entry))
 
     def by_label(self, label: str) -> Method[Any]:
@@ -132,6 +132,7 @@ def run(task: Task, scale: Scale, directory: Path | None, say: Say) -> Result:
             continue
         contest, rehearsal = (imaging_contest(p, fill, size.iterations) for p in (problem, training))
         learned = [contest.run(*each) for each in with_rules(task.by_label, rules, task.noise)]
+        learned.append(contest.run("spectral LAMD", task.learned("spectral")))
         panel = Panel(learned + _rivals(task, contest, rehearsal))
         result.panels[f"comparison {start}"] = panel
         result.panels[f"one image {start}"] = Panel([curve.of_run(0) for curve in panel.curves])

@@ -46,3 +46,9 @@ class OrthantEntropy(MirrorMap):
 
     def _to_primal(self, y: Tensor) -> Tensor:
         return self.beta * y.clamp(min=0).sinh()
+
+    def _step(self, x: Tensor, v: Tensor, t: float | Tensor) -> Tensor:
+        """β sinh(arsinh(x/β) − tv) = ½(p e^−tv − (β²/p) e^tv) with p = x + √(x²+β²): several times faster."""
+        p = x + (x.square() + self.beta.square()).sqrt()
+        shrink = (-t * v).exp()
+        return (0.5 * (p * shrink - self.beta.square() / (p * shrink))).clamp(min=0)

@@ -93,8 +93,8 @@ class PoissonTomography(Problem):
     def grad_of_terms(self, x: Tree, subset: Tensor) -> Tensor:
         """Return the gradient with the groups of the subset standing for all."""
         x, share = cast(Tensor, x), self.terms / len(subset)
-        slopes = [self.back(1 - self.seen(term) / self.expected(x, term), term) for term in subset.tolist()]
-        return share * torch.stack(slopes).sum(0) + self.roughness_grad(x)
+        first, *others = (self.back(1 - self.seen(i) / self.expected(x, i), i) for i in subset.tolist())
+        return share * sum(others, first) + self.roughness_grad(x)
 
     def start(self, batch: int | None = None) -> Tensor:
         """Return constant images that explain the number of counts."""

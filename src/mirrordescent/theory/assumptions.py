@@ -16,7 +16,16 @@ from torch import Generator, Tensor
 
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.mirrors import Conjugate, MirrorMap
-from mirrordescent.problems import SVM, LeastSquares, LogisticRegression, MatrixGame, Problem, Quadratic, TVInpainting
+from mirrordescent.problems import (
+    SVM,
+    LeastSquares,
+    LogisticRegression,
+    MatrixGame,
+    PoissonTomography,
+    Problem,
+    Quadratic,
+    TVInpainting,
+)
 from mirrordescent.theory.constants import Constant, MapConstants, ProblemConstants
 from mirrordescent.theory.curvature import Gradient, any_jumps, asymmetry, curvature_range, smallest_secant
 from mirrordescent.theory.geometry import inside
@@ -25,7 +34,7 @@ from mirrordescent.trees import Tree, leaves, norm, tree_map
 Answer = Literal["holds", "does not hold", "not known"]
 FAR = 1e3  # how much farther out, and farther in, curvature is probed
 COLLAPSE = 1e-2  # by which factor it may fall there and still count as bounded below
-CONVEX = (Quadratic, LeastSquares, LogisticRegression, SVM, MatrixGame, TVInpainting)
+CONVEX = (Quadratic, LeastSquares, LogisticRegression, SVM, MatrixGame, TVInpainting, PoissonTomography)
 
 
 @dataclass(frozen=True)

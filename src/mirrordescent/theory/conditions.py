@@ -102,7 +102,7 @@ def _exact_gradients(oracle: Oracle) -> Verdict:
     if oracle.stochastic:
         return Verdict(assumption, "does not hold", "There is no theorem for AMD with stochastic gradients.")
     if not isinstance(oracle, Exact):
-        because = f"{type(oracle).__name__}: they are those of another function, with rounded kinks if it is Smoothed."
+        because = f"{type(oracle).__name__} does not tell the gradient of f itself, but of another function."
         return Verdict(assumption, "does not hold", because)
     return Verdict(assumption, "holds", "The oracle is exact.")
 

@@ -180,7 +180,7 @@ def diagnose(
             "problems": str(batch_size(x0)),
             "iterations": str(iterations),
             "the map judged at": f"{len(probes)} points of {batch_size(probes[0])} of the problems",
-            "gradients": str(oracle),
+            "gradients": type(oracle).__name__,
             "compared with": how,
             "exact inversions that did not converge": str(len(unsolved)),
         },

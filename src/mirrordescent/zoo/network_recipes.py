@@ -279,7 +279,7 @@ NETWORK_RECIPES: dict[str, NetworkRecipe | ReptileRecipe] = {
         "omniglot", characters_from_reptile,
         accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.4, 0.8, 1.5, 4.0, 8.0], cap=60),
         _settings(24, 100, batch=8, curriculum=((12, 50),), learning_rate=0.03, validate_every=3),
-        tuning_networks=60,
+        tuning_networks=60, steady=True,
     ),
     REPTILE_START: ReptileRecipe(
         "a start of a small convolutional network for few-shot learning of characters, by Reptile",

@@ -10,9 +10,9 @@ import torch
 from torch import Generator
 
 from mirrordescent.learn import Objective, Pooled, ProblemFamily, Settings, TomographyFamily
-from mirrordescent.methods import AMD, MD, Equipped, Method
+from mirrordescent.methods import AMD, Equipped, Method
 from mirrordescent.mirrors import OrthantEntropy
-from mirrordescent.oracles import InTurn, Minibatch, Relative
+from mirrordescent.oracles import InTurn, Minibatch, Oracle, Relative
 from mirrordescent.schedules import PowerLaws
 
 GROUPS = 8
@@ -41,8 +41,8 @@ def all_angles(generator: Generator) -> Method[Any]:
     return Equipped(method, Relative())
 
 
-def angles_in_turn(generator: Generator) -> Method[Any]:
-    """AMD with one group of angles after the other; its momentum does not grow for ever, and its steps vanish."""
+def groups_of_angles(oracle: Oracle) -> Method[Any]:
+    """AMD with a group of angles in every step; its momentum does not grow for ever, and its steps vanish."""
     k = torch.tensor(STEPS, dtype=torch.get_default_dtype())
     mirror = OrthantEntropy(WIDTH)
     method = AMD(
@@ -53,15 +53,7 @@ def angles_in_turn(generator: Generator) -> Method[Any]:
         mixing=PowerLaws(STEPS, 3 / (3 + k.clamp(max=10)), bound=1.0),
         dual_weight=PowerLaws(STEPS, (k / 3).clamp(max=3.5)),
     )
-    return Equipped(method, Relative(InTurn()))
-
-
-def random_angles(generator: Generator) -> Method[Any]:
-    """Stochastic mirror descent with a random group of angles in every step."""
-    k = torch.tensor(STEPS, dtype=torch.get_default_dtype())
-    return Equipped(
-        MD(OrthantEntropy(WIDTH), PowerLaws(STEPS, 1 / (1 + k / (5 * GROUPS)), power=1.0)), Relative(Minibatch(1))
-    )
+    return Equipped(method, Relative(oracle))
 
 
 def _settings(steps_per_pass: int, passes: int, meta_steps: int, learning_rate: float) -> Settings:
@@ -84,13 +76,13 @@ def _settings(steps_per_pass: int, passes: int, meta_steps: int, learning_rate: 
 TOMOGRAPHY: dict[str, tuple[str, Callable[[Generator], Method[Any]], Settings]] = {
     "ellipse-tomography": (
         "an entropy and the steps of AMD for Poisson tomography, with groups of angles in turn",
-        angles_in_turn,
+        lambda g: groups_of_angles(InTurn()),
         _settings(GROUPS, 20, 120, 5e-2),
     ),
     "ellipse-tomography-random": (
-        "an entropy and the steps of stochastic mirror descent for Poisson tomography, with random groups of angles",
-        random_angles,
-        _settings(GROUPS, 20, 100, 5e-2),
+        "an entropy and the steps of AMD for Poisson tomography, with random groups of angles",
+        lambda g: groups_of_angles(Minibatch(1)),
+        _settings(GROUPS, 20, 120, 5e-2),
     ),
     "ellipse-tomography-exact": (
         "an entropy and the steps of AMD for Poisson tomography, with exact gradients",
