@@ -38,7 +38,7 @@ MOMENT = Settings(
 
 
 class Weighted(MirrorMap):
-    """ψ(x) = Σⱼ sⱼ φ(xⱼ) of a map Σⱼ φ(xⱼ): the geometry in which a run with :class:`Relative` gradients g/s is one with g.
+    """ψ(x) = Σⱼ sⱼ φ(xⱼ) of a map Σⱼ φ(xⱼ): the geometry in which a run with gradients g/s (Relative) is one with g.
 
     Args:
         mirror: one that acts on every entry alike.
@@ -152,6 +152,8 @@ def diagnose_entry(
         exact_iterates=exact_iterates,
         before_learning=before,
     )
+    if isinstance(mirror, Weighted):
+        return replace(found, settings=found.settings | {"the map": "weighted by what the gradients are relative to"})
     if problem != "network":
         return found
     return replace(

@@ -56,12 +56,12 @@ def groups_of_angles(oracle: Oracle) -> Method[Any]:
     return Equipped(method, Relative(oracle))
 
 
-def _settings(steps_per_pass: int, passes: int, meta_steps: int, learning_rate: float) -> Settings:
+def _settings(steps_per_pass: int, passes: int, meta_steps: int, learning_rate: float, batch: int = 4) -> Settings:
     """Weigh every pass by its own measure, shorter runs first."""
     horizon = steps_per_pass * passes
     return Settings(
         meta_steps=meta_steps,
-        batch=4,
+        batch=batch,
         horizon=horizon,
         curriculum=((meta_steps // 4, horizon // 4), (meta_steps // 2, horizon // 2)),
         learning_rate=learning_rate,
@@ -87,6 +87,6 @@ TOMOGRAPHY: dict[str, tuple[str, Callable[[Generator], Method[Any]], Settings]] 
     "ellipse-tomography-exact": (
         "an entropy and the steps of AMD for Poisson tomography, with exact gradients",
         all_angles,
-        _settings(1, 40, 160, 2e-2),
+        _settings(1, 40, 120, 1e-2, batch=8),
     ),
 }
