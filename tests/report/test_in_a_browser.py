@@ -227,11 +227,14 @@ def luminance(colour):
 def test_charts_follow_when_the_scheme_changes(page):
     canvas = page.locator("canvas").first
     colours = f"(c) => ({CHART})(c).data.datasets.map((d) => d.borderColor)"
+    changed = f"(before) => ({colours})(document.querySelector('canvas')).join() !== before"
     light = canvas.evaluate(colours)
     page.emulate_media(color_scheme="dark")
+    page.wait_for_function(changed, arg=",".join(light))
     dark = canvas.evaluate(colours)
     assert not set(light) & set(dark)
     page.emulate_media(color_scheme="light")
+    page.wait_for_function(changed, arg=",".join(dark))
     assert canvas.evaluate(colours) == light
 
 

@@ -20,7 +20,7 @@ class OrthantEntropy(MirrorMap):
 
     >>> import torch
     >>> OrthantEntropy(0.5).step(torch.tensor([[0.0, 1.0]]), torch.ones(1, 2), 0.1).detach()
-    tensor([[0.0000, 0.8936]])
+    tensor([[0.0000, 0.8930]])
     """
 
     elementwise = True

@@ -87,6 +87,6 @@ TOMOGRAPHY: dict[str, tuple[str, Callable[[Generator], Method[Any]], Settings]] 
     "ellipse-tomography-exact": (
         "an entropy and the steps of AMD for Poisson tomography, with exact gradients",
         all_angles,
-        _settings(1, 40, 120, 1e-2, batch=8),
+        _settings(1, 40, 200, 2e-2, batch=8),
     ),
 }
