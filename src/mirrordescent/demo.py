@@ -113,7 +113,7 @@ def learned_methods() -> dict[str, Method[Any]]:
     }
     if "photo-inpaint-spectral" in zoo.list():
         spectral = cast(Method[Any], zoo.load("photo-inpaint-spectral"))
-        methods[f"L{type(spectral).__name__}, spectral"] = spectral
+        methods["LAMD, spectral"] = spectral
     return methods
 
 
