@@ -201,7 +201,8 @@ def _claims(panels: dict[str, Panel], minimiser: float) -> list[Claim]:
 
 def _ahead(panel: Panel, name: str, rivals: tuple[str, ...], passes: int) -> Claim:
     numbers = {each: panel[each].mean_at(passes) for each in (name, *rivals)}
-    return _compared(f"after {passes} passes, {name} is ahead of {', '.join(rivals)}", name, numbers)
+    when = f"after {passes} passes" if passes > 1 else "after one pass"
+    return _compared(f"{when}, {name} is ahead of {', '.join(rivals)}", name, numbers)
 
 
 def _ahead_in_time(panel: Panel, name: str, rivals: tuple[str, ...], passes: int) -> Claim:
@@ -212,7 +213,7 @@ def _ahead_in_time(panel: Panel, name: str, rivals: tuple[str, ...], passes: int
         return float(curve.values[sum(second <= moment for second in curve.seconds) - 1].mean())
 
     numbers = {each: then(panel[each]) for each in (name, *rivals)}
-    return _compared(f"after {moment:.3f} s, when {name} has made {passes} passes, it is ahead", name, numbers)
+    return _compared(f"after {moment:.3f} s, when {name} has made {passes} passes, it is ahead of all", name, numbers)
 
 
 def _compared(statement: str, name: str, numbers: dict[str, float]) -> Claim:
