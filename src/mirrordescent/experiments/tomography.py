@@ -6,7 +6,7 @@ Everything is measured in passes over the data: a method that uses one of n grou
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -49,10 +49,13 @@ class Size:
     angles: int
     groups: int
     passes: int
+    repeats: int  # of which the fastest counts, since a busy machine only ever adds to the time
 
 
 SIZES: dict[Scale, Size] = {
-    "quick": Size(2, 24, 12, 4, 8), "standard": Size(8, 64, 40, 8, 60), "paper": Size(32, 64, 40, 8, 200),
+    "quick": Size(2, 24, 12, 4, 8, 1),
+    "standard": Size(8, 64, 40, 8, 60, 5),
+    "paper": Size(32, 64, 40, 8, 200, 5),
 }  # fmt: skip
 
 
@@ -87,13 +90,13 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     """Compare learned mirror methods with the classics on phantoms they have not seen; the classics are tuned."""
     size = SIZES[scale]
     family = TomographyFamily(size.side, size.angles, terms=size.groups)
-    seeds = SEEDS + torch.arange(1000, 1000 + size.problems)  # not those of training, nor of validation
+    seeds = SEEDS + torch.arange(2000, 2000 + size.problems)  # not those of training, nor of validation
     (phantoms, problem), (_, training) = family.simulate(seeds), family.simulate(seeds - SEEDS)
     contest, rehearsal = (_contest(each, size.passes) for each in (problem, training))
     say(f"{size.problems} problems certified, {float(problem.y.mean()):.0f} counts per cell")
     settings = {"scale": scale, **vars(size), "ρ": problem.weight, "counts per cell": float(problem.y.mean())}
     result = Result("tomography", "Poisson tomography of ellipse phantoms (an iteration is a pass)", settings)
-    race = _Race(contest, rehearsal, phantoms, size.groups)
+    race = _Race(contest, rehearsal, phantoms, size.repeats)
     for name, entry in LEARNED.items():
         race.run(name, cast(Method[Any], zoo.load(entry)), every=1 if name == "LAMD" else size.groups)
     race.run(NOT_LEARNED, groups_of_angles(InTurn()).requires_grad_(False), every=size.groups)
@@ -139,8 +142,8 @@ def _contest(problem: PoissonTomography, passes: int) -> Contest:
 class _Race:
     """Curves of gaps and distances, and pictures, of everything that ran."""
 
-    def __init__(self, contest: Contest, rehearsal: Contest, phantoms: Tensor, groups: int) -> None:
-        self.contest, self.rehearsal, self.phantoms, self.groups = contest, rehearsal, phantoms, groups
+    def __init__(self, contest: Contest, rehearsal: Contest, phantoms: Tensor, repeats: int) -> None:
+        self.contest, self.rehearsal, self.phantoms, self.repeats = contest, rehearsal, phantoms, repeats
         self.gaps: list[Curve] = []
         self.distances: list[Curve] = []
         self.shown: dict[str, Tensor] = {}
@@ -154,7 +157,10 @@ class _Race:
             if look.k == SHOWN:
                 self.shown[name.split(" (")[0]] = x
 
-        curve = self.contest.curve(name, self.contest.solve(Passes(method, every), callbacks=[watch]))
+        solutions = [self.contest.solve(Passes(method, every), callbacks=[watch]) for _ in range(self.repeats)]
+        curve = self.contest.curve(name, solutions[0])
+        fastest = [min(times) for times in zip(*(solution.trace.seconds for solution in solutions), strict=True)]
+        curve = replace(curve, seconds=fastest)
         self.gaps.append(curve)
         reached = torch.stack([distances.get(k, distances[max(distances)]) for k in curve.iterations])
         self.distances.append(Curve(name, curve.iterations, curve.seconds, reached))
