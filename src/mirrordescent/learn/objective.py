@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Generator, Tensor
 
+from mirrordescent.learn.evolution import evolution
 from mirrordescent.learn.families import Draw
 from mirrordescent.learn.unroll import Differentiation, FirstOrder, unroll
 from mirrordescent.methods.base import Method
@@ -38,8 +40,10 @@ class Objective:
         penalty_growth, penalty_every: s is multiplied by the first every so many meta-steps.
         penalty_points: where it is measured: at x_0 and x_N (``"ends"``), or at all iterates.
         penalty_norm: entrywise ℓ₁ or ℓ₂.
-        every: look at every so many steps only, and at the last.
-        differentiation, segment: see :func:`~mirrordescent.learn.unroll.unroll`.
+        every: look at every so many steps only, or at those it names, and at the last.
+        differentiation, segment: see :func:`~mirrordescent.learn.unroll.unroll`; or ``"evolution"``, without
+            derivatives: see :func:`~mirrordescent.learn.evolution.evolution`.
+        pairs, spread: of runs, and how far apart in the parameters, for ``"evolution"``.
         through_gradient: whether the meta-gradient passes through ∇f, or takes it as a constant (first order).
     """
 
@@ -49,9 +53,11 @@ class Objective:
     penalty_every: int = 50
     penalty_points: PenaltyPoints = "ends"
     penalty_norm: Literal["l1", "l2"] = "l1"
-    every: int = 1
-    differentiation: Differentiation = "full"
+    every: int | Sequence[int] = 1
+    differentiation: Differentiation | Literal["evolution"] = "full"
     segment: int | None = None
+    pairs: int = 4
+    spread: float = 0.1
     through_gradient: bool = True
 
     def __post_init__(self) -> None:
@@ -59,14 +65,16 @@ class Objective:
             ("weights", self.weights, get_args(Weights)),
             ("penalty_points", self.penalty_points, get_args(PenaltyPoints)),
             ("penalty_norm", self.penalty_norm, ("l1", "l2")),
-            ("differentiation", self.differentiation, get_args(Differentiation)),
+            ("differentiation", self.differentiation, (*get_args(Differentiation), "evolution")),
         ):
             if value not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
         if self.penalty < 0 or self.penalty_growth < 1 or self.penalty_every < 1:
             raise ValueError("the penalty must be ≥ 0, its growth ≥ 1, and penalty_every ≥ 1")
-        if self.every < 1:
-            raise ValueError(f"every must be at least 1, got {self.every}")
+        if min([self.every] if isinstance(self.every, int) else self.every, default=0) < 1:
+            raise ValueError(f"every must be at least 1, or such numbers, got {self.every}")
+        if self.pairs < 1 or not self.spread > 0:
+            raise ValueError(f"pairs must be at least 1 and spread positive, got {self.pairs} and {self.spread}")
 
     def losses(
         self,
@@ -79,6 +87,28 @@ class Objective:
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of every problem (batch,), and f where it was looked at, (looks, batch), without a graph."""
         oracle = oracle or Exact()
+        if self.differentiation != "evolution":
+            return self._unrolled(method, draw, horizon, meta_step, oracle, generator, self.differentiation)
+        if generator is None:
+            raise ValueError("differentiation='evolution' needs a generator")
+        return evolution(
+            lambda random: self._unrolled(method, draw, horizon, meta_step, oracle, random, "full"),
+            [p for part in (method, oracle) for p in part.parameters() if p.requires_grad],
+            self.pairs,
+            self.spread,
+            generator,
+        )
+
+    def _unrolled(
+        self,
+        method: Method[Any],
+        draw: Draw,
+        horizon: int,
+        meta_step: int,
+        oracle: Oracle,
+        generator: Generator | None,
+        differentiation: Differentiation,
+    ) -> tuple[Tensor, Tensor]:
         mirror = getattr(method, "mirror", None)
         penalised = mirror if self.penalty > 0 and isinstance(mirror, Inconsistent) else None
 
@@ -97,7 +127,7 @@ class Objective:
                 horizon,
                 oracle if self.through_gradient else FirstOrder(oracle),
                 generator,
-                differentiation=self.differentiation,
+                differentiation=differentiation,
                 segment=self.segment,
                 every=self.every,
                 measure=measure,

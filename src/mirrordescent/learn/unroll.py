@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -41,7 +41,7 @@ def unroll(
     *,
     differentiation: Differentiation = "full",
     segment: int | None = None,
-    every: int = 1,
+    every: int | Collection[int] = 1,
     measure: Callable[[int, Tree], Tensor],
 ) -> list[Tensor]:
     """Run a method for ``horizon`` steps and return what ``measure(k, x_k)`` makes of the answers x_1, …, x_N.
@@ -50,8 +50,8 @@ def unroll(
     the rest again on the way back, so that memory grows like √N. ``"truncated"`` lets no gradient pass from one segment
     to the one before; ``segment`` is then the length over which gradients flow.
 
-    With ``every`` > 1 only every so many answers are measured, and the last. Values are measured inside the segments,
-    so that a checkpointed run need not keep the iterates either.
+    With ``every`` > 1 only every so many answers are measured, or those it names, and the last. Values are measured
+    inside the segments, so that a checkpointed run need not keep the iterates either.
     """
     if differentiation not in get_args(Differentiation):
         raise ValueError(
@@ -66,7 +66,8 @@ def unroll(
         measured = []
         for _ in range(steps):
             state = method.step(problem, state, oracle, random)
-            if state.k % every == 0 or state.k == horizon:
+            looked_at = state.k % every == 0 if isinstance(every, int) else state.k in every
+            if looked_at or state.k == horizon:
                 measured.append(measure(state.k, method.answer(state)))
         return state, measured
 

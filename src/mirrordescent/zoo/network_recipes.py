@@ -38,8 +38,9 @@ MARGIN = 1.2
 class NetworkRecipe:
     """What a method that trains networks is for, and how it is learned.
 
-    It is learned as accelerated mirror descent, on few networks at a time. Since large steps kill some networks and not
-    others, all its step sizes are then multiplied by the one of ``SCALES`` with which more networks, drawn for that,
+    It is learned as accelerated mirror descent, on few networks at a time: map and schedules by gradients through
+    unrolled runs, and then the schedules alone by evolution, which reaches to the end of a run where gradients
+    explode. Since large steps kill some networks and not others, all its step sizes are then multiplied by the one of ``SCALES`` with which more networks, drawn for that,
     end lowest on the mean when steps are longer still by ``MARGIN``: what would kill one network in fifty does not
     show among a few. Plain mirror descent in the same geometry takes these step sizes times one of
     ``DESCENT_SCALES``, chosen likewise, which stands on the card.
@@ -50,6 +51,7 @@ class NetworkRecipe:
         family: what it is learned on.
         method: what is learned.
         settings: how.
+        refinement: how its schedules are learned on; None if they are not.
         minibatch: data points per gradient in use; None for all.
         learning_minibatch: data points per gradient while learning: fewer, to save time.
         tuning_networks: how many of them choose the two scales.
@@ -62,6 +64,7 @@ class NetworkRecipe:
     family: Callable[[Path | None], ProblemFamily]
     method: Callable[[], AMD]
     settings: Settings
+    refinement: Settings | None = None
     minibatch: int | None = None
     learning_minibatch: int | None = None
     tuning_networks: int = 16
@@ -70,7 +73,11 @@ class NetworkRecipe:
     def learn(self, name: str, runs: Path, directory: Path | None) -> tuple[nn.Module, Card]:
         """Learn the method, or go on where a run stopped, and return it with its card."""
         family, method = self.family(directory), self.method()
-        result = learn(family, method, self.settings, oracle=_oracle(self.learning_minibatch), folder=runs / name)
+        oracle = _oracle(self.learning_minibatch)
+        result = learn(family, method, self.settings, oracle=oracle, folder=runs / name)
+        if self.refinement is not None:
+            method.mirror.requires_grad_(False)
+            refined = learn(family, method, self.refinement, oracle=oracle, folder=runs / name / "schedules")
         method.requires_grad_(False)
         horizon = self.settings.horizon
         draw = family.draw(torch.arange(self.tuning_networks))
@@ -93,6 +100,7 @@ class NetworkRecipe:
             "family": (self.family.__doc__ or "").strip(),
             "data": data.describe(self.dataset) if self.dataset else "generated",
             "settings": asdict(self.settings),
+            "refinement": None if self.refinement is None else asdict(self.refinement),
             "minibatch": self.minibatch,
             "learning_minibatch": self.learning_minibatch,
             "parameters": sum(p.numel() for p in method.parameters()),
