@@ -17,10 +17,10 @@ def reproduce(
 ) -> None:
     """Run an experiment of the paper, or all, and check its claims.
 
-    There are phantoms, denoise, inpaint, svm, baseline-grids, inpaint-time, generalisation, moons, mlp, cnn, cnn-time,
-    fewshot, transfer and resnet. Writes curves (CSV), figures (PNG and SVG), the paper's claims with the numbers
-    measured here, a page and a summary to OUT/NAME. The standard scale takes about half an hour on two cores, the quick
-    one seconds.
+    There are phantoms, denoise, inpaint, svm, baseline-grids, inpaint-time, generalisation, tomography, moons, mlp,
+    cnn, mlp-time, cnn-time, fewshot, transfer and resnet. Writes curves (CSV), figures (PNG and SVG), the paper's
+    claims with the numbers measured here, a page and a summary to OUT/NAME. The standard scale takes about half an hour
+    on two cores, the quick one seconds.
 
     For example:
 

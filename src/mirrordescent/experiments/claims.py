@@ -62,6 +62,8 @@ class _Comparison:
             self._below("one-network LSMD", ("LMD",), 10, factor=3),
             self._below("one-network LSMD", ("PDHG", "early PDHG", "LPD"), 10),
             self._below("one-network LAMD", ("GD", "Nesterov", "Adam"), last),
+            *(self._below("spectral LAMD", ("PDHG", "early PDHG", "LPD"), k, factor=2) for k in (10, 100)),
+            self._below("spectral LAMD", ("PDHG", "LPD"), last),
             self._storage(),
             self._slope("LAMD", -2.0),
             self._slope("LASMD", -2.0),

@@ -117,39 +117,6 @@ ARCHITECTURES = {
 
 def run(architecture: Architecture, scale: Scale, directory: Path | None, say: Say) -> Result:
     """Train with the learned methods, and with baselines as in the paper and tuned, on the same minibatches."""
-    measured, settings = compare(architecture, scale, directory, say, baselines)
-    result = Result(architecture.name, architecture.title, settings, measured)
-    if scale != "quick":
-        result.claims = architecture.claims(measured)
-    return result
-
-
-def run_time(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Plot the convolutional networks' loss against seconds; measuring is not on the clock."""
-    measured, settings = compare(ARCHITECTURES["cnn"], scale, directory, say, lambda tuning: paper_baselines())
-    loss = Panel(measured[LOSS].curves, measured[LOSS].quantity, "seconds", ("linear", "log"))
-    result = Result("cnn-time", "Convolutional networks against time", settings, {LOSS: loss})
-    pace = {name: loss[name].seconds[-1] / loss[name].iterations[-1] for name in ("SGD", "Adam", "LMD", "LAMD*")}
-    if scale != "quick":
-        result.claims = [
-            Claim(
-                f"a step of {name} takes at most 1.1 times as long as one of {rival}",
-                pace[name] <= 1.1 * pace[rival],
-                ", ".join(f"{each} {1000 * seconds:.1f} ms" for each, seconds in pace.items()),
-            )
-            for name, rival in (("LMD", "SGD"), ("LAMD*", "Adam"))
-        ]
-    return result
-
-
-def compare(
-    architecture: Architecture,
-    scale: Scale,
-    directory: Path | None,
-    say: Say,
-    rivals: Callable[[Training], list[tuple[str, Method[Any]]]],
-) -> tuple[dict[str, Panel], dict[str, Any]]:
-    """Run the learned methods and their rivals on one architecture; return its panels and settings."""
     size, source = SIZES[scale], source_for(scale, directory)
     shown, tuning = (
         training(architecture, source, size, count, seed, directory)
@@ -157,10 +124,14 @@ def compare(
     )
     settings = {"scale": scale, "data": source, **vars(size), "batch": architecture.batch, "steps": shown.steps}
     runs = []
-    for name, method in (*learned(architecture.entry).items(), *rivals(tuning)):
+    for name, method in (*learned(architecture.entry).items(), *baselines(tuning)):
         runs.append(shown.run(name, method))
         say(f"{name}: loss {float(runs[-1][LOSS].values[-1].mean()):.4g}")
-    return panels(runs), settings
+    measured = panels(runs)
+    result = Result(architecture.name, architecture.title, settings, measured)
+    if scale != "quick":
+        result.claims = architecture.claims(measured)
+    return result
 
 
 def source_for(scale: Scale, directory: Path | None) -> Source:
@@ -206,11 +177,6 @@ def learned(entry: str) -> dict[str, Method[Any]]:
     return {"LMD": descent(method, card["descent_scale"], card.get("descent_steady", False)), "LAMD*": method}
 
 
-def paper_baselines() -> list[tuple[str, Method[Any]]]:
-    """Return SGD and Adam with the paper's learning rates."""
-    return [(f"SGD ({PAPER_SGD:g})", SGD(PAPER_SGD)), (f"Adam ({PAPER_ADAM:g})", Adam(PAPER_ADAM))]
-
-
 def baselines(tuning: Training) -> list[tuple[str, Method[Any]]]:
     """Return SGD and Adam as in the paper, and tuned, with momentum and AdamW beside them."""
     sgd, momentum, adam = (
@@ -220,7 +186,8 @@ def baselines(tuning: Training) -> list[tuple[str, Method[Any]]]:
     )
     best = {tunable.name: tuning.tune(tunable) for tunable in (sgd, momentum, adam)}
     return [
-        *paper_baselines(),
+        (f"SGD ({PAPER_SGD:g})", SGD(PAPER_SGD)),
+        (f"Adam ({PAPER_ADAM:g})", Adam(PAPER_ADAM)),
         *((f"tuned {t.name} ({best[t.name]:g})", t.make(best[t.name])) for t in (sgd, momentum, adam)),
         (f"AdamW ({best['Adam']:g})", Adam(best["Adam"], decay=1e-2)),
     ]

@@ -28,6 +28,7 @@ from mirrordescent.methods import AMD, Adam
 from mirrordescent.mirrors import transfer
 from mirrordescent.mirrors.layerwise import Layerwise, Ties
 from mirrordescent.problems.architectures import dense
+from mirrordescent.schedules import Interpolated
 
 ADAM_GRID = grid(1e-3, 1e-2)
 
@@ -116,20 +117,24 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
 
 def _compare(target: Target, scale: Scale, size: Size, directory: Path | None) -> dict[str, dict[str, Curve]]:
     source: Source = source_for(scale, directory)
-    base = replace(ARCHITECTURES[target.base], model=target.model, epochs=1)
+    learned_on = ARCHITECTURES[target.base]
+    base = replace(learned_on, model=target.model, epochs=1)
     count = min(target.networks, size.networks)
     shown, tuning = (
         training(base, (target.source if source == "mnist" else None) or source, size, number, seed, directory)
         for number, seed in ((count, TEST_SEED), (1, TUNING_SEED))
     )
     rate = tuning.tune(Tunable("Adam", Adam, ADAM_GRID))
-    method = _transferred(target, base.entry, shown.problem.inputs[:1])
+    method = _transferred(target, base.entry, shown.problem.inputs[:1], learned_on.epochs)
     return {name: shown.run(name, each) for name, each in (("LAMD*", method), (f"Adam ({rate:g})", Adam(rate)))}
 
 
-def _transferred(target: Target, entry: str, example: torch.Tensor) -> AMD:
-    """Use the map and the schedules of an entry on another network."""
+def _transferred(target: Target, entry: str, example: torch.Tensor, epochs: int) -> AMD:
+    """Use the map and the schedules of an entry on another network, in one epoch what they did in several."""
     method = cast(AMD, zoo.load(entry))
     mirror = transfer(cast(Layerwise, method.mirror), target.model(), target.ties, example)
     mirror.requires_grad_(False)
-    return AMD(mirror, method.t, gamma=method.gamma, regulariser=mirror, cap=method.cap)
+    t = cast(Interpolated, method.t)
+    shorter = Interpolated([-(-count // epochs) for count in t.counts], t.log_values.exp()).requires_grad_(False)
+    regulariser = mirror if method.regulariser is method.mirror else None
+    return AMD(mirror, shorter, gamma=method.gamma, regulariser=regulariser, cap=method.cap)

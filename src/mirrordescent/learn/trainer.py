@@ -40,8 +40,8 @@ class Settings:
         step_bounds: bounds on learned step sizes.
         validate_every: meta-steps between validations.
         validation_batch: held-out problems.
-        validation_horizons: the horizons, in multiples of N, whose values are averaged; beyond 1 the step sizes are
-            extended, so that maps which blow up later lose.
+        validation_horizons: the horizons, in multiples of N, that are judged; beyond 1 the step sizes are extended,
+            so that maps which blow up later lose.
         patience: validations without progress before stopping; None for never.
         save_every: meta-steps between checkpoints.
         seed: of the problems drawn and the oracle's noise.
@@ -235,7 +235,7 @@ class _Trainer:
 
 @torch.no_grad()
 def validation_score(method: Method[Any], draw: Draw, settings: Settings, oracle: Oracle | None = None) -> float:
-    """Return the mean over held-out problems and horizons of (f(x_k) − lower) / (f(x₀) − lower).
+    """Return the mean over held-out problems of (f(x_k) − lower) / (f(x₀) − lower), its geometric mean over horizons.
 
     Without lower bounds, lower is 0. A run that fails counts with infinity.
     """
@@ -254,7 +254,8 @@ def validation_score(method: Method[Any], draw: Draw, settings: Settings, oracle
         return float("inf")
     lower = torch.zeros_like(solution.value) if draw.lower is None else draw.lower
     # Relative to x₀ as it was given: where a map has learned its own start, the first iterate is another.
-    return float(((solution.trace.values - lower) / (draw.problem.value(draw.x0) - lower)).mean())
+    gaps = ((solution.trace.values - lower) / (draw.problem.value(draw.x0) - lower)).mean(1)
+    return float(gaps.clamp(min=torch.finfo(gaps.dtype).tiny).log().mean().exp())
 
 
 def _plain(value: Any) -> Any:

@@ -39,11 +39,11 @@ class NetworkRecipe:
     """What a method that trains networks is for, and how it is learned.
 
     It is learned as accelerated mirror descent, on few networks at a time: map and schedules by gradients through
-    unrolled runs, and then the schedules alone by evolution, which reaches to the end of a run where gradients
-    explode. Since large steps kill some networks and not others, all its step sizes are then multiplied by the one of ``SCALES`` with which more networks, drawn for that,
-    end lowest on the mean when steps are longer still by ``MARGIN``: what would kill one network in fifty does not
-    show among a few. Plain mirror descent in the same geometry takes these step sizes times one of
-    ``DESCENT_SCALES``, chosen likewise, which stands on the card.
+    unrolled runs, and then the schedules alone by evolution, which reaches to the end of a run where gradients explode.
+    Since large steps kill some networks and not others, all its step sizes are then multiplied by the one of ``SCALES``
+    with which more networks, drawn for that, end lowest on the mean when steps are longer still by ``MARGIN``: what
+    would kill one network in fifty does not show among a few. Plain mirror descent in the same geometry takes these
+    step sizes times one of ``DESCENT_SCALES``, chosen likewise, which stands on the card.
 
     Args:
         description: in a sentence.
@@ -77,9 +77,9 @@ class NetworkRecipe:
         result = learn(family, method, self.settings, oracle=oracle, folder=runs / name)
         if self.refinement is not None:
             method.mirror.requires_grad_(False)
-            refined = learn(family, method, self.refinement, oracle=oracle, folder=runs / name / "schedules")
+            learn(family, method, self.refinement, oracle=oracle, folder=runs / name / "schedules")
         method.requires_grad_(False)
-        horizon = self.settings.horizon
+        horizon = (self.refinement or self.settings).horizon
         draw = family.draw(torch.arange(self.tuning_networks))
 
         def best(scales: Sequence[float], scaled: Callable[[AMD, float], Method[Any]]) -> float:
@@ -263,9 +263,14 @@ NETWORK_RECIPES: dict[str, NetworkRecipe | ReptileRecipe] = {
         "10 splines for training a deep dense network on MNIST in three epochs",
         "mnist", dense_digits,
         accelerated(
-            mlp, (28, 28), [1, 20, 60, 150, 250, 360], [0.6, 0.2, 0.1, 0.1, 0.08, 0.03], kind="spline", ties="tensor"
+            mlp, (28, 28), [1, 20, 60, 150, 250, 360], [0.6, 0.2, 0.1, 0.2, 0.24, 0.015], kind="spline", ties="tensor"
         ),
-        _settings(28, 360, batch=3, curriculum=((12, 60), (22, 150)), learning_rate=0.06, validate_every=7),
+        _settings(22, 150, batch=3, curriculum=((12, 60),), learning_rate=0.06, validate_every=11),
+        Settings(
+            meta_steps=16, horizon=360, batch=3, learning_rate=0.12, betas=(0.8, 0.95), validate_every=4,
+            validation_batch=6, validation_horizons=(1.0,), save_every=1,
+            objective=Objective("log_value", every=120, differentiation="evolution", pairs=4, spread=0.12),
+        ),
         minibatch=500, learning_minibatch=500, tuning_networks=8,
     ),
     "mnist-cnn-diagonal": NetworkRecipe(

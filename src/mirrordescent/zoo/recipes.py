@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Generator, Tensor
 
 from mirrordescent import data
+from mirrordescent.kernels import BuildError
 from mirrordescent.learn import (
     DenoisingFamily,
     Draw,
@@ -24,7 +25,7 @@ from mirrordescent.learn import (
 )
 from mirrordescent.learn.config import parse_change, settings_from
 from mirrordescent.learn.device import OnDevice
-from mirrordescent.methods import AMD, LPD, MD, SMD, Equipped, Method
+from mirrordescent.methods import AMD, LPD, MD, SMD, Equipped, Fused, Method
 from mirrordescent.mirrors import Conjugate, ConvICNN, DenseICNN, LearnedPair, Stencil
 from mirrordescent.names import require_known
 from mirrordescent.oracles import Rounded
@@ -41,13 +42,24 @@ REPORTED = (1, 5, 10, 20, 50, 100)
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an entry is for, and how it is learned."""
+    """What an entry is for, and how it is learned.
+
+    Args:
+        description: in a sentence.
+        dataset: the collection the data come from; None if they are generated.
+        family: what it is learned on.
+        method: what is learned.
+        settings: how.
+        finer, refinement: what is made of it then, to be learned on, and how.
+    """
 
     description: str
     dataset: Literal["bsds500", "mnist"] | None
     family: Callable[[Path | None], ProblemFamily]
     method: Callable[[Generator], Method[Any]]
     settings: Settings
+    finer: Callable[[Any], Method[Any]] | None = None
+    refinement: Settings | None = None
 
 
 def photographs_with_holes(directory: Path | None) -> ProblemFamily:
@@ -127,6 +139,24 @@ def image_stencil(generator: Generator) -> Method[Any]:
     return Equipped(method, Rounded(PowerLaws(counts, curvature, power=-1.0)))
 
 
+def stencil_for_long(method: Equipped) -> Method[Any]:
+    """Give the schedules of a stencil more numbers for late steps; in one kernel, where there is a compiler."""
+    counts = [1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 30, 50, 100, 200]
+
+    def finer(schedule: PowerLaws) -> PowerLaws:
+        return PowerLaws(counts, torch.tensor([float(schedule(k)) for k in counts]), schedule.power, schedule.bound)
+
+    with torch.no_grad():
+        inner, oracle = cast(AMD, method.method), cast(Rounded, method.oracle)
+        for name in ("t", "mixing", "dual_weight"):
+            setattr(inner, name, finer(getattr(inner, name)))
+        oracle.curvature = finer(cast(PowerLaws, oracle.curvature))
+    try:
+        return Fused(method)
+    except BuildError:
+        return method
+
+
 # The paper's loss. Learned on log gaps a pair is more consistent, and primal-stored LMD then stays stable longer.
 PAIR = Settings(meta_steps=1200, horizon=HORIZON, learning_rate=2e-3, validation_horizons=(1.0,))
 CONJUGATE = Settings(meta_steps=2500, horizon=HORIZON, learning_rate=3e-3, objective=Objective(weights="log_gap"))
@@ -134,6 +164,15 @@ CONJUGATE = Settings(meta_steps=2500, horizon=HORIZON, learning_rate=3e-3, objec
 STENCIL = Settings(
     meta_steps=450, batch=4, horizon=40, curriculum=((80, 10), (180, 20)), learning_rate=2e-2,
     objective=Objective(weights="log_gap"), step_bounds=None, validate_every=30, validation_horizons=(1.0, 2.5),
+)  # fmt: skip
+# Without derivatives nothing explodes. Looks are spread like the steps that matter, each as much as the next.
+STENCIL_FOR_LONG = Settings(
+    meta_steps=400, batch=4, horizon=300, learning_rate=2e-2, step_bounds=None, validate_every=40, validation_batch=16,
+    validation_horizons=(0.01, 0.033, 0.1, 0.333, 1.0),
+    objective=Objective(
+        "log_gap", differentiation="evolution", pairs=8, spread=0.04,
+        every=(1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 17, 20, 25, 30, 40, 50, 60, 80, 100, 120, 140, 170, 200, 250, 300),
+    ),
 )  # fmt: skip
 PRIMAL_DUAL = Settings(meta_steps=300, horizon=15, learning_rate=2e-2, validation_horizons=(1.0, 3.0))
 
@@ -152,7 +191,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "photo-inpaint-spectral": Recipe(
         "a stencil, schedules and smoothing learned through AMD, for total-variation inpainting from any start",
-        "bsds500", photographs_from_both_starts, image_stencil, STENCIL,
+        "bsds500", photographs_from_both_starts, image_stencil, STENCIL, stencil_for_long, STENCIL_FOR_LONG,
     ),
     "ellipse-denoise": Recipe(
         "a pair of networks for total-variation denoising of tomographic reconstructions",
@@ -168,7 +207,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "ellipse-denoise-spectral": Recipe(
         "a stencil, schedules and smoothing learned through AMD, for total-variation denoising of any images",
-        "bsds500", noisy_ellipses_and_photographs, image_stencil, STENCIL,
+        "bsds500", noisy_ellipses_and_photographs, image_stencil, STENCIL, stencil_for_long, STENCIL_FOR_LONG,
     ),
     "mnist49-svm": Recipe(
         "a pair of networks for training a support vector machine on 50 features",
@@ -233,6 +272,9 @@ def train(
         family = OnDevice(family, device)
         method.to(family.device)
     result = learn(family, method, settings, folder=runs / name, resume=resume, progress=progress)
+    if recipe.finer is not None:
+        finer = recipe.finer(method)
+        learn(family, finer, recipe.refinement, folder=runs / name / "refined", resume=resume, progress=progress)
     held_out = family.validation(settings.validation_batch)
     card = {
         "name": name,
@@ -241,6 +283,7 @@ def train(
         "family": (recipe.family.__doc__ or "").strip(),
         "data": data.describe(recipe.dataset) if recipe.dataset else "generated",
         "settings": asdict(settings),
+        "refinement": None if recipe.refinement is None else asdict(recipe.refinement),
         "parameters": sum(p.numel() for p in method.parameters()),
         "best_meta_step": result.best_step,
         "skipped_meta_steps": result.skipped,
