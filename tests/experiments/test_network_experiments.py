@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mirrordescent.experiments import fewshot, moons
+from mirrordescent.experiments.network_time import at_the_same_second
 from mirrordescent.experiments.result import Curve, Panel
 from mirrordescent.experiments.training import LOSS, TEST_ACCURACY, TRAIN_ACCURACY
 from mirrordescent.learn.networks import FewShotFamily, moons_family
@@ -137,3 +138,23 @@ def test_test_drawings_are_others_than_training_ones():
     assert training.test_inputs.shape == (2, 150, 1, 14, 14)
     distances = torch.cdist(training.problem.inputs.flatten(2), training.test_inputs.flatten(2))
     assert distances.min() > 0.1
+
+
+def test_claims_on_time_are_taken_at_the_same_second():
+    """A method of the same pace is judged by its steps, a slower one by the fewer that it has taken."""
+
+    def claims(falls, pace):
+        def curve(name, slope, seconds):
+            values = torch.tensor([[1.0 - slope * k + 0.01 * run for run in range(4)] for k in range(5)])
+            return Curve(name, list(range(5)), [seconds * k for k in range(5)], values)
+
+        def panel(sign):
+            rivals = [curve(name, 0.1 * sign, 1.0) for name in ("Adam (0.01)", "tuned Adam (0.1)")]
+            return Panel([curve("LAMD*", falls * sign, pace), *rivals], "loss", "seconds")
+
+        return [claim.holds for claim in at_the_same_second({LOSS: panel(1), TEST_ACCURACY: panel(-1)})]
+
+    assert all(claims(0.2, 1.0))
+    assert all(claims(0.2, 1.9))
+    assert not any(claims(0.2, 2.1))
+    assert not any(claims(0.05, 1.0))

@@ -60,7 +60,7 @@ def run(architecture: Architecture, scale: Scale, directory: Path | None, say: S
         vertical: Literal["log", "linear"] = "log" if quantity == LOSS else "linear"
         result.panels[quantity] = Panel(curves, QUANTITIES[quantity], "seconds", ("linear", vertical))
     if scale != "quick":
-        result.claims = [*_on_pace(result.panels[LOSS]), *_at_the_same_second(result.panels)]
+        result.claims = [*_on_pace(result.panels[LOSS]), *at_the_same_second(result.panels)]
     return result
 
 
@@ -154,7 +154,7 @@ def _on_pace(loss: Panel) -> list[Claim]:
     ]  # fmt: skip
 
 
-def _at_the_same_second(panels: dict[str, Panel]) -> list[Claim]:
+def at_the_same_second(panels: dict[str, Panel]) -> list[Claim]:
     """Compare LAMD* with Adam when the first of the two has taken its last step."""
     claims = []
     for rival in ("Adam", "tuned Adam"):
