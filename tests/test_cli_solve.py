@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mirrordescent import cli
+from mirrordescent import cli, kernels
 from mirrordescent.restore import pipeline
 
 
@@ -61,7 +61,7 @@ def test_denoising_prints_a_line_for_every_image(here, monkeypatch, capsys):
     assert run(monkeypatch, "denoise", "photo.png", "other.png", "--weight", 0.1, "--out", "restored") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("restored/photo.png: 20×24, value ")
-    assert "iterations of dual-fista, relative gap ≤" in lines[0]
+    assert "iterations of ellipse-denoise-spectral, relative gap ≤" in lines[0]
     assert lines[1].startswith("restored/other.png: 16×30")
     assert lines[2] == "page: restored/index.html"
     smooth = np.asarray(Image.open("restored/photo.png"), dtype=float)
@@ -117,6 +117,15 @@ def test_a_learned_map_of_ones_own_and_the_papers_names(here, monkeypatch, capsy
     assert "iterations of photo-inpaint-lpd" in capsys.readouterr().out
 
 
+def test_kernels_are_built_only_when_asked_for(here, monkeypatch, capsys):
+    monkeypatch.setenv("CC", "no-compiler")
+    kernels.library.cache_clear()
+    assert run(monkeypatch, "inpaint", "photo.png", "--missing", 0.3) == 0
+    capsys.readouterr()
+    assert run(monkeypatch, "inpaint", "photo.png", "--missing", 0.3, "--fused") == 2
+    assert "no-compiler cannot be run" in capsys.readouterr().err
+
+
 def test_a_tolerance_out_of_reach_ends_with_1(here, monkeypatch, capsys):
     arguments = ("--missing", 0.3, "--method", "pdhg", "--iterations", 2, "--tolerance", 1e-4)
     assert run(monkeypatch, "inpaint", "photo.png", *arguments) == 1
@@ -149,6 +158,7 @@ def mistakes():
         "method": (("denoise", "photo.png", "--method", "nestorov"), "did you mean 'nesterov'?"),
         "mirror": (("inpaint", "photo.png", *trial, "--mirror", "photo-inpant"), "did you mean 'photo-inpaint'?"),
         "mirror file": (("inpaint", "photo.png", *trial, "--mirror", "text.safetensors"), "No such file"),
+        "no kernel": (("denoise", "photo.png", "--method", "lamd", "--fused"), "there are kernels for"),
         "wrong method": (
             ("inpaint", "photo.png", *trial, "--method", "dual-fista"),
             "DualFISTA needs a strongly convex",

@@ -93,6 +93,20 @@ def test_after_the_hand_over_it_is_pdhg_from_there():
     torch.testing.assert_close(method.lower_bound(problem, state), problem.lower_bound(second.u))
 
 
+def test_hand_over_to_dual_fista():
+    problem, first = md.TVDenoising(images(2, 1, 12, 10), weight=0.3), METHODS["AMD"]()
+    reference = md.certify(problem, cache=False)
+    method = md.HandOver(first, after=5, then=md.DualFISTA())
+    solution = md.solve(problem, method, iterations=2000, stop=md.gap(1e-7), check_every=10)
+    assert solution.statuses == [md.Status.CONVERGED] * 2
+    torch.testing.assert_close(solution.value, reference.value, rtol=1e-6, atol=0)
+    a = 0.7
+    begun = md.DualFISTA().begin(problem, reference.x, a)
+    for direction, d in differences(reference.x).items():
+        assert torch.equal(begun.u[direction], (a * d).clamp(-0.15, 0.15))
+        assert begun.v is begun.u
+
+
 def test_a_sample_that_stopped_before_the_hand_over_keeps_its_numbers():
     flat = torch.full((1, 1, 6, 6), 0.5, dtype=torch.float64)
     both = md.TVDenoising(torch.cat([flat, images(1, 1, 6, 6)]))

@@ -1,4 +1,4 @@
-"""The kernel for AMD with a stencil takes the steps of the method."""
+"""The kernels take the steps of the methods."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from mirrordescent import kernels
 from mirrordescent.kernels import BuildError
 from mirrordescent.methods import Equipped, Fused
 from mirrordescent.mirrors import Euclidean, Stencil
-from mirrordescent.oracles import Exact, Rounded
+from mirrordescent.oracles import Exact, Noisy, Rounded
 from mirrordescent.schedules import PowerLaws
+from mirrordescent.trees import leaves
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,30 +42,47 @@ def problem(kind, shape, dtype):
     y = torch.rand(shape, generator=generator, dtype=dtype)
     if kind == "denoising":
         return md.TVDenoising(y, weight=0.2, scale=0.7)
-    mask = torch.rand(shape if kind == "own masks" else shape[-2:], generator=generator) > 0.3
+    masks = {
+        "one mask": shape[-2:],
+        "a mask each": (shape[0], 1, *shape[-2:]),
+        "own masks": shape,
+        "channels": shape[1:],
+        "columns": (1, shape[-1]),
+    }
+    mask = torch.rand(masks[kind], generator=generator) > 0.3
     mask[..., 0, 0] = True
     return md.TVInpainting(y, mask, weight=0.1)
+
+
+METHODS = {"AMD": method, "PDHG": lambda dtype: md.PDHG(0.3), "Condat–Vũ": lambda dtype: md.CondatVu(0.3)}
+PARTS = {"AMD": ("x", "z"), "PDHG": ("x", "u"), "Condat–Vũ": ("x", "u")}
+
+
+def close(one, other, tolerance):
+    pairs = zip(leaves(one), leaves(other), strict=True)
+    return all((a - b).abs().amax() <= tolerance * max(1.0, float(a.abs().max())) for a, b in pairs if a.numel())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     "shape", [(2, 3, 9, 13), (1, 1, 150, 70), (3, 1, 1, 8), (2, 2, 8, 1), (1, 1, 1, 1), (1, 2, 65, 2)]
 )
-@pytest.mark.parametrize("kind", ["denoising", "one mask", "own masks"])
-def test_the_same_steps(kind, shape, dtype):
-    task, plain = problem(kind, shape, dtype), method(dtype)
+@pytest.mark.parametrize("kind", ["denoising", "one mask", "a mask each", "own masks", "channels", "columns"])
+@pytest.mark.parametrize("name", METHODS)
+def test_the_same_steps(name, kind, shape, dtype):
+    task, plain = problem(kind, shape, dtype), METHODS[name](dtype)
     fused = Fused(plain)
     state = plain.init(task.start())
-    tolerance = 1e-6 if dtype == torch.float32 else 1e-14
     with torch.no_grad():
         for _ in range(12):
             other, state = fused.step(task, state, Exact()), plain.step(task, state, Exact())
-            for a, b in ((state.x, other.x), (state.z, other.z)):
-                assert float((a - b).abs().max()) <= tolerance * max(1.0, float(a.abs().max()))
+            for part in PARTS[name]:
+                assert close(getattr(state, part), getattr(other, part), 1e-6 if dtype == torch.float32 else 1e-14)
 
 
-def test_solve_and_threads(monkeypatch):
-    task, plain = problem("one mask", (2, 3, 40, 30), torch.float64), method(torch.float64)
+@pytest.mark.parametrize("name", METHODS)
+def test_solve_and_threads(name, monkeypatch):
+    task, plain = problem("one mask", (2, 3, 70, 30), torch.float64), METHODS[name](torch.float64)
     one, two = (md.solve(task, each, iterations=60) for each in (plain, Fused(plain)))
     torch.testing.assert_close(one.value, two.value)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
@@ -72,21 +90,85 @@ def test_solve_and_threads(monkeypatch):
     assert torch.equal(two.x, three.x)
 
 
-def test_elsewhere_it_is_the_method():
-    class Identity:
-        def A(self, x):
-            return x
+@pytest.mark.parametrize("name", ["PDHG", "Condat–Vũ"])
+def test_primal_dual_methods_stop_on_their_certificate(name):
+    task, plain = problem("a mask each", (3, 1, 20, 30), torch.float64), METHODS[name](torch.float64)
+    one, two = (
+        md.solve(task, each, iterations=3000, stop=md.gap(1e-6), check_every=20) for each in (plain, Fused(plain))
+    )
+    assert two.statuses == [md.Status.CONVERGED] * 3
+    assert one.steps.tolist() == two.steps.tolist()
+    torch.testing.assert_close(one.lower, two.lower)
 
-        def A_adjoint(self, y):
-            return y
 
+def test_what_the_kernel_was_told_proves_a_bound():
+    task, plain = problem("one mask", (2, 1, 70, 20), torch.float64), method(torch.float64)
+    one, two = (md.solve(task, md.Certified(each), iterations=30) for each in (plain, Fused(plain)))
+    torch.testing.assert_close(one.lower, two.lower)
+    assert torch.equal(md.solve(task, Fused(plain), iterations=30).x, two.x)
+
+
+def test_from_kernel_to_kernel():
+    task, plain = problem("own masks", (2, 1, 20, 30), torch.float64), method(torch.float64)
+    one = md.HandOver(plain, 15, md.PDHG(0.4))
+    two = md.HandOver(Fused(plain), 15, Fused(md.PDHG(0.4)))
+    for iterations in (15, 40):
+        found, same = (md.solve(task, each, iterations=iterations, check_every=5) for each in (one, two))
+        torch.testing.assert_close(found.x, same.x)
+        torch.testing.assert_close(found.lower, same.lower)
+    solved = md.solve(task, two, iterations=3000, stop=md.gap(1e-6), check_every=10)
+    assert solved.statuses == [md.Status.CONVERGED] * 2
+    with pytest.raises(TypeError, match="no dual variable"):
+        md.solve(task, md.HandOver(plain, 1, Fused(plain)), iterations=2)
+
+
+class Identity:
+    def A(self, x):
+        return x
+
+    def A_adjoint(self, y):
+        return y
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_elsewhere_it_is_the_method(name):
     y = torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(0))
-    task = md.TVInpainting(y, None, operator=Identity())
-    one, two = (md.solve(task, each, iterations=5) for each in (method(), Fused(method())))
+    task, plain = md.TVInpainting(y, None, operator=Identity()), METHODS[name](torch.float32)
+    one, two = (md.solve(task, each, iterations=5) for each in (plain, Fused(plain)))
+    assert torch.equal(one.x, two.x)
+    x = y.clone().requires_grad_()  # the kernels make no graph
+    state = Fused(plain).step(md.TVDenoising(y), plain.init(x), Exact())
+    (slope,) = torch.autograd.grad(state.x.sum(), x)
+    assert bool(slope.abs().sum() > 0)
+
+
+def test_a_problem_with_another_objective_is_left_to_the_method():
+    class Doubled(md.TVDenoising):
+        def prox_F(self, x, tau):
+            return super().prox_F(x, 2 * tau)
+
+    task = Doubled(torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(0)))
+    one, two = (md.solve(task, each, iterations=5) for each in (md.PDHG(0.3), Fused(md.PDHG(0.3))))
     assert torch.equal(one.x, two.x)
 
 
+def test_one_observation_for_several_points_is_left_to_the_method():
+    task = problem("denoising", (1, 1, 6, 5), torch.float64)
+    starts = torch.rand(3, 1, 6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    plain = md.PDHG(0.3)
+    with torch.no_grad():
+        one, two = (each.step(task, plain.init(starts), Exact()) for each in (plain, Fused(plain)))
+    assert torch.equal(one.x, two.x)
+
+
+def test_a_random_oracle_is_refused_as_without_a_kernel():
+    task = problem("denoising", (1, 1, 6, 6), torch.float32)
+    with pytest.raises(TypeError, match="equipped with an oracle"):
+        md.solve(task, Fused(method()), iterations=2, oracle=Noisy(0.1), generator=torch.Generator().manual_seed(0))
+
+
 def test_other_methods_have_no_kernel():
-    for other in (md.GD(0.1), Equipped(md.AMD(Euclidean(), 0.1), Rounded(1.0)), md.AMD(Stencil(0.5), 0.1)):
-        with pytest.raises(TypeError, match="there is a kernel for"):
+    euclidean = Equipped(md.AMD(Euclidean(), 0.1), Rounded(1.0))
+    for other in (md.GD(0.1), euclidean, md.AMD(Stencil(0.5), 0.1), md.DualFISTA()):
+        with pytest.raises(TypeError, match="there are kernels for"):
             Fused(other)

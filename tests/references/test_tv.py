@@ -18,6 +18,7 @@ from mirrordescent import (
     relative_gap,
     solve,
 )
+from mirrordescent.kernels import BuildError, library
 from mirrordescent.problems import Blur, gaussian_kernel
 
 
@@ -105,3 +106,21 @@ def test_a_tolerance_out_of_reach_is_reported(monkeypatch):
     monkeypatch.setattr("mirrordescent.references.tv.ITERATIONS", 50)
     with pytest.warns(UserWarning, match="certified to a relative gap of"):
         certify(TVDenoising(noisy(photographs(32))), 1e-12, cache=False)
+
+
+def test_kernels_certify_the_same_and_are_not_compiled_unasked(monkeypatch):
+    problem = TVInpainting(noisy(photographs(20)), missing(20))
+    library.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setenv("CC", "no-compiler")
+        plain = certify(problem, 1e-6, cache=False)
+    try:
+        library()
+    except BuildError as error:
+        pytest.skip(f"kernels cannot be built here: {error}")
+    steps = []
+    monkeypatch.setattr(PDHG, "step", lambda *arguments: steps.append(arguments))  # what the kernel replaces
+    fused = certify(problem, 1e-6, cache=False)
+    assert not steps
+    torch.testing.assert_close(fused.value, plain.value, rtol=1e-8, atol=0)
+    torch.testing.assert_close(fused.lower, plain.lower, rtol=1e-8, atol=0)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import mirrordescent as md
+from mirrordescent.kernels import BuildError
 from mirrordescent.restore import needed, plan, restore
 from mirrordescent.restore.memory import available
 from mirrordescent.restore.tiling import windows
@@ -33,6 +34,48 @@ def test_the_gap_is_proven_and_reached(task, make, options):
     assert (found.gap <= options.get("tolerance", 1e-3)).all()
     assert (gap <= found.gap + 1e-6).all()
     assert found.statuses == [md.Status.CONVERGED] * 2
+
+
+def test_what_was_learned_begins_and_a_primal_dual_method_finishes():
+    problem, how = inpainting(batch=2), plan("inpaint")
+    found = restore(problem, how)
+    assert isinstance(how.method, md.HandOver)
+    assert found.steps["photo-inpaint-spectral"] == [10, 10]
+    assert min(found.steps["pdhg"]) > 0
+    assert found.trace[0][-1] >= 10 + max(found.steps["pdhg"])
+    rough = restore(denoising(), plan("denoise", tolerance=1e-2))  # it proves that by itself
+    assert rough.steps["dual-fista"] == [0]
+    assert 0 < rough.steps["ellipse-denoise-spectral"][0] < 200
+
+
+def test_an_entry_without_a_tolerance_gives_its_own_answer():
+    problem, how = denoising(), plan("denoise", mirror="ellipse-denoise-spectral")
+    own = md.solve(problem, md.zoo.load("ellipse-denoise-spectral"), iterations=how.iterations)
+    found = restore(problem, how)
+    torch.testing.assert_close(found.x, own.x)
+    assert list(found.steps.values()) == [[20]]
+    assert 0 < float(found.gap) < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("task", "make", "options"),
+    [
+        ("inpaint", inpainting, {}),
+        ("denoise", denoising, {}),
+        ("inpaint", inpainting, {"method": "pdhg"}),
+        ("inpaint", inpainting, {"mirror": "photo-inpaint-spectral", "iterations": 5}),
+    ],
+)
+def test_kernels_give_the_same(task, make, options):
+    problem = make(height=70, batch=2)
+    try:
+        fused = restore(problem, plan(task, **options, fused=True))
+    except BuildError as error:
+        pytest.skip(f"kernels cannot be built here: {error}")
+    plain = restore(problem, plan(task, **options))
+    assert fused.steps == plain.steps
+    torch.testing.assert_close(fused.value, plain.value, rtol=1e-4, atol=0)  # roundings add up over the iterations
+    torch.testing.assert_close(fused.lower, plain.lower, rtol=1e-4, atol=0)
 
 
 def test_a_chosen_method_gives_its_own_answer():

@@ -24,11 +24,13 @@ class Solving:
     Args:
         images: photographs, or folders of them, in any format that Pillow reads.
         weight: λ of the total variation. Larger is smoother: 0.15 suits noise of about 0.05, 0.03 photographs without.
-        method: lmd, lsmd, lamd, lasmd, md, smd, amd, asmd, gd, nesterov, adam, pdhg or dual-fista; by default the
-            fastest.
+        method: lmd, lsmd, lamd, lasmd, md, smd, amd, asmd, gd, nesterov, adam, pdhg or dual-fista; by default a learned
+            method begins, and a primal-dual one finishes.
         mirror: an entry of the zoo, or a .safetensors file, for the methods with a mirror map.
         iterations: budget of the method.
         tolerance: relative gap to the optimum to reach and to prove, if need be with a primal-dual method at the end.
+        fused: step by kernels in C: several times faster on a CPU. The first time on a machine they are compiled, which
+            takes some seconds and a C compiler.
         truth: the undamaged photograph, or a folder of them with the same names, for PSNR and SSIM.
         out: folder to write to, with a page index.html. Inputs are never overwritten.
         json: print the report as JSON.
@@ -40,6 +42,7 @@ class Solving:
     mirror: str | None = None
     iterations: int | None = None
     tolerance: float | None = None
+    fused: bool = False
     truth: Path | None = None
     out: Path = Path("out/solve")
     json: bool = False
@@ -68,7 +71,7 @@ def denoise(options: Annotated[Solving, tyro.conf.arg(name="")]) -> int:
     For example:
 
         mirrordescent solve denoise noisy.jpg
-        mirrordescent solve denoise holidays/ --weight 0.1 --out restored
+        mirrordescent solve denoise holidays/ --weight 0.1 --out restored --fused
         mirrordescent solve denoise noisy.png --truth clean.png --method lamd --iterations 40 --json
     """
     return _run("denoise", options, None, None, 0)
@@ -96,7 +99,7 @@ def _run(task: Any, options: Solving, mask: Path | None, missing: float | None, 
 
     if not 0 < options.weight < float("inf"):
         raise ValueError(f"weight must be positive and finite, got {options.weight}")
-    how = plan(task, options.method, options.mirror, options.iterations, options.tolerance)
+    how = plan(task, options.method, options.mirror, options.iterations, options.tolerance, options.fused)
     jobs = Jobs(task, options.images, options.out, options.weight, mask, options.truth, missing, seed)
     _require_writable(options.out)
     outcomes: list[Outcome] = []

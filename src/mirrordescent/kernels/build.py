@@ -17,24 +17,35 @@ from mirrordescent.cache import directory
 FLAGS = ("-O3", "-march=native", "-std=c11", "-fPIC", "-shared", "-fopenmp")
 
 
-class BuildError(RuntimeError):
+class BuildError(OSError):
     """The kernels could not be compiled here."""
 
 
 @cache
 def library() -> ctypes.CDLL:
     """Return the compiled kernels; the first call on a machine compiles them, which takes about two seconds."""
-    sources = sorted(Path(__file__).parent.glob("*.c"))
-    text = b"".join(path.read_bytes() for path in (*sources, *sorted(Path(__file__).parent.glob("*.h"))))
-    described = f"{FLAGS} {platform.machine()} {_processor()}".encode()
-    name = f"kernels-{hashlib.sha256(text + described).hexdigest()[:20]}.so"
-    path = directory() / name
+    path = _path()
     if not path.exists():
-        _compile(sources, path)
+        _compile(_sources("c"), path)
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise BuildError(f"{path} cannot be loaded: {error}; delete it to build it anew") from error
+
+
+def ready() -> bool:
+    """Tell whether the kernels are there already, so that nobody has to wait for them to be compiled."""
+    return library.cache_info().currsize > 0 or _path().exists()
+
+
+def _path() -> Path:
+    text = b"".join(path.read_bytes() for path in (*_sources("c"), *_sources("h")))
+    described = f"{FLAGS} {platform.machine()} {_processor()}".encode()
+    return directory() / f"kernels-{hashlib.sha256(text + described).hexdigest()[:20]}.so"
+
+
+def _sources(suffix: str) -> list[Path]:
+    return sorted(Path(__file__).parent.glob(f"*.{suffix}"))
 
 
 def _compile(sources: list[Path], path: Path) -> None:

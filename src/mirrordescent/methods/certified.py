@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from torch import Generator, Tensor
 
 from mirrordescent.methods.base import Method
-from mirrordescent.methods.equipped import Equipped
-from mirrordescent.methods.primal_dual import PDHG, PDHGState
-from mirrordescent.oracles import Oracle, Rounded
-from mirrordescent.trees import Tree, mix
+from mirrordescent.methods.fused import Fused
+from mirrordescent.methods.primal_dual import PDHG, DualFISTA
+from mirrordescent.methods.watching import Means, Watching
+from mirrordescent.oracles import Rounded
+from mirrordescent.trees import Tree
 
 if TYPE_CHECKING:
     from mirrordescent.mirrors.base import MirrorMap
+    from mirrordescent.oracles import Oracle
     from mirrordescent.problems.base import Problem
 
 
@@ -37,7 +39,8 @@ class Certified(Method[CertifiedState]):
 
     so that ū, which nobody has to know, is a feasible dual point, whether the gradients were those of |·| or of a
     smoothed one. The means converge where single duals jump about; wᵢ ∝ i², so that the first ones are forgotten. It
-    costs two images of memory and two passes over them a step, and the iterates are those of the method.
+    costs two images of memory and two passes over them a step, less with a kernel, and the iterates are those of the
+    method.
 
     There is none for random gradients, which prove nothing, and for problems that cannot make a bound of the means
     (``Problem.bound_from_means``).
@@ -45,9 +48,7 @@ class Certified(Method[CertifiedState]):
 
     def __init__(self, method: Method[Any]) -> None:
         super().__init__()
-        own = method if isinstance(method, Equipped) else None
-        self.method: Method[Any] = method if own is None else own.method
-        self.oracle: Oracle | None = None if own is None else own.oracle
+        self.method = method
 
     @property
     def mirror(self) -> MirrorMap | None:
@@ -63,15 +64,10 @@ class Certified(Method[CertifiedState]):
         self, problem: Problem, state: CertifiedState, oracle: Oracle, generator: Generator | None = None
     ) -> CertifiedState:
         """Let the method step, and watch what it is told."""
-        watch = _Watch(self.oracle or oracle)
-        inner = self.method.step(problem, state.inner, watch, generator)
-        gradient, point = state.gradient, state.point
-        for x, seen in [] if watch.oracle.stochastic else watch.told:
-            count = state.k + 1
-            share = 6 * count / ((count + 1) * (2 * count + 1))  # i² / Σⱼ j²
-            gradient = seen if gradient is None else mix(share, seen, gradient)
-            point = x if point is None else mix(share, x, point)
-        return CertifiedState(state.k + 1, inner.x, inner, gradient, point)
+        count = state.k + 1
+        means = Means(6 * count / ((count + 1) * (2 * count + 1)), state.gradient, state.point)  # i² / Σⱼ j²
+        inner = self.method.step(problem, state.inner, Watching(oracle, means), generator)
+        return CertifiedState(count, inner.x, inner, means.gradient, means.point)
 
     def answer(self, state: CertifiedState) -> Tree:
         """Return what the method would."""
@@ -88,34 +84,20 @@ class Certified(Method[CertifiedState]):
         return problem.bound_from_means(state.gradient, state.point)
 
 
-class _Watch(Oracle):
-    """Another oracle, with what it was asked and what it said."""
-
-    def __init__(self, oracle: Oracle) -> None:
-        super().__init__()
-        self.oracle = oracle
-        self.told: list[tuple[Tree, Tree]] = []
-
-    def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
-        gradient = cast(Tree, self.oracle(problem, x, k, generator))
-        self.told.append((x, gradient))
-        return gradient
-
-
 class HandOverState(NamedTuple):
     """Steps taken, the point reached, and the state of the method that is at work; the other one is None."""
 
     k: int
     x: Tree
     first: CertifiedState | None
-    second: PDHGState | None
+    second: Any | None
 
 
 class HandOver(Method[HandOverState]):
-    """A method for the first ``after`` steps, then PDHG from there; certified throughout.
+    """A method for the first ``after`` steps, then a primal-dual one, by default PDHG; certified throughout.
 
-    PDHG starts with u = prox_{aG*}(aKx), where a is the curvature that the method's own oracle has reached, or σ. What
-    was learned is ahead in the first tens of steps; PDHG proves it, and is good at the last digits.
+    The second begins with u = prox_{aG*}(aKx), where a is the curvature that the first one's own oracle has reached, or
+    σ. What was learned is ahead in the first tens of steps; PDHG proves it, and is good at the last digits.
 
     >>> import torch
     >>> from mirrordescent import TVDenoising, gap, solve, zoo
@@ -125,7 +107,7 @@ class HandOver(Method[HandOverState]):
     [<Status.CONVERGED: 1>]
     """
 
-    def __init__(self, first: Method[Any], after: int, then: PDHG | None = None) -> None:
+    def __init__(self, first: Method[Any], after: int, then: PDHG | DualFISTA | Fused | None = None) -> None:
         super().__init__()
         if after < 1:
             raise ValueError(f"HandOver needs after ≥ 1, got {after}")
@@ -147,7 +129,7 @@ class HandOver(Method[HandOverState]):
             assert state.first is not None
             first = self.first.step(problem, state.first, oracle, generator)
             return HandOverState(count, first.x, first, None)
-        second = state.second
+        second: Any = state.second
         if second is None:
             assert state.first is not None
             second = self.then.begin(problem, cast(Tensor, self.first.answer(state.first)), self._curvature)

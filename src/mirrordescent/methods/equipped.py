@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Generator, Tensor
 
 from mirrordescent.methods.base import Method
+from mirrordescent.methods.watching import Watching
 from mirrordescent.trees import Tree
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ class Equipped(Method[Any]):
         """Let the method step with its own oracle; another one that is random would be an error."""
         if oracle.stochastic:
             raise TypeError(f"{type(self.method).__name__} is equipped with an oracle: it cannot use another")
-        return self.method.step(problem, state, self.oracle, generator)
+        own = oracle.instead(self.oracle) if isinstance(oracle, Watching) else self.oracle
+        return self.method.step(problem, state, own, generator)
 
     def answer(self, state: Any) -> Tree:
         """Ask the method."""

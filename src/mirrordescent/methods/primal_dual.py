@@ -89,13 +89,16 @@ class PDHG(Method[PDHGState]):
         The larger the ``curvature`` a the nearer x must be; by default a = σ.
         """
         saddle = _saddle(problem, self)
-        a = curvature or 1 / (self.ratio * saddle.K_norm)
-        return PDHGState(0, x, saddle.prox_G_conjugate(tree_map(lambda Kx: a * Kx, saddle.K(x)), a))
+        return PDHGState(0, x, _dual_near(saddle, x, curvature or self.step_sizes(saddle)[1]))
+
+    def step_sizes(self, saddle: SaddlePoint) -> tuple[float, float]:
+        """Return τ and σ."""
+        return self.ratio / saddle.K_norm, 1 / (self.ratio * saddle.K_norm)
 
     def step(self, problem: Problem, state: PDHGState, oracle: Oracle, generator: Generator | None = None) -> PDHGState:
         """Take one primal and one dual proximal step."""
         saddle = _saddle(problem, self)
-        tau, sigma = self.ratio / saddle.K_norm, 1 / (self.ratio * saddle.K_norm)
+        tau, sigma = self.step_sizes(saddle)
         x = cast(Tensor, state.x)
         u = _zero_dual(saddle, x) if state.u is None else state.u
         x_new = saddle.prox_F(x - tau * saddle.K_adjoint(u), tau)
@@ -115,11 +118,15 @@ class CondatVu(PDHG):
     References: Condat, J. Optim. Theory Appl. 158 (2013); Vũ, Adv. Comput. Math. 38 (2013).
     """
 
+    def step_sizes(self, saddle: SaddlePoint) -> tuple[float, float]:
+        """Return τ and σ."""
+        sigma = 1 / (self.ratio * saddle.K_norm)
+        return 1 / (saddle.F_smoothness / 2 + sigma * saddle.K_norm**2), sigma
+
     def step(self, problem: Problem, state: PDHGState, oracle: Oracle, generator: Generator | None = None) -> PDHGState:
         """Take one primal gradient step and one dual proximal step."""
         saddle = _saddle(problem, self)
-        sigma = 1 / (self.ratio * saddle.K_norm)
-        tau = 1 / (saddle.F_smoothness / 2 + sigma * saddle.K_norm**2)
+        tau, sigma = self.step_sizes(saddle)
         x = cast(Tensor, state.x)
         u = _zero_dual(saddle, x) if state.u is None else state.u
         x_new = x - tau * (saddle.grad_F(x) + saddle.K_adjoint(u))
@@ -152,14 +159,18 @@ class DualFISTA(Method[DualFISTAState]):
         """Start at u = 0: FISTA on the dual has no use for x0 but to know its shape."""
         return DualFISTAState(0, x0, None, None, None)
 
+    def begin(self, problem: Problem, x: Tensor, curvature: float | None = None) -> DualFISTAState:
+        """Start near a solution, with the dual variable that goes with it: u = prox_{aG*}(aKx), by default a = σ."""
+        saddle = _saddle(problem, self)
+        u = _dual_near(saddle, x, curvature or self._step_size(saddle))
+        return DualFISTAState(0, x, u, u, x.new_ones(x.shape[0]))
+
     def step(
         self, problem: Problem, state: DualFISTAState, oracle: Oracle, generator: Generator | None = None
     ) -> DualFISTAState:
         """Take one proximal gradient step in the dual and extrapolate."""
         saddle = _saddle(problem, self)
-        if saddle.F_convexity <= 0:
-            raise TypeError(f"DualFISTA needs a strongly convex data term, which {type(problem).__name__} lacks")
-        sigma = saddle.F_convexity / saddle.K_norm**2
+        sigma = self._step_size(saddle)
         if state.u is None or state.v is None or state.theta is None:
             x0 = cast(Tensor, state.x)
             u = v = _zero_dual(saddle, x0)
@@ -181,6 +192,11 @@ class DualFISTA(Method[DualFISTAState]):
     def lower_bound(self, problem: Problem, state: DualFISTAState) -> Tensor | None:
         """Evaluate the dual at u."""
         return None if state.u is None else _saddle(problem, self).lower_bound(state.u)
+
+    def _step_size(self, saddle: SaddlePoint) -> float:
+        if saddle.F_convexity <= 0:
+            raise TypeError(f"DualFISTA needs a strongly convex data term, which {type(saddle).__name__} lacks")
+        return saddle.F_convexity / saddle.K_norm**2
 
 
 class LPDState(NamedTuple):
@@ -253,3 +269,8 @@ def _saddle(problem: Problem, method: Method[Any]) -> SaddlePoint:
 
 def _zero_dual(saddle: SaddlePoint, x: Tensor) -> Tree:
     return tree_map(torch.zeros_like, saddle.K(x))
+
+
+def _dual_near(saddle: SaddlePoint, x: Tensor, a: float) -> Tree:
+    """prox_{aG*}(aKx)."""
+    return saddle.prox_G_conjugate(tree_map(lambda Kx: a * Kx, saddle.K(x)), a)

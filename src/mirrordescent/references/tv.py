@@ -7,7 +7,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from mirrordescent.kernels import ready
 from mirrordescent.methods.base import Method
+from mirrordescent.methods.fused import Fused
 from mirrordescent.methods.primal_dual import PDHG, DualFISTA
 from mirrordescent.problems.tv import TVInpainting
 from mirrordescent.solve.loop import solve
@@ -20,12 +22,19 @@ RATIO_WITH_OPERATOR = 1.5
 
 def solve_tv(problem: TVInpainting, tolerance: float) -> tuple[Tensor, Tensor]:
     """Return the best iterate and the best lower bound of a primal-dual method."""
-    method: Method[Any] = PDHG(RATIO if problem.operator is None else RATIO_WITH_OPERATOR)
-    if problem.F_convexity > 0:
-        method = DualFISTA()
-    solution = solve(problem, method, iterations=ITERATIONS, stop=_small_gap(problem, tolerance), check_every=50)
+    solution = solve(
+        problem, _method(problem), iterations=ITERATIONS, stop=_small_gap(problem, tolerance), check_every=50
+    )
     assert solution.lower is not None
     return cast(Tensor, solution.best_x), solution.lower
+
+
+def _method(problem: TVInpainting) -> Method[Any]:
+    if problem.F_convexity > 0:
+        return DualFISTA()
+    if problem.operator is not None:
+        return PDHG(RATIO_WITH_OPERATOR)
+    return Fused(PDHG(RATIO)) if ready() else PDHG(RATIO)  # nobody asked for a kernel to be compiled
 
 
 def _small_gap(problem: TVInpainting, tolerance: float) -> Rule:

@@ -248,7 +248,7 @@ def _same_size(path: Path, photo: Photo) -> Photo:
 
 
 def _outcome(job: Job, source: Source, x: Tensor, found: Restored, index: int, keep: bool) -> Outcome:
-    steps = {label: counts[index] for label, counts in found.steps.items()}
+    steps = {label: counts[index] for label, counts in found.steps.items() if counts[index]}
     pictures = {"before": job.observed, "after": x} | ({} if job.truth is None else {"truth": job.truth})
     return Outcome(
         name=source.name.as_posix(),

@@ -5,16 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from mirrordescent.methods import PDHG, DualFISTA, Method
+from mirrordescent.methods import HandOver
 from mirrordescent.mirrors.icnn import ConvICNN
 from mirrordescent.problems.tv import TVInpainting
 from mirrordescent.restore.memory import available, needed
-from mirrordescent.restore.planning import BUDGETS, RATIO, SINGLE_PRECISION, Plan, certifies
+from mirrordescent.restore.planning import BUDGETS, SINGLE_PRECISION, Plan, certifies, primal_dual
 from mirrordescent.restore.tiling import MARGIN, Window, windows
 from mirrordescent.solve import Rule, Solution, Status, relative_gap, solve
 from mirrordescent.solve.stopping import Look
@@ -83,7 +83,7 @@ def _restore(problem: TVInpainting, plan: Plan, progress: bool | None) -> Restor
         value=value,
         gap=value if lower is None else relative_gap(value, lower, black),
         lower=lower,
-        steps={plan.label: own.steps.reshape(batch, -1).amax(1).tolist()},
+        steps=_shared_out(plan, own.steps.reshape(batch, -1).amax(1)),
         seconds=own.seconds,
         statuses=_worst(own.statuses, batch),
         trace=(own.trace.iterations, own.trace.seconds, per_image(own.trace.values)),
@@ -93,10 +93,9 @@ def _restore(problem: TVInpainting, plan: Plan, progress: bool | None) -> Restor
 
 def _prove(problem: TVInpainting, plan: Plan, found: Restored, black: Tensor, progress: bool | None) -> Restored:
     """Find a lower bound from the answer on, and a better answer if that was asked for."""
-    label = "dual-fista" if problem.F_convexity > 0 else "pdhg"
-    certifier: Method[Any] = DualFISTA() if label == "dual-fista" else PDHG(RATIO)
     proof = solve(
-        problem, certifier, found.x, iterations=BUDGETS["pdhg"], check_every=CHECK_EVERY, progress=progress,
+        problem, primal_dual(plan.then, plan.fused), found.x, iterations=BUDGETS["pdhg"], check_every=CHECK_EVERY,
+        progress=progress,
         stop=_proven(plan.tolerance, black, found.value if plan.hand_over else None),
     )  # fmt: skip
     assert proof.lower is not None
@@ -112,11 +111,19 @@ def _prove(problem: TVInpainting, plan: Plan, found: Restored, black: Tensor, pr
         value=value,
         gap=relative_gap(value, proof.lower, black),
         lower=proof.lower,
-        steps=found.steps | {label: proof.steps.tolist()},
+        steps=found.steps | {plan.then: proof.steps.tolist()},
         seconds=found.seconds + proof.seconds,
         statuses=statuses,
         trace=_joined(found, proof),
     )
+
+
+def _shared_out(plan: Plan, steps: Tensor) -> dict[str, list[int]]:
+    """Count for every image what the method did, and what the one did that it handed over to."""
+    if not isinstance(plan.method, HandOver):
+        return {plan.label: steps.tolist()}
+    first = steps.clamp(max=plan.method.after)
+    return {plan.label: first.tolist(), plan.then: (steps - first).tolist()}
 
 
 def _recorded(iterations: int) -> list[int]:
