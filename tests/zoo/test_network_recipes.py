@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -52,6 +54,31 @@ def test_descent_and_rescaling_keep_the_geometry():
     assert method.t.log_values.requires_grad  # the one that was given is left as it was
 
 
+def test_shapes_of_plain_descent():
+    """Beyond the warm-up, and but for the rising number, which is scale · (1 + k/horizon)."""
+    method = accelerated(moons_network, (2,), [1, 2, 4], [0.2, 0.1, 0.8])()
+
+    def sizes(shape):
+        t = descent(method, 1.0, shape).t
+        return [float(t(k)) / (1 + k / 4) for k in (1, 2, 4)]
+
+    assert sizes("learned") == pytest.approx([0.2, 0.1, 0.8])
+    assert sizes("falling") == pytest.approx([0.2, 0.1, 0.1])
+    assert sizes("steady") == pytest.approx([0.016 ** (1 / 3)] * 3)
+
+
+def test_schedules_are_learned_on_with_the_map_as_it_is(tmp_path):
+    objective = Objective("log_value", every=9, differentiation="evolution", pairs=1)
+    refinement = replace(TINY.settings, horizon=9, objective=objective, meta_steps=2)
+    first, _ = TINY.learn("tiny", tmp_path, None)
+    second, card = replace(TINY, refinement=refinement).learn("tiny", tmp_path, None)  # goes on from the first
+    assert card["held_out"]["accelerated"]["steps"][-1] == 9
+    assert card["refinement"]["objective"]["pairs"] == 1
+    for p, q in zip(first.mirror.parameters(), second.mirror.parameters(), strict=True):
+        assert torch.equal(p, q)
+    assert not torch.equal(first.gamma.log_values, second.gamma.log_values)
+
+
 def test_a_recipe_makes_an_entry(tmp_path, monkeypatch):
     monkeypatch.setitem(network_recipes.NETWORK_RECIPES, "tiny", TINY)
     path = recipes.train("tiny", tmp_path / "runs", out=tmp_path)
@@ -88,4 +115,5 @@ def test_shipped_entries_are_those_of_their_recipes(name):
     assert [tuple(p.shape) for p in module.parameters()] == [tuple(p.shape) for p in made.parameters()]
     card = zoo.card(name)
     assert card["settings"]["meta_steps"] == recipe.settings.meta_steps
+    assert card["descent_shape"] == recipe.descent_shape
     assert card["held_out"]["accelerated"]["loss"][-1] < card["held_out"]["accelerated"]["loss"][0]

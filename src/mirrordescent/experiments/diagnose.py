@@ -177,7 +177,7 @@ def _methods(entry: Method[Any], card: zoo.Card) -> dict[str, Method[Any]]:
     if isinstance(entry, AMD):
         if "descent_scale" not in card:
             return {"LAMD": entry}
-        slower = descent(entry, card["descent_scale"], card.get("descent_steady", False))
+        slower = descent(entry, card["descent_scale"], card["descent_shape"])
         return {"LAMD": entry, "LSMD": slower.double()}
     methods = {kind: LEARNED[kind](mirror, t) for kind in (DUAL_STORED if mirror.exact else LEARNED)}
     if not mirror.exact:

@@ -174,7 +174,7 @@ def learned(entry: str) -> dict[str, Method[Any]]:
     """Return the entry's method, which is accelerated, and plain mirror descent in its geometry."""
     method = cast(AMD, zoo.load(entry))
     card = zoo.card(entry)
-    return {"LMD": descent(method, card["descent_scale"], card.get("descent_steady", False)), "LAMD*": method}
+    return {"LMD": descent(method, card["descent_scale"], card["descent_shape"]), "LAMD*": method}
 
 
 def baselines(tuning: Training) -> list[tuple[str, Method[Any]]]:

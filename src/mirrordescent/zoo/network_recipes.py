@@ -6,8 +6,9 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ REPTILE_START = "omniglot-reptile-init"
 SCALES = (0.5, 0.7, 1.0, 1.4)
 DESCENT_SCALES = (0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6)
 MARGIN = 1.2
+Shape: TypeAlias = Literal["learned", "falling", "steady"]
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,7 @@ class NetworkRecipe:
         minibatch: data points per gradient in use; None for all.
         learning_minibatch: data points per gradient while learning: fewer, to save time.
         tuning_networks: how many of them choose the two scales.
-        steady: whether plain mirror descent takes the geometric mean of the step sizes in place of each. Where they
-            rise tenfold as the loss vanishes, its own must not.
+        descent_shape: what plain mirror descent makes of the step sizes, see :func:`descent`.
     """
 
     description: str
@@ -68,7 +69,7 @@ class NetworkRecipe:
     minibatch: int | None = None
     learning_minibatch: int | None = None
     tuning_networks: int = 16
-    steady: bool = False
+    descent_shape: Shape = "learned"
 
     def learn(self, name: str, runs: Path, directory: Path | None) -> tuple[nn.Module, Card]:
         """Learn the method, or go on where a run stopped, and return it with its card."""
@@ -90,7 +91,7 @@ class NetworkRecipe:
 
         accelerated_scale = best(SCALES, rescaled)
         method = rescaled(method, accelerated_scale)
-        plain = partial(descent, steady=self.steady)
+        plain = partial(descent, shape=self.descent_shape)
         descent_scale = best(DESCENT_SCALES, plain)
         fresh = family.validation(self.settings.validation_batch)
         card: Card = {
@@ -109,7 +110,7 @@ class NetworkRecipe:
             "skipped_meta_steps": result.skipped,
             "accelerated_scale": accelerated_scale,
             "descent_scale": descent_scale,
-            "descent_steady": self.steady,
+            "descent_shape": self.descent_shape,
             "held_out": {
                 "accelerated": evaluate(method, fresh, horizon, self.minibatch),
                 "descent": evaluate(plain(method, descent_scale), fresh, horizon, self.minibatch),
@@ -127,19 +128,24 @@ def rescaled(method: AMD, scale: float) -> AMD:
     return scaled.requires_grad_(False)
 
 
-def descent(method: AMD, scale: float, steady: bool = False) -> SMD:
+def descent(method: AMD, scale: float, shape: Shape = "learned") -> SMD:
     """Return mirror descent in the geometry of an accelerated method, with its step sizes times a rising number.
 
     The number rises to ``scale`` over the first quarter of the horizon and to twice that at its end. The weights of the
-    accelerated method rise of themselves, and it is in the first steps that networks die.
+    accelerated method rise of themselves, and it is in the first steps that networks die. Where its step sizes rise
+    beyond what plain descent stands, the smallest so far takes the place of each (``"falling"``), or the geometric mean
+    of all (``"steady"``).
     """
     t = cast(Interpolated, method.t)
     horizon = t.counts[-1]
     warm_up = max(1, horizon // 4)
     counts = sorted({1, *(max(1, warm_up // part) for part in (8, 3, 1)), *t.counts})
     with torch.no_grad():
-        mean = t.log_values.mean().exp()
-        sizes = [float(mean if steady else t(k)) for k in counts]
+        sizes = [float(t(k)) for k in counts]
+        if shape == "falling":
+            sizes = list(accumulate(sizes, min))
+        elif shape == "steady":
+            sizes = [float(t.log_values.mean().exp())] * len(counts)
     steps = [scale * size * min(1.0, k / warm_up) * (1 + k / horizon) for k, size in zip(counts, sizes, strict=True)]
     return SMD(method.mirror, Interpolated(counts, steps)).requires_grad_(False)
 
@@ -271,7 +277,7 @@ NETWORK_RECIPES: dict[str, NetworkRecipe | ReptileRecipe] = {
             validation_batch=6, validation_horizons=(1.0,), save_every=1,
             objective=Objective("log_value", every=120, differentiation="evolution", pairs=4, spread=0.12),
         ),
-        minibatch=500, learning_minibatch=500, tuning_networks=8,
+        minibatch=500, learning_minibatch=500, tuning_networks=8, descent_shape="falling",
     ),
     "mnist-cnn-diagonal": NetworkRecipe(
         "30 multipliers of the gradient for training a small convolutional network on MNIST in two epochs",
@@ -285,14 +291,14 @@ NETWORK_RECIPES: dict[str, NetworkRecipe | ReptileRecipe] = {
         "omniglot", characters_from_random,
         accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.08, 0.12, 0.15, 0.5, 1.5], cap=60),
         _settings(24, 100, batch=8, curriculum=((12, 50),), learning_rate=0.03, validate_every=3),
-        tuning_networks=60, steady=True,
+        tuning_networks=60, descent_shape="steady",
     ),
     "omniglot-diagonal-reptile": NetworkRecipe(
         "30 multipliers of the gradient for few-shot learning of characters from the initialisation of Reptile",
         "omniglot", characters_from_reptile,
         accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.4, 0.8, 1.5, 4.0, 8.0], cap=60),
         _settings(24, 100, batch=8, curriculum=((12, 50),), learning_rate=0.03, validate_every=3),
-        tuning_networks=60, steady=True,
+        tuning_networks=60, descent_shape="steady",
     ),
     REPTILE_START: ReptileRecipe(
         "a start of a small convolutional network for few-shot learning of characters, by Reptile",
