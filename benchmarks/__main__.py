@@ -1,9 +1,12 @@
 """Run benchmarks, and write what was found to docs/results: ``python -m benchmarks``, or only some, by their names."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 
 from benchmarks import (
+    cost_growth,
     diagnostics,
     network_unrolling,
     optimiser_step,
@@ -12,32 +15,41 @@ from benchmarks import (
     time_to_gap,
     unrolling,
 )
-from benchmarks.measure import CONSOLE, machine
+from benchmarks.measure import machine, replaced
 
-TABLES = {
-    "solve_loop": solve_loop.main,
-    "unrolling": unrolling.main,
-    "network_unrolling": network_unrolling.main,
-    "optimiser_step": optimiser_step.main,
-    "diagnostics": diagnostics.main,
-    "robustness": robustness.main,
+BENCHMARKS: dict[str, tuple[str, Callable[[], str]]] = {
+    "time_to_gap": ("Time to a relative gap", time_to_gap.main),
+    "robustness": ("Problems the learned methods were not made for", robustness.main),
+    "cost_growth": ("How the cost of a solve grows", cost_growth.main),
+    "solve_loop": ("The solve loop", solve_loop.main),
+    "optimiser_step": ("A step of an optimiser", optimiser_step.main),
+    "network_unrolling": ("A meta-step over networks", network_unrolling.main),
+    "unrolling": ("A meta-step over images", unrolling.main),
+    "diagnostics": ("Diagnostics", diagnostics.main),
 }
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "benchmarks.md"
+HEAD = """# Benchmarks
+
+Everything is measured side by side with its peers in one run, and ratios are what counts. `make bench` runs it all and
+writes this page, which takes about an hour on one core; `python -m benchmarks NAME …` runs some and leaves the other
+sections as they are. Set `OMP_NUM_THREADS` to the number of threads to measure with.
+"""
 
 
 def main(names: list[str]) -> None:
-    """Run those named, or all, and write the page."""
-    if unknown := set(names) - {*TABLES, "time_to_gap"}:
-        raise SystemExit(f"unknown: {', '.join(unknown)}; there are {', '.join(TABLES)}, time_to_gap")
-    for name, measure in TABLES.items():
-        if not names or name in names:
-            measure()
-    parts = [f"# Benchmarks\n\nMeasured side by side on {machine()}.\n"]
-    if tables := CONSOLE.export_text():
-        parts.append(f"```\n{tables}```\n")
-    if not names or "time_to_gap" in names:
-        parts.append(time_to_gap.main())
-    PAGE.write_text("\n".join(parts), encoding="utf-8")
+    """Run those named, or all, and put what was found on the page, after each, so that nothing is lost."""
+    if unknown := set(names) - set(BENCHMARKS):
+        raise SystemExit(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    for name in names or BENCHMARKS:
+        title, measure = BENCHMARKS[name]
+        began = perf_counter()
+        found = measure()
+        minutes = (perf_counter() - began) / 60
+        text = f"`{name}`: {machine()}; took {minutes:.1f} minutes.\n\n{found}"
+        print(f"## {title}\n\n{text}", flush=True)
+        page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+        titles = [title for title, _ in BENCHMARKS.values()]
+        PAGE.write_text(HEAD + replaced(page, title, text, titles), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
-from rich.table import Table
 from torch import Tensor
 
-from benchmarks.measure import CONSOLE, paired_ratio, verdict
+from benchmarks.measure import Row, judged, paired_ratio, ratios
 from mirrordescent import AMD, MD, SMD, TVInpainting, solve, zoo
 from mirrordescent.methods import Method
 from mirrordescent.theory import UpdateErrors, diagnose, observe
@@ -33,34 +33,27 @@ def methods() -> dict[str, Method[Any]]:
     return {"LMD": MD(mirror, t), "LSMD": SMD(mirror, t), "LAMD": AMD(mirror, t)}
 
 
-def main() -> None:
-    """Measure and print."""
+def rows() -> Iterator[Row]:
+    """Yield what every method's diagnostics cost."""
     problem, u = setting()
-    table = Table(
-        "ratio", "measured", "target", "", title="Diagnostics, 8×3×96×96, 200 iterations", title_justify="left"
-    )
-
-    def row(label: str, ours: Callable[[], object], method: Method[Any]) -> None:
-        plain = lambda: solve(problem, method, iterations=ITERATIONS, progress=False)  # noqa: E731
-        ratio = paired_ratio(ours, plain, repeats=3)
-        table.add_row(f"{label} / plain run, time", f"{ratio:.2f}", f"< {TARGET:g}", verdict(ratio < TARGET))
-
     for name, method in methods().items():
+        options: dict[str, Any] = {"minimiser": u, "iterations": ITERATIONS}
+        plain = partial(solve, problem, method, iterations=ITERATIONS, progress=False)
         updates = [UpdateErrors()] if isinstance(method, SMD) else []
-        row(
-            f"{name}: energies{' and update errors' if updates else ''}",
-            lambda method=method, callbacks=updates: observe(  # type: ignore[misc]
-                problem, method, minimiser=u, iterations=ITERATIONS, callbacks=callbacks
+        ours: dict[str, Callable[[], object]] = {
+            f"energies{' and update errors' if updates else ''}": partial(
+                observe, problem, method, callbacks=updates, **options
             ),
-            method,
-        )
-        row(
-            f"{name}: the whole diagnosis",
-            lambda method=method: diagnose(method, problem, minimiser=u, iterations=ITERATIONS),  # type: ignore[misc]
-            method,
-        )
-    CONSOLE.print(table)
+            "the whole diagnosis": partial(diagnose, method, problem, **options),
+        }
+        for label, run in ours.items():
+            yield judged(f"{name}: {label} / plain run, time", paired_ratio(run, plain, repeats=3), TARGET)
+
+
+def main() -> str:
+    """Measure."""
+    return f"8 images of 3×96×96, {ITERATIONS} iterations.\n\n{ratios(rows())}"
 
 
 if __name__ == "__main__":
-    main()
+    print(main())

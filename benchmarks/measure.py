@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 
 import torch
-from rich.console import Console
 
-CONSOLE = Console(record=True, width=120)
+Row = tuple[str, ...]
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -58,7 +59,39 @@ def printed_by(module: str, *arguments: object, keep_freed: bool) -> float:
 
 def verdict(met: bool) -> str:
     """Say whether a target was met."""
-    return "met" if met else "NOT MET"
+    return "met" if met else "**NOT MET**"
+
+
+def judged(label: str, measured: float, target: float | None = None, digits: str = ".2f") -> Row:
+    """Return a row: what was measured, at most how much was wanted, and whether it is so."""
+    goal = ("", "") if target is None else (f"≤ {target:g}", verdict(measured <= target))
+    return label, format(measured, digits), *goal
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown, showing its rows as they come."""
+    lines = []
+    for cells in chain([header, ["---"] * len(header)], rows):
+        lines.append(f"| {' | '.join(cells)} |\n")
+        print(lines[-1], end="", file=sys.stderr, flush=True)
+    return "".join(lines)
+
+
+def ratios(rows: Iterable[Row]) -> str:
+    """Return a table of judged ratios."""
+    return table(("ratio", "measured", "target", ""), rows)
+
+
+def about(doc: str | None) -> str:
+    """Return what a module says of itself after its first line, as the text of a section."""
+    return (doc or "").split("\n\n", 1)[1].strip() + "\n"
+
+
+def replaced(page: str, title: str, text: str, order: Sequence[str]) -> str:
+    """Return the sections of a page, one of them replaced or added, in the order of their titles; drop all others."""
+    parts = re.split(r"^## (.+)\n", page, flags=re.MULTILINE)
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True)) | {title: text}
+    return "".join(f"\n## {name}\n\n{sections[name].strip()}\n" for name in order if name in sections)
 
 
 def machine() -> str:
@@ -68,4 +101,5 @@ def machine() -> str:
         name = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         name = platform.processor() or platform.machine()
-    return f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    threads = torch.get_num_threads()
+    return f"{name}, {threads} thread{'s' if threads > 1 else ''}, torch {torch.__version__}"

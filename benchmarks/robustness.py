@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
-from rich.table import Table
 from torch import Tensor
 
-from benchmarks.measure import CONSOLE, verdict
+from benchmarks.measure import about, table, verdict
 from mirrordescent import PDHG, TVDenoising, TVInpainting, data, relative_gap, solve, zoo
-from mirrordescent.methods import Method, safeguard
+from mirrordescent.methods import Fused, Method, Safeguarded
 
 SIDE, COUNT, ITERATIONS = 32, 50, 10_000
 
@@ -47,20 +46,19 @@ def _checkerboard() -> Tensor:
     return ((i[:, None] + i) % 2).to(torch.get_default_dtype())
 
 
-def main(count: int = COUNT, iterations: int = ITERATIONS) -> None:
-    """Run both entries on their kinds of problems and print what came of it."""
-    table = Table("problems", "entry", "status", "worst value / start", "median gap left", "PDHG's", "fall-backs")
+def rows(count: int, iterations: int) -> Iterator[tuple[str, ...]]:
+    """Yield what came of every kind of problems."""
     for name, problem in cases(count):
         entry = "photo-inpaint-spectral" if problem.mask is not None else "ellipse-denoise-spectral"
-        method = safeguard(cast(Method[Any], zoo.load(entry)))
+        method = Safeguarded(Fused(cast(Method[Any], zoo.load(entry))))
         x0 = problem.start(fill=problem.mask is not None)
-        solution = solve(problem, method, x0, iterations=iterations, trace=[0, iterations])
-        classical = solve(problem, PDHG(0.5), x0, iterations=iterations, trace=[0, iterations])
+        solution = solve(problem, method, x0, iterations=iterations, trace=[0, iterations], progress=False)
+        classical = solve(problem, Fused(PDHG(0.5)), x0, iterations=iterations, trace=[0, iterations], progress=False)
         first, last = solution.trace.values
         assert classical.lower is not None
         gaps = [relative_gap(s.value, classical.lower, first).median() for s in (solution, classical)]
         worst = float((last / first.clamp(min=torch.finfo(first.dtype).tiny)).nan_to_num(1.0).max())
-        table.add_row(
+        yield (
             f"{len(first)} {name}",
             entry,
             verdict(solution.ok and bool((last <= first).all())),
@@ -68,11 +66,16 @@ def main(count: int = COUNT, iterations: int = ITERATIONS) -> None:
             *(f"{float(gap):.1e}" for gap in gaps),
             f"{float(solution.state.fallbacks.double().mean()):.1f}",
         )
-    CONSOLE.print(table)
+
+
+def main(count: int = COUNT, iterations: int = ITERATIONS) -> str:
+    """Run both entries on their kinds of problems and say what came of it."""
+    header = ("problems", "entry", "status", "worst value / start", "median gap left", "PDHG's", "fall-backs")
+    return f"{about(__doc__)}\n{table(header, rows(count, iterations))}"
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=COUNT, help="problems of each of ten kinds")
     parser.add_argument("--iterations", type=int, default=ITERATIONS)
-    main(**vars(parser.parse_args()))
+    print(main(**vars(parser.parse_args())))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
-from rich.table import Table
 from torch import Tensor
 
-from benchmarks.measure import CONSOLE, paired_ratio, peak_megabytes, printed_by, seconds, verdict
+from benchmarks.measure import Row, judged, paired_ratio, peak_megabytes, printed_by, ratios, seconds
 from mirrordescent import AMD, GD, TVInpainting, solve
+from mirrordescent.methods import Method
 from mirrordescent.mirrors import Euclidean
 
 STEP, R = 0.01, 3.0
@@ -71,7 +73,10 @@ def amd_by_hand(x0: Tensor, y: Tensor, mask: Tensor, weight: float) -> list[Tens
     return [*values, value_by_hand(x, y, mask, weight)]
 
 
-METHODS = {"GD": (GD(STEP), gd_by_hand), "AMD": (AMD(Euclidean(), STEP), amd_by_hand)}
+METHODS: dict[str, tuple[Method[Any], Callable[..., list[Tensor]]]] = {
+    "GD": (GD(STEP), gd_by_hand),
+    "AMD": (AMD(Euclidean(), STEP), amd_by_hand),
+}
 
 
 def print_overhead(name: str) -> None:
@@ -85,11 +90,11 @@ def print_overhead(name: str) -> None:
     print(paired_ratio(ours, theirs))
 
 
-def overhead(table: Table) -> None:
+def overhead() -> Iterator[Row]:
     """The loop against the same arithmetic by hand, for every method."""
     for name in METHODS:
         ratio = printed_by("benchmarks.solve_loop", "overhead", name, keep_freed=True)
-        table.add_row(f"solve({name}) / hand-written loop, time", f"{ratio:.3f}", "≤ 1.15", verdict(ratio <= 1.15))
+        yield judged(f"solve({name}) / hand-written loop, time", ratio, 1.15)
 
 
 def print_peak(iterations: int) -> None:
@@ -98,15 +103,13 @@ def print_peak(iterations: int) -> None:
     print(peak_megabytes())
 
 
-def memory(table: Table) -> None:
+def memory() -> Iterator[Row]:
     """Peak memory of a process that iterates 20 times as long."""
-    ratio = printed_by("benchmarks.solve_loop", "peak", 2000, keep_freed=False) / printed_by(
-        "benchmarks.solve_loop", "peak", 100, keep_freed=False
-    )
-    table.add_row("peak memory, 2000 / 100 iterations", f"{ratio:.3f}", "≤ 1.02", verdict(ratio <= 1.02))
+    peak = partial(printed_by, "benchmarks.solve_loop", "peak", keep_freed=False)
+    yield judged("peak memory, 2000 / 100 iterations", peak(2000) / peak(100), 1.02, ".3f")
 
 
-def batching(table: Table) -> None:
+def batching() -> Iterator[Row]:
     """Time per image in a batch, against single solves."""
 
     def run(batch: int) -> float:
@@ -116,24 +119,18 @@ def batching(table: Table) -> None:
 
     single = run(1)
     for batch in (1, 8, 64):
-        ratio = run(batch) / single
-        target = "< 1" if batch == 64 else ""
-        table.add_row(
-            f"time per image, batch {batch} / single", f"{ratio:.3f}", target, verdict(ratio < 1) if target else ""
-        )
+        yield judged(f"time per image, batch {batch} / single", run(batch) / single, 1.0 if batch == 64 else None)
 
 
-def main() -> None:
-    """Measure and print."""
-    table = Table("ratio", "measured", "target", "", title="The solve loop", title_justify="left")
-    for measure in (overhead, memory, batching):
-        measure(table)
-    CONSOLE.print(table)
+def main() -> str:
+    """Measure."""
+    return ratios([*overhead(), *memory(), *batching()])
 
 
 if __name__ == "__main__":
-    what, argument = sys.argv[1:]
-    if what == "peak":
-        print_peak(int(argument))
+    if len(sys.argv) == 1:
+        print(main())
+    elif sys.argv[1] == "peak":
+        print_peak(int(sys.argv[2]))
     else:
-        print_overhead(argument)
+        print_overhead(sys.argv[2])

@@ -30,6 +30,22 @@ class Oracle(nn.Module):
         raise NotImplementedError
 
 
+class Around(Oracle):
+    """Another oracle, and something made of its answers."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        super().__init__()
+        self.oracle, self.stochastic = oracle, oracle.stochastic
+
+    def around(self, oracle: Oracle) -> Around:
+        """Return the same around another one."""
+        raise NotImplementedError
+
+    def instead(self, own: Oracle) -> Around:
+        """Return the same, with what is innermost replaced: by the oracle that a method brings."""
+        return self.around(self.oracle.instead(own) if isinstance(self.oracle, Around) else own)
+
+
 class Exact(Oracle):
     """G(x) = ∇f(x), or one subgradient."""
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from mirrordescent import AMD, ASMD, MD, SMD, Quadratic, TVDenoising, solve
+from mirrordescent import AMD, ASMD, MD, SMD, Function, Quadratic, TVDenoising, solve
 from mirrordescent.learn import unroll
 from mirrordescent.learn.unroll import FirstOrder
 from mirrordescent.mirrors import Diagonal
 from mirrordescent.oracles import Exact, Noisy, Smoothed
-from mirrordescent.schedules import Prefix
+from mirrordescent.schedules import Prefix, Schedule
 
 METHODS = [MD, SMD, AMD, ASMD, lambda mirror, t: AMD(mirror, t, storage="primal")]
 
@@ -66,6 +66,43 @@ def test_checkpointing_draws_the_same_noise_twice():
     for a, b in zip(full, again, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-14)
     assert torch.equal(generators[0].get_state(), generators[1].get_state())
+
+
+def test_a_checkpointed_gradient_by_autograd_is_computed_twice_but_for_the_last_segment():
+    """And not again for every gradient inside of a segment, as under torch's own checkpoints."""
+    calls = 0
+
+    def f(x):
+        nonlocal calls
+        calls += 1
+        return x.square().square().sum(-1)
+
+    method = MD(Diagonal(nn.Parameter(torch.tensor([1.0, 2.0]))), 0.01)
+    x0, measure = torch.ones(1, 2), lambda k, x: x.sum(-1)
+    found = {}
+    for differentiation in ("full", "checkpointed"):
+        calls = 0
+        values = unroll(
+            method, Function(f), x0, 13, Exact(), differentiation=differentiation, segment=4, measure=measure
+        )
+        found[differentiation] = gradients(method, values)[0], calls
+    torch.testing.assert_close(found["checkpointed"][0], found["full"][0])
+    assert (found["full"][1], found["checkpointed"][1]) == (13, 13 + 9)
+
+
+def test_a_checkpointed_segment_may_depend_on_nothing_learned():
+    class Late(Schedule):
+        def __init__(self):
+            super().__init__()
+            self.late = nn.Parameter(torch.tensor(0.1, dtype=torch.float64))
+
+        def forward(self, k):
+            return self.late if k > 4 else 0.1
+
+    problem, method = setting()[0], MD(Diagonal(1.5).double(), Late())
+    full = gradients(method, run(problem, method))
+    again = gradients(method, run(problem, method, differentiation="checkpointed", segment=2))
+    torch.testing.assert_close(full, again)
 
 
 def test_truncation_cuts_between_segments():

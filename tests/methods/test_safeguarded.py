@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mirrordescent import AMD, GD, SMD, Function, Quadratic, TVDenoising, TVInpainting, solve
-from mirrordescent.methods import Equipped, Safeguarded, safeguard
+from mirrordescent import AMD, GD, Function, Quadratic, TVDenoising, TVInpainting, solve, zoo
+from mirrordescent.methods import Equipped, Fused, Safeguarded
 from mirrordescent.mirrors import Diagonal, Euclidean, Stencil
 from mirrordescent.oracles import Exact, Noisy, Rounded, Smoothed
 
@@ -86,13 +86,29 @@ def test_after_a_fall_back_it_goes_on_where_a_restart_would():
     torch.testing.assert_close(again.inner.x, inner.update(start, problem.grad(x0) / 2).x)
 
 
-def test_safeguard_goes_inside_the_equipment():
-    method = safeguard(Equipped(SMD(Euclidean(), 0.1), Smoothed(0.2)), every=3)
-    assert isinstance(method, Equipped)
-    assert isinstance(method.method, Safeguarded)
-    assert method.method.every == 3
-    assert isinstance(safeguard(GD(0.1)), Safeguarded)
-    assert isinstance(method.mirror, Euclidean)
+def test_steps_are_shortened_with_the_oracle_that_a_method_brings():
+    problem, x0 = TVDenoising(torch.rand(1, 1, 6, 6)), torch.rand(1, 1, 6, 6)
+    own = Smoothed(0.2)
+    watched = Safeguarded(Equipped(GD(0.1), own))
+    state = watched.init(x0)._replace(factor=torch.tensor([0.5]))
+    after = watched.step(problem, state, Exact())
+    torch.testing.assert_close(after.x, x0 - 0.05 * own(problem, x0, 1))
+
+
+def test_steps_are_shortened_under_a_kernel_too():
+    """The numbers are those without a kernel, also while steps are short."""
+    generator = torch.Generator().manual_seed(0)
+    image = torch.rand(2, 3, 12, 12, generator=generator, dtype=torch.float64)
+    mask = torch.rand(12, 12, generator=generator) > 0.3
+    problem, entry = TVInpainting(image, mask), zoo.load("photo-inpaint-spectral").double()
+    entry.method.t.raw += 2.0  # far too long
+    with torch.no_grad():
+        plain, fused = (
+            solve(problem, Safeguarded(method), iterations=60, check_every=20) for method in (entry, Fused(entry))
+        )
+    assert (fused.state.fallbacks > 0).all()
+    assert torch.equal(plain.state.fallbacks, fused.state.fallbacks)
+    torch.testing.assert_close(plain.trace.values, fused.trace.values)
 
 
 def test_mistakes_are_named():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mirrordescent import PDHG, TVDenoising, TVInpainting, certify, data, solve, zoo
-from mirrordescent.methods import safeguard
+from mirrordescent.methods import Safeguarded
 
 SIDE = 12
 
@@ -38,7 +38,7 @@ def odd_problems():
 def test_never_worse_than_the_start(name, fill):
     problem = odd_problems()[name]
     entry = "photo-inpaint-spectral" if problem.mask is not None else "ellipse-denoise-spectral"
-    solution = solve(problem, safeguard(zoo.load(entry)), problem.start(fill=fill), iterations=400, check_every=10)
+    solution = solve(problem, Safeguarded(zoo.load(entry)), problem.start(fill=fill), iterations=400, check_every=10)
     assert solution.ok
     assert (solution.trace.values.diff(dim=0) <= 0).all()
 

@@ -28,7 +28,6 @@ from mirrordescent.methods import AMD, Adam
 from mirrordescent.mirrors import transfer
 from mirrordescent.mirrors.layerwise import Layerwise, Ties
 from mirrordescent.problems.architectures import dense
-from mirrordescent.schedules import Interpolated
 
 ADAM_GRID = grid(1e-3, 1e-2)
 
@@ -78,7 +77,7 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Train for one epoch with the transferred method and with Adam, tuned for each target."""
+    """Train as long as the method was learned for, with it and with Adam, tuned for each target."""
     size, result = SIZES[scale], Result("transfer", "Learned maps on other networks and data", {"scale": scale})
     curves: list[Curve] = []
     rows = []
@@ -108,7 +107,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
             )
         say(" ".join(rows[-1]))
     result.panels["training loss"] = Panel(curves, QUANTITIES[LOSS], scales=("linear", "log"))
-    result.tables["After one epoch"] = Table(
+    result.tables["At the end"] = Table(
         ("network", "parameters", "LAMD*, loss", "Adam, loss", "LAMD*, test accuracy", "Adam, test accuracy", "rival"),
         rows,
     )
@@ -117,24 +116,21 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
 
 def _compare(target: Target, scale: Scale, size: Size, directory: Path | None) -> dict[str, dict[str, Curve]]:
     source: Source = source_for(scale, directory)
-    learned_on = ARCHITECTURES[target.base]
-    base = replace(learned_on, model=target.model, epochs=1)
+    base = replace(ARCHITECTURES[target.base], model=target.model)
     count = min(target.networks, size.networks)
     shown, tuning = (
         training(base, (target.source if source == "mnist" else None) or source, size, number, seed, directory)
         for number, seed in ((count, TEST_SEED), (1, TUNING_SEED))
     )
     rate = tuning.tune(Tunable("Adam", Adam, ADAM_GRID))
-    method = _transferred(target, base.entry, shown.problem.inputs[:1], learned_on.epochs)
+    method = _transferred(target, base.entry, shown.problem.inputs[:1])
     return {name: shown.run(name, each) for name, each in (("LAMD*", method), (f"Adam ({rate:g})", Adam(rate)))}
 
 
-def _transferred(target: Target, entry: str, example: torch.Tensor, epochs: int) -> AMD:
-    """Use the map and the schedules of an entry on another network, in one epoch what they did in several."""
+def _transferred(target: Target, entry: str, example: torch.Tensor) -> AMD:
+    """Use the map and the schedules of an entry on another network, as they are."""
     method = cast(AMD, zoo.load(entry))
     mirror = transfer(cast(Layerwise, method.mirror), target.model(), target.ties, example)
     mirror.requires_grad_(False)
-    t = cast(Interpolated, method.t)
-    shorter = Interpolated([-(-count // epochs) for count in t.counts], t.log_values.exp()).requires_grad_(False)
     regulariser = mirror if method.regulariser is method.mirror else None
-    return AMD(mirror, shorter, gamma=method.gamma, regulariser=regulariser, cap=method.cap)
+    return AMD(mirror, method.t, gamma=method.gamma, regulariser=regulariser, cap=method.cap)

@@ -3,7 +3,7 @@
 #include <omp.h>
 #endif
 #ifndef PIECE
-#define PIECE 16384 /* a multiple of BLOCK */
+#define PIECE 65536 /* a multiple of BLOCK */
 #define BLOCK 256   /* entries whose intervals are counted together, in registers and the nearest cache */
 static int this_thread(void) {
 #ifdef _OPENMP
@@ -33,6 +33,14 @@ static int all_threads(void) {
             }                                                                   \
     }
 
+/* Run what is given for every stretch of run entries from at on, along which w, repeated, does not begin anew. */
+#define FOR_STRETCHES(...)                                                              \
+    FOR_PIECES(for (long at = from, run; at < to; at += run) {                          \
+        long phase = at % periods[i];                                                   \
+        run = periods[i] - phase < to - at ? periods[i] - phase : to - at;              \
+        __VA_ARGS__                                                                     \
+    })
+
 /* Where v lies among the ends of intervals, all at once: how many ends are not above it. */
 static inline void NAME(intervals)(const REAL *restrict v, int *restrict at, const REAL *restrict ends, long n_ends) {
     for (int j = 0; j < BLOCK; j++) at[j] = 0;
@@ -42,47 +50,42 @@ static inline void NAME(intervals)(const REAL *restrict v, int *restrict at, con
     }
 }
 
+/* x <- x - t w g. A function, because compilers heed restrict of arguments and not of local variables. */
+static inline void NAME(descend)(long n, REAL *restrict x, const REAL *restrict g, const REAL *restrict w, REAL t) {
+    _Pragma("GCC unroll 8") /* so little is computed that counting j would show */
+    for (long j = 0; j < n; j++) x[j] -= t * (w[j] * g[j]);
+}
+
 /* x <- x - t w g, with w repeated every period[i] entries. */
 void NAME(md_scaled)(long count, const long *sizes, const long *periods, REAL **x, REAL **g, REAL **w, double t,
                      int threads) {
     REAL step = (REAL)t;
-    FOR_PIECES({
-        for (long at = from; at < to;) {
-            long phase = at % periods[i];
-            long run = periods[i] - phase < to - at ? periods[i] - phase : to - at;
-            REAL *restrict xs = x[i] + at;
-            const REAL *restrict gs = g[i] + at, *restrict ws = w[i] + phase;
-            for (long j = 0; j < run; j++) xs[j] -= step * (ws[j] * gs[j]);
-            at += run;
-        }
-    })
+    FOR_STRETCHES(NAME(descend)(run, x[i] + at, g[i] + at, w[i] + phase, step);)
 }
 
-/* z <- z - far g,  x <- mixing w z + (1 - mixing) (x - near g), or with near w g where corrected is not 0. */
+/* z <- z - far g,  x <- lambda w z + (1 - lambda) (x - near g), or with near w g where corrected is not 0. */
+static inline void NAME(accelerate)(long n, REAL *restrict x, REAL *restrict z, const REAL *restrict g,
+                                    const REAL *restrict w, REAL far, REAL near, REAL lambda, int corrected) {
+    if (corrected)
+        for (long j = 0; j < n; j++) {
+            z[j] -= far * g[j];
+            REAL tilde = x[j] - near * (w[j] * g[j]);
+            x[j] = tilde + lambda * (w[j] * z[j] - tilde);
+        }
+    else
+        for (long j = 0; j < n; j++) {
+            z[j] -= far * g[j];
+            REAL tilde = x[j] - near * g[j];
+            x[j] = tilde + lambda * (w[j] * z[j] - tilde);
+        }
+}
+
+/* The same with w repeated every period[i] entries. */
 void NAME(amd_scaled)(long count, const long *sizes, const long *periods, REAL **x, REAL **z, REAL **g, REAL **w,
                       double far_step, double near_step, double mixing, int corrected, int threads) {
     REAL far = (REAL)far_step, near = (REAL)near_step, lambda = (REAL)mixing;
-    FOR_PIECES({
-        for (long at = from; at < to;) {
-            long phase = at % periods[i];
-            long run = periods[i] - phase < to - at ? periods[i] - phase : to - at;
-            REAL *restrict xs = x[i] + at, *restrict zs = z[i] + at;
-            const REAL *restrict gs = g[i] + at, *restrict ws = w[i] + phase;
-            if (corrected)
-                for (long j = 0; j < run; j++) {
-                    zs[j] -= far * gs[j];
-                    REAL tilde = xs[j] - near * (ws[j] * gs[j]);
-                    xs[j] = tilde + lambda * (ws[j] * zs[j] - tilde);
-                }
-            else
-                for (long j = 0; j < run; j++) {
-                    zs[j] -= far * gs[j];
-                    REAL tilde = xs[j] - near * gs[j];
-                    xs[j] = tilde + lambda * (ws[j] * zs[j] - tilde);
-                }
-            at += run;
-        }
-    })
+    FOR_STRETCHES(
+        NAME(accelerate)(run, x[i] + at, z[i] + at, g[i] + at, w[i] + phase, far, near, lambda, corrected);)
 }
 
 /* z <- z - far g,  x <- mixing s(z) + (1 - mixing) (x - near g), s piecewise linear: b + a z between ends.

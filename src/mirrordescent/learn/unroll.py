@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
-from typing import Any, Literal, cast, get_args
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Generator, Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
 from mirrordescent.methods.base import Method, State
 from mirrordescent.oracles import Oracle
@@ -46,9 +46,10 @@ def unroll(
 ) -> list[Tensor]:
     """Run a method for ``horizon`` steps and return what ``measure(k, x_k)`` makes of the answers x_1, …, x_N.
 
-    ``"full"`` keeps the whole graph. ``"checkpointed"`` keeps the states between segments of ½√N steps and computes
-    the rest again on the way back, so that memory grows like √N. ``"truncated"`` lets no gradient pass from one segment
-    to the one before; ``segment`` is then the length over which gradients flow.
+    ``"full"`` keeps the whole graph. ``"checkpointed"`` keeps the last of segments of ¾√N steps, and of the others
+    only the states between them, and computes the rest again on the way back, so that memory grows like √N.
+    ``"truncated"`` lets no gradient pass from one segment to the one before; ``segment`` is then the length over which
+    gradients flow.
 
     With ``every`` > 1 only every so many answers are measured, or those it names, and the last. Values are measured
     inside the segments, so that a checkpointed run need not keep the iterates either.
@@ -59,8 +60,8 @@ def unroll(
         )
     if horizon < 1:
         raise ValueError(f"horizon must be at least 1, got {horizon}")
-    # Shorter than √N, because the graph of a step is larger than a state; every step is computed twice in any case.
-    length = horizon if differentiation == "full" else segment or max(1, math.isqrt(horizon) // 2)
+    # Shorter than √N, because the graph of a step is larger than a state.
+    length = horizon if differentiation == "full" else segment or max(1, round(0.75 * math.sqrt(horizon)))
 
     def run(state: State, steps: int, random: Generator | None) -> tuple[State, list[Tensor]]:
         measured = []
@@ -71,14 +72,18 @@ def unroll(
                 measured.append(measure(state.k, method.answer(state)))
         return state, measured
 
+    learned = [p for p in dict.fromkeys((*method.parameters(), *oracle.parameters())) if p.requires_grad]
     state, values = method.init(x0), []
-    for steps in _segments(horizon, length):
-        if differentiation == "checkpointed":
-            state, measured = _recomputed(run, state, steps, generator)
+    segments = list(_segments(horizon, length))
+    if differentiation == "checkpointed":
+        segments.reverse()  # the last is to be a long one, since it is computed but once
+    for steps in segments:
+        if differentiation == "checkpointed" and state.k + steps < horizon:
+            state, measured = _recomputed(run, state, steps, generator, learned)
         else:
             state, measured = run(state, steps, generator)
             if differentiation == "truncated":
-                state = _detached(state)
+                state = _with_tensors(Tensor.detach, state)
         values += measured
     return values
 
@@ -94,28 +99,77 @@ def _recomputed(
     state: State,
     steps: int,
     generator: Generator | None,
+    learned: Sequence[Tensor],
 ) -> tuple[State, list[Tensor]]:
-    """Run a segment under a checkpoint. The second run must draw what the first one drew."""
-    before = None if generator is None else generator.get_state()
+    """Run a segment of which nothing is kept but its start."""
 
-    def segment(state: State) -> tuple[State, list[Tensor]]:
-        if generator is None or before is None:
-            return run(state, steps, None)
-        replayed = torch.Generator(generator.device)
-        replayed.set_state(before)
-        result = run(state, steps, replayed)
-        generator.set_state(replayed.get_state())
-        return result
+    def segment(start: Sequence[Tensor], random: Generator | None) -> tuple[State, list[Tensor]]:
+        given = iter(start)
+        return run(_with_tensors(lambda _: next(given), state), steps, random)
 
-    return cast(tuple[State, list[Tensor]], checkpoint(segment, state, use_reentrant=False, preserve_rng_state=False))
+    start, ended = _tensors(state), list[Any]()
+    computed = iter(
+        _Recomputed.apply(segment, generator, ended.append, len(start), *start, *learned)  # type: ignore[no-untyped-call]
+    )
+    return _with_tensors(lambda _: next(computed), ended[0])
 
 
-def _detached(value: Any) -> Any:
-    """Cut a state off its history, field by field."""
+class _Recomputed(torch.autograd.Function):
+    """A function of some tensors, and of others that it knows, which is computed again when gradients are asked for.
+
+    A checkpoint of torch would do, but for the gradients inside of the function: it keeps what they need all the same,
+    and computes it once more for each of them.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        function: Callable[[Sequence[Tensor], Generator | None], Any],
+        generator: Generator | None,
+        keep: Callable[[Any], None],
+        count: int,
+        *tensors: Tensor,
+    ) -> Any:
+        ctx.function, ctx.count = function, count
+        ctx.replayed = None if generator is None else generator.clone_state()  # to draw again what is drawn now
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        result = function(tensors[:count], generator)
+        keep(result)
+        return tuple(_tensors(result))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        given, known = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in given]
+        random = None if ctx.replayed is None else ctx.replayed.clone_state()
+        with torch.enable_grad():
+            outputs = _tensors(ctx.function(inputs, random))
+        pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o.requires_grad]
+        sources = [tensor for tensor in (*inputs, *known) if tensor.requires_grad]
+        found: Iterator[Tensor | None] = iter([None] * len(sources))
+        if pairs:
+            reached, weights = zip(*pairs, strict=True)
+            found = iter(torch.autograd.grad(reached, sources, weights, allow_unused=True))
+        return None, None, None, None, *(next(found) if t.requires_grad else None for t in (*inputs, *known))
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """Return the tensors of a state, in order."""
+    found: list[Tensor] = []
+    _with_tensors(found.append, value)
+    return found
+
+
+def _with_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
+    """Change every tensor of a state, field by field."""
     if isinstance(value, Tensor):
-        return value.detach()
+        return change(value)
     if isinstance(value, dict):
-        return {name: leaf.detach() for name, leaf in value.items()}
+        return {name: _with_tensors(change, part) for name, part in value.items()}
     if hasattr(value, "_fields"):
-        return type(value)(*map(_detached, value))
+        return type(value)(*(_with_tensors(change, part) for part in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_with_tensors(change, part) for part in value)
     return value

@@ -11,7 +11,7 @@ from mirrordescent.methods.expectation_maximisation import MLEM, OSEM
 from mirrordescent.methods.fused import Fused
 from mirrordescent.methods.naming import NAMES, named
 from mirrordescent.methods.primal_dual import LPD, PDHG, CondatVu, DualFISTA
-from mirrordescent.methods.safeguarded import Safeguarded, safeguard
+from mirrordescent.methods.safeguarded import Safeguarded
 from mirrordescent.methods.stochastic_primal_dual import SPDHG
 
 __all__ = [
@@ -42,5 +42,4 @@ __all__ = [
     "Safeguarded",
     "State",
     "named",
-    "safeguard",
 ]

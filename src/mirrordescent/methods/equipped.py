@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Generator, Tensor
 
 from mirrordescent.methods.base import Method
-from mirrordescent.methods.watching import Watching
+from mirrordescent.oracles import Around
 from mirrordescent.trees import Tree
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Equipped(Method[Any]):
         """Let the method step with its own oracle; another one that is random would be an error."""
         if oracle.stochastic:
             raise TypeError(f"{type(self.method).__name__} is equipped with an oracle: it cannot use another")
-        own = oracle.instead(self.oracle) if isinstance(oracle, Watching) else self.oracle
+        own = oracle.instead(self.oracle) if isinstance(oracle, Around) else self.oracle
         return self.method.step(problem, state, own, generator)
 
     def answer(self, state: Any) -> Tree:

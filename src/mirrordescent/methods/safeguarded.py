@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Generator, Tensor
 
 from mirrordescent.methods.base import Method, State
-from mirrordescent.methods.equipped import Equipped
+from mirrordescent.oracles import Around
 from mirrordescent.trees import Tree, batch_size, leaves, tree_map, where
 
 if TYPE_CHECKING:
@@ -56,6 +55,9 @@ class Safeguarded(Method[SafeguardedState]):
         method: to be looked after.
         every: steps between looks; each costs one value of f.
         slack: how much of what was gained may be lost before falling back; accelerated methods do not fall evenly.
+
+    >>> from mirrordescent import zoo
+    >>> method = Safeguarded(zoo.load("photo-inpaint-spectral"))
     """
 
     def __init__(self, method: Method[Any], every: int = 10, slack: float = 0.01) -> None:
@@ -86,7 +88,7 @@ class Safeguarded(Method[SafeguardedState]):
             value = problem.value(state.best)
             state = state._replace(best_value=value, start_value=value)
         asked = _Scaled(oracle, state.factor) if bool((state.factor < 1).any()) else oracle
-        inner = self.method.step(problem, state.inner, cast("Oracle", asked), generator)
+        inner = self.method.step(problem, state.inner, asked, generator)
         state = state._replace(inner=inner)
         return self._look(problem, state) if inner.k % self.every == 0 else state
 
@@ -112,30 +114,19 @@ class Safeguarded(Method[SafeguardedState]):
         )
 
 
-def safeguard(method: Method[Any], every: int = 10) -> Method[Any]:
-    """Return a method with a safeguard, inside its equipment if it has some.
-
-    >>> from mirrordescent import zoo
-    >>> method = safeguard(zoo.load("photo-inpaint-spectral"))
-    """
-    if isinstance(method, Equipped):
-        return Equipped(Safeguarded(method.method, every), method.oracle)
-    return Safeguarded(method, every)
-
-
-@dataclass(frozen=True)
-class _Scaled:
+class _Scaled(Around):
     """An oracle whose answers are multiplied, sample by sample."""
 
-    base: Oracle
-    factor: Tensor
+    def __init__(self, oracle: Oracle, factor: Tensor) -> None:
+        super().__init__(oracle)
+        self.factor = factor
 
-    @property
-    def stochastic(self) -> bool:
-        return self.base.stochastic
+    def around(self, oracle: Oracle) -> _Scaled:
+        return _Scaled(oracle, self.factor)
 
-    def __call__(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
-        return tree_map(lambda g: self.factor.reshape(-1, *[1] * (g.ndim - 1)) * g, self.base(problem, x, k, generator))
+    def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
+        gradient = self.oracle(problem, x, k, generator)
+        return tree_map(lambda g: self.factor.reshape(-1, *[1] * (g.ndim - 1)) * g, gradient)
 
 
 def _choose(samples: Tensor, first: Any, second: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from torch import Generator
 
-from mirrordescent.oracles import Oracle
+from mirrordescent.oracles import Around, Oracle
 from mirrordescent.trees import Tree, mix
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ class Means:
             self.point = x if self.point is None else mix(self.share, x, self.point)
 
 
-class Watching(Oracle):
+class Watching(Around):
     """Another oracle, and means of what it says; random gradients are not counted."""
 
     def __init__(self, oracle: Oracle, means: Means) -> None:
-        super().__init__()
-        self.oracle, self.stochastic, self.means = oracle, oracle.stochastic, means
+        super().__init__(oracle)
+        self.means = means
 
-    def instead(self, oracle: Oracle) -> Watching:
+    def around(self, oracle: Oracle) -> Watching:
         """Listen to another one."""
         return Watching(oracle, self.means)
 

@@ -203,6 +203,8 @@ class MirrorOptimizer(Optimizer):
         for step in (self._kernels[number].step, step_in_place) if self.fused else (step_in_place,):
             left = step(group["k"], slots, x, stored, g)
             slots, stored, x, g = pick(slots, left), pick(stored, left), pick(x, left), pick(g, left)
+            if not left:
+                break
         for slot, *tensors in zip(slots, x, stored, g, strict=True):
             slot.step(group["k"], *tensors)
         group["k"] += 1

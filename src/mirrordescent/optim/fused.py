@@ -96,32 +96,26 @@ def geometry_of(slot: Slot, like: Tensor) -> Geometry | None:
 class Batch:
     """Tensors that one call of a kernel serves. What stays the same from step to step is prepared once."""
 
-    def __init__(self, slots: list[Slot], x: Tensors, numbers: list[int]) -> None:
+    def __init__(self, slots: list[Slot], moved: list[Tensors], numbers: list[int]) -> None:
         self.numbers = numbers
         self.method = slots[0].method  # others differ in their maps alone
         self.geometries: list[Geometry] = [slot.fused for slot in slots]
-        first = self.geometries[0]
-        self.dtype, self.kernel, self.intervals = x[0].dtype, first.kernel, first.intervals
-        self.sizes = _longs([tensor.numel() for tensor in x])
+        first, x = self.geometries[0], moved[0]
+        self.scaled = first.kernel == "scaled"
+        name, self._settings = _STEPS[type(self.method)]
+        self._kernel = library()[f"{name}_{first.kernel}_{TYPES[x[0].dtype]}"]
+        self._count, self._sizes = ctypes.c_long(len(x)), _longs([tensor.numel() for tensor in x])
+        self._moved, self._intervals = [_addresses(tensors) for tensors in moved], ctypes.c_long(first.intervals)
         self._sources = [geometry.source for geometry in self.geometries]
         self._held: Tensors = []
         self._versions: list[int] = []
 
-    def step(self, k: int, where: list[list[int]]) -> None:
-        """Take a step on all tensors: parameters, what is stored with them, and gradients, by their addresses."""
+    def step(self, k: int, g: Tensors) -> None:
+        """Take a step on all tensors along their gradients."""
         self._read()
-        name, numbers = _STEPS[type(self.method)](self.method, k + 1, self.kernel)
-        scaled = self.kernel == "scaled"
-        lists = [*(array("Q", addresses) for addresses in where), self._tables_at]
-        library()[f"{name}_{self.kernel}_{TYPES[self.dtype]}"](
-            ctypes.c_long(len(self.numbers)),
-            self.sizes,
-            *([self._periods] if scaled else []),
-            *(ctypes.c_void_p(each.buffer_info()[0]) for each in lists),
-            *([] if scaled else [ctypes.c_long(self.intervals)]),
-            *numbers,
-            ctypes.c_int(torch.get_num_threads()),
-        )
+        settings, gradients = self._settings(self.method, k + 1, self.scaled), _addresses(g)
+        threads = ctypes.c_int(torch.get_num_threads())
+        self._kernel(*self._before, _address(gradients), *self._after, *settings, threads)
 
     def _read(self) -> None:
         """Make the tables, and make them anew when a map has changed."""
@@ -131,15 +125,18 @@ class Batch:
             return
         self._held, self._versions = held, versions
         self._tables = [geometry.table().contiguous() for geometry in self.geometries]
-        self._tables_at = array("Q", map(Tensor.data_ptr, self._tables))
-        self._periods = _longs([table.numel() for table in self._tables])
+        self._tables_at = _addresses(self._tables)
+        periods = [_longs([table.numel() for table in self._tables])] if self.scaled else []
+        self._before = (self._count, self._sizes, *periods, *map(_address, self._moved))
+        self._after = (_address(self._tables_at), *([] if self.scaled else [self._intervals]))
 
 
 class Fused:
     """The kernels of one group of parameters."""
 
     def __init__(self) -> None:
-        self._made_for: list[list[int]] = []
+        self._slots: list[Slot] = []
+        self._where: list[list[int]] = []
         self._batches: list[Batch] = []
         self._left: list[int] = []
 
@@ -150,15 +147,14 @@ class Fused:
         """Take the steps there are kernels for; return the numbers of the tensors that are left."""
         beside = [list(column) for column in zip(*stored, strict=True)] if all(stored) else []
         moved = [x, *beside]
-        where = [list(map(Tensor.data_ptr, tensors)) for tensors in (*moved, g)]
-        made_for = [list(map(id, slots)), *where[:-1]]
-        if made_for != self._made_for:
+        where = [list(map(Tensor.data_ptr, tensors)) for tensors in moved]
+        if slots != self._slots or where != self._where:
             self._prepare(slots, moved)
-            self._made_for = made_for
+            self._slots, self._where = slots, where
         if not all(map(Tensor.is_contiguous, g)):
             return list(range(len(slots)))
         for batch in self._batches:
-            batch.step(k, [pick(addresses, batch.numbers) for addresses in where])
+            batch.step(k, pick(g, batch.numbers))
         return self._left
 
     def _prepare(self, slots: list[Slot], moved: list[Tensors]) -> None:
@@ -169,24 +165,39 @@ class Fused:
             plain = all(tensor.is_contiguous() and tensor.dtype == tensors[0].dtype for tensor in tensors)
             if slot.fused is not None and plain:
                 alike.setdefault((slot.fused.kernel, slot.fused.intervals, tensors[0].dtype), []).append(i)
-        self._batches = [Batch(pick(slots, numbers), pick(moved[0], numbers), numbers) for numbers in alike.values()]
+        self._batches = [
+            Batch(pick(slots, numbers), [pick(tensors, numbers) for tensors in moved], numbers)
+            for numbers in alike.values()
+        ]
         taken = {i for numbers in alike.values() for i in numbers}
         self._left = [i for i in range(len(slots)) if i not in taken]
 
 
-def _md(method: methods.MD, count: int, kernel: str) -> tuple[str, list[Any]]:
-    return "md", [ctypes.c_double(float(method.t(count)))]
+def _md(method: methods.MD, count: int, scaled: bool) -> list[Any]:
+    return [ctypes.c_double(float(method.t(count)))]
 
 
-def _amd(method: methods.AMD, count: int, kernel: str) -> tuple[str, list[Any]]:
+def _amd(method: methods.AMD, count: int, scaled: bool) -> list[Any]:
     t = float(method.t(count))
     far, near = t * float(method.dual_weight(count)), t * float(method.gamma(count))
     numbers: list[Any] = [ctypes.c_double(number) for number in (far, near, float(method.mixing(count + 1)))]
-    return "amd", numbers + ([ctypes.c_int(method.regulariser is method.mirror)] if kernel == "scaled" else [])
+    return numbers + ([ctypes.c_int(method.regulariser is method.mirror)] if scaled else [])
 
 
-_STEPS: dict[type, Callable[[Any, int, str], tuple[str, list[Any]]]] = {methods.MD: _md, methods.AMD: _amd}
+# The first half of a kernel's name, and the numbers it is told at a step.
+_STEPS: dict[type, tuple[str, Callable[[Any, int, bool], list[Any]]]] = {
+    methods.MD: ("md", _md),
+    methods.AMD: ("amd", _amd),
+}
 
 
 def _longs(numbers: list[int]) -> ctypes.Array[ctypes.c_long]:
     return (ctypes.c_long * len(numbers))(*numbers)
+
+
+def _addresses(tensors: Tensors) -> array[int]:
+    return array("Q", map(Tensor.data_ptr, tensors))
+
+
+def _address(numbers: array[int]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(numbers.buffer_info()[0])

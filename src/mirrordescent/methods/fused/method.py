@@ -15,6 +15,7 @@ from mirrordescent.methods.fused.kernel import TYPES, Kernel
 from mirrordescent.methods.fused.primal_dual import PrimalDualKernel
 from mirrordescent.methods.primal_dual import PDHG, PDHGState
 from mirrordescent.methods.watching import Watching
+from mirrordescent.oracles import Exact
 from mirrordescent.trees import Tree
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Fused(Method[Any]):
             and x.device.type == "cpu"
             and x.dtype in TYPES
             and not torch.is_grad_enabled()
+            and isinstance(oracle, Exact | Watching)
             and not oracle.stochastic
         ):
             return self.method.step(problem, state, oracle, generator)
