@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_DOCS := $(VENV)/.ready-docs
+READY_BENCH := $(VENV)/.ready-bench
 
 .PHONY: help demo test lint format bench docs clean
 
@@ -12,7 +13,7 @@ help:
 	@echo "make test    run the tests"
 	@echo "make lint    check style and types"
 	@echo "make format  rewrite the code in the project's style"
-	@echo "make bench   measure speed, side by side, as ratios"
+	@echo "make bench   measure speed, side by side, as ratios: an hour"
 	@echo "make docs    build the documentation, out/docs/index.html"
 	@echo "make clean   remove the virtual environment and everything generated"
 
@@ -24,6 +25,10 @@ $(READY): pyproject.toml constraints.txt
 $(READY_DOCS): $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	touch $(READY_DOCS)
+
+$(READY_BENCH): $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
+	touch $(READY_BENCH)
 
 demo: $(READY)
 	$(BIN)/mirrordescent demo
@@ -40,7 +45,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)
+bench: $(READY_BENCH)
 	$(BIN)/python -m benchmarks
 
 docs: $(READY_DOCS)
