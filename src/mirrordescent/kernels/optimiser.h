@@ -1,4 +1,4 @@
-/* Compiled once for float and once for double. Tensors are cut into pieces, which the threads take in turn. */
+/* Steps of optimisers on lists of tensors. They are cut into pieces, which the threads take in turn. */
 #ifdef _OPENMP
 #include <omp.h>
 #endif

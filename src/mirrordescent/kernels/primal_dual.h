@@ -1,4 +1,4 @@
-/* Compiled once for float and once for double. */
+/* Primal-dual methods on total-variation problems, in one pass over the images. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* Compiled once for float and once for double. */
+/* Accelerated mirror descent on total-variation problems, in one pass over the images. */
 #include <stdlib.h>
 
 #ifndef BAND

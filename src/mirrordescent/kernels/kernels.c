@@ -1,9 +1,13 @@
-/* Primal-dual methods on total-variation problems, in one pass over the images. */
+/* All kernels, for single and for double precision. */
 #define REAL float
 #define NAME(name) name##_float
+#include "optimiser.h"
 #include "primal_dual.h"
+#include "stencil.h"
 #undef REAL
 #undef NAME
 #define REAL double
 #define NAME(name) name##_double
+#include "optimiser.h"
 #include "primal_dual.h"
+#include "stencil.h"

@@ -1,9 +1,0 @@
-/* Accelerated mirror descent on total-variation problems, in one pass over the images. */
-#define REAL float
-#define NAME(name) name##_float
-#include "stencil.h"
-#undef REAL
-#undef NAME
-#define REAL double
-#define NAME(name) name##_double
-#include "stencil.h"
