@@ -222,9 +222,12 @@ def contestants(case: Case, race: Race, rehearsal: Race) -> Iterator[tuple[str, 
 
 
 def best_ratios(rehearsal: Race, kind: Callable[[float], Method[Any]]) -> list[float]:
-    """Return for every level the step ratio that needs the fewest iterations on training images."""
+    """Return for every level the step ratio that needs the fewest iterations on training images.
+
+    Where none reaches a level, that which is best at the level before takes its place.
+    """
     trials = {ratio: rehearsal.iterations_to(Fused(kind(ratio))) for ratio in RATIOS}
-    return [min(RATIOS, key=lambda ratio: trials[ratio][i]) for i in range(len(LEVELS))]
+    return [min(RATIOS, key=lambda ratio: trials[ratio][i::-1]) for i in range(len(LEVELS))]
 
 
 def tuned(race: Race, methods: Iterable[Method[Any]]) -> Times:

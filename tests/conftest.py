@@ -8,6 +8,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from mirrordescent import kernels
+
 # Most tensors here are tiny, and threads that wait for each other on a busy machine cost more than they gain.
 torch.set_num_threads(1)
 
@@ -20,6 +22,19 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 def private_cache(tmp_path, monkeypatch):
     """Keep tests away from the user's cache, and from each other's entries."""
     monkeypatch.setenv("MIRRORDESCENT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """Compile the kernels anew, or skip where that cannot be done."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIRRORDESCENT_CACHE", str(tmp_path_factory.mktemp("kernels")))
+        kernels.library.cache_clear()
+        try:
+            kernels.library()
+        except kernels.BuildError as error:
+            pytest.skip(f"kernels cannot be built here: {error}")
+        yield
 
 
 @pytest.fixture(

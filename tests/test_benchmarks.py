@@ -53,7 +53,7 @@ def test_split_bregman_of_scikit_image_solves_our_problem_but_for_the_border(mar
     assert least < gap < most
 
 
-def test_lower_bounds_are_those_of_the_reference():
+def test_lower_bounds_are_those_of_the_reference(compiled):
     y = torch.rand(2, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     problem = TVDenoising(y)
     lower, reference = time_to_gap.lower_bounds(problem), certify(problem, 1e-6)

@@ -102,7 +102,7 @@ def test_early_stopping_keeps_the_best(tmp_path):
     assert len(scores) < 250
     assert result.best_validation == min(scores)
     assert scores.index(min(scores)) == len(scores) - 1 - 3
-    assert result.best_step == 2 * (scores.index(min(scores)) + 1)
+    assert result.best_step == 2 * scores.index(min(scores))
 
 
 def test_non_finite_steps_are_skipped_and_counted():

@@ -6,25 +6,13 @@ import pytest
 import torch
 
 import mirrordescent as md
-from mirrordescent import kernels
-from mirrordescent.kernels import BuildError
 from mirrordescent.methods import Equipped, Fused
 from mirrordescent.mirrors import Euclidean, Stencil
 from mirrordescent.oracles import Exact, Noisy, Rounded
 from mirrordescent.schedules import PowerLaws
 from mirrordescent.trees import leaves
 
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MIRRORDESCENT_CACHE", str(tmp_path_factory.mktemp("kernels")))
-        kernels.library.cache_clear()
-        try:
-            kernels.library()
-        except BuildError as error:
-            pytest.skip(f"kernels cannot be built here: {error}")
-        yield
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 def method(dtype=torch.float32):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mirrordescent import AMD, GD, Function, Quadratic, TVDenoising, TVInpainting, solve, zoo
-from mirrordescent.methods import Equipped, Fused, Safeguarded
+from mirrordescent.methods import Certified, Equipped, Fused, Safeguarded
 from mirrordescent.mirrors import Diagonal, Euclidean, Stencil
 from mirrordescent.oracles import Exact, Noisy, Rounded, Smoothed
 
@@ -95,7 +95,8 @@ def test_steps_are_shortened_with_the_oracle_that_a_method_brings():
     torch.testing.assert_close(after.x, x0 - 0.05 * own(problem, x0, 1))
 
 
-def test_steps_are_shortened_under_a_kernel_too():
+@pytest.mark.parametrize("around", [lambda method: method, Certified], ids=["alone", "certified"])
+def test_steps_are_shortened_under_a_kernel_too(compiled, around):
     """The numbers are those without a kernel, also while steps are short."""
     generator = torch.Generator().manual_seed(0)
     image = torch.rand(2, 3, 12, 12, generator=generator, dtype=torch.float64)
@@ -104,10 +105,12 @@ def test_steps_are_shortened_under_a_kernel_too():
     entry.method.t.raw += 2.0  # far too long
     with torch.no_grad():
         plain, fused = (
-            solve(problem, Safeguarded(method), iterations=60, check_every=20) for method in (entry, Fused(entry))
+            solve(problem, Safeguarded(around(method)), iterations=60, check_every=20)
+            for method in (entry, Fused(entry))
         )
     assert (fused.state.fallbacks > 0).all()
     assert torch.equal(plain.state.fallbacks, fused.state.fallbacks)
+    assert (plain.lower is None) == (around is not Certified)
     torch.testing.assert_close(plain.trace.values, fused.trace.values)
 
 

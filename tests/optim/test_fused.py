@@ -13,17 +13,7 @@ from mirrordescent.kernels import BuildError, build
 from mirrordescent.mirrors import Diagonal, Euclidean, Layerwise, Multipliers, Spline
 from mirrordescent.schedules import Reciprocal
 
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MIRRORDESCENT_CACHE", str(tmp_path_factory.mktemp("kernels")))
-        kernels.library.cache_clear()
-        try:
-            kernels.library()
-        except BuildError as error:
-            pytest.skip(f"kernels cannot be built here: {error}")
-        yield
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 def learned_spline(seed, knots=20):

@@ -35,7 +35,12 @@ def library() -> ctypes.CDLL:
 
 def ready() -> bool:
     """Tell whether the kernels are there already, so that nobody has to wait for them to be compiled."""
-    return library.cache_info().currsize > 0 or _path().exists()
+    if library.cache_info().currsize > 0:
+        return True
+    try:
+        return _path().exists() and bool(library())
+    except BuildError:
+        return False
 
 
 def _path() -> Path:

@@ -30,10 +30,10 @@ def evolution(
 
     Args:
         run: makes of the oracle's randomness the loss of every problem (batch,) and values along the way.
-        parameters: θ, brought back to where they were before this returns.
+        parameters: θ, brought back to where they were, whatever happens.
         pairs: m.
         spread: s.
-        generator: of the perturbations and of the oracle's noise.
+        generator: of the perturbations and of the oracle's noise; on the CPU.
 
     Returns:
         the mean over the runs of the losses, whose gradient in θ is g, and of the values.
@@ -46,13 +46,15 @@ def evolution(
     seed = int(torch.randint(2**31 - 1, (), generator=generator))
     found: list[Losses] = []
     with torch.no_grad():
-        for perturbation in perturbations:
-            for side in (spread, -spread):
-                for p, middle, epsilon in zip(parameters, centre, perturbation, strict=True):
-                    p.copy_(middle + side * epsilon)
-                found.append(run(torch.Generator(generator.device).manual_seed(seed)))
-        for p, middle in zip(parameters, centre, strict=True):
-            p.copy_(middle)
+        try:
+            for perturbation in perturbations:
+                for side in (spread, -spread):
+                    for p, middle, epsilon in zip(parameters, centre, perturbation, strict=True):
+                        p.copy_(middle + side * epsilon)
+                    found.append(run(torch.Generator().manual_seed(seed)))
+        finally:
+            for p, middle in zip(parameters, centre, strict=True):
+                p.copy_(middle)
     losses, values = (torch.stack(each) for each in zip(*found, strict=True))
     finite = losses.isfinite()
     if finite.any():

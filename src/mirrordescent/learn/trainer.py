@@ -165,6 +165,8 @@ class _Trainer:
     def run(self, bar: ProgressBar, callback: Callable[[int], object] | None) -> Learned:
         began = perf_counter()
         state, settings = self.progress, self.settings
+        if state.meta_step == 0:
+            self._validate()  # what does not become better than it was is left as it was
         while state.meta_step < settings.meta_steps and not state.finished:
             loss = self._meta_step()
             state.meta_step += 1
@@ -175,7 +177,7 @@ class _Trainer:
             bar.update(state.meta_step, f"loss {loss:.4g}, best validation {state.best_validation:.4g}")
             if callback is not None:
                 callback(state.meta_step)
-        if state.best_step:  # otherwise no validation succeeded, and the last parameters are all there is
+        if math.isfinite(state.best_validation):  # otherwise the last parameters are all there is
             self.module.load_state_dict(self.best)
         return Learned(self.method, state.best_step, state.best_validation, state.skipped, perf_counter() - began)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import torch
 from torch import Generator, Tensor
 
 from mirrordescent.methods.base import Method
@@ -112,8 +113,6 @@ class HandOver(Method[HandOverState]):
         if after < 1:
             raise ValueError(f"HandOver needs after ≥ 1, got {after}")
         self.first, self.after, self.then = Certified(first), after, then or PDHG(0.3)
-        own = getattr(first, "oracle", None)
-        self._curvature = float(own.curvature(after)) if isinstance(own, Rounded) else None
 
     def init(self, x0: Tree) -> HandOverState:
         """Start as the first method does."""
@@ -132,9 +131,14 @@ class HandOver(Method[HandOverState]):
         second: Any = state.second
         if second is None:
             assert state.first is not None
-            second = self.then.begin(problem, cast(Tensor, self.first.answer(state.first)), self._curvature)
+            second = self.then.begin(problem, cast(Tensor, self.first.answer(state.first)), self._curvature())
         second = self.then.step(problem, second, oracle, generator)
         return HandOverState(count, second.x, None, second)
+
+    @torch.no_grad()
+    def _curvature(self) -> float | None:
+        own = getattr(self.first.method, "oracle", None)
+        return float(own.curvature(self.after)) if isinstance(own, Rounded) else None
 
     def answer(self, state: HandOverState) -> Tree:
         """Return what the method at work would."""

@@ -96,6 +96,14 @@ class Safeguarded(Method[SafeguardedState]):
         """Return the best point as of the last look."""
         return state.best
 
+    def inside(self, state: SafeguardedState) -> Tensor | None:
+        """Ask the method."""
+        return self.method.inside(state.inner)
+
+    def lower_bound(self, problem: Problem, state: SafeguardedState) -> Tensor | None:
+        """Ask the method: what it proved of the optimal value stays true when it falls back."""
+        return self.method.lower_bound(problem, state.inner)
+
     def _look(self, problem: Problem, state: SafeguardedState) -> SafeguardedState:
         assert state.best_value is not None
         assert state.start_value is not None

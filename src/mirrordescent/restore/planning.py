@@ -91,13 +91,14 @@ def plan(
     name = None if method is None else method.casefold()
     made, label = _method(task, name, mirror if chosen else default.entry)
     made = Fused(made) if fused else made
-    budget = BUDGETS[name or ("pdhg" if certifies(made) else "lamd")]
+    budget = iterations or BUDGETS[name or ("pdhg" if certifies(made) else "lamd")]
     hand_over = tolerance is not None or (not chosen and iterations is None)
     if hand_over and isinstance(made.method if isinstance(made, Fused) else made, Equipped):
-        made = HandOver(made, default.after, primal_dual(default.then, fused))
-        budget = default.after + BUDGETS[default.then]
+        after = iterations or default.after
+        made = HandOver(made, after, primal_dual(default.then, fused))
+        budget = after + BUDGETS[default.then]
     precision = torch.float64 if (tolerance or TOLERANCE) < SINGLE_PRECISION else torch.float32
-    return Plan(label, made.to(precision), iterations or budget, tolerance or TOLERANCE, hand_over, default.then, fused)
+    return Plan(label, made.to(precision), budget, tolerance or TOLERANCE, hand_over, default.then, fused)
 
 
 def primal_dual(name: str, fused: bool) -> PDHG | DualFISTA | Fused:

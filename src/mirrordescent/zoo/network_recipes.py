@@ -76,9 +76,10 @@ class NetworkRecipe:
         family, method = self.family(directory), self.method()
         oracle = _oracle(self.learning_minibatch)
         result = learn(family, method, self.settings, oracle=oracle, folder=runs / name)
+        refined = None
         if self.refinement is not None:
             method.mirror.requires_grad_(False)
-            learn(family, method, self.refinement, oracle=oracle, folder=runs / name / "schedules")
+            refined = learn(family, method, self.refinement, oracle=oracle, folder=runs / name / "schedules")
         method.requires_grad_(False)
         horizon = (self.refinement or self.settings).horizon
         draw = family.draw(torch.arange(self.tuning_networks))
@@ -107,6 +108,7 @@ class NetworkRecipe:
             "parameters": sum(p.numel() for p in method.parameters()),
             "map_parameters": sum(p.numel() for p in method.mirror.parameters()),
             "best_meta_step": result.best_step,
+            "best_refinement_step": None if refined is None else refined.best_step,
             "skipped_meta_steps": result.skipped,
             "accelerated_scale": accelerated_scale,
             "descent_scale": descent_scale,

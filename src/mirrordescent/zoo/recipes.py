@@ -144,7 +144,8 @@ def stencil_for_long(method: Equipped) -> Method[Any]:
     counts = [1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 30, 50, 100, 200]
 
     def finer(schedule: PowerLaws) -> PowerLaws:
-        return PowerLaws(counts, torch.tensor([float(schedule(k)) for k in counts]), schedule.power, schedule.bound)
+        values = torch.tensor([float(schedule(k)) for k in counts]).to(schedule.raw)
+        return PowerLaws(counts, values, schedule.power, schedule.bound)
 
     with torch.no_grad():
         inner, oracle = cast(AMD, method.method), cast(Rounded, method.oracle)
@@ -251,7 +252,7 @@ def train(
         runs: the folder for checkpoints and logs.
         directory: of the data.
         out: the folder to write to; without it the entry replaces the shipped one.
-        changes: of the recipe's settings, ``key=value``.
+        changes: of the recipe's settings, ``key=value``; of both stages, where there is a refinement.
         resume: whether to go on where a run stopped.
         device: to learn on.
         progress: show a progress bar; by default on a terminal.
@@ -272,9 +273,11 @@ def train(
         family = OnDevice(family, device)
         method.to(family.device)
     result = learn(family, method, settings, folder=runs / name, resume=resume, progress=progress)
-    if recipe.finer is not None:
+    refinement, refined = recipe.refinement, None
+    if recipe.finer is not None and refinement is not None:
+        refinement = settings_from(changed_settings(changes), refinement)
         finer = recipe.finer(method)
-        learn(family, finer, recipe.refinement, folder=runs / name / "refined", resume=resume, progress=progress)
+        refined = learn(family, finer, refinement, folder=runs / name / "refined", resume=resume, progress=progress)
     held_out = family.validation(settings.validation_batch)
     card = {
         "name": name,
@@ -283,9 +286,10 @@ def train(
         "family": (recipe.family.__doc__ or "").strip(),
         "data": data.describe(recipe.dataset) if recipe.dataset else "generated",
         "settings": asdict(settings),
-        "refinement": None if recipe.refinement is None else asdict(recipe.refinement),
+        "refinement": None if refinement is None else asdict(refinement),
         "parameters": sum(p.numel() for p in method.parameters()),
         "best_meta_step": result.best_step,
+        "best_refinement_step": None if refined is None else refined.best_step,
         "skipped_meta_steps": result.skipped,
         "held_out": evaluate(method, held_out),
     }

@@ -32,8 +32,8 @@ class Fused(Method[Any]):
     There is a kernel for AMD with a stencil for its map and rounded gradients, such as the entries of the zoo that end
     in ``-spectral``, for PDHG, and for the method of Condat and Vũ. The states and the numbers are those of the method
     but for rounding, and a step takes a fraction of the time. The kernels are in C, compiled when first asked for, in a
-    few seconds, and kept in the cache; they are for CPUs, single and double precision, and problems without an
-    operator. Elsewhere the method steps as it would without.
+    few seconds, and kept in the cache; they are for CPUs, single and double precision, exact gradients, and
+    problems without an operator. Elsewhere the method steps as it would without.
 
     Args:
         method: one of those.
@@ -78,6 +78,7 @@ class Fused(Method[Any]):
         from mirrordescent.problems.tv import TVDenoising, TVInpainting  # problems are to the right of methods
 
         x = state.x
+        asked = oracle.oracle if isinstance(oracle, Watching) else oracle
         if not (
             isinstance(problem, TVInpainting)
             and type(problem) in (TVInpainting, TVDenoising)  # another kind may have another objective
@@ -87,8 +88,7 @@ class Fused(Method[Any]):
             and x.device.type == "cpu"
             and x.dtype in TYPES
             and not torch.is_grad_enabled()
-            and isinstance(oracle, Exact | Watching)
-            and not oracle.stochastic
+            and isinstance(asked, Exact)
         ):
             return self.method.step(problem, state, oracle, generator)
         return self.kernel.step(problem, state, oracle.means if isinstance(oracle, Watching) else None)
