@@ -26,7 +26,21 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import about, seconds, table, verdict
-from mirrordescent import AMD, PDHG, SMD, Adam, CondatVu, DualFISTA, HandOver, Nesterov, gap, relative_gap, solve, zoo
+from mirrordescent import (
+    AMD,
+    PDHG,
+    SMD,
+    Adam,
+    CondatVu,
+    DualFISTA,
+    HandOver,
+    Nesterov,
+    data,
+    gap,
+    relative_gap,
+    solve,
+    zoo,
+)
 from mirrordescent.experiments.imaging import clean_tiles, damage, denoising
 from mirrordescent.methods import Fused, Method
 from mirrordescent.problems import TVInpainting
@@ -80,10 +94,13 @@ def problems(case: Case, training: bool) -> TVInpainting:
     count = min(case.count, TRAINING) if training else case.count
     if case.task == "denoising":
         return denoising(count, case.side, training, None)
-    source = "bsds500" if case.side <= 256 else "bundled"  # no picture of its test part was looked at in development
-    clean = clean_tiles(count, case.side, training, None, source)
-    while len(clean) < count:  # the same picture with other noise
-        clean = torch.cat([clean, clean])[:count]
+    if case.side <= 256:
+        clean = clean_tiles(count, case.side, training, None, "bsds500")  # of its test part none was seen before
+    elif training:
+        clean = clean_tiles(count, 256, True, None)  # no photograph for training is larger
+    else:
+        clean = data.photographs("bundled", "train", case.side)  # on which nothing was learned
+    clean = clean.repeat(-(-count // len(clean)), 1, 1, 1)[:count]  # the same picture with other noise, if need be
     return damage(clean, torch.Generator().manual_seed(7))
 
 
