@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from mirrordescent.experiments import fewshot, moons
+from mirrordescent.experiments import fewshot, moons, transfer
 from mirrordescent.experiments.network_time import at_the_same_second
 from mirrordescent.experiments.result import Curve, Panel
 from mirrordescent.experiments.training import LOSS, TEST_ACCURACY, TRAIN_ACCURACY
@@ -158,3 +158,15 @@ def test_claims_on_time_are_taken_at_the_same_second():
     assert all(claims(0.2, 1.9))
     assert not any(claims(0.2, 2.1))
     assert not any(claims(0.05, 1.0))
+
+
+@pytest.mark.parametrize(("best", "asked"), [(5e-4, 5), (5e-3, 3), (2e-2, 5), (1e-1, 6)])
+def test_a_walk_along_a_grid_ends_where_all_of_it_would(best, asked):
+    seen = []
+
+    def loss(rate):
+        seen.append(rate)
+        return abs(math.log(rate / best))
+
+    assert transfer.walk(loss, transfer.ADAM_GRID, transfer.ADAM_START) == best
+    assert len(seen) == len(set(seen)) == asked

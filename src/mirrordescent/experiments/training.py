@@ -71,20 +71,20 @@ class Training:
 
     def tune(self, tunable: Tunable) -> float:
         """Return the setting with the smallest mean training loss at the end."""
+        return min(tunable.grid, key=lambda setting: self.loss(tunable.make(setting)))
 
-        def loss(setting: float) -> float:
-            solution = solve(
-                self.problem,
-                tunable.make(setting),
-                self.networks,
-                iterations=self.steps,
-                oracle=self.oracle,
-                generator=torch.Generator().manual_seed(self.seed),
-                progress=False,
-            )
-            return float(solution.value.mean()) if solution.ok else torch.inf
-
-        return min(tunable.grid, key=loss)
+    def loss(self, method: Method[Any]) -> float:
+        """Return the mean training loss at the end, infinite if a network failed."""
+        solution = solve(
+            self.problem,
+            method,
+            self.networks,
+            iterations=self.steps,
+            oracle=self.oracle,
+            generator=torch.Generator().manual_seed(self.seed),
+            progress=False,
+        )
+        return float(solution.value.mean()) if solution.ok else torch.inf
 
 
 def panels(runs: Sequence[Mapping[str, Curve]]) -> dict[str, Panel]:
