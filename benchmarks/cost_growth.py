@@ -36,7 +36,7 @@ SIZES = {  # images, side, iterations
 
 def spectral() -> Method[Any]:
     """Return the learned method for inpainting."""
-    return cast(Method[Any], zoo.load("photo-inpaint-spectral"))
+    return cast(Method[Any], zoo.load("photo-inpaint-stencil"))
 
 
 METHODS: dict[str, Callable[[], Method[Any]]] = {

@@ -24,9 +24,9 @@ from mirrordescent.learn.networks import NetworkFamily
 from mirrordescent.methods import AMD, MD
 from mirrordescent.mirrors import Layerwise, Multipliers, layerwise
 from mirrordescent.oracles import Minibatch
-from mirrordescent.problems.architectures import small_cnn
 from mirrordescent.problems.networks import Networks, NetworkTraining
-from mirrordescent.zoo.network_recipes import accelerated
+from mirrordescent_lab.architectures import small_cnn
+from mirrordescent_lab.recipes.networks import accelerated
 
 MINIBATCH, SHAPE, STEP = 100, (1, 14, 14), 0.05
 SIZES = ((20, 40), (4, 120))

@@ -49,7 +49,7 @@ def _checkerboard() -> Tensor:
 def rows(count: int, iterations: int) -> Iterator[tuple[str, ...]]:
     """Yield what came of every kind of problems."""
     for name, problem in cases(count):
-        entry = "photo-inpaint-spectral" if problem.mask is not None else "ellipse-denoise-spectral"
+        entry = "photo-inpaint-stencil" if problem.mask is not None else "ellipse-denoise-stencil"
         method = Safeguarded(Fused(cast(Method[Any], zoo.load(entry))))
         x0 = problem.start(fill=problem.mask is not None)
         solution = solve(problem, method, x0, iterations=iterations, trace=[0, iterations], progress=False)

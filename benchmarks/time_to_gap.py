@@ -41,11 +41,11 @@ from mirrordescent import (
     solve,
     zoo,
 )
-from mirrordescent.experiments.imaging import clean_tiles, damage, denoising
 from mirrordescent.methods import Fused, Method
 from mirrordescent.problems import TVInpainting
 from mirrordescent.solve import Rule
 from mirrordescent.trees import tree_map
+from mirrordescent_lab.experiments.imaging import clean_tiles, damage, denoising
 
 LEVELS = (1e-1, 1e-2, 1e-3, 1e-4)
 TARGETS = (0.5, 0.5, 1.2, 1.2)  # at the levels, of the time of the best classical solver

@@ -35,6 +35,7 @@ def compiled(tmp_path_factory):
         except kernels.BuildError as error:
             pytest.skip(f"kernels cannot be built here: {error}")
         yield
+    kernels.library.cache_clear()  # where they are compiled they are used, and other tests are not about them
 
 
 @pytest.fixture(

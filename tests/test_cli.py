@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from mirrordescent import __version__, cli, demo
+from mirrordescent import __version__, cli
+from mirrordescent_lab import demo
 
 
 def run(monkeypatch, *arguments):

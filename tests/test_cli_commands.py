@@ -10,9 +10,11 @@ import sys
 import pytest
 import torch
 
-from mirrordescent import cli, experiments, zoo
-from mirrordescent.experiments.result import Claim, Curve, Panel, Result, Table
+from mirrordescent import cli, zoo
+from mirrordescent.cli.lab import lab
 from mirrordescent.learn import read_config
+from mirrordescent_lab import experiments
+from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 
 
 def run(monkeypatch, *arguments):
@@ -118,7 +120,7 @@ def test_pages_are_built_again_from_summaries(monkeypatch, capsys, tmp_path):
     (tmp_path / "tiny" / "summary.json").write_text(json.dumps(result().summary()))
     assert run(monkeypatch, "results", tmp_path) == 0
     assert capsys.readouterr().out.strip() == f"{tmp_path / 'tiny'}: 1 of 2 claims hold"
-    assert (tmp_path / "tiny" / "claims.md").read_text() == result().page()
+    assert (tmp_path / "tiny" / "claims.md").read_text() == result().markdown()
     page = (tmp_path / "tiny" / "index.html").read_text(encoding="utf-8")
     assert "it converges" in page
     assert "LMD" in page
@@ -279,3 +281,49 @@ def test_importing_the_package_takes_little_longer_than_importing_torch():
         return float(subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout)
 
     assert any(ratio() < 1.3 for _ in range(3))  # a busy moment may hit one of the two imports
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("demo",),
+        ("reproduce", "phantoms"),
+        ("results",),
+        ("diagnose", "photo-inpaint", "--problem", "inpaint"),
+        ("learn", "photo-inpaint"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_what_only_the_repository_has_is_said_to_be_there(monkeypatch, capsys, tmp_path, arguments):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "mirrordescent_lab", None)
+    assert run(monkeypatch, *arguments) == 2
+    message = one_line(capsys)
+    assert "in the repository of mirrordescent and not in the installed package" in message
+    assert "pip install -e ." in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_errors_of_imports_are_left_as_they_are(monkeypatch):
+    with pytest.raises(ModuleNotFoundError, match=r"mirrordescent_lab\.absent"):
+        lab("absent")
+    monkeypatch.delitem(sys.modules, "mirrordescent_lab.demo", raising=False)
+    monkeypatch.setitem(sys.modules, "rich.table", None)
+    with pytest.raises(ModuleNotFoundError, match=r"rich\.table"):
+        lab("demo")
+
+
+WITHOUT_THE_LAB = """
+import pkgutil, sys
+sys.modules["mirrordescent_lab"] = None
+import mirrordescent
+for each in pkgutil.walk_packages(mirrordescent.__path__, "mirrordescent."):
+    __import__(each.name)
+model = mirrordescent.learn.moons_family(4).problem.model
+print(sum(p.numel() for p in model.parameters()))
+"""
+
+
+def test_the_library_needs_nothing_that_only_the_repository_has():
+    printed = subprocess.run([sys.executable, "-c", WITHOUT_THE_LAB], check=True, capture_output=True, text=True).stdout
+    assert printed.split() == ["201"]

@@ -61,7 +61,7 @@ def test_denoising_prints_a_line_for_every_image(here, monkeypatch, capsys):
     assert run(monkeypatch, "denoise", "photo.png", "other.png", "--weight", 0.1, "--out", "restored") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("restored/photo.png: 20×24, value ")
-    assert "iterations of ellipse-denoise-spectral, relative gap ≤" in lines[0]
+    assert "iterations of ellipse-denoise-stencil, relative gap ≤" in lines[0]
     assert lines[1].startswith("restored/other.png: 16×30")
     assert lines[2] == "page: restored/index.html"
     smooth = np.asarray(Image.open("restored/photo.png"), dtype=float)
@@ -156,9 +156,9 @@ def mistakes():
         "iterations": (("denoise", "photo.png", "--iterations", 0), "iterations must be at least 1"),
         "tolerance": (("denoise", "photo.png", "--tolerance", 0), "tolerance must be in (0, 1)"),
         "method": (("denoise", "photo.png", "--method", "nestorov"), "did you mean 'nesterov'?"),
-        "mirror": (("inpaint", "photo.png", *trial, "--mirror", "photo-inpant"), "did you mean 'photo-inpaint'?"),
+        "mirror": (("inpaint", "photo.png", *trial, "--mirror", "photo-inpant-pair"), "did you mean 'photo-inpaint-pair'?"),
         "mirror file": (("inpaint", "photo.png", *trial, "--mirror", "text.safetensors"), "No such file"),
-        "no kernel": (("denoise", "photo.png", "--method", "lamd", "--fused"), "there are kernels for"),
+        "no kernel": (("denoise", "photo.png", "--method", "lamd", "--fused"), "AMD has no kernel for TVInpainting"),
         "wrong method": (
             ("inpaint", "photo.png", *trial, "--method", "dual-fista"),
             "DualFISTA needs a strongly convex",

@@ -1,13 +1,16 @@
 """mirrordescent: learn the geometry of a class of optimisation problems, then solve new ones faster.
 
-    geometry (mirrors) → methods → problems → solve → learn
+    geometry (mirrors) → problems → methods → solve → learn
 
 A mirror map turns points into dual ones and back; a method takes its steps there; ``solve`` runs any
 method on any batch of problems; ``mirrordescent.learn`` improves a method on a family of problems, and
 ``zoo`` has methods that were learned already.
 """
 
-from mirrordescent import data, domains, methods, mirrors, optim, oracles, problems, references, schedules, zoo
+import importlib
+from types import ModuleType
+
+from mirrordescent import domains, methods, mirrors, oracles, problems, references, schedules
 from mirrordescent.domains import DomainError
 from mirrordescent.methods import (
     AMD,
@@ -38,62 +41,27 @@ from mirrordescent.problems import (
     TVInpainting,
 )
 from mirrordescent.references import certify
-from mirrordescent.solve import (
-    Solution,
-    Status,
-    gap,
-    gradient_norm,
-    relative_change,
-    relative_gap,
-    solve,
-    wall_clock,
-)
+from mirrordescent.solve import Solution, Status, gap, gradient_norm, relative_change, relative_gap, solve, wall_clock
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+
+_ON_DEMAND = ("data", "learn", "optim", "report", "restore", "theory", "zoo")
 
 __all__ = [
-    "AMD",
-    "ASMD",
-    "GD",
-    "LPD",
-    "MD",
-    "PDHG",
-    "SGD",
-    "SMD",
-    "SVM",
-    "Adam",
-    "Averaged",
-    "Certified",
-    "CondatVu",
-    "DomainError",
-    "DualFISTA",
-    "Function",
-    "HandOver",
-    "LeastSquares",
-    "LogisticRegression",
-    "MatrixGame",
-    "Nesterov",
-    "ProjectedGradient",
-    "Quadratic",
-    "Solution",
-    "Status",
-    "TVDenoising",
-    "TVInpainting",
-    "certify",
-    "data",
-    "domains",
-    "gap",
-    "gradient_norm",
-    "methods",
-    "mirrors",
-    "optim",
-    "oracles",
-    "problems",
-    "references",
-    "relative_change",
-    "relative_gap",
-    "schedules",
-    "solve",
-    "wall_clock",
-    "zoo",
-]
+    "AMD", "ASMD", "GD", "LPD", "MD", "PDHG", "SGD", "SMD", "SVM", "Adam", "Averaged", "Certified", "CondatVu",
+    "DomainError", "DualFISTA", "Function", "HandOver", "LeastSquares", "LogisticRegression", "MatrixGame", "Nesterov",
+    "ProjectedGradient", "Quadratic", "Solution", "Status", "TVDenoising", "TVInpainting", "certify", "domains", "gap",
+    "gradient_norm", "methods", "mirrors", "oracles", "problems", "references", "relative_change", "relative_gap",
+    "schedules", "solve", "wall_clock", *_ON_DEMAND,
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import a package when it is first used, so that what only solves need not wait for the rest."""
+    if name in _ON_DEMAND:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ON_DEMAND})

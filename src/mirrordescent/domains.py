@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from mirrordescent.parts import Part
 from mirrordescent.trees import Tree, all_over_leaves, leaves, tree_map
 
 
@@ -18,10 +19,11 @@ class DomainError(ValueError):
     """A point lies outside the set it has to lie in."""
 
 
-class Domain(ABC):
+class Domain(Part, ABC):
     """A closed convex set with non-empty (relative) interior, a product over samples and leaves."""
 
     description: str
+    bounded: bool = False
 
     def contains(self, x: Tree, *, closed: bool = False) -> Tensor:
         """Tell per sample whether x lies in the interior, or in the closed set: (batch,) bool."""
@@ -113,7 +115,7 @@ class Box(Domain):
     def __init__(self, lower: float, upper: float) -> None:
         if not lower < upper:
             raise ValueError(f"a box needs lower < upper, got lower={lower}, upper={upper}")
-        self.lower, self.upper = float(lower), float(upper)
+        self.lower, self.upper, self.bounded = float(lower), float(upper), True
         self.description = f"{lower:g} < x < {upper:g} in every entry"
 
     def _contains(self, x: Tensor, closed: bool) -> Tensor:
@@ -133,6 +135,7 @@ class Simplex(Domain):
     """{x : x > 0, Σ x = 1}, along the last dimension."""
 
     description = "x > 0 with entries that sum to 1 along the last dimension"
+    bounded = True
 
     def _contains(self, x: Tensor, closed: bool) -> Tensor:
         positive = (x >= 0 if closed else x > 0).all(-1)

@@ -6,44 +6,41 @@ k counted from 0. All randomness comes from the generator.
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import TYPE_CHECKING
+from typing import Self
 
 import torch
 from torch import Generator, Tensor, nn
 
-from mirrordescent.methods.expectation_maximisation import spread
+from mirrordescent.parts import Part
+from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import ScheduleLike, as_schedule
-from mirrordescent.trees import Tree, tree_map
-
-if TYPE_CHECKING:
-    from mirrordescent.problems.base import Problem
+from mirrordescent.trees import Tree, per_sample, tree_map
 
 
-class Oracle(nn.Module):
+class Oracle(Part, nn.Module):
     """An estimate of ∇f(x) at iteration k."""
 
-    stochastic: bool = False
+    kind = "oracle"
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether it draws random numbers, and so needs a generator."""
+        return False
 
     def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
         """Return the estimate."""
         raise NotImplementedError
 
-
-class Around(Oracle):
-    """Another oracle, and something made of its answers."""
-
-    def __init__(self, oracle: Oracle) -> None:
-        super().__init__()
-        self.oracle, self.stochastic = oracle, oracle.stochastic
-
-    def around(self, oracle: Oracle) -> Around:
-        """Return the same around another one."""
-        raise NotImplementedError
-
-    def instead(self, own: Oracle) -> Around:
-        """Return the same, with what is innermost replaced: by the oracle that a method brings."""
-        return self.around(self.oracle.instead(own) if isinstance(self.oracle, Around) else own)
+    def around(self, own: Oracle | None) -> Oracle:
+        """Return the oracle to ask when a method brings its own, or raise if the two cannot be combined."""
+        if own is None:
+            return self
+        raise TypeError(
+            f"the method brings its own oracle, {type(own).__name__}, and cannot use {type(self).__name__} in its "
+            f"place; use the method inside (method.method), or leave the oracle out"
+        )
 
 
 class Exact(Oracle):
@@ -54,6 +51,40 @@ class Exact(Oracle):
         return problem.grad(x)
 
 
+class Default(Exact):
+    """G(x) = ∇f(x), unless the method brings an oracle of its own: what is asked where nobody chose an oracle."""
+
+    def around(self, own: Oracle | None) -> Oracle:
+        """Give way to the method's own oracle."""
+        return self if own is None else own
+
+
+class WrappedOracle(Oracle):
+    """Another oracle, and something made of its answers. Where a method brings its own oracle, it goes around that.
+
+    To add one, override ``forward`` and ask ``self.oracle`` in it.
+    """
+
+    oracle: Oracle
+
+    def __init__(self, oracle: Oracle | None = None) -> None:
+        super().__init__()
+        self.oracle = oracle or Default()
+
+    @property
+    def stochastic(self) -> bool:
+        """As the oracle inside."""
+        return self.oracle.stochastic
+
+    def around(self, own: Oracle | None) -> Self:
+        """Return the same around the method's own oracle."""
+        if own is None:
+            return self
+        wrapped = copy.copy(self)
+        wrapped._modules = {**self._modules, "oracle": self.oracle.around(own)}
+        return wrapped
+
+
 class Minibatch(Oracle):
     """G(x) = an unbiased estimate of ∇f(x) from a random subset of the terms of f = Σᵢ fᵢ.
 
@@ -62,7 +93,7 @@ class Minibatch(Oracle):
     subset, drawn without replacement, serves the whole batch at every iteration.
     """
 
-    stochastic = True
+    stochastic = True  # type: ignore[assignment]
 
     def __init__(self, size: int | float) -> None:
         super().__init__()
@@ -72,13 +103,12 @@ class Minibatch(Oracle):
 
     def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
         """Return the gradient over a fresh subset of terms."""
-        if problem.terms is None:
-            raise TypeError(f"{type(problem).__name__} is not a finite sum, so Minibatch cannot sample its terms")
-        size = math.ceil(self.size * problem.terms) if isinstance(self.size, float) else self.size
-        if size > problem.terms:
-            raise ValueError(f"Minibatch size {size} exceeds the {problem.terms} terms of the problem")
+        terms = _terms(problem, self)
+        size = math.ceil(self.size * terms) if isinstance(self.size, float) else self.size
+        if size > terms:
+            raise ValueError(f"Minibatch size {size} exceeds the {terms} terms of the problem")
         generator = require_generator(generator, self)
-        subset = torch.randperm(problem.terms, generator=generator, device=generator.device)[:size]
+        subset = torch.randperm(terms, generator=generator, device=generator.device)[:size]
         return problem.grad_of_terms(x, subset)
 
     def extra_repr(self) -> str:
@@ -94,55 +124,71 @@ class InTurn(Oracle):
 
     def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
         """Return the gradient over the k-th term of the cyclic order."""
-        if problem.terms is None:
-            raise TypeError(f"{type(problem).__name__} is not a finite sum, so InTurn cannot go through its terms")
-        return problem.grad_of_terms(x, torch.tensor([spread(k, problem.terms)]))
+        return problem.grad_of_terms(x, torch.tensor([spread(k, _terms(problem, self))]))
 
 
-class Relative(Oracle):
-    """G(x) = base(x)/s with the s of a problem that says how much each entry of x weighs in it, such as Aᵀ1.
+class Relative(WrappedOracle):
+    """G(x) = oracle(x)/s with the s of a problem that says how much each entry of x weighs in it, such as Aᵀ1.
 
     Mirror descent on G with Σ φ(xⱼ) is mirror descent on f with Σ sⱼφ(xⱼ): steps have no unit, and what was learned
     for one number of counts, rays or angles serves for others.
     """
 
-    def __init__(self, base: Oracle | None = None) -> None:
-        super().__init__()
-        self.base = base or Exact()
-        self.stochastic = self.base.stochastic
-
     def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
-        """Return the base gradient, divided."""
+        """Return the gradient, divided."""
         sensitivity = getattr(problem, "sensitivity", None)
         if sensitivity is None:
             raise TypeError(f"{type(problem).__name__} has no sensitivity by which Relative could divide")
-        return tree_map(lambda g: g / sensitivity, self.base(problem, x, k, generator))
+        return tree_map(lambda g: g / sensitivity, self.oracle(problem, x, k, generator))
 
 
-class Noisy(Oracle):
-    """G(x) = base(x) + σ·N(0, I): additive Gaussian noise on another oracle."""
+class Noisy(WrappedOracle):
+    """G(x) = oracle(x) + σ·N(0, I): additive Gaussian noise on another oracle."""
 
-    stochastic = True
+    stochastic = True  # type: ignore[assignment]
 
-    def __init__(self, sigma: float, base: Oracle | None = None) -> None:
-        super().__init__()
+    def __init__(self, sigma: float, oracle: Oracle | None = None) -> None:
+        super().__init__(oracle)
         if not 0 <= sigma < float("inf"):
             raise ValueError(f"Noisy needs a finite sigma ≥ 0, got {sigma}")
-        self.sigma, self.base = float(sigma), base or Exact()
+        self.sigma = float(sigma)
 
     def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
-        """Return the base gradient plus noise."""
+        """Return the gradient plus noise."""
         generator = require_generator(generator, self)
 
         def perturb(g: Tensor) -> Tensor:
             noise = torch.randn(g.shape, generator=generator, device=generator.device, dtype=g.dtype)
             return torch.add(g, noise.to(g.device), alpha=self.sigma)
 
-        return tree_map(perturb, self.base(problem, x, k, generator))
+        return tree_map(perturb, self.oracle(problem, x, k, generator))
 
     def extra_repr(self) -> str:
         """Show σ."""
         return f"sigma={self.sigma:g}"
+
+
+class Scaled(WrappedOracle):
+    """G(x) = c·oracle(x), with a factor c for every sample."""
+
+    factor: Tensor
+
+    def __init__(self, factor: Tensor, oracle: Oracle | None = None) -> None:
+        super().__init__(oracle)
+        self.register_buffer("factor", factor)
+
+    def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
+        """Return the gradient, multiplied."""
+        return tree_map(lambda g: per_sample(self.factor, g) * g, self.oracle(problem, x, k, generator))
+
+
+class FirstOrder(WrappedOracle):
+    """G(x) = oracle(x) as a constant: a meta-gradient does not pass through ∇f."""
+
+    def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
+        """Return the gradient, computed without a graph."""
+        with torch.no_grad():
+            return self.oracle(problem, tree_map(torch.Tensor.detach, x), k, generator)
 
 
 class Smoothed(Oracle):
@@ -164,7 +210,7 @@ class Smoothed(Oracle):
 class Rounded(Oracle):
     """G(x) = ∇f_μ(x) with the width μ that gives the rounded kinks the second derivative a(k + 1).
 
-    Of a kink h|d| that is μ = h/a. Step sizes that were learned for one height h are so as safe for any other: a
+    For a kink h|d| that is μ = h/a. Step sizes learned for one height h are then just as safe for any other: a
     bound on ‖∇²f_μ‖ has no h in it. For total variation, a·DᵀD + 2s·I is such a bound.
     """
 
@@ -179,10 +225,24 @@ class Rounded(Oracle):
         return problem.smoothed_grad(x, problem.kink / self.curvature(k + 1))
 
 
-def require_generator(generator: Generator | None, oracle: Oracle) -> Generator:
-    """Return the generator, or say that a stochastic oracle needs one."""
+def require_generator(generator: Generator | None, who: object) -> Generator:
+    """Return the generator, or say that something random needs one."""
     if generator is None:
-        raise ValueError(
-            f"{type(oracle).__name__} is random: pass generator=torch.Generator().manual_seed(0), or another"
-        )
+        raise ValueError(f"{type(who).__name__} is random: pass generator=torch.Generator().manual_seed(0), or another")
     return generator
+
+
+def spread(k: int, terms: int) -> int:
+    """Return the k-th of some terms in a cyclic order in which neighbours are far apart, by the golden ratio.
+
+    >>> [spread(k, 8) for k in range(9)]
+    [0, 5, 2, 7, 4, 1, 6, 3, 0]
+    """
+    stride = next(s for s in range(round(0.618 * terms), terms + 2) if math.gcd(s, terms) == 1)
+    return k * stride % terms
+
+
+def _terms(problem: Problem, oracle: Oracle) -> int:
+    if problem.terms is None:
+        raise TypeError(f"{type(problem).__name__} is not a finite sum, as {type(oracle).__name__} needs")
+    return problem.terms

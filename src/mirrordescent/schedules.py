@@ -17,14 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent.holding import hold
+from mirrordescent.parts import Config, Part
 
 Number: TypeAlias = float | Tensor
 ScheduleLike: TypeAlias = float | Tensor | Callable[[int], Number]
 Extension: TypeAlias = Literal["mean", "min", "last", "reciprocal", "root_reciprocal"]
 
 
-class Schedule(nn.Module):
+class Schedule(Part, nn.Module):
     """t(k), k = 1, 2, …"""
+
+    kind = "schedule"
 
     def forward(self, k: int) -> Number:
         """Return t(k)."""
@@ -175,6 +178,11 @@ class Interpolated(Schedule):
         start, end = self.counts[after - 1], self.counts[after]
         return torch.lerp(self.log_values[after - 1], self.log_values[after], (k - start) / (end - start)).exp()
 
+    @property
+    def values(self) -> Tensor:
+        """The values at the counts."""
+        return self.log_values.exp()
+
     def extra_repr(self) -> str:
         """Show the counts."""
         return f"counts={self.counts}"
@@ -218,13 +226,18 @@ class PowerLaws(Schedule):
         number = raws[i] + share * (raws[j] - raws[i]) - beyond
         return math.exp(number) if math.isinf(self.bound) else self.bound / (1 + math.exp(-number))
 
+    def config(self) -> Config:
+        """Return the rule; any values will do, since what is stored is ``raw``."""
+        values = [min(1.0, self.bound / 2)] * len(self.counts)
+        return {"counts": self.counts, "values": values, "power": self.power, "bound": self.bound}
+
     def extra_repr(self) -> str:
         """Show the rule."""
         return f"counts={self.counts}, power={self.power:g}, bound={self.bound:g}"
 
 
-class _Held(Schedule):
-    """A tensor as a constant schedule; a parameter is learned."""
+class Scalar(Schedule):
+    """t(k) = c, a tensor; if it is a parameter, it is learned."""
 
     c: Tensor
 
@@ -233,6 +246,7 @@ class _Held(Schedule):
         hold(self, "c", c)
 
     def forward(self, k: int) -> Tensor:
+        """Return c."""
         return self.c
 
 
@@ -258,7 +272,7 @@ def as_schedule(value: ScheduleLike, name: str) -> Schedule:
         number = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
         if isinstance(number, Tensor) or not 0 < float(number) < float("inf"):
             raise ValueError(f"{name} must be one positive, finite number, or a schedule; got {value}")
-        return _Held(value) if isinstance(value, Tensor) else Constant(float(number))
+        return Scalar(value) if isinstance(value, Tensor) else Constant(float(number))
     if callable(value):
         return _Call(value)
     raise TypeError(f"{name} must be a number, a schedule or a function of k, got {type(value).__name__}")

@@ -7,7 +7,7 @@ a network are a dict of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -93,12 +93,37 @@ def is_finite(tree: Tree) -> Tensor:
     return all_over_leaves(lambda leaf: leaf.isfinite().reshape(leaf.shape[0], -1).all(1), tree)
 
 
+def per_sample(numbers: Tensor, like: Tensor) -> Tensor:
+    """Reshape one number per sample, (batch,), so that it broadcasts to a tensor (batch, …)."""
+    return numbers.reshape(-1, *[1] * (like.ndim - 1))
+
+
 def where(mask: Tensor, first: Tree, second: Tree) -> Tree:
     """Choose whole samples: first where ``mask`` (batch,) is true, else second."""
     if bool(mask.all()):  # the usual case, which need not copy
         return first
+    return tree_map(lambda a, b: torch.where(per_sample(mask, a), a, b), first, second)
 
-    def choose(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b)
 
-    return tree_map(choose, first, second)
+def map_tensors(function: Callable[..., Any], first: Any, *rest: Any) -> Any:
+    """Apply ``function`` to the corresponding tensors of states of one structure: NamedTuples, dicts, lists.
+
+    What is not a tensor, such as a count, is taken from the first; so is what has another structure in the others.
+    """
+    if any(type(each) is not type(first) for each in rest):
+        return first
+    if isinstance(first, Tensor):
+        return function(first, *rest)
+    if isinstance(first, dict):
+        return {name: map_tensors(function, part, *(each[name] for each in rest)) for name, part in first.items()}
+    if isinstance(first, list | tuple):
+        parts = [map_tensors(function, *each) for each in zip(first, *rest, strict=True)]
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    return first
+
+
+def choose_samples(mask: Tensor, first: Any, second: Any) -> Any:
+    """Take whole samples of one state where ``mask`` (batch,) is true, and the others of another state."""
+    if bool(mask.all()):
+        return first
+    return map_tensors(lambda a, b: torch.where(per_sample(mask, a), a, b) if a.ndim else a, first, second)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mirrordescent.data import DataDamaged, DataMissing, digits, fashion_mnist, halve, mnist, read_idx
-from mirrordescent.data.splits import part
+from mirrordescent.data.splits import split_indices
 
 
 def idx(array, code):
@@ -126,11 +126,11 @@ def test_halving_agrees_with_pooling_of_torch(generator):
 
 
 def test_parts_are_disjoint_complete_and_depend_on_the_seed():
-    train, test = part("train", 50), part("test", 50)
+    train, test = split_indices("train", 50), split_indices("test", 50)
     assert len(test) == 10
     assert torch.equal(torch.cat([train, test]).sort().values, torch.arange(50))
-    assert not torch.equal(test, part("test", 50, seed=1))
+    assert not torch.equal(test, split_indices("test", 50, seed=1))
     with pytest.raises(ValueError, match="1 items cannot be split"):
-        part("train", 1)
+        split_indices("train", 1)
     with pytest.raises(ValueError, match="did you mean 'test'"):
-        part("tests", 10)
+        split_indices("tests", 10)

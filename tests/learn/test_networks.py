@@ -12,10 +12,10 @@ from mirrordescent.learn.networks import FewShotFamily, NetworkFamily, moons_fam
 from mirrordescent.methods import AMD, GD, SMD, Adam
 from mirrordescent.mirrors import layerwise
 from mirrordescent.oracles import Minibatch
-from mirrordescent.problems.architectures import dense, moons_network, small_cnn
 from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent.schedules import Interpolated
 from mirrordescent.trees import batch_size
+from mirrordescent_lab.architectures import dense, moons_network, small_cnn
 
 
 def characters(count, seed):

@@ -86,7 +86,7 @@ def test_after_the_hand_over_it_is_pdhg_from_there():
     for _ in range(3):
         state, inner = method.step(problem, state, Exact()), first.step(problem, inner, Exact())
     assert torch.equal(method.answer(state), first.answer(inner))
-    second = then.begin(problem, first.answer(inner))
+    second = then.init(first.answer(inner), problem, then.dual_step(problem))
     for _ in range(4):
         state, second = method.step(problem, state, Exact()), then.step(problem, second, Exact())
     assert torch.equal(method.answer(state), second.x)
@@ -101,7 +101,7 @@ def test_hand_over_to_dual_fista():
     assert solution.statuses == [md.Status.CONVERGED] * 2
     torch.testing.assert_close(solution.value, reference.value, rtol=1e-6, atol=0)
     a = 0.7
-    begun = md.DualFISTA().begin(problem, reference.x, a)
+    begun = md.DualFISTA().init(reference.x, problem, a)
     for direction, d in differences(reference.x).items():
         assert torch.equal(begun.u[direction], (a * d).clamp(-0.15, 0.15))
         assert begun.v is begun.u
@@ -115,6 +115,11 @@ def test_a_sample_that_stopped_before_the_hand_over_keeps_its_numbers():
     assert solution.statuses == [md.Status.CONVERGED] * 2
     assert int(solution.steps[0]) < 20 < int(solution.steps[1])
     torch.testing.assert_close(solution.x[:1], flat)
+
+
+def test_an_oracle_that_the_second_method_could_not_honour_is_refused():
+    with pytest.raises(TypeError, match="PDHG asks for no gradients, and cannot use Smoothed"):
+        md.solve(inpainting(), md.HandOver(METHODS["AMD"](), after=3), iterations=5, oracle=Smoothed(0.1))
 
 
 def test_hand_over_needs_a_first_step():

@@ -55,7 +55,7 @@ MAPS = {
 def _gamma(mirror):
     """1/α, with α over the region the iterates visit for the maps that have none on their whole domain."""
     constant = mirror.strong_convexity
-    return max(1.0, 1 / (constant.alpha if constant else 0.25))
+    return max(1.0, 1 / (constant.alpha if constant and constant.alpha else 0.25))
 
 
 METHODS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import mirrordescent as md
-from mirrordescent.methods import NAMES, named
+from mirrordescent.methods import named, names
 from mirrordescent.mirrors import Euclidean, Logit
 
 
@@ -22,7 +22,7 @@ def test_the_papers_names_are_the_same_methods_with_a_map(name, kind):
 
 
 def test_every_name_makes_a_method():
-    for name in NAMES:
+    for name in names():
         primal_dual = name in ("pdhg", "dual-fista")
         arguments = {} if primal_dual else {"t": 0.1}
         if name.startswith("l"):
@@ -38,9 +38,17 @@ def test_every_name_makes_a_method():
         (("lamd", None, 0.1), "lamd needs a learned mirror map; without one, use amd"),
         (("amd", Euclidean()), "amd needs step sizes"),
         (("adam", Euclidean(), 0.1), "adam takes no mirror map"),
-        (("pdhg", None, 0.1), "pdhg takes neither"),
+        (("pdhg", None, 0.1), "pdhg takes no step sizes"),
     ],
 )
 def test_mistakes_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         named(*arguments)
+
+
+def test_a_method_of_a_user_s_own_is_known_by_its_name():
+    class Halving(md.MD):
+        called = ("halving",)
+
+    assert type(named("halving", t=0.1)) is Halving
+    assert type(named("md", t=0.1)) is md.MD

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mirrordescent import AMD, GD, Function, Quadratic, TVDenoising, TVInpainting, solve, zoo
-from mirrordescent.methods import Certified, Equipped, Fused, Safeguarded
+from mirrordescent import AMD, GD, MD, Averaged, Function, Quadratic, TVDenoising, TVInpainting, solve, zoo
+from mirrordescent.methods import PDHG, Certified, Equipped, Safeguarded
 from mirrordescent.mirrors import Diagonal, Euclidean, Stencil
-from mirrordescent.oracles import Exact, Noisy, Rounded, Smoothed
+from mirrordescent.oracles import Default, Exact, Minibatch, Noisy, Rounded, Smoothed
 
 
 def noisy_images(batch=2, seed=0):
@@ -20,8 +20,32 @@ def test_an_equipped_method_asks_its_own_oracle():
     equipped = solve(problem, Equipped(GD(0.1), Smoothed(0.3)), iterations=20)
     assert torch.equal(equipped.x, solve(problem, GD(0.1), iterations=20, oracle=Smoothed(0.3)).x)
     assert not torch.equal(equipped.x, solve(problem, GD(0.1), iterations=20).x)
-    with pytest.raises(TypeError, match="it cannot use another"):
-        solve(problem, Equipped(GD(0.1), Smoothed(0.3)), iterations=1, oracle=Noisy(0.1), generator=torch.Generator())
+
+
+@pytest.mark.parametrize("oracle", [Smoothed(10.0), Exact(), Minibatch(1)], ids=lambda o: type(o).__name__)
+def test_an_oracle_that_cannot_be_honoured_is_an_error(oracle):
+    problem = TVDenoising(noisy_images())
+    for method in (Equipped(GD(0.1), Smoothed(0.3)), Certified(Equipped(GD(0.1), Smoothed(0.3)))):
+        with pytest.raises(TypeError, match=f"brings its own oracle, Smoothed, and cannot use {type(oracle).__name__}"):
+            solve(problem, method, iterations=1, oracle=oracle)
+    with pytest.raises(TypeError, match="PDHG asks for no gradients, and cannot use Noisy"):
+        solve(problem, PDHG(), iterations=1, oracle=Noisy(0.1, oracle), generator=torch.Generator())
+
+
+def test_an_oracle_around_another_goes_around_the_method_s_own():
+    problem = TVDenoising(noisy_images())
+    draw = lambda: torch.Generator().manual_seed(3)  # noqa: E731
+    own = solve(problem, Equipped(GD(0.1), Smoothed(0.3)), iterations=9, oracle=Noisy(0.1), generator=draw())
+    same = solve(problem, GD(0.1), iterations=9, oracle=Noisy(0.1, Smoothed(0.3)), generator=draw())
+    assert torch.equal(own.x, same.x)
+    with pytest.raises(ValueError, match="Noisy is random"):
+        solve(problem, Equipped(GD(0.1), Smoothed(0.3)), iterations=9, oracle=Noisy(0.1))
+
+
+def test_wrappers_have_the_map_of_the_method_inside():
+    mirror = Euclidean()
+    for wrapped in (Averaged(MD(mirror, 0.1)), Certified(MD(mirror, 0.1)), Safeguarded(Averaged(MD(mirror, 0.1)))):
+        assert wrapped.mirror is mirror
 
 
 def test_one_filter_serves_both_steps_of_amd():
@@ -42,7 +66,7 @@ def test_without_trouble_it_changes_nothing():
     problem = TVInpainting(noisy_images(), torch.rand(9, 8, generator=torch.Generator().manual_seed(2)) > 0.2)
     plain, watched = AMD(Euclidean(), 0.02), Safeguarded(AMD(Euclidean(), 0.02), every=5)
     solution, looked_after = (solve(problem, m, iterations=25, oracle=Smoothed(0.3)) for m in (plain, watched))
-    assert not looked_after.state.fallbacks.any()
+    assert not looked_after.state.own.fallbacks.any()
     assert torch.equal(solution.x, looked_after.x)
 
 
@@ -50,8 +74,8 @@ def test_samples_fall_back_by_themselves():
     """GD with t = 1 is exact for one, diverges for the other until its steps are short enough."""
     problem = Quadratic(torch.tensor([[[1.0]], [[30.0]]]), centre=torch.tensor([[2.0], [2.0]]))
     solution = solve(problem, Safeguarded(GD(1.0), every=1, slack=0.0), torch.zeros(2, 1), iterations=250)
-    assert solution.state.fallbacks.tolist()[0] == 0
-    assert solution.state.fallbacks.tolist()[1] >= 4  # 2/30 is the longest stable step
+    assert solution.state.own.fallbacks.tolist()[0] == 0
+    assert solution.state.own.fallbacks.tolist()[1] >= 4  # 2/30 is the longest stable step
     assert solution.ok
     torch.testing.assert_close(solution.x, torch.full((2, 1), 2.0), rtol=1e-3, atol=1e-3)
 
@@ -70,7 +94,7 @@ def test_what_is_not_a_number_is_left():
     solution = solve(cliff, Safeguarded(GD(5.0), every=1), torch.tensor([[1.0]]), iterations=40, check_every=1)
     assert solution.ok
     assert float(solution.value) < 0.1
-    assert int(solution.state.fallbacks) > 0
+    assert int(solution.state.own.fallbacks) > 0
 
 
 def test_after_a_fall_back_it_goes_on_where_a_restart_would():
@@ -78,8 +102,8 @@ def test_after_a_fall_back_it_goes_on_where_a_restart_would():
     problem, x0 = Quadratic(torch.tensor([9.0, 1.0]), centre=torch.zeros(1, 2)), torch.ones(1, 2)
     inner = AMD(Diagonal(1.0), 0.5, dual_weight=0.3)
     watched = Safeguarded(inner, every=1)
-    state = watched.step(problem, watched.init(x0), Exact())
-    assert state.fallbacks.item() == 1
+    state = watched.step(problem, watched.init(x0, problem), Exact())
+    assert state.own.fallbacks.item() == 1
     assert state.k == 1
     again = watched.step(problem, state, Exact())
     start = inner.init(x0)._replace(k=1)
@@ -90,8 +114,9 @@ def test_steps_are_shortened_with_the_oracle_that_a_method_brings():
     problem, x0 = TVDenoising(torch.rand(1, 1, 6, 6)), torch.rand(1, 1, 6, 6)
     own = Smoothed(0.2)
     watched = Safeguarded(Equipped(GD(0.1), own))
-    state = watched.init(x0)._replace(factor=torch.tensor([0.5]))
-    after = watched.step(problem, state, Exact())
+    state = watched.init(x0, problem)
+    state = state._replace(own=state.own._replace(factor=torch.tensor([0.5])))
+    after = watched.step(problem, state, Default())
     torch.testing.assert_close(after.x, x0 - 0.05 * own(problem, x0, 1))
 
 
@@ -101,15 +126,15 @@ def test_steps_are_shortened_under_a_kernel_too(compiled, around):
     generator = torch.Generator().manual_seed(0)
     image = torch.rand(2, 3, 12, 12, generator=generator, dtype=torch.float64)
     mask = torch.rand(12, 12, generator=generator) > 0.3
-    problem, entry = TVInpainting(image, mask), zoo.load("photo-inpaint-spectral").double()
+    problem, entry = TVInpainting(image, mask), zoo.load("photo-inpaint-stencil").double()
     entry.method.t.raw += 2.0  # far too long
     with torch.no_grad():
         plain, fused = (
-            solve(problem, Safeguarded(around(method)), iterations=60, check_every=20)
-            for method in (entry, Fused(entry))
+            solve(problem, Safeguarded(around(entry)), iterations=60, check_every=20, fused=fused)
+            for fused in (False, True)
         )
-    assert (fused.state.fallbacks > 0).all()
-    assert torch.equal(plain.state.fallbacks, fused.state.fallbacks)
+    assert (fused.state.own.fallbacks > 0).all()
+    assert torch.equal(plain.state.own.fallbacks, fused.state.own.fallbacks)
     assert (plain.lower is None) == (around is not Certified)
     torch.testing.assert_close(plain.trace.values, fused.trace.values)
 
@@ -117,6 +142,8 @@ def test_steps_are_shortened_under_a_kernel_too(compiled, around):
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match="every ≥ 1"):
         Safeguarded(GD(0.1), every=0)
-    method = Safeguarded(GD(0.1))
     with pytest.raises(TypeError, match="looks at values"):
-        method.update(method.init(torch.zeros(1, 1)), torch.zeros(1, 1))
+        Safeguarded(GD(0.1)).init(torch.zeros(1, 1))
+    with pytest.raises(TypeError, match="PDHG asks for no gradients"):
+        Safeguarded(PDHG())  # whose steps could not be shortened
+    assert not hasattr(Safeguarded(GD(0.1)), "update")

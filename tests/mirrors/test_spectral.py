@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy.fft import dctn
 
+from mirrordescent.cosine import add_low, dct, low_frequencies
 from mirrordescent.mirrors import Spectral, SpectralSpline, Stencil
-from mirrordescent.mirrors.cosine import add_low, dct, low_frequencies
 from mirrordescent.theory.equivariance import IMAGE_ACTIONS, MARGIN, SHIFT, defect
 
 SIZES = [(1, 1), (1, 7), (2, 3), (8, 8), (12, 9), (31, 20)]
@@ -168,6 +168,15 @@ def test_equivariance(make, field):
     at_border, inside = (defect(omega, translation, x, margin) for margin in (0, MARGIN + SHIFT))
     assert inside < (1e-13 if isinstance(mirror, Stencil) and field == "to_primal" else 0.05)
     assert inside < at_border
+
+
+def test_use_in_inference_mode_does_not_spoil_derivatives():
+    dct.cache_clear()
+    x = torch.rand(1, 1, 9, 9, requires_grad=True)
+    with torch.inference_mode():
+        low_frequencies(x, 0.5)
+    low_frequencies(x, 0.5).sum().backward()
+    assert x.grad.isfinite().all()
 
 
 def test_splines_of_bands_by_hand():

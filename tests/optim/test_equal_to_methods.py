@@ -26,9 +26,9 @@ from mirrordescent.mirrors import (
     Spline,
     SquaredPNorm,
 )
-from mirrordescent.problems.architectures import small_cnn
 from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent.schedules import Prefix, RootReciprocal
+from mirrordescent_lab.architectures import small_cnn
 
 sys.path.insert(0, str(Path(__file__).parent))
 from steps import OPTIMISERS, parameters, pull, pure, run, run_pure

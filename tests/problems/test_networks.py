@@ -11,8 +11,8 @@ import mirrordescent as md
 from mirrordescent.methods import SMD, Adam
 from mirrordescent.mirrors import Diagonal
 from mirrordescent.oracles import Minibatch
-from mirrordescent.problems.architectures import mlp, moons_network, small_cnn
 from mirrordescent.problems.networks import NetworkTraining, default_networks, repeat
+from mirrordescent_lab.architectures import mlp, moons_network, small_cnn
 
 SEEDS = [3, 1, 4]
 

@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 
 from mirrordescent import __version__, files
-from mirrordescent.experiments.result import Result
 from mirrordescent.report import Claim, Comparison, Curve, Dots, Page, Panel, Picture, Section, Table, charts
+from mirrordescent_lab.experiments.result import Result
 
 sys.path.insert(0, str(Path(__file__).parent))
 import pages

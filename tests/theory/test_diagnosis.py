@@ -10,7 +10,6 @@ import torch
 from mirrordescent import AMD, LPD, MD, SMD, Function, LeastSquares, Quadratic, TVDenoising, solve, zoo
 from mirrordescent.data import Features
 from mirrordescent.domains import Simplex
-from mirrordescent.experiments.diagnose import PROBLEMS, Weighted, diagnose_entry
 from mirrordescent.learn import TomographyFamily
 from mirrordescent.methods import Equipped
 from mirrordescent.mirrors import (
@@ -30,6 +29,7 @@ from mirrordescent.mirrors.inverse import invert
 from mirrordescent.oracles import Noisy, Rounded
 from mirrordescent.theory import diagnose
 from mirrordescent.theory.page import markdown
+from mirrordescent_lab.experiments.diagnose import PROBLEMS, Weighted, diagnose_entry
 
 
 def random(*shape, seed=0):
@@ -145,7 +145,7 @@ def few_features(scale, directory):
 @pytest.mark.parametrize(("name", "problem"), [("ellipse-denoise", "denoise"), ("mnist49-svm-conjugate", "svm")])
 def test_entries_of_the_zoo(name, problem, tmp_path, monkeypatch):
     monkeypatch.delenv("MIRRORDESCENT_DATA", raising=False)
-    monkeypatch.setattr("mirrordescent.experiments.diagnose.load_features", few_features)
+    monkeypatch.setattr("mirrordescent_lab.experiments.diagnose.load_features", few_features)
     diagnosis = diagnose_entry(name, problem, tmp_path / "no data", count=2, side=16, iterations=10)
     runs = {"LMD", "LSMD", "LAMD", "LASMD", "Algorithm 1"} if problem == "denoise" else {"LSMD", "LAMD", "LASMD"}
     assert set(diagnosis.runs) == runs

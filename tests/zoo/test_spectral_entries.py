@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from mirrordescent import PDHG, TVDenoising, TVInpainting, certify, data, solve, zoo
-from mirrordescent.learn import DenoisingFamily, Pooled
 from mirrordescent.methods import Safeguarded
-from mirrordescent.zoo import recipes
 
 SIDE = 12
 
@@ -41,7 +37,7 @@ def odd_problems():
 @pytest.mark.parametrize("fill", [False, True])
 def test_never_worse_than_the_start(name, fill):
     problem = odd_problems()[name]
-    entry = "photo-inpaint-spectral" if problem.mask is not None else "ellipse-denoise-spectral"
+    entry = "photo-inpaint-stencil" if problem.mask is not None else "ellipse-denoise-stencil"
     solution = solve(problem, Safeguarded(zoo.load(entry)), problem.start(fill=fill), iterations=400, check_every=10)
     assert solution.ok
     assert (solution.trace.values.diff(dim=0) <= 0).all()
@@ -56,9 +52,9 @@ def photographs(seed=0):
 @pytest.mark.parametrize(
     ("entry", "make", "fill"),
     [
-        ("photo-inpaint-spectral", lambda y, mask: TVInpainting(mask * y, mask), True),
-        ("photo-inpaint-spectral", lambda y, mask: TVInpainting(mask * y, mask), False),
-        ("ellipse-denoise-spectral", lambda y, mask: TVDenoising(y), False),
+        ("photo-inpaint-stencil", lambda y, mask: TVInpainting(mask * y, mask), True),
+        ("photo-inpaint-stencil", lambda y, mask: TVInpainting(mask * y, mask), False),
+        ("ellipse-denoise-stencil", lambda y, mask: TVDenoising(y), False),
     ],
     ids=["inpainting, filled", "inpainting", "denoising"],
 )
@@ -76,34 +72,6 @@ def test_ahead_of_pdhg_at_equal_iterations(entry, make, fill):
 
 def test_they_work_in_double_precision():
     problem = TVDenoising(photographs()[0].double())
-    solution = solve(problem, zoo.load("ellipse-denoise-spectral").double(), iterations=20)
-    single = solve(TVDenoising(photographs()[0]), zoo.load("ellipse-denoise-spectral"), iterations=20)
+    solution = solve(problem, zoo.load("ellipse-denoise-stencil").double(), iterations=20)
+    single = solve(TVDenoising(photographs()[0]), zoo.load("ellipse-denoise-stencil"), iterations=20)
     torch.testing.assert_close(single.value.double(), solution.value, rtol=1e-4, atol=1e-3)
-
-
-def test_a_recipe_in_two_stages(tmp_path, monkeypatch):
-    def small_noise(directory):
-        """Noise."""
-        pictures = list(torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(0)))
-        return Pooled(DenoisingFamily(pictures, pictures, size=8), 4)
-
-    recipe = replace(recipes.RECIPES["ellipse-denoise-spectral"], dataset=None, family=small_noise)
-    monkeypatch.setitem(recipes.RECIPES, "tiny", recipe)
-    changes = ["meta_steps=2", "batch=2", "validation_batch=2", "horizon=4", "curriculum=[]"]
-    path = recipes.train("tiny", tmp_path / "runs", out=tmp_path, changes=changes, progress=False)
-    card = zoo.card(path)
-    assert (card["settings"]["meta_steps"], card["refinement"]["meta_steps"]) == (2, 2)
-    assert card["best_refinement_step"] in range(3)
-    assert card["parameters"] == 1 + 4 * 14
-    assert zoo.load(path).method.t.counts[-1] == 200
-
-
-def test_finer_schedules_are_the_same_to_begin_with():
-    method = recipes.image_stencil(torch.Generator()).double()
-
-    def sizes():
-        return [method.method.t(k).item() for k in (1, 7, 20, 50, 100, 150)]
-
-    before = sizes()
-    assert {p.dtype for p in recipes.stencil_for_long(method).parameters()} == {torch.float64}
-    assert sizes() == pytest.approx(before, rel=1e-5)

@@ -8,6 +8,7 @@ from pathlib import Path
 from tyro.extras import SubcommandApp
 
 from mirrordescent.cli import collections, experiments, learning, solve
+from mirrordescent.cli.lab import lab
 
 
 def demo(
@@ -39,9 +40,7 @@ def demo(
         fill: start from an image whose holes are filled from their neighbours, not from black holes.
         seed: of the mask and the noise.
     """
-    from mirrordescent.demo import run
-
-    run(out, size, iterations, missing, noise, fill, seed)
+    lab("demo").run(out, size, iterations, missing, noise, fill, seed)
 
 
 def version() -> None:

@@ -7,6 +7,8 @@ from typing import Literal
 
 from tyro.conf import Positional
 
+from mirrordescent.cli.lab import lab
+
 
 def reproduce(
     name: Positional[str],
@@ -35,10 +37,9 @@ def reproduce(
         json: print the summaries as JSON.
     """
     from mirrordescent.cli.output import say, show
-    from mirrordescent.experiments import reproduce as run
 
-    found = run(name, scale, out, data, say)
-    lines = [line for result in found for line in (result.page(), f"written to {out / result.name}")]
+    found = lab("experiments").reproduce(name, scale, out, data, say)
+    lines = [line for result in found for line in (result.markdown(), f"written to {out / result.name}")]
     show({result.name: result.summary() for result in found}, lines, json)
 
 
@@ -54,9 +55,8 @@ def results(folder: Positional[Path] = Path("docs/results"), json: bool = False)
         json: print which claims hold as JSON.
     """
     from mirrordescent.cli.output import show
-    from mirrordescent.experiments.rebuild import rebuild
 
-    found = rebuild(folder)
+    found = lab("experiments.rebuild").rebuild(folder)
     report = {r.name: {claim.statement: claim.holds for claim in r.claims} for r in found}
     lines = [f"{folder / r.name}: {sum(c.holds for c in r.claims)} of {len(r.claims)} claims hold" for r in found]
     show(report, lines, json)
@@ -89,8 +89,8 @@ def diagnose(
         json: print the verdicts as JSON.
     """
     from mirrordescent.cli.output import show
-    from mirrordescent.experiments.diagnose import diagnose_entry
 
+    diagnose_entry = lab("experiments.diagnose").diagnose_entry
     found = diagnose_entry(mirror, problem, data, count=count, iterations=iterations, exact_iterates=exact_iterates)
     page = found.write(out / found.name)
     lines = [line for part, verdicts in found.judged.items() for line in (f"\n{part}", *(f"  {v}" for v in verdicts))]

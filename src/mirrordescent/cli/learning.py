@@ -8,6 +8,8 @@ from typing import Annotated
 import tyro
 from tyro.conf import Positional, UseAppendAction
 
+from mirrordescent.cli.lab import lab
+
 
 def learn(
     what: Annotated[Positional[str], tyro.conf.arg(metavar="CONFIG|NAME")],
@@ -62,7 +64,6 @@ def learn(
     from mirrordescent.cli.output import progress, show
     from mirrordescent.learn import read_config
     from mirrordescent.zoo.own import learn_own
-    from mirrordescent.zoo.recipes import train
 
     if what.endswith(".toml"):
         config = read_config(what, set)
@@ -74,6 +75,7 @@ def learn(
             "seconds": found.seconds,
         }
     else:
+        train = lab("recipes").train
         path = train(what, runs, data, out, changes=set, resume=resume, device=device, progress=progress())
         report = {"entry": path}
     show(report, [f"{key}: {value}" for key, value in report.items()], json)

@@ -29,8 +29,8 @@ class Solving:
         mirror: an entry of the zoo, or a .safetensors file, for the methods with a mirror map.
         iterations: budget of the method.
         tolerance: relative gap to the optimum to reach and to prove, if need be with a primal-dual method at the end.
-        fused: step by kernels in C: several times faster on a CPU. The first time on a machine they are compiled, which
-            takes some seconds and a C compiler.
+        fused: compile kernels in C, with which steps are several times faster on a CPU; it takes some seconds and a C
+            compiler. Once they are compiled they are used without being asked for.
         truth: the undamaged photograph, or a folder of them with the same names, for PSNR and SSIM.
         out: folder to write to, with a page index.html. Inputs are never overwritten.
         json: print the report as JSON.
@@ -99,7 +99,7 @@ def _run(task: Any, options: Solving, mask: Path | None, missing: float | None, 
 
     if not 0 < options.weight < float("inf"):
         raise ValueError(f"weight must be positive and finite, got {options.weight}")
-    how = plan(task, options.method, options.mirror, options.iterations, options.tolerance, options.fused)
+    how = plan(task, options.method, options.mirror, options.iterations, options.tolerance, options.fused or None)
     jobs = Jobs(task, options.images, options.out, options.weight, mask, options.truth, missing, seed)
     _require_writable(options.out)
     outcomes: list[Outcome] = []
@@ -110,7 +110,7 @@ def _run(task: Any, options: Solving, mask: Path | None, missing: float | None, 
     where = page(task, outcomes, how, options.weight).write(options.out / "index.html")
     report = {"task": task, "page": where, "images": [outcome.record() for outcome in outcomes]}
     show(report, [f"page: {where}"], options.json)
-    unreached = [o for o in outcomes if o.status.failed or (how.hand_over and not o.gap <= how.tolerance)]
+    unreached = [o for o in outcomes if o.status.failed or (how.promised and not o.gap <= how.tolerance)]
     for outcome in unreached:
         say(f"mirrordescent: {outcome.name} ended as {outcome.status} with a relative gap of {outcome.gap:.1e}")
     return 1 if unreached else 0

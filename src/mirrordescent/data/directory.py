@@ -1,4 +1,4 @@
-"""Where data live: a folder with one subfolder per dataset."""
+"""Where data live, and what can be wrong with them there."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ from mirrordescent.cache import directory as cache_directory
 VARIABLE = "MIRRORDESCENT_DATA"
 
 
-def data_directory(chosen: str | Path | None = None) -> Path:
-    """Return the folder that was chosen, else the one ``MIRRORDESCENT_DATA`` names, else a cache folder.
+class DataMissing(FileNotFoundError):
+    """A file is not there and could not be fetched."""
 
-    Inside lie ``mnist/``, ``fashion-mnist/``, ``omniglot/``, ``stl10/`` and ``bsds500/``. Nothing is created.
+
+class DataDamaged(ValueError):
+    """A file is there but is not what it should be."""
+
+
+def data_directory(chosen: str | Path | None = None) -> Path:
+    """Return the folder that was chosen, else the one named by ``MIRRORDESCENT_DATA``, else a cache folder.
+
+    It has one subfolder per dataset: ``mnist/``, ``fashion-mnist/``, ``omniglot/``, ``stl10/`` and ``bsds500/``.
+    Nothing is created.
 
     >>> data_directory("somewhere").name
     'somewhere'
     """
-    if chosen is not None:
-        return Path(chosen).expanduser()
-    if named := os.environ.get(VARIABLE):
-        return Path(named).expanduser()
-    return cache_directory() / "data"
+    if chosen is None:
+        chosen = os.environ.get(VARIABLE) or cache_directory() / "data"
+    return Path(chosen).expanduser()

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from mirrordescent.cache import key_of, remember
 from mirrordescent.data.catalogue import MNIST
-from mirrordescent.data.errors import require_known
 from mirrordescent.data.idx import digits, mnist
 from mirrordescent.data.splits import Split
+from mirrordescent.names import require_known
 
 NEGATIVE, POSITIVE = 4, 9
 DIMENSION = 50
@@ -38,9 +38,9 @@ def four_nine_features(
 ) -> Features:
     """Return features of fours and nines: the last hidden layer of a small network that tells digits apart.
 
-    The network has five layers, two of them convolutions, and learns all ten digits of the training part:
-    taught only these two, it would collapse the features onto a plane. They are divided by one number, so
-    that those of the training part have mean square 1. Kept on disk.
+    The network has five layers, two of them convolutions, and learns all ten digits of the training part: taught only
+    these two, it would collapse the features onto a plane. They are divided by one number, so that those of the
+    training part have mean square 1. Kept on disk.
 
     Args:
         source: "digits" of scikit-learn (need no file) or "mnist" (11791 for training, 1991 for testing).
@@ -54,64 +54,49 @@ def four_nine_features(
 
 
 def _compute(source: Source, seed: int, epochs: int, directory: str | Path | None) -> dict[str, Tensor]:
+    def ten_digits(split: Split) -> tuple[Tensor, Tensor]:
+        return digits(split, size=28) if source == "digits" else mnist(split, directory)
+
     generator = torch.Generator().manual_seed(seed)
-    body, head = _network(generator)
-    images, labels = _ten_digits(source, "train", directory)
-    _train(body, head, images, labels, epochs, generator)
-    train, train_labels = _four_nine(body, images, labels)
-    test, test_labels = _four_nine(body, *_ten_digits(source, "test", directory))
+    network = _network(generator)
+    images, labels = ten_digits("train")
+    _train(network, images, labels, epochs, generator)
+    train, train_labels = _four_nine(network, images, labels)
+    test, test_labels = _four_nine(network, *ten_digits("test"))
     scale = train.square().mean().sqrt()
-    return {
-        "train": train / scale,
-        "train_labels": train_labels,
-        "test": test / scale,
-        "test_labels": test_labels,
-    }
-
-
-def _ten_digits(source: Source, split: Split, directory: str | Path | None) -> tuple[Tensor, Tensor]:
-    return digits(split, size=28) if source == "digits" else mnist(split, directory)
+    return Features(train / scale, train_labels, test / scale, test_labels)._asdict()
 
 
 @torch.no_grad()
-def _four_nine(body: nn.Sequential, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _four_nine(network: nn.Sequential, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     kept = (labels == NEGATIVE) | (labels == POSITIVE)
-    features = [body(chunk.unsqueeze(1)) for chunk in torch.split(images[kept], 1000)]
+    features = [network[:-1](chunk.unsqueeze(1)) for chunk in torch.split(images[kept], 1000)]
     return torch.cat(features), torch.where(labels[kept] == POSITIVE, 1.0, -1.0)
 
 
-def _network(generator: Generator) -> tuple[nn.Sequential, nn.Linear]:
-    """Return four layers up to the features and the one that classifies them, drawn from U(±1/√fan-in)."""
-    with torch.device("meta"):  # so that no draw is taken from the global generator
-        body = nn.Sequential(
-            nn.Conv2d(1, 8, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(8, 16, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(16 * 7 * 7, 100),
-            nn.Tanh(),
-            nn.Linear(100, DIMENSION),
-            nn.Tanh(),  # unlike a rectifier's, no feature of it can die
-        )
-        head = nn.Linear(DIMENSION, 10)
-    for layer in (*body.to_empty(device="cpu"), head.to_empty(device="cpu")):
+def _network(generator: Generator) -> nn.Sequential:
+    """Return four layers up to the features and the one that classifies them, with weights from U(±1/√fan-in)."""
+    with torch.device("meta"):  # so that nothing is drawn from the global generator
+        network = nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(16 * 7 * 7, 100), nn.Tanh(),
+            nn.Linear(100, DIMENSION), nn.Tanh(),  # unlike those of a rectifier, none of its features can die
+            nn.Linear(DIMENSION, 10),
+        )  # fmt: skip
+    for layer in network.to_empty(device="cpu"):
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             bound = 1 / math.sqrt(layer.weight[0].numel())
             for parameter in layer.parameters():
                 nn.init.uniform_(parameter, -bound, bound, generator=generator)
-    return body, head
+    return network
 
 
-def _train(
-    body: nn.Sequential, head: nn.Linear, images: Tensor, labels: Tensor, epochs: int, generator: Generator
-) -> None:
-    optimiser = torch.optim.Adam([*body.parameters(), *head.parameters()], lr=_STEP)
+def _train(network: nn.Sequential, images: Tensor, labels: Tensor, epochs: int, generator: Generator) -> None:
+    optimiser = torch.optim.Adam(network.parameters(), lr=_STEP)
     for _ in range(epochs):
         for batch in torch.split(torch.randperm(len(images), generator=generator), _BATCH):
             optimiser.zero_grad()
-            scores = head(body(images[batch].unsqueeze(1)))
-            torch.autograd.backward(F.cross_entropy(scores, labels[batch]))
+            loss = F.cross_entropy(network(images[batch].unsqueeze(1)), labels[batch])
+            torch.autograd.backward(loss)
             optimiser.step()

@@ -7,17 +7,17 @@ import math
 import struct
 import zlib
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mirrordescent.data.directory import data_directory
-from mirrordescent.data.errors import DataDamaged, require_known
+from mirrordescent.data.directory import DataDamaged, data_directory
 from mirrordescent.data.registry import require
-from mirrordescent.data.splits import Split, part
+from mirrordescent.data.splits import Split, split_indices
+from mirrordescent.names import require_known
 
 Pooling: TypeAlias = Literal["max", "mean"]
 
@@ -29,8 +29,8 @@ _STEMS = {"train": "train", "test": "t10k"}
 def read_idx(path: str | Path) -> Tensor:
     """Read an idx file, plain or compressed by gzip.
 
-    The format: two zero bytes, one for the type, one for the number d of dimensions, d big-endian 32-bit
-    sizes, then the entries, last index fastest.
+    The format: two zero bytes, one for the type, one for the number d of dimensions, d big-endian 32-bit sizes, then
+    the entries, last index fastest.
     """
     raw = _decompressed(Path(path))
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _TYPES:
@@ -39,12 +39,10 @@ def read_idx(path: str | Path) -> Tensor:
     if len(raw) < header:
         raise DataDamaged(f"{path} is cut off inside its header")
     shape = struct.unpack(f">{raw[3]}I", raw[4:header])
-    entry = np.dtype(_TYPES[raw[2]])
-    if len(raw) - header != math.prod(shape) * entry.itemsize:
-        raise DataDamaged(
-            f"{path} announces {' × '.join(map(str, shape))} entries of {entry.itemsize} bytes "
-            f"but holds {len(raw) - header} bytes"
-        )
+    entry, held = np.dtype(_TYPES[raw[2]]), len(raw) - header
+    if held != math.prod(shape) * entry.itemsize:
+        announced = f"{' × '.join(map(str, shape))} entries of {entry.itemsize} bytes"
+        raise DataDamaged(f"{path} announces {announced} but holds {held} bytes")
     entries = np.frombuffer(raw, entry, offset=header).reshape(shape)
     return torch.from_numpy(entries.astype(entry.newbyteorder("=")))
 
@@ -60,9 +58,9 @@ def fashion_mnist(split: Split = "train", directory: str | Path | None = None) -
 
 
 def digits(split: Split = "train", size: int = 8) -> tuple[Tensor, Tensor]:
-    """Return the 8×8 digits that come with scikit-learn, enlarged bilinearly to another size if asked to.
+    """Return the 8×8 digits that come with scikit-learn, enlarged bilinearly to another size on request.
 
-    1797 images in [0, 1], of which a fixed random fifth is the test part. They need no download.
+    1797 images in [0, 1], of which a fixed random fifth is for testing. They need no download.
 
     >>> images, labels = digits("test")
     >>> images.shape, labels.dtype
@@ -71,7 +69,7 @@ def digits(split: Split = "train", size: int = 8) -> tuple[Tensor, Tensor]:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    kept = part(split, len(bunch.target))
+    kept = split_indices(split, len(bunch.target))
     images = torch.from_numpy(bunch.images)[kept].float() / 16
     if size != 8:
         images = F.interpolate(images[:, None], size=(size, size), mode="bilinear", align_corners=False)[:, 0]
@@ -85,7 +83,7 @@ def halve(images: Tensor, pooling: Pooling = "max") -> Tensor:
     >>> halve(image), halve(image, "mean")
     (tensor([[1.]]), tensor([[0.2500]]))
     """
-    require_known(pooling, ("max", "mean"), "pooling")
+    require_known(pooling, get_args(Pooling), "pooling")
     height, width = images.shape[-2:]
     if height % 2 or width % 2:
         raise ValueError(f"2×2 pooling needs even sides, got {height}×{width}")
@@ -95,12 +93,10 @@ def halve(images: Tensor, pooling: Pooling = "max") -> Tensor:
 
 def _labelled(name: str, split: Split, directory: str | Path | None) -> tuple[Tensor, Tensor]:
     require_known(split, _STEMS, "split")
-    images = read_idx(_path(name, f"{_STEMS[split]}-images-idx3-ubyte", directory))
-    labels = read_idx(_path(name, f"{_STEMS[split]}-labels-idx1-ubyte", directory))
+    stems = (f"{_STEMS[split]}-{content}-ubyte" for content in ("images-idx3", "labels-idx1"))
+    images, labels = (read_idx(_path(name, stem, directory)) for stem in stems)
     if images.ndim != 3 or labels.shape != images.shape[:1]:
-        raise DataDamaged(
-            f"{name}: images of shape {tuple(images.shape)} do not go with labels of {tuple(labels.shape)}"
-        )
+        raise DataDamaged(f"{name}: images {tuple(images.shape)} do not go with labels {tuple(labels.shape)}")
     return images.float() / 255, labels.long()
 
 

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent.data.errors import DataDamaged, require_known
+from mirrordescent.data.directory import DataDamaged
 from mirrordescent.data.idx import halve
 from mirrordescent.data.images import decode
 from mirrordescent.data.registry import require_any
-from mirrordescent.data.splits import Split, part
+from mirrordescent.data.splits import Split, split_indices
+from mirrordescent.names import require_known
 
 TEST_CHARACTERS = 423  # of 1623
 DRAWINGS = 20
@@ -32,27 +33,26 @@ def omniglot_characters(
 ) -> Tensor:
     """Return drawings of characters: (characters, 20, size, size) in [0, 1] with ink = 1.
 
-    1200 characters for training and 423 for testing, by a seeded permutation of all 1623. The 28×28 images
-    are exact averages over areas of the 105×105 originals, the 14×14 ones 2×2 maxima of those.
+    1200 characters for training and 423 for testing, by a seeded permutation of all 1623. The 28×28 images are
+    exact averages over areas of the 105×105 originals, the 14×14 ones 2×2 maxima of those.
     """
     require_known(split, ("train", "test", "all"), "split")
     if size not in (SIDE, 28, 14):
         raise ValueError(f"Omniglot comes in sizes {SIDE}, 28 and 14, not {size}")
     total = sum(_CHARACTERS.values())
-    kept = torch.arange(total) if split == "all" else part(split, total, TEST_CHARACTERS, seed)
-    halves, first = [], 0
+    kept = torch.arange(total) if split == "all" else split_indices(split, total, TEST_CHARACTERS, seed)
+    chunks, first = [], 0
     for stem, count in _CHARACTERS.items():
+        paper = _read(stem, first, count, directory)
         mine = kept[(kept >= first) & (kept < first + count)] - first
-        halves += _drawings(_read(stem, first, count, directory), mine, size)
+        # A few at a time: as floating-point numbers, all of them need gigabytes.
+        chunks += [_shrunk(1 - paper[some].float(), size) for some in torch.split(mine, 10)]
         first += count
-    return torch.cat(halves)
+    return torch.cat(chunks)
 
 
 class Tasks(NamedTuple):
-    """A batch of classification tasks.
-
-    Images are (tasks, n, height, width) and labels (tasks, n) in 0, …, way − 1.
-    """
+    """A batch of classification tasks: images (tasks, n, height, width) and labels (tasks, n) in 0, …, way − 1."""
 
     train_images: Tensor
     train_labels: Tensor
@@ -63,8 +63,8 @@ class Tasks(NamedTuple):
 def sample_tasks(characters: Tensor, count: int, way: int, shot: int, generator: Generator) -> Tasks:
     """Draw ``count`` tasks: to tell ``way`` characters apart from ``shot`` drawings of each.
 
-    The other drawings of the same characters are the test part. Characters of a task are distinct; which
-    drawings are learned from is drawn anew for every character of every task.
+    The other drawings of the same characters are for testing. Characters of a task are distinct; which drawings are
+    learned from is drawn anew for every character of every task.
 
     Args:
         characters: (characters, drawings, height, width), as ``omniglot_characters`` returns them.
@@ -80,12 +80,10 @@ def sample_tasks(characters: Tensor, count: int, way: int, shot: int, generator:
     order = _orders((count, way, drawings), generator).to(characters.device)
     images = characters[chosen[..., None], order]
     labels = torch.arange(way, device=characters.device)[:, None].expand(count, way, drawings)
-    return Tasks(
-        images[:, :, :shot].flatten(1, 2),
-        labels[:, :, :shot].flatten(1),
-        images[:, :, shot:].flatten(1, 2),
-        labels[:, :, shot:].flatten(1),
-    )
+    parts = [shot, drawings - shot]
+    train, test = (part.flatten(1, 2) for part in torch.split(images, parts, 2))
+    train_labels, test_labels = (part.flatten(1) for part in torch.split(labels, parts, 2))
+    return Tasks(train, train_labels, test, test_labels)
 
 
 def area_average(images: Tensor, size: int) -> Tensor:
@@ -95,34 +93,22 @@ def area_average(images: Tensor, size: int) -> Tensor:
     tensor([[0., 2.],
             [0., 2.]])
     """
-    weights = _overlaps(images.shape[-1], size).to(images)
-    return ((images @ weights.T).mT @ weights.T).mT
-
-
-def _overlaps(fine: int, coarse: int) -> Tensor:
-    """Return the share of every fine cell in the mean of every coarse one: (coarse, fine), rows sum to 1."""
-    width = fine / coarse
-    left = torch.arange(coarse, dtype=torch.float64)[:, None] * width
-    start = torch.arange(fine, dtype=torch.float64)
+    fine, width = images.shape[-1], images.shape[-1] / size
+    left, start = torch.arange(size, dtype=torch.float64)[:, None] * width, torch.arange(fine, dtype=torch.float64)
     covered = torch.minimum(left + width, start + 1) - torch.maximum(left, start)
-    return covered.clamp(min=0) / width
+    # The share of every pixel in the mean of every square, along one side: (size, n), rows sum to 1.
+    weights = (covered.clamp(min=0) / width).to(images)
+    return ((images @ weights.T).mT @ weights.T).mT
 
 
 def _orders(shape: tuple[int, ...], generator: Generator) -> Tensor:
     """Return random permutations of the last dimension."""
-    keys = torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
-    return keys.argsort(-1)
+    return torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64).argsort(-1)
 
 
-def _drawings(paper: Tensor, kept: Tensor, size: int) -> list[Tensor]:
-    """Invert and shrink the characters that are kept, a few at a time: as numbers, all need gigabytes."""
-    chunks = []
-    for some in torch.split(kept, 10):
-        ink = 1 - paper[some].float()
-        if size < SIDE:
-            ink = area_average(ink, 28).clamp_(0, 1)
-        chunks.append(halve(ink) if size == 14 else ink)
-    return chunks
+def _shrunk(ink: Tensor, size: int) -> Tensor:
+    middle = area_average(ink, 28).clamp_(0, 1) if size < SIDE else ink
+    return halve(middle) if size == 14 else middle
 
 
 def _read(stem: str, first: int, count: int, directory: str | Path | None) -> Tensor:

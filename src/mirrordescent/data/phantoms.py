@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
+from mirrordescent.data.images import require_size
+
 MEAN_COUNT, LARGEST_COUNT = 40, 70
 _CHUNK = 64  # images rasterised at a time, which bounds the memory
 
@@ -38,25 +40,18 @@ def random_ellipses(count: int, generator: Generator) -> Ellipses:
 
     number = torch.poisson(torch.full((count, 1), float(MEAN_COUNT), device=device), generator=generator)
     present = torch.arange(LARGEST_COUNT, device=device) < number
-    return Ellipses(
-        uniform(-0.4, 1.0) * present,
-        axis(),
-        axis(),
-        uniform(-0.9, 0.9),
-        uniform(-0.9, 0.9),
-        uniform(0.0, 2 * math.pi),
-    )
+    value, axes, centre = uniform(-0.4, 1.0), (axis(), axis()), (uniform(-0.9, 0.9), uniform(-0.9, 0.9))
+    return Ellipses(value * present, *axes, *centre, uniform(0.0, 2 * math.pi))
 
 
 def rasterise(ellipses: Ellipses, size: int) -> Tensor:
     """Add up the values of the ellipses that contain a pixel's centre: (images, 1, size, size)."""
-    if size < 1:
-        raise ValueError(f"size must be at least 1 pixel, got {size}")
+    require_size(size)
     value = ellipses.value
     centres = (torch.arange(size, dtype=value.dtype, device=value.device) + 0.5) * (2 / size) - 1
     image = value.new_zeros(value.shape[0], size, size)
-    for ellipse in zip(*(field.T[..., None, None] for field in ellipses), strict=True):
-        height, first, second, x, y, rotation = ellipse
+    fields = (field.T[..., None, None] for field in ellipses)
+    for height, first, second, x, y, rotation in zip(*fields, strict=True):
         right, up = centres - x, centres[:, None] - y
         cosine, sine = rotation.cos(), rotation.sin()
         along, across = (cosine * right + sine * up) / first, (cosine * up - sine * right) / second

@@ -7,8 +7,8 @@ from enum import Enum
 from pathlib import Path
 
 from mirrordescent.data.catalogue import DATASETS, DataFile, Dataset
-from mirrordescent.data.directory import VARIABLE, data_directory
-from mirrordescent.data.errors import DataDamaged, DataMissing, require_known
+from mirrordescent.data.directory import VARIABLE, DataDamaged, DataMissing, data_directory
+from mirrordescent.names import require_known
 
 HASHED_ON_USE = 1 << 28  # bytes; beyond, hashing takes seconds, and a cut file shows in its size alone
 
@@ -39,35 +39,28 @@ def dataset(name: str) -> Dataset:
 def describe(name: str) -> str:
     """Return what a dataset is, its terms and its files as text."""
     entry = dataset(name)
-    files = [f"  {file.path}  {_bytes(file.size)}  {file.checksum}" for file in entry.files]
-    return "\n".join(
-        [
-            f"{entry.name}: {entry.title}",
-            f"terms: {entry.terms}",
-            f"cite: {entry.citation}",
-            f"from: {entry.source}",
-            f"files in {entry.name}/:",
-            *files,
-        ]
-    )
+    head = f"{entry.name}: {entry.title}\nterms: {entry.terms}\ncite: {entry.citation}\nfrom: {entry.source}"
+    files = (f"  {file.path}  {_bytes(file.size)}  {file.checksum}" for file in entry.files)
+    return "\n".join([head, f"files in {entry.name}/:", *files])
 
 
 def verify(name: str, directory: str | Path | None = None) -> dict[str, FileStatus]:
     """Check size and checksum of every file of a dataset. Some are alternatives: not all need be there."""
-    entry = dataset(name)
-    return {file.path: _status(entry, file, directory) for file in entry.files}
+    folder = data_directory(directory) / name
+    return {file.path: _status(folder / file.path, file) for file in dataset(name).files}
 
 
 def require(name: str, file: str, directory: str | Path | None = None) -> Path:
-    """Return the path of a sound file, fetched first if it is absent and there is a public address for it.
+    """Return the path of a sound file, fetched first if it is absent and has a public address.
 
     Raises:
-        DataMissing: with what to put where, and where it can be had.
+        DataMissing: with what to put where, and where to get it.
         DataDamaged: if the file is there but is not the published one.
     """
     entry = dataset(name)
-    record = _file(entry, file)
-    path = data_directory(directory) / entry.name / record.path
+    files = {each.path: each for each in entry.files}
+    require_known(file, files, f"file of {name}")
+    record, path = files[file], data_directory(directory) / name / file
     if not path.is_file():
         _fetch(entry, record, path)
     if fault := _fault(path, record, thorough=(record.size or 0) <= HASHED_ON_USE):
@@ -77,19 +70,11 @@ def require(name: str, file: str, directory: str | Path | None = None) -> Path:
 
 def require_any(name: str, files: tuple[str, ...], directory: str | Path | None = None) -> Path:
     """Return the first of several equivalent files that is there, or else ``require`` the last."""
-    folder = data_directory(directory) / dataset(name).name
-    present = [file for file in files if (folder / file).is_file()]
-    return require(name, present[0] if present else files[-1], directory)
+    folder = data_directory(directory) / name
+    return require(name, next((file for file in files if (folder / file).is_file()), files[-1]), directory)
 
 
-def _file(entry: Dataset, path: str) -> DataFile:
-    files = {file.path: file for file in entry.files}
-    require_known(path, files, f"file of {entry.name}")
-    return files[path]
-
-
-def _status(entry: Dataset, file: DataFile, directory: str | Path | None) -> FileStatus:
-    path = data_directory(directory) / entry.name / file.path
+def _status(path: Path, file: DataFile) -> FileStatus:
     if not path.is_file():
         return FileStatus.MISSING
     return FileStatus.DAMAGED if _fault(path, file, thorough=True) else FileStatus.OK
@@ -133,10 +118,9 @@ def _fetch(entry: Dataset, file: DataFile, path: Path) -> None:
 
 def _how_to_get(entry: Dataset, file: DataFile, path: Path, reason: str = "") -> str:
     return (
-        f"{entry.name} needs {path}, which is not there{reason}. "
-        f"Put {file.path} ({_bytes(file.size)}) into a folder {entry.name}/ of the data directory, "
-        f"and name that directory by the argument `directory` or the variable {VARIABLE}. "
-        f"It can be had from {entry.source}. Terms: {entry.terms}."
+        f"{entry.name} needs {path}, which is missing{reason}. Put {file.path} ({_bytes(file.size)}) into a folder "
+        f"{entry.name}/ of the data directory, and name that directory by the argument `directory` or the variable "
+        f"{VARIABLE}. It is available from {entry.source}. Terms: {entry.terms}."
     )
 
 

@@ -1,5 +1,7 @@
 """Loops in C for what takes several passes over memory in torch, built on request by the machine's own compiler."""
 
 from mirrordescent.kernels.build import BuildError, library, ready
+from mirrordescent.kernels.call import TYPES, Function, suits
+from mirrordescent.kernels.images import amd_stencil, primal_dual
 
-__all__ = ["BuildError", "library", "ready"]
+__all__ = ["TYPES", "BuildError", "Function", "amd_stencil", "library", "primal_dual", "ready", "suits"]

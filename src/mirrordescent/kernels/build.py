@@ -26,7 +26,7 @@ def library() -> ctypes.CDLL:
     """Return the compiled kernels; the first call on a machine compiles them, which takes about two seconds."""
     path = _path()
     if not path.exists():
-        _compile(_sources("c"), path)
+        _compile(sources("c"), path)
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
@@ -44,12 +44,13 @@ def ready() -> bool:
 
 
 def _path() -> Path:
-    text = b"".join(path.read_bytes() for path in (*_sources("c"), *_sources("h")))
+    text = b"".join(path.read_bytes() for path in (*sources("c"), *sources("h")))
     described = f"{FLAGS} {platform.machine()} {_processor()}".encode()
     return directory() / f"kernels-{hashlib.sha256(text + described).hexdigest()[:20]}.so"
 
 
-def _sources(suffix: str) -> list[Path]:
+def sources(suffix: str) -> list[Path]:
+    """Return the C files of this folder."""
     return sorted(Path(__file__).parent.glob(f"*.{suffix}"))
 
 

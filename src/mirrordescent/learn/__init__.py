@@ -13,7 +13,7 @@ from mirrordescent.learn.families import (
 )
 from mirrordescent.learn.networks import FewShotFamily, NetworkFamily, moons_family
 from mirrordescent.learn.objective import Objective
-from mirrordescent.learn.reptile import Initialisation, reptile
+from mirrordescent.learn.reptile import reptile
 from mirrordescent.learn.tomography import TomographyFamily
 from mirrordescent.learn.trainer import Learned, Settings, learn
 from mirrordescent.learn.unroll import unroll
@@ -23,7 +23,6 @@ __all__ = [
     "DenoisingFamily",
     "Draw",
     "FewShotFamily",
-    "Initialisation",
     "InpaintingFamily",
     "Learned",
     "NetworkFamily",

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from mirrordescent.data.omniglot import Tasks, sample_tasks
 from mirrordescent.learn.families import SEEDS, Draw, ProblemFamily, generators
-from mirrordescent.problems.architectures import moons_network
 from mirrordescent.problems.networks import NetworkTraining, repeat
 
 
@@ -36,11 +35,12 @@ class NetworkFamily(ProblemFamily):
 
 
 def moons_family(points: int = 500, noise: float = 0.05, seed: int = 0) -> NetworkFamily:
-    """Return small networks that tell two interleaved half circles apart."""
+    """Return networks 2 → 50 → 1 that tell two interleaved half circles apart."""
     from sklearn.datasets import make_moons
 
     inputs, targets = make_moons(points, noise=noise, random_state=seed)
-    return NetworkFamily(moons_network(), torch.from_numpy(inputs).float(), torch.from_numpy(targets).float())
+    model = nn.Sequential(nn.Linear(2, 50), nn.ReLU(), nn.Linear(50, 1))
+    return NetworkFamily(model, torch.from_numpy(inputs).float(), torch.from_numpy(targets).float())
 
 
 class FewShotFamily(ProblemFamily):

@@ -11,9 +11,9 @@ from torch import Generator, Tensor
 
 from mirrordescent.learn.evolution import evolution
 from mirrordescent.learn.families import Draw
-from mirrordescent.learn.unroll import Differentiation, FirstOrder, unroll
+from mirrordescent.learn.unroll import Differentiation, unroll
 from mirrordescent.methods.base import Method
-from mirrordescent.oracles import Exact, Oracle
+from mirrordescent.oracles import Default, FirstOrder, Oracle
 from mirrordescent.trees import Tree
 
 Weights = Literal["sum", "last", "log_value", "log_gap"]
@@ -86,7 +86,7 @@ class Objective:
         generator: Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of every problem (batch,), and f where it was looked at, (looks, batch), without a graph."""
-        oracle = oracle or Exact()
+        oracle = oracle or Default()
         if self.differentiation != "evolution":
             return self._unrolled(method, draw, horizon, meta_step, oracle, generator, self.differentiation)
         if generator is None:
@@ -109,7 +109,7 @@ class Objective:
         generator: Generator | None,
         differentiation: Differentiation,
     ) -> tuple[Tensor, Tensor]:
-        mirror = getattr(method, "mirror", None)
+        mirror = method.mirror
         penalised = mirror if self.penalty > 0 and isinstance(mirror, Inconsistent) else None
 
         def measure(k: int, x: Tree) -> Tensor:

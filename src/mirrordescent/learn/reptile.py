@@ -22,30 +22,6 @@ from mirrordescent.trees import tree_map
 Start: TypeAlias = dict[str, Tensor]
 
 
-class Initialisation(nn.Module):
-    """One network's parameters, name → tensor, as something that can be stored."""
-
-    def __init__(self, network: Start) -> None:
-        super().__init__()
-        self.names = list(network)
-        self.tensors = nn.ParameterList([nn.Parameter(leaf, requires_grad=False) for leaf in network.values()])
-
-    @classmethod
-    def empty(cls, shapes: dict[str, list[int]]) -> Initialisation:
-        """Return one of zeros."""
-        return cls({name: torch.zeros(shape) for name, shape in shapes.items()})
-
-    @property
-    def shapes(self) -> dict[str, list[int]]:
-        """The shape of every tensor."""
-        return {name: list(leaf.shape) for name, leaf in self.network.items()}
-
-    @property
-    def network(self) -> Start:
-        """The parameters by their names."""
-        return {name: leaf.detach() for name, leaf in zip(self.names, self.tensors, strict=True)}
-
-
 @torch.no_grad()
 def reptile(
     family: ProblemFamily,
@@ -101,7 +77,7 @@ def reptile(
 
 
 def _run(method: Method[Any], problem: Problem, theta: Start, batch: int, steps: int) -> Start:
-    state = method.init(tree_map(lambda leaf: leaf.expand(batch, *leaf.shape), theta))
+    state = method.init(tree_map(lambda leaf: leaf.expand(batch, *leaf.shape), theta), problem)
     for _ in range(steps):
         state = method.step(problem, state, Exact())
     return cast(Start, method.answer(state))

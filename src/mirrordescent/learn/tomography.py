@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from mirrordescent.data.phantoms import ellipse_phantoms
-from mirrordescent.data.tomography import ParallelBeam
 from mirrordescent.learn.families import SEEDS, Draw, ProblemFamily, generators
+from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.tomography import PoissonTomography
 
 MEAN_RAY = 0.32  # ∫x along a ray, on average over phantoms and rays of a detector that sees the whole square

@@ -18,19 +18,6 @@ from mirrordescent.trees import Tree, tree_map
 Differentiation = Literal["full", "checkpointed", "truncated"]
 
 
-class FirstOrder(Oracle):
-    """An oracle whose answers count as constants: the meta-gradient does not pass through ∇f."""
-
-    def __init__(self, base: Oracle) -> None:
-        super().__init__()
-        self.base, self.stochastic = base, base.stochastic
-
-    def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
-        """Return the base oracle's answer, computed without a graph."""
-        with torch.no_grad():
-            return self.base(problem, tree_map(torch.Tensor.detach, x), k, generator)
-
-
 def unroll(
     method: Method[Any],
     problem: Problem,
@@ -73,7 +60,7 @@ def unroll(
         return state, measured
 
     learned = [p for p in dict.fromkeys((*method.parameters(), *oracle.parameters())) if p.requires_grad]
-    state, values = method.init(x0), []
+    state, values = method.init(x0, problem), []
     segments = list(_segments(horizon, length))
     if differentiation == "checkpointed":
         segments.reverse()  # the last is to be a long one, since it is computed but once

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
+import torch
 from torch import Tensor
 
-from mirrordescent.methods.base import Method
-from mirrordescent.methods.descent import require_inside
+from mirrordescent import kernels
+from mirrordescent.domains import WholeSpace
+from mirrordescent.methods.base import GradientMethod, Run, Storage, Tensors
+from mirrordescent.methods.descent import add_scaled, mix_scaled, require_inside
+from mirrordescent.methods.means import Means
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.quadratic import Euclidean
-from mirrordescent.schedules import Schedule, ScheduleLike, as_schedule
+from mirrordescent.mirrors.stencil import Stencil
+from mirrordescent.oracles import Oracle, Rounded
+from mirrordescent.parts import written_together
+from mirrordescent.problems.base import Pixels, Problem
+from mirrordescent.schedules import Number, Schedule, ScheduleLike, as_schedule
 from mirrordescent.trees import Tree, descend, mix, tree_map
 
 
@@ -23,7 +31,7 @@ class AMDState(NamedTuple):
     x_tilde: Tree
 
 
-class AMD(Method[AMDState]):
+class AMD(GradientMethod[AMDState]):
     """Accelerated mirror descent. For k = 0, 1, …, with g = ∇f(x^(k+1)):
 
     .. code-block:: none
@@ -38,7 +46,7 @@ class AMD(Method[AMDState]):
     The regulariser R is the divergence of a second mirror map; by default Euclidean on the primal
     domain of ``mirror``, so that iterates stay on the simplex, in the orthant, in the box. The dual
     weight k/r is 0 at the first step, as printed; ``weight_offset=1`` gives (k+1)/r instead, which
-    lies outside Lemma 1. ``answer`` chooses what is returned: ``"x"``, the next query point, as the
+    lies outside Lemma 1. ``returns`` chooses the answer: ``"x"``, the next query point, as the
     algorithm does, or ``"x_tilde"``, which Theorem 1 bounds. ``t``, ``gamma``, ``mixing`` (λ) and
     ``dual_weight`` are schedules; :func:`~mirrordescent.schedules.admissible_step` gives the t of Lemma 1.
 
@@ -48,6 +56,13 @@ class AMD(Method[AMDState]):
     Reference: Krichene, Bayen, Bartlett, NeurIPS 2015.
     """
 
+    called = ("amd", "lamd")
+    theorem = "accelerated"
+    carried = ("z",)  # x̃ is an answer, and does not go on
+    compiled = "amd"
+
+    mirror: MirrorMap
+
     def __init__(
         self,
         mirror: MirrorMap,
@@ -56,32 +71,31 @@ class AMD(Method[AMDState]):
         r: float = 3.0,
         gamma: ScheduleLike = 1.0,
         regulariser: MirrorMap | None = None,
-        storage: Literal["primal", "dual"] = "dual",
-        answer: Literal["x", "x_tilde"] = "x",
+        storage: Storage = "dual",
+        returns: Literal["x", "x_tilde"] = "x",
         mixing: ScheduleLike | None = None,
         dual_weight: ScheduleLike | None = None,
         weight_offset: Literal[0, 1] = 0,
         cap: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(mirror)
         if not r >= 3:
             raise ValueError(f"AMD needs r ≥ 3, got r={r}")
         _choose("storage", storage, ("primal", "dual"))
-        _choose("answer", answer, ("x", "x_tilde"))
+        _choose("returns", returns, ("x", "x_tilde"))
         _choose("weight_offset", weight_offset, (0, 1))
         if cap is not None and cap < 1:
             raise ValueError(f"AMD needs cap ≥ 1, got cap={cap}")
-        self.mirror = mirror
         self.regulariser = regulariser or Euclidean(mirror.primal_domain)
         self.t, self.gamma = as_schedule(t, "t"), as_schedule(gamma, "gamma")
-        self.mixing = _Mixing(r, cap) if mixing is None else as_schedule(mixing, "mixing")
-        self.dual_weight = (
-            _DualWeight(r, weight_offset, cap) if dual_weight is None else as_schedule(dual_weight, "dual_weight")
+        self.mixing = as_schedule(Mixing(r, cap) if mixing is None else mixing, "mixing")
+        self.dual_weight = as_schedule(
+            DualWeight(r, weight_offset, cap) if dual_weight is None else dual_weight, "dual_weight"
         )
-        self.r, self.storage, self.returned = float(r), storage, answer
+        self.r, self.storage, self.returns = float(r), storage, returns
         self.weight_offset, self.cap = weight_offset, cap
 
-    def init(self, x0: Tree) -> AMDState:
+    def init(self, x0: Tree, problem: Problem | None = None) -> AMDState:
         """Start at x̃⁰ = z̃⁰ = x0."""
         require_inside(self.mirror, x0)
         require_inside(self.regulariser, x0)
@@ -91,24 +105,50 @@ class AMD(Method[AMDState]):
     def update(self, state: AMDState, grad: Tree) -> AMDState:
         """Take the mirror step and the correcting step, then mix the next query point."""
         count = state.k + 1
-        t = self.t(count)
-        long, short = self.dual_weight(count) * t, self.gamma(count) * t
+        far, near, mixing = self._numbers(count)
         if self.storage == "dual":
-            z = tree_map(lambda z, g: descend(z, g, long), state.z, grad)
-            x_tilde = self.regulariser.step(state.x, grad, short)
-        elif self.mirror.linear and self.regulariser is self.mirror:
-            direction = self.mirror.to_primal(grad)  # one application serves both steps
-            z = tree_map(lambda z, v: descend(z, v, long), state.z, direction)
-            x_tilde = tree_map(lambda x, v: descend(x, v, short), state.x, direction)
+            z = tree_map(lambda z, g: descend(z, g, far), state.z, grad)
+            x_tilde = self.regulariser.step(state.x, grad, near)
+        elif self.regulariser is self.mirror:
+            z, x_tilde = self.mirror.steps(grad, (state.z, far), (state.x, near))
         else:
-            z = self.mirror.step(state.z, grad, long)
-            x_tilde = self.regulariser.step(state.x, grad, short)
-        x = mix(self.mixing(count + 1), self._primal(z), x_tilde)
-        return AMDState(count, z, x, x_tilde)
+            z, x_tilde = self.mirror.step(state.z, grad, far), self.regulariser.step(state.x, grad, near)
+        return AMDState(count, z, mix(mixing, self._primal(z), x_tilde), x_tilde)
+
+    def lengths(self, count: int) -> tuple[float, float, float]:
+        """(k/r) t_k, γ_k t_k, and the λ of the next point."""
+        far, near, mixing = map(float, self._numbers(count))
+        return far, near, mixing
+
+    def in_place(self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None) -> None:
+        """z ← z − far g,  x ← λ z/d + (1 − λ)(x − near g), or with near g/d there."""
+        far, near, mixing = self.lengths(count)
+        torch._foreach_add_(beside, g, alpha=-far)
+        add_scaled(x, g, d if self.regulariser is self.mirror else None, -near)
+        mix_scaled(x, beside, d, mixing)
+
+    @property
+    def steps_in_place(self) -> bool:
+        """Only with a dual z, and a correcting step that the map or the Euclidean geometry takes."""
+        plain = type(self.regulariser) is Euclidean and isinstance(self.regulariser.primal_domain, WholeSpace)
+        return super().steps_in_place and self.storage == "dual" and (plain or self.regulariser is self.mirror)
+
+    def kernel(self, problem: Problem, oracle: Oracle) -> Run[AMDState] | None:
+        """Return compiled steps for a stencil and rounded gradients on total-variation problems."""
+        pixels = problem.pixels() if written_together(type(self), "kernel", "update", "init") else None
+        if (
+            pixels is not None
+            and type(oracle) is Rounded
+            and type(self.mirror) is Stencil
+            and self.regulariser is self.mirror
+            and (self.storage, self.returns) == ("primal", "x")
+        ):
+            return StencilSteps(self, oracle, self.mirror, pixels)
+        return None
 
     def answer(self, state: AMDState) -> Tree:
         """Return x or x̃, as chosen."""
-        return state.x if self.returned == "x" else state.x_tilde
+        return state.x if self.returns == "x" else state.x_tilde
 
     def inside(self, state: AMDState) -> Tensor:
         """Tell whether z and x are in their domains."""
@@ -117,30 +157,72 @@ class AMD(Method[AMDState]):
             return self.mirror.dual_domain.contains(state.z) & domain.contains(state.x, closed=True)
         return domain.contains(state.z, closed=True) & domain.contains(state.x, closed=True)
 
+    def _numbers(self, count: int) -> tuple[Number, Number, Number]:
+        t = self.t(count)
+        return self.dual_weight(count) * t, self.gamma(count) * t, self.mixing(count + 1)
+
     def _primal(self, z: Tree) -> Tree:
         return self.mirror.to_primal(z) if self.storage == "dual" else z
 
 
-class _Mixing(Schedule):
+class StencilSteps:
+    """Steps of AMD with a stencil and rounded gradients on total-variation problems, each in one pass over the images.
+
+    Args:
+        method, oracle, stencil: what the steps are of.
+        pixels: the data of the problem.
+    """
+
+    def __init__(self, method: AMD, oracle: Rounded, stencil: Stencil, pixels: Pixels) -> None:
+        self.method, self.oracle, self.stencil, self.pixels = method, oracle, stencil, pixels
+
+    def __call__(self, state: AMDState, steps: int) -> AMDState:
+        """Take some steps."""
+        for _ in range(steps):
+            state, _ = self._step(state, None, 1.0)
+        return state
+
+    def with_means(self, state: AMDState, means: Means, steps: int) -> tuple[AMDState, Means]:
+        """Take some steps, and means of the gradients, less the fidelity's: as if all belonged to the point y."""
+        for _ in range(steps):
+            state, gradient = self._step(state, means, means.share)
+            means = means.after(self.pixels.y, cast(Tensor, gradient))
+        return state, means
+
+    def _step(self, state: AMDState, means: Means | None, share: float) -> tuple[AMDState, Tensor | None]:
+        count = state.k + 1
+        far, near, mixing = self.method.lengths(count)
+        x, z, mean = kernels.amd_stencil(
+            cast(Tensor, state.x), cast(Tensor, state.z), self.pixels.y, self.pixels.mask,
+            None if means is None else cast(Tensor, means.gradient), share=share, fidelity=self.pixels.fidelity,
+            curvature=float(self.oracle.curvature(count)), bound=self.pixels.kink,
+            side=float(self.stencil.damping) / 4, far_step=far, near_step=near, mixing=mixing,
+        )  # fmt: skip
+        return AMDState(count, z, x, x), mean
+
+
+class Mixing(Schedule):
     """λ = r/(r+k), k ≤ cap; schedules count from 1, so the k of the formula is one less."""
 
-    def __init__(self, r: float, cap: int | None) -> None:
+    def __init__(self, r: float, cap: int | None = None) -> None:
         super().__init__()
         self.r, self.cap = r, cap
 
-    def forward(self, count: int) -> float:
-        return self.r / (self.r + min(count - 1, self.cap or count))
+    def forward(self, k: int) -> float:
+        """Return λ."""
+        return self.r / (self.r + min(k - 1, self.cap or k))
 
 
-class _DualWeight(Schedule):
-    """(k + offset)/r, with k = count − 1 ≤ cap."""
+class DualWeight(Schedule):
+    """(k + offset)/r, k ≤ cap; counted like :class:`Mixing`."""
 
-    def __init__(self, r: float, offset: int, cap: int | None) -> None:
+    def __init__(self, r: float, offset: int = 0, cap: int | None = None) -> None:
         super().__init__()
         self.r, self.offset, self.cap = r, offset, cap
 
-    def forward(self, count: int) -> float:
-        return (min(count - 1, self.cap or count) + self.offset) / self.r
+    def forward(self, k: int) -> float:
+        """Return the weight."""
+        return (min(k - 1, self.cap or k) + self.offset) / self.r
 
 
 class ASMDState(NamedTuple):
@@ -151,7 +233,7 @@ class ASMDState(NamedTuple):
     x: Tree
 
 
-class ASMD(Method[ASMDState]):
+class ASMD(GradientMethod[ASMDState]):
     """Accelerated stochastic mirror descent. For k = 0, 1, …, with g ≈ ∇f(x^(k+1)):
 
     .. code-block:: none
@@ -165,6 +247,12 @@ class ASMD(Method[ASMDState]):
     Reference: Xu, Wang, Gu, AISTATS 2018, Algorithm 2.
     """
 
+    called = ("asmd", "lasmd")
+    theorem = "accelerated stochastic"
+    storage: Storage = "dual"
+
+    mirror: MirrorMap
+
     def __init__(
         self,
         mirror: MirrorMap,
@@ -173,12 +261,12 @@ class ASMD(Method[ASMDState]):
         mixing: ScheduleLike | None = None,
         dual_weight: ScheduleLike | None = None,
     ) -> None:
-        super().__init__()
-        self.mirror, self.t = mirror, as_schedule(t, "t")
-        self.mixing = as_schedule(_asmd_mixing if mixing is None else mixing, "mixing")
-        self.dual_weight = as_schedule(_asmd_dual_weight if dual_weight is None else dual_weight, "dual_weight")
+        super().__init__(mirror)
+        self.t = as_schedule(t, "t")
+        self.mixing = as_schedule(AreaMixing() if mixing is None else mixing, "mixing")
+        self.dual_weight = as_schedule(AreaWeight() if dual_weight is None else dual_weight, "dual_weight")
 
-    def init(self, x0: Tree) -> ASMDState:
+    def init(self, x0: Tree, problem: Problem | None = None) -> ASMDState:
         """Start at y⁰ = ∇ψ(x0)."""
         require_inside(self.mirror, x0)
         y = self.mirror.dual_start(x0)
@@ -191,22 +279,40 @@ class ASMD(Method[ASMDState]):
         y = tree_map(lambda y, g: descend(y, g, length), state.y, grad)
         return ASMDState(count, y, mix(self.mixing(count + 1), self.mirror.to_primal(y), state.x))
 
+    def lengths(self, count: int) -> tuple[float, float]:
+        """The dual step, and the w of the next point."""
+        return float(self.t(count) * self.dual_weight(count)), float(self.mixing(count + 1))
+
+    def in_place(self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None) -> None:
+        """y ← y − length g,  x ← w y/d + (1 − w) x."""
+        length, mixing = self.lengths(count)
+        torch._foreach_add_(beside, g, alpha=-length)
+        mix_scaled(x, beside, d, mixing)
+
     def inside(self, state: ASMDState) -> Tensor:
         """Tell whether y is in the dual domain and x in the primal one."""
         return self.mirror.dual_domain.contains(state.y) & self.mirror.primal_domain.contains(state.x, closed=True)
 
 
-def _area(k: int) -> float:
+def area(k: int) -> float:
     """A_k = k(k+1)/2 for k ≥ 1, and A_0 = ½."""
     return k * (k + 1) / 2 if k else 0.5
 
 
-def _asmd_mixing(count: int) -> float:
-    return 1 - _area(count - 1) / _area(count)
+class AreaMixing(Schedule):
+    """w = (A_k − A_{k−1})/A_k, k ≥ 1."""
+
+    def forward(self, k: int) -> float:
+        """Return w."""
+        return 1 - area(k - 1) / area(k)
 
 
-def _asmd_dual_weight(count: int) -> float:
-    return (_area(count) - _area(count - 1)) / count**1.5
+class AreaWeight(Schedule):
+    """(A_k − A_{k−1})/k^(3/2), k ≥ 1."""
+
+    def forward(self, k: int) -> float:
+        """Return the weight."""
+        return (area(k) - area(k - 1)) / k**1.5
 
 
 def _choose(name: str, value: object, choices: tuple[object, ...]) -> None:

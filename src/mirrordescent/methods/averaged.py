@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from torch import Generator, Tensor
+from torch import Generator
 
-from mirrordescent.methods.base import Method, State
+from mirrordescent.methods.base import Method, StatefulWrapper, Wrapped
+from mirrordescent.oracles import Oracle
+from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import Number, ScheduleLike, as_schedule
 from mirrordescent.trees import Tree, mix
 
-if TYPE_CHECKING:
-    from mirrordescent.oracles import Oracle
-    from mirrordescent.problems.base import Problem
 
+class Average(NamedTuple):
+    """The average so far, and the sum of its weights."""
 
-class AveragedState(NamedTuple):
-    """The inner method's state, the average so far, and the sum of its weights."""
-
-    inner: State
     mean: Tree
     weight: Number
 
-    @property
-    def k(self) -> int:
-        """Steps taken."""
-        return self.inner.k
 
-    @property
-    def x(self) -> Tree:
-        """The inner method's query point."""
-        return self.inner.x
-
-
-class Averaged(Method[AveragedState]):
+class Averaged(StatefulWrapper):
     """The weighted mean of a method's iterates, Σ tᵢ x^(i) / Σ tᵢ for i = 0 … k, as in Theorem 2.
 
     The inner method runs unchanged; only the answer differs. Weights are the method's step sizes
@@ -41,42 +28,25 @@ class Averaged(Method[AveragedState]):
     """
 
     def __init__(self, method: Method[Any], weights: ScheduleLike | None = None) -> None:
-        super().__init__()
-        self.method = method
+        super().__init__(method)
         if weights is None:
             weights = getattr(method, "t", None)
         if weights is None:
             raise ValueError(f"{type(method).__name__} has no step sizes t to weigh iterates by: give weights=")
         self.weights = as_schedule(weights, "weights")
 
-    def init(self, x0: Tree) -> AveragedState:
+    def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
         """Start the inner method; the average is its first answer."""
-        inner = self.method.init(x0)
-        return AveragedState(inner, self.method.answer(inner), self.weights(1))
+        inner = self.method.init(x0, problem)
+        return Wrapped(inner, Average(self.method.answer(inner), self.weights(1)))
 
-    def update(self, state: AveragedState, grad: Tree) -> AveragedState:
-        """Update the inner method and take its new answer into the average."""
-        return self._absorb(state, self.method.update(state.inner, grad))
-
-    def step(
-        self, problem: Problem, state: AveragedState, oracle: Oracle, generator: Generator | None = None
-    ) -> AveragedState:
+    def step(self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None) -> Wrapped:
         """Step the inner method in its own way and take its new answer into the average."""
-        return self._absorb(state, self.method.step(problem, state.inner, oracle, generator))
-
-    def answer(self, state: AveragedState) -> Tree:
-        """Return the average."""
-        return state.mean
-
-    def inside(self, state: AveragedState) -> Tensor | None:
-        """Ask the inner method."""
-        return self.method.inside(state.inner)
-
-    def lower_bound(self, problem: Problem, state: AveragedState) -> Tensor | None:
-        """Ask the inner method."""
-        return self.method.lower_bound(problem, state.inner)
-
-    def _absorb(self, state: AveragedState, inner: State) -> AveragedState:
+        inner, average = self.method.step(problem, state.inner, oracle, generator), state.own
         t = self.weights(inner.k + 1)
-        total = state.weight + t
-        return AveragedState(inner, mix(t / total, self.method.answer(inner), state.mean), total)
+        total = average.weight + t
+        return Wrapped(inner, Average(mix(t / total, self.method.answer(inner), average.mean), total))
+
+    def answer(self, state: Wrapped) -> Tree:
+        """Return the average."""
+        return state.own.mean  # type: ignore[no-any-return]

@@ -1,16 +1,21 @@
-"""The interface of every method: ask for a gradient, be told it, move."""
+"""The interface of every method, and of methods around others."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from torch import Generator, Tensor, nn
 
+from mirrordescent.mirrors.base import MirrorMap
+from mirrordescent.oracles import Exact, Oracle
+from mirrordescent.parts import Part, written_together
+from mirrordescent.problems.base import Problem
 from mirrordescent.trees import Tree
 
-if TYPE_CHECKING:
-    from mirrordescent.oracles import Oracle
-    from mirrordescent.problems.base import Problem
+Storage: TypeAlias = Literal["primal", "dual"]
+Theorem: TypeAlias = Literal["descent", "accelerated", "accelerated stochastic"]
+Tensors: TypeAlias = list[Tensor]
 
 
 class State(Protocol):
@@ -26,15 +31,81 @@ class State(Protocol):
 
 
 S = TypeVar("S", bound=State)
+Run: TypeAlias = Callable[[S, int], S]
+"""Several steps at once: a state and a number of steps to the state after them."""
 
 
-class Method(nn.Module, Generic[S]):
-    """An iteration that is told gradients.
+class Method(Part, nn.Module, Generic[S]):
+    """An iteration. It owns its map and its schedules and holds no iterates: those live in a state.
 
-    A method owns its mirror map and its schedules and holds no iterates; those live in a state, which
-    ``update`` turns into the next one out of place. The caller brings the gradient of ``state.x``:
-    from a batch of problems to solve them, inside an autograd graph to learn the method, from
-    ``p.grad`` to train a network. To add a method, write ``init`` and ``update``.
+    ``init`` makes the state before the first step and ``step`` turns a state into the next one, out of place. Methods
+    that need nothing but gradients are :class:`GradientMethod`; the others use more of a problem.
+    """
+
+    kind = "method"
+
+    called: ClassVar[tuple[str, ...]] = ()
+    """Its names on the command line; one that begins with an l is for a learned map."""
+
+    theorem: ClassVar[Theorem | None] = None
+    """Which of the theorems is about the method, if one is."""
+
+    mirror: MirrorMap | None
+
+    def __init__(self, mirror: MirrorMap | None = None) -> None:
+        super().__init__()
+        self.mirror = mirror
+
+    @property
+    def oracle(self) -> Oracle | None:
+        """The oracle that the method brings, if it brings one."""
+        return None
+
+    @property
+    def certifies(self) -> bool:
+        """Whether the method proves lower bounds on the way."""
+        return type(self).lower_bound is not Method.lower_bound
+
+    def asked(self, oracle: Oracle) -> Oracle:
+        """Return the oracle that the method will ask when given this one, or raise if it cannot honour it."""
+        if not isinstance(oracle, Exact):
+            raise TypeError(f"{type(self).__name__} asks for no gradients, and cannot use {type(oracle).__name__}")
+        return oracle
+
+    def init(self, x0: Tree, problem: Problem | None = None) -> S:
+        """Return the state before the first step. Some methods have to know the problem for it."""
+        raise NotImplementedError
+
+    def resume(self, x0: Tree, problem: Problem, k: int) -> S:
+        """Return a fresh state at another point, with k steps counted as taken."""
+        return self.init(x0, problem)._replace(k=k)  # type: ignore[attr-defined, no-any-return]
+
+    def step(self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None) -> S:
+        """Return the state after a step."""
+        raise NotImplementedError
+
+    def answer(self, state: S) -> Tree:
+        """Return what the method would return now."""
+        return state.x
+
+    def inside(self, state: S) -> Tensor | None:
+        """Tell per sample whether the state still lies where the method is defined; None: always."""
+        return None
+
+    def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
+        """Return a proven lower bound on the optimal value per sample, if the method has one."""
+        return None
+
+    def kernel(self, problem: Problem, oracle: Oracle) -> Run[S] | None:
+        """Return compiled steps for this problem, without a graph, if there are any; they are those of ``step``."""
+        return None
+
+
+class GradientMethod(Method[S]):
+    """An iteration that is told gradients: ask for one at ``state.x``, tell it, move.
+
+    The caller brings the gradient: from a batch of problems to solve them, inside an autograd graph to learn the
+    method, from ``p.grad`` to train a network. To add a method, write ``init`` and ``update``.
 
     >>> import torch
     >>> from mirrordescent.methods import GD
@@ -45,26 +116,134 @@ class Method(nn.Module, Generic[S]):
     (1, tensor([[0.5000, 0.5000]]))
     """
 
-    def init(self, x0: Tree) -> S:
-        """Return the state before the first step."""
-        raise NotImplementedError
+    carried: ClassVar[tuple[str, ...] | None] = None
+    """The fields of a state besides k and x that the next step depends on; None: all of them."""
+
+    compiled: ClassVar[str | None] = None
+    """The name of the C kernels for steps on the parameters of networks, if there are any."""
+
+    def asked(self, oracle: Oracle) -> Oracle:
+        """Return the oracle given."""
+        return oracle
 
     def update(self, state: S, grad: Tree) -> S:
         """Return the state after a step along the gradient at ``state.x``."""
         raise NotImplementedError
 
-    def answer(self, state: S) -> Tree:
-        """Return what the method would return now."""
-        return state.x
+    def gradient(self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None) -> Tree:
+        """Ask the oracle for the gradient at ``state.x``."""
+        return oracle(problem, state.x, state.k, generator)  # type: ignore[no-any-return]
 
     def step(self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None) -> S:
-        """Ask the oracle and update. Methods that use more of a problem than gradients override this."""
-        return self.update(state, oracle(problem, state.x, state.k, generator))
+        """Ask the oracle, and update."""
+        return self.update(state, self.gradient(problem, state, oracle, generator))
+
+    def lengths(self, count: int) -> tuple[float, ...]:
+        """Return the numbers of the step with this count, k + 1, as ``in_place`` and the C kernels take them."""
+        raise NotImplementedError
+
+    def in_place(self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None) -> None:
+        """Take the step of ``update`` in place on many tensors, for a map with ∇ψ(x) = d·x; d = None stands for 1.
+
+        ``beside`` has the carried field of every tensor, where the method has one.
+        """
+        raise NotImplementedError
+
+    @property
+    def steps_in_place(self) -> bool:
+        """Whether ``in_place`` is there, and written for this very ``update``."""
+        own = type(self).in_place is not GradientMethod.in_place
+        return own and written_together(type(self), "in_place", "update", "init")
+
+
+class Wrapper(Method[S]):
+    """A method around another: everything is the inner method's own, but for what a subclass overrides.
+
+    What carries something along from step to step is a :class:`StatefulWrapper`.
+    """
+
+    method: Method[Any]
+
+    def __init__(self, method: Method[Any]) -> None:
+        nn.Module.__init__(self)  # the map is the inner method's, not a second one
+        self.method = method
+
+    @property
+    def mirror(self) -> MirrorMap | None:  # type: ignore[override]
+        """The inner method's map."""
+        return self.method.mirror
+
+    @property
+    def oracle(self) -> Oracle | None:
+        """The inner method's oracle."""
+        return self.method.oracle
+
+    @property
+    def certifies(self) -> bool:
+        """As the inner method, unless the wrapper has bounds of its own."""
+        return type(self).lower_bound is not Wrapper.lower_bound or self.method.certifies
+
+    def asked(self, oracle: Oracle) -> Oracle:
+        """Ask the inner method."""
+        return self.method.asked(oracle)
+
+    def inner(self, state: S) -> Any:
+        """Return the state of the method at work inside."""
+        return state
+
+    def at_work(self, state: S) -> Method[Any]:
+        """Return the method whose state that is."""
+        return self.method
+
+    def init(self, x0: Tree, problem: Problem | None = None) -> S:
+        """Start the inner method."""
+        return self.method.init(x0, problem)  # type: ignore[no-any-return]
+
+    def resume(self, x0: Tree, problem: Problem, k: int) -> S:
+        """Resume the inner method."""
+        return self.method.resume(x0, problem, k)  # type: ignore[no-any-return]
+
+    def step(self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None) -> S:
+        """Let the inner method step."""
+        return self.method.step(problem, self.inner(state), oracle, generator)  # type: ignore[no-any-return]
+
+    def answer(self, state: S) -> Tree:
+        """Ask the method at work."""
+        return self.at_work(state).answer(self.inner(state))
 
     def inside(self, state: S) -> Tensor | None:
-        """Tell per sample whether the state still lies where the method is defined; None: always."""
-        return None
+        """Ask the method at work."""
+        return self.at_work(state).inside(self.inner(state))
 
     def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
-        """Return a proven lower bound on the optimal value per sample, if the method has one."""
-        return None
+        """Ask the method at work: what it has proven of the optimal value stays true whatever goes on around it."""
+        return self.at_work(state).lower_bound(problem, self.inner(state))
+
+
+class Wrapped(NamedTuple):
+    """The state of a method around another that carries something of its own along."""
+
+    inner: Any
+    own: Any
+
+    @property
+    def k(self) -> int:
+        """Steps taken."""
+        return self.inner.k  # type: ignore[no-any-return]
+
+    @property
+    def x(self) -> Tree:
+        """The inner method's query point."""
+        return self.inner.x  # type: ignore[no-any-return]
+
+
+class StatefulWrapper(Wrapper[Wrapped]):
+    """A method around another whose states are :class:`Wrapped`."""
+
+    def inner(self, state: Wrapped) -> Any:
+        """Return the state of the method at work inside."""
+        return state.inner
+
+    def resume(self, x0: Tree, problem: Problem, k: int) -> Wrapped:
+        """Resume the inner method, with everything around it as at the start."""
+        return self.init(x0, problem)._replace(inner=self.method.resume(x0, problem, k))

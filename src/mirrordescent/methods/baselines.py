@@ -7,15 +7,18 @@ from typing import NamedTuple
 import torch
 
 from mirrordescent.domains import Domain
-from mirrordescent.methods.base import Method
+from mirrordescent.methods.base import GradientMethod
 from mirrordescent.methods.descent import MD
 from mirrordescent.mirrors.quadratic import Euclidean
+from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import ScheduleLike, as_schedule
 from mirrordescent.trees import Tree, descend, tree_map
 
 
 class GD(MD):
     """Gradient descent, x⁺ = x − t_k g: mirror descent with the Euclidean map."""
+
+    called = ("gd",)
 
     def __init__(self, t: ScheduleLike) -> None:
         super().__init__(Euclidean(), t)
@@ -24,8 +27,11 @@ class GD(MD):
 class ProjectedGradient(MD):
     """Projected (sub)gradient descent, x⁺ = P_X(x − t_k g): mirror descent with ½‖·‖² on the set X."""
 
+    called = ()
+
     def __init__(self, domain: Domain, t: ScheduleLike) -> None:
         super().__init__(Euclidean(domain), t)
+        self.domain = domain
 
 
 class NesterovState(NamedTuple):
@@ -36,7 +42,7 @@ class NesterovState(NamedTuple):
     iterate: Tree
 
 
-class Nesterov(Method[NesterovState]):
+class Nesterov(GradientMethod[NesterovState]):
     """Nesterov's accelerated gradient:  u⁺ = x − t_k ∇f(x),  x⁺ = u⁺ + k/(k+3) (u⁺ − u),  k = 0, 1, …
 
     The answer is u.
@@ -44,11 +50,13 @@ class Nesterov(Method[NesterovState]):
     Reference: Nesterov 1983, with the momentum of Su, Boyd, Candès, JMLR 17 (2016).
     """
 
+    called = ("nesterov",)
+
     def __init__(self, t: ScheduleLike) -> None:
         super().__init__()
         self.t = as_schedule(t, "t")
 
-    def init(self, x0: Tree) -> NesterovState:
+    def init(self, x0: Tree, problem: Problem | None = None) -> NesterovState:
         """Start at rest."""
         return NesterovState(0, x0, x0)
 
@@ -70,6 +78,8 @@ class ProjectedNesterov(Nesterov):
     The extrapolated point is projected too, since f may not be defined outside.
     """
 
+    called = ()
+
     def __init__(self, domain: Domain, t: ScheduleLike) -> None:
         super().__init__(t)
         self.domain = domain
@@ -90,7 +100,7 @@ class SGDState(NamedTuple):
     velocity: Tree
 
 
-class SGD(Method[SGDState]):
+class SGD(GradientMethod[SGDState]):
     """Gradient descent with heavy-ball momentum β:  v⁺ = βv + g,  x⁺ = x − t_k v⁺.
 
     Meant for stochastic oracles; the form of ``torch.optim.SGD``.
@@ -102,7 +112,7 @@ class SGD(Method[SGDState]):
             raise ValueError(f"momentum must be in [0, 1), got {momentum}")
         self.t, self.momentum = as_schedule(t, "t"), float(momentum)
 
-    def init(self, x0: Tree) -> SGDState:
+    def init(self, x0: Tree, problem: Problem | None = None) -> SGDState:
         """Start at rest."""
         return SGDState(0, x0, tree_map(torch.zeros_like, x0))
 
@@ -122,13 +132,15 @@ class AdamState(NamedTuple):
     v: Tree
 
 
-class Adam(Method[AdamState]):
+class Adam(GradientMethod[AdamState]):
     """Adam:  m⁺ = β₁m + (1−β₁)g,  v⁺ = β₂v + (1−β₂)g²,  x⁺ = (1 − t_k w)x − t_k m̂/(√v̂ + ε), hats bias-corrected.
 
     With a ``decay`` w > 0 it is AdamW.
 
     Reference: Kingma and Ba, ICLR 2015; Loshchilov and Hutter, ICLR 2019.
     """
+
+    called = ("adam",)
 
     def __init__(
         self,
@@ -142,9 +154,9 @@ class Adam(Method[AdamState]):
             raise ValueError(f"decay must be ≥ 0, got {decay}")
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas must be in [0, 1), got {betas}")
-        self.t, self.betas, self.epsilon, self.decay = as_schedule(t, "t"), betas, epsilon, decay
+        self.t, self.betas, self.epsilon, self.decay = as_schedule(t, "t"), (betas[0], betas[1]), epsilon, decay
 
-    def init(self, x0: Tree) -> AdamState:
+    def init(self, x0: Tree, problem: Problem | None = None) -> AdamState:
         """Start with zero moments."""
         zero = tree_map(torch.zeros_like, x0)
         return AdamState(0, x0, zero, zero)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from mirrordescent.methods.base import Method
+from mirrordescent.methods.base import GradientMethod, Storage, Tensors
 from mirrordescent.mirrors.base import MirrorMap
+from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import ScheduleLike, as_schedule
 from mirrordescent.trees import Tree, descend, tree_map
 
@@ -19,7 +21,7 @@ class MDState(NamedTuple):
     x: Tree
 
 
-class MD(Method[MDState]):
+class MD(GradientMethod[MDState]):
     """Mirror descent:  x⁺ = ∇ψ*(∇ψ(x) − t_k g).
 
     The primal iterate is stored (LMD when the map is learned). With an inexact inverse every step
@@ -35,11 +37,18 @@ class MD(Method[MDState]):
     tensor([[0.7311, 0.2689]])
     """
 
-    def __init__(self, mirror: MirrorMap, t: ScheduleLike) -> None:
-        super().__init__()
-        self.mirror, self.t = mirror, as_schedule(t, "t")
+    called = ("md", "lmd")
+    theorem = "descent"
+    storage: Storage = "primal"
+    compiled = "md"
 
-    def init(self, x0: Tree) -> MDState:
+    mirror: MirrorMap
+
+    def __init__(self, mirror: MirrorMap, t: ScheduleLike) -> None:
+        super().__init__(mirror)
+        self.t = as_schedule(t, "t")
+
+    def init(self, x0: Tree, problem: Problem | None = None) -> MDState:
         """Start at x0, inside the map's domain."""
         require_inside(self.mirror, x0)
         return MDState(0, x0)
@@ -47,6 +56,14 @@ class MD(Method[MDState]):
     def update(self, state: MDState, grad: Tree) -> MDState:
         """Take one mirror step."""
         return MDState(state.k + 1, self.mirror.step(state.x, grad, self.t(state.k + 1)))
+
+    def lengths(self, count: int) -> tuple[float]:
+        """t."""
+        return (float(self.t(count)),)
+
+    def in_place(self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None) -> None:
+        """x ← x − t g/d."""
+        add_scaled(x, g, d, -self.lengths(count)[0])
 
     def inside(self, state: MDState) -> Tensor:
         """Tell whether x is in the (closed) primal domain."""
@@ -61,7 +78,7 @@ class SMDState(NamedTuple):
     x: Tree
 
 
-class SMD(Method[SMDState]):
+class SMD(GradientMethod[SMDState]):
     """Mirror descent stored in the dual:  y⁺ = y − t_k g,  x⁺ = ∇ψ*(y⁺).
 
     The form of the stochastic method (LSMD when the map is learned); with exact gradients it is the
@@ -71,11 +88,17 @@ class SMD(Method[SMDState]):
     Reference: Nemirovski, Juditsky, Lan, Shapiro, SIAM J. Optim. 19 (2009).
     """
 
-    def __init__(self, mirror: MirrorMap, t: ScheduleLike) -> None:
-        super().__init__()
-        self.mirror, self.t = mirror, as_schedule(t, "t")
+    called = ("smd", "lsmd")
+    theorem = "descent"
+    storage: Storage = "dual"
 
-    def init(self, x0: Tree) -> SMDState:
+    mirror: MirrorMap
+
+    def __init__(self, mirror: MirrorMap, t: ScheduleLike) -> None:
+        super().__init__(mirror)
+        self.t = as_schedule(t, "t")
+
+    def init(self, x0: Tree, problem: Problem | None = None) -> SMDState:
         """Start at y⁰ = ∇ψ(x0)."""
         require_inside(self.mirror, x0)
         y = self.mirror.dual_start(x0)
@@ -95,3 +118,20 @@ class SMD(Method[SMDState]):
 def require_inside(mirror: MirrorMap, x0: Tree) -> None:
     """Raise if a start lies outside the map's primal domain."""
     mirror.primal_domain.require(x0, what="x0", of=str(mirror), closed=mirror.defined_on_boundary)
+
+
+def add_scaled(x: Tensors, y: Tensors, d: Tensors | None, weight: float) -> None:
+    """x ← x + weight · y/d, in place."""
+    if d is None:
+        torch._foreach_add_(x, y, alpha=weight)
+    else:
+        torch._foreach_addcdiv_(x, y, d, value=weight)
+
+
+def mix_scaled(x: Tensors, y: Tensors, d: Tensors | None, weight: float) -> None:
+    """x ← weight · y/d + (1 − weight) x, in place."""
+    if d is None:
+        torch._foreach_lerp_(x, y, weight)
+    else:
+        torch._foreach_mul_(x, 1 - weight)
+        torch._foreach_addcdiv_(x, y, d, value=weight)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
-from torch import Generator, Tensor
+from torch import Generator
 
-from mirrordescent.methods.base import Method
-from mirrordescent.oracles import Around
+from mirrordescent.methods.base import GradientMethod, Run, Wrapper
+from mirrordescent.oracles import Oracle
+from mirrordescent.problems.base import Problem
 from mirrordescent.trees import Tree
 
-if TYPE_CHECKING:
-    from mirrordescent.mirrors.base import MirrorMap
-    from mirrordescent.oracles import Oracle
-    from mirrordescent.problems.base import Problem
 
-
-class Equipped(Method[Any]):
+class Equipped(Wrapper[Any], GradientMethod[Any]):
     """A method that brings its own oracle, so that both can be learned, stored and used as one.
+
+    An oracle that goes around another one, such as ``Noisy(0.1)``, goes around the method's own; one that would take
+    its place is refused.
 
     >>> import torch
     >>> from mirrordescent import GD, TVDenoising, solve
@@ -28,38 +27,35 @@ class Equipped(Method[Any]):
     True
     """
 
-    def __init__(self, method: Method[Any], oracle: Oracle) -> None:
-        super().__init__()
-        self.method, self.oracle = method, oracle
+    method: GradientMethod[Any]
+
+    def __init__(self, method: GradientMethod[Any], oracle: Oracle) -> None:
+        if not isinstance(method, GradientMethod):
+            raise TypeError(f"{type(method).__name__} asks for no gradients: an oracle is of no use to it")
+        super().__init__(method)
+        self._modules["oracle"] = oracle  # the property below finds it
 
     @property
-    def mirror(self) -> MirrorMap | None:
-        """The map of the method, if it has one."""
-        return getattr(self.method, "mirror", None)
+    def oracle(self) -> Oracle:
+        """The oracle it brings."""
+        return cast(Oracle, self._modules["oracle"])
 
-    def init(self, x0: Tree) -> Any:
-        """Start the method."""
-        return self.method.init(x0)
+    def asked(self, oracle: Oracle) -> Oracle:
+        """Put the given oracle around the method's own."""
+        return self.method.asked(oracle.around(self.oracle))
 
     def update(self, state: Any, grad: Tree) -> Any:
-        """Update the method."""
+        """Update the method along a gradient of its own oracle."""
         return self.method.update(state, grad)
 
+    def gradient(self, problem: Problem, state: Any, oracle: Oracle, generator: Generator | None = None) -> Tree:
+        """Ask the method's own oracle, or the given one around it."""
+        return self.method.gradient(problem, state, oracle.around(self.oracle), generator)
+
     def step(self, problem: Problem, state: Any, oracle: Oracle, generator: Generator | None = None) -> Any:
-        """Let the method step with its own oracle; another one that is random would be an error."""
-        if oracle.stochastic:
-            raise TypeError(f"{type(self.method).__name__} is equipped with an oracle: it cannot use another")
-        own = oracle.instead(self.oracle) if isinstance(oracle, Around) else self.oracle
-        return self.method.step(problem, state, own, generator)
+        """Let the method step with its own oracle, or the given one around it."""
+        return self.method.step(problem, state, oracle.around(self.oracle), generator)
 
-    def answer(self, state: Any) -> Tree:
-        """Ask the method."""
-        return self.method.answer(state)
-
-    def inside(self, state: Any) -> Tensor | None:
-        """Ask the method."""
-        return self.method.inside(state)
-
-    def lower_bound(self, problem: Problem, state: Any) -> Tensor | None:
-        """Ask the method."""
-        return self.method.lower_bound(problem, state)
+    def kernel(self, problem: Problem, oracle: Oracle) -> Run[Any] | None:
+        """Return the method's compiled steps with its own oracle."""
+        return self.method.kernel(problem, oracle.around(self.oracle))

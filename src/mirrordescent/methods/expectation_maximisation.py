@@ -5,18 +5,15 @@ They minimise  KL(y, Ax + b) + (ρ/2)‖Dx‖²  over x ≥ 0, and use of a prob
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from torch import Generator, Tensor
 
 from mirrordescent.methods.base import Method
 from mirrordescent.methods.descent import MDState
+from mirrordescent.oracles import Oracle, spread
+from mirrordescent.problems.base import Problem
 from mirrordescent.trees import Tree
-
-if TYPE_CHECKING:
-    from mirrordescent.oracles import Oracle
-    from mirrordescent.problems.base import Problem
 
 
 class Counts(Protocol):
@@ -50,7 +47,7 @@ class MLEM(Method[MDState]):
     References: Shepp and Vardi, IEEE Trans. Med. Imaging 1 (1982); De Pierro, IEEE Trans. Med. Imaging 14 (1995).
     """
 
-    def init(self, x0: Tree) -> MDState:
+    def init(self, x0: Tree, problem: Problem | None = None) -> MDState:
         """Start at x0 > 0; where it is 0 it stays so."""
         return MDState(0, x0)
 
@@ -79,16 +76,6 @@ class OSEM(MLEM):
 
     def _term(self, counts: Counts, k: int) -> int:
         return spread(k, counts.terms)
-
-
-def spread(k: int, terms: int) -> int:
-    """Return the k-th of some terms in a cyclic order in which neighbours are far apart, by the golden ratio.
-
-    >>> [spread(k, 8) for k in range(9)]
-    [0, 5, 2, 7, 4, 1, 6, 3, 0]
-    """
-    stride = next(s for s in range(round(0.618 * terms), terms + 2) if math.gcd(s, terms) == 1)
-    return k * stride % terms
 
 
 def _counts(problem: Problem, method: Method[Any]) -> Counts:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
 from typing import Any
 
-from mirrordescent.methods.accelerated import AMD, ASMD
 from mirrordescent.methods.base import Method
-from mirrordescent.methods.baselines import GD, Adam, Nesterov
-from mirrordescent.methods.descent import MD, SMD
-from mirrordescent.methods.primal_dual import PDHG, DualFISTA
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.quadratic import Euclidean
 from mirrordescent.names import require_known
 from mirrordescent.schedules import ScheduleLike
 
-MIRRORED: dict[str, Callable[..., Method[Any]]] = {
-    "md": MD, "smd": SMD, "amd": AMD, "asmd": ASMD,
-    "lmd": MD, "lsmd": SMD, "lamd": AMD, "lasmd": ASMD,
-}  # fmt: skip
-STEPPED: dict[str, Callable[..., Method[Any]]] = {"gd": GD, "nesterov": Nesterov, "adam": Adam}
-PRIMAL_DUAL: dict[str, Callable[..., Method[Any]]] = {"pdhg": PDHG, "dual-fista": DualFISTA}
-NAMES = (*MIRRORED, *STEPPED, *PRIMAL_DUAL)
+
+def names() -> dict[str, type[Method[Any]]]:
+    """Return the classes of methods that have a name (``Method.called``), a user's own among them, by their names."""
+    found: dict[str, type[Method[Any]]] = {}
+    classes = [Method]
+    while classes:
+        cls = classes.pop(0)
+        found |= {name: cls for name in vars(cls).get("called", ())}
+        classes += cls.__subclasses__()
+    return found
+
+
+def takes(name: str, argument: str) -> bool:
+    """Tell whether the method of a name is made with an argument, such as ``mirror`` or ``t``."""
+    return argument in inspect.signature(names()[name]).parameters
 
 
 def named(name: str, mirror: MirrorMap | None = None, t: ScheduleLike | None = None) -> Method[Any]:
@@ -34,20 +38,18 @@ def named(name: str, mirror: MirrorMap | None = None, t: ScheduleLike | None = N
     <class 'mirrordescent.methods.accelerated.AMD'>
     >>> named("nestorov", t=0.1)
     Traceback (most recent call last):
-    ValueError: unknown method 'nestorov'; did you mean 'nesterov'? known: md, smd, ...
+    ValueError: unknown method 'nestorov'; did you mean 'nesterov'? known: ...
     """
-    key = name.casefold()
-    require_known(key, NAMES, "method")
-    if key in PRIMAL_DUAL:
-        if mirror is not None or t is not None:
-            raise ValueError(f"{name} takes neither a mirror map nor step sizes")
-        return PRIMAL_DUAL[key]()
-    if t is None:
+    key, known = name.casefold(), names()
+    require_known(key, known, "method")
+    if mirror is not None and not takes(key, "mirror"):
+        mirrored = ", ".join(other for other in known if takes(other, "mirror"))
+        raise ValueError(f"{name} takes no mirror map: the methods with one are {mirrored}")
+    if t is not None and not takes(key, "t"):
+        raise ValueError(f"{name} takes no step sizes")
+    if t is None and takes(key, "t"):
         raise ValueError(f"{name} needs step sizes: give t")
-    if key in STEPPED:
-        if mirror is not None:
-            raise ValueError(f"{name} takes no mirror map: the methods with one are {', '.join(MIRRORED)}")
-        return STEPPED[key](t)
-    if mirror is None and key.startswith("l"):
+    if mirror is None and takes(key, "mirror") and key.startswith("l"):
         raise ValueError(f"{name} needs a learned mirror map; without one, use {key[1:]}")
-    return MIRRORED[key](mirror or Euclidean(), t)
+    arguments: dict[str, Any] = {"mirror": mirror or Euclidean()} if takes(key, "mirror") else {}
+    return known[key](**arguments, **({"t": t} if takes(key, "t") else {}))

@@ -5,65 +5,64 @@ They solve  min_x F(x) + G(Kx) = min_x max_u F(x) + ⟨Kx, u⟩ − G*(u).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Generator, Tensor, nn
 
-from mirrordescent.methods.base import Method
-from mirrordescent.trees import Tree, dot, mix, tree_map
+from mirrordescent import kernels
+from mirrordescent.methods.base import Method, Run, S
+from mirrordescent.oracles import Oracle
+from mirrordescent.parts import written_together
+from mirrordescent.problems.base import Pixels, Problem
+from mirrordescent.problems.saddle import SaddlePoint
+from mirrordescent.trees import Tree, dot, mix, per_sample, tree_map
 
-if TYPE_CHECKING:
-    from mirrordescent.oracles import Oracle
-    from mirrordescent.problems.base import Problem
 
+class PrimalDual(Method[S]):
+    """A method with a dual variable u, which begins at u⁰ = prox_{aG*}(aKx⁰) and proves bounds.
 
-class SaddlePoint(Protocol):
-    """What a problem offers to primal-dual methods. x is a tensor, u a tensor or a dict."""
+    a = 0 gives u⁰ = 0. Near a solution a curvature a > 0 makes it the dual variable that goes with x⁰, and the larger a
+    is the nearer x⁰ must be; ``dual_step`` is a safe choice.
+    """
 
-    @property
-    def K_norm(self) -> float:
-        """An upper bound on ‖K‖."""
+    def init(self, x0: Tree, problem: Problem | None = None, curvature: float = 0.0) -> S:
+        """Start at x0, with the dual variable that goes with it at this curvature."""
+        saddle = self.saddle(problem)
+        near = tree_map(lambda Kx: curvature * Kx, saddle.K(cast(Tensor, x0)))
+        return self._start(cast(Tensor, x0), saddle.prox_G_conjugate(near, curvature))
 
-    @property
-    def F_convexity(self) -> float:
-        """Strong convexity of F in ℓ₂, or 0."""
+    def dual_step(self, problem: Problem) -> float:
+        """σ."""
+        raise NotImplementedError
 
-    @property
-    def F_smoothness(self) -> float:
-        """A Lipschitz constant of ∇F, where F is smooth."""
+    def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
+        """Evaluate the dual at u."""
+        return self.saddle(problem).lower_bound(cast(Any, state).u)
 
-    def grad_F(self, x: Tensor) -> Tensor:
-        """∇F, where F is smooth."""
+    def saddle(self, problem: Problem | None) -> SaddlePoint:
+        """Return the saddle-point form of a problem, or say that it has none."""
+        if problem is None:
+            raise TypeError(f"{type(self).__name__} has to know the problem from the start: init(x0, problem)")
+        saddle = problem.saddle_point()
+        if saddle is None:
+            name = type(problem).__name__
+            raise TypeError(f"{type(self).__name__} needs proximal operators, which {name} does not offer")
+        return saddle
 
-    def K(self, x: Tensor) -> Tree:
-        """Kx."""
-
-    def K_adjoint(self, u: Tree) -> Tensor:
-        """Kᵀu."""
-
-    def prox_F(self, x: Tensor, tau: float | Tensor) -> Tensor:
-        """argmin_x' F(x') + ‖x' − x‖²/(2τ)."""
-
-    def prox_G_conjugate(self, u: Tree, sigma: float | Tensor) -> Tree:
-        """argmin_u' G*(u') + ‖u' − u‖²/(2σ)."""
-
-    def argmin_F(self, w: Tensor) -> Tensor:
-        """argmin_x F(x) + ⟨w, x⟩, where F is strongly convex."""
-
-    def lower_bound(self, u: Tree) -> Tensor:
-        """A proven lower bound on the optimal value from any u: (batch,)."""
+    def _start(self, x: Tensor, u: Tree) -> S:
+        raise NotImplementedError
 
 
 class PDHGState(NamedTuple):
-    """Steps taken, and the primal and dual iterates; u is None before the first step."""
+    """Steps taken, and the primal and dual iterates."""
 
     k: int
     x: Tree
-    u: Tree | None
+    u: Tree
 
 
-class PDHG(Method[PDHGState]):
+class PDHG(PrimalDual[PDHGState]):
     """Primal-dual hybrid gradient, with x̄ = 2x⁺ − x:
 
     x⁺ = prox_{τF}(x − τKᵀu),  u⁺ = prox_{σG*}(u + σKx̄),  τ = ratio/‖K‖,  σ = 1/(ratio·‖K‖).
@@ -73,41 +72,48 @@ class PDHG(Method[PDHGState]):
     Reference: Chambolle and Pock, J. Math. Imaging Vis. 40 (2011), Algorithm 1.
     """
 
+    called = ("pdhg",)
+
     def __init__(self, ratio: float = 1.0) -> None:
         super().__init__()
         if not 0 < ratio < float("inf"):
             raise ValueError(f"PDHG needs a finite ratio > 0, got {ratio}")
         self.ratio = float(ratio)
 
-    def init(self, x0: Tree) -> PDHGState:
-        """Start at x0 with a zero dual variable."""
-        return PDHGState(0, x0, None)
-
-    def begin(self, problem: Problem, x: Tensor, curvature: float | None = None) -> PDHGState:
-        """Start near a solution, with the dual variable that goes with it: u = prox_{aG*}(aKx).
-
-        The larger the ``curvature`` a the nearer x must be; by default a = σ.
-        """
-        saddle = _saddle(problem, self)
-        return PDHGState(0, x, _dual_near(saddle, x, curvature or self.step_sizes(saddle)[1]))
-
     def step_sizes(self, saddle: SaddlePoint) -> tuple[float, float]:
         """Return τ and σ."""
         return self.ratio / saddle.K_norm, 1 / (self.ratio * saddle.K_norm)
 
+    def dual_step(self, problem: Problem) -> float:
+        """σ."""
+        return self.step_sizes(self.saddle(problem))[1]
+
     def step(self, problem: Problem, state: PDHGState, oracle: Oracle, generator: Generator | None = None) -> PDHGState:
         """Take one primal and one dual proximal step."""
-        saddle = _saddle(problem, self)
+        saddle, x = self.saddle(problem), cast(Tensor, state.x)
         tau, sigma = self.step_sizes(saddle)
-        x = cast(Tensor, state.x)
-        u = _zero_dual(saddle, x) if state.u is None else state.u
-        x_new = saddle.prox_F(x - tau * saddle.K_adjoint(u), tau)
-        ascended = tree_map(lambda u, Kx: torch.add(u, Kx, alpha=sigma), u, saddle.K(2 * x_new - x))
+        x_new = self._descend(saddle, x, saddle.K_adjoint(state.u), tau)
+        ascended = tree_map(lambda u, Kx: torch.add(u, Kx, alpha=sigma), state.u, saddle.K(2 * x_new - x))
         return PDHGState(state.k + 1, x_new, saddle.prox_G_conjugate(ascended, sigma))
 
-    def lower_bound(self, problem: Problem, state: PDHGState) -> Tensor | None:
-        """Evaluate the dual at u."""
-        return None if state.u is None else _saddle(problem, self).lower_bound(state.u)
+    def kernel(self, problem: Problem, oracle: Oracle) -> Run[PDHGState] | None:
+        """Return compiled steps for total-variation problems."""
+        if not written_together(type(self), "kernel", "step", "step_sizes", "_descend"):
+            return None
+        pixels = problem.pixels()
+        return None if pixels is None else PixelSteps(pixels, *self._kernel_numbers(self.saddle(problem), pixels))
+
+    def _descend(self, saddle: SaddlePoint, x: Tensor, pull: Tensor, tau: float) -> Tensor:
+        return saddle.prox_F(x - tau * pull, tau)
+
+    def _kernel_numbers(self, saddle: SaddlePoint, pixels: Pixels) -> tuple[float, float, float, float, bool]:
+        """τ, c, b, σ of :class:`PixelSteps`, and whether x is clipped to the box."""
+        tau, sigma = self.step_sizes(saddle)
+        pull = pixels.fidelity * tau
+        return tau, pull / (1 + pull), tau, sigma, True
+
+    def _start(self, x: Tensor, u: Tree) -> PDHGState:
+        return PDHGState(0, x, u)
 
 
 class CondatVu(PDHG):
@@ -118,20 +124,48 @@ class CondatVu(PDHG):
     References: Condat, J. Optim. Theory Appl. 158 (2013); Vũ, Adv. Comput. Math. 38 (2013).
     """
 
+    called = ()
+
     def step_sizes(self, saddle: SaddlePoint) -> tuple[float, float]:
         """Return τ and σ."""
         sigma = 1 / (self.ratio * saddle.K_norm)
         return 1 / (saddle.F_smoothness / 2 + sigma * saddle.K_norm**2), sigma
 
-    def step(self, problem: Problem, state: PDHGState, oracle: Oracle, generator: Generator | None = None) -> PDHGState:
-        """Take one primal gradient step and one dual proximal step."""
-        saddle = _saddle(problem, self)
+    def kernel(self, problem: Problem, oracle: Oracle) -> Run[PDHGState] | None:
+        """Return compiled steps for total-variation problems."""
+        return super().kernel(problem, oracle)
+
+    def _descend(self, saddle: SaddlePoint, x: Tensor, pull: Tensor, tau: float) -> Tensor:
+        return x - tau * (saddle.grad_F(x) + pull)
+
+    def _kernel_numbers(self, saddle: SaddlePoint, pixels: Pixels) -> tuple[float, float, float, float, bool]:
         tau, sigma = self.step_sizes(saddle)
-        x = cast(Tensor, state.x)
-        u = _zero_dual(saddle, x) if state.u is None else state.u
-        x_new = x - tau * (saddle.grad_F(x) + saddle.K_adjoint(u))
-        ascended = tree_map(lambda u, Kx: torch.add(u, Kx, alpha=sigma), u, saddle.K(2 * x_new - x))
-        return PDHGState(state.k + 1, x_new, saddle.prox_G_conjugate(ascended, sigma))
+        return tau, pixels.fidelity * tau, 0.0, sigma, False
+
+
+class PixelSteps:
+    """Steps of PDHG and of Condat and Vũ's method on total-variation problems. With w = Dᵀu both are
+
+    .. code-block:: none
+
+        x⁺ = x − τw + c·Z(y − x + b·w),   u⁺ = clip(u + σD(2x⁺ − x), sλ)
+        PDHG:       c = Lτ/(1 + Lτ),  b = τ,  L = 2s,  and x⁺ is clipped to the box of the problem
+        Condat–Vũ:  c = Lτ,           b = 0
+    """
+
+    def __init__(self, pixels: Pixels, tau: float, pull: float, shift: float, sigma: float, clipped: bool) -> None:
+        self.pixels, self.box = pixels, (pixels.low, pixels.high) if clipped else (None, None)
+        self.numbers = {"tau": tau, "pull": pull, "shift": shift, "sigma": sigma, "bound": pixels.kink}
+
+    def __call__(self, state: PDHGState, steps: int) -> PDHGState:
+        """Take some steps."""
+        x, u, pixels = cast(Tensor, state.x), cast("dict[str, Tensor]", state.u), self.pixels
+        vertical, horizontal = u["vertical"], u["horizontal"]
+        for _ in range(steps):
+            x, vertical, horizontal = kernels.primal_dual(
+                x, vertical, horizontal, pixels.y, pixels.mask, *self.box, **self.numbers
+            )
+        return PDHGState(state.k + steps, x, {"vertical": vertical, "horizontal": horizontal})
 
 
 class DualFISTAState(NamedTuple):
@@ -139,12 +173,12 @@ class DualFISTAState(NamedTuple):
 
     k: int
     x: Tree
-    u: Tree | None
-    v: Tree | None
-    theta: Tensor | None
+    u: Tree
+    v: Tree
+    theta: Tensor
 
 
-class DualFISTA(Method[DualFISTAState]):
+class DualFISTA(PrimalDual[DualFISTAState]):
     """FISTA on the dual of a problem with μ-strongly convex F. With x(v) = argmin_x F(x) + ⟨Kx, v⟩:
 
     u⁺ = prox_{σG*}(v + σKx(v)),  θ⁺ = (1 + √(1+4θ²))/2,  v⁺ = u⁺ + (θ−1)/θ⁺ (u⁺ − u),  σ = μ/‖K‖².
@@ -155,48 +189,33 @@ class DualFISTA(Method[DualFISTAState]):
     Found. Comput. Math. 15 (2015).
     """
 
-    def init(self, x0: Tree) -> DualFISTAState:
-        """Start at u = 0: FISTA on the dual has no use for x0 but to know its shape."""
-        return DualFISTAState(0, x0, None, None, None)
+    called = ("dual-fista",)
 
-    def begin(self, problem: Problem, x: Tensor, curvature: float | None = None) -> DualFISTAState:
-        """Start near a solution, with the dual variable that goes with it: u = prox_{aG*}(aKx), by default a = σ."""
-        saddle = _saddle(problem, self)
-        u = _dual_near(saddle, x, curvature or self._step_size(saddle))
-        return DualFISTAState(0, x, u, u, x.new_ones(x.shape[0]))
+    def dual_step(self, problem: Problem) -> float:
+        """σ."""
+        saddle = self.saddle(problem)
+        if saddle.F_convexity <= 0:
+            raise TypeError(f"DualFISTA needs a strongly convex data term, which {type(problem).__name__} lacks")
+        return saddle.F_convexity / saddle.K_norm**2
 
     def step(
         self, problem: Problem, state: DualFISTAState, oracle: Oracle, generator: Generator | None = None
     ) -> DualFISTAState:
         """Take one proximal gradient step in the dual and extrapolate."""
-        saddle = _saddle(problem, self)
-        sigma = self._step_size(saddle)
-        if state.u is None or state.v is None or state.theta is None:
-            x0 = cast(Tensor, state.x)
-            u = v = _zero_dual(saddle, x0)
-            theta = x0.new_ones(x0.shape[0])
-        else:
-            u, v, theta = state.u, state.v, state.theta
-        slope = saddle.K(saddle.argmin_F(saddle.K_adjoint(v)))
-        ascended = tree_map(lambda v, s: torch.add(v, s, alpha=sigma), v, slope)
-        u_new = saddle.prox_G_conjugate(ascended, sigma)
-        theta_new = (1 + (1 + 4 * theta.square()).sqrt()) / 2
-        change = tree_map(torch.sub, u_new, u)
-        against = dot(tree_map(torch.sub, v, u_new), change) > 0
-        momentum = torch.where(against, 0.0, (theta - 1) / theta_new)
-        v_new = tree_map(lambda a, d: a + momentum.reshape(-1, *[1] * (d.ndim - 1)) * d, u_new, change)
-        theta_new = torch.where(against, torch.ones_like(theta), theta_new)
-        x = saddle.argmin_F(saddle.K_adjoint(u_new))
-        return DualFISTAState(state.k + 1, x, u_new, v_new, theta_new)
+        saddle, sigma, theta = self.saddle(problem), self.dual_step(problem), state.theta
+        slope = saddle.K(saddle.argmin_F(saddle.K_adjoint(state.v)))
+        ascended = tree_map(lambda v, s: torch.add(v, s, alpha=sigma), state.v, slope)
+        u = saddle.prox_G_conjugate(ascended, sigma)
+        grown = (1 + (1 + 4 * theta.square()).sqrt()) / 2
+        change = tree_map(torch.sub, u, state.u)
+        against = dot(tree_map(torch.sub, state.v, u), change) > 0
+        momentum = torch.where(against, 0.0, (theta - 1) / grown)
+        v = tree_map(lambda a, d: a + per_sample(momentum, d) * d, u, change)
+        x = saddle.argmin_F(saddle.K_adjoint(u))
+        return DualFISTAState(state.k + 1, x, u, v, torch.where(against, torch.ones_like(theta), grown))
 
-    def lower_bound(self, problem: Problem, state: DualFISTAState) -> Tensor | None:
-        """Evaluate the dual at u."""
-        return None if state.u is None else _saddle(problem, self).lower_bound(state.u)
-
-    def _step_size(self, saddle: SaddlePoint) -> float:
-        if saddle.F_convexity <= 0:
-            raise TypeError(f"DualFISTA needs a strongly convex data term, which {type(saddle).__name__} lacks")
-        return saddle.F_convexity / saddle.K_norm**2
+    def _start(self, x: Tensor, u: Tree) -> DualFISTAState:
+        return DualFISTAState(0, x, u, u, x.new_ones(x.shape[0]))
 
 
 class LPDState(NamedTuple):
@@ -206,10 +225,10 @@ class LPDState(NamedTuple):
     x: Tree
     x_old: Tree
     p: Tree
-    u: Tree | None
+    u: Tree
 
 
-class LPD(Method[LPDState]):
+class LPD(PrimalDual[LPDState]):
     """A learned primal-dual scheme with relaxations a, c ∈ (0, 2) and steps σ, τ, convergent for all its parameters:
 
     .. code-block:: none
@@ -237,40 +256,21 @@ class LPD(Method[LPDState]):
         ratio = self.theta[3].exp()
         return c, a, mean * ratio, mean / ratio
 
-    def init(self, x0: Tree) -> LPDState:
-        """Start at x0 with a zero dual variable."""
-        return LPDState(0, x0, x0, x0, None)
+    def dual_step(self, problem: Problem) -> float:
+        """σ."""
+        return float(self.scalars()[2].detach()) / self.saddle(problem).K_norm
 
     def step(self, problem: Problem, state: LPDState, oracle: Oracle, generator: Generator | None = None) -> LPDState:
         """Take one relaxed dual and one relaxed primal proximal step."""
-        saddle = _saddle(problem, self)
+        saddle = self.saddle(problem)
         c, a, sigma, tau = self.scalars()
         sigma, tau = sigma / saddle.K_norm, tau / saddle.K_norm
         x, x_old, p = cast(Tensor, state.x), cast(Tensor, state.x_old), cast(Tensor, state.p)
-        u = _zero_dual(saddle, x) if state.u is None else state.u
         ahead = saddle.K(x_old + (1 + a / c) * (p - x_old))
-        q = saddle.prox_G_conjugate(tree_map(lambda u, Kx: u + sigma * Kx, u, ahead), sigma)
-        u = mix(c, q, u)
+        q = saddle.prox_G_conjugate(tree_map(lambda u, Kx: u + sigma * Kx, state.u, ahead), sigma)
+        u = mix(c, q, state.u)
         p = saddle.prox_F(x - tau * saddle.K_adjoint(u), tau)
         return LPDState(state.k + 1, x + a * (p - x), x, p, u)
 
-    def lower_bound(self, problem: Problem, state: LPDState) -> Tensor | None:
-        """Evaluate the dual at u."""
-        return None if state.u is None else _saddle(problem, self).lower_bound(state.u)
-
-
-def _saddle(problem: Problem, method: Method[Any]) -> SaddlePoint:
-    if not hasattr(problem, "prox_G_conjugate"):
-        raise TypeError(
-            f"{type(method).__name__} needs proximal operators, which {type(problem).__name__} does not offer"
-        )
-    return cast(SaddlePoint, problem)
-
-
-def _zero_dual(saddle: SaddlePoint, x: Tensor) -> Tree:
-    return tree_map(torch.zeros_like, saddle.K(x))
-
-
-def _dual_near(saddle: SaddlePoint, x: Tensor, a: float) -> Tree:
-    """prox_{aG*}(aKx)."""
-    return saddle.prox_G_conjugate(tree_map(lambda Kx: a * Kx, saddle.K(x)), a)
+    def _start(self, x: Tensor, u: Tree) -> LPDState:
+        return LPDState(0, x, x, x, u)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Generator, Tensor
 
 from mirrordescent.methods.base import Method
+from mirrordescent.oracles import Oracle, require_generator
+from mirrordescent.problems.base import Problem
 from mirrordescent.trees import Tree
-
-if TYPE_CHECKING:
-    from mirrordescent.oracles import Oracle
-    from mirrordescent.problems.base import Problem
 
 
 class GroupedRays(Protocol):
@@ -48,9 +46,9 @@ class SPDHGState(NamedTuple):
 
     k: int
     x: Tree
-    u: Tensor | None
-    back: Tensor | None
-    ahead: Tensor | None
+    u: Tensor
+    back: Tensor
+    ahead: Tensor
 
 
 class SPDHG(Method[SPDHGState]):
@@ -74,31 +72,34 @@ class SPDHG(Method[SPDHGState]):
             raise ValueError(f"SPDHG needs a finite ratio > 0, got {ratio}")
         self.ratio = float(ratio)
 
-    def init(self, x0: Tree) -> SPDHGState:
+    def init(self, x0: Tree, problem: Problem | None = None) -> SPDHGState:
         """Start at x0 with a zero dual variable."""
-        return SPDHGState(0, x0, None, None, None)
+        x = cast(Tensor, x0)
+        zero = torch.zeros_like(x)
+        return SPDHGState(0, x, torch.zeros_like(_groups(problem).rays(x)), zero, zero)
 
     def step(
         self, problem: Problem, state: SPDHGState, oracle: Oracle, generator: Generator | None = None
     ) -> SPDHGState:
         """Take a primal step, and a dual one along the rays of a random group."""
-        if not hasattr(problem, "prox_rays"):
-            raise TypeError(f"SPDHG needs groups of rays, which {type(problem).__name__} has none of")
-        if generator is None:
-            raise ValueError("SPDHG is random: pass generator=torch.Generator().manual_seed(0), or another")
-        groups, x = cast(GroupedRays, problem), cast(Tensor, state.x)
+        generator = require_generator(generator, self)
+        groups, x = _groups(problem), cast(Tensor, state.x)
         n = groups.terms
         norm = max(map(groups.rays_norm, range(n)))
         sigma, tau = 1 / (self.ratio * norm), 1 / (n * norm / self.ratio + groups.roughness_curvature / 2)
-        if state.u is None or state.back is None or state.ahead is None:
-            u, back, ahead = torch.zeros_like(groups.rays(x)), torch.zeros_like(x), torch.zeros_like(x)
-        else:
-            u, back, ahead = state.u, state.back, state.ahead
-        x = (x - tau * (groups.roughness_grad(x) + ahead)).clamp(min=0)
+        x = (x - tau * (groups.roughness_grad(x) + state.ahead)).clamp(min=0)
         i = int(torch.randint(n, (), generator=generator, device=generator.device))
-        old = u[:, :, i::n]
+        old = state.u[:, :, i::n]
         new = groups.prox_rays(old + sigma * groups.rays(x, i), sigma, i)
         delta = groups.back(new - old, i)
-        u, back = u.clone(), back + delta
+        u, back = state.u.clone(), state.back + delta
         u[:, :, i::n] = new
         return SPDHGState(state.k + 1, x, u, back, back + n * delta)
+
+
+def _groups(problem: Problem | None) -> GroupedRays:
+    if problem is None:
+        raise TypeError("SPDHG has to know the problem from the start: init(x0, problem)")
+    if not hasattr(problem, "prox_rays"):
+        raise TypeError(f"SPDHG needs groups of rays, and {type(problem).__name__} has none")
+    return cast(GroupedRays, problem)

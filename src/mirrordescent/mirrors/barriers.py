@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -17,9 +19,20 @@ class Burg(MirrorMap):
     dual domain is not all of Rⁿ: too long a step leaves it.
     """
 
+    proven = True
     elementwise = True
     primal_domain = PositiveOrthant()
     dual_domain = NegativeOrthant()
+
+    @property
+    def strong_convexity(self) -> StrongConvexity:
+        """α = 0: the curvature has no positive lower bound."""
+        return StrongConvexity(0.0, 2.0)
+
+    @property
+    def smoothness(self) -> float:
+        """Infinite at 0."""
+        return math.inf
 
     def _potential(self, x: Tensor) -> Tensor:
         return -sum_per_sample(x.log())
@@ -44,19 +57,26 @@ class Logit(MirrorMap):
     The map of a box (a, b) in every entry; 4/(b−a)-strongly convex in ℓ₂.
     """
 
+    proven = True
     elementwise = True
 
     def __init__(self, lower: float = 0.0, upper: float = 1.0) -> None:
         super().__init__()
         self.primal_domain: Box = Box(lower, upper)
+        self.lower, self.upper = self.primal_domain.lower, self.primal_domain.upper
 
     @property
     def strong_convexity(self) -> StrongConvexity:
         """α = 4/(b−a) in ℓ₂."""
-        return StrongConvexity(4 / (self.primal_domain.upper - self.primal_domain.lower), 2.0)
+        return StrongConvexity(4 / (self.upper - self.lower), 2.0)
+
+    @property
+    def smoothness(self) -> float:
+        """Infinite at the ends."""
+        return math.inf
 
     def _distances(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x - self.primal_domain.lower, self.primal_domain.upper - x
+        return x - self.lower, self.upper - x
 
     def _potential(self, x: Tensor) -> Tensor:
         below, above = self._distances(x)
@@ -67,7 +87,7 @@ class Logit(MirrorMap):
         return (below / above).log()
 
     def _to_primal(self, y: Tensor) -> Tensor:
-        a, b = self.primal_domain.lower, self.primal_domain.upper
+        a, b = self.lower, self.upper
         return (a + (b - a) * y.sigmoid()).clamp(a, b)  # rounding may carry a saturated entry past b
 
     def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
@@ -76,4 +96,4 @@ class Logit(MirrorMap):
 
     def extra_repr(self) -> str:
         """Show the box."""
-        return f"{self.primal_domain.lower:g}, {self.primal_domain.upper:g}"
+        return f"{self.lower:g}, {self.upper:g}"

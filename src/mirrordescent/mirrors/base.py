@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from mirrordescent.domains import Domain, WholeSpace
+from mirrordescent.parts import Part
 from mirrordescent.trees import Tree, add_over_leaves, descend, sum_per_sample, tree_map
 
 
@@ -21,7 +22,7 @@ class StrongConvexity(NamedTuple):
     p: float
 
 
-class MirrorMap(nn.Module):
+class MirrorMap(Part, nn.Module):
     """∇ψ of a convex potential ψ, with its inverse ∇ψ*.
 
     A map sends primal points to dual ones, y = ∇ψ(x), and back, x = ∇ψ*(y). Mirror descent takes
@@ -29,8 +30,10 @@ class MirrorMap(nn.Module):
 
     The public methods take a tensor ``(batch, …)`` or a dict of such tensors, over which ψ is the
     sum. To add a map, subclass and write the underscored twins for one tensor: ``_potential``,
-    ``_to_dual`` and ``_to_primal``; then state the domains and the strong convexity.
+    ``_to_dual`` and ``_to_primal``; then state what is known of it: domains, constants, and the rest below.
     """
+
+    kind = "map"
 
     exact: bool = True
     """Whether ``to_primal`` is the true inverse of ``to_dual``."""
@@ -41,6 +44,9 @@ class MirrorMap(nn.Module):
     linear: bool = False
     """Whether ∇ψ is linear, so that ∇ψ*(∇ψ(x) − t·v) = x − t·∇ψ*(v)."""
 
+    proven: bool = False
+    """Whether it is proven that ∇ψ is monotone and the gradient of ψ, rather than suggested by samples."""
+
     primal_domain: Domain = WholeSpace()
     dual_domain: Domain = WholeSpace()
 
@@ -49,7 +55,28 @@ class MirrorMap(nn.Module):
 
     @property
     def strong_convexity(self) -> StrongConvexity | None:
-        """Strong convexity on the whole domain, or None where there is none."""
+        """Strong convexity on the whole domain, α = 0 where there is none; None: it is not known."""
+        return None
+
+    @property
+    def continuous(self) -> bool | None:
+        """Whether ∇ψ is continuous, so that ψ is C¹; None: it is not known."""
+        return True if self.proven else None
+
+    @property
+    def smoothness(self) -> float | None:
+        """L_ψ, a Lipschitz constant of ∇ψ in ℓ₂ on the whole domain, infinite where there is none; None: not known."""
+        return None
+
+    def diagonal(self) -> Tensor | float | None:
+        """Return the d of a map with ∇ψ(x) = d·x on all of Rⁿ, which broadcasts to one x; None for other maps."""
+        return None
+
+    def lines(self) -> Tensor | None:
+        """Return the lines of a map that is one piecewise linear function in all entries; None for other maps.
+
+        They are the ends of the intervals, intercepts and slopes of ∇ψ*, then those of ∇ψ, in one row.
+        """
         return None
 
     def potential(self, x: Tree) -> Tensor:
@@ -67,6 +94,13 @@ class MirrorMap(nn.Module):
     def step(self, x: Tree, v: Tree, t: float | Tensor = 1.0) -> Tree:
         """∇ψ*(∇ψ(x) − t·v) = argmin_x' t⟨v, x'⟩ + B(x', x): one mirror step along a dual vector v."""
         return tree_map(lambda x, v: self._step(x, v, t), x, v)
+
+    def steps(self, v: Tree, *starts: tuple[Tree, float | Tensor]) -> list[Tree]:
+        """Take a mirror step from each of some points x, along the same v, each with its own length t."""
+        if not self.linear:
+            return [self.step(x, v, t) for x, t in starts]
+        direction = self.to_primal(v)  # one application serves all
+        return [tree_map(lambda x, d, t=t: descend(x, d, t), x, direction) for x, t in starts]
 
     def dual_start(self, x0: Tree) -> Tree:
         """y⁰ of dual-stored methods: ∇ψ(x0), unless a map has learned a better one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -16,8 +18,19 @@ class NegativeEntropy(MirrorMap):
     B(x, x0) = Σ x log(x/x0) − x + x0. Not strongly convex: the curvature 1/x tends to 0.
     """
 
+    proven = True
     elementwise = True
     primal_domain = PositiveOrthant()
+
+    @property
+    def strong_convexity(self) -> StrongConvexity:
+        """α = 0: the curvature has no positive lower bound."""
+        return StrongConvexity(0.0, 2.0)
+
+    @property
+    def smoothness(self) -> float:
+        """Infinite at 0."""
+        return math.inf
 
     def _potential(self, x: Tensor) -> Tensor:
         return sum_per_sample(torch.xlogy(x, x) - x)
@@ -43,12 +56,18 @@ class SimplexEntropy(MirrorMap):
     ∇ψ(∇ψ*(y)) is y up to a constant.
     """
 
+    proven = True
     primal_domain = Simplex()
 
     @property
     def strong_convexity(self) -> StrongConvexity:
         """α = 1 in ℓ₁."""
         return StrongConvexity(1.0, 1.0)
+
+    @property
+    def smoothness(self) -> float:
+        """Infinite at 0."""
+        return math.inf
 
     def _potential(self, x: Tensor) -> Tensor:
         return sum_per_sample(torch.xlogy(x, x) - x)
@@ -70,6 +89,7 @@ class HyperbolicEntropy(MirrorMap):
     the curvature 1/√(x²+β²) tends to 0.
     """
 
+    proven = True
     elementwise = True
 
     def __init__(self, beta: float = 1.0) -> None:
@@ -77,6 +97,16 @@ class HyperbolicEntropy(MirrorMap):
         if not beta > 0:
             raise ValueError(f"HyperbolicEntropy needs beta > 0, got beta={beta}")
         self.beta = float(beta)
+
+    @property
+    def strong_convexity(self) -> StrongConvexity:
+        """α = 0: the curvature has no positive lower bound."""
+        return StrongConvexity(0.0, 2.0)
+
+    @property
+    def smoothness(self) -> float:
+        """1/β, at 0."""
+        return 1 / self.beta
 
     def _potential(self, x: Tensor) -> Tensor:
         return sum_per_sample(x * (x / self.beta).asinh() - (x.square() + self.beta**2).sqrt())

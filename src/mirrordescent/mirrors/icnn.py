@@ -10,13 +10,14 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from mirrordescent.parts import Config, Part
 from mirrordescent.trees import sum_per_sample
 
 ActivationName: TypeAlias = Literal["softplus", "leaky_relu"]
 Padding: TypeAlias = Literal["zeros", "circular"]
 
 
-class Potential(nn.Module):
+class Potential(Part, nn.Module):
     """A convex ψ on all of Rⁿ with an explicit gradient, the building block of learned mirror maps.
 
     ψ(x) − (α/2)‖x‖² is convex, with α = ``strong_convexity`` > 0. To add a potential, write ``value``
@@ -37,9 +38,10 @@ class Potential(nn.Module):
         """∇ψ(x), shaped like x."""
         raise NotImplementedError
 
-    def config(self) -> dict[str, int | float | str | bool]:
-        """Plain numbers and strings from which ``type(self)(**config)`` rebuilds the architecture."""
-        raise NotImplementedError
+    @property
+    def smooth(self) -> bool | None:
+        """Whether ∇ψ is continuous; None: it is not known."""
+        return None
 
 
 class InputConvex(Potential):
@@ -113,6 +115,11 @@ class InputConvex(Potential):
     def strong_convexity(self) -> float:
         """α = μ + a, the coefficient of the quadratic part; the network adds only convexity."""
         return float(self._curvature().detach())
+
+    @property
+    def smooth(self) -> bool:
+        """Only with a smooth activation."""
+        return self.activation != "leaky_relu"
 
     def value(self, x: Tensor) -> Tensor:
         """ψ(x), one number per sample: (batch,)."""
@@ -203,7 +210,7 @@ class DenseICNN(InputConvex):
             dimension, hidden, layers, (), activation=activation, quadratic=quadratic, mu=mu, generator=generator
         )
 
-    def config(self) -> dict[str, int | float | str | bool]:
+    def config(self) -> Config:
         """The constructor's arguments."""
         return {
             "dimension": self.inputs,
@@ -282,7 +289,7 @@ class ConvICNN(InputConvex):
         )
         self.kernel, self.padding = kernel, padding
 
-    def config(self) -> dict[str, int | float | str | bool]:
+    def config(self) -> Config:
         """The constructor's arguments."""
         return {
             "channels": self.inputs,

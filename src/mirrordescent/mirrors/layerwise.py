@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.mirrors.spline import Spline
 from mirrordescent.mirrors.symmetry import symmetries
 from mirrordescent.mirrors.tied import Multipliers, Tied
+from mirrordescent.parts import Config
 from mirrordescent.trees import Tree
 
 Kind: TypeAlias = Literal["diagonal", "spline"]
@@ -47,6 +48,7 @@ class Layerwise(MirrorMap):
         self.maps = nn.ModuleList(maps.values())  # not a ModuleDict, which refuses names with dots
         self.exact = all(mirror.exact for mirror in maps.values())
         self.elementwise = all(mirror.elementwise for mirror in maps.values())
+        self.proven = all(mirror.proven for mirror in maps.values())
         self.defined_on_boundary = all(mirror.defined_on_boundary for mirror in maps.values())
         self.primal_domain = _product({name: mirror.primal_domain for name, mirror in maps.items()})
         self.dual_domain = _product({name: mirror.dual_domain for name, mirror in maps.items()})
@@ -67,6 +69,16 @@ class Layerwise(MirrorMap):
         if len(constants) < len(self.names) or len({constant.p for constant in constants}) > 1:
             return None
         return min(constants)
+
+    @property
+    def smoothness(self) -> float | None:
+        """The largest, if all are known."""
+        known = [mirror.smoothness for mirror in self.by_name.values()]
+        return None if None in known else max(cast("list[float]", known))
+
+    def config(self) -> Config:
+        """Return the maps and the shapes."""
+        return {"maps": self.by_name, "shapes": self.shapes}
 
     def potential(self, x: Tree) -> Tensor:
         """ψ(x), one number per sample: (batch,)."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.mirrors.icnn import Potential
 from mirrordescent.mirrors.inverse import invert
+from mirrordescent.parts import Config
 from mirrordescent.trees import Tree, leaves, sum_per_sample, tree_map
 
 NormName: TypeAlias = Literal["l1", "l2"]
@@ -35,6 +36,7 @@ class LearnedPair(MirrorMap):
         backward: M*.
     """
 
+    proven = True
     exact = False
 
     def __init__(self, forward: Potential, backward: Potential) -> None:
@@ -45,6 +47,15 @@ class LearnedPair(MirrorMap):
     def strong_convexity(self) -> StrongConvexity:
         """That of M, in ℓ₂."""
         return StrongConvexity(self.forward_potential.strong_convexity, 2.0)
+
+    @property
+    def continuous(self) -> bool | None:
+        """As the gradients of both networks."""
+        return self.forward_potential.smooth and self.backward_potential.smooth
+
+    def config(self) -> Config:
+        """Return both networks."""
+        return {"forward": self.forward_potential, "backward": self.backward_potential}
 
     def inconsistency(self, x: Tree, norm: NormName = "l1") -> Tensor:
         """‖(∇M*∘∇M − I)x‖ per sample, entrywise ℓ₁ or ℓ₂: (batch,)."""
@@ -81,6 +92,8 @@ class Conjugate(MirrorMap):
             M* may learn to be a better point than x0.
     """
 
+    proven = True
+
     log_scale: nn.Parameter | None
 
     def __init__(self, potential: Potential, start: Start = "exact") -> None:
@@ -91,6 +104,15 @@ class Conjugate(MirrorMap):
         # The logarithm keeps a > 0 without a constraint.
         zero = next(potential.parameters(), torch.zeros(())).new_zeros(())
         self.register_parameter("log_scale", nn.Parameter(zero) if start == "scaled" else None)
+
+    @property
+    def continuous(self) -> bool | None:
+        """As the gradient of the network."""
+        return self.dual_potential.smooth
+
+    def config(self) -> Config:
+        """Return the network, and where to start."""
+        return {"potential": self.dual_potential, "start": self.start}
 
     def dual_start(self, x0: Tree) -> Tree:
         """y⁰ of dual-stored methods: ∇ψ(x0), or a·x0."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ class PNorm(MirrorMap):
     otherwise, at infinity for p < 2 and at 0 for p > 2.
     """
 
+    proven = True
     elementwise = True
 
     def __init__(self, p: float) -> None:
@@ -23,9 +26,14 @@ class PNorm(MirrorMap):
         self.p = _exponent(p)
 
     @property
-    def strong_convexity(self) -> StrongConvexity | None:
-        """α = 1 in ℓ₂ for p = 2, else none."""
-        return StrongConvexity(1.0, 2.0) if self.p == 2 else None
+    def strong_convexity(self) -> StrongConvexity:
+        """α = 1 in ℓ₂ for p = 2, else 0."""
+        return StrongConvexity(1.0 if self.p == 2 else 0.0, 2.0)
+
+    @property
+    def smoothness(self) -> float:
+        """1 for p = 2, else infinite."""
+        return 1.0 if self.p == 2 else math.inf
 
     def _potential(self, x: Tensor) -> Tensor:
         return sum_per_sample(x.abs().pow(self.p)) / self.p
@@ -48,14 +56,21 @@ class SquaredPNorm(MirrorMap):
     (p−1)-strongly convex in ℓ_p; p = 1 + 1/log n gives the ℓ₁ geometry on Rⁿ.
     """
 
+    proven = True
+
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = _exponent(p)
 
     @property
-    def strong_convexity(self) -> StrongConvexity | None:
-        """α = p − 1 in ℓ_p for 1 < p ≤ 2, else none."""
-        return StrongConvexity(self.p - 1, self.p) if self.p <= 2 else None
+    def strong_convexity(self) -> StrongConvexity:
+        """α = p − 1 in ℓ_p for 1 < p ≤ 2, else 0."""
+        return StrongConvexity(self.p - 1, self.p) if self.p <= 2 else StrongConvexity(0.0, 2.0)
+
+    @property
+    def smoothness(self) -> float:
+        """p − 1 for p ≥ 2, else infinite."""
+        return self.p - 1 if self.p >= 2 else math.inf
 
     def _potential(self, x: Tensor) -> Tensor:
         return 0.5 * _norm(x, self.p).square().flatten()

@@ -23,6 +23,7 @@ class OrthantEntropy(MirrorMap):
     tensor([[0.0000, 0.8930]])
     """
 
+    proven = True
     elementwise = True
     primal_domain = PositiveOrthant()
     defined_on_boundary = True

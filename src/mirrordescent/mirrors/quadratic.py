@@ -22,17 +22,27 @@ class Euclidean(MirrorMap):
     tensor([[0.4000, 0.6000, 0.0000]])
     """
 
+    proven = True
     defined_on_boundary = True
 
     def __init__(self, domain: Domain | None = None) -> None:
         super().__init__()
-        self.primal_domain = domain or WholeSpace()
+        self.domain = self.primal_domain = domain or WholeSpace()
         self.elementwise = isinstance(self.primal_domain, WholeSpace)
 
     @property
     def strong_convexity(self) -> StrongConvexity:
         """α = 1 in ℓ₂."""
         return StrongConvexity(1.0, 2.0)
+
+    @property
+    def smoothness(self) -> float:
+        """1."""
+        return 1.0
+
+    def diagonal(self) -> float | None:
+        """1, on all of Rⁿ."""
+        return 1.0 if isinstance(self.primal_domain, WholeSpace) else None
 
     def _potential(self, x: Tensor) -> Tensor:
         return 0.5 * sum_per_sample(x.square())
@@ -58,6 +68,7 @@ class Diagonal(MirrorMap):
     against a sample; give an ``nn.Parameter`` to learn it.
     """
 
+    proven = True
     elementwise = True
 
     d: Tensor
@@ -72,6 +83,15 @@ class Diagonal(MirrorMap):
     def strong_convexity(self) -> StrongConvexity:
         """α = min d in ℓ₂."""
         return StrongConvexity(float(self.d.detach().min()), 2.0)
+
+    @property
+    def smoothness(self) -> float:
+        """max d."""
+        return float(self.d.detach().max())
+
+    def diagonal(self) -> Tensor:
+        """d."""
+        return self.d.detach()
 
     def _d(self, x: Tensor) -> Tensor:
         if not fits(self.d.shape, x.shape):

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from mirrordescent.cosine import add_low, low_count, low_frequencies, low_lengths
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
-from mirrordescent.mirrors.cosine import add_low, low_count, low_frequencies, low_lengths
 from mirrordescent.mirrors.spline import Spline
+from mirrordescent.parts import Config
 from mirrordescent.trees import sum_per_sample
 
 
@@ -46,6 +47,7 @@ class Spectral(MirrorMap):
     True
     """
 
+    proven = True
     linear = True
 
     def __init__(self, cutoff: float = 0.25, knots: int = 6) -> None:
@@ -96,7 +98,7 @@ class SpectralSpline(MirrorMap):
     """∇ψ(x) = x + C_lowᵀ(σ(C_low x) − C_low x) with an odd, increasing spline σ for every band of frequencies |ω|.
 
     C_low is the block of low frequencies of :class:`Spectral`; its bands end at cutoff/2^(bands−1), …, cutoff/2 and the
-    corner of the block. Above, the map is the identity. Odd, because a wave is no other upside down. The inverse is
+    corner of the block. Above, the map is the identity. Odd, because a wave turned upside down is the same wave. The inverse is
     exact, as that of :class:`Spline`. Flips and rotations commute with this map as well; translations do not, even far
     from the border, since they change the coefficients of a wave, and σ is not linear.
 
@@ -107,6 +109,8 @@ class SpectralSpline(MirrorMap):
         reach: the outermost knot. A coefficient of an image in [0, 1] may be as large as √(height · width).
         slope, floor: see :class:`Spline`.
     """
+
+    proven = True
 
     def __init__(
         self,
@@ -145,6 +149,11 @@ class SpectralSpline(MirrorMap):
         back = torch.zeros_like(F.pad(low.flatten(-2), (0, 1)))
         back = back.index_copy(-1, positions.flatten(), changed.flatten(-2))[..., :-1].reshape(low.shape)
         return add_low(x, back - low)
+
+    def config(self) -> Config:
+        """Return the bands, and what their splines are made with."""
+        rule = self.spline.config()
+        return {"cutoff": self.cutoff, "bands": self.bands, **{name: rule[name] for name in rule if name != "groups"}}
 
     def _positions(self, x: Tensor) -> Tensor:
         return _by_band(*x.shape[-2:], self.cutoff, self.bands, x.device)

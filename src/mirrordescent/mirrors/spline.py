@@ -48,7 +48,7 @@ class Spline(Tied):
             raise ValueError(f"Spline needs knots ≥ 1 and a finite reach > 0, got knots={knots}, reach={reach}")
         if not 0 < floor < slope < math.inf:
             raise ValueError(f"Spline needs 0 < floor < slope < ∞, got floor={floor}, slope={slope}")
-        self.knots, self.reach, self.floor = knots, float(reach), float(floor)
+        self.knots, self.reach, self.slope, self.floor = knots, float(reach), float(slope), float(floor)
         above = slope - floor
         raw = above + math.log(-math.expm1(-above))  # the inverse of softplus
         self.raw_slopes = nn.Parameter(torch.full((self.count, 2 * knots), raw, device=self.groups.device))
@@ -75,9 +75,16 @@ class Spline(Tied):
         other.raw_slopes = nn.Parameter(above + (-(-above).expm1()).log())
         return other
 
+    @property
+    def smoothness(self) -> float:
+        """max s."""
+        return float(self.slopes.detach().max())
+
     @torch.no_grad()
-    def lines(self) -> Tensor:
-        """Return the ends of the intervals, intercepts and slopes of σ⁻¹, then those of σ: (count · (12K − 2),)."""
+    def lines(self) -> Tensor | None:
+        """Return ends of intervals, intercepts and slopes of σ⁻¹, then of σ, (12K − 2,), if all entries share one σ."""
+        if self.count > 1:
+            return None
         slopes, values = self.slopes, self.values
         intercepts = self._intercepts(slopes, values)
         knots = self._knots()[1:-1].expand(len(slopes), -1)

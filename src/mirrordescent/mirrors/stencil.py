@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from mirrordescent.cosine import add_low, low_frequencies
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
-from mirrordescent.mirrors.cosine import add_low, low_frequencies
 from mirrordescent.trees import sum_per_sample
 
 
@@ -30,6 +30,7 @@ class Stencil(MirrorMap):
     tensor([ 0.6000, -0.2000,  0.2000, -0.6000])
     """
 
+    proven = True
     linear = True
 
     def __init__(self, damping: float = 0.8) -> None:

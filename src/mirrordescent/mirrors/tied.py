@@ -20,6 +20,7 @@ class Tied(MirrorMap):
             (1, inputs) ties the rows of a weight matrix (outputs, inputs), a full shape may tie anything.
     """
 
+    proven = True
     elementwise = True
 
     groups: Tensor
@@ -78,6 +79,7 @@ class Multipliers(Tied):
         super().__init__(groups)
         if not 0 < initial < math.inf:
             raise ValueError(f"Multipliers needs a finite initial > 0, got {initial}")
+        self.initial = float(initial)
         self.log_multiplier = nn.Parameter(torch.full((self.count,), math.log(initial), device=self.groups.device))
 
     @property
@@ -89,6 +91,15 @@ class Multipliers(Tied):
     def strong_convexity(self) -> StrongConvexity:
         """α = 1/max w in ℓ₂."""
         return StrongConvexity(float((-self.log_multiplier.detach().max()).exp()), 2.0)
+
+    @property
+    def smoothness(self) -> float:
+        """1/min w."""
+        return float((-self.log_multiplier.detach().min()).exp())
+
+    def diagonal(self) -> Tensor:
+        """1/w, for every entry."""
+        return self.log_multiplier.detach().neg().exp()[self.groups]
 
     def regrouped(self, groups: Tensor) -> Self:
         """Return the same map for entries tied otherwise; the mean is the geometric one."""

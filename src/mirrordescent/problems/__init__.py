@@ -1,8 +1,9 @@
 """Problems: batches of functions to minimise."""
 
 from mirrordescent.problems.base import Function, Problem
+from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.linear_models import SVM, LogisticRegression
-from mirrordescent.problems.networks import NetworkTraining
+from mirrordescent.problems.networks import Initialisation, NetworkTraining
 from mirrordescent.problems.operators import Blur, LinearOperator, gaussian_kernel
 from mirrordescent.problems.quadratic import LeastSquares, Quadratic
 from mirrordescent.problems.simplex import MatrixGame
@@ -10,18 +11,7 @@ from mirrordescent.problems.tomography import PoissonTomography
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
 
 __all__ = [
-    "SVM",
-    "Blur",
-    "Function",
-    "LeastSquares",
-    "LinearOperator",
-    "LogisticRegression",
-    "MatrixGame",
-    "NetworkTraining",
-    "PoissonTomography",
-    "Problem",
-    "Quadratic",
-    "TVDenoising",
-    "TVInpainting",
+    "SVM", "Blur", "Function", "Initialisation", "LeastSquares", "LinearOperator", "LogisticRegression", "MatrixGame",
+    "NetworkTraining", "ParallelBeam", "PoissonTomography", "Problem", "Quadratic", "TVDenoising", "TVInpainting",
     "gaussian_kernel",
-]
+]  # fmt: skip

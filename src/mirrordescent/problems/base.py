@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from mirrordescent.domains import Domain, WholeSpace
+from mirrordescent.parts import Part
+from mirrordescent.problems.saddle import SaddlePoint
 from mirrordescent.trees import Tree, leaves, tree_map
 
 
-class Problem(nn.Module):
+class Pixels(NamedTuple):
+    """The data of f(x) = s·(‖Z(x − y)‖² + λ‖Dx‖₁), for kernels; the fidelity's curvature is 2s, the kink sλ.
+
+    ``low`` and ``high`` are the ends of a box that holds the minimisers, one of each for every plane.
+    """
+
+    y: Tensor
+    mask: Tensor | None
+    low: Tensor
+    high: Tensor
+    fidelity: float
+    kink: float
+
+
+class Problem(Part, nn.Module):
     """A batch of problems min f(x): value and gradient of every one at once.
 
     Data are buffers, so ``problem.double()`` and ``problem.to(device)`` do what they say. A problem
     whose data are shared has ``batch = None`` and takes any batch of points. To add a problem,
     write ``value`` and ``grad`` and pass the shapes to ``__init__``; the optional methods below
-    make more oracles usable.
+    make more oracles, methods, certificates and theorems usable.
     """
+
+    kind = "problem"
+
+    convex: bool | None = None
+    """Whether f is convex by construction; None: it is not known."""
 
     domain: Domain = WholeSpace()
     """Where the minimum is sought. A start outside is refused, and an iterate outside ends a sample's solve."""
@@ -60,7 +82,28 @@ class Problem(nn.Module):
         return None
 
     def smoothness(self) -> float | None:
-        """L_f, a Lipschitz constant of ∇f in ℓ₂ for the whole batch; None if there is none known."""
+        """L_f, a Lipschitz constant of ∇f in ℓ₂ for the whole batch: infinite where f has kinks; None: not known."""
+        return None
+
+    def strong_convexity(self) -> float | None:
+        """μ ≥ 0 such that f − (μ/2)‖x‖² is convex, for the whole batch; None: not known."""
+        return None
+
+    @property
+    def bounded_gradients(self) -> bool:
+        """Whether ‖∇f‖ is known to be bounded on the whole domain."""
+        return self.domain.bounded
+
+    def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
+        """Return minimisers and lower bounds, (batch, …) and (batch,), if the problem has a way of its own to them."""
+        return None
+
+    def saddle_point(self) -> SaddlePoint | None:
+        """Return the form F(x) + G(Kx), if the problem has one."""
+        return None
+
+    def pixels(self) -> Pixels | None:
+        """Return the data that kernels for total variation work on, if they are made for this problem."""
         return None
 
     def start(self, batch: int | None = None) -> Tree:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import cast
+import math
+from typing import Self, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mirrordescent.parts import Config
 from mirrordescent.problems.base import Problem, require_finite, require_same_kind
+from mirrordescent.problems.interior_point import interior_point
 from mirrordescent.problems.quadratic import matvec
 from mirrordescent.trees import Tree
 
 
 class _LinearModel(Problem):
     """f(x) = ½ Σⱼ ρⱼ xⱼ² + (C/n) Σᵢ ℓ(mᵢ), with margins mᵢ = yᵢ ⟨φᵢ, x⟩."""
+
+    convex = True
 
     signed: Tensor
     ridge: Tensor
@@ -34,6 +39,10 @@ class _LinearModel(Problem):
         """Return the gradient; at a kink, that of the flat side."""
         x = cast(Tensor, x)
         return self._grad_with(x, self.signed, self._slope(matvec(self.signed, x)))
+
+    def strong_convexity(self) -> float:
+        """The smallest ρ."""
+        return float(self.ridge.min())
 
     @property
     def terms(self) -> int:
@@ -72,6 +81,20 @@ class LogisticRegression(_LinearModel):
         norm = float(torch.linalg.matrix_norm(self.signed, 2).max())
         return norm**2 / (4 * self.terms) + float(self.ridge.max())
 
+    @property
+    def bounded_gradients(self) -> bool:
+        """The slopes of the loss are bounded; those of the ridge are not."""
+        return not bool(self.ridge.any())
+
+    def config(self) -> Config:
+        """Return the signed features."""
+        return {"signed": self.signed, "ridge": float(self.ridge.max())}
+
+    @classmethod
+    def from_config(cls, signed: Tensor, ridge: float) -> Self:
+        """Make it of signed features, as if all labels were 1."""
+        return cls(signed, torch.ones_like(signed[..., 0]), ridge)
+
     def _loss(self, margin: Tensor) -> Tensor:
         return F.softplus(-margin)
 
@@ -94,6 +117,23 @@ class SVM(_LinearModel):
         ridge = features.new_ones(features.shape[-1] + 1)
         ridge[-1] = 0
         super().__init__(augmented, labels, ridge, C)
+
+    def smoothness(self) -> float:
+        """f has kinks."""
+        return math.inf
+
+    def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor]:
+        """Solve by an interior-point method."""
+        return interior_point(self.signed, self.ridge, self.C / self.terms, self.value, tolerance)
+
+    def config(self) -> Config:
+        """Return the signed features, with the labels as their last column."""
+        return {"signed": self.signed, "C": self.C}
+
+    @classmethod
+    def from_config(cls, signed: Tensor, C: float) -> Self:
+        """Take the signs back."""
+        return cls(signed[..., :-1] * signed[..., -1:], signed[..., -1], C)
 
     def smoothed_grad(self, x: Tree, width: float | Tensor) -> Tensor:
         """Let the hinge's slope fall from −1 to 0 linearly over 1 − width ≤ margin ≤ 1."""

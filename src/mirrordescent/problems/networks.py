@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
+from mirrordescent.parts import Config, Part
 from mirrordescent.problems.base import Function, Problem, require_finite
 from mirrordescent.trees import Tree, batch_size
 
@@ -188,3 +189,23 @@ def _check_data(inputs: Tensor, targets: Tensor, evaluation: int | None) -> None
         raise TypeError(f"inputs are on {inputs.device}, but targets on {targets.device}")
     if evaluation is not None and not 1 <= evaluation <= targets.shape[-1]:
         raise ValueError(f"evaluation must be between 1 and the {targets.shape[-1]} data points, got {evaluation}")
+
+
+class Initialisation(Part, nn.Module):
+    """The parameters of one network, name → tensor, as something that can be stored."""
+
+    kind = "initialisation"
+
+    def __init__(self, network: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.names = list(network)
+        self.tensors = nn.ParameterList([nn.Parameter(leaf, requires_grad=False) for leaf in network.values()])
+
+    @property
+    def network(self) -> dict[str, Tensor]:
+        """The parameters by their names."""
+        return {name: leaf.detach() for name, leaf in zip(self.names, self.tensors, strict=True)}
+
+    def config(self) -> Config:
+        """Return the parameters by their names."""
+        return {"network": dict(zip(self.names, self.tensors, strict=True))}

@@ -48,8 +48,26 @@ class Quadratic(Problem):
 
     def smoothness(self) -> float:
         """Return the largest eigenvalue of A."""
-        eigenvalues = self.A if self.A.ndim == 1 else torch.linalg.eigvalsh(self.A)
-        return float(eigenvalues.max())
+        return float(self._eigenvalues().max())
+
+    def strong_convexity(self) -> float:
+        """Return the smallest eigenvalue of A."""
+        return max(float(self._eigenvalues().min()), 0.0)
+
+    @property
+    def convex(self) -> bool:  # type: ignore[override]
+        """Whether A is positive semidefinite, up to rounding."""
+        return float(self._eigenvalues().min()) >= -torch.finfo(self.A.dtype).eps ** 0.5
+
+    def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
+        """c, with value 0, if f is convex."""
+        if not self.convex:
+            return None
+        centre = self.centre.expand(self.batch or 1, -1)
+        return centre, centre.new_zeros(len(centre))
+
+    def _eigenvalues(self) -> Tensor:
+        return self.A if self.A.ndim == 1 else torch.linalg.eigvalsh(self.A)
 
     def _times_A(self, v: Tensor) -> Tensor:
         return self.A * v if self.A.ndim == 1 else matvec(self.A, v)
@@ -60,6 +78,8 @@ class LeastSquares(Problem):
 
     ``A`` is (m, n) or (batch, m, n); ``b`` is (m,) or (batch, m). The terms of the sum are the rows.
     """
+
+    convex = True
 
     A: Tensor
     b: Tensor
@@ -99,6 +119,11 @@ class LeastSquares(Problem):
     def smoothness(self) -> float:
         """‖A‖²."""
         return float(torch.linalg.matrix_norm(self.A, 2).max()) ** 2
+
+    def strong_convexity(self) -> float:
+        """The square of the smallest singular value of A, or 0 if it has fewer rows than columns."""
+        flat = self.A.shape[-2] < self.A.shape[-1]
+        return 0.0 if flat else float(torch.linalg.svdvals(self.A).min()) ** 2
 
     @staticmethod
     def _residual(x: Tree, A: Tensor, b: Tensor) -> Tensor:

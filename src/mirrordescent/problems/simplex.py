@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 from torch import Tensor
@@ -19,8 +20,10 @@ class MatrixGame(Problem):
     mirror descent beats the projected subgradient method by √(n/log n). ``A`` is (m, n) or (batch, m, n).
     """
 
-    A: Tensor
+    convex = True
     domain = Simplex()
+
+    A: Tensor
 
     def __init__(self, A: Tensor) -> None:
         if A.ndim not in (2, 3) or 0 in A.shape[-2:]:
@@ -39,6 +42,10 @@ class MatrixGame(Problem):
         if self.A.ndim == 2:
             return self.A[reply]
         return self.A.gather(1, reply[:, None, None].expand(-1, 1, self.A.shape[-1])).squeeze(1)
+
+    def smoothness(self) -> float:
+        """f has kinks."""
+        return math.inf
 
     def smoothed_grad(self, x: Tree, width: float | Tensor) -> Tensor:
         """Return the gradient of width · log Σ exp((Ax)ᵢ / width)."""

@@ -8,9 +8,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.data.tomography import ParallelBeam
 from mirrordescent.domains import PositiveOrthant
 from mirrordescent.problems.base import Problem, require_finite
+from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.tv import Differences, add_adjoint, differences
 from mirrordescent.trees import Tree, dot, sum_per_sample
 
@@ -38,6 +38,7 @@ class PoissonTomography(Problem):
     (True, 4)
     """
 
+    convex = True
     domain = PositiveOrthant()
 
     y: Tensor
@@ -154,6 +155,15 @@ class PoissonTomography(Problem):
     # The saddle point: F is the indicator of x ≥ 0, and G of (Ax, κDx) is KL and roughness. κ gives both parts of K the
     # same norm, without which one of them would have to take too short steps.
 
+    def saddle_point(self) -> PoissonTomography:
+        """The problem itself."""
+        return self
+
+    @property
+    def ratio(self) -> float:
+        """Slower at first than 1, and faster to a small gap."""
+        return 0.15
+
     @property
     def K_norm(self) -> float:
         """√2‖A‖."""
@@ -163,6 +173,19 @@ class PoissonTomography(Problem):
     def F_convexity(self) -> float:
         """F is not strongly convex."""
         return 0.0
+
+    @property
+    def F_smoothness(self) -> float:
+        """F is not smooth."""
+        return math.inf
+
+    def grad_F(self, x: Tensor) -> Tensor:
+        """There is none."""
+        raise TypeError("the F of PoissonTomography, x ≥ 0, has no gradient")
+
+    def argmin_F(self, w: Tensor) -> Tensor:
+        """There is none."""
+        raise TypeError("the F of PoissonTomography, x ≥ 0, is not strongly convex")
 
     def K(self, x: Tensor) -> dict[str, Tensor]:
         """(Ax, κDx)."""
@@ -182,7 +205,7 @@ class PoissonTomography(Problem):
     def prox_G_conjugate(self, u: Tree, sigma: float | Tensor) -> dict[str, Tensor]:
         """Take the proximal point of KL's conjugate along rays, and shrink differences."""
         u = cast(dict[str, Tensor], u)
-        shrink = self.weight / (self.weight + sigma * self._kappa**2)
+        shrink = self.weight / (self.weight + sigma * self._kappa**2) if self.weight else 0.0
         return {name: self.prox_rays(v, sigma) if name == RAYS else shrink * v for name, v in u.items()}
 
     def lower_bound(self, u: Tree) -> Tensor:

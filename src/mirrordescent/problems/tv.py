@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -9,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mirrordescent.data.images import ImageLike, as_images, as_mask
-from mirrordescent.problems.base import Problem, require_finite, require_same_kind
+from mirrordescent.images import ImageLike, as_images, as_mask
+from mirrordescent.kernels import suits
+from mirrordescent.problems.base import Pixels, Problem, require_finite, require_same_kind
 from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint
 from mirrordescent.problems.poisson import solve_poisson
 from mirrordescent.trees import Tree, leaves, sum_per_sample, tree_map
@@ -64,6 +66,8 @@ class TVInpainting(Problem):
     >>> problem.value(y), problem.fidelity(y), problem.total_variation(y)
     (tensor([0.1000]), tensor([0.]), tensor([1.]))
     """
+
+    convex = True
 
     y: Tensor
     mask: Tensor | None
@@ -127,6 +131,20 @@ class TVInpainting(Problem):
         """sλ."""
         return self.scale * self.weight
 
+    def smoothness(self) -> float:
+        """f has kinks."""
+        return math.inf
+
+    def strong_convexity(self) -> float:
+        """That of the fidelity."""
+        return self.F_convexity
+
+    def pixels(self) -> Pixels | None:
+        """Return the data, unless there is an operator or a subclass has another objective."""
+        if self.operator is not None or type(self) not in (TVInpainting, TVDenoising) or not suits(self.y):
+            return None
+        return Pixels(self.y, self.mask, self.low, self.high, 2 * self.scale, self.kink)
+
     def start(self, batch: int | None = None, *, fill: bool = False) -> Tensor:
         """Return y, black in the holes as in the paper, or with the holes filled by their neighbours.
 
@@ -146,6 +164,15 @@ class TVInpainting(Problem):
     # The saddle-point form F(x) + G(Kx). Without an operator F is the fidelity on a box that holds the
     # minimisers: clipping to the range of the observed pixels of a channel lowers neither term's rival.
     # With one, F = 0 and the fidelity is a second block of G.
+
+    def saddle_point(self) -> TVInpainting:
+        """The problem itself."""
+        return self
+
+    @property
+    def ratio(self) -> float:
+        """On images in [0, 1], fastest to a relative gap of 1e-6 among 0.1 … 2."""
+        return 0.25 if self.operator is None else 1.5
 
     @property
     def K_norm(self) -> float:

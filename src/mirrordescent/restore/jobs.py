@@ -6,18 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from mirrordescent.data.errors import DataMissing
+from mirrordescent.data.directory import DataMissing
 from mirrordescent.data.images import SUFFIXES
+from mirrordescent.images import psnr
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
 from mirrordescent.restore.photo import Photo, read_photo
 from mirrordescent.restore.pipeline import Restored, restore
 from mirrordescent.restore.planning import Plan, Task
-from mirrordescent.solve import Status
+from mirrordescent.solve import Status, Trace
 
 MORE_SUFFIXES = frozenset((".avif", ".jfif", ".jp2", ".j2k", ".qoi", ".tga"))
 BATCH_PIXELS = 1 << 20  # larger batches are no faster per image
@@ -48,59 +49,94 @@ class Job:
         return self.photo.colour if self.mask is None else self.mask * self.photo.colour
 
 
+class Quality(NamedTuple):
+    """How near the truth a photograph is, and was."""
+
+    psnr: float
+    psnr_before: float
+    ssim: float | None
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How one photograph was restored; ``pictures`` to look at are kept of the first few."""
 
     name: str
-    file: Path
-    output: Path
-    width: int
-    height: int
-    channels: int
-    missing: float
-    value: float
-    gap: float
-    lower: float | None
-    steps: dict[str, int]
-    seconds: float
-    status: Status
-    tiles: int
-    psnr: float | None
-    psnr_before: float | None
-    ssim: float | None
-    trace: tuple[list[int], list[float], list[float]] | None
+    job: Job
+    found: Restored
+    index: int
+    quality: Quality | None
     pictures: dict[str, Tensor]
+
+    @property
+    def size(self) -> str:
+        """Width × height."""
+        width, height = self.job.photo.size
+        return f"{width}×{height}"
+
+    @property
+    def value(self) -> float:
+        """f."""
+        return float(self.found.value[self.index])
+
+    @property
+    def gap(self) -> float:
+        """The relative gap, proven."""
+        return float(self.found.gap[self.index])
+
+    @property
+    def lower(self) -> float | None:
+        """The lower bound, if there is one for the whole image."""
+        return None if self.found.lower is None else float(self.found.lower[self.index])
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """Iterations by method."""
+        return {label: counts[self.index] for label, counts in self.found.steps.items() if counts[self.index]}
+
+    @property
+    def status(self) -> Status:
+        """How it ended."""
+        return self.found.statuses[self.index]
+
+    @property
+    def trace(self) -> Trace | None:
+        """The run of this image of a batch, up to the iteration at which it stopped."""
+        if self.found.trace is None:
+            return None
+        iterations, last = self.found.trace.iterations, sum(self.steps.values())
+        count = sum(k <= last for k in iterations)
+        values = self.found.trace.values[:count, self.index : self.index + 1]
+        return Trace(iterations[:count], self.found.trace.seconds[:count], values)
 
     def line(self) -> str:
         """Say it in a line."""
         steps = " + ".join(f"{count} iterations of {label}" for label, count in self.steps.items())
-        parts = [f"{self.width}×{self.height}", f"value {self.value:.6g}", steps, f"relative gap ≤ {self.gap:.1e}"]
-        parts += [f"{self.tiles} tiles"] if self.tiles > 1 else []
-        parts += [f"{self.seconds:.1f} s"]
-        if self.psnr is not None:
-            parts.append(f"PSNR {self.psnr:.2f} dB (was {self.psnr_before:.2f})")
-        parts += [f"SSIM {self.ssim:.3f}"] if self.ssim is not None else []
-        return f"{self.output}: {', '.join(parts)}"
+        parts = [self.size, f"value {self.value:.6g}", steps, f"relative gap ≤ {self.gap:.1e}"]
+        parts += [f"{self.found.tiles} tiles"] if self.found.tiles > 1 else []
+        parts += [f"{self.found.seconds:.1f} s"]
+        if self.quality is not None:
+            parts.append(f"PSNR {self.quality.psnr:.2f} dB (was {self.quality.psnr_before:.2f})")
+            parts += [f"SSIM {self.quality.ssim:.3f}"] if self.quality.ssim is not None else []
+        return f"{self.job.output}: {', '.join(parts)}"
 
     def record(self) -> dict[str, Any]:
         """Return it as plain data."""
+        width, height = self.job.photo.size
         return {
-            "file": str(self.file),
-            "output": str(self.output),
-            "width": self.width,
-            "height": self.height,
-            "channels": self.channels,
-            "missing": self.missing,
+            "file": str(self.job.photo.path),
+            "output": str(self.job.output),
+            "width": width,
+            "height": height,
+            "channels": len(self.job.photo.colour),
+            "missing": 0.0 if self.job.mask is None else 1 - float(self.job.mask.float().mean()),
             "value": self.value,
             "relative_gap": self.gap,
             "iterations": self.steps,
-            "seconds": self.seconds,
+            "seconds": self.found.seconds,
             "status": str(self.status),
-            "tiles": self.tiles,
-            "psnr": self.psnr,
-            "psnr_before": self.psnr_before,
-            "ssim": self.ssim,
+            "tiles": self.found.tiles,
+            **(self.quality._asdict() if self.quality else dict.fromkeys(Quality._fields)),
         }
 
 
@@ -248,44 +284,11 @@ def _same_size(path: Path, photo: Photo) -> Photo:
 
 
 def _outcome(job: Job, source: Source, x: Tensor, found: Restored, index: int, keep: bool) -> Outcome:
-    steps = {label: counts[index] for label, counts in found.steps.items() if counts[index]}
-    pictures = {"before": job.observed, "after": x} | ({} if job.truth is None else {"truth": job.truth})
-    return Outcome(
-        name=source.name.as_posix(),
-        file=source.path,
-        output=job.output,
-        width=x.shape[2],
-        height=x.shape[1],
-        channels=x.shape[0],
-        missing=0.0 if job.mask is None else 1 - float(job.mask.float().mean()),
-        value=float(found.value[index]),
-        gap=float(found.gap[index]),
-        lower=None if found.lower is None else float(found.lower[index]),
-        steps=steps,
-        seconds=found.seconds,
-        status=found.statuses[index],
-        tiles=found.tiles,
-        psnr=None if job.truth is None else psnr(x, job.truth),
-        psnr_before=None if job.truth is None else psnr(job.observed, job.truth),
-        ssim=None if job.truth is None else similarity(x, job.truth),
-        trace=_trace(found, index, sum(steps.values())),
-        pictures=pictures if keep else {},
-    )
-
-
-def _trace(found: Restored, index: int, last: int) -> tuple[list[int], list[float], list[float]] | None:
-    """Return the run of one image of a batch up to the iteration at which it stopped."""
-    if found.trace is None:
-        return None
-    iterations, seconds, values = found.trace
-    count = sum(k <= last for k in iterations)
-    return iterations[:count], seconds[:count], values[:count, index].tolist()
-
-
-def psnr(image: Tensor, truth: Tensor) -> float:
-    """−10 log₁₀ of the mean squared error, for pixels in [0, 1]."""
-    error = float((image - truth).double().square().mean())
-    return float("inf") if error == 0 else -10 * float(torch.tensor(error).log10())
+    pictures, quality = {"before": job.observed, "after": x}, None
+    if job.truth is not None:
+        pictures["truth"] = job.truth
+        quality = Quality(psnr(x, job.truth), psnr(job.observed, job.truth), similarity(x, job.truth))
+    return Outcome(source.name.as_posix(), job, found, index, quality, pictures if keep else {})
 
 
 def similarity(image: Tensor, truth: Tensor) -> float | None:

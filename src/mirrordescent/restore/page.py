@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from mirrordescent.report import Comparison, Curve, Page, Panel, Picture, Section, Table
 from mirrordescent.restore.jobs import Outcome
 from mirrordescent.restore.planning import Plan, Task
@@ -35,15 +33,15 @@ def page(task: Task, outcomes: Sequence[Outcome], plan: Plan, weight: float) -> 
 
 
 def _pictures(outcome: Outcome) -> dict[str, Picture]:
-    ratios = {"before": outcome.psnr_before, "after": outcome.psnr}
-    notes = {name: f"{ratio:.1f} dB" for name, ratio in ratios.items() if ratio is not None}
+    quality = outcome.quality
+    notes = {} if quality is None else {"before": f"{quality.psnr_before:.1f} dB", "after": f"{quality.psnr:.1f} dB"}
     return {name: Picture(image, notes.get(name, "")) for name, image in outcome.pictures.items()}
 
 
 def _curve(outcome: Outcome) -> Curve:
     assert outcome.trace is not None
-    iterations, seconds, values = outcome.trace
-    return Curve(outcome.name, iterations, seconds, torch.tensor(values).unsqueeze(1) - (outcome.lower or 0.0))
+    trace = outcome.trace
+    return Curve(outcome.name, trace.iterations, trace.seconds, trace.values - (outcome.lower or 0.0))
 
 
 def _table(outcomes: Sequence[Outcome]) -> Table:
@@ -55,14 +53,15 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     def number(value: float | None, form: str) -> str:
         return "–" if value is None else format(value, form)
 
+    quality = outcome.quality
     return (
         outcome.name,
-        f"{outcome.width}×{outcome.height}",
+        outcome.size,
         f"{outcome.value:.6g}",
         " + ".join(map(str, outcome.steps.values())),
         f"{outcome.gap:.1e}",
-        f"{outcome.seconds:.1f}",
-        number(outcome.psnr_before, ".2f"),
-        number(outcome.psnr, ".2f"),
-        number(outcome.ssim, ".3f"),
+        f"{outcome.found.seconds:.1f}",
+        number(quality and quality.psnr_before, ".2f"),
+        number(quality and quality.psnr, ".2f"),
+        number(quality and quality.ssim, ".3f"),
     )

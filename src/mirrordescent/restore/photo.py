@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mirrordescent.data.errors import DataDamaged, DataMissing
-from mirrordescent.data.images import GREY_MODES, Array
+from mirrordescent.data.directory import DataDamaged, DataMissing
 from mirrordescent.files import whole
+from mirrordescent.images import GREY_MODES, Array
 
 if TYPE_CHECKING:
     from PIL import Image

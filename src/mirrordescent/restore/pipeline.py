@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -14,10 +14,9 @@ from mirrordescent.methods import HandOver
 from mirrordescent.mirrors.icnn import ConvICNN
 from mirrordescent.problems.tv import TVInpainting
 from mirrordescent.restore.memory import available, needed
-from mirrordescent.restore.planning import BUDGETS, SINGLE_PRECISION, Plan, certifies, primal_dual
+from mirrordescent.restore.planning import PROVEN, SINGLE_PRECISION, Plan, primal_dual
 from mirrordescent.restore.tiling import MARGIN, Window, windows
-from mirrordescent.solve import Rule, Solution, Status, relative_gap, solve
-from mirrordescent.solve.stopping import Look
+from mirrordescent.solve import Status, Trace, gap, relative_gap, solve
 
 CHECK_EVERY = 20
 SHARE = 0.7  # of the available memory that may be used
@@ -28,8 +27,7 @@ class Restored:
     """Restored images, and how they were found.
 
     ``gap`` is (f(x) − lower) / (f(y) − lower) with a proven lower bound on the optimal value, per image; of tiles the
-    worst. ``steps`` counts iterations per image by method. ``trace`` has iterations, seconds and values (looks, batch);
-    tiles have none, and no common ``lower`` bound.
+    worst. ``steps`` counts iterations per image by method. Tiles have no common trace, and no common ``lower`` bound.
     """
 
     x: Tensor
@@ -39,7 +37,7 @@ class Restored:
     steps: dict[str, list[int]]
     seconds: float
     statuses: list[Status]
-    trace: tuple[list[int], list[float], Tensor] | None
+    trace: Trace | None
     tiles: int = 1
 
 
@@ -64,9 +62,9 @@ def restore(problem: TVInpainting, plan: Plan, *, memory: int | None = None, pro
 
 def _restore(problem: TVInpainting, plan: Plan, progress: bool | None) -> Restored:
     fitted, back = _fit(problem, plan)
-    stop = _proven(plan.tolerance, fitted.value(fitted.start())) if certifies(plan.method) else None
+    stop = gap(plan.tolerance, start_value=fitted.value(fitted.start())) if plan.method.certifies else None
     own = solve(
-        fitted, plan.method, fitted.start(fill=True), iterations=plan.iterations, stop=stop,
+        fitted, plan.method, fitted.start(fill=True), iterations=plan.iterations, stop=stop, fused=plan.fused,
         check_every=CHECK_EVERY if stop else None, trace=_recorded(plan.iterations), progress=progress,
     )  # fmt: skip
     x = back(cast(Tensor, own.x))
@@ -77,45 +75,28 @@ def _restore(problem: TVInpainting, plan: Plan, progress: bool | None) -> Restor
         """Add up what was found channel by channel: (…, batch)."""
         return values.reshape(*values.shape[:-1], batch, -1).sum(-1) / copies
 
-    lower = None if own.lower is None else per_image(own.lower)
-    found = Restored(
+    lower = _proven(problem, plan, x, value, black, progress) if own.lower is None else per_image(own.lower)
+    return Restored(
         x=x,
         value=value,
-        gap=value if lower is None else relative_gap(value, lower, black),
+        gap=relative_gap(value, lower, black),
         lower=lower,
         steps=_shared_out(plan, own.steps.reshape(batch, -1).amax(1)),
         seconds=own.seconds,
         statuses=_worst(own.statuses, batch),
-        trace=(own.trace.iterations, own.trace.seconds, per_image(own.trace.values)),
+        trace=Trace(own.trace.iterations, own.trace.seconds, per_image(own.trace.values)),
     )
-    return found if lower is not None else _prove(problem, plan, found, black, progress)
 
 
-def _prove(problem: TVInpainting, plan: Plan, found: Restored, black: Tensor, progress: bool | None) -> Restored:
-    """Find a lower bound from the answer on, and a better answer if that was asked for."""
+def _proven(
+    problem: TVInpainting, plan: Plan, x: Tensor, value: Tensor, black: Tensor, progress: bool | None
+) -> Tensor:
+    """Find a lower bound, from an answer on that is not to be changed."""
     proof = solve(
-        problem, primal_dual(plan.then, plan.fused), found.x, iterations=BUDGETS["pdhg"], check_every=CHECK_EVERY,
-        progress=progress,
-        stop=_proven(plan.tolerance, black, found.value if plan.hand_over else None),
+        problem, primal_dual(plan.then), x, iterations=PROVEN, check_every=CHECK_EVERY, progress=progress,
+        stop=gap(plan.tolerance, start_value=black, value=value),
     )  # fmt: skip
-    assert proof.lower is not None
-    if not plan.hand_over:
-        return replace(found, lower=proof.lower, gap=relative_gap(found.value, proof.lower, black))
-    better = proof.value < found.value
-    x = torch.where(better.reshape(-1, 1, 1, 1), cast(Tensor, proof.x), found.x)
-    value = torch.minimum(proof.value, found.value)
-    statuses = [new if took else old for took, new, old in zip(better, proof.statuses, found.statuses, strict=True)]
-    return replace(
-        found,
-        x=x,
-        value=value,
-        gap=relative_gap(value, proof.lower, black),
-        lower=proof.lower,
-        steps=found.steps | {plan.then: proof.steps.tolist()},
-        seconds=found.seconds + proof.seconds,
-        statuses=statuses,
-        trace=_joined(found, proof),
-    )
+    return cast(Tensor, proof.lower)
 
 
 def _shared_out(plan: Plan, steps: Tensor) -> dict[str, list[int]]:
@@ -129,17 +110,6 @@ def _shared_out(plan: Plan, steps: Tensor) -> dict[str, list[int]]:
 def _recorded(iterations: int) -> list[int]:
     """Return the iterations of a curve: a few of the first, then evenly spaced ones."""
     return sorted(k for k in {0, 1, 2, 5, 10, *range(0, iterations, CHECK_EVERY), iterations} if k <= iterations)
-
-
-def _joined(found: Restored, proof: Solution) -> tuple[list[int], list[float], Tensor]:
-    assert found.trace is not None
-    k, seconds, values = found.trace
-    after = proof.trace
-    return (
-        k + [k[-1] + each for each in after.iterations[1:]],
-        seconds + [seconds[-1] + each for each in after.seconds[1:]],
-        torch.cat([values, torch.minimum(after.values[1:], found.value)]),
-    )
 
 
 def _restore_in_tiles(problem: TVInpainting, plan: Plan, memory: int, progress: bool | None) -> Restored:
@@ -190,18 +160,6 @@ def _fit(problem: TVInpainting, plan: Plan) -> tuple[TVInpainting, Callable[[Ten
         y = y.expand(-1, wanted.pop(), -1, -1).contiguous()
         return TVInpainting(y, mask, problem.weight, problem.scale), lambda x: x.mean(1, keepdim=True)
     raise ValueError(f"{plan.label} is for images of {wanted.pop()} channels, not of {channels}")
-
-
-def _proven(tolerance: float, start_value: Tensor, value: Tensor | None = None) -> Rule:
-    """Stop when the gap of the iterate, or of a better value that is known, is proven to be below the tolerance."""
-
-    def test(look: Look) -> Tensor:
-        if look.lower is None:
-            return torch.zeros_like(look.running)
-        best = look.value if value is None else torch.minimum(look.value, value)
-        return relative_gap(best, look.lower, start_value) <= tolerance
-
-    return Rule(test)
 
 
 def _worst(statuses: list[Status], batch: int) -> list[Status]:

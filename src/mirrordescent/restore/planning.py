@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 
 from mirrordescent import zoo
-from mirrordescent.methods import NAMES, PDHG, DualFISTA, Equipped, Fused, HandOver, Method, named
-from mirrordescent.methods.naming import MIRRORED, PRIMAL_DUAL, STEPPED
+from mirrordescent.methods import PDHG, Equipped, GradientMethod, HandOver, Method, PrimalDual, named, names
+from mirrordescent.methods.naming import takes
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.names import require_known
 from mirrordescent.schedules import Schedule
@@ -33,10 +33,10 @@ class Default(NamedTuple):
 # What was learned certifies itself on denoising, where the dual point is a mean of what it was told. Where pixels are
 # missing the bound lags behind, and it serves as a start for PDHG, nearer to the optimum and with a dual variable.
 DEFAULTS: dict[Task, Default] = {
-    "inpaint": Default("photo-inpaint-spectral", 10, "pdhg", "photo-inpaint-conjugate"),
-    "denoise": Default("ellipse-denoise-spectral", 200, "dual-fista", "ellipse-denoise-conjugate"),
+    "inpaint": Default("photo-inpaint-stencil", 10, "pdhg", "photo-inpaint-conjugate"),
+    "denoise": Default("ellipse-denoise-stencil", 200, "dual-fista", "ellipse-denoise-conjugate"),
 }
-BUDGETS = {**dict.fromkeys(MIRRORED, 20), **dict.fromkeys(STEPPED, 200), **dict.fromkeys(PRIMAL_DUAL, 1000)}
+MIRRORED, STEPPED, PROVEN = 20, 200, 1000  # iterations of methods with a map, with step sizes alone, and with proofs
 STEPS = {"gd": 0.05, "nesterov": 0.005, "adam": 0.01}  # tuned in the experiments
 EUCLIDEAN_STEP = 0.05
 TOLERANCE = 1e-3
@@ -53,19 +53,18 @@ class Plan:
         method: the method.
         iterations: its budget.
         tolerance: the relative gap to reach, proven.
-        hand_over: whether a primal-dual method takes over where the tolerance was not reached, or only proves how far
-            the answer is from the optimum.
-        then: what that primal-dual method is called.
-        fused: whether methods step by kernels in C, where there is one.
+        promised: whether that has to be reached, or the answer is the method's own after its iterations.
+        then: what the primal-dual method is called that takes over, or that proves how good the answer is.
+        fused: whether to step by kernels in C; see :func:`~mirrordescent.solve`.
     """
 
     label: str
     method: Method[Any]
     iterations: int
     tolerance: float
-    hand_over: bool
+    promised: bool
     then: str
-    fused: bool = False
+    fused: bool | None = None
 
 
 def plan(
@@ -74,61 +73,58 @@ def plan(
     mirror: str | Path | None = None,
     iterations: int | None = None,
     tolerance: float | None = None,
-    fused: bool = False,
+    fused: bool | None = None,
 ) -> Plan:
     """Choose what a task is solved by: its default, a method by name, or an entry of the zoo.
 
-    An answer by default, or with a tolerance, has a gap below it, whatever it takes. With a method of one's choice and
-    no tolerance, the answer is that method's own after its iterations.
+    By default, and with a tolerance, a primal-dual method takes over and goes on until the gap is proven to be small
+    enough. With a chosen method and no tolerance, the answer is that method's own after its iterations.
     """
     if iterations is not None and iterations < 1:
         raise ValueError(f"iterations must be at least 1, got {iterations}")
     if tolerance is not None and not 0 < tolerance < 1:
         raise ValueError(f"tolerance must be in (0, 1), got {tolerance}")
-    if method is not None:
-        require_known(method.casefold(), NAMES, "method")
-    chosen, default = method is not None or mirror is not None, DEFAULTS[task]
     name = None if method is None else method.casefold()
+    if name is not None:
+        require_known(name, names(), "method")
+    chosen, default = method is not None or mirror is not None, DEFAULTS[task]
     made, label = _method(task, name, mirror if chosen else default.entry)
-    made = Fused(made) if fused else made
-    budget = iterations or BUDGETS[name or ("pdhg" if certifies(made) else "lamd")]
-    hand_over = tolerance is not None or (not chosen and iterations is None)
-    if hand_over and isinstance(made.method if isinstance(made, Fused) else made, Equipped):
-        after = iterations or default.after
-        made = HandOver(made, after, primal_dual(default.then, fused))
-        budget = after + BUDGETS[default.then]
+    budget = iterations or _budget(name, made)
+    promised = tolerance is not None or (not chosen and iterations is None)
+    if promised and isinstance(made, GradientMethod):
+        after = iterations or (default.after if isinstance(made, Equipped) else budget)
+        made, budget = HandOver(made, after, primal_dual(default.then)), after + PROVEN
     precision = torch.float64 if (tolerance or TOLERANCE) < SINGLE_PRECISION else torch.float32
-    return Plan(label, made.to(precision), budget, tolerance or TOLERANCE, hand_over, default.then, fused)
+    return Plan(label, made.to(precision), budget, tolerance or TOLERANCE, promised, default.then, fused)
 
 
-def primal_dual(name: str, fused: bool) -> PDHG | DualFISTA | Fused:
-    """Make a primal-dual method, with its kernel if it is asked for and there is one."""
-    if name == "dual-fista":
-        return DualFISTA()
-    return Fused(PDHG(RATIO)) if fused else PDHG(RATIO)
+def primal_dual(name: str) -> PrimalDual[Any]:
+    """Make a primal-dual method by its name, with steps that suit photographs."""
+    made = PDHG(RATIO) if name == "pdhg" else named(name)
+    assert isinstance(made, PrimalDual)
+    return made
+
+
+def _budget(name: str | None, made: Method[Any]) -> int:
+    if made.certifies:
+        return PROVEN
+    return MIRRORED if name is None or takes(name, "mirror") else STEPPED
 
 
 def _method(task: Task, name: str | None, mirror: str | Path | None) -> tuple[Method[Any], str]:
-    if name in PRIMAL_DUAL or name in STEPPED:
+    if name is not None and not takes(name, "mirror"):
         if mirror is not None:
-            raise ValueError(f"{name} takes no mirror map; the methods with one are {', '.join(MIRRORED)}")
-        return (PDHG(RATIO) if name == "pdhg" else named(name, t=STEPS.get(name))), name
+            raise ValueError(f"{name} takes no mirror map; leave out --mirror, or choose a method such as lamd")
+        return (named(name, t=STEPS.get(name, EUCLIDEAN_STEP)) if takes(name, "t") else primal_dual(name)), name
     if mirror is None and name is not None and not name.startswith("l"):
         return named(name, t=EUCLIDEAN_STEP), f"{name}, Euclidean"
     chosen = mirror or DEFAULTS[task].mirror
     entry = zoo.load(chosen)
     if name is None:
         if not isinstance(entry, Method):
-            raise ValueError(f"{chosen} is no method of its own: choose one, such as --method lamd")
+            raise ValueError(f"{chosen} is a {type(entry).__name__}, not a method: choose one, such as --method lamd")
         return entry, Path(chosen).stem
     psi, t = getattr(entry, "mirror", None), getattr(entry, "t", None)
     if not isinstance(psi, MirrorMap) or not isinstance(t, Schedule):
         raise ValueError(f"{chosen} has no mirror map with step sizes, which {name} needs")
     return named(name, psi, t), f"{name}, {Path(chosen).stem}"
-
-
-def certifies(method: Method[Any]) -> bool:
-    """Tell whether a method proves lower bounds on the way."""
-    while isinstance(method, (Equipped, Fused)):
-        method = method.method
-    return type(method).lower_bound is not Method.lower_bound

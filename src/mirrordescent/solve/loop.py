@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from mirrordescent import kernels
 from mirrordescent.domains import WholeSpace
-from mirrordescent.methods.base import Method
-from mirrordescent.oracles import Exact, Oracle, require_generator
+from mirrordescent.methods.base import Method, Run
+from mirrordescent.oracles import Default, Oracle, require_generator
 from mirrordescent.problems.base import Problem
 from mirrordescent.progress import ProgressBar
 from mirrordescent.solve.solution import Solution, Status, Trace
 from mirrordescent.solve.stopping import Look, Rule
-from mirrordescent.trees import Tree, batch_size, is_finite, leaves, tree_map, where
+from mirrordescent.trees import Tree, batch_size, choose_samples, is_finite, leaves, where
 
 LOOKS = 25  # default number of looks in a run
 
@@ -35,6 +36,7 @@ def solve(
     check_every: int | None = None,
     trace: int | Sequence[int] | None = None,
     diverge_factor: float = 1e3,
+    fused: bool | None = None,
     progress: bool | None = None,
 ) -> Solution:
     """Minimise a batch of problems.
@@ -49,7 +51,7 @@ def solve(
         method: how.
         x0: where to start, (batch, …) or a dict of such; the problem's own start by default.
         iterations: the budget.
-        oracle: how gradients are asked for; exact by default.
+        oracle: how gradients are asked for; by default as the method brings it, else exact.
         stop: rules such as ``gap(1e-4)``; a sample stops when any of them says so.
         callbacks: functions called with every :class:`Look`.
         generator: the source of randomness of a stochastic oracle.
@@ -57,6 +59,8 @@ def solve(
         trace: the iterations to record values at, or how many, spaced logarithmically; by default every look.
             What is recorded changes nothing else.
         diverge_factor: a sample diverged when f(x) > f(x₀) + factor · (1 + |f(x₀)|).
+        fused: step by kernels in C, where there are any for the method and the problem. By default if they are compiled
+            already; True compiles them, which takes some seconds once, and says if there are none; False does without.
         progress: show a progress bar; by default on a terminal, when it takes longer than a second.
 
     >>> import torch
@@ -66,20 +70,20 @@ def solve(
     >>> solution.statuses, solution.x
     ([<Status.CONVERGED: 1>], tensor([[3.0000, 4.0000]]))
     """
-    oracle = oracle or Exact()
+    oracle = oracle or Default()
     x0 = problem.start() if x0 is None else x0
     _check_arguments(problem, method, x0, iterations, check_every, oracle, generator)
     rules = (stop,) if isinstance(stop, Rule) else tuple(stop or ())
     check_at, record_at = _plan(iterations, check_every, trace)
 
-    state = method.init(x0)
+    run = steps_of(method, problem, oracle, generator, fused)
+    state = method.init(x0, problem)
     record = _Record(problem, method, x0, state, diverge_factor)
     seconds = 0.0
     with ProgressBar("solving", iterations, progress) as bar:
         for k in sorted(check_at | record_at):
             began = perf_counter()
-            for _ in range(k - state.k):
-                state = method.step(problem, state, oracle, generator)
+            state = run(state, k - state.k)
             _synchronise(x0)
             seconds += perf_counter() - began
             if k in check_at:
@@ -120,7 +124,7 @@ class _Record:
     ) -> Any:
         """Judge a state and return it with the frozen samples put back."""
         running = self.running
-        state = _freeze(running, state, self.state)
+        state = choose_samples(running, state, self.state)
         x, value = self._answer(state)
         self._raise_lower_bound(state)
         self._judge(state, x, value)
@@ -185,16 +189,23 @@ class _Record:
         )
 
 
-def _freeze(running: Tensor, new: Any, old: Any) -> Any:
-    """Return ``new`` with the samples that no longer run taken from ``old``, field by field."""
-    if running.all():
-        return new
-    if hasattr(new, "_fields"):
-        return type(new)(*(_freeze(running, *pair) for pair in zip(new, old or [None] * len(new), strict=True)))
-    if not isinstance(new, dict) and not (isinstance(new, Tensor) and new.ndim > 0):
-        return new
-    # Dual variables that did not exist yet when a sample was frozen are zero for it.
-    return where(running, new, tree_map(torch.zeros_like, new) if old is None else old)
+def steps_of(
+    method: Method[Any], problem: Problem, oracle: Oracle, generator: Generator | None = None, fused: bool | None = None
+) -> Run[Any]:
+    """Return how to take several steps at once, without a graph: compiled if that is possible and not unwanted."""
+    wanted = kernels.ready() if fused is None else fused
+    kernel = method.kernel(problem, oracle) if wanted else None
+    if fused and kernel is None:
+        raise ValueError(f"fused=True, but {type(method).__name__} has no kernel for {type(problem).__name__}")
+    if fused:
+        kernels.library()  # compiled now, and not in the middle of the first step
+
+    def run(state: Any, steps: int) -> Any:
+        for _ in range(steps):
+            state = method.step(problem, state, oracle, generator)
+        return state
+
+    return kernel or run
 
 
 def _plan(iterations: int, check_every: int | None, trace: int | Sequence[int] | None) -> tuple[set[int], set[int]]:
@@ -226,8 +237,9 @@ def _check_arguments(
         if number is not None and (not isinstance(number, int) or number < 1):
             raise ValueError(f"{name} must be a whole number, at least 1, got {number}")
     problem.check(x0)
-    if oracle.stochastic:
-        require_generator(generator, oracle)
+    asked = method.asked(oracle)
+    if asked.stochastic:
+        require_generator(generator, asked)
     dtype = next(leaves(x0)).dtype
     for module in (method, oracle):
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):

@@ -60,22 +60,32 @@ def relative_gap(value: Tensor, lower: Tensor, start_value: Tensor) -> Tensor:
     return (value - lower) / torch.maximum(start_value - lower, eps)
 
 
-def gap(tolerance: float, lower: Tensor | float | None = None) -> Rule:
+def gap(
+    tolerance: float,
+    lower: Tensor | float | None = None,
+    *,
+    start_value: Tensor | None = None,
+    value: Tensor | None = None,
+) -> Rule:
     """Stop at a relative gap: f(x) − lower ≤ tolerance · (f(x₀) − lower).
 
-    ``lower`` is a lower bound on the optimal values, such as a reference's; without it, the
-    method's own, if it has one (PDHG, DualFISTA).
+    Args:
+        tolerance: the share of the first gap that may be left.
+        lower: a lower bound on the optimal values, such as a reference's; without it, the method's own, if it has one
+            (PDHG, DualFISTA, Certified).
+        start_value: what to take for f(x₀), if not the value at the start of the run.
+        value: of another answer, whose gap it is that counts: the run then only raises the bound.
     """
     _require_positive(tolerance, "tolerance")
 
     def test(look: Look) -> Tensor:
         bound = look.lower if lower is None else torch.as_tensor(lower).to(look.value)
-        if bound is None:
-            # A self-certifying method has no dual point before its first step; the others never have.
-            if look.k == 0 and type(look.method).lower_bound is not Method.lower_bound:
-                return torch.zeros_like(look.running)
-            raise ValueError(f"gap() needs a lower bound, and {type(look.method).__name__} gives none: give lower=")
-        return relative_gap(look.value, bound, look.start_value) <= tolerance
+        if bound is not None:
+            first = look.start_value if start_value is None else start_value
+            return relative_gap(look.value if value is None else value, bound, first) <= tolerance
+        if look.method.certifies and look.k == 0:  # some have no bound before their first step
+            return torch.zeros_like(look.running)
+        raise ValueError(f"gap() needs a lower bound, and {type(look.method).__name__} gives none: give lower=")
 
     return Rule(test)
 

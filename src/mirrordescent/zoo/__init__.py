@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import builtins
+import warnings
 from pathlib import Path
 
 from torch import nn
 
+import mirrordescent.methods
+import mirrordescent.problems  # noqa: F401 - with the methods and what they import, all classes that entries are made of
 from mirrordescent.names import unknown
 from mirrordescent.zoo import hub
-from mirrordescent.zoo.storage import Card, EntryDamaged, intact, load_entry, save_entry
+from mirrordescent.zoo.card import Card
+from mirrordescent.zoo.storage import EntryDamaged, intact, load_entry, read_card, save_entry
 
 FOLDER = Path(__file__).parent / "entries"
+RENAMED = {  # entries of version 0.1, which go by these names until 0.3
+    "photo-inpaint": "photo-inpaint-pair",
+    "photo-inpaint-spectral": "photo-inpaint-stencil",
+    "ellipse-denoise": "ellipse-denoise-pair",
+    "ellipse-denoise-spectral": "ellipse-denoise-stencil",
+    "mnist49-svm": "mnist49-svm-pair",
+}
 
 __all__ = ["Card", "EntryDamaged", "card", "list", "load", "pull", "push", "save", "verify"]
 
@@ -24,32 +35,28 @@ def list() -> builtins.list[str]:
 def load(name: str | Path) -> nn.Module:
     """Return a learned method by its name, from a file, or from the hub; its kind is what its card says.
 
-    On the hub it is ``hf://owner/repository/name``, with the extra ``mirrordescent[hub]``.
+    On the hub it is ``hf://owner/repository/name``, with the extra ``mirrordescent[hub]``. An entry made of classes of
+    your own is loaded after their module has been imported; its card names it.
 
     >>> from mirrordescent import zoo
-    >>> zoo.load("photo-inpant")
+    >>> zoo.load("photo-inpant-pair")
     Traceback (most recent call last):
     ...
-    KeyError: "unknown entry of the zoo 'photo-inpant'; did you mean 'photo-inpaint'? known: ..."
+    KeyError: "unknown entry of the zoo 'photo-inpant-pair'; did you mean 'photo-inpaint-pair'? known: ..."
     """
-    return load_entry(_path(name))[0]
+    return load_entry(path_of(name))[0]
 
 
 def card(name: str | Path) -> Card:
-    """Return the card of an entry: what it is for, how it was learned, what it achieved.
-
-    The cards of shipped entries that have a mirror map name the page with its diagnosis, in the repository.
-    """
-    module, found = load_entry(_path(name))
-    shipped = _path(name).parent == FOLDER
-    if shipped and getattr(module, "mirror", None) is not None:
-        found["diagnosis"] = f"docs/results/diagnosis/{_path(name).stem}/diagnosis.md"
-    return found
+    """Return the card of an entry: what it is for, how it was learned, what it achieves."""
+    return read_card(path_of(name))
 
 
-def save(module: nn.Module, path: str | Path, card: Card) -> None:
-    """Save a learned method and its card to PATH.safetensors and PATH.json."""
-    save_entry(module, Path(path).with_suffix(".safetensors"), card)
+def save(module: nn.Module, path: str | Path, card: Card | None = None) -> Path:
+    """Save a map, a method or another part with its card to PATH.safetensors and PATH.json; return the former."""
+    path = Path(path).with_suffix(".safetensors")
+    save_entry(module, path, card or Card(path.stem, f"a {type(module).__name__}"))
+    return path
 
 
 def pull(address: str) -> Path:
@@ -59,19 +66,23 @@ def pull(address: str) -> Path:
 
 def push(name: str | Path, repository: str) -> str:
     """Send an entry, by its name or its file, to a repository ``owner/name`` of the hub; return its address there."""
-    return hub.push(_path(name), repository)
+    return hub.push(path_of(name), repository)
 
 
 def verify() -> dict[str, bool]:
-    """Check every shipped file against the checksum on its card."""
+    """Check every shipped file against its checksum, and the card beside it."""
     return {name: intact(FOLDER / f"{name}.safetensors") for name in list()}
 
 
-def _path(name: str | Path) -> Path:
+def path_of(name: str | Path) -> Path:
+    """Return the file of an entry."""
     if hub.is_address(name):
         return hub.pull(str(name))
     if Path(name).suffix == ".safetensors":
         return Path(name)
+    if str(name) in RENAMED:
+        warnings.warn(f"the entry {name} is called {RENAMED[str(name)]} now", FutureWarning, stacklevel=3)
+        name = RENAMED[str(name)]
     if str(name) not in list():
         raise KeyError(unknown(name, list(), "entry of the zoo"))
     return FOLDER / f"{name}.safetensors"

@@ -28,7 +28,7 @@ def pull(address: str) -> Path:
         raise OSError(f"{address} cannot be fetched: {error}") from error
     path = Path(found[-1])
     if not intact(path):
-        raise EntryDamaged(f"{address} is damaged: it differs from the checksum on its card")
+        raise EntryDamaged(f"{address} is damaged: it differs from its checksum, or its card is another entry's")
     return path
 
 
@@ -41,7 +41,7 @@ def push(path: str | Path, repository: str, message: str | None = None) -> str:
     if repository.count("/") != 1:
         raise ValueError(f"a repository has the form owner/name, got {repository!r}")
     if not intact(path):
-        raise EntryDamaged(f"{path} has no card beside it, or differs from the checksum on it")
+        raise EntryDamaged(f"{path} is damaged, or has no card of its own beside it")
     api = _hub().HfApi()
     try:
         api.create_repo(repository, exist_ok=True)

@@ -1,4 +1,8 @@
-"""Entries on disk: a safetensors file with the learned numbers, the blueprint and the card; the card beside it."""
+"""Entries on disk: one safetensors file with the learned numbers, what they belong to and the card; the card beside it.
+
+A checksum of all three is in the file and is looked at whenever it is read. Nothing in a file is executed, and nothing
+is imported because of it: an entry made of a user's own classes is loaded after they are imported.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch import Tensor, nn
 
-from mirrordescent.files import write_whole
-from mirrordescent.zoo.blueprint import build, describe
+from mirrordescent.files import whole, write_whole
+from mirrordescent.parts import Config, Part, PartMissing, build, describe, modules_of
+from mirrordescent.zoo.card import Card
 
-Card = dict[str, Any]
-KINDS = ("map", "method", "initialisation")
+FORMAT = "2"
 
 
 class EntryDamaged(ValueError):
@@ -23,34 +28,82 @@ class EntryDamaged(ValueError):
 
 def save_entry(module: nn.Module, path: Path, card: Card) -> None:
     """Write a learned module and its card; either both are new or the old ones are left."""
-    if card.get("kind") not in KINDS:
-        raise ValueError(f"a card needs a kind, one of {', '.join(KINDS)}; got {card.get('kind')!r}")
+    if not isinstance(module, Part):
+        raise TypeError(f"{type(module).__name__} cannot be stored: it is no map, method, oracle, schedule or problem")
+    structure = describe(module)
+    card = card.completed(module.kind, modules_of(structure))
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
+    stated = json.dumps(card.to_data(), ensure_ascii=False)
+    metadata = {"format": FORMAT, "structure": json.dumps(structure), "card": stated}
     path.parent.mkdir(parents=True, exist_ok=True)
-    metadata = {"blueprint": json.dumps(describe(module)), "card": json.dumps(card)}
-    write_whole(module.state_dict(), metadata, path)
-    checksum = hashlib.sha256(path.read_bytes()).hexdigest()
-    path.with_suffix(".json").write_text(json.dumps({**card, "sha256": checksum}, indent=2, ensure_ascii=False) + "\n")
+    write_whole(tensors, metadata | {"sha256": checksum(tensors, metadata)}, path)
+    with whole(path.with_suffix(".json")) as partial:
+        partial.write_text(json.dumps(card.to_data(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def load_entry(path: Path) -> tuple[nn.Module, Card]:
-    """Read a learned module and its card. Nothing in the file is executed."""
+    """Read a learned module and its card."""
+    tensors, metadata = _read(path)
+    try:
+        module = _built(json.loads(metadata["structure"]), tensors)
+        return module.requires_grad_(False), Card.from_data(json.loads(metadata["card"]))
+    except PartMissing as error:
+        raise PartMissing(f"{path} cannot be loaded yet: {error}") from None
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise EntryDamaged(f"{path} is not a learned method that can be read: {error}") from error
+
+
+def read_card(path: Path) -> Card:
+    """Read the card of an entry alone, whose parts need not be known."""
+    try:
+        return Card.from_data(json.loads(_read(path)[1]["card"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise EntryDamaged(f"{path} has no card that can be read: {error}") from error
+
+
+def intact(path: Path) -> bool:
+    """Tell whether an entry is there and whole, with a card beside it that says the same."""
+    try:
+        card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        return bool(card == json.loads(_read(path)[1]["card"]))
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
+    """Hash names, types, shapes and contents of tensors, and all metadata but the checksum itself."""
+    digest = hashlib.sha256()
+    for key in sorted(metadata.keys() - {"sha256"}):
+        digest.update(f"{key}={metadata[key]}\n".encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-        module = build(json.loads(metadata["blueprint"]))
-        dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
-        module.to(dtypes.pop() if len(dtypes) == 1 else None).load_state_dict(tensors)
-        return module.requires_grad_(False), json.loads(metadata["card"])
     except FileNotFoundError:
         raise
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (OSError, SafetensorError) as error:
         raise EntryDamaged(f"{path} is not a learned method that can be read: {error}") from error
+    if "blueprint" in metadata:
+        raise EntryDamaged(
+            f"{path} was saved by version 0.1 of the library: in a clone of the repository, "
+            f"`python -m mirrordescent_lab.upgrade {path}` makes it readable"
+        )
+    if metadata.get("sha256") != checksum(tensors, metadata):
+        raise EntryDamaged(f"{path} is damaged: its content differs from its checksum. Fetch or save it again")
+    return tensors, metadata
 
 
-def intact(path: Path) -> bool:
-    """Tell whether a file has the checksum its card states."""
-    card = path.with_suffix(".json")
-    if not (path.exists() and card.exists()):
-        return False
-    return bool(json.loads(card.read_text()).get("sha256") == hashlib.sha256(path.read_bytes()).hexdigest())
+def _built(structure: Config, tensors: dict[str, Tensor]) -> nn.Module:
+    module: Any = build(structure, tensors)
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"a {type(module).__name__} is not a module")
+    dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    module.to(dtypes.pop() if len(dtypes) == 1 else None).load_state_dict(tensors)
+    return module

@@ -1,0 +1,96 @@
+"""A method that begins, and a primal-dual one that finishes."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Generator, Tensor
+
+from mirrordescent.methods.base import GradientMethod, Method, Run, StatefulWrapper, Wrapped
+from mirrordescent.methods.certified import Certified
+from mirrordescent.methods.primal_dual import PDHG, PrimalDual
+from mirrordescent.oracles import Exact, Oracle, Rounded
+from mirrordescent.parts import Config
+from mirrordescent.problems.base import Problem
+from mirrordescent.trees import Tree
+
+
+class HandOver(StatefulWrapper):
+    """A method for the first ``after`` steps, then a primal-dual one, by default PDHG; certified throughout.
+
+    The second begins with u = prox_{aG*}(aKx), where a is the curvature that the first one's own oracle has reached, or
+    σ. What was learned is ahead in the first tens of steps; PDHG proves it, and is good at the last digits.
+
+    >>> import torch
+    >>> from mirrordescent import TVDenoising, gap, solve, zoo
+    >>> problem = TVDenoising(torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0)))
+    >>> method = HandOver(zoo.load("ellipse-denoise-conjugate"), after=10)
+    >>> solve(problem, method, iterations=2000, stop=gap(1e-4), check_every=10).statuses
+    [<Status.CONVERGED: 1>]
+    """
+
+    def __init__(self, first: GradientMethod[Any], after: int, then: PrimalDual[Any] | None = None) -> None:
+        if after < 1:
+            raise ValueError(f"HandOver needs after ≥ 1, got {after}")
+        super().__init__(Certified(first))
+        self.after, self.then = after, then or PDHG(0.3)
+
+    @property
+    def first(self) -> GradientMethod[Any]:
+        """The method that begins."""
+        return cast(Certified, self.method).method
+
+    def at_work(self, state: Wrapped) -> Method[Any]:
+        """Return the one whose turn it is."""
+        return self.then if state.own else self.method
+
+    def asked(self, oracle: Oracle) -> Oracle:
+        """Return what the first method asks; an oracle that the second could not honour is refused."""
+        self.then.asked(oracle)
+        return super().asked(oracle)
+
+    def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
+        """Start as the first method does."""
+        return Wrapped(self.method.init(x0, problem), False)
+
+    def step(self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None) -> Wrapped:
+        """Take a step of the method whose turn it is."""
+        state = self._handed_over(problem, state)
+        oracle = Exact() if state.own else oracle
+        return Wrapped(self.at_work(state).step(problem, state.inner, oracle, generator), state.own)
+
+    def kernel(self, problem: Problem, oracle: Oracle) -> Run[Wrapped] | None:
+        """Return compiled steps of both methods, or plain ones of the one that has none."""
+        first, second = self.method.kernel(problem, oracle), self.then.kernel(problem, Exact())
+        if first is None and second is None:
+            return None
+
+        def run(state: Wrapped, steps: int) -> Wrapped:
+            while steps > 0:
+                state = self._handed_over(problem, state)
+                kernel, left = (second, steps) if state.own else (first, min(steps, self.after - state.k))
+                if kernel is None:
+                    state, left = self.step(problem, state, oracle), 1
+                else:
+                    state = Wrapped(kernel(state.inner, left), state.own)
+                steps -= left
+            return state
+
+        return run
+
+    def config(self) -> Config:
+        """Return both methods."""
+        return {"first": self.first, "after": self.after, "then": self.then}
+
+    def _handed_over(self, problem: Problem, state: Wrapped) -> Wrapped:
+        """Let the second method begin where the first has got to, if it is time."""
+        if state.own or state.k < self.after:
+            return state
+        x = cast(Tensor, self.method.answer(state.inner))
+        return Wrapped(self.then.init(x, problem, self._curvature(problem))._replace(k=state.k), True)
+
+    @torch.no_grad()
+    def _curvature(self, problem: Problem) -> float:
+        own = self.first.oracle
+        return float(own.curvature(self.after)) if isinstance(own, Rounded) else self.then.dual_step(problem)

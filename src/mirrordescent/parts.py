@@ -1,0 +1,160 @@
+"""Parts: what can be written down as plain data and built again, so that it can be stored and shared.
+
+A part says how it was made (``config``): the arguments of its constructor, as numbers, text, lists, tensors and other
+parts. Whoever subclasses a part has made one; there is no list to add it to. What a description names is built only
+from classes that are defined already: nothing is imported or run because a file says so.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self, TypeAlias
+
+from torch import Tensor, nn
+
+Config: TypeAlias = dict[str, Any]
+
+_LIBRARY = __name__.partition(".")[0]
+_CLASSES: dict[str, type[Part]] = {}
+
+
+class PartMissing(LookupError):
+    """A description names a class that has not been defined yet."""
+
+
+class Part:
+    """Something that can be stored, because it knows the arguments it was made with.
+
+    By default these are the attributes that have the names of the constructor's arguments. A class that keeps them
+    otherwise overrides ``config`` and, if it has to, ``from_config``.
+    """
+
+    kind: ClassVar[str] = "part"
+    """What it is, in a word, for the card of an entry."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _CLASSES[type_name(cls)] = cls
+
+    def config(self) -> Config:
+        """Return the arguments to make another like this one. Learned numbers need not be among them."""
+        parameters = inspect.signature(type(self)).parameters.items()
+        names = [name for name, p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        if missing := [name for name in names if not hasattr(self, name)]:
+            raise TypeError(
+                f"{type(self).__name__} cannot be stored: its constructor takes {missing[0]!r}, but it has no "
+                f"attribute of that name. Keep it as self.{missing[0]}, or write config() and from_config()"
+            )
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def from_config(cls, **config: Any) -> Self:
+        """Make one from what ``config`` returned, with lists in place of tuples."""
+        return cls(**config)
+
+
+def type_name(cls: type[Part]) -> str:
+    """Name a class: those of the library by themselves, others with the module they come from."""
+    own = cls.__module__.partition(".")[0] == _LIBRARY
+    return cls.__qualname__ if own else f"{cls.__module__}:{cls.__qualname__}"
+
+
+def describe(part: Part) -> Config:
+    """Write down how a part is made, as data that JSON knows. Tensors are named by where they are in its state.
+
+    >>> from mirrordescent.schedules import Reciprocal
+    >>> describe(Reciprocal(0.5))
+    {'type': 'Reciprocal', 'c': 0.5}
+    """
+    named = [*part.named_parameters(), *part.named_buffers()] if isinstance(part, nn.Module) else []
+    places = {id(tensor): name for name, tensor in named}
+    written: dict[int, str] = {}
+
+    def write(value: Any, path: str) -> Any:
+        if isinstance(value, Part):
+            if id(value) in written:  # one part in two places, such as a map that is its own regulariser
+                return {"same": written[id(value)]}
+            written[id(value)] = path
+            inner = {key: write(item, f"{path}.{key}") for key, item in value.config().items()}
+            return {"type": type_name(type(value)), **inner}
+        if isinstance(value, Tensor):
+            if id(value) in places:
+                return {"tensor": places[id(value)], "learned": isinstance(value, nn.Parameter)}
+            return value.detach().tolist()  # made of stored numbers, which will replace it
+        if isinstance(value, Mapping):
+            return {"dict": {str(key): write(item, f"{path}.{key}") for key, item in value.items()}}
+        if isinstance(value, list | tuple):
+            return [write(item, f"{path}.{i}") for i, item in enumerate(value)]
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        raise TypeError(
+            f"{path.removeprefix('.')} of {type(part).__name__} cannot be stored: a {type(value).__name__} is neither "
+            f"data nor a part. A function of your own becomes one as a subclass, such as of Schedule"
+        )
+
+    return write(part, "")  # type: ignore[no-any-return]
+
+
+def build(description: Config, tensors: Mapping[str, Tensor]) -> Part:
+    """Make what a description says, with the tensors of the state it names."""
+    built: dict[str, Any] = {}
+
+    def make(value: Any, path: str) -> Any:
+        if isinstance(value, list):
+            return [make(item, f"{path}.{i}") for i, item in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        if "same" in value:
+            return built[value["same"]]
+        if "tensor" in value:
+            tensor = tensors[value["tensor"]].clone()
+            return nn.Parameter(tensor) if value["learned"] else tensor
+        if "dict" in value:
+            return {key: make(item, f"{path}.{key}") for key, item in value["dict"].items()}
+        arguments = {key: make(item, f"{path}.{key}") for key, item in value.items() if key != "type"}
+        built[path] = find(value["type"]).from_config(**arguments)
+        return built[path]
+
+    return make(description, "")  # type: ignore[no-any-return]
+
+
+def find(name: str) -> type[Part]:
+    """Return the class of a name, or say what has to be imported first."""
+    if name in _CLASSES:
+        return _CLASSES[name]
+    module, colon, cls = name.rpartition(":")
+    if not colon:
+        raise PartMissing(f"there is no part {name!r} in this version of the library")
+    raise PartMissing(f"it needs {cls} of the module {module}, which has not been imported: import {module}, then load")
+
+
+def modules_of(description: Any) -> list[str]:
+    """Return the modules outside the library whose classes a description names, in order."""
+    if isinstance(description, list):
+        inner = [module for item in description for module in modules_of(item)]
+    elif isinstance(description, dict):
+        named = description.get("type")
+        own = [named.rpartition(":")[0]] if isinstance(named, str) and ":" in named else []
+        inner = own + [module for item in description.values() for module in modules_of(item)]
+    else:
+        inner = []
+    return sorted(set(inner))
+
+
+def written_together(cls: type, form: str, *originals: str) -> bool:
+    """Tell whether a fast form of a class belongs to its own methods: no subclass changed those and inherited it.
+
+    >>> class A:
+    ...     def step(self): ...
+    ...     def fast_step(self): ...
+    >>> class B(A):
+    ...     def step(self): ...
+    >>> written_together(A, "fast_step", "step"), written_together(B, "fast_step", "step")
+    (True, False)
+    """
+
+    def depth(name: str) -> int:
+        return next((i for i, each in enumerate(cls.__mro__) if name in vars(each)), len(cls.__mro__))
+
+    return all(depth(form) <= depth(original) for original in originals)

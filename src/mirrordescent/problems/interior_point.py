@@ -1,0 +1,102 @@
+"""Certified minimisers of the support vector machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+ITERATIONS = 200
+BOUNDARY = 0.995  # share of the way to the boundary that a step may go
+
+
+def interior_point(
+    S: Tensor, J: Tensor, c: float, value: Callable[[Tensor], Tensor], tolerance: float
+) -> tuple[Tensor, Tensor]:
+    """Primal-dual interior-point method (Mehrotra) with a Schur complement of the size of θ = (w, b).
+
+    With rows sᵢ = yᵢ(φᵢ, 1), J = diag(1, …, 1, 0) and c = C/n, the optimality conditions are
+
+        Jθ = Sᵀα,   Sθ − 1 = p − q,   αp = 0,   (c − α)q = 0,   0 ≤ α ≤ c,   p, q ≥ 0,
+
+    the last row of the first being Σ αᵢyᵢ = 0, which is what the unregularised bias asks for. Any α that
+    satisfies it proves min f ≥ Σα − ½‖Σ αᵢyᵢφᵢ‖².
+
+    Args:
+        S: (n, d + 1) or (batch, n, d + 1).
+        J: the diagonal of J.
+        c: C/n.
+        value: f, to stop by.
+        tolerance: the relative gap to reach.
+    """
+    S = S if S.ndim == 3 else S.unsqueeze(0)
+    theta = S.new_zeros(S.shape[0], S.shape[2])
+    alpha = S.new_full(S.shape[:2], c / 2)
+    p, q = torch.ones_like(alpha), torch.ones_like(alpha)
+    best, lower = theta, torch.full_like(theta[:, 0], -torch.inf)
+    best_value = value(theta)
+    start_value = best_value
+    for _ in range(ITERATIONS):
+        theta, alpha, p, q = _newton_step(S, J, c, theta, alpha, p, q)
+        reached = value(theta)
+        best = torch.where((reached < best_value).unsqueeze(-1), theta, best)
+        best_value = torch.fmin(best_value, reached)
+        lower = torch.fmax(lower, _dual_value(S, alpha, c))
+        if bool((best_value - lower <= tolerance * (start_value - lower)).all()):
+            break
+    return best, lower
+
+
+def _newton_step(
+    S: Tensor, J: Tensor, c: float, theta: Tensor, alpha: Tensor, p: Tensor, q: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Predict with no centring, correct with the centring the prediction earns, and stay inside."""
+    room = c - alpha
+    weight = 1 / (p / alpha + q / room)
+    schur = torch.diag(J) + torch.einsum("bni,bn,bnj->bij", S, weight, S)
+    factor = torch.linalg.ldl_factor(schur)
+    primal = torch.einsum("bni,bn->bi", S, alpha) - J * theta
+    dual = 1 + p - q - _rows(S, theta)
+
+    def direction(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Solve for the targets αp = low and (c − α)q = high, to first order."""
+        right = dual + (low - alpha * p) / alpha - (high - room * q) / room
+        step = torch.linalg.ldl_solve(
+            *factor, (primal + torch.einsum("bni,bn->bi", S, weight * right)).unsqueeze(-1)
+        ).squeeze(-1)
+        d_alpha = weight * (right - _rows(S, step))
+        d_p = (low - alpha * p - p * d_alpha) / alpha
+        d_q = (high - room * q + q * d_alpha) / room
+        return step, d_alpha, d_p, d_q
+
+    centre = (alpha * p + room * q).mean(1, keepdim=True) / 2
+    zero = torch.zeros_like(alpha)
+    _, d_alpha, d_p, d_q = direction(zero, zero)
+    length = _longest(alpha, room, p, q, d_alpha, d_p, d_q)
+    predicted = (alpha + length * d_alpha) * (p + length * d_p) + (room - length * d_alpha) * (q + length * d_q)
+    target = (predicted.mean(1, keepdim=True) / (2 * centre)) ** 3 * centre
+    step, d_alpha, d_p, d_q = direction(target - d_alpha * d_p, target + d_alpha * d_q)
+    length = BOUNDARY * _longest(alpha, room, p, q, d_alpha, d_p, d_q)
+    return theta + length * step, alpha + length * d_alpha, p + length * d_p, q + length * d_q
+
+
+def _longest(alpha: Tensor, room: Tensor, p: Tensor, q: Tensor, d_alpha: Tensor, d_p: Tensor, d_q: Tensor) -> Tensor:
+    """Return the longest step ≤ 1 that keeps all four positive: (batch, 1)."""
+    shrink = torch.stack([-d_alpha / alpha, d_alpha / room, -d_p / p, -d_q / q]).amax((0, 2))
+    return (1 / shrink.clamp(min=1)).unsqueeze(1)
+
+
+def _dual_value(S: Tensor, alpha: Tensor, c: float) -> Tensor:
+    """Make α exactly feasible by shrinking the heavier class, and evaluate the dual."""
+    alpha = alpha.clamp(0, c)
+    labels = S[..., -1]
+    plus, minus = (alpha * (labels > 0)).sum(1, keepdim=True), (alpha * (labels < 0)).sum(1, keepdim=True)
+    lighter = torch.minimum(plus, minus)
+    alpha = alpha * torch.where(labels > 0, lighter / plus.clamp(min=1e-300), lighter / minus.clamp(min=1e-300))
+    w = torch.einsum("bni,bn->bi", S[..., :-1], alpha)
+    return alpha.sum(1) - 0.5 * w.square().sum(1)
+
+
+def _rows(S: Tensor, theta: Tensor) -> Tensor:
+    return torch.einsum("bni,bi->bn", S, theta)

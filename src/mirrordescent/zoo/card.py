@@ -1,0 +1,55 @@
+"""The card of an entry: what it is for, how it was learned, what it achieves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from mirrordescent.names import require_known
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is known about an entry.
+
+    Args:
+        name: its name.
+        description: what it is for, in a sentence.
+        kind: what it is: a map, method, oracle, schedule, problem or initialisation. Filled in when it is saved.
+        family: what it was learned on, in words.
+        data: the collection that was made of, with its terms, in words.
+        stages: how it was learned, a record for each stage: its settings, and what came of it.
+        parameters: how many numbers were learned.
+        held_out: what it achieves on problems that it was not learned on.
+        use: numbers that go with it, such as the minibatch it is meant for.
+        requires: modules of the user's own that have to be imported before it is loaded. Filled in when it is saved.
+    """
+
+    name: str
+    description: str = ""
+    kind: str = ""
+    family: str = ""
+    data: str = ""
+    stages: Sequence[dict[str, Any]] = ()
+    parameters: int | None = None
+    held_out: dict[str, Any] = field(default_factory=dict)
+    use: dict[str, Any] = field(default_factory=dict)
+    requires: Sequence[str] = ()
+
+    def completed(self, kind: str, requires: Sequence[str]) -> Card:
+        """Return the card with what saving fills in."""
+        return replace(self, kind=kind, requires=list(requires))
+
+    def to_data(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: Any) -> Card:
+        """Read it from plain data, or say what is wrong with them."""
+        if not isinstance(data, dict):
+            raise ValueError(f"a card is a table, not a {type(data).__name__}")
+        for key in data:
+            require_known(key, [each.name for each in fields(cls)], "entry of a card")
+        return cls(**data)

@@ -1,0 +1,226 @@
+"""The diagnosis of a learned map, by name or from a file, on problems of a kind it may have been learned for."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from mirrordescent import zoo
+from mirrordescent.learn import NetworkFamily, Objective, ProblemFamily, Settings, TomographyFamily
+from mirrordescent.methods import AMD, SMD, Equipped, Method
+from mirrordescent.mirrors import Layerwise, MirrorMap, Multipliers, layerwise
+from mirrordescent.oracles import Relative
+from mirrordescent.problems import Problem
+from mirrordescent.problems.networks import NetworkTraining
+from mirrordescent.theory import Diagnosis, diagnose
+from mirrordescent.theory.equivariance import Defects, defects_through_learning, network_defect
+from mirrordescent.trees import Tree, sum_per_sample, tree_map
+from mirrordescent.zoo.blueprint import build, describe
+from mirrordescent_lab.experiments.extensions import DUAL_STORED, LEARNED
+from mirrordescent_lab.experiments.imaging import TASKS
+from mirrordescent_lab.experiments.svm import load_features, starts
+from mirrordescent_lab.recipes.networks import NETWORK_RECIPES, NetworkRecipe, descent
+from mirrordescent_lab.recipes.tomography import GROUPS
+
+COUNT, SIDE, ITERATIONS = 8, 36, 200
+DATA = 200  # data points that stand for a large set when networks are trained
+# To compare tied maps with untied ones, both are learned for a moment.
+MOMENT = Settings(
+    meta_steps=10, batch=4, horizon=10, learning_rate=0.05, objective=Objective(weights="last"),
+    validate_every=10, validation_batch=2, validation_horizons=(1.0,),
+)  # fmt: skip
+
+
+class Weighted(MirrorMap):
+    """ψ(x) = Σⱼ sⱼ φ(xⱼ) of a map Σⱼ φ(xⱼ): the geometry in which a run with gradients g/s (Relative) is one with g.
+
+    Args:
+        mirror: one that acts on every entry alike.
+        weights: s > 0, for one sample.
+    """
+
+    def __init__(self, mirror: MirrorMap, weights: Tensor) -> None:
+        super().__init__()
+        self.mirror, self.weights, self.exact = mirror, weights, mirror.exact
+        self.primal_domain, self.dual_domain = mirror.primal_domain, mirror.dual_domain
+        self.defined_on_boundary = mirror.defined_on_boundary
+
+    def _potential(self, x: Tensor) -> Tensor:
+        each = self.mirror._potential(x.reshape(-1, 1)).reshape(x.shape)  # every entry as a sample of its own
+        return sum_per_sample(self.weights * each)
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        return self.weights * self.mirror._to_dual(x)
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        return self.mirror._to_primal(y / self.weights)
+
+
+class Subject(NamedTuple):
+    """A batch of problems and where to start."""
+
+    problem: Problem
+    x0: Tree
+
+
+def _images(task: str) -> Callable[[str, int, int, Path | None], Subject]:
+    def make(name: str, count: int, side: int, directory: Path | None) -> Subject:
+        problem = TASKS[task].make(count, side, False, directory).double()
+        return Subject(problem, problem.start())
+
+    return make
+
+
+def _machine(name: str, count: int, side: int, directory: Path | None) -> Subject:
+    contest = starts(load_features("standard", directory)[0], count, ITERATIONS, seed=0)
+    return Subject(contest.problem, contest.x0)
+
+
+def _networks(name: str, count: int, side: int, directory: Path | None) -> Subject:
+    drawn = network_family(name, directory).validation(count)
+    return Subject(drawn.problem.double(), tree_map(lambda leaf: leaf.double(), drawn.x0))
+
+
+def _tomography(name: str, count: int, side: int, directory: Path | None) -> Subject:
+    drawn = TomographyFamily(side, terms=GROUPS).validation(count)
+    return Subject(drawn.problem.double(), tree_map(lambda leaf: leaf.double(), drawn.x0))
+
+
+PROBLEMS: dict[str, Callable[[str, int, int, Path | None], Subject]] = {
+    **{task: _images(task) for task in TASKS},
+    "svm": _machine,
+    "tomography": _tomography,
+    "network": _networks,
+}
+
+
+def diagnose_entry(
+    name: str | Path,
+    problem: str,
+    directory: Path | None = None,
+    *,
+    count: int = COUNT,
+    side: int = SIDE,
+    iterations: int = ITERATIONS,
+    exact_iterates: bool = False,
+) -> Diagnosis:
+    """Diagnose an entry of the zoo or a saved map on a batch of problems, in double precision.
+
+    A map that was learned for mirror descent is run in all methods with the learned step sizes: LMD and Algorithm 1
+    (primal-stored), LSMD, LAMD and LASMD (dual-stored). One whose way there is itself an inversion is run dual-stored
+    only, and one that was learned in accelerated mirror descent as it was learned.
+
+    Args:
+        name: of the entry, or a file.
+        problem: "inpaint", "denoise", "svm", "tomography", or "network": what the entry was learned to train, on a few
+            of its data.
+        directory: of the data; without the data sets, bundled pictures and digits serve.
+        count, side: how many problems, and how large images are.
+        iterations: of every run.
+        exact_iterates: whether to follow the exact iterates too, which takes a Newton solve in every step.
+    """
+    if problem not in PROBLEMS:
+        raise ValueError(f"there is no problem {problem!r}; there are {', '.join(PROBLEMS)}")
+    entry, card = copy.deepcopy(zoo.load(name)).double(), zoo.card(name)
+    oracle = entry.oracle if isinstance(entry, Equipped) else None
+    entry = entry.method if isinstance(entry, Equipped) else entry
+    mirror = entry if isinstance(entry, MirrorMap) else getattr(entry, "mirror", None)
+    if not isinstance(mirror, MirrorMap):
+        raise TypeError(f"{name} has no mirror map: there is nothing to diagnose")
+    learned_as = str(card.get("name", name))
+    subject = PROBLEMS[problem](learned_as, count, side, directory)
+    before = cast(MirrorMap, build(describe(mirror)).double())
+    if isinstance(oracle, Relative):
+        weights = cast(Tensor, subject.problem.sensitivity)
+        oracle, mirror, before = oracle.base, Weighted(mirror, weights), Weighted(before, weights)
+        entry = _in_geometry(cast(Method[Any], entry), mirror)
+    found = diagnose(
+        cast(MirrorMap | Method[Any], entry),
+        subject.problem,
+        subject.x0,
+        name=Path(name).stem if str(name).endswith(".safetensors") else str(name),
+        methods=None if isinstance(entry, MirrorMap) else _methods(cast(Method[Any], entry), card),
+        iterations=iterations,
+        oracle=oracle,
+        generator=torch.Generator().manual_seed(0),
+        exact_iterates=exact_iterates,
+        before_learning=before,
+    )
+    if isinstance(mirror, Weighted):
+        return replace(found, settings=found.settings | {"the map": "weighted by what the gradients are relative to"})
+    if problem != "network":
+        return found
+    return replace(
+        found, equivariance=_network_defects(cast(Method[Any], entry), network_family(learned_as, directory))
+    )
+
+
+def _in_geometry(method: Method[Any], mirror: MirrorMap) -> Method[Any]:
+    """Return a method with another map, in both of its steps if it has two."""
+    moved = copy.deepcopy(method)
+    if isinstance(moved, AMD) and moved.regulariser is moved.mirror:
+        moved.regulariser = mirror
+    moved.mirror = mirror
+    return moved
+
+
+def _methods(entry: Method[Any], card: zoo.Card) -> dict[str, Method[Any]]:
+    mirror, t = cast(MirrorMap, entry.mirror), cast(Any, entry.t)
+    if isinstance(mirror, Weighted):
+        return {"LAMD" if isinstance(entry, AMD) else "LMD": entry}
+    if isinstance(entry, AMD):
+        if "descent_scale" not in card:
+            return {"LAMD": entry}
+        slower = descent(entry, card["descent_scale"], card["descent_shape"])
+        return {"LAMD": entry, "LSMD": slower.double()}
+    methods = {kind: LEARNED[kind](mirror, t) for kind in (DUAL_STORED if mirror.exact else LEARNED)}
+    if not mirror.exact:
+        methods["Algorithm 1"] = AMD(mirror, t, storage="primal")
+    return methods
+
+
+def network_family(name: str, directory: Path | None) -> ProblemFamily:
+    """Return the networks that an entry was learned to train, on at most ``DATA`` data points."""
+    recipe = NETWORK_RECIPES.get(name)
+    if not isinstance(recipe, NetworkRecipe):
+        known = ", ".join(key for key, recipe in NETWORK_RECIPES.items() if isinstance(recipe, NetworkRecipe))
+        raise ValueError(
+            f"{name} was not learned to train a network of the zoo ({known}); for a network of your own, call "
+            "mirrordescent.theory.diagnose with a NetworkTraining"
+        )
+    family = recipe.family(directory)
+    if not isinstance(family, NetworkFamily):
+        return family
+    problem = family.problem
+    return NetworkFamily(problem.model, problem.inputs[:DATA], problem.targets[:DATA])
+
+
+def _network_defects(entry: Method[Any], family: ProblemFamily) -> Defects:
+    """Measure under permutations of hidden units: the entry before and after learning, and maps tied and untied."""
+    drawn = family.validation(1)
+    problem = cast(NetworkTraining, drawn.problem)
+    model = copy.deepcopy(problem.model).requires_grad_(True)
+    model.load_state_dict({name: leaf[0] for name, leaf in cast(dict[str, torch.Tensor], drawn.x0).items()})
+    generator = torch.Generator().manual_seed(0)
+    example = problem.inputs.flatten(0, problem.targets.ndim - 1)[:1]
+    untied = Layerwise(
+        {name: Multipliers(torch.arange(p.numel()).reshape(p.shape)) for name, p in model.named_parameters()}
+    )
+    tied = layerwise(model, ties="orbit", example=example)
+    anew = defects_through_learning(
+        {"tied along orbits": SMD(tied, 0.1), "untied": SMD(untied, 0.1)}, family, MOMENT, model, generator
+    )
+    start = cast(Method[Any], build(describe(entry)).double())
+    precise, network = copy.deepcopy(problem).double(), copy.deepcopy(model).double()
+    shipped = {
+        when: network_defect(method, precise, network, generator)
+        for when, method in {"before learning": start, "learned": entry}.items()
+    }
+    brief = {f"{kind}, {MOMENT.meta_steps} meta-steps": found for kind, found in anew.items()}
+    return Defects("permutations of hidden units", {"as shipped": shipped, **brief})

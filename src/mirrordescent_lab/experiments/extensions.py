@@ -1,0 +1,75 @@
+"""Learned step sizes beyond their horizon: every rule on a few problems, the best of them on all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast, get_args
+
+from mirrordescent.methods import AMD, ASMD, MD, SMD, Method
+from mirrordescent.mirrors import MirrorMap
+from mirrordescent.oracles import Oracle
+from mirrordescent.schedules import Extension, Prefix
+from mirrordescent_lab.experiments.contest import Contest
+from mirrordescent_lab.experiments.result import Panel
+
+LEARNED: dict[str, Callable[[MirrorMap, Prefix], Method[Any]]] = {"LMD": MD, "LSMD": SMD, "LAMD": AMD, "LASMD": ASMD}
+DUAL_STORED = ("LSMD", "LAMD", "LASMD")
+LABELS = {"": tuple(LEARNED), "one-network ": DUAL_STORED}
+STOCHASTIC = ("LSMD", "LASMD")
+RULES = cast(tuple[Extension, ...], get_args(Extension))
+
+
+def rebuild(learned: Method[Any], method: str, rule: Extension) -> Method[Any]:
+    """Use the map and the step sizes of a learned method in another one, with an extension rule."""
+    steps = cast(Prefix, learned.t)
+    return LEARNED[method](cast(MirrorMap, learned.mirror), Prefix(steps.values.detach(), rule))
+
+
+def every_rule(
+    learned: Method[Any], methods: Iterable[str], contest: Contest, noise: Oracle | None = None
+) -> dict[str, Panel]:
+    """Run methods with every rule, the stochastic ones on noisy gradients: {method: a curve per rule}."""
+    return {
+        method: Panel([contest.run(rule, rebuild(learned, method, rule), noisy(method, noise)) for rule in RULES])
+        for method in methods
+    }
+
+
+def choose_rules(
+    load: Callable[[str], Method[Any]], contest: Contest, noise: Oracle | None = None
+) -> tuple[dict[str, Panel], dict[str, Extension]]:
+    """Try every rule with the pair and with the one-network map; return the panels, and the best rule of each method.
+
+    ``load`` returns the learned method of a label, "" for the pair or "one-network ".
+    """
+    panels: dict[str, Panel] = {}
+    rules: dict[str, Extension] = {}
+    for label, methods in LABELS.items():
+        tried = every_rule(load(label), methods, contest, noise)
+        panels |= {f"{label}{method} extensions": panel for method, panel in tried.items()}
+        rules |= {f"{label}{method}": rule for method, rule in best_rules(tried).items()}
+    return panels, rules
+
+
+def with_rules(
+    load: Callable[[str], Method[Any]], rules: dict[str, Extension], noise: Oracle | None = None
+) -> Iterator[tuple[str, Method[Any], Oracle | None]]:
+    """Yield every learned method with its rule: a name, the method, and how it asks for gradients."""
+    for name, rule in rules.items():
+        method = name.split()[-1]
+        yield f"{name} ({rule})", rebuild(load(name.removesuffix(method)), method, rule), noisy(method, noise)
+
+
+def best_rules(panels: dict[str, Panel]) -> dict[str, Extension]:
+    """Return the rule with the smallest mean at the end, for every method."""
+
+    def end(panel: Panel, rule: str) -> float:
+        number = panel[rule].mean_at(panel.curves[0].iterations[-1])
+        return number if number == number else float("inf")
+
+    return {method: min(RULES, key=lambda rule: end(panel, rule)) for method, panel in panels.items()}
+
+
+def noisy(method: str, noise: Oracle | None) -> Oracle | None:
+    """Return how a method asks for gradients where the stochastic ones have noisy ones."""
+    return noise if method in STOCHASTIC else None

@@ -1,0 +1,242 @@
+"""Section 7: ten characters told apart from five drawings of each, from random and from Reptile's initialisations."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from mirrordescent import data, zoo
+from mirrordescent.data.splits import Split
+from mirrordescent.learn.families import SEEDS
+from mirrordescent.learn.networks import FewShotFamily
+from mirrordescent.learn.reptile import Initialisation
+from mirrordescent.methods import SGD, Adam, Method
+from mirrordescent.oracles import Exact
+from mirrordescent_lab.architectures import small_cnn
+from mirrordescent_lab.experiments.contest import Tunable, grid
+from mirrordescent_lab.experiments.networks import PAPER_ADAM, PAPER_SGD, learned
+from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
+from mirrordescent_lab.experiments.scales import Say, Scale
+from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, TRAIN_ACCURACY, Training, panels
+
+CHUNK = 100  # tasks trained together
+FIRST_TEST_TASK = SEEDS + 1000  # beyond the tasks that learning was validated on
+GRIDS = (Tunable("SGD", SGD, grid(1e-1, 5.0)), Tunable("Adam", Adam, grid(5e-3, 2e-1)))
+REPTILE = "Reptile + "
+STARTS = {"": "omniglot-diagonal", REPTILE: "omniglot-diagonal-reptile"}
+PUBLISHED = {
+    "SGD": ("2.08", "0.461", "0.107", "77.9%"),
+    "Adam": ("0.712", "2.6e-3", "1.0e-3", "79.1%"),
+    "LMD": ("1.42", "1.6e-2", "6.1e-3", "76.6%"),
+    "LAMD": ("0.688", "1.0e-3", "3.2e-5", "73.0%"),
+    "Reptile + SGD": ("0.288", "4.3e-2", "2.2e-2", "77.9%"),
+    "Reptile + Adam": ("1.7e-2", "1.6e-4", "7.2e-5", "76.6%"),
+    "Reptile + LMD": ("0.204", "2.1e-2", "1.1e-2", "77.6%"),
+    "Reptile + LAMD": ("0.606", "2.3e-3", "6.5e-4", "77.2%"),
+}
+
+Statistic = Callable[[Tensor], float]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the experiment is: tasks shown, tasks to tune on, steps on each, looks at a run."""
+
+    tasks: int
+    tuning_tasks: int
+    steps: int
+    looks: int
+
+
+SIZES: dict[Scale, Size] = {
+    "quick": Size(3, 1, 20, 10),
+    "standard": Size(1000, 30, 100, 20),
+    "paper": Size(10_000, 100, 100, 20),
+}
+
+
+def run(scale: Scale, directory: Path | None, say: Say) -> Result:
+    """Train a network on every task with all its drawings at once, and test it on the drawings it has not seen."""
+    size = SIZES[scale]
+    training, test, source = load_characters(scale, directory)
+    runs: list[dict[str, Curve]] = []
+    for start, entry in STARTS.items():
+        family = FewShotFamily(small_cnn(), training, test, initial=_initial(start))
+        tuning = _training(family, torch.arange(SEEDS // 4, SEEDS // 4 + size.tuning_tasks), size, held_out=False)
+        for name, method in _methods(entry, tuning):
+            runs.append(_run(start + name, method, family, size))
+            say(f"{start}{name}: loss {float(runs[-1][LOSS].values[-1].mean()):.4g}")
+    settings = {"scale": scale, "characters": source, **vars(size)}
+    result = Result("fewshot", "Characters from five drawings each", settings, panels(runs))
+    result.tables["Methods"] = _table(result.panels)
+    result.tables["Published by the authors of the paper"] = _published()
+    if scale != "quick":
+        result.claims = claims(result.panels)
+    return result
+
+
+def load_characters(scale: Scale, directory: Path | None) -> tuple[Tensor, Tensor, str]:
+    """Return characters for training and for testing, of Omniglot, or scikit-learn's digits as characters."""
+    if scale != "quick":
+        with contextlib.suppress(data.DataMissing):
+            training, test = (data.omniglot_characters(split, 14, directory) for split in ("train", "test"))
+            return training, test, "omniglot"
+    return _drawings("train"), _drawings("test"), "digits"
+
+
+def _drawings(split: Split) -> Tensor:
+    """Return twenty drawings of every digit."""
+    images, labels = data.digits(split, size=14)
+    return torch.stack([images[labels == digit][:20] for digit in range(10)])
+
+
+def _initial(start: str) -> dict[str, Tensor] | None:
+    return cast(Initialisation, zoo.load("omniglot-reptile-init")).network if start else None
+
+
+def _methods(entry: str, tuning: Training) -> Iterator[tuple[str, Method[Any]]]:
+    """Yield SGD and Adam as in the paper and tuned, and what was learned from this start."""
+    yield f"SGD ({PAPER_SGD:g})", SGD(PAPER_SGD)
+    yield f"Adam ({PAPER_ADAM:g})", Adam(PAPER_ADAM)
+    for tunable in GRIDS:
+        setting = tuning.tune(tunable)
+        yield f"tuned {tunable.name} ({setting:g})", tunable.make(setting)
+    ours = learned(entry)
+    yield "LMD", ours["LMD"]
+    yield "LAMD", ours["LAMD*"]
+
+
+def _training(family: FewShotFamily, seeds: Tensor, size: Size, held_out: bool) -> Training:
+    tasks = family.tasks(seeds, held_out)
+    draw = family.begin(tasks, seeds)
+    images = tasks.test_images.unsqueeze(2)
+    return Training(draw.problem, draw.x0, Exact(), size.steps, size.looks, images, tasks.test_labels)  # type: ignore[arg-type]
+
+
+def _run(name: str, method: Method[Any], family: FewShotFamily, size: Size) -> dict[str, Curve]:
+    """Run one method on all test tasks, a chunk after the other."""
+    seeds = torch.arange(FIRST_TEST_TASK, FIRST_TEST_TASK + size.tasks)
+    chunks = [_training(family, some, size, held_out=True).run(name, method) for some in torch.split(seeds, CHUNK)]
+    return {what: reduce(_join, (chunk[what] for chunk in chunks)) for what in chunks[0]}
+
+
+def _join(first: Curve, second: Curve) -> Curve:
+    seconds = [a + b for a, b in zip(first.seconds, second.seconds, strict=True)]
+    return Curve(first.name, first.iterations, seconds, torch.cat([first.values, second.values], 1))
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.double().nan_to_num(nan=math.inf).mean())
+
+
+def _median(values: Tensor) -> float:
+    return float(values.double().nan_to_num(nan=math.inf).median())
+
+
+def failures(losses: Tensor) -> int:
+    """Return how many networks end no better than by guessing among ten characters, or with no number at all."""
+    return int((~(losses < 0.99 * math.log(10))).sum())
+
+
+def _share(values: Tensor) -> str:
+    """Write a mean share with its 95 % interval."""
+    half = 1.96 * float(values.double().std()) / len(values) ** 0.5
+    return f"{float(values.mean()):.1%} ± {half:.1%}"
+
+
+def _table(measured: dict[str, Panel]) -> Table:
+    losses, rows = measured[LOSS], []
+    last = losses.curves[0].iterations[-1]
+    moments = (last // 10, last // 2, last)
+    for curve in losses.curves:
+        at = [curve.values[curve.iterations.index(k)] for k in moments]
+        perfect = measured[TRAIN_ACCURACY].curves[losses.curves.index(curve)].values[-1] == 1
+        tested = measured[TEST_ACCURACY].curves[losses.curves.index(curve)].values[-1]
+        rows.append(
+            [
+                curve.name,
+                *(f"{_mean(values):.3g}" for values in at),
+                *(f"{_median(values):.3g}" for values in at),
+                f"{failures(at[-1])} of {len(perfect)}",
+                f"{float(perfect.double().mean()):.1%}",
+                _share(tested),
+            ]
+        )
+    columns = (
+        "method",
+        *(f"mean loss at {k}" for k in moments),
+        *(f"median at {k}" for k in moments),
+        "failed: no better than guessing",
+        "all drawings learned",
+        f"test accuracy at {last}, 95 %",
+    )
+    return Table(columns, rows)
+
+
+def _published() -> Table:
+    rows = [(name, *numbers) for name, numbers in PUBLISHED.items()]
+    return Table(("method", "loss at 10", "loss at 50", "loss at 100", "test accuracy at 100"), rows)
+
+
+def claims(measured: dict[str, Panel]) -> list[Claim]:
+    """Judge losses and accuracies at the last step, every network counted."""
+    losses, accuracy = measured[LOSS], measured[TEST_ACCURACY]
+    found = [
+        _below(losses, start + ours, start + rival, statistic)
+        for start in STARTS
+        for ours, rivals in (("LMD", ("SGD", "tuned SGD")), ("LAMD", ("Adam", "tuned Adam")))
+        for rival in rivals
+        for statistic in (_mean, _median)
+    ]
+    found += [_below(losses, "LAMD", f"{REPTILE}LAMD", statistic) for statistic in (_mean, _median)]
+    found += [
+        _close(accuracy, f"{REPTILE}LMD", [f"{REPTILE}{other}" for other in ("SGD", "Adam", "LAMD")], 0.02),
+        _gap(accuracy, "Adam", "LMD"),
+        _gap(accuracy, "Adam", "LAMD"),
+    ]
+    return found
+
+
+def _below(losses: Panel, name: str, rival: str, statistic: Statistic) -> Claim:
+    """Whether a method's loss at the last step is below a rival's, by its mean or its median."""
+    ends = [losses[each].values[-1] for each in (name, rival)]
+    ours, theirs = (statistic(end) for end in ends)
+    word = "mean" if statistic is _mean else "median"
+    return Claim(
+        f"{word} training loss at the end: {name} is below {rival}",
+        ours < theirs,
+        ", ".join(
+            f"{losses[each].name} {number:.3g} ({failures(end)} of {len(end)} failed)"
+            for each, number, end in zip((name, rival), (ours, theirs), ends, strict=True)
+        ),
+    )
+
+
+def _close(accuracy: Panel, name: str, others: Sequence[str], within: float) -> Claim:
+    """Whether a method's test accuracy is similar to others'."""
+    means = {each: float(accuracy[each].values[-1].mean()) for each in (name, *others)}
+    return Claim(
+        f"test accuracy: {name} is within {100 * within:g} points of {', '.join(others)}",
+        all(abs(means[name] - means[other]) <= within for other in others),
+        ", ".join(f"{each} {_share(accuracy[each].values[-1])}" for each in means),
+    )
+
+
+def _gap(accuracy: Panel, name: str, other: str) -> Claim:
+    """Whether a method generalises better, task by task, beyond the 95 % interval of the mean difference."""
+    difference = accuracy[name].values[-1] - accuracy[other].values[-1]
+    half = 1.96 * float(difference.double().std()) / len(difference) ** 0.5
+    return Claim(
+        f"test accuracy: {name} is ahead of {other}",
+        float(difference.mean()) > half,
+        f"{_share(accuracy[name].values[-1])} against {_share(accuracy[other].values[-1])}, "
+        f"by {100 * float(difference.mean()):.2f} ± {100 * half:.2f} points",
+    )

@@ -1,0 +1,176 @@
+"""The imaging experiments, sections 5.2 and 5.3: denoising of ellipse phantoms and inpainting of photographs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from mirrordescent import data, zoo
+from mirrordescent.methods import DualFISTA, Method
+from mirrordescent.oracles import Noisy
+from mirrordescent.problems import TVDenoising, TVInpainting
+from mirrordescent.problems.operators import LinearOperator
+from mirrordescent.references import certify
+from mirrordescent.schedules import Extension
+from mirrordescent_lab.experiments.claims import imaging_claims
+from mirrordescent_lab.experiments.contest import (
+    BASELINES,
+    CLASSICAL,
+    EARLY_CLASSICAL,
+    WIDE_NESTEROV,
+    Contest,
+    recorded_iterations,
+)
+from mirrordescent_lab.experiments.extensions import choose_rules, rebuild, with_rules
+from mirrordescent_lab.experiments.result import Curve, Panel, Result
+from mirrordescent_lab.experiments.scales import Say, Scale
+
+LONG = 10_000  # iterations over which one-network maps are to stay bounded
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large an experiment is."""
+
+    problems: int
+    extension_problems: int
+    iterations: int
+    side: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """A kind of imaging problem: what it is called, its learned entries, and how its problems are made."""
+
+    name: str
+    title: str
+    entry: str
+    sizes: dict[Scale, Size]
+    make: Callable[[int, int, bool, Path | None], TVInpainting]
+    noise: Noisy | None
+
+    def learned(self, kind: str = "") -> Method[Any]:
+        """Return the zoo's method of a kind: "" for the pair, "conjugate", "spectral", "lpd"."""
+        return cast(Method[Any], zoo.load(f"{self.entry}-{kind}" if kind else self.entry))
+
+    def by_label(self, label: str) -> Method[Any]:
+        """Return the one-network method where the label says so, else the pair."""
+        return self.learned("conjugate" if label else "")
+
+
+def inpainting(count: int, side: int, training: bool, directory: Path | None) -> TVInpainting:
+    """Tiles of photographs, one fixed mask with a fifth missing, noise 0.05 on all channels after masking."""
+    return damage(clean_tiles(count, side, training, directory), torch.Generator().manual_seed(7))
+
+
+def clean_tiles(count: int, side: int, training: bool, directory: Path | None, test_source: str = "stl10") -> Tensor:
+    """Return tiles spread over BSDS500's training part, or over the test part of a collection."""
+    split: Literal["train", "test"] = "train" if training else "test"
+    try:
+        images = data.photographs("bsds500" if training else test_source, split, side, directory)
+    except data.DataMissing:
+        images = data.photographs("bundled", split, side)
+    stride = max(1, len(images) // count)
+    return images[stride // 2 :: stride][:count]
+
+
+def damage(
+    clean: Tensor,
+    generator: torch.Generator,
+    missing: float = 0.2,
+    noise: float = 0.05,
+    operator: LinearOperator | None = None,
+) -> TVInpainting:
+    """Blur all images if there is an operator, remove the same random pixels from them, and add noise."""
+    mask = torch.rand(clean.shape[-2:], generator=generator) >= missing
+    seen = clean if operator is None else operator.A(clean)
+    return TVInpainting(mask * seen + noise * torch.randn(seen.shape, generator=generator), mask, operator=operator)
+
+
+def denoising(count: int, side: int, training: bool, directory: Path | None) -> TVInpainting:
+    """Tomographic reconstructions of random ellipses."""
+    _, noisy = data.noisy_phantoms(count, side, seed=3 if training else 4)
+    return TVDenoising(noisy)
+
+
+TASKS = {
+    "inpaint": Task(
+        "inpaint",
+        "TV inpainting of photographs",
+        "photo-inpaint",
+        {"quick": Size(2, 1, 30, 24), "standard": Size(16, 4, 2000, 96), "paper": Size(64, 8, 2000, 96)},
+        inpainting,
+        noise=None,
+    ),
+    "denoise": Task(
+        "denoise",
+        "TV denoising of ellipse phantoms",
+        "ellipse-denoise",
+        {"quick": Size(2, 1, 30, 32), "standard": Size(10, 4, 2000, 128), "paper": Size(50, 10, 2000, 128)},
+        denoising,
+        noise=Noisy(0.05),
+    ),
+}
+
+
+def run(task: Task, scale: Scale, directory: Path | None, say: Say) -> Result:
+    """Compare all methods on one task. Whatever is tuned or chosen is so on training problems."""
+    size = task.sizes[scale]
+    noise = 0.0 if task.noise is None else task.noise.sigma
+    result = Result(task.name, task.title, {"scale": scale, **vars(size), "gradient noise": noise})
+    problem, training = (task.make(size.problems, size.side, split, directory) for split in (False, True))
+    few = imaging_contest(_first(training, size.extension_problems), False, size.iterations)
+    result.panels, rules = choose_rules(task.by_label, few, task.noise)
+    say(f"best extensions: {', '.join(f'{name} {rule}' for name, rule in rules.items())}")
+    for start, fill in {"from y": False, "from y filled": True}.items():
+        if fill and problem.mask is None:
+            continue
+        contest, rehearsal = (imaging_contest(p, fill, size.iterations) for p in (problem, training))
+        learned = [contest.run(*each) for each in with_rules(task.by_label, rules, task.noise)]
+        learned.append(contest.run("spectral LAMD", task.learned("spectral")))
+        panel = Panel(learned + _rivals(task, contest, rehearsal))
+        result.panels[f"comparison {start}"] = panel
+        result.panels[f"one image {start}"] = Panel([curve.of_run(0) for curve in panel.curves])
+        say(f"comparison {start} done")
+    if scale != "quick":
+        result.panels["one network for long"] = _for_long(task, rules, _first(problem, size.extension_problems))
+        result.claims = imaging_claims(result)
+    return result
+
+
+def _rivals(task: Task, contest: Contest, rehearsal: Contest) -> list[Curve]:
+    """Run the tuned baselines, the learned primal-dual scheme and the classical solvers."""
+    curves = [contest.run_tuned(tunable, rehearsal) for tunable in (*BASELINES, WIDE_NESTEROV, CLASSICAL)]
+    curves.append(contest.run_tuned(EARLY_CLASSICAL, rehearsal, at=10))
+    curves.append(contest.run("LPD", task.learned("lpd")))
+    if cast(TVInpainting, contest.problem).F_convexity > 0:
+        curves.append(contest.run("dual FISTA", DualFISTA()))
+    return curves
+
+
+def _for_long(task: Task, rules: dict[str, Extension], problem: TVInpainting) -> Panel:
+    """Run the one-network methods without noise for many iterations."""
+    contest, learned = imaging_contest(problem, False, LONG), task.learned("conjugate")
+    return Panel(
+        [
+            contest.run(f"one-network {name}", rebuild(learned, name, rules[f"one-network {name}"]))
+            for name in ("LSMD", "LAMD")
+        ]
+    )
+
+
+def imaging_contest(problem: TVInpainting, fill: bool, iterations: int) -> Contest:
+    """Start at y or at y with its holes filled."""
+    return Contest(
+        problem, problem.start(fill=fill), certify(problem).lower, iterations, recorded_iterations(iterations)
+    )
+
+
+def _first(problem: TVInpainting, count: int) -> TVInpainting:
+    """Return the first few of a batch of problems, which share their mask."""
+    return TVInpainting(problem.y[:count], problem.mask, problem.weight, problem.scale)

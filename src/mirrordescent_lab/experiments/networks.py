@@ -1,0 +1,193 @@
+"""Section 7: dense and convolutional networks on MNIST, trained in learned layer-wise geometry."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from torch import Tensor, nn
+
+from mirrordescent import data, zoo
+from mirrordescent.methods import AMD, SGD, Adam, Method
+from mirrordescent.oracles import Minibatch
+from mirrordescent.problems.networks import NetworkTraining
+from mirrordescent_lab.architectures import mlp, small_cnn
+from mirrordescent_lab.experiments.contest import Tunable, grid
+from mirrordescent_lab.experiments.result import Claim, Panel, Result
+from mirrordescent_lab.experiments.scales import Say, Scale
+from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, Training, at_least, at_most, panels
+from mirrordescent_lab.recipes.networks import descent
+
+Source = Literal["digits", "mnist", "fashion-mnist"]
+PAPER_SGD, PAPER_ADAM = 1e-1, 1e-2
+TUNING_SEED, TEST_SEED = 1000, 2000  # of the networks that settings are chosen on, and of those shown
+SGD_GRID, MOMENTUM_GRID, ADAM_GRID = grid(2e-2, 1.0), grid(5e-3, 2e-1), grid(2e-3, 1e-1)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large an experiment is: networks shown, networks to tune on, looks at a run, data a look is taken on."""
+
+    networks: int
+    tuning_networks: int
+    looks: int
+    evaluated: int
+
+
+SIZES: dict[Scale, Size] = {
+    "quick": Size(2, 1, 2, 200),
+    "standard": Size(20, 4, 20, 10_000),
+    "paper": Size(20, 20, 40, 60_000),
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A network, how its images are prepared, and how long it is trained."""
+
+    name: str
+    title: str
+    entry: str
+    model: Callable[[], nn.Module]
+    prepare: Callable[[Tensor], Tensor]
+    batch: int
+    epochs: int
+    claims: Callable[[dict[str, Panel]], list[Claim]]
+
+
+def _mlp_claims(measured: dict[str, Panel]) -> list[Claim]:
+    loss, accuracy = measured[LOSS], measured[TEST_ACCURACY]
+    return [
+        at_most(loss, "LMD", 1 / 3, "SGD"),
+        at_most(loss, "LAMD*", 1 / 3, "SGD"),
+        at_most(loss, "LAMD*", 1.5, "Adam"),
+        at_least(accuracy, "LAMD*", "Adam", 1.0),
+        at_most(loss, "LAMD*", 1, "LMD"),
+        *_ahead(measured),
+    ]
+
+
+def _cnn_claims(measured: dict[str, Panel]) -> list[Claim]:
+    loss, accuracy = measured[LOSS], measured[TEST_ACCURACY]
+    return [
+        at_most(loss, "LMD", 1.25, "Adam"),
+        at_most(loss, "LAMD*", 1.25, "Adam"),
+        at_least(accuracy, "LAMD*", "Adam", 0.2),
+        *_ahead(measured),
+    ]
+
+
+def _ahead(measured: dict[str, Panel]) -> list[Claim]:
+    """Whether LAMD* is ahead of Adam as in the paper, and of the tuned baselines."""
+    claims = []
+    for rival in ("Adam", "tuned Adam", "AdamW", "tuned SGD with momentum"):
+        claims += [
+            at_most(measured[LOSS], "LAMD*", 1, rival),
+            at_least(measured[TEST_ACCURACY], "LAMD*", rival, 0.0),
+        ]
+    return claims
+
+
+ARCHITECTURES = {
+    "mlp": Architecture(
+        "mlp",
+        "Dense networks on MNIST",
+        "mnist-mlp-spline",
+        mlp,
+        lambda images: images,
+        batch=500,
+        epochs=3,
+        claims=_mlp_claims,
+    ),
+    "cnn": Architecture(
+        "cnn",
+        "Convolutional networks on MNIST",
+        "mnist-cnn-diagonal",
+        small_cnn,
+        lambda images: data.halve(images).unsqueeze(1),
+        batch=1000,
+        epochs=2,
+        claims=_cnn_claims,
+    ),
+}
+
+
+def run(architecture: Architecture, scale: Scale, directory: Path | None, say: Say) -> Result:
+    """Train with the learned methods, and with baselines as in the paper and tuned, on the same minibatches."""
+    size, source = SIZES[scale], source_for(scale, directory)
+    shown, tuning = (
+        training(architecture, source, size, count, seed, directory)
+        for count, seed in ((size.networks, TEST_SEED), (size.tuning_networks, TUNING_SEED))
+    )
+    settings = {"scale": scale, "data": source, **vars(size), "batch": architecture.batch, "steps": shown.steps}
+    runs = []
+    for name, method in (*learned(architecture.entry).items(), *baselines(tuning)):
+        runs.append(shown.run(name, method))
+        say(f"{name}: loss {float(runs[-1][LOSS].values[-1].mean()):.4g}")
+    measured = panels(runs)
+    result = Result(architecture.name, architecture.title, settings, measured)
+    if scale != "quick":
+        result.claims = architecture.claims(measured)
+    return result
+
+
+def source_for(scale: Scale, directory: Path | None) -> Source:
+    """Return MNIST if it is there, scikit-learn's digits if it is not or if it shall be quick."""
+    if scale != "quick":
+        with contextlib.suppress(data.DataMissing):
+            data.mnist("test", directory)
+            return "mnist"
+    return "digits"
+
+
+def training(
+    architecture: Architecture, source: Source, size: Size, count: int, seed: int, directory: Path | None
+) -> Training:
+    """Return ``count`` networks with the data they are trained and tested on."""
+    (images, labels), test = (images_of(source, split, directory) for split in ("train", "test"))
+    problem = NetworkTraining(
+        architecture.model(), architecture.prepare(images), labels, evaluation=min(size.evaluated, len(labels))
+    )
+    batch = min(architecture.batch, len(labels) // 4)
+    return Training(
+        problem,
+        problem.initial(range(seed, seed + count)),
+        Minibatch(batch),
+        steps=architecture.epochs * len(labels) // batch,
+        looks=size.looks,
+        test_inputs=architecture.prepare(test[0]),
+        test_targets=test[1],
+    )
+
+
+def images_of(source: Source, split: Literal["train", "test"], directory: Path | None) -> tuple[Tensor, Tensor]:
+    """Return images (n, 28, 28) and their labels."""
+    if source == "digits":
+        return data.digits(split, size=28)
+    return (data.mnist if source == "mnist" else data.fashion_mnist)(split, directory)
+
+
+def learned(entry: str) -> dict[str, Method[Any]]:
+    """Return the entry's method, which is accelerated, and plain mirror descent in its geometry."""
+    method = cast(AMD, zoo.load(entry))
+    card = zoo.card(entry)
+    return {"LMD": descent(method, card["descent_scale"], card["descent_shape"]), "LAMD*": method}
+
+
+def baselines(tuning: Training) -> list[tuple[str, Method[Any]]]:
+    """Return SGD and Adam as in the paper, and tuned, with momentum and AdamW beside them."""
+    sgd, momentum, adam = (
+        Tunable("SGD", SGD, SGD_GRID),
+        Tunable("SGD with momentum", lambda t: SGD(t, 0.9), MOMENTUM_GRID),
+        Tunable("Adam", Adam, ADAM_GRID),
+    )
+    best = {tunable.name: tuning.tune(tunable) for tunable in (sgd, momentum, adam)}
+    return [
+        (f"SGD ({PAPER_SGD:g})", SGD(PAPER_SGD)),
+        (f"Adam ({PAPER_ADAM:g})", Adam(PAPER_ADAM)),
+        *((f"tuned {t.name} ({best[t.name]:g})", t.make(best[t.name])) for t in (sgd, momentum, adam)),
+        (f"AdamW ({best['Adam']:g})", Adam(best["Adam"], decay=1e-2)),
+    ]

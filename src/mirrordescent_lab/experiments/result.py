@@ -1,0 +1,123 @@
+"""What an experiment found: curves, tables, pictures, claims with the numbers measured, and the files they go to."""
+
+from __future__ import annotations
+
+import csv
+import json
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mirrordescent.report import GAP, Claim, Comparison, Curve, Dots, Page, Panel, Picture, Section, Table
+
+__all__ = ["GAP", "Claim", "Curve", "Panel", "Result", "Table", "file_name"]
+
+
+@dataclass
+class Result:
+    """The outcome of one experiment at one scale."""
+
+    name: str
+    title: str
+    settings: dict[str, Any]
+    panels: dict[str, Panel] = field(default_factory=dict)
+    tables: dict[str, Table] = field(default_factory=dict)
+    pictures: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    groups: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    claims: list[Claim] = field(default_factory=list)
+
+    def write(self, folder: Path) -> None:
+        """Write index.html, curves.csv, claims.md, summary.json, and panels, pictures and groups as PNG and SVG."""
+        from mirrordescent_lab.experiments.figure import draw_groups, draw_panel, draw_pictures
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._write_curves(folder / "curves.csv")
+        (folder / "claims.md").write_text(self.markdown())
+        (folder / "summary.json").write_text(json.dumps(self.summary(), indent=2, ensure_ascii=False) + "\n")
+        for name, panel in self.panels.items():
+            draw_panel(panel, f"{self.title}: {name}", folder / file_name(name))
+        for name, pictures in self.pictures.items():
+            draw_pictures(pictures, folder / file_name(name))
+        for name, groups in self.groups.items():
+            draw_groups(groups, name, f"{self.title}: {name}", folder / file_name(name))
+        self.page().write(folder / "index.html")
+
+    def page(self) -> Page:
+        """Return everything as a page to look at: claims first, then what they rest on."""
+        sections = [Section("The paper's claims", self.claims)] if self.claims else []
+        sections += [Section(_sentence(name), table) for name, table in self.tables.items()]
+        sections += [Section(_sentence(name), _compared(name, each)) for name, each in self.pictures.items()]
+        sections += [Section(_sentence(name), panel) for name, panel in self.panels.items()]
+        sections += [Section(_sentence(name), Dots(groups, name)) for name, groups in self.groups.items()]
+        command = f"mirrordescent reproduce {self.name} --scale {self.settings.get('scale', 'standard')}"
+        return Page(self.title, f"What “{command}” found. Curves are means over all runs.", sections, self.settings)
+
+    def markdown(self) -> str:
+        """Return claims and tables as Markdown."""
+        parts = [f"# {self.title}"]
+        if self.claims:
+            rows = [(c.statement, "holds" if c.holds else "**does not hold**", c.measured) for c in self.claims]
+            parts.append(Table(("claim", "here", "measured"), rows).markdown())
+        for name, table in self.tables.items():
+            parts += [f"## {name}", table.markdown()]
+        return "\n\n".join(parts) + "\n"
+
+    def summary(self) -> dict[str, Any]:
+        """Return settings, claims, tables and the means of all curves as plain data."""
+        return {
+            "experiment": self.name,
+            "title": self.title,
+            "settings": self.settings,
+            "machine": {
+                "processor": platform.machine(),
+                "threads": torch.get_num_threads(),
+                "torch": torch.__version__,
+            },
+            "claims": [vars(claim) for claim in self.claims],
+            "tables": {name: vars(table) for name, table in self.tables.items()},
+            "means": {
+                name: {
+                    c.name: dict(zip(map(str, c.iterations), _rounded(c.values.mean(1)), strict=True))
+                    for c in panel.curves
+                }
+                for name, panel in self.panels.items()
+            },
+            "groups": {
+                name: {group: _rounded(values) for group, values in groups.items()}
+                for name, groups in self.groups.items()
+            },
+        }
+
+    def _write_curves(self, path: Path) -> None:
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["panel", "method", "iteration", "seconds", "run", "value"])
+            for name, panel in self.panels.items():
+                for curve in panel.curves:
+                    for k, seconds, values in zip(curve.iterations, curve.seconds, curve.values.tolist(), strict=True):
+                        for run, value in enumerate(values):
+                            writer.writerow([name, curve.name, k, f"{seconds:.4g}", run, f"{value:.6g}"])
+
+
+def file_name(name: str) -> str:
+    """Return the name of a panel as the name of a file."""
+    return name.replace(" ", "-").replace(",", "")
+
+
+def _sentence(name: str) -> str:
+    """Begin with a capital letter, and leave the others as they are."""
+    return name[:1].upper() + name[1:]
+
+
+def _compared(scene: str, pictures: dict[str, Tensor]) -> Comparison:
+    """Lay the last picture over the one before it: what was made over what it was made of."""
+    names = list(pictures)
+    return Comparison({scene: {name: Picture(image) for name, image in pictures.items()}}, before=names[-2:][0])
+
+
+def _rounded(values: Tensor) -> list[float | None]:
+    return [float(f"{value:.4g}") if value == value else None for value in values.tolist()]

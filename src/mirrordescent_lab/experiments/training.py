@@ -1,0 +1,126 @@
+"""Training networks with different methods: the same networks and minibatches, loss and accuracy along the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from mirrordescent.methods import Method
+from mirrordescent.oracles import Oracle
+from mirrordescent.problems.networks import Networks, NetworkTraining
+from mirrordescent.solve import Look, Solution, solve
+from mirrordescent_lab.experiments.contest import Tunable
+from mirrordescent_lab.experiments.result import Claim, Curve, Panel
+
+LOSS, TRAIN_ACCURACY, TEST_ACCURACY = "training loss", "training accuracy", "test accuracy"
+QUANTITIES = {
+    LOSS: "cross-entropy on training data",
+    TRAIN_ACCURACY: "share of training data classified rightly",
+    TEST_ACCURACY: "share of test data classified rightly",
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """Networks to train, how gradients are asked for, and the test data: (m, …), or (batch, m, …) if tasks differ."""
+
+    problem: NetworkTraining
+    networks: Networks
+    oracle: Oracle
+    steps: int
+    looks: int
+    test_inputs: Tensor
+    test_targets: Tensor
+    seed: int = 0
+
+    def run(self, name: str, method: Method[Any]) -> dict[str, Curve]:
+        """Train all networks with one method, and return a curve of every quantity.
+
+        A network that failed keeps the values it had when that was seen.
+        """
+        every = max(1, self.steps // self.looks)
+        seen: list[tuple[int, float, Tensor, Tensor, Tensor]] = []
+
+        def look(at: Look) -> None:
+            training = self.problem.accuracy(at.x)
+            test = self.problem.accuracy(at.x, self.test_inputs, self.test_targets)
+            seen.append((at.k, at.seconds, at.value.double(), training, test))
+
+        self._solve(method, callbacks=[look], check_every=every)
+        planned = [*range(0, self.steps, every), self.steps]
+        seen += [(k, *seen[-1][1:]) for k in planned[len(seen) :]]  # a run ends early when all its networks failed
+        iterations, seconds, *quantities = zip(*seen, strict=True)
+        return {
+            quantity: Curve(name, list(iterations), list(seconds), torch.stack(cast(tuple[Tensor, ...], values)))
+            for quantity, values in zip(QUANTITIES, quantities, strict=True)
+        }
+
+    def tune(self, tunable: Tunable) -> float:
+        """Return the setting with the smallest mean training loss at the end."""
+        return min(tunable.grid, key=lambda setting: self.loss(tunable.make(setting)))
+
+    def loss(self, method: Method[Any]) -> float:
+        """Return the mean training loss at the end, infinite if a network failed."""
+        solution = self._solve(method)
+        return float(solution.value.mean()) if solution.ok else torch.inf
+
+    def _solve(self, method: Method[Any], **options: Any) -> Solution:
+        return solve(
+            self.problem,
+            method,
+            self.networks,
+            iterations=self.steps,
+            oracle=self.oracle,
+            generator=torch.Generator().manual_seed(self.seed),
+            progress=False,
+            **options,
+        )
+
+
+def initialised(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Return a network as PyTorch initialises it by a seed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)  # layers draw their initialisation from the global generator
+        return make()
+
+
+def panels(
+    runs: Sequence[Mapping[str, Curve]], against: Literal["iterations", "seconds"] = "iterations"
+) -> dict[str, Panel]:
+    """Gather the curves of several methods by the quantities that were measured."""
+    made = {}
+    for quantity in runs[0]:
+        vertical: Literal["log", "linear"] = "log" if quantity == LOSS else "linear"
+        made[quantity] = Panel([run[quantity] for run in runs], QUANTITIES[quantity], against, ("linear", vertical))
+    return made
+
+
+def at_most(panel: Panel, name: str, factor: float, rival: str) -> Claim:
+    """Whether a method's mean at the end is at most a factor of a rival's."""
+    ours, theirs = (float(panel[each].values[-1].mean()) for each in (name, rival))
+    relation = "below" if factor == 1 else f"at most {factor:.3g} times"
+    return Claim(
+        f"{panel.quantity}: {name} ends {relation} {rival}",
+        ours <= factor * theirs,
+        f"{_with_error(panel, name)}, {_with_error(panel, rival)}",
+    )
+
+
+def at_least(panel: Panel, name: str, rival: str, points: float) -> Claim:
+    """Whether a method's mean share at the end is at least a rival's, less so many points."""
+    ours, theirs = (float(panel[each].values[-1].mean()) for each in (name, rival))
+    return Claim(
+        f"{panel.quantity}: {name} ends at least at {rival} − {points:g} points",
+        ours >= theirs - points / 100,
+        f"{_with_error(panel, name)}, {_with_error(panel, rival)}",
+    )
+
+
+def _with_error(panel: Panel, name: str) -> str:
+    """Name a mean at the end with its standard error over the runs."""
+    values = panel[name].values[-1].double()
+    return f"{panel[name].name} {float(values.mean()):.4g} ± {float(values.std() / len(values) ** 0.5):.1g}"

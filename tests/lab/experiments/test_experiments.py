@@ -1,0 +1,123 @@
+"""Experiments at the quick scale: they run on bundled data and write what they promise."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+
+import pytest
+import torch
+
+from mirrordescent import GD, Quadratic
+from mirrordescent_lab.experiments import EXPERIMENTS, reproduce
+from mirrordescent_lab.experiments.claims import imaging_claims
+from mirrordescent_lab.experiments.contest import Contest, Tunable, grid, recorded_iterations
+from mirrordescent_lab.experiments.result import GAP, Claim, Curve, Panel, Result, file_name
+
+GRADIENT_METHODS = ("LMD", "LSMD", "LAMD", "LASMD", "one-network LAMD", "one-network LSMD", "GD", "Nesterov", "Adam")
+TAKING_PART = {
+    "inpaint": {"comparison from y": GRADIENT_METHODS, "comparison from y filled": ("LPD", "PDHG", "early PDHG")},
+    "denoise": {"comparison from y": (*GRADIENT_METHODS, "LPD", "PDHG", "dual FISTA")},
+    "tomography": {"gap against passes": ("LAMD", "MLEM", "OSEM", "PDHG", "SPDHG", "Nesterov")},
+    "svm": {"hinge loss": (*GRADIENT_METHODS, "SGD"), "test error": (*GRADIENT_METHODS, "SGD")},
+}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_quick_scale_writes_everything(name, tmp_path, monkeypatch):
+    monkeypatch.delenv("MIRRORDESCENT_DATA", raising=False)
+    (result,) = reproduce(name, "quick", tmp_path, tmp_path / "no data", say=lambda line: None)
+    folder = tmp_path / name
+    rows = list(csv.DictReader((folder / "curves.csv").read_text().splitlines()))
+    summary = json.loads((folder / "summary.json").read_text())
+    assert {row["panel"] for row in rows} == set(result.panels) == set(summary["means"])
+    assert result.panels or result.tables or result.pictures
+    for drawn in (*result.panels, *result.pictures):
+        for suffix in ("png", "svg"):
+            assert (folder / f"{file_name(drawn)}.{suffix}").stat().st_size > 5000
+    for title, panel in result.panels.items():
+        for curve in panel.curves:
+            assert curve.values.shape == (len(curve.iterations), len(rows_of(rows, title, curve, curve.iterations[0])))
+            if panel.quantity == GAP:
+                assert not (curve.values < -1e-3).any(), "a value below a proven lower bound"
+    for title, table in result.tables.items():
+        assert f"## {title}" in (folder / "claims.md").read_text()
+        assert all(len(row) == len(table.columns) for row in table.rows)
+    for panel, methods in TAKING_PART.get(name, {}).items():
+        assert all(result.panels[panel][method].values.isfinite().all() for method in methods)
+
+
+def test_imaging_claims_can_fail():
+    """Curves made to order: ours falls like k^−2 and wins, or like k^−½ and loses."""
+
+    def verdicts(ours, theirs, recorded=(0, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)):
+        def curve(name, power):
+            gaps = torch.tensor([[100.0]] + [[100.0 * k**power] for k in recorded[1:]], dtype=torch.float64)
+            return Curve(name, list(recorded), [0.0] * len(recorded), gaps)
+
+        learned = [curve(name, ours) for name in ("LMD (mean)", "LSMD (last)", "LAMD (mean)", "LASMD (mean)")]
+        learned += [curve(f"one-network {name} (mean)", ours) for name in ("LSMD", "LAMD", "LASMD")]
+        learned.append(curve("spectral LAMD", ours))
+        rivals = ("GD (1)", "Nesterov (1)", "wide Nesterov (1)", "Adam (1)", "PDHG (1)", "early PDHG (1)", "LPD")
+        rules = Panel([curve("reciprocal", ours), curve("mean", theirs)])
+        panels = {f"{name} extensions": rules for name in ("LMD", "LSMD", "LAMD", "LASMD")}
+        panels["comparison from y"] = Panel(learned + [curve(name, theirs) for name in rivals])
+        panels["one network for long"] = Panel([curve("one-network LSMD", ours)])
+        claims = imaging_claims(Result("inpaint", "title", {}, panels))
+        return {claim.statement: claim.holds for claim in claims}
+
+    won, lost, rising = verdicts(-2.0, -0.5), verdicts(-0.5, -2.0), verdicts(0.5, -0.5)
+    for statement in won:
+        if "is below" in statement and "LMD" not in statement.split("is below")[1]:
+            assert won[statement], statement
+            assert not lost[statement], statement
+    assert won["from y: LAMD falls about like k^-2, or faster, over k = 45 … 2000"]
+    assert not lost["from y: LAMD falls about like k^-2, or faster, over k = 45 … 2000"]
+    assert won["the reciprocal rule is best for LAMD at k = 2000"]
+    assert not won["a constant step is best for LASMD at k = 2000"]
+    assert not won["from y: primal-stored LMD rises after k = 50, dual-stored LSMD falls"]
+    bounded = "one-network LSMD stays bounded for 2000 iterations: no gap after k = 100 above the largest there"
+    assert won[bounded]
+    assert not rising[bounded]
+
+
+def rows_of(rows, panel, curve, k):
+    return [r for r in rows if (r["panel"], r["method"], int(r["iteration"])) == (panel, curve.name, k)]
+
+
+def test_grids_are_those_of_the_appendix():
+    assert grid(2e-4, 1e-1) == pytest.approx([2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1])
+    assert grid(1e-4, 5e-3) == pytest.approx([1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3])
+    assert {1, 10, 50, 100, 1000, 2000} <= set(recorded_iterations(2000))
+    assert max(recorded_iterations(60)) == 60
+
+
+def bowls(*curvatures):
+    problem = Quadratic(torch.stack([c * torch.eye(1) for c in curvatures]), torch.zeros(1))
+    x0 = torch.ones(len(curvatures), 1)
+    return Contest(problem, x0, torch.zeros(len(curvatures), dtype=torch.float64), 50, recorded_iterations(50))
+
+
+def test_tuning_picks_the_best_of_the_grid():
+    contest = bowls(1.0, 1.0)
+    assert contest.tune(Tunable("GD", GD, [0.01, 0.9, 2.5]), at=20) == 0.9
+
+
+def test_a_failed_run_has_no_gap_afterwards():
+    curve = bowls(1.0, 100.0).run("GD", GD(0.5))
+    assert math.isnan(curve.mean_at(50))
+    assert curve.values[-1, 0] >= 0
+    lost = bowls(100.0).run("GD", GD(0.5))
+    assert math.isnan(lost.mean_at(50))
+
+
+def test_claims_are_written_as_they_came_out():
+    result = Result("x", "X", {}, claims=[Claim("a", True, "1 < 2"), Claim("b", False, "3 > 2")])
+    assert "| a | holds | 1 < 2 |" in result.markdown()
+    assert "| b | **does not hold** | 3 > 2 |" in result.markdown()
+
+
+def test_unknown_experiments_get_the_nearest_name():
+    with pytest.raises(ValueError, match="did you mean 'inpaint'"):
+        reproduce("inpait")

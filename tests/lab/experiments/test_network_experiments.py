@@ -1,0 +1,172 @@
+"""Moons and few-shot learning: what is learned, what is counted, and that claims can fail."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from mirrordescent.learn.networks import FewShotFamily, moons_family
+from mirrordescent.methods import SGD
+from mirrordescent.mirrors import layerwise
+from mirrordescent.mirrors.symmetry import permute, symmetries
+from mirrordescent_lab.architectures import moons_network, small_cnn
+from mirrordescent_lab.experiments import fewshot, moons, transfer
+from mirrordescent_lab.experiments.network_time import at_the_same_second
+from mirrordescent_lab.experiments.result import Curve, Panel
+from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, TRAIN_ACCURACY
+
+
+def ending(name, values):
+    return Curve(name, [0, 10, 50, 100], [0.0] * 4, torch.as_tensor(values, dtype=torch.float64).expand(4, -1))
+
+
+class Permuted:
+    """The networks of a family with their hidden units renumbered."""
+
+    def __init__(self, family, g, symmetry):
+        self.family, self.g, self.symmetry = family, g, symmetry
+
+    def draw(self, seeds):
+        drawn = self.family.draw(seeds)
+        return type(drawn)(drawn.problem, permute(drawn.x0, self.g, self.symmetry))
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(moons, "STEPS", 10)
+    return moons_family(points=40)
+
+
+def test_meta_descent_is_equivariant(short):
+    """Networks renumbered by g make multipliers renumbered by g."""
+    symmetry = symmetries(moons_network())
+    g = symmetry.random(torch.Generator().manual_seed(0))
+    plain, renumbered = moons.untied_map(), moons.untied_map()
+    moons.learn_multipliers(plain, short, 3, 100.0, 2)
+    moons.learn_multipliers(renumbered, Permuted(short, g, symmetry), 3, 100.0, 2)
+    learned = {name: part.multipliers.reshape(plain.shapes[name]) for name, part in plain.by_name.items()}
+    for name, w in permute(learned, g, symmetry).items():
+        assert (learned[name] - 1).abs().max() > 0.01
+        torch.testing.assert_close(renumbered[name].multipliers.reshape(w.shape), w, rtol=1e-4, atol=1e-5)
+
+
+def test_tied_multipliers_move_by_the_mean_over_the_orbit(short):
+    """One meta-step from the same start on the same networks."""
+    untied, tied = moons.untied_map(), layerwise(moons_network(), "diagonal", "orbit")
+    for mirror in (untied, tied):
+        moons.learn_multipliers(mirror, short, 1, 100.0, 3)
+    together = moons.by_orbit(tied)
+    for name, each in moons.by_orbit(untied).items():
+        assert len(each) == len(together[name]) == (1 if name == "b₂" else 50)
+        assert float(each.mean()) == pytest.approx(float(together[name][0]), rel=1e-5)
+    for name, each in moons.by_orbit(moons.averaged(untied)).items():
+        torch.testing.assert_close(each, moons.by_orbit(untied)[name].mean().expand(len(each)))
+
+
+def test_multipliers_fall_to_the_floor_and_not_below(short):
+    """A negative rate pushes down what wants to grow."""
+    mirror = moons.untied_map()
+    moons.learn_multipliers(mirror, short, 1, -1e6, 1)
+    assert min(float(w.min()) for w in moons.by_orbit(mirror).values()) == pytest.approx(moons.FLOOR)
+
+
+def test_moons_claims_can_fail():
+    def verdicts(distance, spread, tied, ours):
+        noise = spread * torch.tensor([-1.0, 1.0]).repeat(25)
+        groups = {"A₁, input 1": 1 + noise, "A₁, input 2": 1 + distance + noise}
+        losses = {moons.UNTIED: ours, moons.TIED: tied, "GD (0.05)": 0.4, "tuned GD (5)": 0.1, "LMD (x)": ours}
+        panel = Panel([ending(name, [loss, loss]) for name, loss in (losses | {"LAMD (x)": ours}).items()])
+        return [claim.holds for claim in moons.claims(groups, panel)]
+
+    assert verdicts(1.0, 0.05, 0.0102, 0.01) == [True] * 6
+    assert verdicts(1.0, 0.2, 0.6, 0.5) == [False] * 6
+    assert verdicts(-1.0, 0.05, 0.2, 0.2) == [True, True, True, False, False, False]
+
+
+def few_shot_panels(learned_loss, baseline_loss, accuracies, reptile_factor=2.0):
+    losses, shares = [], []
+    for start in fewshot.STARTS:
+        for name in ("SGD (0.1)", "Adam (0.01)", "tuned SGD (1)", "tuned Adam (1)", "LMD", "LAMD"):
+            loss = torch.tensor(learned_loss if name in ("LMD", "LAMD") else baseline_loss)
+            losses.append(ending(start + name, loss * (reptile_factor if start else 1.0)))
+            shares.append(ending(start + name, accuracies.get(start + name.split(" (")[0], [0.7, 0.71, 0.72])))
+    return {LOSS: Panel(losses), TRAIN_ACCURACY: Panel(shares), TEST_ACCURACY: Panel(shares)}
+
+
+def test_few_shot_claims_can_fail():
+    better = few_shot_panels([1e-4] * 3, [1e-2] * 3, {"Adam": [0.8, 0.81, 0.82]})
+    assert all(claim.holds for claim in fewshot.claims(better))
+    worse = few_shot_panels([1e-2] * 3, [1e-4] * 3, {"Reptile + LMD": [0.5] * 3}, reptile_factor=0.5)
+    assert not any(claim.holds for claim in fewshot.claims(worse))
+
+
+def test_every_run_counts_in_the_mean_and_failures_are_named():
+    """One dead network in three: the median does not see it, the mean does; one without a number spoils the mean."""
+    dead = {claim.statement: claim for claim in fewshot.claims(few_shot_panels([1e-4, 1e-4, 2.3026], [1e-2] * 3, {}))}
+    assert dead["median training loss at the end: LAMD is below Adam"].holds
+    mean = dead["mean training loss at the end: LAMD is below Adam"]
+    assert not mean.holds
+    assert "1 of 3 failed" in mean.measured
+    lost = {claim.statement: claim for claim in fewshot.claims(few_shot_panels([1e-4, 1e-4, math.nan], [9.0] * 3, {}))}
+    assert not lost["mean training loss at the end: LMD is below SGD"].holds
+    assert lost["median training loss at the end: LMD is below SGD"].holds
+    assert fewshot.failures(torch.tensor([1.0, 2.31, math.nan, math.inf])) == 3
+
+
+def test_chunks_are_the_same_tasks_side_by_side(monkeypatch):
+    """Tasks trained in chunks give the numbers of one batch, up to rounding."""
+    characters = fewshot.load_characters("quick", None)[1]
+    family = FewShotFamily(small_cnn(), characters, characters)
+    size = fewshot.Size(tasks=5, tuning_tasks=1, steps=3, looks=3)
+    whole = fewshot._run("SGD", SGD(0.1), family, size)
+    monkeypatch.setattr(fewshot, "CHUNK", 2)
+    chunked = fewshot._run("SGD", SGD(0.1), family, size)
+    assert whole[LOSS].values.shape == (4, 5)
+    torch.testing.assert_close(chunked[LOSS].values, whole[LOSS].values, rtol=1e-5, atol=1e-6)
+    assert len({round(v, 9) for v in whole[LOSS].values[-1].tolist()}) == 5
+
+
+def test_test_drawings_are_others_than_training_ones():
+    """Of twenty drawings five are learned from and fifteen are left to test with."""
+    characters = fewshot.load_characters("quick", None)[0]
+    assert characters.shape == (10, 20, 14, 14)
+    family = FewShotFamily(small_cnn(), characters, characters)
+    training = fewshot._training(family, torch.arange(2), fewshot.SIZES["quick"], held_out=True)
+    assert training.problem.inputs.shape == (2, 50, 1, 14, 14)
+    assert training.test_inputs.shape == (2, 150, 1, 14, 14)
+    distances = torch.cdist(training.problem.inputs.flatten(2), training.test_inputs.flatten(2))
+    assert distances.min() > 0.1
+
+
+def test_claims_on_time_are_taken_at_the_same_second():
+    """A method of the same pace is judged by its steps, a slower one by the fewer that it has taken."""
+
+    def claims(falls, pace):
+        def curve(name, slope, seconds):
+            values = torch.tensor([[1.0 - slope * k + 0.01 * run for run in range(4)] for k in range(5)])
+            return Curve(name, list(range(5)), [seconds * k for k in range(5)], values)
+
+        def panel(sign):
+            rivals = [curve(name, 0.1 * sign, 1.0) for name in ("Adam (0.01)", "tuned Adam (0.1)")]
+            return Panel([curve("LAMD*", falls * sign, pace), *rivals], "loss", "seconds")
+
+        return [claim.holds for claim in at_the_same_second({LOSS: panel(1), TEST_ACCURACY: panel(-1)})]
+
+    assert all(claims(0.2, 1.0))
+    assert all(claims(0.2, 1.9))
+    assert not any(claims(0.2, 2.1))
+    assert not any(claims(0.05, 1.0))
+
+
+@pytest.mark.parametrize(("best", "asked"), [(5e-4, 5), (5e-3, 3), (2e-2, 5), (1e-1, 6)])
+def test_a_walk_along_a_grid_ends_where_all_of_it_would(best, asked):
+    seen = []
+
+    def loss(rate):
+        seen.append(rate)
+        return abs(math.log(rate / best))
+
+    assert transfer.walk(loss, transfer.ADAM_GRID, transfer.ADAM_START) == best
+    assert len(seen) == len(set(seen)) == asked
