@@ -27,7 +27,7 @@ def setting() -> tuple[TVInpainting, Tensor]:
 
 def methods() -> dict[str, Method[Any]]:
     """The shipped pair for inpainting, primal-stored, dual-stored and accelerated."""
-    learned = zoo.load("photo-inpaint")
+    learned = zoo.load("photo-inpaint-pair")
     assert isinstance(learned, MD)
     mirror, t = learned.mirror, learned.t
     return {"LMD": MD(mirror, t), "LSMD": SMD(mirror, t), "LAMD": AMD(mirror, t)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import statistics
 import subprocess
@@ -14,6 +13,9 @@ from pathlib import Path
 from time import perf_counter
 
 import torch
+
+from mirrordescent.report import Table
+from mirrordescent.report.versions import processor
 
 Row = tuple[str, ...]
 
@@ -70,11 +72,11 @@ def judged(label: str, measured: float, target: float | None = None, digits: str
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table in Markdown, showing its rows as they come."""
-    lines = []
-    for cells in chain([header, ["---"] * len(header)], rows):
-        lines.append(f"| {' | '.join(cells)} |\n")
-        print(lines[-1], end="", file=sys.stderr, flush=True)
-    return "".join(lines)
+    kept = []
+    for row in chain([header], rows):
+        print(*row, sep=" | ", file=sys.stderr, flush=True)
+        kept.append(row)
+    return Table(header, kept[1:]).markdown() + "\n"
 
 
 def ratios(rows: Iterable[Row]) -> str:
@@ -96,10 +98,5 @@ def replaced(page: str, title: str, text: str, order: Sequence[str]) -> str:
 
 def machine() -> str:
     """Describe the machine."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        name = platform.processor() or platform.machine()
     threads = torch.get_num_threads()
-    return f"{name}, {threads} thread{'s' if threads > 1 else ''}, torch {torch.__version__}"
+    return f"{processor()}, {threads} thread{'s' if threads > 1 else ''}, torch {torch.__version__}"

@@ -41,7 +41,7 @@ from mirrordescent import (
     solve,
     zoo,
 )
-from mirrordescent.methods import Fused, Method
+from mirrordescent.methods import GradientMethod, Method
 from mirrordescent.problems import TVInpainting
 from mirrordescent.solve import Rule
 from mirrordescent.trees import tree_map
@@ -58,7 +58,7 @@ TRAINING = 4
 CERTIFIED = 1e-5
 BREGMAN = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 63, 80, 100, 130, 160, 200)
 MARGINS = (0, 8)
-LEARNED, HANDED_OVER = "LAMD-spectral, fused", "LAMD-spectral, fused, then PDHG"
+LEARNED, HANDED_OVER = "LAMD-stencil, fused", "LAMD-stencil, fused, then PDHG"
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ Times = list[float]  # seconds to every level, infinite if it was not reached
 def lower_bounds(problem: TVInpainting) -> Tensor:
     """Return bounds on the optimal values: PDHG to a small gap from the nearer start, its dual in double precision."""
     found = solve(
-        problem, Fused(PDHG(0.3)), problem.start(fill=True), iterations=20_000, stop=gap(CERTIFIED), check_every=100,
-        progress=False,
+        problem, PDHG(0.3), problem.start(fill=True), iterations=20_000, stop=gap(CERTIFIED), check_every=100,
+        fused=True, progress=False,
     )  # fmt: skip
     precise = copy.deepcopy(problem).double()
     x, u = (tree_map(Tensor.double, part) for part in (found.x, found.state.u))
@@ -140,11 +140,13 @@ class Race:
         """Return the mean relative gap."""
         return float(((values.double() - self.lower) / self.first).mean())
 
-    def run(self, method: Method[Any], iterations: int = ITERATIONS, deepest: float = LEVELS[-1]) -> Times:
+    def run(
+        self, method: Method[Any], iterations: int = ITERATIONS, deepest: float = LEVELS[-1], *, fused: bool = False
+    ) -> Times:
         """Return the time a method takes to every level, the best of a few runs, which end at the deepest level."""
         looks = sorted({*range(1, 41), *(round(10 ** (i / 25)) for i in range(40, 100))})
         planned = [k for k in looks if k <= iterations]
-        once = partial(solve, self.problem, method, self.x0, progress=False)
+        once = partial(solve, self.problem, method, self.x0, fused=fused, progress=False)
         first = once(iterations=iterations, trace=planned, stop=self.at(deepest))
         gaps = [self.gap(values) for values in first.trace.values]
         ends = [next((i for i, gap in enumerate(gaps) if gap <= level), None) for level in LEVELS]
@@ -162,7 +164,9 @@ class Race:
     def iterations_to(self, method: Method[Any]) -> list[float]:
         """Return how many iterations a method takes to every level."""
         stop = self.at(LEVELS[-1])
-        found = solve(self.problem, method, self.x0, iterations=ITERATIONS, check_every=1, stop=stop, progress=False)
+        found = solve(
+            self.problem, method, self.x0, iterations=ITERATIONS, check_every=1, stop=stop, fused=True, progress=False
+        )
         gaps = [self.gap(values) for values in found.trace.values]
         counts = found.trace.iterations
         return [next((counts[i] for i, g in enumerate(gaps) if g <= level), math.inf) for level in LEVELS]
@@ -213,20 +217,20 @@ def bregman(y: Tensor, weight: float, margin: int, iterations: int) -> Tensor:
 def contestants(case: Case, race: Race, rehearsal: Race) -> Iterator[tuple[str, Times]]:
     """Run everybody."""
     entry = "photo-inpaint" if case.task == "inpainting" else "ellipse-denoise"
-    spectral = cast(Method[Any], zoo.load(f"{entry}-spectral"))
+    stencil = cast(GradientMethod[Any], zoo.load(f"{entry}-stencil"))
     if case.plain:
-        yield "LAMD-spectral", race.run(spectral)
-    yield LEARNED, race.run(Fused(spectral))
-    yield HANDED_OVER, race.run(HandOver(Fused(spectral), 100, Fused(PDHG(0.3))))
-    pair, single = zoo.load(entry), cast(SMD, zoo.load(f"{entry}-conjugate"))
+        yield "LAMD-stencil", race.run(stencil)
+    yield LEARNED, race.run(stencil, fused=True)
+    yield HANDED_OVER, race.run(HandOver(stencil, 100, PDHG(0.3)), fused=True)
+    pair, single = zoo.load(f"{entry}-pair"), cast(SMD, zoo.load(f"{entry}-conjugate"))
     yield "LAMD, pair of networks", race.run(AMD(cast(Any, pair).mirror, cast(Any, pair).t), case.slow)
     yield "LAMD, one network", race.run(AMD(single.mirror, single.t), case.slow)
     yield "LSMD, one network", race.run(single, case.slow)
     for name, kind in PRIMAL_DUAL.items():
         ratios = best_ratios(rehearsal, kind)
         if case.plain:
-            yield name, tuned(race, map(kind, ratios))
-        yield f"{name}, fused", tuned(race, (Fused(kind(ratio)) for ratio in ratios))
+            yield name, tuned(race, map(kind, ratios), fused=False)
+        yield f"{name}, fused", tuned(race, map(kind, ratios), fused=True)
     if race.problem.F_convexity > 0:
         yield "dual FISTA", race.run(DualFISTA())
     for name, make in (("Nesterov", Nesterov), ("Adam", Adam)):
@@ -243,13 +247,14 @@ def best_ratios(rehearsal: Race, kind: Callable[[float], Method[Any]]) -> list[f
 
     Where none reaches a level, that which is best at the level before takes its place.
     """
-    trials = {ratio: rehearsal.iterations_to(Fused(kind(ratio))) for ratio in RATIOS}
+    trials = {ratio: rehearsal.iterations_to(kind(ratio)) for ratio in RATIOS}
     return [min(RATIOS, key=lambda ratio: trials[ratio][i::-1]) for i in range(len(LEVELS))]
 
 
-def tuned(race: Race, methods: Iterable[Method[Any]]) -> Times:
+def tuned(race: Race, methods: Iterable[Method[Any]], *, fused: bool) -> Times:
     """Return the time to every level of the method that is meant for it."""
-    return [race.run(method, deepest=level)[i] for i, (method, level) in enumerate(zip(methods, LEVELS, strict=True))]
+    pairs = enumerate(zip(methods, LEVELS, strict=True))
+    return [race.run(method, deepest=level, fused=fused)[i] for i, (method, level) in pairs]
 
 
 def _end(race: Race, method: Method[Any], iterations: int) -> Tensor:

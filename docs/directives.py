@@ -19,6 +19,10 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from mirrordescent import zoo
+from mirrordescent.cli import main
+from mirrordescent.report import Table
+
 DOCS = Path(__file__).parent
 RESULTS = DOCS / "results"
 HELP_WIDTH = 96
@@ -28,12 +32,6 @@ ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
 def experiments() -> dict[str, dict[str, Any]]:
     """Return the stored summaries, by experiment."""
     return {path.parent.name: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*/summary.json"))}
-
-
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """Return a Markdown table."""
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 class Overview(SphinxDirective):
@@ -47,7 +45,7 @@ class Overview(SphinxDirective):
             held = f"{sum(claim['holds'] for claim in claims)} of {len(claims)}" if claims else "none made"
             title = f"[{summary['title']}](results/{name}/claims.md)"
             rows.append((title, f"`{name}`", str(settings.get("scale", "")), held))
-        return self.parse_text_to_nodes(table(("experiment", "name", "scale", "claims that hold"), rows))
+        return self.parse_text_to_nodes(Table(("experiment", "name", "scale", "claims that hold"), rows).markdown())
 
 
 class Claims(SphinxDirective):
@@ -73,7 +71,7 @@ class Claims(SphinxDirective):
             for claim in shown
         ]
         pictures = [file for file in self.options.get("pictures", "").split() if (RESULTS / name / file).exists()]
-        parts = [table(("claim", "here", "measured"), rows)] if rows else []
+        parts = [Table(("claim", "here", "measured"), rows).markdown()] if rows else []
         parts += [f"![{name}: {Path(file).stem}](results/{name}/{file})" for file in pictures]
         more = f"[All of it](results/{name}/claims.md)"
         if (RESULTS / name / "index.html").exists():
@@ -92,7 +90,7 @@ class Diagnoses(SphinxDirective):
             found = [line for line in page.read_text().splitlines() if line.startswith("- the map")]
             verdicts = "; ".join(line.removeprefix("- the map, ") for line in found)
             rows.append((f"[{page.parent.name}]({page.relative_to(DOCS)})", verdicts))
-        return self.parse_text_to_nodes(table(("map", "in short"), rows))
+        return self.parse_text_to_nodes(Table(("map", "in short"), rows).markdown())
 
 
 class Zoo(SphinxDirective):
@@ -100,10 +98,8 @@ class Zoo(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Read the cards."""
-        from mirrordescent import zoo
-
-        rows = [(f"`{name}`", str(zoo.card(name).get("description", ""))) for name in zoo.list()]
-        return self.parse_text_to_nodes(table(("name", "what it is"), rows))
+        rows = [(f"`{name}`", zoo.card(name).description) for name in zoo.list()]
+        return self.parse_text_to_nodes(Table(("name", "what it is"), rows).markdown())
 
 
 class Help(SphinxDirective):
@@ -120,8 +116,6 @@ class Help(SphinxDirective):
 
 def help_of(command: list[str]) -> str:
     """Return what ``mirrordescent COMMAND --help`` prints, without colours."""
-    from mirrordescent.cli import main
-
     printed = io.StringIO()
     with (
         patch.object(sys, "argv", ["mirrordescent", *command, "--help"]),

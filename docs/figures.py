@@ -1,10 +1,13 @@
-"""The picture of the landing page, docs/idea.png: mirror descent on the simplex, seen from both of its sides.
+"""The pictures of the documentation: ``python docs/figures.py``.
 
-python docs/figures.py
+docs/idea.png, on the landing page: mirror descent on the simplex, seen from both of its sides. docs/rooms.png, of
+ARCHITECTURE.md: the rooms of the library, drawn from the contract in pyproject.toml that keeps them apart.
 """
 
 from __future__ import annotations
 
+import textwrap
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
-from matplotlib.patches import ConnectionPatch, Polygon
+from matplotlib.patches import ConnectionPatch, Polygon, Rectangle
 from torch import Tensor
 
 import mirrordescent as md
@@ -143,7 +146,47 @@ def connect(figure: Figure, left: Any, right: Any, mirrored: Tensor) -> None:
     right.annotate("− t ∇f(x)", middle, (10, 6), textcoords="offset points", color=BLUE, fontsize=13)
 
 
+FLOORS = {  # the rooms on every floor, from the top, and what happens there
+    "what people use": ("cli", "restore", "theory", "optim | report"),
+    "learning, and what was learned": ("learn", "data", "zoo"),
+    "solving": ("references", "solve", "methods", "oracles"),
+    "what is solved, and in which geometry": ("problems", "mirrors", "schedules", "domains"),
+}
+FOUNDATION = "the foundation"
+
+
+def draw_rooms() -> Figure:
+    """Draw the layers of the contract as rooms; what is below them all is the foundation."""
+    contract = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = contract["tool"]["importlinter"]["contracts"][0]["layers"]
+    known = [layer for floor in FLOORS.values() for layer in floor]
+    if layers[: len(known)] != known:
+        raise ValueError(f"the contract in pyproject.toml has other layers than this picture: {layers}")
+    floors = FLOORS | {FOUNDATION: tuple(layers[len(known) :])}
+    figure = Figure(figsize=(10, 6.4), dpi=150, facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, 100), ylim=(0, 5 * len(floors) + 1.2))
+    axes.set_axis_off()
+    colours = ("#dbeafe", "#e0e7ff", "#dcfce7", "#fef3c7", "#f1f5f9")
+    for number, ((title, rooms), colour) in enumerate(zip(floors.items(), colours, strict=True)):
+        bottom = 5 * (len(floors) - 1 - number) + 0.6
+        axes.add_patch(Rectangle((1, bottom), 92, 4.3, facecolor=colour, edgecolor="none"))
+        axes.text(2, bottom + 3.5, title, fontsize=11, color=INK, weight="bold", va="center")
+        width = 90 / len(rooms)
+        for place, room in enumerate(rooms):
+            left = 2 + place * width
+            axes.add_patch(Rectangle((left, bottom + 0.5), width - 1, 2.3, facecolor="white", edgecolor=GREY))
+            text = room.replace(" | ", ", ")
+            lines = textwrap.fill(text, 24 if title == FOUNDATION else 40)
+            axes.text(left + (width - 1) / 2, bottom + 1.65, lines, fontsize=10, color=INK, ha="center", va="center")
+    axes.annotate("", (96, 0.8), (96, 5 * len(floors) + 0.6), arrowprops={"arrowstyle": "-|>", "color": INK})
+    axes.text(97.6, 2.5 * len(floors), "may know what is to the right and below", rotation=270, fontsize=11,
+              color=INK, ha="center", va="center")  # fmt: skip
+    return figure
+
+
 if __name__ == "__main__":
-    target = Path(__file__).parent / "idea.png"
-    draw().savefig(target)
-    print(target)
+    for name, drawn in (("idea.png", draw), ("rooms.png", draw_rooms)):
+        drawn().savefig(Path(__file__).parent / name)
+        print(Path(__file__).parent / name)

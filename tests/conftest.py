@@ -26,9 +26,11 @@ def private_cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """Compile the kernels anew, or skip where that cannot be done."""
+    """Have the kernels compiled, once for all tests of a run, or skip where that cannot be done."""
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MIRRORDESCENT_CACHE", str(tmp_path_factory.mktemp("kernels")))
+        patch.setenv("MIRRORDESCENT_CACHE", str(shared / "kernels"))
         kernels.library.cache_clear()
         try:
             kernels.library()

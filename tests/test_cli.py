@@ -60,6 +60,15 @@ def test_unknown_commands_exit_with_2(monkeypatch, capsys):
     assert "demo" in capsys.readouterr().err
 
 
+def test_a_reader_that_stops_and_an_old_name_are_no_mistakes():
+    command = [sys.executable, "-c", "from mirrordescent.cli import main; main()", "zoo"]
+    with subprocess.Popen([*command, "list", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as stopped:
+        stopped.stdout.close()
+        assert stopped.stderr.read() == b""
+    shown = subprocess.run([*command, "show", "photo-inpaint"], check=True, capture_output=True, text=True)
+    assert shown.stderr == "mirrordescent: the entry photo-inpaint is called photo-inpaint-pair now\n"
+
+
 def test_version(monkeypatch, capsys):
     run(monkeypatch, "version")
     assert capsys.readouterr().out.strip() == __version__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import torch
 
 from mirrordescent import cli, zoo
 from mirrordescent.cli.lab import lab
-from mirrordescent.learn import read_config
+from mirrordescent.learn import NothingLearned
+from mirrordescent.parts import PartMissing
 from mirrordescent_lab import experiments
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 
@@ -38,20 +40,22 @@ def test_the_zoo_is_listed_shown_and_verified(monkeypatch, capsys, tmp_path):
     listed = capsys.readouterr().out
     assert [line.split()[0] for line in listed.splitlines()] == zoo.list()
     assert run(monkeypatch, "zoo", "show", "photo-inpaint-conjugate", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == zoo.card("photo-inpaint-conjugate")
+    assert json.loads(capsys.readouterr().out) == zoo.card("photo-inpaint-conjugate").to_data()
     assert run(monkeypatch, "zoo", "show", "photo-inpaint-conjugate") == 0
-    assert "held_out:\n  problems: 8" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    for lines in ("data:\n  bsds500: ", "stages:\n  1:\n    settings:", "held_out:\n  problems: 8", "requires: none"):
+        assert lines in shown
     assert run(monkeypatch, "zoo", "verify", "--json") == 0
     assert json.loads(capsys.readouterr().out) == dict.fromkeys(zoo.list(), True)
 
 
 def test_damage_in_the_zoo_ends_with_1(monkeypatch, capsys, tmp_path):
     shutil.copytree(zoo.FOLDER, tmp_path / "entries")
-    path = tmp_path / "entries" / "photo-inpaint.safetensors"
+    path = tmp_path / "entries" / "photo-inpaint-pair.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     monkeypatch.setattr(zoo, "FOLDER", tmp_path / "entries")
     assert run(monkeypatch, "zoo", "verify") == 1
-    assert "photo-inpaint              damaged" in capsys.readouterr().out
+    assert re.search(r"^photo-inpaint-pair +damaged$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_data_sets_are_listed_and_verified(monkeypatch, capsys, tmp_path):
@@ -68,18 +72,19 @@ def test_data_sets_are_listed_and_verified(monkeypatch, capsys, tmp_path):
     assert run(monkeypatch, "data", "list", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
     assert listed["mnist"]["there"]
+    assert listed["mnist"]["files"][0]["path"] == "train-images-idx3-ubyte.gz"
     assert not listed["stl10"]["there"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "nearest"),
     [
-        (("zoo", "show", "photo-inpant"), "photo-inpaint"),
+        (("zoo", "show", "photo-inpant-pair"), "photo-inpaint-pair"),
         (("data", "verify", "minst"), "mnist"),
         (("data", "path", "stl-10"), "stl10"),
         (("reproduce", "inpant"), "inpaint"),
         (("learn", "photo-inpaint-conjugated"), "photo-inpaint-conjugate"),
-        (("diagnose", "photo-inpant", "--problem", "inpaint"), "photo-inpaint"),
+        (("diagnose", "photo-inpant-pair", "--problem", "inpaint"), "photo-inpaint-pair"),
     ],
 )
 def test_unknown_names_answer_with_the_nearest(monkeypatch, capsys, tmp_path, arguments, nearest):
@@ -150,9 +155,8 @@ step = 0.2
 meta_steps = 4
 horizon = 3
 batch = 2
-validate_every = 2
 save_every = 2
-validation_batch = 2
+validation = {every = 2, batch = 2}
 """
 
 
@@ -162,14 +166,18 @@ def test_a_map_is_learned_from_a_file_and_used(monkeypatch, capsys, tmp_path):
     assert run(monkeypatch, "learn", "mine.toml", "--set", "settings.meta_steps=2", "--set", "map.layers=2") == 0
     assert "entry: out/zoo/mine.safetensors" in capsys.readouterr().out
     card = zoo.card("out/zoo/mine.safetensors")
-    assert card["settings"]["meta_steps"] == 2
+    assert card.stages[0]["settings"]["meta_steps"] == 2
+    assert card.family == "type = inpainting, size = 12"
+    assert card.held_out["problems"] == 2
+    assert card.held_out["relative value"]["10"] < card.held_out["relative value"]["start"] == 1
     method = zoo.load("out/zoo/mine.safetensors")
     assert method.mirror.dual_potential.layers == 2
     assert len(method.t.values) == 3
     arguments = ("learn", "mine.toml", "--set", "settings.meta_steps=2", "--set", "map.layers=2", "--json")
     assert run(monkeypatch, *arguments) == 0  # goes on where it stopped: at its end
     report = json.loads(capsys.readouterr().out)
-    assert report["best validation"] == card["best_validation"]
+    assert report["best validation"] == card.stages[0]["best_validation"]
+    assert report["at meta-step"] == card.stages[0]["best_meta_step"] > 0
     assert run(monkeypatch, "learn", "mine.toml", "--set", "map.layers=2") == 2
     assert "holds a run with other settings" in capsys.readouterr().err
     assert run(monkeypatch, "learn", "mine.toml", "--no-resume") == 0
@@ -188,12 +196,11 @@ class Bowls(ProblemFamily):
         centres = torch.stack([torch.randn(self.width, generator=torch.Generator().manual_seed(int(s))) for s in seeds])
         problem = md.Quadratic(torch.linspace(1, 4, self.width), centre=centres)
         return Draw(problem, torch.zeros_like(centres))
-    def validation(self, count):
-        return self.draw(torch.arange(2**31, 2**31 + count))
 
 class Stretch(md.mirrors.MirrorMap):
     def __init__(self, width):
         super().__init__()
+        self.width = width
         self.log_d = nn.Parameter(torch.zeros(width))
     def _potential(self, x):
         return (self.log_d.exp() * x.square()).sum(-1) / 2
@@ -204,18 +211,72 @@ class Stretch(md.mirrors.MirrorMap):
 """
 
 
+def own_document(folder, module="bowls_of_mine"):
+    (folder / f"{module}.py").write_text(OWN)
+    document = CONFIG.replace('"inpainting"\nsize = 12', f'"{module}:Bowls"\nwidth = 3')
+    document = document.replace('"conjugate"\nfilters = 4', f'"{module}:Stretch"\nwidth = 3')
+    document = document.replace("meta_steps = 4", "meta_steps = 60\noptimiser.learning_rate = 0.1")
+    (folder / "bowls.toml").write_text(document)
+    return folder / "bowls.toml"
+
+
+def test_a_document_imports_nothing(monkeypatch, capsys, tmp_path):
+    path = own_document(tmp_path, "bowls_not_imported")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # it could be imported, and is not
+    assert run(monkeypatch, "learn", path) == 2
+    message = one_line(capsys)
+    assert "bowls_not_imported:Bowls is in a module that has not been imported" in message
+    assert "give --import bowls_not_imported, or in Python import bowls_not_imported first" in message
+    assert "bowls_not_imported" not in sys.modules
+    assert run(monkeypatch, "learn", path, "--import", "bowls_nowhere") == 2
+    assert "No module named 'bowls_nowhere'" in one_line(capsys)
+
+
 def test_families_and_maps_of_ones_own(monkeypatch, capsys, tmp_path):
-    (tmp_path / "bowls_of_mine.py").write_text(OWN)
-    document = CONFIG.replace('"inpainting"\nsize = 12', '"bowls_of_mine:Bowls"\nwidth = 3')
-    document = document.replace('"conjugate"\nfilters = 4', '"bowls_of_mine:Stretch"\nwidth = 3')
-    (tmp_path / "bowls.toml").write_text(document.replace("meta_steps = 4", "meta_steps = 60\nlearning_rate = 0.1"))
-    out = tmp_path / "out"
-    assert run(monkeypatch, "learn", tmp_path / "bowls.toml", "--runs", tmp_path / "runs", "--out", out) == 0
-    config = read_config(tmp_path / "bowls.toml")
-    example = config.make_family().validation(1).x0
-    learned = config.load(out / "mine.safetensors", example)
+    path, out = own_document(tmp_path), tmp_path / "out"
+    arguments = ("learn", path, "--runs", tmp_path / "runs", "--out", out, "--import", "bowls_of_mine")
+    before = list(sys.path)
+    assert run(monkeypatch, *arguments) == 0
+    assert sys.path == before
+    card, learned = zoo.card(out / "mine.safetensors"), zoo.load(out / "mine.safetensors")
+    assert card.requires == ["bowls_of_mine"]
+    assert type(learned.mirror) is sys.modules["bowls_of_mine"].Stretch
     assert not torch.equal(learned.mirror.log_d, torch.zeros(3))
     assert learned.mirror.log_d.argmax() == 2  # the steepest direction is stretched most
+    script = f"import mirrordescent as md; md.zoo.load({str(out / 'mine.safetensors')!r})"
+    in_another = lambda text: subprocess.run(  # noqa: E731
+        [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    refused = in_another(script)
+    assert refused.returncode == 1
+    assert f"{PartMissing.__name__}: {out / 'mine.safetensors'} cannot be loaded yet" in refused.stderr
+    assert "import bowls_of_mine, then load" in refused.stderr
+    assert in_another(f"import bowls_of_mine; {script}").returncode == 0
+
+
+def test_what_cannot_be_stored_is_refused_before_it_is_learned(monkeypatch, capsys, tmp_path):
+    path = own_document(tmp_path, "forgetful_bowls")
+    module = tmp_path / "forgetful_bowls.py"
+    module.write_text(
+        module.read_text().replace("        self.width = width\n        self.log_d", "        self.log_d")
+    )
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, "learn", path, "--import", "forgetful_bowls") == 2
+    assert "Stretch cannot be stored: its constructor takes 'width'" in one_line(capsys)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_nothing_learned_ends_with_1(monkeypatch, capsys, tmp_path, recwarn):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(CONFIG)
+    assert run(monkeypatch, "learn", "mine.toml", "--set", "settings.optimiser.learning_rate=100.0") == 1
+    printed = capsys.readouterr()
+    assert "entry: out/zoo/mine.safetensors" in printed.out
+    assert "mirrordescent: in stage unrolled, SMD was not learned: " in printed.err.splitlines()[-1]
+    assert "best_step is 0" in printed.err.splitlines()[-1]
+    assert "was not learned" in zoo.card("out/zoo/mine.safetensors").stages[0]["failure"]
+    assert not [each for each in recwarn if issubclass(each.category, NothingLearned)]
 
 
 @pytest.mark.parametrize(
@@ -230,10 +291,32 @@ def test_families_and_maps_of_ones_own(monkeypatch, capsys, tmp_path):
         ("settings.horizon=0", "horizon must be at least 1"),
         ("settings.objective.weights=log_gaps", "weights must be one of"),
         ("family.source=nowhere", "nowhere"),
+        ("settings.objective.weights=[1]", "weights must be one of"),
+        ("settings.objective.differentiation=ful", "did you mean 'full'?"),
+        ("settings.objective.differentiation={type='truncated', segment=0}", "segment must be at least 1"),
+        ("settings.objective.differentiation={type='truncated', segmnt=3}", "did you mean 'segment'?"),
+        ("settings.objective.differentiation=3", "settings.objective.differentiation must be a table"),
+        ("settings.objective=3", "settings.objective must be a table"),
+        ("settings.horizon=ten", "settings.horizon cannot be text"),
+        ("settings.learning_rate=0.1", "it is settings.optimiser.learning_rate now"),
+        ("settings.clip=2.0", "it is settings.optimiser.clip now"),
+        ("settings.validate_every=5", "it is settings.validation.every now"),
+        ("settings.validation_batch=5", "it is settings.validation.batch now"),
+        ("settings.validation_horizons=[1.0]", "it is settings.validation.horizons now"),
+        ("settings.patience=5", "it is settings.validation.patience now"),
+        ("settings.objective.segment=5", 'differentiation = {type = "truncated", segment = …} now'),
+        ("settings.objective.pairs=5", 'differentiation = {type = "evolution", pairs = …} now'),
+        ("map={type='Stencl'}", "did you mean 'Stencil'?"),
+        ("map={type='Stencil', dampin=0.5}", "did you mean 'damping'?"),
+        ("map={type='spline'}", "did you mean 'Spline'?"),
+        ("family={type='moons', size=3}", "size"),
         ("family.type=json:Missing", "the module json has no 'Missing'"),
-        ("family.type=no_such_module:Family", "cannot be imported"),
-        ("map={type='json:JSONDecoder'}", "needs a MirrorMap"),
-        ("name=../mine", "a name is no path"),
+        ("family.type=json:JSONDecoder", "json:JSONDecoder is not a ProblemFamily"),
+        ("family.type=no_such_module:Family", "--import no_such_module"),
+        ("map={type='json:JSONDecoder'}", "json:JSONDecoder is not a MirrorMap"),
+        ("map={type='no_such_module:Map'}", "--import no_such_module"),
+        ("method={name='json:JSONDecoder'}", "json:JSONDecoder is not a Method"),
+        ("name=../mine", "a name is not a path"),
         ("nonsense", "a change has the form key=value"),
     ],
 )
@@ -249,7 +332,7 @@ def test_other_mistakes_in_learning(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.toml").write_text("name = ")
     assert run(monkeypatch, "learn", "bad.toml") == 2
-    assert "bad.toml is no TOML document" in one_line(capsys)
+    assert "bad.toml is not a TOML document" in one_line(capsys)
     assert run(monkeypatch, "learn", "absent.toml") == 2
     assert "absent.toml" in one_line(capsys)
     (tmp_path / "mine.toml").write_text(CONFIG)
@@ -289,8 +372,8 @@ def test_importing_the_package_takes_little_longer_than_importing_torch():
         ("demo",),
         ("reproduce", "phantoms"),
         ("results",),
-        ("diagnose", "photo-inpaint", "--problem", "inpaint"),
-        ("learn", "photo-inpaint"),
+        ("diagnose", "photo-inpaint-pair", "--problem", "inpaint"),
+        ("learn", "photo-inpaint-pair"),
     ],
     ids=lambda arguments: arguments[0],
 )

@@ -156,7 +156,10 @@ def mistakes():
         "iterations": (("denoise", "photo.png", "--iterations", 0), "iterations must be at least 1"),
         "tolerance": (("denoise", "photo.png", "--tolerance", 0), "tolerance must be in (0, 1)"),
         "method": (("denoise", "photo.png", "--method", "nestorov"), "did you mean 'nesterov'?"),
-        "mirror": (("inpaint", "photo.png", *trial, "--mirror", "photo-inpant-pair"), "did you mean 'photo-inpaint-pair'?"),
+        "mirror": (
+            ("inpaint", "photo.png", *trial, "--mirror", "photo-inpant-lpd"),
+            "did you mean 'photo-inpaint-lpd'?",
+        ),
         "mirror file": (("inpaint", "photo.png", *trial, "--mirror", "text.safetensors"), "No such file"),
         "no kernel": (("denoise", "photo.png", "--method", "lamd", "--fused"), "AMD has no kernel for TVInpainting"),
         "wrong method": (

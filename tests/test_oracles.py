@@ -82,7 +82,7 @@ def test_noise_has_the_stated_size(generator):
 
 def test_same_seed_same_numbers():
     problem, x = finite_sums()[2], torch.ones(1, 3, dtype=torch.float64)
-    oracle = Noisy(0.1, base=Minibatch(3))
+    oracle = Noisy(0.1, oracle=Minibatch(3))
     draws = [oracle(problem, x, 0, torch.Generator().manual_seed(s)) for s in (5, 5, 6)]
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])

@@ -86,7 +86,7 @@ def test_bad_step_sizes_name_the_argument(bad):
 def test_bad_prefixes():
     with pytest.raises(ValueError, match="non-empty"):
         Prefix([])
-    with pytest.raises(ValueError, match="choose from mean, min"):
+    with pytest.raises(ValueError, match="unknown extension 'linear'; known: mean, min"):
         Prefix([0.1], "linear")
     with pytest.raises(ValueError, match="scale"):
         Prefix([0.1], scale=0)

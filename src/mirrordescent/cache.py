@@ -8,18 +8,17 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from mirrordescent.files import write_whole
+from mirrordescent.files import content_of, write_whole
 
 VERSION = "1"  # raised when the meaning of stored entries changes
 
 
 def directory() -> Path:
-    """Return the cache folder: ``MIRRORDESCENT_CACHE``, or the usual place for a user's caches."""
+    """Return the cache folder: ``MIRRORDESCENT_CACHE``, or else where the system keeps a user's caches."""
     if chosen := os.environ.get("MIRRORDESCENT_CACHE"):
         return Path(chosen)
     import pooch
@@ -44,9 +43,9 @@ def key_of(purpose: str, **settings: bool | int | float | str | None) -> str:
 
 
 def fingerprint(module: nn.Module, purpose: str) -> str | None:
-    """Hash all that defines a problem or another module, or return None if it has parts that cannot be read.
+    """Hash all that defines a problem or another module; None if some of it is neither a tensor nor a plain value.
 
-    Those are tensors and plain numbers; an operator that is not a module hides its content.
+    An operator that is not a module hides its content, for example.
     """
     digest = hashlib.sha256(f"{VERSION} {purpose}".encode())
     for name, part in module.named_modules():
@@ -54,13 +53,12 @@ def fingerprint(module: nn.Module, purpose: str) -> str | None:
         for key, value in sorted(vars(part).items()):
             if key in vars(nn.Module()) or key in ("batch", "sample_shape"):
                 continue
-            if not isinstance(value, (bool, int, float, str, type(None))):
+            if not isinstance(value, bool | int | float | str | None):
                 return None
             digest.update(f"{key}={value!r}".encode())
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        data = tensor.detach().cpu().contiguous()
-        digest.update(f"{name} {data.dtype} {tuple(data.shape)}".encode())
-        digest.update(data.view(torch.uint8).numpy().tobytes() if data.ndim else repr(data.item()).encode())
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(content_of(tensor) if tensor.ndim else repr(tensor.item()).encode())
     return digest.hexdigest()
 
 
@@ -73,7 +71,7 @@ def load(key: str) -> dict[str, Tensor] | None:
 
 
 def store(key: str, tensors: dict[str, Tensor]) -> None:
-    """Write an entry whole or not at all; a cache that cannot be written is no reason to fail."""
+    """Write an entry whole or not at all; a cache that cannot be written to is no reason to fail."""
     with contextlib.suppress(OSError, SafetensorError):  # the latter is how a full disk is reported
         directory().mkdir(parents=True, exist_ok=True)
         write_whole(tensors, {}, directory() / f"{key}.safetensors")

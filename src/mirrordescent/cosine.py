@@ -1,7 +1,8 @@
-"""The orthonormal cosine transform of images (DCT-II), and its block of low frequencies."""
+"""The orthonormal cosine transform of images (DCT-II): its low frequencies, and the Poisson equation it solves."""
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import torch
@@ -9,9 +10,9 @@ from torch import Tensor
 
 
 def low_frequencies(x: Tensor, cutoff: float) -> Tensor:
-    """C_low x: the coefficients of frequencies below the cut-off in both directions, (…, rows, columns)."""
+    """C_low x: the coefficients of the frequencies below the cut-off in both directions, (…, rows, columns)."""
     height, width = x.shape[-2:]
-    # Along the rows first, where all rows of all images make one product.
+    # Along the rows first, since the rows of all images together make one product.
     along = x @ dct(low_count(width, cutoff), width, x.dtype, x.device).mT
     return dct(low_count(height, cutoff), height, x.dtype, x.device) @ along
 
@@ -36,7 +37,7 @@ def dct(rows: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def low_count(n: int, cutoff: float) -> int:
-    """Count i ≥ 0 with i/n < cutoff; all of them at most."""
+    """Count the i in 0, …, n − 1 with i/n < cutoff."""
     return min(n, -int(-cutoff * n // 1))
 
 
@@ -44,3 +45,15 @@ def low_lengths(height: int, width: int, cutoff: float) -> Tensor:
     """|ω| = √((i/n)² + (j/p)²) of the block of low frequencies, in half cycles per pixel: (rows, columns), float64."""
     rows, columns = (torch.arange(low_count(n, cutoff), dtype=torch.float64) / n for n in (height, width))
     return (rows[:, None].square() + columns.square()).sqrt()
+
+
+def solve_poisson(r: Tensor) -> Tensor:
+    """Solve DᵀDφ = r for images r (…, height, width) of mean 0, with D the forward differences.
+
+    The DCT-II diagonalises DᵀD, with the eigenvalues 4 sin²(πi/2H) + 4 sin²(πj/2W).
+    """
+    rows, columns = (dct(n, n, r.dtype, r.device) for n in r.shape[-2:])
+    along = [torch.arange(n, dtype=r.dtype, device=r.device) * (math.pi / (2 * n)) for n in r.shape[-2:]]
+    eigenvalues = 4 * along[0].sin().square().unsqueeze(1) + 4 * along[1].sin().square()
+    eigenvalues[0, 0] = torch.inf  # constants are the kernel: leave them out
+    return rows.mT @ ((rows @ r @ columns.mT) / eigenvalues) @ columns

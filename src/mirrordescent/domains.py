@@ -1,7 +1,7 @@
 """Convex sets: where a mirror map is defined, and what constrained methods project onto.
 
-A mirror map lives on the *interior* of its domain; its iterates may come to rest on the boundary
-by rounding. So membership is asked in two strengths, and projections are onto the closed set.
+A mirror map lives on the *interior* of its domain, but rounding may put its iterates on the boundary. Membership can
+therefore be asked of the interior or of the closed set; projections are onto the closed set.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Domain(Part, ABC):
         return tree_map(self._project, x)
 
     def inner_point(self, like: Tree) -> Tree:
-        """Return a point well inside, in the shape of another."""
+        """Return a point well inside, of the same shape as another."""
         return tree_map(self._inner_point, like)
 
     def require(self, x: Tree, what: str, of: str, *, closed: bool = False) -> None:
-        """Raise unless every leaf lies in the interior, or in the closed set; leaves need no common batch here."""
+        """Raise unless every leaf lies in the interior, or in the closed set; leaves may differ in their batch here."""
         for leaf in leaves(x):
             inside = self._contains(leaf, closed)
             if not bool(inside.all()):
@@ -50,7 +50,7 @@ class Domain(Part, ABC):
 
     @abstractmethod
     def _contains(self, x: Tensor, closed: bool) -> Tensor:
-        """Tell per entry, or per group of entries, of one tensor."""
+        """Tell for every entry, or group of entries, of one tensor."""
 
     @abstractmethod
     def _project(self, x: Tensor) -> Tensor: ...
@@ -65,7 +65,7 @@ class WholeSpace(Domain):
     description = "all of Rⁿ"
 
     def contains(self, x: Tree, *, closed: bool = False) -> Tensor:
-        """Say yes without looking."""
+        """Return True without looking."""
         leaf = next(leaves(x))
         return torch.ones(leaf.shape[0], dtype=torch.bool, device=leaf.device)
 
@@ -144,7 +144,7 @@ class Simplex(Domain):
 
     def _project(self, x: Tensor) -> Tensor:
         """Subtract the θ with Σ max(x − θ, 0) = 1, found by sorting (Held, Wolfe, Crowder 1974)."""
-        x = x - x.amax(-1, keepdim=True)  # a shift does not matter, and large entries would swallow the 1
+        x = x - x.amax(-1, keepdim=True)  # shifting changes nothing, and large entries would swallow the 1
         descending = x.sort(dim=-1, descending=True).values
         rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
         excess = descending.cumsum(-1) - 1
@@ -157,7 +157,7 @@ class Simplex(Domain):
 
 
 def _drift(x: Tensor) -> float:
-    """√eps: how far the roundings of thousands of averages may carry an iterate off a closed set."""
+    """√eps: how far off a closed set the rounding errors of thousands of averages may carry an iterate."""
     return float(torch.finfo(x.dtype).eps) ** 0.5
 
 

@@ -1,4 +1,4 @@
-"""Images of PyTorch, NumPy and Pillow as tensors with values in [0, 1], and how much two of them differ."""
+"""Images of PyTorch, NumPy and Pillow as tensors with values in [0, 1], and how much two images differ."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ Pixels: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"
 ImageLike: TypeAlias = Union[Tensor, Array, "Image.Image"]
 """An image or a batch: a tensor (…, height, width), a NumPy array (…, height, width, channels), a Pillow image."""
 
-GREY_MODES = ("1", "L", "I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 _LARGEST = {torch.bool: 1, torch.float16: 1, torch.bfloat16: 1, torch.uint8: 255, torch.uint16: 65535}
 
 
 def as_images(images: ImageLike | Sequence[ImageLike]) -> Tensor:
     """Turn images of PyTorch, NumPy or Pillow, or a list of them, into (batch, channels, height, width).
 
-    As is customary, tensors have their channels before the pixels and arrays after them; both may lack channels or the
-    batch. Bytes and 16-bit numbers are divided by the largest value they can take; floating-point numbers stay as they
-    are. Grey stays one channel.
+    As is customary, tensors have their channels before the pixels and arrays after them; either may come without
+    channels or without a batch. Bytes and 16-bit numbers are divided by the largest value they can take; floating-point
+    numbers stay as they are. Grey images keep their one channel.
 
     >>> as_images(np.full((4, 5, 3), 255, np.uint8)).shape, as_images(torch.zeros(3, 4, 5)).shape
     (torch.Size([1, 3, 4, 5]), torch.Size([1, 3, 4, 5]))
@@ -58,43 +57,47 @@ def as_images(images: ImageLike | Sequence[ImageLike]) -> Tensor:
 def as_mask(mask: ImageLike) -> Tensor:
     """Turn a mask of PyTorch, NumPy or Pillow into truth values (…, height, width): True where it is not black.
 
-    A picture file may have been through a lossy format: of a Pillow image, the lighter half of the greys is True.
+    In a Pillow image, which may have been through a lossy format, the lighter half of the greys is True.
     """
     if isinstance(mask, Tensor):
         return mask if mask.dtype == torch.bool else mask != 0
     if isinstance(mask, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(mask)) != 0
-    return torch.from_numpy(colours_of(mask).mean(-1) >= 0.5)
+    return torch.from_numpy(pixels_of(mask).mean(-1) >= 0.5)
 
 
 def pixels_of(picture: Image.Image) -> Pixels:
     """Return a Pillow image as (height, width, 1) if it is grey, else (height, width, 3), in [0, 1]; on white."""
-    grey = picture.mode in GREY_MODES and not picture.has_transparency_data
-    return colours_of(picture)[:, :, : 1 if grey else 3]
+    values, _ = values_of(picture)
+    if values.shape[2] in (1, 3):
+        return values
+    colour, opacity = values[:, :, :-1], values[:, :, -1:]
+    return colour * opacity + (1 - opacity)
 
 
-def colours_of(picture: Image.Image) -> Pixels:
-    """Return a Pillow image as (height, width, 3) in [0, 1], transparent pixels on white."""
+def values_of(picture: Image.Image) -> tuple[Pixels, int]:
+    """Return a Pillow image as (height, width, channels) in [0, 1], and how many bits its numbers had: 8, 16 or 32.
+
+    The channels are 1 of grey or 3 of colour, and after them the opacity if pixels may be transparent.
+    """
     if picture.mode.startswith(("I", "F")):  # the modes of more than 8 bits, all of them grey
-        grey = np.asarray(picture, dtype=np.float32)
-        grey = grey if picture.mode == "F" else grey / np.float32(65535)
+        grey, bits = np.array(picture, dtype=np.float32)[:, :, None], 32 if picture.mode == "F" else 16
+        grey /= np.float32(1 if bits == 32 else 65535)
         if not (grey.min() >= 0 and grey.max() <= 1):
-            raise ValueError("its values exceed 16 bits, or [0, 1] if they are floating-point numbers")
-        return np.repeat(grey[:, :, None], 3, axis=2)
-    if picture.has_transparency_data:
-        rgba = np.asarray(picture.convert("RGBA"), dtype=np.float32) / np.float32(255)
-        colour, opacity = rgba[..., :3], rgba[..., 3:]
-        return colour * opacity + (1 - opacity)
-    return np.asarray(picture.convert("RGB"), dtype=np.float32) / np.float32(255)
+            raise ValueError("floating-point pixels must lie in [0, 1]" if bits == 32 else "its values exceed 16 bits")
+        return grey, bits
+    mode = ("L" if picture.mode in ("1", "L", "LA", "La") else "RGB") + ("A" if picture.has_transparency_data else "")
+    values = np.array(picture.convert(mode), dtype=np.float32) / np.float32(255)
+    return values.reshape(*values.shape[:2], -1), 8
 
 
 def psnr(image: Tensor, truth: Tensor) -> float:
-    """−10 log₁₀ of the mean squared error, for pixels in [0, 1]; infinite if there is none."""
+    """−10 log₁₀ of the mean squared error, for pixels in [0, 1]; infinite if there is no error."""
     return -10 * float((image - truth).double().square().mean().log10())
 
 
 def _scaled(images: Tensor) -> Tensor:
-    """Return floating-point numbers, those of 8 and 16 bits in [0, 1]."""
+    """Return floating-point numbers; integers of 8 and 16 bits become numbers in [0, 1]."""
     if images.dtype in (torch.float32, torch.float64):
         return images
     if images.dtype not in _LARGEST:

@@ -111,10 +111,6 @@ class Minibatch(Oracle):
         subset = torch.randperm(terms, generator=generator, device=generator.device)[:size]
         return problem.grad_of_terms(x, subset)
 
-    def extra_repr(self) -> str:
-        """Show the size."""
-        return f"size={self.size}"
-
 
 class InTurn(Oracle):
     """G(x) = an estimate of ∇f(x) from one term of f = Σᵢ fᵢ after the other, neighbours in this order far apart.
@@ -162,10 +158,6 @@ class Noisy(WrappedOracle):
             return torch.add(g, noise.to(g.device), alpha=self.sigma)
 
         return tree_map(perturb, self.oracle(problem, x, k, generator))
-
-    def extra_repr(self) -> str:
-        """Show σ."""
-        return f"sigma={self.sigma:g}"
 
 
 class Scaled(WrappedOracle):

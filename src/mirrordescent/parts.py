@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 Config: TypeAlias = dict[str, Any]
@@ -49,9 +50,25 @@ class Part:
         return {name: getattr(self, name) for name in names}
 
     @classmethod
-    def from_config(cls, **config: Any) -> Self:
+    def from_config(cls, *arguments: Any, **config: Any) -> Self:
         """Make one from what ``config`` returned, with lists in place of tuples."""
-        return cls(**config)
+        return cls(*arguments, **config)
+
+    def extra_repr(self) -> str:
+        """Show the numbers and texts it was made with."""
+        try:
+            config = self.config()
+        except TypeError:  # of a class that cannot be stored
+            return ""
+        return ", ".join(f"{name}={text}" for name, value in config.items() if (text := _shown(value)))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Tensor) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return repr(value) if isinstance(value, bool | int | str) else ""
 
 
 def type_name(cls: type[Part]) -> str:
@@ -93,7 +110,7 @@ def describe(part: Part) -> Config:
             f"data nor a part. A function of your own becomes one as a subclass, such as of Schedule"
         )
 
-    return write(part, "")  # type: ignore[no-any-return]
+    return write(part, "")
 
 
 def build(description: Config, tensors: Mapping[str, Tensor]) -> Part:
@@ -116,7 +133,7 @@ def build(description: Config, tensors: Mapping[str, Tensor]) -> Part:
         built[path] = find(value["type"]).from_config(**arguments)
         return built[path]
 
-    return make(description, "")  # type: ignore[no-any-return]
+    return make(description, "")
 
 
 def find(name: str) -> type[Part]:
@@ -140,6 +157,14 @@ def modules_of(description: Any) -> list[str]:
     else:
         inner = []
     return sorted(set(inner))
+
+
+def hold(module: nn.Module, name: str, value: Tensor | float) -> None:
+    """Keep a tensor in a module: as a parameter if it is one (it will be learned), else as a buffer."""
+    if isinstance(value, nn.Parameter):
+        module.register_parameter(name, value)
+    else:
+        module.register_buffer(name, torch.as_tensor(value))
 
 
 def written_together(cls: type, form: str, *originals: str) -> bool:

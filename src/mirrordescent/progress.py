@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 PATIENCE = 1.0  # seconds before a bar is worth showing
@@ -14,7 +13,7 @@ INTERVAL = 10.0  # seconds between lines
 class ProgressBar:
     """A bar on standard error: when asked for, or by default on a terminal once the work has lasted a second.
 
-    Where standard error is no terminal, it is a line of text now and then.
+    Where standard error is not a terminal, a line of text is printed now and then instead.
     """
 
     def __init__(self, label: str, total: int, show: bool | None) -> None:
@@ -42,25 +41,16 @@ class ProgressBar:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        console = Console(stderr=True)
-        self.bar = Progress(
-            TextColumn(self.label),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}"),
-            console=console,
-            transient=True,
-        )
+        columns = TextColumn(self.label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        description = TextColumn("{task.description}")
+        self.bar = Progress(*columns, description, console=Console(stderr=True), transient=True)
         self.task = self.bar.add_task("", total=self.total)
         self.bar.start()
 
     def __enter__(self) -> ProgressBar:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.bar is not None:
             self.bar.stop()
 

@@ -1,7 +1,7 @@
 """Schedules: sequences t(1), t(2), … of step sizes, momenta and weights.
 
-A schedule is a callable of the count k ≥ 1. Iteration k of a method, counted from 0, uses t(k + 1),
-so that c/k is finite at the start. Any callable will do; a number means a constant.
+A schedule is a callable of the count k ≥ 1. Iteration k of a method, counted from 0, uses t(k + 1), so that c/k is
+finite at the start. Any callable will do; a number means a constant.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.holding import hold
-from mirrordescent.parts import Config, Part
+from mirrordescent.checks import require_positive
+from mirrordescent.names import require_known
+from mirrordescent.parts import Config, Part, hold
 
 Number: TypeAlias = float | Tensor
+Values: TypeAlias = Sequence[float] | Tensor
 ScheduleLike: TypeAlias = float | Tensor | Callable[[int], Number]
 Extension: TypeAlias = Literal["mean", "min", "last", "reciprocal", "root_reciprocal"]
 
@@ -43,8 +45,7 @@ class Polynomial(Schedule):
 
     def __init__(self, c: float, power: float) -> None:
         super().__init__()
-        if not 0 < c < float("inf"):
-            raise ValueError(f"a step size must be positive and finite, got {c}")
+        require_positive(c=c)
         if not power >= 0:
             raise ValueError(f"a step size may not grow: power must be ≥ 0, got {power}")
         self.c, self.power = float(c), float(power)
@@ -52,10 +53,6 @@ class Polynomial(Schedule):
     def forward(self, k: int) -> float:
         """Return c / k^power."""
         return self.c / k**self.power
-
-    def extra_repr(self) -> str:
-        """Show the constants."""
-        return f"c={self.c:g}, power={self.power:g}"
 
 
 class Constant(Polynomial):
@@ -92,9 +89,9 @@ class Prefix(Schedule):
     ``"root_reciprocal"``         scale · c'/√k,  c' = mean(√i·tᵢ)
     ============================  ======================================
 
-    The reciprocal rules may jump upwards at k = N + 1, against the theorems' assumption of
-    non-increasing steps; ``monotone=True`` takes the running minimum of the whole sequence.
-    ``values`` become a parameter, so the steps can be learned.
+    The reciprocal rules may jump upwards at k = N + 1, although the theorems assume that steps never increase;
+    ``monotone=True`` takes the running minimum of the whole sequence. ``values`` become a parameter, so the steps can
+    be learned.
 
     >>> t = Prefix([0.4, 0.1], extension="reciprocal")
     >>> [round(t(k).item(), 3) for k in (1, 2, 3, 6)]
@@ -102,22 +99,14 @@ class Prefix(Schedule):
     """
 
     def __init__(
-        self,
-        values: Sequence[float] | Tensor,
-        extension: Extension = "reciprocal",
-        scale: float = 1.0,
-        monotone: bool = False,
+        self, values: Values, extension: Extension = "reciprocal", scale: float = 1.0, monotone: bool = False
     ) -> None:
         super().__init__()
-        values = torch.as_tensor(values)
+        values = _positive(self, values)
         if values.ndim != 1 or len(values) == 0:
             raise ValueError(f"Prefix needs a non-empty list of step sizes, got shape {tuple(values.shape)}")
-        if not bool((values > 0).all() and values.isfinite().all()):
-            raise ValueError("Prefix needs positive, finite step sizes")
-        if extension not in get_args(Extension):
-            raise ValueError(f"unknown extension {extension!r}; choose from {', '.join(get_args(Extension))}")
-        if not scale > 0:
-            raise ValueError(f"Prefix needs scale > 0, got {scale}")
+        require_known(extension, get_args(Extension), "extension")
+        require_positive(scale=scale)
         self.values = values if isinstance(values, nn.Parameter) else nn.Parameter(values)
         self.extension, self.scale, self.monotone = extension, float(scale), monotone
 
@@ -129,46 +118,51 @@ class Prefix(Schedule):
         return torch.minimum(extended, self.values.min()) if self.monotone else extended
 
     def _extend(self, k: int) -> Tensor:
-        match self.extension:
-            case "mean":
-                return self.values.mean()
-            case "min":
-                return self.values.min()
-            case "last":
-                return self.values[-1]
-            case "reciprocal":
-                return (self._counts() * self.values).mean() / k
-            case "root_reciprocal":
-                return (self._counts().sqrt() * self.values).mean() / k**0.5
-
-    def _counts(self) -> Tensor:
-        return torch.arange(1, len(self.values) + 1, dtype=self.values.dtype, device=self.values.device)
+        if self.extension in ("min", "last"):
+            return self.values.min() if self.extension == "min" else self.values[-1]
+        power = {"mean": 0.0, "reciprocal": 1.0, "root_reciprocal": 0.5}[self.extension]
+        counts = torch.arange(1, len(self.values) + 1, dtype=self.values.dtype, device=self.values.device)
+        return (counts**power * self.values).mean() / k**power
 
     def extra_repr(self) -> str:
-        """Show the rule."""
-        return f"N={len(self.values)}, {self.extension!r}, scale={self.scale:g}, monotone={self.monotone}"
+        """Show how many values there are, and the rule."""
+        return f"N={len(self.values)}, {super().extra_repr()}"
 
 
-class Interpolated(Schedule):
+class _Knots(Schedule):
+    """Positive values at given counts, and a rule for the others."""
+
+    def __init__(self, counts: Sequence[int]) -> None:
+        super().__init__()
+        self.counts = list(counts)
+
+    def _checked(self, values: Values, bound: float = math.inf) -> Tensor:
+        """Return the values as a tensor, or raise unless there is one for every count, between 0 and the bound."""
+        values, counts = torch.as_tensor(values), self.counts
+        if not counts or values.shape != (len(counts),) or any(a >= b for a, b in pairwise([0, *counts])):
+            name = type(self).__name__
+            raise ValueError(f"{name} needs increasing counts ≥ 1 and a value for each, got {counts} and {values}")
+        return _positive(self, values, bound)
+
+    def extra_repr(self) -> str:
+        """Show the counts and the rule."""
+        return ", ".join(filter(None, [f"counts={self.counts}", super().extra_repr()]))
+
+
+class Interpolated(_Knots):
     """t(k) geometrically between values at given counts: log t is piecewise linear, and constant beyond the ends.
 
-    A long schedule of a few numbers. What is learned are the logarithms of the values, so that they stay positive;
-    one value alone is a learned constant.
+    A long schedule made of a few numbers. What is learned are the logarithms of the values, so that they stay positive;
+    a single value is a learned constant.
 
     >>> t = Interpolated([1, 3], [1.0, 0.25])
     >>> [round(t(k).item(), 3) for k in (1, 2, 3, 9)]
     [1.0, 0.5, 0.25, 0.25]
     """
 
-    def __init__(self, counts: Sequence[int], values: Sequence[float] | Tensor) -> None:
-        super().__init__()
-        values = torch.as_tensor(values)
-        if not counts or values.shape != (len(counts),) or any(a >= b for a, b in pairwise(counts)):
-            raise ValueError(f"Interpolated needs increasing counts and a value for each, got {counts} and {values}")
-        if not bool((values > 0).all() and values.isfinite().all()):
-            raise ValueError("Interpolated needs positive, finite values")
-        self.counts = list(counts)
-        self.log_values = nn.Parameter(values.log())
+    def __init__(self, counts: Sequence[int], values: Values) -> None:
+        super().__init__(counts)
+        self.log_values = nn.Parameter(self._checked(values).log())
 
     def forward(self, k: int) -> Tensor:
         """Return t(k)."""
@@ -183,12 +177,8 @@ class Interpolated(Schedule):
         """The values at the counts."""
         return self.log_values.exp()
 
-    def extra_repr(self) -> str:
-        """Show the counts."""
-        return f"counts={self.counts}"
 
-
-class PowerLaws(Schedule):
+class PowerLaws(_Knots):
     """t(k) by powers of k between values at given counts: log t is piecewise linear in log k; then t(K)·(K/k)^power.
 
     For schedules that have to go on where learning has stopped: momenta and widths that fall like 1/k, weights that
@@ -200,16 +190,10 @@ class PowerLaws(Schedule):
     [1.0, 0.707, 0.5, 0.25]
     """
 
-    def __init__(
-        self, counts: Sequence[int], values: Sequence[float] | Tensor, power: float = 0.0, bound: float = math.inf
-    ) -> None:
-        super().__init__()
-        values = torch.as_tensor(values)
-        if not counts or counts[0] < 1 or values.shape != (len(counts),) or any(a >= b for a, b in pairwise(counts)):
-            raise ValueError(f"PowerLaws needs increasing counts ≥ 1 and a value for each, got {counts} and {values}")
-        if not bool(((values > 0) & (values < bound)).all()):
-            raise ValueError(f"PowerLaws needs values between 0 and its bound {bound}, got {values}")
-        self.counts, self.power, self.bound = list(counts), float(power), float(bound)
+    def __init__(self, counts: Sequence[int], values: Values, power: float = 0.0, bound: float = math.inf) -> None:
+        super().__init__(counts)
+        values = self._checked(values, bound)
+        self.power, self.bound = float(power), float(bound)
         self.raw = nn.Parameter(values.log() if math.isinf(bound) else (values / bound).logit())
 
     def forward(self, k: int) -> Number:
@@ -230,10 +214,6 @@ class PowerLaws(Schedule):
         """Return the rule; any values will do, since what is stored is ``raw``."""
         values = [min(1.0, self.bound / 2)] * len(self.counts)
         return {"counts": self.counts, "values": values, "power": self.power, "bound": self.bound}
-
-    def extra_repr(self) -> str:
-        """Show the rule."""
-        return f"counts={self.counts}, power={self.power:g}, bound={self.bound:g}"
 
 
 class Scalar(Schedule):
@@ -262,15 +242,12 @@ class _Call(Schedule):
 
 
 def as_schedule(value: ScheduleLike, name: str) -> Schedule:
-    """Make a schedule of a number, a callable of k ≥ 1, or a schedule.
-
-    ``name`` is the argument's name, for the error.
-    """
+    """Make a schedule of a number, a callable of k ≥ 1, or a schedule. Errors call the argument by its ``name``."""
     if isinstance(value, Schedule):
         return value
     if isinstance(value, (Tensor, Real)):
         number = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
-        if isinstance(number, Tensor) or not 0 < float(number) < float("inf"):
+        if isinstance(number, Tensor) or not 0 < float(number) < math.inf:
             raise ValueError(f"{name} must be one positive, finite number, or a schedule; got {value}")
         return Scalar(value) if isinstance(value, Tensor) else Constant(float(number))
     if callable(value):
@@ -279,16 +256,21 @@ def as_schedule(value: ScheduleLike, name: str) -> Schedule:
 
 
 def admissible_step(smoothness: float, gamma: float = 1.0, lower_regularity: float = 1.0) -> float:
-    """Largest step of Lemma 1 for accelerated mirror descent: t = ℓ_R / (L_f γ).
+    """Return the largest step of Lemma 1 for accelerated mirror descent: t = ℓ_R / (L_f γ).
 
-    ``smoothness`` is L_f, ``lower_regularity`` the ℓ_R of the regulariser (1 for the Euclidean
-    one). Lemma 1 also asks for γ ≥ L_R L_ψ*, that is γ ≥ 1/α for an α-strongly convex potential
-    and the Euclidean regulariser.
+    ``smoothness`` is L_f, ``lower_regularity`` the ℓ_R of the regulariser (1 for the Euclidean one). Lemma 1 also asks
+    for γ ≥ L_R L_ψ*, that is, γ ≥ 1/α for an α-strongly convex potential and the Euclidean regulariser.
 
     >>> admissible_step(smoothness=4.0, gamma=2.0)
     0.125
     """
-    for name, value in (("smoothness", smoothness), ("gamma", gamma), ("lower_regularity", lower_regularity)):
-        if not 0 < value < float("inf"):
-            raise ValueError(f"{name} must be positive and finite, got {value}")
+    require_positive(smoothness=smoothness, gamma=gamma, lower_regularity=lower_regularity)
     return lower_regularity / (smoothness * gamma)
+
+
+def _positive(schedule: Schedule, values: Values, bound: float = math.inf) -> Tensor:
+    values = torch.as_tensor(values)
+    if not bool(((values > 0) & (values < bound)).all()):
+        wanted = "positive, finite values" if math.isinf(bound) else f"values between 0 and its bound {bound}"
+        raise ValueError(f"{type(schedule).__name__} needs {wanted}, got {values}")
+    return values

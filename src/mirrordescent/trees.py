@@ -1,22 +1,23 @@
 """Iterates: a tensor, or a dict of tensors, with the batch as the leading dimension.
 
-Methods are written once, leaf by leaf, over both: an image batch is one tensor, the parameters of
-a network are a dict of them.
+Methods are written once for both, leaf by leaf: a batch of images is one tensor, the parameters of networks are a dict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 Tree: TypeAlias = Tensor | dict[str, Tensor]
+Point: TypeAlias = Any  # a tree, where an implementation of the interface says which of the two it takes
+S = TypeVar("S")
 
 
 def tree_map(function: Callable[..., Tensor], first: Tree, *rest: Tree) -> Tree:
-    """Apply ``function`` to the corresponding leaves of trees of one structure.
+    """Apply ``function`` to the corresponding leaves of trees of the same structure.
 
     >>> import torch
     >>> tree_map(torch.add, {"w": torch.ones(1, 2)}, {"w": torch.ones(1, 2)})
@@ -29,10 +30,7 @@ def tree_map(function: Callable[..., Tensor], first: Tree, *rest: Tree) -> Tree:
 
 def leaves(tree: Tree) -> Iterator[Tensor]:
     """Yield the tensors of a tree."""
-    if isinstance(tree, Tensor):
-        yield tree
-    else:
-        yield from tree.values()
+    yield from (tree,) if isinstance(tree, Tensor) else tree.values()
 
 
 def batch_size(tree: Tree) -> int:
@@ -41,10 +39,9 @@ def batch_size(tree: Tree) -> int:
 
 
 def fits(shape: torch.Size, target: torch.Size) -> bool:
-    """Tell whether a tensor of one shape broadcasts to the other, and so leaves it as it is."""
-    return len(shape) <= len(target) and all(
-        n in (1, m) for n, m in zip(reversed(shape), reversed(target), strict=False)
-    )
+    """Tell whether a tensor of one shape broadcasts to the other without changing it."""
+    last = zip(reversed(shape), reversed(target), strict=False)
+    return len(shape) <= len(target) and all(n in (1, m) for n, m in last)
 
 
 def descend(y: Tensor, g: Tensor, t: float | Tensor) -> Tensor:
@@ -67,14 +64,14 @@ def sum_per_sample(x: Tensor) -> Tensor:
 
 
 def add_over_leaves(function: Callable[..., Tensor], first: Tree, *rest: Tree) -> Tensor:
-    """Sum a per-sample number over the leaves of trees: (batch,)."""
+    """Sum a number per sample over the leaves of trees: (batch,)."""
     if isinstance(first, Tensor):
         return function(first, *rest)
     return torch.stack(list(leaves(tree_map(function, first, *rest)))).sum(0)
 
 
 def all_over_leaves(function: Callable[[Tensor], Tensor], tree: Tree) -> Tensor:
-    """Tell per sample whether a per-sample truth holds on every leaf: (batch,) bool."""
+    """Tell per sample whether something holds on every leaf: (batch,) bool."""
     return torch.stack([function(leaf) for leaf in leaves(tree)]).all(0)
 
 
@@ -98,32 +95,29 @@ def per_sample(numbers: Tensor, like: Tensor) -> Tensor:
     return numbers.reshape(-1, *[1] * (like.ndim - 1))
 
 
-def where(mask: Tensor, first: Tree, second: Tree) -> Tree:
-    """Choose whole samples: first where ``mask`` (batch,) is true, else second."""
+def where(mask: Tensor, first: S, second: S) -> S:
+    """Take whole samples of one tree or state where ``mask`` (batch,) is true, and the others from a second one."""
     if bool(mask.all()):  # the usual case, which need not copy
         return first
-    return tree_map(lambda a, b: torch.where(per_sample(mask, a), a, b), first, second)
+
+    def choose(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(per_sample(mask, a), a, b) if a.ndim else a
+
+    return cast(S, map_tensors(choose, first, second))
 
 
 def map_tensors(function: Callable[..., Any], first: Any, *rest: Any) -> Any:
-    """Apply ``function`` to the corresponding tensors of states of one structure: NamedTuples, dicts, lists.
+    """Apply ``function`` to the corresponding tensors of states of the same structure: NamedTuples, dicts, lists.
 
-    What is not a tensor, such as a count, is taken from the first; so is what has another structure in the others.
+    What is not a tensor, such as a count, is taken from the first state, and so is what the others do not have.
     """
+    if isinstance(first, Tensor):
+        return function(first, *rest) if all(isinstance(each, Tensor) for each in rest) else first
     if any(type(each) is not type(first) for each in rest):
         return first
-    if isinstance(first, Tensor):
-        return function(first, *rest)
     if isinstance(first, dict):
         return {name: map_tensors(function, part, *(each[name] for each in rest)) for name, part in first.items()}
     if isinstance(first, list | tuple):
         parts = [map_tensors(function, *each) for each in zip(first, *rest, strict=True)]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     return first
-
-
-def choose_samples(mask: Tensor, first: Any, second: Any) -> Any:
-    """Take whole samples of one state where ``mask`` (batch,) is true, and the others of another state."""
-    if bool(mask.all()):
-        return first
-    return map_tensors(lambda a, b: torch.where(per_sample(mask, a), a, b) if a.ndim else a, first, second)

@@ -108,13 +108,12 @@ def learned_methods() -> dict[str, Method[Any]]:
     """Return the shipped methods for inpainting: a pair of networks, one network, and what else there may be."""
     one = cast(SMD, zoo.load("photo-inpaint-conjugate"))
     methods = {
-        "LMD": cast(Method[Any], zoo.load("photo-inpaint")),
+        "LMD": cast(Method[Any], zoo.load("photo-inpaint-pair")),
         "LSMD, one network": one,
         "LAMD, one network": AMD(one.mirror, one.t),
     }
     if "photo-inpaint-stencil" in zoo.list():
-        spectral = cast(Method[Any], zoo.load("photo-inpaint-stencil"))
-        methods["LAMD, spectral"] = spectral
+        methods["LAMD, stencil"] = cast(Method[Any], zoo.load("photo-inpaint-stencil"))
     return methods
 
 

@@ -45,7 +45,10 @@ def card_of(old: dict[str, Any], name: str) -> Card:
     stages = [
         {"settings": settings, **outcome}
         for settings, outcome in (
-            (old.get("settings"), {"best_meta_step": old.get("best_meta_step"), "skipped": old.get("skipped_meta_steps")}),
+            (
+                old.get("settings"),
+                {"best_meta_step": old.get("best_meta_step"), "skipped": old.get("skipped_meta_steps")},
+            ),
             (old.get("refinement"), {"best_meta_step": old.get("best_refinement_step")}),
         )
         if settings

@@ -2,35 +2,60 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import pytest
 import torch
 
 from mirrordescent import zoo
-from mirrordescent.learn import DenoisingFamily, Pooled
+from mirrordescent.learn import DenoisingFamily, NothingLearned, Pooled
+from mirrordescent_lab import recipes
 from mirrordescent_lab.recipes import imaging
 
 
-def test_a_recipe_in_two_stages(tmp_path, monkeypatch):
-    def small_noise(directory):
-        """Noise."""
-        pictures = list(torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(0)))
-        return Pooled(DenoisingFamily(pictures, pictures, size=8), 4)
+def small_noise(directory):
+    pictures = list(torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(0)))
+    return Pooled(DenoisingFamily(pictures, pictures, size=8), 4)
 
-    recipe = replace(imaging.RECIPES["ellipse-denoise-stencil"], dataset=None, family=small_noise)
-    monkeypatch.setitem(imaging.RECIPES, "tiny", recipe)
-    changes = ["meta_steps=2", "batch=2", "validation_batch=2", "horizon=4", "curriculum=[]"]
-    path = imaging.train("tiny", tmp_path / "runs", out=tmp_path, changes=changes, progress=False)
+
+def test_a_recipe_in_two_stages(tmp_path):
+    recipe = replace(recipes.recipe("ellipse-denoise-stencil"), name="tiny", family=small_noise, problems=2)
+    changes = ["meta_steps=2", "batch=2", "settings.validation.batch=2", "horizon=4", "curriculum=[]"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NothingLearned)  # two meta-steps may be too few
+        path = recipe.train(tmp_path / "runs", tmp_path, changes=changes, progress=False)
     card = zoo.card(path)
-    assert (card["settings"]["meta_steps"], card["refinement"]["meta_steps"]) == (2, 2)
-    assert card["best_refinement_step"] in range(3)
-    assert card["parameters"] == 1 + 4 * 14
+    assert [stage["stage"] for stage in card.stages] == ["unrolled", "refined"]
+    assert [stage["settings"]["meta_steps"] for stage in card.stages] == [2, 2]
+    assert card.stages[1]["settings"]["objective"]["differentiation"] == {
+        "type": "evolution", "pairs": 8, "spread": 0.04
+    }  # fmt: skip
+    assert all(stage["best_meta_step"] in range(3) for stage in card.stages)
+    assert card.parameters == 1 + 4 * 14
+    assert card.held_out["problems"] == 2
+    assert list(card.held_out["gap"]) == ["start", "1", "5", "10", "20", "50", "100"]
     assert zoo.load(path).method.t.counts[-1] == 200
+    assert {folder.name for folder in (tmp_path / "runs" / "tiny").iterdir()} == {"unrolled", "refined"}
+
+
+@pytest.mark.parametrize("name", sorted(recipes.RECIPES.keys() & set(zoo.list())))
+def test_shipped_cards_say_what_their_recipes_say(name):
+    recipe, card = recipes.recipe(name), zoo.card(name)
+    assert recipe.name == name
+    assert (card.description, card.family, card.data) == (recipe.description, recipe.on, recipe.data)
+
+
+def test_every_entry_has_a_recipe():
+    assert recipes.RECIPES.keys() == set(zoo.list())
+    with pytest.raises(ValueError, match="did you mean 'photo-inpaint-pair'"):
+        recipes.recipe("photo-inpaint-par")
+    with pytest.warns(FutureWarning, match="the entry photo-inpaint is called photo-inpaint-pair now"):
+        assert recipes.recipe("photo-inpaint").name == "photo-inpaint-pair"
 
 
 def test_finer_schedules_are_the_same_to_begin_with():
-    method = imaging.image_stencil(torch.Generator()).double()
+    method = imaging.image_stencil(torch.Generator(), None).double()
 
     def sizes():
         return [method.method.t(k).item() for k in (1, 7, 20, 50, 100, 150)]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import mirrordescent as md
-from mirrordescent.learn import Draw, ProblemFamily, Settings, learn
+from mirrordescent.learn import Descent, Draw, ProblemFamily, Settings, Validation, learn
 from mirrordescent.learn.families import generators
 from mirrordescent.mirrors import Diagonal
 from mirrordescent.schedules import Prefix
@@ -37,8 +37,9 @@ def train(folder, steps=30, **options):
     """Also a script: ``bowls.py FOLDER OUT [KILL_AT]`` trains, dies at a meta-step if told to, and saves the result."""
     method = untrained()
     settings = Settings(
-        meta_steps=steps, batch=4, horizon=3, learning_rate=0.05, validate_every=5, save_every=4, validation_batch=4
-    )
+        meta_steps=steps, batch=4, horizon=3, optimiser=Descent(learning_rate=0.05),
+        validation=Validation(every=5, batch=4), save_every=4,
+    )  # fmt: skip
     return learn(Bowls(), method, settings, folder=folder, progress=False, **options)
 
 

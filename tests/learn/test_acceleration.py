@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mirrordescent import AMD
-from mirrordescent.learn import InpaintingFamily, Objective, Pooled, Settings, learn
+from mirrordescent.learn import Descent, InpaintingFamily, Objective, Pooled, Settings, Validation, learn
 from mirrordescent.methods import Equipped
 from mirrordescent.mirrors import Spectral, Stencil
 from mirrordescent.oracles import Rounded
@@ -66,8 +66,8 @@ def test_what_was_learned_is_better_from_both_starts():
 
     before = losses()
     settings = Settings(
-        meta_steps=25, batch=4, horizon=6, learning_rate=5e-2, step_bounds=None, objective=objective,
-        validate_every=25, validation_horizons=(1.0,),
+        meta_steps=25, batch=4, horizon=6, optimiser=Descent(learning_rate=5e-2), step_bounds=None, objective=objective,
+        validation=Validation(every=25, horizons=(1.0,)),
     )  # fmt: skip
     learn(family(), method, settings, progress=False)
     after = losses()

@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
 import pytest
 import torch
 from torch import nn
 
-from mirrordescent import GD, Quadratic, solve
-from mirrordescent.learn import Draw, Objective, ProblemFamily, Settings, learn
-from mirrordescent.learn.evolution import evolution
+from mirrordescent import GD, Quadratic, kernels, solve
+from mirrordescent.learn import (
+    Checkpointed,
+    Descent,
+    Draw,
+    Evolution,
+    Full,
+    Objective,
+    ProblemFamily,
+    Settings,
+    Truncated,
+    Validation,
+    learn,
+)
 from mirrordescent.schedules import Interpolated
 
 
+@dataclass
+class Loss:
+    """What ``Evolution`` needs of an unrolling, whose run is a function of parameters and of noise."""
+
+    function: Callable
+    learned: list
+    compiled: bool = False
+
+    def whole(self, generator):
+        return [self.function(generator).reshape(1)]
+
+
+def losses(function, parameters, pairs, spread, seed=0):
+    unrolling = Loss(function, parameters)
+    return Evolution(pairs, spread).run(unrolling, torch.stack, torch.Generator().manual_seed(seed))
+
+
 def gradient(loss, parameters, pairs, spread=0.1, seed=0):
-    losses, _ = evolution(
-        lambda random: (loss().reshape(1), torch.zeros(1, 1)),
-        parameters, pairs, spread, torch.Generator().manual_seed(seed),
-    )  # fmt: skip
-    return torch.autograd.grad(losses.mean(), parameters)
+    found = losses(lambda random: loss(), parameters, pairs, spread, seed)
+    return torch.autograd.grad(found.mean(), parameters)
 
 
 def test_one_pair_is_a_central_difference_along_its_perturbation():
@@ -44,9 +72,9 @@ def test_parameters_come_back_exactly_and_every_run_meets_the_same_noise():
 
     def run(random):
         draws.append(float(torch.rand((), generator=random)))
-        return theta.sum().reshape(1), torch.zeros(1, 1)
+        return theta.sum()
 
-    evolution(run, [theta], 3, 0.5, torch.Generator().manual_seed(0))
+    losses(run, [theta], 3, 0.5)
     assert torch.equal(theta.detach(), before)
     assert len(draws) == 6
     assert len(set(draws)) == 1
@@ -81,20 +109,20 @@ def test_objective_agrees_with_the_derivative():
     method = GD(Interpolated([1], [0.05])).double()
 
     def meta_gradient(differentiation):
-        objective = Objective("sum", differentiation=differentiation, pairs=1, spread=1e-4)
+        objective = Objective("sum", differentiation=differentiation)
         losses, _ = objective.losses(method, draw, 3, 0, None, torch.Generator().manual_seed(5))
         return torch.autograd.grad(losses.mean(), list(method.parameters()))[0]
 
     epsilon = torch.randn(1, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    torch.testing.assert_close(meta_gradient("evolution"), meta_gradient("full") * epsilon**2, rtol=1e-5, atol=0)
+    torch.testing.assert_close(meta_gradient(Evolution(1, 1e-4)), meta_gradient(Full()) * epsilon**2, rtol=1e-5, atol=0)
 
 
 def test_learns_the_best_step_size():
     method = GD(Interpolated([1], [0.05])).double()
-    objective = Objective("last", differentiation="evolution", pairs=2)
+    objective = Objective("last", differentiation=Evolution(pairs=2))
     settings = Settings(
-        meta_steps=60, batch=4, horizon=2, learning_rate=0.15, objective=objective, validate_every=20,
-        validation_horizons=(1.0,),
+        meta_steps=60, batch=4, horizon=2, optimiser=Descent(learning_rate=0.15), objective=objective,
+        validation=Validation(every=20, horizons=(1.0,)),
     )  # fmt: skip
     learn(Quadratics(), method, settings, progress=False)
     draw = Quadratics().draw(torch.arange(500))
@@ -105,12 +133,47 @@ def test_learns_the_best_step_size():
     assert value(method.t(1).item()) <= 1.02 * min(value(0.02 * i) for i in range(1, 30))
 
 
-@pytest.mark.parametrize(("name", "value"), [("pairs", 0), ("spread", 0.0), ("differentiation", "evolved")])
+@pytest.mark.parametrize(("name", "value"), [("pairs", 0), ("spread", 0.0)])
 def test_settings_are_checked(name, value):
     with pytest.raises(ValueError, match=name):
-        Objective(**{name: value})
+        Evolution(**{name: value})
 
 
 def test_needs_a_generator():
-    with pytest.raises(ValueError, match="generator"):
-        Objective(differentiation="evolution").losses(GD(0.1), Quadratics().draw(torch.arange(1)), 2, 0)
+    with pytest.raises(ValueError, match="Evolution is random: pass generator"):
+        Objective(differentiation=Evolution()).losses(GD(0.1), Quadratics().draw(torch.arange(1)), 2, 0)
+
+
+def test_takes_no_derivative_so_none_can_be_left_out():
+    with pytest.raises(ValueError, match="through_gradient=False has no meaning for Evolution"):
+        Objective(differentiation=Evolution(), through_gradient=False)
+
+
+def test_runs_are_compiled_and_looks_are_the_same(monkeypatch):
+    """Where a method has a kernel, it takes the steps from look to look, and no plain step is taken."""
+    draw, method, asked = Quadratics().draw(torch.arange(2)), GD(Interpolated([1], [0.05])).double(), []
+
+    def kernel(problem, oracle):
+        def run(state, steps):
+            asked.append(steps)
+            for _ in range(steps):
+                state = GD.step(method, problem, state, oracle)
+            return state
+
+        return run
+
+    objective = Objective(every=(1, 4, 6), differentiation=Evolution(pairs=1))
+    plain = objective.losses(method, draw, 8, 0, None, torch.Generator().manual_seed(0))
+    monkeypatch.setattr(kernels, "ready", lambda: True)
+    monkeypatch.setattr(method, "kernel", kernel)
+    compiled = objective.losses(method, draw, 8, 0, None, torch.Generator().manual_seed(0))
+    assert asked == [1, 3, 2, 2] * 2
+    torch.testing.assert_close(compiled, plain)
+    asked.clear()
+    for differentiation in (Full(), Checkpointed(3), Truncated(3)):
+        replace(objective, differentiation=differentiation).losses(method, draw, 8, 0)
+    assert asked == []  # with a graph, every step is a plain one
+    with torch.no_grad():
+        for differentiation in (Full(), Checkpointed(3), Truncated(3)):
+            replace(objective, differentiation=differentiation).losses(method, draw, 8, 0)
+    assert sum(asked) == 3 * 8

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mirrordescent as md
-from mirrordescent.learn import Objective, Settings, learn, unroll
+from mirrordescent.learn import Checkpointed, Descent, Full, Objective, Settings, Validation, learn, unroll
 from mirrordescent.learn.families import draw_seeds
 from mirrordescent.learn.networks import FewShotFamily, NetworkFamily, moons_family
 from mirrordescent.methods import AMD, GD, SMD, Adam
@@ -73,7 +73,7 @@ def test_few_shot_networks_learn_their_own_tasks():
     assert (draw.problem.accuracy(swapped) < 1).all()
 
 
-@pytest.mark.parametrize("differentiation", ["full", "checkpointed"])
+@pytest.mark.parametrize("differentiation", [Full(), Checkpointed()], ids=lambda d: type(d).__name__)
 @pytest.mark.parametrize("accelerated", [False, True])
 def test_meta_gradients_through_minibatches(differentiation, accelerated):
     """Compare the derivative of the final loss by a log-multiplier with a difference quotient."""
@@ -110,15 +110,15 @@ def test_checkpointed_meta_gradients_are_those_of_the_whole_graph():
     mirror = layerwise(small_cnn(), "spline", "tensor")
     method, found = SMD(mirror, 0.1), {}
     draw = family.draw(torch.tensor([1, 2]))
-    for differentiation in ("full", "checkpointed"):
+    for differentiation in (Full(), Checkpointed()):
         mirror.zero_grad()
         objective = Objective("log_value", every=3, differentiation=differentiation)
         losses, values = objective.losses(method, draw, 12, 0, oracle, torch.Generator().manual_seed(0))
         assert values.shape == (4, 2)
         losses.mean().backward()
-        found[differentiation] = torch.cat([p.grad.flatten() for p in mirror.parameters()])
-    assert found["full"].norm() > 0
-    torch.testing.assert_close(found["full"], found["checkpointed"])
+        found[type(differentiation)] = torch.cat([p.grad.flatten() for p in mirror.parameters()])
+    assert found[Full].norm() > 0
+    torch.testing.assert_close(found[Full], found[Checkpointed])
 
 
 def test_learning_multipliers_speeds_up_fresh_networks(tmp_path):
@@ -128,8 +128,9 @@ def test_learning_multipliers_speeds_up_fresh_networks(tmp_path):
     draw = family.validation(4)
     before = md.solve(draw.problem, method, draw.x0, iterations=10).value.mean()
     settings = Settings(
-        meta_steps=15, batch=4, horizon=10, learning_rate=0.2, objective=Objective("log_value", every=5),
-        validate_every=5, validation_batch=4, validation_horizons=(1.0,), save_every=5,
+        meta_steps=15, batch=4, horizon=10, optimiser=Descent(learning_rate=0.2),
+        objective=Objective("log_value", every=5), validation=Validation(every=5, batch=4, horizons=(1.0,)),
+        save_every=5,
     )  # fmt: skip
     learn(family, method, settings, oracle=Minibatch(30), folder=tmp_path, progress=False)
     after = md.solve(draw.problem, method, draw.x0, iterations=10).value.mean()

@@ -66,7 +66,7 @@ def test_mistakes_are_named():
     method, draw, _, _ = setting()
     with pytest.raises(ValueError, match="use a Pooled family"):
         Objective(weights="log_gap").losses(method, draw, 3, 0)
-    for bad in ({"weights": "best"}, {"penalty_points": "some"}, {"penalty_norm": "l3"}, {"differentiation": "no"}):
+    for bad in ({"weights": "best"}, {"penalty_points": "some"}, {"penalty_norm": "l3"}, {"differentiation": "full"}):
         with pytest.raises(ValueError, match="must be one of"):
             Objective(**bad)
     with pytest.raises(ValueError, match="penalty"):

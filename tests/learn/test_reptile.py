@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import mirrordescent as md
-from mirrordescent.learn import Draw, ProblemFamily, RunDamaged
+from mirrordescent.learn import Draw, ProblemFamily, Reptile, RunDamaged
 from mirrordescent.learn.families import draw_seeds
-from mirrordescent.learn.reptile import Initialisation, reptile
 from mirrordescent.problems.base import Function
+from mirrordescent.problems.networks import Initialisation
 
 CENTRES = torch.tensor([[1.0, -2.0], [3.0, 0.5]], dtype=torch.float64)
 CURVATURES = torch.tensor([[1.0, 0.3], [0.2, 2.0]], dtype=torch.float64)
@@ -35,7 +37,8 @@ def test_the_fixed_point():
     """n steps map w to c + (1 − ηa)ⁿ(w − c), so θ* is the mean of the c with weights 1 − (1 − ηa)ⁿ."""
     weights = 1 - (1 - 0.1 * CURVATURES) ** 7
     expected = (weights * CENTRES).sum(0) / weights.sum(0)
-    theta = reptile(TwoBowls(), start(), 400, batch=2, inner_steps=7, inner_step_size=0.1, epsilon=0.5, progress=False)
+    stage = Reptile(400, batch=2, inner_steps=7, inner_step_size=0.1, epsilon=0.5)
+    theta = stage.learn(TwoBowls(), start(), progress=False)
     torch.testing.assert_close(theta["w"], expected)
 
 
@@ -45,7 +48,8 @@ def test_one_step_and_the_falling_rate():
         moved = CENTRES + (1 - 0.1 * CURVATURES) ** 2 * (theta["w"] - CENTRES)
         theta = {"w": theta["w"] + 0.6 * (1 - k / 3) * (moved.mean(0) - theta["w"])}
         shown.append(theta["w"])
-    found = reptile(TwoBowls(), start(), 3, batch=2, inner_steps=2, inner_step_size=0.1, epsilon=0.6, progress=False)
+    stage = Reptile(3, batch=2, inner_steps=2, inner_step_size=0.1, epsilon=0.6)
+    found = stage.learn(TwoBowls(), start(), progress=False)
     torch.testing.assert_close(found["w"], shown[-1])
 
 
@@ -58,8 +62,8 @@ class RandomBowls(TwoBowls):
 
 
 def test_an_interrupted_run_ends_where_it_would_have(tmp_path):
-    options = {"batch": 3, "inner_steps": 2, "inner_step_size": 0.1, "epsilon": 0.5, "progress": False}
-    whole = reptile(RandomBowls(), start(), 20, **options)
+    stage = Reptile(20, batch=3, inner_steps=2, inner_step_size=0.1, epsilon=0.5, save_every=5)
+    whole = stage.learn(RandomBowls(), start(), progress=False)
 
     class Interrupted(RandomBowls):
         draws = 0
@@ -70,23 +74,28 @@ def test_an_interrupted_run_ends_where_it_would_have(tmp_path):
                 raise KeyboardInterrupt
             return super().draw(seeds)
 
-    path = tmp_path / "run" / "theta.safetensors"
+    folder = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        reptile(Interrupted(), start(), 20, checkpoint=path, save_every=5, **options)
+        stage.learn(Interrupted(), start(), folder=folder, progress=False)
     counted = Interrupted()
-    resumed = reptile(counted, start(), 20, checkpoint=path, save_every=5, **options)
+    resumed = stage.learn(counted, start(), folder=folder, progress=False)
     assert counted.draws == 10  # from the tenth step on
     assert torch.equal(resumed["w"], whole["w"])
-    assert torch.equal(reptile(counted, start(), 20, checkpoint=path, **options)["w"], whole["w"])
-    path.write_bytes(b"no tensors")
+    assert torch.equal(stage.learn(counted, start(), folder=folder, progress=False)["w"], whole["w"])
+    assert counted.draws == 10
+    with pytest.raises(RunDamaged, match="other settings"):
+        replace(stage, steps=30).learn(RandomBowls(), start(), folder=folder, progress=False)
+    anew = stage.learn(RandomBowls(), start(), folder=folder, resume=False, progress=False)
+    assert torch.equal(anew["w"], whole["w"])
+    (folder / "checkpoint.safetensors").write_bytes(b"no tensors")
     with pytest.raises(RunDamaged, match="cannot be resumed"):
-        reptile(RandomBowls(), start(), 20, checkpoint=path, **options)
+        stage.learn(RandomBowls(), start(), folder=folder, progress=False)
 
 
 def test_the_start_helps():
     """After Reptile, the same few steps of gradient descent reach lower values than from zero."""
     family = TwoBowls()
-    theta = reptile(family, start(), 100, batch=2, inner_step_size=0.1, epsilon=0.5, progress=False)
+    theta = Reptile(100, batch=2, inner_step_size=0.1, epsilon=0.5).learn(family, start(), progress=False)
     draw = family.draw(draw_seeds(2, torch.Generator().manual_seed(0)))
     before = md.solve(draw.problem, md.GD(0.1), draw.x0, iterations=5).value.mean()
     x0 = {"w": theta["w"].expand(2, 2).clone()}
@@ -95,7 +104,8 @@ def test_the_start_helps():
 
 def test_an_initialisation_can_be_stored(tmp_path):
     network = {"0.weight": torch.randn(3, 2, generator=torch.Generator().manual_seed(0)), "0.bias": torch.ones(3)}
-    md.zoo.save(Initialisation(network), tmp_path / "start", {"kind": "initialisation"})
+    md.zoo.save(Initialisation(network), tmp_path / "start")
+    assert md.zoo.card(tmp_path / "start.safetensors").kind == "initialisation"
     loaded = md.zoo.load(tmp_path / "start.safetensors").network
     assert list(loaded) == list(network)
     assert all(torch.equal(loaded[name], network[name]) for name in network)
@@ -103,6 +113,6 @@ def test_an_initialisation_can_be_stored(tmp_path):
 
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match="epsilon must be in"):
-        reptile(TwoBowls(), start(), 5, epsilon=2.0)
+        Reptile(5, epsilon=2.0)
     with pytest.raises(ValueError, match="must be at least 1"):
-        reptile(TwoBowls(), start(), 5, batch=0)
+        Reptile(5, batch=0)

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from torch import nn
 
 import mirrordescent as md
 from mirrordescent import files
-from mirrordescent.learn import Objective, RunDamaged, Settings, learn
+from mirrordescent.learn import Descent, NothingLearned, Objective, RunDamaged, Settings, Validation, learn
 from mirrordescent.mirrors import Diagonal
 from mirrordescent.oracles import Noisy
 from mirrordescent.schedules import Prefix
@@ -23,13 +24,16 @@ from mirrordescent.schedules import Prefix
 sys.path.insert(0, str(Path(__file__).parent))
 import bowls
 
+AT_THE_HORIZON = Validation(horizons=(1.0,))
 SCRIPT = str(Path(__file__).parent / "bowls.py")
 
 
 def test_it_finds_the_geometry_of_the_family():
     """One step of SMD solves the bowls if t/d is the inverse curvature: t/d must come to (1, 1/25) up to a factor."""
     method = bowls.untrained()
-    settings = Settings(meta_steps=400, batch=16, horizon=3, learning_rate=0.05, validation_horizons=(1.0,))
+    settings = Settings(
+        meta_steps=400, batch=16, horizon=3, optimiser=Descent(learning_rate=0.05), validation=AT_THE_HORIZON
+    )
     result = learn(bowls.Bowls(), method, settings, progress=False)
     ratio = method.mirror.d[1] / method.mirror.d[0]
     assert float(ratio.detach()) == pytest.approx(25, rel=0.2)
@@ -45,7 +49,8 @@ def test_it_finds_the_geometry_of_the_family():
 def test_any_method_can_be_learned(make):
     method = make(bowls.untrained().mirror, Prefix(torch.full((3,), 0.02, dtype=torch.float64)))
     before = solved(method)
-    learn(bowls.Bowls(), method, Settings(meta_steps=60, horizon=3, learning_rate=0.05), progress=False)
+    settings = Settings(meta_steps=60, horizon=3, optimiser=Descent(learning_rate=0.05))
+    learn(bowls.Bowls(), method, settings, progress=False)
     assert solved(method) < 0.7 * before
 
 
@@ -65,7 +70,8 @@ def test_oracles_are_learned_too():
 
     oracle = Scaled()
     method = md.SMD(Diagonal(1.0).double(), 0.02)
-    learn(bowls.Bowls(), method, Settings(meta_steps=30, horizon=3, learning_rate=0.05), oracle=oracle, progress=False)
+    settings = Settings(meta_steps=30, horizon=3, optimiser=Descent(learning_rate=0.05))
+    learn(bowls.Bowls(), method, settings, oracle=oracle, progress=False)
     assert float(oracle.factor.detach()) > 1.1
 
 
@@ -74,15 +80,16 @@ def test_settings_are_kept_to():
         meta_steps=20,
         horizon=6,
         curriculum=[(5, 2), (10, 4)],
-        learning_rate=0.5,
+        optimiser=Descent(learning_rate=0.5, decay="cosine"),
         step_bounds=(0.02, 0.04),
-        decay="cosine",
     )
     assert [settings.horizon_at(k) for k in (0, 4, 5, 9, 10, 19)] == [2, 2, 4, 4, 6, 6]
-    assert settings.learning_rate_at(0) == 0.5
-    assert settings.learning_rate_at(10) == pytest.approx(0.25)
+    assert settings.optimiser.learning_rate_at(0, 20) == 0.5
+    assert settings.optimiser.learning_rate_at(10, 20) == pytest.approx(0.25)
+    assert replace(settings.optimiser, decay="constant").learning_rate_at(10, 20) == 0.5
     method = bowls.untrained()
-    learn(bowls.Bowls(), method, settings, progress=False)
+    slower = replace(settings, optimiser=Descent(learning_rate=0.05), validation=AT_THE_HORIZON)
+    assert learn(bowls.Bowls(), method, slower, progress=False).best_step > 0
     assert ((method.t.values >= 0.02) & (method.t.values <= 0.04)).all()
 
 
@@ -95,7 +102,10 @@ def test_early_stopping_keeps_the_best(tmp_path):
             draw.problem.A = torch.tensor([25.0, 1.0], dtype=torch.float64)  # the axes are exchanged
             return draw
 
-    settings = Settings(meta_steps=500, learning_rate=0.05, validate_every=2, patience=3, horizon=3, step_bounds=None)
+    settings = Settings(
+        meta_steps=500, optimiser=Descent(learning_rate=0.05), validation=Validation(every=2, patience=3), horizon=3,
+        step_bounds=None,
+    )  # fmt: skip
     method = bowls.untrained()
     result = learn(Misleading(), method, settings, folder=tmp_path, progress=False)
     scores = [entry["validation"] for entry in entries(tmp_path) if "validation" in entry]
@@ -114,7 +124,8 @@ def test_non_finite_steps_are_skipped_and_counted():
             return draw
 
     method = bowls.untrained()
-    result = learn(Sometimes(), method, Settings(meta_steps=20, horizon=3, validation_horizons=(1.0,)), progress=False)
+    settings = Settings(meta_steps=20, horizon=3, validation=AT_THE_HORIZON)
+    result = learn(Sometimes(), method, settings, progress=False)
     assert 0 < result.skipped < 20
     assert all(p.isfinite().all() for p in method.parameters())
 
@@ -184,20 +195,59 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, damage):
 
 
 def test_other_settings_are_refused(tmp_path):
-    bowls.train(tmp_path, steps=10)
+    bowls.train(tmp_path, steps=30)
     with pytest.raises(RunDamaged, match="other settings"):
-        bowls.train(tmp_path, steps=20)
-    assert bowls.train(tmp_path, steps=20, resume=False).best_step > 0
+        bowls.train(tmp_path, steps=40)
+    assert bowls.train(tmp_path, steps=40, resume=False).best_step > 0
 
 
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match="GD has nothing to learn"):
         learn(bowls.Bowls(), md.GD(0.1))
-    for bad in ({"meta_steps": 0}, {"batch": 0}, {"horizon": 0}, {"learning_rate": 0.0}, {"decay": "linear"}):
+    for kind, bad in (
+        (Settings, {"meta_steps": 0}), (Settings, {"batch": 0}), (Settings, {"horizon": 0}),
+        (Settings, {"save_every": 0}), (Descent, {"learning_rate": 0.0}), (Descent, {"decay": "linear"}),
+        (Validation, {"every": 0}), (Validation, {"batch": 0}),
+    ):  # fmt: skip
         with pytest.raises(ValueError, match=next(iter(bad))):
-            Settings(**bad)
+            kind(**bad)
     with pytest.raises(ValueError, match="log_gap"):
         learn(NoBounds(), bowls.untrained(), Settings(objective=Objective(weights="log_gap")), progress=False)
+
+
+def diverging(draw):
+    draw.x0[:] = 1e200  # overflows in the value
+    return draw
+
+
+class Broken(bowls.Bowls):
+    def draw(self, seeds):
+        return diverging(super().draw(seeds))
+
+    def validation(self, count):
+        return bowls.Bowls().validation(count)
+
+
+class Unjudged(bowls.Bowls):
+    def validation(self, count):
+        return diverging(super().validation(count))
+
+
+@pytest.mark.parametrize(
+    ("family", "rate", "reason"),
+    [
+        (Broken(), 0.05, "all 4 meta-steps were skipped"),
+        (Unjudged(), 0.05, "validation was never finite"),
+        (bowls.Bowls(), 5.0, "best_step is 0"),
+    ],
+    ids=["skipped", "not validated", "no better"],
+)
+def test_a_run_in_which_nothing_was_learned_says_so(family, rate, reason):
+    settings = Settings(meta_steps=4, horizon=3, optimiser=Descent(learning_rate=rate), validation=AT_THE_HORIZON)
+    with pytest.warns(NothingLearned, match=f"SMD was not learned: .*{reason}"):
+        result = learn(family, bowls.untrained(), settings, progress=False)
+    assert reason in result.failure
+    assert issubclass(NothingLearned, UserWarning)
 
 
 class NoBounds(bowls.Bowls):

@@ -122,7 +122,7 @@ def test_amd_follows_algorithm_1(problem, cap):
     method = AMD(mirror, t, r=r, gamma=gamma, storage="primal", cap=cap)
     solution = solve(problem, method, inside(mirror), iterations=20)
     torch.testing.assert_close(solution.x, final, **EXACT)
-    method = AMD(mirror, t, r=r, gamma=gamma, answer="x_tilde", cap=cap)
+    method = AMD(mirror, t, r=r, gamma=gamma, returns="x_tilde", cap=cap)
     torch.testing.assert_close(solve(problem, method, inside(mirror), iterations=20).x, x_tilde, **EXACT)
 
 

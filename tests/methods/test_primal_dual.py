@@ -26,7 +26,7 @@ def test_lpd_without_relaxation_is_pdhg():
         torch.exp(torch.tensor(0.4)).double() / task.K_norm,
         torch.exp(torch.tensor(-0.4)).double() / task.K_norm,
     )
-    state = learned.init(x)
+    state = learned.init(x, task)
     with torch.no_grad():
         for _ in range(30):
             ahead = task.K(2 * x - x_old)
@@ -52,7 +52,7 @@ def test_lpd_can_be_learned():
     optimiser = torch.optim.Adam(method.parameters(), lr=0.05)
     losses = []
     for _ in range(40):
-        state = method.init(task.start())
+        state = method.init(task.start(), task)
         for _ in range(8):
             state = method.step(task, state, Exact())
         loss = task.value(state.x).sum()

@@ -44,7 +44,7 @@ def test_mirror_descent_is_of_order_one_over_k(method):
 
 def test_accelerated_mirror_descent_is_of_order_one_over_k_squared():
     problem, x0 = hard_quadratic()
-    method = AMD(Euclidean(), 1.0, answer="x_tilde")
+    method = AMD(Euclidean(), 1.0, returns="x_tilde")
     assert slope(solve(problem, method, x0, iterations=1000, trace=spaced(20, 1000)).trace) <= -1.8
 
 

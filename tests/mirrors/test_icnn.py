@@ -212,7 +212,7 @@ def test_configurations_rebuild_the_potential(make, options):
     again.load_state_dict(potential.state_dict())
     x = points(potential)
     assert torch.equal(again.gradient(x), potential.gradient(x))
-    assert all(isinstance(value, int | float | str) for value in potential.config().values())
+    assert all(isinstance(value, int | float | str | None) for value in potential.config().values())
 
 
 def test_layouts_and_single_precision_agree(device, generator):

@@ -149,7 +149,7 @@ def test_trees_of_other_models_are_refused():
         mirror.to_dual(stacked(mlp(2, 5, 1)))
     with pytest.raises(ValueError, match=r"made for another model: this one has no '2\.bias'"):
         mirror.step(x, {name: leaf for name, leaf in x.items() if name != "2.bias"})
-    with pytest.raises(ValueError, match=r"made for another model: this one has also '4\.weight'"):
+    with pytest.raises(ValueError, match=r"made for another model: this one also has '4\.weight'"):
         mirror.potential(stacked(mlp(2, 4, 1, 1)))
     with pytest.raises(ValueError, match=r"the batch"):
         mirror.to_dual({name: leaf[0] for name, leaf in x.items()})
@@ -171,7 +171,7 @@ def test_domains_are_those_of_the_leaves():
     state = md.SMD(mirror, 0.1).init({**x, "w": 0.1 * x["w"]})
     assert md.SMD(mirror, 0.1).inside(state).all()
     assert not mirror.dual_domain.contains({**state.y, "s": -state.y["s"]}).any()
-    assert mirror.strong_convexity is None  # because of the barrier
+    assert mirror.strong_convexity == (0.0, 2.0)  # because of the barrier
     assert Layerwise({"w": Logit(-1, 1), "b": Diagonal(3.0)}).strong_convexity == (2.0, 2.0)
     assert Layerwise({"w": SquaredPNorm(1.5), "b": Euclidean()}).strong_convexity is None  # two norms
     with pytest.raises(TypeError, match="got one tensor"):
@@ -222,9 +222,9 @@ def test_options_reach_the_maps():
     assert layerwise(moons(), initial=0.25)["0.bias"].multipliers.item() == pytest.approx(0.25)
     mirror = layerwise(moons(), "spline", knots=3, reach=2.0)["0.bias"]
     assert (mirror.knots, mirror.reach) == (3, 2.0)
-    with pytest.raises(ValueError, match="kind must be one of diagonal, spline"):
+    with pytest.raises(ValueError, match="unknown kind of map 'quadratic'; known: diagonal, spline"):
         layerwise(moons(), "quadratic")
-    with pytest.raises(ValueError, match="ties must be one of orbit, paper, tensor"):
+    with pytest.raises(ValueError, match="unknown ties 'none'; known: orbit, paper, tensor"):
         layerwise(moons(), ties="none")
     with pytest.raises(ValueError, match="at least one tensor"):
         layerwise(nn.ReLU())
@@ -236,7 +236,7 @@ def test_a_saved_map_comes_back_the_same(tmp_path, kind, ties):
     model = cnn().double()
     options = {} if kind == "diagonal" else {"knots": 3, "reach": 2.0, "slope": 3.0, "floor": 1.5}
     mirror = learned(layerwise(model, kind, ties, **options))
-    zoo.save(mirror, tmp_path / "entry", {"kind": "map", "description": "a test"})
+    zoo.save(mirror, tmp_path / "entry", zoo.Card("entry", "a test"))
     again = zoo.load(tmp_path / "entry.safetensors")
     x, v = stacked(model), stacked(model, seed=1)
     for name, leaf in mirror.step(x, v, 0.1).items():
@@ -250,7 +250,7 @@ def test_a_saved_map_comes_back_the_same(tmp_path, kind, ties):
 def test_a_method_with_a_map_without_shapes_comes_back(tmp_path):
     method = md.SMD(Layerwise({"0.weight": Diagonal(nn.Parameter(torch.rand(3) + 1)), "b": Euclidean()}), 0.1)
     method.t = md.schedules.Prefix([0.1])
-    zoo.save(method, tmp_path / "entry", {"kind": "method", "description": "a test"})
+    zoo.save(method, tmp_path / "entry", zoo.Card("entry", "a test"))
     again = zoo.load(tmp_path / "entry.safetensors")
     assert torch.equal(again.mirror["0.weight"].d, method.mirror["0.weight"].d)
     assert again.mirror.shapes is None

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from mirrordescent import optim
+from mirrordescent.kernels import BuildError
 from mirrordescent.mirrors import Diagonal, HyperbolicEntropy, SquaredPNorm, layerwise
 
 WORLD = 2
@@ -110,11 +111,20 @@ def checks(rank):
         replica = DistributedDataParallel(replica)
         optimizer = optimiser_of(name, kind, replica, mirror)
         found[f"DDP {name} {kind}"] = distance(train(replica, optimizer, 0, 6, rank), expected)
+    found["FSDP compiled"] = _compiled(rank)
     found["FSDP clipped"] = _clipped(rank)
     found["FSDP resumed"] = _resumed(rank)
     found["FSDP whole"] = _message(lambda: sharded("SMD", "whole"))
     found["FSDP not finite"], found["FSDP moved"] = _not_finite(rank)
     return found
+
+
+def _compiled(rank):
+    try:
+        model, optimizer = sharded("AMD", "diagonal-orbit", fused=True)
+    except BuildError:
+        return None
+    return distance(train(model, optimizer, 0, 6, rank), alone("AMD", "diagonal-orbit", fused=False))
 
 
 def _clipped(rank):

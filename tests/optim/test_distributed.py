@@ -32,6 +32,12 @@ def test_equal_to_one_process(found, wrapper, name, kind):
         assert each[f"{wrapper} {name} {kind}"] < 1e-12
 
 
+def test_kernels_step_shards(found):
+    if found[0]["FSDP compiled"] is None:
+        pytest.skip("kernels cannot be built here")
+    assert max(each["FSDP compiled"] for each in found) < 1e-12
+
+
 def test_the_norm_of_all_shards_is_clipped(found):
     assert max(each["FSDP clipped"] for each in found) < 1e-12
 

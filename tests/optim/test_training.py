@@ -221,7 +221,7 @@ def test_layerwise_maps_go_by_name():
         optim.SMD([("0.weight", model[2].weight)], mirror=mirror)
     backwards = list(model.named_parameters())[::-1]
     optimizer = optim.SMD(backwards, mirror=mirror)
-    assert [slot.mirror for slot in optimizer._slots[0]] == [mirror[name] for name, _ in backwards]
+    assert [slot.mirror for slot in optimizer._plans[0].slots] == [mirror[name] for name, _ in backwards]
     assert optimizer.param_groups[0]["mirror"] == "Layerwise(Multipliers)"
 
 

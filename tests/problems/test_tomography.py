@@ -139,6 +139,8 @@ def test_single_precision_bounds_what_double_precision_finds():
 def test_the_content_has_a_fingerprint():
     assert cache.fingerprint(tomography(), "x") == cache.fingerprint(tomography(), "x")
     assert cache.fingerprint(tomography(), "x") != cache.fingerprint(tomography(weight=3.0), "x")
+    each = tomography(terms=7)  # groups of one angle, whose number is a view with a stride
+    assert cache.fingerprint(each, "x") is not None
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import torch
 from scipy.optimize import minimize
 
 from mirrordescent import TVDenoising, TVInpainting, certify
+from mirrordescent.cosine import solve_poisson
 from mirrordescent.problems import Blur, gaussian_kernel
 from mirrordescent.problems.operators import norm_bound
-from mirrordescent.problems.poisson import solve_poisson
 from mirrordescent.problems.tv import add_adjoint, differences, fill_holes
 from mirrordescent.trees import dot, tree_map
 

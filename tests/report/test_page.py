@@ -210,6 +210,11 @@ def test_results_of_experiments_are_pages(tmp_path):
     assert (shown["data-before"], shown["data-after"]) == ("restored", "")
 
 
+def test_bars_in_cells_do_not_end_them_in_markdown():
+    table = Table(("x", "|x|"), [("-1", "1")])
+    assert table.markdown().splitlines() == ["| x | \\|x\\| |", "| --- | --- |", "| -1 | 1 |"]
+
+
 def test_dots_are_also_numbers():
     table = charts.table(Dots({"a": torch.tensor([3.0, 1.0, 2.0])}, "multiplier"))
     assert list(table.rows) == [("a", "3", "1", "2", "3")]

@@ -82,6 +82,13 @@ def test_a_palette_becomes_colours(tmp_path):
     assert (photo.colour[:, 0, 0] * 255).tolist() == [10, 20, 30]
 
 
+def test_a_transparent_grey_of_sixteen_bits_is_a_grey(tmp_path):
+    deep = numbers(5, 4, dtype=np.uint16)
+    Image.fromarray(deep).save(tmp_path / "t.png", transparency=int(deep[0, 0]))
+    assert read_photo(tmp_path / "t.png").alpha is None
+    assert np.array_equal(np.asarray(Image.open(written_back(tmp_path / "t.png", tmp_path))), deep)
+
+
 def test_a_photograph_taken_sideways_stands_upright_and_stays_so(tmp_path):
     exif = Image.Exif()
     exif[0x0112], exif[0x0110] = 6, "a camera"

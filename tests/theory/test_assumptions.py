@@ -18,16 +18,20 @@ from mirrordescent import (
     TVDenoising,
 )
 from mirrordescent.domains import Simplex
+from mirrordescent.methods import Averaged, Equipped
 from mirrordescent.mirrors import (
     Conjugate,
     DenseICNN,
     Diagonal,
     Euclidean,
     HyperbolicEntropy,
+    Layerwise,
     LearnedPair,
     MirrorMap,
+    Multipliers,
     NegativeEntropy,
     SimplexEntropy,
+    Spline,
     StrongConvexity,
 )
 from mirrordescent.oracles import Exact, Noisy, Smoothed
@@ -44,6 +48,7 @@ from mirrordescent.theory import (
     recommend,
 )
 from mirrordescent.theory.geometry import exact_geometry
+from mirrordescent.theory.watched import theorem_of
 from mirrordescent.trees import sum_per_sample
 
 
@@ -266,10 +271,64 @@ def test_measured_errors_are_judged():
     assert the(conditions(SMD(pair, 0.3), problem, record=record), "⟨U_k").answer == "holds"
 
 
-def test_methods_without_a_mirror_map_are_refused():
+def test_methods_without_a_theorem_are_said_to_have_none():
     setting = Setting(None, Exact(), 1, None, None, POINTS)
-    with pytest.raises(TypeError, match="Adam is none of them"):
-        method_verdicts(Adam(0.1), setting)
+    for method, words in (
+        (Adam(0.1), "No theorem is known for Adam"),
+        (Averaged(SMD(Euclidean(), 0.1)), "about the SMD inside"),
+        (Averaged(Equipped(SMD(Euclidean(), 0.1), Smoothed(0.1)), weights=1.0), "about the SMD inside"),
+    ):
+        (verdict,) = method_verdicts(method, setting)
+        assert verdict.answer == "not known"
+        assert words in verdict.because
+
+
+def test_a_subclass_with_other_steps_inherits_no_theorem():
+    class Backwards(MD):
+        def update(self, state, grad):
+            return super().update(state, -grad)
+
+    class Renamed(MD):
+        pass
+
+    assert (theorem_of(Backwards(Euclidean(), 0.1)), theorem_of(Renamed(Euclidean(), 0.1))) == (None, "descent")
+    assert theorem_of(Equipped(Renamed(Euclidean(), 0.1), Smoothed(0.1))) == "descent"
+
+
+def test_a_subclass_with_another_gradient_inherits_no_proof():
+    class Wild(Euclidean):
+        def _to_dual(self, x):
+            return x + x.sin() / 2
+
+        def _to_primal(self, y):
+            return y
+
+    class Stated(Wild):
+        proven = True
+
+        def _to_dual(self, x):
+            return 2 * x
+
+    assert the(judged(Wild()), "gradient of").answer == "not known"
+    assert the(judged(Wild()), "continuous").answer == "not known"
+    assert the(judged(Stated()), "gradient of").answer == "holds"
+
+
+@pytest.mark.parametrize("mirror", [Multipliers(torch.tensor([0, 1, 1])), Spline(torch.tensor([0, 1, 1]), knots=2)])
+def test_what_is_proven_of_tied_maps_and_of_maps_made_of_them(mirror):
+    mirror = mirror.double()
+    tree = [{"w": x} for x in POINTS]
+    for verdicts in (judged(mirror), judged(Layerwise({"w": mirror}), points=tree)):
+        assert {v.answer for v in verdicts.values()} == {"holds"}
+    kinked = DenseICNN(3, activation="leaky_relu").double()
+    mixed = Layerwise({"w": LearnedPair(kinked, kinked)})
+    assert (mixed.continuous, mixed.certified, Layerwise({"w": mirror}).certified) == (False, True, False)
+
+
+def test_an_exact_map_is_exact_at_the_origin_too():
+    """Where the error of an inversion is not to be compared with ‖x‖ = 0."""
+    mirror, points = Conjugate(DenseICNN(3).double()), [torch.zeros(2, 3, dtype=torch.float64), POINTS[0]]
+    assert the(judged(mirror, points=points), "way back").answer == "holds"
 
 
 def test_recommendations_satisfy_the_assumptions():
@@ -319,5 +378,17 @@ def test_a_map_that_is_only_locally_strongly_convex_gets_local_advice():
 
 
 def test_unknown_methods_are_refused():
-    with pytest.raises(ValueError, match="MD, SMD, AMD, ASMD"):
-        recommend(Euclidean(), Quadratic(torch.ones(2), torch.zeros(2)), "Adam")
+    problem = Quadratic(torch.ones(2), torch.zeros(2))
+    with pytest.raises(ValueError, match="the methods with one are md, lmd, smd"):
+        recommend(Euclidean(), problem, "Adam")
+    with pytest.raises(ValueError, match="unknown method 'mdd'; did you mean"):
+        recommend(Euclidean(), problem, "MDD")
+    with pytest.raises(TypeError, match="no theorem is known for Adam"):
+        recommend(Euclidean(), problem, Adam(0.1))
+
+
+def test_advice_for_a_method_with_an_oracle_of_its_own():
+    problem = Quadratic(torch.ones(3, dtype=torch.float64), random(3))
+    noisy = Equipped(SMD(Euclidean(), 0.1), Noisy(1.0))
+    assert recommend(Euclidean(), problem, noisy).extension == "root_reciprocal"
+    assert recommend(Euclidean(), problem, noisy.method).extension == "min"

@@ -38,7 +38,7 @@ def scaled(case, t):
 def observed_amd(case, storage, power, r, gamma_factor):
     gamma = gamma_factor / case.mirror.strong_convexity.alpha
     t = 1 / (problem_constants(case.problem, [case.x0]).smoothness.value * gamma)
-    method = AMD(case.mirror, Polynomial(t, power), r=r, gamma=gamma, storage=storage, answer="x_tilde")
+    method = AMD(case.mirror, Polynomial(t, power), r=r, gamma=gamma, storage=storage, returns="x_tilde")
     return observe(case.problem, method, case.x0, minimiser=case.u, iterations=K).record
 
 
@@ -90,7 +90,7 @@ def test_the_inequalities_can_fail():
     """With steps or constants that are not admissible: else the tests above would prove nothing."""
     u = torch.ones(1, 1, dtype=torch.float64)
     problem, x0 = Quadratic(torch.ones(1, dtype=torch.float64), u), torch.zeros_like(u)
-    too_long = observe(problem, AMD(Euclidean(), 2.5, answer="x_tilde"), x0, minimiser=u, iterations=K).record
+    too_long = observe(problem, AMD(Euclidean(), 2.5, returns="x_tilde"), x0, minimiser=u, iterations=K).record
     assert (bounds.amd_slack(too_long, 3.0) < -0.1).any()
     descent = observe(problem, SMD(Euclidean(), 1.9), x0, minimiser=u, iterations=K).record
     assert (bounds.smd_slack(descent, 1.0) >= -1e-12).all()

@@ -195,3 +195,9 @@ def test_maps_of_networks_have_formulas():
     assert constants.smoothness.value == pytest.approx(max(met))
     mixed = Layerwise({"w": spline, "v": LearnedPair(*[DenseICNN(3).double()] * 2)})
     assert map_constants(mixed, points).smoothness.how == "sampled"
+
+
+def test_where_a_curvature_overflows_it_is_infinite():
+    low, high = extreme_eigenvalues(lambda x: x.sinh(), torch.tensor([[1e4, 1.0], [0.0, 1.0]], dtype=torch.float64))
+    assert (low[0], high[0]) == (math.inf, math.inf)
+    torch.testing.assert_close(torch.stack([low[1], high[1]]), torch.tensor([0.0, 1.0], dtype=torch.float64).cosh())

@@ -11,7 +11,7 @@ from mirrordescent import AMD, LPD, MD, SMD, Function, LeastSquares, Quadratic, 
 from mirrordescent.data import Features
 from mirrordescent.domains import Simplex
 from mirrordescent.learn import TomographyFamily
-from mirrordescent.methods import Equipped
+from mirrordescent.methods import Averaged, Equipped
 from mirrordescent.mirrors import (
     Conjugate,
     ConvICNN,
@@ -24,12 +24,13 @@ from mirrordescent.mirrors import (
     NegativeEntropy,
     SimplexEntropy,
     Spectral,
+    Stencil,
 )
 from mirrordescent.mirrors.inverse import invert
-from mirrordescent.oracles import Noisy, Rounded
+from mirrordescent.oracles import Exact, Noisy, Rounded
 from mirrordescent.theory import diagnose
 from mirrordescent.theory.page import markdown
-from mirrordescent_lab.experiments.diagnose import PROBLEMS, Weighted, diagnose_entry
+from mirrordescent_lab.experiments.diagnose import PROBLEMS, Weighted, diagnose_entry, unlearned
 
 
 def random(*shape, seed=0):
@@ -131,9 +132,16 @@ def test_without_a_certificate_a_longer_run_serves(quadratic):
     )
 
 
-def test_what_is_no_mirror_method_is_refused(quadratic):
-    with pytest.raises(TypeError, match="LPD is none of them"):
-        diagnose(LPD(), quadratic)
+def test_a_method_that_asks_for_no_gradients_is_diagnosed_as_far_as_that_goes(quadratic):
+    problem = TVDenoising(torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    diagnosis = diagnose(LPD().double(), problem, iterations=30)
+    assert (diagnosis.geometries, diagnosis.inconsistency) == ({}, {})
+    assert [v.answer for v in diagnosis.problem_verdicts] == ["holds", "does not hold"]
+    run = diagnosis.runs["LPD"]
+    assert (run.record["gap"][-1] < run.record["gap"][0]).all()
+    assert run.bounded is None
+    with pytest.raises(TypeError, match="LPD needs proximal operators"):
+        diagnose(LPD().double(), quadratic)
 
 
 def few_features(scale, directory):
@@ -142,7 +150,7 @@ def few_features(scale, directory):
     return Features(features, labels, features, labels), "random"
 
 
-@pytest.mark.parametrize(("name", "problem"), [("ellipse-denoise", "denoise"), ("mnist49-svm-conjugate", "svm")])
+@pytest.mark.parametrize(("name", "problem"), [("ellipse-denoise-pair", "denoise"), ("mnist49-svm-conjugate", "svm")])
 def test_entries_of_the_zoo(name, problem, tmp_path, monkeypatch):
     monkeypatch.delenv("MIRRORDESCENT_DATA", raising=False)
     monkeypatch.setattr("mirrordescent_lab.experiments.diagnose.load_features", few_features)
@@ -156,19 +164,19 @@ def test_entries_of_the_zoo(name, problem, tmp_path, monkeypatch):
 
 
 def test_a_saved_file_is_diagnosed_and_mistakes_are_explained(tmp_path):
-    zoo.save(zoo.load("ellipse-denoise"), tmp_path / "mine", {"kind": "method"})
+    zoo.save(zoo.load("ellipse-denoise-pair"), tmp_path / "mine")
     diagnosis = diagnose_entry(tmp_path / "mine.safetensors", "denoise", tmp_path, count=1, side=12, iterations=3)
     assert diagnosis.name == "mine"
     with pytest.raises(ValueError, match="there are inpaint, denoise, svm, tomography, network"):
-        diagnose_entry("ellipse-denoise", "denoising")
+        diagnose_entry("ellipse-denoise-pair", "denoising")
     with pytest.raises(ValueError, match="was not learned to train a network"):
-        diagnose_entry("ellipse-denoise", "network")
+        diagnose_entry("ellipse-denoise-pair", "network")
     with pytest.raises(TypeError, match="nothing to diagnose"):
         diagnose_entry("ellipse-denoise-lpd", "denoise", tmp_path, count=1, side=12)
     assert set(PROBLEMS) == {"inpaint", "denoise", "svm", "tomography", "network"}
 
 
-def test_a_map_that_is_dear_to_invert_is_inverted_rarely(monkeypatch):
+def test_a_map_that_is_expensive_to_invert_is_inverted_rarely(monkeypatch):
     """At few points of few problems, and at all minimisers once for all runs."""
     sizes = []
 
@@ -199,8 +207,8 @@ def test_a_method_that_trains_networks():
 
 
 def test_a_method_with_an_oracle_of_its_own_is_diagnosed_with_it(tmp_path):
-    method = Equipped(AMD(Spectral(), 0.05, answer="x_tilde"), Rounded(2.0))
-    zoo.save(method, tmp_path / "mine", {"kind": "method"})
+    method = Equipped(AMD(Spectral(), 0.05, returns="x_tilde"), Rounded(2.0))
+    zoo.save(method, tmp_path / "mine")
     diagnosis = diagnose_entry(tmp_path / "mine.safetensors", "denoise", tmp_path, count=1, side=12, iterations=4)
     assert set(diagnosis.runs) == {"LAMD"}
     assert "Rounded" in diagnosis.settings["gradients"]
@@ -228,13 +236,46 @@ def test_relative_gradients_are_true_ones_in_a_weighted_geometry(tmp_path):
     torch.testing.assert_close(Weighted(entropy, torch.ones_like(s)).potential(x), entropy.potential(x))
 
 
-def test_cards_of_shipped_maps_name_their_pages(tmp_path):
-    root = Path(__file__).parents[2]
-    for name in zoo.list():
-        if getattr(zoo.load(name), "mirror", None) is None:
-            assert "diagnosis" not in zoo.card(name)
-            continue
-        page = root / zoo.card(name)["diagnosis"]
-        assert page.read_text().startswith(f"# {name} on ")
-    zoo.save(zoo.load("ellipse-denoise"), tmp_path / "mine", {"kind": "method"})
-    assert "diagnosis" not in zoo.card(tmp_path / "mine.safetensors")
+def test_every_shipped_map_has_a_page():
+    pages = Path(__file__).parents[2] / "docs" / "results" / "diagnosis"
+    with_maps = [name for name in zoo.list() if getattr(zoo.load(name), "mirror", None) is not None]
+    assert sorted(page.parent.name for page in pages.glob("*/diagnosis.md")) == with_maps
+    for name in with_maps:
+        assert (pages / name / "diagnosis.md").read_text().startswith(f"# {name} on ")
+
+
+def test_before_learning_a_map_has_the_same_structure_and_nothing_learned():
+    pair = zoo.load("ellipse-denoise-pair").mirror
+    stencil = zoo.load("ellipse-denoise-stencil").method.mirror
+    tied = zoo.load("moons-diagonal").mirror
+    for learned in (pair, stencil, tied):
+        before = unlearned(learned)
+        assert before.state_dict().keys() == learned.state_dict().keys()
+        assert any(not torch.equal(p, q) for p, q in zip(before.parameters(), learned.parameters(), strict=True))
+        again = unlearned(before)
+        assert type(again) is type(learned)
+    assert unlearned(stencil).damping.item() == pytest.approx(Stencil().damping.item())
+    assert all((part.multipliers == 1).all() for part in unlearned(tied).maps)
+    learnable, fixed = Diagonal(torch.nn.Parameter(torch.tensor([3.0]))), Diagonal(torch.tensor([3.0]))
+    assert (unlearned(learnable).d.item(), unlearned(fixed).d.item()) == (1.0, 3.0)
+
+
+def test_methods_in_wrappers(quadratic, tmp_path):
+    """With its own oracle where it brings one, and without a theorem where a wrapper changes the run."""
+    x0, method = random(2, 3, seed=1), SMD(Diagonal(torch.ones(3, dtype=torch.float64)), 0.2)
+    noisy = diagnose(Equipped(method, Noisy(0.1)), quadratic, x0, iterations=20)
+    plain = diagnose(method, quadratic, x0, iterations=20, oracle=Noisy(0.1))
+    assert (noisy.settings["gradients"], noisy.name) == ("Noisy", "Equipped")
+    assert torch.equal(noisy.runs["Equipped"].record["gap"], plain.runs["SMD"].record["gap"])
+    assert noisy.runs["Equipped"].verdicts == plain.runs["SMD"].verdicts
+    assert noisy.runs["Equipped"].advice == plain.runs["SMD"].advice
+    assert "\nSMD, dual-stored" in markdown(noisy)
+    with pytest.raises(TypeError, match="brings its own oracle"):
+        diagnose(Equipped(method, Noisy(0.1)), quadratic, x0, iterations=20, oracle=Exact())
+
+    averaged = diagnose(Averaged(method), quadratic, x0, iterations=20)
+    (verdict,) = averaged.runs["Averaged"].verdicts
+    assert "about the SMD inside" in verdict.because
+    assert set(averaged.geometries) == {"dual"}
+    assert averaged.runs["Averaged"].bounded is None
+    assert "there is no bound" in averaged.write(tmp_path).read_text()

@@ -7,13 +7,14 @@ from itertools import pairwise
 import pytest
 import torch
 
-from mirrordescent import AMD, ASMD, MD, SMD, Adam, Function, Quadratic, TVDenoising, gradient_norm, solve
+from mirrordescent import AMD, ASMD, LPD, MD, SMD, Adam, Function, Quadratic, TVDenoising, gradient_norm, solve
 from mirrordescent.domains import Simplex
+from mirrordescent.methods import Equipped
 from mirrordescent.mirrors import Conjugate, DenseICNN, Diagonal, Euclidean, LearnedPair, SimplexEntropy, SquaredPNorm
 from mirrordescent.oracles import Exact, Noisy, Smoothed
 from mirrordescent.problems import LeastSquares
 from mirrordescent.schedules import Prefix
-from mirrordescent.theory import Coupling, Energies, exact_geometry, observe
+from mirrordescent.theory import Coupling, Energies, Watched, exact_geometry, observe
 from mirrordescent.theory.geometry import Field, Inverted, squared_dual_norm
 
 
@@ -142,8 +143,8 @@ def test_samples_that_stop_leave_nan_and_do_not_disturb_others(problem):
     x0 = torch.stack([problem.centre[0] + 1e-3, problem.centre[1] + 1])
     energies = Energies(problem.centre)
     solution = solve(
-        problem, MD(Euclidean(), 0.5), x0, iterations=40, oracle=energies.listen(), callbacks=[energies],
-        check_every=1, stop=gradient_norm(1e-4),
+        problem, Watched(MD(Euclidean(), 0.5)), x0, iterations=40, callbacks=[energies], check_every=1,
+        stop=gradient_norm(1e-4),
     )  # fmt: skip
     record, first = energies.record, int(solution.steps[0])
     assert first < int(solution.steps[1])
@@ -173,9 +174,42 @@ def test_what_it_needs_it_asks_for(problem):
     with pytest.raises(ValueError, match="nothing was observed"):
         _ = energies.record
     with pytest.raises(ValueError, match="every step"):
-        solve(problem, method, x0, iterations=90, oracle=energies.listen(), callbacks=[energies])
-    with pytest.raises(TypeError, match="Adam is none"):
-        observe(problem, Adam(0.1), x0, minimiser=problem.centre, iterations=2)
+        solve(problem, Watched(method), x0, iterations=90, callbacks=[energies])
+    with pytest.raises(TypeError, match="LPD asks for no gradients"):
+        Watched(LPD())
+
+
+def test_a_method_without_a_theorem_has_a_gap_and_nothing_else(problem):
+    observed = observe(problem, Adam(0.1), random(2, 3), minimiser=problem.centre, iterations=4)
+    record = observed.record
+    assert (set(record.at_states), record.at_steps, len(record.steps)) == ({"gap"}, {}, 0)
+    assert torch.equal(record["gap"], observed.solution.trace.values)  # the minimum is 0
+    assert "divergence" not in record
+
+
+def test_watching_is_pure(problem):
+    """A step of a watched method depends on its state alone, and remembers what led to it."""
+    method, x0 = Watched(AMD(Euclidean(), 0.1)), random(2, 3)
+    generator = torch.Generator().manual_seed(0)
+    first = method.step(problem, method.init(x0), Noisy(0.1), generator)
+    again = method.step(problem, method.init(x0), Noisy(0.1), torch.Generator().manual_seed(0))
+    assert torch.equal(first.own.told, again.own.told)
+    assert torch.equal(first.own.before.x, x0)
+    assert torch.equal(first.own.true, problem.grad(x0))
+    torch.testing.assert_close(first.own.noise, first.own.told - problem.grad(x0))
+    assert torch.equal(first.inner.x, method.method.update(first.own.before, first.own.told).x)
+
+
+def test_a_method_with_an_oracle_is_observed_with_it():
+    y, x0 = random(1, 1, 3, 3), random(1, 1, 3, 3, seed=1)
+    problem, method = TVDenoising(y), SMD(Euclidean(), 0.1)
+    plain = observe(problem, method, x0, minimiser=y, iterations=3, oracle=Smoothed(0.5)).record
+    equipped = observe(problem, Equipped(method, Smoothed(0.5)), x0, minimiser=y, iterations=3).record
+    assert plain["noise"].any()
+    for name in ("gap", "divergence", "noise", "displacement"):
+        assert torch.equal(plain[name], equipped[name])
+    with pytest.raises(TypeError, match="brings its own oracle"):
+        observe(problem, Equipped(method, Smoothed(0.5)), x0, minimiser=y, iterations=3, oracle=Exact())
 
 
 def test_works_in_single_precision_and_with_learned_steps(problem):

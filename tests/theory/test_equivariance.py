@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from mirrordescent import SMD
-from mirrordescent.learn import DenoisingFamily, Objective, Settings
-from mirrordescent.learn.networks import NetworkFamily
+from mirrordescent import GD, SMD
+from mirrordescent.learn import DenoisingFamily, Descent, NetworkFamily, Objective, Settings, Validation
 from mirrordescent.mirrors import (
     Conjugate,
     ConvICNN,
@@ -23,6 +22,7 @@ from mirrordescent.mirrors import (
 )
 from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent.theory import equivariance
+from mirrordescent_lab import equivariance as learning
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def untied(model, value=1.0):
 
 
 def test_gradient_descent_is_equivariant(problem, model, generator):
-    assert equivariance.gradient_descent_defect(problem, model, generator) < 1e-12
+    assert equivariance.network_defect(GD(1.0), problem, model, generator) < 1e-12
 
 
 def test_a_map_that_treats_hidden_units_differently_is_not(problem, model, generator):
@@ -76,20 +76,20 @@ def test_the_meta_gradient_is_invariant_on_a_batch_closed_under_g(problem, model
     else:
         mirror = layerwise(model, kind="diagonal" if kind == "tied" else "spline", ties="orbit").double()
     start = parameters(model)
-    defect = equivariance.meta_gradient_defect(SMD(mirror, 0.5), problem, start, symmetry, g, horizon=4)
+    defect = learning.meta_gradient_defect(SMD(mirror, 0.5), problem, start, symmetry, g, horizon=4)
     assert defect < 1e-12
     if kind == "diagonal":
         with torch.no_grad():
             mirror["0.weight"].d[:2] *= 2.0
-        assert equivariance.meta_gradient_defect(SMD(mirror, 0.5), problem, start, symmetry, g, horizon=4) > 0.01
+        assert learning.meta_gradient_defect(SMD(mirror, 0.5), problem, start, symmetry, g, horizon=4) > 0.01
 
 
 def test_on_a_batch_that_is_not_closed_it_is_not(problem, model, generator, monkeypatch):
     symmetry = symmetries(model)
-    monkeypatch.setattr(equivariance, "_closed_under", lambda g, z, symmetry: [dict(z)])
+    monkeypatch.setattr(learning, "_closed_under", lambda g, z, symmetry: [dict(z)])
     g = symmetry.random(generator)
     method = SMD(untied(model), 0.5)
-    assert equivariance.meta_gradient_defect(method, problem, parameters(model), symmetry, g, horizon=4) > 0.01
+    assert learning.meta_gradient_defect(method, problem, parameters(model), symmetry, g, horizon=4) > 0.01
 
 
 def test_learning_keeps_tied_maps_equivariant_and_untied_ones_nearly(generator):
@@ -97,13 +97,16 @@ def test_learning_keeps_tied_maps_equivariant_and_untied_ones_nearly(generator):
     inputs = torch.randn(20, 2, generator=generator)
     family = NetworkFamily(model, inputs, (inputs[:, 0] > inputs[:, 1]).float())
     settings = Settings(
-        meta_steps=20, batch=16, horizon=5, learning_rate=0.05, validate_every=20, validation_horizons=(1.0,),
-        objective=Objective(weights="last"),
+        meta_steps=20, batch=16, horizon=5, optimiser=Descent(0.05), objective=Objective(weights="last"),
+        validation=Validation(every=20, horizons=(1.0,)),
     )  # fmt: skip
     free = Layerwise({name: Diagonal(nn.Parameter(torch.ones_like(p))) for name, p in model.named_parameters()})
     tied = layerwise(model, ties="orbit")
     methods = {"untied": SMD(free, 0.5), "tied": SMD(tied, 0.5)}
-    found = equivariance.defects_through_learning(methods, family, settings, model, generator)
+    held_out = family.validation(1).problem
+    found = learning.defects_through_learning(
+        methods, family, settings, lambda m: equivariance.network_defect(m, held_out, model, generator)
+    )
     before, learned = ({kind: found[kind][when] for kind in methods} for when in ("before learning", "learned"))
     assert max(before["untied"], before["tied"], learned["tied"]) < 1e-5
     assert 1e-3 < learned["untied"] < 0.5
@@ -117,11 +120,14 @@ def test_learning_on_images_keeps_tied_maps_equivariant_and_untied_ones_not(gene
     pictures = [slope + 0.1 * torch.rand(1, 8, 8, generator=generator) for _ in range(8)]
     family = DenoisingFamily(pictures, pictures[:2], size=8)
     settings = Settings(
-        meta_steps=5, batch=4, horizon=3, learning_rate=0.05, validate_every=5, validation_horizons=(1.0,),
+        meta_steps=5, batch=4, horizon=3, optimiser=Descent(0.05), validation=Validation(every=5, horizons=(1.0,)),
     )  # fmt: skip
     every_pixel = Multipliers(torch.arange(64).reshape(1, 8, 8))
     methods = {"untied": SMD(every_pixel, 0.5), "tied": SMD(Multipliers(torch.tensor(0)), 0.5)}
-    found = equivariance.image_defects_through_learning(methods, family, settings, motion)
+    x = family.validation(1).x0
+    found = learning.defects_through_learning(
+        methods, family, settings, lambda m: equivariance.image_defects(m.mirror, x)["∇ψ"][motion]
+    )
     assert max(found["untied"]["before learning"], *found["tied"].values()) < 1e-5
     assert found["untied"]["learned"] > 1e-3
     assert (every_pixel.multipliers == 1).all(), "the method given must be left as it was"
@@ -130,21 +136,21 @@ def test_learning_on_images_keeps_tied_maps_equivariant_and_untied_ones_not(gene
 def test_spread_within_orbits(model, generator):
     symmetry, start = symmetries(model), parameters(model)
     mirror = untied(model)
-    assert set(equivariance.orbit_spread(mirror, start, symmetry).values()) == {0.0}
+    assert set(learning.orbit_spread(mirror, start, symmetry).values()) == {0.0}
     with torch.no_grad():
         mirror["2.bias"].d.copy_(torch.tensor([1.0, 3.0, 1.0, 3.0]))
         mirror["0.weight"].d[:, 1] = 7.0  # the two inputs are different orbits, so this is no spread
-    spread = equivariance.orbit_spread(mirror, start, symmetry)
+    spread = learning.orbit_spread(mirror, start, symmetry)
     assert spread["2.bias"] == pytest.approx(1 / 5**0.5)
     assert spread["0.weight"] == 0
     tied = layerwise(model, kind="spline", ties="orbit").double()
-    assert max(equivariance.orbit_spread(tied, start, symmetry).values()) < 1e-12
+    assert max(learning.orbit_spread(tied, start, symmetry).values()) < 1e-12
 
 
 def test_maps_that_do_not_learn_entries_are_refused(model):
     mirror = Layerwise({name: Euclidean() for name in parameters(model)})
     with pytest.raises(TypeError, match="Euclidean does not learn numbers for entries"):
-        equivariance.per_entry(mirror, parameters(model), lambda p: p)
+        learning.per_entry(mirror, parameters(model), lambda p: p)
 
 
 def network(padding, generator, symmetric=False):

@@ -38,7 +38,7 @@ def data(rows=30, columns=4, seed=0):
 def logistic():
     """Slopes of at most 1, so ‖G‖ ≤ max‖φ‖ everywhere."""
     problem = LogisticRegression(*data())
-    solution = solve(problem, AMD(Euclidean(), 1 / problem.smoothness(), answer="x_tilde"), iterations=5000)
+    solution = solve(problem, AMD(Euclidean(), 1 / problem.smoothness(), returns="x_tilde"), iterations=5000)
     assert problem.grad(solution.x).abs().max() < 1e-8
     return problem, solution.x, problem.signed.square().sum(1).max(), OneTermEach()
 
@@ -108,7 +108,7 @@ def test_theorem_2_with_errors_in_both_cases():
     """Primal-stored with an inverse off by e: U = −e/t. C is the measured pairing, C' = ‖e‖²/t²."""
     problem, u, _, oracle = logistic()
     problem.ridge.fill_(0.2)
-    u = solve(problem, AMD(Euclidean(), 1 / problem.smoothness(), answer="x_tilde"), iterations=3000).x
+    u = solve(problem, AMD(Euclidean(), 1 / problem.smoothness(), returns="x_tilde"), iterations=3000).x
     record = observed(MD(Shifted(), 0.2), problem, u, oracle)
     moment, n = float(record["displacement"].mean(1).max()), u.shape[1]
     torch.testing.assert_close(record["error"], torch.full_like(record["error"], 0.02 * n**0.5 / 0.2))

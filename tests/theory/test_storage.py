@@ -38,7 +38,7 @@ def test_primal_storage_stalls_acceleration_does_not_and_dual_storage_is_exact(p
     assert gap(problem, MD(Off(), t), 500) == pytest.approx(predicted, rel=1e-6)
     assert gap(problem, MD(Off(), t), 2000) == pytest.approx(predicted, rel=1e-6)
 
-    accelerated = [gap(problem, AMD(Off(), t, storage="primal", answer="x_tilde"), k) for k in (500, 2000)]
+    accelerated = [gap(problem, AMD(Off(), t, storage="primal", returns="x_tilde"), k) for k in (500, 2000)]
     assert accelerated[0] < 1e-3 * predicted
     assert accelerated[1] < accelerated[0] / 4
 
@@ -62,7 +62,7 @@ def test_the_stall_is_of_the_size_that_theorem_2_allows(problem):
 
 def test_theorem_1_bounds_acceleration_with_errors(problem):
     t = 0.5
-    method = AMD(Off(), t, storage="primal", answer="x_tilde")
+    method = AMD(Off(), t, storage="primal", returns="x_tilde")
     record = observe(problem, method, minimiser=problem.centre, iterations=500, exact_iterates=True).record
     assert (bounds.amd_slack(record, 3.0) >= -1e-12).all()
     first = bounds.amd_first_energy(record["divergence"][0], record["gap"][0], t, 3.0, record["error"][0])

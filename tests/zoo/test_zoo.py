@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -23,10 +24,11 @@ from mirrordescent.mirrors import (
     Stencil,
 )
 from mirrordescent.oracles import Exact, InTurn, Minibatch, Relative, Rounded
+from mirrordescent.parts import PartMissing
 from mirrordescent.schedules import Polynomial, PowerLaws, Prefix
-from mirrordescent.zoo import storage
+from mirrordescent.zoo import Card, storage
 
-CARD = {"kind": "method", "description": "a test"}
+CARD = Card("entry", "a test")
 
 
 def methods():
@@ -58,13 +60,15 @@ def test_a_saved_method_comes_back_the_same(tmp_path, name):
     with torch.no_grad():
         for p in method.parameters():
             p.add_(0.1 * torch.rand(p.shape, dtype=p.dtype))
-    zoo.save(method, tmp_path / "entry", {**CARD, "note": "λ = 0.15"})
+    zoo.save(method, tmp_path / "entry", replace(CARD, family="λ = 0.15", stages=[{"best_meta_step": 3}]))
     again = zoo.load(tmp_path / "entry.safetensors")
     assert type(again) is type(method)
     assert str(again) == str(method)
     for key, tensor in method.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[key])
-    assert zoo.card(tmp_path / "entry.safetensors")["note"] == "λ = 0.15"
+    assert zoo.card(tmp_path / "entry.safetensors") == Card(
+        "entry", "a test", "method", "λ = 0.15", stages=[{"best_meta_step": 3}], requires=[]
+    )
     assert not any(p.requires_grad for p in again.parameters())
 
 
@@ -76,6 +80,8 @@ def test_the_card_states_the_checksum(tmp_path):
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     assert not storage.intact(path)
+    with pytest.raises(zoo.EntryDamaged, match="differs from its checksum"):
+        zoo.load(path)
 
 
 @pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[: len(b) // 2], lambda b: b[:-1], lambda b: b"\x80" + b])
@@ -90,11 +96,21 @@ def test_damaged_files_are_refused(tmp_path, damage):
 def test_files_of_others_are_refused(tmp_path):
     path = tmp_path / "other.safetensors"
     save_file({"x": torch.ones(2)}, path)
-    with pytest.raises(zoo.EntryDamaged, match="blueprint"):
+    with pytest.raises(zoo.EntryDamaged, match="differs from its checksum"):
         zoo.load(path)
-    save_file({"x": torch.ones(2)}, path, {"blueprint": json.dumps({"type": "os.system"}), "card": "{}"})
-    with pytest.raises(zoo.EntryDamaged, match=r"unknown part 'os\.system'"):
+    save_file({"x": torch.ones(2)}, path, {"blueprint": "{}", "card": "{}"})
+    with pytest.raises(zoo.EntryDamaged, match=r"saved by version 0\.1.*mirrordescent_lab\.upgrade"):
         zoo.load(path)
+    for structure, message in (
+        ({"type": "os.system"}, r"there is no part 'os\.system' in this version"),
+        ({"type": "os:system"}, "import os, then load"),
+    ):
+        metadata = {"format": storage.FORMAT, "structure": json.dumps(structure), "card": '{"name": "other"}'}
+        tensors = {"x": torch.ones(2)}
+        save_file(tensors, path, metadata | {"sha256": storage.checksum(tensors, metadata)})
+        with pytest.raises(PartMissing, match=message):
+            zoo.load(path)
+        assert zoo.card(path).name == "other"
     with pytest.raises(FileNotFoundError):
         zoo.load(tmp_path / "absent.safetensors")
 
@@ -114,12 +130,21 @@ def test_a_full_disk_leaves_the_old_entry(tmp_path, monkeypatch):
 
 
 def test_mistakes_are_named(tmp_path):
-    with pytest.raises(KeyError, match="did you mean 'photo-inpaint'"):
-        zoo.load("photo-inpant")
-    with pytest.raises(ValueError, match="a card needs a kind"):
-        zoo.save(md.LPD(), tmp_path / "entry", {})
-    with pytest.raises(TypeError, match="Adam cannot be stored"):
-        zoo.save(md.Adam(0.1), tmp_path / "entry", CARD)
+    with pytest.raises(KeyError, match="did you mean 'photo-inpaint-pair'"):
+        zoo.load("photo-inpant-pair")
+    with pytest.raises(TypeError, match="Linear cannot be stored"):
+        zoo.save(nn.Linear(1, 1), tmp_path / "entry", CARD)
+    with pytest.raises(TypeError, match="a function is neither data nor a part"):
+        zoo.save(md.GD(lambda k: 0.1), tmp_path / "entry", CARD)
+    with pytest.raises(ValueError, match="unknown entry of a card 'descripton'; did you mean 'description'"):
+        Card.from_data({"name": "entry", "descripton": "a test"})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("old", "new"), zoo.RENAMED.items())
+def test_old_names_are_understood(old, new):
+    with pytest.warns(FutureWarning, match=f"the entry {old} is called {new} now"):
+        assert zoo.card(old) == zoo.card(new)
 
 
 def test_everything_shipped_is_whole():
@@ -127,12 +152,12 @@ def test_everything_shipped_is_whole():
     assert all(zoo.verify().values())
     for name in zoo.list():
         entry, card = zoo.load(name), zoo.card(name)
-        assert card["name"] == name
-        if card["kind"] == "initialisation":
+        assert card.name == name
+        if card.kind == "initialisation":
             assert all(leaf.isfinite().all() for leaf in entry.network.values())
             continue
         assert isinstance(entry, md.methods.Method)
-        held_out = card["held_out"]
+        held_out = card.held_out
         if "gap" in held_out:
             assert held_out["gap"]["10"] < held_out["gap"]["start"]
         else:
@@ -152,7 +177,7 @@ def test_shipped_image_methods_work_at_any_size(name):
 
 def test_a_map_for_other_images_says_so():
     names = [
-        name for name in zoo.list() if name.startswith("ellipse-denoise") and not name.endswith(("lpd", "spectral"))
+        name for name in zoo.list() if name.startswith("ellipse-denoise") and not name.endswith(("lpd", "stencil"))
     ]
     for name in names:
         with pytest.raises(ValueError, match=r"images \(batch, 1, height, width\)"):

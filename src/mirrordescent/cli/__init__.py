@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
 from pathlib import Path
 
 from tyro.extras import SubcommandApp
 
+from mirrordescent import __version__
 from mirrordescent.cli import collections, experiments, learning, solve
 from mirrordescent.cli.lab import lab
+from mirrordescent.cli.output import say
 
 
 def demo(
@@ -35,34 +39,26 @@ def demo(
         out: the folder to write to.
         size: side of the photographs, in pixels.
         iterations: budget of every method.
-        missing: share of the pixels that is removed.
+        missing: share of the pixels to remove.
         noise: standard deviation of the noise added to the rest.
-        fill: start from an image whose holes are filled from their neighbours, not from black holes.
-        seed: of the mask and the noise.
+        fill: start from an image whose holes are filled from their neighbours, not left black.
+        seed: seed of the mask and the noise.
     """
     lab("demo").run(out, size, iterations, missing, noise, fill, seed)
 
 
 def version() -> None:
     """Print the version."""
-    from mirrordescent import __version__
-
     print(__version__)
 
 
 COMMANDS = (
-    demo,
-    learning.learn,
-    experiments.reproduce,
-    experiments.results,
-    experiments.diagnose,
-    experiments.bench,
-    version,
-)
+    demo, learning.learn, experiments.reproduce, experiments.results, experiments.diagnose, experiments.bench, version,
+)  # fmt: skip
 GROUPS = {
     "solve": (solve.app, "Restore your photographs: denoise, inpaint."),
-    "zoo": (collections.zoo, "Learned methods: list, show, verify."),
-    "data": (collections.data, "Data sets: list, verify, path."),
+    "zoo": (collections.zoo_app, "Learned methods: list, show, verify."),
+    "data": (collections.data_app, "Data sets: list, verify, path."),
 }
 DESCRIPTION = "Mirror descent in learned and classical geometries. Examples are in the help of every command."
 ALIASES = {"learn": ("train",)}
@@ -85,16 +81,22 @@ def main() -> None:
     Exit codes: 0 if all went well, 1 if a command ran and something failed in it, 2 for a user's mistake, which is one
     line on standard error, and 130 for an interruption.
     """
+    overview = not sys.argv[1:] or sys.argv[1] in ("-h", "--help")
     try:
-        overview = not sys.argv[1:] or sys.argv[1] in ("-h", "--help")
-        code = _app(brief=overview).cli(prog="mirrordescent", description=DESCRIPTION)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: say(f"mirrordescent: {message}")
+            code = _app(brief=overview).cli(prog="mirrordescent", description=DESCRIPTION)
+        sys.stdout.flush()
+    except BrokenPipeError:  # as of `| head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except (ValueError, TypeError, OSError, LookupError, ImportError, MemoryError) as error:
         # The text of a KeyError is its argument, and would be shown in quotation marks.
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-        print(f"mirrordescent: {' '.join(text.split()) or type(error).__name__}", file=sys.stderr)
+        say(f"mirrordescent: {' '.join(text.split()) or type(error).__name__}")
         sys.exit(2)
     except KeyboardInterrupt:
-        print("mirrordescent: interrupted", file=sys.stderr)
+        say("mirrordescent: interrupted")
         sys.exit(130)
     if code:
         sys.exit(code)

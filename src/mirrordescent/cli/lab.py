@@ -9,7 +9,7 @@ PACKAGE = "mirrordescent_lab"
 
 
 def lab(module: str) -> ModuleType:
-    """Return a module of ``mirrordescent_lab``, or say where that package is to be had."""
+    """Return a module of ``mirrordescent_lab``, or say where to get that package."""
     try:
         import_module(PACKAGE)
     except ModuleNotFoundError as error:

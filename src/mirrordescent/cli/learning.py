@@ -1,9 +1,13 @@
-"""``mirrordescent learn``: an entry of the zoo anew, or a map of one's own from a file."""
+"""``mirrordescent learn``: an entry of the zoo again, or a method of your own from a file."""
 
 from __future__ import annotations
 
+import importlib
+import sys
+import warnings
 from pathlib import Path
-from typing import Annotated
+from time import perf_counter
+from typing import Annotated, Any
 
 import tyro
 from tyro.conf import Positional, UseAppendAction
@@ -19,17 +23,20 @@ def learn(
     resume: bool = True,
     device: str = "cpu",
     set: UseAppendAction[tuple[str, ...]] = (),
+    modules: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="import", metavar="MODULE")] = (),
     json: bool = False,
-) -> None:
+) -> int:
     """Learn a method: your own, as a small TOML file describes it, or an entry of the zoo by its name.
 
     Runs are kept in RUNS/NAME and go on where they stopped. What was learned is written to OUT/NAME.safetensors, which
-    is used with --mirror OUT/NAME.safetensors, or mirrordescent.zoo.load.
+    is used with --mirror OUT/NAME.safetensors, or mirrordescent.zoo.load. If nothing was learned, the command says why
+    and ends with 1.
 
     For example:
 
         mirrordescent learn photo-inpaint-conjugate
         mirrordescent learn my.toml --set settings.meta_steps=200 --set map.filters=8
+        mirrordescent learn my.toml --import my_module
 
     where my.toml says
 
@@ -41,15 +48,21 @@ def learn(
         size = 32
 
         [map]                       # or type = "my_module:MyMap"
-        type = "conjugate"          # conjugate, pair, diagonal
+        type = "conjugate"          # conjugate, pair, diagonal, spline, or a map of the library such as Stencil
         filters = 16
 
-        [method]
+        [method]                    # or name = "my_module:MyMethod"
         name = "lsmd"
         step = 0.3
 
         [settings]
         meta_steps = 1000
+
+        [settings.optimiser]
+        learning_rate = 0.002
+
+        [settings.objective]
+        differentiation = "full"    # checkpointed, evolution, or {type = "truncated", segment = 30}
 
     Args:
         what: a .toml file, or the name of an entry such as photo-inpaint-conjugate.
@@ -59,23 +72,42 @@ def learn(
         resume: go on where a run stopped, or start anew.
         device: to learn on, such as cuda.
         set: key=value, to change a setting; once for each.
+        modules: a module of yours to import first, from this folder or that of the file; once for each. A file can name
+            classes of imported modules only.
         json: print the outcome as JSON.
     """
-    from mirrordescent.cli.output import progress, show
-    from mirrordescent.learn import read_config
-    from mirrordescent.zoo.own import learn_own
+    from mirrordescent import zoo
+    from mirrordescent.cli.output import progress, say, show
+    from mirrordescent.learn import NothingLearned, read_recipe
 
+    began = perf_counter()
+    _import(modules, Path.cwd(), Path(what).resolve().parent)
     if what.endswith(".toml"):
-        config = read_config(what, set)
-        path, found = learn_own(config, runs, out, data, resume=resume, device=device, progress=progress())
-        report = {
-            "entry": path,
-            "best validation": found.best_validation,
-            "at meta-step": found.best_step,
-            "seconds": found.seconds,
-        }
+        recipe, set = read_recipe(what, set), ()
     else:
-        train = lab("recipes").train
-        path = train(what, runs, data, out, changes=set, resume=resume, device=device, progress=progress())
-        report = {"entry": path}
+        recipe = lab("recipes").recipe(what)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NothingLearned)  # it is said below
+        path = recipe.train(runs, out, data, changes=set, resume=resume, device=device, progress=progress())
+    stages = zoo.card(path).stages
+    report: dict[str, Any] = {"entry": path}
+    for stage in stages:  # the last one that was judged
+        if "best_validation" in stage:
+            report |= {"best validation": stage["best_validation"], "at meta-step": stage["best_meta_step"]}
+    report["seconds"] = perf_counter() - began
     show(report, [f"{key}: {value}" for key, value in report.items()], json)
+    failures = [f"in stage {stage['stage']}, {stage['failure']}" for stage in stages if "failure" in stage]
+    for failure in failures:
+        say(f"mirrordescent: {failure}")
+    return 1 if failures else 0
+
+
+def _import(modules: tuple[str, ...], *folders: Path) -> None:
+    """Import modules of the user's own, looked for in some folders too."""
+    before = list(sys.path)
+    sys.path[:0] = map(str, folders)
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    finally:
+        sys.path[:] = before

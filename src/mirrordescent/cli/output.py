@@ -1,4 +1,4 @@
-"""What commands print: lines for people, JSON for machines."""
+"""What commands print: lines for people, JSON for machines; and the options that many of them have."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from tyro.conf import arg
+
+AsJSON: TypeAlias = Annotated[bool, arg(help="print the report as JSON.")]
+DataDirectory: TypeAlias = Annotated[Path | None, arg(help="the data directory; MIRRORDESCENT_DATA by default.")]
 
 
-def show(data: dict[str, Any], lines: Iterable[str], as_json: bool) -> None:
+def show(report: Any, lines: Iterable[str], as_json: bool) -> None:
     """Print a report as JSON or as lines."""
     if as_json:
-        print(json.dumps(plain(data), indent=2, ensure_ascii=False))
+        print(json.dumps(plain(report), indent=2, ensure_ascii=False))
     else:
         print(*lines, sep="\n")
 
@@ -23,7 +30,7 @@ def say(line: str) -> None:
 
 
 def progress() -> bool | None:
-    """A bar on a terminal where it takes longer, else lines of text."""
+    """A bar on a terminal if it takes a while, else lines of text."""
     return None if sys.stderr.isatty() else True
 
 
@@ -37,8 +44,36 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
+def outline(value: Any, indent: str = "") -> list[str]:
+    r"""Return nested data as indented lines, records in a list by their numbers.
+
+    >>> outline({"text": "two\nlines", "steps": [0.1, 2], "stages": [{"seed": 0}], "requires": []})
+    ['text:', '  two', '  lines', 'steps: 0.1, 2', 'stages:', '  1:', '    seed: 0', 'requires: none']
+    """
+    if isinstance(value, str):
+        return [indent + line for line in value.splitlines()]
+    lines = []
+    for key, item in value.items():
+        records = isinstance(item, list) and any(isinstance(each, dict) for each in item)
+        content = dict(enumerate(item, 1)) if records else item
+        nested = content and (isinstance(content, dict) or "\n" in str(content))
+        below = outline(content, indent + "  ") if nested else []
+        lines += [f"{indent}{key}:" if nested else f"{indent}{key}: {_words(content)}", *below]
+    return lines
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return ", ".join(f"({_words(each)})" if isinstance(each, list) else _words(each) for each in value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value) if value or value == 0 else "none"
+
+
 def plain(value: Any) -> Any:
-    """Return data as JSON knows them: paths as text, and null for numbers that are none or infinite."""
+    """Return data as JSON knows them: records as tables, paths as text, and null for numbers that are not finite."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -5,14 +5,18 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import tyro
 from tyro.conf import Positional
 from tyro.extras import SubcommandApp
 
-if TYPE_CHECKING:
-    from mirrordescent.restore.jobs import Outcome
+from mirrordescent.checks import require_positive
+from mirrordescent.cli.output import AsJSON, progress, say, show
+from mirrordescent.restore import plan
+from mirrordescent.restore.jobs import Jobs
+from mirrordescent.restore.page import page
+from mirrordescent.restore.planning import Task
 
 app = SubcommandApp()
 
@@ -23,17 +27,17 @@ class Solving:
 
     Args:
         images: photographs, or folders of them, in any format that Pillow reads.
-        weight: λ of the total variation. Larger is smoother: 0.15 suits noise of about 0.05, 0.03 photographs without.
+        weight: λ of the total variation. Larger is smoother: 0.15 suits noise of about 0.05, and 0.03 photographs
+            without noise.
         method: lmd, lsmd, lamd, lasmd, md, smd, amd, asmd, gd, nesterov, adam, pdhg or dual-fista; by default a learned
             method begins, and a primal-dual one finishes.
         mirror: an entry of the zoo, or a .safetensors file, for the methods with a mirror map.
         iterations: budget of the method.
         tolerance: relative gap to the optimum to reach and to prove, if need be with a primal-dual method at the end.
-        fused: compile kernels in C, with which steps are several times faster on a CPU; it takes some seconds and a C
-            compiler. Once they are compiled they are used without being asked for.
+        fused: compile kernels in C, which make steps several times faster on a CPU. This takes a C compiler and some
+            seconds, once: kernels that are compiled are used without being asked for.
         truth: the undamaged photograph, or a folder of them with the same names, for PSNR and SSIM.
         out: folder to write to, with a page index.html. Inputs are never overwritten.
-        json: print the report as JSON.
     """
 
     images: Positional[tuple[Path, ...]]
@@ -45,18 +49,18 @@ class Solving:
     fused: bool = False
     truth: Path | None = None
     out: Path = Path("out/solve")
-    json: bool = False
+    json: AsJSON = False
 
 
 @dataclass(frozen=True)
-class Inpainting(Solving):
-    """What inpainting has in addition.
+class Damage:
+    """What inpainting has in addition: which pixels are missing.
 
     Args:
         mask: an image of the same size, or a folder of them with the same names: white where pixels are known, black
             where they are missing. Without one, pixels that are fully transparent are missing.
-        missing: share of the pixels to remove, for a trial.
-        seed: of the pixels removed.
+        missing: share of the pixels to remove at random, for a trial.
+        seed: decides which pixels are removed.
     """
 
     mask: Path | None = None
@@ -74,11 +78,13 @@ def denoise(options: Annotated[Solving, tyro.conf.arg(name="")]) -> int:
         mirrordescent solve denoise holidays/ --weight 0.1 --out restored --fused
         mirrordescent solve denoise noisy.png --truth clean.png --method lamd --iterations 40 --json
     """
-    return _run("denoise", options, None, None, 0)
+    return _run("denoise", options)
 
 
 @app.command
-def inpaint(options: Annotated[Inpainting, tyro.conf.arg(name="")]) -> int:
+def inpaint(
+    options: Annotated[Solving, tyro.conf.arg(name="")], damage: Annotated[Damage, tyro.conf.arg(name="")]
+) -> int:
     """Fill in missing pixels of photographs, and remove their noise, by total variation.
 
     For example:
@@ -88,36 +94,24 @@ def inpaint(options: Annotated[Inpainting, tyro.conf.arg(name="")]) -> int:
         mirrordescent solve inpaint photo.jpg --missing 0.3    (a trial: removes pixels first)
         mirrordescent solve inpaint scans/ --mask masks/ --mirror photo-inpaint-conjugate --tolerance 1e-4
     """
-    return _run("inpaint", options, options.mask, options.missing, options.seed)
+    return _run("inpaint", options, **vars(damage))
 
 
-def _run(task: Any, options: Solving, mask: Path | None, missing: float | None, seed: int) -> int:
-    from mirrordescent.cli.output import progress, say, show
-    from mirrordescent.restore import plan
-    from mirrordescent.restore.jobs import Jobs
-    from mirrordescent.restore.page import page
-
-    if not 0 < options.weight < float("inf"):
-        raise ValueError(f"weight must be positive and finite, got {options.weight}")
+def _run(task: Task, options: Solving, **damage: Any) -> int:
+    require_positive(weight=options.weight)
     how = plan(task, options.method, options.mirror, options.iterations, options.tolerance, options.fused or None)
-    jobs = Jobs(task, options.images, options.out, options.weight, mask, options.truth, missing, seed)
-    _require_writable(options.out)
-    outcomes: list[Outcome] = []
+    jobs = Jobs(task, options.images, options.out, options.weight, truth=options.truth, **damage)
+    options.out.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=options.out).close()  # it has to be possible to keep what is found
+    outcomes = []
     for outcome in jobs.run(how, progress()):
         outcomes.append(outcome)
         if not options.json:
             print(outcome.line(), flush=True)
     where = page(task, outcomes, how, options.weight).write(options.out / "index.html")
-    report = {"task": task, "page": where, "images": [outcome.record() for outcome in outcomes]}
+    report = {"task": task, "page": where, "images": [outcome.record for outcome in outcomes]}
     show(report, [f"page: {where}"], options.json)
     unreached = [o for o in outcomes if o.status.failed or (how.promised and not o.gap <= how.tolerance)]
     for outcome in unreached:
         say(f"mirrordescent: {outcome.name} ended as {outcome.status} with a relative gap of {outcome.gap:.1e}")
     return 1 if unreached else 0
-
-
-def _require_writable(folder: Path) -> None:
-    """Find out before the work whether its result can be kept."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
-        pass

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from mirrordescent.cache import key_of, remember
-from mirrordescent.data.catalogue import MNIST
+from mirrordescent.data.catalogue import DATASETS
 from mirrordescent.data.idx import digits, mnist
 from mirrordescent.data.splits import Split
 from mirrordescent.names import require_known
@@ -48,7 +48,7 @@ def four_nine_features(
     """
     require_known(source, get_args(Source), "source of digits")
     epochs = _EPOCHS[source] if epochs is None else epochs
-    checksums = " ".join(file.checksum for file in MNIST.files) if source == "mnist" else ""
+    checksums = " ".join(file.checksum for file in DATASETS["mnist"].files) if source == "mnist" else ""
     key = key_of("four nine features", source=source, seed=seed, epochs=epochs, data=checksums)
     return Features(**remember(key, lambda: _compute(source, seed, epochs, directory)))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import math
 import struct
-import zlib
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mirrordescent.data.directory import DataDamaged, data_directory
+from mirrordescent.data.directory import DataDamaged, data_directory, reading
 from mirrordescent.data.registry import require
 from mirrordescent.data.splits import Split, split_indices
 from mirrordescent.names import require_known
@@ -32,7 +31,10 @@ def read_idx(path: str | Path) -> Tensor:
     The format: two zero bytes, one for the type, one for the number d of dimensions, d big-endian 32-bit sizes, then
     the entries, last index fastest.
     """
-    raw = _decompressed(Path(path))
+    raw = Path(path).read_bytes()
+    if raw[:2] == _GZIP:
+        with reading(f"{path} is cut off or damaged"):
+            raw = gzip.decompress(raw)
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _TYPES:
         raise DataDamaged(f"{path} is not an idx file: it begins with {raw[:4].hex(' ') or 'nothing'}")
     header = 4 + 4 * raw[3]
@@ -93,24 +95,12 @@ def halve(images: Tensor, pooling: Pooling = "max") -> Tensor:
 
 def _labelled(name: str, split: Split, directory: str | Path | None) -> tuple[Tensor, Tensor]:
     require_known(split, _STEMS, "split")
-    stems = (f"{_STEMS[split]}-{content}-ubyte" for content in ("images-idx3", "labels-idx1"))
-    images, labels = (read_idx(_path(name, stem, directory)) for stem in stems)
+
+    def read(stem: str) -> Tensor:
+        unpacked = data_directory(directory) / name / stem  # by hand; it has no published checksum
+        return read_idx(unpacked if unpacked.is_file() else require(name, f"{stem}.gz", directory))
+
+    images, labels = (read(f"{_STEMS[split]}-{content}-ubyte") for content in ("images-idx3", "labels-idx1"))
     if images.ndim != 3 or labels.shape != images.shape[:1]:
         raise DataDamaged(f"{name}: images {tuple(images.shape)} do not go with labels {tuple(labels.shape)}")
     return images.float() / 255, labels.long()
-
-
-def _path(name: str, stem: str, directory: str | Path | None) -> Path:
-    """Prefer a file that was unpacked by hand, which has no published checksum."""
-    plain = data_directory(directory) / name / stem
-    return plain if plain.is_file() else require(name, f"{stem}.gz", directory)
-
-
-def _decompressed(path: Path) -> bytes:
-    raw = path.read_bytes()
-    if raw[:2] != _GZIP:
-        return raw
-    try:
-        return gzip.decompress(raw)
-    except (EOFError, OSError, zlib.error) as error:
-        raise DataDamaged(f"{path} is cut off or damaged: {error}") from error

@@ -3,43 +3,55 @@
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent.data.directory import DataDamaged, DataMissing
-from mirrordescent.images import colours_of
+from mirrordescent.data.directory import DataDamaged, DataMissing, reading
+from mirrordescent.images import pixels_of
 
-SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".pnm", ".tif", ".tiff", ".webp"))
+if TYPE_CHECKING:
+    from PIL import Image
 
-
-def read_image(path: str | Path) -> Tensor:
-    """Read one picture: (3, height, width)."""
-    path = Path(path)
-    if not path.is_file():
-        raise DataMissing(f"there is no image {path}")
-    return decode(path.read_bytes(), str(path))
+# By its suffix, without what systems hide beside pictures (._x.png).
+IMAGE = re.compile(r"[^.].*\.(png|jpe?g|jfif|jp2|j2k|bmp|gif|p[pgn]m|tiff?|webp|avif|qoi|tga)", re.IGNORECASE)
 
 
-def decode(content: bytes, name: str) -> Tensor:
-    """Turn the content of an image file into (3, height, width); ``name`` is for the error message.
+@contextmanager
+def opened(file: Path | io.BytesIO, name: object) -> Iterator[Image.Image]:
+    """Open an image file, which error messages call by the name given."""
+    from PIL import Image, UnidentifiedImageError
+
+    if isinstance(file, Path) and not file.is_file():
+        raise DataMissing(f"{file} is a folder, not an image" if file.is_dir() else f"there is no image {file}")
+    with reading(f"{name} is not an image that can be read", Image.DecompressionBombError):
+        try:
+            picture = Image.open(file)
+        except UnidentifiedImageError:
+            raise DataDamaged(f"{name} is not an image of a known format") from None
+        with picture:
+            yield picture
+
+
+def read_image(file: str | Path | io.BytesIO, name: object = None) -> Tensor:
+    """Read one picture, by its path or from its content: (3, height, width).
 
     Grey becomes three equal channels, transparent pixels lie on white, 16 bits keep their precision, and a camera's
-    note on which side is up is followed. Of an animation the first frame is taken.
+    note on which side is up is followed. Of an animation the first frame is taken. Error messages call it by its name,
+    which is its path by default.
     """
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
 
-    try:
-        with Image.open(io.BytesIO(content)) as picture:
-            colours = colours_of(ImageOps.exif_transpose(picture))
-    except (OSError, ValueError, SyntaxError, EOFError, zlib.error, Image.DecompressionBombError) as error:
-        raise DataDamaged(f"{name} is not an image that can be read: {error}") from error
-    return torch.from_numpy(colours).permute(2, 0, 1).contiguous()
+    with opened(Path(file) if isinstance(file, str) else file, name or file) as picture:
+        pixels = pixels_of(ImageOps.exif_transpose(picture))
+    return torch.from_numpy(pixels).permute(2, 0, 1).expand(3, -1, -1).contiguous()
 
 
 def read_images(source: str | Path, within: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -50,7 +62,7 @@ def read_images(source: str | Path, within: str = "") -> Iterator[tuple[str, Ten
     source, found = Path(source).expanduser(), False
     for name, content in _sorted_contents(source, within):
         found = True
-        yield name, decode(content, f"{source}/{name}")
+        yield name, read_image(io.BytesIO(content), f"{source}/{name}")
     if not found:
         raise DataMissing(f"there is no image in {source / within if within else source}")
 
@@ -60,15 +72,12 @@ def unpack_tar(source: Path, wanted: Callable[[str], bool], size: int = -1) -> I
 
     They come in the order of the archive, since going back in a compressed one means starting it all over again.
     """
-    try:
-        with tarfile.open(source) as archive:
-            for member in archive:
-                name = member.name.removeprefix("./")
-                stream = archive.extractfile(member) if member.isfile() and wanted(name) else None
-                if stream is not None:
-                    yield name, stream.read(size)
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise DataDamaged(f"{source} cannot be unpacked: {error}") from error
+    with reading(f"{source} cannot be unpacked"), tarfile.open(source) as archive:
+        for member in archive:
+            name = member.name.removeprefix("./")
+            stream = archive.extractfile(member) if member.isfile() and wanted(name) else None
+            if stream is not None:
+                yield name, stream.read(size)
 
 
 def tiles(image: Tensor, size: int) -> Tensor:
@@ -120,10 +129,8 @@ def _sorted_contents(source: Path, within: str) -> Iterator[tuple[str, bytes]]:
     """Yield names and contents of the image files of a folder or archive."""
 
     def wanted(name: str) -> bool:
-        """Tell by the suffix, and leave out what systems hide beside the pictures (``._x.png``)."""
         path = PurePosixPath(name)
-        is_image = path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
-        return is_image and (not within or PurePosixPath(within) in path.parents)
+        return IMAGE.fullmatch(path.name) is not None and (not within or PurePosixPath(within) in path.parents)
 
     if source.is_dir():
         for path in sorted((source / within).rglob("*")):
@@ -135,15 +142,10 @@ def _sorted_contents(source: Path, within: str) -> Iterator[tuple[str, bytes]]:
     elif zipfile.is_zipfile(source):
         with zipfile.ZipFile(source) as archive:
             for name in sorted(filter(wanted, archive.namelist())):
-                yield name, _unzip(archive, name)
+                with reading(f"{source}/{name} cannot be unpacked"):
+                    content = archive.read(name)
+                yield name, content
     elif tarfile.is_tarfile(source):
         yield from sorted(dict(unpack_tar(source, wanted)).items())
     else:
         raise DataDamaged(f"{source} is neither a folder nor a zip or tar archive that can be read")
-
-
-def _unzip(archive: zipfile.ZipFile, name: str) -> bytes:
-    try:
-        return archive.read(name)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise DataDamaged(f"{archive.filename}/{name} cannot be unpacked: {error}") from error

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent.data.directory import DataDamaged
+from mirrordescent.data.directory import DataDamaged, reading
 from mirrordescent.data.idx import halve
-from mirrordescent.data.images import decode
+from mirrordescent.data.images import read_image
 from mirrordescent.data.registry import require_any
 from mirrordescent.data.splits import Split, split_indices
 from mirrordescent.names import require_known
@@ -121,11 +121,9 @@ def _read(stem: str, first: int, count: int, directory: str | Path | None) -> Te
 
 
 def _read_packed(path: Path) -> Tensor:
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            return torch.from_numpy(arrays["images"]).bool()
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataDamaged(f"{path} is not a packed Omniglot file: {error}") from error
+    fault = f"{path} is not a packed Omniglot file"
+    with reading(fault), path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+        return torch.from_numpy(arrays["images"]).bool()
 
 
 def _read_official(path: Path, first: int, count: int) -> Tensor:
@@ -136,7 +134,7 @@ def _read_official(path: Path, first: int, count: int) -> Tensor:
         for name in archive.namelist():
             if match := re.search(r"(\d{4})_(\d{2})\.png$", name):
                 character, drawing = int(match[1]) - 1 - first, int(match[2]) - 1
-                paper[character, drawing] = decode(archive.read(name), f"{path}:{name}")[0] > 0.5
+                paper[character, drawing] = read_image(io.BytesIO(archive.read(name)), f"{path}:{name}")[0] > 0.5
                 read += 1
     if read != count * DRAWINGS:
         raise DataDamaged(f"{path} holds {read} drawings instead of {count * DRAWINGS}")

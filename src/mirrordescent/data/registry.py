@@ -46,8 +46,12 @@ def describe(name: str) -> str:
 
 def verify(name: str, directory: str | Path | None = None) -> dict[str, FileStatus]:
     """Check size and checksum of every file of a dataset. Some are alternatives: not all need be there."""
-    folder = data_directory(directory) / name
-    return {file.path: _status(folder / file.path, file) for file in dataset(name).files}
+    folder, found = data_directory(directory) / name, {}
+    for file in dataset(name).files:
+        fault = _fault(folder / file.path, file, thorough=True)
+        there = FileStatus.DAMAGED if fault else FileStatus.OK
+        found[file.path] = there if (folder / file.path).is_file() else FileStatus.MISSING
+    return found
 
 
 def require(name: str, file: str, directory: str | Path | None = None) -> Path:
@@ -74,12 +78,6 @@ def require_any(name: str, files: tuple[str, ...], directory: str | Path | None 
     return require(name, next((file for file in files if (folder / file).is_file()), files[-1]), directory)
 
 
-def _status(path: Path, file: DataFile) -> FileStatus:
-    if not path.is_file():
-        return FileStatus.MISSING
-    return FileStatus.DAMAGED if _fault(path, file, thorough=True) else FileStatus.OK
-
-
 def _fault(path: Path, file: DataFile, thorough: bool) -> str | None:
     """Say what is wrong with a file, or return None."""
     try:
@@ -103,22 +101,21 @@ def _digest(path: Path, algorithm: str, size: int, modified: int) -> str:
 
 
 def _fetch(entry: Dataset, file: DataFile, path: Path) -> None:
-    if file.url is None:
-        raise DataMissing(_how_to_get(entry, file, path))
+    """Fetch a file, or say what to put where."""
     import pooch
 
-    try:
-        pooch.retrieve(file.url, known_hash=file.checksum, fname=path.name, path=path.parent)
-    except OSError as error:
-        reason = f"; fetching it from {file.url} failed ({type(error).__name__}: {error})"
-        raise DataMissing(_how_to_get(entry, file, path, reason)) from error
-    except ValueError as error:  # how pooch reports a checksum that differs
-        raise DataDamaged(f"{file.url} does not serve the published {file.path}: {error}") from error
-
-
-def _how_to_get(entry: Dataset, file: DataFile, path: Path, reason: str = "") -> str:
-    return (
-        f"{entry.name} needs {path}, which is missing{reason}. Put {file.path} ({_bytes(file.size)}) into a folder "
+    reason = ""
+    if file.url is not None:
+        try:
+            pooch.retrieve(file.url, known_hash=file.checksum, fname=path.name, path=path.parent)
+        except OSError as error:
+            reason = f"; fetching it from {file.url} failed ({type(error).__name__}: {error})"
+        except ValueError as error:  # how pooch reports a checksum that differs
+            raise DataDamaged(f"{file.url} does not serve the published {file.path}: {error}") from error
+        else:
+            return
+    raise DataMissing(
+        f"{entry.name} needs {path}, which is missing{reason}. Put {file.path} ({_bytes(file.size)}) into the folder "
         f"{entry.name}/ of the data directory, and name that directory by the argument `directory` or the variable "
         f"{VARIABLE}. It is available from {entry.source}. Terms: {entry.terms}."
     )

@@ -44,9 +44,15 @@ def ready() -> bool:
 
 
 def _path() -> Path:
+    return directory() / _name()
+
+
+@cache
+def _name() -> str:
+    """Name the library by what it is made of, read once: an optimiser may ask for it whenever it is made."""
     text = b"".join(path.read_bytes() for path in (*sources("c"), *sources("h")))
     described = f"{FLAGS} {platform.machine()} {_processor()}".encode()
-    return directory() / f"kernels-{hashlib.sha256(text + described).hexdigest()[:20]}.so"
+    return f"kernels-{hashlib.sha256(text + described).hexdigest()[:20]}.so"
 
 
 def sources(suffix: str) -> list[Path]:

@@ -1,42 +1,29 @@
 """Learning: a method is unrolled on problems of a family, and its map, schedules and oracle are improved."""
 
 from mirrordescent.learn.checkpoint import RunDamaged
-from mirrordescent.learn.config import Config, read_config
-from mirrordescent.learn.device import OnDevice
+from mirrordescent.learn.document import read_recipe
+from mirrordescent.learn.evolution import Evolution
 from mirrordescent.learn.families import (
     DenoisingFamily,
     Draw,
     InpaintingFamily,
+    OnDevice,
     Pooled,
     ProblemFamily,
     SVMFamily,
+    TomographyFamily,
 )
 from mirrordescent.learn.networks import FewShotFamily, NetworkFamily, moons_family
 from mirrordescent.learn.objective import Objective
-from mirrordescent.learn.reptile import reptile
-from mirrordescent.learn.tomography import TomographyFamily
-from mirrordescent.learn.trainer import Learned, Settings, learn
-from mirrordescent.learn.unroll import unroll
+from mirrordescent.learn.recipe import Recipe, Stage, Unrolled
+from mirrordescent.learn.reptile import Reptile
+from mirrordescent.learn.settings import Descent, Settings, Validation
+from mirrordescent.learn.trainer import Learned, NothingLearned, learn
+from mirrordescent.learn.unroll import Checkpointed, Differentiation, Full, Truncated, unroll
 
 __all__ = [
-    "Config",
-    "DenoisingFamily",
-    "Draw",
-    "FewShotFamily",
-    "InpaintingFamily",
-    "Learned",
-    "NetworkFamily",
-    "Objective",
-    "OnDevice",
-    "Pooled",
-    "ProblemFamily",
-    "RunDamaged",
-    "SVMFamily",
-    "Settings",
-    "TomographyFamily",
-    "learn",
-    "moons_family",
-    "read_config",
-    "reptile",
-    "unroll",
-]
+    "Checkpointed", "DenoisingFamily", "Descent", "Differentiation", "Draw", "Evolution", "FewShotFamily", "Full",
+    "InpaintingFamily", "Learned", "NetworkFamily", "NothingLearned", "Objective", "OnDevice", "Pooled",
+    "ProblemFamily", "Recipe", "Reptile", "RunDamaged", "SVMFamily", "Settings", "Stage", "TomographyFamily",
+    "Truncated", "Unrolled", "Validation", "learn", "moons_family", "read_recipe", "unroll",
+]  # fmt: skip

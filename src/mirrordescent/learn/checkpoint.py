@@ -9,17 +9,15 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
-from torch import Generator, Tensor, nn
+from torch import Tensor
 
 from mirrordescent.files import write_whole
-
-CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
 
 
 class RunDamaged(ValueError):
@@ -30,80 +28,57 @@ class RunDamaged(ValueError):
 class Progress:
     """Where a run stands, besides its tensors."""
 
+    settings: dict[str, Any]
     meta_step: int = 0
     best_step: int = 0
     best_validation: float = float("inf")
     skipped: int = 0
     log_bytes: int = 0
     finished: bool = False
-    settings: dict[str, Any] = field(default_factory=dict)
 
 
 class RunFolder:
     """The checkpoint and the log of one run."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.mkdir(parents=True, exist_ok=True)
-        self.board = _tensorboard(path)
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.checkpoint, self.lines = self.path / "checkpoint.safetensors", self.path / "log.jsonl"
+        self.board = _tensorboard(self.path)
 
-    @property
-    def exists(self) -> bool:
-        """Whether there is a checkpoint to resume from."""
-        return (self.path / CHECKPOINT).exists()
+    def save(self, progress: Progress, **groups: Mapping[str, Tensor]) -> None:
+        """Write all that the next meta-step depends on: groups of tensors by their names."""
+        progress.log_bytes = self.lines.stat().st_size if self.lines.exists() else 0
+        tensors = {f"{group}.{name}": tensor for group, named in groups.items() for name, tensor in named.items()}
+        write_whole(tensors, {"progress": json.dumps(vars(progress))}, self.checkpoint)
 
-    def save(
-        self,
-        progress: Progress,
-        module: nn.Module,
-        best: dict[str, Tensor],
-        optimiser: torch.optim.Optimizer,
-        generator: Generator,
-    ) -> None:
-        """Write all that the next meta-step depends on."""
-        log = self.path / LOG
-        progress.log_bytes = log.stat().st_size if log.exists() else 0
-        tensors = {f"module.{name}": tensor for name, tensor in module.state_dict().items()}
-        tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
-        for index, state in optimiser.state_dict()["state"].items():
-            tensors |= {f"optimiser.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
-        tensors["generator"] = generator.get_state()
-        write_whole(tensors, {"progress": json.dumps(vars(progress))}, self.path / CHECKPOINT)
-
-    def load(
-        self, module: nn.Module, optimiser: torch.optim.Optimizer, generator: Generator
-    ) -> tuple[Progress, dict[str, Tensor]]:
-        """Put a run back as it was, and return its progress and its best parameters."""
-        path = self.path / CHECKPOINT
+    def load(self, settings: dict[str, Any]) -> tuple[Progress, dict[str, dict[str, Tensor]]] | None:
+        """Return what was saved last by a run with these settings, or None if there was nothing yet."""
+        if not self.checkpoint.exists():
+            return None
+        groups: dict[str, dict[str, Tensor]] = {}
         try:
-            with safe_open(path, framework="pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            with safe_open(self.checkpoint, framework="pt") as file:
+                for key in file.keys():  # noqa: SIM118 - not a dict
+                    group, _, name = key.partition(".")
+                    groups.setdefault(group, {})[name] = file.get_tensor(key)
                 progress = Progress(**json.loads((file.metadata() or {})["progress"]))
-            module.load_state_dict(_below("module.", tensors))
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise RunDamaged(f"{path} cannot be resumed: {error}") from error
-        states: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in _below("optimiser.", tensors).items():
-            index, key = name.split(".", 1)
-            states.setdefault(int(index), {})[key] = tensor
-        optimiser.load_state_dict({**optimiser.state_dict(), "state": states})
-        generator.set_state(tensors["generator"])
-        self._cut_log(progress.log_bytes)
-        return progress, _below("best.", tensors)
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise RunDamaged(f"{self.checkpoint} cannot be resumed: {error}") from error
+        if progress.settings != settings:
+            raise RunDamaged(f"{self.path} holds a run with other settings: choose another folder, or resume=False")
+        if self.lines.exists() and self.lines.stat().st_size > progress.log_bytes:
+            os.truncate(self.lines, progress.log_bytes)
+        return progress, groups
 
     def log(self, meta_step: int, **numbers: float) -> None:
         """Append a line to the log, and to TensorBoard's if it is installed."""
         entry = {name: number if math.isfinite(number) else None for name, number in numbers.items()}
-        with (self.path / LOG).open("a") as file:
+        with self.lines.open("a") as file:
             file.write(json.dumps({"meta_step": meta_step, **entry}) + "\n")
         if self.board is not None:
             for name, number in numbers.items():
                 self.board.add_scalar(name, number, meta_step)
-
-    def _cut_log(self, size: int) -> None:
-        log = self.path / LOG
-        if log.exists() and log.stat().st_size > size:
-            os.truncate(log, size)
 
 
 def _tensorboard(path: Path) -> Any:
@@ -111,8 +86,4 @@ def _tensorboard(path: Path) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(path)  #
-
-
-def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return SummaryWriter(path)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
-Losses = tuple[Tensor, Tensor]
+from mirrordescent.learn.unroll import Differentiation, Judge, Unrolling
+from mirrordescent.oracles import require_generator
+from mirrordescent.trees import per_sample
 
 
-def evolution(
-    run: Callable[[Generator], Losses],
-    parameters: Sequence[nn.Parameter],
-    pairs: int,
-    spread: float,
-    generator: Generator,
-) -> Losses:
-    """Differentiate L(θ) smoothed, E L(θ + sε) with ε standard normal, by m pairs of runs on either side of θ:
+@dataclass(frozen=True)
+class Evolution(Differentiation):
+    """The gradient of L(θ) smoothed, E L(θ + sε) with ε standard normal, by m pairs of runs on either side of θ:
 
     .. code-block:: none
 
@@ -25,46 +22,53 @@ def evolution(
 
     Where step sizes are near the edge of stability, derivatives through many steps explode, and those of the smoothed
     loss do not (Metz et al., ICML 2019). The variance grows with the number of parameters: this is for a few dozen.
-    All runs meet the same problems and the same noise of the oracle. A run that fails counts as much as the worst of
-    those that did not.
+    All runs meet the same problems and the same noise of the oracle, and take compiled steps where there are any. A
+    run that fails counts as much as the worst of those that did not. The loss itself is the mean over the runs.
 
     Args:
-        run: makes of the oracle's randomness the loss of every problem (batch,) and values along the way.
-        parameters: θ, brought back to where they were, whatever happens.
         pairs: m.
         spread: s.
-        generator: of the perturbations and of the oracle's noise; on the CPU.
-
-    Returns:
-        the mean over the runs of the losses, whose gradient in θ is g, and of the values.
     """
-    centre = [p.detach().clone() for p in parameters]
-    perturbations = [
-        [torch.randn(p.shape, generator=generator, dtype=p.dtype).to(p.device) for p in parameters]
-        for _ in range(pairs)
-    ]
-    seed = int(torch.randint(2**31 - 1, (), generator=generator))
-    found: list[Losses] = []
-    with torch.no_grad():
-        try:
-            for perturbation in perturbations:
-                for side in (spread, -spread):
-                    for p, middle, epsilon in zip(parameters, centre, perturbation, strict=True):
-                        p.copy_(middle + side * epsilon)
-                    found.append(run(torch.Generator().manual_seed(seed)))
-        finally:
-            for p, middle in zip(parameters, centre, strict=True):
-                p.copy_(middle)
-    losses, values = (torch.stack(each) for each in zip(*found, strict=True))
-    finite = losses.isfinite()
-    if finite.any():
-        losses = losses.where(finite, losses[finite].max())
-    sides = losses.mean(1)
-    slopes = (sides[::2] - sides[1::2]) / (2 * spread * pairs)
-    gradient = [
-        torch.stack([slope * epsilon for slope, epsilon in zip(slopes, each, strict=True)]).sum(0)
-        for each in zip(*perturbations, strict=True)
-    ]
-    # Zero where θ is, with g for its gradient.
-    linear = torch.stack([(g * (p - p.detach())).sum() for g, p in zip(gradient, parameters, strict=True)]).sum()
-    return losses.mean(0) + linear, values.mean(0)
+
+    pairs: int = 4
+    spread: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.pairs < 1 or not self.spread > 0:
+            raise ValueError(f"pairs must be at least 1 and spread positive, got {self.pairs} and {self.spread}")
+
+    def run(self, unrolling: Unrolling, judge: Judge, generator: Generator | None) -> Tensor:
+        """Run on both sides of θ, which is brought back to where it was, whatever happens."""
+        generator, parameters = require_generator(generator, self), unrolling.learned
+        unrolling = replace(unrolling, compiled=True)
+        centre = [p.detach().clone() for p in parameters]
+        perturbations = [
+            [torch.randn(p.shape, generator=generator, dtype=p.dtype).to(p.device) for p in parameters]
+            for _ in range(self.pairs)
+        ]
+        seed, runs = int(torch.randint(2**31 - 1, (), generator=generator)), []
+        with torch.no_grad():
+            try:
+                for perturbation in perturbations:
+                    for side in (self.spread, -self.spread):
+                        for p, middle, epsilon in zip(parameters, centre, perturbation, strict=True):
+                            p.copy_(middle + side * epsilon)
+                        runs.append(judge(unrolling.whole(torch.Generator().manual_seed(seed))))
+            finally:
+                for p, middle in zip(parameters, centre, strict=True):
+                    p.copy_(middle)
+        found = _with_failures_as_the_worst(torch.stack(runs, 1))  # (rows, runs, …)
+        slopes = (found[:, ::2] - found[:, 1::2]) / (2 * self.spread * self.pairs)
+        # ⟨ε_i, θ − θ₀⟩ is zero where θ is, and has ε_i for its gradient.
+        along = [
+            torch.stack([((p - p.detach()) * e).sum() for p, e in zip(parameters, epsilon, strict=True)]).sum()
+            for epsilon in perturbations
+        ]
+        return found.mean(1) + (slopes * per_sample(torch.stack(along).to(slopes), slopes[0])).sum(1)
+
+
+def _with_failures_as_the_worst(found: Tensor) -> Tensor:
+    """Put the largest finite number of a row, if there is one, in the place of those that are not finite."""
+    finite = found.isfinite()
+    worst = per_sample(found.where(finite, -torch.inf).flatten(1).amax(1), found)
+    return found.where(finite | worst.isinf(), worst)

@@ -15,13 +15,17 @@ import torch
 from torch import Generator, Tensor
 
 from mirrordescent.data.images import random_crops
+from mirrordescent.data.phantoms import ellipse_phantoms
 from mirrordescent.problems.base import Problem
+from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.linear_models import SVM
+from mirrordescent.problems.tomography import PoissonTomography
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
 from mirrordescent.references.certificate import certify
-from mirrordescent.trees import Tree, batch_size, where
+from mirrordescent.trees import Tree, batch_size, tree_map, where
 
 SEEDS = 2**31  # seeds are drawn from [0, SEEDS); the generator of torch tells no more than 2³² apart
+MEAN_RAY = 0.32  # ∫x along a ray, on average over phantoms and rays of a detector that sees the whole square
 
 
 @dataclass(frozen=True)
@@ -36,17 +40,17 @@ class Draw:
 class ProblemFamily(ABC):
     """A distribution over problems of one kind.
 
-    To add a family, write ``draw``, which makes one problem of every seed, and ``validation``, which returns problems
-    that no seed gives.
+    To add a family, write ``draw``, which makes one problem from every seed; and ``validation``, if held-out
+    problems are made from other data, and not only from other seeds.
     """
 
     @abstractmethod
     def draw(self, seeds: Tensor) -> Draw:
         """Return the problems of these seeds, in this order."""
 
-    @abstractmethod
     def validation(self, count: int) -> Draw:
-        """Return the first ``count`` held-out problems, always the same."""
+        """Return the first ``count`` held-out problems, always the same: those of seeds beyond all that are drawn."""
+        return self.draw(torch.arange(SEEDS, SEEDS + count))
 
 
 class Pooled(ProblemFamily):
@@ -77,16 +81,55 @@ class Pooled(ProblemFamily):
         return lower.expand(batch_size(drawn.x0))  # where one problem serves all starts, so does its bound
 
 
-class InpaintingFamily(ProblemFamily):
+class OnDevice(ProblemFamily):
+    """The problems of a family, drawn where it draws them and then moved."""
+
+    def __init__(self, family: ProblemFamily, device: str | torch.device) -> None:
+        self.family, self.device = family, usable(device)
+
+    def draw(self, seeds: Tensor) -> Draw:
+        """Move the family's problems."""
+        return self._moved(self.family.draw(seeds))
+
+    def validation(self, count: int) -> Draw:
+        """Move the family's held-out problems."""
+        return self._moved(self.family.validation(count))
+
+    def _moved(self, draw: Draw) -> Draw:
+        lower = None if draw.lower is None else draw.lower.to(self.device)
+        x0 = tree_map(lambda leaf: leaf.to(self.device), draw.x0)
+        return Draw(draw.problem.to(self.device), x0, lower)
+
+
+class Pictures(ProblemFamily):
+    """Problems made from crops of pictures (channels, height, width) of any size; those for validation from others."""
+
+    def __init__(self, training: Sequence[Tensor], held_out: Sequence[Tensor], size: int) -> None:
+        self.training, self.held_out, self.size = training, held_out, size
+
+    @abstractmethod
+    def make(self, pictures: Sequence[Tensor], seeds: Tensor) -> Draw:
+        """Make a problem from some of the pictures for every seed."""
+
+    def draw(self, seeds: Tensor) -> Draw:
+        """Crop the pictures for training."""
+        return self.make(self.training, seeds)
+
+    def validation(self, count: int) -> Draw:
+        """Crop the held-out pictures."""
+        return self.make(self.held_out, torch.arange(count))
+
+
+class InpaintingFamily(Pictures):
     """Crops of photographs with random pixels missing and noise on all: ½(‖Z(x − y)‖² + λ‖Dx‖₁).
 
     Args:
-        training: pictures (channels, height, width) of any sizes.
+        training: pictures (channels, height, width) of any size.
         held_out: pictures for validation.
         size: side of the crops.
         missing, noise: the damage.
         weight: λ.
-        fill: start from y with its holes filled, rather than black; ``"alternate"``: those of even seeds so.
+        fill: start from y with its holes filled, rather than black; ``"alternate"`` does so for even seeds.
     """
 
     def __init__(
@@ -100,20 +143,13 @@ class InpaintingFamily(ProblemFamily):
         weight: float = 0.15,
         fill: bool | Literal["alternate"] = False,
     ) -> None:
+        super().__init__(training, held_out, size)
         if not 0 <= missing < 1:
             raise ValueError(f"missing must be a share in [0, 1), got {missing}")
-        self.training, self.held_out = training, held_out
-        self.size, self.missing, self.noise, self.weight, self.fill = size, missing, noise, weight, fill
+        self.missing, self.noise, self.weight, self.fill = missing, noise, weight, fill
 
-    def draw(self, seeds: Tensor) -> Draw:
+    def make(self, pictures: Sequence[Tensor], seeds: Tensor) -> Draw:
         """Crop, remove and perturb, each problem by its own seed."""
-        return self._damage(self.training, seeds)
-
-    def validation(self, count: int) -> Draw:
-        """Damage crops of the held-out pictures."""
-        return self._damage(self.held_out, torch.arange(count))
-
-    def _damage(self, pictures: Sequence[Tensor], seeds: Tensor) -> Draw:
         observed, masks = [], []
         for generator in generators(seeds):
             crop = random_crops(pictures, self.size, 1, generator)
@@ -127,24 +163,18 @@ class InpaintingFamily(ProblemFamily):
         return Draw(problem, where(seeds % 2 == 0, problem.start(fill=True), problem.start()))
 
 
-class DenoisingFamily(ProblemFamily):
+class DenoisingFamily(Pictures):
     """Crops of images that are noisy already: ½(‖x − y‖² + λ‖Dx‖₁), started at y."""
 
     def __init__(
         self, training: Sequence[Tensor], held_out: Sequence[Tensor], *, size: int = 64, weight: float = 0.15
     ) -> None:
-        self.training, self.held_out, self.size, self.weight = training, held_out, size, weight
+        super().__init__(training, held_out, size)
+        self.weight = weight
 
-    def draw(self, seeds: Tensor) -> Draw:
+    def make(self, pictures: Sequence[Tensor], seeds: Tensor) -> Draw:
         """Crop, each problem by its own seed."""
-        return self._crop(self.training, seeds)
-
-    def validation(self, count: int) -> Draw:
-        """Crop the held-out images."""
-        return self._crop(self.held_out, torch.arange(count))
-
-    def _crop(self, images: Sequence[Tensor], seeds: Tensor) -> Draw:
-        crops = torch.cat([random_crops(images, self.size, 1, generator) for generator in generators(seeds)])
+        crops = torch.cat([random_crops(pictures, self.size, 1, generator) for generator in generators(seeds)])
         problem = TVDenoising(crops, self.weight)
         return Draw(problem, problem.start())
 
@@ -156,14 +186,53 @@ class SVMFamily(ProblemFamily):
         self.problem = SVM(features, labels, C)
 
     def draw(self, seeds: Tensor) -> Draw:
-        """Draw a start of every seed."""
+        """Draw a start from every seed."""
         dimension = self.problem.signed.shape[-1]
         starts = [torch.randn(dimension, generator=generator) for generator in generators(seeds)]
         return Draw(self.problem, torch.stack(starts).to(self.problem.signed))
 
-    def validation(self, count: int) -> Draw:
-        """Draw starts of seeds beyond those that training draws."""
-        return self.draw(torch.arange(SEEDS, SEEDS + count))
+
+class TomographyFamily(ProblemFamily):
+    """Counts y ~ Poisson(Ax + b) of random ellipse phantoms x, started from constant images.
+
+    Args:
+        size: side of the images.
+        angles: how many there are.
+        counts: the average number of counts in a cell of the detector.
+        background: b.
+        weight: ρ, of the roughness.
+        terms: groups of angles.
+    """
+
+    def __init__(
+        self,
+        size: int = 64,
+        angles: int = 40,
+        *,
+        counts: float = 45.0,
+        background: float = 2.0,
+        weight: float = 20.0,
+        terms: int = 8,
+    ) -> None:
+        self.beam = ParallelBeam(size, angles, detectors=round(1.5 * size))
+        self.exposure = counts / MEAN_RAY
+        self.background, self.weight, self.terms = background, weight, terms
+
+    def draw(self, seeds: Tensor) -> Draw:
+        """Draw a phantom and its counts from every seed."""
+        problem = self.simulate(seeds)[1]
+        return Draw(problem, problem.start())
+
+    def simulate(self, seeds: Tensor) -> tuple[Tensor, PoissonTomography]:
+        """Return the phantoms of these seeds, (count, 1, size, size), and the problem to find them."""
+        phantoms, counts = [], []
+        for generator in generators(seeds):
+            phantoms.append(ellipse_phantoms(1, self.beam.size, generator=generator))
+            expected = self.exposure * self.beam.A(phantoms[-1]) + self.background
+            counts.append(torch.poisson(expected, generator=generator))
+        y = torch.cat(counts)
+        problem = PoissonTomography(y, self.beam, self.exposure, self.background, self.weight, terms=self.terms)
+        return torch.cat(phantoms), problem
 
 
 def draw_seeds(count: int, generator: Generator) -> Tensor:
@@ -174,3 +243,13 @@ def draw_seeds(count: int, generator: Generator) -> Tensor:
 def generators(seeds: Tensor) -> list[Generator]:
     """Return a generator for every seed."""
     return [torch.Generator().manual_seed(seed) for seed in seeds.tolist()]
+
+
+def usable(device: str | torch.device) -> torch.device:
+    """Return a device, or say that it cannot be used."""
+    try:
+        chosen = torch.device(device)
+        torch.empty(1, device=chosen)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"the device {device} cannot be used here: {str(error).splitlines()[0]}") from error
+    return chosen

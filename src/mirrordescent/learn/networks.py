@@ -29,10 +29,6 @@ class NetworkFamily(ProblemFamily):
         """Initialise a network by every seed."""
         return Draw(self.problem, self.problem.initial(seeds))
 
-    def validation(self, count: int) -> Draw:
-        """Initialise networks by seeds beyond those that training draws."""
-        return self.draw(torch.arange(SEEDS, SEEDS + count))
-
 
 def moons_family(points: int = 500, noise: float = 0.05, seed: int = 0) -> NetworkFamily:
     """Return networks 2 → 50 → 1 that tell two interleaved half circles apart."""
@@ -68,11 +64,11 @@ class FewShotFamily(ProblemFamily):
         self.way, self.shot, self.initial = way, shot, initial
 
     def draw(self, seeds: Tensor) -> Draw:
-        """Make a task, and a network where it is random, of every seed."""
+        """Make a task from every seed, and a network where it is random."""
         return self.begin(self.tasks(seeds), seeds)
 
     def validation(self, count: int) -> Draw:
-        """Make tasks of the held-out characters."""
+        """Make tasks from the held-out characters."""
         seeds = torch.arange(SEEDS, SEEDS + count)
         return self.begin(self.tasks(seeds, held_out=True), seeds)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent.learn.evolution import evolution
+from mirrordescent.learn.evolution import Evolution
 from mirrordescent.learn.families import Draw
-from mirrordescent.learn.unroll import Differentiation, unroll
+from mirrordescent.learn.unroll import Differentiation, Full, require_differentiation, unroll
 from mirrordescent.methods.base import Method
 from mirrordescent.oracles import Default, FirstOrder, Oracle
 from mirrordescent.trees import Tree
@@ -37,13 +37,13 @@ class Objective:
             logarithms, of f(x_k) or of f(x_k) − lower, so that every step counts by its own measure. The latter
             needs a family that knows lower bounds.
         penalty: s, the weight of the inconsistency of a learned pair; unused for exact maps.
-        penalty_growth, penalty_every: s is multiplied by the first every so many meta-steps.
+        penalty_growth: s is multiplied by this every ``penalty_every`` meta-steps.
+        penalty_every: see there.
         penalty_points: where it is measured: at x_0 and x_N (``"ends"``), or at all iterates.
         penalty_norm: entrywise ℓ₁ or ℓ₂.
-        every: look at every so many steps only, or at those it names, and at the last.
-        differentiation, segment: see :func:`~mirrordescent.learn.unroll.unroll`; or ``"evolution"``, without
-            derivatives: see :func:`~mirrordescent.learn.evolution.evolution`.
-        pairs, spread: of runs, and how far apart in the parameters, for ``"evolution"``.
+        every: the number of steps between looks, or the steps to look at; the last always is.
+        differentiation: :class:`Full`, :class:`Checkpointed` and :class:`Truncated` keep more or less of the graph;
+            :class:`Evolution` needs no derivatives.
         through_gradient: whether the meta-gradient passes through ∇f, or takes it as a constant (first order).
     """
 
@@ -54,10 +54,7 @@ class Objective:
     penalty_points: PenaltyPoints = "ends"
     penalty_norm: Literal["l1", "l2"] = "l1"
     every: int | Sequence[int] = 1
-    differentiation: Differentiation | Literal["evolution"] = "full"
-    segment: int | None = None
-    pairs: int = 4
-    spread: float = 0.1
+    differentiation: Differentiation = field(default_factory=Full)
     through_gradient: bool = True
 
     def __post_init__(self) -> None:
@@ -65,16 +62,28 @@ class Objective:
             ("weights", self.weights, get_args(Weights)),
             ("penalty_points", self.penalty_points, get_args(PenaltyPoints)),
             ("penalty_norm", self.penalty_norm, ("l1", "l2")),
-            ("differentiation", self.differentiation, (*get_args(Differentiation), "evolution")),
         ):
             if value not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        require_differentiation(self.differentiation)
         if self.penalty < 0 or self.penalty_growth < 1 or self.penalty_every < 1:
             raise ValueError("the penalty must be ≥ 0, its growth ≥ 1, and penalty_every ≥ 1")
         if min([self.every] if isinstance(self.every, int) else self.every, default=0) < 1:
-            raise ValueError(f"every must be at least 1, or such numbers, got {self.every}")
-        if self.pairs < 1 or not self.spread > 0:
-            raise ValueError(f"pairs must be at least 1 and spread positive, got {self.pairs} and {self.spread}")
+            raise ValueError(f"every must be at least 1, or a list of such numbers, got {self.every}")
+        if isinstance(self.differentiation, Evolution) and not self.through_gradient:
+            raise ValueError("through_gradient=False has no meaning for Evolution, which takes no derivatives")
+
+    def asked(self, method: Method[Any], oracle: Oracle | None = None) -> Oracle:
+        """Return the oracle that the method is given, or raise if the method cannot honour it."""
+        oracle = oracle or Default()
+        method.asked(oracle)
+        if self.through_gradient:
+            return oracle
+        try:
+            method.asked(FirstOrder(oracle))
+        except TypeError as error:
+            raise TypeError(f"through_gradient=False cannot be honoured: {error}") from None
+        return FirstOrder(oracle)
 
     def losses(
         self,
@@ -86,30 +95,7 @@ class Objective:
         generator: Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of every problem (batch,), and f where it was looked at, (looks, batch), without a graph."""
-        oracle = oracle or Default()
-        if self.differentiation != "evolution":
-            return self._unrolled(method, draw, horizon, meta_step, oracle, generator, self.differentiation)
-        if generator is None:
-            raise ValueError("differentiation='evolution' needs a generator")
-        return evolution(
-            lambda random: self._unrolled(method, draw, horizon, meta_step, oracle, random, "full"),
-            [p for part in (method, oracle) for p in part.parameters() if p.requires_grad],
-            self.pairs,
-            self.spread,
-            generator,
-        )
-
-    def _unrolled(
-        self,
-        method: Method[Any],
-        draw: Draw,
-        horizon: int,
-        meta_step: int,
-        oracle: Oracle,
-        generator: Generator | None,
-        differentiation: Differentiation,
-    ) -> tuple[Tensor, Tensor]:
-        mirror = method.mirror
+        mirror: object = method.mirror
         penalised = mirror if self.penalty > 0 and isinstance(mirror, Inconsistent) else None
 
         def measure(k: int, x: Tree) -> Tensor:
@@ -119,24 +105,26 @@ class Objective:
             # Both numbers leave the segment together, so that a checkpointed run keeps no iterate for the penalty.
             return torch.stack([value, penalised.inconsistency(x, self.penalty_norm)])
 
-        measured = torch.stack(
-            unroll(
-                method,
-                draw.problem,
-                draw.x0,
-                horizon,
-                oracle if self.through_gradient else FirstOrder(oracle),
-                generator,
-                differentiation=differentiation,
-                segment=self.segment,
-                every=self.every,
-                measure=measure,
-            )
+        def judge(measured: list[Tensor]) -> Tensor:
+            values, penalties = torch.stack(measured).unbind(1)
+            loss = penalties.sum(0)
+            if penalised is not None:
+                loss = self.penalty_at(meta_step) * (loss + penalised.inconsistency(draw.x0, self.penalty_norm))
+            return torch.cat([(loss + self._weigh(values, draw.lower)).unsqueeze(0), values])
+
+        found = unroll(
+            method,
+            draw.problem,
+            draw.x0,
+            horizon,
+            self.asked(method, oracle),
+            generator,
+            differentiation=self.differentiation,
+            every=self.every,
+            measure=measure,
+            judge=judge,
         )
-        values, loss = measured[:, 0], measured[:, 1].sum(0)
-        if penalised is not None:
-            loss = self.penalty_at(meta_step) * (loss + penalised.inconsistency(draw.x0, self.penalty_norm))
-        return loss + self._weigh(values, draw.lower), values.detach()
+        return found[0], found[1:].detach()
 
     def penalty_at(self, meta_step: int) -> float:
         """s at a meta-step."""

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mirrordescent.learn.checkpoint import Progress, RunDamaged, RunFolder
 from mirrordescent.learn.distributed import average, join, share
 from mirrordescent.learn.families import Draw, ProblemFamily, draw_seeds
-from mirrordescent.learn.objective import Objective
+from mirrordescent.learn.settings import Settings
+from mirrordescent.learn.tables import plain
 from mirrordescent.methods.base import Method
 from mirrordescent.oracles import Oracle
 from mirrordescent.progress import ProgressBar
@@ -24,75 +26,41 @@ from mirrordescent.schedules import Prefix
 from mirrordescent.solve.loop import solve
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How to learn.
-
-    Args:
-        meta_steps: how many updates of the parameters.
-        batch: problems per update, over all processes.
-        horizon: N, the unrolled steps.
-        curriculum: pairs (meta-step, horizon): before that meta-step the smaller horizon is used.
-        objective: what is minimised.
-        learning_rate, decay: of Adam; ``"cosine"`` decays to 0 at the end.
-        betas: of Adam.
-        clip: bound on the norm of the meta-gradient; None for no bound.
-        step_bounds: bounds on learned step sizes.
-        validate_every: meta-steps between validations.
-        validation_batch: held-out problems.
-        validation_horizons: the horizons, in multiples of N, that are judged; beyond 1 the step sizes are extended,
-            so that maps which blow up later lose.
-        patience: validations without progress before stopping; None for never.
-        save_every: meta-steps between checkpoints.
-        seed: of the problems drawn and the oracle's noise.
-    """
-
-    meta_steps: int = 1200
-    batch: int = 8
-    horizon: int = 10
-    curriculum: Sequence[tuple[int, int]] = ()
-    objective: Objective = field(default_factory=Objective)
-    learning_rate: float = 2e-3
-    decay: Literal["cosine", "constant"] = "cosine"
-    betas: tuple[float, float] = (0.9, 0.99)
-    clip: float | None = 1.0
-    step_bounds: tuple[float, float] | None = (1e-3, 10.0)
-    validate_every: int = 100
-    validation_batch: int = 8
-    validation_horizons: tuple[float, ...] = (1.0, 5.0)
-    patience: int | None = None
-    save_every: int = 100
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("meta_steps", "batch", "horizon", "validate_every", "validation_batch", "save_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
-        if self.decay not in ("cosine", "constant"):
-            raise ValueError(f"decay must be 'cosine' or 'constant', got {self.decay!r}")
-
-    def horizon_at(self, meta_step: int) -> int:
-        """N at a meta-step."""
-        return next((horizon for until, horizon in sorted(self.curriculum) if meta_step < until), self.horizon)
-
-    def learning_rate_at(self, meta_step: int) -> float:
-        """Return the learning rate of a meta-step."""
-        if self.decay == "constant":
-            return self.learning_rate
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * meta_step / self.meta_steps))
+class NothingLearned(UserWarning):
+    """A method is no better after learning than before, or nobody can tell."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """The method with its best parameters, and how they were found."""
+    """The method with its best parameters, and how they were found.
+
+    Args:
+        method: the one that was given.
+        best_step: after how many meta-steps it was best on held-out problems; 0: before the first.
+        best_validation: how good it was then, see :func:`validation_score`.
+        meta_steps: how many there were.
+        skipped: how many of them changed nothing, since the loss or its gradient was not finite.
+        seconds: how long it took.
+    """
 
     method: Method[Any]
     best_step: int
     best_validation: float
+    meta_steps: int
     skipped: int
     seconds: float
+
+    @property
+    def failure(self) -> str | None:
+        """What went wrong, if nothing was learned."""
+        reasons = []
+        if not math.isfinite(self.best_validation):
+            reasons.append("validation was never finite, so these are the last parameters and not the best")
+        if self.skipped == self.meta_steps:
+            reasons.append(f"all {self.skipped} meta-steps were skipped, since losses or gradients were not finite")
+        if self.best_step == 0 and not reasons:
+            reasons.append("no meta-step made it better on held-out problems (best_step is 0), so it is as it was")
+        return f"{type(self.method).__name__} was not learned: {'; '.join(reasons)}" if reasons else None
 
 
 def learn(
@@ -111,22 +79,26 @@ def learn(
     Any method can be learned. The one given is changed in place and ends with the parameters that were best on
     held-out problems. With a ``folder``, the run is checkpointed there and logged as JSON lines; started again, a run
     that was interrupted goes on from its last checkpoint to the result it would have had. Started by ``torchrun``,
-    the problems of every batch are shared among the processes.
+    the problems of every batch are shared among the processes. Where nothing was learned, there is a warning
+    (:class:`NothingLearned`).
 
     Args:
         family: where problems come from.
         method: what is learned.
         settings: how.
         oracle: how gradients are asked for; exact by default. Its parameters are learned too.
-        folder: of the run; None keeps nothing on disk.
-        resume: whether to go on where the folder's run stopped, or to start anew.
+        folder: where the run is kept; None keeps nothing on disk.
+        resume: whether to go on where the run in the folder stopped, or to start anew.
         progress: show a live display; by default on a terminal.
         callback: called with the number of every finished meta-step.
     """
     trainer = _Trainer(family, method, settings or Settings(), oracle, folder, resume)
     show = progress if trainer.rank == 0 else False
     with ProgressBar("learning", trainer.settings.meta_steps, show) as bar:
-        return trainer.run(bar, callback)
+        learned = trainer.run(bar, callback)
+    if learned.failure is not None and trainer.rank == 0:
+        warnings.warn(learned.failure, NothingLearned, stacklevel=2)
+    return learned
 
 
 class _Trainer:
@@ -139,28 +111,36 @@ class _Trainer:
         folder: str | Path | None,
         resume: bool,
     ) -> None:
+        settings.objective.asked(method, oracle)  # what cannot be honoured is said before anything is done
         self.family, self.method, self.oracle, self.settings = family, method, oracle, settings
         self.module = nn.ModuleDict({"method": method} | ({"oracle": oracle} if oracle is not None else {}))
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
         if not self.parameters:
             raise ValueError(f"{type(method).__name__} has nothing to learn: no part of it has parameters")
         self.rank, self.world = join()
-        self.optimiser = torch.optim.Adam(self.parameters, lr=settings.learning_rate, betas=settings.betas)
+        descent = settings.optimiser
+        self.optimiser = torch.optim.Adam(self.parameters, lr=descent.learning_rate, betas=descent.betas)
         self.generator = torch.Generator().manual_seed(settings.seed)
-        self.validation = family.validation(settings.validation_batch)
-        self.progress = Progress(settings=_plain(asdict(settings)))
+        self.validation = family.validation(settings.validation.batch)
+        self.progress = Progress(plain(settings))
         self.best = copy.deepcopy(self.module.state_dict())
-        self.folder = RunFolder(Path(folder)) if folder is not None and self.rank == 0 else None
-        if folder is not None and resume:
-            self._resume(RunFolder(Path(folder)))
+        store = None if folder is None else RunFolder(folder)
+        if store is not None and resume and (saved := store.load(self.progress.settings)):
+            self._restore(*saved, store)
+        self.folder = store if self.rank == 0 else None
 
-    def _resume(self, folder: RunFolder) -> None:
-        if not folder.exists:
-            return
-        progress, best = folder.load(self.module, self.optimiser, self.generator)
-        if progress.settings != self.progress.settings:
-            raise RunDamaged(f"{folder.path} holds a run with other settings: choose another folder, or resume=False")
-        self.progress, self.best = progress, best
+    def _restore(self, progress: Progress, groups: dict[str, dict[str, Tensor]], store: RunFolder) -> None:
+        self.progress, self.best = progress, groups["best"]
+        try:
+            self.module.load_state_dict(groups["module"])
+        except RuntimeError as error:
+            raise RunDamaged(f"{store.path} cannot be resumed: {error}") from error
+        states: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in groups.get("optimiser", {}).items():
+            index, _, name = key.partition(".")
+            states.setdefault(int(index), {})[name] = tensor
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": states})
+        self.generator.set_state(groups["generator"]["state"])
 
     def run(self, bar: ProgressBar, callback: Callable[[int], object] | None) -> Learned:
         began = perf_counter()
@@ -170,7 +150,7 @@ class _Trainer:
         while state.meta_step < settings.meta_steps and not state.finished:
             loss = self._meta_step()
             state.meta_step += 1
-            if state.meta_step % settings.validate_every == 0 or state.meta_step == settings.meta_steps:
+            if state.meta_step % settings.validation.every == 0 or state.meta_step == settings.meta_steps:
                 self._validate()
             if state.meta_step % settings.save_every == 0 or state.meta_step == settings.meta_steps or state.finished:
                 self._save()
@@ -179,7 +159,8 @@ class _Trainer:
                 callback(state.meta_step)
         if math.isfinite(state.best_validation):  # otherwise the last parameters are all there is
             self.module.load_state_dict(self.best)
-        return Learned(self.method, state.best_step, state.best_validation, state.skipped, perf_counter() - began)
+        seconds = perf_counter() - began
+        return Learned(self.method, state.best_step, state.best_validation, state.meta_step, state.skipped, seconds)
 
     def _meta_step(self) -> float:
         settings, step = self.settings, self.progress.meta_step
@@ -193,22 +174,18 @@ class _Trainer:
         torch.autograd.backward(loss)
         reported = loss.detach().clone()
         average(self.parameters, reported, world=self.world)
-        norm = nn.utils.clip_grad_norm_(self.parameters, settings.clip if settings.clip is not None else torch.inf)
+        clip = settings.optimiser.clip
+        norm = nn.utils.clip_grad_norm_(self.parameters, torch.inf if clip is None else clip)
         if bool(norm.isfinite() & reported.isfinite()):
             for group in self.optimiser.param_groups:
-                group["lr"] = settings.learning_rate_at(step)
+                group["lr"] = settings.optimiser.learning_rate_at(step, settings.meta_steps)
             self.optimiser.step()
             self._bound_steps()
         else:
             self.progress.skipped += 1
         if self.folder is not None:
-            self.folder.log(
-                meta_step=step,
-                loss=float(reported),
-                gradient_norm=float(norm),
-                horizon=horizon,
-                value=float(values[-1].mean()),
-            )
+            value = float(values[-1].mean())
+            self.folder.log(step, loss=float(reported), gradient_norm=float(norm), horizon=horizon, value=value)
         return float(reported)
 
     @torch.no_grad()
@@ -224,15 +201,22 @@ class _Trainer:
         if score < state.best_validation:
             state.best_validation, state.best_step = score, state.meta_step
             self.best = copy.deepcopy(self.module.state_dict())
-        elif self.settings.patience is not None:
-            waited = (state.meta_step - state.best_step) // self.settings.validate_every
-            state.finished = waited >= self.settings.patience
+        elif self.settings.validation.patience is not None:
+            waited = (state.meta_step - state.best_step) // self.settings.validation.every
+            state.finished = waited >= self.settings.validation.patience
         if self.folder is not None:
-            self.folder.log(meta_step=state.meta_step, validation=score, best_validation=state.best_validation)
+            self.folder.log(state.meta_step, validation=score, best_validation=state.best_validation)
 
     def _save(self) -> None:
         if self.folder is not None:
-            self.folder.save(self.progress, self.module, self.best, self.optimiser, self.generator)
+            states = self.optimiser.state_dict()["state"].items()
+            self.folder.save(
+                self.progress,
+                module=self.module.state_dict(),
+                best=self.best,
+                optimiser={f"{i}.{name}": torch.as_tensor(v) for i, state in states for name, v in state.items()},
+                generator={"state": self.generator.get_state()},
+            )
 
 
 @torch.no_grad()
@@ -241,16 +225,10 @@ def validation_score(method: Method[Any], draw: Draw, settings: Settings, oracle
 
     Without lower bounds, lower is 0. A run that fails counts with infinity.
     """
-    horizons = sorted({max(1, round(share * settings.horizon)) for share in settings.validation_horizons})
+    horizons = sorted({max(1, round(share * settings.horizon)) for share in settings.validation.horizons})
+    random, last = torch.Generator().manual_seed(settings.seed), horizons[-1]
     solution = solve(
-        draw.problem,
-        method,
-        draw.x0,
-        iterations=horizons[-1],
-        oracle=oracle,
-        generator=torch.Generator().manual_seed(settings.seed),
-        trace=horizons,
-        progress=False,
+        draw.problem, method, draw.x0, iterations=last, oracle=oracle, generator=random, trace=horizons, progress=False
     )
     if not solution.ok:
         return float("inf")
@@ -258,12 +236,3 @@ def validation_score(method: Method[Any], draw: Draw, settings: Settings, oracle
     # Relative to x₀ as it was given: where a map has learned its own start, the first iterate is another.
     gaps = ((solution.trace.values - lower) / (draw.problem.value(draw.x0) - lower)).mean(1)
     return float(gaps.clamp(min=torch.finfo(gaps.dtype).tiny).log().mean().exp())
-
-
-def _plain(value: Any) -> Any:
-    """Return settings as JSON would give them back."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value

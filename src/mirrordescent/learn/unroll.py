@@ -1,21 +1,138 @@
-"""The iteration inside an autograd graph: what is differentiated, and what of it is kept in memory."""
+"""The iteration inside an autograd graph: what is differentiated, and how much of it is kept in memory."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from mirrordescent.methods.base import Method, State
-from mirrordescent.oracles import Oracle
+from mirrordescent.oracles import Oracle, require_generator
 from mirrordescent.problems.base import Problem
-from mirrordescent.trees import Tree, tree_map
+from mirrordescent.solve.loop import steps_of
+from mirrordescent.trees import Tree, map_tensors
 
-Differentiation = Literal["full", "checkpointed", "truncated"]
+Judge: TypeAlias = Callable[[list[Tensor]], Tensor]
+
+
+@dataclass(frozen=True)
+class Unrolling:
+    """x_1, …, x_N of a method on a batch of problems, and what ``measure(k, x_k)`` makes of those that are looked at.
+
+    The fields are those of :func:`unroll`; ``compiled`` is for runs without a graph.
+    """
+
+    method: Method[Any]
+    problem: Problem
+    x0: Tree
+    horizon: int
+    oracle: Oracle
+    every: int | Collection[int]
+    measure: Callable[[int, Tree], Tensor]
+    compiled: bool = False
+
+    def begin(self) -> State:
+        """Return the state before the first step."""
+        return self.method.init(self.x0, self.problem)
+
+    def run(self, state: State, steps: int, generator: Generator | None) -> tuple[State, list[Tensor]]:
+        """Take some steps; return the state after them, and what was measured on the way."""
+        advance = steps_of(self.method, self.problem, self.oracle, generator, None if self.compiled else False)
+        measured, end = [], state.k + steps
+        for k in range(state.k + 1, end + 1):
+            if self._looked_at(k) or k == end:
+                state = advance(state, k - state.k)
+            if self._looked_at(k):
+                measured.append(self.measure(k, self.method.answer(state)))
+        return state, measured
+
+    def whole(self, generator: Generator | None) -> list[Tensor]:
+        """Take all steps, and return what was measured."""
+        return self.run(self.begin(), self.horizon, generator)[1]
+
+    def segments(self, length: int | None) -> list[int]:
+        """Cut the run into segments of this many steps, or about ¾√N; the last may be shorter."""
+        length = length or max(1, round(0.75 * math.sqrt(self.horizon)))
+        return [min(length, self.horizon - k) for k in range(0, self.horizon, length)]
+
+    @property
+    def learned(self) -> list[nn.Parameter]:
+        """The parameters of the method and the oracle that are to be learned."""
+        return [p for p in dict.fromkeys((*self.method.parameters(), *self.oracle.parameters())) if p.requires_grad]
+
+    def _looked_at(self, k: int) -> bool:
+        return k == self.horizon or (k % self.every == 0 if isinstance(self.every, int) else k in self.every)
+
+
+@dataclass(frozen=True)
+class Differentiation(ABC):
+    """How d/dθ of a run is computed. To add a way, write ``run``; in a TOML file it goes by the name of its class."""
+
+    @abstractmethod
+    def run(self, unrolling: Unrolling, judge: Judge, generator: Generator | None) -> Tensor:
+        """Return what ``judge`` makes of all that was measured, so that its gradients are those of this kind."""
+
+
+@dataclass(frozen=True)
+class Full(Differentiation):
+    """The whole graph is kept."""
+
+    def run(self, unrolling: Unrolling, judge: Judge, generator: Generator | None) -> Tensor:
+        """Take all steps in one graph."""
+        return judge(unrolling.whole(generator))
+
+
+@dataclass(frozen=True)
+class Checkpointed(Differentiation):
+    """The same gradients with memory that grows like √N: of all segments but the last, only the states between them
+    are kept, and the rest is computed again on the way back.
+
+    Args:
+        segment: their length; by default ¾√N, less than √N because the graph of a step is larger than a state.
+    """
+
+    segment: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_length(self.segment)
+
+    def run(self, unrolling: Unrolling, judge: Judge, generator: Generator | None) -> Tensor:
+        """Compute all segments but the last twice."""
+        *before, last = reversed(unrolling.segments(self.segment))  # a long one is last, since it is computed only once
+        state, measured = unrolling.begin(), []
+        for steps in before:
+            state, found = _recomputed(unrolling, state, steps, generator)
+            measured += found
+        return judge(measured + unrolling.run(state, last, generator)[1])
+
+
+@dataclass(frozen=True)
+class Truncated(Differentiation):
+    """No gradient passes from one segment to the one before, so that none can explode over more steps than that.
+
+    Args:
+        segment: the number of steps over which gradients flow; ¾√N by default.
+    """
+
+    segment: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_length(self.segment)
+
+    def run(self, unrolling: Unrolling, judge: Judge, generator: Generator | None) -> Tensor:
+        """Cut the graph after every segment."""
+        state, measured = unrolling.begin(), []
+        for steps in unrolling.segments(self.segment):
+            state, found = unrolling.run(state, steps, generator)
+            state = map_tensors(Tensor.detach, state)
+            measured += found
+        return judge(measured)
 
 
 def unroll(
@@ -26,79 +143,64 @@ def unroll(
     oracle: Oracle,
     generator: Generator | None = None,
     *,
-    differentiation: Differentiation = "full",
-    segment: int | None = None,
+    differentiation: Differentiation | None = None,
     every: int | Collection[int] = 1,
     measure: Callable[[int, Tree], Tensor],
-) -> list[Tensor]:
-    """Run a method for ``horizon`` steps and return what ``measure(k, x_k)`` makes of the answers x_1, …, x_N.
+    judge: Judge = torch.stack,
+) -> Tensor:
+    """Run a method for N steps and return ``judge`` of what ``measure(k, x_k)`` makes of its answers x_1, …, x_N.
 
-    ``"full"`` keeps the whole graph. ``"checkpointed"`` keeps the last of segments of ¾√N steps, and of the others
-    only the states between them, and computes the rest again on the way back, so that memory grows like √N.
-    ``"truncated"`` lets no gradient pass from one segment to the one before; ``segment`` is then the length over which
-    gradients flow.
+    Values are measured inside the segments of a run, so that a checkpointed one need not keep the iterates either.
+    Where no graph is wanted (``torch.no_grad()``), steps are compiled if the method has kernels for the problem.
 
-    With ``every`` > 1 only every so many answers are measured, or those it names, and the last. Values are measured
-    inside the segments, so that a checkpointed run need not keep the iterates either.
+    Args:
+        method: what is unrolled.
+        problem, x0: on what, and from where.
+        horizon: N.
+        oracle: how gradients are asked for.
+        generator: the source of randomness of a stochastic oracle, and of :class:`Evolution`.
+        differentiation: how; :class:`Full` by default.
+        every: steps between looks, or the steps to look at. The last is always looked at.
+        measure: tensors of one shape, one for each look.
+        judge: what is differentiated, from the list of them; by default they are stacked, (looks, …).
     """
-    if differentiation not in get_args(Differentiation):
-        raise ValueError(
-            f"differentiation must be one of {', '.join(get_args(Differentiation))}, got {differentiation!r}"
-        )
+    differentiation = Full() if differentiation is None else differentiation
+    require_differentiation(differentiation)
     if horizon < 1:
         raise ValueError(f"horizon must be at least 1, got {horizon}")
-    # Shorter than √N, because the graph of a step is larger than a state.
-    length = horizon if differentiation == "full" else segment or max(1, round(0.75 * math.sqrt(horizon)))
-
-    def run(state: State, steps: int, random: Generator | None) -> tuple[State, list[Tensor]]:
-        measured = []
-        for _ in range(steps):
-            state = method.step(problem, state, oracle, random)
-            looked_at = state.k % every == 0 if isinstance(every, int) else state.k in every
-            if looked_at or state.k == horizon:
-                measured.append(measure(state.k, method.answer(state)))
-        return state, measured
-
-    learned = [p for p in dict.fromkeys((*method.parameters(), *oracle.parameters())) if p.requires_grad]
-    state, values = method.init(x0, problem), []
-    segments = list(_segments(horizon, length))
-    if differentiation == "checkpointed":
-        segments.reverse()  # the last is to be a long one, since it is computed but once
-    for steps in segments:
-        if differentiation == "checkpointed" and state.k + steps < horizon:
-            state, measured = _recomputed(run, state, steps, generator, learned)
-        else:
-            state, measured = run(state, steps, generator)
-            if differentiation == "truncated":
-                state = _with_tensors(Tensor.detach, state)
-        values += measured
-    return values
+    asked = method.asked(oracle)
+    if asked.stochastic:
+        require_generator(generator, asked)
+    without_graph = not torch.is_grad_enabled()
+    unrolling = Unrolling(method, problem, x0, horizon, oracle, every, measure, compiled=without_graph)
+    return differentiation.run(unrolling, judge, generator)
 
 
-def _segments(horizon: int, length: int) -> Iterator[int]:
-    while horizon > 0:
-        yield min(length, horizon)
-        horizon -= length
+def require_differentiation(value: object) -> None:
+    """Raise unless it is a way to differentiate."""
+    if not isinstance(value, Differentiation):
+        known = ", ".join(cls.__name__ for cls in Differentiation.__subclasses__())
+        raise ValueError(f"differentiation must be one of {known}, such as Full(); got {value!r}")
+
+
+def _require_length(segment: int | None) -> None:
+    if segment is not None and segment < 1:
+        raise ValueError(f"segment must be at least 1, got {segment}")
 
 
 def _recomputed(
-    run: Callable[[State, int, Generator | None], tuple[State, list[Tensor]]],
-    state: State,
-    steps: int,
-    generator: Generator | None,
-    learned: Sequence[Tensor],
+    unrolling: Unrolling, state: State, steps: int, generator: Generator | None
 ) -> tuple[State, list[Tensor]]:
     """Run a segment of which nothing is kept but its start."""
 
     def segment(start: Sequence[Tensor], random: Generator | None) -> tuple[State, list[Tensor]]:
         given = iter(start)
-        return run(_with_tensors(lambda _: next(given), state), steps, random)
+        return unrolling.run(map_tensors(lambda _: next(given), state), steps, random)
 
     start, ended = _tensors(state), list[Any]()
-    computed = iter(
-        _Recomputed.apply(segment, generator, ended.append, len(start), *start, *learned)  # type: ignore[no-untyped-call]
-    )
-    return _with_tensors(lambda _: next(computed), ended[0])
+    apply: Callable[..., tuple[Tensor, ...]] = _Recomputed.apply
+    computed = iter(apply(segment, generator, ended.append, len(start), *start, *unrolling.learned))
+    return map_tensors(lambda _: next(computed), ended[0])
 
 
 class _Recomputed(torch.autograd.Function):
@@ -145,18 +247,5 @@ class _Recomputed(torch.autograd.Function):
 def _tensors(value: Any) -> list[Tensor]:
     """Return the tensors of a state, in order."""
     found: list[Tensor] = []
-    _with_tensors(found.append, value)
+    map_tensors(found.append, value)
     return found
-
-
-def _with_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
-    """Change every tensor of a state, field by field."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {name: _with_tensors(change, part) for name, part in value.items()}
-    if hasattr(value, "_fields"):
-        return type(value)(*(_with_tensors(change, part) for part in value))
-    if isinstance(value, list | tuple):
-        return type(value)(_with_tensors(change, part) for part in value)
-    return value

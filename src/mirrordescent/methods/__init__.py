@@ -7,12 +7,11 @@ from mirrordescent.methods.baselines import GD, SGD, Adam, Nesterov, ProjectedGr
 from mirrordescent.methods.certified import Certified
 from mirrordescent.methods.descent import MD, SMD
 from mirrordescent.methods.equipped import Equipped
-from mirrordescent.methods.expectation_maximisation import MLEM, OSEM
+from mirrordescent.methods.emission import MLEM, OSEM, SPDHG
 from mirrordescent.methods.hand_over import HandOver
 from mirrordescent.methods.naming import named, names
 from mirrordescent.methods.primal_dual import LPD, PDHG, CondatVu, DualFISTA, PrimalDual
 from mirrordescent.methods.safeguarded import Safeguarded
-from mirrordescent.methods.stochastic_primal_dual import SPDHG
 
 __all__ = [
     "AMD", "ASMD", "GD", "LPD", "MD", "MLEM", "OSEM", "PDHG", "SGD", "SMD", "SPDHG", "Adam", "Averaged", "Certified",

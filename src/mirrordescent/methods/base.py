@@ -119,6 +119,9 @@ class GradientMethod(Method[S]):
     carried: ClassVar[tuple[str, ...] | None] = None
     """The fields of a state besides k and x that the next step depends on; None: all of them."""
 
+    needs_x: ClassVar[bool] = True
+    """Whether the next step depends on x; if not, every step makes x of what is carried alone."""
+
     compiled: ClassVar[str | None] = None
     """The name of the C kernels for steps on the parameters of networks, if there are any."""
 

@@ -91,6 +91,7 @@ class SMD(GradientMethod[SMDState]):
     called = ("smd", "lsmd")
     theorem = "descent"
     storage: Storage = "dual"
+    needs_x = False
 
     mirror: MirrorMap
 

@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from mirrordescent import kernels
+from mirrordescent.checks import require_positive
 from mirrordescent.methods.base import Method, Run, S
 from mirrordescent.oracles import Oracle
 from mirrordescent.parts import written_together
@@ -25,6 +26,9 @@ class PrimalDual(Method[S]):
     a = 0 gives u⁰ = 0. Near a solution a curvature a > 0 makes it the dual variable that goes with x⁰, and the larger a
     is the nearer x⁰ must be; ``dual_step`` is a safe choice.
     """
+
+    def __init__(self) -> None:
+        super().__init__()  # without a map
 
     def init(self, x0: Tree, problem: Problem | None = None, curvature: float = 0.0) -> S:
         """Start at x0, with the dual variable that goes with it at this curvature."""
@@ -76,8 +80,7 @@ class PDHG(PrimalDual[PDHGState]):
 
     def __init__(self, ratio: float = 1.0) -> None:
         super().__init__()
-        if not 0 < ratio < float("inf"):
-            raise ValueError(f"PDHG needs a finite ratio > 0, got {ratio}")
+        require_positive(ratio=ratio)
         self.ratio = float(ratio)
 
     def step_sizes(self, saddle: SaddlePoint) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from mirrordescent.methods.base import Method, Run, StatefulWrapper, Wrapped
 from mirrordescent.oracles import Oracle, Scaled
 from mirrordescent.problems.base import Problem
-from mirrordescent.trees import Tree, batch_size, choose_samples, where
+from mirrordescent.trees import Tree, batch_size, where
 
 
 class Guard(NamedTuple):
@@ -55,7 +55,9 @@ class Safeguarded(StatefulWrapper):
     def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
         """Start the method, with steps of full length."""
         if problem is None:
-            raise TypeError("Safeguarded looks at values, and has to know the problem from the start: init(x0, problem)")
+            raise TypeError(
+                "Safeguarded looks at values, and has to know the problem from the start: init(x0, problem)"
+            )
         value = problem.value(x0)
         fallbacks = torch.zeros(batch_size(x0), dtype=torch.int, device=value.device)
         return Wrapped(self.method.init(x0, problem), Guard(x0, value, value, torch.ones_like(value), fallbacks))
@@ -98,6 +100,6 @@ class Safeguarded(StatefulWrapper):
         best, best_value = where(improved, x, guard.best), torch.where(improved, value, guard.best_value)
         rose = ~(value <= best_value + self.slack * (guard.start_value - best_value))  # so does what is not a number
         if bool(rose.any()):
-            inner = choose_samples(rose, self.method.resume(best, problem, state.k), inner)
+            inner = where(rose, self.method.resume(best, problem, state.k), inner)
         factor = torch.where(rose, guard.factor / 2, (2 * guard.factor).clamp(max=1))
         return Wrapped(inner, Guard(best, best_value, guard.start_value, factor, guard.fallbacks + rose))

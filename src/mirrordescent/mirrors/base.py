@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from mirrordescent.domains import Domain, WholeSpace
-from mirrordescent.parts import Part
-from mirrordescent.trees import Tree, add_over_leaves, descend, sum_per_sample, tree_map
+from mirrordescent.parts import Part, written_together
+from mirrordescent.trees import Tree, descend, sum_per_sample, tree_map
 
 
 class StrongConvexity(NamedTuple):
@@ -30,7 +31,7 @@ class MirrorMap(Part, nn.Module):
 
     The public methods take a tensor ``(batch, …)`` or a dict of such tensors, over which ψ is the
     sum. To add a map, subclass and write the underscored twins for one tensor: ``_potential``,
-    ``_to_dual`` and ``_to_primal``; then state what is known of it: domains, constants, and the rest below.
+    ``_to_dual`` and ``_to_primal``; then state what is known about it: its domains, constants and the rest below.
     """
 
     kind = "map"
@@ -41,11 +42,17 @@ class MirrorMap(Part, nn.Module):
     elementwise: bool = False
     """Whether the map acts on every entry by itself, so that it may be applied to shards and in place."""
 
+    per_entry: tuple[str, ...] = ()
+    """The names of its tensors that broadcast to a sample: where a sample is cut into shards, they are cut with it."""
+
     linear: bool = False
-    """Whether ∇ψ is linear, so that ∇ψ*(∇ψ(x) − t·v) = x − t·∇ψ*(v)."""
+    """Whether ∇ψ is linear and ψ(0) = 0, so that ∇ψ*(∇ψ(x) − t·v) = x − t·∇ψ*(v) and B(x, x0) = ψ(x − x0)."""
 
     proven: bool = False
-    """Whether it is proven that ∇ψ is monotone and the gradient of ψ, rather than suggested by samples."""
+    """Whether it is proven, and not only suggested by samples, that ∇ψ is monotone and the gradient of ψ."""
+
+    certified: bool = False
+    """Whether the α it states is a certificate, which holds whatever is learned, and not a formula."""
 
     primal_domain: Domain = WholeSpace()
     dual_domain: Domain = WholeSpace()
@@ -53,50 +60,55 @@ class MirrorMap(Part, nn.Module):
     defined_on_boundary: bool = False
     """Whether points may lie on the boundary of the primal domain, or only in its interior."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not written_together(cls, "linear", "_potential", "_to_dual", "_to_primal", "_step"):
+            cls.linear = False  # it is another map than the one that said so
+
     @property
     def strong_convexity(self) -> StrongConvexity | None:
-        """Strong convexity on the whole domain, α = 0 where there is none; None: it is not known."""
+        """Strong convexity on the whole domain, α = 0 if there is none; None: not known."""
         return None
 
     @property
     def continuous(self) -> bool | None:
-        """Whether ∇ψ is continuous, so that ψ is C¹; None: it is not known."""
+        """Whether ∇ψ is continuous, so that ψ is C¹; None: not known."""
         return True if self.proven else None
 
     @property
     def smoothness(self) -> float | None:
-        """L_ψ, a Lipschitz constant of ∇ψ in ℓ₂ on the whole domain, infinite where there is none; None: not known."""
+        """L_ψ, a Lipschitz constant of ∇ψ in ℓ₂ on the whole domain, infinite if there is none; None: not known."""
         return None
 
     def diagonal(self) -> Tensor | float | None:
-        """Return the d of a map with ∇ψ(x) = d·x on all of Rⁿ, which broadcasts to one x; None for other maps."""
+        """Return the d of a map with ∇ψ(x) = d·x on all of Rⁿ, which broadcasts to one sample; None for other maps."""
         return None
 
     def lines(self) -> Tensor | None:
-        """Return the lines of a map that is one piecewise linear function in all entries; None for other maps.
+        """Return the lines of a map that applies one piecewise linear function to all entries; None for other maps.
 
-        They are the ends of the intervals, intercepts and slopes of ∇ψ*, then those of ∇ψ, in one row.
+        In one row: the ends of the intervals, the intercepts and the slopes of ∇ψ*, then those of ∇ψ.
         """
         return None
 
     def potential(self, x: Tree) -> Tensor:
         """ψ(x), one number per sample: (batch,)."""
-        return add_over_leaves(self._potential, x)
+        return self._potential(x) if isinstance(x, Tensor) else _total(self._each("potential", (x,)))
 
     def to_dual(self, x: Tree) -> Tree:
         """∇ψ(x)."""
-        return tree_map(self._to_dual, x)
+        return self._to_dual(x) if isinstance(x, Tensor) else self._each("to_dual", (x,))
 
     def to_primal(self, y: Tree) -> Tree:
         """∇ψ*(y) = (∇ψ)⁻¹(y), or a learned surrogate of it."""
-        return tree_map(self._to_primal, y)
+        return self._to_primal(y) if isinstance(y, Tensor) else self._each("to_primal", (y,))
 
     def step(self, x: Tree, v: Tree, t: float | Tensor = 1.0) -> Tree:
         """∇ψ*(∇ψ(x) − t·v) = argmin_x' t⟨v, x'⟩ + B(x', x): one mirror step along a dual vector v."""
-        return tree_map(lambda x, v: self._step(x, v, t), x, v)
+        return self._step(x, v, t) if isinstance(x, Tensor) else self._each("step", (x, v), t)  # type: ignore[arg-type]
 
     def steps(self, v: Tree, *starts: tuple[Tree, float | Tensor]) -> list[Tree]:
-        """Take a mirror step from each of some points x, along the same v, each with its own length t."""
+        """Take a mirror step along the same v from each of several points x, each with its own length t."""
         if not self.linear:
             return [self.step(x, v, t) for x, t in starts]
         direction = self.to_primal(v)  # one application serves all
@@ -108,7 +120,14 @@ class MirrorMap(Part, nn.Module):
 
     def divergence(self, x: Tree, x0: Tree) -> Tensor:
         """Bregman divergence B(x, x0) = ψ(x) − ψ(x0) − ⟨∇ψ(x0), x − x0⟩ per sample: (batch,)."""
-        return add_over_leaves(self._divergence, x, x0)
+        if isinstance(x, Tensor):
+            return self._divergence(x, x0)  # type: ignore[arg-type]
+        return _total(self._each("divergence", (x, x0)))
+
+    def _each(self, what: str, trees: tuple[Any, ...], *rest: Any) -> dict[str, Tensor]:
+        """Call the underscored twin of a method on the corresponding leaves of dicts, with what else it takes."""
+        twin = getattr(self, f"_{what}")
+        return {name: twin(*(tree[name] for tree in trees), *rest) for name in trees[0]}
 
     def _potential(self, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -125,5 +144,11 @@ class MirrorMap(Part, nn.Module):
         return self._to_primal(descend(self._to_dual(x), v, t))
 
     def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
+        if self.linear:
+            return self._potential(x - x0)
         linear = sum_per_sample(self._to_dual(x0) * (x - x0))
         return self._potential(x) - self._potential(x0) - linear
+
+
+def _total(per_leaf: dict[str, Tensor]) -> Tensor:
+    return torch.stack(list(per_leaf.values())).sum(0)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import ClassVar, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from mirrordescent.parts import Config, Part
+from mirrordescent.names import require_known
+from mirrordescent.parts import Part
 from mirrordescent.trees import sum_per_sample
 
 ActivationName: TypeAlias = Literal["softplus", "leaky_relu"]
@@ -20,10 +22,11 @@ Padding: TypeAlias = Literal["zeros", "circular"]
 class Potential(Part, nn.Module):
     """A convex ψ on all of Rⁿ with an explicit gradient, the building block of learned mirror maps.
 
-    ψ(x) − (α/2)‖x‖² is convex, with α = ``strong_convexity`` > 0. To add a potential, write ``value``
-    and ``gradient`` in differentiable operations: meta-training and the inverse differentiate
-    through ``gradient``.
+    ψ(x) − (α/2)‖x‖² is convex, with α = ``strong_convexity`` > 0. To add a potential, write ``value`` and ``gradient``
+    in differentiable operations: meta-training and the inverse differentiate through ``gradient``.
     """
+
+    kind = "potential"
 
     @property
     def strong_convexity(self) -> float:
@@ -40,12 +43,12 @@ class Potential(Part, nn.Module):
 
     @property
     def smooth(self) -> bool | None:
-        """Whether ∇ψ is continuous; None: it is not known."""
+        """Whether ∇ψ is continuous; None: not known."""
         return None
 
 
 class InputConvex(Potential):
-    """An input-convex network, the recursion common to dense and convolutional ones:
+    """An input-convex network; dense and convolutional ones share the recursion
 
     .. code-block:: none
 
@@ -64,15 +67,19 @@ class InputConvex(Potential):
     which is a forward computation of four linear maps for two layers: all L_l and Q_l are applied at
     once, and so are their transposes.
 
-    W, c and a are softplus of free parameters. Clamping and squaring stop learning at 0, where a
-    weight's gradient vanishes; softplus does not. At the start ∇ψ(x) ≈ x: μ + a = 1, small L and Q.
+    W, c and a are softplus of free parameters. With clamping or squaring, a weight that reaches 0 stops
+    learning, because its gradient vanishes there; with softplus it does not. At the start ∇ψ(x) ≈ x:
+    μ + a = 1, and L and Q are small.
 
     A subclass provides the linear maps: convolutions, or matrix products. ``quadratic`` adds the
     terms (Q_l x)². ``activation`` is ``"softplus"``, which makes ψ smooth, or ``"leaky_relu"``
-    (slope 0.2), whose gradient jumps, so that it has no inverse everywhere.
+    (slope 0.2), whose gradient jumps, so that ∇ψ does not have an inverse everywhere.
 
     Reference: Amos, Xu, Kolter, ICML 2017.
     """
+
+    generator: Generator | None = None  # not kept: what it draws becomes the parameters
+    points: ClassVar[str]
 
     def __init__(
         self,
@@ -90,8 +97,7 @@ class InputConvex(Potential):
         for name, number in (("inputs", inputs), ("width", width), ("layers", layers)):
             if number < 1:
                 raise ValueError(f"an input-convex network needs {name} ≥ 1, got {number}")
-        if activation not in get_args(ActivationName):
-            raise ValueError(f"activation must be one of {', '.join(get_args(ActivationName))}, got {activation!r}")
+        require_known(activation, get_args(ActivationName), "activation")
         if not 0 < mu < 1:
             raise ValueError(f"an input-convex network needs 0 < mu < 1, to start near the identity, got mu={mu}")
         self.inputs, self.width, self.layers = inputs, width, layers
@@ -118,7 +124,7 @@ class InputConvex(Potential):
 
     @property
     def smooth(self) -> bool:
-        """Only with a smooth activation."""
+        """Whether the activation is."""
         return self.activation != "leaky_relu"
 
     def value(self, x: Tensor) -> Tensor:
@@ -134,45 +140,39 @@ class InputConvex(Potential):
         g = F.softplus(self.output) * self._sigma.slope(preactivations[-1])
         pulled = [g]
         for layer in reversed(range(self.layers - 1)):
-            g = self._sigma.slope(preactivations[layer]) * self._mix_back(g, weights[layer])
+            g = self._sigma.slope(preactivations[layer]) * self._times_transposed(weights[layer], g)
             pulled.insert(0, g)
         if roots is not None:
             pulled += [2 * root * g for root, g in zip(roots.chunk(self.layers, 1), pulled, strict=True)]
-        return torch.addcmul(self._lower(torch.cat(pulled, 1)), self._curvature(), x)
+        lowered = self._times_transposed(self.skips, torch.cat(pulled, 1))
+        return torch.addcmul(lowered.contiguous(), self._curvature(), x)
 
     def _ascend(self, x: Tensor, weights: Tensor) -> tuple[list[Tensor], Tensor | None]:
         """Return a_0, …, a_last, and the Q_l x of all layers if there are any."""
-        self._check(x)
-        rows = self.layers * self.width
-        lifted, roots = self._lift(x, F.pad(self.bias, (0, len(self.skips) - rows))), None
+        bias = F.pad(self.bias, (0, len(self.skips) - len(self.bias)))  # none for the Q_l x
+        lifted, roots = self._times(self.skips, self._checked(x), bias), None
         if self.quadratic:
             lifted, roots = lifted.chunk(2, 1)
             lifted = torch.addcmul(lifted, roots, roots)
         first, *rest = lifted.chunk(self.layers, 1)
         preactivations = [first]
         for weight, skip in zip(weights, rest, strict=True):
-            preactivations.append(skip + self._mix(self._sigma.value(preactivations[-1]), weight))
+            preactivations.append(skip + self._times(weight, self._sigma.value(preactivations[-1])))
         return preactivations, roots
 
     def _curvature(self) -> Tensor:
         return self.mu + F.softplus(self.scale)
 
-    def _check(self, x: Tensor) -> None:
+    def _checked(self, x: Tensor) -> Tensor:
+        if x.ndim != self.skips.ndim or x.shape[1] != self.inputs:
+            raise ValueError(f"this potential is for {self.points.format(self.inputs)}, got {tuple(x.shape)}")
+        return x
+
+    def _times(self, weight: Tensor, z: Tensor, bias: Tensor | None = None) -> Tensor:
+        """W z + b."""
         raise NotImplementedError
 
-    def _lift(self, x: Tensor, bias: Tensor) -> Tensor:
-        """All L_l x + b_l, then all Q_l x, stacked along dimension 1."""
-        raise NotImplementedError
-
-    def _lower(self, g: Tensor) -> Tensor:
-        """The transpose of ``_lift``."""
-        raise NotImplementedError
-
-    def _mix(self, z: Tensor, weight: Tensor) -> Tensor:
-        """W z."""
-        raise NotImplementedError
-
-    def _mix_back(self, g: Tensor, weight: Tensor) -> Tensor:
+    def _times_transposed(self, weight: Tensor, g: Tensor) -> Tensor:
         """Wᵀ g."""
         raise NotImplementedError
 
@@ -183,17 +183,19 @@ class DenseICNN(InputConvex):
     Args:
         dimension: of the points, n.
         hidden: the width of every layer.
-        layers: how many layers.
+        layers: the number of layers.
         activation: ``"softplus"`` or ``"leaky_relu"``.
-        quadratic: add the terms (Q_l x)².
+        quadratic: whether to add the terms (Q_l x)².
         mu: the strong convexity that no training can take away.
-        generator: the source of the initial weights; seed 0 by default.
+        generator: the source of the initial weights; one with seed 0 by default.
 
     >>> import torch
     >>> potential = DenseICNN(2, hidden=8)
     >>> potential.gradient(torch.tensor([[1.0, -2.0]])).shape
     torch.Size([1, 2])
     """
+
+    points = "points (batch, {})"
 
     def __init__(
         self,
@@ -209,54 +211,30 @@ class DenseICNN(InputConvex):
         super().__init__(
             dimension, hidden, layers, (), activation=activation, quadratic=quadratic, mu=mu, generator=generator
         )
+        self.dimension, self.hidden = dimension, hidden
 
-    def config(self) -> Config:
-        """The constructor's arguments."""
-        return {
-            "dimension": self.inputs,
-            "hidden": self.width,
-            "layers": self.layers,
-            "activation": self.activation,
-            "quadratic": self.quadratic,
-            "mu": self.mu,
-        }
+    def _times(self, weight: Tensor, z: Tensor, bias: Tensor | None = None) -> Tensor:
+        return F.linear(z, weight, bias)
 
-    def _check(self, x: Tensor) -> None:
-        if x.ndim != 2 or x.shape[1] != self.inputs:
-            raise ValueError(f"this potential is for points (batch, {self.inputs}), got {tuple(x.shape)}")
-
-    def _lift(self, x: Tensor, bias: Tensor) -> Tensor:
-        return F.linear(x, self.skips, bias)
-
-    def _lower(self, g: Tensor) -> Tensor:
-        return g @ self.skips
-
-    def _mix(self, z: Tensor, weight: Tensor) -> Tensor:
-        return F.linear(z, weight)
-
-    def _mix_back(self, g: Tensor, weight: Tensor) -> Tensor:
+    def _times_transposed(self, weight: Tensor, g: Tensor) -> Tensor:
         return g @ weight
 
 
 class ConvICNN(InputConvex):
     """An input-convex network on images (batch, channels, height, width) of any size.
 
-    The recursion is that of :class:`InputConvex` with convolutions for linear maps; ⟨c, ·⟩ sums over
+    The recursion is that of :class:`InputConvex` with convolutions as the linear maps; ⟨c, ·⟩ sums over
     pixels, so that the map is local: ∇ψ(x) at a pixel depends on x within 2·layers·(kernel−1)/2 pixels
     of it, and a map learned on small images serves large ones.
 
     Args:
         channels: of the images.
         filters: the width of every layer.
-        layers: how many layers.
-        kernel: the odd side length of every filter.
-        padding: ``"zeros"``: outside the image, x and the hidden layers are 0; then the transposes are
-            plain transposed convolutions. ``"circular"``: opposite borders touch, and the map commutes
-            with circular shifts.
-        activation: ``"softplus"`` or ``"leaky_relu"``.
-        quadratic: add the terms (Q_l x)².
-        mu: the strong convexity that no training can take away.
-        generator: the source of the initial weights; seed 0 by default.
+        layers: the number of layers.
+        kernel: the side length of every filter, an odd number.
+        padding: ``"zeros"``: outside the image, x and the hidden layers are 0; then the transposes are plain transposed
+            convolutions. ``"circular"``: opposite borders touch, and the map commutes with circular shifts.
+        activation, quadratic, mu, generator: see :class:`DenseICNN`.
 
     >>> import torch
     >>> potential = ConvICNN(3)
@@ -265,6 +243,8 @@ class ConvICNN(InputConvex):
     >>> potential.value(torch.zeros(4, 3, 32, 48)).shape
     torch.Size([4])
     """
+
+    points = "images (batch, {}, height, width)"
 
     def __init__(
         self,
@@ -281,53 +261,31 @@ class ConvICNN(InputConvex):
     ) -> None:
         if kernel < 1 or kernel % 2 == 0:
             raise ValueError(f"ConvICNN needs an odd kernel ≥ 1, got {kernel}")
-        if padding not in get_args(Padding):
-            raise ValueError(f"padding must be one of {', '.join(get_args(Padding))}, got {padding!r}")
+        require_known(padding, get_args(Padding), "padding")
         window = (kernel, kernel)
         super().__init__(
             channels, filters, layers, window, activation=activation, quadratic=quadratic, mu=mu, generator=generator
         )
-        self.kernel, self.padding = kernel, padding
+        self.channels, self.filters, self.kernel, self.padding = channels, filters, kernel, padding
 
-    def config(self) -> Config:
-        """The constructor's arguments."""
-        return {
-            "channels": self.inputs,
-            "filters": self.width,
-            "layers": self.layers,
-            "kernel": self.kernel,
-            "padding": self.padding,
-            "activation": self.activation,
-            "quadratic": self.quadratic,
-            "mu": self.mu,
-        }
+    def _checked(self, x: Tensor) -> Tensor:
+        """Store the channels of a pixel together, for which convolutions of few channels are fastest on a CPU."""
+        if super()._checked(x).shape[1] > 1:
+            return x.contiguous(memory_format=torch.channels_last)
+        # One channel fits both layouts; only its stride of 1 makes convolutions choose this one.
+        return x.squeeze(1).contiguous().unsqueeze(-1).movedim(-1, 1)
 
-    def _check(self, x: Tensor) -> None:
-        if x.ndim != 4 or x.shape[1] != self.inputs:
-            raise ValueError(
-                f"this potential is for images (batch, {self.inputs}, height, width), got {tuple(x.shape)}"
-            )
-
-    def _lift(self, x: Tensor, bias: Tensor) -> Tensor:
-        return self._convolve(_channels_last(x), self.skips, bias)
-
-    def _lower(self, g: Tensor) -> Tensor:
-        return self._mix_back(g, self.skips).contiguous()
-
-    def _mix(self, z: Tensor, weight: Tensor) -> Tensor:
-        return self._convolve(z, weight)
-
-    def _mix_back(self, g: Tensor, weight: Tensor) -> Tensor:
-        border = self.kernel // 2
-        if self.padding == "zeros":
-            return F.conv_transpose2d(g, weight, padding=border)
-        return F.conv_transpose2d(_wrap(g, border), weight, padding=2 * border)
-
-    def _convolve(self, z: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def _times(self, weight: Tensor, z: Tensor, bias: Tensor | None = None) -> Tensor:
         border = self.kernel // 2
         if self.padding == "zeros":
             return F.conv2d(z, weight, bias, padding=border)
         return F.conv2d(_wrap(z, border), weight, bias)
+
+    def _times_transposed(self, weight: Tensor, g: Tensor) -> Tensor:
+        border = self.kernel // 2
+        if self.padding == "zeros":
+            return F.conv_transpose2d(g, weight, padding=border)
+        return F.conv_transpose2d(_wrap(g, border), weight, padding=2 * border)
 
 
 class _Activation(NamedTuple):
@@ -341,35 +299,19 @@ LEAK = 0.2
 START = 0.1  # standard deviation of the initial L x and Q x for white x of variance 1
 
 
-def _softplus(a: Tensor) -> Tensor:
-    # The default threshold of 20 would put a step of 2e-9 into the slope.
-    return F.softplus(a, threshold=40)
-
-
-def _leaky_relu(a: Tensor) -> Tensor:
-    return F.leaky_relu(a, LEAK)
-
-
 def _leaky_relu_slope(a: Tensor) -> Tensor:
     return (a > 0).to(a.dtype).mul_(1 - LEAK).add_(LEAK)
 
 
 _ACTIVATIONS = {
-    "softplus": _Activation(_softplus, torch.sigmoid),
-    "leaky_relu": _Activation(_leaky_relu, _leaky_relu_slope),
+    # The default threshold of 20 would put a step of 2e-9 into the slope.
+    "softplus": _Activation(partial(F.softplus, threshold=40), torch.sigmoid),
+    "leaky_relu": _Activation(partial(F.leaky_relu, negative_slope=LEAK), _leaky_relu_slope),
 }
 
 
 def _inverse_softplus(value: Tensor) -> Tensor:
     return value.expm1().log()
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    """Store the channels of a pixel together, for which convolutions of few channels are fastest on a CPU."""
-    if x.shape[1] > 1:
-        return x.contiguous(memory_format=torch.channels_last)
-    # One channel fits both layouts; only its stride of 1 makes convolutions choose this one.
-    return x.squeeze(1).contiguous().unsqueeze(-1).movedim(-1, 1)
 
 
 def _wrap(x: Tensor, border: int) -> Tensor:

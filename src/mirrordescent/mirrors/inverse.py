@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mirrordescent.mirrors.icnn import Potential
-from mirrordescent.trees import dot, norm
+from mirrordescent.trees import dot, norm, per_sample
 
-SUFFICIENT = 0.01  # share of the ideal decrease that a step must achieve
-HALVINGS = 15  # more would ask for decreases that single precision cannot see
+SUFFICIENT = 0.01  # the share of the ideal decrease that a step must achieve
+HALVINGS = 15  # more would ask for decreases that single precision cannot resolve
 LOOSEST = 0.5  # relative accuracy of the first Newton directions
 
 
@@ -46,9 +46,9 @@ def invert(
         ∇²ψ(x) p  ≈  y − ∇ψ(x)        by conjugate gradients, ever more accurately
         x⁺        =  x + s p           s = 1, ½, ¼, … until ‖∇ψ(x⁺) − y‖ < (1 − s/100)‖∇ψ(x) − y‖
 
-    p is a descent direction both of the objective and of its gradient's norm. The search watches the
-    norm: it needs no value of ψ, and unlike a difference of values it stays meaningful to the last
-    digits. Then ‖x − ∇ψ*(y)‖ ≤ ‖∇ψ(x) − y‖/α with the potential's strong convexity α.
+    p is a descent direction for both the objective and the norm of its gradient. The line search watches the
+    norm: it needs no values of ψ, and unlike a difference of values it stays meaningful to the last
+    digits. The error is ‖x − ∇ψ*(y)‖ ≤ ‖∇ψ(x) − y‖/α with the potential's strong convexity α.
 
     The result can be differentiated once, with respect to y and to the potential's parameters, by
     the implicit function theorem: dx = (∇²ψ)⁻¹(dy − d_θ∇ψ(x)). No graph of the iteration is kept.
@@ -58,7 +58,8 @@ def invert(
         y: (batch, …).
         start: the first x; y by default.
         tolerance: a sample has converged, and moves no more, when ‖∇ψ(x) − y‖ ≤ tolerance·max(1, ‖y‖). By
-            default the machine epsilon to the power ⅔: 4e-11 in double precision, 2e-5 in single.
+            default the machine epsilon to the power ⅔, which rounded gradients can reach: 4e-11 in double
+            precision, 2e-5 in single.
         max_iterations: Newton steps. Samples that need more, and those that rounding stops earlier,
             are reported by a :class:`NotConverged` warning.
 
@@ -69,7 +70,7 @@ def invert(
     >>> invert(potential, potential.gradient(x)).x.detach()
     tensor([[ 1.0000, -2.0000,  0.5000]], dtype=torch.float64)
     """
-    tolerance = default_tolerance(y.dtype) if tolerance is None else tolerance
+    tolerance = torch.finfo(y.dtype).eps ** (2 / 3) if tolerance is None else tolerance
     if not tolerance > 0:
         raise ValueError(f"tolerance must be positive, got {tolerance}")
     with torch.no_grad():
@@ -86,17 +87,12 @@ def invert(
     return found._replace(x=x)
 
 
-def default_tolerance(dtype: torch.dtype) -> float:
-    """ε^(2/3): small, and yet within the reach of rounded gradients."""
-    return torch.finfo(dtype).eps ** (2 / 3)
-
-
 def conjugate_gradients(
     product: Callable[[Tensor], Tensor], b: Tensor, tolerance: Tensor, max_iterations: int = 1000
 ) -> tuple[Tensor, Tensor]:
     """Solve Hs = b per sample, H symmetric positive definite, from s = 0.
 
-    A sample stops moving when ‖b − Hs‖ ≤ tolerance·‖b‖. Return s, and (batch,) whether it got there.
+    A sample stops moving when ‖b − Hs‖ ≤ tolerance·‖b‖. Return s and whether each sample got there, (batch,).
     """
     s, r = torch.zeros_like(b), b
     p, rho = r, dot(r, r)
@@ -107,20 +103,17 @@ def conjugate_gradients(
             break
         hp = product(p)
         curvature = dot(p, hp)
-        length = _per_sample(torch.where(running & (curvature > 0), rho / curvature, 0), b)
+        length = per_sample(torch.where(running & (curvature > 0), rho / curvature, 0), b)
         s, r = s + length * p, r - length * hp
         next_rho = dot(r, r)
-        p = r + _per_sample(torch.where(rho > 0, next_rho / rho, 0), b) * p
-        # Without curvature, which rounding and overflow can bring about, there is nowhere to go.
+        p = r + per_sample(torch.where(rho > 0, next_rho / rho, 0), b) * p
+        # Rounding and overflow can take away the curvature; then there is nowhere to go.
         running, rho = running & (next_rho > bound) & (curvature > 0), next_rho
     return s, rho <= bound
 
 
 class _Linearised:
-    """∇ψ around a point, with a graph for products with ∇²ψ.
-
-    The graph keeps the parameters of the moment, also when they are swapped later.
-    """
+    """∇ψ at a point, with a graph for products with ∇²ψ, which keeps the parameters even if they are swapped later."""
 
     def __init__(self, potential: Potential, x: Tensor) -> None:
         with torch.enable_grad():
@@ -147,7 +140,7 @@ def _newton(potential: Potential, y: Tensor, start: Tensor, tolerance: float, ma
             break
         # Accuracy that grows with the convergence makes the steps superlinear and the first ones cheap.
         accuracy = (size / norm(y).clamp(min=1)).sqrt().clamp(max=LOOSEST)
-        wanted = torch.where(_per_sample(running, y), at.missing(y), 0)
+        wanted = torch.where(per_sample(running, y), at.missing(y), 0)
         direction, _ = conjugate_gradients(at.hessian_times, wanted, accuracy)
         at, size, moved = _search(potential, y, at.x.detach(), direction, size, running)
         steps = steps + moved
@@ -158,11 +151,11 @@ def _newton(potential: Potential, y: Tensor, start: Tensor, tolerance: float, ma
 def _search(
     potential: Potential, y: Tensor, x: Tensor, direction: Tensor, size: Tensor, running: Tensor
 ) -> tuple[_Linearised, Tensor, Tensor]:
-    """Halve the step of each sample until its residual falls; return the new point and who moved."""
+    """Halve the step of each sample until its residual falls; return the new point, its residual and who moved."""
     length = running.to(size.dtype)
     for trial in range(HALVINGS + 1):
         # A length of 0 means x itself, even if the direction is not finite.
-        s = _per_sample(length, x)
+        s = per_sample(length, x)
         at = _Linearised(potential, torch.where(s > 0, x + s * direction, x))
         new_size = norm(at.missing(y))
         good = (new_size < (1 - SUFFICIENT * length) * size) | (length == 0)
@@ -189,10 +182,6 @@ class _ImplicitFunction(torch.autograd.Function):
         if not converged.all():
             _warn("the derivative of an inverse has not converged")
         return -solved, None, None, None
-
-
-def _per_sample(numbers: Tensor, like: Tensor) -> Tensor:
-    return numbers.reshape(-1, *[1] * (like.ndim - 1))
 
 
 def _warn(message: str) -> None:

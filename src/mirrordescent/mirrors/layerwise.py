@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, NoReturn, TypeAlias, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.mirrors.spline import Spline
 from mirrordescent.mirrors.symmetry import symmetries
 from mirrordescent.mirrors.tied import Multipliers, Tied
+from mirrordescent.names import require_known
 from mirrordescent.parts import Config
 from mirrordescent.trees import Tree
 
@@ -23,12 +24,16 @@ Ties: TypeAlias = Literal["orbit", "paper", "tensor"]
 _KINDS: dict[str, type[Tied]] = {"diagonal": Multipliers, "spline": Spline}
 
 
+def _nameless(*_: Any, **__: Any) -> NoReturn:
+    raise TypeError("a layer-wise map takes the parameters of a model, a dict of tensors by name; got one tensor")
+
+
 class Layerwise(MirrorMap):
     """ψ(x) = Σ_name ψ_name(x_name) on dicts of tensors: each leaf has a map of its own.
 
     Args:
         maps: a map for every leaf, by name.
-        shapes: of one sample of every leaf. Trees of other names or shapes are refused.
+        shapes: of one sample of every leaf. Trees with other names or shapes are refused.
 
     >>> import torch
     >>> from mirrordescent.mirrors import Diagonal, Euclidean
@@ -46,10 +51,9 @@ class Layerwise(MirrorMap):
         self.names = tuple(maps)
         self.shapes = None if shapes is None else {name: tuple(shapes[name]) for name in maps}
         self.maps = nn.ModuleList(maps.values())  # not a ModuleDict, which refuses names with dots
-        self.exact = all(mirror.exact for mirror in maps.values())
-        self.elementwise = all(mirror.elementwise for mirror in maps.values())
-        self.proven = all(mirror.proven for mirror in maps.values())
-        self.defined_on_boundary = all(mirror.defined_on_boundary for mirror in maps.values())
+        for claim in ("exact", "elementwise", "proven", "defined_on_boundary"):
+            setattr(self, claim, all(getattr(mirror, claim) for mirror in maps.values()))
+        self.certified = any(mirror.certified for mirror in maps.values())
         self.primal_domain = _product({name: mirror.primal_domain for name, mirror in maps.items()})
         self.dual_domain = _product({name: mirror.dual_domain for name, mirror in maps.items()})
 
@@ -64,11 +68,17 @@ class Layerwise(MirrorMap):
 
     @property
     def strong_convexity(self) -> StrongConvexity | None:
-        """The smallest α, if all maps are strongly convex in the same norm."""
+        """The smallest α, if all maps state one in the same norm."""
         constants = [constant for mirror in self.by_name.values() if (constant := mirror.strong_convexity)]
         if len(constants) < len(self.names) or len({constant.p for constant in constants}) > 1:
             return None
         return min(constants)
+
+    @property
+    def continuous(self) -> bool | None:
+        """Whether all are."""
+        known = [mirror.continuous for mirror in self.by_name.values()]
+        return False if False in known else None if None in known else True
 
     @property
     def smoothness(self) -> float | None:
@@ -80,40 +90,22 @@ class Layerwise(MirrorMap):
         """Return the maps and the shapes."""
         return {"maps": self.by_name, "shapes": self.shapes}
 
-    def potential(self, x: Tree) -> Tensor:
-        """ψ(x), one number per sample: (batch,)."""
-        return _total(self._leaf_by_leaf("potential", x))
-
-    def to_dual(self, x: Tree) -> Tree:
-        """∇ψ(x)."""
-        return self._leaf_by_leaf("to_dual", x)
-
-    def to_primal(self, y: Tree) -> Tree:
-        """∇ψ*(y)."""
-        return self._leaf_by_leaf("to_primal", y)
-
-    def step(self, x: Tree, v: Tree, t: float | Tensor = 1.0) -> Tree:
-        """∇ψ*(∇ψ(x) − t·v)."""
-        return self._leaf_by_leaf("step", x, v, t=t)
-
     def dual_start(self, x0: Tree) -> Tree:
         """y⁰ of dual-stored methods, leaf by leaf."""
-        return self._leaf_by_leaf("dual_start", x0)
+        return self._each("dual_start", (x0,))
 
-    def divergence(self, x: Tree, x0: Tree) -> Tensor:
-        """B(x, x0) per sample: (batch,)."""
-        return _total(self._leaf_by_leaf("divergence", x, x0))
+    _potential = _to_dual = _to_primal = _step = _divergence = _nameless
 
-    def _leaf_by_leaf(self, what: str, *trees: Tree, **options: Any) -> dict[str, Tensor]:
+    def _each(self, what: str, trees: tuple[Any, ...], *rest: Any) -> dict[str, Tensor]:
         """Call a method of each leaf's own map."""
         maps, checked = self.by_name, [self._checked(tree) for tree in trees]
-        return {name: getattr(maps[name], what)(*(tree[name] for tree in checked), **options) for name in checked[0]}
+        return {name: getattr(maps[name], what)(*(tree[name] for tree in checked), *rest) for name in checked[0]}
 
     def _checked(self, tree: Tree) -> dict[str, Tensor]:
         tree = _by_name(tree)
         for name in dict.fromkeys((*self.names, *tree)):
             if name not in tree or name not in self.names:
-                other = "has no" if name not in tree else "has also"
+                other = "has no" if name not in tree else "also has"
                 raise ValueError(f"a map made for another model: this one {other} {name!r}")
             shape = tuple(tree[name].shape[1:])
             if self.shapes is not None and shape != self.shapes[name]:
@@ -135,11 +127,11 @@ def layerwise(
 
     Args:
         model: the network.
-        kind: ``"diagonal"``: :class:`~mirrordescent.mirrors.tied.Multipliers` of the gradient, ``"spline"``:
-            a :class:`~mirrordescent.mirrors.spline.Spline`, for each group of tied entries.
-        ties: which entries share. ``"orbit"``: those that a permutation of hidden units can exchange, as all
-            equivariant maps must. ``"paper"``: besides, all input features of a dense layer behind a flattened
-            convolution, which is no symmetry. ``"tensor"``: all entries of a tensor.
+        kind: what each group of tied entries has. ``"diagonal"``: :class:`~mirrordescent.mirrors.tied.Multipliers` of
+            the gradient, ``"spline"``: a :class:`~mirrordescent.mirrors.spline.Spline`.
+        ties: which entries share. ``"orbit"``: those that a permutation of hidden units can exchange, as every
+            equivariant map must. ``"paper"``: in addition all input features of a dense layer behind a flattened
+            convolution, which is not a symmetry. ``"tensor"``: all entries of a tensor.
         example: see :func:`~mirrordescent.mirrors.symmetry.symmetries`.
         options: further arguments of the maps.
 
@@ -147,19 +139,18 @@ def layerwise(
     >>> sum(p.numel() for p in layerwise(model).parameters())
     5
     """
-    if kind not in _KINDS:
-        raise ValueError(f"kind must be one of {', '.join(_KINDS)}, got {kind!r}")
+    require_known(kind, _KINDS, "kind of map")
     groups, parameters = _ties(model, ties, example), _trainable(model)
     maps = {name: _KINDS[kind](groups[name], **options).to(p) for name, p in parameters.items()}
     return Layerwise(maps, {name: tuple(p.shape) for name, p in parameters.items()})
 
 
 def transfer(mirror: Layerwise, model: nn.Module, ties: Ties = "paper", example: Tensor | None = None) -> Layerwise:
-    """Use a map learned on one network for another: wider, deeper, or of other inputs.
+    """Use a map learned on one network for another: wider, deeper, or with other inputs.
 
     Tensors are matched by their role. Weights are matched with weights and biases with biases; the first of each
     with the first, the last with the last, and those between by their relative depth. A tensor with as many groups
-    of entries as its counterpart takes over their numbers; others take the mean of them.
+    of entries as its counterpart takes over their numbers; others take their mean.
     """
     if mirror.shapes is None:
         raise ValueError("to be transferred, a layer-wise map must know the shapes it was made for")
@@ -182,8 +173,7 @@ def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def _ties(model: nn.Module, ties: Ties, example: Tensor | None) -> dict[str, Tensor]:
     """Return the groups of every trainable parameter, by name."""
-    if ties not in get_args(Ties):
-        raise ValueError(f"ties must be one of {', '.join(get_args(Ties))}, got {ties!r}")
+    require_known(ties, get_args(Ties), "ties")
     if ties == "tensor":
         return {name: torch.zeros((), dtype=torch.long) for name in _trainable(model)}
     symmetry = symmetries(model, example)
@@ -212,10 +202,6 @@ def _counterpart(i: int, n: int, m: int) -> int:
     return 1 + round((i - 1) * (m - 3) / max(n - 3, 1))
 
 
-def _total(parts: dict[str, Tensor]) -> Tensor:
-    return torch.stack(list(parts.values())).sum(0)
-
-
 class _ByName(Domain):
     """A product of domains, one for each leaf of a dict."""
 
@@ -241,14 +227,7 @@ class _ByName(Domain):
         for name, leaf in _by_name(x).items():
             self.domains[name].require(leaf, f"{what}[{name!r}]", f"its part of {of}", closed=closed)
 
-    def _contains(self, x: Tensor, closed: bool) -> Tensor:
-        raise _nameless()
-
-    def _project(self, x: Tensor) -> Tensor:
-        raise _nameless()
-
-    def _inner_point(self, like: Tensor) -> Tensor:
-        raise _nameless()
+    _contains = _project = _inner_point = _nameless
 
 
 def _product(domains: dict[str, Domain]) -> Domain:
@@ -257,10 +236,4 @@ def _product(domains: dict[str, Domain]) -> Domain:
 
 
 def _by_name(tree: Tree) -> dict[str, Tensor]:
-    if isinstance(tree, Tensor):
-        raise _nameless()
-    return tree
-
-
-def _nameless() -> TypeError:
-    return TypeError("a layer-wise map takes the parameters of a model, a dict of tensors by name; got one tensor")
+    return _nameless() if isinstance(tree, Tensor) else tree

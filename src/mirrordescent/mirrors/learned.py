@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.mirrors.icnn import Potential
 from mirrordescent.mirrors.inverse import invert
+from mirrordescent.names import require_known
 from mirrordescent.parts import Config
 from mirrordescent.trees import Tree, leaves, sum_per_sample, tree_map
 
@@ -18,25 +19,25 @@ Start: TypeAlias = Literal["exact", "scaled"]
 
 
 class LearnedPair(MirrorMap):
-    """∇ψ = ∇M and, in place of its inverse, ∇M* of a second network: ∇M* ∘ ∇M ≈ I only.
+    """∇ψ = ∇M and, in place of its inverse, ∇M* of a second network: ∇M* ∘ ∇M is only close to I.
 
-    M* is *not* the conjugate of M; learning brings them together by a penalty on the inconsistency
-    ‖(∇M*∘∇M − I)x‖. What is left of it has a different effect on the two forms of mirror descent:
+    M* is *not* the conjugate of M; a penalty on the inconsistency ‖(∇M*∘∇M − I)x‖ brings them together
+    while they are learned. What is left of it affects the two forms of mirror descent differently:
 
     .. code-block:: none
 
-        primal-stored:  ∇M(x⁺) = ∇M(x) − t g + e,      e = (∇M∘∇M* − I)(∇M(x) − t g), anew in every step
+        primal-stored:  ∇M(x⁺) = ∇M(x) − t g + e,      e = (∇M∘∇M* − I)(∇M(x) − t g), a new one in every step
         dual-stored:    y⁺ = y − t g,  x⁺ = ∇M*(y⁺)    no error: mirror descent for the conjugate of M*
 
-    so dual storage is stable where primal storage may diverge. If M* is all that is learned, there
-    is no inconsistency in the first place: see :class:`Conjugate`.
+    so dual storage is stable where primal storage may diverge. If only M* is learned, there is no
+    inconsistency in the first place: see :class:`Conjugate`.
 
     Args:
         forward: M.
         backward: M*.
     """
 
-    proven = True
+    proven = certified = True
     exact = False
 
     def __init__(self, forward: Potential, backward: Potential) -> None:
@@ -50,7 +51,7 @@ class LearnedPair(MirrorMap):
 
     @property
     def continuous(self) -> bool | None:
-        """As the gradients of both networks."""
+        """Whether the gradients of both networks are."""
         return self.forward_potential.smooth and self.backward_potential.smooth
 
     def config(self) -> Config:
@@ -87,9 +88,8 @@ class Conjugate(MirrorMap):
 
     Args:
         potential: M*.
-        start: y⁰ of dual-stored methods. ``"exact"``: ∇ψ(x0), so that they start at x0.
-            ``"scaled"``: a·x0 with one learned number a > 0, initially 1; they start at ∇M*(a·x0), which
-            M* may learn to be a better point than x0.
+        start: y⁰ of dual-stored methods. ``"exact"``: ∇ψ(x0), so that they start at x0. ``"scaled"``: a·x0 with one
+            learned number a > 0, initially 1; they start at ∇M*(a·x0), which learning may make a better point than x0.
     """
 
     proven = True
@@ -98,8 +98,7 @@ class Conjugate(MirrorMap):
 
     def __init__(self, potential: Potential, start: Start = "exact") -> None:
         super().__init__()
-        if start not in get_args(Start):
-            raise ValueError(f"start must be one of {', '.join(get_args(Start))}, got {start!r}")
+        require_known(start, get_args(Start), "start")
         self.dual_potential, self.start = potential, start
         # The logarithm keeps a > 0 without a constraint.
         zero = next(potential.parameters(), torch.zeros(())).new_zeros(())
@@ -107,7 +106,7 @@ class Conjugate(MirrorMap):
 
     @property
     def continuous(self) -> bool | None:
-        """As the gradient of the network."""
+        """Whether the gradient of the network is."""
         return self.dual_potential.smooth
 
     def config(self) -> Config:
@@ -135,14 +134,9 @@ class Conjugate(MirrorMap):
         y, y0 = self._to_dual(x), self._to_dual(x0)
         return self.dual_potential.value(y0) - self.dual_potential.value(y) - sum_per_sample(x * (y0 - y))
 
-    def extra_repr(self) -> str:
-        """Show where dual-stored methods start."""
-        return f"start={self.start!r}"
-
 
 def _distance(first: Tree, second: Tree, norm: NormName) -> Tensor:
-    if norm not in get_args(NormName):
-        raise ValueError(f"norm must be one of {', '.join(get_args(NormName))}, got {norm!r}")
+    require_known(norm, get_args(NormName), "norm")
     differences = tree_map(torch.sub, first, second)
     # vector_norm has a subgradient at 0, where the square root of a sum of squares has none.
     entries = torch.cat([leaf.flatten(1) for leaf in leaves(differences)], 1)

@@ -11,19 +11,22 @@ from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.trees import sum_per_sample
 
 
-class PNorm(MirrorMap):
-    """ψ(x) = ‖x‖_p^p / p:  ∇ψ(x) = sign(x)|x|^(p−1),  ∇ψ*(y) = sign(y)|y|^(1/(p−1)).
-
-    Strongly convex only for p = 2: the curvature (p−1)|x|^(p−2) has no positive lower bound
-    otherwise, at infinity for p < 2 and at 0 for p > 2.
-    """
-
-    proven = True
-    elementwise = True
-
+class _OfNorm(MirrorMap):
     def __init__(self, p: float) -> None:
         super().__init__()
-        self.p = _exponent(p)
+        if not 1 < p < math.inf:
+            raise ValueError(f"a p-norm potential needs 1 < p < ∞, got p={p}")
+        self.p = float(p)
+
+
+class PNorm(_OfNorm):
+    """ψ(x) = ‖x‖_p^p / p:  ∇ψ(x) = sign(x)|x|^(p−1),  ∇ψ*(y) = sign(y)|y|^(1/(p−1)).
+
+    Strongly convex only for p = 2: otherwise the curvature (p−1)|x|^(p−2) has no positive lower bound,
+    at infinity for p < 2 and at 0 for p > 2.
+    """
+
+    proven = elementwise = True
 
     @property
     def strong_convexity(self) -> StrongConvexity:
@@ -44,12 +47,8 @@ class PNorm(MirrorMap):
     def _to_primal(self, y: Tensor) -> Tensor:
         return _signed_power(y, 1 / (self.p - 1))
 
-    def extra_repr(self) -> str:
-        """Show p."""
-        return f"p={self.p:g}"
 
-
-class SquaredPNorm(MirrorMap):
+class SquaredPNorm(_OfNorm):
     """ψ(x) = ½‖x‖_p²:  ∇ψ(x) = ‖x‖_p^(2−p) sign(x)|x|^(p−1),  ∇ψ* the same with q = p/(p−1).
 
     The norm is taken over all entries of a sample. For 1 < p ≤ 2 the potential is
@@ -57,10 +56,6 @@ class SquaredPNorm(MirrorMap):
     """
 
     proven = True
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = _exponent(p)
 
     @property
     def strong_convexity(self) -> StrongConvexity:
@@ -81,16 +76,6 @@ class SquaredPNorm(MirrorMap):
     def _to_primal(self, y: Tensor) -> Tensor:
         return _gradient_of_half_squared_norm(y, self.p / (self.p - 1))
 
-    def extra_repr(self) -> str:
-        """Show p."""
-        return f"p={self.p:g}"
-
-
-def _exponent(p: float) -> float:
-    if not 1 < p < float("inf"):
-        raise ValueError(f"a p-norm potential needs 1 < p < ∞, got p={p}")
-    return float(p)
-
 
 def _signed_power(x: Tensor, exponent: float) -> Tensor:
     # At 0 the power has an infinite slope for exponents below 1, which times sign(0) would be NaN in a meta-gradient.
@@ -110,5 +95,4 @@ def _norm(x: Tensor, p: float) -> Tensor:
 
 def _gradient_of_half_squared_norm(x: Tensor, p: float) -> Tensor:
     norm = _norm(x, p)
-    safe = torch.where(norm > 0, norm, torch.ones_like(norm))
-    return norm * _signed_power(x / safe, p - 1)
+    return norm * _signed_power(x / torch.where(norm > 0, norm, 1.0), p - 1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from mirrordescent.domains import Domain, WholeSpace
-from mirrordescent.holding import hold
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
-from mirrordescent.trees import descend, fits, sum_per_sample
+from mirrordescent.parts import hold
+from mirrordescent.trees import fits, sum_per_sample
 
 
 class Euclidean(MirrorMap):
@@ -22,23 +22,14 @@ class Euclidean(MirrorMap):
     tensor([[0.4000, 0.6000, 0.0000]])
     """
 
-    proven = True
-    defined_on_boundary = True
+    proven = defined_on_boundary = True
+    strong_convexity = StrongConvexity(1.0, 2.0)
+    smoothness = 1.0
 
     def __init__(self, domain: Domain | None = None) -> None:
         super().__init__()
         self.domain = self.primal_domain = domain or WholeSpace()
         self.elementwise = isinstance(self.primal_domain, WholeSpace)
-
-    @property
-    def strong_convexity(self) -> StrongConvexity:
-        """α = 1 in ℓ₂."""
-        return StrongConvexity(1.0, 2.0)
-
-    @property
-    def smoothness(self) -> float:
-        """1."""
-        return 1.0
 
     def diagonal(self) -> float | None:
         """1, on all of Rⁿ."""
@@ -68,8 +59,8 @@ class Diagonal(MirrorMap):
     against a sample; give an ``nn.Parameter`` to learn it.
     """
 
-    proven = True
-    elementwise = True
+    proven = elementwise = linear = True
+    per_entry = ("d",)
 
     d: Tensor
 
@@ -106,9 +97,3 @@ class Diagonal(MirrorMap):
 
     def _to_primal(self, y: Tensor) -> Tensor:
         return y / self._d(y)
-
-    def _step(self, x: Tensor, v: Tensor, t: float | Tensor) -> Tensor:
-        return descend(x, v / self._d(x), t)
-
-    def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
-        return self._potential(x - x0)

@@ -1,11 +1,11 @@
 """Maps for images that are diagonal in the frequencies: equivariant by construction, with exact inverses.
 
-The group argument for networks, that a map tied along the orbits of a symmetry is equivariant whatever it learns,
-carried over to images. The orthonormal cosine transform (DCT-II) C diagonalises what commutes with the symmetries of a
+A map of a network's parameters that is tied along the orbits of a symmetry is equivariant whatever it learns; here is
+the same for images. The orthonormal cosine transform (DCT-II) C diagonalises what commutes with the symmetries of a
 picture continued by reflection: flips, and translations away from the border. A map Cᵀ σ C whose σ treats all
-frequencies of one length alike commutes with rotations by 90° as well, and the same σ for every channel makes it
-blind to the order of the colours. Measured in double precision, the defects under flips, rotations and colours are
-rounding.
+frequencies of one length alike also commutes with rotations by 90°, and with the same σ for every channel it commutes
+with permutations of the colours. Measured in double precision, the defects under flips, rotations and permutations are
+at the level of rounding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from torch.nn.utils.rnn import pad_sequence
 from mirrordescent.cosine import add_low, low_count, low_frequencies, low_lengths
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.mirrors.spline import Spline
-from mirrordescent.parts import Config
 from mirrordescent.trees import sum_per_sample
 
 
@@ -30,14 +29,14 @@ class Spectral(MirrorMap):
 
     C is the orthonormal two-dimensional DCT-II of every channel. The frequency of the coefficient (i, j) of an image
     of n × p pixels is |ω| = √((i/n)² + (j/p)²), in half cycles per pixel, so that one spectrum serves all sizes.
-    log m is piecewise linear between learned values at 0 and at cutoff/2^(knots−1), …, cutoff/4, cutoff/2; it is 0 from
-    the cut-off on, where another constant would only scale the step sizes. Only the low frequencies are transformed:
+    log m is piecewise linear between learned values at 0 and at cutoff/2^(knots−1), …, cutoff/4, cutoff/2, and 0 from
+    the cut-off on, since another constant there would only scale the step sizes. Only low frequencies are transformed:
 
         ∇ψ*(y) = y + C_lowᵀ((m − 1) · C_low y).
 
     Args:
         cutoff: the frequency from which on m = 1.
-        knots: how many values are learned.
+        knots: the number of learned values.
 
     >>> import torch
     >>> mirror = Spectral(cutoff=0.5, knots=2)
@@ -47,8 +46,7 @@ class Spectral(MirrorMap):
     True
     """
 
-    proven = True
-    linear = True
+    proven = linear = True
 
     def __init__(self, cutoff: float = 0.25, knots: int = 6) -> None:
         super().__init__()
@@ -70,8 +68,8 @@ class Spectral(MirrorMap):
         return (hats @ like).exp().reshape(rows, columns)
 
     def _potential(self, x: Tensor) -> Tensor:
-        low = self._low(x)
         excess = self.spectrum(*x.shape[-2:]).reciprocal() - 1
+        low = low_frequencies(x, self.cutoff)
         return 0.5 * (sum_per_sample(x.square()) + sum_per_sample(excess * low.square()))
 
     def _to_dual(self, x: Tensor) -> Tensor:
@@ -80,33 +78,23 @@ class Spectral(MirrorMap):
     def _to_primal(self, y: Tensor) -> Tensor:
         return self._filter(y, self.spectrum(*y.shape[-2:]))
 
-    def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
-        return self._potential(x - x0)
-
     def _filter(self, x: Tensor, factors: Tensor) -> Tensor:
-        return add_low(x, (factors - 1) * self._low(x))
-
-    def _low(self, x: Tensor) -> Tensor:
-        return low_frequencies(x, self.cutoff)
-
-    def extra_repr(self) -> str:
-        """Show the cut-off."""
-        return f"cutoff={self.cutoff:g}, knots={self.knots}"
+        return add_low(x, (factors - 1) * low_frequencies(x, self.cutoff))
 
 
 class SpectralSpline(MirrorMap):
     """∇ψ(x) = x + C_lowᵀ(σ(C_low x) − C_low x) with an odd, increasing spline σ for every band of frequencies |ω|.
 
     C_low is the block of low frequencies of :class:`Spectral`; its bands end at cutoff/2^(bands−1), …, cutoff/2 and the
-    corner of the block. Above, the map is the identity. Odd, because a wave turned upside down is the same wave. The inverse is
-    exact, as that of :class:`Spline`. Flips and rotations commute with this map as well; translations do not, even far
-    from the border, since they change the coefficients of a wave, and σ is not linear.
+    corner of the block. Above them the map is the identity. σ is odd, because flips change the signs of coefficients.
+    The inverse is exact, like that of :class:`Spline`. This map also commutes with flips and rotations, but not with
+    translations, even far from the border: they change the coefficients of a wave, and σ is not linear.
 
     Args:
-        cutoff: of the block.
-        bands: how many.
-        knots: of every spline, on each side of 0.
-        reach: the outermost knot. A coefficient of an image in [0, 1] may be as large as √(height · width).
+        cutoff: that of the block.
+        bands: the number of bands.
+        knots: those of every spline, on each side of 0.
+        reach: the outermost knot. A coefficient of an image in [0, 1] can be as large as √(height · width).
         slope, floor: see :class:`Spline`.
     """
 
@@ -124,8 +112,9 @@ class SpectralSpline(MirrorMap):
         super().__init__()
         if not 0 < cutoff <= 1 or bands < 1:
             raise ValueError(f"SpectralSpline needs 0 < cutoff ≤ 1 and bands ≥ 1, got {cutoff} and {bands}")
-        self.cutoff, self.bands = float(cutoff), bands
         self.spline = _OddSpline(torch.arange(bands), knots, reach, slope, floor)
+        self.cutoff, self.bands, self.knots = float(cutoff), bands, knots
+        self.reach, self.slope, self.floor = float(reach), float(slope), float(floor)
 
     @property
     def strong_convexity(self) -> StrongConvexity:
@@ -135,7 +124,7 @@ class SpectralSpline(MirrorMap):
     def _potential(self, x: Tensor) -> Tensor:
         low = low_frequencies(x, self.cutoff)
         high = 0.5 * (sum_per_sample(x.square()) - sum_per_sample(low.square()))
-        return high + self.spline._potential(_take_bands(low, self._positions(x)))
+        return high + self.spline._potential(self._by_band(x, low)[0])
 
     def _to_dual(self, x: Tensor) -> Tensor:
         return self._change(x, self.spline._to_dual)
@@ -144,23 +133,16 @@ class SpectralSpline(MirrorMap):
         return self._change(y, self.spline._to_primal)
 
     def _change(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        low, positions = low_frequencies(x, self.cutoff), self._positions(x)
-        changed = function(_take_bands(low, positions))
+        low = low_frequencies(x, self.cutoff)
+        arranged, positions = self._by_band(x, low)
         back = torch.zeros_like(F.pad(low.flatten(-2), (0, 1)))
-        back = back.index_copy(-1, positions.flatten(), changed.flatten(-2))[..., :-1].reshape(low.shape)
+        back = back.index_copy(-1, positions.flatten(), function(arranged).flatten(-2))[..., :-1].reshape(low.shape)
         return add_low(x, back - low)
 
-    def config(self) -> Config:
-        """Return the bands, and what their splines are made with."""
-        rule = self.spline.config()
-        return {"cutoff": self.cutoff, "bands": self.bands, **{name: rule[name] for name in rule if name != "groups"}}
-
-    def _positions(self, x: Tensor) -> Tensor:
-        return _by_band(*x.shape[-2:], self.cutoff, self.bands, x.device)
-
-    def extra_repr(self) -> str:
-        """Show the bands."""
-        return f"cutoff={self.cutoff:g}, bands={self.bands}"
+    def _by_band(self, x: Tensor, low: Tensor) -> tuple[Tensor, Tensor]:
+        """Arrange coefficients by band, filled up with zeros: (…, longest, bands); return also where they were."""
+        positions = _positions(*x.shape[-2:], self.cutoff, self.bands, x.device)
+        return F.pad(low.flatten(-2), (0, 1))[..., positions], positions
 
 
 class _OddSpline(Spline):
@@ -176,14 +158,10 @@ class _OddSpline(Spline):
         return torch.cat([right.flip(1), right], 1)
 
 
-def _take_bands(low: Tensor, positions: Tensor) -> Tensor:
-    """Arrange coefficients by bands, filled up with zeros: (…, longest, bands)."""
-    return F.pad(low.flatten(-2), (0, 1))[..., positions]
-
-
 @lru_cache(maxsize=64)
-def _by_band(height: int, width: int, cutoff: float, bands: int, device: torch.device) -> Tensor:
-    """Positions of the coefficients of every band in the flattened block, filled up with one beyond it."""
+@torch.inference_mode(False)  # it is kept, and may be needed for a derivative later
+def _positions(height: int, width: int, cutoff: float, bands: int, device: torch.device) -> Tensor:
+    """Find the coefficients of every band in the flattened block; short bands are filled up with one beyond it."""
     lengths = low_lengths(height, width, cutoff).flatten()
     band = torch.bucketize(lengths, _octaves(cutoff, bands), right=True).sub(1).clamp(max=bands - 1)
     members = [(band == b).nonzero().flatten() for b in range(bands)]
@@ -196,12 +174,10 @@ def _octaves(cutoff: float, count: int) -> Tensor:
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def _hats(height: int, width: int, cutoff: float, knots: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Weights of the learned values in log m at every low frequency: (rows · columns, knots)."""
-    frequency, ends = low_lengths(height, width, cutoff).flatten(), _octaves(cutoff, knots)
-    interval = torch.bucketize(frequency, ends, right=True).sub(1).clamp(max=knots - 1)
-    share = ((frequency - ends[interval]) / (ends[interval + 1] - ends[interval])).clamp(max=1)
-    hats = torch.zeros(len(frequency), knots + 1, dtype=torch.float64)
-    hats.scatter_(1, interval[:, None], 1 - share[:, None])
-    hats.scatter_add_(1, interval[:, None] + 1, share[:, None])
-    return hats[:, :-1].to(device, dtype)  # the value at the cut-off is 0
+    ends = _octaves(cutoff, knots)
+    covered = ((low_lengths(height, width, cutoff).reshape(-1, 1) - ends[:-1]) / ends.diff()).clamp(0, 1)
+    # A hat rises over the interval before its knot and falls over the one behind; the value at the cut-off is 0.
+    return (F.pad(covered, (1, 0), value=1.0)[:, :-1] - covered).to(device, dtype)

@@ -31,14 +31,16 @@ class Spline(Tied):
         groups: see :class:`Tied`.
         knots: K, on each side of 0.
         reach: the outermost knot.
-        slope: of σ before learning.
-        floor: below every slope.
+        slope: that of σ before learning.
+        floor: a lower bound of every slope.
 
     >>> import torch
     >>> mirror = Spline(torch.tensor(0), slope=2.0)
     >>> mirror.to_dual(torch.tensor([[-3.0, 0.1, 0.5]])).detach()
     tensor([[-6.0000,  0.2000,  1.0000]])
     """
+
+    proven = True
 
     def __init__(
         self, groups: Tensor, knots: int = 20, reach: float = 1.0, slope: float = 1.0, floor: float = 1e-3
@@ -61,7 +63,7 @@ class Spline(Tied):
     @property
     def values(self) -> Tensor:
         """σ(t_j): (count, 2K+1)."""
-        return self._values(self.slopes)
+        return self._pieces()[2]
 
     @property
     def strong_convexity(self) -> StrongConvexity:
@@ -69,7 +71,7 @@ class Spline(Tied):
         return StrongConvexity(float(self.slopes.detach().min()), 2.0)
 
     def regrouped(self, groups: Tensor) -> Self:
-        """Return the same map for entries tied otherwise; the mean is that of the slopes, so of σ."""
+        """Return the same map for entries tied differently; the mean is that of the slopes, and so of σ."""
         other = type(self)(groups, self.knots, self.reach, 1 + self.floor, self.floor)
         above = self._for_groups_of(other, self.slopes) - self.floor
         other.raw_slopes = nn.Parameter(above + (-(-above).expm1()).log())
@@ -85,14 +87,16 @@ class Spline(Tied):
         """Return ends of intervals, intercepts and slopes of σ⁻¹, then of σ, (12K − 2,), if all entries share one σ."""
         if self.count > 1:
             return None
-        slopes, values = self.slopes, self.values
-        intercepts = self._intercepts(slopes, values)
-        knots = self._knots()[1:-1].expand(len(slopes), -1)
+        slopes, intercepts, values = self._pieces()
         inverse = (values[:, 1:-1], -intercepts / slopes, slopes.reciprocal())
-        return torch.cat([*inverse, knots, intercepts, slopes], 1).flatten()
+        return torch.cat([*inverse, self._knots()[None, 1:-1], intercepts, slopes], 1).flatten()
 
-    def _values(self, slopes: Tensor) -> Tensor:
-        return self._outwards(slopes * (self.reach / self.knots))
+    def _pieces(self) -> tuple[Tensor, Tensor, Tensor]:
+        """s and b: (count, 2K), and σ(t): (count, 2K+1)."""
+        slopes = self.slopes
+        values = self._outwards(slopes * (self.reach / self.knots))
+        # b is exactly 0 on both sides of 0, so that small x keep all their digits.
+        return slopes, self._inner(values) - slopes * self._inner(self._knots()), values
 
     def _outwards(self, increments: Tensor) -> Tensor:
         """Sum over the intervals from 0 to both sides: (count, 2K), one for each, to (count, 2K+1) at the knots."""
@@ -107,29 +111,16 @@ class Spline(Tied):
         j = torch.arange(-self.knots, self.knots + 1, dtype=self.raw_slopes.dtype, device=self.raw_slopes.device)
         return j * (self.reach / self.knots)
 
-    def _inner_knots(self) -> Tensor:
-        return self._inner(self._knots())
-
-    def _intercepts(self, slopes: Tensor, values: Tensor) -> Tensor:
-        """b: (count, 2K), exactly 0 on both sides of 0, so that small x keep all their digits."""
-        return self._inner(values) - slopes * self._inner_knots()
-
-    def _constants(self, slopes: Tensor, values: Tensor, intercepts: Tensor) -> Tensor:
-        """a: (count, 2K); up to a knot, the area under σ is a sum of trapezia."""
-        areas = self._outwards((values[:, :-1] + values[:, 1:]) * (0.5 * self.reach / self.knots))
-        t = self._inner_knots()
-        return self._inner(areas) - t * (intercepts + 0.5 * slopes * t)
-
     def _interval(self, x: Tensor) -> Tensor:
         """Where x lies among the equispaced knots: an index into tables (count, 2K), flattened."""
         k = self.knots
         j = (x.detach() * (k / self.reach)).floor().clamp(-k, k - 1).int()
-        return 2 * k * self.groups.int() + k + j.clamp(-k, k - 1)  # NaN, which is no integer, may take any interval
+        return 2 * k * self.groups.int() + k + j.clamp(-k, k - 1)  # NaN becomes any integer, and may take any interval
 
     def _interval_of_value(self, y: Tensor, values: Tensor) -> Tensor:
         """Where y lies among the values at the knots, by bisection in all groups at once: an index as above.
 
-        Narrow integers, and a table padded to a power of 2, keep each round to four light passes over y.
+        Narrow integers and a table padded to a power of 2 keep each round down to four light passes over y.
         """
         intervals, rounds = 2 * self.knots, (2 * self.knots - 1).bit_length()
         padding = (1 << rounds) - intervals
@@ -142,27 +133,22 @@ class Spline(Tied):
 
     def _potential(self, x: Tensor) -> Tensor:
         self._check(x)
-        slopes, at = self.slopes, self._interval(x)
-        values = self._values(slopes)
-        intercepts = self._intercepts(slopes, values)
-        a, b, s = (_take(table, at) for table in (self._constants(slopes, values, intercepts), intercepts, slopes))
+        (slopes, intercepts, values), at, t = self._pieces(), self._interval(x), self._inner(self._knots())
+        # Up to a knot, the area under σ is a sum of trapezia; a of the piece follows from it.
+        areas = self._outwards((values[:, :-1] + values[:, 1:]) * (0.5 * self.reach / self.knots))
+        constants = self._inner(areas) - t * (intercepts + 0.5 * slopes * t)
+        a, b, s = (_take(table, at) for table in (constants, intercepts, slopes))
         return sum_per_sample(a + x * (b + 0.5 * s * x))
 
     def _to_dual(self, x: Tensor) -> Tensor:
         self._check(x)
-        slopes, at = self.slopes, self._interval(x)
-        return _lines(self._intercepts(slopes, self._values(slopes)), slopes, at, x)
+        slopes, intercepts, _ = self._pieces()
+        return _lines(intercepts, slopes, self._interval(x), x)
 
     def _to_primal(self, y: Tensor) -> Tensor:
         self._check(y)
-        slopes = self.slopes
-        values = self._values(slopes)
-        at = self._interval_of_value(y, values)
-        return _lines(-self._intercepts(slopes, values) / slopes, slopes.reciprocal(), at, y)
-
-    def extra_repr(self) -> str:
-        """Show the number of groups, and the knots."""
-        return f"{super().extra_repr()}, knots={self.knots}, reach={self.reach:g}, floor={self.floor:g}"
+        slopes, intercepts, values = self._pieces()
+        return _lines(-intercepts / slopes, slopes.reciprocal(), self._interval_of_value(y, values), y)
 
 
 def _lines(intercepts: Tensor, slopes: Tensor, at: Tensor, x: Tensor) -> Tensor:

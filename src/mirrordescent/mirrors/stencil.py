@@ -13,13 +13,13 @@ from mirrordescent.trees import sum_per_sample
 class Stencil(MirrorMap):
     """∇ψ*(y) = S y Sᵀ of every channel, with the stencil S = (q/4, 1 − q/2, q/4) down the columns and along the rows.
 
-    Pixels are continued by reflection at the border, so S is diagonal in the DCT-II, with the spectrum
+    The image is continued by reflection at its border, so S is diagonal in the DCT-II, with the spectrum
 
-        m(ω₁, ω₂) = (1 − q sin²(ω₁/2)) (1 − q sin²(ω₂/2)),    0 < q < 1,  ω = πi/n:
+        m(ω₁, ω₂) = (1 − q sin²(ω₁/2)) (1 − q sin²(ω₂/2)),    0 < q < 1,  ω = πi/n.
 
-    the map leaves low frequencies as they are and damps the highest, whose curvature under smoothed total variation is
-    the largest. A single number q is learned, and a step costs a few passes over the image at any size. The inverse,
-    which is not local, is ∇ψ(x) = Cᵀ(Cx / m).
+    The map leaves low frequencies as they are and damps the highest ones, along which the curvature of smoothed total
+    variation is largest. A single number q is learned, and a step costs a few passes over an image of any size. The
+    inverse, which is not local, is ∇ψ(x) = Cᵀ(Cx / m).
 
     Args:
         damping: q before learning.
@@ -30,8 +30,8 @@ class Stencil(MirrorMap):
     tensor([ 0.6000, -0.2000,  0.2000, -0.6000])
     """
 
-    proven = True
-    linear = True
+    proven = linear = True
+    strong_convexity = StrongConvexity(1.0, 2.0)  # 1 / max m
 
     def __init__(self, damping: float = 0.8) -> None:
         super().__init__()
@@ -41,17 +41,14 @@ class Stencil(MirrorMap):
 
     @property
     def damping(self) -> Tensor:
-        """The q."""
+        """q."""
         return self.raw_damping.sigmoid()
-
-    @property
-    def strong_convexity(self) -> StrongConvexity:
-        """α = 1 / max m = 1 in ℓ₂."""
-        return StrongConvexity(1.0, 2.0)
 
     def spectrum(self, height: int, width: int) -> Tensor:
         """Return m at all frequencies of an image: (height, width)."""
-        down, along = (1 - self.damping * _squared_sines(n, self.raw_damping) for n in (height, width))
+        like = self.raw_damping
+        halves = (torch.arange(n, dtype=like.dtype, device=like.device) * (torch.pi / (2 * n)) for n in (height, width))
+        down, along = (1 - self.damping * half.sin().square() for half in halves)
         return down[:, None] * along
 
     def _potential(self, x: Tensor) -> Tensor:
@@ -68,13 +65,6 @@ class Stencil(MirrorMap):
             return _smooth(-1, _smooth(-2, y, side), side)
         return _smooth_fast(-1, _smooth_fast(-2, y, float(side)), float(side))
 
-    def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
-        return self._potential(x - x0)
-
-    def extra_repr(self) -> str:
-        """Show q."""
-        return f"damping={float(self.damping.detach()):.3g}"
-
 
 def _smooth(dimension: int, y: Tensor, side: Tensor) -> Tensor:
     """S y = y − side · DᵀD y along one dimension."""
@@ -84,7 +74,7 @@ def _smooth(dimension: int, y: Tensor, side: Tensor) -> Tensor:
 
 
 def _smooth_fast(dimension: int, y: Tensor, side: float) -> Tensor:
-    """Do the same in two passes: the mean of both neighbours, then between it and the pixel."""
+    """Do the same in two passes: the mean of both neighbours, then a mean of that and the pixel."""
     n = y.shape[dimension]
     if n == 1:
         return y
@@ -95,8 +85,3 @@ def _smooth_fast(dimension: int, y: Tensor, side: float) -> Tensor:
     torch.lerp(y.narrow(dimension, 0, n - 2), y.narrow(dimension, 2, n - 2), 0.5, out=inner)
     inner.lerp_(y.narrow(dimension, 1, n - 2), 1 - 2 * side)
     return out
-
-
-def _squared_sines(n: int, like: Tensor) -> Tensor:
-    """sin²(πi/2n), i = 0, …, n − 1."""
-    return (torch.arange(n, dtype=like.dtype, device=like.device) * (torch.pi / (2 * n))).sin().square()

@@ -20,7 +20,7 @@ ELEMENTS = 4  # group elements tried by a check
 class Symmetry:
     """G = Π Sym(n_id), a permutation group for each set of hidden units, and how it acts on the parameters.
 
-    The action renumbers hidden units: in a network A₃σ(A₂σ(A₁x + b₁) + b₂) + b₃
+    The action renumbers hidden units, in a network A₃σ(A₂σ(A₁x + b₁) + b₂) + b₃ by
 
     .. code-block:: none
 
@@ -50,9 +50,10 @@ class Symmetry:
 
         Args:
             name: of a parameter or buffer.
-            whole_axes: treat an axis of channels × positions as if all of it were permuted, which is no symmetry.
+            whole_axes: treat an axis of channels × positions as if all of it were permuted, which is not a symmetry.
         """
-        axes = [() if whole_axes and _mixed(axis) else axis for axis in self.axes[name]]
+        kinds = {axis: {factor.group is None for factor in axis} for axis in self.axes[name]}
+        axes = [() if whole_axes and len(kinds[axis]) == 2 else axis for axis in self.axes[name]]
         code = torch.zeros([1] * len(axes), dtype=torch.long)
         seen: dict[int, list[Tensor]] = {}
         for dim, axis in enumerate(axes):
@@ -64,28 +65,26 @@ class Symmetry:
                     for other in seen.setdefault(factor.group, []):
                         code = code * 2 + (index == other)
                     seen[factor.group].append(index)
-        if any(len(indices) > 1 for indices in seen.values()):  # not all combinations need occur
+        if any(len(indices) > 1 for indices in seen.values()):  # then some combinations may not occur
             code = torch.unique(code, return_inverse=True)[1].reshape(code.shape)
         return code
 
     def random(self, generator: Generator) -> dict[int, Tensor]:
         """Draw a permutation ρ for each group, uniformly."""
-        return {
-            group: torch.randperm(size, generator=generator, device=generator.device)
-            for group, size in self.sizes.items()
-        }
+        device = generator.device
+        return {group: torch.randperm(n, generator=generator, device=device) for group, n in self.sizes.items()}
 
 
 def symmetries(model: nn.Module, example: Tensor | None = None) -> Symmetry:
     """Find the permutations of hidden units that leave the function of a network as it is.
 
-    Understood are dense and convolutional layers, batch, instance and layer normalisation, elementwise functions,
-    pooling, flattening, means over positions and sums of streams (residual connections); see
-    ``Symmetry.not_understood`` for the rest. The input, the output and frozen parameters keep their order.
+    These are understood: dense and convolutional layers, batch, instance and layer normalisation, elementwise
+    functions, pooling, flattening, means over positions and sums of streams (residual connections). The rest is listed
+    in ``Symmetry.not_understood``. The input, the output and frozen parameters keep their order.
 
     Args:
         model: any module that torch.fx can trace.
-        example: an input, to know the shapes of activations by. Without it dense layers are taken to work on
+        example: an input, which tells the shapes of activations. Without it dense layers are taken to work on
             (batch, features), and some reshapings are not understood.
 
     >>> model = nn.Sequential(nn.Linear(2, 50), nn.ReLU(), nn.Linear(50, 1))
@@ -142,10 +141,6 @@ def _permute(tensor: Tensor, g: Permutations, axes: tuple[Axis, ...]) -> Tensor:
                 order = (order[:, None] * size + rho.to(tensor.device)).flatten()
             tensor = tensor.index_select(dim, order)
     return tensor
-
-
-def _mixed(axis: Axis) -> bool:
-    return any(factor.group is None for factor in axis) and any(factor.group is not None for factor in axis)
 
 
 def _indices(axis: Axis, dim: int, ndim: int) -> Iterator[tuple[Factor, Tensor]]:

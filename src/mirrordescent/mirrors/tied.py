@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
-from mirrordescent.trees import descend, fits, sum_per_sample
+from mirrordescent.trees import fits, sum_per_sample
 
 
 class Tied(MirrorMap):
@@ -17,11 +17,11 @@ class Tied(MirrorMap):
 
     Args:
         groups: g, integers 0 … count−1 that broadcast to *one* sample: shape () ties all entries, shape
-            (1, inputs) ties the rows of a weight matrix (outputs, inputs), a full shape may tie anything.
+            (1, inputs) ties the rows of a weight matrix (outputs, inputs), a full shape can tie any entries.
     """
 
-    proven = True
     elementwise = True
+    per_entry = ("groups",)
 
     groups: Tensor
 
@@ -36,14 +36,14 @@ class Tied(MirrorMap):
         self.register_buffer("groups", groups.long())
 
     def regrouped(self, groups: Tensor) -> Self:
-        """Return the same map for entries tied otherwise.
+        """Return the same map for entries tied differently.
 
-        Where there are as many groups as before each keeps its φ; else all have the mean of what was learned.
+        If there are as many groups as before, each keeps its φ; otherwise all get the mean of what was learned.
         """
         raise NotImplementedError
 
     def _for_groups_of(self, other: Tied, learned: Tensor) -> Tensor:
-        """Numbers learned per group, (count, …), for the groups of another map."""
+        """Turn numbers learned per group, (count, …), into those of the groups of another map."""
         if other.count != self.count:
             learned = learned.mean(0).expand(other.count, *learned.shape[1:])
         return learned.detach().clone()
@@ -56,15 +56,16 @@ class Tied(MirrorMap):
             )
 
     def extra_repr(self) -> str:
-        """Show the number of groups."""
-        return f"count={self.count}"
+        """Show the number of groups, and what else is a number."""
+        plain = [f"{name}={value:.4g}" for name, value in self.config().items() if name != "groups"]
+        return ", ".join([f"count={self.count}", *plain])
 
 
 class Multipliers(Tied):
     """ψ(x) = ½ Σ xᵢ²/w_g(i), w > 0:  ∇ψ(x) = x/w,  ∇ψ*(y) = w·y.
 
-    Mirror descent with this map is x⁺ = x − t w·g: the w are multipliers of the gradient, one for each group of
-    entries. What is learned is log w, so that they stay positive.
+    Mirror descent with this map is x⁺ = x − t w·g: the gradient is multiplied by w, one number for each group of
+    entries. What is learned is log w, so that w stays positive.
 
     Args:
         groups: see :class:`Tied`.
@@ -74,6 +75,8 @@ class Multipliers(Tied):
     >>> Multipliers(torch.tensor([0, 0, 1]), initial=0.5).step(torch.ones(1, 3), torch.ones(1, 3)).detach()
     tensor([[0.5000, 0.5000, 0.5000]])
     """
+
+    proven = linear = True
 
     def __init__(self, groups: Tensor, initial: float = 1.0) -> None:
         super().__init__(groups)
@@ -99,10 +102,10 @@ class Multipliers(Tied):
 
     def diagonal(self) -> Tensor:
         """1/w, for every entry."""
-        return self.log_multiplier.detach().neg().exp()[self.groups]
+        return self.multipliers.detach().reciprocal()[self.groups]
 
     def regrouped(self, groups: Tensor) -> Self:
-        """Return the same map for entries tied otherwise; the mean is the geometric one."""
+        """Return the same map for entries tied differently; the mean is the geometric one."""
         other = type(self)(groups)
         other.log_multiplier = nn.Parameter(self._for_groups_of(other, self.log_multiplier))
         return other
@@ -119,9 +122,3 @@ class Multipliers(Tied):
 
     def _to_primal(self, y: Tensor) -> Tensor:
         return self._per_entry(y) * y
-
-    def _step(self, x: Tensor, v: Tensor, t: float | Tensor) -> Tensor:
-        return descend(x, self._per_entry(x) * v, t)
-
-    def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
-        return self._potential(x - x0)

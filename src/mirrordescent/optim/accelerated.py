@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, Unpack
 
-import torch
 from torch import Tensor
 
 from mirrordescent import methods
-from mirrordescent.methods.base import Method
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.optim.base import MirrorOptimizer, Nonfinite, Params
+from mirrordescent.optim.base import MirrorOptimizer, Options, Params
 from mirrordescent.optim.geometry import MirrorLike
 from mirrordescent.schedules import Schedule, ScheduleLike
-from mirrordescent.zoo import load
+
+Correction: TypeAlias = Literal["euclidean", "mirror"]
 
 
 class AMD(MirrorOptimizer):
@@ -83,33 +81,17 @@ class AMD(MirrorOptimizer):
         r: float = 3.0,
         gamma: ScheduleLike = 1.0,
         cap: int | None = 27,
-        correction: Literal["euclidean", "mirror"] = "euclidean",
-        t: ScheduleLike | None = None,
-        weight_decay: float = 0.0,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        fused: bool = False,
-        max_grad_norm: float | None = None,
-        nonfinite: Nonfinite = "raise",
-        dual_dtype: torch.dtype | None = None,
+        correction: Correction = "euclidean",
+        **options: Unpack[Options],
     ) -> None:
         if correction not in ("euclidean", "mirror"):
             raise ValueError(f"correction must be 'euclidean' or 'mirror', got {correction!r}")
-        entry = load(mirror) if isinstance(mirror, str | Path) else None
-        if isinstance(entry, methods.AMD):
-            r, gamma, cap = entry.r, entry.gamma, entry.cap
-            correction = "mirror" if entry.regulariser is entry.mirror else "euclidean"
-        self._make, self._correction = partial(methods.AMD, r=r, gamma=gamma, cap=cap), correction
-        super().__init__(
-            params, lr, mirror,
-            t=t, weight_decay=weight_decay, maximize=maximize, foreach=foreach, fused=fused,
-            max_grad_norm=max_grad_norm, nonfinite=nonfinite, dual_dtype=dual_dtype,
-        )  # fmt: skip
+        method = partial(_amd, correction=correction, r=r, gamma=gamma, cap=cap)
+        super().__init__(params, lr, mirror, method=method, **options)
 
-    _kept = (*MirrorOptimizer._kept, "_make", "_correction")
 
-    def _method(self, mirror: MirrorMap, t: Schedule) -> Method[Any]:
-        return self._make(mirror, t, regulariser=mirror if self._correction == "mirror" else None)
+def _amd(mirror: MirrorMap, t: Schedule, correction: Correction, **settings: Any) -> methods.AMD:
+    return methods.AMD(mirror, t, regulariser=mirror if correction == "mirror" else None, **settings)
 
 
 class ASMD(MirrorOptimizer):
@@ -138,5 +120,7 @@ class ASMD(MirrorOptimizer):
     Reference: Xu, Wang, Gu, AISTATS 2018, Algorithm 2.
     """
 
-    def _method(self, mirror: MirrorMap, t: Schedule) -> Method[Any]:
-        return methods.ASMD(mirror, t)
+    def __init__(
+        self, params: Params, lr: float | Tensor = 1e-2, mirror: MirrorLike = None, **options: Unpack[Options]
+    ) -> None:
+        super().__init__(params, lr, mirror, method=methods.ASMD, **options)

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeAlias, overload
+from operator import attrgetter
+from typing import Any, Literal, TypeAlias, TypedDict, overload
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from mirrordescent.kernels import library
-from mirrordescent.methods.base import Method
-from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.optim.foreach import TWINS, Tensors, pick, step_in_place
-from mirrordescent.optim.fused import Fused, geometry_of
-from mirrordescent.optim.geometry import MirrorLike, as_mirror, kind, map_of
+from mirrordescent import kernels
+from mirrordescent.methods.base import Tensors
+from mirrordescent.optim.compiled import form_of
+from mirrordescent.optim.geometry import Leaf, MakeMethod, MirrorLike, choose, kind
 from mirrordescent.optim.gradients import all_finite, clipping, nonfinite
-from mirrordescent.optim.sharding import local, local_gradients, local_map, local_parts, spread_like
+from mirrordescent.optim.plan import Plan, pick
+from mirrordescent.optim.sharding import local, local_gradients, local_parts
 from mirrordescent.optim.slot import Rate, Slot
-from mirrordescent.schedules import Schedule, ScheduleLike
+from mirrordescent.schedules import ScheduleLike
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 Group: TypeAlias = dict[str, Any]
 Nonfinite: TypeAlias = Literal["raise", "skip"] | None
+_layout = attrgetter("layout")
+
+
+class Options(TypedDict, total=False):
+    """Settings of all optimisers, which :class:`MirrorOptimizer` explains."""
+
+    t: ScheduleLike | None
+    weight_decay: float
+    maximize: bool
+    foreach: bool | None
+    fused: bool | None
+    max_grad_norm: float | None
+    nonfinite: Nonfinite
+    dual_dtype: torch.dtype | None
 
 
 class MirrorOptimizer(Optimizer):
@@ -41,20 +55,36 @@ class MirrorOptimizer(Optimizer):
         lr: the learning rate; learning-rate schedulers of torch change it.
         mirror: a :class:`~mirrordescent.mirrors.MirrorMap`, applied to every parameter as to a batch of one; a
             layer-wise one, which has a map for each; an entry of the zoo, by name or file; None for the Euclidean map.
+        method: makes a :class:`~mirrordescent.methods.GradientMethod` of a map and step sizes t: a class, such as
+            ``methods.SMD`` or your own, or a function. An entry of the zoo that is a method of the same class takes its
+            place, with all its settings; without a ``method``, whatever method the entry is.
         t: s of t_k = lr·s(k), a schedule or a function of k ≥ 1. By default 1, or that of the zoo's entry.
-        weight_decay: c of a penalty ½c‖x‖² that is added to f, so c·x to the gradient, whatever the map is.
+        weight_decay: c of a penalty ½c‖x‖² that is added to f, so c·x to the gradient, whatever the map is; 0.
         maximize: ascend.
         foreach: step in place on all tensors at once. By default wherever it can be done: for maps with ∇ψ(x) = d·x.
         fused: use kernels in C where there are any: on a CPU, for MD, SMD and AMD with multipliers that repeat along a
-            tensor or with a spline for all of it. They are compiled when first asked for, in a few seconds, and kept
-            in the cache. The numbers are the same but for rounding.
+            tensor or with a spline for all of it. The numbers are the same but for rounding. By default they are used
+            if they have been compiled already and ``foreach`` is not given; True compiles them, which takes a few
+            seconds once, and needs a parameter that they can be used on.
         max_grad_norm: scale the gradients down so that their norm, over all groups, is at most this.
-        nonfinite: what to do about a gradient with a NaN or an infinity, before anything is changed: ``"raise"``, or
-            ``"skip"`` the whole step and count it in ``skipped_steps``. None does not look, which saves a pass over
-            the gradients, and on a GPU the wait for its result.
+        nonfinite: what to do about a gradient with a NaN or an infinity, before anything is changed: ``"raise"``, the
+            default, or ``"skip"`` the whole step and count it in ``skipped_steps``. None does not look, which saves a
+            pass over the gradients, and on a GPU the wait for its result.
         dual_dtype: compute and store in this type, such as ``torch.float32`` for parameters in bfloat16, which are then
             the rounded image of what is stored, so that small steps are not lost. Besides the dual, x is stored, unless
-            it can be had from the dual (SMD). If it is the parameters' own type, SMD stores the dual in any case.
+            every step makes it of the dual alone (SMD). If it is the parameters' own type, SMD stores the dual in any
+            case.
+
+    >>> import torch
+    >>> from mirrordescent import methods
+    >>> x = torch.nn.Parameter(torch.ones(2))
+    >>> optimizer = MirrorOptimizer([x], lr=0.1, method=lambda mirror, t: methods.Nesterov(t))
+    >>> for _ in range(100):
+    ...     optimizer.zero_grad()
+    ...     x.square().sum().backward()
+    ...     optimizer.step()
+    >>> bool(x.norm() < 1e-3)
+    True
     """
 
     def __init__(
@@ -63,11 +93,12 @@ class MirrorOptimizer(Optimizer):
         lr: float | Tensor = 1e-2,
         mirror: MirrorLike = None,
         *,
+        method: MakeMethod | None = None,
         t: ScheduleLike | None = None,
         weight_decay: float = 0.0,
         maximize: bool = False,
         foreach: bool | None = None,
-        fused: bool = False,
+        fused: bool | None = None,
         max_grad_norm: float | None = None,
         nonfinite: Nonfinite = "raise",
         dual_dtype: torch.dtype | None = None,
@@ -78,19 +109,18 @@ class MirrorOptimizer(Optimizer):
             raise ValueError(f"nonfinite must be 'raise', 'skip' or None, got {nonfinite!r}")
         if dual_dtype is not None and not dual_dtype.is_floating_point:
             raise ValueError(f"dual_dtype must be a floating-point type, got {dual_dtype}")
-        self.max_grad_norm, self.nonfinite, self.dual_dtype = max_grad_norm, nonfinite, dual_dtype
-        self.skipped_steps, self.fused = 0, fused
         if fused:
-            library()  # now, and not in the middle of the first step
-        self._slots: list[list[Slot]] = []
-        self._rates: list[Rate] = []
-        self._kernels: list[Fused] = []
+            kernels.library()  # now, and not in the middle of the first step
+        self.max_grad_norm, self.nonfinite, self.dual_dtype = max_grad_norm, nonfinite, dual_dtype
+        self.fused, self.skipped_steps, self._method = fused, 0, method
+        self._plans: list[Plan] = []
         defaults = dict(lr=lr, mirror=mirror, t=t, weight_decay=weight_decay, maximize=maximize, foreach=foreach)
         super().__init__(params, defaults)
-
-    def _method(self, mirror: MirrorMap, t: Schedule) -> Method[Any]:
-        """Return the method for parameters with this map."""
-        raise NotImplementedError
+        if fused and not any(slot.form for plan in self._plans for slot in plan.slots):
+            raise ValueError(
+                "fused=True, but no parameter can be stepped by a kernel: those are for MD, SMD and AMD on a CPU, with "
+                "multipliers that repeat along a tensor, or with a spline. fused=None uses them where it can"
+            )
 
     # Parameter groups
 
@@ -98,43 +128,41 @@ class MirrorOptimizer(Optimizer):
         """Add parameters, with settings of their own where the group names any."""
         super().add_param_group(dict(param_group))
         try:
-            slots, rate = self._prepare(self.param_groups[-1])
+            self._plans.append(self._prepare(self.param_groups[-1]))
         except Exception:
             self.param_groups.pop()
             raise
-        self._slots.append(slots)
-        self._rates.append(rate)
-        self._kernels.append(Fused())
 
-    def _prepare(self, group: Group) -> tuple[list[Slot], Rate]:
-        """Check a group, find the map of every parameter, and leave nothing but plain data in the group."""
+    def _prepare(self, group: Group) -> Plan:
+        """Check a group, find the method of every parameter, and leave nothing but plain data in the group."""
         _check_numbers(group)
-        mirror, schedule = as_mirror(group["mirror"], group.pop("t"), group["params"][0].device)
-        group.update(method=type(self).__name__, mirror=kind(mirror), k=0)
-        rate, shared, slots = Rate(schedule), dict[Any, Slot](), list[Slot]()
+        chosen = choose(group["mirror"], group.pop("t"), group["params"][0].device)
+        rate, shared, slots = Rate(chosen.schedule), dict[Any, Slot](), list[Slot]()
         for name, p in zip(self._names(len(self.param_groups) - 1), group["params"], strict=True):
             if not p.is_floating_point():
                 raise ValueError(f"parameter {name} is of type {p.dtype}; mirror maps are of real numbers")
-            whole = map_of(mirror, name if "param_names" in group else None, p)
-            own, x = local_map(whole, p, name), local(p.detach())
+            leaf = Leaf(name, p, "param_names" in group)
+            own, x = leaf.part(chosen.mirror), local(p.detach())
             own.primal_domain.require(x[None], f"parameter {name}", str(own), closed=own.defined_on_boundary)
             like = (id(own), x.dtype, x.device, x.shape)
             if like not in shared:
-                shared[like] = self._slot(own, x, rate, group["foreach"])
+                shared[like] = Slot(leaf.method(self._method, chosen, own, rate), own, x, self.dual_dtype)
+                self._choose_way(shared[like], x, group["foreach"])
             slots.append(shared[like])
-        return slots, rate
+        called = self if type(self) is not MirrorOptimizer else slots[0].method
+        group.update(method=type(called).__name__, mirror=kind(chosen.mirror), k=0)
+        return Plan(slots, rate)
 
-    def _slot(self, mirror: MirrorMap, x: Tensor, rate: Rate, foreach: bool | None) -> Slot:
-        slot = Slot(mirror, self._method(mirror, rate), x, self.dual_dtype)
-        possible = slot.in_place and type(slot.method) in TWINS
-        if foreach and not possible:
+    def _choose_way(self, slot: Slot, x: Tensor, foreach: bool | None) -> None:
+        """Let a parameter be stepped in place or by a kernel, if it can be and is meant to be."""
+        if foreach and not slot.in_place:
             raise ValueError(
-                f"foreach=True needs a map with ∇ψ(x) = d·x, of the parameters' type and on their device, and no "
-                f"dual_dtype; got {kind(mirror)}. foreach=None uses it where it can be used"
+                f"foreach=True needs a method that can step in place, a map with ∇ψ(x) = d·x, of the parameters' type "
+                f"and on their device, and no dual_dtype; got {kind(slot.mirror)}. foreach=None uses it where it can"
             )
-        slot.in_place = possible and foreach is not False
-        slot.fused = geometry_of(slot, x) if self.fused else None
-        return slot
+        slot.in_place = slot.in_place and foreach is not False
+        if self.fused or (self.fused is None and foreach is None and kernels.ready()):
+            slot.form = form_of(slot, x)
 
     def _names(self, number: int) -> list[str]:
         group = self.param_groups[number]
@@ -155,21 +183,25 @@ class MirrorOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        work = [
-            [(slot, p, g) for slot, p in zip(slots, group["params"], strict=True) if (g := p.grad) is not None]
-            for slots, group in zip(self._slots, self.param_groups, strict=True)
-        ]
-        gradients = [g for moving in work for _, _, g in moving]
-        if {g.layout for g in gradients} - {torch.strided}:
+        work = [self._moving(number) for number in range(len(self.param_groups))]
+        gradients = [g for *_, moving in work for g in moving]
+        if set(map(_layout, gradients)) - {torch.strided}:
             raise RuntimeError(f"{type(self).__name__} does not take sparse gradients; use dense ones (sparse=False)")
         if self.nonfinite is not None and not all_finite(gradients):
             self._skip_or_raise(gradients)
             return loss
         scale = 1.0 if self.max_grad_norm is None else clipping(gradients, self.max_grad_norm)
         for number, moving in enumerate(work):
-            if moving:
-                self._step_group(number, moving, scale)
+            if moving[0]:
+                self._step_group(number, *moving, scale)
         return loss
+
+    def _moving(self, number: int) -> tuple[list[Slot], Tensors, Tensors]:
+        """Return the parameters of a group that have gradients, with their slots and gradients."""
+        parameters = self.param_groups[number]["params"]
+        gradients = [p.grad for p in parameters]
+        there = [i for i, g in enumerate(gradients) if g is not None]
+        return pick(self._plans[number].slots, there), pick(parameters, there), pick(gradients, there)
 
     def _skip_or_raise(self, gradients: Tensors) -> None:
         if self.nonfinite == "skip":
@@ -186,9 +218,10 @@ class MirrorOptimizer(Optimizer):
             f"changed. A smaller lr or max_grad_norm may help; nonfinite='skip' leaves such steps out"
         )
 
-    def _step_group(self, number: int, moving: list[tuple[Slot, Tensor, Tensor]], scale: float) -> None:
-        group, rate = self.param_groups[number], self._rates[number]
-        slots, parameters, gradients = (list(column) for column in zip(*moving, strict=True))
+    def _step_group(
+        self, number: int, slots: list[Slot], parameters: Tensors, gradients: Tensors, scale: float
+    ) -> None:
+        group, plan = self.param_groups[number], self._plans[number]
         x, g = local_parts(parameters), local_gradients(gradients, parameters)
         if scale != 1:
             g = list(torch._foreach_mul(g, scale))
@@ -196,25 +229,18 @@ class MirrorOptimizer(Optimizer):
             g = list(torch._foreach_neg(g))
         if group["weight_decay"]:
             g = list(torch._foreach_add(g, x, alpha=group["weight_decay"]))
-        stored = [self._stored(slot, p) if slot.fields else [] for slot, p in zip(slots, parameters, strict=True)]
-        rate.lr = float(group["lr"])
-        if rate.lr == 0:
-            return
-        for step in (self._kernels[number].step, step_in_place) if self.fused else (step_in_place,):
-            left = step(group["k"], slots, x, stored, g)
-            slots, stored, x, g = pick(slots, left), pick(stored, left), pick(x, left), pick(g, left)
-            if not left:
-                break
-        for slot, *tensors in zip(slots, x, stored, g, strict=True):
-            slot.step(group["k"], *tensors)
-        group["k"] += 1
+        stored = [{} if slot.fields == () else self._stored(slot, p) for slot, p in zip(slots, parameters, strict=True)]
+        plan.rate.lr = float(group["lr"])
+        if plan.rate.lr:
+            plan.step(group["k"], slots, x, stored, g)
+            group["k"] += 1
 
-    def _stored(self, slot: Slot, p: Tensor) -> Tensors:
-        """Return the local parts of what is stored with a parameter, made from it at the first step."""
-        state = self.state[p]
-        if not state:
-            state.update({field: spread_like(p, start) for field, start in slot.start(local(p)).items()})
-        return [local(state[field]) for field in slot.fields]
+    def _stored(self, slot: Slot, p: Tensor) -> dict[str, Any]:
+        """Return what is stored with a parameter, made from it at the first step."""
+        stored: dict[str, Any] = self.state.get(p, {})
+        if not stored and (stored := slot.start(p)):
+            self.state[p] = stored
+        return stored
 
     # Checkpoints
 
@@ -223,8 +249,14 @@ class MirrorOptimizer(Optimizer):
         restored: dict[Tensor, dict[str, Tensor]] = {}
 
         def look(_: Optimizer, incoming: dict[str, Any]) -> None:
-            self._refuse_others(incoming["param_groups"])
-            restored.update(self._restored(incoming))
+            for plan, group, saved in zip(self._plans, self.param_groups, incoming["param_groups"], strict=False):
+                for what in ("method", "mirror"):
+                    if saved.get(what) != (here := group[what]):
+                        other = saved.get(what, "another optimiser")
+                        raise ValueError(f"this is a state of {other}, and cannot be loaded where {what} is {here}")
+                for slot, p, number in zip(plan.slots, group["params"], saved["params"], strict=False):
+                    if stored := incoming["state"].get(number):
+                        restored[p] = slot.restored(stored, p)
 
         handle = self.register_load_state_dict_pre_hook(look)  # now, so that it comes after those of the user
         try:
@@ -233,27 +265,9 @@ class MirrorOptimizer(Optimizer):
             handle.remove()
         self.state.update(restored)  # torch has cast what was stored to the type of the parameters
 
-    def _refuse_others(self, saved_groups: list[Group]) -> None:
-        for saved, group in zip(saved_groups, self.param_groups, strict=False):
-            for what in ("method", "mirror"):
-                if saved.get(what) != group[what]:
-                    theirs = saved.get(what, "another optimiser")
-                    raise ValueError(f"this is a state of {theirs}, and cannot be loaded where {what} is {group[what]}")
-
-    def _restored(self, incoming: dict[str, Any]) -> dict[Tensor, dict[str, Tensor]]:
-        return {
-            p: slot.restored(fields, p)
-            for slots, group, saved in zip(self._slots, self.param_groups, incoming["param_groups"], strict=False)
-            for slot, p, number in zip(slots, group["params"], saved["params"], strict=False)
-            if (fields := incoming["state"].get(number))
-        }
-
-    _kept: tuple[str, ...] = (
-        "max_grad_norm", "nonfinite", "dual_dtype", "skipped_steps", "fused", "_slots", "_rates", "_kernels",
-    )  # fmt: skip
-
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), **{name: getattr(self, name) for name in self._kept}}
+        own = ("max_grad_norm", "nonfinite", "dual_dtype", "skipped_steps", "fused", "_method", "_plans")
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
 
 def _check_numbers(group: Group) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
 
 from mirrordescent import methods
-from mirrordescent.methods.base import Method
+from mirrordescent.domains import PositiveOrthant, WholeSpace
+from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.optim.base import MirrorOptimizer
-from mirrordescent.optim.geometry import determines_its_dual
+from mirrordescent.optim.base import MirrorOptimizer, Options, Params
+from mirrordescent.optim.geometry import MirrorLike
 from mirrordescent.schedules import Schedule
 
 
@@ -28,8 +33,10 @@ class MD(MirrorOptimizer):
     tensor([0.6065, 1.2131])
     """
 
-    def _method(self, mirror: MirrorMap, t: Schedule) -> Method[Any]:
-        return methods.MD(mirror, t)
+    def __init__(
+        self, params: Params, lr: float | Tensor = 1e-2, mirror: MirrorLike = None, **options: Unpack[Options]
+    ) -> None:
+        super().__init__(params, lr, mirror, method=methods.MD, **options)
 
 
 class SMD(MirrorOptimizer):
@@ -50,7 +57,22 @@ class SMD(MirrorOptimizer):
     (tensor([-0.1000, -0.0100]), {})
     """
 
-    def _method(self, mirror: MirrorMap, t: Schedule) -> Method[Any]:
-        if self.dual_dtype is None and determines_its_dual(mirror):
-            return methods.MD(mirror, t)
-        return methods.SMD(mirror, t)
+    def __init__(
+        self, params: Params, lr: float | Tensor = 1e-2, mirror: MirrorLike = None, **options: Unpack[Options]
+    ) -> None:
+        method = partial(_stored_where_it_must_be, dual_dtype=options.get("dual_dtype"))
+        super().__init__(params, lr, mirror, method=method, **options)
+
+
+def _stored_where_it_must_be(mirror: MirrorMap, t: Schedule, dual_dtype: torch.dtype | None) -> GradientMethod[Any]:
+    return (methods.MD if dual_dtype is None and determines_its_dual(mirror) else methods.SMD)(mirror, t)
+
+
+def determines_its_dual(mirror: MirrorMap) -> bool:
+    """Tell whether x = ∇ψ*(y) tells y = ∇ψ(x) at any time, entry by entry, so that y need not be stored.
+
+    Not after a projection, and not at the ends of an interval, where x is rounded to the end and would stay there.
+    """
+    domain = mirror.primal_domain
+    open_end = isinstance(domain, PositiveOrthant) and not mirror.defined_on_boundary
+    return mirror.exact and mirror.elementwise and (isinstance(domain, WholeSpace) or open_end)

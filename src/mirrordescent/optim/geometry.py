@@ -1,65 +1,111 @@
-"""Which map each parameter gets, from what a user names: nothing, a map, a layer-wise map, an entry of the zoo."""
+"""Which map and method each parameter gets, from what a user names: a map, a layer-wise map, an entry of the zoo."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from mirrordescent import methods
-from mirrordescent.domains import PositiveOrthant, WholeSpace
+from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.layerwise import Layerwise
 from mirrordescent.mirrors.quadratic import Euclidean
+from mirrordescent.optim.sharding import local_map
 from mirrordescent.schedules import Constant, Schedule, ScheduleLike, as_schedule
 from mirrordescent.zoo import load
 
 MirrorLike: TypeAlias = MirrorMap | str | Path | None
+MakeMethod: TypeAlias = Callable[[MirrorMap, Schedule], GradientMethod[Any]]
 
 
-def as_mirror(mirror: MirrorLike, t: ScheduleLike | None, device: torch.device) -> tuple[MirrorMap, Schedule]:
-    """Return the map and the schedule s of t_k = lr·s(k); a learned method brings its own unless ``t`` is given."""
-    schedule = None if t is None else as_schedule(t, "t")
+class Chosen(NamedTuple):
+    """A map, the schedule s of t_k = lr·s(k), and the learned method that brought both, if one did."""
+
+    mirror: MirrorMap
+    schedule: Schedule
+    method: GradientMethod[Any] | None = None
+
+
+def choose(mirror: MirrorLike, t: ScheduleLike | None, device: torch.device) -> Chosen:
+    """Find out what a user has named; a learned method brings its own schedule unless ``t`` is given."""
+    schedule = Constant(1.0) if t is None else as_schedule(t, "t")
     if mirror is None:
-        return Euclidean(), schedule or Constant(1.0)
-    if isinstance(mirror, MirrorMap):
-        return mirror, schedule or Constant(1.0)
-    if not isinstance(mirror, str | Path):
+        return Chosen(Euclidean(), schedule)
+    if isinstance(mirror, str | Path):
+        entry, called = load(mirror).to(device), f"{str(mirror)!r} in the zoo"
+        if not isinstance(entry, MirrorMap):
+            if getattr(entry, "mirror", None) is None:
+                raise ValueError(f"{called} ({type(entry).__name__}) has no mirror map")
+            method: Any = usable(entry, called)
+            return Chosen(method.mirror, schedule if t is not None else getattr(method, "t", schedule), method)
+        mirror = entry
+    if not isinstance(mirror, MirrorMap):
         raise TypeError(f"mirror must be a MirrorMap, the name of an entry of the zoo, or None; got {mirror!r}")
-    entry = load(mirror).to(device)
-    if isinstance(entry, MirrorMap):
-        return entry, schedule or Constant(1.0)
-    if not isinstance(entry, (methods.MD, methods.SMD, methods.AMD, methods.ASMD)):
-        raise ValueError(f"{mirror!r} in the zoo is a {type(entry).__name__}, which has no mirror map")
-    return entry.mirror, schedule or entry.t
+    return Chosen(mirror, schedule)
 
 
-def map_of(mirror: MirrorMap, name: str | None, parameter: Tensor) -> MirrorMap:
-    """Return the map of one parameter: a layer-wise map has it by name, any other is shared by all."""
-    if not isinstance(mirror, Layerwise):
-        return mirror
-    if name is None:
-        raise ValueError("a layer-wise map goes by the names of parameters: pass model.named_parameters()")
-    own = _name_in(mirror, name)
-    if own is None and not parameter.requires_grad:
-        return _Unmapped(name)
-    if own is None:
-        raise ValueError(f"a map made for another model: it has none for {name!r}, but for {', '.join(mirror.names)}")
-    if mirror.shapes is not None and mirror.shapes[own] != tuple(parameter.shape):
+def usable(method: object, called: str) -> GradientMethod[Any]:
+    """Return a method if an optimiser can run it: all that there is to tell it is the gradient in ``p.grad``."""
+    if not isinstance(method, GradientMethod):
+        raise TypeError(f"{called} ({type(method).__name__}) is not a method that is told gradients")
+    if method.oracle is not None:
         raise ValueError(
-            f"a map made for another model: {own!r} has shape {mirror.shapes[own]} there and "
-            f"{tuple(parameter.shape)} here"
+            f"{called} brings its own oracle, {type(method.oracle).__name__}, but an optimiser has no other gradients "
+            f"than those in p.grad. Its map can be used alone: mirror=zoo.load(…).mirror"
         )
-    return mirror[own]
+    return method
 
 
-def _name_in(mirror: Layerwise, name: str) -> str | None:
-    """Find a parameter under the name it has without the wrappers of torch.compile and DistributedDataParallel."""
-    bare = name.replace("_orig_mod.", "")
-    candidates = (bare, bare.removeprefix("module."))
-    return next((candidate for candidate in candidates if candidate in mirror.names), None)
+class Leaf(NamedTuple):
+    """A parameter, and what it is called: by its name, if names were given."""
+
+    called: str
+    tensor: Tensor
+    named: bool
+
+    def part(self, mirror: MirrorMap) -> MirrorMap:
+        """Return the map of this parameter: a layer-wise map has it by name, any other is shared by all."""
+        if not isinstance(mirror, Layerwise):
+            return local_map(mirror, self.tensor, self.called)
+        if not self.named:
+            raise ValueError("a layer-wise map goes by the names of parameters: pass model.named_parameters()")
+        bare = self.called.replace("_orig_mod.", "")  # of torch.compile; the prefix is of DistributedDataParallel
+        name = next((each for each in (bare, bare.removeprefix("module.")) if each in mirror.names), None)
+        other = "a map made for another model:"
+        if name is None and self.tensor.requires_grad:
+            raise ValueError(f"{other} it has none for {self.called!r}, but for {', '.join(mirror.names)}")
+        if name is None:
+            return _Unmapped(self.called)
+        here, there = tuple(self.tensor.shape), (mirror.shapes or {}).get(name)
+        if there not in (None, here):
+            raise ValueError(f"{other} {name!r} has shape {there} there and {here} here")
+        return local_map(mirror[name], self.tensor, self.called)
+
+    def method(self, make: MakeMethod | None, chosen: Chosen, own: MirrorMap, t: Schedule) -> GradientMethod[Any]:
+        """Return the method of this parameter, with its own map and step sizes t: as made, or a learned one like it."""
+        made = None if make is None else usable(make(own, t), "the method")
+        learned = chosen.method
+        if learned is None and made is None:
+            raise TypeError("give a method, such as method=methods.SMD, or an entry of the zoo that is one")
+        if learned is None or (made is not None and type(made) is not type(learned)):
+            return made  # type: ignore[return-value]
+        if "t" not in learned._modules:
+            raise ValueError(f"{type(learned).__name__} has no step sizes t for lr to scale")
+        like = copy.copy(learned)
+        like._modules = {name: self._on(module, learned, own) for name, module in learned._modules.items()} | {"t": t}
+        return like
+
+    def _on(self, module: nn.Module | None, learned: GradientMethod[Any], own: MirrorMap) -> nn.Module | None:
+        """Return a part of a learned method as it is on this parameter."""
+        if module is learned.mirror:
+            return own
+        if isinstance(module, Euclidean) and isinstance(learned.mirror, Layerwise):
+            return module if module.diagonal() else Euclidean(own.primal_domain)  # its set is a product
+        return self.part(module) if isinstance(module, MirrorMap) else module
 
 
 class _Unmapped(MirrorMap):
@@ -83,13 +129,3 @@ def kind(mirror: MirrorMap) -> str:
     name = type(mirror).__name__
     parts = sorted({type(part).__name__ for part in mirror.maps}) if isinstance(mirror, Layerwise) else ()
     return f"{name}({', '.join(parts)})" if parts else name
-
-
-def determines_its_dual(mirror: MirrorMap) -> bool:
-    """Tell whether y = ∇ψ(x) can be had from x = ∇ψ*(y) at any time, entry by entry, so that y need not be stored.
-
-    Not after a projection, and not at the ends of an interval, where x is rounded to the end and would stay there.
-    """
-    domain = mirror.primal_domain
-    open_end = isinstance(domain, PositiveOrthant) and not mirror.defined_on_boundary
-    return mirror.exact and mirror.elementwise and (isinstance(domain, WholeSpace) or open_end)

@@ -14,14 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.mirrors.quadratic import Diagonal
-from mirrordescent.mirrors.tied import Tied
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Placement
 
-_WHOLE = (Tensor, nn.Parameter)
+_WHOLE = {Tensor, nn.Parameter}
 
 
 def is_distributed(tensor: Tensor) -> TypeGuard[DTensor]:
@@ -36,12 +34,14 @@ def local(tensor: Tensor) -> Tensor:
 
 def local_parts(tensors: list[Tensor]) -> list[Tensor]:
     """Return the local part of each tensor."""
-    return [tensor if type(tensor) in _WHOLE else local(tensor) for tensor in tensors]
+    return tensors if _WHOLE.issuperset(map(type, tensors)) else list(map(local, tensors))
 
 
 def local_gradients(gradients: list[Tensor], parameters: list[Tensor]) -> list[Tensor]:
     """Return the gradient of the local part of each parameter."""
-    return [g if type(g) in _WHOLE else local(_aligned(g, p)) for g, p in zip(gradients, parameters, strict=True)]
+    if _WHOLE.issuperset(map(type, gradients)):
+        return gradients
+    return [local(_aligned(g, p)) for g, p in zip(gradients, parameters, strict=True)]
 
 
 def spread_like(parameter: Tensor, part: Tensor) -> Tensor:
@@ -50,14 +50,8 @@ def spread_like(parameter: Tensor, part: Tensor) -> Tensor:
         return part
     from torch.distributed.tensor import DTensor
 
-    return DTensor.from_local(
-        part,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
+    mesh, placements, shape = parameter.device_mesh, parameter.placements, parameter.shape
+    return DTensor.from_local(part, mesh, placements, run_check=False, shape=shape, stride=parameter.stride())
 
 
 def local_map(mirror: MirrorMap, parameter: Tensor, name: str) -> MirrorMap:
@@ -69,11 +63,8 @@ def local_map(mirror: MirrorMap, parameter: Tensor, name: str) -> MirrorMap:
             f"{type(mirror).__name__} acts on whole tensors, and parameter {name} is sharded: "
             f"use an elementwise map, or keep the parameter whole (DistributedDataParallel)"
         )
-    if isinstance(mirror, Diagonal):
-        return _with_tensor(mirror, "d", _cut_like(parameter, mirror.d, name))
-    if isinstance(mirror, Tied):
-        return _with_tensor(mirror, "groups", _cut_like(parameter, mirror.groups, name))
-    return mirror
+    cut = {each: _cut_like(parameter, getattr(mirror, each), name) for each in mirror.per_entry}
+    return _with_tensors(mirror, cut) if cut else mirror
 
 
 def true_anywhere(flags: Tensor, tensors: list[Tensor]) -> Tensor:
@@ -129,9 +120,9 @@ def _placement(placement: Placement, tensor: Tensor, name: str) -> Placement:
     return Replicate() if whole else placement
 
 
-def _with_tensor(mirror: MirrorMap, name: str, value: Tensor) -> MirrorMap:
-    """Return a map that shares everything with another but one tensor."""
-    changed = copy.copy(mirror)
-    changed._parameters = {key: kept for key, kept in mirror._parameters.items() if key != name}
-    changed._buffers = {**mirror._buffers, name: value}
-    return changed
+def _with_tensors(mirror: MirrorMap, changed: dict[str, Tensor]) -> MirrorMap:
+    """Return a map that shares everything with another but some tensors."""
+    other = copy.copy(mirror)
+    other._parameters = {name: kept for name, kept in mirror._parameters.items() if name not in changed}
+    other._buffers = {**mirror._buffers, **changed}
+    return other

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
 from functools import reduce
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from mirrordescent import methods
 from mirrordescent.domains import DomainError, WholeSpace
-from mirrordescent.methods.accelerated import AMDState, ASMDState
-from mirrordescent.methods.base import Method
-from mirrordescent.methods.descent import MDState, SMDState
+from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.optim.curvature import curvature_of, is_identity
+from mirrordescent.optim.forms import diagonal
+from mirrordescent.optim.sharding import local, spread_like
+from mirrordescent.parts import written_together
 from mirrordescent.schedules import Schedule
+
+_OF_MODULES = vars(nn.Module()).keys()
 
 
 class Rate(Schedule):
@@ -31,70 +32,101 @@ class Rate(Schedule):
         return self.lr * float(self.schedule(k))
 
 
-# How the state of a method is made of k, x and what is stored beside x.
-_STATES: dict[type, Callable[..., Any]] = {
-    methods.MD: MDState,
-    methods.SMD: lambda k, x, y: SMDState(k, y, x),
-    methods.AMD: lambda k, x, z: AMDState(k, z, x, x),  # x̃ is an answer, and does not go on
-    methods.ASMD: lambda k, x, y: ASMDState(k, y, x),
-}
-_DUAL = {methods.MD: (), methods.SMD: ("y",), methods.AMD: ("z",), methods.ASMD: ("y",)}
-
-
 class Slot:
-    """The method of a parameter, which others with the same map may share.
+    """The method of a parameter, which others of its kind with the same map may share.
 
     Args:
-        mirror: the map.
-        method: with this map.
-        like: the parameter.
+        method: what makes the steps.
+        mirror: the map, for methods that have none.
+        like: the parameter, or the part of it that is here.
         dtype: to store in, if not in that of the parameter.
     """
 
-    def __init__(self, mirror: MirrorMap, method: Method[Any], like: Tensor, dtype: torch.dtype | None) -> None:
-        self.mirror, self.method, self.curvature = mirror, method, curvature_of(mirror)
-        usable = is_identity(mirror) or (self.curvature is not None and self.curvature.fits(like))
+    def __init__(self, method: GradientMethod[Any], mirror: MirrorMap, like: Tensor, dtype: torch.dtype | None) -> None:
+        self.method, self.mirror = method, mirror if method.mirror is None else method.mirror
         self.converts = dtype is not None
-        self.in_place = usable and not self.converts
-        self.fused: Any = None  # what a kernel needs to know of the map, where one is used
+        d = diagonal(self.mirror, like) if method.steps_in_place and not self.converts else None
+        self.in_place, self.plain = d is not None, isinstance(d, float) and d == 1
+        self.form: Any = None  # what a kernel has to know of the map, where one is used
+        self.kind = (like.dtype, like.device, _settings(method))
+        self.fields: tuple[str, ...] | None = None  # what is stored, known from the first start on
         self._stored_in = dtype or like.dtype
-        rounds = self._stored_in != like.dtype and type(method) is not methods.SMD  # whose x is made of y alone
-        self.fields: tuple[str, ...] = (*_DUAL[type(method)], *(("x",) if rounds else ()))
-        self._computed_in = _widest(self._stored_in, mirror)
-        self._may_leave = not isinstance(mirror.dual_domain, WholeSpace)
+        self._computed_in = _widest(self._stored_in, self.mirror)
+        self._may_leave = not isinstance(self.mirror.dual_domain, WholeSpace)
+        self._rounds = self._stored_in != like.dtype and (method.needs_x or not self._declares("needs_x"))
 
-    def start(self, x: Tensor) -> dict[str, Tensor]:
-        """Return what is stored at the start of a run from x."""
-        sample = self._sample(x)
-        start = self.method.init(sample)._replace(x=sample)
-        return {field: getattr(start, field)[0].to(self._stored_in, copy=True) for field in self.fields}
+    def start(self, parameter: Tensor) -> dict[str, Any]:
+        """Return what is stored at the start of a run: of every tensor its one sample, and all else as it is."""
+        x = self._sample(parameter.detach())
+        state = self.method.init(x)._replace(x=x)
+        carried = self.method.carried if self._declares("carried") else None
+        if carried is None:
+            carried = tuple(field for field in state._fields if field not in ("k", "x"))
+        self._state, self.fields = type(state), (*carried, *(("x",) if self._rounds else ()))
+        start = {field: getattr(state, field) for field in self.fields}
+        self._shapes = {field: v.shape[1:] for field, v in start.items() if isinstance(v, Tensor) and v.ndim}
+        for field, shape in self._shapes.items():
+            part = self._kept(start[field][0])
+            start[field] = spread_like(parameter, part) if shape == x.shape[1:] else part
+        return start
 
-    def step(self, k: int, x: Tensor, stored: list[Tensor], g: Tensor) -> None:
+    def step(self, k: int, x: Tensor, stored: dict[str, Any], g: Tensor) -> None:
         """Replace x and what is stored by what the method makes of them."""
-        fields = {"x": x, **dict(zip(self.fields, stored, strict=True))}
-        before = _STATES[type(self.method)](k, **{name: self._sample(field) for name, field in fields.items()})
-        after = self.method.update(before, self._sample(g))
-        if self._may_leave and not bool(self.method.inside(after)):
+        tensors = [("x", x), *((field, local(stored[field])) for field in self._shapes)]  # x may be stored as well
+        before = {field: self._sample(tensor) for field, tensor in tensors}
+        others = {field: stored[field] for field in self.fields or () if field not in before}
+        state = self._state(**{**dict.fromkeys(self._state._fields, before["x"]), **before, **others, "k": k})
+        after = self.method.update(state, self._sample(g))
+        if self._may_leave and (inside := self.method.inside(after)) is not None and not bool(inside.all()):
             raise DomainError(f"a step left the domain of {self.mirror}: use a smaller lr")
-        for tensor, field in zip((x, *stored), ("x", *self.fields), strict=True):
-            tensor.copy_(getattr(after, field)[0])
+        stored.update({field: getattr(after, field) for field in others})
+        old, new = {tensor.data_ptr() for _, tensor in tensors}, [getattr(after, field)[0] for field, _ in tensors]
+        kept = [value.clone() if value.data_ptr() in old else value for value in new]  # a new x may be an old z
+        for (_, tensor), value in zip(tensors, kept, strict=True):
+            tensor.copy_(value)
 
-    def restored(self, saved: dict[str, Tensor], parameter: Tensor) -> dict[str, Tensor]:
+    def restored(self, saved: dict[str, Any], parameter: Tensor) -> dict[str, Any]:
         """Return a copy of what was saved, in the type and on the device it is computed in."""
-        if set(saved) != set(self.fields):
+        if self.fields is None:
+            self.start(parameter)
+        if set(saved) != set(self.fields or ()):
             raise ValueError(
                 f"the state has {', '.join(saved) or 'nothing'} beside the parameters, and this optimiser "
-                f"{', '.join(self.fields) or 'nothing'}: was it made with another map or dual_dtype?"
+                f"{', '.join(self.fields or ()) or 'nothing'}: was it made with another map or dual_dtype?"
             )
-        if any(tensor.shape != parameter.shape for tensor in saved.values()):
+        if any(local(saved[field]).shape != shape for field, shape in self._shapes.items()):
             raise ValueError("the state is of parameters of other shapes")
-        return {name: tensor.to(parameter.device, self._stored_in, copy=True) for name, tensor in saved.items()}
+        tensors = {field: self._kept(saved[field].to(parameter.device)) for field in self._shapes}
+        return {field: tensors[field] if field in tensors else copy.deepcopy(value) for field, value in saved.items()}
+
+    def _declares(self, name: str) -> bool:
+        return written_together(type(self.method), name, "update")
+
+    def _kept(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._stored_in if tensor.is_floating_point() else tensor.dtype, copy=True)
 
     def _sample(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._computed_in)[None]
+        """Return what is here of a tensor as a batch of one, in the type it is computed in."""
+        return local(tensor).to(self._computed_in if tensor.is_floating_point() else tensor.dtype)[None]
 
 
 def _widest(dtype: torch.dtype, mirror: MirrorMap) -> torch.dtype:
     """Return a type that loses nothing of either, since a method mixes parameters with what a map makes of them."""
     tensors = (*mirror.parameters(), *mirror.buffers())
     return reduce(torch.promote_types, (tensor.dtype for tensor in tensors if tensor.is_floating_point()), dtype)
+
+
+def _settings(method: GradientMethod[Any]) -> Any:
+    """Return all that methods may differ in besides their maps: those that do not can be stepped together."""
+
+    def of(part: Any) -> Any:
+        if part is None or isinstance(part, bool | int | float | str):
+            return part
+        if part is method.mirror or not isinstance(part, nn.Module):
+            return "the map" if part is method.mirror else id(part)
+        if isinstance(part, MirrorMap):
+            return type(part), part.diagonal() if isinstance(part.diagonal(), float) else id(part)
+        own = {name: value for name, value in vars(part).items() if name not in _OF_MODULES}
+        return type(part), *((name, of(value)) for name, value in {**own, **part._modules, **part._parameters}.items())
+
+    return of(method)

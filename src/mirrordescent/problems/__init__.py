@@ -3,10 +3,9 @@
 from mirrordescent.problems.base import Function, Problem
 from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.linear_models import SVM, LogisticRegression
+from mirrordescent.problems.matrices import LeastSquares, MatrixGame, Quadratic
 from mirrordescent.problems.networks import Initialisation, NetworkTraining
 from mirrordescent.problems.operators import Blur, LinearOperator, gaussian_kernel
-from mirrordescent.problems.quadratic import LeastSquares, Quadratic
-from mirrordescent.problems.simplex import MatrixGame
 from mirrordescent.problems.tomography import PoissonTomography
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
 

@@ -1,23 +1,25 @@
-"""The interface of every problem, and any user function as one."""
+"""The interface of every problem, and any function as a problem."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from mirrordescent.checks import require_data
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.parts import Part
 from mirrordescent.problems.saddle import SaddlePoint
-from mirrordescent.trees import Tree, leaves, tree_map
+from mirrordescent.trees import Point, Tree, batch_size, leaves, tree_map
 
 
 class Pixels(NamedTuple):
-    """The data of f(x) = s·(‖Z(x − y)‖² + λ‖Dx‖₁), for kernels; the fidelity's curvature is 2s, the kink sλ.
+    """The data of f(x) = s·(‖Z(x − y)‖² + λ‖Dx‖₁), for kernels: ``fidelity`` is its curvature 2s, ``kink`` is sλ.
 
-    ``low`` and ``high`` are the ends of a box that holds the minimisers, one of each for every plane.
+    ``low`` and ``high`` are the ends of a box that contains the minimisers, one pair for every channel of an image.
     """
 
     y: Tensor
@@ -29,33 +31,40 @@ class Pixels(NamedTuple):
 
 
 class Problem(Part, nn.Module):
-    """A batch of problems min f(x): value and gradient of every one at once.
+    """A batch of problems min f(x), with the values and gradients of all of them at once.
 
-    Data are buffers, so ``problem.double()`` and ``problem.to(device)`` do what they say. A problem
-    whose data are shared has ``batch = None`` and takes any batch of points. To add a problem,
-    write ``value`` and ``grad`` and pass the shapes to ``__init__``; the optional methods below
-    make more oracles, methods, certificates and theorems usable.
+    To add a problem, write ``value`` and ``grad``, and pass the shapes and the data to ``__init__``; the optional
+    methods below make more oracles, methods, certificates and theorems applicable.
+
+    Args:
+        batch: the number of problems; None if all share their data, so that any batch of points will do.
+        sample_shape: the shape of one point; None if it is not known, or if points are dicts.
+        data: tensors, which become buffers of these names, so that ``problem.double()`` and ``problem.to(device)`` do
+            what they say.
     """
 
     kind = "problem"
 
     convex: bool | None = None
-    """Whether f is convex by construction; None: it is not known."""
+    """Whether f is convex by construction; None: not known."""
 
     domain: Domain = WholeSpace()
-    """Where the minimum is sought. A start outside is refused, and an iterate outside ends a sample's solve."""
+    """Where the minimum is sought. A start outside is refused, and an iterate outside ends the solve of its sample."""
 
-    def __init__(self, batch: int | None, sample_shape: tuple[int, ...] | None) -> None:
+    def __init__(self, batch: int | None, sample_shape: tuple[int, ...] | None, **data: Tensor) -> None:
         super().__init__()
         if batch == 0:
             raise ValueError(f"{type(self).__name__} needs at least one problem, got an empty batch")
+        require_data(**data)
         self.batch, self.sample_shape = batch, sample_shape
+        for name, tensor in data.items():
+            self.register_buffer(name, tensor)
 
-    def value(self, x: Tree) -> Tensor:
+    def value(self, x: Point) -> Tensor:
         """f(x) per sample: (batch,)."""
         raise NotImplementedError
 
-    def grad(self, x: Tree) -> Tree:
+    def grad(self, x: Point) -> Tree:
         """∇f(x), or one subgradient, in the shape of x."""
         raise NotImplementedError
 
@@ -64,26 +73,23 @@ class Problem(Part, nn.Module):
         """How many summands f has that can be sampled; None if it is not such a sum."""
         return None
 
-    def grad_of_terms(self, x: Tree, subset: Tensor) -> Tree:
+    def grad_of_terms(self, x: Point, subset: Tensor) -> Tree:
         """Return the estimate of ∇f(x) from the terms with these indices, unbiased for a random subset."""
         raise TypeError(f"{type(self).__name__} is not a finite sum")
 
-    def smoothed_grad(self, x: Tree, width: float | Tensor) -> Tree:
+    def smoothed_grad(self, x: Point, width: float | Tensor) -> Tree:
         """Return the gradient of f with its kinks rounded over a width."""
         raise TypeError(f"{type(self).__name__} has no smoothed gradient")
 
-    def bound_from_means(self, gradient: Tree, x: Tree) -> Tensor | None:
-        """Return a lower bound on min f from like means of gradients and of their points, if there is one."""
-        return None
-
     @property
     def kink(self) -> float | None:
-        """The h of kinks h|d|, if they all have the same; None if it is not known."""
+        """The h of kinks h|d|, if it is the same for all of them; None: not known."""
         return None
 
     def smoothness(self) -> float | None:
-        """L_f, a Lipschitz constant of ∇f in ℓ₂ for the whole batch: infinite where f has kinks; None: not known."""
-        return None
+        """L_f, a Lipschitz constant of ∇f in ℓ₂ for the whole batch: infinite if there are kinks; None: not known."""
+        # A problem that can smooth its kinks has some.
+        return None if type(self).smoothed_grad is Problem.smoothed_grad else math.inf
 
     def strong_convexity(self) -> float | None:
         """μ ≥ 0 such that f − (μ/2)‖x‖² is convex, for the whole batch; None: not known."""
@@ -95,11 +101,15 @@ class Problem(Part, nn.Module):
         return self.domain.bounded
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
-        """Return minimisers and lower bounds, (batch, …) and (batch,), if the problem has a way of its own to them."""
+        """Return minimisers and lower bounds, (batch, …) and (batch,), if the problem can find them by itself."""
         return None
 
     def saddle_point(self) -> SaddlePoint | None:
-        """Return the form F(x) + G(Kx), if the problem has one."""
+        """Return the form F(x) + G(Kx), if the problem has one: itself, if its class is also a SaddlePoint."""
+        return cast(SaddlePoint, self) if SaddlePoint in type(self).__mro__ else None
+
+    def bound_from_means(self, gradient: Point, x: Point) -> Tensor | None:
+        """Return a lower bound on min f from means, with the same weights, of gradients and of their points, if any."""
         return None
 
     def pixels(self) -> Pixels | None:
@@ -110,50 +120,40 @@ class Problem(Part, nn.Module):
         """Return a sensible first point inside the domain: 0, or the centre of a simplex or box."""
         if self.sample_shape is None:
             raise ValueError(f"{type(self).__name__} does not know the shape of its points: give x0")
-        count = self.batch or batch or 1
         like = next(self.buffers(), torch.empty(0))
-        shaped = torch.empty(count, *self.sample_shape, dtype=like.dtype, device=like.device)
-        return self.domain.inner_point(shaped)
+        return self.domain.inner_point(like.new_empty(self.batch or batch or 1, *self.sample_shape))
 
     def check(self, x: Tree, name: str = "x0") -> None:
         """Raise unless x is a finite batch of points of this problem."""
+        owner, shape = type(self).__name__, self.sample_shape
         if not isinstance(x, (Tensor, dict)):
             raise TypeError(f"{name} must be a tensor or a dict of tensors, got {type(x).__name__}")
         if isinstance(x, dict) and not x:
             raise ValueError(f"{name} is an empty dict")
-        if isinstance(x, dict) and self.sample_shape is not None:
-            raise TypeError(f"{name} must be a tensor for {type(self).__name__}, got a dict")
-        sizes = set()
+        if isinstance(x, dict) and shape is not None:
+            raise TypeError(f"{name} must be a tensor for {owner}, got a dict")
+        data = next((b for b in self.buffers() if b.is_floating_point()), None)
         for leaf in leaves(x):
             if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
                 raise TypeError(f"{name} must be made of floating-point tensors")
             if leaf.ndim == 0 or leaf.shape[0] == 0:
                 raise ValueError(f"{name} has shape {tuple(leaf.shape)}: it needs a non-empty leading batch dimension")
-            sizes.add(leaf.shape[0])
             if not bool(leaf.isfinite().all()):
                 raise ValueError(f"{name} has NaN or infinite entries")
-            self._check_kind(leaf, name)
-        if len(sizes) > 1:
+            if data is not None and leaf.dtype != data.dtype:
+                raise TypeError(f"{name} is {leaf.dtype}, but the data of {owner} are {data.dtype}")
+            if data is not None and leaf.device != data.device:
+                raise TypeError(f"{name} is on {leaf.device}, but {owner} is on {data.device}")
+        if len(sizes := {leaf.shape[0] for leaf in leaves(x)}) > 1:
             raise ValueError(f"the leaves of {name} disagree on the batch size: {sorted(sizes)}")
-        if self.sample_shape is not None and isinstance(x, Tensor):
-            self._check_shape(x, name)
+        if shape is not None and isinstance(x, Tensor) and x.shape != (wanted := (self.batch or len(x), *shape)):
+            raise ValueError(f"{name} has shape {tuple(x.shape)}, but {owner} needs (batch, …) = {wanted}")
         if not isinstance(self.domain, WholeSpace):
-            self.domain.require(x, name, type(self).__name__, closed=True)
+            self.domain.require(x, name, owner, closed=True)
 
-    def _check_shape(self, x: Tensor, name: str) -> None:
-        assert self.sample_shape is not None
-        wanted = (self.batch or x.shape[0], *self.sample_shape)
-        if tuple(x.shape) != wanted:
-            raise ValueError(
-                f"{name} has shape {tuple(x.shape)}, but {type(self).__name__} needs (batch, …) = {wanted}"
-            )
-
-    def _check_kind(self, leaf: Tensor, name: str) -> None:
-        data = next((b for b in self.buffers() if b.is_floating_point()), None)
-        if data is not None and leaf.dtype != data.dtype:
-            raise TypeError(f"{name} is {leaf.dtype}, but the data of {type(self).__name__} are {data.dtype}")
-        if data is not None and leaf.device != data.device:
-            raise TypeError(f"{name} is on {leaf.device}, but {type(self).__name__} is on {data.device}")
+    def extra_repr(self) -> str:
+        """Show how many problems there are, the shape of a point, and the numbers they were made with."""
+        return f"batch={self.batch}, shape={self.sample_shape}, {super().extra_repr()}".removesuffix(", ")
 
 
 class Function(Problem):
@@ -174,12 +174,9 @@ class Function(Problem):
 
     def value(self, x: Tree) -> Tensor:
         """function(x)."""
-        value = self.function(x)
-        batch = next(leaves(x)).shape[0]
-        if value.shape != (batch,):
-            raise ValueError(
-                f"the function returned shape {tuple(value.shape)} for {batch} points: it must be ({batch},)"
-            )
+        value, n = self.function(x), batch_size(x)
+        if value.shape != (n,):
+            raise ValueError(f"the function returned shape {tuple(value.shape)} for {n} points: it must be ({n},)")
         return value
 
     def grad(self, x: Tree) -> Tree:
@@ -189,20 +186,3 @@ class Function(Problem):
             points = x if keep_graph else tree_map(lambda leaf: leaf.detach().requires_grad_(), x)
             grads = torch.autograd.grad(self.value(points).sum(), list(leaves(points)), create_graph=keep_graph)
         return grads[0] if isinstance(x, Tensor) else dict(zip(x, grads, strict=True))
-
-
-def require_finite(data: Tensor, name: str) -> None:
-    """Raise if a data tensor is not made of finite floating-point numbers."""
-    if not data.is_floating_point():
-        raise TypeError(f"{name} must be a floating-point tensor, got {data.dtype}")
-    if not bool(data.isfinite().all()):
-        raise ValueError(f"{name} has NaN or infinite entries")
-
-
-def require_same_kind(first: Tensor, second: Tensor, names: str) -> None:
-    """Raise if two data tensors differ in dtype or device."""
-    if first.dtype != second.dtype or first.device != second.device:
-        raise TypeError(
-            f"{names} must share dtype and device, got {first.dtype} on {first.device} "
-            f"and {second.dtype} on {second.device}"
-        )

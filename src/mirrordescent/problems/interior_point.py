@@ -1,4 +1,4 @@
-"""Certified minimisers of the support vector machine."""
+"""An interior-point method for the support vector machine, with certified minimisers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from mirrordescent.problems.matrices import matvec
+
 ITERATIONS = 200
-BOUNDARY = 0.995  # share of the way to the boundary that a step may go
+BOUNDARY = 0.995  # the share of the way to the boundary that a step may go
 
 
 def interior_point(
@@ -20,23 +22,16 @@ def interior_point(
 
         Jθ = Sᵀα,   Sθ − 1 = p − q,   αp = 0,   (c − α)q = 0,   0 ≤ α ≤ c,   p, q ≥ 0,
 
-    the last row of the first being Σ αᵢyᵢ = 0, which is what the unregularised bias asks for. Any α that
-    satisfies it proves min f ≥ Σα − ½‖Σ αᵢyᵢφᵢ‖².
-
-    Args:
-        S: (n, d + 1) or (batch, n, d + 1).
-        J: the diagonal of J.
-        c: C/n.
-        value: f, to stop by.
-        tolerance: the relative gap to reach.
+    where the last row of the first is Σ αᵢyᵢ = 0, the condition for the unregularised bias. Any α that satisfies it
+    proves min f ≥ Σα − ½‖Σ αᵢyᵢφᵢ‖². ``S`` is (n, d + 1) or (batch, n, d + 1), ``J`` the diagonal, ``value`` is f, and
+    the method stops at a relative gap of ``tolerance``. Returns θ and the lower bounds.
     """
     S = S if S.ndim == 3 else S.unsqueeze(0)
     theta = S.new_zeros(S.shape[0], S.shape[2])
     alpha = S.new_full(S.shape[:2], c / 2)
     p, q = torch.ones_like(alpha), torch.ones_like(alpha)
     best, lower = theta, torch.full_like(theta[:, 0], -torch.inf)
-    best_value = value(theta)
-    start_value = best_value
+    best_value = start_value = value(theta)
     for _ in range(ITERATIONS):
         theta, alpha, p, q = _newton_step(S, J, c, theta, alpha, p, q)
         reached = value(theta)
@@ -51,40 +46,38 @@ def interior_point(
 def _newton_step(
     S: Tensor, J: Tensor, c: float, theta: Tensor, alpha: Tensor, p: Tensor, q: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Predict with no centring, correct with the centring the prediction earns, and stay inside."""
+    """Predict without centring, correct with as much centring as the prediction calls for, and stay inside."""
     room = c - alpha
     weight = 1 / (p / alpha + q / room)
     schur = torch.diag(J) + torch.einsum("bni,bn,bnj->bij", S, weight, S)
     factor = torch.linalg.ldl_factor(schur)
-    primal = torch.einsum("bni,bn->bi", S, alpha) - J * theta
-    dual = 1 + p - q - _rows(S, theta)
+    primal = matvec(S.mT, alpha) - J * theta
+    dual = 1 + p - q - matvec(S, theta)
 
     def direction(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Solve for the targets αp = low and (c − α)q = high, to first order."""
         right = dual + (low - alpha * p) / alpha - (high - room * q) / room
-        step = torch.linalg.ldl_solve(
-            *factor, (primal + torch.einsum("bni,bn->bi", S, weight * right)).unsqueeze(-1)
-        ).squeeze(-1)
-        d_alpha = weight * (right - _rows(S, step))
+        wanted = primal + matvec(S.mT, weight * right)
+        step = torch.linalg.ldl_solve(*factor, wanted.unsqueeze(-1)).squeeze(-1)
+        d_alpha = weight * (right - matvec(S, step))
         d_p = (low - alpha * p - p * d_alpha) / alpha
         d_q = (high - room * q + q * d_alpha) / room
         return step, d_alpha, d_p, d_q
 
+    def longest(d_alpha: Tensor, d_p: Tensor, d_q: Tensor) -> Tensor:
+        """Return the longest step ≤ 1 that keeps α, c − α, p and q positive: (batch, 1)."""
+        shrink = torch.stack([-d_alpha / alpha, d_alpha / room, -d_p / p, -d_q / q]).amax((0, 2))
+        return (1 / shrink.clamp(min=1)).unsqueeze(1)
+
     centre = (alpha * p + room * q).mean(1, keepdim=True) / 2
     zero = torch.zeros_like(alpha)
     _, d_alpha, d_p, d_q = direction(zero, zero)
-    length = _longest(alpha, room, p, q, d_alpha, d_p, d_q)
+    length = longest(d_alpha, d_p, d_q)
     predicted = (alpha + length * d_alpha) * (p + length * d_p) + (room - length * d_alpha) * (q + length * d_q)
     target = (predicted.mean(1, keepdim=True) / (2 * centre)) ** 3 * centre
     step, d_alpha, d_p, d_q = direction(target - d_alpha * d_p, target + d_alpha * d_q)
-    length = BOUNDARY * _longest(alpha, room, p, q, d_alpha, d_p, d_q)
+    length = BOUNDARY * longest(d_alpha, d_p, d_q)
     return theta + length * step, alpha + length * d_alpha, p + length * d_p, q + length * d_q
-
-
-def _longest(alpha: Tensor, room: Tensor, p: Tensor, q: Tensor, d_alpha: Tensor, d_p: Tensor, d_q: Tensor) -> Tensor:
-    """Return the longest step ≤ 1 that keeps all four positive: (batch, 1)."""
-    shrink = torch.stack([-d_alpha / alpha, d_alpha / room, -d_p / p, -d_q / q]).amax((0, 2))
-    return (1 / shrink.clamp(min=1)).unsqueeze(1)
 
 
 def _dual_value(S: Tensor, alpha: Tensor, c: float) -> Tensor:
@@ -94,9 +87,5 @@ def _dual_value(S: Tensor, alpha: Tensor, c: float) -> Tensor:
     plus, minus = (alpha * (labels > 0)).sum(1, keepdim=True), (alpha * (labels < 0)).sum(1, keepdim=True)
     lighter = torch.minimum(plus, minus)
     alpha = alpha * torch.where(labels > 0, lighter / plus.clamp(min=1e-300), lighter / minus.clamp(min=1e-300))
-    w = torch.einsum("bni,bn->bi", S[..., :-1], alpha)
+    w = matvec(S[..., :-1].mT, alpha)
     return alpha.sum(1) - 0.5 * w.square().sum(1)
-
-
-def _rows(S: Tensor, theta: Tensor) -> Tensor:
-    return torch.einsum("bni,bi->bn", S, theta)

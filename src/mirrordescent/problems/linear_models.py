@@ -2,43 +2,48 @@
 
 from __future__ import annotations
 
-import math
-from typing import Self, cast
+from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mirrordescent.checks import require_data, require_not_negative, require_positive
 from mirrordescent.parts import Config
-from mirrordescent.problems.base import Problem, require_finite, require_same_kind
+from mirrordescent.problems.base import Problem
 from mirrordescent.problems.interior_point import interior_point
-from mirrordescent.problems.quadratic import matvec
-from mirrordescent.trees import Tree
+from mirrordescent.problems.matrices import matvec
 
 
 class _LinearModel(Problem):
-    """f(x) = ½ Σⱼ ρⱼ xⱼ² + (C/n) Σᵢ ℓ(mᵢ), with margins mᵢ = yᵢ ⟨φᵢ, x⟩."""
+    """f(x) = ½ Σⱼ ρⱼ xⱼ² + (C/n) Σᵢ ℓ(mᵢ), with margins mᵢ = yᵢ ⟨φᵢ, x⟩; with a bias, φᵢ ends with a 1 whose ρ is 0."""
 
     convex = True
 
     signed: Tensor
     ridge: Tensor
 
-    def __init__(self, features: Tensor, labels: Tensor, ridge: Tensor, C: float) -> None:
-        super().__init__(features.shape[0] if features.ndim == 3 else None, features.shape[-1:])
+    def __init__(self, features: Tensor, labels: Tensor, ridge: float, C: float, *, bias: bool) -> None:
+        require_data(features=features, labels=labels)
+        if features.ndim not in (2, 3) or 0 in features.shape[-2:]:
+            raise ValueError(f"features must be (n, d) or (batch, n, d), not empty, got {tuple(features.shape)}")
+        if labels.shape not in {features.shape[:-1], features.shape[-2:-1]}:
+            raise ValueError(f"labels have shape {tuple(labels.shape)}, but features {tuple(features.shape)}")
+        if not bool((labels.abs() == 1).all()):
+            raise ValueError("labels must be +1 or −1")
+        weights = F.pad(features.new_full((features.shape[-1],), ridge), (0, int(bias)))
+        signed = labels.unsqueeze(-1) * F.pad(features, (0, int(bias)), value=1.0)
+        super().__init__(len(features) if features.ndim == 3 else None, weights.shape, signed=signed, ridge=weights)
         self.C = float(C)
-        self.register_buffer("signed", labels.unsqueeze(-1) * features)
-        self.register_buffer("ridge", ridge)
 
-    def value(self, x: Tree) -> Tensor:
+    def value(self, x: Tensor) -> Tensor:
         """Return the objective."""
-        x = cast(Tensor, x)
         return 0.5 * (self.ridge * x.square()).sum(-1) + self.C * self._loss(matvec(self.signed, x)).mean(-1)
 
-    def grad(self, x: Tree) -> Tensor:
+    def grad(self, x: Tensor) -> Tensor:
         """Return the gradient; at a kink, that of the flat side."""
-        x = cast(Tensor, x)
-        return self._grad_with(x, self.signed, self._slope(matvec(self.signed, x)))
+        return self._grad_with(x, self.signed, self._slope)
 
     def strong_convexity(self) -> float:
         """The smallest ρ."""
@@ -49,13 +54,12 @@ class _LinearModel(Problem):
         """The number of data points."""
         return self.signed.shape[-2]
 
-    def grad_of_terms(self, x: Tree, subset: Tensor) -> Tensor:
+    def grad_of_terms(self, x: Tensor, subset: Tensor) -> Tensor:
         """Return the gradient with the mean loss taken over some data points."""
-        x, rows = cast(Tensor, x), self.signed[..., subset, :]
-        return self._grad_with(x, rows, self._slope(matvec(rows, x)))
+        return self._grad_with(x, self.signed[..., subset, :], self._slope)
 
-    def _grad_with(self, x: Tensor, rows: Tensor, slopes: Tensor) -> Tensor:
-        return self.ridge * x + (self.C / rows.shape[-2]) * matvec(rows.mT, slopes)
+    def _grad_with(self, x: Tensor, rows: Tensor, slope: Callable[[Tensor], Tensor]) -> Tensor:
+        return self.ridge * x + (self.C / rows.shape[-2]) * matvec(rows.mT, slope(matvec(rows, x)))
 
     def _loss(self, margin: Tensor) -> Tensor:
         raise NotImplementedError
@@ -71,10 +75,8 @@ class LogisticRegression(_LinearModel):
     """
 
     def __init__(self, features: Tensor, labels: Tensor, ridge: float = 0.0) -> None:
-        _check_classification(features, labels)
-        if not ridge >= 0:
-            raise ValueError(f"ridge must be ≥ 0, got {ridge}")
-        super().__init__(features, labels, features.new_full((features.shape[-1],), ridge), 1.0)
+        require_not_negative(ridge=ridge)
+        super().__init__(features, labels, ridge, 1.0, bias=False)
 
     def smoothness(self) -> float:
         """‖Φ‖²/(4n) + ρ."""
@@ -105,22 +107,13 @@ class LogisticRegression(_LinearModel):
 class SVM(_LinearModel):
     """f(w, b) = ½‖w‖² + (C/n) Σ max(0, 1 − yᵢ(⟨w, φᵢ⟩ + b)), the bias unregularised.
 
-    ``features`` is (n, d) or (batch, n, d), ``labels`` ±1. A point is (w, b) in one tensor
+    ``features`` is (n, d) or (batch, n, d), ``labels`` ±1 of shape (n,) or (batch, n). A point is (w, b) in one tensor
     (batch, d + 1), the bias last.
     """
 
     def __init__(self, features: Tensor, labels: Tensor, C: float = 1.0) -> None:
-        _check_classification(features, labels)
-        if not 0 < C < float("inf"):
-            raise ValueError(f"C must be positive and finite, got {C}")
-        augmented = torch.cat([features, torch.ones_like(features[..., :1])], -1)
-        ridge = features.new_ones(features.shape[-1] + 1)
-        ridge[-1] = 0
-        super().__init__(augmented, labels, ridge, C)
-
-    def smoothness(self) -> float:
-        """f has kinks."""
-        return math.inf
+        require_positive(C=C)
+        super().__init__(features, labels, 1.0, C, bias=True)
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor]:
         """Solve by an interior-point method."""
@@ -135,25 +128,12 @@ class SVM(_LinearModel):
         """Take the signs back."""
         return cls(signed[..., :-1] * signed[..., -1:], signed[..., -1], C)
 
-    def smoothed_grad(self, x: Tree, width: float | Tensor) -> Tensor:
+    def smoothed_grad(self, x: Tensor, width: float | Tensor) -> Tensor:
         """Let the hinge's slope fall from −1 to 0 linearly over 1 − width ≤ margin ≤ 1."""
-        x = cast(Tensor, x)
-        slopes = -((1 - matvec(self.signed, x)) / width).clamp(0, 1)
-        return self._grad_with(x, self.signed, slopes)
+        return self._grad_with(x, self.signed, lambda margin: -((1 - margin) / width).clamp(0, 1))
 
     def _loss(self, margin: Tensor) -> Tensor:
         return (1 - margin).clamp(min=0)
 
     def _slope(self, margin: Tensor) -> Tensor:
         return -(margin < 1).to(margin.dtype)
-
-
-def _check_classification(features: Tensor, labels: Tensor) -> None:
-    require_finite(features, "features")
-    require_same_kind(features, labels, "features and labels")
-    if features.ndim not in (2, 3) or 0 in features.shape[-2:]:
-        raise ValueError(f"features must be (n, d) or (batch, n, d), not empty, got {tuple(features.shape)}")
-    if labels.shape not in {features.shape[:-1], features.shape[-2:-1]}:
-        raise ValueError(f"labels have shape {tuple(labels.shape)}, but features {tuple(features.shape)}")
-    if not bool((labels.abs() == 1).all()):
-        raise ValueError("labels must be +1 or −1")

@@ -1,4 +1,4 @@
-"""Training networks: many of one architecture, side by side, as one batch of problems."""
+"""Training networks: many of one architecture, side by side, as a batch of problems."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from mirrordescent.parts import Config, Part
-from mirrordescent.problems.base import Function, Problem, require_finite
+from mirrordescent.problems.base import Function, Problem
 from mirrordescent.trees import Tree, batch_size
 
 Networks: TypeAlias = dict[str, Tensor]
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
-CHUNK = 1000  # data points looked at together when a value is computed: more of them fall out of the cache
+CHUNK = 1000  # data points that a value is computed from at a time: more would not fit into the processor's cache
 
 
 class NetworkTraining(Problem):
     """f(w) = (1/n) Σᵢ ℓ(N(aᵢ; w), bᵢ), where N(·; w) is a network with parameters w and (aᵢ, bᵢ) are data.
 
-    A point is a dict of the parameters of a batch of networks, ``name → (batch, *shape)``. They are computed together,
-    so any ``nn.Module`` will do that has no state of its own (no running averages) and draws nothing (no dropout).
+    A point is a dict of the parameters of a batch of networks, ``name → (batch, *shape)``, which are all run together.
+    Any ``nn.Module`` will do that has no state besides its parameters (no running averages) and is not random (no
+    dropout).
 
     Args:
         model: the architecture; its own parameters are not used.
         inputs: (n, …), shared by all networks, or (batch, n, …), where every network has its own data.
         targets: (n,) or (batch, n), likewise. Whole numbers are classes, for the cross-entropy; floating-point numbers
-            in [0, 1] are probabilities for a network with one output, its logit.
-        loss: another ℓ: of outputs (m, …) and targets (m,), one number each, (m,).
-        evaluation: let ``value`` look at the first so many data points only; gradients still use all.
+            in [0, 1] are probabilities, for a network whose one output is a logit.
+        loss: another ℓ, which maps outputs (m, …) and targets (m,) to one number each, (m,).
+        evaluation: how many data points, the first ones, ``value`` looks at; gradients always use all.
 
     >>> import torch
     >>> from torch import nn
@@ -47,28 +48,26 @@ class NetworkTraining(Problem):
     targets: Tensor
 
     def __init__(
-        self,
-        model: nn.Module,
-        inputs: Tensor,
-        targets: Tensor,
-        *,
-        loss: Loss | None = None,
-        evaluation: int | None = None,
-    ) -> None:
-        require_finite(inputs, "inputs")
-        _check_data(inputs, targets, evaluation)
-        super().__init__(len(targets) if targets.ndim == 2 else None, None)
+        self, model: nn.Module, inputs: Tensor, targets: Tensor, *,
+        loss: Loss | None = None, evaluation: int | None = None,
+    ) -> None:  # fmt: skip
+        if targets.ndim not in (1, 2) or 0 in targets.shape:
+            raise ValueError(f"targets must be (n,) or (batch, n), not empty, got {tuple(targets.shape)}")
+        if inputs.shape[: targets.ndim] != targets.shape:
+            raise ValueError(f"inputs {tuple(inputs.shape)} do not go with targets {tuple(targets.shape)}")
+        if inputs.device != targets.device:
+            raise TypeError(f"inputs are on {inputs.device}, but targets on {targets.device}")
+        if evaluation is not None and not 1 <= evaluation <= targets.shape[-1]:
+            raise ValueError(f"evaluation must be between 1 and the {targets.shape[-1]} data points, got {evaluation}")
+        super().__init__(len(targets) if targets.ndim == 2 else None, None, inputs=inputs)
         self.model = copy.deepcopy(model).requires_grad_(False)
-        self.loss = loss or (binary_cross_entropy if targets.is_floating_point() else cross_entropy)
+        self.loss = loss or cross_entropy
         self.evaluation = evaluation
-        self.register_buffer("inputs", inputs)
         self.register_buffer("targets", targets)
 
     def value(self, x: Tree) -> Tensor:
         """Return the mean loss, over the data or the part of it chosen for evaluation."""
-        inputs, targets = self._first(self.evaluation)
-        pieces = zip(_chunks(inputs, targets.ndim), _chunks(targets, targets.ndim), strict=True)
-        return torch.cat([self._losses(cast(Networks, x), *piece) for piece in pieces], 1).mean(1)
+        return torch.cat([self._losses(x, *piece) for piece in _pieces(*self._evaluated())], 1).mean(1)
 
     def grad(self, x: Tree) -> Tree:
         """Return the gradient over all data; inside an autograd graph it can be differentiated again."""
@@ -82,29 +81,28 @@ class NetworkTraining(Problem):
     def grad_of_terms(self, x: Tree, subset: Tensor) -> Tree:
         """Return the gradient of the mean loss over some data points."""
         subset = subset.to(self.targets.device)
-        dimension = self.targets.ndim - 1
-        return self._grad_over(x, self.inputs.index_select(dimension, subset), self.targets[..., subset])
+        inputs = self.inputs.index_select(self.targets.ndim - 1, subset)
+        return self._grad_over(x, inputs, self.targets[..., subset])
 
     @torch.no_grad()
     def accuracy(self, x: Tree, inputs: Tensor | None = None, targets: Tensor | None = None) -> Tensor:
-        """Return the share of the data ``value`` looks at, or of other data, that a network classifies rightly."""
+        """Return the share of the data of ``value``, or of other data, that each network classifies correctly."""
         if inputs is None or targets is None:
-            inputs, targets = self._first(self.evaluation)
-        outputs = torch.cat([self.outputs(x, piece) for piece in _chunks(inputs, targets.ndim)], 1)
+            inputs, targets = self._evaluated()
+        outputs = torch.cat([self.outputs(x, piece) for piece, _ in _pieces(inputs, targets)], 1)
         if targets.is_floating_point():
             return ((outputs.squeeze(-1) > 0) == (targets > 0.5)).float().mean(1)
         return (outputs.argmax(-1) == targets).float().mean(1)
 
     def outputs(self, x: Tree, inputs: Tensor) -> Tensor:
-        """Return what every network makes of inputs (n, …), or of its own (batch, n, …): (batch, n, …)."""
+        """Return the outputs of every network for inputs (n, …), or for its own (batch, n, …): (batch, n, …)."""
         own = 0 if self.batch is not None else None
         run = vmap(lambda parameters, data: functional_call(self.model, parameters, (data,)), in_dims=(0, own))
         return cast(Tensor, run(x, inputs))
 
     def initial(self, seeds: Iterable[int] | Tensor) -> Networks:
-        """Draw one network of every seed as PyTorch initialises it."""
-        like = self.inputs
-        return {name: leaf.to(like) for name, leaf in default_networks(self.model, seeds).items()}
+        """Draw one network from every seed, as PyTorch initialises it."""
+        return {name: leaf.to(self.inputs) for name, leaf in default_networks(self.model, seeds).items()}
 
     def check(self, x: Tree, name: str = "x0") -> None:
         """Raise unless x is a finite batch of networks of this architecture."""
@@ -118,14 +116,15 @@ class NetworkTraining(Problem):
             if tuple(leaf.shape[1:]) != wanted[key]:
                 raise ValueError(f"{key} of {name} has shape {tuple(leaf.shape)}, not (batch, …) = (…, {wanted[key]})")
 
-    def _first(self, count: int | None) -> tuple[Tensor, Tensor]:
-        dimension, count = self.targets.ndim - 1, count or self.terms
-        return self.inputs.narrow(dimension, 0, count), self.targets.narrow(dimension, 0, count)
+    def _evaluated(self) -> tuple[Tensor, Tensor]:
+        """Return the data that ``value`` looks at."""
+        count = self.evaluation or self.terms
+        return self.inputs.narrow(self.targets.ndim - 1, 0, count), self.targets[..., :count]
 
     def _grad_over(self, x: Tree, inputs: Tensor, targets: Tensor) -> Tree:
         return Function(lambda networks: self._losses(networks, inputs, targets).mean(1)).grad(x)
 
-    def _losses(self, x: Networks, inputs: Tensor, targets: Tensor) -> Tensor:
+    def _losses(self, x: Tree, inputs: Tensor, targets: Tensor) -> Tensor:
         """ℓ of every network on every data point: (batch, n)."""
         outputs = self.outputs(x, inputs)
         shape = outputs.shape[:2]
@@ -133,19 +132,16 @@ class NetworkTraining(Problem):
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """−log softmax(outputs)[target]: (m, classes), (m,) → (m,)."""
+    """−log softmax(outputs)[target] of classes; −b log σ(s) − (1 − b) log(1 − σ(s)) of logits s and probabilities b."""
+    if targets.is_floating_point():
+        return F.binary_cross_entropy_with_logits(outputs.squeeze(-1), targets, reduction="none")
     return F.cross_entropy(outputs, targets, reduction="none")
 
 
-def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """−b log σ(s) − (1 − b) log(1 − σ(s)) of logits s and probabilities b: (m, 1), (m,) → (m,)."""
-    return F.binary_cross_entropy_with_logits(outputs.squeeze(-1), targets, reduction="none")
-
-
 def default_networks(model: nn.Module, seeds: Iterable[int] | Tensor) -> Networks:
-    """Draw one network of every seed, with entries from U(−1/√fan_in, 1/√fan_in): PyTorch's default.
+    """Draw one network from every seed, with entries from U(−1/√fan_in, 1/√fan_in).
 
-    That is so for dense and convolutional layers; a model with other parameters is refused.
+    This is PyTorch's default for dense and convolutional layers; a model with other parameters is refused.
 
     >>> from torch import nn
     >>> networks = default_networks(nn.Linear(4, 3), seeds=[0, 1])
@@ -160,14 +156,12 @@ def default_networks(model: nn.Module, seeds: Iterable[int] | Tensor) -> Network
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     if unknown := shapes.keys() - bounds.keys():
         raise TypeError(f"no default initialisation is known for {', '.join(sorted(unknown))}: draw x0 yourself")
-    drawn = []
-    for seed in seeds:
-        generator = torch.Generator().manual_seed(int(seed))
-        drawn.append(
-            {name: torch.empty(shape).uniform_(-bounds[name], bounds[name], generator=generator)
-             for name, shape in shapes.items()}
-        )  # fmt: skip
-    return {name: torch.stack([network[name] for network in drawn]) for name in shapes}
+    generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
+
+    def draw(name: str) -> list[Tensor]:
+        return [torch.empty(shapes[name]).uniform_(-bounds[name], bounds[name], generator=g) for g in generators]
+
+    return {name: torch.stack(draw(name)) for name in shapes}
 
 
 def repeat(network: dict[str, Tensor], count: int) -> Networks:
@@ -175,24 +169,13 @@ def repeat(network: dict[str, Tensor], count: int) -> Networks:
     return {name: leaf.expand(count, *leaf.shape).clone() for name, leaf in network.items()}
 
 
-def _chunks(data: Tensor, data_dimensions: int) -> tuple[Tensor, ...]:
-    """Cut data along the dimension that counts data points, the first or, where networks have their own, the second."""
-    return torch.split(data, CHUNK, data_dimensions - 1)
-
-
-def _check_data(inputs: Tensor, targets: Tensor, evaluation: int | None) -> None:
-    if targets.ndim not in (1, 2) or 0 in targets.shape:
-        raise ValueError(f"targets must be (n,) or (batch, n), not empty, got {tuple(targets.shape)}")
-    if inputs.shape[: targets.ndim] != targets.shape:
-        raise ValueError(f"inputs {tuple(inputs.shape)} do not go with targets {tuple(targets.shape)}")
-    if inputs.device != targets.device:
-        raise TypeError(f"inputs are on {inputs.device}, but targets on {targets.device}")
-    if evaluation is not None and not 1 <= evaluation <= targets.shape[-1]:
-        raise ValueError(f"evaluation must be between 1 and the {targets.shape[-1]} data points, got {evaluation}")
+def _pieces(inputs: Tensor, targets: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+    """Cut data along the dimension of the data points: the first or, where networks have their own data, the second."""
+    return zip(*(torch.split(data, CHUNK, targets.ndim - 1) for data in (inputs, targets)), strict=True)
 
 
 class Initialisation(Part, nn.Module):
-    """The parameters of one network, name → tensor, as something that can be stored."""
+    """The parameters of one network, name → tensor, as a part that can be stored."""
 
     kind = "initialisation"
 

@@ -7,6 +7,9 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from mirrordescent.checks import require_positive
+from mirrordescent.parts import Part
+
 
 @runtime_checkable
 class LinearOperator(Protocol):
@@ -19,14 +22,16 @@ class LinearOperator(Protocol):
         """Aᵀy."""
 
 
-class Blur(nn.Module):
-    """Convolution of every channel with one kernel of odd size, zero beyond the border.
+class Blur(Part, nn.Module):
+    """Convolution of every channel with one kernel of odd size; images are 0 beyond their border.
 
     >>> import torch
     >>> blur = Blur(gaussian_kernel(1.0))
     >>> blur.A(torch.ones(1, 3, 8, 8)).shape
     torch.Size([1, 3, 8, 8])
     """
+
+    kind = "operator"
 
     kernel: Tensor
 
@@ -54,15 +59,13 @@ class Blur(nn.Module):
         """Multiply the transforms of zero-padded arrays: direct convolution is far slower in float64."""
         (height, width), (rows, columns) = x.shape[-2:], kernel.shape
         size = (height + rows - 1, width + columns - 1)
-        kernel = kernel.to(x.dtype)
-        full = torch.fft.irfft2(torch.fft.rfft2(x, s=size) * torch.fft.rfft2(kernel, s=size), s=size)
+        full = torch.fft.irfft2(torch.fft.rfft2(x, s=size) * torch.fft.rfft2(kernel.to(x.dtype), s=size), s=size)
         return full[..., rows // 2 : rows // 2 + height, columns // 2 : columns // 2 + width]
 
 
 def gaussian_kernel(sigma: float, radius: int | None = None) -> Tensor:
-    """Return a normalised Gaussian kernel of side 2·radius + 1; radius 3σ by default."""
-    if not sigma > 0:
-        raise ValueError(f"sigma must be > 0, got {sigma}")
+    """Return a normalised Gaussian kernel of side 2·radius + 1; the radius is 3σ by default."""
+    require_positive(sigma=sigma)
     radius = max(1, round(3 * sigma)) if radius is None else radius
     profile = torch.exp(-0.5 * (torch.arange(-radius, radius + 1) / sigma) ** 2)
     kernel = torch.outer(profile, profile)
@@ -70,7 +73,7 @@ def gaussian_kernel(sigma: float, radius: int | None = None) -> Tensor:
 
 
 def norm_bound(operator: LinearOperator, like: Tensor, iterations: int = 50) -> float:
-    """Return the operator's own ``norm``, or a power-iteration estimate of ‖A‖ made 5 % larger for safety."""
+    """Return the operator's own ``norm``, or an estimate of ‖A‖ by power iteration, made 5 % larger for safety."""
     known = getattr(operator, "norm", None)
     if isinstance(known, (int, float)) or (isinstance(known, Tensor) and known.numel() == 1):
         return float(known)
@@ -85,7 +88,7 @@ def norm_bound(operator: LinearOperator, like: Tensor, iterations: int = 50) -> 
 
 
 def require_adjoint(operator: LinearOperator, image: Tensor, observed: Tensor) -> None:
-    """Raise unless ⟨Ax, y⟩ = ⟨x, Aᵀy⟩ for a probe x like an image and a y like what is observed, up to rounding."""
+    """Raise unless ⟨Ax, y⟩ = ⟨x, Aᵀy⟩, up to rounding, for some x shaped like an image and y like what is observed."""
     x, y = _probe(image), _probe(observed).flip(-1)
     Ax = operator.A(x)
     if Ax.shape != y.shape:

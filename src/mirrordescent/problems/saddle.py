@@ -5,49 +5,57 @@ min_x F(x) + G(Kx) = min_x max_u F(x) + ⟨Kx, u⟩ − G*(u).
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from torch import Tensor
 
-from mirrordescent.trees import Tree
+from mirrordescent.trees import Point, Tree
 
 
 class SaddlePoint(Protocol):
-    """What a problem offers to primal-dual methods. x is a tensor, u a tensor or a dict."""
+    """What a problem offers to primal-dual methods. x is a tensor, u a tensor or a dict.
+
+    Subclasses need not say anything about an F that is neither smooth nor strongly convex.
+    """
 
     @property
     def K_norm(self) -> float:
         """An upper bound on ‖K‖."""
 
     @property
+    def ratio(self) -> float:
+        """The ratio of PDHG's steps that reaches high accuracy fastest."""
+
+    @property
     def F_convexity(self) -> float:
         """Strong convexity of F in ℓ₂, or 0."""
+        return 0.0
 
     @property
     def F_smoothness(self) -> float:
-        """A Lipschitz constant of ∇F, where F is smooth."""
-
-    @property
-    def ratio(self) -> float:
-        """The ratio of PDHG's steps with which high accuracy is reached fastest."""
+        """A Lipschitz constant of ∇F; infinite if F is not smooth."""
+        return math.inf
 
     def grad_F(self, x: Tensor) -> Tensor:
         """∇F, where F is smooth."""
+        raise TypeError(f"the F of {type(self).__name__} has no gradient")
+
+    def argmin_F(self, w: Tensor) -> Tensor:
+        """argmin_x F(x) + ⟨w, x⟩, where F is strongly convex."""
+        raise TypeError(f"the F of {type(self).__name__} is not strongly convex")
 
     def K(self, x: Tensor) -> Tree:
         """Kx."""
 
-    def K_adjoint(self, u: Tree) -> Tensor:
+    def K_adjoint(self, u: Point) -> Tensor:
         """Kᵀu."""
 
     def prox_F(self, x: Tensor, tau: float | Tensor) -> Tensor:
         """argmin_x' F(x') + ‖x' − x‖²/(2τ)."""
 
-    def prox_G_conjugate(self, u: Tree, sigma: float | Tensor) -> Tree:
+    def prox_G_conjugate(self, u: Point, sigma: float | Tensor) -> Tree:
         """argmin_u' G*(u') + ‖u' − u‖²/(2σ)."""
 
-    def argmin_F(self, w: Tensor) -> Tensor:
-        """argmin_x F(x) + ⟨w, x⟩, where F is strongly convex."""
-
-    def lower_bound(self, u: Tree) -> Tensor:
-        """A proven lower bound on the optimal value from any u: (batch,)."""
+    def lower_bound(self, u: Point) -> Tensor:
+        """A proven lower bound on the optimal value, from any u: (batch,)."""

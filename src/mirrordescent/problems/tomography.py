@@ -8,29 +8,31 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from mirrordescent.checks import require_not_negative, require_positive
 from mirrordescent.domains import PositiveOrthant
-from mirrordescent.problems.base import Problem, require_finite
+from mirrordescent.problems.base import Problem
 from mirrordescent.problems.beam import ParallelBeam
+from mirrordescent.problems.saddle import SaddlePoint
 from mirrordescent.problems.tv import Differences, add_adjoint, differences
-from mirrordescent.trees import Tree, dot, sum_per_sample
+from mirrordescent.trees import dot, sum_per_sample
 
 RAYS = "rays"
 
 
-class PoissonTomography(Problem):
+class PoissonTomography(Problem, SaddlePoint):
     """f(x) = KL(y, Ax + b) + (ρ/2)‖Dx‖² on x ≥ 0, with KL(y, z) = Σᵢ yᵢ log(yᵢ/zᵢ) − yᵢ + zᵢ and D the differences.
 
-    The likelihood of counts y ~ Poisson(Ax + b) of particles that a positive image x and a background b send along
-    rays, up to the constant that makes it 0 at z = y. The terms of f that can be sampled are groups of angles;
-    where a method below takes a ``term``, it means the rays of that group, and None means all.
+    KL is the negative log-likelihood of counts y ~ Poisson(Ax + b), of particles that a positive image x and a
+    background b send along rays, up to the constant that makes it 0 at z = y. The terms of f that can be sampled are
+    groups of angles; where a method below takes a ``term``, it means the rays of that group, and None means all rays.
 
     Args:
         y: counts (batch, 1, angles, detectors).
-        beam: the rays.
+        beam: the projection along the rays.
         exposure: counts per unit of length and of x: A is exposure × the projection.
         background: b > 0, counts per cell of the detector that come from elsewhere.
         weight: ρ ≥ 0.
-        terms: the number of groups; group i has the angles i, i + terms, …. Each angle is one by default.
+        terms: the number of groups; group i has the angles i, i + terms, …. By default every angle is a group.
 
     >>> beam = ParallelBeam(8, angles=4, detectors=11)
     >>> problem = PoissonTomography(torch.full((1, 1, 4, 11), 20.0), beam, exposure=10.0)
@@ -41,49 +43,42 @@ class PoissonTomography(Problem):
     convex = True
     domain = PositiveOrthant()
 
+    ratio = 0.15  # slower at first than 1, and faster to a small gap
+
     y: Tensor
     sensitivity: Tensor
 
     def __init__(
-        self,
-        y: Tensor,
-        beam: ParallelBeam,
-        exposure: float = 1.0,
-        background: float = 1.0,
-        weight: float = 0.0,
+        self, y: Tensor, beam: ParallelBeam, exposure: float = 1.0, background: float = 1.0, weight: float = 0.0,
         terms: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         terms = len(beam.angles) if terms is None else terms
-        for name, number in (("exposure", exposure), ("background", background)):
-            if not 0 < number < math.inf:
-                raise ValueError(f"{name} must be positive and finite, got {number}")
-        if not 0 <= weight < math.inf:
-            raise ValueError(f"weight must be finite and not negative, got {weight}")
+        require_positive(exposure=exposure, background=background)
+        require_not_negative(weight=weight)
         if not 1 <= terms <= len(beam.angles):
             raise ValueError(f"terms must be from 1 to the number of angles, {len(beam.angles)}, got {terms}")
-        require_finite(y, "y")
         if y.ndim != 4 or y.shape[1] != 1 or bool((y < 0).any()):
             raise ValueError(f"y must be counts ≥ 0 of shape (batch, 1, angles, detectors), got {tuple(y.shape)}")
-        super().__init__(y.shape[0], (1, beam.size, beam.size))
+        super().__init__(y.shape[0], (1, beam.size, beam.size), y=y)
         self.exposure, self.background, self.weight = float(exposure), float(background), float(weight)
-        self.register_buffer("y", y)
         self.beam = beam
         self.parts = nn.ModuleList([beam.part(first, terms) for first in range(terms)])
         self.register_buffer("sensitivity", self.back(torch.ones_like(y[:1])))
         if not bool((self.sensitivity > 0).all()):
-            raise ValueError("every pixel must be met by a ray: widen the beam's reach, or use more detectors")
+            raise ValueError("every pixel must be met by a ray: widen the reach of the beam, or use more detectors")
 
-    def value(self, x: Tree) -> Tensor:
+    def value(self, x: Tensor) -> Tensor:
         """KL(y, Ax + b) + (ρ/2)‖Dx‖²."""
-        x = cast(Tensor, x)
         z = self.expected(x)
         ratio = self.y.clamp(min=torch.finfo(z.dtype).eps) / z  # not 0, of which log has no derivative
         value = sum_per_sample(torch.xlogy(self.y, ratio) - self.y + z)
-        return value + self.weight / 2 * _squared(differences(x)) if self.weight else value
+        if not self.weight:
+            return value
+        roughness = differences(x)
+        return value + self.weight / 2 * dot(roughness, roughness)
 
-    def grad(self, x: Tree) -> Tensor:
+    def grad(self, x: Tensor) -> Tensor:
         """Aᵀ(1 − y/(Ax + b)) + ρDᵀDx."""
-        x = cast(Tensor, x)
         return self.back(1 - self.y / self.expected(x)) + self.roughness_grad(x)
 
     @property
@@ -91,11 +86,10 @@ class PoissonTomography(Problem):
         """The number of groups of angles."""
         return len(self.parts)
 
-    def grad_of_terms(self, x: Tree, subset: Tensor) -> Tensor:
+    def grad_of_terms(self, x: Tensor, subset: Tensor) -> Tensor:
         """Return the gradient with the groups of the subset standing for all."""
-        x, share = cast(Tensor, x), self.terms / len(subset)
         first, *others = (self.back(1 - self.seen(i) / self.expected(x, i), i) for i in subset.tolist())
-        return share * sum(others, first) + self.roughness_grad(x)
+        return self.terms / len(subset) * sum(others, first) + self.roughness_grad(x)
 
     def start(self, batch: int | None = None) -> Tensor:
         """Return constant images that explain the number of counts."""
@@ -103,11 +97,7 @@ class PoissonTomography(Problem):
         level = (counts / self.sensitivity.sum()).reshape(-1, 1, 1, 1)
         return level.expand(-1, *self.sensitivity.shape[1:]).clone()
 
-    def extra_repr(self) -> str:
-        """Show the numbers."""
-        return f"exposure={self.exposure:g}, background={self.background:g}, weight={self.weight:g}"
-
-    # What expectation maximisation and stochastic primal-dual methods use: rays, all or of one group.
+    # What expectation maximisation and stochastic primal-dual methods use, for all rays or those of one group.
 
     def seen(self, term: int | None = None) -> Tensor:
         """y."""
@@ -118,7 +108,7 @@ class PoissonTomography(Problem):
         return self.exposure * self._beam(term).A(x)
 
     def back(self, rays: Tensor, term: int | None = None) -> Tensor:
-        """Aᵀ, applied to something along rays."""
+        """Aᵀ, applied to numbers along rays."""
         return self.exposure * self._beam(term).A_adjoint(rays)
 
     def rays_norm(self, term: int | None = None) -> float:
@@ -152,49 +142,21 @@ class PoissonTomography(Problem):
         """8ρ ≥ ‖ρDᵀD‖."""
         return 8 * self.weight
 
-    # The saddle point: F is the indicator of x ≥ 0, and G of (Ax, κDx) is KL and roughness. κ gives both parts of K the
-    # same norm, without which one of them would have to take too short steps.
-
-    def saddle_point(self) -> PoissonTomography:
-        """The problem itself."""
-        return self
-
-    @property
-    def ratio(self) -> float:
-        """Slower at first than 1, and faster to a small gap."""
-        return 0.15
+    # The saddle point: F is the indicator of x ≥ 0; G of (Ax, κDx) is KL plus roughness. κ gives both parts of K the
+    # same norm, without which the steps of one of them would have to be too short.
 
     @property
     def K_norm(self) -> float:
         """√2‖A‖."""
         return math.sqrt(2) * self.rays_norm()
 
-    @property
-    def F_convexity(self) -> float:
-        """F is not strongly convex."""
-        return 0.0
-
-    @property
-    def F_smoothness(self) -> float:
-        """F is not smooth."""
-        return math.inf
-
-    def grad_F(self, x: Tensor) -> Tensor:
-        """There is none."""
-        raise TypeError("the F of PoissonTomography, x ≥ 0, has no gradient")
-
-    def argmin_F(self, w: Tensor) -> Tensor:
-        """There is none."""
-        raise TypeError("the F of PoissonTomography, x ≥ 0, is not strongly convex")
-
     def K(self, x: Tensor) -> dict[str, Tensor]:
         """(Ax, κDx)."""
         image = {RAYS: self.rays(x)}
         return image | _times(self._kappa, differences(x)) if self.weight else image
 
-    def K_adjoint(self, u: Tree) -> Tensor:
+    def K_adjoint(self, u: Differences) -> Tensor:
         """Aᵀu + κDᵀv."""
-        u = cast(dict[str, Tensor], u)
         image = self.back(u[RAYS])
         return add_adjoint(image, _times(self._kappa, u)) if self.weight else image
 
@@ -202,25 +164,23 @@ class PoissonTomography(Problem):
         """Project onto x ≥ 0."""
         return x.clamp(min=0)
 
-    def prox_G_conjugate(self, u: Tree, sigma: float | Tensor) -> dict[str, Tensor]:
-        """Take the proximal point of KL's conjugate along rays, and shrink differences."""
-        u = cast(dict[str, Tensor], u)
+    def prox_G_conjugate(self, u: Differences, sigma: float | Tensor) -> dict[str, Tensor]:
+        """Take the proximal point of the conjugate of KL along rays, and shrink differences."""
         shrink = self.weight / (self.weight + sigma * self._kappa**2) if self.weight else 0.0
         return {name: self.prox_rays(v, sigma) if name == RAYS else shrink * v for name, v in u.items()}
 
-    def lower_bound(self, u: Tree) -> Tensor:
+    def lower_bound(self, u: Differences) -> Tensor:
         """Evaluate the dual at the best feasible multiple of (w, v), where w = 1 − u:
 
         min f ≥ Σ y log w + b(1 − w) − ‖v‖²/(2ρ)  whenever w ≥ 0 and Aᵀw − Dᵀv ≤ Aᵀ1.
 
         Any u gives a bound, since Aᵀ1 > 0: a small enough multiple satisfies the constraint.
         """
-        u = cast(dict[str, Tensor], u)
         v = _times(self._kappa, u) if self.weight else {}
         return self._bound((1 - u[RAYS]).clamp(min=0), v)
 
     def bound_at(self, x: Tensor) -> Tensor:
-        """Return the lower bound that goes with a point, w = y/(Ax + b) and v = ρDx; tight where x is optimal."""
+        """Return the lower bound at w = y/(Ax + b) and v = ρDx, which is tight where x is optimal."""
         v = _times(self.weight, differences(x)) if self.weight else {}
         return self._bound(self.y / self.expected(x), v)
 
@@ -229,11 +189,11 @@ class PoissonTomography(Problem):
         load = self.back(w)
         if v:
             load = add_adjoint(load, _times(-1, v))
-        # The constraint has to hold for the A of this precision, not of that in which the problem was made.
+        # The constraint has to hold for A in this precision, not in that of the problem when it was made.
         most = 1 / (load / self.back(torch.ones_like(w[:1]))).flatten(1).amax(1).clamp(min=tiny)
-        # Of a multiple α the bound is Y log α − αB − α²V/2 and a constant, and largest where Y = αB + α²V.
+        # For a multiple α the bound is Y log α − αB − α²V/2 plus a constant, which is largest where Y = αB + α²V.
         Y, B = sum_per_sample(self.y), self.background * sum_per_sample(w)
-        V = _squared(v) / self.weight if v else torch.zeros_like(Y)
+        V = dot(v, v) / self.weight if v else torch.zeros_like(Y)
         best = 2 * Y / (B + (B.square() + 4 * Y * V).sqrt()).clamp(min=tiny)
         alpha = torch.minimum(most, best)
         scaled = alpha.reshape(-1, 1, 1, 1) * w
@@ -251,8 +211,3 @@ class PoissonTomography(Problem):
 def _times(number: float, v: dict[str, Tensor]) -> Differences:
     """Multiply the differences of a dual point."""
     return {name: number * each for name, each in v.items() if name != RAYS}
-
-
-def _squared(v: Differences) -> Tensor:
-    """‖v‖² per sample."""
-    return dot(v, v)

@@ -1,24 +1,24 @@
-"""Images by total variation: denoising, and inpainting with an optional operator in front."""
+"""Image restoration by total variation: denoising, and inpainting with an optional operator in front."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mirrordescent.checks import require_data, require_positive
+from mirrordescent.cosine import solve_poisson
 from mirrordescent.images import ImageLike, as_images, as_mask
 from mirrordescent.kernels import suits
-from mirrordescent.problems.base import Pixels, Problem, require_finite, require_same_kind
+from mirrordescent.problems.base import Pixels, Problem
 from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint
-from mirrordescent.problems.poisson import solve_poisson
-from mirrordescent.trees import Tree, leaves, sum_per_sample, tree_map
+from mirrordescent.problems.saddle import SaddlePoint
+from mirrordescent.trees import add_over_leaves, fits, sum_per_sample
 
-Differences = dict[str, Tensor]
-
+Differences: TypeAlias = dict[str, Tensor]
 
 DIRECTIONS = {"vertical": -2, "horizontal": -1}
 
@@ -46,19 +46,19 @@ def _add_adjoint_along(dimension: int, out: Tensor, u: Tensor, alpha: float) -> 
     out.narrow(dimension, 0, last).sub_(u, alpha=alpha)
 
 
-class TVInpainting(Problem):
+class TVInpainting(Problem, SaddlePoint):
     """f(x) = s·(‖Z(Ax − y)‖² + λ‖Dx‖₁): total-variation restoration of observed pixels.
 
-    Z keeps the pixels where ``mask`` is 1, D takes forward differences (anisotropic total variation,
-    no wrap, subgradient sign with 0 at 0), A is an optional linear operator such as a blur.
+    Z keeps the pixels where ``mask`` is 1, D takes forward differences (anisotropic total variation, without wrapping;
+    its subgradient is sign, with 0 at 0), A is an optional linear operator such as a blur.
 
     Args:
-        y: observed images (batch, channels, height, width), any size, any number of channels; or what
-            :func:`~mirrordescent.data.as_images` makes such of: Pillow images, NumPy arrays, lists of them.
-        mask: 1 or True where a pixel was observed, broadcastable to y; or an array or a Pillow image, white there.
+        y: the observed images, (batch, channels, height, width), of any size and with any number of channels; or what
+            :func:`~mirrordescent.data.as_images` turns into such: Pillow images, NumPy arrays, lists of them.
+        mask: 1 or True where a pixel was observed, broadcastable to y; or an array or Pillow image that is white there.
         weight: λ.
         scale: s. The default ½ is the scale to which published step sizes and gaps refer.
-        operator: anything with ``A`` and ``A_adjoint``, such as the physics of deepinv.
+        operator: anything with ``A`` and ``A_adjoint``, such as the physics of deepinv; None means A = I.
 
     >>> import torch
     >>> y = torch.tensor([[[[0.0, 1.0]]]])
@@ -69,31 +69,24 @@ class TVInpainting(Problem):
 
     convex = True
 
+    sample_shape: tuple[int, ...]
     y: Tensor
     mask: Tensor | None
     low: Tensor
     high: Tensor
 
     def __init__(
-        self,
-        y: ImageLike | Sequence[ImageLike],
-        mask: ImageLike | None,
-        weight: float = 0.15,
-        scale: float = 0.5,
+        self, y: ImageLike | Sequence[ImageLike], mask: ImageLike | None, weight: float = 0.15, scale: float = 0.5,
         operator: LinearOperator | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         y = y if isinstance(y, Tensor) else as_images(y)
         mask = mask if mask is None or isinstance(mask, Tensor) else as_mask(mask)
         if y.ndim != 4 or 0 in y.shape[1:]:
             raise ValueError(f"y must be images (batch, channels, height, width), got {tuple(y.shape)}")
         shape = y.shape if operator is None else operator.A_adjoint(y).shape
-        super().__init__(y.shape[0], tuple(shape[1:]))
-        require_finite(y, "y")
-        for name, number in (("weight", weight), ("scale", scale)):
-            if not 0 < number < float("inf"):
-                raise ValueError(f"{name} must be positive and finite, got {number}")
+        super().__init__(y.shape[0], tuple(shape[1:]), y=y)
+        require_positive(weight=weight, scale=scale)
         self.weight, self.scale, self.operator = float(weight), float(scale), operator
-        self.register_buffer("y", y)
         self.register_buffer("mask", _check_mask(mask, y))
         if operator is not None:
             require_adjoint(operator, y.new_zeros(shape), y)
@@ -102,38 +95,33 @@ class TVInpainting(Problem):
         self.register_buffer("low", low)
         self.register_buffer("high", high)
 
-    def value(self, x: Tree) -> Tensor:
+    def value(self, x: Tensor) -> Tensor:
         """s·(fidelity + λ·total variation)."""
         return self.scale * (self.fidelity(x) + self.weight * self.total_variation(x))
 
-    def fidelity(self, x: Tree) -> Tensor:
+    def fidelity(self, x: Tensor) -> Tensor:
         """‖Z(Ax − y)‖², without the scale."""
-        return sum_per_sample(self._residual(cast(Tensor, x)).square())
+        return sum_per_sample(self._residual(x).square())
 
-    def total_variation(self, x: Tree) -> Tensor:
+    def total_variation(self, x: Tensor) -> Tensor:
         """‖Dx‖₁, without weight and scale."""
-        d = differences(cast(Tensor, x))
-        return sum_per_sample(d["vertical"].abs()) + sum_per_sample(d["horizontal"].abs())
+        return add_over_leaves(lambda d: sum_per_sample(d.abs()), differences(x))
 
-    def grad(self, x: Tree) -> Tensor:
+    def grad(self, x: Tensor) -> Tensor:
         """s·(2AᵀZ(Ax − y) + λDᵀ sign(Dx))."""
-        return self._grad(cast(Tensor, x), torch.sign, self.kink)
+        return self._grad(x, torch.sign, self.kink)
 
-    def smoothed_grad(self, x: Tree, width: float | Tensor) -> Tensor:
+    def smoothed_grad(self, x: Tensor, width: float | Tensor) -> Tensor:
         """Replace |d| by the Huber function that is quadratic for |d| ≤ width."""
         if torch.is_grad_enabled():
-            return self._grad(cast(Tensor, x), lambda d: (d / width).clamp(-1, 1), self.kink)
-        bound = width.item() if isinstance(width, Tensor) else width  # the same with two passes less
-        return self._grad(cast(Tensor, x), lambda d: d.clamp_(-bound, bound), self.kink / bound)
+            return self._grad(x, lambda d: (d / width).clamp(-1, 1), self.kink)
+        bound = width.item() if isinstance(width, Tensor) else width  # the same in two passes fewer
+        return self._grad(x, lambda d: d.clamp_(-bound, bound), self.kink / bound)
 
     @property
     def kink(self) -> float:
         """sλ."""
         return self.scale * self.weight
-
-    def smoothness(self) -> float:
-        """f has kinks."""
-        return math.inf
 
     def strong_convexity(self) -> float:
         """That of the fidelity."""
@@ -146,32 +134,20 @@ class TVInpainting(Problem):
         return Pixels(self.y, self.mask, self.low, self.high, 2 * self.scale, self.kink)
 
     def start(self, batch: int | None = None, *, fill: bool = False) -> Tensor:
-        """Return y, black in the holes as in the paper, or with the holes filled by their neighbours.
-
-        With an operator that changes the shape, Aᵀy.
-        """
-        if self.y.shape[1:] != self.sample_shape:
-            assert self.operator is not None
+        """Return y, with holes black as in the paper or filled from their neighbours; Aᵀy if A changes the shape."""
+        if self.operator is not None and self.y.shape[1:] != self.sample_shape:
             return self.operator.A_adjoint(self._masked(self.y))
         if self.mask is None:
             return self.y.clone()
         return fill_holes(self.y, self.mask) if fill else self._masked(self.y)
 
-    def extra_repr(self) -> str:
-        """Show the weights, since both scale the objective."""
-        return f"batch={self.batch}, shape={self.sample_shape}, weight={self.weight:g}, scale={self.scale:g}"
-
-    # The saddle-point form F(x) + G(Kx). Without an operator F is the fidelity on a box that holds the
-    # minimisers: clipping to the range of the observed pixels of a channel lowers neither term's rival.
-    # With one, F = 0 and the fidelity is a second block of G.
-
-    def saddle_point(self) -> TVInpainting:
-        """The problem itself."""
-        return self
+    # The saddle-point form F(x) + G(Kx). Without an operator, F is the fidelity on a box that contains the minimisers:
+    # clipping an image to the range of the observed pixels of a channel increases neither term. With an operator, F = 0
+    # and the fidelity is a second block of G.
 
     @property
     def ratio(self) -> float:
-        """On images in [0, 1], fastest to a relative gap of 1e-6 among 0.1 … 2."""
+        """The one of 0.1, …, 2 that takes images in [0, 1] to a relative gap of 1e-6 fastest."""
         return 0.25 if self.operator is None else 1.5
 
     @property
@@ -186,7 +162,7 @@ class TVInpainting(Problem):
 
     @property
     def F_smoothness(self) -> float:
-        """2s, or 0 with an operator, whose fidelity is in G."""
+        """2s, or 0 with an operator, where the fidelity is in G."""
         return 2 * self.scale if self.operator is None else 0.0
 
     def grad_F(self, x: Tensor) -> Tensor:
@@ -200,12 +176,9 @@ class TVInpainting(Problem):
             blocks["data"] = self._masked(self.operator.A(x))
         return blocks
 
-    def K_adjoint(self, u: Tree) -> Tensor:
+    def K_adjoint(self, u: Differences) -> Tensor:
         """Dᵀu, plus AᵀZv if there is an operator."""
-        u = cast(Differences, u)
-        assert self.sample_shape is not None
-        vertical = u["vertical"]
-        out = add_adjoint(vertical.new_zeros(vertical.shape[0], *self.sample_shape), u)
+        out = add_adjoint(u["vertical"].new_zeros(len(u["vertical"]), *self.sample_shape), u)
         return out if self.operator is None else out + self.operator.A_adjoint(self._masked(u["data"]))
 
     def prox_F(self, x: Tensor, tau: float | Tensor) -> Tensor:
@@ -213,31 +186,29 @@ class TVInpainting(Problem):
         if self.operator is not None:
             return x
         pull = 2 * self.scale * tau / (1 + 2 * self.scale * tau)
-        pulled = x + pull * self._masked(self.y - x)
-        return pulled.clamp(self.low, self.high)
+        return (x + pull * self._masked(self.y - x)).clamp(self.low, self.high)
 
     def argmin_F(self, w: Tensor) -> Tensor:
         """argmin s‖x − y‖² + ⟨w, x⟩ over the box: y − w/(2s), clipped."""
         return (self.y - w / (2 * self.scale)).clamp(self.low, self.high)
 
-    def prox_G_conjugate(self, u: Tree, sigma: float | Tensor) -> Differences:
+    def prox_G_conjugate(self, u: Differences, sigma: float | Tensor) -> Differences:
         """Clip to |u| ≤ sλ; shrink the data block towards the residual."""
-        u, bound = cast(Differences, u), self.scale * self.weight
-        proxed = {k: v.clamp(-bound, bound) for k, v in u.items() if k != "data"}
+        proxed = {name: u[name].clamp(-self.kink, self.kink) for name in DIRECTIONS}
         if self.operator is not None:
             proxed["data"] = (u["data"] - sigma * self._masked(self.y)) / (1 + sigma / (2 * self.scale))
         return proxed
 
-    def lower_bound(self, u: Tree) -> Tensor:
+    def lower_bound(self, u: Differences) -> Tensor:
         """Return a proven lower bound on min f from any dual point."""
         u = self.prox_G_conjugate(u, 0.0)  # made feasible
         return self._bound_on_box(self.K_adjoint(u)) if self.operator is None else self._bound_with_operator(u)
 
-    def bound_from_means(self, gradient: Tree, x: Tree) -> Tensor | None:
-        """Take ḡ − 2sZ(x̄ − y) = Dᵀū, with a mean ū of dual points that were feasible; none with an operator."""
+    def bound_from_means(self, gradient: Tensor, x: Tensor) -> Tensor | None:
+        """Use that ḡ − 2sZ(x̄ − y) = Dᵀū with a mean ū of feasible dual points; there is no bound with an operator."""
         if self.operator is not None:
             return None
-        return self._bound_on_box(cast(Tensor, gradient) - self.grad_F(cast(Tensor, x)))
+        return self._bound_on_box(gradient - self.grad_F(x))
 
     def _bound_on_box(self, w: Tensor) -> Tensor:
         """min over the box of s‖Z(x−y)‖² + ⟨w, x⟩, pixel by pixel, for a w = Dᵀu."""
@@ -249,28 +220,26 @@ class TVInpainting(Problem):
     def _bound_with_operator(self, u: Differences) -> Tensor:
         """max over α of −α⟨y, v⟩ − α²‖v‖²/(4s), a dual value wherever Dᵀu + AᵀZv = 0 and α|u| ≤ sλ.
 
-        The equation is made to hold: v is taken orthogonal to the images of constants, so that the
-        residual has mean 0 in every channel, and a Poisson solve then removes it from u. What u exceeds its
-        bound by afterwards, α takes back.
+        The equation is made to hold: v is made orthogonal to the images of constants, so that the residual has mean 0
+        in every channel, and solving a Poisson equation then removes it from u. If u exceeds its bound afterwards, α
+        makes up for it.
         """
         v = self._without_constants(self._masked(u["data"]))
         residual = self.K_adjoint({**u, "data": v})
-        repaired = tree_map(
-            torch.sub, {k: d for k, d in u.items() if k != "data"}, differences(solve_poisson(residual))
-        )
-        largest = torch.cat([d.flatten(1).abs() for d in leaves(repaired)], 1)
+        correction = differences(solve_poisson(residual))
+        largest = torch.cat([(u[name] - d).flatten(1).abs() for name, d in correction.items()], 1)
         largest = F.pad(largest, (1, 0)).amax(1)  # a single pixel has no differences
         linear, quadratic = -sum_per_sample(self.y * v), sum_per_sample(v.square()) / (4 * self.scale)
         alpha = (linear / (2 * quadratic)).nan_to_num(0.0).clamp(min=0)
-        alpha = torch.minimum(alpha, self.scale * self.weight / largest)
+        alpha = torch.minimum(alpha, self.kink / largest)
         bound = alpha * linear - alpha.square() * quadratic
-        # The Poisson solve leaves a mean behind: there should be none, else this is no dual point.
+        # The Poisson equation leaves the mean of the residual behind: unless that is 0, this is not a dual point.
         left, size = residual.mean((-2, -1)).abs().amax(1), 1 + v.abs().flatten(1).amax(1)
         return torch.where(left <= size * torch.finfo(left.dtype).eps ** 0.5, bound, -torch.inf)
 
     def _without_constants(self, v: Tensor) -> Tensor:
+        """Make v orthogonal to what ZA makes of images that are constant in one channel and 0 in the others."""
         assert self.operator is not None
-        assert self.sample_shape is not None
         images = []
         for channel in range(self.sample_shape[0]):
             constant = v.new_zeros(len(v), *self.sample_shape)
@@ -287,7 +256,7 @@ class TVInpainting(Problem):
         if self.operator is not None:
             # A fresh tensor, since an operator may return its own argument or memory.
             residual = self.operator.A_adjoint(residual).clone()
-        for dimension in DIRECTIONS.values():  # one after the other, so that what was just made is still in the cache
+        for dimension in DIRECTIONS.values():  # one after the other, while what was just computed is still in the cache
             _add_adjoint_along(dimension, residual, slope(_difference(dimension, x)), alpha)
         return residual
 
@@ -321,23 +290,20 @@ def fill_holes(y: Tensor, mask: Tensor) -> Tensor:
 def _observed_range(y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the least and the greatest observed pixel of every channel, (batch, channels, 1, 1) each."""
     hidden = torch.zeros_like(y, dtype=torch.bool) if mask is None else ~mask.bool().expand_as(y)
-    low = y.masked_fill(hidden, float("inf")).amin((-2, -1), keepdim=True)
-    return low, y.masked_fill(hidden, -float("inf")).amax((-2, -1), keepdim=True)
+    low = y.masked_fill(hidden, torch.inf).amin((-2, -1), keepdim=True)
+    return low, y.masked_fill(hidden, -torch.inf).amax((-2, -1), keepdim=True)
 
 
 def _check_mask(mask: Tensor | None, y: Tensor) -> Tensor | None:
     if mask is None:
         return None
-    if mask.dtype == torch.bool:
-        mask = mask.to(y)
-    require_finite(mask, "mask")
-    require_same_kind(mask, y, "mask and y")
-    try:
-        full = mask.expand_as(y)
-    except RuntimeError:
-        raise ValueError(f"mask has shape {tuple(mask.shape)}, which does not fit y of {tuple(y.shape)}") from None
+    mask = mask.to(y) if mask.dtype == torch.bool else mask
+    require_data(mask=mask, y=y)
+    if not fits(mask.shape, y.shape):
+        raise ValueError(f"mask has shape {tuple(mask.shape)}, which does not fit y of {tuple(y.shape)}")
     if not bool(((mask == 0) | (mask == 1)).all()):
         raise ValueError("mask must be 0 (missing) or 1 (observed)")
+    full = mask.expand_as(y)
     blind = (~full.bool().flatten(2).any(-1)).nonzero()
     if len(blind):
         sample, channel = blind[0].tolist()

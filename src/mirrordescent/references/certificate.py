@@ -40,10 +40,10 @@ class Certificate:
 def certify(problem: Problem, tolerance: float = 1e-6, *, cache: bool = True) -> Certificate:
     """Solve a batch of problems in float64 to a certified relative gap.
 
-    By the problem's own way to its minimiser if it has one (:meth:`Problem.minimiser`: the SVM, quadratics), else by a
-    primal-dual method on its saddle-point form (:meth:`Problem.saddle_point`: total variation, Poisson tomography):
-    dual FISTA where that is strongly convex, PDHG otherwise. The result is kept on disk under a hash of the problem's
-    content. Warns if the tolerance was not reached; the certificate then says what was.
+    A problem that can find its minimisers by itself does so (:meth:`Problem.minimiser`: the SVM, quadratics); else its
+    saddle-point form (:meth:`Problem.saddle_point`: total variation, Poisson tomography) is solved by dual FISTA if it
+    is strongly convex, and by PDHG if not. The result is kept on disk under a hash of the problem's content. There is a
+    warning if the tolerance was not reached; the certificate then tells the gap that was.
 
     >>> import torch
     >>> from mirrordescent import TVDenoising
@@ -77,18 +77,17 @@ def _by_saddle_point(problem: Problem, tolerance: float) -> tuple[Tensor, Tensor
     if saddle is None:
         raise TypeError(
             f"{type(problem).__name__} cannot be certified: it has neither a saddle-point form (saddle_point) "
-            f"nor a way of its own to its minimiser (minimiser)"
+            f"nor a way to find its minimiser by itself (minimiser)"
         )
     method = DualFISTA() if saddle.F_convexity > 0 else PDHG(saddle.ratio)
-    stop = _small_gap(problem, tolerance)
-    solution = solve(problem, method, iterations=ITERATIONS, stop=stop, check_every=50)
+    solution = solve(problem, method, iterations=ITERATIONS, stop=_small_gap(problem, tolerance), check_every=50)
     return cast(Tensor, solution.best_x), cast(Tensor, solution.lower)
 
 
 def _small_gap(problem: Problem, tolerance: float) -> Rule:
     """Stop at best − lower ≤ tolerance · min(f(x₀) − lower, f(x₀ made constant)), or at rounding errors.
 
-    For a large weight, f(x₀) is so large that a gap relative to it alone would say little.
+    With a large weight, f(x₀) is so large that a gap relative to it alone would mean little.
     """
     start = cast(Tensor, problem.start())
     flat = problem.value(start.mean(tuple(range(2, start.ndim)), keepdim=True).expand_as(start))

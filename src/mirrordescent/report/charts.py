@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import torch
@@ -19,15 +20,18 @@ COLUMNS = 6  # of a table of curves, at most
 
 def chart(content: Panel | Dots) -> dict[str, Any]:
     """Return axes and series; a point is [iteration, seconds, mean, lowest, highest] or [entry, value]."""
-    if isinstance(content, Dots):
-        return _dots(content)
+    if isinstance(content, Panel):
+        series = [(curve.name, _points(curve, content.scales)) for curve in content.curves]
+    else:
+        entry = count()
+        series = [(name, [[next(entry), v] for v in _rounded(values)]) for name, values in content.groups.items()]
     return {
-        "axes": ["iterations", "seconds"],
+        "axes": content.axes,
         "against": content.against,
         "scales": content.scales,
-        "ceiling": _ceiling(content),
-        "lines": True,
-        "series": [{"name": curve.name, "points": _points(curve, content.scales)} for curve in content.curves],
+        "ceiling": _ceiling(content) if isinstance(content, Panel) else None,
+        "lines": isinstance(content, Panel),
+        "series": [{"name": name, "points": points} for name, points in series],
     }
 
 
@@ -36,22 +40,6 @@ def _ceiling(panel: Panel) -> float | None:
     starts = [float(curve.values[0].mean()) for curve in panel.curves]
     known = [start for start in starts if math.isfinite(start) and start > FLOOR]
     return 3 * max(known) if panel.scales[1] == "log" and known else None
-
-
-def _dots(dots: Dots) -> dict[str, Any]:
-    series, first = [], 0
-    for name, values in dots.groups.items():
-        points = [[first + i, value] for i, value in enumerate(_rounded(values))]
-        series.append({"name": name, "points": points})
-        first += len(values)
-    return {
-        "axes": ["entry"],
-        "against": "entry",
-        "scales": ("linear", "linear"),
-        "ceiling": None,
-        "lines": False,
-        "series": series,
-    }
 
 
 def _points(curve: Curve, scales: tuple[Scale, Scale]) -> list[list[float | None]]:
@@ -89,7 +77,8 @@ def table(content: Panel | Dots) -> Table:
         rows = [(n, str(len(v)), *(f"{f(v):.4g}" for f in (min, torch.median, max))) for n, v in content.groups.items()]
         return Table(("group", "entries", "smallest", "median", "largest"), rows)
     shown = _round_iterations(content.curves)
-    lines = [(curve.name, *(_mean(curve, k) for k in shown), f"{curve.seconds[-1]:.3g} s") for curve in content.curves]
+    means = ([f"{c.mean_at(k):.4g}" if k in c.iterations else "–" for k in shown] for c in content.curves)
+    lines = [(c.name, *each, f"{c.seconds[-1]:.3g} s") for c, each in zip(content.curves, means, strict=True)]
     return Table(("method", *(f"k = {k}" for k in shown), "time"), lines)
 
 
@@ -98,10 +87,6 @@ def _round_iterations(curves: Sequence[Curve]) -> list[int]:
     had = sorted({k for curve in curves for k in curve.iterations if k > 0})
     powers = [k for k in had if math.log10(k).is_integer()]
     return sorted({*powers[-COLUMNS + 1 :], *had[-1:]})
-
-
-def _mean(curve: Curve, iteration: int) -> str:
-    return f"{curve.mean_at(iteration):.4g}" if iteration in curve.iterations else "–"
 
 
 def _rounded(values: Tensor) -> list[float | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from torch import Tensor
 
@@ -38,6 +38,7 @@ class Panel:
     quantity: str = GAP
     against: Literal["iterations", "seconds"] = "iterations"
     scales: tuple[Scale, Scale] = ("log", "log")
+    axes: ClassVar[Sequence[str]] = ("iterations", "seconds")
 
     def __getitem__(self, name: str) -> Curve:
         """Return the curve of a method, whatever setting its name goes on with in brackets."""
@@ -50,6 +51,9 @@ class Dots:
 
     groups: Mapping[str, Tensor]
     quantity: str
+    against: ClassVar[str] = "entry"
+    scales: ClassVar[tuple[Scale, Scale]] = ("linear", "linear")
+    axes: ClassVar[Sequence[str]] = ("entry",)
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Table:
     def markdown(self) -> str:
         """Return the table as Markdown."""
         lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 @dataclass(frozen=True)

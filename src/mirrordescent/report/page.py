@@ -49,12 +49,9 @@ class Page:
         from markupsafe import Markup
 
         environment = Environment(
-            loader=PackageLoader("mirrordescent.report"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
+            loader=PackageLoader("mirrordescent.report"), autoescape=True, undefined=StrictUndefined,
+            trim_blocks=True, lstrip_blocks=True,
+        )  # fmt: skip
         return environment.get_template("page.html").render(
             title=self.title,
             lead=self.lead,
@@ -69,7 +66,9 @@ def _view(content: Content) -> dict[str, Any]:
     """Return what the template needs of one section's content."""
     match content:
         case Comparison():
-            return {"kind": "comparison", "comparison": content, "scenes": _scenes(content)}
+            pictures = content.scenes.items()
+            scenes = {scene: {name: embed(each) for name, each in named.items()} for scene, named in pictures}
+            return {"kind": "comparison", "comparison": content, "scenes": scenes}
         case Panel() | Dots():
             numbers = _cells(table(content))
             return {"kind": "chart", "quantity": content.quantity, "chart": chart(content), "table": numbers}
@@ -77,13 +76,6 @@ def _view(content: Content) -> dict[str, Any]:
             return {"kind": "table", "table": _cells(content)}
         case _:
             return {"kind": "claims", "claims": content, "held": sum(claim.holds for claim in content)}
-
-
-def _scenes(comparison: Comparison) -> dict[str, Any]:
-    return {
-        scene: {name: embed(picture) for name, picture in pictures.items()}
-        for scene, pictures in comparison.scenes.items()
-    }
 
 
 def _cells(numbers: Table) -> dict[str, Any]:

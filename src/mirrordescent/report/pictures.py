@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from mirrordescent.report.content import Picture
+from mirrordescent.report.content import Picture
 
 LARGEST_SIDE = 1200  # pixels; what is larger is shrunk
 LOSSLESS_PIXELS = 160 * 160  # up to which an image is kept exactly
@@ -32,6 +31,6 @@ def _pixels(image: Tensor) -> Any:
     """Return (height, width) or (height, width, 3 or 4) of bytes."""
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[0] not in (1, 3, 4)):
         raise ValueError(f"a picture must be (1, 3 or 4 channels, height, width) or (height, width), got {image.shape}")
-    planes = image if image.ndim == 3 else image.unsqueeze(0)
-    pixels = (planes.detach().cpu().float().nan_to_num().clamp(0, 1) * 255).round().byte().movedim(0, -1)
-    return pixels.squeeze(-1).numpy() if pixels.shape[-1] == 1 else pixels.contiguous().numpy()
+    planes = image if image.ndim == 2 or len(image) > 1 else image[0]
+    pixels = (planes.detach().cpu().float().nan_to_num().clamp(0, 1) * 255).round().byte()
+    return (pixels.movedim(0, -1) if pixels.ndim == 3 else pixels).contiguous().numpy()

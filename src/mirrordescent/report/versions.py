@@ -7,22 +7,22 @@ from pathlib import Path
 
 import torch
 
+from mirrordescent import __version__
+
 
 def versions() -> dict[str, str]:
     """Return the versions of what takes part, and the processor with the threads used."""
-    from mirrordescent import __version__
-
     return {
         "mirrordescent": __version__,
         "Python": platform.python_version(),
         "PyTorch": torch.__version__,
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
+        "processor": processor(),
         "threads": str(torch.get_num_threads()),
     }
 
 
-def _processor() -> str:
+def processor() -> str:
     """Return the model's name where the system tells it; ``platform`` does not know it on Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -5,14 +5,4 @@ from mirrordescent.restore.photo import Photo, read_photo
 from mirrordescent.restore.pipeline import Restored, restore
 from mirrordescent.restore.planning import DEFAULTS, Plan, plan
 
-__all__ = [
-    "DEFAULTS",
-    "Photo",
-    "Plan",
-    "Restored",
-    "available",
-    "needed",
-    "plan",
-    "read_photo",
-    "restore",
-]
+__all__ = ["DEFAULTS", "Photo", "Plan", "Restored", "available", "needed", "plan", "read_photo", "restore"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from glob import escape
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -12,31 +11,30 @@ import torch
 from torch import Tensor
 
 from mirrordescent.data.directory import DataMissing
-from mirrordescent.data.images import SUFFIXES
+from mirrordescent.data.images import IMAGE
 from mirrordescent.images import psnr
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
+from mirrordescent.report import Curve
 from mirrordescent.restore.photo import Photo, read_photo
 from mirrordescent.restore.pipeline import Restored, restore
 from mirrordescent.restore.planning import Plan, Task
-from mirrordescent.solve import Status, Trace
+from mirrordescent.solve import Status
 
-MORE_SUFFIXES = frozenset((".avif", ".jfif", ".jp2", ".j2k", ".qoi", ".tga"))
 BATCH_PIXELS = 1 << 20  # larger batches are no faster per image
 SHOWN = 12  # photographs whose pictures are kept to be looked at
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """An image file, and its name relative to the folder to write to."""
 
     path: Path
     name: Path
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """A photograph, which pixels of it are known (None: all), its opacity afterwards, and the truth if it is known."""
 
+    name: str
     photo: Photo
     output: Path
     mask: Tensor | None
@@ -49,109 +47,57 @@ class Job:
         return self.photo.colour if self.mask is None else self.mask * self.photo.colour
 
 
-class Quality(NamedTuple):
-    """How near the truth a photograph is, and was."""
+class Outcome(NamedTuple):
+    """How one photograph was restored, without the photograph itself: there may be thousands of them.
 
-    psnr: float
-    psnr_before: float
-    ssim: float | None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How one photograph was restored; ``pictures`` to look at are kept of the first few."""
+    Args:
+        name: of the photograph.
+        record: all numbers, as plain data; PSNR and SSIM are None if the truth is not known.
+        status: how it ended.
+        curve: its gaps to the lower bound until it stopped; None in tiles, which have no common bound.
+        pictures: to look at; kept of the first few.
+    """
 
     name: str
-    job: Job
-    found: Restored
-    index: int
-    quality: Quality | None
+    record: dict[str, Any]
+    status: Status
+    curve: Curve | None
     pictures: dict[str, Tensor]
 
     @property
     def size(self) -> str:
         """Width × height."""
-        width, height = self.job.photo.size
-        return f"{width}×{height}"
-
-    @property
-    def value(self) -> float:
-        """f."""
-        return float(self.found.value[self.index])
+        return f"{self.record['width']}×{self.record['height']}"
 
     @property
     def gap(self) -> float:
         """The relative gap, proven."""
-        return float(self.found.gap[self.index])
-
-    @property
-    def lower(self) -> float | None:
-        """The lower bound, if there is one for the whole image."""
-        return None if self.found.lower is None else float(self.found.lower[self.index])
-
-    @property
-    def steps(self) -> dict[str, int]:
-        """Iterations by method."""
-        return {label: counts[self.index] for label, counts in self.found.steps.items() if counts[self.index]}
-
-    @property
-    def status(self) -> Status:
-        """How it ended."""
-        return self.found.statuses[self.index]
-
-    @property
-    def trace(self) -> Trace | None:
-        """The run of this image of a batch, up to the iteration at which it stopped."""
-        if self.found.trace is None:
-            return None
-        iterations, last = self.found.trace.iterations, sum(self.steps.values())
-        count = sum(k <= last for k in iterations)
-        values = self.found.trace.values[:count, self.index : self.index + 1]
-        return Trace(iterations[:count], self.found.trace.seconds[:count], values)
+        return float(self.record["relative_gap"])
 
     def line(self) -> str:
         """Say it in a line."""
-        steps = " + ".join(f"{count} iterations of {label}" for label, count in self.steps.items())
-        parts = [self.size, f"value {self.value:.6g}", steps, f"relative gap ≤ {self.gap:.1e}"]
-        parts += [f"{self.found.tiles} tiles"] if self.found.tiles > 1 else []
-        parts += [f"{self.found.seconds:.1f} s"]
-        if self.quality is not None:
-            parts.append(f"PSNR {self.quality.psnr:.2f} dB (was {self.quality.psnr_before:.2f})")
-            parts += [f"SSIM {self.quality.ssim:.3f}"] if self.quality.ssim is not None else []
-        return f"{self.job.output}: {', '.join(parts)}"
-
-    def record(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        width, height = self.job.photo.size
-        return {
-            "file": str(self.job.photo.path),
-            "output": str(self.job.output),
-            "width": width,
-            "height": height,
-            "channels": len(self.job.photo.colour),
-            "missing": 0.0 if self.job.mask is None else 1 - float(self.job.mask.float().mean()),
-            "value": self.value,
-            "relative_gap": self.gap,
-            "iterations": self.steps,
-            "seconds": self.found.seconds,
-            "status": str(self.status),
-            "tiles": self.found.tiles,
-            **(self.quality._asdict() if self.quality else dict.fromkeys(Quality._fields)),
-        }
+        found = self.record
+        steps = " + ".join(f"{count} iterations of {label}" for label, count in found["iterations"].items())
+        parts = [self.size, f"value {found['value']:.6g}", steps, f"relative gap ≤ {self.gap:.1e}"]
+        parts += [f"{found['tiles']} tiles"] if found["tiles"] > 1 else []
+        parts += [f"{found['seconds']:.1f} s"]
+        parts += [f"PSNR {found['psnr']:.2f} dB (was {found['psnr_before']:.2f})"] if found["psnr"] is not None else []
+        parts += [f"SSIM {found['ssim']:.3f}"] if found["ssim"] is not None else []
+        return f"{found['output']}: {', '.join(parts)}"
 
 
 class Jobs:
-    """Photographs to restore. All of them are read once before the first is worked on, so that mistakes come first.
+    """Photographs to restore. All of them are read once before the first is worked on, so that mistakes show at once.
 
     Args:
         task: "denoise" or "inpaint".
         images: files and folders.
         out: the folder to write to.
         weight: λ.
-        mask: an image, or a folder of them by the photographs' names: white where pixels are known.
-        truth: the same, of the undamaged photographs.
+        mask: an image, or a folder of them with the photographs' names: white where pixels are known.
+        truth: the undamaged photograph, or a folder of them with the same names.
         missing: share of the pixels to remove at random, for a trial.
-        seed: of that.
+        seed: decides which pixels are removed.
     """
 
     def __init__(
@@ -174,23 +120,20 @@ class Jobs:
         self.sources = list(_sources(images))
         if not self.sources:
             raise ValueError("give at least one image")
-        self.shapes, self.outputs = [], []
-        for source in self.sources:
-            job = self._job(source)
-            self.shapes.append(tuple(job.photo.colour.shape))
-            self.outputs.append(job.output)
-        self._require_outputs_apart()
+        jobs = map(self._job, self.sources)  # one at a time: all of them may be more than the memory holds
+        self.shapes, outputs = zip(*((job.photo.colour.shape, job.output) for job in jobs), strict=True)
+        self._require_outputs_apart(outputs)
 
     def run(self, plan: Plan, progress: bool | None = None) -> Iterator[Outcome]:
-        """Restore batch by batch, and write every photograph as soon as it is there."""
+        """Restore batch by batch, and write every photograph as soon as it is done."""
         shown = 0
         for batch in self._batches():
             jobs = [self._job(source) for source in batch]
             found = restore(self._problem(jobs), plan, progress=progress)
-            for index, (job, source) in enumerate(zip(jobs, batch, strict=True)):
+            for index, job in enumerate(jobs):
                 x = found.x[index].float().clamp(0, 1)
                 job.photo.write(job.output, x, job.alpha)
-                yield _outcome(job, source, x, found, index, shown < SHOWN)
+                yield _outcome(job, x, found, index, shown < SHOWN)
                 shown += 1
 
     def _batches(self) -> Iterator[list[Source]]:
@@ -221,7 +164,7 @@ class Jobs:
         elif self.missing is not None:
             truth = photo.colour
         output = (self.out / source.name).with_suffix(photo.suffix)
-        return Job(photo, output, mask, alpha, truth)
+        return Job(source.name.as_posix(), photo, output, mask, alpha, truth)
 
     def _known(self, photo: Photo, source: Source) -> tuple[Tensor | None, Tensor | None]:
         """Return which pixels are known, and the opacity once the others are filled in."""
@@ -239,13 +182,13 @@ class Jobs:
             "or remove a share of them for a trial"
         )
 
-    def _require_outputs_apart(self) -> None:
+    def _require_outputs_apart(self, outputs: Iterable[Path]) -> None:
         read = {source.path.resolve() for source in self.sources}
         for other in (self.mask, self.truth):
             if other is not None:
                 read |= {_beside(other, source).resolve() for source in self.sources}
         written: dict[Path, Path] = {}
-        for source, output in zip(self.sources, map(Path.resolve, self.outputs), strict=True):
+        for source, output in zip(self.sources, map(Path.resolve, outputs), strict=True):
             if output in read:
                 raise ValueError(f"{output} would be overwritten: choose another folder to write to")
             if output in written:
@@ -258,8 +201,7 @@ def _sources(images: Sequence[Path]) -> Iterator[Source]:
         if not path.is_dir():
             yield Source(path, Path(path.name))
             continue
-        found = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES | MORE_SUFFIXES and p.is_file())
-        found = [p for p in found if not p.name.startswith(".")]  # what systems hide beside pictures
+        found = sorted(p for p in path.rglob("*") if IMAGE.fullmatch(p.name) and p.is_file())
         if not found:
             raise DataMissing(f"there is no image in {path}")
         yield from (Source(p, p.relative_to(path)) for p in found)
@@ -278,17 +220,38 @@ def _beside(place: Path, source: Source) -> Path:
 def _same_size(path: Path, photo: Photo) -> Photo:
     other = read_photo(path)
     if other.size != photo.size:
-        (width, height), (expected_width, expected_height) = other.size, photo.size
-        raise ValueError(f"{path} is {width}×{height}, but {photo.path} is {expected_width}×{expected_height}")
+        size, wanted = ("×".join(map(str, each.size)) for each in (other, photo))
+        raise ValueError(f"{path} is {size}, but {photo.path} is {wanted}")
     return other
 
 
-def _outcome(job: Job, source: Source, x: Tensor, found: Restored, index: int, keep: bool) -> Outcome:
-    pictures, quality = {"before": job.observed, "after": x}, None
-    if job.truth is not None:
-        pictures["truth"] = job.truth
-        quality = Quality(psnr(x, job.truth), psnr(job.observed, job.truth), similarity(x, job.truth))
-    return Outcome(source.name.as_posix(), job, found, index, quality, pictures if keep else {})
+def _outcome(job: Job, x: Tensor, found: Restored, index: int, keep: bool) -> Outcome:
+    photo, truth, curve = job.photo, job.truth, None
+    steps = {label: counts[index] for label, counts in found.steps.items() if counts[index]}
+    if found.trace is not None and found.lower is not None:
+        count = sum(k <= sum(steps.values()) for k in found.trace.iterations)
+        gaps = found.trace.values[:count, index : index + 1] - found.lower[index]
+        curve = Curve(job.name, found.trace.iterations[:count], found.trace.seconds[:count], gaps)
+    record = {
+        "file": str(photo.path),
+        "output": str(job.output),
+        "width": photo.size[0],
+        "height": photo.size[1],
+        "channels": len(photo.colour),
+        "missing": 0.0 if job.mask is None else 1 - float(job.mask.float().mean()),
+        "value": float(found.value[index]),
+        "relative_gap": float(found.gap[index]),
+        "iterations": steps,
+        "seconds": found.seconds,
+        "status": str(found.statuses[index]),
+        "tiles": found.tiles,
+        "psnr": None if truth is None else psnr(x, truth),
+        "psnr_before": None if truth is None else psnr(job.observed, truth),
+        "ssim": None if truth is None else similarity(x, truth),
+    }
+    pictures = {"before": job.observed, "after": x, "truth": truth} if keep else {}
+    shown = {name: image for name, image in pictures.items() if image is not None}
+    return Outcome(job.name, record, found.statuses[index], curve, shown)
 
 
 def similarity(image: Tensor, truth: Tensor) -> float | None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirrordescent.report import Comparison, Curve, Page, Panel, Picture, Section, Table
+from mirrordescent.report import Comparison, Page, Panel, Picture, Section, Table
 from mirrordescent.restore.jobs import Outcome
 from mirrordescent.restore.planning import Plan, Task
 
+COLUMNS = {  # what of a record is shown under which heading, and in which format
+    "value": ("value", ".6g"), "iterations": ("iterations", ""), "relative gap": ("relative_gap", ".1e"),
+    "seconds": ("seconds", ".1f"), "PSNR before": ("psnr_before", ".2f"), "PSNR": ("psnr", ".2f"),
+    "SSIM": ("ssim", ".3f"),
+}  # fmt: skip
 TITLES: dict[Task, str] = {"denoise": "Denoised by total variation", "inpaint": "Inpainted by total variation"}
 
 
@@ -15,53 +20,25 @@ def page(task: Task, outcomes: Sequence[Outcome], plan: Plan, weight: float) -> 
     """Return pictures before and after, convergence, and a table."""
     shown = [outcome for outcome in outcomes if outcome.pictures]
     count = "a photograph" if len(outcomes) == 1 else f"{len(outcomes)} photographs"
-    lead = f"{count[0].upper()}{count[1:]}, restored with {plan.label}, to a proven distance from the optimum."
+    methods = " and ".join(dict.fromkeys(label for outcome in outcomes for label in outcome.record["iterations"]))
+    lead = f"{count.capitalize()}, restored with {methods}, to a proven distance from the optimum."
     sections = [Section("Before and after", Comparison({o.name: _pictures(o) for o in shown}, "before", "after"))]
-    if curves := [_curve(outcome) for outcome in shown if outcome.trace and outcome.lower is not None]:
+    if curves := [outcome.curve for outcome in shown if outcome.curve]:
         sections.append(
             Section("Convergence", Panel(curves), "The gap to a proven lower bound, which is no less than that to f*.")
         )
-    sections.append(Section("Every photograph", _table(outcomes)))
-    settings = {
-        "task": task,
-        "weight": weight,
-        "method": plan.label,
-        "iterations": plan.iterations,
-        "tolerance": plan.tolerance,
-    }
-    return Page(TITLES[task], lead, sections, settings)
+    sections.append(Section("Every photograph", Table(("file", "size", *COLUMNS), [_row(o) for o in outcomes])))
+    chosen = {"method": plan.label, "iterations": plan.iterations, "tolerance": plan.tolerance}
+    return Page(TITLES[task], lead, sections, {"task": task, "weight": weight, **chosen})
 
 
 def _pictures(outcome: Outcome) -> dict[str, Picture]:
-    quality = outcome.quality
-    notes = {} if quality is None else {"before": f"{quality.psnr_before:.1f} dB", "after": f"{quality.psnr:.1f} dB"}
+    measured = {"before": outcome.record["psnr_before"], "after": outcome.record["psnr"]}
+    notes = {name: f"{psnr:.1f} dB" for name, psnr in measured.items() if psnr is not None}
     return {name: Picture(image, notes.get(name, "")) for name, image in outcome.pictures.items()}
 
 
-def _curve(outcome: Outcome) -> Curve:
-    assert outcome.trace is not None
-    trace = outcome.trace
-    return Curve(outcome.name, trace.iterations, trace.seconds, trace.values - (outcome.lower or 0.0))
-
-
-def _table(outcomes: Sequence[Outcome]) -> Table:
-    columns = ("file", "size", "value", "iterations", "relative gap", "seconds", "PSNR before", "PSNR", "SSIM")
-    return Table(columns, [_row(outcome) for outcome in outcomes])
-
-
 def _row(outcome: Outcome) -> tuple[str, ...]:
-    def number(value: float | None, form: str) -> str:
-        return "–" if value is None else format(value, form)
-
-    quality = outcome.quality
-    return (
-        outcome.name,
-        outcome.size,
-        f"{outcome.value:.6g}",
-        " + ".join(map(str, outcome.steps.values())),
-        f"{outcome.gap:.1e}",
-        f"{outcome.found.seconds:.1f}",
-        number(quality and quality.psnr_before, ".2f"),
-        number(quality and quality.psnr, ".2f"),
-        number(quality and quality.ssim, ".3f"),
-    )
+    numbers = {**outcome.record, "iterations": " + ".join(map(str, outcome.record["iterations"].values()))}
+    cells = ("–" if numbers[name] is None else format(numbers[name], form) for name, form in COLUMNS.values())
+    return outcome.name, outcome.size, *cells

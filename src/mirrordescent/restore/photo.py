@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import io
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mirrordescent.data.directory import DataDamaged, DataMissing
+from mirrordescent.data.directory import DataDamaged
+from mirrordescent.data.images import opened
 from mirrordescent.files import whole
-from mirrordescent.images import GREY_MODES, Array
+from mirrordescent.images import Array, values_of
 
 if TYPE_CHECKING:
     from PIL import Image
 
 LARGEST = {8: 255, 16: 65535}  # bits → the number of full brightness
+GREY_MODES = {8: "L", 16: "I;16", 32: "F"}
 KEPT_MODES = ("CMYK", "YCbCr", "HSV")  # colour spaces a restored image is converted back to
 SAME_AS = {"MPO": "JPEG"}  # a photograph with further images behind it, as cameras write
 LOSSY = ("JPEG", "WEBP", "AVIF")
+DEEP_TIFF = "tifffile"  # the format of 16-bit colours, which Pillow would reduce to 8
+
+Form: TypeAlias = tuple[str, str, str, dict[str, Any]]  # format, mode, suffix and extras of a Photo
 
 
 @dataclass(frozen=True)
@@ -53,10 +57,13 @@ class Photo:
         numbers = _numbers(torch.cat(channels), self.bits)
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole(path) as partial:
-            if self.format == "tifffile":
-                _write_deep_tiff(partial, numbers, self.extras)
-            else:
+            if self.format != DEEP_TIFF:
                 _picture(numbers, self.mode).save(partial, format=self.format, **self.extras)
+                return
+            import tifffile
+
+            with partial.open("wb") as file:  # by its name it would be no TIFF
+                tifffile.imwrite(file, numbers, **self.extras)
 
 
 def read_photo(path: str | Path) -> Photo:
@@ -64,79 +71,40 @@ def read_photo(path: str | Path) -> Photo:
 
     A camera's note on which side is up is followed. Of an animation the first frame is taken.
     """
-    from PIL import Image, UnidentifiedImageError
-
     path = Path(path)
-    if path.is_dir():
-        raise DataMissing(f"{path} is a folder, not an image")
-    if not path.is_file():
-        raise DataMissing(f"there is no image {path}")
-    try:
-        with Image.open(path) as picture:
-            return _read(path, picture)
-    except UnidentifiedImageError:
-        raise DataDamaged(f"{path} is not an image of a known format") from None
-    except DataDamaged:
-        raise
-    except (OSError, ValueError, SyntaxError, EOFError, zlib.error, Image.DecompressionBombError) as error:
-        raise DataDamaged(f"{path} is not an image that can be read: {error}") from error
+    with opened(path, path) as picture:
+        deep = picture.format == "TIFF" and len(picture.getbands()) > 1 and _bits_per_sample(picture) == 16
+        values, bits, form = _read_deep_tiff(path) if deep else _read(picture, path)
+    pixels = torch.from_numpy(values).permute(2, 0, 1)
+    colour, alpha = (pixels[:-1], pixels[-1].contiguous()) if len(pixels) in (2, 4) else (pixels, None)
+    return Photo(path, colour.contiguous(), alpha, bits, *form)
 
 
-def _read(path: Path, picture: Image.Image) -> Photo:
+def _read(picture: Image.Image, path: Path) -> tuple[Array, int, Form]:
+    """Return (height, width, channels) in [0, 1], opacity last, the bits they had, and their form."""
     from PIL import ImageOps
 
-    if picture.format == "TIFF" and _bits_per_sample(picture) == 16 and len(picture.getbands()) > 1:
-        return _read_deep_tiff(path)
     if picture.format == "PNG" and ";16" in str(getattr(picture, "tile", "")) and picture.mode in ("RGB", "RGBA"):
         raise DataDamaged(f"{path} is a colour PNG of 16 bits, of which 8 would be lost: convert it to TIFF")
-    extras = {"icc_profile": picture.info["icc_profile"]} if picture.info.get("icc_profile") else {}
-    source, mode, transparent = picture.format or "PNG", picture.mode, picture.has_transparency_data
     upright = ImageOps.exif_transpose(picture)
-    if exif := upright.getexif().tobytes():
-        extras["exif"] = exif
-    values, bits = _values(upright, transparent)
-    pixels = torch.from_numpy(values).permute(2, 0, 1)
-    colour, alpha = (pixels[:-1], pixels[-1].contiguous()) if transparent else (pixels, None)
-    kept = mode if mode in KEPT_MODES else _mode(len(colour), transparent, bits)
-    form, suffix, extras = _form(SAME_AS.get(source, source), path.suffix, kept, extras)
-    return Photo(path, colour.contiguous(), alpha, bits, form, kept, suffix, extras)
+    values, bits = values_of(upright)
+    mode = {1: GREY_MODES[bits], 2: "LA", 3: "RGB", 4: "RGBA"}[values.shape[2]]
+    notes = {"icc_profile": picture.info.get("icc_profile"), "exif": upright.getexif().tobytes()}
+    extras: dict[str, Any] = {name: note for name, note in notes.items() if note}
+    kept, form = picture.mode if picture.mode in KEPT_MODES else mode, picture.format or "PNG"
+    return values, bits, _form(SAME_AS.get(form, form), kept, path.suffix, extras)
 
 
-def _values(picture: Image.Image, transparent: bool) -> tuple[Array, int]:
-    """Return (height, width, channels) in [0, 1], opacity last, and the bits they had."""
-    if picture.mode == "F":
-        grey = np.array(picture, dtype=np.float32)
-        if not (np.isfinite(grey).all() and grey.min() >= 0 and grey.max() <= 1):
-            raise ValueError("floating-point pixels must lie in [0, 1]")
-        return grey[:, :, None], 32
-    if picture.mode.startswith("I"):
-        deep = np.array(picture).astype(np.float32) / LARGEST[16]
-        if not (deep.min() >= 0 and deep.max() <= 1):
-            raise ValueError("its values exceed 16 bits")
-        return deep[:, :, None], 16
-    grey_only = picture.mode in (*GREY_MODES, "LA", "La")
-    wanted = ("LA" if transparent else "L") if grey_only else ("RGBA" if transparent else "RGB")
-    values = np.array(picture.convert(wanted), dtype=np.float32) / LARGEST[8]
-    return values.reshape(*values.shape[:2], -1), 8
-
-
-def _mode(channels: int, transparent: bool, bits: int) -> str:
-    if channels == 3:
-        return "RGBA" if transparent else "RGB"
-    return "LA" if transparent else {8: "L", 16: "I;16", 32: "F"}[bits]
-
-
-def _form(form: str, suffix: str, mode: str, extras: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
-    """Return a format that can hold the mode, its suffix and its options: the file's own if possible."""
+def _form(form: str, mode: str, suffix: str, extras: dict[str, Any]) -> Form:
+    """Return the form of a file as it is, if it can hold the mode, else another."""
     from PIL import Image
 
-    if form in LOSSY:
-        extras = {**extras, "quality": 95}
+    extras = extras | ({"quality": 95} if form in LOSSY else {})
     try:  # what a format holds can only be found out by writing it
         Image.new(mode, (1, 1)).save(io.BytesIO(), format=form, **extras)
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        return ("TIFF", ".tif", {}) if mode == "F" else ("PNG", ".png", {})
-    return form, suffix, extras
+        return ("TIFF", mode, ".tif", {}) if mode == "F" else ("PNG", mode, ".png", {})
+    return form, mode, suffix, extras
 
 
 def _numbers(values: Tensor, bits: int) -> Array:
@@ -144,8 +112,7 @@ def _numbers(values: Tensor, bits: int) -> Array:
     values = values.clamp(0, 1).permute(1, 2, 0).cpu()
     if bits == 32:
         return values.float().numpy()
-    whole_numbers = (values.double() * LARGEST[bits]).round().numpy()
-    return whole_numbers.astype(np.uint8 if bits == 8 else np.uint16)
+    return (values.double() * LARGEST[bits]).round().numpy().astype(f"uint{bits}")
 
 
 def _picture(numbers: Array, mode: str) -> Image.Image:
@@ -160,25 +127,14 @@ def _bits_per_sample(picture: Image.Image) -> int:
     return max(found) if isinstance(found, tuple) else int(found)
 
 
-def _read_deep_tiff(path: Path) -> Photo:
-    """Read colours of 16 bits, which Pillow reduces to 8."""
+def _read_deep_tiff(path: Path) -> tuple[Array, int, Form]:
+    """Read colours of 16 bits, as ``_read`` does those of 8."""
     import tifffile
 
     numbers = tifffile.imread(path, key=0)
     numbers = np.moveaxis(numbers, 0, -1) if numbers.ndim == 3 and numbers.shape[0] in (2, 3, 4) else numbers
     if numbers.dtype != np.uint16 or numbers.ndim != 3 or numbers.shape[-1] not in (2, 3, 4):
         raise ValueError(f"16-bit pixels of shape {numbers.shape} and type {numbers.dtype} are not supported")
-    pixels = torch.from_numpy(np.ascontiguousarray(np.moveaxis(numbers, -1, 0)).astype(np.float32)) / LARGEST[16]
-    colours = 3 if len(pixels) > 2 else 1
-    alpha = pixels[colours] if len(pixels) > colours else None
-    options: dict[str, Any] = {"photometric": "rgb" if colours == 3 else "minisblack", "planarconfig": "contig"}
-    if alpha is not None:
-        options["extrasamples"] = ["unassalpha"]
-    return Photo(path, pixels[:colours].contiguous(), alpha, 16, "tifffile", "", path.suffix, options)
-
-
-def _write_deep_tiff(path: Path, numbers: Array, options: dict[str, Any]) -> None:
-    import tifffile
-
-    with path.open("wb") as file:  # by its name it would be no TIFF
-        tifffile.imwrite(file, numbers, **options)
+    extras: dict[str, Any] = {"photometric": "rgb" if numbers.shape[-1] > 2 else "minisblack", "planarconfig": "contig"}
+    extras |= {"extrasamples": ["unassalpha"]} if numbers.shape[-1] in (2, 4) else {}
+    return numbers.astype(np.float32) / np.float32(LARGEST[16]), 16, (DEEP_TIFF, "", path.suffix, extras)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import cast
 
 import torch
@@ -15,7 +16,7 @@ from mirrordescent.mirrors.icnn import ConvICNN
 from mirrordescent.problems.tv import TVInpainting
 from mirrordescent.restore.memory import available, needed
 from mirrordescent.restore.planning import PROVEN, SINGLE_PRECISION, Plan, primal_dual
-from mirrordescent.restore.tiling import MARGIN, Window, windows
+from mirrordescent.restore.tiling import MARGIN, windows
 from mirrordescent.solve import Status, Trace, gap, relative_gap, solve
 
 CHECK_EVERY = 20
@@ -69,13 +70,13 @@ def _restore(problem: TVInpainting, plan: Plan, progress: bool | None) -> Restor
     )  # fmt: skip
     x = back(cast(Tensor, own.x))
     value, black = problem.value(x), problem.value(problem.start())
-    batch, copies = len(value), fitted.y.numel() // problem.y.numel()
+    batch, copies, parts = len(value), fitted.y.numel() // problem.y.numel(), len(fitted.y) // len(problem.y)
 
     def per_image(values: Tensor) -> Tensor:
         """Add up what was found channel by channel: (…, batch)."""
         return values.reshape(*values.shape[:-1], batch, -1).sum(-1) / copies
 
-    lower = _proven(problem, plan, x, value, black, progress) if own.lower is None else per_image(own.lower)
+    lower = _proven(problem, plan, x, black, progress) if own.lower is None else per_image(own.lower)
     return Restored(
         x=x,
         value=value,
@@ -83,24 +84,22 @@ def _restore(problem: TVInpainting, plan: Plan, progress: bool | None) -> Restor
         lower=lower,
         steps=_shared_out(plan, own.steps.reshape(batch, -1).amax(1)),
         seconds=own.seconds,
-        statuses=_worst(own.statuses, batch),
+        statuses=[max(own.statuses[i : i + parts]) for i in range(0, batch * parts, parts)],  # the worst of each image
         trace=Trace(own.trace.iterations, own.trace.seconds, per_image(own.trace.values)),
     )
 
 
-def _proven(
-    problem: TVInpainting, plan: Plan, x: Tensor, value: Tensor, black: Tensor, progress: bool | None
-) -> Tensor:
-    """Find a lower bound, from an answer on that is not to be changed."""
+def _proven(problem: TVInpainting, plan: Plan, x: Tensor, black: Tensor, progress: bool | None) -> Tensor:
+    """Find a lower bound, tight up to the tolerance, by a run that begins at the answer, which stays as it is."""
     proof = solve(
         problem, primal_dual(plan.then), x, iterations=PROVEN, check_every=CHECK_EVERY, progress=progress,
-        stop=gap(plan.tolerance, start_value=black, value=value),
+        stop=gap(plan.tolerance, start_value=black),
     )  # fmt: skip
     return cast(Tensor, proof.lower)
 
 
 def _shared_out(plan: Plan, steps: Tensor) -> dict[str, list[int]]:
-    """Count for every image what the method did, and what the one did that it handed over to."""
+    """Count the iterations of every image, those of the method and those of the one that it handed over to."""
     if not isinstance(plan.method, HandOver):
         return {plan.label: steps.tolist()}
     first = steps.clamp(max=plan.method.after)
@@ -128,8 +127,8 @@ def _restore_in_tiles(problem: TVInpainting, plan: Plan, memory: int, progress: 
     statuses, seconds, count = [Status.CONVERGED] * batch, 0.0, 0
     for sample in range(batch):
         for outer, inner, core in windows(height, width, side):
-            part = _cut(problem, sample, outer)
-            found = _restore(part, plan, progress)
+            part = itemgetter((slice(sample, sample + 1), slice(None), *outer))
+            found = _restore(_changed(problem, part), plan, progress)
             x[sample][(..., *core)] = found.x[0][(..., *inner)]
             gap[sample] = torch.maximum(gap[sample], found.gap[0])
             for label, taken in found.steps.items():
@@ -139,30 +138,22 @@ def _restore_in_tiles(problem: TVInpainting, plan: Plan, memory: int, progress: 
     return Restored(x, problem.value(x), gap, None, steps, seconds, statuses, None, count // batch)
 
 
-def _cut(problem: TVInpainting, sample: int, window: Window) -> TVInpainting:
-    index = (slice(sample, sample + 1), slice(None), *window)
-    mask = None if problem.mask is None else problem.mask.expand_as(problem.y)[index]
-    return TVInpainting(problem.y[index].contiguous(), mask, problem.weight, problem.scale)
-
-
 def _fit(problem: TVInpainting, plan: Plan) -> tuple[TVInpainting, Callable[[Tensor], Tensor]]:
-    """Give a map the channels it was learned for: colours one by one to a grey map, grey thrice to one of colours."""
-    wanted = {part.inputs for part in plan.method.modules() if isinstance(part, ConvICNN)}
+    """Give a map the channels it was learned for: colours one by one to a grey map, copies of grey to a colour map."""
     channels = problem.y.shape[1]
-    if not wanted or wanted == {channels}:
+    wanted = {part.inputs for part in plan.method.modules() if isinstance(part, ConvICNN)} or {channels}
+    count = max(wanted)
+    if wanted == {channels}:
         return problem, lambda x: x
-    y, mask = problem.y, problem.mask
     if wanted == {1}:
-        y = y.reshape(-1, 1, *y.shape[2:])
-        mask = None if mask is None else mask.expand_as(problem.y).reshape(y.shape)
-        return TVInpainting(y, mask, problem.weight, problem.scale), lambda x: x.reshape(problem.y.shape)
+        taken_apart = _changed(problem, lambda images: images.reshape(-1, 1, *images.shape[2:]))
+        return taken_apart, lambda x: x.reshape(problem.y.shape)
     if channels == 1 and len(wanted) == 1:
-        y = y.expand(-1, wanted.pop(), -1, -1).contiguous()
-        return TVInpainting(y, mask, problem.weight, problem.scale), lambda x: x.mean(1, keepdim=True)
-    raise ValueError(f"{plan.label} is for images of {wanted.pop()} channels, not of {channels}")
+        return _changed(problem, lambda images: images.expand(-1, count, -1, -1)), lambda x: x.mean(1, keepdim=True)
+    raise ValueError(f"{plan.label} is for images of {count} channels, not of {channels}")
 
 
-def _worst(statuses: list[Status], batch: int) -> list[Status]:
-    """Return the worst status among the channels of every image."""
-    each = len(statuses) // batch
-    return [max(statuses[i * each : (i + 1) * each]) for i in range(batch)]
+def _changed(problem: TVInpainting, change: Callable[[Tensor], Tensor]) -> TVInpainting:
+    """Return the problem of images that were cut out, taken apart or repeated."""
+    mask = None if problem.mask is None else change(problem.mask.expand_as(problem.y)).contiguous()
+    return TVInpainting(change(problem.y).contiguous(), mask, problem.weight, problem.scale)

@@ -17,7 +17,7 @@ from mirrordescent.problems.base import Problem
 from mirrordescent.progress import ProgressBar
 from mirrordescent.solve.solution import Solution, Status, Trace
 from mirrordescent.solve.stopping import Look, Rule
-from mirrordescent.trees import Tree, batch_size, choose_samples, is_finite, leaves, where
+from mirrordescent.trees import Tree, batch_size, is_finite, leaves, where
 
 LOOKS = 25  # default number of looks in a run
 
@@ -124,7 +124,7 @@ class _Record:
     ) -> Any:
         """Judge a state and return it with the frozen samples put back."""
         running = self.running
-        state = choose_samples(running, state, self.state)
+        state = where(running, state, self.state)
         x, value = self._answer(state)
         self._raise_lower_bound(state)
         self._judge(state, x, value)

@@ -65,7 +65,6 @@ def gap(
     lower: Tensor | float | None = None,
     *,
     start_value: Tensor | None = None,
-    value: Tensor | None = None,
 ) -> Rule:
     """Stop at a relative gap: f(x) − lower ≤ tolerance · (f(x₀) − lower).
 
@@ -74,7 +73,6 @@ def gap(
         lower: a lower bound on the optimal values, such as a reference's; without it, the method's own, if it has one
             (PDHG, DualFISTA, Certified).
         start_value: what to take for f(x₀), if not the value at the start of the run.
-        value: of another answer, whose gap it is that counts: the run then only raises the bound.
     """
     _require_positive(tolerance, "tolerance")
 
@@ -82,7 +80,7 @@ def gap(
         bound = look.lower if lower is None else torch.as_tensor(lower).to(look.value)
         if bound is not None:
             first = look.start_value if start_value is None else start_value
-            return relative_gap(look.value if value is None else value, bound, first) <= tolerance
+            return relative_gap(look.value, bound, first) <= tolerance
         if look.method.certifies and look.k == 0:  # some have no bound before their first step
             return torch.zeros_like(look.running)
         raise ValueError(f"gap() needs a lower bound, and {type(look.method).__name__} gives none: give lower=")

@@ -16,25 +16,25 @@ from torch import Generator, Tensor
 
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.mirrors import Conjugate, MirrorMap
-from mirrordescent.problems import (
-    SVM,
-    LeastSquares,
-    LogisticRegression,
-    MatrixGame,
-    PoissonTomography,
-    Problem,
-    Quadratic,
-    TVInpainting,
+from mirrordescent.parts import written_together
+from mirrordescent.problems import Problem
+from mirrordescent.theory.constants import MapConstants, ProblemConstants
+from mirrordescent.theory.curvature import (
+    ROUNDING,
+    Gradient,
+    any_jumps,
+    asymmetry,
+    curvature_range,
+    extreme_eigenvalues,
+    smallest_secant,
 )
-from mirrordescent.theory.constants import Constant, MapConstants, ProblemConstants
-from mirrordescent.theory.curvature import Gradient, any_jumps, asymmetry, curvature_range, smallest_secant
-from mirrordescent.theory.geometry import inside
+from mirrordescent.theory.geometry import difference, inside
 from mirrordescent.trees import Tree, leaves, norm, tree_map
 
 Answer = Literal["holds", "does not hold", "not known"]
+ANSWERS: dict[bool | None, Answer] = {True: "holds", False: "does not hold", None: "not known"}
 FAR = 1e3  # how much farther out, and farther in, curvature is probed
 COLLAPSE = 1e-2  # by which factor it may fall there and still count as bounded below
-CONVEX = (Quadratic, LeastSquares, LogisticRegression, SVM, MatrixGame, TVInpainting, PoissonTomography)
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,11 @@ class Verdict:
     assumption: str
     answer: Answer
     because: str
+
+    @classmethod
+    def of(cls, assumption: str, holds: bool | None, because: str) -> Verdict:
+        """Make one of a truth; None: it is not known."""
+        return cls(assumption, ANSWERS[holds], because)
 
     def __str__(self) -> str:
         return f"{self.assumption}: {self.answer}. {self.because}"
@@ -63,114 +68,120 @@ def map_verdicts(
     mirror: MirrorMap, geometry: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree], constants: MapConstants
 ) -> list[Verdict]:
     """Judge a map as used in a geometry: its own, M with a surrogate inverse, or (M*)*, which is known by ∇M*."""
-    conjugate = isinstance(geometry, Conjugate)
-    field: Gradient = geometry.to_primal if conjugate else geometry.to_dual
-    name, at = ("∇M*", duals) if conjugate else ("∇ψ", points)
-    lowest = curvature_range(field, at)[0] if constants.lowest is None else constants.lowest
-    lowest = min(lowest, smallest_secant(field, at))
-    return [
-        _is_gradient(mirror, field, name, at),
-        _is_monotone(name, lowest, constants),
-        _is_strongly_convex(mirror, geometry, points, lowest, constants),
-        _is_continuous(mirror, field, name, at),
-        _is_inverted(mirror, geometry, points, duals),
-    ]
+    judged = _Map(mirror, geometry, points, duals, constants)
+    return [judged.gradient(), judged.monotone(), judged.strongly_convex(), judged.continuous(), judged.inverted()]
 
 
-def _by_construction(mirror: MirrorMap) -> bool:
-    """Tell whether a map is one of the library, whose formulas are gradients of potentials and proven elsewhere."""
-    return type(mirror).__module__.startswith("mirrordescent.")
+class _Map:
+    """What is assumed of a map: see :func:`map_verdicts`."""
 
+    def __init__(
+        self,
+        mirror: MirrorMap,
+        geometry: MirrorMap,
+        points: Sequence[Tree],
+        duals: Sequence[Tree],
+        of_map: MapConstants,
+    ) -> None:
+        self.mirror, self.geometry, self.points, self.duals, self.constants = mirror, geometry, points, duals, of_map
+        self.conjugate = isinstance(geometry, Conjugate)
+        self.field: Gradient = geometry.to_primal if self.conjugate else geometry.to_dual
+        self.name, self.at = ("∇M*", duals) if self.conjugate else ("∇ψ", points)
+        lowest = curvature_range(self.field, self.at)[0] if of_map.lowest is None else of_map.lowest
+        self.lowest = min(lowest, smallest_secant(self.field, self.at))
 
-def _is_gradient(mirror: MirrorMap, field: Gradient, name: str, points: Sequence[Tree]) -> Verdict:
-    measured = max(asymmetry(field, x) for x in points)
-    assumption = f"{name} is the gradient of a function"
-    if measured > _root_eps(points):
-        return Verdict(assumption, "does not hold", f"Its Jacobian is not symmetric, by {measured:.1e} of its size.")
-    because = f"Its Jacobian is symmetric at {len(points)} points, to {measured:.0e}."
-    return Verdict(assumption, "holds" if _by_construction(mirror) else "not known", because)
+    def states(self, *claims: str) -> bool:
+        """Tell whether the map claims something of its own ∇ψ: a subclass with another one inherits no claims."""
+        cls, own = type(self.mirror), vars(self.mirror)
+        return any(claim in own or written_together(cls, claim, "_to_dual", "to_dual") for claim in claims)
 
+    def gradient(self) -> Verdict:
+        measured, holds = max(asymmetry(self.field, x) for x in self.at), None
+        because = f"Its Jacobian is symmetric at {len(self.at)} points, to {measured:.0e}."
+        if measured > _root_eps(self.at):
+            holds, because = False, f"Its Jacobian is not symmetric, by {measured:.1e} of its size."
+        elif self.mirror.proven and self.states("proven"):
+            holds = True
+        return Verdict.of(f"{self.name} is the gradient of a function", holds, because)
 
-def _is_monotone(name: str, lowest: float, constants: MapConstants) -> Verdict:
-    assumption = f"{name} is monotone, so that its potential is convex"
-    size = constants.smoothness.estimate
-    if lowest < -1e-6 * (1 + size if math.isfinite(size) else 1):
-        because = f"Along some direction the curvature is {lowest:.3g}: the map is not monotone."
-        return Verdict(assumption, "does not hold", because)
-    if constants.alpha.how != "sampled" or constants.smoothness.how == "certified":
-        return Verdict(assumption, "holds", "By construction.")
-    return Verdict(assumption, "not known", f"The smallest curvature found is {lowest:.3g}; that is no proof.")
+    def monotone(self) -> Verdict:
+        lowest, constants, holds = self.lowest, self.constants, None
+        size = constants.smoothness.estimate
+        because = f"The smallest curvature found is {lowest:.3g}; that is no proof."
+        if lowest < -1e-6 * (1 + size if math.isfinite(size) else 1):
+            holds, because = False, f"Along some direction the curvature is {lowest:.3g}: the map is not monotone."
+        elif constants.alpha.how != "sampled" or constants.smoothness.how == "certified":
+            holds, because = True, "By construction."
+        return Verdict.of(f"{self.name} is monotone, so that its potential is convex", holds, because)
 
-
-def _is_strongly_convex(
-    mirror: MirrorMap, geometry: MirrorMap, points: Sequence[Tree], lowest: float, constants: MapConstants
-) -> Verdict:
-    assumption, alpha = "ψ is strongly convex", constants.alpha
-    if isinstance(geometry, Conjugate):
-        if alpha.value <= 0:
-            return Verdict(assumption, "does not hold", "∇M* is not monotone, so it is no inverse mirror map.")
-        because = (
-            f"∇M* has slopes of at most {constants.dual_smoothness.value:.4g} where sampled, so α = {alpha} there."
-        )
-        return Verdict(assumption, "not known", because)
-    if alpha.how != "sampled":
-        if alpha.value == 0:
-            because = f"The curvature of {type(mirror).__name__} has no positive lower bound on its domain."
-            return Verdict(assumption, "does not hold", because)
-        stated = mirror.strong_convexity
-        if stated is not None and stated.p == 2 and lowest < alpha.value * (1 - 1e-3):
+    def strongly_convex(self) -> Verdict:
+        alpha, lowest, stated = self.constants.alpha, self.lowest, self.mirror.strong_convexity
+        holds: bool | None = False
+        if self.conjugate and alpha.value <= 0:
+            because = "∇M* is not monotone, so it is no inverse mirror map."
+        elif self.conjugate:
+            slope = self.constants.dual_smoothness.value
+            holds, because = None, f"∇M* has slopes of at most {slope:.4g} where sampled, so α = {alpha} there."
+        elif alpha.how != "sampled" and alpha.value == 0:
+            because = f"The curvature of {type(self.mirror).__name__} has no positive lower bound on its domain."
+        elif alpha.how != "sampled" and stated and stated.p == 2 and lowest < alpha.value * (1 - 1e-3):
             because = f"The map states α = {alpha.value:.4g}, but a curvature of {lowest:.4g} was found."
-            return Verdict(assumption, "does not hold", because)
-        return Verdict(assumption, "holds", f"α = {alpha}.")
-    if lowest <= 0:
-        return Verdict(assumption, "does not hold", f"A curvature of {lowest:.3g} was found.")
-    far = _curvature_far_away(geometry, points)
-    if far < COLLAPSE * lowest:
-        because = f"The curvature falls from {lowest:.3g} to {far:.3g} at points {FAR:g} times as far out or in."
-        return Verdict(assumption, "does not hold", because)
-    return Verdict(assumption, "not known", f"The smallest curvature found is {lowest:.3g}; α = {alpha} is a guess.")
+        elif alpha.how != "sampled":
+            holds, because = True, f"α = {alpha}."
+        elif lowest <= 0:
+            because = f"A curvature of {lowest:.3g} was found."
+        elif (far := self.curvature_far_away()) < COLLAPSE * lowest:
+            because = f"The curvature falls from {lowest:.3g} to {far:.3g} at points {FAR:g} times as far out or in."
+        else:
+            holds, because = None, f"The smallest curvature found is {lowest:.3g}; α = {alpha} is a guess."
+        return Verdict.of("ψ is strongly convex", holds, because)
 
+    def curvature_far_away(self) -> float:
+        if not isinstance(self.geometry.primal_domain, WholeSpace):
+            return math.inf
+        scaled = [tree_map(lambda leaf, s=s: s * leaf, x) for x in self.points for s in (FAR, 1 / FAR)]
+        found = [extreme_eigenvalues(self.geometry.to_dual, x) for x in scaled]
+        low, high = (torch.cat(each) for each in zip(*found, strict=True))
+        resolved = (
+            low.abs() >= ROUNDING * torch.finfo(low.dtype).eps * high
+        )  # beside huge curvatures small ones are lost
+        return float(torch.where(resolved, low, math.inf).min())
 
-def _curvature_far_away(mirror: MirrorMap, points: Sequence[Tree]) -> float:
-    if not isinstance(mirror.primal_domain, WholeSpace):
-        return math.inf
-    scaled = [tree_map(lambda leaf, s=s: s * leaf, x) for x in points for s in (FAR, 1 / FAR)]
-    return curvature_range(mirror.to_dual, scaled)[0]
+    def continuous(self) -> Verdict:
+        stated, holds = self.mirror.continuous, None
+        because = "No jump was found on the segments between sampled points."
+        if stated is False:
+            holds, because = False, "It jumps by construction, as with the activation leaky_relu; take softplus."
+        elif stated and self.states("continuous", "proven"):
+            holds, because = True, "By construction."
+        elif any_jumps(self.field, self.at):
+            holds, because = False, "It jumps between two points of the sample, as at a kink."
+        return Verdict.of(f"{self.name} is continuous, so that the potential is C¹", holds, because)
 
-
-def _is_continuous(mirror: MirrorMap, field: Gradient, name: str, points: Sequence[Tree]) -> Verdict:
-    assumption = f"{name} is continuous, so that the potential is C¹"
-    if any(getattr(part, "activation", None) == "leaky_relu" for part in mirror.modules()):
-        return Verdict(assumption, "does not hold", "The activation is leaky_relu, whose slope jumps; take softplus.")
-    if _by_construction(mirror):
-        return Verdict(assumption, "holds", "By construction.")
-    if any_jumps(field, points):
-        return Verdict(assumption, "does not hold", "It jumps between two points of the sample, as at a kink.")
-    return Verdict(assumption, "not known", "No jump was found on the segments between sampled points.")
-
-
-def _is_inverted(mirror: MirrorMap, geometry: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree]) -> Verdict:
-    assumption = "the way back is the inverse of the way there"
-    worst = round_trip_error(mirror, points, duals)
-    if isinstance(geometry, Conjugate) and geometry is not mirror:
-        because = (
-            "Dual-stored: the run is exact mirror descent for (M*)*, and ∇M enters only through y⁰. "
-            f"{'The map says that it is exact, but as' if mirror.exact else 'As'} a pair it is inconsistent "
-            f"by {worst:.2g} of ‖x‖."
-        )
-        return Verdict(assumption, "holds", because)
-    if worst <= 10 * _root_eps(points):
-        return Verdict(assumption, "holds", f"∇ψ*(∇ψ(x)) is x to {worst:.0e} of ‖x‖.")
-    claim = "The map says that it is exact, but " if mirror.exact else ""
-    because = f"{claim}∇ψ*(∇ψ(x)) differs from x by up to {worst:.2g} of ‖x‖: every step makes an error."
-    return Verdict(assumption, "does not hold", because)
+    def inverted(self) -> Verdict:
+        worst = round_trip_error(self.mirror, self.points, self.duals)
+        claim = "The map says that it is exact, but " if self.mirror.exact else ""
+        holds, because = True, f"∇ψ*(∇ψ(x)) is x to {worst:.0e} of ‖x‖."
+        if self.conjugate and self.geometry is not self.mirror:
+            because = (
+                "Dual-stored: the run is exact mirror descent for (M*)*, and ∇M enters only through y⁰. "
+                f"{f'{claim}as' if claim else 'As'} a pair it is inconsistent by {worst:.2g} of ‖x‖."
+            )
+        elif worst > 10 * _root_eps(self.points):
+            differs = f"∇ψ*(∇ψ(x)) differs from x by up to {worst:.2g} of ‖x‖"
+            holds, because = False, f"{claim}{differs}: every step makes an error."
+        return Verdict.of("the way back is the inverse of the way there", holds, because)
 
 
 @torch.no_grad()
 def round_trip_error(mirror: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree]) -> float:
-    """Return the largest ‖∇ψ*(y) − x‖ / ‖x‖, given y = ∇ψ(x), which may have been dear."""
-    pairs = ((norm(tree_map(torch.sub, mirror.to_primal(y), x)), norm(x)) for x, y in zip(points, duals, strict=True))
-    return max(float((error / size.clamp(min=torch.finfo(size.dtype).tiny)).max()) for error, size in pairs)
+    """Return the largest ‖∇ψ*(y) − x‖ / ‖x‖, given y = ∇ψ(x), which may have been expensive to compute.
+
+    Points near the origin count with a hundredth of the largest ‖x‖: beside a smaller one all rounding is large.
+    """
+    errors = torch.cat([norm(difference(mirror.to_primal(y), x)) for x, y in zip(points, duals, strict=True)])
+    sizes = torch.cat([norm(x) for x in points])
+    return float((errors / sizes.clamp(min=max(float(sizes.max()) / 100, torch.finfo(sizes.dtype).tiny))).max())
 
 
 def is_exact(mirror: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree]) -> bool:
@@ -180,28 +191,23 @@ def is_exact(mirror: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree]) -
 
 def problem_verdicts(problem: Problem, points: Sequence[Tree], constants: ProblemConstants) -> list[Verdict]:
     """Judge a problem: convexity and smoothness."""
-    return [_is_convex(problem, points), _is_smooth(constants.smoothness)]
+    smoothness, assumption = constants.smoothness, "∇f is Lipschitz"
+    if math.isinf(smoothness.value):
+        smooth = Verdict.of(assumption, False, "f has kinks, at which its gradient jumps: L_f is infinite.")
+    else:
+        smooth = Verdict.of(assumption, None if smoothness.how == "sampled" else True, f"L_f = {smoothness}.")
+    return [_is_convex(problem, points), smooth]
 
 
 def _is_convex(problem: Problem, points: Sequence[Tree]) -> Verdict:
     assumption = "f is convex"
-    if isinstance(problem, CONVEX) and not isinstance(problem, Quadratic):
-        return Verdict(assumption, "holds", "By construction.")
+    if problem.convex:
+        return Verdict.of(assumption, True, "By construction.")
     lowest = min(curvature_range(problem.grad, points)[0], smallest_secant(problem.grad, points))
-    if lowest < -_root_eps(points):
-        because = f"Along some direction the curvature is {lowest:.3g}: no theorem applies, and bounds promise nothing."
-        return Verdict(assumption, "does not hold", because)
-    if isinstance(problem, Quadratic):
-        return Verdict(assumption, "holds", "A is positive semidefinite.")
-    return Verdict(assumption, "not known", f"The smallest curvature found is {lowest:.3g}; that is no proof.")
-
-
-def _is_smooth(smoothness: Constant) -> Verdict:
-    assumption = "∇f is Lipschitz"
-    if math.isinf(smoothness.value):
-        return Verdict(assumption, "does not hold", "f has kinks, at which its gradient jumps: L_f is infinite.")
-    answer: Answer = "not known" if smoothness.how == "sampled" else "holds"
-    return Verdict(assumption, answer, f"L_f = {smoothness}.")
+    if problem.convex is False or lowest < -_root_eps(points):
+        why = f"Along some direction the curvature is {lowest:.3g}" if lowest < 0 else "The problem says that it is not"
+        return Verdict.of(assumption, False, f"{why}: no theorem applies, and bounds promise nothing.")
+    return Verdict.of(assumption, None, f"The smallest curvature found is {lowest:.3g}; that is no proof.")
 
 
 def _root_eps(points: Sequence[Tree]) -> float:

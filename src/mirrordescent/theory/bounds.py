@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mirrordescent.methods.accelerated import _area as area
+from mirrordescent.methods.accelerated import area
 from mirrordescent.theory.energies import Record
 
 Number = float | Tensor
@@ -67,11 +67,8 @@ def smd_slack(record: Record, alpha: float) -> Tensor:
     the inequality sharper, and for linear f and quadratic ψ an equality. Negative slack beyond rounding
     means that f is not convex or α is too large.
     """
-    t = record.steps[:, None]
-    divergence, losses = record["divergence"], (t * record["gap"][:-1]).cumsum(0)
-    moved = (t.square() * record["displacement"]).cumsum(0) / (2 * alpha)
-    pairings = (t * (record["noise_pairing"] + record["error_pairing"])).cumsum(0)
-    return divergence[0] - divergence[1:] + moved - pairings - losses
+    between = smd_realised_bound(record, alpha) - weighted_mean_gap(record)
+    return record.steps[:, None].cumsum(0) * between - record["divergence"][1:]
 
 
 def smd_realised_bound(record: Record, alpha: float) -> Tensor:
@@ -92,25 +89,17 @@ def weighted_mean_gap(record: Record) -> Tensor:
     return (t * record["gap"][:-1]).cumsum(0) / t.cumsum(0)
 
 
-def amd_decrease(
-    k: Number, t: Number, t_before: Number, r: float, gap_after: Tensor, gap_before: Tensor, error: Number
-) -> Tensor:
-    """Bound the change of the energy in one step of AMD, Ẽ_{k+1} − Ẽ_k (Lemma 1).
+def amd_slack(record: Record, r: float) -> Tensor:
+    """By how much Lemma 1 holds in every step of a run of AMD, bound minus change of the energy: (K, batch).
 
-        ((2k + 1 − rk) t_k / r) (f(x̃_{k+1}) − f*) − (k² (t_{k−1} − t_k) / r) (f(x̃_k) − f*) + r·error
+        Ẽ_{k+1} − Ẽ_k  ≤  ((2k + 1 − rk) t_k / r) (f(x̃_{k+1}) − f*) − (k² (t_{k−1} − t_k) / r) (f(x̃_k) − f*) + r·error
 
     with error = ⟨∇ψ(z̃_{k+1}) − ∇ψ(ẑ_{k+1}), z̃_{k+1} − x*⟩, if γ ≥ L_R L_ψ* and t_k ≤ ℓ_R/(L_f γ).
     """
-    return (2 * k + 1 - r * k) * t / r * gap_after - k**2 * (t_before - t) / r * gap_before + r * error
-
-
-def amd_slack(record: Record, r: float) -> Tensor:
-    """By how much Lemma 1 holds in every step of a run of AMD, bound minus change of the energy: (K, batch)."""
-    energy, gap = record["energy"], record["gap"]
-    t = record.steps[:, None]
-    k = torch.arange(len(t), dtype=t.dtype, device=t.device)[:, None]
-    before = torch.cat([torch.zeros_like(t[:1]), t[:-1]])
-    return amd_decrease(k, t, before, r, gap[1:], gap[:-1], record["error"]) - (energy[1:] - energy[:-1])
+    t, k = _columns(record.steps)
+    before, gap = torch.cat([torch.zeros_like(t[:1]), t[:-1]]), record["gap"]
+    bound = (2 * k + 1 - r * k) * t / r * gap[1:] - k**2 * (before - t) / r * gap[:-1] + r * record["error"]
+    return bound - record["energy"].diff(dim=0)
 
 
 def amd_first_energy(divergence: Number, first_gap: Number, t: float, r: float, first_error: Number = 0.0) -> Number:
@@ -134,8 +123,7 @@ def amd_bound(first_energy: Number, steps: Tensor, r: float, error: Number = 0.0
     O(k^{c−1}), or O(k^{c−2}) if M = 0; it does not tend to 0 for c = 1 unless M = 0. M may be a series (K, batch), the
     running maximum.
     """
-    t = steps[:, None]
-    k = torch.arange(len(t), dtype=t.dtype, device=t.device)[:, None]
+    t, k = _columns(steps)
     return r / ((k + 1).square() * t) * (first_energy + k * r * error)
 
 
@@ -183,9 +171,13 @@ def asmd_bound_by_moments(
     every non-increasing t: the energy is A_k (f − f*) + (s_k/t_k) B. With s_k = (k+1)^{3/2}, constant t and E‖G‖² ≤ σ²
     the last sum is at most tσ²(k+1)^{3/2}/(3α).
     """
-    t = steps[:, None]
+    t, k = _columns(steps)
     areas = t.new_tensor([area(k) for k in range(len(t) + 1)])[:, None]
-    s = (torch.arange(len(t) + 1, dtype=t.dtype, device=t.device)[:, None] + 1) ** 1.5
-    moved = (t * areas.diff(dim=0).square() / s[:-1] * displacements).cumsum(0) / (2 * alpha)
+    moved = (t * areas.diff(dim=0).square() / (k + 1) ** 1.5 * displacements).cumsum(0) / (2 * alpha)
     next_t = torch.cat([t[1:], t[-1:]])  # of the step after the last one nothing is known
-    return error + (first_energy + s[1:] / next_t * largest_divergence + moved) / areas[1:]
+    return error + (first_energy + (k + 2) ** 1.5 / next_t * largest_divergence + moved) / areas[1:]
+
+
+def _columns(steps: Tensor) -> tuple[Tensor, Tensor]:
+    """t_k and k, for k = 0, …, K−1: (K, 1) each."""
+    return steps[:, None], torch.arange(len(steps), dtype=steps.dtype, device=steps.device)[:, None]

@@ -7,29 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Generator
 
-from mirrordescent.mirrors import (
-    Burg,
-    Conjugate,
-    Diagonal,
-    Euclidean,
-    HyperbolicEntropy,
-    Layerwise,
-    LearnedPair,
-    Logit,
-    MirrorMap,
-    Multipliers,
-    NegativeEntropy,
-    PNorm,
-    SimplexEntropy,
-    Spline,
-    SquaredPNorm,
-)
-from mirrordescent.problems import SVM, LeastSquares, LogisticRegression, Problem, Quadratic, TVInpainting
+from mirrordescent.mirrors import Conjugate, MirrorMap
+from mirrordescent.problems import Problem
 from mirrordescent.theory.curvature import any_jumps, curvature_range
-from mirrordescent.theory.geometry import Field, Inverted
+from mirrordescent.theory.geometry import Field
 from mirrordescent.trees import Tree
 
 How = Literal["formula", "certified", "sampled"]
@@ -63,22 +46,25 @@ class Constant:
     def __str__(self) -> str:
         if math.isinf(self.value) or not self.value:
             return f"{'∞' if self.value else '0'} ({self.how})"
-        if self.how == "sampled":
-            return f"{self.value:.4g} (sampled: {self.estimate:.4g} times {self.safety:g} for safety)"
-        return f"{self.value:.4g} ({self.how})"
+        sampled = f": {self.estimate:.4g} times {self.safety:g} for safety" if self.how == "sampled" else ""
+        return f"{self.value:.4g} ({self.how}{sampled})"
 
 
 @dataclass(frozen=True)
 class MapConstants:
-    """α and L_ψ, between which ∇²ψ lies, and L_ψ*, the Lipschitz constant of ∇ψ*: at most 1/α.
+    """α and L_ψ, between which ∇²ψ lies.
 
     ``lowest`` is the smallest curvature met, of ∇ψ or, for ψ = (M*)*, of ∇M*; None if nothing had to be sampled.
     """
 
     alpha: Constant
     smoothness: Constant
-    dual_smoothness: Constant
     lowest: float | None = None
+
+    @property
+    def dual_smoothness(self) -> Constant:
+        """L_ψ* = 1/α, a Lipschitz constant of ∇ψ*."""
+        return self.alpha.inverse()
 
 
 @dataclass(frozen=True)
@@ -92,7 +78,7 @@ class ProblemConstants:
 def map_constants(
     mirror: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree] | None = None, generator: Generator | None = None
 ) -> MapConstants:
-    """Return α, L_ψ and L_ψ* of an exact map, over the whole domain where they are known, else at these points.
+    """Return α, L_ψ and L_ψ* of an exact map: as it states them for its whole domain, else from samples.
 
     Strong convexity is taken as stated, in ℓ_p with p ≤ 2, which implies ℓ₂; that of an input-convex network is
     certified, since ψ − (α/2)‖x‖² is convex for all values of its parameters. For ψ = (M*)* the constants
@@ -105,17 +91,31 @@ def map_constants(
     """
     if isinstance(mirror, Conjugate):
         return _constants_of_a_conjugate(mirror, duals or [mirror.to_dual(x) for x in points], generator)
-    alpha, smoothness, lowest = _known_alpha(mirror), _known_smoothness(mirror), None
+    stated, lowest = mirror.strong_convexity, None
+    how: How = "certified" if mirror.certified else "formula"
+    alpha = None if stated is None or stated.p > 2 else Constant(stated.alpha, how)
+    smoothness = _stated(mirror.smoothness)
     if alpha is None or smoothness is None:
         lowest, highest = curvature_range(mirror.to_dual, points, generator)
         alpha = alpha or Constant(lowest, "sampled", 1 / SAFETY)
         smoothness = smoothness or Constant(highest, "sampled", SAFETY)
-    return MapConstants(alpha, smoothness, alpha.inverse(), lowest)
+    return MapConstants(alpha, smoothness, lowest)
+
+
+def _constants_of_a_conjugate(mirror: Conjugate, duals: Sequence[Tree], generator: Generator | None) -> MapConstants:
+    lowest, highest = curvature_range(mirror.to_primal, duals, generator)
+    if isinstance(mirror.dual_potential, Field):
+        smoothness = Constant(lowest, "sampled", 1 / SAFETY).inverse()
+    else:
+        smoothness = Constant(1 / mirror.dual_potential.strong_convexity, "certified")
+    return MapConstants(Constant(highest, "sampled", SAFETY).inverse(), smoothness, lowest)
 
 
 def problem_constants(problem: Problem, points: Sequence[Tree], generator: Generator | None = None) -> ProblemConstants:
-    """Return L_f and μ, by formula where there is one, else from ∇²f at these points; L_f = ∞ where ∇f jumps."""
-    smoothness, strong = _known_problem_smoothness(problem), _known_convexity(problem)
+    """Return L_f and μ: as the problem states them, else from ∇²f at these points; L_f = ∞ where ∇f jumps."""
+    smoothness, strong = _stated(problem.smoothness()), _stated(problem.strong_convexity())
+    if smoothness is None and type(problem).smoothed_grad is not Problem.smoothed_grad:
+        smoothness = Constant(math.inf, "formula")  # it knows how to smooth its kinks, so it has some
     if smoothness is None or strong is None:
         lowest, highest = curvature_range(problem.grad, points, generator)
         if smoothness is None and any_jumps(problem.grad, points):
@@ -126,82 +126,5 @@ def problem_constants(problem: Problem, points: Sequence[Tree], generator: Gener
     return ProblemConstants(smoothness, strong)
 
 
-def has_kinks(problem: Problem) -> bool:
-    """Tell whether a problem is nonsmooth by its own account: it knows how to smooth its kinks."""
-    return type(problem).smoothed_grad is not Problem.smoothed_grad
-
-
-def _constants_of_a_conjugate(mirror: Conjugate, duals: Sequence[Tree], generator: Generator | None) -> MapConstants:
-    lowest, highest = curvature_range(mirror.to_primal, duals, generator)
-    dual_smoothness = Constant(highest, "sampled", SAFETY)
-    if isinstance(mirror.dual_potential, Field):
-        smoothness = Constant(lowest, "sampled", 1 / SAFETY).inverse()
-    else:
-        smoothness = Constant(1 / mirror.dual_potential.strong_convexity, "certified")
-    return MapConstants(dual_smoothness.inverse(), smoothness, dual_smoothness, lowest)
-
-
-def _known_alpha(mirror: MirrorMap) -> Constant | None:
-    """Return α over the whole domain: stated, or known to be 0."""
-    stated = mirror.strong_convexity
-    if stated is not None and stated.p <= 2:
-        learned = isinstance(mirror.mirror if isinstance(mirror, Inverted) else mirror, LearnedPair)
-        return Constant(stated.alpha, "certified" if learned else "formula")
-    if isinstance(mirror, (NegativeEntropy, Burg, HyperbolicEntropy, PNorm, SquaredPNorm)):
-        return Constant(0.0, "formula")
-    return None
-
-
-def _known_smoothness(mirror: MirrorMap) -> Constant | None:
-    """Return L_ψ over the whole domain, where there is a formula."""
-    match mirror:
-        case Euclidean():
-            value = 1.0
-        case Diagonal():
-            value = float(mirror.d.detach().max())
-        case Multipliers():
-            value = 1 / float(mirror.multipliers.detach().min())
-        case Spline():
-            value = float(mirror.slopes.detach().max())
-        case Layerwise():
-            parts = [_known_smoothness(part) for part in mirror.by_name.values()]
-            known = [part.value for part in parts if part is not None]
-            if len(known) < len(parts):
-                return None
-            value = max(known)
-        case HyperbolicEntropy():
-            value = 1 / mirror.beta
-        case PNorm():
-            value = 1.0 if mirror.p == 2 else math.inf
-        case SquaredPNorm():
-            value = mirror.p - 1 if mirror.p >= 2 else math.inf
-        case NegativeEntropy() | SimplexEntropy() | Burg() | Logit():
-            value = math.inf
-        case _:
-            return None
-    return Constant(value, "formula")
-
-
-def _known_problem_smoothness(problem: Problem) -> Constant | None:
-    if has_kinks(problem):
-        return Constant(math.inf, "formula")
-    known = problem.smoothness()
-    return None if known is None else Constant(known, "formula")
-
-
-def _known_convexity(problem: Problem) -> Constant | None:
-    """Return μ of the problems that come with the library."""
-    match problem:
-        case Quadratic():
-            eigenvalues = problem.A if problem.A.ndim == 1 else torch.linalg.eigvalsh(problem.A)
-            value = max(float(eigenvalues.min()), 0.0)
-        case LeastSquares():
-            flat = problem.A.shape[-2] < problem.A.shape[-1]
-            value = 0.0 if flat else float(torch.linalg.svdvals(problem.A).min()) ** 2
-        case LogisticRegression() | SVM():
-            value = float(problem.ridge.min())
-        case TVInpainting():
-            value = problem.F_convexity
-        case _:
-            return None
-    return Constant(value, "formula")
+def _stated(value: float | None) -> Constant | None:
+    return None if value is None else Constant(value, "formula")

@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from mirrordescent.theory.geometry import difference
 from mirrordescent.trees import Tree, leaves, mix, norm, tree_map, where
 
 Gradient: TypeAlias = Callable[[Tree], Tree]
@@ -35,7 +36,7 @@ def extreme_eigenvalues(
     Lanczos' method: an orthonormal basis V of span{v, Hv, H²v, …} for a random v, fully reorthogonalised, and the
     eigenvalues of VᵀHV, which lie between the extremes of H and approach them first. Products with H are
     backward passes through ∇h. If the Jacobian J is not symmetric, so that it is no Hessian, they are
-    those of Jᵀ, and what is returned are Rayleigh quotients of its symmetric part.
+    those of Jᵀ, and what is returned are Rayleigh quotients of its symmetric part. Where H overflows both are infinite.
 
     >>> import torch
     >>> low, high = extreme_eigenvalues(lambda x: torch.tensor([1.0, 2.0, 5.0]) * x, torch.zeros(1, 3))
@@ -59,7 +60,9 @@ def extreme_eigenvalues(
             fresh, _ = _orthogonalised(_random_directions(flat, generator), basis[:, : j + 1])
             v = torch.where(invariant[:, None], fresh, v)
     projected = basis @ images.mT
-    eigenvalues = torch.linalg.eigvalsh(0.5 * (projected + projected.mT))
+    finite = projected.isfinite().flatten(1).all(1)
+    eigenvalues = torch.linalg.eigvalsh(where(finite, 0.5 * (projected + projected.mT), torch.zeros_like(projected)))
+    eigenvalues = where(finite, eigenvalues, torch.full_like(eigenvalues, math.inf))
     return eigenvalues[:, 0], eigenvalues[:, -1]
 
 
@@ -89,8 +92,8 @@ def asymmetry(gradient: Gradient, x: Tree, generator: Generator | None = None) -
     v, w = _random_directions(flat, generator), _random_directions(flat, generator)
     Jv, Jw = product(v), product(w)
     scale = torch.linalg.vector_norm(Jv, dim=1) + torch.linalg.vector_norm(Jw, dim=1)
-    difference = ((v * Jw).sum(1) - (w * Jv).sum(1)).abs()
-    return float(torch.where(scale > 0, difference / scale, 0).max())
+    skew = ((v * Jw).sum(1) - (w * Jv).sum(1)).abs()
+    return float(torch.where(scale > 0, skew / scale, 0).max())
 
 
 @torch.no_grad()
@@ -98,7 +101,7 @@ def smallest_secant(gradient: Gradient, points: Sequence[Tree]) -> float:
     """Return min ⟨∇h(a) − ∇h(b), a − b⟩ / ‖a − b‖² over neighbouring points: negative if ∇h is not monotone."""
     smallest = math.inf
     for a, b in pairwise(points):
-        step, change = flatten(tree_map(torch.sub, a, b)), flatten(tree_map(torch.sub, gradient(a), gradient(b)))
+        step, change = flatten(difference(a, b)), flatten(difference(gradient(a), gradient(b)))
         length = step.square().sum(1)
         quotients = torch.where(length > 0, (step * change).sum(1) / length, math.inf)
         smallest = min(smallest, float(quotients.min()))
@@ -125,17 +128,13 @@ def _jumps(gradient: Gradient, a: Tree, b: Tree) -> bool:
     for _ in range(HALVINGS):
         middle = mix(0.5, a, b)
         at_middle = gradient(middle)
-        left = _change(at_a, at_middle) >= _change(at_middle, at_b)
+        left = norm(difference(at_a, at_middle)) >= norm(difference(at_middle, at_b))
         a, at_a = where(left, a, middle), where(left, at_a, at_middle)
         b, at_b = where(left, middle, b), where(left, at_middle, at_b)
-        changes.append(_change(at_a, at_b))
+        changes.append(norm(difference(at_a, at_b)))
     stays = changes[-1] > 0.5 * changes[HALVINGS * 3 // 4]
     rounding = ROUNDING * torch.finfo(changes[0].dtype).eps * (1 + norm(at_a))
     return bool((stays & (changes[-1] > rounding)).any())
-
-
-def _change(first: Tree, second: Tree) -> Tensor:
-    return norm(tree_map(torch.sub, first, second))
 
 
 def flatten(tree: Tree) -> Tensor:

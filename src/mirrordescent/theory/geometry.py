@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mirrordescent.domains import Domain, Simplex, WholeSpace
-from mirrordescent.methods import AMD, ASMD, MD, SMD, Method
+from mirrordescent.methods.base import Storage
 from mirrordescent.mirrors import Conjugate, LearnedPair, MirrorMap, Potential, StrongConvexity
 from mirrordescent.mirrors.inverse import invert
 from mirrordescent.problems import Problem
 from mirrordescent.trees import Tree, add_over_leaves, batch_size, dot, mix, sum_per_sample, tree_map
 
-Storage = Literal["primal", "dual"]
 NODES = 16  # of the quadrature along a line: exact for polynomials of degree 31
-
-
-def storage_of(method: Method[Any]) -> Storage:
-    """Tell in which space a method keeps its mirror iterate, or raise if it has none."""
-    if isinstance(method, MD):
-        return "primal"
-    if isinstance(method, (SMD, ASMD)):
-        return "dual"
-    if isinstance(method, AMD):
-        return method.storage
-    raise TypeError(f"the theory is about MD, SMD, AMD and ASMD; {type(method).__name__} is none of them")
 
 
 def exact_geometry(mirror: MirrorMap, storage: Storage, exact: bool | None = None) -> MirrorMap:
@@ -37,8 +25,8 @@ def exact_geometry(mirror: MirrorMap, storage: Storage, exact: bool | None = Non
     map             storage           ψ
     ==============  ================  =============================================================
     exact           primal or dual    its own
-    a pair          primal            M, whose true inverse is found by Newton's method. The step
-                                      through ∇M* in its place is an error of every step
+    a pair          primal            M, whose true inverse is found by Newton's method. To go through
+                                      ∇M* instead is an error that every step makes
     a pair          dual              (M*)*, for which the run is exact: ∇M enters only through y⁰
     ==============  ================  =============================================================
 
@@ -54,7 +42,7 @@ def exact_geometry(mirror: MirrorMap, storage: Storage, exact: bool | None = Non
 class Field(Potential):
     """ψ(x) = ∫₀¹ ⟨F(sx), x⟩ ds: the potential with ψ(0) = 0 of a gradient field F = ∇ψ on all of Rⁿ.
 
-    For maps that know only their gradients; the integral by Gauss–Legendre quadrature.
+    For maps that know only their gradients; the integral is by Gauss–Legendre quadrature.
     """
 
     def __init__(self, field: Callable[[Tensor], Tensor]) -> None:
@@ -63,11 +51,8 @@ class Field(Potential):
 
     def value(self, x: Tensor) -> Tensor:
         """∫₀¹ ⟨F(sx), x⟩ ds, one number per sample: (batch,)."""
-        import numpy as np
-
-        nodes, weights = np.polynomial.legendre.leggauss(NODES)
         total = torch.zeros_like(x)
-        for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
+        for node, weight in zip(*(each.tolist() for each in np.polynomial.legendre.leggauss(NODES)), strict=True):
             total = total + 0.5 * weight * self.field(0.5 * (node + 1) * x)
         return sum_per_sample(total * x)
 
@@ -81,7 +66,7 @@ class Inverted(MirrorMap):
 
     def __init__(self, mirror: MirrorMap) -> None:
         super().__init__()
-        self.mirror = mirror
+        self.mirror, self.certified = mirror, mirror.certified
         self.primal_domain, self.dual_domain = mirror.primal_domain, mirror.dual_domain
         self.field = mirror.forward_potential if isinstance(mirror, LearnedPair) else Field(mirror._to_dual)
 
@@ -122,11 +107,10 @@ class Coupling:
     def __call__(self, y: Tree, x: Tree | None = None) -> Tensor:
         """F(u, y), with x = ∇ψ*(y) if it is known: (batch,)."""
         if isinstance(self.mirror, Conjugate):
-            conjugate = add_over_leaves(self.mirror.dual_potential.value, y)
-            return self.potential_at_u + conjugate - dot(y, self.u)
+            return self.potential_at_u + add_over_leaves(self.mirror.dual_potential.value, y) - dot(y, self.u)
         x = self.mirror.to_primal(y) if x is None else x
         # With ψ*(y) = ⟨y, x⟩ − ψ(x), one product of small differences.
-        return self.potential_at_u - self.mirror.potential(x) - dot(y, tree_map(torch.sub, self.u, x))
+        return self.potential_at_u - self.mirror.potential(x) - dot(y, difference(self.u, x))
 
 
 def squared_dual_norm(mirror: MirrorMap, v: Tree) -> Tensor:
@@ -146,6 +130,11 @@ def squared_dual_norm(mirror: MirrorMap, v: Tree) -> Tensor:
     return add_over_leaves(squared, v)
 
 
+def difference(first: Tree, second: Tree) -> Tree:
+    """Return first − second."""
+    return tree_map(torch.sub, first, second)
+
+
 def inside(x: Tree, domain: Domain) -> Tree:
     """Return a point in the interior of a domain: x itself, or its projection drawn away from the edge."""
     if bool(domain.contains(x).all()):
@@ -153,9 +142,9 @@ def inside(x: Tree, domain: Domain) -> Tree:
     return mix(0.9, domain.project(x), domain.inner_point(x))
 
 
-def domain_of(mirror: MirrorMap, problem: Problem) -> Domain:
+def domain_of(mirror: MirrorMap | None, problem: Problem) -> Domain:
     """Return where a map can be used on a problem: its own domain, or the problem's if it has no limits itself."""
-    return problem.domain if isinstance(mirror.primal_domain, WholeSpace) else mirror.primal_domain
+    return problem.domain if mirror is None or isinstance(mirror.primal_domain, WholeSpace) else mirror.primal_domain
 
 
 def expanded(point: Tree, like: Tree) -> Tree:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent.methods import SMD
 from mirrordescent.mirrors import MirrorMap
 from mirrordescent.solve import Look
-from mirrordescent.theory.geometry import inside
+from mirrordescent.theory.geometry import difference, inside
+from mirrordescent.theory.watched import Watched, bare, storage_of, theorem_of
 from mirrordescent.trees import Tree, norm, tree_map
 
 
-@dataclass(frozen=True)
-class Inconsistency:
-    """‖(∇M*∘∇M − I)x‖ and ‖(∇M∘∇M* − I)y‖ in ℓ₂, per sample, with the sizes ‖x‖ and ‖y‖.
+class Inconsistency(NamedTuple):
+    """‖(∇M*∘∇M − I)x‖ and ‖(∇M∘∇M* − I)y‖ in ℓ₂, per sample, and the same relative to ‖x‖ and ‖y‖.
 
     The second is not zero for an exact map of a constrained set, where y is determined up to a normal vector only:
     on the simplex, up to a constant.
@@ -25,18 +24,8 @@ class Inconsistency:
 
     primal: Tensor
     dual: Tensor
-    primal_size: Tensor
-    dual_size: Tensor
-
-    @property
-    def relative_primal(self) -> Tensor:
-        """‖(∇M*∘∇M − I)x‖ / ‖x‖."""
-        return _ratio(self.primal, self.primal_size)
-
-    @property
-    def relative_dual(self) -> Tensor:
-        """‖(∇M∘∇M* − I)y‖ / ‖y‖."""
-        return _ratio(self.dual, self.dual_size)
+    relative_primal: Tensor
+    relative_dual: Tensor
 
 
 @torch.no_grad()
@@ -57,21 +46,20 @@ def inconsistency(
     """
     images = [mirror.to_dual(x) for x in points] if images is None else images
     y = images if duals is None else duals
-    primal_errors = [_difference(mirror.to_primal(image), x) for image, x in zip(images, points, strict=True)]
-    dual_errors = [dual_error(mirror, dual) for dual in y]
-    return Inconsistency(
-        *(torch.cat([norm(tree) for tree in trees]) for trees in (primal_errors, dual_errors, points, y))
-    )
+    errors = [difference(mirror.to_primal(image), x) for image, x in zip(images, points, strict=True)]
+    measured = (errors, [dual_error(mirror, dual) for dual in y], points, y)
+    primal, dual, x_size, y_size = (torch.cat([norm(tree) for tree in trees]) for trees in measured)
+    return Inconsistency(primal, dual, _ratio(primal, x_size), _ratio(dual, y_size))
+
+
+def _ratio(error: Tensor, size: Tensor) -> Tensor:
+    """error/size: 0 where there is no error, and not a number where there is one at the origin."""
+    return torch.where(error > 0, error / torch.where(size > 0, size, torch.nan), 0.0)
 
 
 @torch.no_grad()
 def inconsistency_over_box(
-    mirror: MirrorMap,
-    lower: float,
-    upper: float,
-    like: Tree,
-    generator: Generator,
-    count: int = 4,
+    mirror: MirrorMap, lower: float, upper: float, like: Tree, generator: Generator, count: int = 4
 ) -> Inconsistency:
     """Measure at points drawn uniformly from a box, ``count`` times a batch like another, and moved into the domain.
 
@@ -85,14 +73,16 @@ def inconsistency_over_box(
     low, high = (tree_map(lambda leaf, end=end: torch.full_like(leaf, end), like) for end in (lower, upper))
     points = [inside(tree_map(draw, low, high), mirror.primal_domain) for _ in range(count)]
     images = [mirror.to_dual(x) for x in points]
-    least = tree_map(lambda *leaves: torch.stack(leaves).amin((0, 1), keepdim=True)[0].expand_as(leaves[0]), *images)
-    most = tree_map(lambda *leaves: torch.stack(leaves).amax((0, 1), keepdim=True)[0].expand_as(leaves[0]), *images)
+    least, most = (
+        tree_map(lambda *each, end=end: end(torch.cat(each), 0, keepdim=True).expand_as(each[0]), *images)
+        for end in (torch.amin, torch.amax)
+    )
     return inconsistency(mirror, points, [tree_map(draw, least, most) for _ in range(count)], images)
 
 
 def dual_error(mirror: MirrorMap, y: Tree) -> Tree:
     """e(y) = (∇M∘∇M* − I)(y)."""
-    return _difference(mirror.to_dual(mirror.to_primal(y)), y)
+    return difference(mirror.to_dual(mirror.to_primal(y)), y)
 
 
 def primal_update_error(mirror: MirrorMap, x: Tree, g: Tree, t: float | Tensor) -> Tree:
@@ -110,7 +100,7 @@ def dual_update_error(mirror: MirrorMap, y: Tree, g: Tree, t: float | Tensor) ->
     The paper prints t∇f(x) − t∇f(∇M*(∇M(x))), which takes y = ∇M(x) for granted; that fails after the first step. The
     difference is small where the step is, and over a run it telescopes: all errors together come to e(y_k) − e(y_0).
     """
-    return _difference(dual_error(mirror, tree_map(lambda y, g: y - t * g, y, g)), dual_error(mirror, y))
+    return difference(dual_error(mirror, tree_map(lambda y, g: y - t * g, y, g)), dual_error(mirror, y))
 
 
 class UpdateErrors:
@@ -128,17 +118,16 @@ class UpdateErrors:
     =================  =====================================================================================
 
     Args:
-        every: measure at every so many steps only, since it costs four passes through the networks. In the primal total
-            a measured step then stands for all up to the next.
+        every: how many steps lie between measurements, each of which costs four passes through the networks. In the
+            primal total a measured step stands for all up to the next.
     """
 
-    NAMES = ("dual", "primal", "dual_update", "primal_update", "dual_total", "primal_total")
+    _before: Any
 
     def __init__(self, every: int = 5) -> None:
         self.every = every
         self.iterations: list[int] = []
-        self._rows: dict[str, list[Tensor]] = {name: [] for name in self.NAMES}
-        self._before: Look | None = None
+        self._rows: dict[str, list[Tensor]] = {}
 
     @property
     def series(self) -> dict[str, Tensor]:
@@ -147,42 +136,32 @@ class UpdateErrors:
 
     def __call__(self, look: Look) -> None:
         """Compare the newest state with the one before."""
-        if not isinstance(look.method, SMD):
-            raise TypeError(f"update errors are compared along a run of SMD, not of {type(look.method).__name__}")
-        before, self._before = self._before, look
-        if look.k == 0 or before is None:
-            self._first = dual_error(look.method.mirror, look.state.y)
+        method, state = bare(look.method), look.state.inner if isinstance(look.method, Watched) else look.state
+        if theorem_of(method) != "descent" or storage_of(method) != "dual":
+            raise TypeError(f"update errors are compared along a run of SMD, not of {type(method).__name__}")
+        mirror = cast(MirrorMap, method.mirror)
+        if look.k == 0:
+            self._first = dual_error(mirror, state.y)
             self._total = tree_map(torch.zeros_like, self._first)
-            return
-        if look.k != before.k + 1:
+        elif look.k != self._before.k + 1:
             raise ValueError("update errors need every step: solve(…, check_every=1)")
-        if before.k % self.every == 0:
-            self._measure(look.method.mirror, before, look)
+        elif self._before.k % self.every == 0:
+            self.iterations.append(self._before.k)
+            for name, error in self._errors(mirror, self._before, state).items():
+                self._rows.setdefault(name, []).append(torch.where(look.running, norm(error), torch.nan))
+        self._before = state
 
-    def _measure(self, mirror: MirrorMap, before: Look, after: Look) -> None:
-        y, x, next_y, next_x = before.state.y, before.state.x, after.state.y, after.state.x
-        image, next_image = mirror.to_dual(x), mirror.to_dual(next_x)
-        error, next_error = _difference(image, y), _difference(next_image, next_y)
-        # The step t g is what the dual iterate moved by, whatever the oracle was.
-        aimed = tree_map(lambda image, y, next_y: image - (y - next_y), image, y, next_y)
-        primal_update = dual_error(mirror, aimed)
+    def _errors(self, mirror: MirrorMap, before: Any, after: Any) -> dict[str, Tree]:
+        image = mirror.to_dual(before.x)
+        error, next_error = difference(image, before.y), difference(mirror.to_dual(after.x), after.y)
+        # Primal storage would have aimed at ∇M(x_k) − t g, and t g is what the dual iterate moved by.
+        primal_update = dual_error(mirror, tree_map(torch.add, error, after.y))
         self._total = tree_map(lambda total, error: total + self.every * error, self._total, primal_update)
-        found = (
-            error,
-            _difference(mirror.to_primal(image), x),
-            _difference(next_error, error),
-            primal_update,
-            _difference(next_error, self._first),
-            self._total,
-        )
-        self.iterations.append(before.k)
-        for name, tree in zip(self.NAMES, found, strict=True):
-            self._rows[name].append(torch.where(after.running, norm(tree), torch.nan))
-
-
-def _difference(first: Tree, second: Tree) -> Tree:
-    return tree_map(torch.sub, first, second)
-
-
-def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    return part / whole.clamp(min=torch.finfo(whole.dtype).tiny)
+        return {
+            "dual": error,
+            "primal": difference(mirror.to_primal(image), before.x),
+            "dual_update": difference(next_error, error),
+            "primal_update": primal_update,
+            "dual_total": difference(next_error, self._first),
+            "primal_total": self._total,
+        }

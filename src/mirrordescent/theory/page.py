@@ -1,30 +1,31 @@
-"""The page of a diagnosis: Markdown with tables, and figures."""
+"""What a diagnosis found, and its page: Markdown with tables, and figures."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from mirrordescent.methods import AMD, ASMD, MD, SMD
+from mirrordescent.methods.base import Storage, Theorem
+from mirrordescent.report import Table
 from mirrordescent.theory.assumptions import Verdict
-
-if TYPE_CHECKING:
-    from mirrordescent.theory.diagnosis import Diagnosis, Geometry, Run
-    from mirrordescent.theory.energies import Record
-    from mirrordescent.theory.geometry import Storage
+from mirrordescent.theory.constants import ProblemConstants
+from mirrordescent.theory.equivariance import Defects
+from mirrordescent.theory.examination import Geometry, Run
+from mirrordescent.theory.inconsistency import Inconsistency
+from mirrordescent.theory.watched import bare, storage_of, theorem_of
 
 SYMBOLS = {"holds": "holds", "does not hold": "**does not hold**", "not known": "*not known*"}
 COLUMNS, DPI = 3, 60
-ERROR = {
-    "MD": "‖U‖_*",
-    "SMD": "‖U‖_*",
-    "AMD": "⟨∇ψ(z̃) − ∇ψ(ẑ), z̃ − x*⟩, whose largest is M",
-    "ASMD": "⟨∇f(x), U⟩, whose largest is K",
+ERROR: dict[Theorem | None, str] = {
+    "descent": "‖U‖_*",
+    "accelerated": "⟨∇ψ(z̃) − ∇ψ(ẑ), z̃ − x*⟩, whose largest is M",
+    "accelerated stochastic": "⟨∇f(x), U⟩, whose largest is K",
 }
 TERMS = {
     "error_pairing": "⟨U, x − x*⟩",
@@ -40,35 +41,59 @@ UPDATES = {
     "dual_total": "dual updates, summed",
     "primal_total": "primal updates, summed",
 }
+Lines: TypeAlias = Iterator[tuple[str, str, Sequence[int], Tensor]]
+"""What a figure shows of a run: names, styles, iterations, and series (points, batch)."""
 
 
-def write(diagnosis: Diagnosis, folder: Path) -> Path:
-    """Write diagnosis.md, bounds.png, energies.png and errors.png; return the page."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _draw_bounds(diagnosis, folder / "bounds.png")
-    _draw_energies(diagnosis, folder / "energies.png")
-    _draw_errors(diagnosis, folder / "errors.png")
-    page = folder / "diagnosis.md"
-    page.write_text(markdown(diagnosis))
-    return page
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything that was found about a map or a method on a problem."""
+
+    name: str
+    problem: str
+    settings: dict[str, str]
+    of_problem: ProblemConstants
+    problem_verdicts: list[Verdict]
+    inconsistency: dict[str, Inconsistency]
+    geometries: dict[Storage, Geometry]
+    runs: dict[str, Run]
+    equivariance: Defects | None = None
+
+    @property
+    def judged(self) -> dict[str, list[Verdict]]:
+        """The verdicts on the problem, on the map as each storage uses it, and on each run."""
+        maps = {f"the map, {storage}-stored": geometry.verdicts for storage, geometry in self.geometries.items()}
+        return {"the problem": self.problem_verdicts, **maps, **{name: run.verdicts for name, run in self.runs.items()}}
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """All verdicts."""
+        return [verdict for part in self.judged.values() for verdict in part]
+
+    def write(self, folder: str | Path) -> Path:
+        """Write diagnosis.md, bounds.png, energies.png and errors.png to a folder; return the page."""
+        page = Path(folder) / "diagnosis.md"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        _draw(self.runs, _gaps, "gap", page.with_name("bounds.png"))
+        _draw(self.runs, _energies, "energy", page.with_name("energies.png"))
+        _draw(self.runs, _errors, "error terms", page.with_name("errors.png"))
+        page.write_text(markdown(self), encoding="utf-8")
+        return page
 
 
 def markdown(diagnosis: Diagnosis) -> str:
     """Return the page as text."""
+    of_problem = diagnosis.of_problem
     sections = [
         f"# {diagnosis.name} on {diagnosis.problem}",
         "; ".join(f"{key}: {value}" for key, value in diagnosis.settings.items()) + ".",
-        _summary(diagnosis),
+        "In short. *Holds* means proven or checked in full; *not known*, sampled with nothing found against it. "
+        "A theorem promises something of a run only if all that it assumes of problem, map and run holds.",
+        "\n".join(f"- {label}: {_in_short(part)}" for label, part in diagnosis.judged.items()),
         "## The problem",
-        _table(
-            ("constant", "value"),
-            (("L_f", diagnosis.of_problem.smoothness), ("μ", diagnosis.of_problem.strong_convexity)),
-        ),
+        _table("constant", "value", rows=(("L_f", of_problem.smoothness), ("μ", of_problem.strong_convexity))),
         _verdicts(diagnosis.problem_verdicts),
-        "## Inconsistency of the map",
-        "How far the way back is from the inverse of the way there, mean and largest over samples.",
-        _inconsistency(diagnosis),
-        *(section for storage, part in diagnosis.geometries.items() for section in _geometry(storage, part)),
+        *_map(diagnosis),
         *(section for name, run in diagnosis.runs.items() for section in _run(name, run)),
         "## Bounds against gaps",
         "![bounds](bounds.png)",
@@ -78,80 +103,68 @@ def markdown(diagnosis: Diagnosis) -> str:
         "What the proofs say must fall, or grow slowly. Where the slack of the inequality is not drawn it is negative: "
         "the step did worse than the lemma promises, which it may where an assumption fails.",
         "## Error terms",
-        "Absolute values, in the mean. Runs without a curve make no error: with an exact inverse, or dual-stored, they "
+        "Absolute values, on average. Runs without a curve make no error: with an exact inverse, or dual-stored, they "
         "are exact mirror descent. Dashed lines compare the errors of both kinds of update, section 5.1.",
         "![errors](errors.png)",
-        *_equivariance(diagnosis),
+        *_equivariance(diagnosis.equivariance),
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def _summary(diagnosis: Diagnosis) -> str:
-    """Say in a line each what was found of the problem, of the map as each storage uses it, and of every run."""
-    lines = [
-        "In short; *holds* is proven or was checked in full, *not known* was sampled and nothing found against it. "
-        "A theorem promises something of a run only if all that it assumes of problem, map and run holds.",
-        "",
-    ]
-    return "\n".join(lines + [f"- {label}: {_in_short(part)}" for label, part in diagnosis.judged.items()])
-
-
 def _in_short(verdicts: Sequence[Verdict]) -> str:
-    failed, unknown = ([v.assumption for v in verdicts if v.answer == a] for a in ("does not hold", "not known"))
-    if failed:
-        return f"**does not hold:** {'; '.join(failed)}."
-    if unknown:
-        return f"nothing was found against it; not known: {'; '.join(unknown)}."
-    return "everything holds."
-
-
-def _geometry(storage: Storage, geometry: Geometry) -> Iterable[str]:
-    constants = geometry.constants
-    yield f"## The map, as {storage}-stored methods use it"
-    yield _table(
-        ("constant", "value"),
-        (("α", constants.alpha), ("L_ψ", constants.smoothness), ("L_ψ*", constants.dual_smoothness)),
+    failed, unknown = (
+        "; ".join(v.assumption for v in verdicts if v.answer == a) for a in ("does not hold", "not known")
     )
-    yield _verdicts(geometry.verdicts)
+    if failed:
+        return f"**does not hold:** {failed}."
+    return f"nothing was found against it; not known: {unknown}." if unknown else "everything holds."
 
 
-def _run(name: str, run: Run) -> Iterable[str]:
+def _map(diagnosis: Diagnosis) -> Iterator[str]:
+    """Say what was found about the map, if there is one."""
+    if diagnosis.inconsistency:
+        yield "## Inconsistency of the map"
+        yield "How far the way back is from the inverse of the way there, mean and largest over samples."
+        kinds = ("primal", "relative primal", "dual", "relative dual")
+        found = diagnosis.inconsistency.items()
+        at = [(where, kind, getattr(each, kind.replace(" ", "_"))) for where, each in found for kind in kinds]
+        yield _table("at", "kind", "mean, largest", rows=[(*names, f"{_mean(n)}, {_largest(n)}") for *names, n in at])
+    for storage, geometry in diagnosis.geometries.items():
+        c = geometry.constants
+        yield f"## The map, as {storage}-stored methods use it"
+        yield _table("constant", "value", rows=(("α", c.alpha), ("L_ψ", c.smoothness), ("L_ψ*", c.dual_smoothness)))
+        yield _verdicts(geometry.verdicts)
+
+
+def _run(name: str, run: Run) -> Iterator[str]:
+    record, bounded, theorem = run.record, run.bounded, theorem_of(run.method)
+    stored = f", {storage_of(run.method)}-stored" if theorem else ""
     ended = ", ".join(sorted({str(status) for status in run.solution.statuses}))
-    record, bounded = run.record, run.bounded
-    yield f"## {name}"
-    yield f"{type(run.method).__name__}, {run.storage}-stored; ended: {ended}. Means over the problems."
-    rows = [
-        ("gap, first and last", f"{_mean(record['gap'][0])}, {_mean(record['gap'][-1])}"),
-        (f"{bounded.what}, last, and its bound", f"{_mean(bounded.measured[-1])}, {_mean(bounded.bound[-1])}"),
-        ("divergence from the minimiser, first and largest (M_ψ)", f"{_mean(record['divergence'][0])}, "
-         f"{_largest(record['divergence'])}"),
-    ]  # fmt: skip
+    rows = [("gap, first and last", f"{_mean(record['gap'][0])}, {_mean(record['gap'][-1])}")]
+    if bounded is not None:
+        last = f"{_mean(bounded.measured[-1])}, {_mean(bounded.bound[-1])}"
+        far = f"{_mean(record['divergence'][0])}, {_largest(record['divergence'])}"
+        rows.append((f"{bounded.what}, last, and its bound", last))
+        rows.append(("divergence from the minimiser, first and largest (M_ψ)", far))
     if "energy" in record:
         rows.append(("energy, first and last", f"{_mean(record['energy'][0])}, {_mean(record['energy'][-1])}"))
-    rows += [(f"largest {label}", _largest(record[key])) for key, label in _errors(run).items()]
-    if "distance" in record and isinstance(run.method, AMD):
+    rows += [(f"largest {label}", _largest(record[key])) for key, label in _error_terms(run).items()]
+    if "distance" in record and theorem == "accelerated":
         rows.append(("largest distance ‖z̃ − ẑ‖ from the exact iterate", _largest(record["distance"])))
     if "displacement" in record:
         rows.append(("σ², the largest ‖G + U‖_*²", _largest(record["displacement"])))
     if run.updates is not None:
         rows += [(f"{UPDATES[key]}, last", _mean(series[-1])) for key, series in run.updates.series.items()]
-    yield _table(("quantity", "value"), rows)
+    yield f"## {name}"
+    yield f"{type(bare(run.method)).__name__}{stored}; ended: {ended}. Means over the problems."
+    yield _table("quantity", "value", rows=rows)
     yield _verdicts(run.verdicts)
-    head, *reasons = str(run.advice).splitlines()
-    yield f"The theory supports: `{head}`. {' '.join(reasons)}"
+    if run.advice is not None:
+        head, *reasons = str(run.advice).splitlines()
+        yield f"The theory supports: `{head}`. {' '.join(reasons)}"
 
 
-def _inconsistency(diagnosis: Diagnosis) -> str:
-    rows = []
-    for where, found in diagnosis.inconsistency.items():
-        for name in ("primal", "relative_primal", "dual", "relative_dual"):
-            numbers = getattr(found, name)
-            rows.append((where, name.replace("_", " "), f"{_mean(numbers)}, {_largest(numbers)}"))
-    return _table(("at", "kind", "mean, largest"), rows)
-
-
-def _equivariance(diagnosis: Diagnosis) -> Iterable[str]:
-    defects = diagnosis.equivariance
+def _equivariance(defects: Defects | None) -> Iterator[str]:
     if defects is None:
         return
     yield "## Equivariance"
@@ -159,25 +172,18 @@ def _equivariance(diagnosis: Diagnosis) -> Iterable[str]:
         f"By how much the map fails to commute with {defects.group}: ‖Ω(g·x) − g·Ω(x)‖ / ‖Ω(x)‖. "
         "What is tied along the orbits of the group commutes with it whatever it learns: there the defect is rounding."
     )
-    names = list(defects.by_name)
-    whats = list(dict.fromkeys(what for found in defects.by_name.values() for what in found))
-    rows = [(what, *(_number(defects.by_name[name].get(what)) for name in names)) for what in whats]
-    yield _table(("", *names), rows)
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2g}"
+    columns = defects.by_name.values()
+    whats = dict.fromkeys(what for found in columns for what in found)
+    rows = [(what, *(f"{found[what]:.2g}" if what in found else "" for found in columns)) for what in whats]
+    yield _table("", *defects.by_name, rows=rows)
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> str:
-    return _table(("assumption", "", "why"), [(v.assumption, SYMBOLS[v.answer], v.because) for v in verdicts])
+    return _table("assumption", "", "why", rows=[(v.assumption, SYMBOLS[v.answer], v.because) for v in verdicts])
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    def line(cells: Iterable[object]) -> str:
-        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
-
-    return "\n".join([line(head), "|" + "---|" * len(head), *map(line, rows)])
+def _table(*head: str, rows: Iterable[Sequence[object]]) -> str:
+    return Table(head, [[str(cell) for cell in row] for row in rows]).markdown()
 
 
 def _mean(numbers: Tensor) -> str:
@@ -188,81 +194,52 @@ def _largest(numbers: Tensor) -> str:
     return f"{float(numbers.nan_to_num().abs().max()):.3g}"
 
 
-def _errors(run: Run) -> dict[str, str]:
+def _error_terms(run: Run) -> dict[str, str]:
     """Return the error terms that are not zero throughout: {series: what it is}."""
-    kind = next(kind for kind in (MD, SMD, AMD, ASMD) if isinstance(run.method, kind))
-    return {key: label for key, label in {"error": ERROR[kind.__name__], **TERMS}.items() if _any(run.record, key)}
+    record, labels = run.record, {"error": ERROR.get(theorem_of(run.method), ""), **TERMS}
+    return {key: label for key, label in labels.items() if key in record and bool(record[key].nan_to_num().any())}
 
 
-def _any(record: Record, key: str) -> bool:
-    return key in record and bool(record[key].nan_to_num().any())
+def _gaps(run: Run) -> Lines:
+    if run.bounded is None:
+        yield "f(x_k) − f*", "-", (), run.record["gap"][1:]
+    else:
+        yield run.bounded.what, "-", (), run.bounded.measured
+        yield "bound", "--", (), run.bounded.bound
 
 
-def _draw_bounds(diagnosis: Diagnosis, path: Path) -> None:
-    figure, panels = _panels(diagnosis)
-    for axes, run in panels:
-        k = range(1, len(run.bounded.measured) + 1)
-        axes.plot(k, _shown(run.bounded.measured), label=run.bounded.what)
-        axes.plot(k, _shown(run.bounded.bound), "--", label="bound")
-        _finish(axes, "k", "gap")
-    figure.savefig(path, dpi=DPI)
+def _energies(run: Run) -> Lines:
+    yield from ((name, "-", (), run.record[name][1:]) for name in ("energy", "divergence") if name in run.record)
+    if run.bounded is not None and run.bounded.slack is not None:
+        yield "slack of the inequality", ":", (), run.bounded.slack
 
 
-def _draw_energies(diagnosis: Diagnosis, path: Path) -> None:
-    figure, panels = _panels(diagnosis)
-    for axes, run in panels:
-        for name in ("energy", "divergence"):
-            if name in run.record:
-                series = run.record[name][1:]
-                axes.plot(range(1, len(series) + 1), _shown(series), label=name)
-        if run.slack is not None:
-            axes.plot(range(1, len(run.slack) + 1), _shown(run.slack), ":", label="slack of the inequality")
-        _finish(axes, "k", "energy")
-    figure.savefig(path, dpi=DPI)
+def _errors(run: Run) -> Lines:
+    yield from ((label, "-", (), run.record[key].abs()) for key, label in _error_terms(run).items())
+    if run.updates is not None:
+        at = [k + 1 for k in run.updates.iterations]
+        yield from ((UPDATES[key], "--", at, series) for key, series in run.updates.series.items())
 
 
-def _draw_errors(diagnosis: Diagnosis, path: Path) -> None:
-    figure, panels = _panels(diagnosis)
-    for axes, run in panels:
-        for key, label in _errors(run).items():
-            series = run.record[key].abs()
-            axes.plot(range(1, len(series) + 1), _shown(series), label=label)
-        if run.updates is not None:
-            for key, series in run.updates.series.items():
-                axes.plot([k + 1 for k in run.updates.iterations], _shown(series), "--", label=UPDATES[key])
-        if not axes.lines:
-            axes.text(0.5, 0.5, "no errors: the run is exact", ha="center", transform=axes.transAxes)
-        _finish(axes, "k", "error terms")
-    figure.savefig(path, dpi=DPI)
-
-
-def _panels(diagnosis: Diagnosis) -> tuple[Any, list[tuple[Any, Run]]]:
-    """Return a figure with axes for every run, three to a row."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+def _draw(runs: dict[str, Run], lines: Callable[[Run], Lines], quantity: str, path: Path) -> None:
+    """Draw the means of some series of every run, three runs to a row."""
     from matplotlib.figure import Figure
 
-    count = len(diagnosis.runs)
-    columns, rows = min(count, COLUMNS), math.ceil(count / COLUMNS)
+    columns, rows = min(len(runs), COLUMNS), math.ceil(len(runs) / COLUMNS)
     figure = Figure(figsize=(5 * columns, 4 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
-    for axes in grid[count:]:
+    for axes in grid[len(runs) :]:
         axes.set_axis_off()
-    panels = []
-    for axes, (name, run) in zip(grid, diagnosis.runs.items(), strict=False):
-        axes.set_title(name)
-        panels.append((axes, run))
-    return figure, panels
-
-
-def _finish(axes: Any, x: str, y: str) -> None:
-    axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
-    axes.grid(alpha=0.3)
-    if axes.lines:
-        axes.legend(fontsize="small")
-
-
-def _shown(series: Tensor) -> list[float]:
-    """Return the means, with gaps where a logarithmic axis cannot show them."""
-    means = torch.nanmean(series.double(), 1)
-    return torch.where(means > 0, means, torch.nan).tolist()
+    for axes, (name, run) in zip(grid, runs.items(), strict=False):
+        for label, style, at, series in lines(run):
+            means = torch.nanmean(series.double(), 1)
+            shown = torch.where(means > 0, means, torch.nan)  # a logarithmic axis can show no other
+            axes.plot(at or range(1, len(series) + 1), shown.tolist(), style, label=label)
+        axes.set(title=name, xscale="log", yscale="log", xlabel="k", ylabel=quantity)
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend(fontsize="small")
+        else:
+            nothing = "no errors: the run is exact" if run.bounded is not None else "there is no theorem"
+            axes.text(0.5, 0.5, nothing, ha="center", transform=axes.transAxes)
+    figure.savefig(path, dpi=DPI)

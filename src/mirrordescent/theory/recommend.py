@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Generator
 
-from mirrordescent.methods import AMD, ASMD, MD, SMD, Method
+from mirrordescent.methods import Method, named
+from mirrordescent.methods.base import Storage, Theorem
 from mirrordescent.mirrors import MirrorMap
-from mirrordescent.oracles import Exact, Oracle
+from mirrordescent.oracles import Default, Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.schedules import Extension, admissible_step
 from mirrordescent.theory.assumptions import is_exact, nearby_points
 from mirrordescent.theory.constants import SAFETY, Constant, MapConstants, map_constants, problem_constants
 from mirrordescent.theory.curvature import curvature_range
-from mirrordescent.theory.geometry import Storage, domain_of, exact_geometry, storage_of
+from mirrordescent.theory.geometry import domain_of, exact_geometry
+from mirrordescent.theory.watched import storage_of, theorem_of
 from mirrordescent.trees import Tree
-
-MethodName = Literal["MD", "SMD", "AMD", "ASMD"]
-_METHODS: dict[MethodName, type[Method[Any]]] = {"MD": MD, "SMD": SMD, "AMD": AMD, "ASMD": ASMD}
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Advice:
 def recommend(
     mirror: MirrorMap,
     problem: Problem,
-    method: MethodName | Method[Any] = "AMD",
+    method: str | Method[Any] = "AMD",
     *,
     oracle: Oracle | None = None,
     points: Sequence[Tree] | None = None,
@@ -70,11 +69,11 @@ def recommend(
     Args:
         mirror: the map.
         problem: the problem.
-        method: its name, or a method, whose storage then counts.
-        oracle: how gradients are asked for; exact by default.
+        method: a method, or the name of one.
+        oracle: how gradients are asked for; by default as the method brings it, else exact.
         points: where constants are sampled if they are not known; around the problem's start by default. For a map
             that is not strongly convex on its whole domain, α and with it t are those of these points.
-        generator: for those points.
+        generator: the source of those points.
 
     >>> import torch
     >>> from mirrordescent import Quadratic
@@ -84,7 +83,10 @@ def recommend(
     >>> advice.gamma, advice.t, advice.extension
     (2.0, 0.125, 'min')
     """
-    name, storage = name_and_storage(method)
+    method = named(method, mirror, t=1.0) if isinstance(method, str) else method
+    theorem, storage = theorem_of(method), storage_of(method)
+    if theorem is None:
+        raise TypeError(f"no theorem is known for {type(method).__name__}, and so none that recommends step sizes")
     if points is None:
         generator = generator or torch.Generator().manual_seed(0)
         points = nearby_points(problem.start(), domain_of(mirror, problem), generator)
@@ -93,7 +95,7 @@ def recommend(
     geometry = exact_geometry(mirror, storage, exact)
     alpha = local_alpha(geometry, map_constants(geometry, points, duals), points)
     smoothness = problem_constants(problem, points).smoothness
-    return advise(name, storage, exact, (oracle or Exact()).stochastic, alpha, smoothness)
+    return advise(theorem, storage, exact, method.asked(oracle or Default()).stochastic, alpha, smoothness)
 
 
 def local_alpha(geometry: MirrorMap, constants: MapConstants, points: Sequence[Tree]) -> Constant:
@@ -104,55 +106,30 @@ def local_alpha(geometry: MirrorMap, constants: MapConstants, points: Sequence[T
 
 
 def advise(
-    name: MethodName, storage: Storage, exact: bool, stochastic: bool, alpha: Constant, smoothness: Constant
+    theorem: Theorem, storage: Storage, exact: bool, stochastic: bool, alpha: Constant, smoothness: Constant
 ) -> Advice:
     """Return the advice that follows from the constants."""
-    gamma, t, extension, why = _choose(name, storage, exact, stochastic, alpha.value, smoothness.value)
-    certain = alpha.how != "sampled" and (smoothness.how != "sampled" or math.isinf(smoothness.value))
-    return Advice(t, gamma, extension, certain, (f"α = {alpha}, L_f = {smoothness}.", *why))
-
-
-def _choose(
-    name: MethodName, storage: Storage, exact: bool, stochastic: bool, alpha: float, smoothness: float
-) -> tuple[float | None, float | None, Extension, list[str]]:
-    """Return γ, t, the rule, and reasons."""
-    if not 0 < alpha < math.inf:
-        return None, None, "min", ["No α > 0 was found: the theorems do not apply, and no step is known to be safe."]
-    kinks = math.isinf(smoothness)
-    if name == "AMD":
-        gamma = 1 / alpha
-        why = [
-            "AMD: γ ≥ L_R L_ψ* = 1/α. Theorem 1 asks for non-increasing t = Θ(k^−c) with c < 1; c/k is outside of it."
-        ]
+    kinks, a, L = math.isinf(smoothness.value), alpha.value, smoothness.value
+    t, gamma, decays = None if kinks else a / L, None, False
+    why = ["f is smooth and gradients are exact: with t ≤ α/L_f it falls in every step."]
+    if not 0 < a < math.inf:
+        t, why = None, ["No α > 0 was found: the theorems do not apply, and no step is known to be safe."]
+    elif theorem == "accelerated":
+        gamma, decays = 1 / a, stochastic or kinks
+        why = ["AMD: γ ≥ L_R L_ψ* = 1/α. Theorem 1 asks for non-increasing t = Θ(k^−c) with c < 1, which c/k is not."]
         if stochastic:
             why.append("There is no theorem for AMD with stochastic gradients; a decaying step keeps the noise small.")
-            return gamma, None, "root_reciprocal", why
-        if kinks:
+        elif kinks:
             why.append("f has kinks: no t is admissible, and what AMD does with any is empirical.")
-            return gamma, None, "root_reciprocal", why
-        return gamma, admissible_step(smoothness, gamma), "min", why
-    if name == "ASMD":
+        t = None if decays else admissible_step(L, gamma)
+    elif theorem == "accelerated stochastic":
+        t = None if kinks else a / (math.sqrt(8) * L)
         why = ["ASMD: the theorem is for a constant step; with t it runs on t·f."]
-        return None, None if kinks else alpha / (math.sqrt(8) * smoothness), "min", why
-    if storage == "primal" and not exact:
+    elif storage == "primal" and not exact:
         why = ["A primal-stored pair makes an error e in every step, so U = e/t grows as t shrinks: keep t constant."]
-        return None, None if kinks else alpha / smoothness, "min", why
-    if kinks or stochastic:
+    elif kinks or stochastic:
+        t, decays = None, True
         why = ["Σ t = ∞ and Σ t² < ∞ hold for c/k, but its bound falls like 1/log k; that of c/√k, like log k/√k."]
-        return None, None, "root_reciprocal", why
-    return (
-        None,
-        alpha / smoothness,
-        "min",
-        ["f is smooth and gradients are exact: with t ≤ α/L_f it falls in every step."],
-    )
-
-
-def name_and_storage(method: MethodName | Method[Any]) -> tuple[MethodName, Storage]:
-    """Return what a method is called, and in which space it keeps its iterate."""
-    if isinstance(method, Method):
-        storage = storage_of(method)
-        return next(name for name, kind in _METHODS.items() if isinstance(method, kind)), storage
-    if method not in get_args(MethodName):
-        raise ValueError(f"method must be one of {', '.join(get_args(MethodName))}, or a method; got {method!r}")
-    return method, "primal" if method == "MD" else "dual"
+    rule: Extension = "root_reciprocal" if decays else "min"
+    certain = alpha.how != "sampled" and (smoothness.how != "sampled" or kinks)
+    return Advice(t, gamma, rule, certain, (f"α = {alpha}, L_f = {smoothness}.", *why))

@@ -11,11 +11,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from mirrordescent.files import whole, write_whole
+from mirrordescent.files import content_of, whole, write_whole
 from mirrordescent.parts import Config, Part, PartMissing, build, describe, modules_of
 from mirrordescent.zoo.card import Card
 
@@ -77,7 +76,7 @@ def checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
         digest.update(f"{key}={metadata[key]}\n".encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(content_of(tensor))
     return digest.hexdigest()
 
 
@@ -105,5 +104,8 @@ def _built(structure: Config, tensors: dict[str, Tensor]) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise ValueError(f"a {type(module).__name__} is not a module")
     dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
-    module.to(dtypes.pop() if len(dtypes) == 1 else None).load_state_dict(tensors)
+    module.to(dtypes.pop() if len(dtypes) == 1 else None)
+    for name, tensor in module.state_dict(keep_vars=True).items():  # some were made of plain numbers
+        tensor.data = tensor.data.to(tensors[name].dtype)
+    module.load_state_dict(tensors)
     return module

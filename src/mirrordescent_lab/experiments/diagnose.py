@@ -9,31 +9,40 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mirrordescent import zoo
-from mirrordescent.learn import NetworkFamily, Objective, ProblemFamily, Settings, TomographyFamily
+from mirrordescent.learn import (
+    Descent,
+    NetworkFamily,
+    Objective,
+    ProblemFamily,
+    Settings,
+    TomographyFamily,
+    Validation,
+)
 from mirrordescent.methods import AMD, SMD, Equipped, Method
 from mirrordescent.mirrors import Layerwise, MirrorMap, Multipliers, layerwise
 from mirrordescent.oracles import Relative
+from mirrordescent.parts import Part
 from mirrordescent.problems import Problem
 from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent.theory import Diagnosis, diagnose
-from mirrordescent.theory.equivariance import Defects, defects_through_learning, network_defect
+from mirrordescent.theory.equivariance import Defects, network_defect
 from mirrordescent.trees import Tree, sum_per_sample, tree_map
-from mirrordescent.zoo.blueprint import build, describe
+from mirrordescent_lab.equivariance import defects_through_learning
 from mirrordescent_lab.experiments.extensions import DUAL_STORED, LEARNED
 from mirrordescent_lab.experiments.imaging import TASKS
 from mirrordescent_lab.experiments.svm import load_features, starts
-from mirrordescent_lab.recipes.networks import NETWORK_RECIPES, NetworkRecipe, descent
+from mirrordescent_lab.recipes.networks import NETWORK_RECIPES, descent
 from mirrordescent_lab.recipes.tomography import GROUPS
 
 COUNT, SIDE, ITERATIONS = 8, 36, 200
 DATA = 200  # data points that stand for a large set when networks are trained
 # To compare tied maps with untied ones, both are learned for a moment.
 MOMENT = Settings(
-    meta_steps=10, batch=4, horizon=10, learning_rate=0.05, objective=Objective(weights="last"),
-    validate_every=10, validation_batch=2, validation_horizons=(1.0,),
+    meta_steps=10, batch=4, horizon=10, optimiser=Descent(0.05), objective=Objective(weights="last"),
+    validation=Validation(every=10, batch=2, horizons=(1.0,)),
 )  # fmt: skip
 
 
@@ -49,17 +58,17 @@ class Weighted(MirrorMap):
         super().__init__()
         self.mirror, self.weights, self.exact = mirror, weights, mirror.exact
         self.primal_domain, self.dual_domain = mirror.primal_domain, mirror.dual_domain
-        self.defined_on_boundary = mirror.defined_on_boundary
+        self.defined_on_boundary, self.proven = mirror.defined_on_boundary, mirror.proven
 
     def _potential(self, x: Tensor) -> Tensor:
-        each = self.mirror._potential(x.reshape(-1, 1)).reshape(x.shape)  # every entry as a sample of its own
+        each = self.mirror.potential(x.reshape(-1, 1)).reshape(x.shape)  # every entry as a sample of its own
         return sum_per_sample(self.weights * each)
 
     def _to_dual(self, x: Tensor) -> Tensor:
-        return self.weights * self.mirror._to_dual(x)
+        return self.weights * cast(Tensor, self.mirror.to_dual(x))
 
     def _to_primal(self, y: Tensor) -> Tensor:
-        return self.mirror._to_primal(y / self.weights)
+        return cast(Tensor, self.mirror.to_primal(y / self.weights))
 
 
 class Subject(NamedTuple):
@@ -117,12 +126,12 @@ def diagnose_entry(
     only, and one that was learned in accelerated mirror descent as it was learned.
 
     Args:
-        name: of the entry, or a file.
+        name: the name of the entry, or a file.
         problem: "inpaint", "denoise", "svm", "tomography", or "network": what the entry was learned to train, on a few
             of its data.
-        directory: of the data; without the data sets, bundled pictures and digits serve.
-        count, side: how many problems, and how large images are.
-        iterations: of every run.
+        directory: the folder of the data; without the data sets, bundled pictures and digits serve.
+        count, side: how many problems there are, and how large images are.
+        iterations: how long every run is.
         exact_iterates: whether to follow the exact iterates too, which takes a Newton solve in every step.
     """
     if problem not in PROBLEMS:
@@ -133,12 +142,11 @@ def diagnose_entry(
     mirror = entry if isinstance(entry, MirrorMap) else getattr(entry, "mirror", None)
     if not isinstance(mirror, MirrorMap):
         raise TypeError(f"{name} has no mirror map: there is nothing to diagnose")
-    learned_as = str(card.get("name", name))
-    subject = PROBLEMS[problem](learned_as, count, side, directory)
-    before = cast(MirrorMap, build(describe(mirror)).double())
+    subject = PROBLEMS[problem](card.name, count, side, directory)
+    before = cast(MirrorMap, unlearned(mirror).double())
     if isinstance(oracle, Relative):
         weights = cast(Tensor, subject.problem.sensitivity)
-        oracle, mirror, before = oracle.base, Weighted(mirror, weights), Weighted(before, weights)
+        oracle, mirror, before = oracle.oracle, Weighted(mirror, weights), Weighted(before, weights)
         entry = _in_geometry(cast(Method[Any], entry), mirror)
     found = diagnose(
         cast(MirrorMap | Method[Any], entry),
@@ -156,9 +164,28 @@ def diagnose_entry(
         return replace(found, settings=found.settings | {"the map": "weighted by what the gradients are relative to"})
     if problem != "network":
         return found
-    return replace(
-        found, equivariance=_network_defects(cast(Method[Any], entry), network_family(learned_as, directory))
-    )
+    defects = _network_defects(cast(Method[Any], entry), before, network_family(card.name, directory))
+    return replace(found, equivariance=defects)
+
+
+def unlearned(part: Any) -> Any:
+    """Return a part with the structure of another and the parameters it has before learning.
+
+    Where learned numbers are an argument of its constructor, that argument is left at its default, or is 1.
+    """
+    if isinstance(part, dict):
+        return {name: unlearned(each) for name, each in part.items()}
+    if isinstance(part, nn.Parameter):
+        return nn.Parameter(torch.ones_like(part))
+    if not isinstance(part, Part):
+        return part
+    fixed = {id(buffer) for buffer in cast(nn.Module, part).buffers()}
+    known = {
+        name: unlearned(value)
+        for name, value in part.config().items()
+        if not isinstance(value, Tensor) or isinstance(value, nn.Parameter) or id(value) in fixed
+    }
+    return type(part).from_config(**known)
 
 
 def _in_geometry(method: Method[Any], mirror: MirrorMap) -> Method[Any]:
@@ -175,9 +202,9 @@ def _methods(entry: Method[Any], card: zoo.Card) -> dict[str, Method[Any]]:
     if isinstance(mirror, Weighted):
         return {"LAMD" if isinstance(entry, AMD) else "LMD": entry}
     if isinstance(entry, AMD):
-        if "descent_scale" not in card:
+        if "descent_scale" not in card.use:
             return {"LAMD": entry}
-        slower = descent(entry, card["descent_scale"], card["descent_shape"])
+        slower = descent(entry, card.use["descent_scale"], card.use["descent_shape"])
         return {"LAMD": entry, "LSMD": slower.double()}
     methods = {kind: LEARNED[kind](mirror, t) for kind in (DUAL_STORED if mirror.exact else LEARNED)}
     if not mirror.exact:
@@ -187,21 +214,19 @@ def _methods(entry: Method[Any], card: zoo.Card) -> dict[str, Method[Any]]:
 
 def network_family(name: str, directory: Path | None) -> ProblemFamily:
     """Return the networks that an entry was learned to train, on at most ``DATA`` data points."""
-    recipe = NETWORK_RECIPES.get(name)
-    if not isinstance(recipe, NetworkRecipe):
-        known = ", ".join(key for key, recipe in NETWORK_RECIPES.items() if isinstance(recipe, NetworkRecipe))
+    if name not in NETWORK_RECIPES:
         raise ValueError(
-            f"{name} was not learned to train a network of the zoo ({known}); for a network of your own, call "
-            "mirrordescent.theory.diagnose with a NetworkTraining"
+            f"{name} was not learned to train a network of the zoo ({', '.join(NETWORK_RECIPES)}); for a network of "
+            "your own, call mirrordescent.theory.diagnose with a NetworkTraining"
         )
-    family = recipe.family(directory)
+    family = NETWORK_RECIPES[name].family(directory)
     if not isinstance(family, NetworkFamily):
         return family
     problem = family.problem
     return NetworkFamily(problem.model, problem.inputs[:DATA], problem.targets[:DATA])
 
 
-def _network_defects(entry: Method[Any], family: ProblemFamily) -> Defects:
+def _network_defects(entry: Method[Any], before: MirrorMap, family: ProblemFamily) -> Defects:
     """Measure under permutations of hidden units: the entry before and after learning, and maps tied and untied."""
     drawn = family.validation(1)
     problem = cast(NetworkTraining, drawn.problem)
@@ -214,13 +239,15 @@ def _network_defects(entry: Method[Any], family: ProblemFamily) -> Defects:
     )
     tied = layerwise(model, ties="orbit", example=example)
     anew = defects_through_learning(
-        {"tied along orbits": SMD(tied, 0.1), "untied": SMD(untied, 0.1)}, family, MOMENT, model, generator
+        {"tied along orbits": SMD(tied, 0.1), "untied": SMD(untied, 0.1)},
+        family,
+        MOMENT,
+        lambda method: network_defect(method, problem, model, generator),
     )
-    start = cast(Method[Any], build(describe(entry)).double())
     precise, network = copy.deepcopy(problem).double(), copy.deepcopy(model).double()
     shipped = {
         when: network_defect(method, precise, network, generator)
-        for when, method in {"before learning": start, "learned": entry}.items()
+        for when, method in {"before learning": _in_geometry(entry, before), "learned": entry}.items()
     }
     brief = {f"{kind}, {MOMENT.meta_steps} meta-steps": found for kind, found in anew.items()}
     return Defects("permutations of hidden units", {"as shipped": shipped, **brief})

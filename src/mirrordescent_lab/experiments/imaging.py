@@ -54,13 +54,13 @@ class Task:
     make: Callable[[int, int, bool, Path | None], TVInpainting]
     noise: Noisy | None
 
-    def learned(self, kind: str = "") -> Method[Any]:
-        """Return the zoo's method of a kind: "" for the pair, "conjugate", "spectral", "lpd"."""
-        return cast(Method[Any], zoo.load(f"{self.entry}-{kind}" if kind else self.entry))
+    def learned(self, kind: str = "pair") -> Method[Any]:
+        """Return the zoo's method of a kind: "pair", "conjugate", "stencil", "lpd"."""
+        return cast(Method[Any], zoo.load(f"{self.entry}-{kind}"))
 
     def by_label(self, label: str) -> Method[Any]:
         """Return the one-network method where the label says so, else the pair."""
-        return self.learned("conjugate" if label else "")
+        return self.learned("conjugate" if label else "pair")
 
 
 def inpainting(count: int, side: int, training: bool, directory: Path | None) -> TVInpainting:
@@ -132,7 +132,7 @@ def run(task: Task, scale: Scale, directory: Path | None, say: Say) -> Result:
             continue
         contest, rehearsal = (imaging_contest(p, fill, size.iterations) for p in (problem, training))
         learned = [contest.run(*each) for each in with_rules(task.by_label, rules, task.noise)]
-        learned.append(contest.run("spectral LAMD", task.learned("spectral")))
+        learned.append(contest.run("stencil LAMD", task.learned("stencil")))
         panel = Panel(learned + _rivals(task, contest, rehearsal))
         result.panels[f"comparison {start}"] = panel
         result.panels[f"one image {start}"] = Panel([curve.of_run(0) for curve in panel.curves])

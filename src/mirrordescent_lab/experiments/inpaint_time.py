@@ -12,7 +12,7 @@ from mirrordescent_lab.experiments.scales import Say, Scale
 
 SIZES: dict[Scale, tuple[int, int]] = {"quick": (1, 30), "standard": (8, 2000), "paper": (16, 2000)}
 MORE = 5  # iterations without a network are cheaper, so those methods get this many times as many
-LEARNED = ("LAMD", "LSMD", "one-network LSMD", "one-network LAMD", "spectral LAMD")
+LEARNED = ("LAMD", "LSMD", "one-network LSMD", "one-network LAMD", "stencil LAMD")
 LEVELS = (100.0, 10.0, 1.0, 0.1)
 
 
@@ -34,7 +34,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         contest.run("LSMD", rebuild(pair, "LSMD", "reciprocal")),
         contest.run("one-network LSMD", rebuild(conjugate, "LSMD", "reciprocal")),
         contest.run("one-network LAMD", rebuild(conjugate, "LAMD", "reciprocal")),
-        longer.run("spectral LAMD", task.learned("spectral")),
+        longer.run("stencil LAMD", task.learned("stencil")),
     ]
     say("learned methods done")
     for tunable in BASELINES:

@@ -1,6 +1,23 @@
 """Recipes: how every entry of the zoo was learned."""
 
-from mirrordescent_lab.recipes.imaging import RECIPES, train
-from mirrordescent_lab.recipes.networks import NETWORK_RECIPES
+import warnings
 
-__all__ = ["NETWORK_RECIPES", "RECIPES", "train"]
+from mirrordescent import zoo
+from mirrordescent.learn import Recipe
+from mirrordescent.names import require_known
+from mirrordescent_lab.recipes.imaging import IMAGING_RECIPES
+from mirrordescent_lab.recipes.networks import NETWORK_RECIPES, REPTILE_RECIPES
+from mirrordescent_lab.recipes.tomography import TOMOGRAPHY_RECIPES
+
+RECIPES: dict[str, Recipe] = IMAGING_RECIPES | TOMOGRAPHY_RECIPES | NETWORK_RECIPES | REPTILE_RECIPES
+
+__all__ = ["RECIPES", "recipe"]
+
+
+def recipe(name: str) -> Recipe:
+    """Return the recipe of an entry."""
+    if name in zoo.RENAMED:
+        warnings.warn(f"the entry {name} is called {zoo.RENAMED[name]} now", FutureWarning, stacklevel=2)
+        name = zoo.RENAMED[name]
+    require_known(name, RECIPES, "recipe")
+    return RECIPES[name]

@@ -4,29 +4,43 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from mirrordescent import data, zoo
 from mirrordescent.data.splits import Split, split_indices
-from mirrordescent.learn import Objective, ProblemFamily, Settings, learn
-from mirrordescent.learn.families import Draw
-from mirrordescent.learn.networks import FewShotFamily, NetworkFamily, moons_family
-from mirrordescent.learn.reptile import Initialisation, reptile
+from mirrordescent.learn import (
+    Descent,
+    Draw,
+    Evolution,
+    FewShotFamily,
+    NetworkFamily,
+    Objective,
+    ProblemFamily,
+    Recipe,
+    Reptile,
+    Settings,
+    Stage,
+    Truncated,
+    Unrolled,
+    Validation,
+    moons_family,
+)
+from mirrordescent.learn.recipe import Numbers
+from mirrordescent.learn.tables import plain
 from mirrordescent.methods import AMD, SMD, Adam, Method
 from mirrordescent.mirrors import layerwise
 from mirrordescent.mirrors.layerwise import Kind, Ties
-from mirrordescent.oracles import Minibatch
-from mirrordescent.problems.networks import default_networks
+from mirrordescent.oracles import Minibatch, Oracle
+from mirrordescent.problems.networks import Initialisation, default_networks
 from mirrordescent.schedules import Interpolated
 from mirrordescent.solve import solve
-from mirrordescent.zoo import Card
 from mirrordescent_lab.architectures import mlp, moons_network, small_cnn
 
 REPTILE_START = "omniglot-reptile-init"
@@ -37,89 +51,46 @@ Shape: TypeAlias = Literal["learned", "falling", "steady"]
 
 
 @dataclass(frozen=True)
-class NetworkRecipe:
-    """What a method that trains networks is for, and how it is learned.
+class ChooseScale(Stage):
+    """One factor for all step sizes of an accelerated method, and one for plain mirror descent in the same geometry.
 
-    It is learned as accelerated mirror descent, on few networks at a time: map and schedules by gradients through
-    unrolled runs, and then the schedules alone by evolution, which reaches to the end of a run where gradients explode.
-    Since large steps kill some networks and not others, all its step sizes are then multiplied by the one of ``SCALES``
-    with which more networks, drawn for that, end lowest on the mean when steps are longer still by ``MARGIN``: what
-    would kill one network in fifty does not show among a few. Plain mirror descent in the same geometry takes these
-    step sizes times one of ``DESCENT_SCALES``, chosen likewise, which stands on the card.
+    Large steps kill some networks and not others, and methods are learned on few networks at a time: what would kill
+    one in fifty does not show among them. So all step sizes are multiplied by the one of ``SCALES`` with which more
+    networks, drawn for that, end lowest on the mean when steps are longer still by ``MARGIN``. Plain mirror descent
+    takes these step sizes times one of ``DESCENT_SCALES``, chosen likewise, which stands on the card.
 
     Args:
-        description: in a sentence.
-        dataset: the collection the data come from; None if they are generated.
-        family: what it is learned on.
-        method: what is learned.
-        settings: how.
-        refinement: how its schedules are learned on; None if they are not.
-        minibatch: data points per gradient in use; None for all.
-        learning_minibatch: data points per gradient while learning: fewer, to save time.
-        tuning_networks: how many of them choose the two scales.
-        descent_shape: what plain mirror descent makes of the step sizes, see :func:`descent`.
+        networks: how many of them choose.
+        horizon: for how many steps they are trained.
+        shape: what plain mirror descent makes of the step sizes, see :func:`descent`.
     """
 
-    description: str
-    dataset: str | None
-    family: Callable[[Path | None], ProblemFamily]
-    method: Callable[[], AMD]
-    settings: Settings
-    refinement: Settings | None = None
-    minibatch: int | None = None
-    learning_minibatch: int | None = None
-    tuning_networks: int = 16
-    descent_shape: Shape = "learned"
+    name: ClassVar[str] = "scales"  # type: ignore[misc]
 
-    def learn(self, name: str, runs: Path, directory: Path | None) -> tuple[nn.Module, Card]:
-        """Learn the method, or go on where a run stopped, and return it with its card."""
-        family, method = self.family(directory), self.method()
-        oracle = _oracle(self.learning_minibatch)
-        result = learn(family, method, self.settings, oracle=oracle, folder=runs / name)
-        refined = None
-        if self.refinement is not None:
-            method.mirror.requires_grad_(False)
-            refined = learn(family, method, self.refinement, oracle=oracle, folder=runs / name / "schedules")
-        method.requires_grad_(False)
-        horizon = (self.refinement or self.settings).horizon
-        draw = family.draw(torch.arange(self.tuning_networks))
+    networks: int
+    horizon: int
+    shape: Shape
+
+    def run(self, module: Any, family: ProblemFamily, **work: Any) -> tuple[nn.Module, Numbers]:
+        """Choose both factors."""
+        method = cast(AMD, module).requires_grad_(False)
+        draw = family.draw(torch.arange(self.networks))
+        plain_descent = partial(descent, shape=self.shape)
 
         def best(scales: Sequence[float], scaled: Callable[[AMD, float], Method[Any]]) -> float:
             longer = (scaled(method, MARGIN * scale) for scale in scales)
-            runs = [evaluate(each, draw, horizon, self.learning_minibatch) for each in longer]
-            losses = [run["loss"][-1] for run in runs]
+            losses = [evaluate(each, draw, self.horizon, work["oracle"])["loss"][-1] for each in longer]
             return scales[losses.index(min(losses))]
 
         accelerated_scale = best(SCALES, rescaled)
         method = rescaled(method, accelerated_scale)
-        plain = partial(descent, shape=self.descent_shape)
-        descent_scale = best(DESCENT_SCALES, plain)
-        fresh = family.validation(self.settings.validation_batch)
-        card: Card = {
-            "name": name,
-            "kind": "method",
-            "description": self.description,
-            "family": (self.family.__doc__ or "").strip(),
-            "data": data.describe(self.dataset) if self.dataset else "generated",
-            "settings": asdict(self.settings),
-            "refinement": None if self.refinement is None else asdict(self.refinement),
-            "minibatch": self.minibatch,
-            "learning_minibatch": self.learning_minibatch,
-            "parameters": sum(p.numel() for p in method.parameters()),
-            "map_parameters": sum(p.numel() for p in method.mirror.parameters()),
-            "best_meta_step": result.best_step,
-            "best_refinement_step": None if refined is None else refined.best_step,
-            "skipped_meta_steps": result.skipped,
+        use = {
             "accelerated_scale": accelerated_scale,
-            "descent_scale": descent_scale,
-            "descent_shape": self.descent_shape,
-            "held_out": {
-                "accelerated": evaluate(method, fresh, horizon, self.minibatch),
-                "descent": evaluate(plain(method, descent_scale), fresh, horizon, self.minibatch),
-                "Adam 1e-2": evaluate(Adam(1e-2), fresh, horizon, self.minibatch),
-            },
+            "descent_scale": best(DESCENT_SCALES, plain_descent),
+            "descent_shape": self.shape,
+            "map_parameters": sum(p.numel() for p in method.mirror.parameters()),
         }
-        return method, card
+        return method, {"stage": self.name, "settings": plain(self), "use": use}
 
 
 def rescaled(method: AMD, scale: float) -> AMD:
@@ -152,11 +123,11 @@ def descent(method: AMD, scale: float, shape: Shape = "learned") -> SMD:
     return SMD(method.mirror, Interpolated(counts, steps)).requires_grad_(False)
 
 
-def evaluate(method: Method[Any], draw: Draw, horizon: int, minibatch: int | None) -> dict[str, Any]:
+def evaluate(method: Method[Any], draw: Draw, horizon: int, oracle: Oracle | None) -> Numbers:
     """Return the mean loss along a run and how the networks ended, every one counted with its last value."""
     looks = [horizon // 6, horizon // 3, horizon // 2, horizon]
     solution = solve(
-        draw.problem, method, draw.x0, iterations=horizon, oracle=_oracle(minibatch),
+        draw.problem, method, draw.x0, iterations=horizon, oracle=oracle,
         generator=torch.Generator().manual_seed(0), trace=looks, check_every=horizon, progress=False,
     )  # fmt: skip
     values = solution.trace.values.double().nan_to_num(nan=float("inf"))
@@ -168,57 +139,96 @@ def evaluate(method: Method[Any], draw: Draw, horizon: int, minibatch: int | Non
     }
 
 
+def against_adam(horizon: int, oracle: Oracle | None) -> Callable[[Any, Draw, Numbers], Numbers]:
+    """Return how to evaluate an accelerated method, plain mirror descent in its geometry, and Adam."""
+
+    def compare(method: AMD, draw: Draw, use: Numbers) -> Numbers:
+        methods: dict[str, Method[Any]] = {
+            "accelerated": method,
+            "descent": descent(method, use["descent_scale"], use["descent_shape"]),
+            "Adam 1e-2": Adam(1e-2),
+        }
+        return {name: evaluate(each, draw, horizon, oracle) for name, each in methods.items()}
+
+    return compare
+
+
+def _with_the_map_as_it_is(method: AMD) -> AMD:
+    method.mirror.requires_grad_(False)
+    return method
+
+
+def network_recipe(
+    name: str,
+    description: str,
+    method: Callable[[], AMD],
+    settings: Settings,
+    refinement: Settings | None = None,
+    *,
+    minibatch: int | None = None,
+    learning_minibatch: int | None = None,
+    tuning_networks: int = 16,
+    shape: Shape = "learned",
+    **others: Any,
+) -> Recipe:
+    """Return how a method that trains networks is learned, as accelerated mirror descent on few networks at a time.
+
+    Map and schedules are learned by gradients through unrolled runs, and then the schedules alone by evolution, which
+    reaches to the end of a run where gradients explode. :class:`ChooseScale` is the last stage.
+
+    Args:
+        name, description: of the entry.
+        method: what is learned.
+        settings: how.
+        refinement: how its schedules are learned on; None if they are not.
+        minibatch: data points per gradient in use; None for all.
+        learning_minibatch: data points per gradient while learning, fewer to save time; None for all.
+        tuning_networks, shape: see :class:`ChooseScale`.
+        others: what the recipe is made of besides.
+    """
+    horizon = (refinement or settings).horizon
+    refined = [] if refinement is None else [Unrolled(refinement, _with_the_map_as_it_is, "schedules")]
+    sizes = {"minibatch": minibatch, "learning_minibatch": learning_minibatch}
+    return Recipe(
+        name,
+        description,
+        method=lambda generator, family: method(),
+        stages=(Unrolled(settings), *refined, ChooseScale(tuning_networks, horizon, shape)),
+        oracle=_oracle(learning_minibatch),
+        use={key: size for key, size in sizes.items() if size is not None},
+        evaluate=against_adam(horizon, _oracle(minibatch)),
+        problems=settings.validation.batch,
+        **others,
+    )
+
+
 def _oracle(minibatch: int | None) -> Minibatch | None:
     return None if minibatch is None else Minibatch(minibatch)
 
 
-@dataclass(frozen=True)
-class ReptileRecipe:
-    """How an initialisation is learned by Reptile."""
-
-    description: str
-    steps: int
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def learn(self, name: str, runs: Path, directory: Path | None) -> tuple[nn.Module, Card]:
-        """Learn the initialisation, or go on where a run stopped, and return it with its card."""
-        start = {key: leaf[0] for key, leaf in default_networks(small_cnn(), [0]).items()}
-        family = characters_from_random(directory)
-        network = reptile(family, start, self.steps, checkpoint=runs / name / "theta.safetensors", **self.options)
-        card: Card = {
-            "name": name,
-            "kind": "initialisation",
-            "description": self.description,
-            "family": (characters_from_random.__doc__ or "").strip(),
-            "data": data.describe("omniglot"),
-            "settings": {"steps": self.steps, **self.options},
-        }
-        return Initialisation(network), card
-
-
 def moons(directory: Path | None) -> NetworkFamily:
-    """Networks 2 → 50 → 1 on 500 points of two half circles, noise 0.05, from random initialisations."""
+    """Train networks on two half circles."""
     return moons_family()
 
 
 def dense_digits(directory: Path | None) -> NetworkFamily:
-    """Networks 784 → 50 → 40 → 30 → 20 → 10 on MNIST, from random initialisations."""
+    """Train deep dense networks; 1000 digits stand for all when the loss is measured."""
     return NetworkFamily(mlp(), *data.mnist("train", directory), evaluation=1000)
 
 
 def convolutional_digits(directory: Path | None) -> NetworkFamily:
-    """Small convolutional networks on MNIST at 14×14, from random initialisations."""
+    """Train small convolutional networks on digits at half the resolution."""
     images, labels = data.mnist("train", directory)
     return NetworkFamily(small_cnn(), data.halve(images)[:, None], labels, evaluation=1000)
 
 
 def characters_from_random(directory: Path | None) -> FewShotFamily:
-    """Tasks of 10 Omniglot characters, 5 drawings of each at 14×14, from random initialisations."""
+    """Draw tasks, and a network for each."""
     return _characters(directory, None)
 
 
 def characters_from_reptile(directory: Path | None) -> FewShotFamily:
-    """Tasks of 10 Omniglot characters, 5 drawings of each at 14×14, from the initialisation of Reptile."""
+    """Draw tasks, and start all of them from the network that Reptile has learned."""
     return _characters(directory, cast(Initialisation, zoo.load(REPTILE_START)).network)
 
 
@@ -251,58 +261,92 @@ def accelerated(
     return make
 
 
-def _settings(meta_steps: int, horizon: int, **others: Any) -> Settings:
+def random_start(generator: Generator, family: ProblemFamily) -> Initialisation:
+    """Draw a network, always the same."""
+    return Initialisation({key: leaf[0] for key, leaf in default_networks(small_cnn(), [0]).items()})
+
+
+def _settings(meta_steps: int, horizon: int, learning_rate: float, validate_every: int, **others: Any) -> Settings:
     """Learn on logarithms of losses, looked at twelve times a run; keep what is best at the horizon and its half."""
-    # The best step sizes are near the edge of stability, where meta-gradients through many more steps explode.
-    objective = Objective("log_value", every=max(1, horizon // 12), differentiation="truncated", segment=30)
-    shared = Settings(validation_batch=10, validation_horizons=(0.5, 1.0), save_every=5)
-    return replace(shared, meta_steps=meta_steps, horizon=horizon, objective=objective, **others)
+    return Settings(
+        meta_steps=meta_steps,
+        horizon=horizon,
+        # The best step sizes are near the edge of stability, where meta-gradients through many more steps explode.
+        objective=Objective("log_value", every=max(1, horizon // 12), differentiation=Truncated(30)),
+        optimiser=Descent(learning_rate=learning_rate),
+        validation=Validation(every=validate_every, batch=10, horizons=(0.5, 1.0)),
+        save_every=5,
+        **others,
+    )
 
 
-NETWORK_RECIPES: dict[str, NetworkRecipe | ReptileRecipe] = {
-    "moons-diagonal": NetworkRecipe(
-        "5 multipliers of the gradient for training small networks on two half circles",
-        None, moons,
-        accelerated(moons_network, (2,), [1, 20, 60, 100], [0.1, 0.3, 0.3, 0.3]),
-        _settings(40, 100, batch=6, learning_rate=0.08, validate_every=5),
-    ),
-    "mnist-mlp-spline": NetworkRecipe(
-        "10 splines for training a deep dense network on MNIST in three epochs",
-        "mnist", dense_digits,
-        accelerated(
-            mlp, (28, 28), [1, 20, 60, 150, 250, 360], [0.6, 0.2, 0.1, 0.2, 0.24, 0.015], kind="spline", ties="tensor"
+FEW_SHOT = "Tasks of 10 Omniglot characters, 5 drawings of each at 14×14,"
+NETWORK_RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        network_recipe(
+            "moons-diagonal",
+            "5 multipliers of the gradient for training small networks on two half circles",
+            accelerated(moons_network, (2,), [1, 20, 60, 100], [0.1, 0.3, 0.3, 0.3]),
+            _settings(40, 100, 0.08, 5, batch=6),
+            family=moons,
+            on="Networks 2 → 50 → 1 on 500 points of two half circles, noise 0.05, from random initialisations.",
         ),
-        _settings(22, 150, batch=3, curriculum=((12, 60),), learning_rate=0.06, validate_every=11),
-        Settings(
-            meta_steps=16, horizon=360, batch=3, learning_rate=0.12, betas=(0.8, 0.95), validate_every=4,
-            validation_batch=6, validation_horizons=(1.0,), save_every=1,
-            objective=Objective("log_value", every=120, differentiation="evolution", pairs=4, spread=0.12),
+        network_recipe(
+            "mnist-mlp-spline",
+            "10 splines for training a deep dense network on MNIST in three epochs",
+            accelerated(
+                mlp, (28, 28), [1, 20, 60, 150, 250, 360], [0.6, 0.2, 0.1, 0.2, 0.24, 0.015], kind="spline",
+                ties="tensor",
+            ),
+            _settings(22, 150, 0.06, 11, batch=3, curriculum=((12, 60),)),
+            Settings(
+                meta_steps=16, horizon=360, batch=3, optimiser=Descent(learning_rate=0.12, betas=(0.8, 0.95)),
+                validation=Validation(every=4, batch=6, horizons=(1.0,)), save_every=1,
+                objective=Objective("log_value", every=120, differentiation=Evolution(pairs=4, spread=0.12)),
+            ),
+            minibatch=500, learning_minibatch=500, tuning_networks=8, shape="falling",
+            family=dense_digits, data=data.describe("mnist"),
+            on="Networks 784 → 50 → 40 → 30 → 20 → 10 on MNIST, from random initialisations.",
         ),
-        minibatch=500, learning_minibatch=500, tuning_networks=8, descent_shape="falling",
-    ),
-    "mnist-cnn-diagonal": NetworkRecipe(
-        "30 multipliers of the gradient for training a small convolutional network on MNIST in two epochs",
-        "mnist", convolutional_digits,
-        accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100, 120], [0.1, 0.2, 0.3, 0.45, 0.45, 0.2], cap=60),
-        _settings(20, 120, batch=3, curriculum=((8, 60),), learning_rate=0.03, validate_every=5),
-        minibatch=1000, learning_minibatch=400,
-    ),
-    "omniglot-diagonal": NetworkRecipe(
-        "30 multipliers of the gradient for few-shot learning of characters from random initialisations",
-        "omniglot", characters_from_random,
-        accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.08, 0.12, 0.15, 0.5, 1.5], cap=60),
-        _settings(24, 100, batch=8, curriculum=((12, 50),), learning_rate=0.03, validate_every=3),
-        tuning_networks=60, descent_shape="steady",
-    ),
-    "omniglot-diagonal-reptile": NetworkRecipe(
-        "30 multipliers of the gradient for few-shot learning of characters from the initialisation of Reptile",
-        "omniglot", characters_from_reptile,
-        accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.4, 0.8, 1.5, 4.0, 8.0], cap=60),
-        _settings(24, 100, batch=8, curriculum=((12, 50),), learning_rate=0.03, validate_every=3),
-        tuning_networks=60, descent_shape="steady",
-    ),
-    REPTILE_START: ReptileRecipe(
-        "a start of a small convolutional network for few-shot learning of characters, by Reptile",
-        steps=800, options={"batch": 16, "inner_steps": 10, "inner_step_size": 0.1, "epsilon": 1.0},
-    ),
+        network_recipe(
+            "mnist-cnn-diagonal",
+            "30 multipliers of the gradient for training a small convolutional network on MNIST in two epochs",
+            accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100, 120], [0.1, 0.2, 0.3, 0.45, 0.45, 0.2], cap=60),
+            _settings(20, 120, 0.03, 5, batch=3, curriculum=((8, 60),)),
+            minibatch=1000, learning_minibatch=400,
+            family=convolutional_digits, data=data.describe("mnist"),
+            on="Small convolutional networks on MNIST at 14×14, from random initialisations.",
+        ),
+        network_recipe(
+            "omniglot-diagonal",
+            "30 multipliers of the gradient for few-shot learning of characters from random initialisations",
+            accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.08, 0.12, 0.15, 0.5, 1.5], cap=60),
+            _settings(24, 100, 0.03, 3, batch=8, curriculum=((12, 50),)),
+            tuning_networks=60, shape="steady",
+            family=characters_from_random, data=data.describe("omniglot"),
+            on=f"{FEW_SHOT} from random initialisations.",
+        ),
+        network_recipe(
+            "omniglot-diagonal-reptile",
+            "30 multipliers of the gradient for few-shot learning of characters from the initialisation of Reptile",
+            accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.4, 0.8, 1.5, 4.0, 8.0], cap=60),
+            _settings(24, 100, 0.03, 3, batch=8, curriculum=((12, 50),)),
+            tuning_networks=60, shape="steady",
+            family=characters_from_reptile, data=data.describe("omniglot"),
+            on=f"{FEW_SHOT} from the initialisation of Reptile.",
+        ),
+    )
 }  # fmt: skip
+REPTILE_RECIPES: dict[str, Recipe] = {
+    REPTILE_START: Recipe(
+        REPTILE_START,
+        "a start of a small convolutional network for few-shot learning of characters, by Reptile",
+        family=characters_from_random,
+        method=random_start,
+        stages=(Reptile(steps=800, batch=16, inner_steps=10, inner_step_size=0.1, epsilon=1.0),),
+        on=f"{FEW_SHOT} from random initialisations.",
+        data=data.describe("omniglot"),
+        evaluate=None,
+    )
+}

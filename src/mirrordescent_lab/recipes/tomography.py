@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Generator
 
-from mirrordescent.learn import Objective, Pooled, ProblemFamily, Settings, TomographyFamily
+from mirrordescent.learn import (
+    Descent,
+    Objective,
+    Pooled,
+    ProblemFamily,
+    Recipe,
+    Settings,
+    TomographyFamily,
+    Unrolled,
+    Validation,
+)
 from mirrordescent.methods import AMD, Equipped, Method
 from mirrordescent.mirrors import OrthantEntropy
 from mirrordescent.oracles import InTurn, Minibatch, Oracle, Relative
 from mirrordescent.schedules import PowerLaws
+from mirrordescent_lab.recipes.imaging import certified
 
 GROUPS = 8
 WIDTH = 0.2  # β before learning, for images in [0, 1]
@@ -21,11 +32,11 @@ STEPS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 40, 80, 160]
 
 
 def counts_of_ellipses(directory: Path | None) -> ProblemFamily:
-    """Random ellipses by 45 counts per cell, 40 angles in 8 groups, background 2, ρ = 20."""
+    """Count photons through random ellipses; there are few problems, with tight bounds."""
     return Pooled(TomographyFamily(terms=GROUPS), 48, tolerance=1e-6)
 
 
-def all_angles(generator: Generator) -> Method[Any]:
+def all_angles(generator: Generator, family: ProblemFamily) -> Method[Any]:
     """AMD with exact gradients; once learning has ended, its steps fall as their weights grow."""
     counts = [1, 3, 10, 40]  # with more, learning finds schedules that hurry on most problems and leap on some
     k = torch.tensor(counts, dtype=torch.get_default_dtype())
@@ -64,31 +75,38 @@ def _settings(horizon: int, meta_steps: int, learning_rate: float, steps_per_pas
         batch=4,
         horizon=horizon,
         curriculum=shorter if short_first else (),
-        learning_rate=learning_rate,
+        optimiser=Descent(learning_rate=learning_rate),
         objective=Objective(weights="log_gap", every=steps_per_pass),
         step_bounds=None,
-        validate_every=20,
+        validation=Validation(every=20, horizons=(0.5, 1.0, 4.0)),
         save_every=20,
-        validation_horizons=(0.5, 1.0, 4.0),
     )
 
 
 SUBSETS = _settings(20 * GROUPS, 120, 5e-2, GROUPS, short_first=True)
 EXACT = _settings(40, 100, 2e-2, 1, short_first=False)
-TOMOGRAPHY: dict[str, tuple[str, Callable[[Generator], Method[Any]], Settings]] = {
-    "ellipse-tomography": (
-        "an entropy and the steps of AMD for Poisson tomography, with groups of angles in turn",
-        lambda g: groups_of_angles(InTurn()),
-        SUBSETS,
-    ),
-    "ellipse-tomography-random": (
-        "an entropy and the steps of AMD for Poisson tomography, with random groups of angles",
-        lambda g: groups_of_angles(Minibatch(1)),
-        SUBSETS,
-    ),
-    "ellipse-tomography-exact": (
-        "an entropy and the steps of AMD for Poisson tomography, with exact gradients",
-        all_angles,
-        EXACT,
-    ),
-}
+counted = partial(
+    Recipe, family=counts_of_ellipses, evaluate=certified,
+    on="Random ellipses by 45 counts per cell, 40 angles in 8 groups, background 2, ρ = 20.",
+)  # fmt: skip
+
+TOMOGRAPHY_RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        counted(
+            "ellipse-tomography",
+            "an entropy and the steps of AMD for Poisson tomography, with groups of angles in turn",
+            method=lambda generator, family: groups_of_angles(InTurn()), stages=(Unrolled(SUBSETS),),
+        ),
+        counted(
+            "ellipse-tomography-random",
+            "an entropy and the steps of AMD for Poisson tomography, with random groups of angles",
+            method=lambda generator, family: groups_of_angles(Minibatch(1)), stages=(Unrolled(SUBSETS),),
+        ),
+        counted(
+            "ellipse-tomography-exact",
+            "an entropy and the steps of AMD for Poisson tomography, with exact gradients",
+            method=all_angles, stages=(Unrolled(EXACT),),
+        ),
+    )
+}  # fmt: skip

@@ -58,7 +58,7 @@ def test_imaging_claims_can_fail():
 
         learned = [curve(name, ours) for name in ("LMD (mean)", "LSMD (last)", "LAMD (mean)", "LASMD (mean)")]
         learned += [curve(f"one-network {name} (mean)", ours) for name in ("LSMD", "LAMD", "LASMD")]
-        learned.append(curve("spectral LAMD", ours))
+        learned.append(curve("stencil LAMD", ours))
         rivals = ("GD (1)", "Nesterov (1)", "wide Nesterov (1)", "Adam (1)", "PDHG (1)", "early PDHG (1)", "LPD")
         rules = Panel([curve("reciprocal", ours), curve("mean", theirs)])
         panels = {f"{name} extensions": rules for name in ("LMD", "LSMD", "LAMD", "LASMD")}

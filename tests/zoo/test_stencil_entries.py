@@ -1,4 +1,4 @@
-"""The shipped spectral methods: ahead of PDHG where they were learned, harmless where they were not."""
+"""The shipped stencils: ahead of PDHG where they were learned, harmless where they were not."""
 
 from __future__ import annotations
 

@@ -1,0 +1,41 @@
+"""Checks of what constructors are given, with errors that name the argument."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+
+def require_positive(**numbers: float) -> None:
+    """Raise unless every number is positive and finite.
+
+    >>> require_positive(weight=0.1, scale=0.0)
+    Traceback (most recent call last):
+    ValueError: scale must be positive and finite, got 0.0
+    """
+    for name, number in numbers.items():
+        if not 0 < number < math.inf:
+            raise ValueError(f"{name} must be positive and finite, got {number}")
+
+
+def require_not_negative(**numbers: float) -> None:
+    """Raise unless every number is finite and at least 0."""
+    for name, number in numbers.items():
+        if not 0 <= number < math.inf:
+            raise ValueError(f"{name} must be finite and not negative, got {number}")
+
+
+def require_data(**tensors: Tensor) -> None:
+    """Raise unless all tensors consist of finite floating-point numbers of one dtype, on one device."""
+    first, one = next(iter(tensors.items()), ("", None))
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise TypeError(f"{name} must be a floating-point tensor, got {tensor.dtype}")
+        if not bool(tensor.isfinite().all()):
+            raise ValueError(f"{name} has NaN or infinite entries")
+        if one is not None and (one.dtype != tensor.dtype or one.device != tensor.device):
+            raise TypeError(
+                f"{first} and {name} must share dtype and device, got {one.dtype} on {one.device} "
+                f"and {tensor.dtype} on {tensor.device}"
+            )

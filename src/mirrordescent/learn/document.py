@@ -1,0 +1,202 @@
+"""A recipe from a TOML document: its tables are ``[family]``, ``[map]``, ``[method]`` and ``[settings]``.
+
+A document imports nothing. Modules that it names, as in ``type = "my_module:MyMap"``, have been imported before: by
+``--import my_module`` on the command line, by ``import my_module`` in Python.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from mirrordescent import data, mirrors
+from mirrordescent.learn.families import DenoisingFamily, InpaintingFamily, Pooled, ProblemFamily, SVMFamily
+from mirrordescent.learn.networks import moons_family
+from mirrordescent.learn.recipe import Recipe, Unrolled
+from mirrordescent.learn.settings import Settings
+from mirrordescent.learn.tables import Table, apply, changed
+from mirrordescent.methods import Method, named, names
+from mirrordescent.methods.naming import takes
+from mirrordescent.mirrors import Conjugate, ConvICNN, DenseICNN, Diagonal, LearnedPair, MirrorMap, layerwise
+from mirrordescent.names import require_known
+from mirrordescent.parts import build, find
+from mirrordescent.problems.networks import NetworkTraining
+from mirrordescent.schedules import Prefix
+
+TABLES = ("family", "map", "method", "settings")
+
+
+def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
+    """Read a document, with changes ``table.key=value``, as a recipe.
+
+    ``[family]`` has a ``type``: inpainting, denoising, svm, moons, or a class of yours; ``pool = 128`` makes it a pool
+    of that many problems with certified lower bounds. ``[map]`` has a ``type``: conjugate, pair, diagonal or spline,
+    made to fit the family, a map of the library by the name of its class, or one of yours. ``[method]`` has a ``name``,
+    such as lsmd, or a class of yours, the first ``step``, and the ``extension`` of the step sizes beyond the horizon.
+    Other entries are arguments of what is made. ``[settings]`` has the fields of :class:`Settings`.
+    """
+    path = Path(path)
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a TOML document: {error}") from error
+    apply(changes, document)
+    for key in document:
+        require_known(key, ("name", "description", *TABLES), f"entry of {path}")
+    tables = {table: document.get(table, {}) for table in TABLES}
+    for table, entries in tables.items():
+        if not isinstance(entries, dict):
+            raise ValueError(f"{table} in {path} must be a table: [{table}]")
+    settings = changed(Settings(), tables["settings"], "settings")
+    source = str(tables["family"].get("source", ""))
+    return Recipe(
+        name=str(document.get("name", path.stem)),
+        description=str(document.get("description", f"learned from {path.name}")),
+        family=lambda directory: _family(tables["family"], directory, path.resolve().parent),
+        method=lambda generator, family: _method(tables, settings.horizon, generator, family),
+        stages=[Unrolled(settings)],
+        on=", ".join(f"{key} = {value}" for key, value in tables["family"].items()),
+        data=data.describe(source) if source in data.names() else source,
+        problems=settings.validation.batch,
+    )
+
+
+def _family(table: Table, directory: Path | None, folder: Path) -> ProblemFamily:
+    entries = dict(table)
+    pool, kind = entries.pop("pool", None), str(entries.pop("type", "inpainting"))
+    if ":" in kind:
+        family = _called(_own(kind, ProblemFamily), entries, "[family]")
+    else:
+        require_known(kind, FAMILIES, "type of [family]")
+        family = _called(FAMILIES[kind], entries, "[family]", directory=directory, folder=folder)
+    return family if pool is None else Pooled(family, pool)
+
+
+def _inpainting(directory: Path | None, folder: Path, source: str = "bundled", **options: Any) -> InpaintingFamily:
+    return InpaintingFamily(*_pictures(source, directory, folder), **options)
+
+
+def _denoising(
+    directory: Path | None, folder: Path, source: str = "bundled", noise: float = 0.05, **options: Any
+) -> DenoisingFamily:
+    generator = torch.Generator().manual_seed(0)
+    noisy = [
+        [picture + noise * torch.randn(picture.shape, generator=generator) for picture in pictures]
+        for pictures in _pictures(source, directory, folder)
+    ]
+    return DenoisingFamily(*noisy, **options)
+
+
+def _machine(directory: Path | None, folder: Path, source: Any = "digits", C: float = 1.0) -> SVMFamily:
+    features = data.four_nine_features(source, directory=directory)
+    return SVMFamily(features.train, features.train_labels, C)
+
+
+def _pictures(source: str, directory: Path | None, folder: Path) -> list[list[Tensor]]:
+    if source not in ("bundled", "bsds500", "stl10") and (folder / source).exists():
+        source = str(folder / source)  # relative to the document
+    return [data.pictures(source, split, directory) for split in ("train", "test")]
+
+
+FAMILIES: dict[str, Callable[..., ProblemFamily]] = {
+    "inpainting": _inpainting,
+    "denoising": _denoising,
+    "svm": _machine,
+    "moons": lambda directory, folder, **options: moons_family(**options),
+}
+
+
+def _method(tables: Mapping[str, Table], horizon: int, generator: Generator, family: ProblemFamily) -> Method[Any]:
+    entries: Table = {"name": "lsmd", "step": 0.3, "extension": "reciprocal", **tables["method"]}
+    name, steps = str(entries.pop("name")), Prefix([entries.pop("step")] * horizon, entries.pop("extension"))
+    with torch.random.fork_rng(devices=[]):  # so that classes which take no generator are the same every time
+        torch.manual_seed(generator.initial_seed())
+        if ":" not in name:
+            require_known(name.casefold(), names(), "method")
+            for key in entries:
+                require_known(key, ("name", "step", "extension"), "entry of [method]")
+            wanted = takes(name.casefold(), "mirror") or tables["map"]
+            return named(name, _map(tables["map"], family) if wanted else None, steps)
+        cls = _own(name, Method)
+        taken = inspect.signature(cls).parameters
+        given: Table = ({"mirror": _map(tables["map"], family)} if "mirror" in taken else {}) | (
+            {"t": steps} if "t" in taken else {}
+        )
+        return _called(cls, entries, "[method]", **given)
+
+
+def _map(table: Table, family: ProblemFamily) -> MirrorMap:
+    entries, draw = dict(table), family.validation(1)
+    networks = draw.problem if isinstance(draw.problem, NetworkTraining) else None
+    kind = str(entries.pop("type", "conjugate" if networks is None else "diagonal"))
+    if ":" in kind:
+        return _called(_own(kind, MirrorMap), entries, "[map]")
+    if networks is not None and kind in NETWORK_MAPS:
+        model = copy.deepcopy(networks.model).requires_grad_(True)
+        inputs = networks.inputs.flatten(0, networks.targets.ndim - 1)[:1]
+        return layerwise(model, kind, example=inputs, **entries)  # type: ignore[arg-type]
+    if kind in MAPS:
+        if not isinstance(draw.x0, Tensor):
+            raise ValueError(f"[map] type = {kind!r} is not for networks: choose one of {', '.join(NETWORK_MAPS)}")
+        return _called(MAPS[kind], entries, "[map]", example=draw.x0)
+    require_known(kind, (*LIBRARY, *MAPS), "type of [map]")
+    return _called(find(kind), {key: build(value, {}) for key, value in entries.items()}, "[map]")
+
+
+def _potential(example: Tensor, options: Table) -> Any:
+    generator = torch.Generator().manual_seed(options.pop("seed", 0))
+    if example.ndim == 4:
+        options.setdefault("layers", 1)  # as good on images as two, at half the cost
+        return ConvICNN(example.shape[1], **options, generator=generator)
+    return DenseICNN(example.shape[-1], **options, generator=generator)
+
+
+def _conjugate(example: Tensor, start: Any = "scaled", **options: Any) -> Conjugate:
+    return Conjugate(_potential(example, options), start)
+
+
+def _pair(example: Tensor, seed: int = 0, **options: Any) -> LearnedPair:
+    forward, backward = (_potential(example, {**options, "seed": seed + i}) for i in range(2))
+    return LearnedPair(forward, backward)
+
+
+def _diagonal(example: Tensor) -> Diagonal:
+    return Diagonal(nn.Parameter(torch.ones_like(example[0])))
+
+
+MAPS: dict[str, Callable[..., MirrorMap]] = {"conjugate": _conjugate, "pair": _pair, "diagonal": _diagonal}
+NETWORK_MAPS = ("diagonal", "spline")  # layerwise maps of these kinds
+LIBRARY = [name for name, each in vars(mirrors).items() if isinstance(each, type) and issubclass(each, MirrorMap)]
+
+
+def _called(function: Callable[..., Any], entries: Table, where: str, **given: Any) -> Any:
+    """Call a function with the entries of a table, of which it must know every one."""
+    parameters = inspect.signature(function).parameters.values()
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        for key in entries:
+            require_known(key, [p.name for p in parameters if p.name not in given], f"entry of {where}")
+    return function(**given, **entries)
+
+
+def _own(kind: str, wanted: type) -> Callable[..., Any]:
+    """Return a class of the user's own, whose module has been imported."""
+    module, _, name = kind.rpartition(":")
+    if module not in sys.modules:
+        raise ValueError(
+            f"{kind} is in a module that has not been imported, and a document imports nothing by itself: "
+            f"give --import {module}, or in Python import {module} first"
+        )
+    cls = vars(sys.modules[module]).get(name)  # not getattr, which may import something
+    if cls is None:
+        raise ValueError(f"the module {module} has no {name!r}")
+    if not (isinstance(cls, type) and issubclass(cls, wanted)):
+        raise TypeError(f"{kind} is not a {wanted.__name__}")
+    return cls

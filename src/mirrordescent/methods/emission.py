@@ -1,0 +1,122 @@
+"""Methods for emission tomography, min KL(y, Ax + b) + (ρ/2)‖Dx‖² over x ≥ 0: the classics, and a stochastic one.
+
+Expectation maximisation uses the multiplier m(x) = Aᵀ(y/(Ax + b)) / Aᵀ1, of all rays or of ordered subsets of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Generator, Tensor
+
+from mirrordescent.checks import require_positive
+from mirrordescent.methods.base import Method
+from mirrordescent.methods.descent import MDState
+from mirrordescent.oracles import Oracle, require_generator, spread
+from mirrordescent.problems.base import Problem
+from mirrordescent.problems.tomography import PoissonTomography
+from mirrordescent.trees import Tree
+
+
+class MLEM(Method[MDState]):
+    """Maximum likelihood by expectation maximisation:  x⁺ = x·m(x).
+
+    With a roughness term, x⁺ > 0 minimises De Pierro's separable majorant, and f decreases as before: for s = Aᵀ1 and
+    q ≥ ‖ρDᵀD‖ it is the root of  qx⁺² + (s + ρDᵀDx − qx)x⁺ = s·x·m(x).
+
+    References: Shepp and Vardi, IEEE Trans. Med. Imaging 1 (1982); De Pierro, IEEE Trans. Med. Imaging 14 (1995).
+    """
+
+    def init(self, x0: Tree, problem: Problem | None = None) -> MDState:
+        """Start at x0 > 0; where it is 0 it stays so."""
+        return MDState(0, x0)
+
+    def step(self, problem: Problem, state: MDState, oracle: Oracle, generator: Generator | None = None) -> MDState:
+        """Multiply, and smooth."""
+        counts, x = _emission(problem, self), cast(Tensor, state.x)
+        explained = counts.sensitivity * x * counts.multiplier(x, self._term(counts, state.k))
+        q = counts.roughness_curvature
+        half = (counts.sensitivity + counts.roughness_grad(x) - q * x) / 2
+        root = (half.square() + q * explained).sqrt()
+        return MDState(state.k + 1, explained / (half + root))
+
+    def _term(self, counts: PoissonTomography, k: int) -> int | None:
+        """All rays."""
+        return None
+
+
+class OSEM(MLEM):
+    """Ordered subsets: a step of :class:`MLEM` with the multiplier of one group of rays, in turn.
+
+    As many steps as there are groups are a pass over the data, and early on worth as many steps of MLEM; later they
+    cycle around the minimum.
+
+    Reference: Hudson and Larkin, IEEE Trans. Med. Imaging 13 (1994).
+    """
+
+    def _term(self, counts: PoissonTomography, k: int) -> int:
+        return spread(k, counts.terms)
+
+
+class SPDHGState(NamedTuple):
+    """Steps taken, the image, the dual along all rays, its back-projection Aᵀu, and that extrapolated."""
+
+    k: int
+    x: Tree
+    u: Tensor
+    back: Tensor
+    ahead: Tensor
+
+
+class SPDHG(Method[SPDHGState]):
+    """Stochastic primal-dual hybrid gradient with a random one, i, of n groups of rays in every step:
+
+    .. code-block:: none
+
+        x⁺   =  max(0, x − τ(ρDᵀDx + z̄))
+        uᵢ⁺  =  prox_{σG*}(uᵢ + σAᵢx⁺),  the others as they were
+        z⁺   =  z + δ,  z̄⁺ = z⁺ + nδ,     δ = Aᵢᵀ(uᵢ⁺ − uᵢ),  z = Aᵀu
+        σ    =  1/(ratio·max‖Aᵢ‖),  1/τ = n·max‖Aᵢ‖/ratio + ‖ρDᵀD‖/2
+
+    The roughness is taken by its gradient, as Condat and Vũ do. As many steps as there are groups are a pass.
+
+    Reference: Chambolle, Ehrhardt, Richtárik, Schönlieb, SIAM J. Optim. 28 (2018).
+    """
+
+    def __init__(self, ratio: float = 1.0) -> None:
+        super().__init__()
+        require_positive(ratio=ratio)
+        self.ratio = float(ratio)
+
+    def init(self, x0: Tree, problem: Problem | None = None) -> SPDHGState:
+        """Start at x0 with a zero dual variable."""
+        x = cast(Tensor, x0)
+        zero = torch.zeros_like(x)
+        return SPDHGState(0, x, torch.zeros_like(_emission(problem, self).rays(x)), zero, zero)
+
+    def step(
+        self, problem: Problem, state: SPDHGState, oracle: Oracle, generator: Generator | None = None
+    ) -> SPDHGState:
+        """Take a primal step, and a dual one along the rays of a random group."""
+        generator = require_generator(generator, self)
+        groups, x = _emission(problem, self), cast(Tensor, state.x)
+        n = groups.terms
+        norm = max(map(groups.rays_norm, range(n)))
+        sigma, tau = 1 / (self.ratio * norm), 1 / (n * norm / self.ratio + groups.roughness_curvature / 2)
+        x = (x - tau * (groups.roughness_grad(x) + state.ahead)).clamp(min=0)
+        i = int(torch.randint(n, (), generator=generator, device=generator.device))
+        old = state.u[:, :, i::n]
+        new = groups.prox_rays(old + sigma * groups.rays(x, i), sigma, i)
+        delta = groups.back(new - old, i)
+        u, back = state.u.clone(), state.back + delta
+        u[:, :, i::n] = new
+        return SPDHGState(state.k + 1, x, u, back, back + n * delta)
+
+
+def _emission(problem: Problem | None, method: Method[Any]) -> PoissonTomography:
+    if problem is None:
+        raise TypeError(f"{type(method).__name__} has to know the problem from the start: init(x0, problem)")
+    if not isinstance(problem, PoissonTomography):
+        raise TypeError(f"{type(method).__name__} needs counts along rays, and {type(problem).__name__} has none")
+    return problem

@@ -1,0 +1,95 @@
+"""How the parameters of a group are stepped: many at once by kernels or in place, the others by the pure method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from operator import attrgetter
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from mirrordescent.methods.base import Tensors
+from mirrordescent.optim.compiled import Form, compiled
+from mirrordescent.optim.forms import Reading
+from mirrordescent.optim.sharding import local_parts
+from mirrordescent.optim.slot import Rate, Slot
+
+T = TypeVar("T")
+Stored: TypeAlias = list[dict[str, Any]]
+Step: TypeAlias = Callable[[int, Tensors, Stored, Tensors], None]
+_dtype = attrgetter("dtype")
+
+
+class Plan:
+    """Which parameters are stepped together is found out once, and again when something has changed.
+
+    Args:
+        slots: the methods of all parameters.
+        rate: their step sizes.
+    """
+
+    def __init__(self, slots: list[Slot], rate: Rate) -> None:
+        self.slots, self.rate = slots, rate
+        self._moving: list[Slot] = []
+        self._formed: list[int] = []
+        self._seen: Any = None
+        self._batches: list[tuple[list[int], Step]] = []
+        self._left: list[int] = []
+
+    def __reduce__(self) -> tuple[type[Plan], tuple[list[Slot], Rate]]:
+        return Plan, (self.slots, self.rate)  # the tensors of a copy are elsewhere
+
+    def step(self, k: int, slots: list[Slot], x: Tensors, stored: Stored, g: Tensors) -> None:
+        """Take the step after k others on some parameters x, with what is stored with each, along gradients g."""
+        if slots != self._moving:
+            self._moving, self._formed, self._seen = slots, [i for i, slot in enumerate(slots) if slot.form], None
+        seen: list[list[Any]] = [list(map(_dtype, g))]
+        if self._formed:  # kernels are told where things are, and how they are laid out is as it was if they are there
+            there = chain(pick(x, self._formed), beside(pick(stored, self._formed)))
+            seen += list(map(Tensor.data_ptr, there)), list(map(Tensor.is_contiguous, g))
+        if seen != self._seen:
+            self._sort(x, stored, g)
+            self._seen = seen
+        for numbers, step in self._batches:
+            step(k + 1, pick(x, numbers), pick(stored, numbers), pick(g, numbers))
+        for i in self._left:
+            slots[i].step(k, x[i], stored[i], g[i])
+
+    def _sort(self, x: Tensors, stored: Stored, g: Tensors) -> None:
+        alike: dict[tuple[Form | None, Any], list[int]] = {}
+        self._batches, self._left = [], []
+        for i, slot in enumerate(self._moving):
+            tensors = [x[i], *beside([stored[i]]), g[i]]
+            together = len(tensors) <= 3 and all(isinstance(t, Tensor) and t.dtype == x[i].dtype for t in tensors)
+            form = slot.form if together and all(map(Tensor.is_contiguous, tensors)) else None
+            if form or (together and slot.in_place):
+                alike.setdefault((form, (slot.plain, slot.kind)), []).append(i)
+            else:
+                self._left.append(i)
+        for (form, _), numbers in alike.items():
+            slots, some = pick(self._moving, numbers), pick(x, numbers)
+            step = compiled(slots, some, beside(pick(stored, numbers))) if form else in_place(slots, some[0])
+            self._batches.append((numbers, step))
+
+
+def in_place(slots: list[Slot], like: Tensor) -> Step:
+    """Return steps in place (``GradientMethod.in_place``) on all of some parameters with maps ∇ψ(x) = d·x."""
+    method, maps = slots[0].method, [slot.mirror for slot in slots]  # the methods differ in their maps alone
+
+    def read() -> Tensors:
+        return [torch.as_tensor(mirror.diagonal(), dtype=like.dtype, device=like.device) for mirror in maps]
+
+    d = None if slots[0].plain else Reading(maps, read)
+    return lambda count, x, stored, g: method.in_place(count, x, beside(stored), g, None if d is None else d())
+
+
+def beside(stored: Stored) -> Tensors:
+    """Return all that is stored with some parameters, in one list."""
+    return local_parts([tensor for fields in stored for tensor in fields.values()])
+
+
+def pick(items: list[T], numbers: list[int]) -> list[T]:
+    """Return some of the items, in increasing order."""
+    return items if len(numbers) == len(items) else [items[i] for i in numbers]

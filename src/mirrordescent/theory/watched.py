@@ -1,0 +1,76 @@
+"""Which theorem is about a method, and runs whose every step can be held against it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Generator
+
+from mirrordescent.methods import Equipped, GradientMethod, Method, StatefulWrapper, Wrapped, Wrapper
+from mirrordescent.methods.base import Storage, Theorem
+from mirrordescent.oracles import Exact, Oracle
+from mirrordescent.parts import written_together
+from mirrordescent.problems import Problem
+from mirrordescent.trees import Tree, tree_map
+
+
+class Seen(NamedTuple):
+    """The state before the last step, the gradient that the method was told there, and the true one."""
+
+    before: Any
+    told: Tree
+    true: Tree
+
+    @property
+    def noise(self) -> Tree:
+        """Δ = G − g."""
+        return tree_map(torch.sub, self.told, self.true)
+
+
+class Watched(StatefulWrapper):
+    """A method whose states remember the step that led to them, as :class:`Seen`; the iterates are the method's own."""
+
+    method: GradientMethod[Any]
+
+    def __init__(self, method: GradientMethod[Any]) -> None:
+        if not isinstance(method, GradientMethod):
+            raise TypeError(f"{type(method).__name__} asks for no gradients that could be watched")
+        super().__init__(method)
+
+    def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
+        """Start as the method does, with nothing told yet."""
+        inner = self.method.init(x0, problem)
+        nothing = tree_map(torch.zeros_like, inner.x)
+        return Wrapped(inner, Seen(inner, nothing, nothing))
+
+    def step(self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None) -> Wrapped:
+        """Ask for the gradient as the method does, and let it step along it."""
+        told = self.method.gradient(problem, state.inner, oracle, generator)
+        true = told if isinstance(self.asked(oracle), Exact) else problem.grad(state.inner.x)
+        return Wrapped(self.method.update(state.inner, told), Seen(state.inner, told, true))
+
+
+def bare(method: Method[Any]) -> Method[Any]:
+    """Return the method itself, without wrappers that bring an oracle or watch."""
+    while isinstance(method, (Equipped, Watched)):
+        method = method.method
+    return method
+
+
+def theorem_of(method: Method[Any]) -> Theorem | None:
+    """Return which theorem is about a method: none if it has no map, or if a subclass has changed the steps.
+
+    An :class:`~mirrordescent.methods.Equipped` method has the theorem of the method inside. There is none about other
+    wrappers, such as averages: what they do to the run is not in the theorems.
+    """
+    method = bare(method)
+    stated = method.mirror is not None and written_together(type(method), "theorem", "update", "step")
+    return method.theorem if stated else None
+
+
+def storage_of(method: Method[Any]) -> Storage:
+    """Return in which space a method, or the one inside, keeps its mirror iterate; primal if it does not say."""
+    while isinstance(method, Wrapper):
+        method = method.method
+    return getattr(method, "storage", "primal")

@@ -1,0 +1,273 @@
+"""Whatever is data can be stored and comes back the same, bit for bit; what is not says why."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from mirrordescent import GD, SMD, Function, zoo
+from mirrordescent.domains import Box, NegativeOrthant, PositiveOrthant, Simplex, WholeSpace
+from mirrordescent.mirrors import Diagonal
+from mirrordescent.oracles import (
+    Default,
+    Exact,
+    FirstOrder,
+    InTurn,
+    Minibatch,
+    Noisy,
+    Relative,
+    Rounded,
+    Scaled,
+    Smoothed,
+)
+from mirrordescent.parts import build, describe
+from mirrordescent.problems import (
+    SVM,
+    Blur,
+    Initialisation,
+    LeastSquares,
+    LogisticRegression,
+    MatrixGame,
+    NetworkTraining,
+    ParallelBeam,
+    PoissonTomography,
+    Quadratic,
+    TVDenoising,
+    TVInpainting,
+    gaussian_kernel,
+)
+from mirrordescent.schedules import (
+    Constant,
+    Interpolated,
+    Polynomial,
+    PowerLaws,
+    Prefix,
+    Reciprocal,
+    RootReciprocal,
+    as_schedule,
+)
+
+DOUBLE = torch.float64
+
+
+def random(*shape, seed=0, dtype=torch.float32):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def labels(n=7):
+    return torch.tensor([1.0, -1.0]).repeat(n)[:n]
+
+
+SCHEDULES = {
+    "constant": lambda: Constant(0.1),
+    "reciprocal": lambda: Reciprocal(0.1),
+    "root": lambda: RootReciprocal(1 / 3),
+    "polynomial": lambda: Polynomial(0.1, 0.75),
+    "prefix": lambda: Prefix([0.4, 0.1], "root_reciprocal", 2.0, monotone=True),
+    "prefix of double precision": lambda: Prefix(0.1 + random(5, dtype=DOUBLE), "last"),
+    "interpolated": lambda: Interpolated([1, 3, 10], [0.1, 0.7, 0.3]),
+    "interpolated, double": lambda: Interpolated([2, 5], 0.1 + random(2, dtype=DOUBLE)),
+    "power laws": lambda: PowerLaws([1, 4, 20], [0.9, 0.3, 1.7], power=-1.0),
+    "power laws with a bound": lambda: PowerLaws([1, 4], [0.9, 0.3], power=1.0, bound=1.0),
+    "power laws at their bound": lambda: saturated(PowerLaws([1, 4], [0.9, 0.3], bound=1.0)),
+    "a learned number": lambda: as_schedule(nn.Parameter(torch.tensor(0.1)), "t"),
+    "a number that is not learned": lambda: as_schedule(torch.tensor(0.1, dtype=DOUBLE), "t"),
+}
+ORACLES = {
+    "default": Default,
+    "exact": Exact,
+    "minibatch": lambda: Minibatch(1),
+    "share of the terms": lambda: Minibatch(0.5),
+    "in turn": InTurn,
+    "noisy minibatch": lambda: Noisy(0.1, Minibatch(0.3)),
+    "relative": lambda: Relative(InTurn()),
+    "relative noise": lambda: Relative(Noisy(0.3)),
+    "smoothed": lambda: Smoothed(PowerLaws([1, 5], [0.5, 0.1])),
+    "rounded": lambda: Rounded(Reciprocal(3.0)),
+    "scaled": lambda: Scaled(random(2), Noisy(0.1)),
+    "first order": lambda: FirstOrder(Rounded(nn.Parameter(torch.tensor(2.0)))),
+}
+PROBLEMS = {
+    "diagonal quadratic": lambda: Quadratic(random(4), random(2, 4)),
+    "quadratic": lambda: Quadratic(torch.eye(4, dtype=DOUBLE) + 0.1, random(4, dtype=DOUBLE)),
+    "least squares": lambda: LeastSquares(random(5, 3), random(2, 5)),
+    "least squares on a simplex": lambda: LeastSquares(random(2, 5, 3), random(5), Simplex()),
+    "logistic regression": lambda: LogisticRegression(random(7, 3) - 0.5, labels(), ridge=0.1),
+    "svm": lambda: SVM(random(7, 3) - 0.5, labels(), C=3.0),
+    "svms": lambda: SVM(random(2, 7, 3, dtype=DOUBLE) - 0.5, labels().double()),
+    "game": lambda: MatrixGame(random(4, 3) - 0.5),
+    "denoising": lambda: TVDenoising(random(2, 3, 5, 4), weight=0.3, scale=1.0),
+    "inpainting": lambda: TVInpainting(random(2, 3, 5, 4), random(5, 4, seed=1) > 0.2),
+    "a mask each": lambda: TVInpainting(random(2, 1, 5, 4), random(2, 1, 5, 4, seed=1) > 0.2),
+    "deblurring": lambda: TVInpainting(
+        random(2, 3, 6, 5), random(6, 5, seed=1) > 0.2, 0.1, operator=Blur(gaussian_kernel(0.7))
+    ),
+    "tomography by total variation": lambda: TVInpainting(
+        random(2, 1, 4, 9), None, operator=ParallelBeam(6, angles=4, detectors=9)
+    ),
+    "poisson tomography": lambda: PoissonTomography(
+        random(2, 1, 4, 9) * 20, ParallelBeam(6, angles=4, detectors=9), 10.0, 1.5, 0.3, terms=2
+    ),
+    "poisson tomography, double": lambda: PoissonTomography(
+        random(1, 1, 3, 11, dtype=DOUBLE) * 20, ParallelBeam(7, torch.tensor([0.1, 0.5, 2.0]), 11)
+    ),
+}  # fmt: skip
+OPERATORS = {
+    "blur": lambda: Blur(random(3, 5)),
+    "beam": lambda: ParallelBeam(6, torch.tensor([0.3, 1.1]), detectors=9, reach=1.2),
+}
+
+
+def saturated(schedule):
+    """A learned value so close to its bound that rounding would put it there."""
+    with torch.no_grad():
+        schedule.raw.fill_(40.0)
+    return schedule
+
+
+def stored(part, tmp_path):
+    """Save and load, and check all tensors and the description."""
+    again = zoo.load(zoo.save(part, tmp_path / "entry"))
+    assert type(again) is type(part)
+    state, same = part.state_dict(), again.state_dict()
+    assert list(state) == list(same)
+    for name, tensor in state.items():
+        assert tensor.dtype == same[name].dtype
+        assert torch.equal(tensor, same[name])
+    assert json.dumps(describe(again.requires_grad_(False))) == json.dumps(describe(part.requires_grad_(False)))
+    assert repr(again) == repr(part)
+    return again
+
+
+def both(parts):
+    return pytest.mark.parametrize("make", parts.values(), ids=parts.keys())
+
+
+@both(SCHEDULES)
+def test_schedules(make, tmp_path):
+    schedule = make()
+    again = stored(schedule, tmp_path)
+    assert [schedule(k) for k in range(1, 40)] == [again(k) for k in range(1, 40)]
+
+
+@both(ORACLES)
+def test_oracles(make, tmp_path):
+    oracle = make()
+    again = stored(oracle, tmp_path)
+    problem = TVDenoising(random(2, 1, 5, 4)) if oracle_of_kinks(oracle) else PROBLEMS["poisson tomography"]()
+    x = problem.start() + 0.1
+    first, second = (each(problem, x, 3, torch.Generator().manual_seed(5)) for each in (oracle, again))
+    assert torch.equal(first, second)
+    assert oracle.stochastic == again.stochastic
+
+
+def oracle_of_kinks(oracle):
+    return any(isinstance(each, Smoothed | Rounded) for each in oracle.modules())
+
+
+@both(PROBLEMS)
+def test_problems(make, tmp_path):
+    problem = make()
+    again = stored(problem, tmp_path)
+    assert (again.batch, again.sample_shape) == (problem.batch, problem.sample_shape)
+    assert type(again.domain) is type(problem.domain)
+    x = problem.start()
+    assert torch.equal(again.start(), x)
+    assert torch.equal(again.value(x), problem.value(x))
+    assert torch.equal(again.grad(x), problem.grad(x))
+    if problem.terms:
+        subset = torch.tensor([1])
+        assert torch.equal(again.grad_of_terms(x, subset), problem.grad_of_terms(x, subset))
+
+
+@both(OPERATORS)
+def test_operators(make, tmp_path):
+    operator = make()
+    again = stored(operator, tmp_path)
+    x = random(2, 1, 6, 6)
+    assert torch.equal(again.A_adjoint(again.A(x)), operator.A_adjoint(operator.A(x)))
+
+
+@pytest.mark.parametrize(
+    "domain", [WholeSpace(), PositiveOrthant(), NegativeOrthant(), Box(-1, 0.3), Simplex()], ids=repr
+)
+def test_domains(domain, tmp_path):
+    again = build(json.loads(json.dumps(describe(domain))), {})
+    assert type(again) is type(domain)
+    assert vars(again) == vars(domain)
+    problem = stored(LeastSquares(random(3, 2), random(3), domain), tmp_path)
+    assert vars(problem.domain) == vars(domain)
+
+
+def test_initial_networks(tmp_path):
+    network = dict(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)).state_dict())
+    again = stored(Initialisation(network), tmp_path).network
+    assert list(again) == list(network)
+    assert all(torch.equal(again[name], leaf) for name, leaf in network.items())
+
+
+def test_a_method_with_all_of_them(tmp_path):
+    method = GD(PowerLaws([1, 9], [0.2, 0.1], bound=0.5))
+    again = stored(method, tmp_path)
+    x, g = random(2, 3), random(2, 3, seed=1)
+    state, same = method.init(x), again.init(x)
+    for _ in range(12):
+        state, same = method.update(state, g), again.update(same, g)
+    assert torch.equal(state.x, same.x)
+
+
+def test_two_precisions_in_one_method(tmp_path):
+    steps = Interpolated([1, 3], 0.1 + random(2, dtype=DOUBLE))
+    again = stored(SMD(Diagonal(random(3)), steps), tmp_path)
+    assert again.t.log_values.dtype == DOUBLE
+    assert again.mirror.d.dtype == torch.float32
+
+
+class Mirrored:
+    """An operator that is only a pair of functions."""
+
+    norm = 1.0
+
+    def A(self, x):
+        return x.flip(-1)
+
+    A_adjoint = A
+
+
+UNSTORABLE = [
+    (lambda: Function(lambda x: x.sum(-1)), "function of Function cannot be stored: a function is neither data nor"),
+    (lambda: Function(torch.Tensor.sum), "function of Function cannot be stored"),
+    (
+        lambda: NetworkTraining(nn.Linear(2, 3), torch.zeros(4, 2), torch.tensor([0, 1, 2, 0])),
+        "model of NetworkTraining cannot be stored: a Linear is neither data nor a part",
+    ),
+    (
+        lambda: GD(lambda k: 0.1 / k),
+        "t.function of GD cannot be stored: a function is .* as a subclass, such as of Sched",
+    ),
+    (lambda: Smoothed(lambda k: 0.1), "width.function of Smoothed cannot be stored"),
+    (
+        lambda: TVInpainting(random(1, 1, 3, 3), None, operator=Mirrored()),
+        "operator of TVInpainting cannot be stored: a Mirrored is neither data nor a part",
+    ),
+    (lambda: nn.Linear(2, 3), "Linear cannot be stored: it is no map, method"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), UNSTORABLE)
+def test_what_cannot_be_stored_says_why(make, message, tmp_path):
+    with pytest.raises(TypeError, match=message):
+        zoo.save(make(), tmp_path / "entry")
+    assert list(tmp_path.glob("entry*")) == []
+
+
+def test_a_part_that_hides_its_arguments_says_which(tmp_path):
+    class Forgetful(Exact):
+        def __init__(self, strength):
+            super().__init__()
+
+    with pytest.raises(TypeError, match="its constructor takes 'strength', but it has no attribute of that name"):
+        zoo.save(Forgetful(1.0), tmp_path / "entry")
