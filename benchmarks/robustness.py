@@ -1,4 +1,4 @@
-"""The learned methods with a stencil, with their safeguard, on problems they were not made for: 500, 10 000 iterations each.
+"""The learned stencils, with their safeguard, on problems they were not made for: 500, 10 000 iterations each.
 
 Must hold: no value above that at the start, no divergence. Printed besides: the share of the first gap that is left, by
 the lower bound of PDHG after as many iterations, and how often the method fell back.

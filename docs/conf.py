@@ -27,7 +27,7 @@ autodoc_type_aliases = {name: name for name in ("Tree", "ScheduleLike", "ImageLi
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 88
 autodoc_preserve_defaults = True
-autodoc_inherit_docstrings = False
+autodoc_inherit_docstrings = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 

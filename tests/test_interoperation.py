@@ -18,7 +18,7 @@ from torch import nn
 
 import mirrordescent as md
 from mirrordescent import zoo
-from mirrordescent.data import as_images, as_mask
+from mirrordescent.images import as_images, as_mask
 from mirrordescent.zoo import hub
 
 
@@ -119,7 +119,7 @@ def test_a_saved_map_can_be_read_without_this_package(tmp_path):
     """By safetensors alone: the structure and the card as JSON, and all numbers."""
     potential = md.mirrors.DenseICNN(3, 5, layers=2, generator=torch.Generator().manual_seed(0))
     method = md.SMD(md.mirrors.Conjugate(potential), md.schedules.Prefix([0.3, 0.2]))
-    zoo.save(method, tmp_path / "map", {"kind": "method", "description": "a test"})
+    zoo.save(method, tmp_path / "map", zoo.Card("map", "a test"))
     script = """
 import json, sys
 from safetensors import safe_open
@@ -128,7 +128,7 @@ with safe_open(sys.argv[1], framework="numpy") as file:
     tensors = {name: file.get_tensor(name) for name in file.keys()}
 assert "mirrordescent" not in sys.modules and "torch" not in sys.modules
 print(json.dumps({
-    "blueprint": json.loads(metadata["blueprint"]),
+    "structure": json.loads(metadata["structure"]),
     "card": json.loads(metadata["card"]),
     "tensors": {name: tensor.tolist() for name, tensor in tensors.items()},
 }))
@@ -136,9 +136,9 @@ print(json.dumps({
     command = [sys.executable, "-c", script, str(tmp_path / "map.safetensors")]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert found["card"]["description"] == "a test"
-    assert found["blueprint"]["type"] == "SMD"
-    assert found["blueprint"]["mirror"]["potential"]["type"] == "DenseICNN"
-    assert found["blueprint"]["t"]["count"] == 2
+    assert found["structure"]["type"] == "SMD"
+    assert found["structure"]["mirror"]["potential"]["type"] == "DenseICNN"
+    assert found["structure"]["t"]["count"] == 2
     assert found["tensors"].keys() == method.state_dict().keys()
     for name, tensor in method.state_dict().items():
         torch.testing.assert_close(torch.tensor(found["tensors"][name], dtype=tensor.dtype), tensor)
@@ -181,7 +181,7 @@ def test_what_the_hub_gives_is_checked(the_hub, tmp_path):
     zoo.push("photo-inpaint-lpd", "owner/maps")
     path = the_hub.folder / "owner" / "maps" / "photo-inpaint-lpd.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    with pytest.raises(zoo.EntryDamaged, match="differs from the checksum"):
+    with pytest.raises(zoo.EntryDamaged, match="differs from its checksum"):
         zoo.load("hf://owner/maps/photo-inpaint-lpd")
     with pytest.raises(OSError, match=r"hf://owner/maps/absent cannot be fetched: 404"):
         zoo.load("hf://owner/maps/absent")

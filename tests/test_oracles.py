@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from mirrordescent import SVM, LeastSquares, LogisticRegression, MatrixGame, Quadratic, TVDenoising, TVInpainting
-from mirrordescent.data import ParallelBeam
 from mirrordescent.oracles import Exact, InTurn, Minibatch, Noisy, Relative, Rounded, Smoothed
-from mirrordescent.problems import PoissonTomography
+from mirrordescent.problems import ParallelBeam, PoissonTomography
 from mirrordescent.schedules import Reciprocal
 
 

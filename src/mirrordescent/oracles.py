@@ -47,7 +47,6 @@ class Exact(Oracle):
     """G(x) = ∇f(x), or one subgradient."""
 
     def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
-        """Return the problem's own gradient."""
         return problem.grad(x)
 
 
@@ -73,7 +72,6 @@ class WrappedOracle(Oracle):
 
     @property
     def stochastic(self) -> bool:
-        """As the oracle inside."""
         return self.oracle.stochastic
 
     def around(self, own: Oracle | None) -> Self:
@@ -102,7 +100,6 @@ class Minibatch(Oracle):
         self.size = size
 
     def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
-        """Return the gradient over a fresh subset of terms."""
         terms = _terms(problem, self)
         size = math.ceil(self.size * terms) if isinstance(self.size, float) else self.size
         if size > terms:
@@ -119,7 +116,6 @@ class InTurn(Oracle):
     """
 
     def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
-        """Return the gradient over the k-th term of the cyclic order."""
         return problem.grad_of_terms(x, torch.tensor([spread(k, _terms(problem, self))]))
 
 
@@ -131,7 +127,6 @@ class Relative(WrappedOracle):
     """
 
     def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
-        """Return the gradient, divided."""
         sensitivity = getattr(problem, "sensitivity", None)
         if sensitivity is None:
             raise TypeError(f"{type(problem).__name__} has no sensitivity by which Relative could divide")
@@ -150,7 +145,6 @@ class Noisy(WrappedOracle):
         self.sigma = float(sigma)
 
     def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
-        """Return the gradient plus noise."""
         generator = require_generator(generator, self)
 
         def perturb(g: Tensor) -> Tensor:
@@ -170,7 +164,6 @@ class Scaled(WrappedOracle):
         self.register_buffer("factor", factor)
 
     def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
-        """Return the gradient, multiplied."""
         return tree_map(lambda g: per_sample(self.factor, g) * g, self.oracle(problem, x, k, generator))
 
 
@@ -178,7 +171,6 @@ class FirstOrder(WrappedOracle):
     """G(x) = oracle(x) as a constant: a meta-gradient does not pass through ∇f."""
 
     def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
-        """Return the gradient, computed without a graph."""
         with torch.no_grad():
             return self.oracle(problem, tree_map(torch.Tensor.detach, x), k, generator)
 
@@ -195,7 +187,6 @@ class Smoothed(Oracle):
         self.width = as_schedule(width, "width")
 
     def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
-        """Return the gradient of the smoothed problem."""
         return problem.smoothed_grad(x, self.width(k + 1))
 
 
@@ -211,7 +202,6 @@ class Rounded(Oracle):
         self.curvature = as_schedule(curvature, "curvature")
 
     def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
-        """Return the gradient of the smoothed problem."""
         if problem.kink is None:
             raise TypeError(f"{type(problem).__name__} does not know how high its kinks are: use Smoothed")
         return problem.smoothed_grad(x, problem.kink / self.curvature(k + 1))

@@ -32,7 +32,6 @@ class Schedule(Part, nn.Module):
     kind = "schedule"
 
     def forward(self, k: int) -> Number:
-        """Return t(k)."""
         raise NotImplementedError
 
 
@@ -51,7 +50,6 @@ class Polynomial(Schedule):
         self.c, self.power = float(c), float(power)
 
     def forward(self, k: int) -> float:
-        """Return c / k^power."""
         return self.c / k**self.power
 
 
@@ -111,7 +109,6 @@ class Prefix(Schedule):
         self.extension, self.scale, self.monotone = extension, float(scale), monotone
 
     def forward(self, k: int) -> Tensor:
-        """Return t(k)."""
         if k <= len(self.values):
             return self.values[:k].min() if self.monotone else self.values[k - 1]
         extended = self.scale * self._extend(k)
@@ -165,7 +162,6 @@ class Interpolated(_Knots):
         self.log_values = nn.Parameter(self._checked(values).log())
 
     def forward(self, k: int) -> Tensor:
-        """Return t(k)."""
         after = bisect(self.counts, k)
         if after in (0, len(self.counts)):
             return self.log_values[max(0, after - 1)].exp()
@@ -226,7 +222,6 @@ class Scalar(Schedule):
         hold(self, "c", c)
 
     def forward(self, k: int) -> Tensor:
-        """Return c."""
         return self.c
 
 

@@ -1,4 +1,4 @@
-"""Entries saved by version 0.1, rewritten as this version reads them: ``python -m mirrordescent_lab.upgrade FILE …``."""
+"""Entries saved by version 0.1, rewritten for this version: ``python -m mirrordescent_lab.upgrade FILE …``."""
 
 from __future__ import annotations
 

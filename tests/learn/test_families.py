@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from mirrordescent import certify
-from mirrordescent.learn import DenoisingFamily, InpaintingFamily, Pooled, SVMFamily, TomographyFamily
+from mirrordescent.learn import DenoisingFamily, InpaintingFamily, Pooled, SVMFamily
 from mirrordescent.learn.families import draw_seeds
+from mirrordescent_lab.families import TomographyFamily
 
 
 def pictures(seed, count=3):

@@ -8,7 +8,7 @@ import torch
 import mirrordescent as md
 from mirrordescent.learn import Checkpointed, Descent, Full, Objective, Settings, Validation, learn, unroll
 from mirrordescent.learn.families import draw_seeds
-from mirrordescent.learn.networks import FewShotFamily, NetworkFamily, moons_family
+from mirrordescent.learn.networks import NetworkFamily, moons_family
 from mirrordescent.methods import AMD, GD, SMD, Adam
 from mirrordescent.mirrors import layerwise
 from mirrordescent.oracles import Minibatch
@@ -16,6 +16,7 @@ from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent.schedules import Interpolated
 from mirrordescent.trees import batch_size
 from mirrordescent_lab.architectures import dense, moons_network, small_cnn
+from mirrordescent_lab.families import FewShotFamily
 
 
 def characters(count, seed):

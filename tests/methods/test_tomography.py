@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from mirrordescent import Quadratic, certify, solve
-from mirrordescent.data import ParallelBeam, ellipse_phantoms
 from mirrordescent.methods import MLEM, OSEM, SPDHG
 from mirrordescent.oracles import spread
-from mirrordescent.problems import PoissonTomography
+from mirrordescent.problems import ParallelBeam, PoissonTomography
+from mirrordescent_lab.data import ellipse_phantoms
 
 
 def tomography(weight):

@@ -209,6 +209,15 @@ def test_no_graph_without_need():
     assert invert(potential, y).x.requires_grad
 
 
+@pytest.mark.parametrize("kind", ["dense", "images"])
+def test_in_inference_mode(kind):
+    potential, y = random_potential(kind, 0)
+    expected = invert(potential, y).x.detach()
+    with torch.inference_mode():
+        for given in (y, y.clone()):  # the latter is an inference tensor
+            assert torch.equal(invert(potential, given).x, expected)
+
+
 def test_samples_that_do_not_converge_are_named():
     potential, y = random_potential("dense", 0)
     start = torch.stack([invert(potential, y).x.detach()[0], 50 * y[1], 50 * y[2]])

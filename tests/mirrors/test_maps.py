@@ -170,6 +170,7 @@ def test_step_is_the_composition(mirror, shape, seed):
         (NegativeEntropy(), (0.0, 2.0)),
         (SimplexEntropy(), (1.0, 1.0)),
         (HyperbolicEntropy(), (0.0, 2.0)),
+        (OrthantEntropy(), (0.0, 2.0)),
         (Burg(), (0.0, 2.0)),
         (Logit(0, 2), (2.0, 2.0)),
     ],
@@ -210,6 +211,41 @@ def test_dicts_are_sums_over_leaves():
     torch.testing.assert_close(torch.cat(list(mirror.to_dual(tree).values()), 1), mirror.to_dual(joined))
     other = {name: leaf + 1 for name, leaf in tree.items()}
     torch.testing.assert_close(mirror.divergence(tree, other), mirror.divergence(joined, joined + 1))
+
+
+@pytest.mark.parametrize(
+    ("mirror", "expected"),
+    [
+        (Euclidean(), 1.0),
+        (Diagonal(torch.tensor([3.0, 0.5])), 3.0),
+        (Multipliers(torch.arange(2), 4.0), 0.25),
+        (PNorm(2), 1.0),
+        (PNorm(3), float("inf")),
+        (SquaredPNorm(3), 2.0),
+        (SimplexEntropy(), float("inf")),
+        (HyperbolicEntropy(0.5), 2.0),
+        (OrthantEntropy(0.5), pytest.approx(2.0)),
+        (Logit(), float("inf")),
+    ],
+)
+def test_smoothness_constants(mirror, expected):
+    assert mirror.smoothness == expected
+
+
+def test_a_subclass_with_another_formula_does_not_inherit_that_it_is_linear():
+    class Cubed(Diagonal):
+        def _to_dual(self, x):
+            return x + x**3
+
+    class Doubled(Diagonal):
+        def _step(self, x, v, t):
+            return super()._step(x, 2 * v, t)
+
+    assert Diagonal.linear
+    assert not Cubed.linear
+    x, v = torch.ones(1, 3), torch.full((1, 3), 0.5)
+    for mirror, expected in ((Diagonal(1.0), x - 0.5 * v), (Doubled(1.0), x - v)):
+        torch.testing.assert_close(mirror.steps(v, (x, 0.5)), [expected])
 
 
 def test_saturated_logit_stays_in_its_box():

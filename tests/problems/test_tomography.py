@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from mirrordescent import PDHG, cache, certify, solve
-from mirrordescent.data import ParallelBeam, ellipse_phantoms
-from mirrordescent.problems import PoissonTomography
+from mirrordescent.problems import ParallelBeam, PoissonTomography
 from mirrordescent.problems.tomography import RAYS
+from mirrordescent_lab.data import ellipse_phantoms
 
 DOUBLE = torch.float64
 

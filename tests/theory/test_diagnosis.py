@@ -10,7 +10,6 @@ import torch
 from mirrordescent import AMD, LPD, MD, SMD, Function, LeastSquares, Quadratic, TVDenoising, solve, zoo
 from mirrordescent.data import Features
 from mirrordescent.domains import Simplex
-from mirrordescent.learn import TomographyFamily
 from mirrordescent.methods import Averaged, Equipped
 from mirrordescent.mirrors import (
     Conjugate,
@@ -31,6 +30,7 @@ from mirrordescent.oracles import Exact, Noisy, Rounded
 from mirrordescent.theory import diagnose
 from mirrordescent.theory.page import markdown
 from mirrordescent_lab.experiments.diagnose import PROBLEMS, Weighted, diagnose_entry, unlearned
+from mirrordescent_lab.families import TomographyFamily
 
 
 def random(*shape, seed=0):

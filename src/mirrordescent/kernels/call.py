@@ -59,27 +59,14 @@ class Function:
         self._function = library()[f"{name}_{TYPES[dtype]}"]
         self._function.restype, self._function.argtypes = declared.result, list(declared.arguments.values())
 
-    def __call__(self, **arguments: Argument) -> None:
+    def __call__(self, **arguments: Tensor | array[int] | float | None) -> None:
         """Call it."""
-        self.given()(**arguments)
-
-    def given(self, **fixed: Argument) -> Callable[..., None]:
-        """Return the function with some arguments given once, to be called with the others."""
-        known, places = [_passed(fixed.get(name)) for name in self.names], {name: i for i, name in enumerate(self.names)}
-        left = self._expected - fixed.keys()
-
-        def call(**arguments: Argument) -> None:
-            if arguments.keys() != left or not fixed.keys() <= self._expected:
-                wrong = ", ".join(sorted((arguments.keys() | fixed.keys()) ^ self._expected))
-                raise TypeError(f"the kernel {self.name} takes {', '.join(self.names)}; wrong or missing: {wrong}")
-            passed = known.copy()
-            for name, value in arguments.items():
-                passed[places[name]] = _passed(value)
-            passed[places["threads"]] = torch.get_num_threads()
-            if self._function(*passed):
-                raise MemoryError("there is no memory left for a row of pixels")
-
-        return call
+        if arguments.keys() != self._expected:
+            wrong = ", ".join(sorted(arguments.keys() ^ self._expected))
+            raise TypeError(f"the kernel {self.name} takes {', '.join(self.names)}; wrong or missing: {wrong}")
+        arguments["threads"] = torch.get_num_threads()
+        if self._function(*[_passed(arguments[name]) for name in self.names]):
+            raise MemoryError("there is no memory left for a row of pixels")
 
 
 @cache
@@ -88,7 +75,7 @@ def function(name: str, dtype: torch.dtype) -> Function:
     return Function(name, dtype)
 
 
-def _passed(value: Argument) -> float | None:
+def _passed(value: Tensor | array[int] | float | None) -> float | None:
     if isinstance(value, array):
         return value.buffer_info()[0]
     return value.data_ptr() if isinstance(value, Tensor) else value

@@ -11,9 +11,8 @@ from mirrordescent.learn.families import (
     Pooled,
     ProblemFamily,
     SVMFamily,
-    TomographyFamily,
 )
-from mirrordescent.learn.networks import FewShotFamily, NetworkFamily, moons_family
+from mirrordescent.learn.networks import NetworkFamily, moons_family
 from mirrordescent.learn.objective import Objective
 from mirrordescent.learn.recipe import Recipe, Stage, Unrolled
 from mirrordescent.learn.reptile import Reptile
@@ -22,8 +21,8 @@ from mirrordescent.learn.trainer import Learned, NothingLearned, learn
 from mirrordescent.learn.unroll import Checkpointed, Differentiation, Full, Truncated, unroll
 
 __all__ = [
-    "Checkpointed", "DenoisingFamily", "Descent", "Differentiation", "Draw", "Evolution", "FewShotFamily", "Full",
+    "Checkpointed", "DenoisingFamily", "Descent", "Differentiation", "Draw", "Evolution", "Full",
     "InpaintingFamily", "Learned", "NetworkFamily", "NothingLearned", "Objective", "OnDevice", "Pooled",
-    "ProblemFamily", "Recipe", "Reptile", "RunDamaged", "SVMFamily", "Settings", "Stage", "TomographyFamily",
+    "ProblemFamily", "Recipe", "Reptile", "RunDamaged", "SVMFamily", "Settings", "Stage",
     "Truncated", "Unrolled", "Validation", "learn", "moons_family", "read_recipe", "unroll",
 ]  # fmt: skip

@@ -15,17 +15,13 @@ import torch
 from torch import Generator, Tensor
 
 from mirrordescent.data.images import random_crops
-from mirrordescent.data.phantoms import ellipse_phantoms
 from mirrordescent.problems.base import Problem
-from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.linear_models import SVM
-from mirrordescent.problems.tomography import PoissonTomography
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
 from mirrordescent.references.certificate import certify
 from mirrordescent.trees import Tree, batch_size, tree_map, where
 
 SEEDS = 2**31  # seeds are drawn from [0, SEEDS); the generator of torch tells no more than 2³² apart
-MEAN_RAY = 0.32  # ∫x along a ray, on average over phantoms and rays of a detector that sees the whole square
 
 
 @dataclass(frozen=True)
@@ -190,49 +186,6 @@ class SVMFamily(ProblemFamily):
         dimension = self.problem.signed.shape[-1]
         starts = [torch.randn(dimension, generator=generator) for generator in generators(seeds)]
         return Draw(self.problem, torch.stack(starts).to(self.problem.signed))
-
-
-class TomographyFamily(ProblemFamily):
-    """Counts y ~ Poisson(Ax + b) of random ellipse phantoms x, started from constant images.
-
-    Args:
-        size: side of the images.
-        angles: how many there are.
-        counts: the average number of counts in a cell of the detector.
-        background: b.
-        weight: ρ, of the roughness.
-        terms: groups of angles.
-    """
-
-    def __init__(
-        self,
-        size: int = 64,
-        angles: int = 40,
-        *,
-        counts: float = 45.0,
-        background: float = 2.0,
-        weight: float = 20.0,
-        terms: int = 8,
-    ) -> None:
-        self.beam = ParallelBeam(size, angles, detectors=round(1.5 * size))
-        self.exposure = counts / MEAN_RAY
-        self.background, self.weight, self.terms = background, weight, terms
-
-    def draw(self, seeds: Tensor) -> Draw:
-        """Draw a phantom and its counts from every seed."""
-        problem = self.simulate(seeds)[1]
-        return Draw(problem, problem.start())
-
-    def simulate(self, seeds: Tensor) -> tuple[Tensor, PoissonTomography]:
-        """Return the phantoms of these seeds, (count, 1, size, size), and the problem to find them."""
-        phantoms, counts = [], []
-        for generator in generators(seeds):
-            phantoms.append(ellipse_phantoms(1, self.beam.size, generator=generator))
-            expected = self.exposure * self.beam.A(phantoms[-1]) + self.background
-            counts.append(torch.poisson(expected, generator=generator))
-        y = torch.cat(counts)
-        problem = PoissonTomography(y, self.beam, self.exposure, self.background, self.weight, terms=self.terms)
-        return torch.cat(phantoms), problem
 
 
 def draw_seeds(count: int, generator: Generator) -> Tensor:

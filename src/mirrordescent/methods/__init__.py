@@ -6,8 +6,8 @@ from mirrordescent.methods.base import GradientMethod, Method, State, StatefulWr
 from mirrordescent.methods.baselines import GD, SGD, Adam, Nesterov, ProjectedGradient, ProjectedNesterov
 from mirrordescent.methods.certified import Certified
 from mirrordescent.methods.descent import MD, SMD
-from mirrordescent.methods.equipped import Equipped
 from mirrordescent.methods.emission import MLEM, OSEM, SPDHG
+from mirrordescent.methods.equipped import Equipped
 from mirrordescent.methods.hand_over import HandOver
 from mirrordescent.methods.naming import named, names
 from mirrordescent.methods.primal_dual import LPD, PDHG, CondatVu, DualFISTA, PrimalDual

@@ -103,7 +103,6 @@ class AMD(GradientMethod[AMDState]):
         return AMDState(0, z, mix(self.mixing(1), self._primal(z), x0), x0)
 
     def update(self, state: AMDState, grad: Tree) -> AMDState:
-        """Take the mirror step and the correcting step, then mix the next query point."""
         count = state.k + 1
         far, near, mixing = self._numbers(count)
         if self.storage == "dual":
@@ -177,7 +176,6 @@ class StencilSteps:
         self.method, self.oracle, self.stencil, self.pixels = method, oracle, stencil, pixels
 
     def __call__(self, state: AMDState, steps: int) -> AMDState:
-        """Take some steps."""
         for _ in range(steps):
             state, _ = self._step(state, None, 1.0)
         return state
@@ -209,7 +207,6 @@ class Mixing(Schedule):
         self.r, self.cap = r, cap
 
     def forward(self, k: int) -> float:
-        """Return λ."""
         return self.r / (self.r + min(k - 1, self.cap or k))
 
 
@@ -221,7 +218,6 @@ class DualWeight(Schedule):
         self.r, self.offset, self.cap = r, offset, cap
 
     def forward(self, k: int) -> float:
-        """Return the weight."""
         return (min(k - 1, self.cap or k) + self.offset) / self.r
 
 
@@ -273,7 +269,6 @@ class ASMD(GradientMethod[ASMDState]):
         return ASMDState(0, y, mix(self.mixing(1), self.mirror.to_primal(y), x0))
 
     def update(self, state: ASMDState, grad: Tree) -> ASMDState:
-        """Take the dual step, then mix the next query point."""
         count = state.k + 1
         length = self.t(count) * self.dual_weight(count)
         y = tree_map(lambda y, g: descend(y, g, length), state.y, grad)
@@ -303,7 +298,6 @@ class AreaMixing(Schedule):
     """w = (A_k − A_{k−1})/A_k, k ≥ 1."""
 
     def forward(self, k: int) -> float:
-        """Return w."""
         return 1 - area(k - 1) / area(k)
 
 
@@ -311,7 +305,6 @@ class AreaWeight(Schedule):
     """(A_k − A_{k−1})/k^(3/2), k ≥ 1."""
 
     def forward(self, k: int) -> float:
-        """Return the weight."""
         return (area(k) - area(k - 1)) / k**1.5
 
 

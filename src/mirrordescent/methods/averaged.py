@@ -48,5 +48,4 @@ class Averaged(StatefulWrapper):
         return Wrapped(inner, Average(mix(t / total, self.method.answer(inner), average.mean), total))
 
     def answer(self, state: Wrapped) -> Tree:
-        """Return the average."""
         return state.own.mean  # type: ignore[no-any-return]

@@ -126,7 +126,6 @@ class GradientMethod(Method[S]):
     """The name of the C kernels for steps on the parameters of networks, if there are any."""
 
     def asked(self, oracle: Oracle) -> Oracle:
-        """Return the oracle given."""
         return oracle
 
     def update(self, state: S, grad: Tree) -> S:
@@ -178,7 +177,6 @@ class Wrapper(Method[S]):
 
     @property
     def oracle(self) -> Oracle | None:
-        """The inner method's oracle."""
         return self.method.oracle
 
     @property
@@ -187,11 +185,9 @@ class Wrapper(Method[S]):
         return type(self).lower_bound is not Wrapper.lower_bound or self.method.certifies
 
     def asked(self, oracle: Oracle) -> Oracle:
-        """Ask the inner method."""
         return self.method.asked(oracle)
 
     def inner(self, state: S) -> Any:
-        """Return the state of the method at work inside."""
         return state
 
     def at_work(self, state: S) -> Method[Any]:
@@ -199,23 +195,18 @@ class Wrapper(Method[S]):
         return self.method
 
     def init(self, x0: Tree, problem: Problem | None = None) -> S:
-        """Start the inner method."""
         return self.method.init(x0, problem)  # type: ignore[no-any-return]
 
     def resume(self, x0: Tree, problem: Problem, k: int) -> S:
-        """Resume the inner method."""
         return self.method.resume(x0, problem, k)  # type: ignore[no-any-return]
 
     def step(self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None) -> S:
-        """Let the inner method step."""
         return self.method.step(problem, self.inner(state), oracle, generator)  # type: ignore[no-any-return]
 
     def answer(self, state: S) -> Tree:
-        """Ask the method at work."""
         return self.at_work(state).answer(self.inner(state))
 
     def inside(self, state: S) -> Tensor | None:
-        """Ask the method at work."""
         return self.at_work(state).inside(self.inner(state))
 
     def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
@@ -231,7 +222,6 @@ class Wrapped(NamedTuple):
 
     @property
     def k(self) -> int:
-        """Steps taken."""
         return self.inner.k  # type: ignore[no-any-return]
 
     @property
@@ -244,7 +234,6 @@ class StatefulWrapper(Wrapper[Wrapped]):
     """A method around another whose states are :class:`Wrapped`."""
 
     def inner(self, state: Wrapped) -> Any:
-        """Return the state of the method at work inside."""
         return state.inner
 
     def resume(self, x0: Tree, problem: Problem, k: int) -> Wrapped:

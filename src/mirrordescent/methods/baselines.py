@@ -57,11 +57,9 @@ class Nesterov(GradientMethod[NesterovState]):
         self.t = as_schedule(t, "t")
 
     def init(self, x0: Tree, problem: Problem | None = None) -> NesterovState:
-        """Start at rest."""
         return NesterovState(0, x0, x0)
 
     def update(self, state: NesterovState, grad: Tree) -> NesterovState:
-        """Take a gradient step and extrapolate."""
         t, momentum = self.t(state.k + 1), state.k / (state.k + 3)
         iterate = tree_map(lambda x, g: descend(x, g, t), state.x, grad)
         x = tree_map(lambda new, old: new + momentum * (new - old), iterate, state.iterate)
@@ -85,7 +83,6 @@ class ProjectedNesterov(Nesterov):
         self.domain = domain
 
     def update(self, state: NesterovState, grad: Tree) -> NesterovState:
-        """Take a gradient step, extrapolate, and project both points."""
         t, momentum = self.t(state.k + 1), state.k / (state.k + 3)
         iterate = self.domain.project(tree_map(lambda x, g: descend(x, g, t), state.x, grad))
         x = tree_map(lambda new, old: new + momentum * (new - old), iterate, state.iterate)
@@ -113,11 +110,9 @@ class SGD(GradientMethod[SGDState]):
         self.t, self.momentum = as_schedule(t, "t"), float(momentum)
 
     def init(self, x0: Tree, problem: Problem | None = None) -> SGDState:
-        """Start at rest."""
         return SGDState(0, x0, tree_map(torch.zeros_like, x0))
 
     def update(self, state: SGDState, grad: Tree) -> SGDState:
-        """Update the velocity, then the iterate."""
         t = self.t(state.k + 1)
         velocity = tree_map(lambda v, g: self.momentum * v + g, state.velocity, grad) if self.momentum else grad
         return SGDState(state.k + 1, tree_map(lambda x, v: descend(x, v, t), state.x, velocity), velocity)
@@ -157,12 +152,10 @@ class Adam(GradientMethod[AdamState]):
         self.t, self.betas, self.epsilon, self.decay = as_schedule(t, "t"), (betas[0], betas[1]), epsilon, decay
 
     def init(self, x0: Tree, problem: Problem | None = None) -> AdamState:
-        """Start with zero moments."""
         zero = tree_map(torch.zeros_like, x0)
         return AdamState(0, x0, zero, zero)
 
     def update(self, state: AdamState, grad: Tree) -> AdamState:
-        """Update the moments, then the iterate."""
         k = state.k + 1
         t, (first, second) = self.t(k), self.betas
         m = tree_map(lambda m, g: torch.lerp(m, g, 1 - first), state.m, grad)

@@ -38,7 +38,6 @@ class Certified(StatefulWrapper):
         super().__init__(method)
 
     def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
-        """Start as the method does."""
         inner = self.method.init(x0, problem)
         return Wrapped(inner, Means.none(inner.x))
 
@@ -55,5 +54,4 @@ class Certified(StatefulWrapper):
         return None if run is None else lambda state, steps: Wrapped(*run(*state, steps))
 
     def lower_bound(self, problem: Problem, state: Wrapped) -> Tensor | None:
-        """Evaluate the dual at ū."""
         return problem.bound_from_means(state.own.gradient, state.own.point) if state.own.told else None

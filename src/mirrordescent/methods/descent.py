@@ -54,11 +54,9 @@ class MD(GradientMethod[MDState]):
         return MDState(0, x0)
 
     def update(self, state: MDState, grad: Tree) -> MDState:
-        """Take one mirror step."""
         return MDState(state.k + 1, self.mirror.step(state.x, grad, self.t(state.k + 1)))
 
     def lengths(self, count: int) -> tuple[float]:
-        """t."""
         return (float(self.t(count)),)
 
     def in_place(self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None) -> None:
@@ -106,7 +104,6 @@ class SMD(GradientMethod[SMDState]):
         return SMDState(0, y, self.mirror.to_primal(y))
 
     def update(self, state: SMDState, grad: Tree) -> SMDState:
-        """Take one gradient step in the dual."""
         t = self.t(state.k + 1)
         y = tree_map(lambda y, g: descend(y, g, t), state.y, grad)
         return SMDState(state.k + 1, y, self.mirror.to_primal(y))

@@ -33,7 +33,6 @@ class MLEM(Method[MDState]):
         return MDState(0, x0)
 
     def step(self, problem: Problem, state: MDState, oracle: Oracle, generator: Generator | None = None) -> MDState:
-        """Multiply, and smooth."""
         counts, x = _emission(problem, self), cast(Tensor, state.x)
         explained = counts.sensitivity * x * counts.multiplier(x, self._term(counts, state.k))
         q = counts.roughness_curvature
@@ -90,7 +89,6 @@ class SPDHG(Method[SPDHGState]):
         self.ratio = float(ratio)
 
     def init(self, x0: Tree, problem: Problem | None = None) -> SPDHGState:
-        """Start at x0 with a zero dual variable."""
         x = cast(Tensor, x0)
         zero = torch.zeros_like(x)
         return SPDHGState(0, x, torch.zeros_like(_emission(problem, self).rays(x)), zero, zero)

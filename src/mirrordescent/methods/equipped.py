@@ -37,7 +37,6 @@ class Equipped(Wrapper[Any], GradientMethod[Any]):
 
     @property
     def oracle(self) -> Oracle:
-        """The oracle it brings."""
         return cast(Oracle, self._modules["oracle"])
 
     def asked(self, oracle: Oracle) -> Oracle:

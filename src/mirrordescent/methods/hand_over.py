@@ -51,11 +51,9 @@ class HandOver(StatefulWrapper):
         return super().asked(oracle)
 
     def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
-        """Start as the first method does."""
         return Wrapped(self.method.init(x0, problem), False)
 
     def step(self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None) -> Wrapped:
-        """Take a step of the method whose turn it is."""
         state = self._handed_over(problem, state)
         oracle = Exact() if state.own else oracle
         return Wrapped(self.at_work(state).step(problem, state.inner, oracle, generator), state.own)
@@ -80,7 +78,6 @@ class HandOver(StatefulWrapper):
         return run
 
     def config(self) -> Config:
-        """Return both methods."""
         return {"first": self.first, "after": self.after, "then": self.then}
 
     def _handed_over(self, problem: Problem, state: Wrapped) -> Wrapped:

@@ -37,11 +37,9 @@ class PrimalDual(Method[S]):
         return self._start(cast(Tensor, x0), saddle.prox_G_conjugate(near, curvature))
 
     def dual_step(self, problem: Problem) -> float:
-        """σ."""
         raise NotImplementedError
 
     def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
-        """Evaluate the dual at u."""
         return self.saddle(problem).lower_bound(cast(Any, state).u)
 
     def saddle(self, problem: Problem | None) -> SaddlePoint:
@@ -84,15 +82,12 @@ class PDHG(PrimalDual[PDHGState]):
         self.ratio = float(ratio)
 
     def step_sizes(self, saddle: SaddlePoint) -> tuple[float, float]:
-        """Return τ and σ."""
         return self.ratio / saddle.K_norm, 1 / (self.ratio * saddle.K_norm)
 
     def dual_step(self, problem: Problem) -> float:
-        """σ."""
         return self.step_sizes(self.saddle(problem))[1]
 
     def step(self, problem: Problem, state: PDHGState, oracle: Oracle, generator: Generator | None = None) -> PDHGState:
-        """Take one primal and one dual proximal step."""
         saddle, x = self.saddle(problem), cast(Tensor, state.x)
         tau, sigma = self.step_sizes(saddle)
         x_new = self._descend(saddle, x, saddle.K_adjoint(state.u), tau)
@@ -100,7 +95,6 @@ class PDHG(PrimalDual[PDHGState]):
         return PDHGState(state.k + 1, x_new, saddle.prox_G_conjugate(ascended, sigma))
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[PDHGState] | None:
-        """Return compiled steps for total-variation problems."""
         if not written_together(type(self), "kernel", "step", "step_sizes", "_descend"):
             return None
         pixels = problem.pixels()
@@ -130,12 +124,10 @@ class CondatVu(PDHG):
     called = ()
 
     def step_sizes(self, saddle: SaddlePoint) -> tuple[float, float]:
-        """Return τ and σ."""
         sigma = 1 / (self.ratio * saddle.K_norm)
         return 1 / (saddle.F_smoothness / 2 + sigma * saddle.K_norm**2), sigma
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[PDHGState] | None:
-        """Return compiled steps for total-variation problems."""
         return super().kernel(problem, oracle)
 
     def _descend(self, saddle: SaddlePoint, x: Tensor, pull: Tensor, tau: float) -> Tensor:
@@ -161,7 +153,6 @@ class PixelSteps:
         self.numbers = {"tau": tau, "pull": pull, "shift": shift, "sigma": sigma, "bound": pixels.kink}
 
     def __call__(self, state: PDHGState, steps: int) -> PDHGState:
-        """Take some steps."""
         x, u, pixels = cast(Tensor, state.x), cast("dict[str, Tensor]", state.u), self.pixels
         vertical, horizontal = u["vertical"], u["horizontal"]
         for _ in range(steps):
@@ -195,7 +186,6 @@ class DualFISTA(PrimalDual[DualFISTAState]):
     called = ("dual-fista",)
 
     def dual_step(self, problem: Problem) -> float:
-        """σ."""
         saddle = self.saddle(problem)
         if saddle.F_convexity <= 0:
             raise TypeError(f"DualFISTA needs a strongly convex data term, which {type(problem).__name__} lacks")
@@ -204,7 +194,6 @@ class DualFISTA(PrimalDual[DualFISTAState]):
     def step(
         self, problem: Problem, state: DualFISTAState, oracle: Oracle, generator: Generator | None = None
     ) -> DualFISTAState:
-        """Take one proximal gradient step in the dual and extrapolate."""
         saddle, sigma, theta = self.saddle(problem), self.dual_step(problem), state.theta
         slope = saddle.K(saddle.argmin_F(saddle.K_adjoint(state.v)))
         ascended = tree_map(lambda v, s: torch.add(v, s, alpha=sigma), state.v, slope)
@@ -260,11 +249,9 @@ class LPD(PrimalDual[LPDState]):
         return c, a, mean * ratio, mean / ratio
 
     def dual_step(self, problem: Problem) -> float:
-        """σ."""
         return float(self.scalars()[2].detach()) / self.saddle(problem).K_norm
 
     def step(self, problem: Problem, state: LPDState, oracle: Oracle, generator: Generator | None = None) -> LPDState:
-        """Take one relaxed dual and one relaxed primal proximal step."""
         saddle = self.saddle(problem)
         c, a, sigma, tau = self.scalars()
         sigma, tau = sigma / saddle.K_norm, tau / saddle.K_norm

@@ -137,6 +137,7 @@ class _Hyperbolic(MirrorMap):
     beta: float | Tensor
 
     @property
+    @torch.no_grad()
     def smoothness(self) -> float:
         """1/β, at 0."""
         return 1 / float(self.beta)

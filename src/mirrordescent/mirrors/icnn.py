@@ -87,7 +87,6 @@ class InputConvex(Potential):
         width: int,
         layers: int,
         window: tuple[int, ...],
-        *,
         activation: ActivationName,
         quadratic: bool,
         mu: float,
@@ -208,9 +207,7 @@ class DenseICNN(InputConvex):
         mu: float = 0.1,
         generator: Generator | None = None,
     ) -> None:
-        super().__init__(
-            dimension, hidden, layers, (), activation=activation, quadratic=quadratic, mu=mu, generator=generator
-        )
+        super().__init__(dimension, hidden, layers, (), activation, quadratic, mu, generator)
         self.dimension, self.hidden = dimension, hidden
 
     def _times(self, weight: Tensor, z: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -262,10 +259,7 @@ class ConvICNN(InputConvex):
         if kernel < 1 or kernel % 2 == 0:
             raise ValueError(f"ConvICNN needs an odd kernel ≥ 1, got {kernel}")
         require_known(padding, get_args(Padding), "padding")
-        window = (kernel, kernel)
-        super().__init__(
-            channels, filters, layers, window, activation=activation, quadratic=quadratic, mu=mu, generator=generator
-        )
+        super().__init__(channels, filters, layers, (kernel, kernel), activation, quadratic, mu, generator)
         self.channels, self.filters, self.kernel, self.padding = channels, filters, kernel, padding
 
     def _checked(self, x: Tensor) -> Tensor:
@@ -279,13 +273,13 @@ class ConvICNN(InputConvex):
         border = self.kernel // 2
         if self.padding == "zeros":
             return F.conv2d(z, weight, bias, padding=border)
-        return F.conv2d(_wrap(z, border), weight, bias)
+        return F.conv2d(F.pad(z, (border,) * 4, mode="circular"), weight, bias)
 
     def _times_transposed(self, weight: Tensor, g: Tensor) -> Tensor:
         border = self.kernel // 2
         if self.padding == "zeros":
             return F.conv_transpose2d(g, weight, padding=border)
-        return F.conv_transpose2d(_wrap(g, border), weight, padding=2 * border)
+        return F.conv_transpose2d(F.pad(g, (border,) * 4, mode="circular"), weight, padding=2 * border)
 
 
 class _Activation(NamedTuple):
@@ -312,7 +306,3 @@ _ACTIVATIONS = {
 
 def _inverse_softplus(value: Tensor) -> Tensor:
     return value.expm1().log()
-
-
-def _wrap(x: Tensor, border: int) -> Tensor:
-    return F.pad(x, (border,) * 4, mode="circular")

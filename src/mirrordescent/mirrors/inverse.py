@@ -116,8 +116,8 @@ class _Linearised:
     """∇ψ at a point, with a graph for products with ∇²ψ, which keeps the parameters even if they are swapped later."""
 
     def __init__(self, potential: Potential, x: Tensor) -> None:
-        with torch.enable_grad():
-            self.x = x.detach().requires_grad_()
+        with torch.inference_mode(False), torch.enable_grad():
+            self.x = (x.clone() if x.is_inference() else x.detach()).requires_grad_()
             self.gradient = potential.gradient(self.x)
 
     def hessian_times(self, v: Tensor) -> Tensor:

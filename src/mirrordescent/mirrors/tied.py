@@ -56,9 +56,8 @@ class Tied(MirrorMap):
             )
 
     def extra_repr(self) -> str:
-        """Show the number of groups, and what else is a number."""
-        plain = [f"{name}={value:.4g}" for name, value in self.config().items() if name != "groups"]
-        return ", ".join([f"count={self.count}", *plain])
+        """Show the number of groups, and what it was made with."""
+        return f"count={self.count}, {super().extra_repr()}".removesuffix(", ")
 
 
 class Multipliers(Tied):

@@ -184,7 +184,7 @@ class MirrorOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         work = [self._moving(number) for number in range(len(self.param_groups))]
-        gradients = [g for *_, moving in work for g in moving]
+        gradients = [g for _, _, moving in work for g in moving]
         if set(map(_layout, gradients)) - {torch.strided}:
             raise RuntimeError(f"{type(self).__name__} does not take sparse gradients; use dense ones (sparse=False)")
         if self.nonfinite is not None and not all_finite(gradients):

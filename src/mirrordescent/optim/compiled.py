@@ -39,7 +39,7 @@ def form_of(slot: Slot, like: Tensor) -> Form | None:
 
 
 def multipliers(mirror: MirrorMap, like: Tensor) -> Tensor | None:
-    """Return the w of a map with ∇ψ*(y) = w·y, as often as it takes, if they repeat along the entries of a tensor."""
+    """Return the w of a map with ∇ψ*(y) = w·y, several times over if it is short, if it repeats along a tensor."""
     d = diagonal(mirror, like)
     if d is None:
         return None
@@ -56,7 +56,7 @@ def corrected(method: GradientMethod[Any]) -> bool:
 
 
 def compiled(slots: list[Slot], x: Tensors, beside: Tensors) -> Callable[[int, Tensors, Any, Tensors], None]:
-    """Return steps by one call of a kernel on all of some parameters, as long as they stay where they are in memory."""
+    """Return steps on several parameters by one call of a kernel, good as long as nothing moves in memory."""
     method, form, maps = slots[0].method, slots[0].form, [slot.mirror for slot in slots]
     kernel = kernels.Function(form.kernel, x[0].dtype)
     sizes = array("l", [tensor.numel() for tensor in x])
@@ -64,21 +64,21 @@ def compiled(slots: list[Slot], x: Tensors, beside: Tensors) -> Callable[[int, T
     known |= {"intervals": form.intervals, "corrected": corrected(method)}
 
     def read() -> tuple[dict[str, Any], Tensors]:
-        """Return all that a kernel is told besides gradients and lengths, and the tables it is told of."""
+        """Return all that a kernel is told besides gradients and lengths, and the tables of the maps it is told of."""
         find = lines if form.intervals else multipliers
         found = [find(mirror, tensor) for mirror, tensor in zip(maps, x, strict=True)]
         tables = [table.contiguous() for table in found if table is not None]
         lengths = [table.numel() for table in tables]
         if len(tables) < len(x) or (form.intervals and set(lengths) != {6 * form.intervals - 2}):
             raise RuntimeError("a map is of another type or shape than when the optimiser was made: make it anew")
-        told = {"w": _addresses(tables), "tables": _addresses(tables), "periods": array("l", lengths)}
-        return {name: value for name, value in {**known, **told}.items() if name in kernel.names}, tables
+        told = {"w": _addresses(tables), "tables": _addresses(tables), "periods": array("l", lengths), **known}
+        return {name: value for name, value in told.items() if name in kernel.names}, tables
 
-    tables = Reading(maps, read)
+    told = Reading(maps, read)
 
     def step(count: int, x: Tensors, stored: Any, g: Tensors) -> None:
         lengths = zip(kernel.numbers, method.lengths(count), strict=True)
-        kernel(**tables()[0], g=_addresses(g), **dict(lengths))
+        kernel(**told()[0], g=_addresses(g), **dict(lengths))
 
     return step
 

@@ -46,7 +46,6 @@ class Reading(Generic[T]):
         self._made: T | None = None
 
     def __call__(self) -> T:
-        """Return it."""
         seen = [part[name] for part, name in self._where]
         versions = list(map(_version, seen))
         if self._made is None or versions != self._versions or not all(map(is_, seen, self._seen)):

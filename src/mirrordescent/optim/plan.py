@@ -46,7 +46,7 @@ class Plan:
         if slots != self._moving:
             self._moving, self._formed, self._seen = slots, [i for i, slot in enumerate(slots) if slot.form], None
         seen: list[list[Any]] = [list(map(_dtype, g))]
-        if self._formed:  # kernels are told where things are, and how they are laid out is as it was if they are there
+        if self._formed:  # kernels are told addresses, and what has not moved is laid out as it was
             there = chain(pick(x, self._formed), beside(pick(stored, self._formed)))
             seen += list(map(Tensor.data_ptr, there)), list(map(Tensor.is_contiguous, g))
         if seen != self._seen:
@@ -75,7 +75,7 @@ class Plan:
 
 
 def in_place(slots: list[Slot], like: Tensor) -> Step:
-    """Return steps in place (``GradientMethod.in_place``) on all of some parameters with maps ∇ψ(x) = d·x."""
+    """Return steps in place (``GradientMethod.in_place``) on several parameters, whose maps have ∇ψ(x) = d·x."""
     method, maps = slots[0].method, [slot.mirror for slot in slots]  # the methods differ in their maps alone
 
     def read() -> Tensors:

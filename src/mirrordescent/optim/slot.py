@@ -28,7 +28,6 @@ class Rate(Schedule):
         self.schedule, self.lr = schedule, 1.0
 
     def forward(self, k: int) -> float:
-        """Return lr·s(k)."""
         return self.lr * float(self.schedule(k))
 
 
@@ -56,7 +55,7 @@ class Slot:
         self._rounds = self._stored_in != like.dtype and (method.needs_x or not self._declares("needs_x"))
 
     def start(self, parameter: Tensor) -> dict[str, Any]:
-        """Return what is stored at the start of a run: of every tensor its one sample, and all else as it is."""
+        """Return what is stored at the start of a run: the one sample of every tensor, and anything else as it is."""
         x = self._sample(parameter.detach())
         state = self.method.init(x)._replace(x=x)
         carried = self.method.carried if self._declares("carried") else None
@@ -117,16 +116,17 @@ def _widest(dtype: torch.dtype, mirror: MirrorMap) -> torch.dtype:
 
 
 def _settings(method: GradientMethod[Any]) -> Any:
-    """Return all that methods may differ in besides their maps: those that do not can be stepped together."""
+    """Return all that methods may differ in besides their maps; where it is the same, they can be stepped together."""
 
     def of(part: Any) -> Any:
-        if part is None or isinstance(part, bool | int | float | str):
-            return part
-        if part is method.mirror or not isinstance(part, nn.Module):
-            return "the map" if part is method.mirror else id(part)
+        if part is method.mirror:
+            return "its map"
         if isinstance(part, MirrorMap):
             return type(part), part.diagonal() if isinstance(part.diagonal(), float) else id(part)
-        own = {name: value for name, value in vars(part).items() if name not in _OF_MODULES}
-        return type(part), *((name, of(value)) for name, value in {**own, **part._modules, **part._parameters}.items())
+        if not isinstance(part, nn.Module):
+            return part if part is None or isinstance(part, bool | int | float | str) else id(part)
+        plain = {name: value for name, value in vars(part).items() if name not in _OF_MODULES}
+        named = {**plain, **part._modules, **part._parameters, **part._buffers}
+        return type(part), *((name, of(value)) for name, value in named.items())
 
     return of(method)

@@ -173,7 +173,6 @@ class Function(Problem):
         self.domain = domain or self.domain
 
     def value(self, x: Tree) -> Tensor:
-        """function(x)."""
         value, n = self.function(x), batch_size(x)
         if value.shape != (n,):
             raise ValueError(f"the function returned shape {tuple(value.shape)} for {n} points: it must be ({n},)")

@@ -38,7 +38,6 @@ class _LinearModel(Problem):
         self.C = float(C)
 
     def value(self, x: Tensor) -> Tensor:
-        """Return the objective."""
         return 0.5 * (self.ridge * x.square()).sum(-1) + self.C * self._loss(matvec(self.signed, x)).mean(-1)
 
     def grad(self, x: Tensor) -> Tensor:
@@ -46,12 +45,10 @@ class _LinearModel(Problem):
         return self._grad_with(x, self.signed, self._slope)
 
     def strong_convexity(self) -> float:
-        """The smallest ρ."""
         return float(self.ridge.min())
 
     @property
     def terms(self) -> int:
-        """The number of data points."""
         return self.signed.shape[-2]
 
     def grad_of_terms(self, x: Tensor, subset: Tensor) -> Tensor:
@@ -89,7 +86,6 @@ class LogisticRegression(_LinearModel):
         return not bool(self.ridge.any())
 
     def config(self) -> Config:
-        """Return the signed features."""
         return {"signed": self.signed, "ridge": float(self.ridge.max())}
 
     @classmethod
@@ -116,7 +112,6 @@ class SVM(_LinearModel):
         super().__init__(features, labels, 1.0, C, bias=True)
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor]:
-        """Solve by an interior-point method."""
         return interior_point(self.signed, self.ridge, self.C / self.terms, self.value, tolerance)
 
     def config(self) -> Config:

@@ -36,11 +36,9 @@ class Quadratic(Problem):
         return self._times_A(x - self.centre)
 
     def smoothness(self) -> float:
-        """Return the largest eigenvalue of A."""
         return float(self._eigenvalues().max())
 
     def strong_convexity(self) -> float:
-        """Return the smallest eigenvalue of A."""
         return max(float(self._eigenvalues().min()), 0.0)
 
     @property
@@ -89,7 +87,6 @@ class LeastSquares(Problem):
 
     @property
     def terms(self) -> int:
-        """The number of rows."""
         return self.A.shape[-2]
 
     def grad_of_terms(self, x: Tensor, subset: Tensor) -> Tensor:
@@ -125,7 +122,6 @@ class MatrixGame(Problem):
         super().__init__(A.shape[0] if A.ndim == 3 else None, (A.shape[-1],), A=A)
 
     def value(self, x: Tensor) -> Tensor:
-        """Return the value of the best reply."""
         return matvec(self.A, x).amax(-1)
 
     def grad(self, x: Tensor) -> Tensor:

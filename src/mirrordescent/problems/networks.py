@@ -190,5 +190,4 @@ class Initialisation(Part, nn.Module):
         return {name: leaf.detach() for name, leaf in zip(self.names, self.tensors, strict=True)}
 
     def config(self) -> Config:
-        """Return the parameters by their names."""
         return {"network": dict(zip(self.names, self.tensors, strict=True))}

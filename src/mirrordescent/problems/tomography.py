@@ -83,7 +83,6 @@ class PoissonTomography(Problem, SaddlePoint):
 
     @property
     def terms(self) -> int:
-        """The number of groups of angles."""
         return len(self.parts)
 
     def grad_of_terms(self, x: Tensor, subset: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ class TVInpainting(Problem, SaddlePoint):
 
     Args:
         y: the observed images, (batch, channels, height, width), of any size and with any number of channels; or what
-            :func:`~mirrordescent.data.as_images` turns into such: Pillow images, NumPy arrays, lists of them.
+            :func:`~mirrordescent.images.as_images` turns into such: Pillow images, NumPy arrays, lists of them.
         mask: 1 or True where a pixel was observed, broadcastable to y; or an array or Pillow image that is white there.
         weight: λ.
         scale: s. The default ½ is the scale to which published step sizes and gaps refer.
@@ -124,7 +124,6 @@ class TVInpainting(Problem, SaddlePoint):
         return self.scale * self.weight
 
     def strong_convexity(self) -> float:
-        """That of the fidelity."""
         return self.F_convexity
 
     def pixels(self) -> Pixels | None:

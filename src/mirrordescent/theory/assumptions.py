@@ -18,16 +18,8 @@ from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.mirrors import Conjugate, MirrorMap
 from mirrordescent.parts import written_together
 from mirrordescent.problems import Problem
+from mirrordescent.theory import curvature
 from mirrordescent.theory.constants import MapConstants, ProblemConstants
-from mirrordescent.theory.curvature import (
-    ROUNDING,
-    Gradient,
-    any_jumps,
-    asymmetry,
-    curvature_range,
-    extreme_eigenvalues,
-    smallest_secant,
-)
 from mirrordescent.theory.geometry import difference, inside
 from mirrordescent.trees import Tree, leaves, norm, tree_map
 
@@ -46,9 +38,9 @@ class Verdict:
     because: str
 
     @classmethod
-    def of(cls, assumption: str, holds: bool | None, because: str) -> Verdict:
-        """Make one of a truth; None: it is not known."""
-        return cls(assumption, ANSWERS[holds], because)
+    def of(cls, assumption: str, holds: bool | None, because: str, otherwise: str | None = None) -> Verdict:
+        """Make one of a truth, or None where it is not known. ``otherwise`` is the reason if it does not hold."""
+        return cls(assumption, ANSWERS[holds], otherwise if holds is False and otherwise else because)
 
     def __str__(self) -> str:
         return f"{self.assumption}: {self.answer}. {self.because}"
@@ -85,10 +77,10 @@ class _Map:
     ) -> None:
         self.mirror, self.geometry, self.points, self.duals, self.constants = mirror, geometry, points, duals, of_map
         self.conjugate = isinstance(geometry, Conjugate)
-        self.field: Gradient = geometry.to_primal if self.conjugate else geometry.to_dual
+        self.field: curvature.Gradient = geometry.to_primal if self.conjugate else geometry.to_dual
         self.name, self.at = ("∇M*", duals) if self.conjugate else ("∇ψ", points)
-        lowest = curvature_range(self.field, self.at)[0] if of_map.lowest is None else of_map.lowest
-        self.lowest = min(lowest, smallest_secant(self.field, self.at))
+        lowest = curvature.curvature_range(self.field, self.at)[0] if of_map.lowest is None else of_map.lowest
+        self.lowest = min(lowest, curvature.smallest_secant(self.field, self.at))
 
     def states(self, *claims: str) -> bool:
         """Tell whether the map claims something of its own ∇ψ: a subclass with another one inherits no claims."""
@@ -96,13 +88,11 @@ class _Map:
         return any(claim in own or written_together(cls, claim, "_to_dual", "to_dual") for claim in claims)
 
     def gradient(self) -> Verdict:
-        measured, holds = max(asymmetry(self.field, x) for x in self.at), None
-        because = f"Its Jacobian is symmetric at {len(self.at)} points, to {measured:.0e}."
-        if measured > _root_eps(self.at):
-            holds, because = False, f"Its Jacobian is not symmetric, by {measured:.1e} of its size."
-        elif self.mirror.proven and self.states("proven"):
-            holds = True
-        return Verdict.of(f"{self.name} is the gradient of a function", holds, because)
+        measured = max(curvature.asymmetry(self.field, x) for x in self.at)
+        holds = False if measured > _root_eps(self.at) else (self.mirror.proven and self.states("proven")) or None
+        symmetric = f"Its Jacobian is symmetric at {len(self.at)} points, to {measured:.0e}."
+        skew = f"Its Jacobian is not symmetric, by {measured:.1e} of its size."
+        return Verdict.of(f"{self.name} is the gradient of a function", holds, symmetric, skew)
 
     def monotone(self) -> Verdict:
         lowest, constants, holds = self.lowest, self.constants, None
@@ -140,12 +130,10 @@ class _Map:
         if not isinstance(self.geometry.primal_domain, WholeSpace):
             return math.inf
         scaled = [tree_map(lambda leaf, s=s: s * leaf, x) for x in self.points for s in (FAR, 1 / FAR)]
-        found = [extreme_eigenvalues(self.geometry.to_dual, x) for x in scaled]
+        found = [curvature.extreme_eigenvalues(self.geometry.to_dual, x) for x in scaled]
         low, high = (torch.cat(each) for each in zip(*found, strict=True))
-        resolved = (
-            low.abs() >= ROUNDING * torch.finfo(low.dtype).eps * high
-        )  # beside huge curvatures small ones are lost
-        return float(torch.where(resolved, low, math.inf).min())
+        lost = low.abs() < curvature.ROUNDING * torch.finfo(low.dtype).eps * high  # beside huge curvatures
+        return float(torch.where(lost, math.inf, low).min())
 
     def continuous(self) -> Verdict:
         stated, holds = self.mirror.continuous, None
@@ -154,7 +142,7 @@ class _Map:
             holds, because = False, "It jumps by construction, as with the activation leaky_relu; take softplus."
         elif stated and self.states("continuous", "proven"):
             holds, because = True, "By construction."
-        elif any_jumps(self.field, self.at):
+        elif curvature.any_jumps(self.field, self.at):
             holds, because = False, "It jumps between two points of the sample, as at a kink."
         return Verdict.of(f"{self.name} is continuous, so that the potential is C¹", holds, because)
 
@@ -168,8 +156,8 @@ class _Map:
                 f"{f'{claim}as' if claim else 'As'} a pair it is inconsistent by {worst:.2g} of ‖x‖."
             )
         elif worst > 10 * _root_eps(self.points):
-            differs = f"∇ψ*(∇ψ(x)) differs from x by up to {worst:.2g} of ‖x‖"
-            holds, because = False, f"{claim}{differs}: every step makes an error."
+            holds, differs = False, f"∇ψ*(∇ψ(x)) differs from x by up to {worst:.2g} of ‖x‖"
+            because = f"{claim}{differs}: every step makes an error."
         return Verdict.of("the way back is the inverse of the way there", holds, because)
 
 
@@ -191,23 +179,19 @@ def is_exact(mirror: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree]) -
 
 def problem_verdicts(problem: Problem, points: Sequence[Tree], constants: ProblemConstants) -> list[Verdict]:
     """Judge a problem: convexity and smoothness."""
-    smoothness, assumption = constants.smoothness, "∇f is Lipschitz"
-    if math.isinf(smoothness.value):
-        smooth = Verdict.of(assumption, False, "f has kinks, at which its gradient jumps: L_f is infinite.")
-    else:
-        smooth = Verdict.of(assumption, None if smoothness.how == "sampled" else True, f"L_f = {smoothness}.")
-    return [_is_convex(problem, points), smooth]
-
-
-def _is_convex(problem: Problem, points: Sequence[Tree]) -> Verdict:
-    assumption = "f is convex"
-    if problem.convex:
-        return Verdict.of(assumption, True, "By construction.")
-    lowest = min(curvature_range(problem.grad, points)[0], smallest_secant(problem.grad, points))
-    if problem.convex is False or lowest < -_root_eps(points):
-        why = f"Along some direction the curvature is {lowest:.3g}" if lowest < 0 else "The problem says that it is not"
-        return Verdict.of(assumption, False, f"{why}: no theorem applies, and bounds promise nothing.")
-    return Verdict.of(assumption, None, f"The smallest curvature found is {lowest:.3g}; that is no proof.")
+    smoothness, convex, because = constants.smoothness, problem.convex, "By construction."
+    if not convex:
+        lowest = curvature.curvature_range(problem.grad, points)[0]
+        lowest = min(lowest, curvature.smallest_secant(problem.grad, points))
+        because = f"The smallest curvature found is {lowest:.3g}; that is no proof."
+        if convex is False or lowest < -_root_eps(points):
+            found = f"Along some direction the curvature is {lowest:.3g}"
+            why = found if lowest < 0 else "The problem says that it is not"
+            convex, because = False, f"{why}: no theorem applies, and bounds promise nothing."
+    smooth = False if math.isinf(smoothness.value) else None if smoothness.how == "sampled" else True
+    kinks = "f has kinks, at which its gradient jumps: L_f is infinite."
+    lipschitz = Verdict.of("∇f is Lipschitz", smooth, f"L_f = {smoothness}.", kinks)
+    return [Verdict.of("f is convex", convex, because), lipschitz]
 
 
 def _root_eps(points: Sequence[Tree]) -> float:

@@ -38,10 +38,7 @@ def method_verdicts(method: Method[Any], setting: Setting) -> list[Verdict]:
     theorem = theorem_of(method)
     if theorem is None:
         return [no_theorem(method)]
-    conditions = _Conditions(bare(method), setting)
-    if theorem == "accelerated":
-        return conditions.accelerated()
-    return conditions.descent() if theorem == "descent" else conditions.accelerated_stochastic()
+    return getattr(_Conditions(bare(method), setting), theorem.replace(" ", "_"))()
 
 
 def no_theorem(method: Method[Any]) -> Verdict:
@@ -89,11 +86,9 @@ class _Conditions:
         ]
 
     def accelerated_stochastic(self) -> list[Verdict]:
-        def weight(k: int) -> float:
-            return (area(k + 1) - area(k)) / (k + 1) ** 1.5
-
+        mixing, weight = lambda k: 1 - area(k) / area(k + 1), lambda k: (area(k + 1) - area(k)) / (k + 1) ** 1.5
         return [
-            self._paper_weights("mixing", lambda k: 1 - area(k) / area(k + 1), weight),
+            self._paper_weights("mixing", mixing, weight),
             self._constant(),
             self._bounded_divergence(),
             self._bounded_moments(),
@@ -122,29 +117,26 @@ class _Conditions:
 
     def _slow_enough(self) -> Verdict:
         c = decay(self.method.t)
-        slow, because = c <= 1 - 1e-3, f"the bound falls like k^{c - 1:.2g}."
-        if not slow:
-            because = "Theorem 1 leaves this rule out, so that its convergence is an observation, no theorem."
-        return Verdict.of("t_k = Θ(k^−c) with c < 1", slow, f"c = {c:.2f}: {because}")
+        outside = f"c = {c:.2f}: Theorem 1 leaves this rule out, so that its convergence is an observation, no theorem."
+        because = f"c = {c:.2f}: the bound falls like k^{c - 1:.2g}."
+        return Verdict.of("t_k = Θ(k^−c) with c < 1", c <= 1 - 1e-3, because, outside)
 
     def _exact_gradients(self) -> Verdict:
         oracle = self.setting.oracle
-        exact, because = isinstance(oracle, Exact), "The oracle is exact."
+        other = f"{type(oracle).__name__} does not tell the gradient of f itself, but of another function."
         if oracle.stochastic:
-            exact, because = False, "There is no theorem for AMD with stochastic gradients."
-        elif not exact:
-            because = f"{type(oracle).__name__} does not tell the gradient of f itself, but of another function."
-        return Verdict.of("the gradients are exact", exact, because)
+            other = "There is no theorem for AMD with stochastic gradients."
+        exact = isinstance(oracle, Exact) and not oracle.stochastic
+        return Verdict.of("the gradients are exact", exact, "The oracle is exact.", other)
 
     def _bounded_moments(self) -> Verdict:
         problem, points = self.setting.problem, self.setting.points
-        holds: bool | None = True
+        holds, because = None, "The gradient does not grow at the points sampled."
         if problem.bounded_gradients:
-            because = "The domain is bounded." if problem.domain.bounded else "The gradients are bounded."
+            holds, because = True, f"The {'domain is' if problem.domain.bounded else 'gradients are'} bounded."
         else:
             near = max(float(norm(problem.grad(x)).max()) for x in points)
             far = max(float(norm(problem.grad(tree_map(lambda leaf: FAR * leaf, x))).max()) for x in points)
-            holds, because = None, "The gradient does not grow at the points sampled."
             if far > 10 * near:
                 holds, because = False, "The gradient grows without bound far from the origin."
         return Verdict.of("E‖G‖_*² ≤ σ² on the whole domain", holds, because + self._along("σ²", "displacement"))
@@ -187,9 +179,8 @@ class _Conditions:
 
     def _bounded_divergence(self) -> Verdict:
         bounded = self.setting.problem.domain.bounded and math.isfinite(self.setting.of_map.smoothness.value)
-        because = "The domain is bounded and ∇ψ Lipschitz."
-        if not bounded:
-            because = "It is infinite; the bound is computed along the run."
+        infinite = "It is infinite; the bound is computed along the run."
+        because = "The domain is bounded and ∇ψ Lipschitz." if bounded else infinite
         return Verdict.of("M_ψ = sup B_ψ < ∞ on the whole domain", bounded, because + self._along("M_ψ", "divergence"))
 
     def _along(self, symbol: str, series: str) -> str:

@@ -114,8 +114,6 @@ def _constants_of_a_conjugate(mirror: Conjugate, duals: Sequence[Tree], generato
 def problem_constants(problem: Problem, points: Sequence[Tree], generator: Generator | None = None) -> ProblemConstants:
     """Return L_f and μ: as the problem states them, else from ∇²f at these points; L_f = ∞ where ∇f jumps."""
     smoothness, strong = _stated(problem.smoothness()), _stated(problem.strong_convexity())
-    if smoothness is None and type(problem).smoothed_grad is not Problem.smoothed_grad:
-        smoothness = Constant(math.inf, "formula")  # it knows how to smooth its kinks, so it has some
     if smoothness is None or strong is None:
         lowest, highest = curvature_range(problem.grad, points, generator)
         if smoothness is None and any_jumps(problem.grad, points):

@@ -17,9 +17,17 @@ from mirrordescent.oracles import Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.schedules import Schedule
 from mirrordescent.solve import Look, Solution, solve
-from mirrordescent.theory.geometry import Coupling, Inverted, difference, exact_geometry, expanded, squared_dual_norm
-from mirrordescent.theory.watched import Seen, Watched, bare, theorem_of
-from mirrordescent.trees import Tree, descend, dot, norm, tree_map
+from mirrordescent.theory.geometry import (
+    Coupling,
+    Inverted,
+    difference,
+    exact_geometry,
+    expanded,
+    moved,
+    squared_dual_norm,
+)
+from mirrordescent.theory.watched import Rows, Seen, Watched, bare, theorem_of
+from mirrordescent.trees import Tree, dot, norm, tree_map
 
 Numbers: TypeAlias = dict[str, Tensor]
 
@@ -100,19 +108,11 @@ class Energies:
         exact_iterates: whether to compute x̂ or ẑ by an exact inversion in every step.
     """
 
-    _terms: _Terms | None
-    _k: int
-    _t: list[float]
-    _place: Place
-    _value: Tensor
-    _least: Tensor
-
     def __init__(
         self, minimiser: Tree, *, geometry: MirrorMap | Coupling | None = None, exact_iterates: bool = False
     ) -> None:
         self.minimiser, self.geometry, self.exact_iterates = minimiser, geometry, exact_iterates
-        self._at_states: dict[str, list[Tensor]] = {}
-        self._at_steps: dict[str, list[Tensor]] = {}
+        self._at_states, self._at_steps = Rows(), Rows()
 
     def __call__(self, look: Look) -> None:
         """Take in the newest state, and the step that led to it."""
@@ -126,21 +126,22 @@ class Energies:
             place = terms.place(state)
             if look.k:
                 self._t.append(value_at(terms.method.t, look.k))
-                _append(self._at_steps, terms.of_step(seen, state, self._t[-1], self._place, place), look.running)
+                self._at_steps.append(terms.of_step(seen, state, self._t[-1], self._place, place), look.running)
             found, self._place = terms.of_state(state, place, look.value, self._value), place
-        _append(self._at_states, found, look.running)
+        self._at_states.append(found, look.running)
         self._k, self._value = look.k, look.value
 
     def _begin(self, look: Look) -> None:
         method, theorem, u = bare(look.method), theorem_of(look.method), expanded(self.minimiser, look.x)
-        self._terms = None
+        self._terms: _Terms | None = None
+        self._t: list[float] = []
         if theorem:
             if not isinstance(look.method, Watched):
                 raise ValueError("Energies must hear the gradients: solve(problem, Watched(method), …)")
             geometry = self.geometry or exact_geometry(cast(MirrorMap, method.mirror), cast(Any, method).storage)
             coupling = geometry if isinstance(geometry, Coupling) else Coupling(geometry, u)
             self._terms = _TERMS[theorem](method, look.problem, coupling, self.exact_iterates)
-        self._at_states, self._at_steps, self._t = {}, {}, []
+        self._at_states, self._at_steps = Rows(), Rows()
         self._value, self._least = look.start_value, look.problem.value(u)
 
     @property
@@ -148,10 +149,8 @@ class Energies:
         """What was measured so far."""
         if not self._at_states:
             raise ValueError("nothing was observed: pass this callback to a solve with check_every=1")
-        series = [
-            {name: torch.stack(rows) for name, rows in part.items()} for part in (self._at_states, self._at_steps)
-        ]
-        return Record(series[0]["gap"].new_tensor(self._t), *series)
+        at_states = self._at_states.stacked()
+        return Record(at_states["gap"].new_tensor(self._t), at_states, self._at_steps.stacked())
 
 
 class Place(NamedTuple):
@@ -178,13 +177,10 @@ class _Common:
 
     def measured(self, gap: Tensor, place: Place, *weights: float) -> Numbers:
         """Return gap and divergence, and the energy that is made of them with some weights."""
-        divergence = self.coupling(*place)
-        energy = {"energy": weights[0] * gap + weights[1] * divergence} if weights else {}
-        return {"gap": gap, "divergence": divergence, **energy}
-
-    def from_u(self, x: Tree) -> Tree:
-        """x − u."""
-        return difference(x, self.u)
+        found = {"gap": gap, "divergence": self.coupling(*place)}
+        if weights:
+            found["energy"] = weights[0] * gap + weights[1] * found["divergence"]
+        return found
 
     def squared(self, v: Tree) -> Tensor:
         """‖v‖_*²."""
@@ -203,7 +199,7 @@ class _Descent(_Common):
         return self.measured(value - self.least, place)
 
     def of_step(self, seen: Seen, after: Any, t: float, there: Place, here: Place) -> Numbers:
-        from_u = self.from_u(seen.before.x)
+        from_u = difference(seen.before.x, self.u)
         found = {"noise": self.squared(seen.noise), "noise_pairing": dot(seen.noise, from_u)}
         if self.own:
             none = dict.fromkeys(("error", "error_pairing", "dual_error"), self.nothing)
@@ -211,7 +207,7 @@ class _Descent(_Common):
         total = tree_map(lambda a, b: (a - b) / t, there.dual, here.dual)
         error = difference(total, seen.told)
         found["displacement"], found["error"] = self.squared(total), self.squared(error).sqrt()
-        found["error_pairing"], found["dual_error"] = dot(error, from_u), -t * dot(error, self.from_u(after.x))
+        found["error_pairing"], found["dual_error"] = dot(error, from_u), -t * dot(error, difference(after.x, self.u))
         if self.exact_iterates:
             x_hat = self.exactly(moved(there.dual, seen.told, t), after.x)
             found["primal_error"] = dot(self.problem.grad(x_hat), difference(after.x, x_hat))
@@ -234,7 +230,7 @@ class _Accelerated(_Common):
         if self.own:
             return {"error": self.nothing}
         z, aimed = cast(Tree, here.primal), moved(there.dual, seen.told, t * value_at(self.method.dual_weight, after.k))
-        found = {"error": dot(difference(here.dual, aimed), self.from_u(z))}
+        found = {"error": dot(difference(here.dual, aimed), difference(z, self.u))}
         if self.exact_iterates:
             found["distance"] = norm(difference(z, self.exactly(aimed, z)))
         return found
@@ -252,16 +248,15 @@ class _AcceleratedStochastic(_Common):
         error = self.nothing
         if there.primal is not None:
             error = dot(seen.true, difference(self.method.mirror.to_primal(seen.before.y), there.primal))
+        distance = norm(difference(seen.before.x, self.u))
         sizes = {"displacement": self.squared(seen.told), "noise": self.squared(seen.noise)}
-        return {**sizes, "distance": norm(self.from_u(seen.before.x)), "error": error}
+        return {**sizes, "distance": distance, "error": error}
 
 
 _Terms: TypeAlias = _Descent | _Accelerated | _AcceleratedStochastic
 _TERMS: dict[Theorem, type[_Terms]] = {
-    "descent": _Descent,
-    "accelerated": _Accelerated,
-    "accelerated stochastic": _AcceleratedStochastic,
-}
+    "descent": _Descent, "accelerated": _Accelerated, "accelerated stochastic": _AcceleratedStochastic,
+}  # fmt: skip
 
 
 class Observed(NamedTuple):
@@ -272,18 +267,10 @@ class Observed(NamedTuple):
 
 
 def observe(
-    problem: Problem,
-    method: Method[Any],
-    x0: Tree | None = None,
-    *,
-    minimiser: Tree,
-    iterations: int = 200,
-    oracle: Oracle | None = None,
-    generator: Generator | None = None,
-    geometry: MirrorMap | Coupling | None = None,
-    exact_iterates: bool = False,
-    callbacks: Sequence[Callable[[Look], object]] = (),
-) -> Observed:
+    problem: Problem, method: Method[Any], x0: Tree | None = None, *, minimiser: Tree, iterations: int = 200,
+    oracle: Oracle | None = None, generator: Generator | None = None, geometry: MirrorMap | Coupling | None = None,
+    exact_iterates: bool = False, callbacks: Sequence[Callable[[Look], object]] = (),
+) -> Observed:  # fmt: skip
     """Solve, and follow the run with :class:`Energies`, and with further callbacks if there are any.
 
     An :class:`~mirrordescent.methods.Equipped` method asks its own oracle. Where there is no theorem about the method,
@@ -297,17 +284,7 @@ def observe(
     return Observed(solution, energies.record)
 
 
-def moved(y: Tree, g: Tree, length: float) -> Tree:
-    """y − length·g."""
-    return tree_map(lambda y, g: descend(y, g, length), y, g)
-
-
 def value_at(schedule: Schedule, count: int) -> float:
     """Return the value of a schedule as a plain number."""
     value = schedule(count)
     return float(value.detach() if isinstance(value, Tensor) else value)
-
-
-def _append(rows: dict[str, list[Tensor]], found: dict[str, Tensor], running: Tensor) -> None:
-    for name, numbers in found.items():
-        rows.setdefault(name, []).append(torch.where(running, numbers, torch.nan))

@@ -13,7 +13,7 @@ from mirrordescent.methods.base import Storage
 from mirrordescent.mirrors import Conjugate, LearnedPair, MirrorMap, Potential, StrongConvexity
 from mirrordescent.mirrors.inverse import invert
 from mirrordescent.problems import Problem
-from mirrordescent.trees import Tree, add_over_leaves, batch_size, dot, mix, sum_per_sample, tree_map
+from mirrordescent.trees import Tree, add_over_leaves, batch_size, descend, dot, mix, sum_per_sample, tree_map
 
 NODES = 16  # of the quadrature along a line: exact for polynomials of degree 31
 
@@ -50,14 +50,12 @@ class Field(Potential):
         self.field = field
 
     def value(self, x: Tensor) -> Tensor:
-        """∫₀¹ ⟨F(sx), x⟩ ds, one number per sample: (batch,)."""
         total = torch.zeros_like(x)
         for node, weight in zip(*(each.tolist() for each in np.polynomial.legendre.leggauss(NODES)), strict=True):
             total = total + 0.5 * weight * self.field(0.5 * (node + 1) * x)
         return sum_per_sample(total * x)
 
     def gradient(self, x: Tensor) -> Tensor:
-        """F(x)."""
         return self.field(x)
 
 
@@ -72,7 +70,6 @@ class Inverted(MirrorMap):
 
     @property
     def strong_convexity(self) -> StrongConvexity | None:
-        """That of the map."""
         return self.mirror.strong_convexity
 
     def near(self, y: Tree, start: Tree) -> Tree:
@@ -94,11 +91,8 @@ class Coupling:
 
     Where ∇ψ is invertible F(u, y) = B_ψ(u, ∇ψ*(y)) = B_ψ*(y, ∇ψ(u)). On a set with an edge F is the larger one, and it
     is F, not B, that the proofs need for dual-stored methods: y is then a subgradient of ψ at ∇ψ*(y) that
-    remembers how far beyond the edge the iterate has been sent. In any case F(u, y) ≥ (α/2)‖∇ψ*(y) − u‖².
-
-    Args:
-        mirror: an exact map.
-        u: the point, such as a minimiser.
+    remembers how far beyond the edge the iterate has been sent. In any case F(u, y) ≥ (α/2)‖∇ψ*(y) − u‖². The map has
+    to be exact.
     """
 
     def __init__(self, mirror: MirrorMap, u: Tree) -> None:
@@ -133,6 +127,11 @@ def squared_dual_norm(mirror: MirrorMap, v: Tree) -> Tensor:
 def difference(first: Tree, second: Tree) -> Tree:
     """Return first − second."""
     return tree_map(torch.sub, first, second)
+
+
+def moved(y: Tree, g: Tree, t: float | Tensor) -> Tree:
+    """Return y − t·g."""
+    return tree_map(lambda y, g: descend(y, g, t), y, g)
 
 
 def inside(x: Tree, domain: Domain) -> Tree:

@@ -10,8 +10,8 @@ from torch import Generator, Tensor
 
 from mirrordescent.mirrors import MirrorMap
 from mirrordescent.solve import Look
-from mirrordescent.theory.geometry import difference, inside
-from mirrordescent.theory.watched import Watched, bare, storage_of, theorem_of
+from mirrordescent.theory.geometry import difference, inside, moved
+from mirrordescent.theory.watched import Rows, Watched, bare, storage_of, theorem_of
 from mirrordescent.trees import Tree, norm, tree_map
 
 
@@ -30,10 +30,7 @@ class Inconsistency(NamedTuple):
 
 @torch.no_grad()
 def inconsistency(
-    mirror: MirrorMap,
-    points: Sequence[Tree],
-    duals: Sequence[Tree] | None = None,
-    images: Sequence[Tree] | None = None,
+    mirror: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree] | None = None, images: Sequence[Tree] | None = None
 ) -> Inconsistency:
     """Measure at points, such as those of a trajectory, and at dual points, or else at the images of the points.
 
@@ -91,7 +88,7 @@ def primal_update_error(mirror: MirrorMap, x: Tree, g: Tree, t: float | Tensor) 
     The paper prints ∇M* − (∇M)⁻¹ in place of e = ∇M∘∇M* − I, a primal vector where a dual one is meant. The error is
     made anew in every step, at full size however short the step, and adds up.
     """
-    return dual_error(mirror, tree_map(lambda y, g: y - t * g, mirror.to_dual(x), g))
+    return dual_error(mirror, moved(mirror.to_dual(x), g, t))
 
 
 def dual_update_error(mirror: MirrorMap, y: Tree, g: Tree, t: float | Tensor) -> Tree:
@@ -100,7 +97,7 @@ def dual_update_error(mirror: MirrorMap, y: Tree, g: Tree, t: float | Tensor) ->
     The paper prints t∇f(x) − t∇f(∇M*(∇M(x))), which takes y = ∇M(x) for granted; that fails after the first step. The
     difference is small where the step is, and over a run it telescopes: all errors together come to e(y_k) − e(y_0).
     """
-    return difference(dual_error(mirror, tree_map(lambda y, g: y - t * g, y, g)), dual_error(mirror, y))
+    return difference(dual_error(mirror, moved(y, g, t)), dual_error(mirror, y))
 
 
 class UpdateErrors:
@@ -125,14 +122,13 @@ class UpdateErrors:
     _before: Any
 
     def __init__(self, every: int = 5) -> None:
-        self.every = every
+        self.every, self._rows = every, Rows()
         self.iterations: list[int] = []
-        self._rows: dict[str, list[Tensor]] = {}
 
     @property
     def series(self) -> dict[str, Tensor]:
         """What was measured, (measurements, batch) each; ``iterations`` says where."""
-        return {name: torch.stack(rows) for name, rows in self._rows.items()}
+        return self._rows.stacked()
 
     def __call__(self, look: Look) -> None:
         """Compare the newest state with the one before."""
@@ -147,8 +143,8 @@ class UpdateErrors:
             raise ValueError("update errors need every step: solve(…, check_every=1)")
         elif self._before.k % self.every == 0:
             self.iterations.append(self._before.k)
-            for name, error in self._errors(mirror, self._before, state).items():
-                self._rows.setdefault(name, []).append(torch.where(look.running, norm(error), torch.nan))
+            errors = self._errors(mirror, self._before, state)
+            self._rows.append({name: norm(error) for name, error in errors.items()}, look.running)
         self._before = state
 
     def _errors(self, mirror: MirrorMap, before: Any, after: Any) -> dict[str, Tree]:

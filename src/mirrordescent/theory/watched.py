@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from mirrordescent.methods import Equipped, GradientMethod, Method, StatefulWrapper, Wrapped, Wrapper
 from mirrordescent.methods.base import Storage, Theorem
@@ -26,6 +27,19 @@ class Seen(NamedTuple):
     def noise(self) -> Tree:
         """Δ = G − g."""
         return tree_map(torch.sub, self.told, self.true)
+
+
+class Rows(dict[str, list[Tensor]]):
+    """Numbers per sample by name, a row for each look: those of samples that have stopped are NaN."""
+
+    def append(self, found: Mapping[str, Tensor], running: Tensor) -> None:
+        """Add a row to each series found."""
+        for name, numbers in found.items():
+            self.setdefault(name, []).append(torch.where(running, numbers, torch.nan))
+
+    def stacked(self) -> dict[str, Tensor]:
+        """Return the series: (rows, batch) each."""
+        return {name: torch.stack(rows) for name, rows in self.items()}
 
 
 class Watched(StatefulWrapper):

@@ -12,15 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent import zoo
-from mirrordescent.learn import (
-    Descent,
-    NetworkFamily,
-    Objective,
-    ProblemFamily,
-    Settings,
-    TomographyFamily,
-    Validation,
-)
+from mirrordescent.learn import Descent, NetworkFamily, Objective, ProblemFamily, Settings, Validation
 from mirrordescent.methods import AMD, SMD, Equipped, Method
 from mirrordescent.mirrors import Layerwise, MirrorMap, Multipliers, layerwise
 from mirrordescent.oracles import Relative
@@ -34,6 +26,7 @@ from mirrordescent_lab.equivariance import defects_through_learning
 from mirrordescent_lab.experiments.extensions import DUAL_STORED, LEARNED
 from mirrordescent_lab.experiments.imaging import TASKS
 from mirrordescent_lab.experiments.svm import load_features, starts
+from mirrordescent_lab.families import TomographyFamily
 from mirrordescent_lab.recipes.networks import NETWORK_RECIPES, descent
 from mirrordescent_lab.recipes.tomography import GROUPS
 

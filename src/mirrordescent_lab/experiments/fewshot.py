@@ -13,19 +13,20 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from mirrordescent import data, zoo
+from mirrordescent import zoo
 from mirrordescent.data.splits import Split
 from mirrordescent.learn.families import SEEDS
-from mirrordescent.learn.networks import FewShotFamily
 from mirrordescent.learn.reptile import Initialisation
 from mirrordescent.methods import SGD, Adam, Method
 from mirrordescent.oracles import Exact
+from mirrordescent_lab import data
 from mirrordescent_lab.architectures import small_cnn
 from mirrordescent_lab.experiments.contest import Tunable, grid
 from mirrordescent_lab.experiments.networks import PAPER_ADAM, PAPER_SGD, learned
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, TRAIN_ACCURACY, Training, panels
+from mirrordescent_lab.families import FewShotFamily
 
 CHUNK = 100  # tasks trained together
 FIRST_TEST_TASK = SEEDS + 1000  # beyond the tasks that learning was validated on

@@ -10,13 +10,14 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from mirrordescent import data, zoo
+from mirrordescent import zoo
 from mirrordescent.methods import DualFISTA, Method
 from mirrordescent.oracles import Noisy
 from mirrordescent.problems import TVDenoising, TVInpainting
 from mirrordescent.problems.operators import LinearOperator
 from mirrordescent.references import certify
 from mirrordescent.schedules import Extension
+from mirrordescent_lab import data
 from mirrordescent_lab.experiments.claims import imaging_claims
 from mirrordescent_lab.experiments.contest import (
     BASELINES,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mirrordescent import data
 from mirrordescent.problems import TVDenoising
 from mirrordescent.references import certify
+from mirrordescent_lab import data
 from mirrordescent_lab.experiments.result import Result
 from mirrordescent_lab.experiments.scales import Say, Scale
 

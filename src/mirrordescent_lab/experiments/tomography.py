@@ -15,7 +15,6 @@ from torch import Generator, Tensor
 
 from mirrordescent import zoo
 from mirrordescent.domains import PositiveOrthant
-from mirrordescent.learn import TomographyFamily
 from mirrordescent.learn.families import SEEDS
 from mirrordescent.methods import MLEM, OSEM, PDHG, SPDHG, Equipped, Method, ProjectedNesterov
 from mirrordescent.oracles import InTurn, Oracle, Relative
@@ -26,6 +25,7 @@ from mirrordescent.trees import Tree, norm, tree_map
 from mirrordescent_lab.experiments.contest import Contest, Tunable, mean_by, recorded_iterations
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
+from mirrordescent_lab.families import TomographyFamily
 from mirrordescent_lab.recipes.tomography import groups_of_angles
 
 DISTANCE = "distance ‖x − phantom‖ / ‖phantom‖"

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent import data, kernels
+from mirrordescent import kernels
 from mirrordescent.learn import (
     DenoisingFamily,
     Descent,
@@ -34,6 +34,7 @@ from mirrordescent.mirrors import Conjugate, ConvICNN, DenseICNN, LearnedPair, S
 from mirrordescent.oracles import Rounded
 from mirrordescent.references import certify
 from mirrordescent.schedules import PowerLaws, Prefix
+from mirrordescent_lab import data
 
 HORIZON = 10
 

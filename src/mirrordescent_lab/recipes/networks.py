@@ -13,13 +13,12 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
 import torch
 from torch import Generator, Tensor, nn
 
-from mirrordescent import data, zoo
+from mirrordescent import zoo
 from mirrordescent.data.splits import Split, split_indices
 from mirrordescent.learn import (
     Descent,
     Draw,
     Evolution,
-    FewShotFamily,
     NetworkFamily,
     Objective,
     ProblemFamily,
@@ -41,7 +40,9 @@ from mirrordescent.oracles import Minibatch, Oracle
 from mirrordescent.problems.networks import Initialisation, default_networks
 from mirrordescent.schedules import Interpolated
 from mirrordescent.solve import solve
+from mirrordescent_lab import data
 from mirrordescent_lab.architectures import mlp, moons_network, small_cnn
+from mirrordescent_lab.families import FewShotFamily
 
 REPTILE_START = "omniglot-reptile-init"
 SCALES = (0.5, 0.7, 1.0, 1.4)

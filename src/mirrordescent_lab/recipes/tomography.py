@@ -9,21 +9,12 @@ from typing import Any
 import torch
 from torch import Generator
 
-from mirrordescent.learn import (
-    Descent,
-    Objective,
-    Pooled,
-    ProblemFamily,
-    Recipe,
-    Settings,
-    TomographyFamily,
-    Unrolled,
-    Validation,
-)
+from mirrordescent.learn import Descent, Objective, Pooled, ProblemFamily, Recipe, Settings, Unrolled, Validation
 from mirrordescent.methods import AMD, Equipped, Method
 from mirrordescent.mirrors import OrthantEntropy
 from mirrordescent.oracles import InTurn, Minibatch, Oracle, Relative
 from mirrordescent.schedules import PowerLaws
+from mirrordescent_lab.families import TomographyFamily
 from mirrordescent_lab.recipes.imaging import certified
 
 GROUPS = 8

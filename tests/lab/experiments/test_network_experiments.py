@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from mirrordescent.learn.networks import FewShotFamily, moons_family
+from mirrordescent.learn.networks import moons_family
 from mirrordescent.methods import SGD
 from mirrordescent.mirrors import layerwise
 from mirrordescent.mirrors.symmetry import permute, symmetries
@@ -16,6 +16,7 @@ from mirrordescent_lab.experiments import fewshot, moons, transfer
 from mirrordescent_lab.experiments.network_time import at_the_same_second
 from mirrordescent_lab.experiments.result import Curve, Panel
 from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, TRAIN_ACCURACY
+from mirrordescent_lab.families import FewShotFamily
 
 
 def ending(name, values):

@@ -10,8 +10,8 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from mirrordescent.cache import key_of, remember
-from mirrordescent.data.phantoms import ellipse_phantoms
 from mirrordescent.problems.beam import ParallelBeam, cell_centres, require_shape
+from mirrordescent_lab.data.phantoms import ellipse_phantoms
 
 _CHUNK = 32  # phantoms projected at a time, which bounds the memory
 

@@ -9,7 +9,8 @@ from skimage.transform import iradon, radon
 from tests.blobs import DOUBLE, blob, blob_projections, round_image
 
 from mirrordescent import cache
-from mirrordescent.data import ParallelBeam, filtered_back_projection, noisy_phantoms, reconstruct_noisily
+from mirrordescent.problems import ParallelBeam
+from mirrordescent_lab.data import filtered_back_projection, noisy_phantoms, reconstruct_noisily
 
 
 def test_back_projection_agrees_with_scikit_image(generator):
@@ -79,7 +80,7 @@ def test_noisy_phantoms_are_computed_once(monkeypatch):
     def fail(*arguments, **options):
         raise AssertionError("computed again")
 
-    monkeypatch.setattr("mirrordescent.data.reconstruction.ellipse_phantoms", fail)
+    monkeypatch.setattr("mirrordescent_lab.data.reconstruction.ellipse_phantoms", fail)
     again = noisy_phantoms(**SMALL, seed=1)
     assert torch.equal(again[0], clean)
     assert torch.equal(again[1], noisy)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from mirrordescent.data.phantoms import Ellipses, ellipse_phantoms, normalise, random_ellipses, rasterise
+from mirrordescent_lab.data.phantoms import Ellipses, ellipse_phantoms, normalise, random_ellipses, rasterise
 
 
 def test_draws_follow_their_distributions(generator):
@@ -69,7 +69,7 @@ def test_phantoms_fill_the_unit_interval_and_follow_the_generator():
 
 def test_chunks_change_nothing(monkeypatch):
     whole = ellipse_phantoms(5, 16, generator=torch.Generator().manual_seed(0))
-    monkeypatch.setattr("mirrordescent.data.phantoms._CHUNK", 2)
+    monkeypatch.setattr("mirrordescent_lab.data.phantoms._CHUNK", 2)
     assert torch.equal(whole, ellipse_phantoms(5, 16, generator=torch.Generator().manual_seed(0)))
 
 

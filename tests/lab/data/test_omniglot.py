@@ -9,9 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from mirrordescent.data import DataDamaged, omniglot_characters, sample_tasks
+from mirrordescent.data import DataDamaged
 from mirrordescent.data.catalogue import DATASETS, DataFile, Dataset
-from mirrordescent.data.omniglot import _read_official, _read_packed, area_average
+from mirrordescent_lab.data import omniglot_characters, sample_tasks
+from mirrordescent_lab.data.omniglot import _read_official, _read_packed, area_average
 
 
 def test_real_test_characters(real_data):
@@ -37,7 +38,7 @@ def few(tmp_path, monkeypatch, generator):
         np.savez(path, images=half.numpy())
         files.append(DataFile(path.name, None, f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"))
     monkeypatch.setitem(DATASETS, "omniglot", Dataset("omniglot", "", tuple(files), "", "", ""))
-    module = "mirrordescent.data.omniglot"
+    module = "mirrordescent_lab.data.omniglot"
     monkeypatch.setattr(f"{module}._CHARACTERS", {"images_background": 3, "images_evaluation": 2})
     monkeypatch.setattr(f"{module}.TEST_CHARACTERS", 2)
     return tmp_path, (~paper).float()
@@ -99,7 +100,7 @@ def test_pickled_and_foreign_arrays_are_refused(tmp_path):
 
 
 def test_an_array_of_another_shape_is_refused(few, monkeypatch):
-    monkeypatch.setattr("mirrordescent.data.omniglot._CHARACTERS", {"images_background": 4})
+    monkeypatch.setattr("mirrordescent_lab.data.omniglot._CHARACTERS", {"images_background": 4})
     with pytest.raises(DataDamaged, match=r"shape \(3, 20, 105, 105\)"):
         omniglot_characters(directory=few[0])
 

@@ -1,0 +1,104 @@
+"""Families of the experiments: tomography of random ellipses, and few-shot tasks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from mirrordescent.learn import Draw, ProblemFamily
+from mirrordescent.learn.families import SEEDS, generators
+from mirrordescent.problems import ParallelBeam, PoissonTomography
+from mirrordescent.problems.networks import NetworkTraining, repeat
+from mirrordescent_lab.data import Tasks, ellipse_phantoms, sample_tasks
+
+MEAN_RAY = 0.32  # ∫x along a ray, on average over phantoms and rays of a detector that sees the whole square
+
+
+class TomographyFamily(ProblemFamily):
+    """Counts y ~ Poisson(Ax + b) of random ellipse phantoms x, started from constant images.
+
+    Args:
+        size: side of the images.
+        angles: how many there are.
+        counts: the average number of counts in a cell of the detector.
+        background: b.
+        weight: ρ, of the roughness.
+        terms: groups of angles.
+    """
+
+    def __init__(
+        self,
+        size: int = 64,
+        angles: int = 40,
+        *,
+        counts: float = 45.0,
+        background: float = 2.0,
+        weight: float = 20.0,
+        terms: int = 8,
+    ) -> None:
+        self.beam = ParallelBeam(size, angles, detectors=round(1.5 * size))
+        self.exposure = counts / MEAN_RAY
+        self.background, self.weight, self.terms = background, weight, terms
+
+    def draw(self, seeds: Tensor) -> Draw:
+        """Draw a phantom and its counts from every seed."""
+        problem = self.simulate(seeds)[1]
+        return Draw(problem, problem.start())
+
+    def simulate(self, seeds: Tensor) -> tuple[Tensor, PoissonTomography]:
+        """Return the phantoms of these seeds, (count, 1, size, size), and the problem to find them."""
+        phantoms, counts = [], []
+        for generator in generators(seeds):
+            phantoms.append(ellipse_phantoms(1, self.beam.size, generator=generator))
+            expected = self.exposure * self.beam.A(phantoms[-1]) + self.background
+            counts.append(torch.poisson(expected, generator=generator))
+        y = torch.cat(counts)
+        problem = PoissonTomography(y, self.beam, self.exposure, self.background, self.weight, terms=self.terms)
+        return torch.cat(phantoms), problem
+
+
+class FewShotFamily(ProblemFamily):
+    """Tasks to tell ``way`` characters apart from ``shot`` drawings of each, with a network of its own for each task.
+
+    Args:
+        model: the architecture, for inputs (1, height, width).
+        characters: (characters, drawings, height, width), to draw tasks from.
+        held_out: other characters, for validation.
+        way, shot: of the tasks.
+        initial: one network, name → tensor, to start from on every task; a random one for each by default.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        characters: Tensor,
+        held_out: Tensor,
+        *,
+        way: int = 10,
+        shot: int = 5,
+        initial: dict[str, Tensor] | None = None,
+    ) -> None:
+        self.model, self.characters, self.held_out = model, characters, held_out
+        self.way, self.shot, self.initial = way, shot, initial
+
+    def draw(self, seeds: Tensor) -> Draw:
+        """Make a task from every seed, and a network where it is random."""
+        return self.begin(self.tasks(seeds), seeds)
+
+    def validation(self, count: int) -> Draw:
+        """Make tasks from the held-out characters."""
+        seeds = torch.arange(SEEDS, SEEDS + count)
+        return self.begin(self.tasks(seeds, held_out=True), seeds)
+
+    def tasks(self, seeds: Tensor, held_out: bool = False) -> Tasks:
+        """Return the task of every seed, with its test part."""
+        characters = self.held_out if held_out else self.characters
+        each = [sample_tasks(characters, 1, self.way, self.shot, generator) for generator in generators(seeds)]
+        return Tasks(*map(torch.cat, zip(*each, strict=True)))
+
+    def begin(self, tasks: Tasks, seeds: Tensor) -> Draw:
+        """Return the training of one network for every task, from the start that goes with its seed."""
+        problem = NetworkTraining(self.model, tasks.train_images.unsqueeze(2), tasks.train_labels)
+        if self.initial is not None:
+            return Draw(problem, repeat(self.initial, len(seeds)))
+        return Draw(problem, problem.initial(seeds))
