@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import about, table, verdict
-from mirrordescent import PDHG, TVDenoising, TVInpainting, data, relative_gap, solve, zoo
+from mirrordescent import PDHG, TVDenoising, TVInpainting, relative_gap, solve, zoo
 from mirrordescent.methods import Method, Safeguarded
+from mirrordescent_lab import data
 
 SIDE, COUNT, ITERATIONS = 32, 50, 10_000
 

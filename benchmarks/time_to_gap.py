@@ -26,25 +26,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import about, seconds, table, verdict
-from mirrordescent import (
-    AMD,
-    PDHG,
-    SMD,
-    Adam,
-    CondatVu,
-    DualFISTA,
-    HandOver,
-    Nesterov,
-    data,
-    gap,
-    relative_gap,
-    solve,
-    zoo,
-)
+from mirrordescent import AMD, PDHG, SMD, Adam, CondatVu, DualFISTA, HandOver, Nesterov, gap, relative_gap, solve, zoo
 from mirrordescent.methods import GradientMethod, Method
 from mirrordescent.problems import TVInpainting
 from mirrordescent.solve import Rule
 from mirrordescent.trees import tree_map
+from mirrordescent_lab import data
 from mirrordescent_lab.experiments.imaging import clean_tiles, damage, denoising
 
 LEVELS = (1e-1, 1e-2, 1e-3, 1e-4)

@@ -138,7 +138,7 @@ print(json.dumps({
     assert found["card"]["description"] == "a test"
     assert found["structure"]["type"] == "SMD"
     assert found["structure"]["mirror"]["potential"]["type"] == "DenseICNN"
-    assert found["structure"]["t"]["count"] == 2
+    assert found["structure"]["t"]["values"] == {"tensor": "t.values", "learned": True}
     assert found["tensors"].keys() == method.state_dict().keys()
     for name, tensor in method.state_dict().items():
         torch.testing.assert_close(torch.tensor(found["tensors"][name], dtype=tensor.dtype), tensor)
@@ -189,7 +189,7 @@ def test_what_the_hub_gives_is_checked(the_hub, tmp_path):
         zoo.load("hf://owner/maps")
     with pytest.raises(ValueError, match="owner/name"):
         zoo.push("photo-inpaint-lpd", "maps")
-    with pytest.raises(zoo.EntryDamaged, match="no card beside it"):
+    with pytest.raises(zoo.EntryDamaged, match="no card of its own beside it"):
         hub.push(tmp_path / "absent.safetensors", "owner/maps")
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mirrordescent import zoo
-from mirrordescent.data import bundled_photographs, digits, halve
+from mirrordescent.data import bundled_photographs, digits
 from mirrordescent.images import psnr
 from mirrordescent.methods import AMD, GD, SMD, Adam, Method, Nesterov
 from mirrordescent.oracles import Minibatch
@@ -23,6 +23,7 @@ from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent.references import certify
 from mirrordescent.report import Comparison, Curve, Page, Panel, Picture, Section, Table
 from mirrordescent_lab.architectures import small_cnn
+from mirrordescent_lab.data import halve
 from mirrordescent_lab.experiments.contest import CLASSICAL, Contest, Tunable, grid
 from mirrordescent_lab.experiments.imaging import damage, imaging_contest
 from mirrordescent_lab.experiments.networks import PAPER_ADAM

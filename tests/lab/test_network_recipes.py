@@ -11,6 +11,7 @@ import mirrordescent as md
 from mirrordescent import zoo
 from mirrordescent.learn import Evolution, Objective, Reptile, Settings, Unrolled, Validation, moons_family
 from mirrordescent.oracles import Minibatch
+from mirrordescent_lab import data
 from mirrordescent_lab.architectures import moons_network
 from mirrordescent_lab.recipes import networks
 from mirrordescent_lab.recipes.networks import (
@@ -99,7 +100,7 @@ def test_a_recipe_makes_an_entry(tmp_path):
 
 def test_reptile_makes_an_entry(tmp_path, monkeypatch):
     letters = torch.rand(12, 7, 14, 14, generator=torch.Generator().manual_seed(0))
-    monkeypatch.setattr(md.data, "omniglot_characters", lambda split, size, directory: letters)
+    monkeypatch.setattr(data, "omniglot_characters", lambda split, size, directory: letters)
     (recipe,) = REPTILE_RECIPES.values()
     changes = ["steps=2", "batch=2", "inner_steps=1"]
     path = recipe.train(tmp_path / "runs", tmp_path, tmp_path, changes=changes, progress=False)

@@ -94,6 +94,29 @@ def test_by_default_where_they_are_compiled(monkeypatch):
     assert optim.AMD(named, fused=True)._plans[0].slots[0].form is not None
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_graphs_know_that_parameters_have_moved(fused):
+    p = nn.Parameter(torch.ones(3))
+    optimiser = optim.AMD([p], lr=0.1, fused=fused)
+    loss = p.square().sum()
+    loss.backward(retain_graph=True)
+    optimiser.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_map_learned_by_kernels_is_read_anew():
+    mirror = Diagonal(nn.Parameter(torch.ones(3)))
+    p = nn.Parameter(torch.zeros(3))
+    inner, outer = optim.MD([p], lr=1.0, mirror=mirror, fused=True), optim.MD([mirror.d], lr=1.0, fused=True)
+    for expected in (-1.0, -1.5):
+        p.grad, mirror.d.grad = torch.ones(3), -torch.ones(3)
+        inner.step()
+        outer.step()
+        torch.testing.assert_close(p.detach(), torch.full((3,), expected))
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="this torch has gradients of one type only")
 @pytest.mark.parametrize("name", ["SMD", "AMD"])
 @pytest.mark.parametrize("mirror", [None, Diagonal(2.0), Spline(torch.tensor(0))], ids=lambda m: type(m).__name__)
 def test_gradients_that_kernels_cannot_read_are_left_to_others(name, mirror):

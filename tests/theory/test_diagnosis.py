@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from mirrordescent import AMD, LPD, MD, SMD, Function, LeastSquares, Quadratic, TVDenoising, solve, zoo
-from mirrordescent.data import Features
 from mirrordescent.domains import Simplex
 from mirrordescent.methods import Averaged, Equipped
 from mirrordescent.mirrors import (
@@ -29,6 +28,7 @@ from mirrordescent.mirrors.inverse import invert
 from mirrordescent.oracles import Exact, Noisy, Rounded
 from mirrordescent.theory import diagnose
 from mirrordescent.theory.page import markdown
+from mirrordescent_lab.data import Features
 from mirrordescent_lab.experiments.diagnose import PROBLEMS, Weighted, diagnose_entry, unlearned
 from mirrordescent_lab.families import TomographyFamily
 

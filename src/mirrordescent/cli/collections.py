@@ -5,7 +5,8 @@ from __future__ import annotations
 from tyro.conf import Positional
 from tyro.extras import SubcommandApp
 
-from mirrordescent import data, zoo
+from mirrordescent import zoo
+from mirrordescent.cli.lab import lab
 from mirrordescent.cli.output import AsJSON, DataDirectory, aligned, outline, plain, show
 
 zoo_app, data_app = SubcommandApp(), SubcommandApp()
@@ -45,6 +46,7 @@ def verify_entries(json: AsJSON = False) -> int:
 @data_app.command(name="list")
 def list_datasets(directory: DataDirectory = None, json: AsJSON = False) -> None:
     """List the data sets that can be read, and whether they are there."""
+    data = lab("data")
     folder, found = data.data_directory(directory), {name: data.dataset(name) for name in data.names()}
     there = {name: any((folder / name / file.path).is_file() for file in each.files) for name, each in found.items()}
     rows = [(name, "there" if there[name] else "not there", each.title) for name, each in found.items()]
@@ -64,6 +66,7 @@ def verify_datasets(
     Args:
         names: the data sets; all by default.
     """
+    data = lab("data")
     found = {name: data.verify(name, directory) for name in names or data.names()}
     report = {name: {file: status.value for file, status in files.items()} for name, files in found.items()}
     show(report, aligned([(f"{name}/{file}", s) for name, files in report.items() for file, s in files.items()]), json)
@@ -79,5 +82,6 @@ def data_path(name: Positional[str | None] = None, directory: DataDirectory = No
     Args:
         name: a data set.
     """
+    data = lab("data")
     folder = data.data_directory(directory)
     print(folder if name is None else folder / data.dataset(name).name)

@@ -44,7 +44,7 @@ def learn(
 
         [family]                    # or type = "my_module:MyFamily", with its arguments below
         type = "inpainting"         # inpainting, denoising, svm, moons
-        source = "holidays/"        # bundled, bsds500, stl10, a folder or an archive
+        source = "holidays/"        # bundled, a folder or an archive of pictures
         size = 32
 
         [map]                       # or type = "my_module:MyMap"

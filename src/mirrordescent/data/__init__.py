@@ -1,26 +1,10 @@
-"""Data: real collections by name, or pictures from a user's files.
+"""Data that need no download, and pictures of a user's own; the datasets of the experiments are in the laboratory."""
 
-Whatever needs a file that is missing says what to put where, and where to get it.
-"""
-
-from mirrordescent.data.catalogue import DataFile, Dataset
-from mirrordescent.data.directory import DataDamaged, DataMissing, data_directory
-from mirrordescent.data.features import Features, four_nine_features
-from mirrordescent.data.idx import digits, fashion_mnist, halve, mnist, read_idx
+from mirrordescent.data.errors import DataDamaged, DataMissing
 from mirrordescent.data.images import random_crops, read_image, read_images, tiles
-from mirrordescent.data.photo_collections import (
-    bsds500,
-    bundled_photographs,
-    photographs,
-    pictures,
-    stl10,
-    user_pictures,
-)
-from mirrordescent.data.registry import FileStatus, dataset, describe, names, require, verify
+from mirrordescent.data.pictures import bundled_photographs, digits, photographs, pictures, user_pictures
 
 __all__ = [
-    "DataDamaged", "DataFile", "DataMissing", "Dataset", "Features", "FileStatus", "bsds500", "bundled_photographs",
-    "data_directory", "dataset", "describe", "digits", "fashion_mnist", "four_nine_features", "halve", "mnist",
-    "names", "photographs", "pictures", "random_crops", "read_idx", "read_image", "read_images", "require", "stl10",
-    "tiles", "user_pictures", "verify",
+    "DataDamaged", "DataMissing", "bundled_photographs", "digits", "photographs", "pictures", "random_crops",
+    "read_image", "read_images", "tiles", "user_pictures",
 ]  # fmt: skip

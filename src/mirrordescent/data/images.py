@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent.data.directory import DataDamaged, DataMissing, reading
+from mirrordescent.data.errors import DataDamaged, DataMissing, reading
 from mirrordescent.images import pixels_of
 
 if TYPE_CHECKING:
@@ -149,3 +149,11 @@ def _sorted_contents(source: Path, within: str) -> Iterator[tuple[str, bytes]]:
         yield from sorted(dict(unpack_tar(source, wanted)).items())
     else:
         raise DataDamaged(f"{source} is neither a folder nor a zip or tar archive that can be read")
+
+
+def tiled(pictures: Sequence[Tensor], size: int, source: str) -> Tensor:
+    """Return the tiles of all pictures together; ``source`` is for the error if there are none."""
+    squares = torch.cat([tiles(picture, size) for picture in pictures])
+    if len(squares) == 0:
+        raise ValueError(f"no picture of {source} holds a tile of {size}×{size}")
+    return squares

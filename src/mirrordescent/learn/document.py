@@ -60,57 +60,57 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
     return Recipe(
         name=str(document.get("name", path.stem)),
         description=str(document.get("description", f"learned from {path.name}")),
-        family=lambda directory: _family(tables["family"], directory, path.resolve().parent),
+        family=lambda directory: _family(tables["family"], path.resolve().parent),
         method=lambda generator, family: _method(tables, settings.horizon, generator, family),
         stages=[Unrolled(settings)],
         on=", ".join(f"{key} = {value}" for key, value in tables["family"].items()),
-        data=data.describe(source) if source in data.names() else source,
+        data=source,
         problems=settings.validation.batch,
     )
 
 
-def _family(table: Table, directory: Path | None, folder: Path) -> ProblemFamily:
+def _family(table: Table, folder: Path) -> ProblemFamily:
     entries = dict(table)
     pool, kind = entries.pop("pool", None), str(entries.pop("type", "inpainting"))
     if ":" in kind:
         family = _called(_own(kind, ProblemFamily), entries, "[family]")
     else:
         require_known(kind, FAMILIES, "type of [family]")
-        family = _called(FAMILIES[kind], entries, "[family]", directory=directory, folder=folder)
+        family = _called(FAMILIES[kind], entries, "[family]", folder=folder)
     return family if pool is None else Pooled(family, pool)
 
 
-def _inpainting(directory: Path | None, folder: Path, source: str = "bundled", **options: Any) -> InpaintingFamily:
-    return InpaintingFamily(*_pictures(source, directory, folder), **options)
+def _inpainting(folder: Path, source: str = "bundled", **options: Any) -> InpaintingFamily:
+    return InpaintingFamily(*_pictures(source, folder), **options)
 
 
-def _denoising(
-    directory: Path | None, folder: Path, source: str = "bundled", noise: float = 0.05, **options: Any
-) -> DenoisingFamily:
+def _denoising(folder: Path, source: str = "bundled", noise: float = 0.05, **options: Any) -> DenoisingFamily:
     generator = torch.Generator().manual_seed(0)
     noisy = [
         [picture + noise * torch.randn(picture.shape, generator=generator) for picture in pictures]
-        for pictures in _pictures(source, directory, folder)
+        for pictures in _pictures(source, folder)
     ]
     return DenoisingFamily(*noisy, **options)
 
 
-def _machine(directory: Path | None, folder: Path, source: Any = "digits", C: float = 1.0) -> SVMFamily:
-    features = data.four_nine_features(source, directory=directory)
-    return SVMFamily(features.train, features.train_labels, C)
+def _machine(folder: Path, first: int = 4, second: int = 9, C: float = 1.0) -> SVMFamily:
+    """Tell two of the bundled digits apart, by their pixels."""
+    images, labels = data.digits("train")
+    kept = (labels == first) | (labels == second)
+    return SVMFamily(images[kept].flatten(1), torch.where(labels[kept] == second, 1.0, -1.0), C)
 
 
-def _pictures(source: str, directory: Path | None, folder: Path) -> list[list[Tensor]]:
-    if source not in ("bundled", "bsds500", "stl10") and (folder / source).exists():
+def _pictures(source: str, folder: Path) -> list[list[Tensor]]:
+    if source != "bundled" and (folder / source).exists():
         source = str(folder / source)  # relative to the document
-    return [data.pictures(source, split, directory) for split in ("train", "test")]
+    return [data.pictures(source, split) for split in ("train", "test")]
 
 
 FAMILIES: dict[str, Callable[..., ProblemFamily]] = {
     "inpainting": _inpainting,
     "denoising": _denoising,
     "svm": _machine,
-    "moons": lambda directory, folder, **options: moons_family(**options),
+    "moons": lambda folder, **options: moons_family(**options),
 }
 
 

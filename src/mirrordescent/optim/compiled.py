@@ -74,11 +74,12 @@ def compiled(slots: list[Slot], x: Tensors, beside: Tensors) -> Callable[[int, T
         told = {"w": _addresses(tables), "tables": _addresses(tables), "periods": array("l", lengths), **known}
         return {name: value for name, value in told.items() if name in kernel.names}, tables
 
-    told = Reading(maps, read)
+    told, moved = Reading(maps, read), [*x, *beside]
 
     def step(count: int, x: Tensors, stored: Any, g: Tensors) -> None:
         lengths = zip(kernel.numbers, method.lengths(count), strict=True)
         kernel(**told()[0], g=_addresses(g), **dict(lengths))
+        torch.autograd.graph.increment_version(moved)  # so that a graph with what they were is not used any more
 
     return step
 

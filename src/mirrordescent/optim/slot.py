@@ -27,7 +27,7 @@ class Rate(Schedule):
         super().__init__()
         self.schedule, self.lr = schedule, 1.0
 
-    def forward(self, k: int) -> float:
+    def __call__(self, k: int) -> float:  # without the hooks of modules, which would take longer than the product
         return self.lr * float(self.schedule(k))
 
 

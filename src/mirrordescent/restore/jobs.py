@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from mirrordescent.data.directory import DataMissing
+from mirrordescent.data.errors import DataMissing
 from mirrordescent.data.images import IMAGE
 from mirrordescent.images import psnr
 from mirrordescent.problems.tv import TVDenoising, TVInpainting

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mirrordescent.data.directory import DataDamaged
+from mirrordescent.data.errors import DataDamaged
 from mirrordescent.data.images import opened
 from mirrordescent.files import whole
 from mirrordescent.images import Array, values_of

@@ -95,14 +95,13 @@ class _Map:
         return Verdict.of(f"{self.name} is the gradient of a function", holds, symmetric, skew)
 
     def monotone(self) -> Verdict:
-        lowest, constants, holds = self.lowest, self.constants, None
-        size = constants.smoothness.estimate
-        because = f"The smallest curvature found is {lowest:.3g}; that is no proof."
-        if lowest < -1e-6 * (1 + size if math.isfinite(size) else 1):
-            holds, because = False, f"Along some direction the curvature is {lowest:.3g}: the map is not monotone."
-        elif constants.alpha.how != "sampled" or constants.smoothness.how == "certified":
-            holds, because = True, "By construction."
-        return Verdict.of(f"{self.name} is monotone, so that its potential is convex", holds, because)
+        lowest, alpha, L = self.lowest, self.constants.alpha, self.constants.smoothness
+        negative = lowest < -1e-6 * (1 + L.estimate if math.isfinite(L.estimate) else 1)
+        known = True if alpha.how != "sampled" or L.how == "certified" else None
+        because = "By construction." if known else f"The smallest curvature found is {lowest:.3g}; that is no proof."
+        otherwise = f"Along some direction the curvature is {lowest:.3g}: the map is not monotone."
+        convex = f"{self.name} is monotone, so that its potential is convex"
+        return Verdict.of(convex, False if negative else known, because, otherwise)
 
     def strongly_convex(self) -> Verdict:
         alpha, lowest, stated = self.constants.alpha, self.lowest, self.mirror.strong_convexity
@@ -181,8 +180,8 @@ def problem_verdicts(problem: Problem, points: Sequence[Tree], constants: Proble
     """Judge a problem: convexity and smoothness."""
     smoothness, convex, because = constants.smoothness, problem.convex, "By construction."
     if not convex:
-        lowest = curvature.curvature_range(problem.grad, points)[0]
-        lowest = min(lowest, curvature.smallest_secant(problem.grad, points))
+        smallest = curvature.curvature_range(problem.grad, points)[0]
+        lowest = min(smallest, curvature.smallest_secant(problem.grad, points))
         because = f"The smallest curvature found is {lowest:.3g}; that is no proof."
         if convex is False or lowest < -_root_eps(points):
             found = f"Along some direction the curvature is {lowest:.3g}"

@@ -128,16 +128,9 @@ def amd_bound(first_energy: Number, steps: Tensor, r: float, error: Number = 0.0
 
 
 def asmd_bound(
-    iterations: int,
-    first_energy: Number,
-    largest_divergence: Number,
-    alpha: float,
-    smoothness: float,
-    variance: Number = 0.0,
-    squared_gradient: Number = 0.0,
-    error: Number = 0.0,
-    t: float = 1.0,
-) -> Tensor:
+    iterations: int, first_energy: Number, largest_divergence: Number, alpha: float, smoothness: float,
+    variance: Number = 0.0, squared_gradient: Number = 0.0, error: Number = 0.0, t: float = 1.0,
+) -> Tensor:  # fmt: skip
     """Bound E[f(x_k) − f*] of ASMD for k = 1, …, K (Theorem 3): (K, batch).
 
         K + E_0/A_k + ((k+1)^{3/2}/A_k) ( M_ψ/t + t (8 L_f² M_ψ + 2ασ² + 4α‖∇f(x*)‖_*²)/α² )
@@ -156,13 +149,9 @@ def asmd_bound(
 
 
 def asmd_bound_by_moments(
-    first_energy: Number,
-    steps: Tensor,
-    largest_divergence: Number,
-    displacements: Tensor,
-    alpha: float,
+    first_energy: Number, steps: Tensor, largest_divergence: Number, displacements: Tensor, alpha: float,
     error: Number = 0.0,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Bound E[f(x_k) − f*] of ASMD for k = 1, …, K by the second moments themselves: (K, batch).
 
         K + ( E_0 + (s_k/t_k) M_ψ + Σ_{j<k} t_j (A_{j+1} − A_j)²/(2α s_j) · E‖G_j‖_*² ) / A_k

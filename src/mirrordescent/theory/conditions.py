@@ -60,11 +60,13 @@ def decay(t: Schedule, far: int = 2**14) -> float:
 
 
 class _Conditions:
-    """The assumptions of the theorems on one method."""
+    """The assumptions of the theorems on one method; ``method_verdicts`` calls what is named like the theorem."""
 
     def __init__(self, method: Any, setting: Setting) -> None:
         self.method, self.setting, self.record = method, setting, setting.record
         self.smoothness, self.steps = setting.of_problem.smoothness, self._values(method.t)
+        growing = (k for k, (before, after) in enumerate(pairwise(self.steps), 1) if after > before * (1 + 1e-6))
+        self.increase = next(growing, None)  # the first k with t_k > t_{k−1}
 
     def descent(self) -> list[Verdict]:
         pairing = self._growth("−⟨U_k, x_k − x*⟩ ≤ C", "error_pairing", -1)
@@ -159,23 +161,19 @@ class _Conditions:
 
     def _constant(self) -> Verdict:
         low, high, first, last = min(self.steps), max(self.steps), self.steps[0], self.steps[-1]
-        constant = high <= low * (1 + 1e-9)
-        if constant:
-            because = f"t = {first:.4g}: the method runs on t·f."
-        elif any(after > before * (1 + 1e-6) for before, after in pairwise(self.steps)):
-            because = f"t lies between {low:.4g} and {high:.4g} and increases at times: outside the assumptions."
-        else:
-            because = f"t falls from {first:.4g} to {last:.4g}; the bound has s_k/t_k in place of s_k."
-        return Verdict.of("the step size is constant", constant, because)
+        varies = f"t falls from {first:.4g} to {last:.4g}; the bound has s_k/t_k in place of s_k."
+        if self.increase:
+            varies = f"t lies between {low:.4g} and {high:.4g} and increases at times: outside the assumptions."
+        because = f"t = {first:.4g}: the method runs on t·f."
+        return Verdict.of("the step size is constant", high <= low * (1 + 1e-9), because, varies)
 
     def _non_increasing(self) -> Verdict:
-        assumption, steps = "t_k does not increase", self.steps
-        for k, (before, after) in enumerate(pairwise(steps), start=1):
-            if after > before * (1 + 1e-6):
-                cure = "; monotone=True of Prefix prevents that" if isinstance(self.method.t, Prefix) else ""
-                because = f"Step {k + 1} is {after / before:.3g} times step {k}: outside the assumptions{cure}."
-                return Verdict.of(assumption, False, because)
-        return Verdict.of(assumption, True, f"From {steps[0]:.4g} to {steps[-1]:.4g} in {len(steps)} steps.")
+        steps, k = self.steps, self.increase
+        because = f"From {steps[0]:.4g} to {steps[-1]:.4g} in {len(steps)} steps."
+        if k:
+            cure = "; monotone=True of Prefix prevents that" if isinstance(self.method.t, Prefix) else ""
+            because = f"Step {k + 1} is {steps[k] / steps[k - 1]:.3g} times step {k}: outside the assumptions{cure}."
+        return Verdict.of("t_k does not increase", not k, because)
 
     def _bounded_divergence(self) -> Verdict:
         bounded = self.setting.problem.domain.bounded and math.isfinite(self.setting.of_map.smoothness.value)
@@ -185,9 +183,8 @@ class _Conditions:
 
     def _along(self, symbol: str, series: str) -> str:
         """Say how large a constant is along the run, if there is one."""
-        if self.record is None:
-            return ""
-        return f" Along the run {symbol} = {float(self.record[series].nan_to_num().max()):.4g}."
+        record = self.record
+        return "" if record is None else f" Along the run {symbol} = {float(record[series].nan_to_num().max()):.4g}."
 
     def _growth(self, assumption: str, name: str, sign: int = 1) -> list[Verdict]:
         """Judge a series, if there is one: zero, bounded as far as one can see, or growing."""
@@ -204,12 +201,11 @@ class _Conditions:
 
     def _paper_weights(self, name: str, *formulas: Callable[[int], float]) -> Verdict:
         """Compare mixing, of this name in the theorem, and dual weight with their formulas."""
-        assumption, names = "the weights are those of the theorem", (name, "dual weight")
-        schedules = (self.method.mixing, self.method.dual_weight)
-        for name, schedule, formula in zip(names, schedules, formulas, strict=True):
+        assumption, schedules = "the weights are those of the theorem", (self.method.mixing, self.method.dual_weight)
+        for called, schedule, formula in zip((name, "dual weight"), schedules, formulas, strict=True):
             for k, used in enumerate(self._values(schedule)):
                 if abs(used - formula(k)) > 1e-6 * (1 + formula(k)):
-                    because = f"The {name} at k = {k} is {used:.4g}, not {formula(k):.4g}: outside the theorem."
+                    because = f"The {called} at k = {k} is {used:.4g}, not {formula(k):.4g}: outside the theorem."
                     return Verdict.of(assumption, False, because)
         return Verdict.of(assumption, True, "As printed.")
 

@@ -36,7 +36,6 @@ class Constant:
 
     @property
     def value(self) -> float:
-        """The number to compute with."""
         return self.estimate * self.safety
 
     def inverse(self) -> Constant:
@@ -90,25 +89,19 @@ def map_constants(
     2 (formula)
     """
     if isinstance(mirror, Conjugate):
-        return _constants_of_a_conjugate(mirror, duals or [mirror.to_dual(x) for x in points], generator)
-    stated, lowest = mirror.strong_convexity, None
+        lowest, highest = curvature_range(mirror.to_primal, duals or [mirror.to_dual(x) for x in points], generator)
+        known = None if isinstance(mirror.dual_potential, Field) else mirror.dual_potential.strong_convexity
+        of_dual = Constant(lowest, "sampled", 1 / SAFETY) if known is None else Constant(known, "certified")
+        return MapConstants(Constant(highest, "sampled", SAFETY).inverse(), of_dual.inverse(), lowest)
+    stated = mirror.strong_convexity
     how: How = "certified" if mirror.certified else "formula"
     alpha = None if stated is None or stated.p > 2 else Constant(stated.alpha, how)
     smoothness = _stated(mirror.smoothness)
-    if alpha is None or smoothness is None:
-        lowest, highest = curvature_range(mirror.to_dual, points, generator)
-        alpha = alpha or Constant(lowest, "sampled", 1 / SAFETY)
-        smoothness = smoothness or Constant(highest, "sampled", SAFETY)
-    return MapConstants(alpha, smoothness, lowest)
-
-
-def _constants_of_a_conjugate(mirror: Conjugate, duals: Sequence[Tree], generator: Generator | None) -> MapConstants:
-    lowest, highest = curvature_range(mirror.to_primal, duals, generator)
-    if isinstance(mirror.dual_potential, Field):
-        smoothness = Constant(lowest, "sampled", 1 / SAFETY).inverse()
-    else:
-        smoothness = Constant(1 / mirror.dual_potential.strong_convexity, "certified")
-    return MapConstants(Constant(highest, "sampled", SAFETY).inverse(), smoothness, lowest)
+    if alpha is not None and smoothness is not None:
+        return MapConstants(alpha, smoothness)
+    lowest, highest = curvature_range(mirror.to_dual, points, generator)
+    alpha = alpha or Constant(lowest, "sampled", 1 / SAFETY)
+    return MapConstants(alpha, smoothness or Constant(highest, "sampled", SAFETY), lowest)
 
 
 def problem_constants(problem: Problem, points: Sequence[Tree], generator: Generator | None = None) -> ProblemConstants:

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from mirrordescent.theory.geometry import difference
-from mirrordescent.trees import Tree, leaves, mix, norm, tree_map, where
+from mirrordescent.trees import Tree, dot, leaves, mix, norm, tree_map, where
 
 Gradient: TypeAlias = Callable[[Tree], Tree]
 STEPS = 20  # of Lanczos' method
@@ -91,8 +91,7 @@ def asymmetry(gradient: Gradient, x: Tree, generator: Generator | None = None) -
     product, flat = transposed_jacobian(gradient, x), flatten(x)
     v, w = _random_directions(flat, generator), _random_directions(flat, generator)
     Jv, Jw = product(v), product(w)
-    scale = torch.linalg.vector_norm(Jv, dim=1) + torch.linalg.vector_norm(Jw, dim=1)
-    skew = ((v * Jw).sum(1) - (w * Jv).sum(1)).abs()
+    skew, scale = (dot(v, Jw) - dot(w, Jv)).abs(), norm(Jv) + norm(Jw)
     return float(torch.where(scale > 0, skew / scale, 0).max())
 
 
@@ -101,10 +100,9 @@ def smallest_secant(gradient: Gradient, points: Sequence[Tree]) -> float:
     """Return min ⟨∇h(a) − ∇h(b), a − b⟩ / ‖a − b‖² over neighbouring points: negative if ∇h is not monotone."""
     smallest = math.inf
     for a, b in pairwise(points):
-        step, change = flatten(difference(a, b)), flatten(difference(gradient(a), gradient(b)))
-        length = step.square().sum(1)
-        quotients = torch.where(length > 0, (step * change).sum(1) / length, math.inf)
-        smallest = min(smallest, float(quotients.min()))
+        step, change = difference(a, b), difference(gradient(a), gradient(b))
+        length = dot(step, step)
+        smallest = min(smallest, float(torch.where(length > 0, dot(step, change) / length, math.inf).min()))
     return smallest
 
 
@@ -115,11 +113,8 @@ def any_jumps(gradient: Gradient, points: Sequence[Tree]) -> bool:
     Pieces of each segment are halved again and again, towards the half over which ∇h changes more. If ∇h is Lipschitz,
     the change is halved too; at a jump it stays. A jump that is small beside the slopes around it may be missed.
     """
-    for a, b in pairwise(points):
-        ends = [mix(i / PIECES, b, a) for i in range(PIECES + 1)]
-        if any(_jumps(gradient, *piece) for piece in pairwise(ends)):
-            return True
-    return False
+    segments = ([mix(i / PIECES, b, a) for i in range(PIECES + 1)] for a, b in pairwise(points))
+    return any(_jumps(gradient, *piece) for ends in segments for piece in pairwise(ends))
 
 
 def _jumps(gradient: Gradient, a: Tree, b: Tree) -> bool:

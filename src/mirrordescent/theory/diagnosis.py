@@ -2,62 +2,59 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent.methods import Method
+from mirrordescent.methods import AMD, ASMD, MD, SMD, Method
+from mirrordescent.methods.base import Storage, Theorem
 from mirrordescent.mirrors import MirrorMap, NotConverged
 from mirrordescent.oracles import Default, Exact, Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.references import certify
+from mirrordescent.schedules import RootReciprocal
 from mirrordescent.solve import solve
-from mirrordescent.theory.assumptions import nearby_points, problem_verdicts
-from mirrordescent.theory.constants import problem_constants
+from mirrordescent.theory import bounds
+from mirrordescent.theory.assumptions import Verdict, is_exact, map_verdicts, nearby_points, problem_verdicts
+from mirrordescent.theory.conditions import Setting, method_verdicts, no_theorem
+from mirrordescent.theory.constants import ProblemConstants, map_constants, problem_constants
+from mirrordescent.theory.energies import Record, observe
 from mirrordescent.theory.equivariance import Defects, image_defects
-from mirrordescent.theory.examination import Examination
-from mirrordescent.theory.geometry import domain_of, expanded, inside
-from mirrordescent.theory.inconsistency import Inconsistency, inconsistency, inconsistency_over_box
-from mirrordescent.theory.page import Diagnosis
+from mirrordescent.theory.geometry import Coupling, domain_of, exact_geometry, expanded, inside
+from mirrordescent.theory.inconsistency import Inconsistency, UpdateErrors, inconsistency, inconsistency_over_box
+from mirrordescent.theory.page import Bounded, Diagnosis, Geometry, Run
+from mirrordescent.theory.recommend import Advice, advise, local_alpha
+from mirrordescent.theory.watched import bare, storage_of, theorem_of
 from mirrordescent.trees import Tree, batch_size, leaves, mix, tree_map
 
 LONGER = 4  # times the iterations of a run, to find a point to compare with where there is no certificate
 PROBED = 2  # problems of a batch at whose points the map is judged, since inverting it exactly is expensive
+ROUNDING = 1e3  # times the machine epsilon, relative to what was computed
 
 
 def diagnose(
-    subject: MirrorMap | Method[Any],
-    problem: Problem,
-    x0: Tree | None = None,
-    *,
-    name: str | None = None,
-    methods: Mapping[str, Method[Any]] | None = None,
-    iterations: int = 200,
-    oracle: Oracle | None = None,
-    generator: Generator | None = None,
-    minimiser: Tree | None = None,
-    exact_iterates: bool = False,
+    subject: MirrorMap | Method[Any], problem: Problem, x0: Tree | None = None, *, name: str | None = None,
+    methods: Mapping[str, Method[Any]] | None = None, iterations: int = 200, oracle: Oracle | None = None,
+    generator: Generator | None = None, minimiser: Tree | None = None, exact_iterates: bool = False,
     before_learning: MirrorMap | None = None,
-) -> Diagnosis:
+) -> Diagnosis:  # fmt: skip
     """Ask of a map or a method: is it a good mirror map, do the assumptions hold here, how far is a run from its bound?
 
     Any method will do, including your own. Without a theorem about it, or without a map, the diagnosis has what is
     left: the verdicts on the problem, those on the map, and the run. An :class:`~mirrordescent.methods.Equipped` method
-    is run with its own oracle; other wrappers are methods without a theorem.
+    is run with its own oracle; other wrappers are methods without a theorem. Further arguments are those of ``solve``;
+    the generator draws points to sample at, too.
 
     Args:
         subject: a map, which is then run in MD, SMD, AMD and ASMD with the steps that :func:`recommend` supports, or a
             method, which is run as it is.
-        problem: what it is run on.
-        x0: where runs start; the problem's own start by default.
         name: what the page calls the subject.
         methods: the methods with the same map to run instead, by name.
-        iterations: how long every run is.
-        oracle: how gradients are asked for; by default as a method brings it, else exact.
-        generator: the source of random points and of the oracle's randomness.
         minimiser: a point to compare with. By default a certified minimiser if the problem has a way to one, else the
             best point of a longer run.
         exact_iterates: whether to follow the exact iterates x̂ and ẑ too, by a Newton solve in every step.
@@ -74,10 +71,9 @@ def diagnose(
     generator, oracle = generator or torch.Generator().manual_seed(0), oracle or Default()
     mirror = subject if isinstance(subject, MirrorMap) else subject.mirror
     x0 = problem.start() if x0 is None else x0
+    how = "the point given"
     if minimiser is None:
         minimiser, how = _minimiser(problem, subject, x0, LONGER * iterations, generator)
-    else:
-        how = "the point given"
     u = expanded(minimiser, x0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", NotConverged)
@@ -94,20 +90,16 @@ def diagnose(
         runs = {label: examination.examine(method) for label, method in methods.items()}
         inconsistent = {} if mirror is None else _inconsistency(mirror, probes, examination.duals, generator)
         defects = _image_defects({"before learning": before_learning, "learned": mirror}, probes[0])
-    unsolved = [warning for warning in caught if issubclass(warning.category, NotConverged)]
-    for warning in caught:
-        if warning not in unsolved:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    others = [warning for warning in caught if not issubclass(warning.category, NotConverged)]
+    for warning in others:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     asked = [method.asked(oracle) for method in methods.values()]
-    judged = {"the map judged at": f"{len(probes)} points of {batch_size(probes[0])} of the problems"}
-    settings = {
-        "problems": str(batch_size(x0)),
-        "iterations": str(iterations),
-        **({} if mirror is None else judged),
-        "gradients": ", ".join({"Exact" if isinstance(o, Exact) else type(o).__name__: None for o in asked}),
-        "compared with": how,
-        "exact inversions that did not converge": str(len(unsolved)),
-    }
+    settings = {"problems": str(batch_size(x0)), "iterations": str(iterations)}
+    if mirror is not None:
+        settings["the map judged at"] = f"{len(probes)} points of {batch_size(probes[0])} of the problems"
+    settings["gradients"] = ", ".join({"Exact" if isinstance(o, Exact) else type(o).__name__: None for o in asked})
+    settings["compared with"] = how
+    settings["exact inversions that did not converge"] = str(len(caught) - len(others))
     return Diagnosis(
         name or type(subject).__name__, type(problem).__name__, settings, of_problem,
         problem_verdicts(problem, points, of_problem), inconsistent, examination.geometries, runs, defects,
@@ -147,3 +139,111 @@ def _image_defects(maps: Mapping[str, MirrorMap | None], x: Tree) -> Defects | N
     measured = {when: image_defects(mirror, x[:1]) for when, mirror in known.items()}
     by_name = {f"{name}, {when}": found for when, fields in measured.items() for name, found in fields.items()}
     return Defects("motions of images (circular ones, so that a border of zeros counts as a defect)", by_name)
+
+
+@dataclass
+class Examination:
+    """Examines methods with one map, or without one, on one problem.
+
+    The problem is judged at ``points`` and the map at ``probes``, a few samples of them. ``u`` is a minimiser, or
+    another point to compare with.
+    """
+
+    mirror: MirrorMap | None
+    problem: Problem
+    of_problem: ProblemConstants
+    points: Sequence[Tree]
+    probes: Sequence[Tree]
+    x0: Tree
+    u: Tree
+    iterations: int
+    oracle: Oracle
+    generator: Generator
+    exact_iterates: bool
+    geometries: dict[Storage, Geometry] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        mirror = self.mirror
+        self.duals = [] if mirror is None else [mirror.to_dual(x) for x in self.probes]
+        self.exact = mirror is not None and mirror.exact and is_exact(mirror, self.probes, self.duals)
+
+    def geometry(self, mirror: MirrorMap, storage: Storage) -> Geometry:
+        """Judge the map as methods of a storage use it, once."""
+        if storage not in self.geometries:
+            exact = exact_geometry(mirror, storage, self.exact)
+            constants = map_constants(exact, self.probes, self.duals, self.generator)
+            verdicts = map_verdicts(mirror, exact, self.probes, self.duals, constants)
+            alpha = local_alpha(exact, constants, self.probes)
+            self.geometries[storage] = Geometry(Coupling(exact, self.u), constants, alpha, verdicts)
+        return self.geometries[storage]
+
+    def usual_methods(self, mirror: MirrorMap) -> dict[str, Method[Any]]:
+        """MD, SMD, AMD and ASMD with supported step sizes; c/√k where no step is known to be safe."""
+        methods: dict[str, Method[Any]] = {}
+        for kind in (MD, SMD, AMD, ASMD):
+            model = kind(mirror, 1.0)
+            advice = self._advice(model, kind.theorem, self.geometry(mirror, model.storage))
+            options: dict[str, Any] = {} if advice.gamma is None else {"gamma": advice.gamma}
+            methods[kind.__name__] = kind(mirror, RootReciprocal(0.1) if advice.t is None else advice.t, **options)
+        return methods
+
+    def examine(self, method: Method[Any]) -> Run:
+        theorem, storage, oracle = theorem_of(method), storage_of(method), method.asked(self.oracle)
+        geometry = None if self.mirror is None else self.geometry(self.mirror, storage)
+        updates = UpdateErrors() if (theorem, storage, self.exact) == ("descent", "dual", False) else None
+        solution, record = observe(
+            self.problem, method, self.x0, minimiser=self.u, iterations=self.iterations, oracle=self.oracle,
+            generator=self.generator, geometry=None if geometry is None else geometry.coupling,
+            exact_iterates=self.exact_iterates, callbacks=[] if updates is None else [updates],
+        )  # fmt: skip
+        if theorem is None or geometry is None:
+            return Run(method, solution, record, [no_theorem(method)])
+        constants, of_problem = geometry.constants, self.of_problem
+        setting = Setting(self.problem, oracle, self.iterations, constants, of_problem, self.points, record)
+        bounded = _bounded(theorem, bare(method), record, geometry.alpha.value)
+        verdicts = [*method_verdicts(method, setting), *_falls(theorem, bounded, record), _below(bounded)]
+        return Run(method, solution, record, verdicts, bounded, self._advice(method, theorem, geometry), updates)
+
+    def _advice(self, method: Method[Any], theorem: Theorem, geometry: Geometry) -> Advice:
+        stochastic, smoothness = method.asked(self.oracle).stochastic, self.of_problem.smoothness
+        return advise(theorem, storage_of(method), self.exact, stochastic, geometry.alpha, smoothness)
+
+
+def _bounded(theorem: Theorem, method: Any, record: Record, alpha: float) -> Bounded:
+    """Return what the theorem bounds, and the bound with what was measured; there is none without an α > 0."""
+    alpha = alpha if alpha > 0 else math.nan
+    if theorem == "accelerated":
+        t, r = float(record.steps[0]), method.r
+        first = bounds.amd_first_energy(record["divergence"][0], record["gap"][0], t, r, record["error"][0])
+        bound = bounds.amd_bound(first, record.steps, r, record.running_maximum("error"))
+        return Bounded("f(x̃_k) − f*", record["gap"][1:], bound, bounds.amd_slack(record, r))
+    if theorem == "accelerated stochastic":
+        far = torch.cat([record["divergence"], alpha / 2 * record["distance"].square()]).amax(0)
+        first, error = record["energy"][0], record["error"].clamp(min=0).amax(0)
+        bound = bounds.asmd_bound_by_moments(first, record.steps, far, record["displacement"], alpha, error)
+        return Bounded("f(x_k) − f*", record["gap"][1:], bound)
+    what, bound = "the mean of f(x_i) − f* weighted by t_i", bounds.smd_realised_bound(record, alpha)
+    return Bounded(what, bounds.weighted_mean_gap(record), bound, bounds.smd_slack(record, alpha))
+
+
+def _falls(theorem: Theorem, bounded: Bounded, record: Record) -> list[Verdict]:
+    slack = bounded.slack
+    if theorem != "accelerated" or slack is None:
+        return []
+    rounding = ROUNDING * torch.finfo(slack.dtype).eps * (1 + record["energy"].abs())
+    violated = int((slack < -torch.maximum(rounding[1:], rounding[:-1])).any(1).sum())
+    smallest = float(slack.nan_to_num(torch.inf).min())
+    because = f"The smallest slack is {smallest:.3g}; {violated} of {len(slack)} steps violate it."
+    return [Verdict.of("the energy falls as in Lemma 1", not violated, because)]
+
+
+def _below(bounded: Bounded) -> Verdict:
+    assumption = "the run stays below its bound"
+    if bool(bounded.bound.isnan().all()):
+        return Verdict.of(assumption, None, "There is no bound, because no α > 0 was found or the run failed.")
+    rounding = ROUNDING * torch.finfo(bounded.bound.dtype).eps * (1 + bounded.bound.abs())
+    above = (bounded.measured > bounded.bound + rounding).any(1).nonzero().flatten()  # NaN is not above
+    last, bound = (float(series[-1].nanmean()) for series in (bounded.measured, bounded.bound))
+    first = f"It is above it first after {int(above[0]) + 1} steps. " if len(above) else ""
+    numbers = f"At the end {bounded.what} is {last:.3g} and its bound {bound:.3g}, on average."
+    return Verdict.of(assumption, not len(above), first + numbers)

@@ -17,17 +17,9 @@ from mirrordescent.oracles import Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.schedules import Schedule
 from mirrordescent.solve import Look, Solution, solve
-from mirrordescent.theory.geometry import (
-    Coupling,
-    Inverted,
-    difference,
-    exact_geometry,
-    expanded,
-    moved,
-    squared_dual_norm,
-)
+from mirrordescent.theory.geometry import Coupling, Inverted, difference, exact_geometry, expanded, squared_dual_norm
 from mirrordescent.theory.watched import Rows, Seen, Watched, bare, theorem_of
-from mirrordescent.trees import Tree, dot, norm, tree_map
+from mirrordescent.trees import Tree, descend, dot, norm, tree_map
 
 Numbers: TypeAlias = dict[str, Tensor]
 
@@ -45,7 +37,6 @@ class Record:
     at_steps: Numbers
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return a series by its name."""
         return self.at_states[name] if name in self.at_states else self.at_steps[name]
 
     def __contains__(self, name: str) -> bool:
@@ -108,11 +99,17 @@ class Energies:
         exact_iterates: whether to compute x̂ or ẑ by an exact inversion in every step.
     """
 
+    _terms: _Terms | None
+    _t: list[float]
+    _place: Place
+    _value: Tensor
+    _least: Tensor
+
     def __init__(
         self, minimiser: Tree, *, geometry: MirrorMap | Coupling | None = None, exact_iterates: bool = False
     ) -> None:
         self.minimiser, self.geometry, self.exact_iterates = minimiser, geometry, exact_iterates
-        self._at_states, self._at_steps = Rows(), Rows()
+        self._at_states, self._at_steps, self._k = Rows(), Rows(), -1
 
     def __call__(self, look: Look) -> None:
         """Take in the newest state, and the step that led to it."""
@@ -133,8 +130,7 @@ class Energies:
 
     def _begin(self, look: Look) -> None:
         method, theorem, u = bare(look.method), theorem_of(look.method), expanded(self.minimiser, look.x)
-        self._terms: _Terms | None = None
-        self._t: list[float] = []
+        self._terms, self._t = None, []
         if theorem:
             if not isinstance(look.method, Watched):
                 raise ValueError("Energies must hear the gradients: solve(problem, Watched(method), …)")
@@ -282,6 +278,11 @@ def observe(
         oracle=oracle, generator=generator, callbacks=[energies, *callbacks], check_every=1, progress=False,
     )  # fmt: skip
     return Observed(solution, energies.record)
+
+
+def moved(y: Tree, g: Tree, t: float | Tensor) -> Tree:
+    """y − t·g."""
+    return tree_map(lambda y, g: descend(y, g, t), y, g)
 
 
 def value_at(schedule: Schedule, count: int) -> float:

@@ -68,8 +68,8 @@ def image_defects(mirror: MirrorMap, x: Tensor) -> dict[str, dict[str, float]]:
     for name, field, at in (("∇ψ", mirror.to_dual, x), ("∇ψ*", mirror.to_primal, mirror.to_dual(x))):
         omega, at = cast(Action, field), cast(Tensor, at)
         found[name] = {motion: defect(omega, act, at) for motion, act in IMAGE_ACTIONS.items()}
-        if min(at.shape[-2:]) > 2 * (MARGIN + SHIFT):
-            inner = defect(omega, IMAGE_ACTIONS["translation"], at, MARGIN + SHIFT)
+        if min(at.shape[-2:]) > 2 * (margin := MARGIN + SHIFT):
+            inner = defect(omega, IMAGE_ACTIONS["translation"], at, margin)
             found[name]["translation, away from the border"] = inner
     return found
 
@@ -80,13 +80,7 @@ def network_defect(
     """Return max_g ‖Ω(g·z) − g·Ω(z)‖ / ‖Ω(z) − z‖ for Ω, some steps of a method on a network's loss (Proposition 2).
 
     The loss is invariant, L(g·z) = L(z), so that z − η∇L(z) is equivariant: the defect of gradient descent is rounding.
-
-    Args:
-        method: how the network is trained.
-        problem: its loss.
-        model: the network, at the parameters z.
-        generator: draws permutations g of its hidden units.
-        steps: how many steps Ω takes.
+    z are the parameters of the model; the generator draws permutations g of its hidden units.
     """
 
     def omega(z: dict[str, Tensor]) -> Mapping[str, Tensor]:

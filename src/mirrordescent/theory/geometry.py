@@ -13,7 +13,7 @@ from mirrordescent.methods.base import Storage
 from mirrordescent.mirrors import Conjugate, LearnedPair, MirrorMap, Potential, StrongConvexity
 from mirrordescent.mirrors.inverse import invert
 from mirrordescent.problems import Problem
-from mirrordescent.trees import Tree, add_over_leaves, batch_size, descend, dot, mix, sum_per_sample, tree_map
+from mirrordescent.trees import Tree, add_over_leaves, dot, mix, sum_per_sample, tree_map
 
 NODES = 16  # of the quadrature along a line: exact for polynomials of degree 31
 
@@ -90,9 +90,8 @@ class Coupling:
     """F(u, y) = ψ(u) + ψ*(y) − ⟨y, u⟩, how far ∇ψ*(y) is from a fixed point u.
 
     Where ∇ψ is invertible F(u, y) = B_ψ(u, ∇ψ*(y)) = B_ψ*(y, ∇ψ(u)). On a set with an edge F is the larger one, and it
-    is F, not B, that the proofs need for dual-stored methods: y is then a subgradient of ψ at ∇ψ*(y) that
-    remembers how far beyond the edge the iterate has been sent. In any case F(u, y) ≥ (α/2)‖∇ψ*(y) − u‖². The map has
-    to be exact.
+    is F, not B, that the proofs need for dual-stored methods: y is then a subgradient of ψ at ∇ψ*(y) that remembers how
+    far beyond the edge the iterate has been sent. In any case F(u, y) ≥ (α/2)‖∇ψ*(y) − u‖². The map has to be exact.
     """
 
     def __init__(self, mirror: MirrorMap, u: Tree) -> None:
@@ -129,16 +128,9 @@ def difference(first: Tree, second: Tree) -> Tree:
     return tree_map(torch.sub, first, second)
 
 
-def moved(y: Tree, g: Tree, t: float | Tensor) -> Tree:
-    """Return y − t·g."""
-    return tree_map(lambda y, g: descend(y, g, t), y, g)
-
-
 def inside(x: Tree, domain: Domain) -> Tree:
     """Return a point in the interior of a domain: x itself, or its projection drawn away from the edge."""
-    if bool(domain.contains(x).all()):
-        return x
-    return mix(0.9, domain.project(x), domain.inner_point(x))
+    return x if bool(domain.contains(x).all()) else mix(0.9, domain.project(x), domain.inner_point(x))
 
 
 def domain_of(mirror: MirrorMap | None, problem: Problem) -> Domain:
@@ -148,5 +140,4 @@ def domain_of(mirror: MirrorMap | None, problem: Problem) -> Domain:
 
 def expanded(point: Tree, like: Tree) -> Tree:
     """Return a point, or one per sample, as a batch like another, in its precision and on its device."""
-    count = batch_size(like)
-    return tree_map(lambda p, x: p.to(x).expand(count, *x.shape[1:]), point, like)
+    return tree_map(lambda p, x: p.to(x).expand_as(x), point, like)

@@ -10,7 +10,8 @@ from torch import Generator, Tensor
 
 from mirrordescent.mirrors import MirrorMap
 from mirrordescent.solve import Look
-from mirrordescent.theory.geometry import difference, inside, moved
+from mirrordescent.theory.energies import moved
+from mirrordescent.theory.geometry import difference, inside
 from mirrordescent.theory.watched import Rows, Watched, bare, storage_of, theorem_of
 from mirrordescent.trees import Tree, norm, tree_map
 
@@ -154,10 +155,7 @@ class UpdateErrors:
         primal_update = dual_error(mirror, tree_map(torch.add, error, after.y))
         self._total = tree_map(lambda total, error: total + self.every * error, self._total, primal_update)
         return {
-            "dual": error,
-            "primal": difference(mirror.to_primal(image), before.x),
-            "dual_update": difference(next_error, error),
-            "primal_update": primal_update,
-            "dual_total": difference(next_error, self._first),
-            "primal_total": self._total,
-        }
+            "dual": error, "primal": difference(mirror.to_primal(image), before.x),
+            "dual_update": difference(next_error, error), "primal_update": primal_update,
+            "dual_total": difference(next_error, self._first), "primal_total": self._total,
+        }  # fmt: skip

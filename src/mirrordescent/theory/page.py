@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from mirrordescent.methods import Method
 from mirrordescent.methods.base import Storage, Theorem
 from mirrordescent.report import Table
-from mirrordescent.theory.assumptions import Verdict
-from mirrordescent.theory.constants import ProblemConstants
+from mirrordescent.solve import Solution
+from mirrordescent.theory.assumptions import ANSWERS, Verdict
+from mirrordescent.theory.constants import Constant, MapConstants, ProblemConstants
+from mirrordescent.theory.energies import Record
 from mirrordescent.theory.equivariance import Defects
-from mirrordescent.theory.examination import Geometry, Run
-from mirrordescent.theory.inconsistency import Inconsistency
+from mirrordescent.theory.geometry import Coupling
+from mirrordescent.theory.inconsistency import Inconsistency, UpdateErrors
+from mirrordescent.theory.recommend import Advice
 from mirrordescent.theory.watched import bare, storage_of, theorem_of
 
 SYMBOLS = {"holds": "holds", "does not hold": "**does not hold**", "not known": "*not known*"}
@@ -28,21 +32,54 @@ ERROR: dict[Theorem | None, str] = {
     "accelerated stochastic": "⟨∇f(x), U⟩, whose largest is K",
 }
 TERMS = {
-    "error_pairing": "⟨U, x − x*⟩",
-    "dual_error": "⟨∇ψ(x̂) − ∇ψ(x), x* − x⟩",
-    "primal_error": "⟨∇f(x̂), x − x̂⟩",
+    "error_pairing": "⟨U, x − x*⟩", "dual_error": "⟨∇ψ(x̂) − ∇ψ(x), x* − x⟩", "primal_error": "⟨∇f(x̂), x − x̂⟩",
     "noise_pairing": "⟨Δ, x − x*⟩",
-}
+}  # fmt: skip
 UPDATES = {
-    "dual": "‖(∇M∘∇M* − I)y‖",
-    "primal": "‖(∇M*∘∇M − I)x‖",
-    "dual_update": "dual update",
-    "primal_update": "primal update",
-    "dual_total": "dual updates, summed",
-    "primal_total": "primal updates, summed",
-}
-Lines: TypeAlias = Iterator[tuple[str, str, Sequence[int], Tensor]]
-"""What a figure shows of a run: names, styles, iterations, and series (points, batch)."""
+    "dual": "‖(∇M∘∇M* − I)y‖", "primal": "‖(∇M*∘∇M − I)x‖", "dual_update": "dual update",
+    "primal_update": "primal update", "dual_total": "dual updates, summed", "primal_total": "primal updates, summed",
+}  # fmt: skip
+Line: TypeAlias = tuple[str, str, Sequence[int], Tensor]
+"""What a figure shows of a run: a name, a style, iterations, and a series (points, batch)."""
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """What a theorem bounds along a run, its bound, and the slack of each step: (K, batch) each, for k = 1, …, K."""
+
+    what: str
+    measured: Tensor
+    bound: Tensor
+    slack: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The exact geometry that primal-stored, or dual-stored, runs are held against: its constants, and what holds.
+
+    ``alpha`` is the one that bounds are computed with: that of the constants or, if it is 0, that of sampled points.
+    """
+
+    coupling: Coupling
+    constants: MapConstants
+    alpha: Constant
+    verdicts: list[Verdict]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method on the problem: what was measured, and which assumptions of its theorem hold.
+
+    Without a theorem there are no bound and no advice, and the record has only the gap.
+    """
+
+    method: Method[Any]
+    solution: Solution
+    record: Record
+    verdicts: list[Verdict]
+    bounded: Bounded | None = None
+    advice: Advice | None = None
+    updates: UpdateErrors | None = None
 
 
 @dataclass(frozen=True)
@@ -67,16 +104,14 @@ class Diagnosis:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """All verdicts."""
         return [verdict for part in self.judged.values() for verdict in part]
 
     def write(self, folder: str | Path) -> Path:
         """Write diagnosis.md, bounds.png, energies.png and errors.png to a folder; return the page."""
         page = Path(folder) / "diagnosis.md"
         page.parent.mkdir(parents=True, exist_ok=True)
-        _draw(self.runs, _gaps, "gap", page.with_name("bounds.png"))
-        _draw(self.runs, _energies, "energy", page.with_name("energies.png"))
-        _draw(self.runs, _errors, "error terms", page.with_name("errors.png"))
+        for figure, quantity in (("bounds", "gap"), ("energies", "energy"), ("errors", "error terms")):
+            _draw(self.runs, figure, quantity, page.with_name(f"{figure}.png"))
         page.write_text(markdown(self), encoding="utf-8")
         return page
 
@@ -112,16 +147,13 @@ def markdown(diagnosis: Diagnosis) -> str:
 
 
 def _in_short(verdicts: Sequence[Verdict]) -> str:
-    failed, unknown = (
-        "; ".join(v.assumption for v in verdicts if v.answer == a) for a in ("does not hold", "not known")
-    )
+    failed, unknown = ("; ".join(v.assumption for v in verdicts if v.answer == ANSWERS[a]) for a in (False, None))
     if failed:
         return f"**does not hold:** {failed}."
     return f"nothing was found against it; not known: {unknown}." if unknown else "everything holds."
 
 
 def _map(diagnosis: Diagnosis) -> Iterator[str]:
-    """Say what was found about the map, if there is one."""
     if diagnosis.inconsistency:
         yield "## Inconsistency of the map"
         yield "How far the way back is from the inverse of the way there, mean and largest over samples."
@@ -142,17 +174,17 @@ def _run(name: str, run: Run) -> Iterator[str]:
     ended = ", ".join(sorted({str(status) for status in run.solution.statuses}))
     rows = [("gap, first and last", f"{_mean(record['gap'][0])}, {_mean(record['gap'][-1])}")]
     if bounded is not None:
-        last = f"{_mean(bounded.measured[-1])}, {_mean(bounded.bound[-1])}"
         far = f"{_mean(record['divergence'][0])}, {_largest(record['divergence'])}"
+        last = f"{_mean(bounded.measured[-1])}, {_mean(bounded.bound[-1])}"
         rows.append((f"{bounded.what}, last, and its bound", last))
         rows.append(("divergence from the minimiser, first and largest (M_ψ)", far))
     if "energy" in record:
         rows.append(("energy, first and last", f"{_mean(record['energy'][0])}, {_mean(record['energy'][-1])}"))
-    rows += [(f"largest {label}", _largest(record[key])) for key, label in _error_terms(run).items()]
-    if "distance" in record and theorem == "accelerated":
-        rows.append(("largest distance ‖z̃ − ẑ‖ from the exact iterate", _largest(record["distance"])))
-    if "displacement" in record:
-        rows.append(("σ², the largest ‖G + U‖_*²", _largest(record["displacement"])))
+    largest = {key: f"largest {label}" for key, label in _error_terms(run).items()}
+    if theorem == "accelerated":
+        largest["distance"] = "largest distance ‖z̃ − ẑ‖ from the exact iterate"
+    largest["displacement"] = "σ², the largest ‖G + U‖_*²"
+    rows += [(label, _largest(record[key])) for key, label in largest.items() if key in record]
     if run.updates is not None:
         rows += [(f"{UPDATES[key]}, last", _mean(series[-1])) for key, series in run.updates.series.items()]
     yield f"## {name}"
@@ -200,28 +232,23 @@ def _error_terms(run: Run) -> dict[str, str]:
     return {key: label for key, label in labels.items() if key in record and bool(record[key].nan_to_num().any())}
 
 
-def _gaps(run: Run) -> Lines:
-    if run.bounded is None:
-        yield "f(x_k) − f*", "-", (), run.record["gap"][1:]
-    else:
-        yield run.bounded.what, "-", (), run.bounded.measured
-        yield "bound", "--", (), run.bounded.bound
-
-
-def _energies(run: Run) -> Lines:
-    yield from ((name, "-", (), run.record[name][1:]) for name in ("energy", "divergence") if name in run.record)
-    if run.bounded is not None and run.bounded.slack is not None:
-        yield "slack of the inequality", ":", (), run.bounded.slack
-
-
-def _errors(run: Run) -> Lines:
-    yield from ((label, "-", (), run.record[key].abs()) for key, label in _error_terms(run).items())
+def _lines(run: Run) -> dict[str, list[Line]]:
+    """Return what each figure shows of a run."""
+    record, bounded = run.record, run.bounded
+    gaps: list[Line] = [("f(x_k) − f*", "-", (), record["gap"][1:])]
+    energies: list[Line] = [(n, "-", (), record[n][1:]) for n in ("energy", "divergence") if n in record]
+    errors: list[Line] = [(label, "-", (), record[key].abs()) for key, label in _error_terms(run).items()]
+    if bounded is not None:
+        gaps = [(bounded.what, "-", (), bounded.measured), ("bound", "--", (), bounded.bound)]
+        if bounded.slack is not None:
+            energies.append(("slack of the inequality", ":", (), bounded.slack))
     if run.updates is not None:
         at = [k + 1 for k in run.updates.iterations]
-        yield from ((UPDATES[key], "--", at, series) for key, series in run.updates.series.items())
+        errors += [(UPDATES[key], "--", at, series) for key, series in run.updates.series.items()]
+    return {"bounds": gaps, "energies": energies, "errors": errors}
 
 
-def _draw(runs: dict[str, Run], lines: Callable[[Run], Lines], quantity: str, path: Path) -> None:
+def _draw(runs: dict[str, Run], figure_name: str, quantity: str, path: Path) -> None:
     """Draw the means of some series of every run, three runs to a row."""
     from matplotlib.figure import Figure
 
@@ -231,7 +258,7 @@ def _draw(runs: dict[str, Run], lines: Callable[[Run], Lines], quantity: str, pa
     for axes in grid[len(runs) :]:
         axes.set_axis_off()
     for axes, (name, run) in zip(grid, runs.items(), strict=False):
-        for label, style, at, series in lines(run):
+        for label, style, at, series in _lines(run)[figure_name]:
             means = torch.nanmean(series.double(), 1)
             shown = torch.where(means > 0, means, torch.nan)  # a logarithmic axis can show no other
             axes.plot(at or range(1, len(series) + 1), shown.tolist(), style, label=label)

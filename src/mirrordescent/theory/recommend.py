@@ -46,14 +46,9 @@ class Advice:
 
 
 def recommend(
-    mirror: MirrorMap,
-    problem: Problem,
-    method: str | Method[Any] = "AMD",
-    *,
-    oracle: Oracle | None = None,
-    points: Sequence[Tree] | None = None,
-    generator: Generator | None = None,
-) -> Advice:
+    mirror: MirrorMap, problem: Problem, method: str | Method[Any] = "AMD", *, oracle: Oracle | None = None,
+    points: Sequence[Tree] | None = None, generator: Generator | None = None,
+) -> Advice:  # fmt: skip
     """Say which γ, t and extension rule the theorems support for a map, a problem and a method.
 
     ======  =======================================================================================
@@ -66,14 +61,9 @@ def recommend(
     ASMD    constant steps; t = α/(√8 L_f) balances the two terms of Theorem 3 without noise
     ======  =======================================================================================
 
-    Args:
-        mirror: the map.
-        problem: the problem.
-        method: a method, or the name of one.
-        oracle: how gradients are asked for; by default as the method brings it, else exact.
-        points: where constants are sampled if they are not known; around the problem's start by default. For a map
-            that is not strongly convex on its whole domain, α and with it t are those of these points.
-        generator: the source of those points.
+    The method may be given by its name, and the oracle is the one it would be run with. Constants that are not known
+    are sampled at ``points``, by default around the problem's start. For a map that is not strongly convex on its whole
+    domain, α and with it t are those of these points.
 
     >>> import torch
     >>> from mirrordescent import Quadratic

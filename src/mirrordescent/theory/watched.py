@@ -33,7 +33,6 @@ class Rows(dict[str, list[Tensor]]):
     """Numbers per sample by name, a row for each look: those of samples that have stopped are NaN."""
 
     def append(self, found: Mapping[str, Tensor], running: Tensor) -> None:
-        """Add a row to each series found."""
         for name, numbers in found.items():
             self.setdefault(name, []).append(torch.where(running, numbers, torch.nan))
 
@@ -53,13 +52,11 @@ class Watched(StatefulWrapper):
         super().__init__(method)
 
     def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
-        """Start as the method does, with nothing told yet."""
         inner = self.method.init(x0, problem)
         nothing = tree_map(torch.zeros_like, inner.x)
         return Wrapped(inner, Seen(inner, nothing, nothing))
 
     def step(self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None) -> Wrapped:
-        """Ask for the gradient as the method does, and let it step along it."""
         told = self.method.gradient(problem, state.inner, oracle, generator)
         true = told if isinstance(self.asked(oracle), Exact) else problem.grad(state.inner.x)
         return Wrapped(self.method.update(state.inner, told), Seen(state.inner, told, true))

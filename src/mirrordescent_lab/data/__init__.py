@@ -1,11 +1,22 @@
-"""The data of the experiments: what the library reads, and Omniglot, phantoms and their noisy reconstructions."""
+"""The data of the experiments: what the library reads by itself, and datasets by their names.
+
+Whatever needs a file that is missing says what to put where, and where to get it.
+"""
 
 from mirrordescent.data import *  # noqa: F403 - the experiments know one place for data
+from mirrordescent_lab.data.catalogue import DataFile, Dataset
+from mirrordescent_lab.data.directory import data_directory
+from mirrordescent_lab.data.features import Features, four_nine_features
+from mirrordescent_lab.data.idx import fashion_mnist, halve, mnist, read_idx
 from mirrordescent_lab.data.omniglot import Tasks, omniglot_characters, sample_tasks
 from mirrordescent_lab.data.phantoms import ellipse_phantoms
+from mirrordescent_lab.data.photo_collections import bsds500, photographs, pictures, stl10
 from mirrordescent_lab.data.reconstruction import filtered_back_projection, noisy_phantoms, reconstruct_noisily
+from mirrordescent_lab.data.registry import FileStatus, dataset, describe, names, require, verify
 
 __all__ = [
-    "Tasks", "ellipse_phantoms", "filtered_back_projection", "noisy_phantoms", "omniglot_characters",
-    "reconstruct_noisily", "sample_tasks",
+    "DataFile", "Dataset", "Features", "FileStatus", "Tasks", "bsds500", "data_directory", "dataset", "describe",
+    "ellipse_phantoms", "fashion_mnist", "filtered_back_projection", "four_nine_features", "halve", "mnist", "names",
+    "noisy_phantoms", "omniglot_characters", "photographs", "pictures", "read_idx", "reconstruct_noisily", "require",
+    "sample_tasks", "stl10", "verify",
 ]  # fmt: skip

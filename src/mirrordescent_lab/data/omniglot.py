@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent.data.directory import DataDamaged, reading
-from mirrordescent.data.idx import halve
+from mirrordescent.data.errors import DataDamaged, reading
 from mirrordescent.data.images import read_image
-from mirrordescent.data.registry import require_any
 from mirrordescent.data.splits import Split, split_indices
 from mirrordescent.names import require_known
+from mirrordescent_lab.data.idx import halve
+from mirrordescent_lab.data.registry import require_any
 
 TEST_CHARACTERS = 423  # of 1623
 DRAWINGS = 20

@@ -10,10 +10,11 @@ from typing import Any, Literal, cast
 
 from torch import Tensor, nn
 
-from mirrordescent import data, zoo
+from mirrordescent import zoo
 from mirrordescent.methods import AMD, SGD, Adam, Method
 from mirrordescent.oracles import Minibatch
 from mirrordescent.problems.networks import NetworkTraining
+from mirrordescent_lab import data
 from mirrordescent_lab.architectures import mlp, small_cnn
 from mirrordescent_lab.experiments.contest import Tunable, grid
 from mirrordescent_lab.experiments.result import Claim, Panel, Result

@@ -10,13 +10,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from mirrordescent import data, zoo
-from mirrordescent.data import Features
+from mirrordescent import zoo
 from mirrordescent.methods import SGD, Method
 from mirrordescent.oracles import Minibatch, Oracle
 from mirrordescent.problems import SVM
 from mirrordescent.references import certify
 from mirrordescent.solve import Look
+from mirrordescent_lab import data
+from mirrordescent_lab.data import Features
 from mirrordescent_lab.experiments.contest import BASELINES, WIDE_NESTEROV, Contest, Tunable, grid, recorded_iterations
 from mirrordescent_lab.experiments.extensions import choose_rules, with_rules
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 
 from mirrordescent.data import DataDamaged
-from mirrordescent.data.catalogue import DATASETS, DataFile, Dataset
 from mirrordescent_lab.data import omniglot_characters, sample_tasks
+from mirrordescent_lab.data.catalogue import DATASETS, DataFile, Dataset
 from mirrordescent_lab.data.omniglot import _read_official, _read_packed, area_average
 
 

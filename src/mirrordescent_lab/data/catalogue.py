@@ -34,7 +34,7 @@ class Dataset:
 
 
 def _read() -> dict[str, Dataset]:
-    tables = tomllib.loads(files("mirrordescent.data").joinpath("catalogue.toml").read_text(encoding="utf-8"))
+    tables = tomllib.loads(files("mirrordescent_lab.data").joinpath("catalogue.toml").read_text(encoding="utf-8"))
     listed = {name: tuple(DataFile(**{"size": None, **file}) for file in t.pop("files")) for name, t in tables.items()}
     return {name: Dataset(name=name, files=listed[name], **table) for name, table in tables.items()}
 

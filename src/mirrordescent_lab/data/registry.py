@@ -6,9 +6,10 @@ import functools
 from enum import Enum
 from pathlib import Path
 
-from mirrordescent.data.catalogue import DATASETS, DataFile, Dataset
-from mirrordescent.data.directory import VARIABLE, DataDamaged, DataMissing, data_directory
+from mirrordescent.data.errors import DataDamaged, DataMissing
 from mirrordescent.names import require_known
+from mirrordescent_lab.data.catalogue import DATASETS, DataFile, Dataset
+from mirrordescent_lab.data.directory import VARIABLE, data_directory
 
 HASHED_ON_USE = 1 << 28  # bytes; beyond, hashing takes seconds, and a cut file shows in its size alone
 

@@ -1,4 +1,4 @@
-"""Collections of photographs, each with fixed parts for training and for testing."""
+"""The collections of photographs that the experiments use, each with fixed parts for training and for testing."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mirrordescent.data.directory import DataDamaged, DataMissing, data_directory
-from mirrordescent.data.images import read_image, read_images, tiles, unpack_tar
-from mirrordescent.data.registry import require
+from mirrordescent import data
+from mirrordescent.data.errors import DataDamaged
+from mirrordescent.data.images import read_images, tiled, unpack_tar
 from mirrordescent.data.splits import Split, split_indices
 from mirrordescent.names import require_known
-
-BUNDLED: dict[str, tuple[str, ...]] = {
-    "train": ("astronaut.png", "motorcycle_left.png", "rocket.jpg"),
-    "test": ("chelsea.png", "coffee.png"),
-}
-SOURCES = ("bundled", "bsds500", "stl10")
+from mirrordescent_lab.data.directory import data_directory
+from mirrordescent_lab.data.registry import require
 
 BSDSSplit = Literal["train", "val", "test", "cbsd68"]
 STLSplit = Literal["train", "test", "unlabeled"]
@@ -31,46 +27,20 @@ _STL_SHAPE = (3, 96, 96)
 def photographs(
     source: str | Path = "bundled", split: Split = "train", size: int = 96, directory: str | Path | None = None
 ) -> Tensor:
-    """Return square tiles of photographs: (n, 3, size, size) in [0, 1].
-
-    Args:
-        source: "bundled" (with scikit-image, needs no file), "bsds500", "stl10", or the path of a folder or an archive
-            of pictures.
-        split: no picture has tiles in both parts.
-        directory: the data directory, for the sources that have a name.
-    """
-    squares = torch.cat([tiles(picture, size) for picture in pictures(source, split, directory)])
-    if len(squares) == 0:
-        raise ValueError(f"no picture of {source} holds a tile of {size}×{size}")
-    return squares
+    """Return square tiles of photographs, (n, 3, size, size) in [0, 1], of the sources of ``pictures``."""
+    return tiled(pictures(source, split, directory), size, str(source))
 
 
 def pictures(
     source: str | Path = "bundled", split: Split = "train", directory: str | Path | None = None
 ) -> list[Tensor]:
-    """Return whole photographs, (3, height, width) each, of the same sources as ``photographs``."""
+    """Return whole photographs, (3, height, width) each: of "bsds500", "stl10", or what the library reads by itself."""
     require_known(split, get_args(Split), "split")
-    if source == "bundled":
-        return bundled_photographs(split)
+    if isinstance(source, str) and not Path(source).expanduser().exists():
+        require_known(source, ("bundled", "bsds500", "stl10"), "folder, archive or source of photographs")
     if source == "bsds500":
         return bsds500(split, directory)
-    if source == "stl10":
-        return list(stl10(split, directory))
-    if not Path(source).expanduser().exists():
-        if isinstance(source, str):
-            require_known(source, SOURCES, "folder, archive or source of photographs")
-        raise DataMissing(f"there is no folder or archive {source}")
-    return user_pictures(source, split)
-
-
-def bundled_photographs(split: Split = "train") -> list[Tensor]:
-    """Return the colour photographs in the scikit-image package: three for training, two for testing."""
-    require_known(split, BUNDLED, "split")
-    import skimage
-
-    # Read as files, because asking skimage.data for one that a distribution left out starts a download.
-    folder = Path(skimage.__file__).parent / "data"
-    return [read_image(folder / name) for name in BUNDLED[split]]
+    return list(stl10(split, directory)) if source == "stl10" else data.pictures(source, split)
 
 
 def bsds500(split: BSDSSplit = "train", directory: str | Path | None = None) -> list[Tensor]:
@@ -107,22 +77,6 @@ def stl10(split: STLSplit = "train", directory: str | Path | None = None, count:
     subset = read_images(require("stl10", "stl10_subset.zip", directory), "unlabeled")
     images = torch.stack([picture for _, picture in subset])
     return (images if split == "unlabeled" else images[split_indices(split, len(images))])[:count]
-
-
-def user_pictures(source: str | Path, split: Split = "train") -> list[Tensor]:
-    """Return the pictures of a user's folder or archive.
-
-    Its folders ``train`` and ``test`` are the parts if it has both; otherwise a fixed random fifth of the pictures, in
-    the order of their names, is for testing.
-    """
-    require_known(split, get_args(Split), "split")
-    named = list(read_images(source))
-    by_folder = {each: [p for name, p in named if name.startswith(f"{each}/")] for each in get_args(Split)}
-    if all(by_folder.values()):
-        return by_folder[split]
-    if len(named) < 2:
-        raise ValueError(f"{source} holds one picture, which cannot be both for training and for testing")
-    return [named[int(index)][1] for index in split_indices(split, len(named))]
 
 
 def _bsds_part(split: str, directory: str | Path | None) -> list[tuple[str, Tensor]]:

@@ -4,8 +4,9 @@ import pytest
 import torch
 from sklearn.svm import LinearSVC
 
-from mirrordescent.data import DataMissing, digits, four_nine_features
+from mirrordescent.data import DataMissing, digits
 from mirrordescent.problems import SVM
+from mirrordescent_lab.data import four_nine_features
 
 
 def accuracy(features):
@@ -39,7 +40,7 @@ def test_features_are_kept_and_follow_the_seed(monkeypatch):
     def fail(*arguments):
         raise AssertionError("computed again")
 
-    monkeypatch.setattr("mirrordescent.data.features._compute", fail)
+    monkeypatch.setattr("mirrordescent_lab.data.features._compute", fail)
     again = four_nine_features("digits", epochs=1)
     assert all(torch.equal(old, new) for old, new in zip(first, again, strict=True))
 

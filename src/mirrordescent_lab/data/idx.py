@@ -1,4 +1,4 @@
-"""Small labelled images: MNIST and Fashion-MNIST in the idx format, digits of scikit-learn."""
+"""Small labelled images: MNIST and Fashion-MNIST, in the idx format."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from mirrordescent.data.directory import DataDamaged, data_directory, reading
-from mirrordescent.data.registry import require
-from mirrordescent.data.splits import Split, split_indices
+from mirrordescent.data.errors import DataDamaged, reading
+from mirrordescent.data.splits import Split
 from mirrordescent.names import require_known
+from mirrordescent_lab.data.directory import data_directory
+from mirrordescent_lab.data.registry import require
 
 Pooling: TypeAlias = Literal["max", "mean"]
 
@@ -57,25 +57,6 @@ def mnist(split: Split = "train", directory: str | Path | None = None) -> tuple[
 def fashion_mnist(split: Split = "train", directory: str | Path | None = None) -> tuple[Tensor, Tensor]:
     """Return Fashion-MNIST: images (n, 28, 28) in [0, 1], labels (n,) of int64."""
     return _labelled("fashion-mnist", split, directory)
-
-
-def digits(split: Split = "train", size: int = 8) -> tuple[Tensor, Tensor]:
-    """Return the 8×8 digits that come with scikit-learn, enlarged bilinearly to another size on request.
-
-    1797 images in [0, 1], of which a fixed random fifth is for testing. They need no download.
-
-    >>> images, labels = digits("test")
-    >>> images.shape, labels.dtype
-    (torch.Size([359, 8, 8]), torch.int64)
-    """
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    kept = split_indices(split, len(bunch.target))
-    images = torch.from_numpy(bunch.images)[kept].float() / 16
-    if size != 8:
-        images = F.interpolate(images[:, None], size=(size, size), mode="bilinear", align_corners=False)[:, 0]
-    return images, torch.from_numpy(bunch.target)[kept].long()
 
 
 def halve(images: Tensor, pooling: Pooling = "max") -> Tensor:

@@ -8,17 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from mirrordescent.data import (
-    DataDamaged,
-    DataMissing,
-    bsds500,
-    bundled_photographs,
-    photographs,
-    pictures,
-    stl10,
-    user_pictures,
-)
-from mirrordescent.data.catalogue import DATASETS, DataFile, Dataset
+from mirrordescent.data import DataDamaged, DataMissing, bundled_photographs, user_pictures
+from mirrordescent_lab.data import bsds500, photographs, pictures, stl10
+from mirrordescent_lab.data.catalogue import DATASETS, DataFile, Dataset
 
 
 def save(path, value, height=4, width=5):
@@ -96,7 +88,7 @@ def binary(no_data, monkeypatch, generator):
         DataFile("stl10_binary.tar.gz", None, digest),
     )
     monkeypatch.setitem(DATASETS, "stl10", Dataset("stl10", "", files, "", "", ""))
-    monkeypatch.setattr("mirrordescent.data.registry.HASHED_ON_USE", -1)  # as for the official gigabytes
+    monkeypatch.setattr("mirrordescent_lab.data.registry.HASHED_ON_USE", -1)  # as for the official gigabytes
     (no_data / "stl10" / "stl10_binary").mkdir(parents=True)
     return no_data / "stl10", columns_first, images.float() / 255
 

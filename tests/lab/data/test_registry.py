@@ -7,8 +7,9 @@ import threading
 
 import pytest
 
-from mirrordescent.data import DataDamaged, DataMissing, FileStatus, data_directory, registry
-from mirrordescent.data.catalogue import DATASETS, DataFile, Dataset
+from mirrordescent.data import DataDamaged, DataMissing
+from mirrordescent_lab.data import FileStatus, data_directory, registry
+from mirrordescent_lab.data.catalogue import DATASETS, DataFile, Dataset
 
 CONTENT = b"twelve bytes"
 SIZE = 12

@@ -11,10 +11,11 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from mirrordescent.cache import key_of, remember
-from mirrordescent.data.catalogue import DATASETS
-from mirrordescent.data.idx import digits, mnist
+from mirrordescent.data import digits
 from mirrordescent.data.splits import Split
 from mirrordescent.names import require_known
+from mirrordescent_lab.data.catalogue import DATASETS
+from mirrordescent_lab.data.idx import mnist
 
 NEGATIVE, POSITIVE = 4, 9
 DIMENSION = 50

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from mirrordescent.data import DataDamaged, DataMissing, digits, fashion_mnist, halve, mnist, read_idx
+from mirrordescent.data import DataDamaged, DataMissing, digits
 from mirrordescent.data.splits import split_indices
+from mirrordescent_lab.data import fashion_mnist, halve, mnist, read_idx
 
 
 def idx(array, code):

@@ -1,18 +1,13 @@
-"""Where data live, and what can be wrong with them there."""
+"""What can be wrong with a file."""
 
 from __future__ import annotations
 
-import os
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from mirrordescent.cache import directory as cache_directory
-
-VARIABLE = "MIRRORDESCENT_DATA"
 UNREADABLE = (
     OSError, EOFError, ValueError, LookupError, SyntaxError, RuntimeError, zlib.error, tarfile.TarError,
     zipfile.BadZipFile,
@@ -37,17 +32,3 @@ def reading(fault: str, *others: type[Exception]) -> Iterator[None]:
         raise
     except unreadable as error:
         raise DataDamaged(f"{fault}: {error}") from error
-
-
-def data_directory(chosen: str | Path | None = None) -> Path:
-    """Return the folder that was chosen, else the one named by ``MIRRORDESCENT_DATA``, else a cache folder.
-
-    It has one subfolder per dataset: ``mnist/``, ``fashion-mnist/``, ``omniglot/``, ``stl10/`` and ``bsds500/``.
-    Nothing is created.
-
-    >>> data_directory("somewhere").name
-    'somewhere'
-    """
-    if chosen is None:
-        chosen = os.environ.get(VARIABLE) or cache_directory() / "data"
-    return Path(chosen).expanduser()
