@@ -5,46 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from pathlib import Path
+from importlib.util import find_spec
 
 from tyro.extras import SubcommandApp
 
 from mirrordescent import __version__
-from mirrordescent.cli import collections, experiments, learning, solve
-from mirrordescent.cli.lab import lab
+from mirrordescent.cli import collections, learning, solve
+from mirrordescent.cli.lab import PACKAGE, lab
 from mirrordescent.cli.output import say
-
-
-def demo(
-    out: Path = Path("out/demo"),
-    size: int = 128,
-    iterations: int = 200,
-    missing: float = 0.2,
-    noise: float = 0.05,
-    fill: bool = False,
-    seed: int = 0,
-) -> None:
-    """Restore damaged photographs and train a network, and compare.
-
-    Removes pixels from the photographs bundled with scikit-image, restores them by total-variation inpainting with
-    learned and classical methods, and measures each against the certified optimum. Step sizes are tuned on other
-    photographs. Then trains a small network on digits, against Adam. Prints tables and writes a page to OUT, in about
-    a minute. Needs no network.
-
-    For a harder problem: mirrordescent demo --missing 0.6 --size 256
-
-    From a fairer start: mirrordescent demo --fill
-
-    Args:
-        out: the folder to write to.
-        size: side of the photographs, in pixels.
-        iterations: budget of every method.
-        missing: share of the pixels to remove.
-        noise: standard deviation of the noise added to the rest.
-        fill: start from an image whose holes are filled from their neighbours, not left black.
-        seed: seed of the mask and the noise.
-    """
-    lab("demo").run(out, size, iterations, missing, noise, fill, seed)
 
 
 def version() -> None:
@@ -52,24 +20,29 @@ def version() -> None:
     print(__version__)
 
 
-COMMANDS = (
-    demo, learning.learn, experiments.reproduce, experiments.results, experiments.diagnose, experiments.bench, version,
-)  # fmt: skip
+COMMANDS = (learning.learn, version)
 GROUPS = {
     "solve": (solve.app, "Restore your photographs: denoise, inpaint."),
-    "zoo": (collections.zoo_app, "Learned methods: list, show, verify."),
-    "data": (collections.data_app, "Data sets: list, verify, path."),
+    "zoo": (collections.app, "Learned methods: list, show, verify."),
 }
+IN_THE_LABORATORY = ("demo", "reproduce", "results", "diagnose", "bench", "data")
 DESCRIPTION = "Mirror descent in learned and classical geometries. Examples are in the help of every command."
 ALIASES = {"learn": ("train",)}
 
 
 def _app(brief: bool) -> SubcommandApp:
-    """Return all commands, with a line of help each for the overview, or with all of it."""
+    """Return all commands, with a line of help each for the overview, or with all of it.
+
+    Those of the laboratory are among them where it is there; where it is not, asking for one says how to get it.
+    """
+    groups, commands = dict(GROUPS), COMMANDS
+    if (sys.argv[1:2] and sys.argv[1] in IN_THE_LABORATORY) or find_spec(PACKAGE) is not None:
+        more = lab("commands")
+        groups, commands = groups | more.GROUPS, (*more.COMMANDS, *commands)
     app = SubcommandApp()
-    for name, (group, help) in GROUPS.items():
+    for name, (group, help) in groups.items():
         app.command(group, name=name, help=help)
-    for command in COMMANDS:
+    for command in commands:
         line = (command.__doc__ or "").partition("\n")[0]
         app.command(help=line if brief else None, aliases=ALIASES.get(command.__name__))(command)
     return app

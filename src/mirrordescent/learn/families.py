@@ -15,9 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from mirrordescent.data.images import random_crops
-from mirrordescent.problems.base import Problem
-from mirrordescent.problems.linear_models import SVM
-from mirrordescent.problems.tv import TVDenoising, TVInpainting
+from mirrordescent.problems import SVM, Problem, TVDenoising, TVInpainting
 from mirrordescent.references.certificate import certify
 from mirrordescent.trees import Tree, batch_size, tree_map, where
 

@@ -16,8 +16,7 @@ from mirrordescent.learn.recipe import Numbers, Stage
 from mirrordescent.learn.tables import changed, plain
 from mirrordescent.methods.baselines import GD
 from mirrordescent.oracles import Exact
-from mirrordescent.problems.base import Problem
-from mirrordescent.problems.networks import Initialisation
+from mirrordescent.problems import Initialisation, Problem
 from mirrordescent.progress import ProgressBar
 from mirrordescent.trees import tree_map
 

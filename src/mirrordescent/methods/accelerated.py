@@ -12,9 +12,7 @@ from mirrordescent.domains import WholeSpace
 from mirrordescent.methods.base import GradientMethod, Run, Storage, Tensors
 from mirrordescent.methods.descent import add_scaled, mix_scaled, require_inside
 from mirrordescent.methods.means import Means
-from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.mirrors.quadratic import Euclidean
-from mirrordescent.mirrors.stencil import Stencil
+from mirrordescent.mirrors import Euclidean, MirrorMap, Stencil
 from mirrordescent.oracles import Oracle, Rounded
 from mirrordescent.parts import written_together
 from mirrordescent.problems.base import Pixels, Problem

@@ -14,8 +14,7 @@ from mirrordescent.checks import require_positive
 from mirrordescent.methods.base import Method
 from mirrordescent.methods.descent import MDState
 from mirrordescent.oracles import Oracle, require_generator, spread
-from mirrordescent.problems.base import Problem
-from mirrordescent.problems.tomography import PoissonTomography
+from mirrordescent.problems import PoissonTomography, Problem
 from mirrordescent.trees import Tree
 
 

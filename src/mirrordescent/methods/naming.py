@@ -6,8 +6,7 @@ import inspect
 from typing import Any
 
 from mirrordescent.methods.base import Method
-from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.mirrors.quadratic import Euclidean
+from mirrordescent.mirrors import Euclidean, MirrorMap
 from mirrordescent.names import require_known
 from mirrordescent.schedules import ScheduleLike
 

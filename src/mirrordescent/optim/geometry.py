@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent.methods.base import GradientMethod
-from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.mirrors.layerwise import Layerwise
-from mirrordescent.mirrors.quadratic import Euclidean
+from mirrordescent.mirrors import Euclidean, Layerwise, MirrorMap
 from mirrordescent.optim.sharding import local_map
 from mirrordescent.schedules import Constant, Schedule, ScheduleLike, as_schedule
 from mirrordescent.zoo import load

@@ -87,7 +87,7 @@ def in_place(slots: list[Slot], like: Tensor) -> Step:
 
 def beside(stored: Stored) -> Tensors:
     """Return all that is stored with some parameters, in one list."""
-    return local_parts([tensor for fields in stored for tensor in fields.values()])
+    return local_parts([tensor for fields in stored if fields for tensor in fields.values()])
 
 
 def pick(items: list[T], numbers: list[int]) -> list[T]:

@@ -13,8 +13,7 @@ from torch import Tensor
 from mirrordescent.cache import fingerprint, remember
 from mirrordescent.methods.primal_dual import PDHG, DualFISTA
 from mirrordescent.problems.base import Problem
-from mirrordescent.solve.loop import solve
-from mirrordescent.solve.stopping import Look, Rule, relative_gap
+from mirrordescent.solve import Look, Rule, relative_gap, solve
 
 ITERATIONS = 40_000
 
