@@ -65,7 +65,6 @@ class WholeSpace(Domain):
     description = "all of Rⁿ"
 
     def contains(self, x: Tree, *, closed: bool = False) -> Tensor:
-        """Return True without looking."""
         leaf = next(leaves(x))
         return torch.ones(leaf.shape[0], dtype=torch.bool, device=leaf.device)
 

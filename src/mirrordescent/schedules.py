@@ -122,7 +122,6 @@ class Prefix(Schedule):
         return (counts**power * self.values).mean() / k**power
 
     def extra_repr(self) -> str:
-        """Show how many values there are, and the rule."""
         return f"N={len(self.values)}, {super().extra_repr()}"
 
 
@@ -142,7 +141,6 @@ class _Knots(Schedule):
         return _positive(self, values, bound)
 
     def extra_repr(self) -> str:
-        """Show the counts and the rule."""
         return ", ".join(filter(None, [f"counts={self.counts}", super().extra_repr()]))
 
 

@@ -122,10 +122,11 @@ def diagnose(
         iterations: the length of every run.
         exact_iterates: follow the exact iterates of inexact maps too, which takes a Newton solve in every step.
     """
+    from mirrordescent_lab.diagnosis_page import write
     from mirrordescent_lab.experiments.diagnose import diagnose_entry
 
     found = diagnose_entry(mirror, problem, data, count=count, iterations=iterations, exact_iterates=exact_iterates)
-    page = found.write(out / found.name)
+    page = write(found, out / found.name)
     lines = [line for part, verdicts in found.judged.items() for line in (f"\n{part}", *(f"  {v}" for v in verdicts))]
     show({"page": page, "verdicts": found.judged}, [*lines, f"\nwritten to {page}"], json)
 

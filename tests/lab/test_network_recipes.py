@@ -9,7 +9,7 @@ import torch
 
 import mirrordescent as md
 from mirrordescent import zoo
-from mirrordescent.learn import Evolution, Objective, Reptile, Settings, Unrolled, Validation, moons_family
+from mirrordescent.learn import Evolution, Objective, Settings, Unrolled, Validation, moons_family
 from mirrordescent.oracles import Minibatch
 from mirrordescent_lab import data
 from mirrordescent_lab.architectures import moons_network
@@ -23,6 +23,7 @@ from mirrordescent_lab.recipes.networks import (
     network_recipe,
     rescaled,
 )
+from mirrordescent_lab.reptile import Reptile
 
 METHOD = accelerated(moons_network, (2,), [1, 5], [0.2, 0.1])
 SETTINGS = Settings(

@@ -27,8 +27,8 @@ from mirrordescent.mirrors import (
 from mirrordescent.mirrors.inverse import invert
 from mirrordescent.oracles import Exact, Noisy, Rounded
 from mirrordescent.theory import diagnose
-from mirrordescent.theory.page import markdown
 from mirrordescent_lab.data import Features
+from mirrordescent_lab.diagnosis_page import markdown, write
 from mirrordescent_lab.experiments.diagnose import PROBLEMS, Weighted, diagnose_entry, unlearned
 from mirrordescent_lab.families import TomographyFamily
 
@@ -57,7 +57,7 @@ def test_a_sound_map_passes_every_test_and_its_page_says_so(quadratic, tmp_path)
     for run in diagnosis.runs.values():
         assert (run.bounded.measured <= run.bounded.bound + 1e-12).all()
         assert run.record["gap"][-1].max() < run.record["gap"][0].min()
-    page = diagnosis.write(tmp_path / "page")
+    page = write(diagnosis, tmp_path / "page")
     text = page.read_text()
     for words in (
         "# Diagonal on Quadratic",
@@ -278,4 +278,4 @@ def test_methods_in_wrappers(quadratic, tmp_path):
     assert "about the SMD inside" in verdict.because
     assert set(averaged.geometries) == {"dual"}
     assert averaged.runs["Averaged"].bounded is None
-    assert "there is no bound" in averaged.write(tmp_path).read_text()
+    assert "there is no bound" in write(averaged, tmp_path).read_text()

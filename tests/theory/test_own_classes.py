@@ -15,8 +15,8 @@ from mirrordescent.oracles import Noisy
 from mirrordescent.problems import Problem
 from mirrordescent.schedules import as_schedule
 from mirrordescent.theory import diagnose, method_verdicts, observe, recommend
-from mirrordescent.theory.page import markdown
 from mirrordescent.trees import sum_per_sample, tree_map
+from mirrordescent_lab.diagnosis_page import markdown, write
 
 DOUBLE = torch.float64
 
@@ -144,7 +144,7 @@ def test_a_method_without_a_theorem(mirror, quadratic, tmp_path):
     plain = solve(quadratic, method, x0, iterations=30)
     assert torch.equal(run.solution.x, plain.x)
     assert torch.equal(run.record["gap"][-1], plain.value)
-    text = diagnosis.write(tmp_path).read_text()
+    text = write(diagnosis, tmp_path).read_text()
     assert "# HeavyBall on Quadratic" in text
     assert ("## The map" in text) == (mirror is not None)
     assert "The theory supports" not in text

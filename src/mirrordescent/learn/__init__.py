@@ -15,7 +15,6 @@ from mirrordescent.learn.families import (
 from mirrordescent.learn.networks import NetworkFamily, moons_family
 from mirrordescent.learn.objective import Objective
 from mirrordescent.learn.recipe import Recipe, Stage, Unrolled
-from mirrordescent.learn.reptile import Reptile
 from mirrordescent.learn.settings import Descent, Settings, Validation
 from mirrordescent.learn.trainer import Learned, NothingLearned, learn
 from mirrordescent.learn.unroll import Checkpointed, Differentiation, Full, Truncated, unroll
@@ -23,6 +22,6 @@ from mirrordescent.learn.unroll import Checkpointed, Differentiation, Full, Trun
 __all__ = [
     "Checkpointed", "DenoisingFamily", "Descent", "Differentiation", "Draw", "Evolution", "Full",
     "InpaintingFamily", "Learned", "NetworkFamily", "NothingLearned", "Objective", "OnDevice", "Pooled",
-    "ProblemFamily", "Recipe", "Reptile", "RunDamaged", "SVMFamily", "Settings", "Stage",
+    "ProblemFamily", "Recipe", "RunDamaged", "SVMFamily", "Settings", "Stage",
     "Truncated", "Unrolled", "Validation", "learn", "moons_family", "read_recipe", "unroll",
 ]  # fmt: skip

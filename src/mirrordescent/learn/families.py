@@ -59,7 +59,6 @@ class Pooled(ProblemFamily):
         self.lower = self._certified(family.draw(self.seeds))
 
     def draw(self, seeds: Tensor) -> Draw:
-        """Return problems of the pool."""
         index = seeds % len(self.seeds)
         drawn = self.family.draw(self.seeds[index])
         return Draw(drawn.problem, drawn.x0, self.lower[index])
@@ -82,11 +81,9 @@ class OnDevice(ProblemFamily):
         self.family, self.device = family, usable(device)
 
     def draw(self, seeds: Tensor) -> Draw:
-        """Move the family's problems."""
         return self._moved(self.family.draw(seeds))
 
     def validation(self, count: int) -> Draw:
-        """Move the family's held-out problems."""
         return self._moved(self.family.validation(count))
 
     def _moved(self, draw: Draw) -> Draw:
@@ -106,11 +103,9 @@ class Pictures(ProblemFamily):
         """Make a problem from some of the pictures for every seed."""
 
     def draw(self, seeds: Tensor) -> Draw:
-        """Crop the pictures for training."""
         return self.make(self.training, seeds)
 
     def validation(self, count: int) -> Draw:
-        """Crop the held-out pictures."""
         return self.make(self.held_out, torch.arange(count))
 
 
@@ -167,7 +162,6 @@ class DenoisingFamily(Pictures):
         self.weight = weight
 
     def make(self, pictures: Sequence[Tensor], seeds: Tensor) -> Draw:
-        """Crop, each problem by its own seed."""
         crops = torch.cat([random_crops(pictures, self.size, 1, generator) for generator in generators(seeds)])
         problem = TVDenoising(crops, self.weight)
         return Draw(problem, problem.start())
@@ -180,7 +174,6 @@ class SVMFamily(ProblemFamily):
         self.problem = SVM(features, labels, C)
 
     def draw(self, seeds: Tensor) -> Draw:
-        """Draw a start from every seed."""
         dimension = self.problem.signed.shape[-1]
         starts = [torch.randn(dimension, generator=generator) for generator in generators(seeds)]
         return Draw(self.problem, torch.stack(starts).to(self.problem.signed))

@@ -25,7 +25,6 @@ class NetworkFamily(ProblemFamily):
         self.problem = NetworkTraining(model, inputs, targets, evaluation=evaluation)
 
     def draw(self, seeds: Tensor) -> Draw:
-        """Initialise a network by every seed."""
         return Draw(self.problem, self.problem.initial(seeds))
 
 

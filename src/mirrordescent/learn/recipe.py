@@ -62,7 +62,6 @@ class Unrolled(Stage):
         self.settings, self.prepare, self.name, self.seed = settings, prepare, name, settings.seed
 
     def run(self, module: Any, family: ProblemFamily, **work: Any) -> tuple[nn.Module, Numbers]:
-        """Unroll the method."""
         method = module if self.prepare is None else self.prepare(module)
         found = learn(family, method, self.settings, **work)
         record: Numbers = {
@@ -75,7 +74,6 @@ class Unrolled(Stage):
         return method, record | ({} if found.failure is None else {"failure": found.failure})
 
     def changed(self, settings: Mapping[str, Any]) -> Unrolled:
-        """Change the settings."""
         return Unrolled(changed(self.settings, settings, "settings"), self.prepare, self.name)
 
 

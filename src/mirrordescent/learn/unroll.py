@@ -84,7 +84,6 @@ class Full(Differentiation):
     """The whole graph is kept."""
 
     def run(self, unrolling: Unrolling, judge: Judge, generator: Generator | None) -> Tensor:
-        """Take all steps in one graph."""
         return judge(unrolling.whole(generator))
 
 
@@ -103,7 +102,6 @@ class Checkpointed(Differentiation):
         _require_length(self.segment)
 
     def run(self, unrolling: Unrolling, judge: Judge, generator: Generator | None) -> Tensor:
-        """Compute all segments but the last twice."""
         *before, last = reversed(unrolling.segments(self.segment))  # a long one is last, since it is computed only once
         state, measured = unrolling.begin(), []
         for steps in before:
@@ -126,7 +124,6 @@ class Truncated(Differentiation):
         _require_length(self.segment)
 
     def run(self, unrolling: Unrolling, judge: Judge, generator: Generator | None) -> Tensor:
-        """Cut the graph after every segment."""
         state, measured = unrolling.begin(), []
         for steps in unrolling.segments(self.segment):
             state, found = unrolling.run(state, steps, generator)

@@ -144,11 +144,9 @@ class AMD(GradientMethod[AMDState]):
         return None
 
     def answer(self, state: AMDState) -> Tree:
-        """Return x or x̃, as chosen."""
         return state.x if self.returns == "x" else state.x_tilde
 
     def inside(self, state: AMDState) -> Tensor:
-        """Tell whether z and x are in their domains."""
         domain = self.mirror.primal_domain
         if self.storage == "dual":
             return self.mirror.dual_domain.contains(state.z) & domain.contains(state.x, closed=True)

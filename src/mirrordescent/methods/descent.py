@@ -49,7 +49,6 @@ class MD(GradientMethod[MDState]):
         self.t = as_schedule(t, "t")
 
     def init(self, x0: Tree, problem: Problem | None = None) -> MDState:
-        """Start at x0, inside the map's domain."""
         require_inside(self.mirror, x0)
         return MDState(0, x0)
 
@@ -64,7 +63,6 @@ class MD(GradientMethod[MDState]):
         add_scaled(x, g, d, -self.lengths(count)[0])
 
     def inside(self, state: MDState) -> Tensor:
-        """Tell whether x is in the (closed) primal domain."""
         return self.mirror.primal_domain.contains(state.x, closed=True)
 
 
@@ -109,7 +107,6 @@ class SMD(GradientMethod[SMDState]):
         return SMDState(state.k + 1, y, self.mirror.to_primal(y))
 
     def inside(self, state: SMDState) -> Tensor:
-        """Tell whether y is in the dual domain."""
         return self.mirror.dual_domain.contains(state.y)
 
 

@@ -40,7 +40,6 @@ class Equipped(Wrapper[Any], GradientMethod[Any]):
         return cast(Oracle, self._modules["oracle"])
 
     def asked(self, oracle: Oracle) -> Oracle:
-        """Put the given oracle around the method's own."""
         return self.method.asked(oracle.around(self.oracle))
 
     def update(self, state: Any, grad: Tree) -> Any:

@@ -42,7 +42,6 @@ class HandOver(StatefulWrapper):
         return cast(Certified, self.method).method
 
     def at_work(self, state: Wrapped) -> Method[Any]:
-        """Return the one whose turn it is."""
         return self.then if state.own else self.method
 
     def asked(self, oracle: Oracle) -> Oracle:

@@ -53,7 +53,6 @@ class Safeguarded(StatefulWrapper):
         self.every, self.slack = every, float(slack)
 
     def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
-        """Start the method, with steps of full length."""
         if problem is None:
             raise TypeError(
                 "Safeguarded looks at values, and has to know the problem from the start: init(x0, problem)"
@@ -87,7 +86,6 @@ class Safeguarded(StatefulWrapper):
         return run
 
     def answer(self, state: Wrapped) -> Tree:
-        """Return the best point as of the last look."""
         return state.own.best  # type: ignore[no-any-return]
 
     def _looked(self, problem: Problem, state: Wrapped) -> Wrapped:

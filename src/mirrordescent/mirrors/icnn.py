@@ -123,7 +123,6 @@ class InputConvex(Potential):
 
     @property
     def smooth(self) -> bool:
-        """Whether the activation is."""
         return self.activation != "leaky_relu"
 
     def value(self, x: Tensor) -> Tensor:

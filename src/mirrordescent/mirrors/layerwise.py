@@ -76,22 +76,18 @@ class Layerwise(MirrorMap):
 
     @property
     def continuous(self) -> bool | None:
-        """Whether all are."""
         known = [mirror.continuous for mirror in self.by_name.values()]
         return False if False in known else None if None in known else True
 
     @property
     def smoothness(self) -> float | None:
-        """The largest, if all are known."""
         known = [mirror.smoothness for mirror in self.by_name.values()]
         return None if None in known else max(cast("list[float]", known))
 
     def config(self) -> Config:
-        """Return the maps and the shapes."""
         return {"maps": self.by_name, "shapes": self.shapes}
 
     def dual_start(self, x0: Tree) -> Tree:
-        """y⁰ of dual-stored methods, leaf by leaf."""
         return self._each("dual_start", (x0,))
 
     _potential = _to_dual = _to_primal = _step = _divergence = _nameless
@@ -116,7 +112,6 @@ class Layerwise(MirrorMap):
         return tree
 
     def extra_repr(self) -> str:
-        """Show the names."""
         return ", ".join(self.names)
 
 
@@ -215,15 +210,12 @@ class _ByName(Domain):
         return torch.stack(parts).all(0)
 
     def project(self, x: Tree) -> Tree:
-        """Project every leaf onto its domain."""
         return {name: self.domains[name]._project(leaf) for name, leaf in _by_name(x).items()}
 
     def inner_point(self, like: Tree) -> Tree:
-        """Return a point well inside every domain."""
         return {name: self.domains[name]._inner_point(leaf) for name, leaf in _by_name(like).items()}
 
     def require(self, x: Tree, what: str, of: str, *, closed: bool = False) -> None:
-        """Raise unless every leaf lies in its domain."""
         for name, leaf in _by_name(x).items():
             self.domains[name].require(leaf, f"{what}[{name!r}]", f"its part of {of}", closed=closed)
 

@@ -51,11 +51,9 @@ class LearnedPair(MirrorMap):
 
     @property
     def continuous(self) -> bool | None:
-        """Whether the gradients of both networks are."""
         return self.forward_potential.smooth and self.backward_potential.smooth
 
     def config(self) -> Config:
-        """Return both networks."""
         return {"forward": self.forward_potential, "backward": self.backward_potential}
 
     def inconsistency(self, x: Tree, norm: NormName = "l1") -> Tensor:
@@ -106,11 +104,9 @@ class Conjugate(MirrorMap):
 
     @property
     def continuous(self) -> bool | None:
-        """Whether the gradient of the network is."""
         return self.dual_potential.smooth
 
     def config(self) -> Config:
-        """Return the network, and where to start."""
         return {"potential": self.dual_potential, "start": self.start}
 
     def dual_start(self, x0: Tree) -> Tree:

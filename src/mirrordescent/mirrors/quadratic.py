@@ -32,7 +32,6 @@ class Euclidean(MirrorMap):
         self.elementwise = isinstance(self.primal_domain, WholeSpace)
 
     def diagonal(self) -> float | None:
-        """1, on all of Rⁿ."""
         return 1.0 if isinstance(self.primal_domain, WholeSpace) else None
 
     def _potential(self, x: Tensor) -> Tensor:
@@ -48,7 +47,6 @@ class Euclidean(MirrorMap):
         return self._potential(x - x0)
 
     def extra_repr(self) -> str:
-        """Show the set."""
         return type(self.primal_domain).__name__
 
 
@@ -77,11 +75,9 @@ class Diagonal(MirrorMap):
 
     @property
     def smoothness(self) -> float:
-        """max d."""
         return float(self.d.detach().max())
 
     def diagonal(self) -> Tensor:
-        """d."""
         return self.d.detach()
 
     def _d(self, x: Tensor) -> Tensor:

@@ -79,7 +79,6 @@ class Spline(Tied):
 
     @property
     def smoothness(self) -> float:
-        """max s."""
         return float(self.slopes.detach().max())
 
     @torch.no_grad()

@@ -91,7 +91,6 @@ class ParallelBeam(Part, nn.Module):
         return ParallelBeam(self.size, self.angles[first::every], self.detectors, self.reach)
 
     def extra_repr(self) -> str:
-        """Show the geometry."""
         return f"size={self.size}, angles={len(self.angles)}, detectors={self.detectors}, reach={self.reach:g}"
 
     @property

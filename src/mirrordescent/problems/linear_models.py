@@ -120,7 +120,6 @@ class SVM(_LinearModel):
 
     @classmethod
     def from_config(cls, signed: Tensor, C: float) -> Self:
-        """Take the signs back."""
         return cls(signed[..., :-1] * signed[..., -1:], signed[..., -1], C)
 
     def smoothed_grad(self, x: Tensor, width: float | Tensor) -> Tensor:

@@ -75,7 +75,6 @@ class NetworkTraining(Problem):
 
     @property
     def terms(self) -> int:
-        """The number of data points (of every network)."""
         return self.targets.shape[-1]
 
     def grad_of_terms(self, x: Tree, subset: Tensor) -> Tree:

@@ -11,6 +11,7 @@ from mirrordescent.theory.constants import Constant, MapConstants, ProblemConsta
 from mirrordescent.theory.curvature import extreme_eigenvalues
 from mirrordescent.theory.diagnosis import diagnose
 from mirrordescent.theory.energies import Energies, Observed, Record, observe
+from mirrordescent.theory.findings import Diagnosis
 from mirrordescent.theory.geometry import Coupling, exact_geometry
 from mirrordescent.theory.inconsistency import (
     Inconsistency,
@@ -20,7 +21,6 @@ from mirrordescent.theory.inconsistency import (
     inconsistency_over_box,
     primal_update_error,
 )
-from mirrordescent.theory.page import Diagnosis
 from mirrordescent.theory.recommend import Advice, recommend
 from mirrordescent.theory.watched import Watched
 

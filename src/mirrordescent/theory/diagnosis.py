@@ -25,9 +25,9 @@ from mirrordescent.theory.conditions import Setting, method_verdicts, no_theorem
 from mirrordescent.theory.constants import ProblemConstants, map_constants, problem_constants
 from mirrordescent.theory.energies import Record, observe
 from mirrordescent.theory.equivariance import Defects, image_defects
+from mirrordescent.theory.findings import Bounded, Diagnosis, Geometry, Run
 from mirrordescent.theory.geometry import Coupling, domain_of, exact_geometry, expanded, inside
 from mirrordescent.theory.inconsistency import Inconsistency, UpdateErrors, inconsistency, inconsistency_over_box
-from mirrordescent.theory.page import Bounded, Diagnosis, Geometry, Run
 from mirrordescent.theory.recommend import Advice, advise, local_alpha
 from mirrordescent.theory.watched import bare, storage_of, theorem_of
 from mirrordescent.trees import Tree, batch_size, leaves, mix, tree_map

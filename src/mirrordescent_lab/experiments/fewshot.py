@@ -16,7 +16,6 @@ from torch import Tensor
 from mirrordescent import zoo
 from mirrordescent.data.splits import Split
 from mirrordescent.learn.families import SEEDS
-from mirrordescent.learn.reptile import Initialisation
 from mirrordescent.methods import SGD, Adam, Method
 from mirrordescent.oracles import Exact
 from mirrordescent_lab import data
@@ -27,6 +26,7 @@ from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Ta
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, TRAIN_ACCURACY, Training, panels
 from mirrordescent_lab.families import FewShotFamily
+from mirrordescent_lab.reptile import Initialisation
 
 CHUNK = 100  # tasks trained together
 FIRST_TEST_TASK = SEEDS + 1000  # beyond the tasks that learning was validated on

@@ -23,7 +23,6 @@ from mirrordescent.learn import (
     Objective,
     ProblemFamily,
     Recipe,
-    Reptile,
     Settings,
     Stage,
     Truncated,
@@ -43,6 +42,7 @@ from mirrordescent.solve import solve
 from mirrordescent_lab import data
 from mirrordescent_lab.architectures import mlp, moons_network, small_cnn
 from mirrordescent_lab.families import FewShotFamily
+from mirrordescent_lab.reptile import Reptile
 
 REPTILE_START = "omniglot-reptile-init"
 SCALES = (0.5, 0.7, 1.0, 1.4)

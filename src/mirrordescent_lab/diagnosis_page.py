@@ -1,27 +1,20 @@
-"""What a diagnosis found, and its page: Markdown with tables, and figures."""
+"""The page of a diagnosis: Markdown with tables, and figures."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from mirrordescent.methods import Method
-from mirrordescent.methods.base import Storage, Theorem
+from mirrordescent.methods.base import Theorem
 from mirrordescent.report import Table
-from mirrordescent.solve import Solution
 from mirrordescent.theory.assumptions import ANSWERS, Verdict
-from mirrordescent.theory.constants import Constant, MapConstants, ProblemConstants
-from mirrordescent.theory.energies import Record
 from mirrordescent.theory.equivariance import Defects
-from mirrordescent.theory.geometry import Coupling
-from mirrordescent.theory.inconsistency import Inconsistency, UpdateErrors
-from mirrordescent.theory.recommend import Advice
+from mirrordescent.theory.findings import Diagnosis, Run
 from mirrordescent.theory.watched import bare, storage_of, theorem_of
 
 SYMBOLS = {"holds": "holds", "does not hold": "**does not hold**", "not known": "*not known*"}
@@ -43,77 +36,14 @@ Line: TypeAlias = tuple[str, str, Sequence[int], Tensor]
 """What a figure shows of a run: a name, a style, iterations, and a series (points, batch)."""
 
 
-@dataclass(frozen=True)
-class Bounded:
-    """What a theorem bounds along a run, its bound, and the slack of each step: (K, batch) each, for k = 1, …, K."""
-
-    what: str
-    measured: Tensor
-    bound: Tensor
-    slack: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """The exact geometry that primal-stored, or dual-stored, runs are held against: its constants, and what holds.
-
-    ``alpha`` is the one that bounds are computed with: that of the constants or, if it is 0, that of sampled points.
-    """
-
-    coupling: Coupling
-    constants: MapConstants
-    alpha: Constant
-    verdicts: list[Verdict]
-
-
-@dataclass(frozen=True)
-class Run:
-    """One method on the problem: what was measured, and which assumptions of its theorem hold.
-
-    Without a theorem there are no bound and no advice, and the record has only the gap.
-    """
-
-    method: Method[Any]
-    solution: Solution
-    record: Record
-    verdicts: list[Verdict]
-    bounded: Bounded | None = None
-    advice: Advice | None = None
-    updates: UpdateErrors | None = None
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """Everything that was found about a map or a method on a problem."""
-
-    name: str
-    problem: str
-    settings: dict[str, str]
-    of_problem: ProblemConstants
-    problem_verdicts: list[Verdict]
-    inconsistency: dict[str, Inconsistency]
-    geometries: dict[Storage, Geometry]
-    runs: dict[str, Run]
-    equivariance: Defects | None = None
-
-    @property
-    def judged(self) -> dict[str, list[Verdict]]:
-        """The verdicts on the problem, on the map as each storage uses it, and on each run."""
-        maps = {f"the map, {storage}-stored": geometry.verdicts for storage, geometry in self.geometries.items()}
-        return {"the problem": self.problem_verdicts, **maps, **{name: run.verdicts for name, run in self.runs.items()}}
-
-    @property
-    def verdicts(self) -> list[Verdict]:
-        return [verdict for part in self.judged.values() for verdict in part]
-
-    def write(self, folder: str | Path) -> Path:
-        """Write diagnosis.md, bounds.png, energies.png and errors.png to a folder; return the page."""
-        page = Path(folder) / "diagnosis.md"
-        page.parent.mkdir(parents=True, exist_ok=True)
-        for figure, quantity in (("bounds", "gap"), ("energies", "energy"), ("errors", "error terms")):
-            _draw(self.runs, figure, quantity, page.with_name(f"{figure}.png"))
-        page.write_text(markdown(self), encoding="utf-8")
-        return page
+def write(diagnosis: Diagnosis, folder: str | Path) -> Path:
+    """Write diagnosis.md, bounds.png, energies.png and errors.png to a folder; return the page."""
+    page = Path(folder) / "diagnosis.md"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    for figure, quantity in (("bounds", "gap"), ("energies", "energy"), ("errors", "error terms")):
+        _draw(diagnosis.runs, figure, quantity, page.with_name(f"{figure}.png"))
+    page.write_text(markdown(diagnosis), encoding="utf-8")
+    return page
 
 
 def markdown(diagnosis: Diagnosis) -> str:
