@@ -192,7 +192,9 @@ def test_operators(make, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "domain", [WholeSpace(), PositiveOrthant(), NegativeOrthant(), Box(-1, 0.3), Simplex()], ids=repr
+    "domain",
+    [WholeSpace(), PositiveOrthant(), NegativeOrthant(), Box(-1, 0.3), Simplex()],
+    ids=lambda domain: type(domain).__name__,
 )
 def test_domains(domain, tmp_path):
     again = build(json.loads(json.dumps(describe(domain))), {})

@@ -1,7 +1,5 @@
 """A cache on disk, keyed by content; a damaged entry counts as absent."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

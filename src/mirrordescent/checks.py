@@ -1,7 +1,5 @@
 """Checks of what constructors are given, with errors that name the argument."""
 
-from __future__ import annotations
-
 import math
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The orthonormal cosine transform of images (DCT-II): its low frequencies, and the Poisson equation it solves."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

@@ -4,8 +4,6 @@ A mirror map lives on the *interior* of its domain, but rounding may put its ite
 therefore be asked of the interior or of the closed set; projections are onto the closed set.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
 import torch

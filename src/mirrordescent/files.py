@@ -1,7 +1,5 @@
 """Files that are either whole or not there, and the content of tensors as bytes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Names that people type, and the nearest known ones."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Collection
 

@@ -91,7 +91,7 @@ class Minibatch(Oracle):
     subset, drawn without replacement, serves the whole batch at every iteration.
     """
 
-    stochastic = True  # type: ignore[assignment]
+    stochastic = True
 
     def __init__(self, size: int | float) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class Relative(WrappedOracle):
 class Noisy(WrappedOracle):
     """G(x) = oracle(x) + σ·N(0, I): additive Gaussian noise on another oracle."""
 
-    stochastic = True  # type: ignore[assignment]
+    stochastic = True
 
     def __init__(self, sigma: float, oracle: Oracle | None = None) -> None:
         super().__init__(oracle)

@@ -4,8 +4,6 @@ A schedule is a callable of the count k ≥ 1. Iteration k of a method, counted 
 finite at the start. Any callable will do; a number means a constant.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 Methods are written once for both, leaf by leaf: a batch of images is one tensor, the parameters of networks are a dict.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, TypeVar, cast
 

@@ -26,7 +26,7 @@ def build(blueprint: dict[str, Any]) -> Any:
     if kind in _MAKERS:
         return _MAKERS[kind](**arguments)
     renamed = OLD_ARGUMENTS.get(kind, {})
-    return find(kind)(**{renamed.get(key, key): value for key, value in arguments.items()})  # type: ignore[call-arg]
+    return find(kind)(**{renamed.get(key, key): value for key, value in arguments.items()})
 
 
 def upgrade(path: Path, out: Path | None = None) -> None:

@@ -1,7 +1,5 @@
 """The command line: ``mirrordescent --help``."""
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """``mirrordescent zoo``: what there is, and whether it is whole."""
 
-from __future__ import annotations
-
 from tyro.conf import Positional
 from tyro.extras import SubcommandApp
 

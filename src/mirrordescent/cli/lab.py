@@ -1,7 +1,5 @@
 """Commands that need the repository: what they run is not in the installed package."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """``mirrordescent learn``: an entry of the zoo again, or a method of your own from a file."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import warnings

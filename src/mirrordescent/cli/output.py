@@ -1,7 +1,5 @@
 """What commands print: lines for people, JSON for machines; and the options that many of them have."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """``mirrordescent solve``: photographs restored by total variation."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What can be wrong with a file."""
 
-from __future__ import annotations
-
 import tarfile
 import zipfile
 import zlib

@@ -1,7 +1,5 @@
 """Pictures and digits that need no download, and pictures of a user's own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import get_args
 

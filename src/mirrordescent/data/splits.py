@@ -1,7 +1,5 @@
 """Fixed parts of a collection for training and for testing."""
 
-from __future__ import annotations
-
 from typing import Literal, TypeAlias, get_args
 
 import torch

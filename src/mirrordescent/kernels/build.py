@@ -1,7 +1,5 @@
 """Compile the C files of this folder once, keep the result in the cache, and load it."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

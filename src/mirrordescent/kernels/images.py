@@ -1,7 +1,5 @@
 """Iterations on images, each in one pass over memory: f(x) = s·(‖Z(x − y)‖² + λ‖Dx‖₁), without an operator."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -29,15 +27,9 @@ def amd_stencil(
 
 
 def primal_dual(
-    x: Tensor,
-    vertical: Tensor,
-    horizontal: Tensor,
-    y: Tensor,
-    mask: Tensor | None,
-    low: Tensor | None,
-    high: Tensor | None,
-    **numbers: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+    x: Tensor, vertical: Tensor, horizontal: Tensor, y: Tensor, mask: Tensor | None,
+    box: tuple[Tensor, Tensor] | None, **numbers: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """With w = Dᵀu:  x⁺ = x − τw + pull·Z(y − x + shift·w), clipped to [low, high];  u⁺ = clip(u + σD(2x⁺ − x), bound).
 
     Returns x⁺ and both parts of u⁺.
@@ -46,9 +38,21 @@ def primal_dual(
     v, h = vertical.contiguous(), horizontal.contiguous()
     x_new, v_new, h_new = torch.empty_like(x), torch.empty_like(v), torch.empty_like(h)
     seen, masks = planes_of(mask, x)
-    box = {"low": None, "high": None} if low is None or high is None else {"low": _whole(low), "high": _whole(high)}
+    low, high = (None, None) if box is None else (end.contiguous() for end in box)
     function("primal_dual", x.dtype)(
-        **_shape(x), x=x, v=v, h=h, y=y, mask=seen, masks=masks, **box, x_new=x_new, v_new=v_new, h_new=h_new, **numbers
+        **_shape(x),
+        x=x,
+        v=v,
+        h=h,
+        y=y,
+        mask=seen,
+        masks=masks,
+        low=low,
+        high=high,
+        x_new=x_new,
+        v_new=v_new,
+        h_new=h_new,
+        **numbers,
     )
     return x_new, v_new, h_new
 
@@ -69,10 +73,6 @@ def _images(*images: Tensor) -> list[Tensor]:
     if len(kinds) > 1 or images[0].device.type != "cpu":
         raise ValueError(f"a kernel needs images of one shape and type, on the CPU; got {kinds}")
     return [image.contiguous() for image in images]
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.contiguous()
 
 
 def _shape(x: Tensor) -> dict[str, int]:

@@ -4,8 +4,6 @@ A checkpoint is one safetensors file, written beside the old one and then rename
 whole one. It holds every number the next meta-step depends on; the log is cut back to it on resuming.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Sharing the problems of a meta-step among processes started by ``torchrun``."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 

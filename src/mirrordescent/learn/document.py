@@ -4,8 +4,6 @@ A document imports nothing. Modules that it names, as in ``type = "my_module:MyM
 ``--import my_module`` on the command line, by ``import my_module`` in Python.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import sys

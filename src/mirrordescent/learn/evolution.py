@@ -1,7 +1,5 @@
 """Meta-gradients without derivatives, by evolution strategies."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

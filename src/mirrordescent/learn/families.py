@@ -4,8 +4,6 @@ A problem is a function of a seed. Whoever holds the seeds can draw the same pro
 same numbers, and a batch can be shared out among processes.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Families of networks to train: random initialisations on one data set."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

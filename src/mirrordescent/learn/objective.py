@@ -1,7 +1,5 @@
 """What is minimised: Σ_k w_k f(x_k) + s · inconsistency."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args, runtime_checkable

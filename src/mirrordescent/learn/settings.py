@@ -1,7 +1,5 @@
 """How to learn: the meta-steps, their optimiser, and validation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Dataclasses from tables, such as those of a TOML document, and back."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace

@@ -1,7 +1,5 @@
 """Learning a method by unrolling it on problems of a family."""
 
-from __future__ import annotations
-
 import copy
 import math
 import warnings

@@ -1,7 +1,5 @@
 """The iteration inside an autograd graph: what is differentiated, and how much of it is kept in memory."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Accelerated mirror descent, deterministic (AMD) and stochastic (ASMD)."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple, cast
 
 import torch

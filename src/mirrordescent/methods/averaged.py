@@ -1,7 +1,5 @@
 """The ergodic average of any method."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from torch import Generator
@@ -48,4 +46,4 @@ class Averaged(StatefulWrapper):
         return Wrapped(inner, Average(mix(t / total, self.method.answer(inner), average.mean), total))
 
     def answer(self, state: Wrapped) -> Tree:
-        return state.own.mean  # type: ignore[no-any-return]
+        return state.own.mean

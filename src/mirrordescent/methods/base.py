@@ -1,7 +1,5 @@
 """The interface of every method, and of methods around others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -78,7 +76,7 @@ class Method(Part, nn.Module, Generic[S]):
 
     def resume(self, x0: Tree, problem: Problem, k: int) -> S:
         """Return a fresh state at another point, with k steps counted as taken."""
-        return self.init(x0, problem)._replace(k=k)  # type: ignore[attr-defined, no-any-return]
+        return self.init(x0, problem)._replace(k=k)  # type: ignore[attr-defined]
 
     def step(self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None) -> S:
         """Return the state after a step."""
@@ -134,7 +132,7 @@ class GradientMethod(Method[S]):
 
     def gradient(self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None) -> Tree:
         """Ask the oracle for the gradient at ``state.x``."""
-        return oracle(problem, state.x, state.k, generator)  # type: ignore[no-any-return]
+        return oracle(problem, state.x, state.k, generator)
 
     def step(self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None) -> S:
         """Ask the oracle, and update."""
@@ -195,13 +193,13 @@ class Wrapper(Method[S]):
         return self.method
 
     def init(self, x0: Tree, problem: Problem | None = None) -> S:
-        return self.method.init(x0, problem)  # type: ignore[no-any-return]
+        return self.method.init(x0, problem)
 
     def resume(self, x0: Tree, problem: Problem, k: int) -> S:
-        return self.method.resume(x0, problem, k)  # type: ignore[no-any-return]
+        return self.method.resume(x0, problem, k)
 
     def step(self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None) -> S:
-        return self.method.step(problem, self.inner(state), oracle, generator)  # type: ignore[no-any-return]
+        return self.method.step(problem, self.inner(state), oracle, generator)
 
     def answer(self, state: S) -> Tree:
         return self.at_work(state).answer(self.inner(state))
@@ -222,12 +220,12 @@ class Wrapped(NamedTuple):
 
     @property
     def k(self) -> int:
-        return self.inner.k  # type: ignore[no-any-return]
+        return self.inner.k
 
     @property
     def x(self) -> Tree:
         """The inner method's query point."""
-        return self.inner.x  # type: ignore[no-any-return]
+        return self.inner.x
 
 
 class StatefulWrapper(Wrapper[Wrapped]):

@@ -1,8 +1,6 @@
 """The methods that mirror descent is compared with, in the same interface."""
 
-from __future__ import annotations
-
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 
@@ -50,7 +48,7 @@ class Nesterov(GradientMethod[NesterovState]):
     Reference: Nesterov 1983, with the momentum of Su, Boyd, Candès, JMLR 17 (2016).
     """
 
-    called = ("nesterov",)
+    called: ClassVar[tuple[str, ...]] = ("nesterov",)
 
     def __init__(self, t: ScheduleLike) -> None:
         super().__init__()

@@ -1,7 +1,5 @@
 """A duality gap for methods that know nothing but gradients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Generator, Tensor

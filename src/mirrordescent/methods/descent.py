@@ -1,8 +1,6 @@
 """Mirror descent, stored in the primal or in the dual."""
 
-from __future__ import annotations
-
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,7 +35,7 @@ class MD(GradientMethod[MDState]):
     tensor([[0.7311, 0.2689]])
     """
 
-    called = ("md", "lmd")
+    called: ClassVar[tuple[str, ...]] = ("md", "lmd")
     theorem = "descent"
     storage: Storage = "primal"
     compiled = "md"

@@ -3,8 +3,6 @@
 Expectation maximisation uses the multiplier m(x) = Aᵀ(y/(Ax + b)) / Aᵀ1, of all rays or of ordered subsets of them.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, cast
 
 import torch

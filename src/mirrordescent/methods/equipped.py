@@ -1,7 +1,5 @@
 """A method together with the oracle it was learned with."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from torch import Generator

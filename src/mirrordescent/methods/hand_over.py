@@ -1,7 +1,5 @@
 """A method that begins, and a primal-dual one that finishes."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import torch

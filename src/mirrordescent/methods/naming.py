@@ -1,7 +1,5 @@
 """Methods by their names, the paper's among them."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 
@@ -14,7 +12,7 @@ from mirrordescent.schedules import ScheduleLike
 def names() -> dict[str, type[Method[Any]]]:
     """Return the classes of methods that have a name (``Method.called``), a user's own among them, by their names."""
     found: dict[str, type[Method[Any]]] = {}
-    classes = [Method]
+    classes: list[Any] = [Method]
     while classes:
         cls = classes.pop(0)
         found |= {name: cls for name in vars(cls).get("called", ())}
@@ -50,5 +48,5 @@ def named(name: str, mirror: MirrorMap | None = None, t: ScheduleLike | None = N
         raise ValueError(f"{name} needs step sizes: give t")
     if mirror is None and takes(key, "mirror") and key.startswith("l"):
         raise ValueError(f"{name} needs a learned mirror map; without one, use {key[1:]}")
-    arguments: dict[str, Any] = {"mirror": mirror or Euclidean()} if takes(key, "mirror") else {}
-    return known[key](**arguments, **({"t": t} if takes(key, "t") else {}))
+    arguments: dict[str, Any] = {"mirror": mirror or Euclidean(), "t": t}
+    return known[key](**{name: value for name, value in arguments.items() if takes(key, name)})

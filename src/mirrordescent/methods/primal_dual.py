@@ -3,9 +3,7 @@
 They solve  min_x F(x) + G(Kx) = min_x max_u F(x) + ⟨Kx, u⟩ − G*(u).
 """
 
-from __future__ import annotations
-
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Generator, Tensor, nn
@@ -74,7 +72,7 @@ class PDHG(PrimalDual[PDHGState]):
     Reference: Chambolle and Pock, J. Math. Imaging Vis. 40 (2011), Algorithm 1.
     """
 
-    called = ("pdhg",)
+    called: ClassVar[tuple[str, ...]] = ("pdhg",)
 
     def __init__(self, ratio: float = 1.0) -> None:
         super().__init__()
@@ -149,7 +147,7 @@ class PixelSteps:
     """
 
     def __init__(self, pixels: Pixels, tau: float, pull: float, shift: float, sigma: float, clipped: bool) -> None:
-        self.pixels, self.box = pixels, (pixels.low, pixels.high) if clipped else (None, None)
+        self.pixels, self.box = pixels, (pixels.low, pixels.high) if clipped else None
         self.numbers = {"tau": tau, "pull": pull, "shift": shift, "sigma": sigma, "bound": pixels.kink}
 
     def __call__(self, state: PDHGState, steps: int) -> PDHGState:
@@ -157,7 +155,7 @@ class PixelSteps:
         vertical, horizontal = u["vertical"], u["horizontal"]
         for _ in range(steps):
             x, vertical, horizontal = kernels.primal_dual(
-                x, vertical, horizontal, pixels.y, pixels.mask, *self.box, **self.numbers
+                x, vertical, horizontal, pixels.y, pixels.mask, self.box, **self.numbers
             )
         return PDHGState(state.k + steps, x, {"vertical": vertical, "horizontal": horizontal})
 

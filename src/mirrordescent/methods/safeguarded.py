@@ -1,7 +1,5 @@
 """A net under learned methods: return to the best point and shorten the steps where the value rises."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch
@@ -86,7 +84,7 @@ class Safeguarded(StatefulWrapper):
         return run
 
     def answer(self, state: Wrapped) -> Tree:
-        return state.own.best  # type: ignore[no-any-return]
+        return state.own.best
 
     def _looked(self, problem: Problem, state: Wrapped) -> Wrapped:
         if state.k % self.every:

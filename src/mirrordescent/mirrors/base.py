@@ -1,7 +1,5 @@
 """The interface of every mirror map."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Entropies: Shannon's on the positive orthant and the simplex, Burg's, that of a box, and the hyperbolic one."""
 
-from __future__ import annotations
-
 import math
 
 import torch

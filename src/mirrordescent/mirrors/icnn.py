@@ -1,7 +1,5 @@
 """Potentials that are learned: input-convex networks with their gradients written out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from math import prod

@@ -1,7 +1,5 @@
 """The exact inverse of a potential's gradient, by Newton's method with conjugate gradients."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """One map for every parameter tensor of a network, with entries tied by the network's symmetries."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Mapping

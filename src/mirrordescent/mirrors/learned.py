@@ -1,7 +1,5 @@
 """Mirror maps made of learned potentials: a pair of networks, or one with its exact conjugate."""
 
-from __future__ import annotations
-
 from typing import Literal, TypeAlias, get_args
 
 import torch

@@ -1,7 +1,5 @@
 """Potentials made of p-norms, 1 < p < ∞."""
 
-from __future__ import annotations
-
 import math
 
 import torch

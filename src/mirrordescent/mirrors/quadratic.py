@@ -1,7 +1,5 @@
 """Quadratic potentials: Euclidean (on all of Rⁿ or on a convex set) and diagonal."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from mirrordescent.domains import Domain, WholeSpace

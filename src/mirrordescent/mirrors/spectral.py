@@ -8,8 +8,6 @@ with permutations of the colours. Measured in double precision, the defects unde
 at the level of rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Monotone splines: learned maps of one real variable, applied entry by entry."""
 
-from __future__ import annotations
-
 import math
 from typing import Self
 

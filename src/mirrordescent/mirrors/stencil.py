@@ -1,7 +1,5 @@
 """A stencil as a mirror map: the cheapest map that is diagonal in the frequencies."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """The permutation symmetries of a network: which entries of its parameters no training can tell apart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod

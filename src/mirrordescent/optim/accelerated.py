@@ -1,7 +1,5 @@
 """Accelerated mirror descent for networks."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, Literal, TypeAlias, Unpack
 

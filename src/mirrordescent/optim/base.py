@@ -1,7 +1,5 @@
 """What the optimisers share: parameter groups, steps, checkpoints."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, Literal, TypeAlias, TypedDict, overload

@@ -1,7 +1,5 @@
 """Mirror descent for networks, stored in the primal or in the dual."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, Unpack
 

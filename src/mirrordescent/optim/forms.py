@@ -1,7 +1,5 @@
 """What maps say of themselves (``MirrorMap.diagonal``, ``MirrorMap.lines``), for steps that do without ``update``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from operator import attrgetter, is_
 from typing import Any, Generic, TypeVar

@@ -1,7 +1,5 @@
 """Which map and method each parameter gets, from what a user names: a map, a layer-wise map, an entry of the zoo."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

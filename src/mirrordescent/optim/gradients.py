@@ -1,7 +1,5 @@
 """What is done with gradients before a method sees them: they are looked at, and clipped."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

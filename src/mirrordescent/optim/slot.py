@@ -1,7 +1,5 @@
 """A method on one parameter: what of its state is stored beside the parameter, and the step of the pure method."""
 
-from __future__ import annotations
-
 import copy
 from functools import reduce
 from typing import Any

@@ -1,7 +1,5 @@
 """The interface of every problem, and any function as a problem."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple, cast

@@ -1,7 +1,5 @@
 """An interior-point method for the support vector machine, with certified minimisers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

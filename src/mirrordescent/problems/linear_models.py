@@ -1,7 +1,5 @@
 """Linear classifiers: logistic regression and the support vector machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Self
 

@@ -1,7 +1,5 @@
 """Problems given by a matrix: quadratic functions, least squares, and matrix games on the simplex."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Training networks: many of one architecture, side by side, as a batch of problems."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable
 from typing import TypeAlias, cast

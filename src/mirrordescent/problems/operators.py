@@ -1,7 +1,5 @@
 """Linear operators in front of an imaging problem: anything with ``A`` and ``A_adjoint``."""
 
-from __future__ import annotations
-
 from typing import Protocol, runtime_checkable
 
 import torch

@@ -3,8 +3,6 @@
 min_x F(x) + G(Kx) = min_x max_u F(x) + ⟨Kx, u⟩ − G*(u).
 """
 
-from __future__ import annotations
-
 import math
 from typing import Protocol
 

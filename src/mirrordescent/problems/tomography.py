@@ -1,7 +1,5 @@
 """Emission tomography: a positive image from counts along rays."""
 
-from __future__ import annotations
-
 import math
 from typing import cast
 

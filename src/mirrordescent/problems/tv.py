@@ -1,7 +1,5 @@
 """Image restoration by total variation: denoising, and inpainting with an optional operator in front."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 

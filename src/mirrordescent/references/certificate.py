@@ -1,7 +1,5 @@
 """Certified optima: a point, its value, and a proven lower bound, for every problem of a batch."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from dataclasses import dataclass

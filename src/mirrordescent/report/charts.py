@@ -1,7 +1,5 @@
 """Curves and dots as the plain data that the page's script draws, and as tables."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A page in one HTML file, which shows the same wherever it is taken: it loads nothing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

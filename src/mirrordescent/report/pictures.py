@@ -1,7 +1,5 @@
 """Images as part of a page: no file beside it."""
 
-from __future__ import annotations
-
 import base64
 import io
 from typing import Any

@@ -1,7 +1,5 @@
 """What made a page: programs and processor."""
 
-from __future__ import annotations
-
 import platform
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Many photographs at once: what to read, what is missing in each, where to write, in batches of one shape."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from glob import escape
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How much memory a solve takes, and how much there is."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The page that shows what was restored."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mirrordescent.report import Comparison, Page, Panel, Picture, Section, Table

@@ -1,7 +1,5 @@
 """From a damaged batch of images to a restored one, with a certificate: a method, and a primal-dual one to prove it."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass

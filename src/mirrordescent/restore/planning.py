@@ -1,7 +1,5 @@
 """What a task is solved by: its default, a method by name, or an entry of the zoo."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias

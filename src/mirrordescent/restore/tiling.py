@@ -1,7 +1,5 @@
 """Windows that cover an image, with a margin around each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise, product
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """The one loop that runs every method on every problem."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any

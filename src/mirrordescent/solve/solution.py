@@ -1,7 +1,5 @@
 """What a solve returns."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from enum import IntEnum

@@ -1,7 +1,5 @@
 """What is known at a look, and the rules that stop a sample on it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

@@ -5,8 +5,6 @@ are (K, batch). Where the printed statement and its proof differ, the proof's is
 was changed.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

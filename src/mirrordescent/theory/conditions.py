@@ -1,7 +1,5 @@
 """What the theorems assume of a method's schedules and of a run, and whether it holds, in words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What can be measured of a gradient field: its curvature by Lanczos' method, symmetry, monotonicity, jumps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The diagnosis of a map or a method on a problem: constants, errors, energies, bounds, and verdicts in words."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping, Sequence

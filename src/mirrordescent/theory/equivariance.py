@@ -3,8 +3,6 @@
 A map Ω is equivariant under a group acting by g· if Ω(g·x) = g·Ω(x). Measured is the *defect*, by how much that fails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast

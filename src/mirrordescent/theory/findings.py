@@ -1,7 +1,5 @@
 """What a diagnosis found. Its page, with tables and figures, is made in the laboratory."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The exact geometry a run is held against, and the distances of the theory in it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

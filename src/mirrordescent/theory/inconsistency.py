@@ -1,7 +1,5 @@
 """How far ∇M* is from the inverse of ∇M, and what that does to a step (section 5.1)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 

@@ -1,7 +1,5 @@
 """Step sizes and extension rules that the theorems support."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

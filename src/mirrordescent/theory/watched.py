@@ -1,7 +1,5 @@
 """Which theorem is about a method, and runs whose every step can be held against it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

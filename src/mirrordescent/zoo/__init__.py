@@ -1,7 +1,5 @@
 """The zoo: learned methods that ship with the package, and a place to save yours."""
 
-from __future__ import annotations
-
 import builtins
 import warnings
 from pathlib import Path

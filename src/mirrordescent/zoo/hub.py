@@ -1,7 +1,5 @@
 """Entries on the Hugging Face Hub, as ``hf://owner/repository/name``; needs the extra ``mirrordescent[hub]``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

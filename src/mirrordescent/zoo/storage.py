@@ -4,8 +4,6 @@ A checksum of all three is in the file and is looked at whenever it is read. Not
 is imported because of it: an entry made of a user's own classes is loaded after they are imported.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -3,7 +3,17 @@
 Whatever needs a file that is missing says what to put where, and where to get it.
 """
 
-from mirrordescent.data import *  # noqa: F403 - the experiments know one place for data
+from mirrordescent.data import (
+    DataDamaged,
+    DataMissing,
+    bundled_photographs,
+    digits,
+    random_crops,
+    read_image,
+    read_images,
+    tiles,
+    user_pictures,
+)
 from mirrordescent_lab.data.catalogue import DataFile, Dataset
 from mirrordescent_lab.data.directory import data_directory
 from mirrordescent_lab.data.features import Features, four_nine_features
@@ -15,8 +25,9 @@ from mirrordescent_lab.data.reconstruction import filtered_back_projection, nois
 from mirrordescent_lab.data.registry import FileStatus, dataset, describe, names, require, verify
 
 __all__ = [
-    "DataFile", "Dataset", "Features", "FileStatus", "Tasks", "bsds500", "data_directory", "dataset", "describe",
-    "ellipse_phantoms", "fashion_mnist", "filtered_back_projection", "four_nine_features", "halve", "mnist", "names",
-    "noisy_phantoms", "omniglot_characters", "photographs", "pictures", "read_idx", "reconstruct_noisily", "require",
-    "sample_tasks", "stl10", "verify",
+    "DataDamaged", "DataFile", "DataMissing", "Dataset", "Features", "FileStatus", "Tasks", "bsds500",
+    "bundled_photographs", "data_directory", "dataset", "describe", "digits", "ellipse_phantoms", "fashion_mnist",
+    "filtered_back_projection", "four_nine_features", "halve", "mnist", "names", "noisy_phantoms",
+    "omniglot_characters", "photographs", "pictures", "random_crops", "read_idx", "read_image", "read_images",
+    "reconstruct_noisily", "require", "sample_tasks", "stl10", "tiles", "user_pictures", "verify",
 ]  # fmt: skip

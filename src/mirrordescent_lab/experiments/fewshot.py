@@ -18,6 +18,7 @@ from mirrordescent.data.splits import Split
 from mirrordescent.learn.families import SEEDS
 from mirrordescent.methods import SGD, Adam, Method
 from mirrordescent.oracles import Exact
+from mirrordescent.problems import Initialisation
 from mirrordescent_lab import data
 from mirrordescent_lab.architectures import small_cnn
 from mirrordescent_lab.experiments.contest import Tunable, grid
@@ -26,7 +27,6 @@ from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Ta
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, TRAIN_ACCURACY, Training, panels
 from mirrordescent_lab.families import FewShotFamily
-from mirrordescent_lab.reptile import Initialisation
 
 CHUNK = 100  # tasks trained together
 FIRST_TEST_TASK = SEEDS + 1000  # beyond the tasks that learning was validated on

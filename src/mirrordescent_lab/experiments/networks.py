@@ -174,8 +174,8 @@ def images_of(source: Source, split: Literal["train", "test"], directory: Path |
 def learned(entry: str) -> dict[str, Method[Any]]:
     """Return the entry's method, which is accelerated, and plain mirror descent in its geometry."""
     method = cast(AMD, zoo.load(entry))
-    card = zoo.card(entry)
-    return {"LMD": descent(method, card["descent_scale"], card["descent_shape"]), "LAMD*": method}
+    use = zoo.card(entry).use
+    return {"LMD": descent(method, use["descent_scale"], use["descent_shape"]), "LAMD*": method}
 
 
 def baselines(tuning: Training) -> list[tuple[str, Method[Any]]]:

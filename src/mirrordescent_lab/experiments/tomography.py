@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 from mirrordescent import zoo
 from mirrordescent.domains import PositiveOrthant
 from mirrordescent.learn.families import SEEDS
-from mirrordescent.methods import MLEM, OSEM, PDHG, SPDHG, Equipped, Method, ProjectedNesterov
+from mirrordescent.methods import MLEM, OSEM, PDHG, SPDHG, Equipped, Method, ProjectedNesterov, Wrapper
 from mirrordescent.oracles import InTurn, Oracle, Relative
 from mirrordescent.problems import PoissonTomography, Problem
 from mirrordescent.references import certify
@@ -67,16 +67,20 @@ class PassState(NamedTuple):
     inner: Any
 
 
-class Passes(Method[PassState]):
+class Passes(Wrapper[PassState]):
     """As many steps of a method as there are groups of angles count as one."""
 
     def __init__(self, method: Method[Any], steps: int) -> None:
-        super().__init__()
-        self.method, self.steps = method, steps
+        super().__init__(method)
+        self.steps = steps
 
-    def init(self, x0: Tree) -> PassState:
+    def inner(self, state: PassState) -> Any:
+        """Return the method's own state."""
+        return state.inner
+
+    def init(self, x0: Tree, problem: Problem | None = None) -> PassState:
         """Start the method."""
-        return PassState(0, x0, self.method.init(x0))
+        return PassState(0, x0, self.method.init(x0, problem))
 
     def step(self, problem: Problem, state: PassState, oracle: Oracle, generator: Generator | None = None) -> PassState:
         """Make a pass."""
