@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measure import Row, about, judged, paired_ratio, peak_megabytes, printed_by, ratios
-from mirrordescent.learn import Draw, Objective
+from mirrordescent.learn import Checkpointed, Differentiation, Draw, Full, Objective
 from mirrordescent.learn.networks import NetworkFamily
 from mirrordescent.methods import AMD, MD
 from mirrordescent.mirrors import Layerwise, Multipliers, layerwise
@@ -31,6 +31,7 @@ from mirrordescent_lab.recipes.networks import accelerated
 MINIBATCH, SHAPE, STEP = 100, (1, 14, 14), 0.05
 SIZES = ((20, 40), (4, 120))
 JUDGED = (20, 40)
+WAYS: dict[str, Differentiation] = {"full": Full(), "checkpointed": Checkpointed()}
 
 
 def networks_to_train(count: int) -> Draw:
@@ -53,7 +54,7 @@ def descent() -> MD:
 def meta_step(method: AMD | MD, draw: Draw, horizon: int, differentiation: str = "checkpointed") -> None:
     """Compute one meta-gradient."""
     method.zero_grad()
-    objective = Objective("log_value", every=_every(horizon), differentiation=differentiation)  # type: ignore[arg-type]
+    objective = Objective("log_value", every=_every(horizon), differentiation=WAYS[differentiation])
     losses, _ = objective.losses(method, draw, horizon, 0, Minibatch(MINIBATCH), torch.Generator().manual_seed(0))
     torch.autograd.backward(losses.mean())
 

@@ -22,7 +22,7 @@ def test_the_papers_names_are_the_same_methods_with_a_map(name, kind):
 
 
 def test_every_name_makes_a_method():
-    for name in names():
+    for name in (name for name, kind in names().items() if kind.__module__.startswith("mirrordescent.")):
         primal_dual = name in ("pdhg", "dual-fista")
         arguments = {} if primal_dual else {"t": 0.1}
         if name.startswith("l"):

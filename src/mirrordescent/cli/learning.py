@@ -14,16 +14,12 @@ from mirrordescent.cli.lab import lab
 
 
 def learn(
-    what: Annotated[Positional[str], tyro.conf.arg(metavar="CONFIG|NAME")],
-    runs: Path = Path("runs"),
-    out: Path = Path("out/zoo"),
-    data: Path | None = None,
-    resume: bool = True,
-    device: str = "cpu",
+    what: Annotated[Positional[str], tyro.conf.arg(metavar="CONFIG|NAME")], runs: Path = Path("runs"),
+    out: Path = Path("out/zoo"), data: Path | None = None, resume: bool = True, device: str = "cpu",
     set: UseAppendAction[tuple[str, ...]] = (),
     modules: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="import", metavar="MODULE")] = (),
     json: bool = False,
-) -> int:
+) -> int:  # fmt: skip
     """Learn a method: your own, as a small TOML file describes it, or an entry of the zoo by its name.
 
     Runs are kept in RUNS/NAME and go on where they stopped. What was learned is written to OUT/NAME.safetensors, which

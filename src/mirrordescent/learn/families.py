@@ -120,16 +120,9 @@ class InpaintingFamily(Pictures):
     """
 
     def __init__(
-        self,
-        training: Sequence[Tensor],
-        held_out: Sequence[Tensor],
-        *,
-        size: int = 32,
-        missing: float = 0.2,
-        noise: float = 0.05,
-        weight: float = 0.15,
-        fill: bool | Literal["alternate"] = False,
-    ) -> None:
+        self, training: Sequence[Tensor], held_out: Sequence[Tensor], *, size: int = 32, missing: float = 0.2,
+        noise: float = 0.05, weight: float = 0.15, fill: bool | Literal["alternate"] = False,
+    ) -> None:  # fmt: skip
         super().__init__(training, held_out, size)
         if not 0 <= missing < 1:
             raise ValueError(f"missing must be a share in [0, 1), got {missing}")

@@ -84,14 +84,9 @@ class Objective:
         return FirstOrder(oracle)
 
     def losses(
-        self,
-        method: Method[Any],
-        draw: Draw,
-        horizon: int,
-        meta_step: int,
-        oracle: Oracle | None = None,
+        self, method: Method[Any], draw: Draw, horizon: int, meta_step: int, oracle: Oracle | None = None,
         generator: Generator | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Return the loss of every problem (batch,), and f where it was looked at, (looks, batch), without a graph."""
         mirror: object = method.mirror
         penalised = mirror if self.penalty > 0 and isinstance(mirror, Inconsistent) else None

@@ -140,16 +140,9 @@ class Recipe:
             raise ValueError(f"{self.name} needs at least one stage, and stages of different names, got {names}")
 
     def train(
-        self,
-        runs: str | Path,
-        out: str | Path,
-        directory: Path | None = None,
-        *,
-        changes: Sequence[str] = (),
-        resume: bool = True,
-        device: str = "cpu",
-        progress: bool | None = None,
-    ) -> Path:
+        self, runs: str | Path, out: str | Path, directory: Path | None = None, *, changes: Sequence[str] = (),
+        resume: bool = True, device: str = "cpu", progress: bool | None = None,
+    ) -> Path:  # fmt: skip
         """Learn the entry, or go on where a run stopped, and write it with its card; return the file.
 
         Args:

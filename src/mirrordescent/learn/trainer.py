@@ -62,16 +62,10 @@ class Learned:
 
 
 def learn(
-    family: ProblemFamily,
-    method: Method[Any],
-    settings: Settings | None = None,
-    *,
-    oracle: Oracle | None = None,
-    folder: str | Path | None = None,
-    resume: bool = True,
-    progress: bool | None = None,
+    family: ProblemFamily, method: Method[Any], settings: Settings | None = None, *, oracle: Oracle | None = None,
+    folder: str | Path | None = None, resume: bool = True, progress: bool | None = None,
     callback: Callable[[int], object] | None = None,
-) -> Learned:
+) -> Learned:  # fmt: skip
     """Minimise Σ_k w_k f(x_k) + s · inconsistency over the parameters of a method: its map, schedules and oracle.
 
     Any method can be learned. The one given is changed in place and ends with the parameters that were best on
@@ -101,14 +95,9 @@ def learn(
 
 class _Trainer:
     def __init__(
-        self,
-        family: ProblemFamily,
-        method: Method[Any],
-        settings: Settings,
-        oracle: Oracle | None,
-        folder: str | Path | None,
-        resume: bool,
-    ) -> None:
+        self, family: ProblemFamily, method: Method[Any], settings: Settings, oracle: Oracle | None,
+        folder: str | Path | None, resume: bool,
+    ) -> None:  # fmt: skip
         settings.objective.asked(method, oracle)  # what cannot be honoured is said before anything is done
         self.family, self.method, self.oracle, self.settings = family, method, oracle, settings
         self.module = nn.ModuleDict({"method": method} | ({"oracle": oracle} if oracle is not None else {}))

@@ -131,18 +131,10 @@ class Truncated(Differentiation):
 
 
 def unroll(
-    method: Method[Any],
-    problem: Problem,
-    x0: Tree,
-    horizon: int,
-    oracle: Oracle,
-    generator: Generator | None = None,
-    *,
-    differentiation: Differentiation | None = None,
-    every: int | Collection[int] = 1,
-    measure: Callable[[int, Tree], Tensor],
-    judge: Judge = torch.stack,
-) -> Tensor:
+    method: Method[Any], problem: Problem, x0: Tree, horizon: int, oracle: Oracle,
+    generator: Generator | None = None, *, differentiation: Differentiation | None = None,
+    every: int | Collection[int] = 1, measure: Callable[[int, Tree], Tensor], judge: Judge = torch.stack,
+) -> Tensor:  # fmt: skip
     """Run a method for N steps and return ``judge`` of what ``measure(k, x_k)`` makes of its answers x_1, …, x_N.
 
     Values are measured inside the segments of a run, so that a checkpointed one need not keep the iterates either.
@@ -207,13 +199,9 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        function: Callable[[Sequence[Tensor], Generator | None], Any],
-        generator: Generator | None,
-        keep: Callable[[Any], None],
-        count: int,
-        *tensors: Tensor,
-    ) -> Any:
+        ctx: Any, function: Callable[[Sequence[Tensor], Generator | None], Any], generator: Generator | None,
+        keep: Callable[[Any], None], count: int, *tensors: Tensor,
+    ) -> Any:  # fmt: skip
         ctx.function, ctx.count = function, count
         ctx.replayed = None if generator is None else generator.clone_state()  # to draw again what is drawn now
         ctx.set_materialize_grads(False)

@@ -6,7 +6,6 @@ from mirrordescent.methods.base import GradientMethod, Method, State, StatefulWr
 from mirrordescent.methods.baselines import GD, SGD, Adam, Nesterov, ProjectedGradient, ProjectedNesterov
 from mirrordescent.methods.certified import Certified
 from mirrordescent.methods.descent import MD, SMD
-from mirrordescent.methods.emission import MLEM, OSEM, SPDHG
 from mirrordescent.methods.equipped import Equipped
 from mirrordescent.methods.hand_over import HandOver
 from mirrordescent.methods.naming import named, names
@@ -14,7 +13,7 @@ from mirrordescent.methods.primal_dual import LPD, PDHG, CondatVu, DualFISTA, Pr
 from mirrordescent.methods.safeguarded import Safeguarded
 
 __all__ = [
-    "AMD", "ASMD", "GD", "LPD", "MD", "MLEM", "OSEM", "PDHG", "SGD", "SMD", "SPDHG", "Adam", "Averaged", "Certified",
+    "AMD", "ASMD", "GD", "LPD", "MD", "PDHG", "SGD", "SMD", "Adam", "Averaged", "Certified",
     "CondatVu", "DualFISTA", "Equipped", "GradientMethod", "HandOver", "Method", "Nesterov", "PrimalDual",
     "ProjectedGradient", "ProjectedNesterov", "Safeguarded", "State", "StatefulWrapper", "Wrapped", "Wrapper", "named",
     "names",

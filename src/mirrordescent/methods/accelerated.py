@@ -60,20 +60,11 @@ class AMD(GradientMethod[AMDState]):
     mirror: MirrorMap
 
     def __init__(
-        self,
-        mirror: MirrorMap,
-        t: ScheduleLike,
-        *,
-        r: float = 3.0,
-        gamma: ScheduleLike = 1.0,
-        regulariser: MirrorMap | None = None,
-        storage: Storage = "dual",
-        returns: Literal["x", "x_tilde"] = "x",
-        mixing: ScheduleLike | None = None,
-        dual_weight: ScheduleLike | None = None,
-        weight_offset: Literal[0, 1] = 0,
-        cap: int | None = None,
-    ) -> None:
+        self, mirror: MirrorMap, t: ScheduleLike, *, r: float = 3.0, gamma: ScheduleLike = 1.0,
+        regulariser: MirrorMap | None = None, storage: Storage = "dual", returns: Literal["x", "x_tilde"] = "x",
+        mixing: ScheduleLike | None = None, dual_weight: ScheduleLike | None = None,
+        weight_offset: Literal[0, 1] = 0, cap: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(mirror)
         if not r >= 3:
             raise ValueError(f"AMD needs r ≥ 3, got r={r}")
@@ -244,13 +235,9 @@ class ASMD(GradientMethod[ASMDState]):
     mirror: MirrorMap
 
     def __init__(
-        self,
-        mirror: MirrorMap,
-        t: ScheduleLike = 1.0,
-        *,
-        mixing: ScheduleLike | None = None,
+        self, mirror: MirrorMap, t: ScheduleLike = 1.0, *, mixing: ScheduleLike | None = None,
         dual_weight: ScheduleLike | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(mirror)
         self.t = as_schedule(t, "t")
         self.mixing = as_schedule(AreaMixing() if mixing is None else mixing, "mixing")

@@ -136,12 +136,8 @@ class Adam(GradientMethod[AdamState]):
     called = ("adam",)
 
     def __init__(
-        self,
-        t: ScheduleLike,
-        betas: tuple[float, float] = (0.9, 0.999),
-        epsilon: float = 1e-8,
-        decay: float = 0.0,
-    ) -> None:
+        self, t: ScheduleLike, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8, decay: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__()
         if not 0 <= decay < float("inf"):
             raise ValueError(f"decay must be ≥ 0, got {decay}")

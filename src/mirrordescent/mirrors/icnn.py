@@ -80,16 +80,9 @@ class InputConvex(Potential):
     points: ClassVar[str]
 
     def __init__(
-        self,
-        inputs: int,
-        width: int,
-        layers: int,
-        window: tuple[int, ...],
-        activation: ActivationName,
-        quadratic: bool,
-        mu: float,
-        generator: Generator | None,
-    ) -> None:
+        self, inputs: int, width: int, layers: int, window: tuple[int, ...], activation: ActivationName,
+        quadratic: bool, mu: float, generator: Generator | None,
+    ) -> None:  # fmt: skip
         super().__init__()
         for name, number in (("inputs", inputs), ("width", width), ("layers", layers)):
             if number < 1:
@@ -194,16 +187,9 @@ class DenseICNN(InputConvex):
     points = "points (batch, {})"
 
     def __init__(
-        self,
-        dimension: int,
-        hidden: int = 64,
-        layers: int = 2,
-        *,
-        activation: ActivationName = "softplus",
-        quadratic: bool = True,
-        mu: float = 0.1,
-        generator: Generator | None = None,
-    ) -> None:
+        self, dimension: int, hidden: int = 64, layers: int = 2, *, activation: ActivationName = "softplus",
+        quadratic: bool = True, mu: float = 0.1, generator: Generator | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(dimension, hidden, layers, (), activation, quadratic, mu, generator)
         self.dimension, self.hidden = dimension, hidden
 
@@ -241,18 +227,10 @@ class ConvICNN(InputConvex):
     points = "images (batch, {}, height, width)"
 
     def __init__(
-        self,
-        channels: int,
-        filters: int = 16,
-        layers: int = 2,
-        kernel: int = 3,
-        *,
-        padding: Padding = "zeros",
-        activation: ActivationName = "softplus",
-        quadratic: bool = True,
-        mu: float = 0.1,
+        self, channels: int, filters: int = 16, layers: int = 2, kernel: int = 3, *, padding: Padding = "zeros",
+        activation: ActivationName = "softplus", quadratic: bool = True, mu: float = 0.1,
         generator: Generator | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if kernel < 1 or kernel % 2 == 0:
             raise ValueError(f"ConvICNN needs an odd kernel ≥ 1, got {kernel}")
         require_known(padding, get_args(Padding), "padding")

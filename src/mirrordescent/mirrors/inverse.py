@@ -30,13 +30,9 @@ class Inversion(NamedTuple):
 
 
 def invert(
-    potential: Potential,
-    y: Tensor,
-    *,
-    start: Tensor | None = None,
-    tolerance: float | None = None,
+    potential: Potential, y: Tensor, *, start: Tensor | None = None, tolerance: float | None = None,
     max_iterations: int = 50,
-) -> Inversion:
+) -> Inversion:  # fmt: skip
     """Solve ∇ψ(x) = y:  x = ∇ψ*(y) = argmin ψ(x) − ⟨y, x⟩, for a smooth, strongly convex ψ.
 
     .. code-block:: none

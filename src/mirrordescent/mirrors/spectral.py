@@ -99,14 +99,9 @@ class SpectralSpline(MirrorMap):
     proven = True
 
     def __init__(
-        self,
-        cutoff: float = 0.25,
-        bands: int = 4,
-        knots: int = 10,
-        reach: float = 4.0,
-        slope: float = 1.0,
+        self, cutoff: float = 0.25, bands: int = 4, knots: int = 10, reach: float = 4.0, slope: float = 1.0,
         floor: float = 1e-3,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         if not 0 < cutoff <= 1 or bands < 1:
             raise ValueError(f"SpectralSpline needs 0 < cutoff ≤ 1 and bands ≥ 1, got {cutoff} and {bands}")

@@ -71,17 +71,10 @@ class AMD(MirrorOptimizer):
     """
 
     def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor = 1e-2,
-        mirror: MirrorLike = None,
-        *,
-        r: float = 3.0,
-        gamma: ScheduleLike = 1.0,
-        cap: int | None = 27,
-        correction: Correction = "euclidean",
+        self, params: Params, lr: float | Tensor = 1e-2, mirror: MirrorLike = None, *, r: float = 3.0,
+        gamma: ScheduleLike = 1.0, cap: int | None = 27, correction: Correction = "euclidean",
         **options: Unpack[Options],
-    ) -> None:
+    ) -> None:  # fmt: skip
         if correction not in ("euclidean", "mirror"):
             raise ValueError(f"correction must be 'euclidean' or 'mirror', got {correction!r}")
         method = partial(_amd, correction=correction, r=r, gamma=gamma, cap=cap)

@@ -86,21 +86,11 @@ class MirrorOptimizer(Optimizer):
     """
 
     def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor = 1e-2,
-        mirror: MirrorLike = None,
-        *,
-        method: MakeMethod | None = None,
-        t: ScheduleLike | None = None,
-        weight_decay: float = 0.0,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        max_grad_norm: float | None = None,
-        nonfinite: Nonfinite = "raise",
-        dual_dtype: torch.dtype | None = None,
-    ) -> None:
+        self, params: Params, lr: float | Tensor = 1e-2, mirror: MirrorLike = None, *,
+        method: MakeMethod | None = None, t: ScheduleLike | None = None, weight_decay: float = 0.0,
+        maximize: bool = False, foreach: bool | None = None, fused: bool | None = None,
+        max_grad_norm: float | None = None, nonfinite: Nonfinite = "raise", dual_dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise ValueError(f"max_grad_norm must be positive, or None; got {max_grad_norm}")
         if nonfinite not in ("raise", "skip", None):

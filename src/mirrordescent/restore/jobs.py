@@ -99,16 +99,9 @@ class Jobs:
     """
 
     def __init__(
-        self,
-        task: Task,
-        images: Sequence[Path],
-        out: Path,
-        weight: float,
-        mask: Path | None = None,
-        truth: Path | None = None,
-        missing: float | None = None,
-        seed: int = 0,
-    ) -> None:
+        self, task: Task, images: Sequence[Path], out: Path, weight: float, mask: Path | None = None,
+        truth: Path | None = None, missing: float | None = None, seed: int = 0,
+    ) -> None:  # fmt: skip
         if missing is not None and not 0 < missing < 1:
             raise ValueError(f"missing must be a share between 0 and 1, got {missing}")
         if mask is not None and missing is not None:

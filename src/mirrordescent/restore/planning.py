@@ -66,13 +66,9 @@ class Plan:
 
 
 def plan(
-    task: Task,
-    method: str | None = None,
-    mirror: str | Path | None = None,
-    iterations: int | None = None,
-    tolerance: float | None = None,
-    fused: bool | None = None,
-) -> Plan:
+    task: Task, method: str | None = None, mirror: str | Path | None = None, iterations: int | None = None,
+    tolerance: float | None = None, fused: bool | None = None,
+) -> Plan:  # fmt: skip
     """Choose what a task is solved by: its default, a method by name, or an entry of the zoo.
 
     By default, and with a tolerance, a primal-dual method takes over and goes on until the gap is proven to be small

@@ -22,21 +22,12 @@ LOOKS = 25  # default number of looks in a run
 
 @torch.no_grad()
 def solve(
-    problem: Problem,
-    method: Method[Any],
-    x0: Tree | None = None,
-    *,
-    iterations: int = 1000,
-    oracle: Oracle | None = None,
-    stop: Rule | Sequence[Rule] | None = None,
-    callbacks: Sequence[Callable[[Look], object]] = (),
-    generator: Generator | None = None,
-    check_every: int | None = None,
-    trace: int | Sequence[int] | None = None,
-    diverge_factor: float = 1e3,
-    fused: bool | None = None,
-    progress: bool | None = None,
-) -> Solution:
+    problem: Problem, method: Method[Any], x0: Tree | None = None, *, iterations: int = 1000,
+    oracle: Oracle | None = None, stop: Rule | Sequence[Rule] | None = None,
+    callbacks: Sequence[Callable[[Look], object]] = (), generator: Generator | None = None,
+    check_every: int | None = None, trace: int | Sequence[int] | None = None, diverge_factor: float = 1e3,
+    fused: bool | None = None, progress: bool | None = None,
+) -> Solution:  # fmt: skip
     """Minimise a batch of problems.
 
     The run is looked at every ``check_every`` iterations: values are computed, the best iterates kept, stop rules and
@@ -223,14 +214,9 @@ def _plan(iterations: int, check_every: int | None, trace: int | Sequence[int] |
 
 
 def _check_arguments(
-    problem: Problem,
-    method: Method[Any],
-    x0: Tree,
-    iterations: int,
-    check_every: int | None,
-    oracle: Oracle,
+    problem: Problem, method: Method[Any], x0: Tree, iterations: int, check_every: int | None, oracle: Oracle,
     generator: Generator | None,
-) -> None:
+) -> None:  # fmt: skip
     for name, number in (("iterations", iterations), ("check_every", check_every)):
         if number is not None and (not isinstance(number, int) or number < 1):
             raise ValueError(f"{name} must be a whole number, at least 1, got {number}")

@@ -68,13 +68,9 @@ class _Map:
     """What is assumed of a map: see :func:`map_verdicts`."""
 
     def __init__(
-        self,
-        mirror: MirrorMap,
-        geometry: MirrorMap,
-        points: Sequence[Tree],
-        duals: Sequence[Tree],
+        self, mirror: MirrorMap, geometry: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree],
         of_map: MapConstants,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.mirror, self.geometry, self.points, self.duals, self.constants = mirror, geometry, points, duals, of_map
         self.conjugate = isinstance(geometry, Conjugate)
         self.field: curvature.Gradient = geometry.to_primal if self.conjugate else geometry.to_dual

@@ -114,7 +114,7 @@ def starts(features: Features, count: int, iterations: int, seed: int) -> Contes
 
 
 def _learned(label: str) -> Method[Any]:
-    return cast(Method[Any], zoo.load("mnist49-svm-conjugate" if label else "mnist49-svm").double())
+    return cast(Method[Any], zoo.load("mnist49-svm-conjugate" if label else "mnist49-svm-pair").double())
 
 
 def _error(x: Tensor, features: Features) -> Tensor:

@@ -16,12 +16,13 @@ from torch import Generator, Tensor
 from mirrordescent import zoo
 from mirrordescent.domains import PositiveOrthant
 from mirrordescent.learn.families import SEEDS
-from mirrordescent.methods import MLEM, OSEM, PDHG, SPDHG, Equipped, Method, ProjectedNesterov, Wrapper
+from mirrordescent.methods import PDHG, Equipped, Method, ProjectedNesterov, Wrapper
 from mirrordescent.oracles import InTurn, Oracle, Relative
 from mirrordescent.problems import PoissonTomography, Problem
 from mirrordescent.references import certify
 from mirrordescent.solve import Look
 from mirrordescent.trees import Tree, norm, tree_map
+from mirrordescent_lab.emission import MLEM, OSEM, SPDHG
 from mirrordescent_lab.experiments.contest import Contest, Tunable, mean_by, recorded_iterations
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale

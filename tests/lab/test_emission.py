@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from mirrordescent import Quadratic, certify, solve
-from mirrordescent.methods import MLEM, OSEM, SPDHG
 from mirrordescent.oracles import spread
 from mirrordescent.problems import ParallelBeam, PoissonTomography
 from mirrordescent_lab.data import ellipse_phantoms
+from mirrordescent_lab.emission import MLEM, OSEM, SPDHG
 
 
 def tomography(weight):
