@@ -58,12 +58,7 @@ def relative_gap(value: Tensor, lower: Tensor, start_value: Tensor) -> Tensor:
     return (value - lower) / torch.maximum(start_value - lower, eps)
 
 
-def gap(
-    tolerance: float,
-    lower: Tensor | float | None = None,
-    *,
-    start_value: Tensor | None = None,
-) -> Rule:
+def gap(tolerance: float, lower: Tensor | float | None = None, *, start_value: Tensor | None = None) -> Rule:
     """Stop at a relative gap: f(x) − lower ≤ tolerance · (f(x₀) − lower).
 
     Args:
