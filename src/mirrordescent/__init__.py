@@ -29,7 +29,7 @@ from mirrordescent.methods import (
     HandOver,
     Nesterov,
     ProjectedGradient,
-)  # fmt: skip
+)
 from mirrordescent.problems import (
     SVM,
     Function,
@@ -39,7 +39,7 @@ from mirrordescent.problems import (
     Quadratic,
     TVDenoising,
     TVInpainting,
-)  # fmt: skip
+)
 from mirrordescent.references import certify
 from mirrordescent.solve import Solution, Status, gap, gradient_norm, relative_change, relative_gap, solve, wall_clock
 
