@@ -1,4 +1,4 @@
-"""Run benchmarks, and write what was found to docs/results: ``python -m benchmarks``, or only some, by their names."""
+"""Run all benchmarks, or those named, and write the results to docs/results: ``python -m benchmarks [NAME …]``."""
 
 import sys
 from collections.abc import Callable
@@ -37,7 +37,7 @@ sections as they are. Set `OMP_NUM_THREADS` to the number of threads to measure 
 
 
 def main(names: list[str]) -> None:
-    """Run those named, or all, and put what was found on the page, after each, so that nothing is lost."""
+    """Run those named, or all, and update the page after each, so that nothing is lost."""
     if unknown := set(names) - set(BENCHMARKS):
         raise SystemExit(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     for name in names or BENCHMARKS:

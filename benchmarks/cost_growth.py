@@ -1,8 +1,8 @@
 """How the time and the memory of a solve grow with pixels, images and iterations.
 
-Seconds per pixel and iteration, over those of one image of 128×128 pixels in 50 iterations: 1 is a cost that grows as
-its factor does. Less is what starting an iteration costs shared by more pixels; more is images that no longer fit into
-the cache. The last line is the peak memory of 20 times as many iterations over that of the fewer.
+Seconds per pixel and iteration, over those of one image of 128×128 pixels in 50 iterations: 1 is a cost that grows in
+proportion. Less than 1: more pixels share the fixed cost of an iteration; more than 1: images no longer fit into the
+cache. The last line is the peak memory of 20 times as many iterations, as a ratio.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def stencil() -> Method[Any]:
     return cast(Method[Any], zoo.load("photo-inpaint-stencil"))
 
 
-METHODS: dict[str, tuple[Callable[[], Method[Any]], bool]] = {  # and whether to step by kernels
+METHODS: dict[str, tuple[Callable[[], Method[Any]], bool]] = {  # and whether to use kernels
     "LAMD-stencil": (stencil, False),
     "LAMD-stencil, fused": (stencil, True),
     "PDHG": (lambda: PDHG(0.3), False),
@@ -47,7 +47,7 @@ METHODS: dict[str, tuple[Callable[[], Method[Any]], bool]] = {  # and whether to
 
 
 def run(name: str, images: int, side: int, iterations: int) -> Callable[[], object]:
-    """Return a solve of random grey images with a fifth of the pixels missing; what they show takes no time."""
+    """Return a solve of random grey images with a fifth of the pixels missing; the time does not depend on them."""
     generator = torch.Generator().manual_seed(0)
     y = torch.rand(images, 1, side, side, generator=generator)
     problem, (make, fused) = TVInpainting(y, torch.rand(side, side, generator=generator) >= 0.2), METHODS[name]

@@ -1,4 +1,4 @@
-"""What diagnostics cost: against the plain run of the same method."""
+"""What diagnostics cost, against the plain run of the same method."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ITERATIONS, TARGET = 200, 5.0
 
 
 def setting() -> tuple[TVInpainting, Tensor]:
-    """Return 8 random images of 3×96×96 with a fifth missing, and a point to compare with: any will do."""
+    """Return 8 random images of 3×96×96 with a fifth missing, and a point to compare with; any will do."""
     generator = torch.Generator().manual_seed(0)
     y = torch.rand(8, 3, 96, 96, generator=generator)
     problem = TVInpainting(y, torch.rand(96, 96, generator=generator) > 0.2)

@@ -1,4 +1,4 @@
-"""How things are measured: in turn with a peer, and in a process of their own."""
+"""How things are measured: in turn with what they are compared with, and in separate processes."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def peak_megabytes() -> float:
 def printed_by(module: str, *arguments: object, keep_freed: bool) -> float:
     """Run a module in a fresh process and return the number it prints.
 
-    What glibc does with freed memory decides more than what is measured. Kept, it is used again, and a time is that of
-    the arithmetic; given back at once, a peak is of what is alive.
+    What glibc does with freed memory matters more than what is measured. To measure time it is kept and used again, so
+    that only the arithmetic counts; to measure a peak it is given back at once, so that only what is alive counts.
     """
     command = [sys.executable, "-m", module, *map(str, arguments)]
     never, at_once = str(2**31 - 1), "65536"
@@ -65,13 +65,13 @@ def verdict(met: bool) -> str:
 
 
 def judged(label: str, measured: float, target: float | None = None, digits: str = ".2f") -> Row:
-    """Return a row: what was measured, at most how much was wanted, and whether it is so."""
+    """Return a row: what was measured, its target, and whether the target was met."""
     goal = ("", "") if target is None else (f"≤ {target:g}", verdict(measured <= target))
     return label, format(measured, digits), *goal
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown, showing its rows as they come."""
+    """Return a table in Markdown, and print its rows as they come."""
     kept = []
     for row in chain([header], rows):
         print(*row, sep=" | ", file=sys.stderr, flush=True)
@@ -85,7 +85,7 @@ def ratios(rows: Iterable[Row]) -> str:
 
 
 def about(doc: str | None) -> str:
-    """Return what a module says of itself after its first line, as the text of a section."""
+    """Return a module's docstring after its first line, as the text of a section."""
     return (doc or "").split("\n\n", 1)[1].strip() + "\n"
 
 

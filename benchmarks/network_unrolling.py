@@ -1,9 +1,9 @@
 """What a meta-step over networks costs: checkpointed, against the whole graph of nested gradients, and against others.
 
 The convolutional networks of the experiments on random images, each learning step on 100 of them: ratios of memory and
-time do not depend on how many, and the whole graph would not fit with 1000. Others are torchopt and higher, which learn
-a number per entry for the steps of plain gradient descent as it is learned here, on the same minibatches; both keep the
-whole graph. They are left out unless installed (`pip install -c constraints.txt -e ".[bench]"`).
+time do not depend on how many, and the whole graph would not fit with 1000. The others are torchopt and higher,
+which learn the same here: a number per entry for plain gradient descent, on the same minibatches. Both keep the whole
+graph. They are left out unless installed (`pip install -c constraints.txt -e ".[bench]"`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a step of an optimiser costs, against those of torch on the same parameters.
+"""What a step of an optimiser costs, against torch's optimisers on the same parameters.
 
 Targets are for 10 M parameters and for 200 small tensors. Bytes are those that the algorithm reads and writes per
 parameter, in single precision, counted by hand; what repeats along a tensor stays in the cache. The share is that of
-the bandwidth of x ← x + s·y on as many numbers, measured in turn with the step: less than 1 is time spent on
-arithmetic, or on getting started.
+the bandwidth of x ← x + s·y on as many numbers, measured in turn with the step: less than 1 means time spent on
+arithmetic, or on starting the step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mirrordescent import optim
 from mirrordescent.mirrors import Layerwise, Multipliers, Spline
 from mirrordescent.optim.base import Nonfinite
 
-RATE = 1e-9  # so small that the parameters stay where they are, however often they are measured
+RATE = 1e-9  # so small that the parameters hardly move, however often they are measured
 SIZES: dict[str, list[tuple[int, int]]] = {
     "1 M": [(1000, 1000)],
     "10 M": [(1000, 1000)] * 10,

@@ -1,6 +1,6 @@
 """The learned stencils, with their safeguard, on problems they were not made for: 500, 10 000 iterations each.
 
-Must hold: no value above that at the start, no divergence. Printed besides: the share of the first gap that is left, by
+Required: no value above the one at the start, no divergence. Also printed: the share of the first gap that is left, by
 the lower bound of PDHG after as many iterations, and how often the method fell back.
 """
 
@@ -23,7 +23,7 @@ SIDE, COUNT, ITERATIONS = 32, 50, 10_000
 
 
 def cases(count: int) -> Iterator[tuple[str, TVInpainting]]:
-    """Yield kinds of problems, as many of each."""
+    """Yield kinds of problems, the same number of each."""
     generator = torch.Generator().manual_seed(0)
     photographs = data.photographs("bundled", "test", SIDE)
     clean = photographs[torch.randint(len(photographs), (count,), generator=generator)]
@@ -49,7 +49,7 @@ def _checkerboard() -> Tensor:
 
 
 def rows(count: int, iterations: int) -> Iterator[tuple[str, ...]]:
-    """Yield what came of every kind of problems."""
+    """Yield the outcome for every kind of problem."""
     for name, problem in cases(count):
         entry = "photo-inpaint-stencil" if problem.mask is not None else "ellipse-denoise-stencil"
         method = Safeguarded(cast(Method[Any], zoo.load(entry)))
@@ -71,7 +71,7 @@ def rows(count: int, iterations: int) -> Iterator[tuple[str, ...]]:
 
 
 def main(count: int = COUNT, iterations: int = ITERATIONS) -> str:
-    """Run both entries on their kinds of problems and say what came of it."""
+    """Run both entries on their kinds of problems, and tabulate the outcomes."""
     header = ("problems", "entry", "status", "worst value / start", "median gap left", "PDHG's", "fall-backs")
     return f"{about(__doc__)}\n{table(header, rows(count, iterations))}"
 

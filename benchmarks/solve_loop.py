@@ -49,7 +49,7 @@ def gradient_by_hand(x: Tensor, y: Tensor, mask: Tensor, weight: float) -> Tenso
 
 @torch.no_grad()
 def gd_by_hand(x: Tensor, y: Tensor, mask: Tensor, weight: float) -> list[Tensor]:
-    """Gradient descent as one would write it without a library, recording the trace."""
+    """Gradient descent as one would write it without a library, with a trace."""
     values = []
     for k in range(ITERATIONS):
         if k in TRACE:
@@ -60,7 +60,7 @@ def gd_by_hand(x: Tensor, y: Tensor, mask: Tensor, weight: float) -> list[Tensor
 
 @torch.no_grad()
 def amd_by_hand(x0: Tensor, y: Tensor, mask: Tensor, weight: float) -> list[Tensor]:
-    """Accelerated mirror descent with the Euclidean map, likewise."""
+    """Accelerated mirror descent with the Euclidean map, written by hand as well."""
     x = x_tilde = z = x0
     values = []
     for k in range(ITERATIONS):

@@ -1,14 +1,14 @@
-"""How long it takes to come near the optimum of total-variation problems, learned methods beside classical ones.
+"""How long learned and classical methods take to come close to the optimum of total-variation problems.
 
 Every solver starts at the same point. The clock runs while it iterates; values are computed off the clock. A level of
 the relative gap counts as reached when the mean over the batch is below it. Step sizes and step ratios are chosen on
-training images, for PDHG and its relatives one for every level: that which needs the fewest iterations there. On large
-batches slow methods get fewer iterations, and what there is a fused form of runs in that form alone; – says that a
+training images; for PDHG and its relatives one for every level, the one that needs the fewest iterations there. On
+large batches slow methods get fewer iterations, and methods with compiled kernels run only with them; – means that a
 level was not reached.
 
-scikit-image has the same problem only in its anisotropic split Bregman method (`denoise_tv_bregman`), and there but for
+scikit-image solves the same problem only with its anisotropic split Bregman method (`denoise_tv_bregman`), and not at
 the border, where it keeps the pixels as observed; so it is also run with a border of 8 mirrored pixels, and the faster
-counts. It tells nothing on its way: it is run anew for growing numbers of iterations, channel by channel.
+run counts. It reports nothing on the way, so it is rerun for growing numbers of iterations, channel by channel.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Case:
     count: int
     side: int
     slow: int  # iterations of methods that are slow, or far behind
-    plain: bool = True  # whether to run what is fused also as it is without
+    plain: bool = True  # whether to run methods with kernels also without them
     repeats: int = 3
 
     @property
     def title(self) -> str:
-        """Say it in words."""
+        """Describe the case in words."""
         return f"{self.task}, {self.count} × {self.side}²"
 
 
@@ -82,7 +82,7 @@ def problems(case: Case, training: bool) -> TVInpainting:
     if case.task == "denoising":
         return denoising(count, case.side, training, None)
     if case.side <= 256:
-        clean = clean_tiles(count, case.side, training, None, "bsds500")  # of its test part none was seen before
+        clean = clean_tiles(count, case.side, training, None, "bsds500")  # nothing in its test part was seen before
     elif training:
         clean = clean_tiles(count, 256, True, None)  # no photograph for training is larger
     else:
@@ -130,7 +130,7 @@ class Race:
     def run(
         self, method: Method[Any], iterations: int = ITERATIONS, deepest: float = LEVELS[-1], *, fused: bool = False
     ) -> Times:
-        """Return the time a method takes to every level, the best of a few runs, which end at the deepest level."""
+        """Return the time a method takes to reach every level, the best of a few runs, which end at the last level."""
         looks = sorted({*range(1, 41), *(round(10 ** (i / 25)) for i in range(40, 100))})
         planned = [k for k in looks if k <= iterations]
         once = partial(solve, self.problem, method, self.x0, fused=fused, progress=False)
@@ -149,7 +149,7 @@ class Race:
         return Rule(lambda look: torch.full_like(look.running, self.gap(look.value) <= level))
 
     def iterations_to(self, method: Method[Any]) -> list[float]:
-        """Return how many iterations a method takes to every level."""
+        """Return how many iterations a method takes to reach every level."""
         stop = self.at(LEVELS[-1])
         found = solve(
             self.problem, method, self.x0, iterations=ITERATIONS, check_every=1, stop=stop, fused=True, progress=False
@@ -174,7 +174,7 @@ class Race:
         return reached
 
     def earlier(self, reached: Times, clock: float, values: Tensor) -> Times:
-        """Return the times to the levels after some values were seen at a time."""
+        """Return the times to the levels, updated by the values seen at a time."""
         gap = self.gap(values)
         return [min(time, clock) if gap <= level else time for time, level in zip(reached, LEVELS, strict=True)]
 
@@ -202,7 +202,7 @@ def bregman(y: Tensor, weight: float, margin: int, iterations: int) -> Tensor:
 
 
 def contestants(case: Case, race: Race, rehearsal: Race) -> Iterator[tuple[str, Times]]:
-    """Run everybody."""
+    """Run all contestants."""
     entry = "photo-inpaint" if case.task == "inpainting" else "ellipse-denoise"
     stencil = cast(GradientMethod[Any], zoo.load(f"{entry}-stencil"))
     if case.plain:
@@ -232,14 +232,14 @@ def contestants(case: Case, race: Race, rehearsal: Race) -> Iterator[tuple[str, 
 def best_ratios(rehearsal: Race, kind: Callable[[float], Method[Any]]) -> list[float]:
     """Return for every level the step ratio that needs the fewest iterations on training images.
 
-    Where none reaches a level, that which is best at the level before takes its place.
+    If none reaches a level, the best one at the level before is taken.
     """
     trials = {ratio: rehearsal.iterations_to(kind(ratio)) for ratio in RATIOS}
     return [min(RATIOS, key=lambda ratio: trials[ratio][i::-1]) for i in range(len(LEVELS))]
 
 
 def tuned(race: Race, methods: Iterable[Method[Any]], *, fused: bool) -> Times:
-    """Return the time to every level of the method that is meant for it."""
+    """Return the time to every level, each by the method that was tuned for it."""
     pairs = enumerate(zip(methods, LEVELS, strict=True))
     return [race.run(method, deepest=level, fused=fused)[i] for i, (method, level) in pairs]
 

@@ -1,4 +1,4 @@
-"""What a meta-step costs: in memory and time, by the way it is differentiated, and against nested autograd."""
+"""What a meta-step costs: in memory and time, by the kind of differentiation, and against nested autograd."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def meta_step(method: SMD, draw: Draw, horizon: int, differentiation: str) -> No
 
 
 def nested_meta_step(method: SMD, draw: Draw, horizon: int) -> None:
-    """Compute the same with the network's gradient by autograd, as one writes it without explicit gradients."""
+    """Compute the same with the network's gradient by autograd, as one would without explicit gradients."""
     method.zero_grad()
     mirror = method.mirror
     assert isinstance(mirror, Conjugate)

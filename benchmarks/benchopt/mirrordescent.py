@@ -64,7 +64,7 @@ class Solver(BaseSolver):
         self.iterate = torch.zeros_like(self.problem.start())
 
     def run(self, n_iter: int) -> None:
-        """Iterate anew."""
+        """Run from the start."""
         if n_iter > 0:
             start, method = torch.zeros_like(self.iterate), named(self.method, t=STEPS.get(self.method))
             self.iterate = solve(self.problem, method, start, iterations=n_iter, trace=[n_iter], progress=False).x

@@ -51,7 +51,7 @@ class Exact(Oracle):
 
 
 class Default(Exact):
-    """G(x) = ∇f(x), unless the method brings an oracle of its own: what is asked where nobody chose an oracle."""
+    """G(x) = ∇f(x), unless the method brings its own oracle: the oracle where none was chosen."""
 
     def around(self, own: Oracle | None) -> Oracle:
         """Give way to the method's own oracle."""
@@ -59,9 +59,9 @@ class Default(Exact):
 
 
 class WrappedOracle(Oracle):
-    """Another oracle, and something made of its answers. Where a method brings its own oracle, it goes around that.
+    """An oracle made from the answers of another. Where a method brings its own oracle, it wraps that one.
 
-    To add one, override ``forward`` and ask ``self.oracle`` in it.
+    To add one, override ``forward`` and call ``self.oracle`` in it.
     """
 
     oracle: Oracle
@@ -75,7 +75,7 @@ class WrappedOracle(Oracle):
         return self.oracle.stochastic
 
     def around(self, own: Oracle | None) -> Self:
-        """Return the same around the method's own oracle."""
+        """Wrap the method's own oracle instead."""
         if own is None:
             return self
         wrapped = copy.copy(self)
@@ -110,7 +110,7 @@ class Minibatch(Oracle):
 
 
 class InTurn(Oracle):
-    """G(x) = an estimate of ∇f(x) from one term of f = Σᵢ fᵢ after the other, neighbours in this order far apart.
+    """G(x) = an estimate of ∇f(x) from one term of f = Σᵢ fᵢ at a time, in an order in which neighbours are far apart.
 
     A pass over all terms has less error than as many random ones, and nothing about it is random.
     """
@@ -120,7 +120,7 @@ class InTurn(Oracle):
 
 
 class Relative(WrappedOracle):
-    """G(x) = oracle(x)/s with the s of a problem that says how much each entry of x weighs in it, such as Aᵀ1.
+    """G(x) = oracle(x)/s, where the problem states the weight s of each entry of x, such as Aᵀ1.
 
     Mirror descent on G with Σ φ(xⱼ) is mirror descent on f with Σ sⱼφ(xⱼ): steps have no unit, and what was learned
     for one number of counts, rays or angles serves for others.
@@ -215,7 +215,7 @@ def require_generator(generator: Generator | None, who: object) -> Generator:
 
 
 def spread(k: int, terms: int) -> int:
-    """Return the k-th of some terms in a cyclic order in which neighbours are far apart, by the golden ratio.
+    """Return the k-th term in a cyclic order in which neighbours are far apart, by the golden ratio.
 
     >>> [spread(k, 8) for k in range(9)]
     [0, 5, 2, 7, 4, 1, 6, 3, 0]

@@ -1,8 +1,8 @@
-"""Parts: what can be written down as plain data and built again, so that it can be stored and shared.
+"""Parts: what can be described by plain data and built again, so that it can be stored and shared.
 
 A part says how it was made (``config``): the arguments of its constructor, as numbers, text, lists, tensors and other
-parts. Whoever subclasses a part has made one; there is no list to add it to. What a description names is built only
-from classes that are defined already: nothing is imported or run because a file says so.
+parts. Every subclass of a part is one; there is no list to add it to. A description is built only from
+classes that are defined already: nothing is imported or run because a file says so.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class PartMissing(LookupError):
 class Part:
     """Something that can be stored, because it knows the arguments it was made with.
 
-    By default these are the attributes that have the names of the constructor's arguments. A class that keeps them
-    otherwise overrides ``config`` and, if it has to, ``from_config``.
+    By default these are the attributes that have the names of the constructor's arguments. A class that keeps them in
+    another way overrides ``config`` and, if it has to, ``from_config``.
     """
 
     kind: ClassVar[str] = "part"
@@ -51,7 +51,7 @@ class Part:
 
     @classmethod
     def from_config(cls, *arguments: Any, **config: Any) -> Self:
-        """Make one from what ``config`` returned, with lists in place of tuples."""
+        """Make a part from what ``config`` returned, with lists in place of tuples."""
         return cls(*arguments, **config)
 
     def extra_repr(self) -> str:
@@ -78,7 +78,7 @@ def type_name(cls: type[Part]) -> str:
 
 
 def describe(part: Part) -> Config:
-    """Write down how a part is made, as data that JSON knows. Tensors are named by where they are in its state.
+    """Describe how a part is made, as JSON data. Tensors are named by their place in its state.
 
     >>> from mirrordescent.schedules import Reciprocal
     >>> describe(Reciprocal(0.5))
@@ -114,7 +114,7 @@ def describe(part: Part) -> Config:
 
 
 def build(description: Config, tensors: Mapping[str, Tensor]) -> Part:
-    """Make what a description says, with the tensors of the state it names."""
+    """Build what a description says, with the tensors of the state that it names."""
     built: dict[str, Any] = {}
 
     def make(value: Any, path: str) -> Any:
@@ -168,7 +168,7 @@ def hold(module: nn.Module, name: str, value: Tensor | float) -> None:
 
 
 def written_together(cls: type, form: str, *originals: str) -> bool:
-    """Tell whether a fast form of a class belongs to its own methods: no subclass changed those and inherited it.
+    """Tell whether a fast form of a class belongs to its methods: no subclass changed those but inherited the form.
 
     >>> class A:
     ...     def step(self): ...

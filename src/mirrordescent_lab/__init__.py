@@ -1,4 +1,4 @@
-"""What the library was tried and learned with: experiments, recipes of the zoo's entries, the demonstration.
+"""The laboratory: the experiments, the recipes of the zoo's entries, their data, and the demonstration.
 
-It is in the repository and not in the installed package: nothing in ``mirrordescent`` needs it but some commands.
+It is in the repository but not in the installed package: of ``mirrordescent``, only some commands need it.
 """

@@ -23,7 +23,7 @@ def mlp() -> nn.Sequential:
 def small_cnn() -> nn.Sequential:
     """3×3 convolution to 8 channels, 2×2 max-pooling, ReLU, then 288 → 10, on images (1, 14, 14): 2 970 parameters.
 
-    The ReLU comes after the pooling, with which it commutes, where it is four times cheaper.
+    The ReLU commutes with the pooling; it comes after it, where it is four times cheaper.
     """
     return nn.Sequential(nn.Conv2d(1, 8, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
 
@@ -45,7 +45,7 @@ class Residual(nn.Module):
         self.second = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add what two layers make of x to it."""
+        """Add to x what two layers make of it."""
         return F.relu(x + self.second(F.relu(self.first(x))))
 
 

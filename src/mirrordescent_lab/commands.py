@@ -56,12 +56,12 @@ def reproduce(
     data: DataDirectory = None,
     json: AsJSON = False,
 ) -> None:
-    """Run an experiment of the paper, or all, and check its claims.
+    """Run one or all of the paper's experiments, and check their claims.
 
     The experiments are phantoms, denoise, inpaint, svm, baseline-grids, inpaint-time, generalisation, tomography,
     moons, mlp, cnn, mlp-time, cnn-time, fewshot, transfer and resnet. Writes curves (CSV), figures (PNG and SVG), the
-    paper's claims with the numbers measured here, a page and a summary to OUT/NAME. Without the data set, bundled
-    photographs are used. The standard scale takes about half an hour on two cores, the quick one seconds.
+    paper's claims with the numbers measured here, a page and a summary to OUT/NAME. Where a data set is missing,
+    bundled data are used. The standard scale takes about half an hour on two cores, the quick one seconds.
 
     For example:
 
@@ -88,7 +88,7 @@ def results(folder: Positional[Path] = Path("docs/results"), json: AsJSON = Fals
     For example: mirrordescent results docs/results
 
     Args:
-        folder: where there is a folder for every experiment.
+        folder: the folder with a subfolder for every experiment.
     """
     from mirrordescent_lab.experiments.rebuild import rebuild
 
@@ -132,15 +132,15 @@ def diagnose(
 
 
 def bench(folder: Path = Path()) -> None:
-    """Measure speed side by side with peers, as ratios. Needs a checkout of the repository.
+    """Measure speed side by side with other libraries and solvers, as ratios. Needs a clone of the repository.
 
     For example: mirrordescent bench --folder ~/mirrordescent
 
     Args:
-        folder: the checkout.
+        folder: the clone.
     """
     if not (folder / "benchmarks" / "__main__.py").is_file():
-        raise FileNotFoundError(f"there are no benchmarks in {folder.resolve()}: they are run in a checkout")
+        raise FileNotFoundError(f"there are no benchmarks in {folder.resolve()}: run them in a clone")
     sys.path.insert(0, str(folder.resolve()))
     runpy.run_module("benchmarks", run_name="__main__")
 
@@ -162,7 +162,7 @@ def verify_datasets(
 ) -> int:
     """Check size and checksum of every file of the data sets. Some files are alternatives: not all need be there.
 
-    The exit code is 1 if a file is damaged, or if a data set was named of which no file is there.
+    The exit code is 1 if a file is damaged, or if no file of a named data set is there.
 
     For example: mirrordescent data verify mnist stl10
 

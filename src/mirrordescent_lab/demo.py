@@ -38,15 +38,15 @@ STEPS = grid(2e-3, 2e-1)
 RIVALS = [Tunable("GD", GD, STEPS), Tunable("Nesterov", Nesterov, STEPS), Tunable("Adam", Adam, STEPS), CLASSICAL]
 NETWORKS, TRAINING_STEPS, BATCH = 4, 200, 100
 ADAM = Tunable("Adam, tuned", Adam, grid(5e-3, 1e-1))
-PICTURES_NOTE = "Drag across the picture. Any two can be laid over each other; a press below puts one on the right."
+PICTURES_NOTE = "Drag across the picture. Any two can be laid over each other; clicking one below puts it on the right."
 GAP_NOTE = (
     "The mean gap f(x) − f* after k iterations, where f* is a proven lower bound, and the time of all iterations. LMD, "
     "whose two networks are not quite each other's inverse, is made for few iterations."
 )
 LOSS_NOTE = (
     "The mean loss on the training data after k steps of 100 digits each, for a convolutional network with 2970 "
-    "parameters from four random starts. LAMD has a geometry and step sizes that were learned on MNIST, and nothing of "
-    "it was chosen for these digits. Adam has the step size of the paper, and the best of five on another start."
+    "parameters from four random starts. LAMD has a geometry and step sizes that were learned on MNIST; nothing "
+    "about it was chosen for these digits. Adam has the step size of the paper, and the best of five on another start."
 )
 
 
@@ -84,7 +84,7 @@ def _check(size: int, iterations: int, missing: float, noise: float) -> None:
 def photographs(
     size: int, iterations: int, missing: float, noise: float, fill: bool, seed: int, console: Console
 ) -> list[Section]:
-    """Damage photographs, tune what has to be on others, and restore them with every method."""
+    """Damage photographs, tune step sizes on others, and restore them with every method."""
     generator = torch.Generator().manual_seed(seed)
     training = damage(squares(bundled_photographs("train"), size)[:2], generator, missing, noise)
     clean = squares(bundled_photographs("test"), size)
@@ -106,7 +106,7 @@ def photographs(
 
 
 def learned_methods() -> dict[str, Method[Any]]:
-    """Return the shipped methods for inpainting: a pair of networks, one network, and what else there may be."""
+    """Return the shipped methods for inpainting: a pair of networks, one network, and any others."""
     one = cast(SMD, zoo.load("photo-inpaint-conjugate"))
     methods = {
         "LMD": cast(Method[Any], zoo.load("photo-inpaint-pair")),

@@ -190,7 +190,7 @@ def _draw(runs: dict[str, Run], figure_name: str, quantity: str, path: Path) -> 
     for axes, (name, run) in zip(grid, runs.items(), strict=False):
         for label, style, at, series in _lines(run)[figure_name]:
             means = torch.nanmean(series.double(), 1)
-            shown = torch.where(means > 0, means, torch.nan)  # a logarithmic axis can show no other
+            shown = torch.where(means > 0, means, torch.nan)  # a logarithmic axis can show no others
             axes.plot(at or range(1, len(series) + 1), shown.tolist(), style, label=label)
         axes.set(title=name, xscale="log", yscale="log", xlabel="k", ylabel=quantity)
         axes.grid(alpha=0.3)

@@ -26,7 +26,7 @@ class MLEM(Method[MDState]):
     """
 
     def init(self, x0: Tree, problem: Problem | None = None) -> MDState:
-        """Start at x0 > 0; where it is 0 it stays so."""
+        """Start at x0 > 0; entries that are 0 stay 0."""
         return MDState(0, x0)
 
     def step(self, problem: Problem, state: MDState, oracle: Oracle, generator: Generator | None = None) -> MDState:
@@ -45,8 +45,8 @@ class MLEM(Method[MDState]):
 class OSEM(MLEM):
     """Ordered subsets: a step of :class:`MLEM` with the multiplier of one group of rays, in turn.
 
-    As many steps as there are groups are a pass over the data, and early on worth as many steps of MLEM; later they
-    cycle around the minimum.
+    One step for each group makes a pass over the data. Early on, a pass is worth that many steps of MLEM; later the
+    iterates cycle around the minimum.
 
     Reference: Hudson and Larkin, IEEE Trans. Med. Imaging 13 (1994).
     """
@@ -66,7 +66,7 @@ class SPDHGState(NamedTuple):
 
 
 class SPDHG(Method[SPDHGState]):
-    """Stochastic primal-dual hybrid gradient with a random one, i, of n groups of rays in every step:
+    """Stochastic primal-dual hybrid gradient, with a random group i of n groups of rays in every step:
 
     .. code-block:: none
 
@@ -75,7 +75,7 @@ class SPDHG(Method[SPDHGState]):
         z⁺   =  z + δ,  z̄⁺ = z⁺ + nδ,     δ = Aᵢᵀ(uᵢ⁺ − uᵢ),  z = Aᵀu
         σ    =  1/(ratio·max‖Aᵢ‖),  1/τ = n·max‖Aᵢ‖/ratio + ‖ρDᵀD‖/2
 
-    The roughness is taken by its gradient, as Condat and Vũ do. As many steps as there are groups are a pass.
+    The roughness enters by its gradient, as in Condat and Vũ's method. One step for each group makes a pass.
 
     Reference: Chambolle, Ehrhardt, Richtárik, Schönlieb, SIAM J. Optim. 28 (2018).
     """

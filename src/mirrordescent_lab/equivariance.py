@@ -24,9 +24,9 @@ def defects_through_learning(
     """Return a defect of every method before and after learning: tied maps against untied ones.
 
     Tied maps are equivariant whatever they learn. Untied ones are before learning, and after it as far as the starts
-    they were learned on were distributed alike with their permutations: not exactly, on finitely many. The same for
+    they were learned on have the same distribution as their permutations: not exactly, for finitely many. The same for
     images: a convolution, or one number for all pixels, is tied along the orbits of translations; a number
-    for every pixel is not, and learns where in the picture the pictures of the family differ.
+    for every pixel is not, and learns where the pictures of the family differ from each other.
 
     Args:
         methods: the methods by name, which are left as they are.
@@ -52,7 +52,7 @@ def meta_gradient_defect(
 ) -> float:
     """Return ‖g·∇𝓛 − ∇𝓛‖ / ‖∇𝓛‖ for 𝓛 = the mean of L(z_N) over a batch of starts closed under g (Proposition 3).
 
-    The proposition is about expectations: if starts are distributed alike with their permutations, and Ω_0 is
+    The proposition is about expectations: if starts have the same distribution as their permutations, and Ω_0 is
     equivariant, so is Ω_1 = Ω_0 − η∇𝓛(Ω_0). On a batch {z, g·z, g²·z, …} that is closed under g the same
     holds without an expectation, so the defect of a map that is equivariant before learning is rounding.
 
@@ -77,7 +77,7 @@ def meta_gradient_defect(
 
 
 def orbit_spread(mirror: Layerwise, start: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, float]:
-    """Return how far what was learned varies within the orbits of hidden units, per tensor, relative to its size.
+    """Return how much the learned numbers vary within the orbits of hidden units, per tensor, relative to their size.
 
     The root mean square of the differences from the mean over an orbit, over that of the numbers themselves: 0 for tied
     maps, and for untied ones that learning has kept equivariant.
@@ -113,7 +113,7 @@ def per_entry(
 
 
 def _closed_under(g: Mapping[int, Tensor], z: Mapping[str, Tensor], symmetry: Symmetry) -> list[dict[str, Tensor]]:
-    """Return z, g·z, g²·z, … until it comes back to z."""
+    """Return z, g·z, g²·z, …, until the sequence returns to z."""
     orbit = [dict(z)]
     power = {group: rho.clone() for group, rho in g.items()}
     while any(not torch.equal(rho, torch.arange(len(rho), device=rho.device)) for rho in power.values()):

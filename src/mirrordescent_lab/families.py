@@ -19,11 +19,11 @@ class TomographyFamily(ProblemFamily):
 
     Args:
         size: side of the images.
-        angles: how many there are.
+        angles: the number of angles.
         counts: the average number of counts in a cell of the detector.
-        background: b.
-        weight: ρ, of the roughness.
-        terms: groups of angles.
+        background: b, the expected background counts in a cell.
+        weight: ρ, the weight of the roughness.
+        terms: the number of groups of angles.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class FewShotFamily(ProblemFamily):
         model: the architecture, for inputs (1, height, width).
         characters: (characters, drawings, height, width), to draw tasks from.
         held_out: other characters, for validation.
-        way, shot: of the tasks.
-        initial: one network, name → tensor, to start from on every task; a random one for each by default.
+        way, shot: characters in a task, and drawings of each to learn from.
+        initial: one network, name → tensor, to start from on every task; by default a random one for each.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class FewShotFamily(ProblemFamily):
         self.way, self.shot, self.initial = way, shot, initial
 
     def draw(self, seeds: Tensor) -> Draw:
-        """Make a task from every seed, and a network where it is random."""
+        """Make a task from every seed, and a network for it unless all start from the same one."""
         return self.begin(self.tasks(seeds), seeds)
 
     def validation(self, count: int) -> Draw:

@@ -31,10 +31,10 @@ class Reptile(Stage):
     to 0. As a stage of a recipe it learns an :class:`~mirrordescent.problems.networks.Initialisation`.
 
     Args:
-        steps: K.
+        steps: K, the number of steps.
         batch: problems per step, solved together.
-        inner_steps, inner_step_size: of gradient descent on a problem.
-        epsilon: ε_0.
+        inner_steps, inner_step_size: the steps of gradient descent on a problem, and their size.
+        epsilon: ε_0, the first step size.
         seed: determines the problems.
         save_every: steps between checkpoints.
 
@@ -73,7 +73,7 @@ class Reptile(Stage):
             family: where problems come from; their own starts are not used.
             start: θ before the first step, name → tensor, without a batch dimension.
             folder: where the run is kept; None keeps nothing on disk.
-            resume: whether to go on where the run in the folder stopped, or to start anew.
+            resume: whether to continue the run in the folder, or to start afresh.
             progress: show a progress bar; by default on a terminal.
         """
         theta, generator, state = dict(start), torch.Generator().manual_seed(self.seed), Progress(plain(self))

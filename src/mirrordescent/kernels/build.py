@@ -47,7 +47,7 @@ def _path() -> Path:
 
 @cache
 def _name() -> str:
-    """Name the library by what it is made of, read once: an optimiser may ask for it whenever it is made."""
+    """Name the library by what it is built from, read once, since every new optimiser may ask for it."""
     text = b"".join(path.read_bytes() for path in (*sources("c"), *sources("h")))
     described = f"{FLAGS} {platform.machine()} {_processor()}".encode()
     return f"kernels-{hashlib.sha256(text + described).hexdigest()[:20]}.so"
@@ -76,7 +76,7 @@ def _compile(sources: list[Path], path: Path) -> None:
 
 
 def _processor() -> str:
-    """Name the processor, for which the code is made, as far as the system tells."""
+    """Name the processor that the code is compiled for, as far as the system tells."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

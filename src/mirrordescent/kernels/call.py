@@ -1,4 +1,4 @@
-"""C functions by the names of their arguments. The declarations in C are the only ones there are."""
+"""C functions, called by the names of their arguments. The declarations in C are the only ones."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def primal_dual(
 
 
 def planes_of(mask: Tensor | None, x: Tensor) -> tuple[Tensor | None, int]:
-    """Return a mask as kernels read it, and its number of planes: one for all, one for a sample, or one for a plane."""
+    """Return a mask as kernels read it, and its number of planes: one, one per sample, or one per channel."""
     if mask is None:
         return None, 0
     batch, _, *size = x.shape

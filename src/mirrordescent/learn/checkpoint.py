@@ -70,7 +70,7 @@ class RunFolder:
         return progress, groups
 
     def log(self, meta_step: int, **numbers: float) -> None:
-        """Append a line to the log, and to TensorBoard's if it is installed."""
+        """Append a line to the log, and to that of TensorBoard if it is installed."""
         entry = {name: number if math.isfinite(number) else None for name, number in numbers.items()}
         with self.lines.open("a") as file:
             file.write(json.dumps({"meta_step": meta_step, **entry}) + "\n")

@@ -1,6 +1,6 @@
 """A recipe from a TOML document: its tables are ``[family]``, ``[map]``, ``[method]`` and ``[settings]``.
 
-A document imports nothing. Modules that it names, as in ``type = "my_module:MyMap"``, have been imported before: by
+A document imports nothing. Modules that it names, as in ``type = "my_module:MyMap"``, must be imported before: by
 ``--import my_module`` on the command line, by ``import my_module`` in Python.
 """
 
@@ -35,11 +35,11 @@ TABLES = ("family", "map", "method", "settings")
 def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
     """Read a document, with changes ``table.key=value``, as a recipe.
 
-    ``[family]`` has a ``type``: inpainting, denoising, svm, moons, or a class of yours; ``pool = 128`` makes it a pool
+    ``[family]`` has a ``type``: inpainting, denoising, svm, moons, or your own class; ``pool = 128`` makes it a pool
     of that many problems with certified lower bounds. ``[map]`` has a ``type``: conjugate, pair, diagonal or spline,
     made to fit the family, a map of the library by the name of its class, or one of yours. ``[method]`` has a ``name``,
     such as lsmd, or a class of yours, the first ``step``, and the ``extension`` of the step sizes beyond the horizon.
-    Other entries are arguments of what is made. ``[settings]`` has the fields of :class:`Settings`.
+    All other entries are arguments of what is made. ``[settings]`` has the fields of :class:`Settings`.
     """
     path = Path(path)
     try:
@@ -115,7 +115,7 @@ FAMILIES: dict[str, Callable[..., ProblemFamily]] = {
 def _method(tables: Mapping[str, Table], horizon: int, generator: Generator, family: ProblemFamily) -> Method[Any]:
     entries: Table = {"name": "lsmd", "step": 0.3, "extension": "reciprocal", **tables["method"]}
     name, steps = str(entries.pop("name")), Prefix([entries.pop("step")] * horizon, entries.pop("extension"))
-    with torch.random.fork_rng(devices=[]):  # so that classes which take no generator are the same every time
+    with torch.random.fork_rng(devices=[]):  # so that classes that take no generator are the same every time
         torch.manual_seed(generator.initial_seed())
         if ":" not in name:
             require_known(name.casefold(), names(), "method")
@@ -176,7 +176,7 @@ LIBRARY = [name for name, each in vars(mirrors).items() if isinstance(each, type
 
 
 def _called(function: Callable[..., Any], entries: Table, where: str, **given: Any) -> Any:
-    """Call a function with the entries of a table, of which it must know every one."""
+    """Call a function with the entries of a table, all of which must be its arguments."""
     parameters = inspect.signature(function).parameters.values()
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         for key in entries:
@@ -185,7 +185,7 @@ def _called(function: Callable[..., Any], entries: Table, where: str, **given: A
 
 
 def _own(kind: str, wanted: type) -> Callable[..., Any]:
-    """Return a class of the user's own, whose module has been imported."""
+    """Return one of the user's classes, whose module has been imported."""
     module, _, name = kind.rpartition(":")
     if module not in sys.modules:
         raise ValueError(

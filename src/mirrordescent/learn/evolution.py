@@ -20,12 +20,12 @@ class Evolution(Differentiation):
 
     Where step sizes are near the edge of stability, derivatives through many steps explode, and those of the smoothed
     loss do not (Metz et al., ICML 2019). The variance grows with the number of parameters: this is for a few dozen.
-    All runs meet the same problems and the same noise of the oracle, and take compiled steps where there are any. A
+    All runs see the same problems and the same noise of the oracle, and take compiled steps where there are any. A
     run that fails counts as much as the worst of those that did not. The loss itself is the mean over the runs.
 
     Args:
-        pairs: m.
-        spread: s.
+        pairs: m, the number of pairs.
+        spread: s, the distance from θ.
     """
 
     pairs: int = 4
@@ -36,7 +36,7 @@ class Evolution(Differentiation):
             raise ValueError(f"pairs must be at least 1 and spread positive, got {self.pairs} and {self.spread}")
 
     def run(self, unrolling: Unrolling, judge: Judge, generator: Generator | None) -> Tensor:
-        """Run on both sides of θ, which is brought back to where it was, whatever happens."""
+        """Run on both sides of θ, and restore θ whatever happens."""
         generator, parameters = require_generator(generator, self), unrolling.learned
         unrolling = replace(unrolling, compiled=True)
         centre = [p.detach().clone() for p in parameters]
@@ -66,7 +66,7 @@ class Evolution(Differentiation):
 
 
 def _with_failures_as_the_worst(found: Tensor) -> Tensor:
-    """Put the largest finite number of a row, if there is one, in the place of those that are not finite."""
+    """Replace what is not finite by the largest finite number of its row, if there is one."""
     finite = found.isfinite()
     worst = per_sample(found.where(finite, -torch.inf).flatten(1).amax(1), found)
     return found.where(finite | worst.isinf(), worst)

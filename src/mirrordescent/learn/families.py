@@ -69,11 +69,11 @@ class Pooled(ProblemFamily):
     def _certified(self, drawn: Draw) -> Tensor:
         data = next(drawn.problem.buffers())
         lower = certify(drawn.problem, self.tolerance).lower.to(data)
-        return lower.expand(batch_size(drawn.x0))  # where one problem serves all starts, so does its bound
+        return lower.expand(batch_size(drawn.x0))  # where one problem is shared by all starts, so is its bound
 
 
 class OnDevice(ProblemFamily):
-    """The problems of a family, drawn where it draws them and then moved."""
+    """The problems of a family, drawn where it draws them and then moved to a device."""
 
     def __init__(self, family: ProblemFamily, device: str | torch.device) -> None:
         self.family, self.device = family, usable(device)
@@ -91,14 +91,14 @@ class OnDevice(ProblemFamily):
 
 
 class Pictures(ProblemFamily):
-    """Problems made from crops of pictures (channels, height, width) of any size; those for validation from others."""
+    """Problems made from crops of pictures (channels, height, width) of any size; validation uses other pictures."""
 
     def __init__(self, training: Sequence[Tensor], held_out: Sequence[Tensor], size: int) -> None:
         self.training, self.held_out, self.size = training, held_out, size
 
     @abstractmethod
     def make(self, pictures: Sequence[Tensor], seeds: Tensor) -> Draw:
-        """Make a problem from some of the pictures for every seed."""
+        """Make a problem from these pictures for every seed."""
 
     def draw(self, seeds: Tensor) -> Draw:
         return self.make(self.training, seeds)

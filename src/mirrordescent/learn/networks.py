@@ -11,7 +11,7 @@ class NetworkFamily(ProblemFamily):
     """One architecture on one data set, from PyTorch's random initialisation.
 
     Minibatches are the oracle's business: ``learn(family, method, oracle=Minibatch(500))``. To learn in a reasonable
-    time let ``evaluation`` data points stand for all of them when the loss is measured.
+    time, measure the loss on ``evaluation`` data points instead of all of them.
 
     Args:
         model: the architecture.

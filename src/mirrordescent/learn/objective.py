@@ -32,17 +32,17 @@ class Objective:
 
     Args:
         weights: ``"sum"`` adds up f(x_1), …, f(x_N); ``"last"`` takes f(x_N); ``"log_value"`` and ``"log_gap"`` add up
-            logarithms, of f(x_k) or of f(x_k) − lower, so that every step counts by its own measure. The latter
+            logarithms, of f(x_k) or of f(x_k) − lower, so that every step counts relative to its size. The latter
             needs a family that knows lower bounds.
         penalty: s, the weight of the inconsistency of a learned pair; unused for exact maps.
         penalty_growth: s is multiplied by this every ``penalty_every`` meta-steps.
-        penalty_every: see there.
-        penalty_points: where it is measured: at x_0 and x_N (``"ends"``), or at all iterates.
-        penalty_norm: entrywise ℓ₁ or ℓ₂.
-        every: the number of steps between looks, or the steps to look at; the last always is.
+        penalty_every: see ``penalty_growth``.
+        penalty_points: where the inconsistency is measured: at x_0 and x_N (``"ends"``), or at all iterates.
+        penalty_norm: its norm, entrywise ℓ₁ or ℓ₂.
+        every: the number of steps between looks, or the steps to look at. The last is always looked at.
         differentiation: :class:`Full`, :class:`Checkpointed` and :class:`Truncated` keep more or less of the graph;
             :class:`Evolution` needs no derivatives.
-        through_gradient: whether the meta-gradient passes through ∇f, or takes it as a constant (first order).
+        through_gradient: whether the meta-gradient passes through ∇f, or treats it as a constant (first order).
     """
 
     weights: Weights = "sum"

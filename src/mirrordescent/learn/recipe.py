@@ -30,7 +30,7 @@ Numbers: TypeAlias = dict[str, Any]
 
 
 class Stage(ABC):
-    """A stage of learning. To add one, write ``run`` and give it a name; its folder has the same."""
+    """A stage of learning. To add one, write ``run`` and give it a name, which is also that of its folder."""
 
     name: str
     seed: int = 0
@@ -38,10 +38,10 @@ class Stage(ABC):
 
     @abstractmethod
     def run(self, module: Any, family: ProblemFamily, **work: Any) -> tuple[nn.Module, Numbers]:
-        """Learn, or go on where a run stopped; return what was made of the module, and a record of it for the card.
+        """Learn, or continue an interrupted run; return the learned module, and a record for the card.
 
         ``work`` has the folder, oracle, resume and progress of :func:`~mirrordescent.learn.trainer.learn`. Numbers that
-        go with the entry, such as a minibatch, are under ``use`` in the record.
+        belong to the entry, such as a minibatch, are under ``use`` in the record.
         """
 
     def changed(self, settings: Mapping[str, Any]) -> Stage:
@@ -53,7 +53,7 @@ class Unrolled(Stage):
     """Learning by unrolling, see :func:`~mirrordescent.learn.trainer.learn`.
 
     Args:
-        settings: how.
+        settings: how to learn.
         prepare: changes the method first: it may freeze a part of it, or return another one.
         name: the name of the stage.
     """
@@ -109,15 +109,15 @@ class Recipe:
     Args:
         name: the name of the entry.
         description: what it is for, in a sentence.
-        family: makes what it is learned on, given the data directory.
-        method: makes what is learned, a method or another part, given a generator and the family.
-        stages: how it is learned, one after the other.
+        family: makes the family it is learned on, given the data directory.
+        method: makes the part to learn, such as a method, given a generator and the family.
+        stages: the stages of learning, in order.
         on: what the family is, in words.
         data: where its data come from, in words.
-        oracle: how gradients are asked for while learning; by default as the method brings it, else exact.
-        use: numbers that go with the entry; stages may add to them.
-        evaluate: measures the entry, given held-out problems and the numbers that go with it; None: it is not measured.
-        problems: how many held-out problems.
+        oracle: how gradients are computed while learning; by default by the method's own oracle, if any, else exactly.
+        use: numbers that belong to the entry; stages may add to them.
+        evaluate: measures the entry, given held-out problems and ``use``; None: it is not measured.
+        problems: the number of held-out problems.
     """
 
     name: str
@@ -143,14 +143,14 @@ class Recipe:
         self, runs: str | Path, out: str | Path, directory: Path | None = None, *, changes: Sequence[str] = (),
         resume: bool = True, device: str = "cpu", progress: bool | None = None,
     ) -> Path:  # fmt: skip
-        """Learn the entry, or go on where a run stopped, and write it with its card; return the file.
+        """Learn the entry, or continue an interrupted run, and write it with its card; return the file.
 
         Args:
             runs: the folder for checkpoints and logs, which are in RUNS/NAME/STAGE.
             out: the folder to write to.
             directory: where the data are.
             changes: ``key=value``, for the settings of all stages.
-            resume: whether to go on where a run stopped, or to start anew.
+            resume: whether to continue an interrupted run, or to start afresh.
             device: where to learn, such as cuda.
             progress: show a progress bar; by default on a terminal.
         """

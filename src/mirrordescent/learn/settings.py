@@ -13,9 +13,9 @@ class Descent:
     """The optimiser of the meta-steps, Adam.
 
     Args:
-        learning_rate: of the first meta-step.
+        learning_rate: that of the first meta-step.
         decay: ``"cosine"`` decays it to 0 at the end.
-        betas: of Adam.
+        betas: those of Adam.
         clip: bound on the norm of the meta-gradient; None for no bound.
     """
 
@@ -31,7 +31,7 @@ class Descent:
             raise ValueError(f"decay must be 'cosine' or 'constant', got {self.decay!r}")
 
     def learning_rate_at(self, meta_step: int, meta_steps: int) -> float:
-        """Return the learning rate of one of all meta-steps."""
+        """Return the learning rate at a meta-step."""
         if self.decay == "constant":
             return self.learning_rate
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * meta_step / meta_steps))
@@ -39,11 +39,11 @@ class Descent:
 
 @dataclass(frozen=True)
 class Validation:
-    """How it is judged, on held-out problems, which parameters are best.
+    """How the best parameters are found, on held-out problems.
 
     Args:
         every: meta-steps between validations.
-        batch: how many problems.
+        batch: the number of problems.
         horizons: where runs are judged, in multiples of N; beyond 1 the step sizes are extended, so that maps which
             blow up later lose.
         patience: validations without progress before stopping; None for never.
@@ -66,9 +66,9 @@ class Settings:
         meta_steps: how many updates of the parameters.
         batch: problems per update, over all processes.
         horizon: N, the unrolled steps.
-        curriculum: pairs (meta-step, horizon): before that meta-step the smaller horizon is used.
+        curriculum: pairs (meta-step, horizon): before that meta-step, this smaller horizon is used.
         objective: what is minimised.
-        optimiser: by what.
+        optimiser: the optimiser of the meta-steps.
         step_bounds: bounds on the step sizes of a :class:`~mirrordescent.schedules.Prefix`; None for no bounds.
         validation: how the best parameters are chosen.
         save_every: meta-steps between checkpoints.

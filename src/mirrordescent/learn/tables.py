@@ -23,7 +23,7 @@ MOVED = {  # entries of version 0.1, and where they are now
 
 
 def changed(base: T, table: Mapping[str, Any], where: str) -> T:
-    """Return a dataclass with some fields changed; tables inside of the table change the dataclasses inside of it.
+    """Return a dataclass with some fields changed; nested tables change nested dataclasses.
 
     >>> from mirrordescent.learn import Settings
     >>> changed(Settings(), {"horizon": 5, "optimiser": {"clip": 2.0}}, "settings").optimiser.clip

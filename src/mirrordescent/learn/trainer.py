@@ -25,7 +25,7 @@ from mirrordescent.solve.loop import solve
 
 
 class NothingLearned(UserWarning):
-    """A method is no better after learning than before, or nobody can tell."""
+    """A method is no better after learning than before, or this cannot be judged."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Learned:
     """The method with its best parameters, and how they were found.
 
     Args:
-        method: the one that was given.
+        method: the method that was given.
         best_step: after how many meta-steps it was best on held-out problems; 0: before the first.
-        best_validation: how good it was then, see :func:`validation_score`.
+        best_validation: its score then, see :func:`validation_score`.
         meta_steps: how many there were.
         skipped: how many of them changed nothing, since the loss or its gradient was not finite.
         seconds: how long it took.
@@ -70,17 +70,17 @@ def learn(
 
     Any method can be learned. The one given is changed in place and ends with the parameters that were best on
     held-out problems. With a ``folder``, the run is checkpointed there and logged as JSON lines; started again, a run
-    that was interrupted goes on from its last checkpoint to the result it would have had. Started by ``torchrun``,
+    that was interrupted continues from its last checkpoint, to the same result. Started by ``torchrun``,
     the problems of every batch are shared among the processes. Where nothing was learned, there is a warning
     (:class:`NothingLearned`).
 
     Args:
         family: where problems come from.
-        method: what is learned.
-        settings: how.
-        oracle: how gradients are asked for; exact by default. Its parameters are learned too.
+        method: the method to learn.
+        settings: how to learn it.
+        oracle: how gradients are computed; exactly by default. Its parameters are learned too.
         folder: where the run is kept; None keeps nothing on disk.
-        resume: whether to go on where the run in the folder stopped, or to start anew.
+        resume: whether to continue the run in the folder, or to start afresh.
         progress: show a live display; by default on a terminal.
         callback: called with the number of every finished meta-step.
     """
@@ -210,7 +210,7 @@ class _Trainer:
 def validation_score(method: Method[Any], draw: Draw, settings: Settings, oracle: Oracle | None = None) -> float:
     """Return the mean over held-out problems of (f(x_k) − lower) / (f(x₀) − lower), its geometric mean over horizons.
 
-    Without lower bounds, lower is 0. A run that fails counts with infinity.
+    Without lower bounds, lower is 0. A run that fails counts as infinity.
     """
     horizons = sorted({max(1, round(share * settings.horizon)) for share in settings.validation.horizons})
     random, last = torch.Generator().manual_seed(settings.seed), horizons[-1]

@@ -70,7 +70,7 @@ class Unrolling:
 
 @dataclass(frozen=True)
 class Differentiation(ABC):
-    """How d/dθ of a run is computed. To add a way, write ``run``; in a TOML file it goes by the name of its class."""
+    """How d/dθ of a run is computed. To add a kind, write ``run``; a TOML file names it by its class."""
 
     @abstractmethod
     def run(self, unrolling: Unrolling, judge: Judge, generator: Generator | None) -> Tensor:
@@ -110,7 +110,7 @@ class Checkpointed(Differentiation):
 
 @dataclass(frozen=True)
 class Truncated(Differentiation):
-    """No gradient passes from one segment to the one before, so that none can explode over more steps than that.
+    """No gradient passes from one segment to the one before, so that none can explode over more steps than a segment.
 
     Args:
         segment: the number of steps over which gradients flow; ¾√N by default.
@@ -141,15 +141,15 @@ def unroll(
     Where no graph is wanted (``torch.no_grad()``), steps are compiled if the method has kernels for the problem.
 
     Args:
-        method: what is unrolled.
-        problem, x0: on what, and from where.
+        method: the method to unroll.
+        problem, x0: the problems, and where to start.
         horizon: N.
-        oracle: how gradients are asked for.
+        oracle: how gradients are computed.
         generator: the source of randomness of a stochastic oracle, and of :class:`Evolution`.
-        differentiation: how; :class:`Full` by default.
+        differentiation: how to differentiate; :class:`Full` by default.
         every: steps between looks, or the steps to look at. The last is always looked at.
-        measure: tensors of one shape, one for each look.
-        judge: what is differentiated, from the list of them; by default they are stacked, (looks, …).
+        measure: returns a tensor for each look, always of one shape.
+        judge: maps the list of these tensors to what is differentiated; by default they are stacked, (looks, …).
     """
     differentiation = Full() if differentiation is None else differentiation
     require_differentiation(differentiation)
@@ -164,7 +164,7 @@ def unroll(
 
 
 def require_differentiation(value: object) -> None:
-    """Raise unless it is a way to differentiate."""
+    """Raise unless this is a kind of differentiation."""
     if not isinstance(value, Differentiation):
         known = ", ".join(cls.__name__ for cls in Differentiation.__subclasses__())
         raise ValueError(f"differentiation must be one of {known}, such as Full(); got {value!r}")
@@ -191,10 +191,10 @@ def _recomputed(
 
 
 class _Recomputed(torch.autograd.Function):
-    """A function of some tensors, and of others that it knows, which is computed again when gradients are asked for.
+    """A function of given and of captured tensors, which is computed again when gradients are asked for.
 
-    A checkpoint of torch would do, but for the gradients inside of the function: it keeps what they need all the same,
-    and computes it once more for each of them.
+    A checkpoint of torch would do, but for the gradients inside the function: it keeps what they need all the same, and
+    computes it once more for each of them.
     """
 
     @staticmethod

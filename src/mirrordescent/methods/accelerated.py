@@ -46,15 +46,15 @@ class AMD(GradientMethod[AMDState]):
     algorithm does, or ``"x_tilde"``, which Theorem 1 bounds. ``t``, ``gamma``, ``mixing`` (λ) and
     ``dual_weight`` are schedules; :func:`~mirrordescent.schedules.admissible_step` gives the t of Lemma 1.
 
-    On noisy gradients use a decaying t: with a constant one the noise accumulates. Or a ``cap`` on the k of λ_k and of
-    the dual weight, beyond which they stay as they are and old gradients are forgotten at a fixed rate, as by momentum.
+    On noisy gradients use a decaying t, since a constant one accumulates noise; or a ``cap`` on the k of λ_k and of
+    the dual weight, beyond which both stay constant and old gradients are forgotten at a fixed rate, as by momentum.
 
     Reference: Krichene, Bayen, Bartlett, NeurIPS 2015.
     """
 
     called = ("amd", "lamd")
     theorem = "accelerated"
-    carried = ("z",)  # x̃ is an answer, and does not go on
+    carried = ("z",)  # x̃ is an answer; the next step does not need it
     compiled = "amd"
 
     mirror: MirrorMap
@@ -115,7 +115,7 @@ class AMD(GradientMethod[AMDState]):
 
     @property
     def steps_in_place(self) -> bool:
-        """Only with a dual z, and a correcting step that the map or the Euclidean geometry takes."""
+        """Only with a dual z, and a correcting step in the geometry of the map or the Euclidean one."""
         plain = type(self.regulariser) is Euclidean and isinstance(self.regulariser.primal_domain, WholeSpace)
         return super().steps_in_place and self.storage == "dual" and (plain or self.regulariser is self.mirror)
 
@@ -153,7 +153,7 @@ class StencilSteps:
     """Steps of AMD with a stencil and rounded gradients on total-variation problems, each in one pass over the images.
 
     Args:
-        method, oracle, stencil: what the steps are of.
+        method, oracle, stencil: the method, its oracle and its map.
         pixels: the data of the problem.
     """
 
@@ -166,7 +166,7 @@ class StencilSteps:
         return state
 
     def with_means(self, state: AMDState, means: Means, steps: int) -> tuple[AMDState, Means]:
-        """Take some steps, and means of the gradients, less the fidelity's: as if all belonged to the point y."""
+        """Take some steps, and return also the means of the gradients without the data term, as if all were at y."""
         for _ in range(steps):
             state, gradient = self._step(state, means, means.share)
             means = means.after(self.pixels.y, cast(Tensor, gradient))

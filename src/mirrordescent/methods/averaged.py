@@ -34,12 +34,12 @@ class Averaged(StatefulWrapper):
         self.weights = as_schedule(weights, "weights")
 
     def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
-        """Start the inner method; the average is its first answer."""
+        """Start the inner method; the average starts as its first answer."""
         inner = self.method.init(x0, problem)
         return Wrapped(inner, Average(self.method.answer(inner), self.weights(1)))
 
     def step(self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None) -> Wrapped:
-        """Step the inner method in its own way and take its new answer into the average."""
+        """Let the inner method step, and include its new answer in the average."""
         inner, average = self.method.step(problem, state.inner, oracle, generator), state.own
         t = self.weights(inner.k + 1)
         total = average.weight + t

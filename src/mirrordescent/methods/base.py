@@ -1,4 +1,4 @@
-"""The interface of every method, and of methods around others."""
+"""The interface of every method, and of methods that wrap others."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -71,7 +71,7 @@ class Method(Part, nn.Module, Generic[S]):
         return oracle
 
     def init(self, x0: Tree, problem: Problem | None = None) -> S:
-        """Return the state before the first step. Some methods have to know the problem for it."""
+        """Return the state before the first step. Some methods need the problem for this."""
         raise NotImplementedError
 
     def resume(self, x0: Tree, problem: Problem, k: int) -> S:
@@ -95,14 +95,14 @@ class Method(Part, nn.Module, Generic[S]):
         return None
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[S] | None:
-        """Return compiled steps for this problem, without a graph, if there are any; they are those of ``step``."""
+        """Return compiled steps for this problem, without a graph, if there are any; they do what ``step`` does."""
         return None
 
 
 class GradientMethod(Method[S]):
     """An iteration that is told gradients: ask for one at ``state.x``, tell it, move.
 
-    The caller brings the gradient: from a batch of problems to solve them, inside an autograd graph to learn the
+    The caller provides the gradient: from a batch of problems to solve them, inside an autograd graph to learn the
     method, from ``p.grad`` to train a network. To add a method, write ``init`` and ``update``.
 
     >>> import torch
@@ -118,7 +118,7 @@ class GradientMethod(Method[S]):
     """The fields of a state besides k and x that the next step depends on; None: all of them."""
 
     needs_x: ClassVar[bool] = True
-    """Whether the next step depends on x; if not, every step makes x of what is carried alone."""
+    """Whether the next step depends on x; if not, every step computes x from what is carried alone."""
 
     compiled: ClassVar[str | None] = None
     """The name of the C kernels for steps on the parameters of networks, if there are any."""
@@ -157,9 +157,9 @@ class GradientMethod(Method[S]):
 
 
 class Wrapper(Method[S]):
-    """A method around another: everything is the inner method's own, but for what a subclass overrides.
+    """A method around another: everything is as in the inner method, except what a subclass overrides.
 
-    What carries something along from step to step is a :class:`StatefulWrapper`.
+    A wrapper that carries something from step to step is a :class:`StatefulWrapper`.
     """
 
     method: Method[Any]
@@ -179,7 +179,7 @@ class Wrapper(Method[S]):
 
     @property
     def certifies(self) -> bool:
-        """As the inner method, unless the wrapper has bounds of its own."""
+        """Like the inner method, unless the wrapper has its own bounds."""
         return type(self).lower_bound is not Wrapper.lower_bound or self.method.certifies
 
     def asked(self, oracle: Oracle) -> Oracle:
@@ -189,7 +189,7 @@ class Wrapper(Method[S]):
         return state
 
     def at_work(self, state: S) -> Method[Any]:
-        """Return the method whose state that is."""
+        """Return the method whose state this is."""
         return self.method
 
     def init(self, x0: Tree, problem: Problem | None = None) -> S:
@@ -208,7 +208,7 @@ class Wrapper(Method[S]):
         return self.at_work(state).inside(self.inner(state))
 
     def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
-        """Ask the method at work: what it has proven of the optimal value stays true whatever goes on around it."""
+        """Return the bound of the method at work, which holds whatever the wrapper does."""
         return self.at_work(state).lower_bound(problem, self.inner(state))
 
 
@@ -235,5 +235,5 @@ class StatefulWrapper(Wrapper[Wrapped]):
         return state.inner
 
     def resume(self, x0: Tree, problem: Problem, k: int) -> Wrapped:
-        """Resume the inner method, with everything around it as at the start."""
+        """Resume the inner method; what the wrapper carries is as at the start."""
         return self.init(x0, problem)._replace(inner=self.method.resume(x0, problem, k))

@@ -1,4 +1,4 @@
-"""A duality gap for methods that know nothing but gradients."""
+"""A duality gap for methods that use only gradients."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ class Certified(StatefulWrapper):
         f(x) = q(x) + sλ‖Dx‖₁,  q quadratic:    gᵢ = ∇q(xᵢ) + Dᵀuᵢ,  |uᵢ| ≤ sλ
         ḡ = Σ wᵢgᵢ,  x̄ = Σ wᵢxᵢ,  Σ wᵢ = 1:     ḡ − ∇q(x̄) = Dᵀū,  ū = Σ wᵢuᵢ,  |ū| ≤ sλ
 
-    so that ū, which nobody has to know, is a feasible dual point, whether the gradients were those of |·| or of a
+    so that ū, which need not be computed, is a feasible dual point, whether the gradients were those of |·| or of a
     smoothed one. The means converge where single duals jump about; wᵢ ∝ i², so that the first ones are forgotten. It
     costs two images of memory and two passes over them a step, less with a kernel, and the iterates are those of the
     method.
 
-    There is none for random gradients, which prove nothing, and for problems that cannot make a bound of the means
+    There is no bound for random gradients, which prove nothing, nor for problems that cannot derive one from the means
     (``Problem.bound_from_means``).
     """
 
@@ -40,14 +40,14 @@ class Certified(StatefulWrapper):
         return Wrapped(inner, Means.none(inner.x))
 
     def step(self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None) -> Wrapped:
-        """Ask for the gradient, take it into the means unless it is random, and let the method step along it."""
+        """Ask for the gradient, include it in the means unless it is random, and let the method step along it."""
         gradient = self.method.gradient(problem, state.inner, oracle, generator)
         random = self.asked(oracle).stochastic
         means = state.own if random else state.own.tell(state.inner.x, gradient)
         return Wrapped(self.method.update(state.inner, gradient), means)
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[Wrapped] | None:
-        """Return the method's compiled steps, where they make means on the way."""
+        """Return the method's compiled steps, if they compute means on the way."""
         run = getattr(self.method.kernel(problem, oracle), "with_means", None)
         return None if run is None else lambda state, steps: Wrapped(*run(*state, steps))
 

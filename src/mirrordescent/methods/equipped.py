@@ -13,8 +13,8 @@ from mirrordescent.trees import Tree
 class Equipped(Wrapper[Any], GradientMethod[Any]):
     """A method that brings its own oracle, so that both can be learned, stored and used as one.
 
-    An oracle that goes around another one, such as ``Noisy(0.1)``, goes around the method's own; one that would take
-    its place is refused.
+    An oracle that wraps another, such as ``Noisy(0.1)``, is put around the method's own; one that would replace it is
+    refused.
 
     >>> import torch
     >>> from mirrordescent import GD, TVDenoising, solve

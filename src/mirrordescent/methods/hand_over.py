@@ -18,7 +18,7 @@ class HandOver(StatefulWrapper):
     """A method for the first ``after`` steps, then a primal-dual one, by default PDHG; certified throughout.
 
     The second begins with u = prox_{aG*}(aKx), where a is the curvature that the first one's own oracle has reached, or
-    σ. What was learned is ahead in the first tens of steps; PDHG proves it, and is good at the last digits.
+    σ. Learned methods are ahead in the first tens of steps; PDHG proves the result, and is good at the last digits.
 
     >>> import torch
     >>> from mirrordescent import TVDenoising, gap, solve, zoo
@@ -56,7 +56,7 @@ class HandOver(StatefulWrapper):
         return Wrapped(self.at_work(state).step(problem, state.inner, oracle, generator), state.own)
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[Wrapped] | None:
-        """Return compiled steps of both methods, or plain ones of the one that has none."""
+        """Return compiled steps of both methods, or plain ones for a method that has none."""
         first, second = self.method.kernel(problem, oracle), self.then.kernel(problem, Exact())
         if first is None and second is None:
             return None

@@ -10,7 +10,7 @@ from mirrordescent.trees import Tree, mix, tree_map
 
 
 class Means(NamedTuple):
-    """ḡ = Σ wᵢgᵢ and x̄ = Σ wᵢxᵢ of what was told i = 1, …, ``told`` times, with wᵢ ∝ i²."""
+    """ḡ = Σ wᵢgᵢ and x̄ = Σ wᵢxᵢ over the gradients and points told so far, i = 1, …, ``told``, with wᵢ ∝ i²."""
 
     told: int
     gradient: Tree
@@ -18,7 +18,7 @@ class Means(NamedTuple):
 
     @classmethod
     def none(cls, like: Tree) -> Means:
-        """Return the means of nothing, which have no weight."""
+        """Return the means before anything was told, which have no weight."""
         zero = tree_map(torch.zeros_like, like)
         return cls(0, zero, zero)
 
@@ -33,6 +33,6 @@ class Means(NamedTuple):
         return self.after(x, gradient if not self.told else mix(self.share, gradient, self.gradient))
 
     def after(self, x: Tree, gradient: Tree) -> Means:
-        """Return the means with one more point, and the mean of the gradients as it then is."""
+        """Return the means with one more point, given the new mean of the gradients."""
         same = not self.told or self.point is x  # the mean of a point with itself costs nothing
         return Means(self.told + 1, gradient, x if same else mix(self.share, x, self.point))

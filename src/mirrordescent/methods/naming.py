@@ -10,7 +10,7 @@ from mirrordescent.schedules import ScheduleLike
 
 
 def names() -> dict[str, type[Method[Any]]]:
-    """Return the classes of methods that have a name (``Method.called``), a user's own among them, by their names."""
+    """Return the classes of methods that have a name (``Method.called``), the user's own included, by their names."""
     found: dict[str, type[Method[Any]]] = {}
     classes: list[Any] = [Method]
     while classes:
@@ -21,7 +21,7 @@ def names() -> dict[str, type[Method[Any]]]:
 
 
 def takes(name: str, argument: str) -> bool:
-    """Tell whether the method of a name is made with an argument, such as ``mirror`` or ``t``."""
+    """Tell whether the constructor of a named method takes an argument, such as ``mirror`` or ``t``."""
     return argument in inspect.signature(names()[name]).parameters
 
 

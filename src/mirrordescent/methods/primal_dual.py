@@ -21,8 +21,8 @@ from mirrordescent.trees import Tree, dot, mix, per_sample, tree_map
 class PrimalDual(Method[S]):
     """A method with a dual variable u, which begins at u⁰ = prox_{aG*}(aKx⁰) and proves bounds.
 
-    a = 0 gives u⁰ = 0. Near a solution a curvature a > 0 makes it the dual variable that goes with x⁰, and the larger a
-    is the nearer x⁰ must be; ``dual_step`` is a safe choice.
+    a = 0 gives u⁰ = 0. Near a solution a curvature a > 0 makes it the dual variable that goes with x⁰; the larger a is,
+    the nearer x⁰ must be; ``dual_step`` is a safe choice.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class PDHG(PrimalDual[PDHGState]):
 
 
 class CondatVu(PDHG):
-    """The method of Condat and Vũ, which takes the smooth F by its gradient, L-Lipschitz, and not by its prox:
+    """The method of Condat and Vũ, which uses the L-Lipschitz gradient of a smooth F in place of its prox:
 
     x⁺ = x − τ(∇F(x) + Kᵀu),  u⁺ = prox_{σG*}(u + σK(2x⁺ − x)),  σ = 1/(ratio·‖K‖),  1/τ = L/2 + σ‖K‖².
 

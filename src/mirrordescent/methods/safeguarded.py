@@ -1,4 +1,4 @@
-"""A net under learned methods: return to the best point and shorten the steps where the value rises."""
+"""A safety net for learned methods: return to the best point and shorten the steps where the value rises."""
 
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ class Guard(NamedTuple):
 
 
 class Safeguarded(StatefulWrapper):
-    """Any method, looked after: every so many steps, with b the best point so far and f₀ the value at the start,
+    """Any method, safeguarded: after every few steps, with b the best point so far and f₀ the value at the start,
 
     .. code-block:: none
 
@@ -32,12 +32,12 @@ class Safeguarded(StatefulWrapper):
 
     sample by sample. Halving ends at steps that are admissible, whatever the smoothness of f. Steps are shortened by
     scaling the gradients that the method is told, so it must be one that moves by gradients alone. The answer is b as
-    of the last look: never worse than the start. ``state.own.fallbacks`` counts.
+    of the last look: never worse than the start. ``state.own.fallbacks`` counts them.
 
     Args:
-        method: the method to look after.
+        method: the method to safeguard.
         every: steps between looks; each costs one value of f.
-        slack: how much of what was gained may be lost before falling back; accelerated methods do not fall evenly.
+        slack: the share of the gain that may be lost before falling back; accelerated methods do not fall steadily.
 
     >>> from mirrordescent import zoo
     >>> method = Safeguarded(zoo.load("photo-inpaint-stencil"))
@@ -60,7 +60,7 @@ class Safeguarded(StatefulWrapper):
         return Wrapped(self.method.init(x0, problem), Guard(x0, value, value, torch.ones_like(value), fallbacks))
 
     def step(self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None) -> Wrapped:
-        """Let the method step, and look at what came of it if it is time to."""
+        """Let the method step, and look at the result if it is time to."""
         factor = state.own.factor
         asked = Scaled(factor, oracle) if bool((factor < 1).any()) else oracle
         return self._looked(problem, Wrapped(self.method.step(problem, state.inner, asked, generator), state.own))

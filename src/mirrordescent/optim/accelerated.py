@@ -39,14 +39,14 @@ class AMD(MirrorOptimizer):
 
         v⁺  =  β v + g,    x⁺  =  x − t (γ g + (β − (1 − β) γ) v⁺),    β = cap/(r + cap)
 
-    and with γ = β it is ``torch.optim.SGD(lr=β·t, momentum=β, nesterov=True)``. The default has β = 0.9 and, in all,
-    steps of length t·cap/r = 9t, as plain momentum of 0.9 has 10t: lr is that of gradient descent with momentum.
+    and with γ = β it is ``torch.optim.SGD(lr=β·t, momentum=β, nesterov=True)``. The default has β = 0.9 and steps of
+    total length t·cap/r = 9t, where plain momentum of 0.9 has 10t: use the lr of gradient descent with momentum.
 
     Args:
         params: see :class:`MirrorOptimizer`, which also has the arguments that are not listed here.
-        lr: see there.
-        mirror: see there.
-        r: at least 3.
+        lr: see :class:`MirrorOptimizer`.
+        mirror: see :class:`MirrorOptimizer`.
+        r: the r of the formulas, at least 3.
         gamma: γ, a number or a schedule.
         cap: the k after which the momentum stays as it is; None for never.
         correction: the geometry of the step x − γ t g. ``"euclidean"`` is that of the paper; with ``"mirror"`` it is
@@ -94,7 +94,7 @@ class ASMD(MirrorOptimizer):
         x⁺  =  w_{k+1} ∇ψ*(y⁺) + (1 − w_{k+1}) x                 w_k = (A_{k+1} − A_k)/A_{k+1},  t_k = lr·s(k)
 
     LASMD when the map is learned. The parameters hold x; y, which starts at ∇ψ(x), is stored. The dual step decays
-    like 1/√k by itself, and x averages: the method is made for noise, and for lr that is not scheduled.
+    like 1/√k by itself, and x averages: the method is made for noise, and for an lr that is not scheduled.
     The arguments are those of :class:`MirrorOptimizer`.
 
     >>> import torch

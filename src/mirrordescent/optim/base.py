@@ -41,9 +41,9 @@ class MirrorOptimizer(Optimizer):
     """A method of :mod:`mirrordescent.methods` on the parameters of a network, tensor by tensor, with t_k = lr·s(k).
 
     The parameters hold the point x at which the method wants the next gradient; after the last step they are its
-    answer. What a method carries along beside x is in ``state``, made from the parameters at the first step, and
+    answer. What a method carries beside x is in ``state``, made from the parameters at the first step, and
     ``param_groups`` has the number k of steps taken. The map is not part of the state: give the same one again when a
-    run is continued, as is done with the model.
+    run is continued, just as the model.
 
     A group may have its own ``lr``, ``mirror``, ``t``, ``weight_decay``, ``maximize`` and ``foreach``. While its lr is
     0 it does not move, and its steps are not counted.
@@ -54,11 +54,11 @@ class MirrorOptimizer(Optimizer):
         mirror: a :class:`~mirrordescent.mirrors.MirrorMap`, applied to every parameter as to a batch of one; a
             layer-wise one, which has a map for each; an entry of the zoo, by name or file; None for the Euclidean map.
         method: makes a :class:`~mirrordescent.methods.GradientMethod` of a map and step sizes t: a class, such as
-            ``methods.SMD`` or your own, or a function. An entry of the zoo that is a method of the same class takes its
-            place, with all its settings; without a ``method``, whatever method the entry is.
+            ``methods.SMD`` or your own, or a function. An entry of the zoo that is a method of the same class replaces
+            it, with all its settings; without a ``method``, the entry may be any method.
         t: s of t_k = lr·s(k), a schedule or a function of k ≥ 1. By default 1, or that of the zoo's entry.
-        weight_decay: c of a penalty ½c‖x‖² that is added to f, so c·x to the gradient, whatever the map is; 0.
-        maximize: ascend.
+        weight_decay: c of a penalty ½c‖x‖² that is added to f, so c·x to the gradient, whatever the map; 0 by default.
+        maximize: ascend instead of descend.
         foreach: step in place on all tensors at once. By default wherever it can be done: for maps with ∇ψ(x) = d·x.
         fused: use kernels in C where there are any: on a CPU, for MD, SMD and AMD with multipliers that repeat along a
             tensor or with a spline for all of it. The numbers are the same but for rounding. By default they are used
@@ -70,8 +70,8 @@ class MirrorOptimizer(Optimizer):
             pass over the gradients, and on a GPU the wait for its result.
         dual_dtype: compute and store in this type, such as ``torch.float32`` for parameters in bfloat16, which are then
             the rounded image of what is stored, so that small steps are not lost. Besides the dual, x is stored, unless
-            every step makes it of the dual alone (SMD). If it is the parameters' own type, SMD stores the dual in any
-            case.
+            every step computes it from the dual alone (SMD). If it is the parameters' own type, SMD still stores the
+            dual.
 
     >>> import torch
     >>> from mirrordescent import methods
@@ -113,7 +113,7 @@ class MirrorOptimizer(Optimizer):
     # Parameter groups
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add parameters, with settings of their own where the group names any."""
+        """Add parameters, with the group's own settings where it names any."""
         super().add_param_group(dict(param_group))
         try:
             self._plans.append(self._prepare(self.param_groups[-1]))
@@ -142,7 +142,7 @@ class MirrorOptimizer(Optimizer):
         return Plan(slots, rate)
 
     def _choose_way(self, slot: Slot, x: Tensor, foreach: bool | None) -> None:
-        """Let a parameter be stepped in place or by a kernel, if it can be and is meant to be."""
+        """Let a parameter be stepped in place or by a kernel, if that is possible and wanted."""
         if foreach and not slot.in_place:
             raise ValueError(
                 f"foreach=True needs a method that can step in place, a map with ∇ψ(x) = d·x, of the parameters' type "
@@ -233,7 +233,7 @@ class MirrorOptimizer(Optimizer):
     # Checkpoints
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from the state of an optimiser of the same class, with maps of the same kind, on such parameters."""
+        """Continue from the state of an optimiser of the same class, with maps and parameters of the same kind."""
         restored: dict[Tensor, dict[str, Tensor]] = {}
 
         def look(_: Optimizer, incoming: dict[str, Any]) -> None:

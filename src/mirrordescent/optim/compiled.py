@@ -39,7 +39,7 @@ def form_of(slot: Slot, like: Tensor) -> Form | None:
 
 
 def multipliers(mirror: MirrorMap, like: Tensor) -> Tensor | None:
-    """Return the w of a map with ∇ψ*(y) = w·y, several times over if it is short, if it repeats along a tensor."""
+    """Return the w of a map with ∇ψ*(y) = w·y if it repeats along a tensor; a short one several times over."""
     d = diagonal(mirror, like)
     if d is None:
         return None
@@ -51,7 +51,7 @@ def multipliers(mirror: MirrorMap, like: Tensor) -> Tensor | None:
 
 
 def corrected(method: GradientMethod[Any]) -> bool:
-    """Tell whether the map takes the correcting step of an accelerated method too."""
+    """Tell whether the correcting step of an accelerated method is taken in the map's geometry too."""
     return method.mirror is not None and getattr(method, "regulariser", None) is method.mirror
 
 
@@ -64,7 +64,7 @@ def compiled(slots: list[Slot], x: Tensors, beside: Tensors) -> Callable[[int, T
     known |= {"intervals": form.intervals, "corrected": corrected(method)}
 
     def read() -> tuple[dict[str, Any], Tensors]:
-        """Return all that a kernel is told besides gradients and lengths, and the tables of the maps it is told of."""
+        """Return all arguments of a kernel but gradients and lengths, and the tables of the maps among them."""
         find = lines if form.intervals else multipliers
         found = [find(mirror, tensor) for mirror, tensor in zip(maps, x, strict=True)]
         tables = [table.contiguous() for table in found if table is not None]

@@ -67,7 +67,7 @@ def _stored_where_it_must_be(mirror: MirrorMap, t: Schedule, dual_dtype: torch.d
 
 
 def determines_its_dual(mirror: MirrorMap) -> bool:
-    """Tell whether x = ∇ψ*(y) tells y = ∇ψ(x) at any time, entry by entry, so that y need not be stored.
+    """Tell whether x = ∇ψ*(y) always determines y = ∇ψ(x), entry by entry, so that y need not be stored.
 
     Not after a projection, and not at the ends of an interval, where x is rounded to the end and would stay there.
     """

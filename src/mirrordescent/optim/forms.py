@@ -1,4 +1,4 @@
-"""What maps say of themselves (``MirrorMap.diagonal``, ``MirrorMap.lines``), for steps that do without ``update``."""
+"""What maps declare (``MirrorMap.diagonal``, ``MirrorMap.lines``), for steps that do without ``update``."""
 
 from collections.abc import Callable, Iterable
 from operator import attrgetter, is_
@@ -32,7 +32,7 @@ def _alike(tensor: Tensor, like: Tensor) -> bool:
 
 
 class Reading(Generic[T]):
-    """Something made of the numbers of some maps, and made anew whenever one of them has changed."""
+    """Something computed from the numbers of some maps, and recomputed whenever one of them has changed."""
 
     def __init__(self, maps: Iterable[MirrorMap], make: Callable[[], T]) -> None:
         modules = {module for mirror in maps for module in mirror.modules()}

@@ -45,7 +45,7 @@ def choose(mirror: MirrorLike, t: ScheduleLike | None, device: torch.device) -> 
 
 
 def usable(method: object, called: str) -> GradientMethod[Any]:
-    """Return a method if an optimiser can run it: all that there is to tell it is the gradient in ``p.grad``."""
+    """Return a method if an optimiser can run it: all it can be given is the gradient in ``p.grad``."""
     if not isinstance(method, GradientMethod):
         raise TypeError(f"{called} ({type(method).__name__}) is not a method that is told gradients")
     if method.oracle is not None:
@@ -105,7 +105,7 @@ class Leaf(NamedTuple):
 
 
 class _Unmapped(MirrorMap):
-    """In place of the map of a parameter that was frozen when a layer-wise map was made, and has none."""
+    """Stands in for the map of a parameter that has none, because it was frozen when a layer-wise map was made."""
 
     elementwise = True
 
@@ -121,7 +121,7 @@ class _Unmapped(MirrorMap):
 
 
 def kind(mirror: MirrorMap) -> str:
-    """Name a map by its type and, if layer-wise, those of its parts: what a checkpoint must agree with."""
+    """Name a map by its type and, if layer-wise, those of its parts; a checkpoint must agree with it."""
     name = type(mirror).__name__
     parts = sorted({type(part).__name__ for part in mirror.maps}) if isinstance(mirror, Layerwise) else ()
     return f"{name}({', '.join(parts)})" if parts else name

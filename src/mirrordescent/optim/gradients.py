@@ -1,4 +1,4 @@
-"""What is done with gradients before a method sees them: they are looked at, and clipped."""
+"""What is done with gradients before a method sees them: they are checked and clipped."""
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ def all_finite(gradients: list[Tensor]) -> bool:
 
 
 def nonfinite(gradients: list[Tensor]) -> list[int]:
-    """Return the numbers of the gradients that have an entry that is not finite."""
+    """Return the indices of the gradients that have an entry that is not finite."""
     flags = torch.stack([~g.isfinite().all() for g in local_parts(gradients)])
     if any(map(is_distributed, gradients)):
         flags = true_anywhere(flags, gradients)
@@ -27,7 +27,7 @@ def nonfinite(gradients: list[Tensor]) -> list[int]:
 
 
 def clipping(gradients: list[Tensor], largest: float) -> float:
-    """min(1, largest/‖g‖), for the norm of all gradients together; as of ``clip_grad_norm_``."""
+    """min(1, largest/‖g‖), for the norm of all gradients together; as in ``clip_grad_norm_``."""
     return min(1.0, largest / (total_norm(gradients) + 1e-6))
 
 

@@ -42,7 +42,7 @@ class Plan:
         return Plan, (self.slots, self.rate)  # the tensors of a copy are elsewhere
 
     def step(self, k: int, slots: list[Slot], x: Tensors, stored: Stored, g: Tensors) -> None:
-        """Take the step after k others on some parameters x, with what is stored with each, along gradients g."""
+        """Take step k + 1 on some parameters x, with what is stored with each, along gradients g."""
         if slots != self._moving:
             self._moving, self._formed, self._seen = slots, [i for i, slot in enumerate(slots) if slot.form], None
         seen: list[list[Any]] = [list(map(_dtype, g))]

@@ -1,4 +1,4 @@
-"""Parameters spread over processes (``DTensor``, as of FSDP2): work is done on the local part of each.
+"""Parameters spread over processes (``DTensor``, as in FSDP2): work is done on the local part of each.
 
 What acts entry by entry needs no communication. A number per entry, or per group of entries, is cut like the
 parameter; a map of whole tensors cannot be cut.
@@ -23,7 +23,7 @@ _WHOLE = {Tensor, nn.Parameter}
 
 
 def is_distributed(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Tell whether a tensor is spread over processes, without importing what would make it so."""
+    """Tell whether a tensor is spread over processes, without importing ``torch.distributed.tensor``."""
     return type(tensor) not in _WHOLE and hasattr(tensor, "device_mesh")
 
 
@@ -121,7 +121,7 @@ def _placement(placement: Placement, tensor: Tensor, name: str) -> Placement:
 
 
 def _with_tensors(mirror: MirrorMap, changed: dict[str, Tensor]) -> MirrorMap:
-    """Return a map that shares everything with another but some tensors."""
+    """Return a map that shares everything with another except some tensors."""
     other = copy.copy(mirror)
     other._parameters = {name: kept for name, kept in mirror._parameters.items() if name not in changed}
     other._buffers = {**mirror._buffers, **changed}

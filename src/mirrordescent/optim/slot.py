@@ -33,10 +33,10 @@ class Slot:
     """The method of a parameter, which others of its kind with the same map may share.
 
     Args:
-        method: what makes the steps.
+        method: the method that makes the steps.
         mirror: the map, for methods that have none.
-        like: the parameter, or the part of it that is here.
-        dtype: to store in, if not in that of the parameter.
+        like: the parameter, or its local part.
+        dtype: the type to store in, if it is not that of the parameter.
     """
 
     def __init__(self, method: GradientMethod[Any], mirror: MirrorMap, like: Tensor, dtype: torch.dtype | None) -> None:
@@ -103,12 +103,12 @@ class Slot:
         return tensor.to(self._stored_in if tensor.is_floating_point() else tensor.dtype, copy=True)
 
     def _sample(self, tensor: Tensor) -> Tensor:
-        """Return what is here of a tensor as a batch of one, in the type it is computed in."""
+        """Return the local part of a tensor as a batch of one, in the type it is computed in."""
         return local(tensor).to(self._computed_in if tensor.is_floating_point() else tensor.dtype)[None]
 
 
 def _widest(dtype: torch.dtype, mirror: MirrorMap) -> torch.dtype:
-    """Return a type that loses nothing of either, since a method mixes parameters with what a map makes of them."""
+    """Return a type that can hold both exactly, since a method mixes parameters with their images under a map."""
     tensors = (*mirror.parameters(), *mirror.buffers())
     return reduce(torch.promote_types, (tensor.dtype for tensor in tensors if tensor.is_floating_point()), dtype)
 

@@ -37,10 +37,10 @@ def solve(
 
     Args:
         problem: what to minimise.
-        method: how.
+        method: how to minimise it.
         x0: where to start, (batch, …) or a dict of such; the problem's own start by default.
         iterations: the budget.
-        oracle: how gradients are asked for; by default as the method brings it, else exact.
+        oracle: how gradients are computed; by default by the method's own oracle, if it has one, else exactly.
         stop: rules such as ``gap(1e-4)``; a sample stops when any of them says so.
         callbacks: functions called with every :class:`Look`.
         generator: the source of randomness of a stochastic oracle.
@@ -48,8 +48,8 @@ def solve(
         trace: the iterations to record values at, or how many, spaced logarithmically; by default every look.
             What is recorded changes nothing else.
         diverge_factor: a sample diverged when f(x) > f(x₀) + factor · (1 + |f(x₀)|).
-        fused: step by kernels in C, where there are any for the method and the problem. By default if they are compiled
-            already; True compiles them, which takes some seconds once, and says if there are none; False does without.
+        fused: use kernels in C, where there are any for the method and the problem: by default if they are compiled
+            already. True compiles them, which takes seconds, once, or raises if there are none; False does without.
         progress: show a progress bar; by default on a terminal, when it takes longer than a second.
 
     >>> import torch
@@ -88,7 +88,7 @@ def solve(
 
 
 class _Record:
-    """What a run has come to so far."""
+    """What is known of a run so far."""
 
     def __init__(self, problem: Problem, method: Method[Any], x0: Tree, state: Any, diverge_factor: float) -> None:
         self.problem, self.method, self.state = problem, method, state
@@ -133,7 +133,7 @@ class _Record:
         return state
 
     def keep(self, state: Any, k: int, seconds: float) -> None:
-        """Record the values at an iteration; that it is recorded changes nothing else."""
+        """Record the values at an iteration; this changes nothing else."""
         self.iterations.append(k)
         self.seconds.append(seconds)
         self.values.append(self.value if state is self.state else self._answer(state)[1])
@@ -181,7 +181,7 @@ class _Record:
 def steps_of(
     method: Method[Any], problem: Problem, oracle: Oracle, generator: Generator | None = None, fused: bool | None = None
 ) -> Run[Any]:
-    """Return how to take several steps at once, without a graph: compiled if that is possible and not unwanted."""
+    """Return a function that takes several steps at once, without a graph: compiled if possible and not unwanted."""
     wanted = kernels.ready() if fused is None else fused
     kernel = method.kernel(problem, oracle) if wanted else None
     if fused and kernel is None:

@@ -31,10 +31,10 @@ def list() -> builtins.list[str]:
 
 
 def load(name: str | Path) -> nn.Module:
-    """Return a learned method by its name, from a file, or from the hub; its kind is what its card says.
+    """Return a learned method by its name, from a file, or from the hub; its card says what kind it is.
 
-    On the hub it is ``hf://owner/repository/name``, with the extra ``mirrordescent[hub]``. An entry made of classes of
-    your own is loaded after their module has been imported; its card names it.
+    On the hub it is ``hf://owner/repository/name``, with the extra ``mirrordescent[hub]``. An entry made of your own
+    classes can be loaded once their module has been imported; its card names the module.
 
     >>> from mirrordescent import zoo
     >>> zoo.load("photo-inpant-pair")

@@ -18,12 +18,12 @@ class Card:
         description: what it is for, in a sentence.
         kind: what it is: a map, method, oracle, schedule, problem or initialisation. Filled in when it is saved.
         family: what it was learned on, in words.
-        data: the collection that was made of, with its terms, in words.
-        stages: how it was learned, a record for each stage: its settings, and what came of it.
+        data: the collection that the family is made from, with its terms, in words.
+        stages: how it was learned, a record for each stage: its settings and its outcome.
         parameters: how many numbers were learned.
         held_out: what it achieves on problems that it was not learned on.
-        use: numbers that go with it, such as the minibatch it is meant for.
-        requires: modules of the user's own that have to be imported before it is loaded. Filled in when it is saved.
+        use: numbers that belong to it, such as the minibatch size it is meant for.
+        requires: the user's modules that have to be imported before it is loaded. Filled in when it is saved.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Card:
 
     @classmethod
     def from_data(cls, data: Any) -> Card:
-        """Read it from plain data, or say what is wrong with them."""
+        """Read it from plain data, or say what is wrong with the data."""
         if not isinstance(data, dict):
             raise ValueError(f"a card is a table, not a {type(data).__name__}")
         for key in data:

@@ -16,7 +16,7 @@ def is_address(name: str | Path) -> bool:
 def pull(address: str) -> Path:
     """Fetch an entry and its card, check it against the checksum on the card, and return the file.
 
-    What was fetched before is kept by the hub's own cache, and used again without the network.
+    What was fetched before is kept in the hub's own cache, and used again without the network.
     """
     repository, name = _split(address)
     hub = _hub()
@@ -33,7 +33,7 @@ def pull(address: str) -> Path:
 def push(path: str | Path, repository: str, message: str | None = None) -> str:
     """Send an entry and its card to a repository ``owner/name``, made if need be; return the entry's address.
 
-    Who may do so is settled by the hub's own login.
+    Access is controlled by the hub's own login.
     """
     path = Path(path)
     if repository.count("/") != 1:

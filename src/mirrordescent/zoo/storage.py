@@ -1,6 +1,6 @@
 """Entries on disk: one safetensors file with the learned numbers, what they belong to and the card; the card beside it.
 
-A checksum of all three is in the file and is looked at whenever it is read. Nothing in a file is executed, and nothing
+A checksum of all three is in the file and is checked whenever it is read. Nothing in a file is executed, and nothing
 is imported because of it: an entry made of a user's own classes is loaded after they are imported.
 """
 
@@ -24,7 +24,7 @@ class EntryDamaged(ValueError):
 
 
 def save_entry(module: nn.Module, path: Path, card: Card) -> None:
-    """Write a learned module and its card; either both are new or the old ones are left."""
+    """Write a learned module and its card; either both are replaced or neither."""
     if not isinstance(module, Part):
         raise TypeError(f"{type(module).__name__} cannot be stored: it is no map, method, oracle, schedule or problem")
     structure = describe(module)
@@ -51,7 +51,7 @@ def load_entry(path: Path) -> tuple[nn.Module, Card]:
 
 
 def read_card(path: Path) -> Card:
-    """Read the card of an entry alone, whose parts need not be known."""
+    """Read only the card of an entry, whose parts need not be known."""
     try:
         return Card.from_data(json.loads(_read(path)[1]["card"]))
     except (KeyError, TypeError, ValueError) as error:
@@ -103,7 +103,7 @@ def _built(structure: Config, tensors: dict[str, Tensor]) -> nn.Module:
         raise ValueError(f"a {type(module).__name__} is not a module")
     dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
     module.to(dtypes.pop() if len(dtypes) == 1 else None)
-    for name, tensor in module.state_dict(keep_vars=True).items():  # some were made of plain numbers
+    for name, tensor in module.state_dict(keep_vars=True).items():  # some were made from plain numbers
         tensor.data = tensor.data.to(tensors[name].dtype)
     module.load_state_dict(tensors)
     return module

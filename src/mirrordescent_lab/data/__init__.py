@@ -1,6 +1,6 @@
-"""The data of the experiments: what the library reads by itself, and datasets by their names.
+"""The data of the experiments: what the library reads by itself, and data sets by name.
 
-Whatever needs a file that is missing says what to put where, and where to get it.
+If a file is missing, the error says where to get it and where to put it.
 """
 
 from mirrordescent.data import (

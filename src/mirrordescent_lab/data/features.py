@@ -45,7 +45,7 @@ def four_nine_features(
 
     Args:
         source: "digits" of scikit-learn (need no file) or "mnist" (11791 for training, 1991 for testing).
-        epochs: passes over the training part; 20 for "digits" and 1 for "mnist" take seconds and suffice.
+        epochs: passes over the training part; 20 for "digits" and 1 for "mnist" take seconds and are enough.
     """
     require_known(source, get_args(Source), "source of digits")
     epochs = _EPOCHS[source] if epochs is None else epochs
@@ -82,7 +82,7 @@ def _network(generator: Generator) -> nn.Sequential:
             nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
             nn.Flatten(), nn.Linear(16 * 7 * 7, 100), nn.Tanh(),
-            nn.Linear(100, DIMENSION), nn.Tanh(),  # unlike those of a rectifier, none of its features can die
+            nn.Linear(100, DIMENSION), nn.Tanh(),  # unlike with a rectifier, no feature can die
             nn.Linear(DIMENSION, 10),
         )  # fmt: skip
     for layer in network.to_empty(device="cpu"):

@@ -61,10 +61,10 @@ class Tasks(NamedTuple):
 
 
 def sample_tasks(characters: Tensor, count: int, way: int, shot: int, generator: Generator) -> Tasks:
-    """Draw ``count`` tasks: to tell ``way`` characters apart from ``shot`` drawings of each.
+    """Draw ``count`` tasks: tell ``way`` characters apart, given ``shot`` drawings of each.
 
-    The other drawings of the same characters are for testing. Characters of a task are distinct; which drawings are
-    learned from is drawn anew for every character of every task.
+    The other drawings of the same characters are for testing. Characters of a task are distinct; which drawings
+    are learned from is drawn afresh for every character of every task.
 
     Args:
         characters: (characters, drawings, height, width), as ``omniglot_characters`` returns them.
@@ -87,7 +87,7 @@ def sample_tasks(characters: Tensor, count: int, way: int, shot: int, generator:
 
 
 def area_average(images: Tensor, size: int) -> Tensor:
-    """Average (…, n, n) over the squares of a size×size grid laid over it; pixels count by their share.
+    """Average (…, n, n) over the squares of a size×size grid laid over it; pixels count by their share of a square.
 
     >>> area_average(torch.tensor([[0.0, 0.0, 3.0]] * 3), 2)
     tensor([[0., 2.],

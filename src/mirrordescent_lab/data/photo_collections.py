@@ -34,7 +34,7 @@ def photographs(
 def pictures(
     source: str | Path = "bundled", split: Split = "train", directory: str | Path | None = None
 ) -> list[Tensor]:
-    """Return whole photographs, (3, height, width) each: of "bsds500", "stl10", or what the library reads by itself."""
+    """Return whole photographs, (3, height, width) each: of "bsds500", "stl10", or any source of the library."""
     require_known(split, get_args(Split), "split")
     if isinstance(source, str) and not Path(source).expanduser().exists():
         require_known(source, ("bundled", "bsds500", "stl10"), "folder, archive or source of photographs")
@@ -60,7 +60,7 @@ def stl10(split: STLSplit = "train", directory: str | Path | None = None, count:
     """Return photographs of STL-10, the first ``count`` of a part: (n, 3, 96, 96).
 
     From the official binary, packed or unpacked, if it is there: 5000 for training, 8000 for testing, 100000 unlabelled
-    (11 GB as float numbers: mind ``count``). Otherwise from the small zip of unlabelled images, of which a fixed random
+    (11 GB as floats, so mind ``count``). Otherwise from the small zip of unlabelled images, of which a fixed random
     fifth is for testing.
     """
     require_known(split, get_args(STLSplit), "split")

@@ -1,4 +1,4 @@
-"""Images from few projections: filtered back-projection, and the noise that it makes of noise."""
+"""Images from few projections: filtered back-projection, and what it makes of noise."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def reconstruct_noisily(
     """Enlarge bilinearly to side ``simulated``, project, add white noise, reconstruct at the original size.
 
     The noise has standard deviation ``noise`` × mean |sinogram|, image by image. Streaks come from there being few
-    angles; the finer grid keeps the simulation from being inverted by its own discretisation.
+    angles; the finer grid avoids simulating and inverting with the same discretisation.
     """
     fine = F.interpolate(clean, size=(simulated, simulated), mode="bilinear", align_corners=False)
     sinogram = ParallelBeam(simulated, angles, detectors).A(fine)
@@ -86,7 +86,7 @@ def reconstruct_noisily(
 def noisy_phantoms(count: int, size: int = 128, seed: int = 0, **scan: Unpack[Scan]) -> tuple[Tensor, Tensor]:
     """Return ellipse phantoms and what tomography makes of them: two tensors (count, 1, size, size).
 
-    Kept on disk: the same arguments give the same images, the second time at once.
+    Kept on disk: the same arguments give the same images, without delay from the second time on.
 
     Args:
         scan: ``angles``, ``detectors``, ``simulated`` and ``noise`` of ``reconstruct_noisily``.

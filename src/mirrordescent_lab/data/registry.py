@@ -1,4 +1,4 @@
-"""The files of every dataset: which there are, whether they are sound, and how to get them."""
+"""The files of every dataset: which are there, whether they are intact, and how to get them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def verify(name: str, directory: str | Path | None = None) -> dict[str, FileStat
 
 
 def require(name: str, file: str, directory: str | Path | None = None) -> Path:
-    """Return the path of a sound file, fetched first if it is absent and has a public address.
+    """Return the path of an intact file, downloaded first if it is absent and has a public address.
 
     Raises:
         DataMissing: with what to put where, and where to get it.
@@ -95,7 +95,7 @@ def _fault(path: Path, file: DataFile, thorough: bool) -> str | None:
 
 @functools.lru_cache(maxsize=64)
 def _digest(path: Path, algorithm: str, size: int, modified: int) -> str:
-    """Hash a file once per process; size and time of change make an edited file a new one."""
+    """Hash a file once per process; one whose size or time of change differs is hashed again."""
     import pooch
 
     return str(pooch.file_hash(str(path), alg=algorithm))

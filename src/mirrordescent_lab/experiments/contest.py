@@ -39,9 +39,9 @@ class Tunable:
 # The grids of the paper's appendix on baselines, and step ratios for PDHG.
 ADAM = Tunable("Adam", Adam, grid(1e-3, 1e-1))
 BASELINES = [Tunable("GD", GD, grid(2e-4, 1e-1)), Tunable("Nesterov", Nesterov, grid(1e-4, 5e-3)), ADAM]
-WIDE_NESTEROV = Tunable("wide Nesterov", Nesterov, grid(1e-4, 1e-1))  # its best may lie beyond the appendix's grid
+WIDE_NESTEROV = Tunable("wide Nesterov", Nesterov, grid(1e-4, 1e-1))  # its best may lie outside the appendix's grid
 CLASSICAL = Tunable("PDHG", PDHG, [0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0])
-EARLY_CLASSICAL = Tunable("early PDHG", PDHG, CLASSICAL.grid)  # to be tuned for the first iterations
+EARLY_CLASSICAL = Tunable("early PDHG", PDHG, CLASSICAL.grid)  # tuned for the first iterations
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Contest:
 
 
 def mean_by(curve: Curve, moment: float) -> float:
-    """Return the mean of the last point that was recorded by a second."""
+    """Return the mean at the last point recorded before a given second."""
     return float(curve.values[sum(second <= moment for second in curve.seconds) - 1].mean())
 
 

@@ -1,4 +1,4 @@
-"""The diagnosis of a learned map, by name or from a file, on problems of a kind it may have been learned for."""
+"""The diagnosis of a learned map, by name or from a file, on a kind of problems it may have been learned for."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from mirrordescent_lab.recipes.networks import NETWORK_RECIPES, descent
 from mirrordescent_lab.recipes.tomography import GROUPS
 
 COUNT, SIDE, ITERATIONS = 8, 36, 200
-DATA = 200  # data points that stand for a large set when networks are trained
-# To compare tied maps with untied ones, both are learned for a moment.
+DATA = 200  # data points that represent a large set when networks are trained
+# To compare tied maps with untied ones, both are learned briefly.
 MOMENT = Settings(
     meta_steps=10, batch=4, horizon=10, optimiser=Descent(0.05), objective=Objective(weights="last"),
     validation=Validation(every=10, batch=2, horizons=(1.0,)),
@@ -43,7 +43,7 @@ class Weighted(MirrorMap):
     """ψ(x) = Σⱼ sⱼ φ(xⱼ) of a map Σⱼ φ(xⱼ): the geometry in which a run with gradients g/s (Relative) is one with g.
 
     Args:
-        mirror: one that acts on every entry alike.
+        mirror: a map that acts on every entry alike.
         weights: s > 0, for one sample.
     """
 
@@ -115,15 +115,15 @@ def diagnose_entry(
     """Diagnose an entry of the zoo or a saved map on a batch of problems, in double precision.
 
     A map that was learned for mirror descent is run in all methods with the learned step sizes: LMD and Algorithm 1
-    (primal-stored), LSMD, LAMD and LASMD (dual-stored). One whose way there is itself an inversion is run dual-stored
-    only, and one that was learned in accelerated mirror descent as it was learned.
+    (primal-stored), LSMD, LAMD and LASMD (dual-stored). One whose ∇ψ is itself an inversion is run dual-stored
+    only, and one that was learned in accelerated mirror descent is run as it was learned.
 
     Args:
         name: the name of the entry, or a file.
         problem: "inpaint", "denoise", "svm", "tomography", or "network": what the entry was learned to train, on a few
             of its data.
-        directory: the folder of the data; without the data sets, bundled pictures and digits serve.
-        count, side: how many problems there are, and how large images are.
+        directory: the folder of the data; where data sets are missing, bundled pictures and digits are used.
+        count, side: the number of problems, and the side of images.
         iterations: how long every run is.
         exact_iterates: whether to follow the exact iterates too, which takes a Newton solve in every step.
     """

@@ -71,5 +71,5 @@ def best_rules(panels: dict[str, Panel]) -> dict[str, Extension]:
 
 
 def noisy(method: str, noise: Oracle | None) -> Oracle | None:
-    """Return how a method asks for gradients where the stochastic ones have noisy ones."""
+    """Return how a method asks for gradients: noisy ones for the stochastic methods."""
     return noise if method in STOCHASTIC else None

@@ -49,7 +49,7 @@ Statistic = Callable[[Tensor], float]
 
 @dataclass(frozen=True)
 class Size:
-    """How large the experiment is: tasks shown, tasks to tune on, steps on each, looks at a run."""
+    """How large the experiment is: tasks shown, tasks to tune on, steps on each, evaluations in a run."""
 
     tasks: int
     tuning_tasks: int
@@ -123,7 +123,7 @@ def _training(family: FewShotFamily, seeds: Tensor, size: Size, held_out: bool) 
 
 
 def _run(name: str, method: Method[Any], family: FewShotFamily, size: Size) -> dict[str, Curve]:
-    """Run one method on all test tasks, a chunk after the other."""
+    """Run one method on all test tasks, chunk by chunk."""
     seeds = torch.arange(FIRST_TEST_TASK, FIRST_TEST_TASK + size.tasks)
     chunks = [_training(family, some, size, held_out=True).run(name, method) for some in torch.split(seeds, CHUNK)]
     return {what: reduce(_join, (chunk[what] for chunk in chunks)) for what in chunks[0]}

@@ -22,7 +22,7 @@ def draw_panel(panel: Panel, title: str, path: Path) -> None:
     figure = _figure(9, 5.5)
     axes = figure.subplots()
     horizontal, vertical = panel.scales
-    first = 1 if horizontal == "log" else 0  # a logarithmic axis has no 0
+    first = 1 if horizontal == "log" else 0  # there is no 0 on a logarithmic axis
     for index, curve in enumerate(panel.curves):
         x = torch.tensor(getattr(curve, panel.against)[first:])
         values = curve.values[first:].clamp(min=FLOOR) if vertical == "log" else curve.values[first:]

@@ -21,7 +21,7 @@ EARLY, LATE = 10, 100
 
 @dataclass(frozen=True)
 class Condition:
-    """What is different from the training problems: crops of BSDS500 of 32×32, a fifth missing, no blur."""
+    """What differs from the training problems: 32×32 crops of BSDS500, a fifth of the pixels missing, no blur."""
 
     name: str
     source: str = "bsds500"
@@ -51,7 +51,7 @@ COUNTS: dict[Scale, int] = {"quick": 1, "standard": 8, "paper": 32}
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Tabulate mean gaps in share of the first one, after 10 and 100 iterations; step sizes are tuned per condition."""
+    """Tabulate mean gaps as shares of the first, after 10 and 100 iterations; step sizes are tuned per condition."""
     count = COUNTS[scale]
     result = Result("generalisation", "Inpainting maps beyond their training", {"scale": scale, "problems": count})
     for start, fill in (("y", False), ("y filled", True)):

@@ -120,7 +120,7 @@ TASKS = {
 
 
 def run(task: Task, scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Compare all methods on one task. Whatever is tuned or chosen is so on training problems."""
+    """Compare all methods on one task. Whatever is tuned or chosen, is tuned or chosen on training problems."""
     size = task.sizes[scale]
     noise = 0.0 if task.noise is None else task.noise.sigma
     result = Result(task.name, task.title, {"scale": scale, **vars(size), "gradient noise": noise})

@@ -11,7 +11,7 @@ from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Ta
 from mirrordescent_lab.experiments.scales import Say, Scale
 
 SIZES: dict[Scale, tuple[int, int]] = {"quick": (1, 30), "standard": (8, 2000), "paper": (16, 2000)}
-MORE = 5  # iterations without a network are cheaper, so those methods get this many times as many
+MORE = 5  # iterations without a network are cheaper, so those methods get more of them, by this factor
 LEARNED = ("LAMD", "LSMD", "one-network LSMD", "one-network LAMD", "stencil LAMD")
 LEVELS = (100.0, 10.0, 1.0, 0.1)
 
@@ -60,7 +60,7 @@ def _times(curve: Curve) -> list[str]:
 
 
 def _claims(panel: Panel) -> list[Claim]:
-    """Compare ends of runs, and what every method has at the second at which LAMD has done its tenth iteration."""
+    """Compare the ends of runs, and the gaps at the moment when LAMD has finished its tenth iteration."""
     ours = panel["LAMD"]
     baselines = [c for c in panel.curves if c.name.split()[0] in {t.name for t in BASELINES}]
     ends = {curve.name: float(curve.values[-1].mean()) for curve in (ours, *baselines)}

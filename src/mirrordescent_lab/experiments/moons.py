@@ -32,7 +32,7 @@ UNTIED, AVERAGED, TIED = "201 multipliers", "201 averaged over orbits", "5 multi
 
 @dataclass(frozen=True)
 class Size:
-    """How large the experiment is: meta-steps, their first rate, networks in each, networks to judge by."""
+    """How large the experiment is: meta-steps, their first rate, networks in each, networks for evaluation."""
 
     meta_steps: int
     rate: float
@@ -77,7 +77,7 @@ def untied_map() -> Layerwise:
 def learn_multipliers(mirror: Layerwise, family: NetworkFamily, meta_steps: int, rate: float, batch: int) -> None:
     """w ← max(w − η_k ∂L/∂w, 1e-3), where L adds up the losses along a run of mirror descent, on random networks.
 
-    Only every tenth step of a run is looked at, to save time. η_k falls to 0 like a cosine, so that the noise of
+    Only every tenth step of a run is evaluated, to save time. η_k falls to 0 like a cosine, so that the noise of
     single networks is averaged out. A number that n entries share moves by the mean of their slopes: on its way it is
     the mean, over the orbit, of what untied multipliers would do.
     """

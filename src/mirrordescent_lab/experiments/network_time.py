@@ -39,7 +39,7 @@ FASTEST: Any = {"fused": True}
 
 
 def run(architecture: Architecture, scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Train with the learned methods, and with SGD and Adam as in the paper and tuned; looking is off the clock."""
+    """Train with the learned methods, and with SGD and Adam as in the paper and tuned; evaluation is off the clock."""
     size, source = SIZES[scale], source_for(scale, directory)
     task = _Task(architecture, size, source, directory)
     rate = min(ADAM_GRID, key=lambda lr: task.final_loss(_adam(lr)))
@@ -171,7 +171,7 @@ def at_the_same_second(panels: dict[str, Panel]) -> list[Claim]:
 
 
 def _at(curve: Curve, moment: float) -> Tensor:
-    """Return every run's value at a moment, linearly between looks."""
+    """Return every run's value at a moment, interpolated linearly."""
     after = min(sum(second < moment for second in curve.seconds), len(curve.seconds) - 1)
     start, end = curve.seconds[after - 1], curve.seconds[after]
     share = min(1.0, (moment - start) / (end - start))

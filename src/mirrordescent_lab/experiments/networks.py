@@ -30,7 +30,7 @@ SGD_GRID, MOMENTUM_GRID, ADAM_GRID = grid(2e-2, 1.0), grid(5e-3, 2e-1), grid(2e-
 
 @dataclass(frozen=True)
 class Size:
-    """How large an experiment is: networks shown, networks to tune on, looks at a run, data a look is taken on."""
+    """How large an experiment is: networks shown, networks to tune on, evaluations in a run, data for each."""
 
     networks: int
     tuning_networks: int
@@ -136,7 +136,7 @@ def run(architecture: Architecture, scale: Scale, directory: Path | None, say: S
 
 
 def source_for(scale: Scale, directory: Path | None) -> Source:
-    """Return MNIST if it is there, scikit-learn's digits if it is not or if it shall be quick."""
+    """Return MNIST if it is there, scikit-learn's digits if it is not or at the quick scale."""
     if scale != "quick":
         with contextlib.suppress(data.DataMissing):
             data.mnist("test", directory)
@@ -179,7 +179,7 @@ def learned(entry: str) -> dict[str, Method[Any]]:
 
 
 def baselines(tuning: Training) -> list[tuple[str, Method[Any]]]:
-    """Return SGD and Adam as in the paper, and tuned, with momentum and AdamW beside them."""
+    """Return SGD and Adam as in the paper and tuned, and SGD with momentum and AdamW."""
     sgd, momentum, adam = (
         Tunable("SGD", SGD, SGD_GRID),
         Tunable("SGD with momentum", lambda t: SGD(t, 0.9), MOMENTUM_GRID),

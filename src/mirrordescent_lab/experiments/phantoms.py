@@ -14,7 +14,7 @@ SIDES: dict[Scale, int] = {"quick": 48, "standard": 128, "paper": 128}
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Draw a phantom, project it with noise and back, and minimise the objective to a proven gap."""
+    """Draw a phantom, reconstruct it from noisy projections, and minimise the objective to a proven gap."""
     side = SIDES[scale]
     clean, noisy = data.noisy_phantoms(1, side, seed=4)
     problem = TVDenoising(noisy)

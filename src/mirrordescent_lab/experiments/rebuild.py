@@ -27,7 +27,7 @@ def rebuild(folder: Path) -> list[Result]:
 
 
 def from_summary(path: Path) -> Result:
-    """Return what a summary tells of an experiment: all but the pictures, and of every curve its mean."""
+    """Return what a summary says about an experiment: everything but the pictures, with the mean of every curve."""
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
         return Result(

@@ -47,7 +47,7 @@ class Result:
         self.page().write(folder / "index.html")
 
     def page(self) -> Page:
-        """Return everything as a page to look at: claims first, then what they rest on."""
+        """Return everything as an HTML page: claims first, then the evidence."""
         sections = [Section("The paper's claims", self.claims)] if self.claims else []
         sections += [Section(_sentence(name), table) for name, table in self.tables.items()]
         sections += [Section(_sentence(name), _compared(name, each)) for name, each in self.pictures.items()]
@@ -114,7 +114,7 @@ def _sentence(name: str) -> str:
 
 
 def _compared(scene: str, pictures: dict[str, Tensor]) -> Comparison:
-    """Lay the last picture over the one before it: what was made over what it was made of."""
+    """Lay the last picture over the one before it: the result over what it was made from."""
     names = list(pictures)
     return Comparison({scene: {name: Picture(image) for name, image in pictures.items()}}, before=names[-2:][0])
 

@@ -1,4 +1,4 @@
-"""How large an experiment is, and how it tells what it does."""
+"""How large an experiment is, and how it reports its progress."""
 
 from __future__ import annotations
 

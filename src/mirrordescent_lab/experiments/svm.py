@@ -23,7 +23,7 @@ from mirrordescent_lab.experiments.extensions import choose_rules, with_rules
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
 
-TOLERANCE = 1e-9  # of the certified optimum: the methods come within 1e-7 of it
+TOLERANCE = 1e-9  # tolerance of the certified optimum: the methods come within 1e-7 of it
 GRADIENT_METHODS = ("LMD", "LSMD", "LASMD", "GD", "Nesterov", "Adam", "SGD")
 
 

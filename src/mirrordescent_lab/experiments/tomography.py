@@ -37,7 +37,7 @@ ALL_ANGLES = ("MLEM", "PDHG", "early PDHG", "Nesterov", "early Nesterov")
 SUBSETS = ("OSEM", "SPDHG", "early SPDHG")
 EARLY, LATE = 5, 20  # passes at which step sizes are tuned
 LEVELS = (1e-1, 1e-2, 1e-3, 1e-4)
-TOLERANCE = 1e-8  # of the certified optima, since gaps become small
+TOLERANCE = 1e-8  # tolerance of the certified optima, since gaps become small
 SHOWN = 3  # passes after which pictures are taken
 
 
@@ -50,7 +50,7 @@ class Size:
     angles: int
     groups: int
     passes: int
-    repeats: int  # of which the fastest counts, since a busy machine only ever adds to the time
+    repeats: int  # the fastest run counts, since a busy machine only ever adds to the time
 
 
 SIZES: dict[Scale, Size] = {
@@ -69,7 +69,7 @@ class PassState(NamedTuple):
 
 
 class Passes(Wrapper[PassState]):
-    """As many steps of a method as there are groups of angles count as one."""
+    """One step of a method for each group of angles, counted as a single step."""
 
     def __init__(self, method: Method[Any], steps: int) -> None:
         super().__init__(method)
@@ -92,7 +92,7 @@ class Passes(Wrapper[PassState]):
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Compare learned mirror methods with the classics on phantoms they have not seen; the classics are tuned."""
+    """Compare learned mirror methods with tuned classical ones on phantoms that none of them has seen."""
     size = SIZES[scale]
     family = TomographyFamily(size.side, size.angles, terms=size.groups)
     seeds = SEEDS + torch.arange(2000, 2000 + size.problems)  # not those of training, nor of validation

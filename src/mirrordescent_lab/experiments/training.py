@@ -40,7 +40,7 @@ class Training:
     def run(self, name: str, method: Method[Any]) -> dict[str, Curve]:
         """Train all networks with one method, and return a curve of every quantity.
 
-        A network that failed keeps the values it had when that was seen.
+        A network that fails keeps the values it had when the failure was noticed.
         """
         every = max(1, self.steps // self.looks)
         seen: list[tuple[int, float, Tensor, Tensor, Tensor]] = []
@@ -82,7 +82,7 @@ class Training:
 
 
 def initialised(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return a network as PyTorch initialises it by a seed."""
+    """Return a network as PyTorch initialises it from a seed."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)  # layers draw their initialisation from the global generator
         return make()
@@ -111,7 +111,7 @@ def at_most(panel: Panel, name: str, factor: float, rival: str) -> Claim:
 
 
 def at_least(panel: Panel, name: str, rival: str, points: float) -> Claim:
-    """Whether a method's mean share at the end is at least a rival's, less so many points."""
+    """Whether a method's mean share at the end is at least a rival's, minus a number of points."""
     ours, theirs = (float(panel[each].values[-1].mean()) for each in (name, rival))
     return Claim(
         f"{panel.quantity}: {name} ends at least at {rival} − {points:g} points",
@@ -121,6 +121,6 @@ def at_least(panel: Panel, name: str, rival: str, points: float) -> Claim:
 
 
 def _with_error(panel: Panel, name: str) -> str:
-    """Name a mean at the end with its standard error over the runs."""
+    """Write a mean at the end with its standard error over the runs."""
     values = panel[name].values[-1].double()
     return f"{panel[name].name} {float(values.mean()):.4g} ± {float(values.std() / len(values) ** 0.5):.1g}"

@@ -36,7 +36,7 @@ ADAM_START = 5e-3  # where the walk along the grid begins
 
 @dataclass(frozen=True)
 class Target:
-    """A network and data that the map of an entry was not learned on; without a source, those it was."""
+    """A network and data that the map of an entry was not learned on; without a source, the data it was learned on."""
 
     name: str
     base: str
@@ -80,7 +80,7 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Train as long as the method was learned for, with it and with Adam, tuned for each target."""
+    """Train for as many steps as the method was learned for, with it and with Adam, tuned for each target."""
     size, result = SIZES[scale], Result("transfer", "Learned maps on other networks and data", {"scale": scale})
     curves: list[Curve] = []
     rows = []
@@ -126,7 +126,7 @@ def _compare(target: Target, scale: Scale, size: Size, directory: Path | None) -
 
 
 def walk(loss: Callable[[float], float], rates: list[float], start: float) -> float:
-    """Walk along a grid as long as it goes down: on large networks there is no time to try every number."""
+    """Walk along a grid as long as the loss falls: on large networks there is no time to try every number."""
     here, losses = rates.index(start), dict[int, float]()
     while True:
         near = [i for i in (here - 1, here, here + 1) if 0 <= i < len(rates)]

@@ -52,7 +52,7 @@ def photographs_from_both_starts(directory: Path | None) -> ProblemFamily:
 
 
 def noisy_ellipses_and_photographs(directory: Path | None) -> ProblemFamily:
-    """Mix crops of reconstructions with crops of noisy grey photographs."""
+    """Mix crops of reconstructions with crops of noisy greyscale photographs."""
 
     def noisy(split: Literal["train", "test"], seed: int) -> list[Tensor]:
         generator = torch.Generator().manual_seed(seed)
@@ -111,10 +111,10 @@ def primal_dual(generator: Generator, family: ProblemFamily) -> Method[Any]:
 
 
 def image_stencil(generator: Generator, family: ProblemFamily) -> Method[Any]:
-    """AMD in which all is learned: one number of the map, and what happens in every step.
+    """AMD in which everything is learned: one number of the map, and the schedules of every step.
 
-    One power from step 20 to beyond the horizon: where every step was free, the last ones grew greedy, and those after
-    the horizon had to pay for it.
+    The schedules follow one power law from step 20 to beyond the horizon: when every step was free, the last ones grew
+    greedy, at the expense of those after the horizon.
     """
     counts = [1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 100]
     k = torch.tensor(counts, dtype=torch.get_default_dtype())
@@ -132,7 +132,7 @@ def image_stencil(generator: Generator, family: ProblemFamily) -> Method[Any]:
 
 
 def stencil_for_long(method: Equipped) -> Method[Any]:
-    """Give the schedules of a stencil more numbers for late steps; it then runs in C, where there is a compiler."""
+    """Give the schedules of a stencil more numbers for late steps; it then runs in C if there is a compiler."""
     counts = [1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 30, 50, 100, 200]
 
     def finer(schedule: PowerLaws) -> PowerLaws:
@@ -160,12 +160,12 @@ PAIR = Settings(
     meta_steps=1200, horizon=HORIZON, optimiser=Descent(learning_rate=2e-3), validation=Validation(horizons=(1.0,))
 )
 CONJUGATE = Settings(meta_steps=2500, horizon=HORIZON, optimiser=Descent(learning_rate=3e-3), objective=LOG_GAP)
-# Through 50 steps and more gradients explode; truncated, they make every segment greedy.
+# Gradients through 50 steps or more explode; truncated, they make every segment greedy.
 STENCIL = Settings(
     meta_steps=450, batch=4, horizon=40, curriculum=((80, 10), (180, 20)), optimiser=Descent(learning_rate=2e-2),
     objective=LOG_GAP, step_bounds=None, validation=Validation(every=30, horizons=(1.0, 2.5)),
 )  # fmt: skip
-# Without derivatives nothing explodes. Looks are spread like the steps that matter, each as much as the next.
+# Without derivatives nothing explodes. Looks are spaced logarithmically, and all count alike.
 STENCIL_FOR_LONG = Settings(
     meta_steps=400, batch=4, horizon=300, optimiser=Descent(learning_rate=2e-2), step_bounds=None,
     validation=Validation(every=40, batch=16, horizons=(0.01, 0.033, 0.1, 0.333, 1.0)),

@@ -56,12 +56,12 @@ class ChooseScale(Stage):
     """One factor for all step sizes of an accelerated method, and one for plain mirror descent in the same geometry.
 
     Large steps kill some networks and not others, and methods are learned on few networks at a time: what would kill
-    one in fifty does not show among them. So all step sizes are multiplied by the one of ``SCALES`` with which more
-    networks, drawn for that, end lowest on the mean when steps are longer still by ``MARGIN``. Plain mirror descent
-    takes these step sizes times one of ``DESCENT_SCALES``, chosen likewise, which stands on the card.
+    one in fifty does not show among them. So all step sizes are multiplied by the one of ``SCALES`` with which further
+    networks have the lowest mean loss at the end when steps are longer still, by ``MARGIN``. Plain mirror descent takes
+    these step sizes times one of ``DESCENT_SCALES``, chosen in the same way, which is noted on the card.
 
     Args:
-        networks: how many of them choose.
+        networks: how many networks the choice is made on.
         horizon: for how many steps they are trained.
         shape: what plain mirror descent makes of the step sizes, see :func:`descent`.
     """
@@ -106,9 +106,9 @@ def descent(method: AMD, scale: float, shape: Shape = "learned") -> SMD:
     """Return mirror descent in the geometry of an accelerated method, with its step sizes times a rising number.
 
     The number rises to ``scale`` over the first quarter of the horizon and to twice that at its end. The weights of the
-    accelerated method rise of themselves, and it is in the first steps that networks die. Where its step sizes rise
-    beyond what plain descent stands, the smallest so far takes the place of each (``"falling"``), or the geometric mean
-    of all (``"steady"``).
+    accelerated method rise by themselves, and it is in the first steps that networks die. Where its step sizes rise
+    beyond what plain descent tolerates, each is replaced by the smallest so far (``"falling"``), or by the geometric
+    mean of all (``"steady"``).
     """
     t = cast(Interpolated, method.t)
     horizon = t.counts[-1]
@@ -178,14 +178,14 @@ def network_recipe(
     reaches to the end of a run where gradients explode. :class:`ChooseScale` is the last stage.
 
     Args:
-        name, description: of the entry.
-        method: what is learned.
-        settings: how.
-        refinement: how its schedules are learned on; None if they are not.
+        name, description: the name of the entry, and what it is for.
+        method: the method to learn.
+        settings: how to learn it.
+        refinement: how to learn its schedules further; None if they are not.
         minibatch: data points per gradient in use; None for all.
         learning_minibatch: data points per gradient while learning, fewer to save time; None for all.
         tuning_networks, shape: see :class:`ChooseScale`.
-        others: what the recipe is made of besides.
+        others: further arguments of the recipe.
     """
     horizon = (refinement or settings).horizon
     refined = [] if refinement is None else [Unrolled(refinement, _with_the_map_as_it_is, "schedules")]
@@ -213,7 +213,7 @@ def moons(directory: Path | None) -> NetworkFamily:
 
 
 def dense_digits(directory: Path | None) -> NetworkFamily:
-    """Train deep dense networks; 1000 digits stand for all when the loss is measured."""
+    """Train deep dense networks; the loss is measured on 1000 of the digits."""
     return NetworkFamily(mlp(), *data.mnist("train", directory), evaluation=1000)
 
 
@@ -234,7 +234,7 @@ def characters_from_reptile(directory: Path | None) -> FewShotFamily:
 
 
 def _characters(directory: Path | None, initial: dict[str, Tensor] | None) -> FewShotFamily:
-    """Set characters apart for validation from those for training: those for testing are for the experiments."""
+    """Split the training characters into those to learn on and those for validation; the experiments test on others."""
     characters = data.omniglot_characters("train", 14, directory)
     training, held_out = (characters[split_indices(split, len(characters))] for split in get_args(Split))
     return FewShotFamily(small_cnn(), training, held_out, initial=initial)
@@ -268,7 +268,7 @@ def random_start(generator: Generator, family: ProblemFamily) -> Initialisation:
 
 
 def _settings(meta_steps: int, horizon: int, learning_rate: float, validate_every: int, **others: Any) -> Settings:
-    """Learn on logarithms of losses, looked at twelve times a run; keep what is best at the horizon and its half."""
+    """Learn on logarithms of losses, taken twelve times a run; keep what is best at the horizon and half of it."""
     return Settings(
         meta_steps=meta_steps,
         horizon=horizon,

@@ -59,7 +59,7 @@ def groups_of_angles(oracle: Oracle) -> Method[Any]:
 
 
 def _settings(horizon: int, meta_steps: int, learning_rate: float, steps_per_pass: int, short_first: bool) -> Settings:
-    """Weigh every pass by its own measure."""
+    """Let every pass count relative to its own size."""
     shorter = ((meta_steps // 4, horizon // 4), (meta_steps // 2, horizon // 2))
     return Settings(
         meta_steps=meta_steps,
