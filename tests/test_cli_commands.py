@@ -43,7 +43,8 @@ def test_the_zoo_is_listed_shown_and_verified(monkeypatch, capsys, tmp_path):
     assert json.loads(capsys.readouterr().out) == zoo.card("photo-inpaint-conjugate").to_data()
     assert run(monkeypatch, "zoo", "show", "photo-inpaint-conjugate") == 0
     shown = capsys.readouterr().out
-    for lines in ("data:\n  bsds500: ", "stages:\n  1:\n    stage: unrolled\n    settings:", "held_out:\n  problems: 8", "requires: none"):
+    stages = "stages:\n  1:\n    stage: unrolled\n    settings:"
+    for lines in ("data:\n  bsds500: ", stages, "held_out:\n  problems: 8", "requires: none"):
         assert lines in shown
     assert run(monkeypatch, "zoo", "verify", "--json") == 0
     assert json.loads(capsys.readouterr().out) == dict.fromkeys(zoo.list(), True)

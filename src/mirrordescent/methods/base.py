@@ -186,6 +186,7 @@ class Wrapper(Method[S]):
         return self.method.asked(oracle)
 
     def inner(self, state: S) -> Any:
+        """Return the state of the method at work inside."""
         return state
 
     def at_work(self, state: S) -> Method[Any]:

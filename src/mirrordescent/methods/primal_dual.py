@@ -35,6 +35,7 @@ class PrimalDual(Method[S]):
         return self._start(cast(Tensor, x0), saddle.prox_G_conjugate(near, curvature))
 
     def dual_step(self, problem: Problem) -> float:
+        """σ, the step of the dual variable."""
         raise NotImplementedError
 
     def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
@@ -80,6 +81,7 @@ class PDHG(PrimalDual[PDHGState]):
         self.ratio = float(ratio)
 
     def step_sizes(self, saddle: SaddlePoint) -> tuple[float, float]:
+        """Return τ and σ."""
         return self.ratio / saddle.K_norm, 1 / (self.ratio * saddle.K_norm)
 
     def dual_step(self, problem: Problem) -> float:
