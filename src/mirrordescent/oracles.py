@@ -23,6 +23,8 @@ class Oracle(Part, nn.Module):
     """An estimate of ∇f(x) at iteration k."""
 
     kind = "oracle"
+    proves: bool = False
+    """Whether its answers are gradients of f, kinks rounded or not, so that bounds on min f follow from them."""
 
     @property
     def stochastic(self) -> bool:
@@ -46,6 +48,8 @@ class Oracle(Part, nn.Module):
 class Exact(Oracle):
     """G(x) = ∇f(x), or one subgradient."""
 
+    proves = True
+
     def forward(self, problem: Problem, x: Tree, k: int, generator: Generator | None = None) -> Tree:
         return problem.grad(x)
 
@@ -54,7 +58,6 @@ class Default(Exact):
     """G(x) = ∇f(x), unless the method brings its own oracle: the oracle where none was chosen."""
 
     def around(self, own: Oracle | None) -> Oracle:
-        """Give way to the method's own oracle."""
         return self if own is None else own
 
 
@@ -75,7 +78,6 @@ class WrappedOracle(Oracle):
         return self.oracle.stochastic
 
     def around(self, own: Oracle | None) -> Self:
-        """Wrap the method's own oracle instead."""
         if own is None:
             return self
         wrapped = copy.copy(self)
@@ -182,6 +184,8 @@ class Smoothed(Oracle):
     objective that is reported stays f itself.
     """
 
+    proves = True
+
     def __init__(self, width: ScheduleLike) -> None:
         super().__init__()
         self.width = as_schedule(width, "width")
@@ -196,6 +200,8 @@ class Rounded(Oracle):
     For a kink h|d| that is μ = h/a. Step sizes learned for one height h are then just as safe for any other: a
     bound on ‖∇²f_μ‖ has no h in it. For total variation, a·DᵀD + 2s·I is such a bound.
     """
+
+    proves = True
 
     def __init__(self, curvature: ScheduleLike) -> None:
         super().__init__()

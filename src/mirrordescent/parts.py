@@ -40,9 +40,10 @@ class Part:
 
     def config(self) -> Config:
         """Return the arguments to make another like this one. Learned numbers need not be among them."""
-        parameters = inspect.signature(type(self)).parameters.items()
-        names = [name for name, p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        if missing := [name for name in names if not hasattr(self, name)]:
+        made = type(self) if type(self).__init__ not in (nn.Module.__init__, object.__init__) else object
+        taken = inspect.signature(made).parameters.values()
+        names = [f"{'*' if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) else ''}{p.name}" for p in taken]
+        if missing := [name for name in names if not hasattr(self, name) or name == "type"]:
             raise TypeError(
                 f"{type(self).__name__} cannot be stored: its constructor takes {missing[0]!r}, but it has no "
                 f"attribute of that name. Keep it as self.{missing[0]}, or write config() and from_config()"
@@ -122,12 +123,12 @@ def build(description: Config, tensors: Mapping[str, Tensor]) -> Part:
             return [make(item, f"{path}.{i}") for i, item in enumerate(value)]
         if not isinstance(value, dict):
             return value
-        if "same" in value:
+        if "same" in value and "type" not in value:
             return built[value["same"]]
-        if "tensor" in value:
+        if "tensor" in value and "type" not in value:
             tensor = tensors[value["tensor"]].clone()
             return nn.Parameter(tensor) if value["learned"] else tensor
-        if "dict" in value:
+        if "dict" in value and "type" not in value:
             return {key: make(item, f"{path}.{key}") for key, item in value["dict"].items()}
         arguments = {key: make(item, f"{path}.{key}") for key, item in value.items() if key != "type"}
         built[path] = find(value["type"]).from_config(**arguments)

@@ -74,7 +74,7 @@ class Unrolled(Stage):
         return method, record | ({} if found.failure is None else {"failure": found.failure})
 
     def changed(self, settings: Mapping[str, Any]) -> Unrolled:
-        return Unrolled(changed(self.settings, settings, "settings"), self.prepare, self.name)
+        return type(self)(changed(self.settings, settings, "settings"), self.prepare, self.name)
 
 
 @torch.no_grad()

@@ -2,20 +2,21 @@
 
 from typing import Any, NamedTuple
 
-from torch import Generator
+import torch
+from torch import Generator, Tensor
 
 from mirrordescent.methods.base import Method, StatefulWrapper, Wrapped
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.base import Problem
-from mirrordescent.schedules import Number, ScheduleLike, as_schedule
-from mirrordescent.trees import Tree, mix
+from mirrordescent.schedules import ScheduleLike, as_schedule
+from mirrordescent.trees import Tree, batch_size, leaves, per_sample, tree_map
 
 
 class Average(NamedTuple):
     """The average so far, and the sum of its weights."""
 
     mean: Tree
-    weight: Number
+    weight: Tensor
 
 
 class Averaged(StatefulWrapper):
@@ -36,14 +37,17 @@ class Averaged(StatefulWrapper):
     def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
         """Start the inner method; the average starts as its first answer."""
         inner = self.method.init(x0, problem)
-        return Wrapped(inner, Average(self.method.answer(inner), self.weights(1)))
+        weight = next(leaves(x0)).new_ones(batch_size(x0)) * self.weights(1)  # one for each sample, which may restart
+        return Wrapped(inner, Average(self.method.answer(inner), weight))
 
     def step(self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None) -> Wrapped:
         """Let the inner method step, and include its new answer in the average."""
         inner, average = self.method.step(problem, state.inner, oracle, generator), state.own
         t = self.weights(inner.k + 1)
         total = average.weight + t
-        return Wrapped(inner, Average(mix(t / total, self.method.answer(inner), average.mean), total))
+        answer, share = self.method.answer(inner), t / total
+        mean = tree_map(lambda a, b: torch.lerp(b, a, per_sample(share, a)), answer, average.mean)
+        return Wrapped(inner, Average(mean, total))
 
     def answer(self, state: Wrapped) -> Tree:
         return state.own.mean

@@ -135,7 +135,6 @@ class GradientMethod(Method[S]):
         return oracle(problem, state.x, state.k, generator)
 
     def step(self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None) -> S:
-        """Ask the oracle, and update."""
         return self.update(state, self.gradient(problem, state, oracle, generator))
 
     def lengths(self, count: int) -> tuple[float, ...]:
@@ -148,6 +147,11 @@ class GradientMethod(Method[S]):
         ``beside`` has the carried field of every tensor, where the method has one.
         """
         raise NotImplementedError
+
+    @property
+    def steps_by_update(self) -> bool:
+        """Whether a step is ``update`` along ``gradient`` and nothing else, so that others may take it apart."""
+        return type(self).step is GradientMethod.step
 
     @property
     def steps_in_place(self) -> bool:
@@ -170,7 +174,6 @@ class Wrapper(Method[S]):
 
     @property
     def mirror(self) -> MirrorMap | None:  # type: ignore[override]
-        """The inner method's map."""
         return self.method.mirror
 
     @property
@@ -179,7 +182,6 @@ class Wrapper(Method[S]):
 
     @property
     def certifies(self) -> bool:
-        """Like the inner method, unless the wrapper has its own bounds."""
         return type(self).lower_bound is not Wrapper.lower_bound or self.method.certifies
 
     def asked(self, oracle: Oracle) -> Oracle:

@@ -4,6 +4,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
+from mirrordescent.checks import require_not_negative
 from mirrordescent.domains import Domain
 from mirrordescent.methods.base import GradientMethod
 from mirrordescent.methods.descent import MD
@@ -139,8 +140,7 @@ class Adam(GradientMethod[AdamState]):
         self, t: ScheduleLike, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8, decay: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__()
-        if not 0 <= decay < float("inf"):
-            raise ValueError(f"decay must be ≥ 0, got {decay}")
+        require_not_negative(decay=decay)
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas must be in [0, 1), got {betas}")
         self.t, self.betas, self.epsilon, self.decay = as_schedule(t, "t"), (betas[0], betas[1]), epsilon, decay

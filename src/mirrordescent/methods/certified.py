@@ -31,8 +31,9 @@ class Certified(StatefulWrapper):
     method: GradientMethod[Any]
 
     def __init__(self, method: GradientMethod[Any]) -> None:
-        if not isinstance(method, GradientMethod):
-            raise TypeError(f"{type(method).__name__} asks for no gradients, of which Certified could make a bound")
+        if not (isinstance(method, GradientMethod) and method.steps_by_update):
+            name = type(method).__name__
+            raise TypeError(f"{name} asks for no gradients, of which Certified could make a bound, or has its own step")
         super().__init__(method)
 
     def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
@@ -40,10 +41,9 @@ class Certified(StatefulWrapper):
         return Wrapped(inner, Means.none(inner.x))
 
     def step(self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None) -> Wrapped:
-        """Ask for the gradient, include it in the means unless it is random, and let the method step along it."""
+        """Ask for the gradient, include it in the means if it proves something, and let the method step along it."""
         gradient = self.method.gradient(problem, state.inner, oracle, generator)
-        random = self.asked(oracle).stochastic
-        means = state.own if random else state.own.tell(state.inner.x, gradient)
+        means = state.own.tell(state.inner.x, gradient) if self.asked(oracle).proves else state.own
         return Wrapped(self.method.update(state.inner, gradient), means)
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[Wrapped] | None:

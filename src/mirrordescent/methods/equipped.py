@@ -40,6 +40,10 @@ class Equipped(Wrapper[Any], GradientMethod[Any]):
     def asked(self, oracle: Oracle) -> Oracle:
         return self.method.asked(oracle.around(self.oracle))
 
+    @property
+    def steps_by_update(self) -> bool:
+        return type(self).step is Equipped.step and self.method.steps_by_update
+
     def update(self, state: Any, grad: Tree) -> Any:
         """Update the method along a gradient of its own oracle."""
         return self.method.update(state, grad)

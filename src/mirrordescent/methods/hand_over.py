@@ -58,7 +58,7 @@ class HandOver(StatefulWrapper):
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[Wrapped] | None:
         """Return compiled steps of both methods, or plain ones for a method that has none."""
         first, second = self.method.kernel(problem, oracle), self.then.kernel(problem, Exact())
-        if first is None and second is None:
+        if (first is None and second is None) or self.asked(oracle).stochastic:
             return None
 
         def run(state: Wrapped, steps: int) -> Wrapped:

@@ -101,11 +101,9 @@ def permute(parameters: Mapping[str, Tensor], g: Permutations, symmetry: Symmetr
 
 
 def check_equivariance(
-    step: Callable[[dict[str, Tensor]], Mapping[str, Tensor]],
-    model: nn.Module,
-    generator: Generator,
+    step: Callable[[dict[str, Tensor]], Mapping[str, Tensor]], model: nn.Module, generator: Generator,
     example: Tensor | None = None,
-) -> float:
+) -> float:  # fmt: skip
     """Return max_g ‖Ω(g·z) − g·Ω(z)‖ / ‖Ω(z) − z‖ over some random g: 0, up to rounding, for an equivariant Ω.
 
     Args:

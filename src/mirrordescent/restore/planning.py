@@ -88,6 +88,8 @@ def plan(
     if promised and isinstance(made, GradientMethod):
         after = iterations or (default.after if isinstance(made, Equipped) else budget)
         made, budget = HandOver(made, after, primal_dual(default.then)), after + PROVEN
+    elif promised and not made.certifies:
+        raise ValueError(f"{label} proves nothing and cannot be handed over to a method that does: give no tolerance")
     precision = torch.float64 if (tolerance or TOLERANCE) < SINGLE_PRECISION else torch.float32
     return Plan(label, made.to(precision), budget, tolerance or TOLERANCE, promised, default.then, fused)
 

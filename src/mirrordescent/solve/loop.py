@@ -5,12 +5,13 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from mirrordescent import kernels
 from mirrordescent.domains import WholeSpace
 from mirrordescent.methods.base import Method, Run
 from mirrordescent.oracles import Default, Oracle, require_generator
+from mirrordescent.parts import written_together
 from mirrordescent.problems.base import Problem
 from mirrordescent.progress import ProgressBar
 from mirrordescent.solve.solution import Solution, Status, Trace
@@ -183,7 +184,7 @@ def steps_of(
 ) -> Run[Any]:
     """Return a function that takes several steps at once, without a graph: compiled if possible and not unwanted."""
     wanted = kernels.ready() if fused is None else fused
-    kernel = method.kernel(problem, oracle) if wanted else None
+    kernel = method.kernel(problem, oracle) if wanted and all(map(_own_kernel, method.modules())) else None
     if fused and kernel is None:
         raise ValueError(f"fused=True, but {type(method).__name__} has no kernel for {type(problem).__name__}")
     if fused:
@@ -195,6 +196,12 @@ def steps_of(
         return state
 
     return kernel or run
+
+
+def _own_kernel(part: nn.Module) -> bool:
+    """Tell whether the kernel of a method is for its own steps: a subclass with others does not inherit it."""
+    has = isinstance(part, Method) and type(part).kernel is not Method.kernel
+    return not has or written_together(type(part), "kernel", "init", "step", "update", "gradient")
 
 
 def _plan(iterations: int, check_every: int | None, trace: int | Sequence[int] | None) -> tuple[set[int], set[int]]:

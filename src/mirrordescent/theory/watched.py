@@ -45,8 +45,8 @@ class Watched(StatefulWrapper):
     method: GradientMethod[Any]
 
     def __init__(self, method: GradientMethod[Any]) -> None:
-        if not isinstance(method, GradientMethod):
-            raise TypeError(f"{type(method).__name__} asks for no gradients that could be watched")
+        if not (isinstance(method, GradientMethod) and method.steps_by_update):
+            raise TypeError(f"{type(method).__name__} asks for no gradients that could be watched, or has its own step")
         super().__init__(method)
 
     def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:

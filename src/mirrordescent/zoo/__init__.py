@@ -52,7 +52,7 @@ def card(name: str | Path) -> Card:
 
 def save(module: nn.Module, path: str | Path, card: Card | None = None) -> Path:
     """Save a map, a method or another part with its card to PATH.safetensors and PATH.json; return the former."""
-    path = Path(path).with_suffix(".safetensors")
+    path = Path(f"{str(path).removesuffix('.safetensors')}.safetensors")  # a dot in a name is not a suffix
     save_entry(module, path, card or Card(path.stem, f"a {type(module).__name__}"))
     return path
 
