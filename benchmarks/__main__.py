@@ -1,5 +1,9 @@
-"""Run all benchmarks, or those named, and write the results to docs/results: ``python -m benchmarks [NAME …]``."""
+"""Run all benchmarks, or those named, and write the results to docs/results: ``python -m benchmarks [NAME …]``.
 
+With ``--quick``, some of them run as little as shows that they work, and nothing is written.
+"""
+
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +16,16 @@ from benchmarks import (
     optimiser_step,
     robustness,
     solve_loop,
+    steps_a_call,
     time_to_gap,
     unrolling,
 )
-from benchmarks.measure import machine, replaced
+from benchmarks.measure import QUICK, machine, quick, replaced
 
 BENCHMARKS: dict[str, tuple[str, Callable[[], str]]] = {
     "time_to_gap": ("Time to a relative gap", time_to_gap.main),
     "robustness": ("Problems the learned methods were not made for", robustness.main),
+    "steps_a_call": ("Many steps a call", steps_a_call.main),
     "cost_growth": ("How the cost of a solve grows", cost_growth.main),
     "solve_loop": ("The solve loop", solve_loop.main),
     "optimiser_step": ("A step of an optimiser", optimiser_step.main),
@@ -31,13 +37,17 @@ PAGE = Path(__file__).parent.parent / "docs" / "results" / "benchmarks.md"
 HEAD = """# Benchmarks
 
 Everything is measured side by side with its peers in one run, and ratios are what counts. `make bench` runs it all and
-writes this page, which takes about an hour on one core; `python -m benchmarks NAME …` runs some and leaves the other
-sections as they are. Set `OMP_NUM_THREADS` to the number of threads to measure with.
+writes this page, which takes about an hour; `python -m benchmarks NAME …` runs some and leaves the other sections as
+they are. Set `OMP_NUM_THREADS` to the number of threads to measure with; some sections compare one thread with two by
+themselves.
 """
 
 
 def main(names: list[str]) -> None:
     """Run those named, or all, and update the page after each, so that nothing is lost."""
+    if "--quick" in names:
+        os.environ[QUICK] = "1"
+        names = [name for name in names if name != "--quick"]
     if unknown := set(names) - set(BENCHMARKS):
         raise SystemExit(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     for name in names or BENCHMARKS:
@@ -47,6 +57,8 @@ def main(names: list[str]) -> None:
         minutes = (perf_counter() - began) / 60
         text = f"`{name}`: {machine()}; took {minutes:.1f} minutes.\n\n{found}"
         print(f"## {title}\n\n{text}", flush=True)
+        if quick():
+            continue
         page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
         titles = [title for title, _ in BENCHMARKS.values()]
         PAGE.write_text(HEAD + replaced(page, title, text, titles), encoding="utf-8")

@@ -7,7 +7,8 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from time import perf_counter
@@ -18,6 +19,7 @@ from mirrordescent.report import Table
 from mirrordescent.report.versions import processor
 
 Row = tuple[str, ...]
+QUICK = "BENCHMARKS_QUICK"  # an environment variable, which processes that are started inherit
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -45,8 +47,30 @@ def peak_megabytes() -> float:
     raise OSError("the peak memory is not known on this system")
 
 
+def quick() -> bool:
+    """Tell whether to run as little as shows that a benchmark works, instead of measuring (``--quick``)."""
+    return os.environ.get(QUICK, "0") != "0"
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Compute with so many threads for a while, in torch and in kernels."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def printed_by(module: str, *arguments: object, keep_freed: bool) -> float:
-    """Run a module in a fresh process and return the number it prints.
+    """Run a module in a fresh process and return the number it prints."""
+    (number,) = all_printed_by(module, *arguments, keep_freed=keep_freed)
+    return number
+
+
+def all_printed_by(module: str, *arguments: object, keep_freed: bool) -> list[float]:
+    """Run a module in a fresh process and return the numbers it prints.
 
     What glibc does with freed memory matters more than what is measured. To measure time it is kept and used again, so
     that only the arithmetic counts; to measure a peak it is given back at once, so that only what is alive counts.
@@ -56,7 +80,7 @@ def printed_by(module: str, *arguments: object, keep_freed: bool) -> float:
     rules = {"MALLOC_TRIM_THRESHOLD_": never} if keep_freed else {}
     rules["MALLOC_MMAP_THRESHOLD_"] = never if keep_freed else at_once
     done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **rules})
-    return float(done.stdout)
+    return [float(number) for number in done.stdout.split()]
 
 
 def verdict(met: bool) -> str:

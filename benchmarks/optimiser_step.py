@@ -87,14 +87,14 @@ PAIRS: list[tuple[str, str, float | None]] = [
     ("SMD diagonal", "SGD foreach", 1.1),
     ("SMD diagonal, foreach", "SGD foreach", None),
     ("SMD diagonal, looking for NaN", "SGD foreach", None),
-    ("SMD spline", "SGD foreach", None),
+    ("SMD spline", "SGD foreach", 4),
     ("AMD diagonal", "Adam foreach", 0.7),
     ("AMD diagonal, foreach", "Adam foreach", None),
     ("AMD diagonal, looking for NaN", "Adam foreach", 0.7),
     ("AMD diagonal", "Adam fused", None),
     ("AMD diagonal", "AdamW foreach", None),
     ("AMD spline", "Adam foreach", 1.5),
-    ("AMD spline", "Adam fused", None),
+    ("AMD spline", "Adam fused", 1.5),
 ]
 
 # Words read and written per parameter: x, z, m, v and what is made on the way both, the gradient g only read.

@@ -1,318 +1,194 @@
 """How long learned and classical methods take to come close to the optimum of total-variation problems.
 
-Every solver starts at the same point. The clock runs while it iterates; values are computed off the clock. A level of
-the relative gap counts as reached when the mean over the batch is below it. Step sizes and step ratios are chosen on
-training images; for PDHG and its relatives one for every level, the one that needs the fewest iterations there. On
-large batches slow methods get fewer iterations, and methods with compiled kernels run only with them; – means that a
-level was not reached.
+The pictures are of test collections on which nothing was learned or tuned: 20 % of the pixels are missing at random,
+the noise is 0.05, and λ = 0.15, unless a row says otherwise. *Filled* starts at y with its holes filled from their
+neighbours, *from y* at y with black holes; all solvers start at the same point, other packages' at their own.
 
-scikit-image solves the same problem only with its anisotropic split Bregman method (`denoise_tv_bregman`), and not at
-the border, where it keeps the pixels as observed; so it is also run with a border of 8 mirrored pixels, and the faster
-run counts. It reports nothing on the way, so it is rerun for growing numbers of iterations, channel by channel.
+A level of the relative gap (f − f*)/(f(x₀) − f*) is reached when the mean over the batch is below it, where f* is a
+lower bound that is proven to 1e-5. For every level a solver is run for as many iterations as it needs there, all at one
+go; the clock includes what it does before its first step. Runs are taken in turn, at least five, and their median
+counts; the least and the greatest are in brackets. *Never* says that a level is not reached in 1500 iterations, or in
+a few seconds by solvers without a kernel.
+
+Whatever a solver leaves open is chosen on training images for every level by itself: the step ratio of PDHG and of
+Condat and Vũ's method (0.05 … 3); when and how PDHG is restarted, at fixed times or by the duality gap, which also
+balances its steps anew; the penalty of ADMM; when PDHG takes over from a learned method; and the method of a package
+that has several. Whatever has a kernel in C uses it. ADMM minimises the total variations of all rows and of all columns
+exactly, by proxTV's taut string.
+
+Packages are asked for the same function, plane by plane if that is all they do, and rerun for growing numbers of
+iterations. scikit-image's split Bregman method keeps the pixels at the border as they are, so it is also run with a
+margin of mirrored pixels, and the faster run counts.
 """
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from time import perf_counter
-from typing import Any, cast
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from benchmarks.measure import about, seconds, table, verdict
-from mirrordescent import AMD, PDHG, SMD, Adam, CondatVu, DualFISTA, HandOver, Nesterov, gap, relative_gap, solve, zoo
-from mirrordescent.methods import GradientMethod, Method
-from mirrordescent.problems import TVInpainting
-from mirrordescent.solve import Rule
-from mirrordescent.trees import tree_map
-from mirrordescent_lab import data
-from mirrordescent_lab.experiments.imaging import clean_tiles, damage, denoising
+from benchmarks import contestants, peers
+from benchmarks.contest_cases import CASES, LARGE, Case, prepared
+from benchmarks.measure import about, quick, table, threads, verdict
+from benchmarks.races import LEVELS, Race, Times, clocked, entered, medians
+from mirrordescent import kernels
 
-LEVELS = (1e-1, 1e-2, 1e-3, 1e-4)
-TARGETS = (0.5, 0.5, 1.2, 1.2)  # at the levels, of the time of the best classical solver
-JUDGED = 32  # images in the batches the targets are for
-RATIOS = (0.1, 0.2, 0.3, 0.5, 0.8, 1.5)
-PRIMAL_DUAL: dict[str, Callable[[float], Method[Any]]] = {"PDHG": PDHG, "Condat–Vũ": CondatVu}
-STEPS = {"Nesterov": (5e-3, 1e-2, 2e-2), "Adam": (1e-2, 2e-2, 5e-2)}
-ITERATIONS = 600  # of methods that are not slow
-TRAINING = 4
-CERTIFIED = 1e-5
-BREGMAN = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 63, 80, 100, 130, 160, 200)
-MARGINS = (0, 8)
-LEARNED, HANDED_OVER = "LAMD-stencil, fused", "LAMD-stencil, fused, then PDHG"
-
-
-@dataclass(frozen=True)
-class Case:
-    """A batch of problems of one size, and how many iterations are worth waiting for."""
-
-    task: str
-    count: int
-    side: int
-    slow: int  # iterations of methods that are slow, or far behind
-    plain: bool = True  # whether to run methods with kernels also without them
-    repeats: int = 3
-
-    @property
-    def title(self) -> str:
-        """Describe the case in words."""
-        return f"{self.task}, {self.count} × {self.side}²"
-
-
-CASES = (
-    Case("inpainting", 1, 96, 200),
-    Case("inpainting", 32, 96, 100),
-    Case("inpainting", 32, 256, 10, plain=False, repeats=2),
-    Case("inpainting", 4, 512, 10, plain=False, repeats=2),
-    Case("denoising", 1, 96, 200),
-    Case("denoising", 32, 96, 100),
-    Case("denoising", 32, 256, 10, plain=False, repeats=2),
-)
-
-
-def problems(case: Case, training: bool) -> TVInpainting:
-    """Return training or test problems."""
-    count = min(case.count, TRAINING) if training else case.count
-    if case.task == "denoising":
-        return denoising(count, case.side, training, None)
-    if case.side <= 256:
-        clean = clean_tiles(count, case.side, training, None, "bsds500")  # nothing in its test part was seen before
-    elif training:
-        clean = clean_tiles(count, 256, True, None)  # no photograph for training is larger
-    else:
-        clean = data.photographs("bundled", "train", case.side)  # on which nothing was learned
-    clean = clean.repeat(-(-count // len(clean)), 1, 1, 1)[:count]  # the same picture with other noise, if need be
-    return damage(clean, torch.Generator().manual_seed(7))
-
-
-Times = list[float]  # seconds to every level, infinite if it was not reached
-
-
-def lower_bounds(problem: TVInpainting) -> Tensor:
-    """Return bounds on the optimal values: PDHG to a small gap from the nearer start, its dual in double precision."""
-    found = solve(
-        problem, PDHG(0.3), problem.start(fill=True), iterations=20_000, stop=gap(CERTIFIED), check_every=100,
-        fused=True, progress=False,
-    )  # fmt: skip
-    precise = copy.deepcopy(problem).double()
-    x, u = (tree_map(Tensor.double, part) for part in (found.x, found.state.u))
-    lower = precise.lower_bound(u)
-    gaps = relative_gap(precise.value(x), lower, precise.value(precise.start(fill=True)))
-    if float(gaps.mean()) > 2 * CERTIFIED:
-        raise RuntimeError(f"the lower bounds are proven to a relative gap of {float(gaps.mean()):.1e} only")
-    return lower
+REPEATS = 5
+TARGETS = (0.5, 0.5, 0.5, 0.8)  # at the levels, of the time of the best classical solver
+LARGE_TARGETS = (0.5, 0.3, 0.3, 0.8)  # for batches of large images
+TUNED = ("PDHG", "Condat–Vũ")
+PEERS_AT, FASTER = LEVELS.index(1e-3), 10  # how many times faster than other packages, and at which level
+NEVER = "never"
+QUICK_CASES = (Case(1, 96), Case(1, 96, missing=0), Case(1, 96, missing=0, isotropic=True))
+HEADER = tuple(f"{level:g}" for level in LEVELS)
 
 
 @dataclass
-class Race:
-    """Problems, lower bounds on their optimal values, whether holes are filled at the start, and how often to run."""
+class Result:
+    """The times of all solvers in a case, with some threads."""
 
-    problem: TVInpainting
-    lower: Tensor
-    fill: bool
-    repeats: int
+    case: Case
+    threads: int
+    kinds: dict[str, str]
+    times: dict[str, Times]
 
-    def __post_init__(self) -> None:
-        """Start."""
-        self.x0 = self.problem.start(fill=self.fill)
-        self.first = self.problem.value(self.x0).double() - self.lower
+    @property
+    def title(self) -> str:
+        """The case, and the threads if there are several."""
+        return self.case.title if self.threads == 1 else f"{self.case.title}, {self.threads} threads"
 
-    def gap(self, values: Tensor) -> float:
-        """Return the mean relative gap."""
-        return float(((values.double() - self.lower) / self.first).mean())
+    @property
+    def medians(self) -> dict[str, list[float]]:
+        """Median seconds of every solver to every level."""
+        return {name: medians(times) for name, times in self.times.items()}
 
-    def run(
-        self, method: Method[Any], iterations: int = ITERATIONS, deepest: float = LEVELS[-1], *, fused: bool = False
-    ) -> Times:
-        """Return the time a method takes to reach every level, the best of a few runs, which end at the last level."""
-        looks = sorted({*range(1, 41), *(round(10 ** (i / 25)) for i in range(40, 100))})
-        planned = [k for k in looks if k <= iterations]
-        once = partial(solve, self.problem, method, self.x0, fused=fused, progress=False)
-        first = once(iterations=iterations, trace=planned, stop=self.at(deepest))
-        gaps = [self.gap(values) for values in first.trace.values]
-        ends = [next((i for i, gap in enumerate(gaps) if gap <= level), None) for level in LEVELS]
-        last = max((planned[end] for end in ends if end is not None), default=0)
-        clocks = [first.trace.seconds]
-        for _ in range(self.repeats - 1 if last else 0):  # again, only as far as is needed, and without looking
-            again = once(iterations=last, trace=[k for k in planned if k <= last], check_every=last)
-            clocks.append(again.trace.seconds)
-        return [math.inf if end is None else min(clock[end] for clock in clocks) for end in ends]
+    @property
+    def learned(self) -> str:
+        """The name of the method that is judged: the first."""
+        return next(iter(self.times))
 
-    def at(self, level: float) -> Rule:
-        """Return a rule that stops the whole batch at a level."""
-        return Rule(lambda look: torch.full_like(look.running, self.gap(look.value) <= level))
+    @property
+    def targets(self) -> tuple[float, ...]:
+        """What is wanted of its ratios."""
+        return LARGE_TARGETS if self.case.count > 1 and self.case.side >= LARGE else TARGETS
 
-    def iterations_to(self, method: Method[Any]) -> list[float]:
-        """Return how many iterations a method takes to reach every level."""
-        stop = self.at(LEVELS[-1])
-        found = solve(
-            self.problem, method, self.x0, iterations=ITERATIONS, check_every=1, stop=stop, fused=True, progress=False
-        )
-        gaps = [self.gap(values) for values in found.trace.values]
-        counts = found.trace.iterations
-        return [next((counts[i] for i, g in enumerate(gaps) if g <= level), math.inf) for level in LEVELS]
+    def over(self, names: Iterable[str]) -> list[float]:
+        """Return the time of the method that is judged, over the least of others: infinite if it never gets there."""
+        ours, others = self.medians[self.learned], [self.medians[name] for name in names]
+        best = [min(column) for column in zip(*others, strict=True)]
+        return [mine / least if math.isfinite(mine) else math.inf for mine, least in zip(ours, best, strict=True)]
 
-    def lbfgs(self, iterations: int) -> Times:
-        """Run torch's L-BFGS on the sum over the batch, with a line search."""
-        x = self.x0.clone().requires_grad_()
-        optimiser = torch.optim.LBFGS([x], max_iter=1, line_search_fn="strong_wolfe")
-
-        def closure() -> Tensor:
-            x.grad = self.problem.grad(x.detach())
-            return self.problem.value(x.detach()).sum()
-
-        clock, reached = 0.0, [math.inf] * len(LEVELS)
-        for _ in range(iterations):
-            clock += seconds(lambda: cast(Any, optimiser).step(closure))
-            reached = self.earlier(reached, clock, self.problem.value(x.detach()))
-        return reached
-
-    def earlier(self, reached: Times, clock: float, values: Tensor) -> Times:
-        """Return the times to the levels, updated by the values seen at a time."""
-        gap = self.gap(values)
-        return [min(time, clock) if gap <= level else time for time, level in zip(reached, LEVELS, strict=True)]
-
-    def bregman(self, margin: int) -> Times:
-        """Run scikit-image's split Bregman method, for more and more iterations, with a margin of mirrored pixels."""
-        reached = [math.inf] * len(LEVELS)
-        for iterations in BREGMAN:
-            began = perf_counter()
-            x = bregman(self.problem.y, self.problem.weight, margin, iterations)
-            reached = self.earlier(reached, perf_counter() - began, self.problem.value(x))
-            if reached[-1] < math.inf:
-                break
-        return reached
+    def names(self, *kinds: str) -> list[str]:
+        """Return the solvers of some kinds."""
+        return [name for name, kind in self.kinds.items() if kind in kinds]
 
 
-def bregman(y: Tensor, weight: float, margin: int, iterations: int) -> Tensor:
-    """Denoise channel by channel: |Dx|₁ + (w/2)‖x − y‖² is a multiple of f for w = 2/λ."""
-    from skimage.restoration import denoise_tv_bregman
-
-    inside = slice(margin, -margin or None)
-    images = np.pad(y.flatten(0, 1).numpy(), ((0, 0), (margin, margin), (margin, margin)), mode="symmetric")
-    options = {"weight": 2 / weight, "max_num_iter": iterations, "eps": 0.0, "isotropic": False}
-    found = np.stack([denoise_tv_bregman(image, **options)[inside, inside] for image in images])
-    return torch.from_numpy(found).to(y.dtype).reshape(y.shape)
+def summary(results: Iterable[Result]) -> str:
+    """Return a table of the ratios to classical solvers, with verdicts."""
+    return table(("problems", *HEADER, "targets", ""), map(_judged, results))
 
 
-def contestants(case: Case, race: Race, rehearsal: Race) -> Iterator[tuple[str, Times]]:
-    """Run all contestants."""
-    entry = "photo-inpaint" if case.task == "inpainting" else "ellipse-denoise"
-    stencil = cast(GradientMethod[Any], zoo.load(f"{entry}-stencil"))
-    if case.plain:
-        yield "LAMD-stencil", race.run(stencil)
-    yield LEARNED, race.run(stencil, fused=True)
-    yield HANDED_OVER, race.run(HandOver(stencil, 100, PDHG(0.3)), fused=True)
-    pair, single = zoo.load(f"{entry}-pair"), cast(SMD, zoo.load(f"{entry}-conjugate"))
-    yield "LAMD, pair of networks", race.run(AMD(cast(Any, pair).mirror, cast(Any, pair).t), case.slow)
-    yield "LAMD, one network", race.run(AMD(single.mirror, single.t), case.slow)
-    yield "LSMD, one network", race.run(single, case.slow)
-    for name, kind in PRIMAL_DUAL.items():
-        ratios = best_ratios(rehearsal, kind)
-        if case.plain:
-            yield name, tuned(race, map(kind, ratios), fused=False)
-        yield f"{name}, fused", tuned(race, map(kind, ratios), fused=True)
-    if race.problem.F_convexity > 0:
-        yield "dual FISTA", race.run(DualFISTA())
-    for name, make in (("Nesterov", Nesterov), ("Adam", Adam)):
-        ends = {step: rehearsal.gap(_end(rehearsal, make(step), case.slow)) for step in STEPS[name]}
-        yield name, race.run(make(min(ends, key=lambda step: ends[step])), case.slow)
-    yield "L-BFGS", race.lbfgs(case.slow)
-    if race.problem.mask is None:
-        runs = (race.bregman(margin) for margin in MARGINS)
-        yield "scikit-image, split Bregman", [min(column) for column in zip(*runs, strict=True)]
+def _judged(result: Result) -> tuple[str, ...]:
+    """Compare with PDHG and its relative, and in brackets with the best of all, by which targets are judged."""
+    tuned = result.over(name for name in result.names("classical") if name in TUNED)
+    best = result.over(result.names("classical", "peer"))
+    cells = (_ratio(a) if b == a else f"{_ratio(a)} ({_ratio(b)})" for a, b in zip(tuned, best, strict=True))
+    goals = result.targets
+    met = all(ratio <= goal for ratio, goal in zip(best, goals, strict=True))
+    return result.title, *cells, "≤ " + ", ".join(f"{goal:g}" for goal in goals), verdict(met)
 
 
-def best_ratios(rehearsal: Race, kind: Callable[[float], Method[Any]]) -> list[float]:
-    """Return for every level the step ratio that needs the fewest iterations on training images.
+def against_peers(results: Iterable[Result]) -> str:
+    """Return a table of how many times slower other packages are, with verdicts."""
 
-    If none reaches a level, the best one at the level before is taken.
-    """
-    trials = {ratio: rehearsal.iterations_to(kind(ratio)) for ratio in RATIOS}
-    return [min(RATIOS, key=lambda ratio: trials[ratio][i::-1]) for i in range(len(LEVELS))]
+    def rows() -> Iterator[tuple[str, ...]]:
+        for result in results:
+            for name in result.names("peer"):
+                factor = 1 / max(result.over([name])[PEERS_AT], 1e-9)
+                said = NEVER if math.isinf(result.medians[name][PEERS_AT]) else f"{factor:.1f}"
+                yield result.title, name, said, f"≥ {FASTER}", verdict(factor >= FASTER)
 
-
-def tuned(race: Race, methods: Iterable[Method[Any]], *, fused: bool) -> Times:
-    """Return the time to every level, each by the method that was tuned for it."""
-    pairs = enumerate(zip(methods, LEVELS, strict=True))
-    return [race.run(method, deepest=level, fused=fused)[i] for i, (method, level) in pairs]
+    return table(("problems", "package", f"times slower at {LEVELS[PEERS_AT]:g}", "target", ""), rows())
 
 
-def _end(race: Race, method: Method[Any], iterations: int) -> Tensor:
-    return solve(race.problem, method, race.x0, iterations=iterations, progress=False).value
+def beside(results: Iterable[Result]) -> str:
+    """Return a table of the ratios to other learned methods."""
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for result in results:
+            for name in result.names("learned")[1:]:
+                yield result.title, name, *map(_ratio, result.over([name]))
+
+    return table(("problems", "method", *HEADER), rows())
 
 
-Found = dict[str, Times]
+def details(result: Result) -> str:
+    """Return a table of milliseconds, least and greatest in brackets, and of the ratios to all solvers."""
+    rows = (
+        (name, *map(_milliseconds, times), " ".join(map(_ratio, result.over([name]))))
+        for name, times in result.times.items()
+    )
+    return table(("method", *HEADER, f"{result.learned} over it"), rows)
 
 
-def best_classical(found: Found) -> Times:
-    """Return the least time to every level among the solvers in which nothing was learned."""
-    times = [times for name, times in found.items() if not name.startswith(("LAMD", "LSMD"))]
-    return [min(column) for column in zip(*times, strict=True)]
+def _milliseconds(runs: list[float]) -> str:
+    if not runs:
+        return NEVER
+    middle, least, most = (f"{1000 * t:.3g}" for t in (medians([runs])[0], min(runs), max(runs)))
+    return f"{middle} ({least}–{most})"
 
 
-def details(found: Found) -> str:
-    """Return a table of milliseconds and of ratios to the best classical solver."""
-    best = best_classical(found)
-
-    def cell(time: float, least: float) -> str:
-        return "–" if math.isinf(time) else f"{1000 * time:.1f} ({_ratio(time, least)})"
-
-    rows = ((name, *map(cell, times, best)) for name, times in found.items())
-    return table(("method", *(f"{level:g}" for level in LEVELS)), rows)
+def _ratio(ratio: float) -> str:
+    """Say so if only one of both gets there."""
+    return NEVER if math.isinf(ratio) else "only one" if ratio == 0 else f"{ratio:.2f}"
 
 
-def summary(results: dict[tuple[Case, bool], Found]) -> str:
-    """Return a table of the learned method over the best classical solver, with verdicts for the batches of 32."""
-    header = ("problems", "start", *(f"{level:g}" for level in LEVELS), f"{LEVELS[-1]:g}, handed over", "")
-    rows = []
-    for (case, fill), found in results.items():
-        best = best_classical(found)
-        times = [*found[LEARNED], found[HANDED_OVER][-1]]
-        ends = [*best, best[-1]]
-        ratios = [math.inf if math.isinf(t) else t / b for t, b in zip(times, ends, strict=True)]
-        judged = [*ratios[:3], min(ratios[3:])]
-        met = all(ratio <= target for ratio, target in zip(judged, TARGETS, strict=True))
-        cells = ["–" if math.isinf(t) else _ratio(t, b) for t, b in zip(times, ends, strict=True)]
-        rows.append((case.title, _start(fill), *cells, verdict(met) if case.count == JUDGED else ""))
-    return table(header, [*rows, ("target", "", *(f"≤ {target:g}" for target in TARGETS), f"≤ {TARGETS[-1]:g}", "")])
+@torch.no_grad()
+def contest(case: Case, repeats: int) -> Iterator[Result]:
+    """Let all solvers race, with one thread and more."""
+    test, training = prepared(case)
+    race, rehearsal = Race(*test, case.fill), Race(*training, case.fill)
+    entrants = [entered(family, race, rehearsal) for family in contestants.families(race)]
+    kinds = {entrant.name: entrant.kind for entrant in entrants}
+    for number in case.threads:
+        with threads(number):
+            yield Result(case, number, kinds, clocked(entrants, repeats))
 
 
-def _start(fill: bool) -> str:
-    return "y with its holes filled" if fill else "y"
-
-
-def _ratio(time: float, best: float) -> str:
-    return "only one" if math.isinf(best) else f"{time / best:.2f}"
-
-
-def main(cases: tuple[Case, ...] = CASES) -> str:
-    """Measure everything."""
-    results: dict[tuple[Case, bool], Found] = {}
-    parts = []
-    for case in cases:
-        test, training = ((problem, lower_bounds(problem)) for problem in (problems(case, False), problems(case, True)))
-        for fill in (False, True) if case.task == "inpainting" else (False,):
-            found = dict(contestants(case, Race(*test, fill, case.repeats), Race(*training, fill, 1)))
-            results[case, fill] = found
-            parts.append(f"### {case.title}, from {_start(fill)}\n\n{details(found)}")
-            print(parts[-1], flush=True)
+def main(cases: Iterable[Case] = CASES, repeats: int = REPEATS) -> str:
+    """Measure everything; in a hurry, one image of every kind, once."""
+    kernels.library()
+    if quick():
+        cases, repeats = QUICK_CASES, 1
+    results, parts = [], []
+    with threads(1):
+        for case in cases:
+            for result in contest(case, repeats):
+                results.append(result)
+                parts.append(f"### {result.title}\n\n{details(result)}")
+                print(parts[-1], flush=True)
+    absent = peers.missing()
     return "\n".join(
         [
             about(__doc__),
-            f"The time of {LEARNED}, over that of the best classical solver of all those below:\n",
+            *([f"Not installed, and left out: {', '.join(absent)}.\n"] if absent else []),
+            f"The time of {results[0].learned} over that of the better one of PDHG and Condat–Vũ, each tuned; in"
+            f" brackets over the fastest of all classical solvers, packages included, if that is another one. The"
+            f" latter is judged:\n",
             summary(results),
-            "Milliseconds, with the ratio to the best classical solver in brackets:\n",
+            f"How much slower other packages are than {results[0].learned}:\n",
+            against_peers(results),
+            f"The time of {results[0].learned} over that of other learned methods:\n",
+            beside(results),
+            "Milliseconds:\n",
             *parts,
         ]
     )
 
 
-if __name__ == "__main__":
-    print(main())
+if __name__ == "__main__":  # python -m benchmarks.time_to_gap [PART OF A TITLE [REPEATS]]
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    print(main([case for case in CASES if wanted in case.title], int((sys.argv[2:] or [REPEATS])[0])))

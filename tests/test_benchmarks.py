@@ -1,13 +1,18 @@
 """What the benchmarks compute besides times."""
 
+import itertools
 import math
 
 import pytest
 import torch
-from benchmarks import time_to_gap
-from benchmarks.measure import about, replaced, table
+from benchmarks import peers
+from benchmarks.contest_cases import CASES, HOLE, Case, lower_bounds, mask_of, problems
+from benchmarks.measure import about, quick, replaced, table, threads
+from benchmarks.races import LEVELS, Family, Race, Steps, clocked, entered, looks
+from benchmarks.restarted import RestartedPDHG
+from benchmarks.time_to_gap import Result, against_peers, beside, details, summary
 
-from mirrordescent import TVDenoising, certify, relative_gap
+from mirrordescent import PDHG, DualFISTA, TVDenoising, TVInpainting, certify, relative_gap, solve
 
 PAGE = """# Benchmarks
 
@@ -27,6 +32,15 @@ Words.
 """
 
 
+def picture(isotropic=False, mask=None):
+    y = torch.rand(1, 1, 24, 24, generator=torch.Generator().manual_seed(0)).repeat_interleave(2, -1)
+    return TVInpainting(y, mask, isotropic=isotropic)
+
+
+def gap_of(problem, x):
+    return float(relative_gap(problem.value(x), certify(problem, 1e-6).lower, problem.value(problem.y)))
+
+
 def test_a_section_is_replaced_and_the_others_stay():
     sections = replaced(PAGE, "First", "new\n", ["First", "Second", "Third"])
     assert sections == "\n## First\n\nnew\n\n## Third\n\n3.\n"
@@ -43,34 +57,161 @@ def test_tables_are_markdown(capsys):
     assert about("Title.\n\nText,\nmore.\n\nAnd more.\n") == "Text,\nmore.\n\nAnd more.\n"
 
 
+def test_threads_are_as_before_afterwards(monkeypatch):
+    before = torch.get_num_threads()
+    with threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+    assert not quick()
+    monkeypatch.setenv("BENCHMARKS_QUICK", "1")
+    assert quick()
+
+
+def test_titles_tell_all_cases_apart():
+    assert len({case.title for case in CASES}) == len(CASES)
+    assert Case(8, 128, missing=0.5, weight=1.5).title == "inpainting, 8 × 128² BSDS500, filled, 50% missing, λ = 1.5"
+
+
+def test_a_case_makes_what_it_says():
+    ellipses = problems(Case(2, 32, "ellipses", missing=0), training=True)
+    assert ellipses.mask is None
+    assert ellipses.y.shape == (2, 1, 32, 32)
+
+
+def test_holes_lie_and_stand():
+    blocks = mask_of(Case(1, 128, missing=None), torch.Generator().manual_seed(0)).float()[None]
+    for size in (HOLE, HOLE[::-1]):
+        assert bool((torch.nn.functional.max_pool2d(blocks, size, stride=1) == 0).any())
+
+
 @pytest.mark.parametrize(("margin", "least", "most"), [(8, 0, 1e-3), (0, 3e-3, 1)])
 def test_split_bregman_of_scikit_image_solves_our_problem_but_for_the_border(margin, least, most):
     """Which is why it is run with a margin of mirrored pixels."""
-    y = torch.rand(1, 1, 24, 24, generator=torch.Generator().manual_seed(0)).repeat_interleave(2, -1)
-    problem = TVDenoising(y)
-    x = time_to_gap.bregman(y, problem.weight, margin, 300)
-    gap = float(relative_gap(problem.value(x), certify(problem, 1e-6).lower, problem.value(y)))
-    assert least < gap < most
+    problem = picture()
+    assert least < gap_of(problem, peers.bregman(problem, margin, 300)) < most
+
+
+def test_chambolles_method_of_scikit_image_solves_our_isotropic_problem():
+    problem = picture(isotropic=True)
+    assert gap_of(problem, peers.chambolle(problem, None, 2000)) < 1e-3
+
+
+@pytest.mark.parametrize("method", peers.PROX_TV)
+def test_prox_tv_solves_our_problem(method):
+    pytest.importorskip("prox_tv")
+    problem = picture()
+    assert gap_of(problem, peers.prox_tv(problem, method, 2000)) < 1e-3
+
+
+def test_deepinv_solves_our_isotropic_problem():
+    pytest.importorskip("deepinv")
+    problem = picture(isotropic=True)
+    assert gap_of(problem, peers.deepinv(problem, 0.1, 2000)) < 1e-3
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_admm_with_exact_lines_solves_our_problem(missing):
+    pytest.importorskip("prox_tv")
+    mask = torch.rand(24, 48, generator=torch.Generator().manual_seed(1)) >= missing
+    problem = picture(mask=mask)
+    race = Race(problem, certify(problem, 1e-6).lower, fill=True)
+    solver = peers.LineADMM(0.3)
+    assert race.gap(solver.run(race, 300)) < 1e-3
+    (_, x) = next(itertools.islice(solver.path(race), 6, None))
+    torch.testing.assert_close(x, solver.run(race, 7))
+
+
+def test_families_are_asked_only_for_the_problem_that_they_solve():
+    names = {isotropic: {family.name for family in peers.families(picture(isotropic))} for isotropic in (False, True)}
+    assert "scikit-image, split Bregman" in names[False]
+    assert "scikit-image, Chambolle" in names[True]
+    assert not names[False] & names[True]
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_restarted_pdhg_converges_and_its_kernel_does_what_its_steps_do(adaptive, compiled):
+    problem, method = picture(), RestartedPDHG(1.0, 16, adaptive)
+    plain, fused = (solve(problem, method, iterations=600, fused=each, progress=False) for each in (False, True))
+    assert gap_of(problem, plain.x) < 1e-4
+    assert gap_of(problem, fused.x) < 1e-4
+    plain, fused = (solve(problem, method, iterations=40, fused=each, progress=False) for each in (False, True))
+    torch.testing.assert_close(plain.x, fused.x, rtol=1e-4, atol=1e-5)
+
+
+def test_restarts_begin_at_the_mean_of_every_so_many_iterates():
+    problem, method = picture(), RestartedPDHG(0.3, 8, adaptive=False)
+    inner, points = PDHG(0.3), []
+    state = inner.init(problem.start(), problem)
+    for k in range(1, 9):
+        state = solve(problem, inner, iterations=k, fused=False, progress=False).state
+        points += [state.x] if k % 2 == 0 else []
+    restarted = solve(problem, method, iterations=8, fused=False, progress=False)
+    torch.testing.assert_close(restarted.x, torch.stack(points).mean(0))
+    with pytest.raises(ValueError, match="multiple of 4"):
+        RestartedPDHG(0.3, 6, adaptive=True)
 
 
 def test_lower_bounds_are_those_of_the_reference(compiled):
     y = torch.rand(2, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     problem = TVDenoising(y)
-    lower, reference = time_to_gap.lower_bounds(problem), certify(problem, 1e-6)
+    lower, reference = lower_bounds(problem), certify(problem, 1e-6)
     assert bool((lower <= reference.value).all())
     torch.testing.assert_close(lower, reference.lower, rtol=3e-5, atol=0)
 
 
-def test_the_summary_compares_with_the_best_classical_solver_at_every_level():
-    found = {
-        time_to_gap.LEARNED: [1.0, 2.0, 3.0, math.inf],
-        time_to_gap.HANDED_OVER: [1.0, 2.0, 3.0, 6.0],
-        "PDHG, fused": [4.0, 4.0, math.inf, 5.0],
-        "Nesterov": [2.0, 5.0, math.inf, math.inf],
+def test_counts_are_those_after_which_the_gap_is_below_the_levels():
+    problem = picture()
+    race, solver = Race(problem, certify(problem, 1e-6).lower, fill=False), Steps(DualFISTA())
+    counts = race.counts(solver)
+    for count, level in zip(counts, LEVELS, strict=True):
+        assert race.gap(solver.run(race, int(count))) <= level
+        assert race.gap(solver.run(race, max(k for k in looks(1500) if k < count))) > level
+    assert race.counts(Steps(DualFISTA(), iterations=int(counts[1]))) == [*counts[:2], math.inf, math.inf]
+    assert race.counts(solver, LEVELS[1]) == [*counts[:2], math.inf, math.inf]
+
+
+def test_the_best_setting_is_taken_for_every_level():
+    problem = picture()
+    race = Race(problem, certify(problem, 1e-6).lower, fill=False)
+    variants = [Steps(PDHG(ratio)) for ratio in (0.05, 0.5, 5.0)]
+    chosen = Family("PDHG", "classical", variants).tuned(race)
+    for level, solver in enumerate(chosen):
+        assert race.counts(solver)[level] == min(race.counts(variant)[level] for variant in variants)
+    times = clocked([entered(Family("PDHG", "classical", variants[1:2]), race, race)], 1)
+    (runs,) = times.values()
+    assert all(each and min(each) > 0 for each in runs)
+
+
+def result(case, **times):
+    kinds = {"ours": "learned", "control": "learned", "package": "peer"}
+    return Result(case, 1, {name: kinds.get(name, "classical") for name in times}, times)
+
+
+def test_the_summary_judges_by_the_best_classical_solver_at_every_level():
+    times = {
+        "ours": [[1.0, 1.0, 9.0], [2.0], [3.0], []],
+        "control": [[2.0], [2.0], [], []],
+        "PDHG": [[4.0], [4.0], [], [5.0]],
+        "FISTA": [[2.0], [5.0], [], []],
+        "package": [[20.0], [20.0], [], []],
     }
-    assert time_to_gap.best_classical(found) == [2.0, 4.0, math.inf, 5.0]
-    case = time_to_gap.Case("denoising", 32, 96, 1)
-    row = time_to_gap.summary({(case, False): found}).splitlines()[2]
-    assert row == "| denoising, 32 × 96² | y | 0.50 | 0.50 | only one | – | 1.20 | met |"
-    found[time_to_gap.HANDED_OVER][-1] = 6.1
-    assert "NOT MET" in time_to_gap.summary({(case, False): found})
+    small = result(Case(8, 128), **times)
+    row = summary([small]).splitlines()[2]
+    assert row == (
+        "| inpainting, 8 × 128² BSDS500, filled | 0.25 (0.50) | 0.50 | only one | never | ≤ 0.5, 0.5, 0.5, 0.8 "
+        "| **NOT MET** |"
+    )
+    times["ours"][3] = [4.0]
+    assert "NOT" not in summary([result(Case(8, 128), **times)])
+    assert "NOT" in summary([result(Case(8, 256), **times)])  # where 0.3 is wanted at 0.01
+    assert "| control | 0.50 | 1.00 | only one | never |" in beside([small])
+    assert "1e+03 (1e+03–9e+03)" in details(small)
+
+
+def test_packages_are_to_be_ten_times_slower():
+    ours = [[1.0], [1.0], [1.0], [1.0]]
+    for seconds, verdict in (([9.9], "NOT MET"), ([10.0], "met"), ([], "met")):
+        found = against_peers([result(Case(1, 96), ours=ours, package=[[1.0], [1.0], seconds, [1.0]])])
+        assert verdict in found
+    never = against_peers([result(Case(1, 96), ours=[[1.0], [1.0], [], []], package=[[1.0], [1.0], [], []])])
+    assert "NOT MET" in never

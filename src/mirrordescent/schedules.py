@@ -11,6 +11,7 @@ from itertools import pairwise
 from numbers import Real
 from typing import Literal, TypeAlias, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +32,13 @@ class Schedule(Part, nn.Module):
 
     def forward(self, k: int) -> Number:
         raise NotImplementedError
+
+    @torch.no_grad()
+    def sequence(self, first: int, count: int) -> Tensor:
+        """Return t(first), t(first + 1), … in double precision: (count, 1), or (count, batch) if samples differ."""
+        values = (self(k) for k in range(first, first + count))
+        rows = [torch.as_tensor(value, dtype=torch.float64, device="cpu") for value in values]
+        return torch.stack(rows).reshape(count, -1)
 
 
 class Polynomial(Schedule):
@@ -190,17 +198,32 @@ class PowerLaws(_Knots):
 
     def forward(self, k: int) -> Number:
         """Return t(k): a tensor where it is to be learned, else a number, with which a step needs fewer passes."""
+        if self.raw.is_cuda or (torch.is_grad_enabled() and self.raw.requires_grad):
+            return self._value(self._raw(k))
+        return float(self.sequence(k, 1))
+
+    @torch.no_grad()
+    def sequence(self, first: int, count: int) -> Tensor:
+        """Return all at once, since this is asked for before every call of a kernel."""
+        return self._value(torch.from_numpy(self._raws(np.log(np.arange(first, first + count))))[:, None])
+
+    def _raws(self, log_counts: np.ndarray) -> np.ndarray:
+        """Return the numbers that are learned, between the counts and beyond them."""
+        knots = np.log(self.counts)
+        beyond = np.maximum(log_counts - knots[-1], 0)
+        return np.interp(log_counts, knots, self.raw.double().cpu().numpy()) - self.power * beyond
+
+    def _raw(self, k: int) -> Tensor:
+        """Return one of them, as a tensor to be learned."""
         counts, after = self.counts, bisect(self.counts, k)
         last = len(counts) - 1
         i, j = max(after - 1, 0), min(after, last)
         share = 0.0 if i == j else math.log(k / counts[i]) / math.log(counts[j] / counts[i])
         beyond = self.power * math.log(k / counts[last]) if after > last else 0.0
-        if self.raw.is_cuda or (torch.is_grad_enabled() and self.raw.requires_grad):
-            raw = torch.lerp(self.raw[i], self.raw[j], share) - beyond
-            return raw.exp() if math.isinf(self.bound) else self.bound * raw.sigmoid()
-        raws = self.raw.tolist()
-        number = raws[i] + share * (raws[j] - raws[i]) - beyond
-        return math.exp(number) if math.isinf(self.bound) else self.bound / (1 + math.exp(-number))
+        return torch.lerp(self.raw[i], self.raw[j], share) - beyond
+
+    def _value(self, raw: Tensor) -> Tensor:
+        return raw.exp() if math.isinf(self.bound) else self.bound * raw.sigmoid()
 
     def config(self) -> Config:
         """Return the rule; any values will do, since what is stored is ``raw``."""

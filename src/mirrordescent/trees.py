@@ -43,15 +43,15 @@ def fits(shape: torch.Size, target: torch.Size) -> bool:
 
 
 def descend(y: Tensor, g: Tensor, t: float | Tensor) -> Tensor:
-    """Return y − t·g, in one pass where t is a plain number."""
-    return y - t * g if isinstance(t, Tensor) else torch.sub(y, g, alpha=t)
+    """Return y − t·g, in one pass where t is a plain number; t may be one for every sample."""
+    return y - spread(t, g) * g if isinstance(t, Tensor) else torch.sub(y, g, alpha=t)
 
 
 def mix(weight: float | Tensor, first: Tree, second: Tree) -> Tree:
-    """Return the convex combination weight·first + (1 − weight)·second."""
+    """Return the convex combination weight·first + (1 − weight)·second; the weight may be one for every sample."""
 
     def combine(a: Tensor, b: Tensor) -> Tensor:
-        return torch.lerp(b, a, weight.to(a.dtype) if isinstance(weight, Tensor) else weight)
+        return torch.lerp(b, a, spread(weight, a).to(a.dtype) if isinstance(weight, Tensor) else weight)
 
     return tree_map(combine, first, second)
 
@@ -91,6 +91,11 @@ def is_finite(tree: Tree) -> Tensor:
 def per_sample(numbers: Tensor, like: Tensor) -> Tensor:
     """Reshape one number per sample, (batch,), so that it broadcasts to a tensor (batch, …)."""
     return numbers.reshape(-1, *[1] * (like.ndim - 1))
+
+
+def spread(number: Tensor, like: Tensor) -> Tensor:
+    """Return a number as it is, or one for every sample so that it broadcasts."""
+    return per_sample(number, like) if number.ndim == 1 else number
 
 
 def where(mask: Tensor, first: S, second: S) -> S:

@@ -8,7 +8,7 @@ import torch
 import mirrordescent as md
 from mirrordescent.mirrors import Euclidean, HyperbolicEntropy
 from mirrordescent.oracles import Exact, Noisy, Smoothed
-from mirrordescent.problems.tv import differences
+from mirrordescent.problems.differences import differences
 
 
 def images(*shape, seed=0):

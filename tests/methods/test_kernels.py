@@ -26,11 +26,13 @@ def method(dtype=torch.float32):
     return Equipped(amd, Rounded(PowerLaws([1, 10], [0.5, 20.0], power=-1.0))).to(dtype).requires_grad_(False)
 
 
-def problem(kind, shape, dtype):
+def problem(kind, shape, dtype, **variant):
     generator = torch.Generator().manual_seed(0)
     y = torch.rand(shape, generator=generator, dtype=dtype)
+    if variant.pop("weights", False):
+        variant["weight"] = torch.linspace(0.05, 0.4, shape[0], dtype=dtype)
     if kind == "denoising":
-        return md.TVDenoising(y, weight=0.2, scale=0.7)
+        return md.TVDenoising(y, **{"weight": 0.2, "scale": 0.7, **variant})
     masks = {
         "one mask": shape[-2:],
         "a mask each": (shape[0], 1, *shape[-2:]),
@@ -40,39 +42,110 @@ def problem(kind, shape, dtype):
     }
     mask = torch.rand(masks[kind], generator=generator) > 0.3
     mask[..., 0, 0] = True
-    return md.TVInpainting(y, mask, weight=0.1)
+    return md.TVInpainting(y, mask, **{"weight": 0.1, **variant})
 
 
-METHODS = {"AMD": method, "PDHG": lambda dtype: md.PDHG(0.3), "Condat–Vũ": lambda dtype: md.CondatVu(0.3)}
-PARTS = {"AMD": ("x", "z"), "PDHG": ("x", "u"), "Condat–Vũ": ("x", "u")}
+METHODS = {
+    "AMD": method,
+    "PDHG": lambda dtype: md.PDHG(0.3),
+    "Condat–Vũ": lambda dtype: md.CondatVu(0.3),
+    "dual FISTA": lambda dtype: md.DualFISTA(),
+}
+PARTS = {"AMD": ("x", "z"), "PDHG": ("x", "u"), "Condat–Vũ": ("x", "u"), "dual FISTA": ("x", "u", "v", "theta")}
+KINDS = ["denoising", "one mask", "a mask each", "own masks", "channels", "columns"]
+WITHIN = {torch.float32: 1e-6, torch.float64: 1e-14}
+VARIANTS = {
+    "isotropic": {"isotropic": True},
+    "coupled": {"coupled": True},
+    "both": {"isotropic": True, "coupled": True},
+    "Huber": {"huber": 0.05},
+    "weights": {"weights": True},
+    "isotropic, Huber": {"isotropic": True, "huber": 0.3},
+    "coupled, weights": {"coupled": True, "weights": True},
+    "all": {"isotropic": True, "coupled": True, "huber": 0.1, "weights": True},
+}
 
 
-def close(one, other, tolerance):
-    pairs = zip(leaves(one), leaves(other), strict=True)
-    return all((a - b).abs().amax() <= tolerance * max(1.0, float(a.abs().max())) for a, b in pairs if a.numel())
+def pairs(*kinds):
+    """All methods, and what to try them on: FISTA only on problems without masks, where the dual is smooth."""
+    return [(name, kind) for name in METHODS for kind in (["denoising"] if name == "dual FISTA" else kinds)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    "shape", [(2, 3, 9, 13), (1, 1, 150, 70), (3, 1, 1, 8), (2, 2, 8, 1), (1, 1, 1, 1), (1, 2, 65, 2)]
-)
-@pytest.mark.parametrize("kind", ["denoising", "one mask", "a mask each", "own masks", "channels", "columns"])
-@pytest.mark.parametrize("name", METHODS)
-def test_the_same_steps(name, kind, shape, dtype):
-    task, plain = problem(kind, shape, dtype), METHODS[name](dtype)
-    kernel = plain.kernel(task, Default())
-    state = plain.init(task.start(), task)
+def compare(name, task, dtype, steps=12):
+    """Take every step in both ways, from the same state."""
+    plain = METHODS[name](dtype)
+    kernel, state = plain.kernel(task, Default()), plain.init(task.start(), task)
     with torch.no_grad():
-        for _ in range(12):
+        for _ in range(steps):
             other, state = kernel(state, 1), plain.step(task, state, Default())
             assert other.k == state.k
             for part in PARTS[name]:
-                assert close(getattr(state, part), getattr(other, part), 1e-6 if dtype == torch.float32 else 1e-14)
+                assert close(getattr(state, part), getattr(other, part), WITHIN[dtype]), part
+            yield state
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_solve_and_threads(name, monkeypatch):
-    task, plain = problem("one mask", (2, 3, 70, 30), torch.float64), METHODS[name](torch.float64)
+def both(one, other):
+    """The tensors of two trees, side by side."""
+    return zip(leaves(one), leaves(other), strict=True)
+
+
+def close(one, other, tolerance):
+    sides = both(one, other)
+    return all((a - b).abs().amax() <= tolerance * max(1.0, float(a.abs().max())) for a, b in sides if a.numel())
+
+
+@pytest.mark.parametrize("dtype", WITHIN)
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 9, 13), (1, 1, 150, 70), (3, 1, 1, 8), (2, 2, 8, 1), (1, 1, 1, 1), (1, 2, 65, 2)]
+)
+@pytest.mark.parametrize(("name", "kind"), pairs(*KINDS))
+def test_the_same_steps(name, kind, shape, dtype):
+    assert len(list(compare(name, problem(kind, shape, dtype), dtype))) == 12
+
+
+@pytest.mark.parametrize("dtype", WITHIN)
+@pytest.mark.parametrize("shape", [(3, 3, 9, 13), (1, 2, 70, 33), (2, 3, 1, 8), (2, 2, 8, 1), (1, 1, 1, 1)])
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("name", "kind"), pairs("denoising", "own masks"))
+def test_the_same_steps_for_every_total_variation(name, kind, variant, shape, dtype):
+    task = problem(kind, shape, dtype, **VARIANTS[variant])
+    assert len(list(compare(name, task, dtype))) == 12
+    if min(shape[1:]) > 1:  # or else the variant may be none
+        x, plain = task.start(), problem(kind, shape, dtype)
+        assert not torch.allclose(task.value(x), plain.value(x))
+
+
+@pytest.mark.parametrize("variant", [{}, *VARIANTS.values()])
+def test_samples_restart_by_themselves(variant):
+    task = problem("denoising", (4, 2, 12, 9), torch.float64, **variant)
+    restarts = torch.stack([state.theta == 1 for state in compare("dual FISTA", task, torch.float64, steps=60)])
+    assert int(restarts.any(0).sum()) > 1
+    assert bool((restarts.any(1) & ~restarts.all(1)).any())  # some without the others
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 2, 40, 9), (2, 3, 5, 30), (1, 1, 3, 3), (1, 1, 70, 4), (1, 2, 130, 140), (1, 1, 2, 9000)]
+)
+@pytest.mark.parametrize("variant", [{}, {"isotropic": True, "coupled": True, "huber": 0.1, "weights": True}])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("name", "kind"), pairs("own masks"))
+def test_many_steps_in_one_call_are_the_same_as_one_by_one(name, kind, threads, variant, shape, monkeypatch):
+    task, plain = problem(kind, shape, torch.float32, **variant), METHODS[name](torch.float32)
+    kernel = plain.kernel(task, Default())
+    one = many = plain.init(task.start(), task)
+    for _ in range(37):
+        one = kernel(one, 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    for steps in (5, 32):
+        many = kernel(many, steps)
+    assert one.k == many.k == 37
+    for part in PARTS[name]:
+        assert all(torch.equal(a, b) for a, b in both(getattr(one, part), getattr(many, part))), part
+
+
+@pytest.mark.parametrize(("name", "kind"), pairs("one mask"))
+def test_solve_and_threads(name, kind, monkeypatch):
+    task, plain = problem(kind, (2, 3, 90, 70), torch.float64), METHODS[name](torch.float64)
     one, two = (md.solve(task, plain, iterations=60, fused=fused) for fused in (False, True))
     torch.testing.assert_close(one.value, two.value)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
@@ -81,9 +154,10 @@ def test_solve_and_threads(name, monkeypatch):
     assert not torch.equal(one.x, three.x)
 
 
-@pytest.mark.parametrize("name", ["PDHG", "Condat–Vũ"])
-def test_primal_dual_methods_stop_on_their_certificate(name):
-    task, plain = problem("a mask each", (3, 1, 20, 30), torch.float64), METHODS[name](torch.float64)
+@pytest.mark.parametrize("variant", [{}, {"isotropic": True}, {"coupled": True, "huber": 0.1, "weights": True}])
+@pytest.mark.parametrize(("name", "kind"), pairs("a mask each")[1:])
+def test_primal_dual_methods_stop_on_their_certificate(name, kind, variant):
+    task, plain = problem(kind, (3, 1, 20, 30), torch.float64, **variant), METHODS[name](torch.float64)
     one, two = (
         md.solve(task, plain, iterations=3000, stop=md.gap(1e-6), check_every=20, fused=fused)
         for fused in (False, True)
@@ -93,11 +167,21 @@ def test_primal_dual_methods_stop_on_their_certificate(name):
     torch.testing.assert_close(one.lower, two.lower)
 
 
-def test_what_the_kernel_was_told_proves_a_bound():
-    task, plain = problem("one mask", (2, 1, 70, 20), torch.float64), method(torch.float64)
+@pytest.mark.parametrize("variant", [{}, {"isotropic": True}, {"coupled": True, "weights": True}])
+def test_what_the_kernel_was_told_proves_a_bound(variant):
+    task, plain = problem("one mask", (2, 2, 70, 20), torch.float64, **variant), method(torch.float64)
     one, two = (md.solve(task, md.Certified(plain), iterations=30, fused=fused) for fused in (False, True))
     torch.testing.assert_close(one.lower, two.lower)
     assert torch.equal(md.solve(task, plain, iterations=30, fused=True).x, two.x)
+
+
+def test_a_bound_that_needs_the_points_is_left_to_the_method():
+    task, plain = problem("one mask", (2, 1, 20, 20), torch.float64, huber=0.1), method(torch.float64)
+    assert plain.kernel(task, Default()) is not None
+    assert md.Certified(plain).kernel(task, Default()) is None
+    handed = md.HandOver(plain, 5, md.PDHG(0.4))  # whose second half is compiled nevertheless
+    found, same = (md.solve(task, handed, iterations=9, check_every=3, fused=fused) for fused in (False, True))
+    torch.testing.assert_close(found.lower, same.lower)
 
 
 def test_from_kernel_to_kernel():
@@ -113,9 +197,11 @@ def test_from_kernel_to_kernel():
     assert solved.statuses == [md.Status.CONVERGED] * 2
 
 
-def test_a_hand_over_to_a_method_without_a_kernel():
+@pytest.mark.parametrize("then", [md.DualFISTA, md.LPD])  # with a kernel, and without one
+def test_a_hand_over_to_another_method(then):
     task, plain = problem("denoising", (2, 1, 20, 30), torch.float64), method(torch.float64)
-    handed = md.HandOver(plain, 7, md.DualFISTA())
+    handed = md.HandOver(plain, 7, then().double().requires_grad_(False))
+    assert (handed.then.kernel(task, Default()) is None) == (then is md.LPD)
     found, same = (md.solve(task, handed, iterations=20, check_every=4, fused=fused) for fused in (False, True))
     torch.testing.assert_close(found.x, same.x)
     torch.testing.assert_close(found.lower, same.lower)
@@ -129,7 +215,7 @@ class Identity:
         return y
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ["AMD", "PDHG", "Condat–Vũ"])
 def test_elsewhere_it_is_the_method(name):
     y = torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(0))
     task, plain = md.TVInpainting(y, None, operator=Identity()), METHODS[name](torch.float32)
@@ -162,8 +248,12 @@ def test_a_subclass_with_another_step_does_not_inherit_the_kernel():
         def update(self, state, grad):
             return super().update(state, grad / 2)
 
+    class Shorter(md.DualFISTA):
+        def dual_step(self, problem):
+            return super().dual_step(problem) / 2
+
     task, mirror = problem("denoising", (1, 1, 6, 6), torch.float32), Stencil(0.5)
-    for other in (Slower(0.3), Halved(mirror, 0.1, regulariser=mirror, storage="primal")):
+    for other in (Slower(0.3), Shorter(), Halved(mirror, 0.1, regulariser=mirror, storage="primal")):
         assert other.kernel(task, Rounded(1.0)) is None
 
 
@@ -180,8 +270,9 @@ def test_noise_goes_around_the_oracle_of_the_method_and_past_the_kernel():
 def test_other_methods_have_no_kernel():
     task = problem("denoising", (1, 1, 6, 6), torch.float32)
     euclidean = Equipped(md.AMD(Euclidean(), 0.1), Rounded(1.0))
-    for other in (md.GD(0.1), euclidean, md.AMD(Stencil(0.5), 0.1), md.DualFISTA()):
+    for other in (md.GD(0.1), euclidean, md.AMD(Stencil(0.5), 0.1), md.LPD()):
         assert other.kernel(task, Default()) is None
+    assert md.DualFISTA().kernel(problem("one mask", (1, 1, 6, 6), torch.float32), Default()) is None
 
 
 def test_c_functions_are_called_by_the_names_of_their_arguments():
@@ -189,5 +280,8 @@ def test_c_functions_are_called_by_the_names_of_their_arguments():
     assert function.names == ["count", "sizes", "periods", "x", "g", "w", "t", "threads"]
     with pytest.raises(TypeError, match="takes count, sizes, periods, x, g, w, t, threads; wrong or missing: sizes, z"):
         function(count=0, periods=None, x=None, g=None, w=None, t=0.1, z=None)
+    x, y, numbers = torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 2, 3), kernels.numbers(*[1.0] * 8)
     with pytest.raises(ValueError, match="one shape and type, on the CPU"):
-        kernels.amd_stencil(torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 2, 3), None, None)
+        kernels.amd_stencil(x, x, y, None, None, numbers, steps=1)
+    with pytest.raises(ValueError, match=r"curvature, bound, .* for every step and sample; got"):
+        kernels.amd_stencil(x, x, x, None, None, numbers[..., 1:], steps=1)

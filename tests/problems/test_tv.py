@@ -10,8 +10,9 @@ from scipy.optimize import minimize
 from mirrordescent import TVDenoising, TVInpainting, certify
 from mirrordescent.cosine import solve_poisson
 from mirrordescent.problems import Blur, gaussian_kernel
+from mirrordescent.problems.differences import add_adjoint, differences
 from mirrordescent.problems.operators import norm_bound
-from mirrordescent.problems.tv import add_adjoint, differences, fill_holes
+from mirrordescent.problems.tv import fill_holes
 from mirrordescent.trees import dot, tree_map
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mirrordescent.cache import directory
 
-FLAGS = ("-O3", "-march=native", "-std=c11", "-fPIC", "-shared", "-fopenmp")
+FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-std=c11", "-fPIC", "-shared", "-fopenmp")
 
 
 class BuildError(OSError):

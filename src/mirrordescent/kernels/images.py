@@ -1,60 +1,95 @@
-"""Iterations on images, each in one pass over memory: f(x) = s·(‖Z(x − y)‖² + λ‖Dx‖₁), without an operator."""
+"""Steps on images, many a call: f(x) = s·(‖Z(x − y)‖² + λ‖Dx‖₁) and its relatives, without an operator.
+
+``numbers`` has what a step needs to know for every step and sample, (steps, samples, columns) in double precision; one
+row for all samples, or for all steps, will do. ``isotropic`` and ``coupled`` say which differences are limited
+together.
+"""
 
 import torch
 from torch import Tensor
 
 from mirrordescent.kernels.call import function
 
+Dual = tuple[Tensor, Tensor]
+AMD_COLUMNS = ("curvature", "bound", "fidelity", "side", "far", "near", "mixing", "share")
+PRIMAL_DUAL_COLUMNS = ("tau", "pull", "shift", "sigma", "bound", "side", "shrink")
+DUAL_FISTA_COLUMNS = ("sigma", "bound", "shrink", "pull")
+
 
 def amd_stencil(
-    x: Tensor, z: Tensor, y: Tensor, mask: Tensor | None, mean: Tensor | None, **numbers: float
-) -> tuple[Tensor, Tensor, Tensor | None]:
+    x: Tensor, z: Tensor, y: Tensor, mask: Tensor | None, mean: Tensor | None, numbers: Tensor, steps: int, *,
+    isotropic: bool = False, coupled: bool = False,
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """With g the gradient of f, its kinks rounded, and S the stencil (side, 1 − 2·side, side) in both directions:
 
     z⁺ = z − far·SgS,  x⁺ = mixing·z⁺ + (1 − mixing)(x − near·SgS);  mean⁺ = mean + share·(w − mean), w = g − 2sZ(x − y)
 
-    Returns x⁺, z⁺ and mean⁺, which is None if mean is.
+    Returns x, z and mean after these steps; the last is None if mean is.
     """
     x, z, y = _images(x, z, y)
-    x_new, z_new = torch.empty_like(x), torch.empty_like(z)
-    mean_new = None if mean is None else torch.empty_like(x)
-    seen, masks = planes_of(mask, x)
+    x, z, mean = x.clone(), z.clone(), None if mean is None else mean.contiguous().clone()
     function("amd_stencil", x.dtype)(
-        **_shape(x), x=x, z=z, y=y, mask=seen, masks=masks, x_new=x_new, z_new=z_new,
-        mean=None if mean is None else mean.contiguous(), mean_new=mean_new, **numbers,
-    )  # fmt: skip
-    return x_new, z_new, mean_new
+        **_shape(x, y, numbers, AMD_COLUMNS, steps, isotropic, coupled), **_mask(mask, x), x=x, z=z, mean=mean
+    )
+    return x, z, mean
 
 
 def primal_dual(
-    x: Tensor, vertical: Tensor, horizontal: Tensor, y: Tensor, mask: Tensor | None,
-    box: tuple[Tensor, Tensor] | None, **numbers: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """With w = Dᵀu:  x⁺ = x − τw + pull·Z(y − x + shift·w), clipped to [low, high];  u⁺ = clip(u + σD(2x⁺ − x), bound).
+    x: Tensor, u: Dual, y: Tensor, mask: Tensor | None, box: tuple[Tensor, Tensor] | None, numbers: Tensor, steps: int,
+    *, isotropic: bool = False, coupled: bool = False,
+) -> tuple[Tensor, Dual]:  # fmt: skip
+    """With w = Dᵀu, S a stencil as above and P the limits on u, which are ``bound`` long:
 
-    Returns x⁺ and both parts of u⁺.
+    .. code-block:: none
+
+        x⁺ = x − τw + pull·Z(y − x + shift·w), clipped to [low, high]      if side = 0
+        x⁺ = x − τS(w + (pull/τ)Z(x − y))S                                 else
+        u⁺ = P(shrink·(u + σD(2x⁺ − x)))
+
+    Returns x and both parts of u after these steps.
     """
     x, y = _images(x, y)
-    v, h = vertical.contiguous(), horizontal.contiguous()
-    x_new, v_new, h_new = torch.empty_like(x), torch.empty_like(v), torch.empty_like(h)
-    seen, masks = planes_of(mask, x)
+    x, (v, h) = x.clone(), (part.contiguous().clone() for part in u)
     low, high = (None, None) if box is None else (end.contiguous() for end in box)
     function("primal_dual", x.dtype)(
-        **_shape(x),
-        x=x,
-        v=v,
-        h=h,
-        y=y,
-        mask=seen,
-        masks=masks,
-        low=low,
-        high=high,
-        x_new=x_new,
-        v_new=v_new,
-        h_new=h_new,
-        **numbers,
-    )
-    return x_new, v_new, h_new
+        **_shape(x, y, numbers, PRIMAL_DUAL_COLUMNS, steps, isotropic, coupled), **_mask(mask, x),
+        x=x, v=v, h=h, low=low, high=high,
+    )  # fmt: skip
+    return x, (v, h)
+
+
+def dual_fista(
+    u: Dual, v: Dual, theta: Tensor, y: Tensor, box: tuple[Tensor, Tensor], numbers: Tensor, steps: int, *,
+    isotropic: bool = False, coupled: bool = False,
+) -> tuple[Tensor, Dual, Dual, Tensor]:  # fmt: skip
+    """With x(v) = y − pull·Dᵀv, clipped to the box, and P as above:
+
+    u⁺ = P(shrink·(v + σDx(v))),  θ⁺ = (1 + √(1+4θ²))/2,  v⁺ = u⁺ + (θ−1)/θ⁺ (u⁺ − u);
+
+    but v⁺ = u⁺ and θ⁺ = 1 in a sample where ⟨v − u⁺, u⁺ − u⟩ > 0. Returns x(u), u, v and θ after these steps, at least
+    one.
+    """
+    (y,) = _images(y)
+    x, theta, (low, high) = torch.empty_like(y), theta.clone(), (end.contiguous() for end in box)
+    own, ahead = ([part.contiguous().clone() for part in dual] for dual in (u, v))
+    function("dual_fista", y.dtype)(
+        **_shape(y, y, numbers.expand(-1, len(y), -1), DUAL_FISTA_COLUMNS, steps, isotropic, coupled),
+        x=x, v=own[0], h=own[1], v_ahead=ahead[0], h_ahead=ahead[1], theta=theta, low=low, high=high,
+    )  # fmt: skip
+    u, v = (own[0], own[1]), (ahead[0], ahead[1])
+    return (x, v, u, theta) if steps % 2 else (x, u, v, theta)  # in C they change places at every step
+
+
+def numbers(*columns: Tensor | float) -> Tensor:
+    """Put columns beside one another: numbers, (steps,) or (steps, samples), with 1 in place of either.
+
+    >>> numbers(1.0, torch.tensor([2.0, 3.0])).tolist()
+    [[[1.0, 2.0]], [[1.0, 3.0]]]
+    """
+    tables = [torch.as_tensor(column, dtype=torch.float64) for column in columns]
+    tables = [table.reshape(-1, 1) if table.ndim < 2 else table for table in tables]
+    steps, samples = (max(table.shape[i] for table in tables) for i in (0, 1))
+    return torch.stack([table.expand(steps, samples) for table in tables], -1)
 
 
 def planes_of(mask: Tensor | None, x: Tensor) -> tuple[Tensor | None, int]:
@@ -75,6 +110,22 @@ def _images(*images: Tensor) -> list[Tensor]:
     return [image.contiguous() for image in images]
 
 
-def _shape(x: Tensor) -> dict[str, int]:
-    *_, height, width = x.shape
-    return {"planes": x.numel() // (height * width), "height": height, "width": width}
+def _mask(mask: Tensor | None, x: Tensor) -> dict[str, Tensor | int | None]:
+    """Return the arguments that say which pixels are seen."""
+    seen, masks = planes_of(mask, x)
+    return {"mask": seen, "masks": masks}
+
+
+def _shape(
+    x: Tensor, y: Tensor, numbers: Tensor, columns: tuple[str, ...], steps: int, isotropic: bool, coupled: bool
+) -> dict[str, Tensor | int | None]:
+    """Return the arguments that all kernels share."""
+    batch, channels, height, width = x.shape
+    period, samples, found = numbers.shape
+    if numbers.dtype != torch.float64 or found != len(columns) or samples not in (1, batch) or period not in (1, steps):
+        raise ValueError(f"a kernel needs {', '.join(columns)} for every step and sample; got {tuple(numbers.shape)}")
+    return {
+        "planes": batch * channels, "channels": batch * channels // samples, "coupled": channels if coupled else 1,
+        "height": height, "width": width, "y": y, "numbers": numbers.contiguous(), "period": period, "steps": steps,
+        "groups": isotropic + 2 * coupled,
+    }  # fmt: skip

@@ -1,10 +1,11 @@
 /* Steps of optimisers on lists of tensors. They are cut into pieces, which the threads take in turn. */
+#include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 #ifndef PIECE
 #define PIECE 65536 /* a multiple of BLOCK */
-#define BLOCK 256   /* entries whose intervals are counted together, in registers and the nearest cache */
+#define BLOCK 256   /* entries of which all intervals are found before their lines are taken, in the nearest cache */
 static int this_thread(void) {
 #ifdef _OPENMP
     return omp_get_thread_num();
@@ -41,14 +42,12 @@ static int all_threads(void) {
         __VA_ARGS__                                                                     \
     })
 
-/* Where v lies among the ends of intervals, all at once: how many ends are not above it. */
-static inline void NAME(intervals)(const REAL *restrict v, int *restrict at, const REAL *restrict ends, long n_ends) {
-    for (int j = 0; j < BLOCK; j++) at[j] = 0;
-    for (long e = 0; e < n_ends; e++) {
-        REAL end = ends[e];
-        for (int j = 0; j < BLOCK; j++) at[j] += v[j] >= end;
-    }
-}
+/* Run what is given for every run of at most BLOCK entries from at on. */
+#define FOR_BLOCKS(...)                                                 \
+    FOR_PIECES(for (long at = from; at < to; at += BLOCK) {             \
+        long run = to - at < BLOCK ? to - at : BLOCK;                   \
+        __VA_ARGS__                                                     \
+    })
 
 /* x <- x - t w g. A function, because compilers heed restrict of arguments and not of local variables. */
 static inline void NAME(descend)(long n, REAL *restrict x, const REAL *restrict g, const REAL *restrict w, REAL t) {
@@ -88,45 +87,103 @@ void NAME(amd_scaled)(long count, const long *sizes, const long *periods, REAL *
         NAME(accelerate)(run, x[i] + at, z[i] + at, g[i] + at, w[i] + phase, far, near, lambda, corrected);)
 }
 
-/* z <- z - far g,  x <- mixing s(z) + (1 - mixing) (x - near g), s piecewise linear: b + a z between ends.
-   tables[i] holds ends (intervals - 1), then b and a (intervals each). */
-void NAME(amd_spline)(long count, const long *sizes, REAL **x, REAL **z, REAL **g, REAL **tables, long intervals,
-                      double far_step, double near_step, double mixing, int threads) {
-    REAL far = (REAL)far_step, near = (REAL)near_step, lambda = (REAL)mixing;
-    FOR_PIECES({
-        const REAL *ends = tables[i], *b = ends + intervals - 1, *a = b + intervals;
-        for (long at = from; at < to; at += BLOCK) {
-            int run = to - at < BLOCK ? (int)(to - at) : BLOCK, place[BLOCK];
-            REAL *restrict xs = x[i] + at, *restrict zs = z[i] + at, v[BLOCK];
-            const REAL *restrict gs = g[i] + at;
-            for (int j = 0; j < run; j++) v[j] = zs[j] -= far * gs[j];
-            for (int j = run; j < BLOCK; j++) v[j] = 0;
-            NAME(intervals)(v, place, ends, intervals - 1);
-            for (int j = 0; j < run; j++) {
-                REAL tilde = xs[j] - near * gs[j];
-                xs[j] = tilde + lambda * (b[place[j]] + a[place[j]] * v[j] - tilde);
-            }
-        }
-    })
+/* Continuous functions that are linear between some ends, and beyond them.
+
+   To evaluate one, cells of equal length are laid over the ends. Where no cell has more than one end, the usual case, a
+   cell is a leaf. It holds the end, the value there, and the slopes to its left and right; or, if it has no end, 0, the
+   intercept, and the slope twice. Otherwise a cell is the root of a binary tree of ends, with leaves at its last level.
+   Cells, nodes and leaves are numbered from the number of cells on: 2k is below k for numbers less than the end of k, and
+   2k + 1 for all others.
+
+   The cell of a number is computed by the same arithmetic as those of the ends were, and never falls when the number
+   rises. So no rounding leads to a wrong leaf. It is cut to the cells before it is an integer: numbers beyond are in the
+   first and the last, infinite ones too, and NaN is in the first and stays NaN.
+
+   A table holds where cells begin, how many there are per unit and in all, and 0; the ends of nodes, with room for as many as
+   there are leaves; and the leaves. Those are read whole and transposed, four at a time, which is faster than gathers. */
+#define QUAD NAME(quad)
+#define BITS __typeof__((QUAD){0} < (QUAD){0})
+typedef REAL QUAD __attribute__((vector_size(4 * sizeof(REAL)), aligned(sizeof(REAL))));
+#ifndef FOR_ENTRIES
+#define FOR_ENTRIES for (long j = 0; j < n; j++)
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLED(p, q, ...) __builtin_shufflevector(p, q, __VA_ARGS__)
+#else
+#define SHUFFLED(p, q, ...) __builtin_shuffle(p, q, (__typeof__(p < q)){__VA_ARGS__})
+#endif
+#endif
+
+/* Four values, at four leaves. */
+static inline void NAME(four_values)(const unsigned *at, const REAL *v, REAL *y, const QUAD *leaf) {
+    QUAD p = leaf[at[0]], q = leaf[at[1]], r = leaf[at[2]], s = leaf[at[3]], number, value;
+    QUAD pq = SHUFFLED(p, q, 0, 4, 1, 5), rs = SHUFFLED(r, s, 0, 4, 1, 5);
+    QUAD end = SHUFFLED(pq, rs, 0, 1, 4, 5), there = SHUFFLED(pq, rs, 2, 3, 6, 7);
+    pq = SHUFFLED(p, q, 2, 6, 3, 7), rs = SHUFFLED(r, s, 2, 6, 3, 7);
+    BITS left = (BITS)SHUFFLED(pq, rs, 0, 1, 4, 5), right = (BITS)SHUFFLED(pq, rs, 2, 3, 6, 7);
+    memcpy(&number, v, sizeof number);
+    BITS is_right = number >= end;
+    value = there + (QUAD)((right & is_right) | (left & ~is_right)) * (number - end);
+    memcpy(y, &value, sizeof value);
 }
 
-/* x <- s(r(x) - t g), both piecewise linear. tables[i] holds the inverse s as above, then the ends, b and a of r. */
-void NAME(md_spline)(long count, const long *sizes, REAL **x, REAL **g, REAL **tables, long intervals, double t,
+/* y <- s(v), on at most BLOCK entries. */
+static inline void NAME(evaluate)(long n, const REAL *restrict v, REAL *restrict y, const REAL *restrict table,
+                                  long leaves) {
+    REAL origin = table[0], scale = table[1], last = table[2] - 1, few[4] = {0};
+    unsigned at[BLOCK], cells = (unsigned)table[2];
+    const REAL *restrict ends = table + 4;
+    const QUAD *restrict leaf = (const QUAD *)(ends + leaves) - leaves; /* leaves are numbered after all nodes */
+    FOR_ENTRIES {
+        REAL place = (v[j] - origin) * scale;
+        place = place > 0 ? place : 0;
+        at[j] = (unsigned)(int)(place < last ? place : last) + cells;
+    }
+    for (long nodes = cells; nodes < leaves; nodes *= 2)
+        FOR_ENTRIES at[j] = 2 * at[j] + (v[j] >= ends[at[j]]);
+    long whole = n - n % 4;
+    for (long j = 0; j < whole; j += 4) NAME(four_values)(at + j, v + j, y + j, leaf);
+    if (whole < n) {
+        for (long j = n; j < whole + 4; j++) at[j] = (unsigned)leaves; /* any: what is found there is not kept */
+        memcpy(few, v + whole, (size_t)(n - whole) * sizeof(REAL));
+        NAME(four_values)(at + whole, few, few, leaf);
+        memcpy(y + whole, few, (size_t)(n - whole) * sizeof(REAL));
+    }
+}
+#undef BITS
+#undef QUAD
+
+/* z <- z - far g,  x <- mixing s(z) + (1 - mixing) (x - near g), on at most BLOCK entries. */
+static inline void NAME(accelerate_spline)(long n, REAL *restrict x, REAL *restrict z, const REAL *restrict g,
+                                           const REAL *restrict table, long leaves, REAL far, REAL near, REAL lambda) {
+    REAL v[BLOCK];
+    FOR_ENTRIES z[j] -= far * g[j];
+    NAME(evaluate)(n, z, v, table, leaves);
+    FOR_ENTRIES {
+        REAL tilde = x[j] - near * g[j];
+        x[j] = tilde + lambda * (v[j] - tilde);
+    }
+}
+
+/* The same on all entries. */
+void NAME(amd_spline)(long count, const long *sizes, REAL **x, REAL **z, REAL **g, REAL **tables, long leaves,
+                      double far_step, double near_step, double mixing, int threads) {
+    REAL far = (REAL)far_step, near = (REAL)near_step, lambda = (REAL)mixing;
+    FOR_BLOCKS(
+        NAME(accelerate_spline)(run, x[i] + at, z[i] + at, g[i] + at, tables[i], leaves, far, near, lambda);)
+}
+
+/* x <- s(r(x) - t g), on at most BLOCK entries. The table of r is behind that of its inverse s. */
+static inline void NAME(descend_spline)(long n, REAL *restrict x, const REAL *restrict g, const REAL *restrict table,
+                                        long leaves, REAL t) {
+    REAL v[BLOCK];
+    NAME(evaluate)(n, x, v, table + 4 + 5 * leaves, leaves);
+    FOR_ENTRIES v[j] -= t * g[j];
+    NAME(evaluate)(n, v, x, table, leaves);
+}
+
+/* The same on all entries. */
+void NAME(md_spline)(long count, const long *sizes, REAL **x, REAL **g, REAL **tables, long leaves, double t,
                      int threads) {
     REAL step = (REAL)t;
-    FOR_PIECES({
-        const REAL *ends = tables[i], *b = ends + intervals - 1, *a = b + intervals;
-        const REAL *knots = a + intervals, *c = knots + intervals - 1, *d = c + intervals;
-        for (long at = from; at < to; at += BLOCK) {
-            int run = to - at < BLOCK ? (int)(to - at) : BLOCK, place[BLOCK];
-            REAL *restrict xs = x[i] + at, v[BLOCK];
-            const REAL *restrict gs = g[i] + at;
-            for (int j = 0; j < run; j++) v[j] = xs[j];
-            for (int j = run; j < BLOCK; j++) v[j] = 0;
-            NAME(intervals)(v, place, knots, intervals - 1);
-            for (int j = 0; j < run; j++) v[j] = c[place[j]] + d[place[j]] * v[j] - step * gs[j];
-            NAME(intervals)(v, place, ends, intervals - 1);
-            for (int j = 0; j < run; j++) xs[j] = b[place[j]] + a[place[j]] * v[j];
-        }
-    })
+    FOR_BLOCKS(NAME(descend_spline)(run, x[i] + at, g[i] + at, tables[i], leaves, step);)
 }

@@ -1,83 +1,130 @@
-/* Primal-dual methods on total-variation problems, in one pass over the images. */
-#include <math.h>
-#include <stdlib.h>
+/* Primal-dual methods on total-variation problems: one step on one row, and many steps on many images. */
 
-#ifndef BAND
-#define BAND 64 /* rows that a thread takes at a time; the first row of the next band is computed twice */
+/* What the steps need to know. numbers has COLUMNS_PD for every sample and step, and begins anew after period steps. */
+typedef struct {
+    long channels, coupled, height, width, masks, planes, samples, period;
+    REAL *x, *v, *h;
+    const REAL *y, *mask, *low, *high;
+    const double *numbers;
+    int groups;
+} NAME(pd_work);
+
+#ifndef COLUMNS_PD
+#define COLUMNS_PD 7 /* tau, pull, shift, sigma, bound, side, shrink */
 #endif
 
-static inline REAL NAME(between)(REAL v, REAL low, REAL high) { return v < low ? low : v > high ? high : v; }
+/* One row of w = D^T u, with pull/tau m (x - y) added if asked for. */
+static void NAME(adjoint_row)(const NAME(pd_work) *w, long plane, long row, const REAL *mask, REAL fidelity,
+                              REAL *g) {
+    long width = w->width, height = w->height;
+    const REAL *v = w->v + plane * (height - 1) * width, *h = w->h + (plane * height + row) * (width - 1);
+    const REAL *up = v + (row > 0 ? (row - 1) * width : 0), *down = v + row * width;
+    REAL from = row > 0, to = row + 1 < height; /* no flux through the border */
+    if (!from) up = down;
+    if (!to) down = up;
+    if (height == 1)
+        EACH(j, 0, width) g[j] = 0;
+    else
+        EACH(j, 0, width) g[j] = from * up[j] - to * down[j];
+    EACH(j, 0, width - 1) g[j] -= h[j];
+    EACH(j, 1, width) g[j] += h[j - 1];
+    if (fidelity != 0) {
+        const REAL *x = w->x + (plane * height + row) * width, *y = w->y + (plane * height + row) * width;
+        if (mask)
+            EACH(j, 0, width) g[j] += fidelity * mask[row * width + j] * (x[j] - y[j]);
+        else
+            EACH(j, 0, width) g[j] += fidelity * (x[j] - y[j]);
+    }
+}
 
-/* One row of x_new, and of 2 x_new - x. above, below and across are rows of the dual variable, above and below null at
-   the border; flux has room for width + 1 entries. */
-static void NAME(primal_row)(const REAL *restrict x, const REAL *restrict y, const REAL *restrict mask,
-                             const REAL *restrict above, const REAL *restrict below, const REAL *restrict across,
-                             long width, REAL tau, REAL pull, REAL shift, REAL low, REAL high, REAL *restrict flux,
-                             REAL *restrict x_new, REAL *restrict ahead) {
-    flux[0] = flux[width] = 0;
-    for (long j = 0; j + 1 < width; j++) flux[j + 1] = across[j];
-    for (long j = 0; j < width; j++) ahead[j] = flux[j] - flux[j + 1];
-    if (above)
-        for (long j = 0; j < width; j++) ahead[j] += above[j];
-    if (below)
-        for (long j = 0; j < width; j++) ahead[j] -= below[j];
-    for (long j = 0; j < width; j++) {
-        REAL w = ahead[j], seen = mask ? mask[j] : 1;
-        REAL moved = x[j] - tau * w + pull * seen * (y[j] - x[j] + shift * w);
-        x_new[j] = NAME(between)(moved, low, high);
-        ahead[j] = 2 * x_new[j] - x[j];
+/* One row of u', all channels of an image: u + sigma D(ahead), shrunk and limited. next is the row after, or null. */
+static void NAME(dual_rows)(const NAME(pd_work) *w, long first, long row, const double *n, const REAL *ahead,
+                            const REAL *next, long stride, REAL *down, REAL *along, REAL *length) {
+    long width = w->width, height = w->height;
+    REAL sigma = (REAL)n[3], shrink = (REAL)n[6];
+    REAL bound = (REAL)n[4];
+    for (long i = 0; i < w->coupled; i++) {
+        const REAL *a = ahead + i * stride, *b = next + (next ? i * stride : 0);
+        REAL *v = w->v + ((first + i) * (height - 1) + row) * width, *h = w->h + ((first + i) * height + row) * (width - 1);
+        REAL *d = down + i * stride, *l = along + i * stride;
+        if (!w->groups) {
+            if (next) EACH(j, 0, width) v[j] = NAME(clip)(shrink * (v[j] + sigma * (b[j] - a[j])), bound);
+            EACH(j, 0, width - 1) h[j] = NAME(clip)(shrink * (h[j] + sigma * (a[j + 1] - a[j])), bound);
+            continue;
+        }
+        if (next)
+            EACH(j, 0, width) d[j] = shrink * (v[j] + sigma * (b[j] - a[j]));
+        else
+            EACH(j, 0, width) d[j] = 0;
+        EACH(j, 0, width - 1) l[j] = shrink * (h[j] + sigma * (a[j + 1] - a[j]));
+        l[width - 1] = 0;
+    }
+    if (!w->groups) return;
+    NAME(limit)(down, along, w->coupled, stride, width, bound, w->groups, length);
+    for (long i = 0; i < w->coupled; i++) {
+        REAL *v = w->v + ((first + i) * (height - 1) + row) * width, *h = w->h + ((first + i) * height + row) * (width - 1);
+        const REAL *d = down + i * stride, *l = along + i * stride;
+        if (next) EACH(j, 0, width) v[j] = d[j];
+        EACH(j, 0, width - 1) h[j] = l[j];
     }
 }
 
 /* With D the differences down the columns (v) and along the rows (h), u = (v, h), w = D^T u and m the mask:
-     x' = clip(x - tau w + pull m (y - x + shift w)),    u' = clip(u + sigma D(2 x' - x)).
-   x' is clipped to [low, high], one of each for every plane, or not at all (null), and u' to [-bound, bound]. masks is
-   the number of planes of the mask, 0 for none; if there are fewer than images, neighbours share one. Returns 0, or 1
-   if there is no memory. */
-int NAME(primal_dual)(long planes, long height, long width, const REAL *x, const REAL *v, const REAL *h, const REAL *y,
-                      const REAL *mask, long masks, const REAL *low, const REAL *high, REAL *x_new, REAL *v_new,
-                      REAL *h_new, double tau, double pull, double shift, double sigma, double bound, int threads) {
-    long bands = (height + BAND - 1) / BAND;
-    int failed = 0;
-    REAL t = (REAL)tau, p = (REAL)pull, back = (REAL)shift, s = (REAL)sigma, b = (REAL)bound;
-#pragma omp parallel num_threads(threads)
-    {
-        REAL *memory = malloc((4 * width + 1) * sizeof(REAL));
-        if (!memory) {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp for schedule(static)
-        for (long unit = 0; unit < planes * bands; unit++) {
-            if (!memory) continue;
-            long plane = unit / bands, first = unit % bands * BAND;
-            long last = first + BAND < height ? first + BAND : height;
-            long at = plane * height * width, at_v = plane * (height - 1) * width, at_h = plane * height * (width - 1);
-            const REAL *mp = masks == 0 ? NULL : mask + plane / (planes / masks) * height * width;
-            REAL least = low ? low[plane] : -INFINITY, most = high ? high[plane] : INFINITY;
-            REAL *before = memory, *ahead = before + width, *spare = ahead + width, *flux = spare + width;
-            for (long row = first; row <= last && row < height; row++) {
-                long pixel = at + row * width;
-                const REAL *up = row > 0 ? v + at_v + (row - 1) * width : NULL;
-                const REAL *down = row + 1 < height ? v + at_v + row * width : NULL;
-                const REAL *old = h + at_h + row * (width - 1);
-                NAME(primal_row)(x + pixel, y + pixel, mp ? mp + row * width : NULL, up, down, old, width, t, p, back,
-                                 least, most, flux, row < last ? x_new + pixel : spare, ahead);
-                if (row < last) {
-                    REAL *restrict new = h_new + at_h + row * (width - 1);
-                    for (long j = 0; j + 1 < width; j++)
-                        new[j] = NAME(between)(old[j] + s * (ahead[j + 1] - ahead[j]), -b, b);
-                }
-                if (row > first) {
-                    REAL *restrict new = v_new + at_v + (row - 1) * width;
-                    for (long j = 0; j < width; j++) new[j] = NAME(between)(up[j] + s * (ahead[j] - before[j]), -b, b);
-                }
-                REAL *freed = before;
-                before = ahead;
-                ahead = freed;
+     x' = clip(x - tau w + pull m (y - x + shift w)),                  if side = 0,
+     x' = x - tau S(w + pull/tau m (x - y)),                           S the stencil (side, 1 - 2 side, side), else;
+     u' = limit(shrink (u + sigma D(2 x' - x))).
+   x' is clipped to [low, high], one of each for every plane, or not at all (null). */
+static void NAME(pd_row)(const void *work, char *scratch, long image, long step, long row) {
+    const NAME(pd_work) *w = work;
+    long width = w->width, height = w->height, stride = STRIDE(width), many = w->coupled * stride;
+    long first = image * w->coupled;
+    const double *n = NUMBERS(w, step, first, COLUMNS_PD);
+    REAL tau = (REAL)n[0], pull = (REAL)n[1], shift = (REAL)n[2], side = (REAL)n[5];
+    REAL *g = (REAL *)scratch, *ahead = g + 4 * many, *down = ahead + 2 * many, *along = down + many;
+    REAL *length = along + many, *s = length + 2 * stride;
+    for (long i = 0; i < w->coupled; i++) {
+        long plane = first + i, at = (plane * height + row) * width;
+        const REAL *mask = MASK(w, plane);
+        REAL *x = w->x + at, *a = ahead + row % 2 * many + i * stride;
+        REAL *here = g + row % 4 * many + i * stride;
+        if (side != 0) {
+            REAL fidelity = (REAL)(n[1] / n[0]);
+            REAL *below = row + 1 < height ? g + (row + 1) % 4 * many + i * stride : here;
+            REAL *up = row > 0 ? g + (row + 3) % 4 * many + i * stride : here;
+            if (row == 0) NAME(adjoint_row)(w, plane, 0, mask, fidelity, here);
+            if (row + 1 < height) NAME(adjoint_row)(w, plane, row + 1, mask, fidelity, below);
+            EACH(j, 0, width) s[j] = here[j] + side * (up[j] - 2 * here[j] + below[j]);
+            s[-1] = s[0];
+            s[width] = s[width - 1];
+            EACH(j, 0, width) {
+                REAL moved = x[j] - tau * (s[j] + side * (s[j - 1] - 2 * s[j] + s[j + 1]));
+                a[j] = 2 * moved - x[j];
+                x[j] = moved;
             }
+            continue;
         }
-        free(memory);
+        const REAL *y = w->y + at;
+        REAL low = w->low ? w->low[plane] : -INFINITY, high = w->high ? w->high[plane] : INFINITY;
+        NAME(adjoint_row)(w, plane, row, mask, 0, here);
+        EACH(j, 0, width) {
+            REAL seen = mask ? mask[row * width + j] : 1;
+            REAL moved = x[j] - tau * here[j] + pull * seen * (y[j] - x[j] + shift * here[j]);
+            moved = moved < low ? low : moved > high ? high : moved;
+            a[j] = 2 * moved - x[j];
+            x[j] = moved;
+        }
     }
-    return failed;
+    REAL *now = ahead + row % 2 * many, *before = ahead + (row + 1) % 2 * many;
+    if (row > 0) NAME(dual_rows)(w, first, row - 1, n, before, now, stride, down, along, length);
+    if (row + 1 == height) NAME(dual_rows)(w, first, row, n, now, NULL, stride, down, along, length);
+}
+
+/* Some steps. x, v and h are changed in place; masks, coupled, numbers and the result are as for amd_stencil. */
+int NAME(primal_dual)(long planes, long channels, long coupled, long height, long width, REAL *x, REAL *v, REAL *h,
+                      const REAL *y, const REAL *mask, long masks, const REAL *low, const REAL *high,
+                      const double *numbers, long period, long steps, int groups, int threads) {
+    NAME(pd_work) work = {channels, coupled, height, width, masks, planes, planes / channels, period,
+                          x,        v,       h,      y,     mask,  low,    high,              numbers, groups};
+    long size = (8 * coupled + 4) * STRIDE(width) * sizeof(REAL);
+    return sweep(NAME(pd_row), &work, size, planes / coupled, height, steps, threads);
 }

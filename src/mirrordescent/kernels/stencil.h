@@ -1,97 +1,133 @@
-/* Accelerated mirror descent on total-variation problems, in one pass over the images. */
-#include <stdlib.h>
+/* Accelerated mirror descent on total-variation problems: one step on one row, and many steps on many images. */
 
-#ifndef BAND
-#define BAND 64 /* rows that a thread takes at a time; the rows above and below are computed twice */
+/* What the steps need to know. numbers has COLUMNS_AMD for every sample and step, and begins anew after period steps. */
+typedef struct {
+    long channels, coupled, height, width, masks, planes, samples, period;
+    REAL *x, *z, *mean;
+    const REAL *y, *mask;
+    const double *numbers;
+    int groups;
+} NAME(amd_work);
+
+#ifndef COLUMNS_AMD
+#define COLUMNS_AMD 8 /* curvature, bound, fidelity, side, far, near, mixing, share */
 #endif
 
-static inline REAL NAME(clip)(REAL v, REAL bound) { return v < -bound ? -bound : v > bound ? bound : v; }
-
-/* One row of the gradient of fidelity and rounded total variation, with a mask or none (null), into g. vertical has the
-   fluxes from the row above, and those to the row below afterwards; horizontal has room for width + 1 entries. */
-static void NAME(gradient_row)(const REAL *restrict x, const REAL *restrict y, const REAL *restrict mask, long row,
-                               long height, long width, REAL fidelity, REAL curvature, REAL bound,
-                               REAL *restrict vertical, REAL *restrict horizontal, REAL *restrict g) {
-    const REAL *xs = x + row * width, *ys = y + row * width, *ms = mask + (mask ? row * width : 0);
-    const REAL *next = row + 1 < height ? xs + width : xs; /* no flux out of the image */
-    horizontal[0] = horizontal[width] = 0;
-    for (long j = 0; j + 1 < width; j++) horizontal[j + 1] = NAME(clip)(curvature * (xs[j + 1] - xs[j]), bound);
-    for (long j = 0; j < width; j++) {
-        REAL below = NAME(clip)(curvature * (next[j] - xs[j]), bound), seen = mask ? ms[j] : 1;
-        g[j] = fidelity * seen * (xs[j] - ys[j]) + (horizontal[j] - horizontal[j + 1]) + (vertical[j] - below);
-        vertical[j] = below;
+/* One row of the gradient g of fidelity and rounded total variation, of all channels of an image, for any groups. down
+   has the fluxes from the row above, and those to the row below afterwards; along has room for them along the row. */
+static void NAME(gradient_rows)(const NAME(amd_work) *w, const REAL *x, const REAL *y, const REAL *const *mask, long row,
+                                const double *n, REAL *down, REAL *along, REAL *length, REAL *g) {
+    long width = w->width, plane = width * w->height, stride = STRIDE(width);
+    REAL c = (REAL)n[0], fidelity = (REAL)n[2];
+    for (long i = 0; i < w->coupled; i++) {
+        const REAL *xs = x + i * plane + row * width, *ys = y + i * plane + row * width;
+        const REAL *next = xs + (row + 1 < w->height ? width : 0), *ms = mask[i] + (mask[i] ? row * width : 0);
+        REAL *gs = g + i * stride, *d = down + i * stride, *a = along + i * stride;
+        EACH(j, 0, width) {
+            gs[j] = d[j] + fidelity * (mask[i] ? ms[j] : 1) * (xs[j] - ys[j]);
+            d[j] = c * (next[j] - xs[j]); /* no flux out of the image */
+        }
+        EACH(j, 0, width - 1) a[j] = c * (xs[j + 1] - xs[j]);
+        a[width - 1] = 0;
+    }
+    NAME(limit)(down, along, w->coupled, stride, width, (REAL)n[1], w->groups, length);
+    for (long i = 0; i < w->coupled; i++) {
+        REAL *gs = g + i * stride, *d = down + i * stride, *a = along + i * stride;
+        EACH(j, 0, width) gs[j] -= d[j] + a[j];
+        EACH(j, 1, width) gs[j] += a[j - 1];
     }
 }
 
-/* One row of a mean of what the gradient g is without the fidelity. */
-static void NAME(mean_row)(const REAL *restrict x, const REAL *restrict y, const REAL *restrict mask,
-                           const REAL *restrict g, long width, REAL fidelity, REAL share, const REAL *restrict mean,
-                           REAL *restrict mean_new) {
-    for (long j = 0; j < width; j++) {
-        REAL seen = mask ? mask[j] : 1, w = g[j] - fidelity * seen * (x[j] - y[j]), old = mean ? mean[j] : w;
-        mean_new[j] = old + share * (w - old);
+/* The same for one channel whose differences are limited one by one, and with it v = here + side (up - 2 here + g). */
+static inline __attribute__((always_inline)) void NAME(plain_row)(const REAL *x, const REAL *y, const REAL *mask, long width, int masked, int last, int whole, REAL c,
+                                   REAL bound, REAL fidelity, REAL side, REAL *down, REAL *g, const REAL *here,
+                                   const REAL *up, REAL *v) {
+    const REAL *next = x + (last ? 0 : width);
+    REAL limit = bound / c, first = down[0], end = down[width - 1]; /* fluxes are limited before they are scaled */
+#define PIXEL(from_above, left, right)                                                                            \
+    REAL below = NAME(clip)(next[j] - x[j], limit);                                                               \
+    g[j] = fidelity * (masked ? mask[j] : 1) * (x[j] - y[j]) + c * ((from_above) - below + (left) - (right));       \
+    v[j] = here[j] + side * (up[j] - 2 * here[j] + g[j]);                                                         \
+    down[j] = below;
+    /* Whole vectors are faster than all but the ends, which are then done again: beyond a row is another one. */
+    long from = whole ? 0 : 1, to = whole ? width : width - 1;
+    EACH(j, from, to) {
+        PIXEL(down[j], NAME(clip)(x[j] - x[j - 1], limit), NAME(clip)(x[j + 1] - x[j], limit))
     }
+    for (long j = 0; j < width; j += width > 1 ? width - 1 : 1) {
+        REAL left = j > 0 ? NAME(clip)(x[j] - x[j - 1], limit) : 0;
+        REAL right = j + 1 < width ? NAME(clip)(x[j + 1] - x[j], limit) : 0;
+        PIXEL(j ? end : first, left, right)
+    }
+#undef PIXEL
 }
 
 /* With g the gradient and S the stencil (side, 1 - 2 side, side), reflected at the border, in both directions:
-     z' = z - far S g S,    x' = mixing z' + (1 - mixing) (x - near S g S).
-   masks is the number of planes of the mask, 0 for none; if there are fewer than images, neighbours share one. Unless
-   mean_new is null, it becomes mean + share (w - mean), or w if mean is null, with w the part of g that is due to the
-   total variation. Returns 0, or 1 if there is no memory. */
-int NAME(amd_stencil)(long planes, long height, long width, const REAL *x, const REAL *z, const REAL *y,
-                      const REAL *mask, long masks, REAL *x_new, REAL *z_new, const REAL *mean, REAL *mean_new,
-                      double share, double fidelity, double curvature, double bound, double side, double far_step,
-                      double near_step, double mixing, int threads) {
-    long bands = (height + BAND - 1) / BAND;
-    int failed = 0;
-    REAL s = (REAL)side, far = (REAL)far_step, near = (REAL)near_step, lambda = (REAL)mixing;
-    REAL f = (REAL)fidelity, c = (REAL)curvature, b = (REAL)bound, part = (REAL)share;
-#pragma omp parallel num_threads(threads)
-    {
-        REAL *memory = malloc((6 * width + 3) * sizeof(REAL));
-        if (!memory) {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp for schedule(static)
-        for (long unit = 0; unit < planes * bands; unit++) {
-            if (!memory) continue;
-            long plane = unit / bands, first = unit % bands * BAND;
-            long last = first + BAND < height ? first + BAND : height, at = plane * height * width;
-            const REAL *xp = x + at, *yp = y + at;
-            const REAL *mp = masks == 0 ? NULL : mask + plane / (planes / masks) * height * width;
-            REAL *above = memory, *here = above + width, *below = here + width, *vertical = below + width;
-            REAL *horizontal = vertical + width, *v = horizontal + width + 2; /* v[-1] and v[width] are the border */
-            const REAL *top = xp + (first > 1 ? first - 1 : 0) * width;
-            for (long j = 0; j < width; j++) vertical[j] = first > 1 ? NAME(clip)(c * (top[j] - top[j - width]), b) : 0;
-            if (first > 0)
-                NAME(gradient_row)(xp, yp, mp, first - 1, height, width, f, c, b, vertical, horizontal, above);
-            NAME(gradient_row)(xp, yp, mp, first, height, width, f, c, b, vertical, horizontal, here);
-            for (long row = first; row < last; row++) {
-                const REAL *up = row > 0 ? above : here, *down = row + 1 < height ? below : here;
-                if (row + 1 < height)
-                    NAME(gradient_row)(xp, yp, mp, row + 1, height, width, f, c, b, vertical, horizontal, below);
-                for (long j = 0; j < width; j++) v[j] = here[j] + s * (up[j] - 2 * here[j] + down[j]);
-                v[-1] = v[0];
-                v[width] = v[width - 1];
-                const REAL *restrict xs = xp + row * width, *restrict zs = z + at + row * width;
-                if (mean_new)
-                    NAME(mean_row)(xs, yp + row * width, mp ? mp + row * width : NULL, here, width, f, part,
-                                   mean ? mean + at + row * width : NULL, mean_new + at + row * width);
-                REAL *restrict xn = x_new + at + row * width, *restrict zn = z_new + at + row * width;
-                for (long j = 0; j < width; j++) {
-                    REAL step = v[j] + s * (v[j - 1] - 2 * v[j] + v[j + 1]);
-                    REAL mirrored = zs[j] - far * step, corrected = xs[j] - near * step;
-                    zn[j] = mirrored;
-                    xn[j] = corrected + lambda * (mirrored - corrected);
-                }
-                REAL *freed = above;
-                above = here;
-                here = below;
-                below = freed;
+     z' = z - far S g S,    x' = mixing z' + (1 - mixing) (x - near S g S),    mean' = mean + share (w - mean),
+   w the part of g that is due to the total variation. */
+static void NAME(amd_row)(const void *work, char *scratch, long image, long step, long row) {
+    const NAME(amd_work) *w = work;
+    long width = w->width, height = w->height, stride = STRIDE(width), many = w->coupled * stride, plane = width * height;
+    long first = image * w->coupled; /* plane of the image */
+    const double *n = NUMBERS(w, step, first, COLUMNS_AMD);
+    REAL *g = (REAL *)scratch, *down = g + 4 * many, *along = down + many, *length = along + many;
+    REAL *v = length + 2 * stride, *x = w->x + first * plane;
+    const REAL *y = w->y + first * plane, *mask[w->coupled];
+    for (long i = 0; i < w->coupled; i++)
+        mask[i] = MASK(w, first + i);
+    REAL c = (REAL)n[0], bound = (REAL)n[1], fidelity = (REAL)n[2], s = (REAL)n[3];
+    REAL *here = g + row % 4 * many, *up = row > 0 ? g + (row + 3) % 4 * many : here;
+    REAL *below = row + 1 < height ? g + (row + 1) % 4 * many : here;
+    if (row == 0) {
+        EACH(j, 0, many) down[j] = 0;
+        if (w->groups)
+            NAME(gradient_rows)(w, x, y, mask, 0, n, down, along, length, here);
+        else
+            NAME(plain_row)(x, y, mask[0], width, mask[0] != NULL, height == 1, 0, c, bound, fidelity, s, down, here, here, here, v);
+    }
+    if (row + 1 < height && w->groups) NAME(gradient_rows)(w, x, y, mask, row + 1, n, down, along, length, below);
+    if (row + 1 < height && !w->groups) {
+        const REAL *xs = x + (row + 1) * width, *ys = y + (row + 1) * width;
+        int last = row + 2 == height, whole = !last || first + 1 < w->planes;
+        if (mask[0])
+            NAME(plain_row)(xs, ys, mask[0] + (row + 1) * width, width, 1, last, whole, c, bound, fidelity, s, down, below,
+                            here, up, v);
+        else
+            NAME(plain_row)(xs, ys, NULL, width, 0, last, whole, c, bound, fidelity, s, down, below, here, up, v);
+    }
+    REAL far = (REAL)n[4], near = (REAL)n[5], lambda = (REAL)n[6], share = (REAL)n[7];
+    for (long i = 0; i < w->coupled; i++, here += stride, up += stride, below += stride) {
+        long at = i * plane + row * width;
+        REAL *xs = x + at, *zs = w->z + first * plane + at;
+        if (w->mean) {
+            REAL *mean = w->mean + first * plane + at;
+            const REAL *ys = y + at, *ms = mask[i] + (mask[i] ? row * width : 0);
+            EACH(j, 0, width) {
+                REAL seen = mask[i] ? ms[j] : 1;
+                mean[j] += share * (here[j] - fidelity * seen * (xs[j] - ys[j]) - mean[j]);
             }
         }
-        free(memory);
+        if (w->groups || row + 1 == height)
+            EACH(j, 0, width) v[j] = here[j] + s * (up[j] - 2 * here[j] + below[j]);
+        v[-1] = v[0];
+        v[width] = v[width - 1];
+        EACH(j, 0, width) {
+            REAL move = v[j] + s * (v[j - 1] - 2 * v[j] + v[j + 1]);
+            REAL mirrored = zs[j] - far * move, corrected = xs[j] - near * move;
+            zs[j] = mirrored;
+            xs[j] = corrected + lambda * (mirrored - corrected);
+        }
     }
-    return failed;
+}
+
+/* Some steps. x, z and mean (or null) are changed in place; coupled is the number of channels that are limited together,
+   1 or all of them; masks is the number of planes of the mask, 0 for none, neighbours share one if there are fewer than
+   images. Returns 0, or 1 if there is no memory. */
+int NAME(amd_stencil)(long planes, long channels, long coupled, long height, long width, REAL *x, REAL *z, const REAL *y,
+                      const REAL *mask, long masks, REAL *mean, const double *numbers, long period, long steps,
+                      int groups, int threads) {
+    NAME(amd_work) work = {channels, coupled, height, width,   masks,  planes, planes / channels, period,
+                           x,        z,       mean,   y,       mask,   numbers, groups};
+    long size = (6 * coupled + 4) * STRIDE(width) * sizeof(REAL);
+    return sweep(NAME(amd_row), &work, size, planes / coupled, height, steps, threads);
 }

@@ -4,12 +4,14 @@ from mirrordescent.learn.checkpoint import RunDamaged
 from mirrordescent.learn.document import read_recipe
 from mirrordescent.learn.evolution import Evolution
 from mirrordescent.learn.families import (
+    DeblurringFamily,
     DenoisingFamily,
     Draw,
     InpaintingFamily,
     OnDevice,
     Pooled,
     ProblemFamily,
+    RestorationFamily,
     SVMFamily,
 )
 from mirrordescent.learn.networks import NetworkFamily, moons_family
@@ -20,8 +22,8 @@ from mirrordescent.learn.trainer import Learned, NothingLearned, learn
 from mirrordescent.learn.unroll import Checkpointed, Differentiation, Full, Truncated, unroll
 
 __all__ = [
-    "Checkpointed", "DenoisingFamily", "Descent", "Differentiation", "Draw", "Evolution", "Full",
+    "Checkpointed", "DeblurringFamily", "DenoisingFamily", "Descent", "Differentiation", "Draw", "Evolution", "Full",
     "InpaintingFamily", "Learned", "NetworkFamily", "NothingLearned", "Objective", "OnDevice", "Pooled",
-    "ProblemFamily", "Recipe", "RunDamaged", "SVMFamily", "Settings", "Stage",
+    "ProblemFamily", "Recipe", "RestorationFamily", "RunDamaged", "SVMFamily", "Settings", "Stage",
     "Truncated", "Unrolled", "Validation", "learn", "moons_family", "read_recipe", "unroll",
 ]  # fmt: skip

@@ -4,16 +4,18 @@ A problem is a function of a seed. Whoever holds the seeds can draw the same pro
 same numbers, and a batch can be shared out among processes.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
+from mirrordescent.data.holes import SHAPES
 from mirrordescent.data.images import random_crops
-from mirrordescent.problems import SVM, Problem, TVDenoising, TVInpainting
+from mirrordescent.problems import SVM, Blur, Problem, TVDenoising, TVInpainting, gaussian_kernel, motion_kernel
 from mirrordescent.references.certificate import certify
 from mirrordescent.trees import Tree, batch_size, tree_map, where
 
@@ -46,12 +48,24 @@ class ProblemFamily(ABC):
 
 
 class Pooled(ProblemFamily):
-    """A finite pool of a family's problems with certified lower bounds, so that gaps can be trained on."""
+    """A finite pool of a family's problems with lower bounds, so that gaps can be trained on.
 
-    def __init__(self, family: ProblemFamily, size: int = 128, tolerance: float = 1e-3, seed: int = 0) -> None:
+    Args:
+        family: the family.
+        size: how many problems.
+        tolerance: to which relative gap the bounds are certified.
+        seed: determines which problems.
+        reference: returns bounds of a draw, (batch,), in place of certified ones: of a long run, for example, where a
+            proof takes too long.
+    """
+
+    def __init__(
+        self, family: ProblemFamily, size: int = 128, tolerance: float = 1e-3, seed: int = 0,
+        reference: Callable[[Draw], Tensor] | None = None,
+    ) -> None:  # fmt: skip
         if size < 1:
             raise ValueError(f"a pool needs at least one problem, got size={size}")
-        self.family = family
+        self.family, self.reference = family, reference
         self.seeds = draw_seeds(size, torch.Generator().manual_seed(seed))
         self.tolerance = tolerance
         self.lower = self._certified(family.draw(self.seeds))
@@ -68,6 +82,8 @@ class Pooled(ProblemFamily):
 
     def _certified(self, drawn: Draw) -> Tensor:
         data = next(drawn.problem.buffers())
+        if self.reference is not None:
+            return self.reference(drawn).to(data)
         lower = certify(drawn.problem, self.tolerance).lower.to(data)
         return lower.expand(batch_size(drawn.x0))  # where one problem is shared by all starts, so is its bound
 
@@ -141,6 +157,95 @@ class InpaintingFamily(Pictures):
         if self.fill != "alternate":
             return Draw(problem, problem.start(fill=self.fill))
         return Draw(problem, where(seeds % 2 == 0, problem.start(fill=True), problem.start()))
+
+
+class RestorationFamily(Pictures):
+    """Crops of grey pictures, damaged in every way: ½(‖Z(x − y)‖² + λ‖Dx‖₁) with λ, noise, holes and start at random.
+
+    log λ is spread over ``weights``, more densely towards the middle; the noise is uniform up to ``noise``, with a
+    fifth of the problems free of it; a
+    seventh of them has no holes, three have scattered ones, and one each blocks, scratches and writing. A third starts
+    with black holes, the others with filled ones. A problem without holes has a mask of ones among those that have.
+
+    Args:
+        training, held_out, size: see :class:`Pictures`.
+        weights: the range of λ, for pictures in [0, 1].
+        noise: the largest standard deviation of the noise.
+        variants: keywords of :class:`~mirrordescent.problems.TVInpainting`, such as ``isotropic=True``.
+    """
+
+    KINDS = ("none", "scattered", "scattered", "scattered", "blocks", "scratches", "writing")
+
+    def __init__(
+        self, training: Sequence[Tensor], held_out: Sequence[Tensor], *, size: int = 64,
+        weights: tuple[float, float] = (5e-4, 15.0), noise: float = 0.2, **variants: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(training, held_out, size)
+        self.weights, self.noise, self.variants = weights, noise, variants
+
+    def make(self, pictures: Sequence[Tensor], seeds: Tensor) -> Draw:
+        """Crop and damage, each problem by its own seed."""
+        observed, masks, weights, filled = [], [], [], []
+        for generator in generators(seeds):
+            number = torch.rand(5, generator=generator).tolist()
+            crop = random_crops(pictures, self.size, 1, generator)
+            crop = crop[:, int(number[0] * crop.shape[1])].unsqueeze(1)  # a channel
+            kind = self.KINDS[int(number[1] * len(self.KINDS))]
+            mask = torch.ones_like(crop) if kind == "none" else SHAPES[kind](self.size, generator).to(crop)[None, None]
+            mask[..., 0, 0] = 1  # a problem with nothing observed has no meaning
+            noise = self.noise * max(0.0, 1.25 * number[2] - 0.25)
+            observed.append(mask * (crop + noise * torch.randn(crop.shape, generator=generator)))
+            masks.append(mask)
+            low, high = map(math.log, self.weights)
+            side = 2 * number[3] - 1
+            weights.append(math.exp((low + high) / 2 + (high - low) / 2 * side * abs(side)))
+            filled.append(number[4] > 1 / 3)
+        problem = TVInpainting(torch.cat(observed), torch.cat(masks), torch.tensor(weights), **self.variants)
+        return Draw(problem, where(torch.tensor(filled), problem.start(fill=True), problem.start()))
+
+
+class DeblurringFamily(Pictures):
+    """Blurred crops of grey pictures: ½(‖Ax − y‖² + λ‖Dx‖₁) with a blur, a noise and a λ of each one's own.
+
+    Half of the blurs are Gaussian, of a width from 0.6 to 2.5, half are motions over 3 to 13 pixels in any direction.
+
+    Args:
+        training, held_out, size: see :class:`Pictures`.
+        weights: the range of λ, for pictures in [0, 1].
+        noise: the largest standard deviation of the noise.
+    """
+
+    SIDE = 17  # of all kernels, so that they fit into one tensor
+
+    def __init__(
+        self, training: Sequence[Tensor], held_out: Sequence[Tensor], *, size: int = 64,
+        weights: tuple[float, float] = (5e-4, 0.5), noise: float = 0.03,
+    ) -> None:  # fmt: skip
+        super().__init__(training, held_out, size)
+        self.weights, self.noise = weights, noise
+
+    def make(self, pictures: Sequence[Tensor], seeds: Tensor) -> Draw:
+        """Crop, blur and perturb, each problem by its own seed."""
+        crops, kernels, noises, weights = [], [], [], []
+        for generator in generators(seeds):
+            number = torch.rand(6, generator=generator).tolist()
+            crop = random_crops(pictures, self.size, 1, generator)
+            crops.append(crop[:, int(number[0] * crop.shape[1])].unsqueeze(1))
+            gaussian = number[1] < 0.5
+            kernel = (
+                gaussian_kernel(0.6 + 1.9 * number[2])
+                if gaussian
+                else motion_kernel(3 + 10 * number[2], math.pi * number[3])
+            )
+            margin = (self.SIDE - kernel.shape[0]) // 2
+            kernels.append(nn.functional.pad(kernel, (margin,) * 4))
+            noises.append(self.noise * number[4] * torch.randn(crops[-1].shape, generator=generator))
+            low, high = map(math.log, self.weights)
+            weights.append(math.exp(low + (high - low) * number[5]))
+        blur = Blur(torch.stack(kernels))
+        observed = blur.A(torch.cat(crops)) + torch.cat(noises)
+        problem = TVInpainting(observed, None, torch.tensor(weights), operator=blur)
+        return Draw(problem, problem.start())
 
 
 class DenoisingFamily(Pictures):

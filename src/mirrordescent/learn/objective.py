@@ -34,6 +34,7 @@ class Objective:
         weights: ``"sum"`` adds up f(x_1), …, f(x_N); ``"last"`` takes f(x_N); ``"log_value"`` and ``"log_gap"`` add up
             logarithms, of f(x_k) or of f(x_k) − lower, so that every step counts relative to its size. The latter
             needs a family that knows lower bounds.
+        floor: gaps below this share of f(x₀) − lower count as much as it, in ``"log_gap"``: bounds are only so tight.
         penalty: s, the weight of the inconsistency of a learned pair; unused for exact maps.
         penalty_growth: s is multiplied by this every ``penalty_every`` meta-steps.
         penalty_every: see ``penalty_growth``.
@@ -46,6 +47,7 @@ class Objective:
     """
 
     weights: Weights = "sum"
+    floor: float = 0.0
     penalty: float = 1.0
     penalty_growth: float = 1.05
     penalty_every: int = 50
@@ -103,7 +105,7 @@ class Objective:
             loss = penalties.sum(0)
             if penalised is not None:
                 loss = self.penalty_at(meta_step) * (loss + penalised.inconsistency(draw.x0, self.penalty_norm))
-            return torch.cat([(loss + self._weigh(values, draw.lower)).unsqueeze(0), values])
+            return torch.cat([(loss + self._weigh(values, draw)).unsqueeze(0), values])
 
         found = unroll(
             method,
@@ -123,7 +125,7 @@ class Objective:
         """s at a meta-step."""
         return self.penalty * self.penalty_growth ** (meta_step // self.penalty_every)
 
-    def _weigh(self, values: Tensor, lower: Tensor | None) -> Tensor:
+    def _weigh(self, values: Tensor, draw: Draw) -> Tensor:
         match self.weights:
             case "sum":
                 return values.sum(0)
@@ -132,6 +134,9 @@ class Objective:
             case "log_value":
                 return values.log().sum(0)
             case "log_gap":
-                if lower is None:
+                if draw.lower is None:
                     raise ValueError("weights='log_gap' needs lower bounds: use a Pooled family")
-                return (values - lower).clamp(min=torch.finfo(values.dtype).tiny).log().sum(0)
+                least = torch.full_like(draw.lower, torch.finfo(values.dtype).tiny)
+                if self.floor:
+                    least = torch.maximum(least, self.floor * (draw.problem.value(draw.x0) - draw.lower))
+                return (values - draw.lower).clamp(min=least).log().sum(0)

@@ -5,6 +5,7 @@ from mirrordescent.methods.averaged import Averaged
 from mirrordescent.methods.base import GradientMethod, Method, State, StatefulWrapper, Wrapped, Wrapper
 from mirrordescent.methods.baselines import GD, SGD, Adam, Nesterov, ProjectedGradient, ProjectedNesterov
 from mirrordescent.methods.certified import Certified
+from mirrordescent.methods.conditioned import Conditioned
 from mirrordescent.methods.descent import MD, SMD
 from mirrordescent.methods.equipped import Equipped
 from mirrordescent.methods.hand_over import HandOver
@@ -14,7 +15,7 @@ from mirrordescent.methods.safeguarded import Safeguarded
 
 __all__ = [
     "AMD", "ASMD", "GD", "LPD", "MD", "PDHG", "SGD", "SMD", "Adam", "Averaged", "Certified",
-    "CondatVu", "DualFISTA", "Equipped", "GradientMethod", "HandOver", "Method", "Nesterov", "PrimalDual",
-    "ProjectedGradient", "ProjectedNesterov", "Safeguarded", "State", "StatefulWrapper", "Wrapped", "Wrapper", "named",
+    "CondatVu", "Conditioned", "DualFISTA", "Equipped", "GradientMethod", "HandOver", "Method", "Nesterov",
+    "PrimalDual", "ProjectedGradient", "ProjectedNesterov", "Safeguarded", "State", "StatefulWrapper", "Wrapped", "Wrapper", "named",
     "names",
 ]  # fmt: skip

@@ -1,5 +1,6 @@
 """Accelerated mirror descent, deterministic (AMD) and stochastic (ASMD)."""
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple, cast
 
 import torch
@@ -116,20 +117,20 @@ class AMD(GradientMethod[AMDState]):
     @property
     def steps_in_place(self) -> bool:
         """Only with a dual z, and a correcting step in the geometry of the map or the Euclidean one."""
-        plain = type(self.regulariser) is Euclidean and isinstance(self.regulariser.primal_domain, WholeSpace)
-        return super().steps_in_place and self.storage == "dual" and (plain or self.regulariser is self.mirror)
+        fits = _is_plain(self.regulariser) or self.regulariser is self.mirror
+        return super().steps_in_place and self.storage == "dual" and fits
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[AMDState] | None:
-        """Return compiled steps for a stencil and rounded gradients on total-variation problems."""
+        """Return compiled steps for a stencil, or no map, and rounded gradients on total-variation problems."""
         pixels = problem.pixels() if written_together(type(self), "kernel", "update", "init") else None
         if (
             pixels is not None
             and type(oracle) is Rounded
-            and type(self.mirror) is Stencil
+            and (type(self.mirror) is Stencil or _is_plain(self.mirror))
             and self.regulariser is self.mirror
             and (self.storage, self.returns) == ("primal", "x")
         ):
-            return StencilSteps(self, oracle, self.mirror, pixels)
+            return StencilSteps(self, oracle, pixels)
         return None
 
     def answer(self, state: AMDState) -> Tree:
@@ -150,38 +151,48 @@ class AMD(GradientMethod[AMDState]):
 
 
 class StencilSteps:
-    """Steps of AMD with a stencil and rounded gradients on total-variation problems, each in one pass over the images.
+    """Steps of AMD with a stencil, or no map, and rounded gradients on total-variation problems, many a call.
 
     Args:
-        method, oracle, stencil: the method, its oracle and its map.
+        method, oracle: the method, and its oracle.
         pixels: the data of the problem.
     """
 
-    def __init__(self, method: AMD, oracle: Rounded, stencil: Stencil, pixels: Pixels) -> None:
-        self.method, self.oracle, self.stencil, self.pixels = method, oracle, stencil, pixels
+    def __init__(self, method: AMD, oracle: Rounded, pixels: Pixels) -> None:
+        self.method, self.oracle, self.pixels = method, oracle, pixels
+        self.side = method.mirror.damping / 4 if isinstance(method.mirror, Stencil) else 0.0
 
     def __call__(self, state: AMDState, steps: int) -> AMDState:
-        for _ in range(steps):
-            state, _ = self._step(state, None, 1.0)
-        return state
+        return self._steps(state, None, 1.0, steps)[0]
 
-    def with_means(self, state: AMDState, means: Means, steps: int) -> tuple[AMDState, Means]:
-        """Take some steps, and return also the means of the gradients without the data term, as if all were at y."""
-        for _ in range(steps):
-            state, gradient = self._step(state, means, means.share)
-            means = means.after(self.pixels.y, cast(Tensor, gradient))
-        return state, means
+    @property
+    def with_means(self) -> Callable[[AMDState, Means, int], tuple[AMDState, Means]] | None:
+        """Steps that return also the means of the gradients without the data term, as if all were at y.
 
-    def _step(self, state: AMDState, means: Means | None, share: float) -> tuple[AMDState, Tensor | None]:
-        count = state.k + 1
-        far, near, mixing = self.method.lengths(count)
-        x, z, mean = kernels.amd_stencil(
-            cast(Tensor, state.x), cast(Tensor, state.z), self.pixels.y, self.pixels.mask,
-            None if means is None else cast(Tensor, means.gradient), share=share, fidelity=self.pixels.fidelity,
-            curvature=float(self.oracle.curvature(count)), bound=self.pixels.kink,
-            side=float(self.stencil.damping) / 4, far_step=far, near_step=near, mixing=mixing,
+        There are none for a Huber function, whose bounds need the mean of the points themselves.
+        """
+        return None if self.pixels.huber else self._with_means
+
+    @torch.no_grad()
+    def _steps(
+        self, state: AMDState, mean: Tensor | None, shares: Number, steps: int
+    ) -> tuple[AMDState, Tensor | None]:
+        first, method, pixels = state.k + 1, self.method, self.pixels
+        t, curvature = method.t.sequence(first, steps), self.oracle.curvature.sequence(first, steps)
+        numbers = kernels.numbers(
+            pixels.rounded(curvature), pixels.bound, pixels.fidelity, self.side,
+            method.dual_weight.sequence(first, steps) * t, method.gamma.sequence(first, steps) * t,
+            method.mixing.sequence(first + 1, steps), shares,
         )  # fmt: skip
-        return AMDState(count, z, x, x), mean
+        x, z, mean = kernels.amd_stencil(
+            cast(Tensor, state.x), cast(Tensor, state.z), pixels.y, pixels.mask, mean, numbers, steps,
+            isotropic=pixels.isotropic, coupled=pixels.coupled,
+        )  # fmt: skip
+        return AMDState(state.k + steps, z, x, x), mean
+
+    def _with_means(self, state: AMDState, means: Means, steps: int) -> tuple[AMDState, Means]:
+        state, gradient = self._steps(state, cast(Tensor, means.gradient), means.shares(steps), steps)
+        return state, Means(means.told + steps, cast(Tensor, gradient), self.pixels.y)
 
 
 class Mixing(Schedule):
@@ -287,6 +298,10 @@ class AreaWeight(Schedule):
 
     def forward(self, k: int) -> float:
         return (area(k) - area(k - 1)) / k**1.5
+
+
+def _is_plain(mirror: MirrorMap) -> bool:
+    return type(mirror) is Euclidean and isinstance(mirror.primal_domain, WholeSpace)
 
 
 def _choose(name: str, value: object, choices: tuple[object, ...]) -> None:

@@ -85,6 +85,6 @@ class HandOver(StatefulWrapper):
         return Wrapped(self.then.init(x, problem, self._curvature(problem))._replace(k=state.k), True)
 
     @torch.no_grad()
-    def _curvature(self, problem: Problem) -> float:
+    def _curvature(self, problem: Problem) -> float | Tensor:
         own = self.first.oracle
-        return float(own.curvature(self.after)) if isinstance(own, Rounded) else self.then.dual_step(problem)
+        return own.curvature(self.after) if isinstance(own, Rounded) else self.then.dual_step(problem)

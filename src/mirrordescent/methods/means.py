@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from mirrordescent.trees import Tree, mix, tree_map
 
@@ -25,7 +26,11 @@ class Means(NamedTuple):
     @property
     def share(self) -> float:
         """The weight of what is told next: i² / Σⱼ j²."""
-        count = self.told + 1
+        return float(self.shares(1))
+
+    def shares(self, steps: int) -> Tensor:
+        """Return the weights of what is told in the next steps."""
+        count = torch.arange(self.told + 1, self.told + steps + 1, dtype=torch.float64)
         return 6 * count / ((count + 1) * (2 * count + 1))
 
     def tell(self, x: Tree, gradient: Tree) -> Means:

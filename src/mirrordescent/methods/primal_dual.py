@@ -11,11 +11,12 @@ from torch import Generator, Tensor, nn
 from mirrordescent import kernels
 from mirrordescent.checks import require_positive
 from mirrordescent.methods.base import Method, Run, S
+from mirrordescent.mirrors import MirrorMap, Stencil
 from mirrordescent.oracles import Oracle
 from mirrordescent.parts import written_together
 from mirrordescent.problems.base import Pixels, Problem
 from mirrordescent.problems.saddle import SaddlePoint
-from mirrordescent.trees import Tree, dot, mix, per_sample, tree_map
+from mirrordescent.trees import Tree, dot, mix, per_sample, spread, tree_map
 
 
 class PrimalDual(Method[S]):
@@ -28,10 +29,10 @@ class PrimalDual(Method[S]):
     def __init__(self) -> None:
         super().__init__()  # without a map
 
-    def init(self, x0: Tree, problem: Problem | None = None, curvature: float = 0.0) -> S:
-        """Start at x0, with the dual variable that goes with it at this curvature."""
+    def init(self, x0: Tree, problem: Problem | None = None, curvature: float | Tensor = 0.0) -> S:
+        """Start at x0, with the dual variable that goes with it at this curvature, one for all samples or one each."""
         saddle = self.saddle(problem)
-        near = tree_map(lambda Kx: curvature * Kx, saddle.K(cast(Tensor, x0)))
+        near = tree_map(lambda Kx: Kx * spread(torch.as_tensor(curvature).to(Kx), Kx), saddle.K(cast(Tensor, x0)))
         return self._start(cast(Tensor, x0), saddle.prox_G_conjugate(near, curvature))
 
     def dual_step(self, problem: Problem) -> float:
@@ -53,6 +54,17 @@ class PrimalDual(Method[S]):
 
     def _start(self, x: Tensor, u: Tree) -> S:
         raise NotImplementedError
+
+
+class Numbers(NamedTuple):
+    """τ, c, b, σ of :class:`PixelSteps`, a quarter of the damping of a stencil, and whether x is clipped to the box."""
+
+    tau: float
+    pull: float
+    shift: float
+    sigma: float
+    side: float = 0.0
+    clipped: bool = False
 
 
 class PDHGState(NamedTuple):
@@ -98,16 +110,15 @@ class PDHG(PrimalDual[PDHGState]):
         if not written_together(type(self), "kernel", "step", "step_sizes", "_descend"):
             return None
         pixels = problem.pixels()
-        return None if pixels is None else PixelSteps(pixels, *self._kernel_numbers(self.saddle(problem), pixels))
+        return None if pixels is None else PixelSteps(pixels, self._kernel_numbers(self.saddle(problem), pixels))
 
     def _descend(self, saddle: SaddlePoint, x: Tensor, pull: Tensor, tau: float) -> Tensor:
         return saddle.prox_F(x - tau * pull, tau)
 
-    def _kernel_numbers(self, saddle: SaddlePoint, pixels: Pixels) -> tuple[float, float, float, float, bool]:
-        """τ, c, b, σ of :class:`PixelSteps`, and whether x is clipped to the box."""
+    def _kernel_numbers(self, saddle: SaddlePoint, pixels: Pixels) -> Numbers:
         tau, sigma = self.step_sizes(saddle)
         pull = pixels.fidelity * tau
-        return tau, pull / (1 + pull), tau, sigma, True
+        return Numbers(tau, pull / (1 + pull), tau, sigma, clipped=True)
 
     def _start(self, x: Tensor, u: Tree) -> PDHGState:
         return PDHGState(0, x, u)
@@ -116,26 +127,49 @@ class PDHG(PrimalDual[PDHGState]):
 class CondatVu(PDHG):
     """The method of Condat and Vũ, which uses the L-Lipschitz gradient of a smooth F in place of its prox:
 
-    x⁺ = x − τ(∇F(x) + Kᵀu),  u⁺ = prox_{σG*}(u + σK(2x⁺ − x)),  σ = 1/(ratio·‖K‖),  1/τ = L/2 + σ‖K‖².
+    .. code-block:: none
 
-    References: Condat, J. Optim. Theory Appl. 158 (2013); Vũ, Adv. Comput. Math. 38 (2013).
+        x⁺ = ∇ψ*(∇ψ(x) − τ(∇F(x) + Kᵀu)),   u⁺ = prox_{σG*}(u + σK(2x⁺ − x))
+        σ = 1/(ratio·‖K‖),                   1/τ = L/2 + σ‖K‖²,  with norms in the geometry of ψ
+
+    Without a map it is the method itself, ψ(x) = ½‖x‖². With one it takes mirror steps (Chambolle and Pock's form with
+    Bregman distances): a :class:`~mirrordescent.mirrors.Stencil` damps what K is largest on, so that ‖K‖² ≤ 8 falls to
+    a fifth, and the steps grow by as much.
+
+    Args:
+        ratio: of the steps.
+        mirror: a linear map.
+
+    References: Condat, J. Optim. Theory Appl. 158 (2013); Vũ, Adv. Comput. Math. 38 (2013); Chambolle and Pock, Math.
+    Program. 159 (2016).
     """
 
     called = ()
 
+    def __init__(self, ratio: float = 1.0, mirror: MirrorMap | None = None) -> None:
+        super().__init__(ratio)
+        if mirror is not None and not mirror.linear:
+            raise TypeError(f"CondatVu needs a linear map, which {type(mirror).__name__} is not")
+        self.mirror = mirror
+
     def step_sizes(self, saddle: SaddlePoint) -> tuple[float, float]:
         sigma = 1 / (self.ratio * saddle.K_norm)
-        return 1 / (saddle.F_smoothness / 2 + sigma * saddle.K_norm**2), sigma
+        square, smoothness = saddle.K_norm**2, saddle.F_smoothness
+        if self.mirror is not None:
+            square, smoothness = saddle.K_norm_in(self.mirror) ** 2, smoothness / self.mirror.convexity_in_l2()
+        return 1 / (smoothness / 2 + sigma * square), sigma
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[PDHGState] | None:
-        return super().kernel(problem, oracle)
+        return super().kernel(problem, oracle) if self.mirror is None or type(self.mirror) is Stencil else None
 
     def _descend(self, saddle: SaddlePoint, x: Tensor, pull: Tensor, tau: float) -> Tensor:
-        return x - tau * (saddle.grad_F(x) + pull)
+        slope = saddle.grad_F(x) + pull
+        return x - tau * (slope if self.mirror is None else cast(Tensor, self.mirror.to_primal(slope)))
 
-    def _kernel_numbers(self, saddle: SaddlePoint, pixels: Pixels) -> tuple[float, float, float, float, bool]:
+    def _kernel_numbers(self, saddle: SaddlePoint, pixels: Pixels) -> Numbers:
         tau, sigma = self.step_sizes(saddle)
-        return tau, pixels.fidelity * tau, 0.0, sigma, False
+        side = float(self.mirror.damping.detach()) / 4 if isinstance(self.mirror, Stencil) else 0.0
+        return Numbers(tau, pixels.fidelity * tau, 0.0, sigma, side)
 
 
 class PixelSteps:
@@ -143,22 +177,21 @@ class PixelSteps:
 
     .. code-block:: none
 
-        x⁺ = x − τw + c·Z(y − x + b·w),   u⁺ = clip(u + σD(2x⁺ − x), sλ)
+        x⁺ = x − τw + c·Z(y − x + b·w),   u⁺ = prox_{σG*}(u + σD(2x⁺ − x))
         PDHG:       c = Lτ/(1 + Lτ),  b = τ,  L = 2s,  and x⁺ is clipped to the box of the problem
-        Condat–Vũ:  c = Lτ,           b = 0
+        Condat–Vũ:  c = Lτ,           b = 0;  with a stencil S, x⁺ = x − τS(w + LZ(x − y))
     """
 
-    def __init__(self, pixels: Pixels, tau: float, pull: float, shift: float, sigma: float, clipped: bool) -> None:
-        self.pixels, self.box = pixels, (pixels.low, pixels.high) if clipped else None
-        self.numbers = {"tau": tau, "pull": pull, "shift": shift, "sigma": sigma, "bound": pixels.kink}
+    def __init__(self, pixels: Pixels, n: Numbers) -> None:
+        self.pixels, self.box = pixels, (pixels.low, pixels.high) if n.clipped else None
+        self.numbers = kernels.numbers(n.tau, n.pull, n.shift, n.sigma, pixels.bound, n.side, pixels.shrink(n.sigma))
 
     def __call__(self, state: PDHGState, steps: int) -> PDHGState:
-        x, u, pixels = cast(Tensor, state.x), cast("dict[str, Tensor]", state.u), self.pixels
-        vertical, horizontal = u["vertical"], u["horizontal"]
-        for _ in range(steps):
-            x, vertical, horizontal = kernels.primal_dual(
-                x, vertical, horizontal, pixels.y, pixels.mask, self.box, **self.numbers
-            )
+        u, pixels = cast("dict[str, Tensor]", state.u), self.pixels
+        x, (vertical, horizontal) = kernels.primal_dual(
+            cast(Tensor, state.x), (u["vertical"], u["horizontal"]), pixels.y, pixels.mask, self.box, self.numbers,
+            steps, isotropic=pixels.isotropic, coupled=pixels.coupled,
+        )  # fmt: skip
         return PDHGState(state.k + steps, x, {"vertical": vertical, "horizontal": horizontal})
 
 
@@ -206,8 +239,31 @@ class DualFISTA(PrimalDual[DualFISTAState]):
         x = saddle.argmin_F(saddle.K_adjoint(u))
         return DualFISTAState(state.k + 1, x, u, v, torch.where(against, torch.ones_like(theta), grown))
 
+    def kernel(self, problem: Problem, oracle: Oracle) -> Run[DualFISTAState] | None:
+        pixels = problem.pixels() if written_together(type(self), "kernel", "step", "dual_step") else None
+        if pixels is None or pixels.mask is not None:
+            return None
+        return DualPixelSteps(pixels, self.dual_step(problem))
+
     def _start(self, x: Tensor, u: Tree) -> DualFISTAState:
         return DualFISTAState(0, x, u, u, x.new_ones(x.shape[0]))
+
+
+class DualPixelSteps:
+    """Steps of FISTA on the dual of total-variation denoising, many a call; x(v) = y − Dᵀv/(2s), clipped to the box."""
+
+    def __init__(self, pixels: Pixels, sigma: float) -> None:
+        self.pixels = pixels
+        self.numbers = kernels.numbers(sigma, pixels.bound, pixels.shrink(sigma), 1 / pixels.fidelity)
+
+    def __call__(self, state: DualFISTAState, steps: int) -> DualFISTAState:
+        u, v, pixels = cast("dict[str, Tensor]", state.u), cast("dict[str, Tensor]", state.v), self.pixels
+        x, *duals, theta = kernels.dual_fista(
+            (u["vertical"], u["horizontal"]), (v["vertical"], v["horizontal"]), state.theta, pixels.y,
+            (pixels.low, pixels.high), self.numbers, steps, isotropic=pixels.isotropic, coupled=pixels.coupled,
+        )  # fmt: skip
+        u, v = ({"vertical": vertical, "horizontal": horizontal} for vertical, horizontal in duals)
+        return DualFISTAState(state.k + steps, x, u, v, theta)
 
 
 class LPDState(NamedTuple):

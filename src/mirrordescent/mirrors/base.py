@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.parts import Part, written_together
-from mirrordescent.trees import Tree, descend, sum_per_sample, tree_map
+from mirrordescent.trees import Tree, descend, spread, sum_per_sample, tree_map
 
 
 class StrongConvexity(NamedTuple):
@@ -93,6 +93,13 @@ class MirrorMap(Part, nn.Module):
         """ψ(x), one number per sample: (batch,)."""
         return self._potential(x) if isinstance(x, Tensor) else _total(self._each("potential", (x,)))
 
+    def convexity_in_l2(self) -> float:
+        """α of a map that is strongly convex in ℓ₂, or an error."""
+        convexity = self.strong_convexity
+        if convexity is None or convexity.p != 2:
+            raise TypeError(f"{type(self).__name__} does not know how convex it is in ℓ₂")
+        return convexity.alpha
+
     def to_dual(self, x: Tree) -> Tree:
         """∇ψ(x)."""
         return self._to_dual(x) if isinstance(x, Tensor) else self._each("to_dual", (x,))
@@ -103,7 +110,9 @@ class MirrorMap(Part, nn.Module):
 
     def step(self, x: Tree, v: Tree, t: float | Tensor = 1.0) -> Tree:
         """∇ψ*(∇ψ(x) − t·v) = argmin_x' t⟨v, x'⟩ + B(x', x): one mirror step along a dual vector v."""
-        return self._step(x, v, t) if isinstance(x, Tensor) else self._each("step", (x, v), t)  # type: ignore[arg-type]
+        if isinstance(x, Tensor):
+            return self._step(x, v, spread(t, x) if isinstance(t, Tensor) else t)  # type: ignore[arg-type]
+        return self._each("step", (x, v), t)
 
     def steps(self, v: Tree, *starts: tuple[Tree, float | Tensor]) -> list[Tree]:
         """Take a mirror step along the same v from each of several points x, each with its own length t."""

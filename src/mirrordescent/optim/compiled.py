@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from mirrordescent import kernels
 from mirrordescent.methods.base import GradientMethod, Tensors
@@ -16,14 +18,15 @@ from mirrordescent.optim.forms import Reading, diagonal, lines
 from mirrordescent.optim.slot import Slot
 from mirrordescent.parts import written_together
 
+LEAVES = 256  # of a table, at least: few enough for the nearest cache, and enough for 40 intervals of similar length
 LONG = 512  # multipliers that repeat sooner are written out up to this length, so that loops are long
 
 
 class Form(NamedTuple):
-    """Which kernel steps a parameter, and how many intervals its map has; 0 for multipliers."""
+    """Which kernel steps a parameter, and how many leaves the tables of its map have; 0 for multipliers."""
 
     kernel: str
-    intervals: int
+    leaves: int
 
 
 def form_of(slot: Slot, like: Tensor) -> Form | None:
@@ -34,8 +37,8 @@ def form_of(slot: Slot, like: Tensor) -> Form | None:
         return None
     if multipliers(slot.mirror, like) is not None:
         return Form(f"{name}_scaled", 0)
-    table = None if corrected(method) else lines(slot.mirror, like)
-    return None if table is None else Form(f"{name}_spline", (table.numel() + 2) // 6)  # 3n − 1 numbers each way
+    row = None if corrected(method) else lines(slot.mirror, like)
+    return None if row is None else Form(f"{name}_spline", _leaves(_intervals(row)))
 
 
 def multipliers(mirror: MirrorMap, like: Tensor) -> Tensor | None:
@@ -50,6 +53,61 @@ def multipliers(mirror: MirrorMap, like: Tensor) -> Tensor | None:
     return w.flatten().repeat(-(-LONG // w.numel())) if 0 < w.numel() < LONG else w.flatten()
 
 
+def tabulated(mirror: MirrorMap, like: Tensor) -> Tensor | None:
+    """Return the tables of ∇ψ* and then of ∇ψ, see ``optimiser.h``, if both are piecewise linear."""
+    row = lines(mirror, like)
+    if row is None:
+        return None
+    n = _intervals(row)
+    values, b, a, knots, c, d = torch.split(row, [n - 1, n, n, n - 1, n, n])
+    return torch.cat([_table(values, knots, b, a), _table(knots, values, c, d)])
+
+
+def _intervals(row: Tensor) -> int:
+    return (row.numel() + 2) // 6  # one end less, an intercept and a slope for each, both ways
+
+
+def _leaves(intervals: int) -> int:
+    return max(LEAVES, 1 << intervals.bit_length())
+
+
+def _table(ends: Tensor, values: Tensor, intercepts: Tensor, slopes: Tensor) -> Tensor:
+    """Return the table of one function, with as many cells as there are leaves unless some would have several ends.
+
+    If 0 is an end, it is in the middle of a cell and at a leaf. Small numbers so keep all their digits: their lines are
+    not continued from an end that is far greater than they are.
+    """
+    n, leaves = len(ends), _leaves(len(slopes))
+    zero = min(int((ends < 0).sum()), n - 1)
+    for depth in range(leaves.bit_length()):
+        cells = leaves >> depth
+        scale = (max(cells - 1, 1) / (ends[-1] - ends[0])).nan_to_num(0.0)
+        origin = ((ends[0] * scale).round() - 0.5) / scale
+        # The same arithmetic as in C, so that no end is in another cell than a number equal to it.
+        cell = ((ends - origin) * scale).nan_to_num(0.0).clamp(0, cells - 1).long()
+        every = torch.arange(cells, device=ends.device)
+        start, stop = torch.searchsorted(cell, every), torch.searchsorted(cell, every, right=True)
+        start[cell[zero]] -= (zero - start[cell[zero]]) % 2  # since every other end is at a leaf, from the first one on
+        if int((stop - start).max()) < 2 << depth:
+            break
+    # As many ends as a tree can have. From left to right, every other one is at a leaf, every other one of the rest at
+    # a node of the level above, and so on. Those of other cells, and those that are not there, lead to where the ends
+    # of the cell are; the last of the padded stands before the first end, at −1.
+    at = start[:, None] + torch.arange((2 << depth) - 1, device=ends.device)
+    missing = at.shape[1]
+    padded = torch.cat([ends, ends.new_full((missing,), math.nan), ends.new_full((1,), -math.inf)])
+    in_cell = torch.cat([cell, cell.new_full((missing,), cells), cell.new_full((1,), -1)])
+    nodes = [padded[at[:, (1 << level) - 1 :: 2 << level]].flatten() for level in range(depth, 0, -1)]
+    at = at[:, ::2]
+    has_end = in_cell[at] == every[:, None]
+    left = (at + (in_cell[at] < every[:, None])).clamp(max=n)
+    end = torch.where(has_end, padded[at], 0)
+    there = torch.where(has_end, F.pad(values, (0, 1))[left], intercepts[left])
+    leaf = torch.stack([end, there, slopes[left], slopes[left + has_end]], -1)
+    head = torch.stack([origin, scale, torch.full_like(scale, cells)])
+    return torch.cat([F.pad(head, (0, 1 + cells)), *nodes, leaf.flatten()])
+
+
 def corrected(method: GradientMethod[Any]) -> bool:
     """Tell whether the correcting step of an accelerated method is taken in the map's geometry too."""
     return method.mirror is not None and getattr(method, "regulariser", None) is method.mirror
@@ -61,15 +119,15 @@ def compiled(slots: list[Slot], x: Tensors, beside: Tensors) -> Callable[[int, T
     kernel = kernels.Function(form.kernel, x[0].dtype)
     sizes = array("l", [tensor.numel() for tensor in x])
     known: dict[str, Any] = {"count": len(x), "sizes": sizes, "x": _addresses(x), "z": _addresses(beside)}
-    known |= {"intervals": form.intervals, "corrected": corrected(method)}
+    known |= {"leaves": form.leaves, "corrected": corrected(method)}
 
     def read() -> tuple[dict[str, Any], Tensors]:
         """Return all arguments of a kernel but gradients and lengths, and the tables of the maps among them."""
-        find = lines if form.intervals else multipliers
+        find = tabulated if form.leaves else multipliers
         found = [find(mirror, tensor) for mirror, tensor in zip(maps, x, strict=True)]
         tables = [table.contiguous() for table in found if table is not None]
         lengths = [table.numel() for table in tables]
-        if len(tables) < len(x) or (form.intervals and set(lengths) != {6 * form.intervals - 2}):
+        if len(tables) < len(x) or (form.leaves and set(lengths) != {2 * (4 + 5 * form.leaves)}):
             raise RuntimeError("a map is of another type or shape than when the optimiser was made: make it anew")
         told = {"w": _addresses(tables), "tables": _addresses(tables), "periods": array("l", lengths), **known}
         return {name: value for name, value in told.items() if name in kernel.names}, tables

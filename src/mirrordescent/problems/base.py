@@ -18,6 +18,7 @@ class Pixels(NamedTuple):
     """The data of f(x) = s·(‖Z(x − y)‖² + λ‖Dx‖₁), for kernels: ``fidelity`` is its curvature 2s, ``kink`` is sλ.
 
     ``low`` and ``high`` are the ends of a box that contains the minimisers, one pair for every channel of an image.
+    ``isotropic`` and ``coupled`` say which differences are grouped, ``huber`` up to where their norm is rounded.
     """
 
     y: Tensor
@@ -25,7 +26,24 @@ class Pixels(NamedTuple):
     low: Tensor
     high: Tensor
     fidelity: float
-    kink: float
+    kink: float | Tensor
+    isotropic: bool = False
+    coupled: bool = False
+    huber: float = 0.0
+
+    @property
+    def bound(self) -> float | Tensor:
+        """``kink`` as tables of steps and samples have it: a number, or (1, batch)."""
+        return self.kink[None] if isinstance(self.kink, Tensor) else self.kink
+
+    def rounded(self, curvature: Tensor) -> Tensor:
+        """Return the curvature, (steps, 1), of kinks that are rounded up to it, and already up to ``huber``."""
+        most = torch.as_tensor(self.bound / self.huber if self.huber else torch.inf, dtype=curvature.dtype)
+        return torch.minimum(curvature, most)
+
+    def shrink(self, sigma: float) -> float | Tensor:
+        """The factor of the prox of G* that is due to ``huber``: 1/(1 + σ·huber/kink)."""
+        return 1 / (1 + sigma * self.huber / self.bound)
 
 
 class Problem(Part, nn.Module):
@@ -80,8 +98,8 @@ class Problem(Part, nn.Module):
         raise TypeError(f"{type(self).__name__} has no smoothed gradient")
 
     @property
-    def kink(self) -> float | None:
-        """The h of kinks h|d|, if it is the same for all of them; None: not known."""
+    def kink(self) -> float | Tensor | None:
+        """The h of kinks h|d|, if it is the same for all of a sample, as a number or (batch,); None: not known."""
         return None
 
     def smoothness(self) -> float | None:
@@ -109,6 +127,14 @@ class Problem(Part, nn.Module):
     def bound_from_means(self, gradient: Point, x: Point) -> Tensor | None:
         """Return a lower bound on min f from means, with the same weights, of gradients and of their points, if any."""
         return None
+
+    def features(self, x0: Tree | None = None) -> dict[str, Tensor]:
+        """Describe every sample, and a start, by a few numbers without units, (batch,) each, for conditioned methods.
+
+        Logarithms of ratios are a good choice, 0 where most problems are. What the problem's exact symmetries change is
+        best left out, or given as a feature of its own to which schedules respond with a fixed exponent.
+        """
+        return {}
 
     def pixels(self) -> Pixels | None:
         """Return the data that kernels for total variation work on, if they are made for this problem."""

@@ -1,5 +1,6 @@
 """Linear operators in front of an imaging problem: anything with ``A`` and ``A_adjoint``."""
 
+import math
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -21,7 +22,7 @@ class LinearOperator(Protocol):
 
 
 class Blur(Part, nn.Module):
-    """Convolution of every channel with one kernel of odd size; images are 0 beyond their border.
+    """Convolution of every channel with a kernel of odd size, one for all images or one each; 0 beyond the border.
 
     >>> import torch
     >>> blur = Blur(gaussian_kernel(1.0))
@@ -35,30 +36,72 @@ class Blur(Part, nn.Module):
 
     def __init__(self, kernel: Tensor) -> None:
         super().__init__()
-        if kernel.ndim != 2 or kernel.shape[0] % 2 == 0 or kernel.shape[1] % 2 == 0:
-            raise ValueError(f"a blur kernel must be 2-D with odd sides, got {tuple(kernel.shape)}")
+        if kernel.ndim not in (2, 3) or kernel.shape[-2] % 2 == 0 or kernel.shape[-1] % 2 == 0:
+            raise ValueError(f"a blur kernel must be (rows, columns) or (batch, …), odd, not {tuple(kernel.shape)}")
         self.register_buffer("kernel", kernel)
+        self._known: tuple[object, Tensor] | None = None
 
     @property
     def norm(self) -> float:
-        """Σ|kernel| ≥ ‖A‖, by Young's inequality."""
-        return float(self.kernel.abs().sum())
+        """Σ|kernel| ≥ ‖A‖, by Young's inequality; the largest of all."""
+        return float(self.kernel.abs().sum((-2, -1)).max())
 
     def A(self, x: Tensor) -> Tensor:
         """Convolve with the kernel."""
-        return self._convolve(x, self.kernel)
+        return self._convolve(x, turned=False)
 
     def A_adjoint(self, y: Tensor) -> Tensor:
         """Convolve with the kernel turned by 180°."""
-        return self._convolve(y, self.kernel.flip(0, 1))
+        return self._convolve(y, turned=True)
 
-    @staticmethod
-    def _convolve(x: Tensor, kernel: Tensor) -> Tensor:
-        """Multiply the transforms of zero-padded arrays: direct convolution is far slower in float64."""
-        (height, width), (rows, columns) = x.shape[-2:], kernel.shape
-        size = (height + rows - 1, width + columns - 1)
-        full = torch.fft.irfft2(torch.fft.rfft2(x, s=size) * torch.fft.rfft2(kernel.to(x.dtype), s=size), s=size)
+    def _convolve(self, x: Tensor, turned: bool) -> Tensor:
+        """Multiply the transforms of zero-padded arrays: direct convolution is far slower in float64.
+
+        Turning the kernel conjugates its transform, up to a shift: the result is cut out at another place.
+        """
+        (height, width), (rows, columns) = x.shape[-2:], self.kernel.shape[-2:]
+        size = (_fast(height + rows - 1), _fast(width + columns - 1))
+        transform = self._transform(x, size)
+        full = torch.fft.irfft2(torch.fft.rfft2(x, s=size) * (transform.conj() if turned else transform), s=size)
+        if turned:
+            full = full.roll((rows // 2, columns // 2), (-2, -1))
+            return full[..., :height, :width]
         return full[..., rows // 2 : rows // 2 + height, columns // 2 : columns // 2 + width]
+
+    def _transform(self, x: Tensor, size: tuple[int, int]) -> Tensor:
+        """Return the transform of the kernel, kept for images of one size and type."""
+        key = (size, x.dtype, x.device, self.kernel.data_ptr(), self.kernel._version)
+        if self._known is None or self._known[0] != key:
+            kernel = self.kernel.to(x)
+            self._known = key, torch.fft.rfft2(kernel if kernel.ndim == 2 else kernel.unsqueeze(1), s=size)
+        return self._known[1]
+
+
+def _fast(length: int) -> int:
+    """Return the next length of which transforms are fast: a product of 2, 3 and 5.
+
+    >>> _fast(97), _fast(127)
+    (100, 128)
+    """
+    rest = length
+    for prime in (2, 3, 5):
+        while rest % prime == 0:
+            rest //= prime
+    return length if rest == 1 else _fast(length + 1)
+
+
+def motion_kernel(length: float, angle: float = 0.0) -> Tensor:
+    """Return a normalised line through the centre, this many pixels long, turned by an angle in radians."""
+    require_positive(length=length)
+    radius = max(1, round(length / 2))
+    at = torch.linspace(-(length - 1) / 2, (length - 1) / 2, 8 * max(2, round(length)))
+    rows, columns = radius + at * math.sin(angle), radius + at * math.cos(angle)
+    kernel = torch.zeros(2 * radius + 1, 2 * radius + 1)
+    for down, along in ((0, 0), (0, 1), (1, 0), (1, 1)):  # each point is shared by the four pixels around it
+        i, j = rows.floor() + down, columns.floor() + along
+        weight = (1 - (rows - i).abs()).clamp(min=0) * (1 - (columns - j).abs()).clamp(min=0)
+        kernel.index_put_((i.long().clamp(0, 2 * radius), j.long().clamp(0, 2 * radius)), weight, accumulate=True)
+    return kernel / kernel.sum()
 
 
 def gaussian_kernel(sigma: float, radius: int | None = None) -> Tensor:

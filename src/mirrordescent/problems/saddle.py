@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.trees import Point, Tree
 
 
@@ -20,6 +21,10 @@ class SaddlePoint(Protocol):
     @property
     def K_norm(self) -> float:
         """An upper bound on ‖K‖."""
+
+    def K_norm_in(self, mirror: MirrorMap) -> float:
+        """An upper bound on ‖K(∇ψ*)^½‖, for a linear map: ‖K‖ in its geometry."""
+        return self.K_norm / mirror.convexity_in_l2() ** 0.5
 
     @property
     def ratio(self) -> float:

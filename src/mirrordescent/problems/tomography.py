@@ -10,8 +10,8 @@ from mirrordescent.checks import require_not_negative, require_positive
 from mirrordescent.domains import PositiveOrthant
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.beam import ParallelBeam
+from mirrordescent.problems.differences import Differences, add_adjoint, differences, times
 from mirrordescent.problems.saddle import SaddlePoint
-from mirrordescent.problems.tv import Differences, add_adjoint, differences
 from mirrordescent.trees import dot, sum_per_sample
 
 RAYS = "rays"
@@ -150,12 +150,12 @@ class PoissonTomography(Problem, SaddlePoint):
     def K(self, x: Tensor) -> dict[str, Tensor]:
         """(Ax, κDx)."""
         image = {RAYS: self.rays(x)}
-        return image | _times(self._kappa, differences(x)) if self.weight else image
+        return image | times(self._kappa, differences(x)) if self.weight else image
 
     def K_adjoint(self, u: Differences) -> Tensor:
         """Aᵀu + κDᵀv."""
         image = self.back(u[RAYS])
-        return add_adjoint(image, _times(self._kappa, u)) if self.weight else image
+        return add_adjoint(image, times(self._kappa, u)) if self.weight else image
 
     def prox_F(self, x: Tensor, tau: float | Tensor) -> Tensor:
         """Project onto x ≥ 0."""
@@ -173,19 +173,19 @@ class PoissonTomography(Problem, SaddlePoint):
 
         Any u gives a bound, since Aᵀ1 > 0: a small enough multiple satisfies the constraint.
         """
-        v = _times(self._kappa, u) if self.weight else {}
+        v = times(self._kappa, u) if self.weight else {}
         return self._bound((1 - u[RAYS]).clamp(min=0), v)
 
     def bound_at(self, x: Tensor) -> Tensor:
         """Return the lower bound at w = y/(Ax + b) and v = ρDx, which is tight where x is optimal."""
-        v = _times(self.weight, differences(x)) if self.weight else {}
+        v = times(self.weight, differences(x)) if self.weight else {}
         return self._bound(self.y / self.expected(x), v)
 
     def _bound(self, w: Tensor, v: Differences) -> Tensor:
         tiny = torch.finfo(w.dtype).tiny
         load = self.back(w)
         if v:
-            load = add_adjoint(load, _times(-1, v))
+            load = add_adjoint(load, times(-1, v))
         # The constraint has to hold for A in this precision, not in that of the problem when it was made.
         most = 1 / (load / self.back(torch.ones_like(w[:1]))).flatten(1).amax(1).clamp(min=tiny)
         # For a multiple α the bound is Y log α − αB − α²V/2 plus a constant, which is largest where Y = αB + α²V.
@@ -203,8 +203,3 @@ class PoissonTomography(Problem, SaddlePoint):
 
     def _beam(self, term: int | None) -> ParallelBeam:
         return self.beam if term is None else cast(ParallelBeam, self.parts[term])
-
-
-def _times(number: float, v: dict[str, Tensor]) -> Differences:
-    """Multiply the differences of a dual point."""
-    return {name: number * each for name, each in v.items() if name != RAYS}

@@ -1,68 +1,62 @@
 """Image restoration by total variation: denoising, and inpainting with an optional operator in front."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mirrordescent.checks import require_data, require_positive
+from mirrordescent.checks import require_data, require_not_negative, require_positive
 from mirrordescent.cosine import solve_poisson
 from mirrordescent.images import ImageLike, as_images, as_mask
 from mirrordescent.kernels import suits
+from mirrordescent.mirrors import MirrorMap, Stencil
 from mirrordescent.problems.base import Pixels, Problem
+from mirrordescent.problems.differences import DIRECTIONS, Differences, Groups, add_adjoint, differences, times
+from mirrordescent.problems.features import image_features
+from mirrordescent.problems.holes import holes_of
 from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint
 from mirrordescent.problems.saddle import SaddlePoint
-from mirrordescent.trees import add_over_leaves, fits, sum_per_sample
-
-Differences: TypeAlias = dict[str, Tensor]
-
-DIRECTIONS = {"vertical": -2, "horizontal": -1}
-
-
-def differences(x: Tensor) -> Differences:
-    """Dx: forward differences down the columns and along the rows, none across the border."""
-    return {name: _difference(dimension, x) for name, dimension in DIRECTIONS.items()}
-
-
-def add_adjoint(out: Tensor, u: Differences) -> Tensor:
-    """Add Dᵀu to a fresh tensor in place, and return it."""
-    for name, dimension in DIRECTIONS.items():
-        _add_adjoint_along(dimension, out, u[name], 1.0)
-    return out
-
-
-def _difference(dimension: int, x: Tensor) -> Tensor:
-    last = x.shape[dimension] - 1
-    return x.narrow(dimension, 1, last) - x.narrow(dimension, 0, last)
-
-
-def _add_adjoint_along(dimension: int, out: Tensor, u: Tensor, alpha: float) -> None:
-    last = out.shape[dimension] - 1
-    out.narrow(dimension, 1, last).add_(u, alpha=alpha)
-    out.narrow(dimension, 0, last).sub_(u, alpha=alpha)
+from mirrordescent.trees import dot, fits, sum_per_sample
 
 
 class TVInpainting(Problem, SaddlePoint):
-    """f(x) = s·(‖Z(Ax − y)‖² + λ‖Dx‖₁): total-variation restoration of observed pixels.
+    """f(x) = s·(‖Z(Ax − y)‖² + λ Σ_g h(|(Dx)_g|)): total-variation restoration of observed pixels.
 
-    Z keeps the pixels where ``mask`` is 1, D takes forward differences (anisotropic total variation, without wrapping;
-    its subgradient is sign, with 0 at 0), A is an optional linear operator such as a blur.
+    Z keeps the pixels where ``mask`` is 1, A is an optional linear operator such as a blur, D takes forward differences
+    d without wrapping, and |d_g| is the Euclidean norm of a group of them:
+
+    .. code-block:: none
+
+        anisotropic, the default    |d| of every difference by itself: ‖Dx‖₁
+        isotropic                   √(d↓² + d→²) of the two differences of a pixel
+        coupled                     √(Σ_c d²) over the channels, for each direction
+        isotropic and coupled       √(Σ_c (d↓² + d→²))
+
+        h(r) = r,  or with η = huber > 0  the Huber function r²/(2η) for r ≤ η, r − η/2 beyond
+
+    The subgradient of a norm is 0 at 0. Transposing images changes none of these; mirroring them changes the isotropic
+    ones a little, where other differences meet.
 
     Args:
         y: the observed images, (batch, channels, height, width), of any size and with any number of channels; or what
             :func:`~mirrordescent.images.as_images` turns into such: Pillow images, NumPy arrays, lists of them.
         mask: 1 or True where a pixel was observed, broadcastable to y; or an array or Pillow image that is white there.
-        weight: λ.
+        weight: λ, one for all images or a tensor (batch,).
         scale: s. The default ½ is the scale to which published step sizes and gaps refer.
         operator: anything with ``A`` and ``A_adjoint``, such as the physics of deepinv; None means A = I.
+        isotropic: take the two differences of a pixel together.
+        coupled: take the channels together.
+        huber: η, in units of the pixels; small differences cost less, and gradients of intensity are not made stairs.
 
     >>> import torch
     >>> y = torch.tensor([[[[0.0, 1.0]]]])
     >>> problem = TVInpainting(y, torch.ones(1, 2), weight=0.2)
     >>> problem.value(y), problem.fidelity(y), problem.total_variation(y)
     (tensor([0.1000]), tensor([0.]), tensor([1.]))
+    >>> TVInpainting(torch.zeros(1, 1, 2, 2), None, isotropic=True).total_variation(torch.eye(2).expand(1, 1, 2, 2))
+    tensor([3.4142])
     """
 
     convex = True
@@ -70,12 +64,14 @@ class TVInpainting(Problem, SaddlePoint):
     sample_shape: tuple[int, ...]
     y: Tensor
     mask: Tensor | None
+    weight: float | Tensor
     low: Tensor
     high: Tensor
 
     def __init__(
-        self, y: ImageLike | Sequence[ImageLike], mask: ImageLike | None, weight: float = 0.15, scale: float = 0.5,
-        operator: LinearOperator | None = None,
+        self, y: ImageLike | Sequence[ImageLike], mask: ImageLike | None, weight: float | Tensor = 0.15,
+        scale: float = 0.5, operator: LinearOperator | None = None, *, isotropic: bool = False, coupled: bool = False,
+        huber: float = 0.0,
     ) -> None:  # fmt: skip
         y = y if isinstance(y, Tensor) else as_images(y)
         mask = mask if mask is None or isinstance(mask, Tensor) else as_mask(mask)
@@ -83,8 +79,15 @@ class TVInpainting(Problem, SaddlePoint):
             raise ValueError(f"y must be images (batch, channels, height, width), got {tuple(y.shape)}")
         shape = y.shape if operator is None else operator.A_adjoint(y).shape
         super().__init__(y.shape[0], tuple(shape[1:]), y=y)
-        require_positive(weight=weight, scale=scale)
-        self.weight, self.scale, self.operator = float(weight), float(scale), operator
+        require_positive(scale=scale)
+        require_not_negative(huber=huber)
+        self.scale, self.operator, self.huber = float(scale), operator, float(huber)
+        self.isotropic, self.coupled = bool(isotropic), bool(coupled)
+        if isinstance(weight, Tensor) and weight.ndim:
+            self.register_buffer("weight", _check_weight(weight, y))
+        else:
+            self.weight = float(weight)
+            require_positive(weight=self.weight)
         self.register_buffer("mask", _check_mask(mask, y))
         if operator is not None:
             require_adjoint(operator, y.new_zeros(shape), y)
@@ -102,24 +105,35 @@ class TVInpainting(Problem, SaddlePoint):
         return sum_per_sample(self._residual(x).square())
 
     def total_variation(self, x: Tensor) -> Tensor:
-        """‖Dx‖₁, without weight and scale."""
-        return add_over_leaves(lambda d: sum_per_sample(d.abs()), differences(x))
+        """Σ_g h(|(Dx)_g|), without weight and scale."""
+        return self.groups.total(differences(x), self.huber)
 
     def grad(self, x: Tensor) -> Tensor:
-        """s·(2AᵀZ(Ax − y) + λDᵀ sign(Dx))."""
-        return self._grad(x, torch.sign, self.kink)
+        """s·(2AᵀZ(Ax − y) + λDᵀu), u_g = d_g/max(|d_g|, η), d = Dx: for η = 0 sign(d) or d_g/|d_g|, 0 at 0."""
+        return self._grad(x, self.huber)
 
     def smoothed_grad(self, x: Tensor, width: float | Tensor) -> Tensor:
-        """Replace |d| by the Huber function that is quadratic for |d| ≤ width."""
-        if torch.is_grad_enabled():
-            return self._grad(x, lambda d: (d / width).clamp(-1, 1), self.kink)
-        bound = width.item() if isinstance(width, Tensor) else width  # the same in two passes fewer
-        return self._grad(x, lambda d: d.clamp_(-bound, bound), self.kink / bound)
+        """Replace |d_g| by the Huber function that is quadratic for |d_g| ≤ max(width, η); a width may be (batch,)."""
+        if self.huber:
+            width = width.clamp(min=self.huber) if isinstance(width, Tensor) else max(width, self.huber)
+        return self._grad(x, width)
 
     @property
-    def kink(self) -> float:
-        """sλ."""
+    def groups(self) -> Groups:
+        """The differences whose norms are added up."""
+        return Groups(self.isotropic, self.coupled)
+
+    @property
+    def kink(self) -> float | Tensor:
+        """sλ: a number, or (batch,) if the weight is."""
         return self.scale * self.weight
+
+    def smoothness(self) -> float:
+        """2s‖A‖² + 8sλ/η, for the greatest λ; infinite without a Huber function."""
+        if not self.huber:
+            return math.inf
+        kink = float(self.kink.max()) if isinstance(self.kink, Tensor) else self.kink
+        return 2 * self.scale * (1.0 if self._operator_norm is None else self._operator_norm**2) + 8 * kink / self.huber
 
     def strong_convexity(self) -> float:
         return self.F_convexity
@@ -128,7 +142,14 @@ class TVInpainting(Problem, SaddlePoint):
         """Return the data, unless there is an operator or a subclass has another objective."""
         if self.operator is not None or type(self) not in (TVInpainting, TVDenoising) or not suits(self.y):
             return None
-        return Pixels(self.y, self.mask, self.low, self.high, 2 * self.scale, self.kink)
+        return Pixels(
+            self.y, self.mask, self.low, self.high, 2 * self.scale, self.kink, self.isotropic, self.coupled, self.huber
+        )
+
+    def features(self, x0: Tensor | None = None) -> dict[str, Tensor]:
+        """Return what :func:`~mirrordescent.problems.features.image_features` finds."""
+        x0 = self.start() if x0 is None else x0
+        return image_features(self.y, self.mask, self.weight, self.scale, x0, self.operator, self._operator_norm or 1.0)
 
     def start(self, batch: int | None = None, *, fill: bool = False) -> Tensor:
         """Return y, with holes black as in the paper or filled from their neighbours; Aᵀy if A changes the shape."""
@@ -151,6 +172,13 @@ class TVInpainting(Problem, SaddlePoint):
     def K_norm(self) -> float:
         """√(8 + ‖A‖²) ≥ ‖K‖."""
         return (8 + (self._operator_norm or 0.0) ** 2) ** 0.5
+
+    def K_norm_in(self, mirror: MirrorMap) -> float:
+        """‖SDᵀD‖^½ for a stencil without an operator, the root of max 4(a + b)(1 − qa)(1 − qb) over a, b in [0, 1]."""
+        if self.operator is not None or type(mirror) is not Stencil:
+            return super().K_norm_in(mirror)
+        q = float(mirror.damping.detach())
+        return (32 / (27 * q) if q >= 1 / 3 else 8 * (1 - q) ** 2) ** 0.5
 
     @property
     def F_convexity(self) -> float:
@@ -190,32 +218,70 @@ class TVInpainting(Problem, SaddlePoint):
         return (self.y - w / (2 * self.scale)).clamp(self.low, self.high)
 
     def prox_G_conjugate(self, u: Differences, sigma: float | Tensor) -> Differences:
-        """Clip to |u| ≤ sλ; shrink the data block towards the residual."""
-        proxed = {name: u[name].clamp(-self.kink, self.kink) for name in DIRECTIONS}
+        """Project onto |u_g| ≤ sλ, with an η after dividing by 1 + ση/(sλ); shrink the data block to the residual."""
+        shrunk = times(1 / (1 + sigma * self.huber / self.kink), u) if self.huber else u
+        proxed = self.groups.project(shrunk, self.kink)
         if self.operator is not None:
             proxed["data"] = (u["data"] - sigma * self._masked(self.y)) / (1 + sigma / (2 * self.scale))
         return proxed
 
     def lower_bound(self, u: Differences) -> Tensor:
-        """Return a proven lower bound on min f from any dual point."""
-        u = self.prox_G_conjugate(u, 0.0)  # made feasible
-        return self._bound_on_box(self.K_adjoint(u)) if self.operator is None else self._bound_with_operator(u)
+        """Return a proven lower bound on min f from any dual point: the dual value of the nearest feasible one."""
+        if self.operator is not None:
+            return self._bound_with_operator(self.prox_G_conjugate(u, 0.0))
+        return _rounded_down(self._dual_value(u), self.y.dtype)
+
+    def tight_bound(self, u: Differences) -> Tensor:
+        """Return the better of two lower bounds: that of u, and that of a point near it which suits the holes.
+
+        There the minimum over the box is far below f unless Dᵀu = 0. To achieve that costs about as much as a hundred
+        steps of a compiled method, so it is for few looks. Nothing passes a derivative through it.
+        """
+        bound = self.lower_bound(u)
+        if self.mask is None or self.operator is not None:
+            return bound
+        return torch.maximum(bound, self.lower_bound(holes_of(self.mask).close(u, self.groups, self.kink)))
 
     def bound_from_means(self, gradient: Tensor, x: Tensor) -> Tensor | None:
-        """Use that ḡ − 2sZ(x̄ − y) = Dᵀū with a mean ū of feasible dual points; there is no bound with an operator."""
+        """Use that ḡ − 2sZ(x̄ − y) = Dᵀū with a mean ū of feasible dual points; there is no bound with an operator.
+
+        For a Huber function one has to know ū itself; but there x̄ has a dual point of its own, sλd_g/max(|d_g|, η).
+        """
         if self.operator is not None:
             return None
-        return self._bound_on_box(gradient - self.grad_F(x))
+        if self.huber:
+            return self.lower_bound(times(self.kink, self.groups.slopes(differences(x), self.huber)))
+        return _rounded_down(self._bound_on_box(gradient - self.grad_F(x)), self.y.dtype)
+
+    def _dual_value(self, u: Differences) -> Tensor:
+        """min over the box of F(x) + ⟨u, Dx⟩, minus G*(u), of the nearest feasible u; in double precision."""
+        kink = self.kink.double() if isinstance(self.kink, Tensor) else self.kink
+        u = self.groups.project({name: u[name].double() for name in DIRECTIONS}, kink)
+        return self._bound_on_box(self.K_adjoint(u)) - self._bend(u)
+
+    def _bend(self, u: Differences) -> float | Tensor:
+        """(η/(2sλ))‖u‖², which a Huber function adds to G*(u)."""
+        directions = {name: u[name] for name in DIRECTIONS}
+        return self.huber / (2 * self.kink) * dot(directions, directions) if self.huber else 0.0
 
     def _bound_on_box(self, w: Tensor) -> Tensor:
-        """min over the box of s‖Z(x−y)‖² + ⟨w, x⟩, pixel by pixel, for a w = Dᵀu."""
-        x = self.argmin_F(w)
+        """min over the box of s‖Z(x−y)‖² + ⟨w, x⟩, pixel by pixel, for a w = Dᵀu with |u_g| ≤ sλ: in double precision.
+
+        The sum of w is 0, so x may be counted from the end of the box. What rounding may have added is taken off: some
+        units in the last place of every term, and of the 4sλ that may have cancelled in w; and √n units for the sum of
+        n terms, which torch adds up block by block.
+        """
+        y, low, high, exact = self.y.double(), self.low.double(), self.high.double(), w.double()
+        x = (y - exact / (2 * self.scale)).clamp(low, high)
         if self.mask is not None:
-            x = torch.where(self.mask.bool(), x, torch.where(w > 0, self.low, self.high))
-        return sum_per_sample(self.scale * self._masked(x - self.y).square() + w * x)
+            x = torch.where(self.mask.bool(), x, torch.where(w > 0, low, high))
+        fidelity, linear = self.scale * self._masked(x - y).square(), exact * (x - low)
+        units = 16 * torch.finfo(w.dtype).eps + w[0].numel() ** 0.5 * torch.finfo(x.dtype).eps
+        size = sum_per_sample(fidelity + linear.abs()) + 4 * self.kink * sum_per_sample(x - low)
+        return sum_per_sample(fidelity + linear) - units * size.detach()
 
     def _bound_with_operator(self, u: Differences) -> Tensor:
-        """max over α of −α⟨y, v⟩ − α²‖v‖²/(4s), a dual value wherever Dᵀu + AᵀZv = 0 and α|u| ≤ sλ.
+        """max over α of −α⟨y, v⟩ − α²(‖v‖²/(4s) + η‖u‖²/(2sλ)), a dual value where Dᵀu + AᵀZv = 0 and α|u_g| ≤ sλ.
 
         The equation is made to hold: v is made orthogonal to the images of constants, so that the residual has mean 0
         in every channel, and solving a Poisson equation then removes it from u. If u exceeds its bound afterwards, α
@@ -223,12 +289,10 @@ class TVInpainting(Problem, SaddlePoint):
         """
         v = self._without_constants(self._masked(u["data"]))
         residual = self.K_adjoint({**u, "data": v})
-        correction = differences(solve_poisson(residual))
-        largest = torch.cat([(u[name] - d).flatten(1).abs() for name, d in correction.items()], 1)
-        largest = F.pad(largest, (1, 0)).amax(1)  # a single pixel has no differences
-        linear, quadratic = -sum_per_sample(self.y * v), sum_per_sample(v.square()) / (4 * self.scale)
+        u = {name: u[name] - d for name, d in differences(solve_poisson(residual)).items()}
+        linear, quadratic = -sum_per_sample(self.y * v), sum_per_sample(v.square()) / (4 * self.scale) + self._bend(u)
         alpha = (linear / (2 * quadratic)).nan_to_num(0.0).clamp(min=0)
-        alpha = torch.minimum(alpha, self.kink / largest)
+        alpha = torch.minimum(alpha, self.kink / self.groups.largest(u))
         bound = alpha * linear - alpha.square() * quadratic
         # The Poisson equation leaves the mean of the residual behind: unless that is 0, this is not a dual point.
         left, size = residual.mean((-2, -1)).abs().amax(1), 1 + v.abs().flatten(1).amax(1)
@@ -246,16 +310,14 @@ class TVInpainting(Problem, SaddlePoint):
         gram, moments = basis @ basis.mT, basis @ v.flatten(1).unsqueeze(-1)
         return v - (basis.mT @ (torch.linalg.pinv(gram, hermitian=True) @ moments)).reshape(v.shape)
 
-    def _grad(self, x: Tensor, slope: Callable[[Tensor], Tensor], alpha: float) -> Tensor:
+    def _grad(self, x: Tensor, width: float | Tensor) -> Tensor:
         residual = self._residual(x)
         if self.scale != 0.5:
             residual = 2 * self.scale * residual
         if self.operator is not None:
             # A fresh tensor, since an operator may return its own argument or memory.
             residual = self.operator.A_adjoint(residual).clone()
-        for dimension in DIRECTIONS.values():  # one after the other, while what was just computed is still in the cache
-            _add_adjoint_along(dimension, residual, slope(_difference(dimension, x)), alpha)
-        return residual
+        return self.groups.add_gradient(residual, x, self.kink, width)
 
     def _residual(self, x: Tensor) -> Tensor:
         residual = (x if self.operator is None else self.operator.A(x)) - self.y
@@ -266,10 +328,16 @@ class TVInpainting(Problem, SaddlePoint):
 
 
 class TVDenoising(TVInpainting):
-    """f(x) = s·(‖x − y‖² + λ‖Dx‖₁): total-variation denoising, every pixel observed."""
+    """f(x) = s·(‖x − y‖² + λ Σ_g h(|(Dx)_g|)): total-variation denoising, every pixel observed.
 
-    def __init__(self, y: ImageLike | Sequence[ImageLike], weight: float = 0.15, scale: float = 0.5) -> None:
-        super().__init__(y, None, weight, scale)
+    By default Σ_g h(|(Dx)_g|) is ‖Dx‖₁; see :class:`TVInpainting` for the others.
+    """
+
+    def __init__(
+        self, y: ImageLike | Sequence[ImageLike], weight: float | Tensor = 0.15, scale: float = 0.5, *,
+        isotropic: bool = False, coupled: bool = False, huber: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__(y, None, weight, scale, isotropic=isotropic, coupled=coupled, huber=huber)
 
 
 def fill_holes(y: Tensor, mask: Tensor) -> Tensor:
@@ -284,11 +352,28 @@ def fill_holes(y: Tensor, mask: Tensor) -> Tensor:
     return filled
 
 
+def _rounded_down(bound: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the greatest number of a type that is not above the bound."""
+    near = bound.to(dtype)
+    above = near.detach().double() > bound.detach()
+    return near - above * (near - near.nextafter(near.new_tensor(-torch.inf))).detach()
+
+
 def _observed_range(y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the least and the greatest observed pixel of every channel, (batch, channels, 1, 1) each."""
     hidden = torch.zeros_like(y, dtype=torch.bool) if mask is None else ~mask.bool().expand_as(y)
     low = y.masked_fill(hidden, torch.inf).amin((-2, -1), keepdim=True)
     return low, y.masked_fill(hidden, -torch.inf).amax((-2, -1), keepdim=True)
+
+
+def _check_weight(weight: Tensor, y: Tensor) -> Tensor:
+    if weight.shape != y.shape[:1]:
+        raise ValueError(f"weight must be a number or of shape ({len(y)},), one for each image: {tuple(weight.shape)}")
+    require_data(weight=weight, y=y)
+    for sample, number in enumerate(weight.tolist()):
+        if number <= 0:
+            raise ValueError(f"weight must be positive, got {number:g} for image {sample}")
+    return weight
 
 
 def _check_mask(mask: Tensor | None, y: Tensor) -> Tensor | None:

@@ -96,18 +96,19 @@ class Jobs:
         truth: the undamaged photograph, or a folder of them with the same names.
         missing: share of the pixels to remove at random, for a trial.
         seed: decides which pixels are removed.
+        variant: keywords of :class:`~mirrordescent.problems.TVInpainting`, such as ``isotropic=True``.
     """
 
     def __init__(
         self, task: Task, images: Sequence[Path], out: Path, weight: float, mask: Path | None = None,
-        truth: Path | None = None, missing: float | None = None, seed: int = 0,
+        truth: Path | None = None, missing: float | None = None, seed: int = 0, **variant: Any,
     ) -> None:  # fmt: skip
         if missing is not None and not 0 < missing < 1:
             raise ValueError(f"missing must be a share between 0 and 1, got {missing}")
         if mask is not None and missing is not None:
             raise ValueError("either a mask says which pixels are missing, or a share of them is removed: not both")
         self.task, self.out, self.weight = task, out, weight
-        self.mask, self.truth, self.missing, self.seed = mask, truth, missing, seed
+        self.mask, self.truth, self.missing, self.seed, self.variant = mask, truth, missing, seed, variant
         self.sources = list(_sources(images))
         if not self.sources:
             raise ValueError("give at least one image")
@@ -138,9 +139,9 @@ class Jobs:
     def _problem(self, jobs: list[Job]) -> TVInpainting:
         observed = torch.stack([job.observed for job in jobs])
         if self.task == "denoise":
-            return TVDenoising(observed, self.weight)
+            return TVDenoising(observed, self.weight, **self.variant)
         masks = [job.mask for job in jobs if job.mask is not None]
-        return TVInpainting(observed, torch.stack(masks).unsqueeze(1), self.weight)
+        return TVInpainting(observed, torch.stack(masks).unsqueeze(1), self.weight, **self.variant)
 
     def _job(self, source: Source) -> Job:
         photo = read_photo(source.path)

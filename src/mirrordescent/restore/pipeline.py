@@ -143,6 +143,8 @@ def _fit(problem: TVInpainting, plan: Plan) -> tuple[TVInpainting, Callable[[Ten
     count = max(wanted)
     if wanted == {channels}:
         return problem, lambda x: x
+    if problem.coupled:
+        raise ValueError(f"{plan.label} is for images of {count} channels, and coupled channels cannot be taken apart")
     if wanted == {1}:
         taken_apart = _changed(problem, lambda images: images.reshape(-1, 1, *images.shape[2:]))
         return taken_apart, lambda x: x.reshape(problem.y.shape)
@@ -154,4 +156,7 @@ def _fit(problem: TVInpainting, plan: Plan) -> tuple[TVInpainting, Callable[[Ten
 def _changed(problem: TVInpainting, change: Callable[[Tensor], Tensor]) -> TVInpainting:
     """Return the problem of images that were cut out, taken apart or repeated."""
     mask = None if problem.mask is None else change(problem.mask.expand_as(problem.y)).contiguous()
-    return TVInpainting(change(problem.y).contiguous(), mask, problem.weight, problem.scale)
+    return TVInpainting(
+        change(problem.y).contiguous(), mask, problem.weight, problem.scale, isotropic=problem.isotropic,
+        coupled=problem.coupled, huber=problem.huber,
+    )  # fmt: skip

@@ -73,7 +73,7 @@ def solve(
     with ProgressBar("solving", iterations, progress) as bar:
         for k in sorted(check_at | record_at):
             began = perf_counter()
-            state = run(state, k - state.k)
+            state = run(state, k - state.k) if k > state.k else state
             _synchronise(x0)
             seconds += perf_counter() - began
             if k in check_at:

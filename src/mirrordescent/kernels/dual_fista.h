@@ -1,0 +1,229 @@
+/* FISTA on the dual of total-variation denoising: many steps on a sample, while it is in the cache.
+
+   Whether the momentum m of a sample restarts is known when a step has seen all of it. So v = u + m (u - old) is not kept,
+   but formed in the next step from u and the one before, row by row, and a step is one pass over memory. Threads take
+   samples; if there are too few, they take bands of rows, and wait for each other twice a step. */
+
+/* What the steps need to know. u is in v[0] and h[0], and the point to step from in v[1] and h[1], where the next u is
+   put: the two change places at every step. numbers has COLUMNS_FISTA for every sample and step. */
+typedef struct {
+    long channels, coupled, height, width, planes, samples, period;
+    REAL *x, *v[2], *h[2], *theta;
+    const REAL *y, *low, *high;
+    const double *numbers;
+    int groups;
+} NAME(fista_work);
+
+#ifndef COLUMNS_FISTA
+#define COLUMNS_FISTA 4 /* sigma, bound, shrink, pull */
+#define SMALL (1 << 14) /* pixels of a sample for which it does not pay to wait for each other */
+/* Arrive, and wait until as many have as are needed. */
+static void meet(atomic_long *arrived, long needed) {
+    atomic_fetch_add_explicit(arrived, 1, memory_order_acq_rel);
+    for (long tries = 0; atomic_load_explicit(arrived, memory_order_acquire) < needed; tries++) {
+#ifdef _OPENMP
+        if (tries > 1000) sched_yield();
+#endif
+    }
+}
+#endif
+
+/* out <- a + m (a - b), or a if there is no m. */
+static void NAME(extrapolate)(long n, const REAL *a, const REAL *b, const REAL *m, REAL *out) {
+    if (m) {
+        REAL momentum = *m;
+        EACH(j, 0, n) out[j] = a[j] + momentum * (a[j] - b[j]);
+    } else
+        EACH(j, 0, n) out[j] = a[j];
+}
+
+/* One row of v, extrapolated from one of the two: what goes down from it, nothing at the border. */
+static void NAME(down_row)(const NAME(fista_work) *w, long plane, long row, long one, const REAL *m, REAL *down) {
+    long width = w->width, at = (plane * (w->height - 1) + row) * width;
+    if (row < 0 || row + 1 >= w->height)
+        EACH(j, 0, width) down[j] = 0;
+    else
+        NAME(extrapolate)(width, w->v[one] + at, w->v[1 - one] + at, m, down);
+}
+
+/* And what goes along it. */
+static void NAME(along_row)(const NAME(fista_work) *w, long plane, long row, long one, const REAL *m, REAL *along) {
+    long width = w->width, at = (plane * w->height + row) * (width - 1);
+    NAME(extrapolate)(width - 1, w->h[one] + at, w->h[1 - one] + at, m, along);
+    along[-1] = along[width - 1] = 0;
+}
+
+/* One row of x(v) = clip(y - pull D^T v). */
+static void NAME(point_row)(const NAME(fista_work) *w, long plane, long row, REAL pull, const REAL *up, const REAL *down,
+                            const REAL *along, REAL *x) {
+    const REAL *y = w->y + (plane * w->height + row) * w->width;
+    REAL low = w->low[plane], high = w->high[plane];
+    EACH(j, 0, w->width) {
+        REAL pulled = y[j] - pull * (up[j] - down[j] + (along[j - 1] - along[j]));
+        REAL most = high < pulled ? high : pulled; /* what is not a number stays so */
+        x[j] = low > most ? low : most;
+    }
+}
+
+/* A row of x(v) by itself. room is for three rows. */
+static void NAME(lone_row)(const NAME(fista_work) *w, long plane, long row, REAL pull, long one, const REAL *m, REAL *room,
+                           REAL *x) {
+    REAL *up = room, *down = up + STRIDE(w->width), *along = down + STRIDE(w->width);
+    NAME(down_row)(w, plane, row - 1, one, m, up);
+    NAME(down_row)(w, plane, row, one, m, down);
+    NAME(along_row)(w, plane, row, one, m, along);
+    NAME(point_row)(w, plane, row, pull, up, down, along, x);
+}
+
+/* The sum of a row whose last vector is filled up with zeros, always in the same order. */
+static double NAME(total)(const REAL *p, long width) {
+    REAL lanes[16] = {0};
+    double sum = 0;
+    for (long j = 0; j < width; j += 16)
+        EACH(k, 0, 16) lanes[k] += p[j + k];
+    for (int k = 0; k < 16; k++) sum += lanes[k];
+    return sum;
+}
+
+/* n entries of u' = limit(shrink (v + sigma (b - a))), where each is limited by itself, in place of next; and what they
+   add to <v - u', u' - u>. */
+static void NAME(ascend)(long n, const REAL *v, const REAL *a, const REAL *b, const double *numbers, const REAL *u,
+                         REAL *next, REAL *product) {
+    REAL sigma = (REAL)numbers[0], bound = (REAL)numbers[1], shrink = (REAL)numbers[2];
+    EACH(j, 0, n) {
+        REAL new = NAME(clip)(shrink * (v[j] + sigma * (b[j] - a[j])), bound);
+        product[j] += (v[j] - new) * (new - u[j]);
+        next[j] = new;
+    }
+}
+
+/* The same where they were limited already. */
+static void NAME(keep)(long n, const REAL *v, const REAL *new, const REAL *u, REAL *next, REAL *product) {
+    EACH(j, 0, n) {
+        product[j] += (v[j] - new[j]) * (new[j] - u[j]);
+        next[j] = new[j];
+    }
+}
+
+/* One step on rows from to (exclusive) of the planes that are limited together. ends has x(v) of the first of these rows
+   and of the one after the last, of all channels; sums gets <v - u', u' - u> of every row. u is in one of the two. */
+static void NAME(fista_rows)(const NAME(fista_work) *w, REAL *room, long first, long from, long to, const double *n, long u,
+                             long one, const REAL *m, REAL *ends, double *sums) {
+    long width = w->width, height = w->height, stride = STRIDE(width), many = w->coupled * stride, next = 1 - u;
+    REAL sigma = (REAL)n[0], bound = (REAL)n[1], shrink = (REAL)n[2], pull = (REAL)n[3];
+    REAL *down[2] = {room, room + many}, *along[2] = {room + 2 * many, room + 3 * many};
+    REAL *x[2] = {room + 4 * many, room + 5 * many}, *new_down = room + 6 * many, *new_along = room + 7 * many;
+    REAL *product = room + 8 * many, *length = product + stride, *last = ends + w->channels * stride;
+    EACH(j, 0, many) x[from % 2][j] = ends[first % w->channels * stride + j];
+    for (long i = 0; i < w->coupled; i++) {
+        NAME(down_row)(w, first + i, from, one, m, down[from % 2] + i * stride);
+        NAME(along_row)(w, first + i, from, one, m, along[from % 2] + i * stride);
+    }
+    for (long row = from; row < to; row++) {
+        int here = row % 2, below = 1 - here;
+        EACH(j, 0, stride) product[j] = 0;
+        for (long i = 0; i < w->coupled; i++) {
+            long plane = first + i, at_v = (plane * (height - 1) + row) * width, at_h = (plane * height + row) * (width - 1);
+            REAL *d = down[here] + i * stride, *a = along[here] + i * stride, *xs = x[here] + i * stride;
+            REAL *xb = x[below] + i * stride;
+            if (row + 1 < to) {
+                REAL *db = down[below] + i * stride, *ab = along[below] + i * stride;
+                NAME(down_row)(w, plane, row + 1, one, m, db);
+                NAME(along_row)(w, plane, row + 1, one, m, ab);
+                NAME(point_row)(w, plane, row + 1, pull, d, db, ab, xb);
+            } else if (row + 1 < height)
+                EACH(j, 0, width) xb[j] = last[plane % w->channels * stride + j];
+            if (!w->groups) {
+                if (row + 1 < height) NAME(ascend)(width, d, xs, xb, n, w->v[u] + at_v, w->v[next] + at_v, product);
+                NAME(ascend)(width - 1, a, xs, xs + 1, n, w->h[u] + at_h, w->h[next] + at_h, product);
+                continue;
+            }
+            REAL *nd = new_down + i * stride, *na = new_along + i * stride;
+            if (row + 1 < height)
+                EACH(j, 0, width) nd[j] = shrink * (d[j] + sigma * (xb[j] - xs[j]));
+            else
+                EACH(j, 0, width) nd[j] = 0;
+            EACH(j, 0, width - 1) na[j] = shrink * (a[j] + sigma * (xs[j + 1] - xs[j]));
+            na[width - 1] = 0;
+        }
+        if (w->groups) NAME(limit)(new_down, new_along, w->coupled, stride, width, bound, w->groups, length);
+        for (long i = 0; i < w->coupled && w->groups; i++) {
+            long plane = first + i, at_v = (plane * (height - 1) + row) * width, at_h = (plane * height + row) * (width - 1);
+            const REAL *d = down[here] + i * stride, *a = along[here] + i * stride;
+            if (row + 1 < height)
+                NAME(keep)(width, d, new_down + i * stride, w->v[u] + at_v, w->v[next] + at_v, product);
+            NAME(keep)(width - 1, a, new_along + i * stride, w->h[u] + at_h, w->h[next] + at_h, product);
+        }
+        sums[row] = NAME(total)(product, width) + (first % w->channels ? sums[row] : 0);
+    }
+}
+
+/* All steps on one of the bands of rows of a sample, while others take the other bands. */
+static void NAME(fista_band)(const NAME(fista_work) *w, REAL *room, double *sums, long sample, long steps, long band,
+                             long bands, atomic_long *arrived) {
+    long width = w->width, height = w->height, stride = STRIDE(width), first = sample * w->channels;
+    long from = height * band / bands, to = height * (band + 1) / bands, u = steps % 2;
+    REAL *ends = room, theta = w->theta[sample], momentum = 0, pull = 0;
+    room = ends + (2 * w->channels + 1) * stride;
+    for (long step = 0; step < steps; step++) {
+        double *sum = sums + step % 2 * height; /* others may still read the one of the step before */
+        long one = step ? step % 2 : 1; /* before the first step there is no momentum, but the point itself */
+        const REAL *m = step ? &momentum : NULL;
+        const double *n = NUMBERS(w, step, first, COLUMNS_FISTA);
+        pull = (REAL)n[3];
+        /* What depends on rows of others is computed before they change them. */
+        for (long c = 0; c < w->channels && from < to; c++) {
+            NAME(lone_row)(w, first + c, from, pull, one, m, room, ends + c * stride);
+            if (to < height) NAME(lone_row)(w, first + c, to, pull, one, m, room, ends + (w->channels + c) * stride);
+        }
+        meet(arrived, bands * (2 * step + 1));
+        for (long c = 0; c < w->channels && from < to; c += w->coupled)
+            NAME(fista_rows)(w, room, first + c, from, to, n, step % 2, one, m, ends, sum);
+        meet(arrived, bands * (2 * step + 2));
+        double against = 0;
+        for (long row = 0; row < height; row++) against += sum[row];
+        REAL grown = (1 + ROOT(1 + 4 * theta * theta)) / 2;
+        momentum = against > 0 ? 0 : (theta - 1) / grown;
+        theta = against > 0 ? 1 : grown;
+    }
+    for (long plane = first; plane < first + w->channels; plane++)
+        for (long row = from; row < to; row++) {
+            NAME(lone_row)(w, plane, row, pull, u, NULL, room, w->x + (plane * height + row) * width);
+            REAL *v = w->v[1 - u] + (plane * (height - 1) + row) * width;
+            REAL *h = w->h[1 - u] + (plane * height + row) * (width - 1);
+            if (row + 1 < height)
+                NAME(extrapolate)(width, w->v[u] + (plane * (height - 1) + row) * width, v, &momentum, v);
+            NAME(extrapolate)(width - 1, w->h[u] + (plane * height + row) * (width - 1), h, &momentum, h);
+        }
+    if (band == 0) w->theta[sample] = theta;
+}
+
+/* Some steps, at least one; with x(v) = clip(y - pull D^T v), one of low and high for every plane,
+     u' = limit(shrink (v + sigma D x(v))),    v' = u' + m (u' - u),    x' = x(u'),
+   and m and theta as in FISTA; 0 and 1 if <v - u', u' - u> > 0. u = (v, h), (v_ahead, h_ahead) and theta are changed in
+   place, and after an odd number of steps the first two have changed places; the rest is as for amd_stencil. */
+int NAME(dual_fista)(long planes, long channels, long coupled, long height, long width, REAL *x, REAL *v, REAL *h,
+                     REAL *v_ahead, REAL *h_ahead, REAL *theta, const REAL *y, const REAL *low, const REAL *high,
+                     const double *numbers, long period, long steps, int groups, int threads) {
+    long samples = planes / channels, size = (2 * channels + 1 + 8 * coupled + 3) * STRIDE(width);
+    NAME(fista_work) work = {channels, coupled, height, width, planes, samples, period,  x,
+                             {v, v_ahead}, {h, h_ahead}, theta, y, low, high, numbers, groups};
+    int alone = samples % threads == 0 || samples >= 4 * threads || channels * height * width < SMALL;
+    REAL *room = aligned_alloc(64, threads * size * sizeof(REAL));
+    double *sums = malloc(threads * 2 * height * sizeof(double));
+    atomic_long *arrived = calloc(samples, sizeof(atomic_long));
+    int failed = !room || !sums || !arrived;
+    if (!failed) {
+#pragma omp parallel num_threads(threads)
+        {
+            long mine = this_thread(), all = all_threads();
+            for (long sample = alone ? mine : 0; sample < samples; sample += alone ? all : 1)
+                NAME(fista_band)(&work, room + mine * size, sums + (alone ? mine * 2 * height : 0), sample, steps,
+                                 alone ? 0 : mine, alone ? 1 : all, arrived + sample);
+        }
+    }
+    free(room);
+    free(sums);
+    free(arrived);
+    return failed;
+}

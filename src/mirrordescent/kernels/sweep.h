@@ -1,0 +1,123 @@
+/* Many steps on many images in one call, while what they work on is in the cache.
+
+   A step on a row reads at most LAG rows below it, and rows are changed in place. So step j + 1 may follow step j at a
+   distance of LAG rows: a wave of several steps goes through an image together, and an image that does not fit into the
+   cache is read from memory once a wave. Threads take images; if there are too few, they take waves, one behind the
+   other, and nobody waits for a step to end. */
+#ifndef SWEEP
+#define SWEEP
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#ifdef _OPENMP
+#include <sched.h>
+#endif
+
+/* Every j from to (exclusive): rows overlap nowhere, so the compiler may take several j at once. */
+#define EACH(j, from, to) _Pragma("GCC ivdep") for (long j = (from); j < (to); j++)
+#define ROOT(v) _Generic((v), float: sqrtf, double: sqrt)(v)
+
+/* From one row in memory to the next: room for one entry before it and one after it, and no vector on two lines. */
+#define STRIDE(width) (((width) + 31) / 16 * 16)
+
+/* The numbers for a step on a plane, and the mask of a plane; dividing takes as long as many pixels. */
+#define NUMBERS(w, step, plane, columns) \
+    ((w)->numbers +                      \
+     (((w)->period == 1 ? 0 : (step)) * (w)->samples + ((w)->samples == 1 ? 0 : (plane) / (w)->channels)) * (columns))
+#define MASK(w, plane)                                                                                           \
+    ((w)->masks == 0 ? NULL                                                                                      \
+                     : (w)->mask + ((w)->masks == 1 ? 0 : (plane) * (w)->masks / (w)->planes) * (w)->height * (w)->width)
+
+#define LAG 2
+#define WAVE 16          /* steps in a wave at most */
+#define CACHE (1 << 19)  /* bytes that the rows of a wave may take */
+#define ISOTROPIC 1      /* both differences of a pixel are one group, which is limited together */
+#define COUPLED 2        /* and so are the channels */
+
+/* What one step does on one row of one image. scratch keeps what it needs on its next row. */
+typedef void row_function(const void *work, char *scratch, long image, long step, long row);
+
+/* Steps from to (exclusive) on one image; unless before is null, it says how many rows the steps before have left. */
+static void wave(row_function *row_step, const void *work, char *scratch, long size, long image, long height, long from,
+                 long to, atomic_long *before, atomic_long *done) {
+    for (long front = 0; front < height + LAG * (to - from - 1); front++)
+        for (long j = 0; j < to - from; j++) {
+            long row = front - LAG * j, needed = row + LAG + 1 < height ? row + LAG + 1 : height;
+            if (row < 0 || row >= height) continue;
+            if (j == 0 && before)
+                for (long tries = 0; atomic_load_explicit(before, memory_order_acquire) < needed; tries++) {
+#ifdef _OPENMP
+                    if (tries > 1000) sched_yield();
+#endif
+                }
+            row_step(work, scratch + j * size, image, from + j, row);
+            if (j == to - from - 1) atomic_store_explicit(done, row + 1, memory_order_release);
+        }
+}
+
+/* All steps on all images. scratch takes size bytes a step, and a row about as many. Returns 1 if there is no memory. */
+static int sweep(row_function *row_step, const void *work, long size, long images, long height, long steps,
+                 int threads) {
+    long deep = CACHE / (size + 1), depth = deep < 4 ? 4 : deep > WAVE ? WAVE : deep, waves = (steps + depth - 1) / depth;
+    int alone = threads == 1 || images % threads == 0 || images >= 4 * threads, failed = 0;
+    atomic_long *done = calloc(images * waves + 1, sizeof(atomic_long)), *next = done + images * waves;
+    if (!done) return 1;
+#pragma omp parallel num_threads(threads)
+    {
+        char *scratch = aligned_alloc(64, depth * size);
+        if (!scratch) {
+#pragma omp atomic write
+            failed = 1;
+        }
+        long all = alone ? images : images * waves;
+        for (long unit; scratch && (unit = atomic_fetch_add(next, 1)) < all;) { /* in order, so that no one waits in vain */
+            long image = alone ? unit : unit / waves, first = alone ? 0 : unit % waves, last = alone ? waves : first + 1;
+            for (long w = first; w < last; w++) {
+                long to = (w + 1) * depth < steps ? (w + 1) * depth : steps;
+                atomic_long *mine = done + image * waves + w;
+                wave(row_step, work, scratch, size, image, height, w * depth, to, w > first || !w ? NULL : mine - 1, mine);
+            }
+        }
+        free(scratch);
+    }
+    free(done);
+    return failed;
+}
+#endif
+
+/* Two instructions as it is written, and what is not a number stays so. */
+static inline REAL NAME(clip)(REAL v, REAL bound) {
+    REAL most = bound < v ? bound : v;
+    return -bound > most ? -bound : most;
+}
+
+/* Limit a row of differences, v down and h along, channels of them stride apart, to groups no longer than bound. */
+static void NAME(limit)(REAL *restrict v, REAL *restrict h, long channels, long stride, long width, REAL bound,
+                        int groups, REAL *restrict length) {
+    if (groups == ISOTROPIC) {
+        EACH(j, 0, width) {
+            REAL both = ROOT(v[j] * v[j] + h[j] * h[j]), factor = bound / (both > bound ? both : bound);
+            v[j] *= factor;
+            h[j] *= factor;
+        }
+        return;
+    }
+    for (int part = 0; part < (groups & ISOTROPIC ? 1 : 2); part++) {
+        REAL *one = part ? h : v, *other = groups & ISOTROPIC ? h : NULL;
+        EACH(j, 0, width) length[j] = 0;
+        for (long c = 0; c < channels; c++) {
+            const REAL *a = one + c * stride, *b = other + (other ? c * stride : 0);
+            EACH(j, 0, width) length[j] += a[j] * a[j];
+            if (other) EACH(j, 0, width) length[j] += b[j] * b[j];
+        }
+        EACH(j, 0, width) {
+            REAL all = ROOT(length[j]);
+            length[j] = bound / (all > bound ? all : bound);
+        }
+        for (long c = 0; c < channels; c++) {
+            REAL *a = one + c * stride, *b = other + (other ? c * stride : 0);
+            EACH(j, 0, width) a[j] *= length[j];
+            if (other) EACH(j, 0, width) b[j] *= length[j];
+        }
+    }
+}

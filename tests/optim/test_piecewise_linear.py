@@ -1,0 +1,149 @@
+"""Kernels evaluate splines exactly: against numpy, at ends and beyond them, with ends close together and far apart."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mirrordescent import kernels, optim
+from mirrordescent.mirrors import Spline
+from mirrordescent.optim.compiled import LEAVES, tabulated
+
+pytestmark = pytest.mark.usefixtures("compiled")
+FLOOR = 1e-4
+
+
+def random(knots):
+    return np.exp(np.random.default_rng(knots).normal(size=2 * knots))
+
+
+SLOPES = {
+    "equal": lambda knots: np.ones(2 * knots),
+    "random": random,
+    "small near 0": lambda knots: np.where(np.abs(np.arange(2 * knots) - knots + 0.5) < 0.4 * knots, 1e-3, 20.0),
+    "large near 0": lambda knots: np.where(np.abs(np.arange(2 * knots) - knots + 0.5) < 0.4 * knots, 50.0, 2e-4),
+    "in turn": lambda knots: np.where(np.arange(2 * knots) % 2, 1e-3, 1e3),
+    "one wall": lambda knots: np.where(np.arange(2 * knots) < 2 * knots - 2, 2e-4, 1e4),
+    "over many scales": lambda knots: np.geomspace(2e-4, 1e4, 2 * knots),
+}
+kinds = pytest.mark.parametrize("kind", SLOPES)
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])
+
+
+def shape(spline, slopes):
+    """Give a spline its slopes."""
+    above = torch.as_tensor(slopes).double() - FLOOR
+    with torch.no_grad():
+        spline.raw_slopes.copy_((above + (-(-above).expm1()).log())[None])
+
+
+def spline_with(kind, knots, dtype):
+    spline = Spline(torch.tensor(0), knots=knots, reach=0.8, floor=FLOOR).to(dtype)
+    shape(spline, SLOPES[kind](knots))
+    return spline
+
+
+def pieces(spline):
+    """Return the knots, the values there and the slopes in between, as the spline has them."""
+    t = torch.arange(-spline.knots, spline.knots + 1, dtype=spline.slopes.dtype) * (spline.reach / spline.knots)
+    return [each.detach().numpy().astype(np.longdouble) for each in (t, spline.values[0], spline.slopes[0])]
+
+
+def joined(tensors):
+    return torch.cat([tensor.detach() for tensor in tensors]).numpy().astype(np.longdouble)
+
+
+def evaluated(at, x, y, slopes):
+    """The function through the points (x, y) with slopes in between and beyond, each piece from its end nearer to 0."""
+    piece = np.searchsorted(x[1:-1], at, side="right")
+    end = piece + (piece < len(slopes) // 2)
+    return y[end] + slopes[piece] * (at - x[end])
+
+
+def steepest(y, values, slopes):
+    """The largest slope of the inverse next to y; at an end that is rounded, any of two may be meant."""
+    at = np.searchsorted(values[1:-1], y, side="right")
+    around = np.clip(at + np.array([[-1], [0], [1]]), 0, len(slopes) - 1)
+    return 1 / slopes[around].min(0)
+
+
+def numbers(values, dtype):
+    """Ends, numbers next to them, between them, tiny, far away, infinite, and NaN, in any order."""
+    kind = np.float32 if dtype == torch.float32 else np.float64
+    ends = values.astype(kind)
+    next_to = [np.nextafter(ends, kind(side)) for side in (-np.inf, np.inf)]
+    special = np.array([0.0, -0.0, 1e-30, -1e-30, 1e30, -1e30, np.inf, -np.inf, np.nan])
+    drawn = np.random.default_rng(0).uniform(*(1.5 * values[[0, -1]].astype(float)), size=1501)
+    near_0 = np.random.default_rng(1).normal(size=1000) * values[len(values) // 2 + 1].astype(float)
+    every = np.concatenate([ends, *next_to, (ends[1:] + ends[:-1]) / 2, special, drawn, near_0]).astype(kind)
+    return torch.as_tensor(np.random.default_rng(2).permutation(every))
+
+
+def assert_close(ours, expected, size, dtype):
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(ours[~finite], expected[~finite])
+    info = torch.finfo(dtype)
+    allowed = 16 * info.eps * (np.abs(expected) + size) + info.smallest_normal
+    assert np.all(np.abs(ours - expected)[finite] <= allowed[finite])
+
+
+@dtypes
+@kinds
+@pytest.mark.parametrize("knots", [1, 2, 20, 700])
+def test_every_number_takes_its_line(kind, knots, dtype):
+    """With no step and all the weight on ∇ψ*(z), the accelerated kernel writes just that."""
+    spline = spline_with(kind, knots, dtype)
+    (t, values, slopes), table = pieces(spline), tabulated(spline, torch.zeros(1, dtype=dtype))
+    y = numbers(values, dtype)
+    z = [part.clone() for part in y.split([1, 2, 3, 5, 255, len(y) - 266])]
+    x, g = ([torch.zeros_like(part) for part in z] for _ in range(2))
+    lists = {name: array("Q", [part.data_ptr() for part in parts]) for name, parts in {"x": x, "z": z, "g": g}.items()}
+    kernels.Function("amd_spline", dtype)(
+        count=len(z),
+        sizes=array("l", [part.numel() for part in z]),
+        tables=array("Q", [table.data_ptr()] * len(z)),
+        leaves=(table.numel() // 2 - 4) // 5,
+        far_step=0.0,
+        near_step=0.0,
+        mixing=1.0,
+        **lists,
+    )
+    at = joined([y])
+    with np.errstate(invalid="ignore"):
+        expected, steep = evaluated(at, values, t, 1 / slopes), steepest(at, values, slopes)
+        assert_close(joined(x), expected, np.abs(at) * steep, dtype)
+
+
+@dtypes
+@kinds
+@pytest.mark.parametrize("knots", [1, 20])
+def test_steps_of_mirror_descent(kind, knots, dtype):
+    """x ← ∇ψ*(∇ψ(x) − t·g), before and after the map has changed, on tensors shorter and longer than a block."""
+    spline = spline_with("equal", knots, dtype)
+    x = numbers(pieces(spline)[0], dtype)
+    parts = [nn.Parameter(part.clone()) for part in x.split([1, 2, 3, 5, 255, len(x) - 266])]
+    optimiser = optim.MD(parts, lr=0.3, mirror=spline, fused=True)
+    for change in (lambda: None, lambda: shape(spline, SLOPES[kind](knots))):
+        change()
+        t, values, slopes = pieces(spline)
+        for k, part in enumerate(parts):
+            generator = torch.Generator().manual_seed(k)
+            part.grad = torch.randn(part.shape, generator=generator, dtype=dtype)
+        before, g = joined(parts), joined([part.grad for part in parts])
+        optimiser.step()
+        with np.errstate(invalid="ignore"):
+            dual = evaluated(before, t, values, slopes)
+            expected = evaluated(dual - 0.3 * g, values, t, 1 / slopes)
+            size = (np.abs(dual) + np.abs(0.3 * g)) * steepest(dual - 0.3 * g, values, slopes)
+            assert_close(joined(parts), expected, size, dtype)
+
+
+def test_cells_have_one_end_where_that_is_possible():
+    """One comparison then finds the piece; if not, there are fewer cells, each with a tree of ends."""
+    like = torch.zeros(1, dtype=torch.float64)
+    assert tabulated(spline_with("equal", 20, torch.float64), like)[2] == LEAVES
+    assert tabulated(spline_with("small near 0", 20, torch.float64), like)[2] < LEAVES

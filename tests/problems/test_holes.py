@@ -1,0 +1,170 @@
+"""Dual points in holes, where Dᵀu has to vanish, and the bounds they prove."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from skimage.measure import label
+
+import mirrordescent as md
+from mirrordescent.problems.differences import add_adjoint, differences, times
+from mirrordescent.problems.holes import Holes, connected
+
+VARIANTS = {
+    "anisotropic": {},
+    "isotropic": {"isotropic": True},
+    "coupled": {"coupled": True},
+    "both": {"isotropic": True, "coupled": True},
+    "huber": {"isotropic": True, "huber": 0.1},
+}
+variants = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+SHAPE = (2, 2, 12, 10)
+
+
+def random(*shape, seed=0):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def block(rows, columns):
+    mask = torch.ones(SHAPE[-2:], dtype=torch.bool)
+    mask[rows, columns] = False
+    return mask
+
+
+MASKS = {
+    "a fifth": random(*SHAPE[-2:], seed=1) > 0.2,
+    "nine tenths": random(*SHAPE[-2:], seed=2) > 0.9,
+    "a mask per channel": random(*SHAPE, seed=3) > 0.4,
+    "a mask per image": random(2, 1, *SHAPE[-2:], seed=4) > 0.5,
+    "a block": block(slice(3, 8), slice(2, 8)),
+    "a block at the border": block(slice(0, 5), slice(6, None)),
+    "whole rows": block(slice(4, 6), slice(None)),
+    "all but a pixel": ~block(slice(5, 6), slice(5, 6)),
+    "the whole border": ~block(slice(2, -2), slice(2, -2)),
+}
+masks = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+
+
+def make(mask, variant=None, weight=None):
+    y = random(*SHAPE, seed=7) + random(2, 2, 1, 1, seed=8)
+    return md.TVInpainting(y, mask, torch.tensor([0.3, 0.8]).double() if weight is None else weight, **(variant or {}))
+
+
+def in_holes(problem, u):
+    return (1 - problem.mask) * add_adjoint(torch.zeros_like(problem.y), u)
+
+
+@pytest.mark.parametrize("mask", [m.expand(SHAPE) for m in MASKS.values()], ids=MASKS)
+def test_connected_parts_are_those_of_scikit_image(mask):
+    for ours, hidden in zip(connected(~mask).flatten(0, 1), ~mask.flatten(0, 1), strict=True):
+        theirs = torch.from_numpy(label(hidden.numpy(), connectivity=1))
+        for part in range(1, int(theirs.max()) + 1):
+            (number,) = ours[theirs == part].unique().tolist()
+            assert torch.equal(ours == number, theirs == part)
+        assert len(ours[~hidden].unique()) == int((~hidden).sum())
+
+
+def test_connected_parts_of_a_spiral():
+    """A path as long as the image."""
+    hidden = torch.ones(31, 33, dtype=torch.bool)
+    hidden[1::4, :-1] = hidden[3::4, 1:] = False
+    assert connected(hidden)[hidden].unique().tolist() == [0]
+
+
+@variants
+@masks
+def test_closed_points_are_feasible_and_vanish_in_the_holes(variant, mask):
+    problem = make(mask, variant)
+    u = times(3 * problem.kink, differences(random(*SHAPE, seed=9) - 0.5))
+    closed = Holes(problem.mask).close(u, problem.groups, problem.kink)
+    assert (problem.groups.largest(closed) <= problem.kink * (1 + 1e-12)).all()
+    before = in_holes(problem, problem.groups.project(u, problem.kink)).flatten(2).norm(dim=2)
+    assert (in_holes(problem, closed).flatten(2).norm(dim=2) <= 3e-3 * before + 1e-12).all()
+    untouched = Holes(problem.mask).hidden.expand(SHAPE)
+    for name, k in (("vertical", -2), ("horizontal", -1)):
+        near = untouched.narrow(k, 0, untouched.shape[k] - 1) + untouched.narrow(k, 1, untouched.shape[k] - 1)
+        if problem.groups.single:
+            expected = u[name].clamp(-problem.kink.reshape(-1, 1, 1, 1), problem.kink.reshape(-1, 1, 1, 1))
+            torch.testing.assert_close(closed[name][near == 0], expected[near == 0])
+
+
+def test_one_pixel_in_closed_form():
+    """Its four differences share what is too much, as long as they have room."""
+    mask = ~block(slice(0, 0), slice(0, 0))
+    mask[4, 4] = False
+    problem = make(mask, weight=0.5)
+    u = times(0.05, differences(random(*SHAPE, seed=9) - 0.5))
+    closed = Holes(problem.mask).close(u, problem.groups, problem.kink)
+    excess = in_holes(problem, u)[..., 4, 4]
+    assert (excess != 0).all()
+    change = {name: closed[name] - u[name] for name in u}
+    torch.testing.assert_close(change["vertical"][..., 3, 4], -excess / 4)
+    torch.testing.assert_close(change["vertical"][..., 4, 4], excess / 4)
+    torch.testing.assert_close(change["horizontal"][..., 4, 3], -excess / 4)
+    torch.testing.assert_close(change["horizontal"][..., 4, 4], excess / 4)
+    assert sum(int((part.abs() > 1e-12).sum()) for part in change.values()) == 4 * 2 * 2
+
+
+@variants
+@masks
+def test_bounds_are_below_the_optimum(variant, mask):
+    """Of the dual points on the way of PDHG, and of random ones; in single precision too."""
+    problem = make(mask, variant)
+    long = md.solve(problem, md.PDHG(0.3), iterations=3000, check_every=1000)
+    optimum = long.best_value
+    single = make(mask, variant, problem.weight).float()
+    for scale in (0.1, 1.0, 10.0):
+        u = times(scale, differences(random(*SHAPE, seed=11)))
+        assert (problem.tight_bound(u) <= optimum).all()
+    method = md.PDHG(0.3)
+    state = method.init(problem.start(fill=True), problem)
+    for _ in range(60):
+        state = method.step(problem, state, md.oracles.Exact())
+        plain, tight = problem.lower_bound(state.u), problem.tight_bound(state.u)
+        assert (plain <= tight).all()
+        assert (tight <= optimum * (1 + 1e-12)).all()
+        in_single = single.tight_bound({name: part.float() for name, part in state.u.items()})
+        assert in_single.dtype == torch.float32
+    end = problem.tight_bound(long.state.u)
+    assert (optimum - end <= 1e-4 * optimum).all()
+
+
+@masks
+def test_single_precision_never_promises_too_much(mask):
+    """The problem in single precision is one of its own, with its own data; its dual points are nearly optimal."""
+    y, weight = make(mask).y.float(), torch.tensor([0.3, 0.8])
+    single, double = md.TVInpainting(y, mask, weight), md.TVInpainting(y.double(), mask, weight.double())
+    best = md.solve(double, md.PDHG(0.3), iterations=4000, check_every=2000)
+    u = {name: part.float() for name, part in best.state.u.items()}
+    for factor in (1.0, 1 + 1e-6, 2.0):
+        for bound in (single.lower_bound(times(factor, u)), single.tight_bound(times(factor, u))):
+            assert (bound.double() <= best.best_value).all()
+
+
+def test_bounds_of_flat_images_are_exact():
+    problem = md.TVInpainting(torch.full((1, 1, 6, 6), 0.3), random(6, 6) > 0.5)
+    assert float(problem.tight_bound(differences(random(1, 1, 6, 6).float()))) == 0
+
+
+def test_a_sample_does_not_depend_on_its_neighbours():
+    problem = make(MASKS["a mask per image"], {"isotropic": True})
+    u = differences(random(*SHAPE, seed=12))
+    for i in range(2):
+        alone = md.TVInpainting(
+            problem.y[i : i + 1], problem.mask[i : i + 1], float(problem.weight[i]), isotropic=True
+        )  # fmt: skip
+        mine = {name: part[i : i + 1] for name, part in u.items()}
+        torch.testing.assert_close(alone.tight_bound(mine), problem.tight_bound(u)[i : i + 1], rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("missing", [0.2, 0.8])
+def test_the_proven_gap_is_at_most_three_times_the_true_one(missing):
+    """Of PDHG after 50 steps, where the plain bound proves several times as much."""
+    smooth = torch.linspace(0, 1, 40).double().add(torch.linspace(0, 2, 40).double().sin()[:, None]).expand(1, 1, 40, 40)
+    mask = random(40, 40, seed=5) > missing
+    problem = md.TVInpainting(smooth + 0.1 * random(1, 1, 40, 40), mask, 0.15)
+    optimum = md.solve(problem, md.PDHG(0.3), iterations=6000, check_every=3000).best_value
+    state = md.solve(problem, md.PDHG(0.3), problem.start(fill=True), iterations=50).state
+    value = problem.value(state.x)
+    assert value - problem.tight_bound(state.u) <= 3 * (value - optimum)
+    assert value - problem.lower_bound(state.u) > 3 * (value - optimum)

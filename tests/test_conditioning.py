@@ -1,0 +1,171 @@
+"""Methods that depend on features of the problem."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import mirrordescent as md
+from mirrordescent import kernels, zoo
+from mirrordescent.conditioning import ConditionalLaws, Within, given
+from mirrordescent.methods import Conditioned, Equipped
+from mirrordescent.mirrors import Stencil
+from mirrordescent.oracles import Default, Rounded
+from mirrordescent.problems import TVInpainting
+
+NAMES = ["weight", "faint", "strong", "observed", "depth", "rough"]
+
+
+def method(dtype=torch.float64, seed=0):
+    """Return a method in which everything depends on every feature."""
+    laws = {"features": NAMES, "slope_counts": [1, 10]}
+    curvature = ConditionalLaws([1, 10], [0.5, 20.0], -1.0, exponents={"unit": 1.0}, **laws)
+    unit = ConditionalLaws([1], [1.0], exponents={"unit": 1.0})
+    mirror = Stencil(0.6)
+    amd = md.AMD(
+        mirror, Within(ConditionalLaws([1], [0.6], **laws), curvature, unit, rough=1.5), regulariser=mirror,
+        storage="primal", mixing=ConditionalLaws([1, 10], [0.8, 0.3], 1.0, 1.0, **laws),
+        dual_weight=ConditionalLaws([1, 10], [1.5, 6.0], -1.0, **laws),
+    )  # fmt: skip
+    made = Conditioned(Equipped(amd, Rounded(curvature))).to(dtype)
+    generator = torch.Generator().manual_seed(seed)
+    for part in made.modules():
+        if isinstance(part, ConditionalLaws):
+            part.slopes.data.copy_(0.2 * torch.randn(part.slopes.shape, generator=generator, dtype=torch.float64))
+    return made.requires_grad_(False)
+
+
+def damaged(shape=(3, 2, 12, 12), dtype=torch.float64):
+    generator = torch.Generator().manual_seed(1)
+    y = torch.rand(shape, generator=generator, dtype=torch.float64).to(dtype)
+    mask = torch.rand(shape[0], 1, *shape[-2:], generator=generator) > 0.3
+    return y, mask.to(dtype), torch.tensor([0.05, 0.2, 1.5][: shape[0]], dtype=dtype)
+
+
+def run(problem, steps=15, plain=None, fill=True):
+    plain = plain or method()
+    state = plain.init(problem.start(fill=fill), problem)
+    for _ in range(steps):
+        state = plain.step(problem, state, Default())
+    return plain.answer(state)
+
+
+def test_laws_are_log_linear_in_features_and_linear_in_log_k_between_counts():
+    laws = ConditionalLaws([1, 100], [2.0, 0.2], features=["a", "b"], slope_counts=[1, 100]).double()
+    laws.slopes.data.copy_(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
+    a, b = torch.tensor([0.0, 0.3, -1.0]), torch.tensor([0.0, 0.5, 0.2])
+    bound = laws.given({"a": a.double(), "b": b.double()})
+    expected = [2 / math.sqrt(10) * math.exp(0.5 * u + 0.5 * 2 * v) for u, v in zip(a, b, strict=True)]  # at k = 10
+    assert bound(10).tolist() == pytest.approx(expected)
+    assert laws(10).item() == pytest.approx(expected[0])  # without features, as with those that are 0
+    torch.testing.assert_close(bound.sequence(9, 3)[1], bound(10).detach().double())
+
+
+def test_an_exponent_is_fixed_and_a_bound_holds():
+    laws = ConditionalLaws([1], [2.0], exponents={"unit": -1.0})
+    assert laws.given({"unit": torch.tensor([3.0]).log()})(7).item() == pytest.approx(2 / 3)
+    bounded = ConditionalLaws([1], [0.5], bound=1.0, features=["a"])
+    bounded.slopes.data.fill_(1.0)
+    assert bounded.given({"a": torch.tensor([math.log(3.0)])})(1).item() == pytest.approx(0.75)
+
+
+def test_given_replaces_what_is_conditional_and_shares_the_rest():
+    conditional, other = ConditionalLaws([1], [1.0], features=["a"]), nn.Linear(2, 2)
+    module = nn.ModuleDict({"one": nn.Sequential(conditional), "two": conditional, "other": other})
+    found = given(module, {"a": torch.ones(2)})
+    assert found["two"] is not conditional
+    assert found["one"][0] is found["two"]
+    assert found["other"] is other
+    assert module["two"] is conditional
+    assert module["one"][0] is conditional
+    assert found["two"].slopes is conditional.slopes  # learned together
+    assert given(other, {"a": torch.ones(2)}) is other
+
+
+def test_a_problem_that_does_not_describe_itself_is_told_so():
+    problem = md.Quadratic(torch.eye(2)[None], torch.ones(1, 2))
+    with pytest.raises(TypeError, match=r"does not tell its 'weight'.*it tells nothing.*features\(\)"):
+        md.solve(problem, Conditioned(md.GD(ConditionalLaws([1], [0.1], features=["weight"]))), iterations=2)
+    with pytest.raises(TypeError, match="know the problem from the start"):
+        method().init(torch.zeros(1, 1, 4, 4))
+
+
+def test_every_sample_has_its_own_steps():
+    y, mask, weight = damaged()
+    together = run(TVInpainting(y, mask, weight))
+    for i in range(len(y)):
+        alone = run(TVInpainting(y[i : i + 1], mask[i : i + 1], weight[i : i + 1]))
+        torch.testing.assert_close(together[i : i + 1], alone)
+    same = run(TVInpainting(y, mask, weight), plain=Conditioned(method().method))
+    torch.testing.assert_close(together, same)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_kernel_takes_the_same_steps(dtype):
+    y, mask, weight = damaged(dtype=dtype)
+    problem, plain = TVInpainting(y, mask, weight), method(dtype)
+    kernel = plain.kernel(problem, Default())
+    assert kernel is not None
+    fused = kernel(plain.init(problem.start(fill=True), problem), 15)
+    assert fused.k == 15
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-13
+    torch.testing.assert_close(plain.answer(fused), run(problem, plain=plain), atol=tolerance, rtol=tolerance)
+
+
+SYMMETRIES = {
+    "brightness": (lambda y: y + 0.7, lambda w: w, 1.0),
+    "contrast": (lambda y: 255 * y, lambda w: 255 * w, 1.0),
+    "both": (lambda y: 3 - 0.1 * y, lambda w: 0.1 * w, 1.0),
+    "scale of f": (lambda y: y, lambda w: w, 10.0),
+    "transposition": (lambda y: y.mT, lambda w: w, 1.0),
+    "flip": (lambda y: y.flip(-1), lambda w: w, 1.0),
+    "channels": (lambda y: y.flip(1), lambda w: w, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", SYMMETRIES)
+def test_exact_symmetries_of_the_problem_are_those_of_the_method(name):
+    act, weigh, scale = SYMMETRIES[name]
+    y, mask, weight = damaged()
+    moved_mask = {"transposition": mask.mT, "flip": mask.flip(-1)}.get(name, mask)
+    one = run(TVInpainting(y, mask, weight))
+    other = run(TVInpainting(act(y), moved_mask, weigh(weight), 0.5 * scale))
+    torch.testing.assert_close(act(one), other, atol=1e-10 * float(other.abs().max()), rtol=0)
+
+
+def test_it_is_stored_and_learned(tmp_path):
+    y, mask, weight = damaged()
+    problem, plain = TVInpainting(y, mask, weight), method()
+    loaded = zoo.load(zoo.save(plain, tmp_path / "entry.safetensors"))
+    assert torch.equal(run(problem, plain=plain), run(problem, plain=loaded))
+    loaded.requires_grad_(True)
+    problem.value(run(problem, 4, loaded)).sum().backward()
+    slopes = [part.slopes.grad for part in loaded.modules() if isinstance(part, ConditionalLaws) and part.features]
+    assert len(slopes) == 4
+    assert all(bool((grad != 0).any()) for grad in slopes)
+
+
+def test_features_of_images():
+    y = torch.zeros(2, 1, 9, 9)
+    y[:, :, ::2] = 1.0
+    mask = torch.ones(2, 1, 9, 9)
+    mask[1, :, 3:6, 3:6] = 0
+    found = TVInpainting(y, mask, torch.tensor([0.1, 0.2]), scale=2.0).features()
+    assert found["unit"].exp().tolist() == pytest.approx([4.0, 4.0])
+    assert float(found["weight"][1] - found["weight"][0]) == pytest.approx(math.log(2), abs=0.02)
+    assert found["observed"].exp().tolist() == pytest.approx([1.0, 72 / 81])
+    assert found["depth"].exp().tolist() == pytest.approx([1.0, (9 + 1) / 9])  # one pixel is two away
+    flat = TVInpainting(torch.ones(1, 1, 3, 3), None, 0.1).features()
+    assert all(bool(value.isfinite().all()) for value in flat.values())
+
+
+def test_within_is_a_share_of_the_longest_step():
+    curvature = ConditionalLaws([1], [4.0], features=["a"]).double()
+    curvature.slopes.data.fill_(1.0)
+    t = Within(0.5, curvature, smooth=2.0, rough=3.0)
+    bound = given(t, {"a": torch.tensor([0.0, math.log(2.0)]).double()})
+    assert bound(3).tolist() == pytest.approx([0.5 / 14, 0.5 / 26])
+    assert bound.sequence(3, 2)[0].tolist() == pytest.approx([0.5 / 14, 0.5 / 26])
+    assert kernels.numbers(1.0, bound.sequence(1, 2)).shape == (2, 2, 2)
