@@ -88,7 +88,8 @@ class ConditionalLaws(PowerLaws):
         if self.features:
             other.found = torch.stack([features[name].to(self.slopes) for name in self.features], 1)
         if self.exponents:
-            other.fixed = sum(power * features[name].to(self.slopes) for name, power in self.exponents.items())
+            terms = [power * features[name].to(self.slopes) for name, power in self.exponents.items()]
+            other.fixed = torch.stack(terms).sum(0)
         return other
 
     def forward(self, k: int) -> float | Tensor:
@@ -150,7 +151,5 @@ class Within(Schedule):
 
     @torch.no_grad()
     def sequence(self, first: int, count: int) -> Tensor:
-        share, smooth, curvature = (
-            part.sequence(first, count) for part in (self.share, self.smooth, self.curvature)
-        )
+        share, smooth, curvature = (part.sequence(first, count) for part in (self.share, self.smooth, self.curvature))
         return share / (smooth + self.rough * curvature)

@@ -90,9 +90,7 @@ def test_closed_points_are_feasible_and_vanish_in_the_holes(variant, mask):
 
 def test_one_pixel_in_closed_form():
     """Its four differences share what is too much, as long as they have room."""
-    mask = ~block(slice(0, 0), slice(0, 0))
-    mask[4, 4] = False
-    problem = make(mask, weight=0.5)
+    problem = make(block(slice(4, 5), slice(4, 5)), weight=0.5)
     u = times(0.05, differences(random(*SHAPE, seed=9) - 0.5))
     closed = Holes(problem.mask).close(u, problem.groups, problem.kink)
     excess = in_holes(problem, u)[..., 4, 4]
@@ -108,25 +106,19 @@ def test_one_pixel_in_closed_form():
 @variants
 @masks
 def test_bounds_are_below_the_optimum(variant, mask):
-    """Of the dual points on the way of PDHG, and of random ones; in single precision too."""
-    problem = make(mask, variant)
-    long = md.solve(problem, md.PDHG(0.3), iterations=3000, check_every=1000)
-    optimum = long.best_value
-    single = make(mask, variant, problem.weight).float()
+    """Of random dual points, and of those on the way of PDHG, which are nearly optimal in the end."""
+    problem, method = make(mask, variant), md.PDHG(0.3)
+    end = md.solve(problem, method, iterations=800, check_every=400)
     for scale in (0.1, 1.0, 10.0):
-        u = times(scale, differences(random(*SHAPE, seed=11)))
-        assert (problem.tight_bound(u) <= optimum).all()
-    method = md.PDHG(0.3)
+        assert (problem.tight_bound(times(scale, differences(random(*SHAPE, seed=11)))) <= end.best_value).all()
     state = method.init(problem.start(fill=True), problem)
-    for _ in range(60):
+    for _ in range(20):
         state = method.step(problem, state, md.oracles.Exact())
-        plain, tight = problem.lower_bound(state.u), problem.tight_bound(state.u)
-        assert (plain <= tight).all()
-        assert (tight <= optimum * (1 + 1e-12)).all()
-        in_single = single.tight_bound({name: part.float() for name, part in state.u.items()})
-        assert in_single.dtype == torch.float32
-    end = problem.tight_bound(long.state.u)
-    assert (optimum - end <= 1e-4 * optimum).all()
+        tight = problem.tight_bound(state.u)
+        assert (problem.lower_bound(state.u) <= tight).all()
+        assert (tight <= end.best_value).all()
+    assert (problem.tight_bound(end.state.u) <= end.best_value * (1 + 1e-12)).all()
+    assert (problem.tight_bound(end.state.u) >= 0.99 * end.best_value - 1e-6).all()
 
 
 @masks
@@ -134,7 +126,7 @@ def test_single_precision_never_promises_too_much(mask):
     """The problem in single precision is one of its own, with its own data; its dual points are nearly optimal."""
     y, weight = make(mask).y.float(), torch.tensor([0.3, 0.8])
     single, double = md.TVInpainting(y, mask, weight), md.TVInpainting(y.double(), mask, weight.double())
-    best = md.solve(double, md.PDHG(0.3), iterations=4000, check_every=2000)
+    best = md.solve(double, md.PDHG(0.3), iterations=2000, check_every=1000)
     u = {name: part.float() for name, part in best.state.u.items()}
     for factor in (1.0, 1 + 1e-6, 2.0):
         for bound in (single.lower_bound(times(factor, u)), single.tight_bound(times(factor, u))):
@@ -160,10 +152,11 @@ def test_a_sample_does_not_depend_on_its_neighbours():
 @pytest.mark.parametrize("missing", [0.2, 0.8])
 def test_the_proven_gap_is_at_most_three_times_the_true_one(missing):
     """Of PDHG after 50 steps, where the plain bound proves several times as much."""
-    smooth = torch.linspace(0, 1, 40).double().add(torch.linspace(0, 2, 40).double().sin()[:, None]).expand(1, 1, 40, 40)
+    line = torch.linspace(0, 2, 40, dtype=torch.float64)
+    smooth = (line.sin()[:, None] + line / 2).expand(1, 1, 40, 40)
     mask = random(40, 40, seed=5) > missing
     problem = md.TVInpainting(smooth + 0.1 * random(1, 1, 40, 40), mask, 0.15)
-    optimum = md.solve(problem, md.PDHG(0.3), iterations=6000, check_every=3000).best_value
+    optimum = md.solve(problem, md.PDHG(0.3), iterations=2000, check_every=1000).best_value
     state = md.solve(problem, md.PDHG(0.3), problem.start(fill=True), iterations=50).state
     value = problem.value(state.x)
     assert value - problem.tight_bound(state.u) <= 3 * (value - optimum)

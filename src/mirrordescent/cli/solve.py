@@ -30,8 +30,8 @@ class Solving:
         isotropic: measure the variation of a pixel in both directions together, so that edges of all directions count
             alike. This is what is usually meant by total variation; the default is the sum of both.
         coupled: measure it of all colours together, so that edges of different colours meet.
-        method: lmd, lsmd, lamd, lasmd, md, smd, amd, asmd, gd, nesterov, adam, pdhg or dual-fista; by default a learned
-            method, image-tv.
+        method: lmd, lsmd, lamd, lasmd, md, smd, amd, asmd, gd, nesterov, adam, pdhg or dual-fista; by
+            default a learned method begins, image-tv, and a primal-dual one finishes.
         mirror: an entry of the zoo, or a .safetensors file, for the methods with a mirror map.
         iterations: budget of the method.
         tolerance: relative gap to the optimum to reach and to prove, if need be with a primal-dual method at the end.
@@ -103,8 +103,8 @@ def inpaint(
 def _run(task: Task, options: Solving, **damage: Any) -> int:
     require_positive(weight=options.weight)
     how = plan(task, options.method, options.mirror, options.iterations, options.tolerance, options.fused or None)
-    variant = {"isotropic": options.isotropic, "coupled": options.coupled}
-    jobs = Jobs(task, options.images, options.out, options.weight, truth=options.truth, **variant, **damage)
+    damage |= {"isotropic": options.isotropic, "coupled": options.coupled}
+    jobs = Jobs(task, options.images, options.out, options.weight, truth=options.truth, **damage)
     options.out.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=options.out).close()  # it has to be possible to keep what is found
     outcomes = []

@@ -47,12 +47,14 @@ class Validation:
         horizons: where runs are judged, in multiples of N; beyond 1 the step sizes are extended, so that maps which
             blow up later lose.
         patience: validations without progress before stopping; None for never.
+        geometric: whether the mean over problems is geometric too, so that a few hard ones do not decide.
     """
 
     every: int = 100
     batch: int = 8
     horizons: tuple[float, ...] = (1.0, 5.0)
     patience: int | None = None
+    geometric: bool = False
 
     def __post_init__(self) -> None:
         _require_positive(self, "every", "batch")

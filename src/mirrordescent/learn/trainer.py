@@ -210,7 +210,8 @@ class _Trainer:
 def validation_score(method: Method[Any], draw: Draw, settings: Settings, oracle: Oracle | None = None) -> float:
     """Return the mean over held-out problems of (f(x_k) − lower) / (f(x₀) − lower), its geometric mean over horizons.
 
-    Without lower bounds, lower is 0. A run that fails counts as infinity.
+    Or the geometric mean over both, if the settings say so. Without lower bounds, lower is 0. A run that fails counts as
+    infinity.
     """
     horizons = sorted({max(1, round(share * settings.horizon)) for share in settings.validation.horizons})
     random, last = torch.Generator().manual_seed(settings.seed), horizons[-1]
@@ -221,5 +222,6 @@ def validation_score(method: Method[Any], draw: Draw, settings: Settings, oracle
         return float("inf")
     lower = torch.zeros_like(solution.value) if draw.lower is None else draw.lower
     # Relative to x₀ as it was given: where a map has learned its own start, the first iterate is another.
-    gaps = ((solution.trace.values - lower) / (draw.problem.value(draw.x0) - lower)).mean(1)
-    return float(gaps.clamp(min=torch.finfo(gaps.dtype).tiny).log().mean().exp())
+    gaps = (solution.trace.values - lower) / (draw.problem.value(draw.x0) - lower)
+    gaps = gaps if settings.validation.geometric else gaps.mean(1)
+    return float(gaps.clamp(min=settings.objective.floor or torch.finfo(gaps.dtype).tiny).log().mean().exp())

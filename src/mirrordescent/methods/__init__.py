@@ -16,6 +16,6 @@ from mirrordescent.methods.safeguarded import Safeguarded
 __all__ = [
     "AMD", "ASMD", "GD", "LPD", "MD", "PDHG", "SGD", "SMD", "Adam", "Averaged", "Certified",
     "CondatVu", "Conditioned", "DualFISTA", "Equipped", "GradientMethod", "HandOver", "Method", "Nesterov",
-    "PrimalDual", "ProjectedGradient", "ProjectedNesterov", "Safeguarded", "State", "StatefulWrapper", "Wrapped", "Wrapper", "named",
-    "names",
+    "PrimalDual", "ProjectedGradient", "ProjectedNesterov", "Safeguarded", "State", "StatefulWrapper",
+    "Wrapped", "Wrapper", "named", "names",
 ]  # fmt: skip

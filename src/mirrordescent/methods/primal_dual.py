@@ -32,7 +32,8 @@ class PrimalDual(Method[S]):
     def init(self, x0: Tree, problem: Problem | None = None, curvature: float | Tensor = 0.0) -> S:
         """Start at x0, with the dual variable that goes with it at this curvature, one for all samples or one each."""
         saddle = self.saddle(problem)
-        near = tree_map(lambda Kx: Kx * spread(torch.as_tensor(curvature).to(Kx), Kx), saddle.K(cast(Tensor, x0)))
+        a = torch.as_tensor(curvature, dtype=cast(Tensor, x0).dtype, device=cast(Tensor, x0).device)
+        near = tree_map(lambda Kx: Kx * spread(a, Kx), saddle.K(cast(Tensor, x0)))
         return self._start(cast(Tensor, x0), saddle.prox_G_conjugate(near, curvature))
 
     def dual_step(self, problem: Problem) -> float:

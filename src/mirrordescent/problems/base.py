@@ -128,7 +128,7 @@ class Problem(Part, nn.Module):
         """Return a lower bound on min f from means, with the same weights, of gradients and of their points, if any."""
         return None
 
-    def features(self, x0: Tree | None = None) -> dict[str, Tensor]:
+    def features(self, x0: Point | None = None) -> dict[str, Tensor]:
         """Describe every sample, and a start, by a few numbers without units, (batch,) each, for conditioned methods.
 
         Logarithms of ratios are a good choice, 0 where most problems are. What the problem's exact symmetries change is

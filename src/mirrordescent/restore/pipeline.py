@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from mirrordescent.methods import HandOver
+from mirrordescent.methods import Conditioned, HandOver
 from mirrordescent.mirrors.icnn import ConvICNN
 from mirrordescent.problems.tv import TVInpainting
 from mirrordescent.restore.memory import available, needed
@@ -98,9 +98,10 @@ def _proven(problem: TVInpainting, plan: Plan, x: Tensor, black: Tensor, progres
 
 def _shared_out(plan: Plan, steps: Tensor) -> dict[str, list[int]]:
     """Count the iterations of every image, those of the method and those of the one that it handed over to."""
-    if not isinstance(plan.method, HandOver):
+    method = plan.method.method if isinstance(plan.method, Conditioned) else plan.method
+    if not isinstance(method, HandOver):
         return {plan.label: steps.tolist()}
-    first = steps.clamp(max=plan.method.after)
+    first = steps.clamp(max=method.after)
     return {plan.label: first.tolist(), plan.then: (steps - first).tolist()}
 
 
