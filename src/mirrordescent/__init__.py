@@ -10,7 +10,7 @@ method on any batch of problems; ``mirrordescent.learn`` improves a method on a 
 import importlib
 from types import ModuleType
 
-from mirrordescent import domains, methods, mirrors, oracles, problems, references, schedules
+from mirrordescent import conditioning, domains, methods, mirrors, oracles, problems, references, schedules
 from mirrordescent.domains import DomainError
 from mirrordescent.methods import (
     AMD,
@@ -29,6 +29,7 @@ from mirrordescent.methods import (
     HandOver,
     Nesterov,
     ProjectedGradient,
+    proven,
 )
 from mirrordescent.problems import (
     SVM,
@@ -50,9 +51,9 @@ _ON_DEMAND = ("data", "learn", "optim", "report", "restore", "theory", "zoo")
 __all__ = [
     "AMD", "ASMD", "GD", "LPD", "MD", "PDHG", "SGD", "SMD", "SVM", "Adam", "Averaged", "Certified", "CondatVu",
     "DomainError", "DualFISTA", "Function", "HandOver", "LeastSquares", "LogisticRegression", "MatrixGame", "Nesterov",
-    "ProjectedGradient", "Quadratic", "Solution", "Status", "TVDenoising", "TVInpainting", "certify", "domains", "gap",
-    "gradient_norm", "methods", "mirrors", "oracles", "problems", "references", "relative_change", "relative_gap",
-    "schedules", "solve", "wall_clock", *_ON_DEMAND,
+    "ProjectedGradient", "Quadratic", "Solution", "Status", "TVDenoising", "TVInpainting", "certify", "conditioning",
+    "domains", "gap", "gradient_norm", "methods", "mirrors", "oracles", "problems", "proven", "references",
+    "relative_change", "relative_gap", "schedules", "solve", "wall_clock", *_ON_DEMAND,
 ]  # fmt: skip
 
 

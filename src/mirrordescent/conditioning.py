@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ Features: TypeAlias = Mapping[str, Tensor]
 M = TypeVar("M", bound=nn.Module)
 
 
-@runtime_checkable
 class Conditional(Protocol):
     """A part that depends on features. Without them it is what it is at φ = 0."""
 
@@ -42,7 +41,7 @@ def given(module: M, features: Features) -> M:
             if any(child is not part._modules[name] for name, child in children.items()):
                 other = copy.copy(part)
                 other._modules = {**part._modules, **children}
-            made[id(part)] = other.given(features) if isinstance(other, Conditional) else other
+            made[id(part)] = cast(Conditional, other).given(features) if hasattr(other, "given") else other
         return made[id(part)]
 
     return visit(module)  # type: ignore[return-value]
@@ -95,23 +94,30 @@ class ConditionalLaws(PowerLaws):
     def forward(self, k: int) -> float | Tensor:
         if self.found is None and self.fixed is None:
             return super().forward(k)
-        return self._value(self._raw(k) + self._shift(self._hats(math.log(k))[0]))
+        return self._value(self._raw(k) + self._shift(self._hats(math.log(k))))
 
     @torch.no_grad()
     def sequence(self, first: int, count: int) -> Tensor:
         if self.found is None and self.fixed is None:
             return super().sequence(first, count)
         at = np.log(np.arange(first, first + count))
-        return self._value(torch.from_numpy(self._raws(at))[:, None] + self._shift(self._hats(at)).double().cpu())
+        raw = torch.from_numpy(self._raws(at))[:, None]
+        if self.fixed is not None:
+            raw = raw + self.fixed.double().cpu()
+        if self.found is not None:  # in NumPy, since there is little to compute and it is done before every call
+            knots, slopes = np.log(self.slope_counts), self.slopes.double().cpu().numpy()
+            here = np.stack([np.interp(at, knots, slope) for slope in slopes.T], 1)
+            raw = raw + torch.from_numpy(here @ self.found.double().cpu().numpy().T)
+        return self._value(raw)
 
-    def _hats(self, log_counts: np.ndarray | float) -> Tensor:
-        """Return how much each of the slope counts has to say at others: (…, slope counts), in rows that sum to 1."""
+    def _hats(self, log_count: float) -> Tensor:
+        """Return how much each of the slope counts has to say at another count; they sum to 1."""
         knots, each = np.log(self.slope_counts), np.eye(len(self.slope_counts))
-        hats = np.stack([np.interp(np.atleast_1d(log_counts), knots, hat) for hat in each], -1)
-        return torch.from_numpy(hats).to(self.slopes)
+        hats = [float(np.interp(log_count, knots, hat)) for hat in each]
+        return torch.tensor(hats, dtype=torch.float64).to(self.slopes)
 
     def _shift(self, hats: Tensor) -> Tensor:
-        """φ·θ at some counts: (…, batch)."""
+        """φ·θ at a count: (batch,)."""
         shift = torch.zeros(()).to(self.slopes) if self.fixed is None else self.fixed
         return shift if self.found is None else shift + hats @ self.slopes @ self.found.T
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, ClassVar, Self, TypeAlias
 
 import torch
@@ -168,6 +169,7 @@ def hold(module: nn.Module, name: str, value: Tensor | float) -> None:
         module.register_buffer(name, torch.as_tensor(value))
 
 
+@lru_cache(maxsize=4096)
 def written_together(cls: type, form: str, *originals: str) -> bool:
     """Tell whether a fast form of a class belongs to its methods: no subclass changed those but inherited the form.
 

@@ -27,6 +27,10 @@ class Conditioned(StatefulWrapper):
     True
     """
 
+    def __init__(self, method: Method[Any]) -> None:
+        super().__init__(method)
+        self._made: tuple[Features, Method[Any]] | None = None
+
     def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
         """Ask the problem for its features, and start the method for them."""
         if problem is None:
@@ -53,4 +57,7 @@ class Conditioned(StatefulWrapper):
         return self._for(state.own)
 
     def _for(self, features: Features) -> Method[Any]:
-        return given(self.method, features)
+        """Return the method for some features; it is kept, since every step asks for that of the same ones."""
+        if self._made is None or self._made[0] is not features:
+            self._made = features, given(self.method, features)
+        return self._made[1]

@@ -19,6 +19,7 @@ from mirrordescent.methods import (
     PrimalDual,
     named,
     names,
+    proven,
 )
 from mirrordescent.methods.naming import takes
 from mirrordescent.mirrors import MirrorMap, Stencil
@@ -101,8 +102,7 @@ def plan(
     promised = tolerance is not None or (not chosen and iterations is None)
     if promised and (first := _beginning(made)) is not None:
         after = iterations or (default.after if isinstance(first, Equipped) else budget)
-        handed_over = HandOver(first, after, primal_dual(default.then))
-        made, budget = Conditioned(handed_over) if isinstance(made, Conditioned) else handed_over, after + PROVEN
+        made, budget = proven(made, after, primal_dual(default.then)), after + PROVEN
     elif promised and not made.certifies:
         raise ValueError(f"{label} proves nothing and cannot be handed over to a method that does: give no tolerance")
     precision = torch.float64 if (tolerance or TOLERANCE) < SINGLE_PRECISION else torch.float32
