@@ -11,9 +11,11 @@ from benchmarks.races import Family, Race, Steps
 from benchmarks.restarted import RestartedPDHG
 from mirrordescent import PDHG, CondatVu, DualFISTA, HandOver, zoo
 from mirrordescent.methods import Method
+from mirrordescent.mirrors import Stencil
 
 LEARNED_ENTRY = "image-tv"
 CONTROL_ENTRY = f"{LEARNED_ENTRY}-control"  # the same method with the identity in place of its map
+ISOTROPIC_ENTRY = f"{LEARNED_ENTRY}-isotropic"  # what was learned further for isotropic total variation
 OLDER_ENTRIES = ("photo-inpaint-stencil", "ellipse-denoise-stencil")
 OVERRIDE = "BENCHMARKS_ENTRY"  # an environment variable: another entry, or the file of one
 RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.5, 3.0)
@@ -40,7 +42,10 @@ def families(race: Race) -> Iterator[Family]:
     older = OLDER_ENTRIES if denoising else OLDER_ENTRIES[:1]
     for name in dict.fromkeys((learned_entry(), CONTROL_ENTRY, *older)):
         if name == learned_entry() or name in zoo.list():
-            yield Family(name, "learned", [Steps(entry(name))])
+            chosen = ISOTROPIC_ENTRY if name == LEARNED_ENTRY and race.problem.isotropic else name
+            yield Family(name, "learned", [Steps(entry(chosen))])
+    stencil = [Steps(CondatVu(ratio, Stencil(0.6))) for ratio in RATIOS]
+    yield Family("Condat–Vũ with a stencil", "learned", stencil)
     first = cast(Any, entry(older[-1]))
     handed_over = [Steps(HandOver(first, after, PDHG(0.3))) for after in AFTER]
     yield Family(f"{older[-1]}, then PDHG", "learned", handed_over)

@@ -1,8 +1,8 @@
 """The entry for any image on problems of all kinds: 500, 10 000 iterations each.
 
-Required: no value above the one at the start, no divergence, and of every kind a median of at most 1e-4 of the first gap
-left, by the best of the lower bounds of PDHG with three step ratios, as many iterations each in double precision. Where
-there is no gap to begin with, none is left.
+Required: no value above the one at the start, no divergence, and of every kind a median of at most 1e-4 of the first
+gap left, by the best of the lower bounds of PDHG with three step ratios, as many iterations each in double precision.
+Where there is no gap to begin with, none is left.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, ClassVar, Self, TypeAlias
 
 import torch
@@ -19,6 +18,7 @@ Config: TypeAlias = dict[str, Any]
 
 _LIBRARY = __name__.partition(".")[0]
 _CLASSES: dict[str, type[Part]] = {}
+_TOGETHER: dict[tuple[object, ...], bool] = {}  # answers of written_together, which every solve asks for
 
 
 class PartMissing(LookupError):
@@ -169,7 +169,6 @@ def hold(module: nn.Module, name: str, value: Tensor | float) -> None:
         module.register_buffer(name, torch.as_tensor(value))
 
 
-@lru_cache(maxsize=4096)
 def written_together(cls: type, form: str, *originals: str) -> bool:
     """Tell whether a fast form of a class belongs to its methods: no subclass changed those but inherited the form.
 
@@ -182,7 +181,11 @@ def written_together(cls: type, form: str, *originals: str) -> bool:
     (True, False)
     """
 
-    def depth(name: str) -> int:
-        return next((i for i, each in enumerate(cls.__mro__) if name in vars(each)), len(cls.__mro__))
+    key = (cls, form, *originals)
+    if key not in _TOGETHER:
 
-    return all(depth(form) <= depth(original) for original in originals)
+        def depth(name: str) -> int:
+            return next((i for i, each in enumerate(cls.__mro__) if name in vars(each)), len(cls.__mro__))
+
+        _TOGETHER[key] = all(depth(form) <= depth(original) for original in originals)
+    return _TOGETHER[key]

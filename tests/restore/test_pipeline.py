@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -165,3 +167,15 @@ def test_a_tolerance_is_kept_with_few_iterations_of_the_first_method():
     found = restore(problem, plan("inpaint", mirror="photo-inpaint-stencil", iterations=5, tolerance=1e-3))
     assert (found.gap <= 1e-3).all()
     assert found.steps["photo-inpaint-stencil"] == [5, 5]
+
+
+def test_what_was_not_proven_in_time_is_proven_as_well_as_possible():
+    problem = inpainting(batch=2)
+    how = plan("inpaint", iterations=5, tolerance=1e-6)
+    short = replace(how, iterations=60, method=how.method.float())
+    own = md.solve(problem, short.method, problem.start(fill=True), iterations=60)
+    found = restore(problem, short)
+    assert md.Status.BUDGET in found.statuses
+    assert (found.lower >= own.lower).all()
+    assert (found.lower <= md.certify(problem, 1e-7, cache=False).value).all()
+    assert (found.lower > own.lower).any()

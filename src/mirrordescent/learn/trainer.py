@@ -210,8 +210,8 @@ class _Trainer:
 def validation_score(method: Method[Any], draw: Draw, settings: Settings, oracle: Oracle | None = None) -> float:
     """Return the mean over held-out problems of (f(x_k) − lower) / (f(x₀) − lower), its geometric mean over horizons.
 
-    Or the geometric mean over both, if the settings say so. Without lower bounds, lower is 0. A run that fails counts as
-    infinity.
+    Or the geometric mean over both, if the settings say so. Without lower bounds, lower is 0. A run that fails counts
+    as infinity.
     """
     horizons = sorted({max(1, round(share * settings.horizon)) for share in settings.validation.horizons})
     random, last = torch.Generator().manual_seed(settings.seed), horizons[-1]

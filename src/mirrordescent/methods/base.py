@@ -94,6 +94,10 @@ class Method(Part, nn.Module, Generic[S]):
         """Return a proven lower bound on the optimal value per sample, if the method has one."""
         return None
 
+    def tight_bound(self, problem: Problem, state: S) -> Tensor | None:
+        """Return the best lower bound that can be had with some patience, for the end of a run."""
+        return self.lower_bound(problem, state)
+
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[S] | None:
         """Return compiled steps for this problem, without a graph, if there are any; they do what ``step`` does."""
         return None
@@ -213,6 +217,9 @@ class Wrapper(Method[S]):
     def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
         """Return the bound of the method at work, which holds whatever the wrapper does."""
         return self.at_work(state).lower_bound(problem, self.inner(state))
+
+    def tight_bound(self, problem: Problem, state: S) -> Tensor | None:
+        return self.at_work(state).tight_bound(problem, self.inner(state))
 
 
 class Wrapped(NamedTuple):

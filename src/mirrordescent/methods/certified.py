@@ -53,3 +53,6 @@ class Certified(StatefulWrapper):
 
     def lower_bound(self, problem: Problem, state: Wrapped) -> Tensor | None:
         return problem.bound_from_means(state.own.gradient, state.own.point) if state.own.told else None
+
+    def tight_bound(self, problem: Problem, state: Wrapped) -> Tensor | None:
+        return self.lower_bound(problem, state)

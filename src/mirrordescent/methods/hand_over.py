@@ -96,7 +96,7 @@ class HandOver(StatefulWrapper):
 
 
 def proven(method: Method[Any], after: int = 20, then: PrimalDual[Any] | None = None) -> Method[Any]:
-    """Return a method that proves as soon as it can how good it is: handed over after a few steps, certified throughout.
+    """Return a method that proves as soon as it can how good it is: handed over after a few steps, and certified.
 
     By default to Condat and Vũ's method in the geometry of a stencil, which is the fastest to a proof on images. What
     depends on the problem, and entries that end with a primal-dual method by themselves, may be handed over sooner.

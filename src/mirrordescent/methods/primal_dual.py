@@ -43,6 +43,9 @@ class PrimalDual(Method[S]):
     def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
         return self.saddle(problem).lower_bound(cast(Any, state).u)
 
+    def tight_bound(self, problem: Problem, state: S) -> Tensor | None:
+        return self.saddle(problem).tight_bound(cast(Any, state).u)
+
     def saddle(self, problem: Problem | None) -> SaddlePoint:
         """Return the saddle-point form of a problem, or say that it has none."""
         if problem is None:

@@ -46,7 +46,8 @@ def image_features(
     steps = differences(x0.detach())
     pairs = max(1, sum(d[0].numel() for d in steps.values()))
     rough = sum(sum_per_sample(d.abs()) for d in steps.values()) / pairs
-    relative = (torch.as_tensor(weight, dtype=y.dtype, device=y.device) / contrast / ORIGIN["weight"]).clamp(1e-4, 1e4).log()
+    weight = torch.as_tensor(weight, dtype=y.dtype, device=y.device)
+    relative = (weight / contrast / ORIGIN["weight"]).clamp(1e-4, 1e4).log()
     return {
         "unit": torch.full_like(contrast, 2 * scale * norm**2).log(),
         "weight": relative,

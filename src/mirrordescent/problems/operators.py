@@ -37,7 +37,7 @@ class Blur(Part, nn.Module):
     def __init__(self, kernel: Tensor) -> None:
         super().__init__()
         if kernel.ndim not in (2, 3) or kernel.shape[-2] % 2 == 0 or kernel.shape[-1] % 2 == 0:
-            raise ValueError(f"a blur kernel must be (rows, columns) or (batch, …), odd, not {tuple(kernel.shape)}")
+            raise ValueError(f"a blur kernel must be 2-D with odd sides, or a batch of such, got {tuple(kernel.shape)}")
         self.register_buffer("kernel", kernel)
         self._known: tuple[object, Tensor] | None = None
 

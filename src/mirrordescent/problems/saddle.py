@@ -62,3 +62,7 @@ class SaddlePoint(Protocol):
 
     def lower_bound(self, u: Point) -> Tensor:
         """A proven lower bound on the optimal value, from any u: (batch,)."""
+
+    def tight_bound(self, u: Point) -> Tensor:
+        """A better one, if it is worth some time."""
+        return self.lower_bound(u)

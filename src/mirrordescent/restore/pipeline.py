@@ -74,7 +74,11 @@ def _restore(problem: TVInpainting, plan: Plan, progress: bool | None) -> Restor
         """Add up what was found channel by channel: (…, batch)."""
         return values.reshape(*values.shape[:-1], batch, -1).sum(-1) / copies
 
-    lower = _proven(problem, plan, x, black, progress) if own.lower is None else per_image(own.lower)
+    best = own.lower
+    if best is not None and Status.BUDGET in own.statuses:  # not proven in time: once it is worth some more
+        tight = plan.method.tight_bound(fitted, own.state)
+        best = best if tight is None else torch.fmax(best, tight)
+    lower = _proven(problem, plan, x, black, progress) if best is None else per_image(best)
     return Restored(
         x=x,
         value=value,

@@ -1,7 +1,6 @@
 """What a task is solved by: its default, a method by name, or an entry of the zoo."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -111,8 +110,9 @@ def plan(
 
 def primal_dual(name: str) -> PrimalDual[Any]:
     """Make a primal-dual method by its name, with steps that suit photographs."""
-    steps = {"pdhg": partial(PDHG, RATIO), "condat-vu": lambda: CondatVu(STENCIL_RATIO, Stencil(0.6))}
-    made = steps[name]() if name in steps else named(name)
+    if name == "condat-vu":
+        return CondatVu(STENCIL_RATIO, Stencil(0.6))
+    made = PDHG(RATIO) if name == "pdhg" else named(name)
     assert isinstance(made, PrimalDual)
     return made
 
