@@ -70,10 +70,10 @@ class Case:
 
 
 CASES = (
-    Case(16, 96, "stl10", fill=False, threads=(1, 2)),
+    Case(16, 96, "stl10", fill=False),
     Case(16, 96, "stl10", threads=(1, 2)),
-    Case(8, 256, fill=False, threads=(1, 2)),
-    Case(8, 256, threads=(1, 2)),
+    Case(8, 256, fill=False),
+    Case(8, 256),
     Case(16, 96),
     Case(1, 96, threads=(1, 2)),
     *(Case(8, 128, weight=weight) for weight in (0.05, 0.5, 1.5)),

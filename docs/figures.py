@@ -150,7 +150,7 @@ FLOORS = {  # the rooms on every floor, from the top, and what happens there
     "what people use": ("cli", "restore", "theory", "optim | report"),
     "learning, and what was learned": ("learn", "data", "zoo"),
     "solving": ("references", "solve", "methods", "oracles"),
-    "what is solved, and in which geometry": ("problems", "mirrors", "schedules", "domains"),
+    "what is solved, and in which geometry": ("problems", "mirrors", "conditioning", "schedules", "domains"),
 }
 FOUNDATION = "the foundation"
 
