@@ -80,6 +80,18 @@ def dual_fista(
     return (x, v, u, theta) if steps % 2 else (x, u, v, theta)  # in C they change places at every step
 
 
+def image_sums(y: Tensor, mask: Tensor | None, x: Tensor) -> Tensor:
+    """Return per sample the number of observed pixels, Σ(y − c) and Σ(y − c)² over them, c the first, and Σ|Dx|."""
+    y, x = _images(y, x)
+    seen, masks = planes_of(mask, x)
+    batch, channels, height, width = x.shape
+    sums = torch.empty(batch, 4, dtype=torch.float64)
+    function("image_sums", x.dtype)(
+        samples=batch, channels=channels, height=height, width=width, y=y, mask=seen, masks=masks, x=x, sums=sums
+    )
+    return sums
+
+
 def numbers(*columns: Tensor | float) -> Tensor:
     """Put columns beside one another: numbers, (steps,) or (steps, samples), with 1 in place of either.
 

@@ -6,6 +6,7 @@
 #include "primal_dual.h"
 #include "dual_fista.h"
 #include "stencil.h"
+#include "sums.h"
 #undef REAL
 #undef NAME
 #define REAL double
@@ -15,3 +16,4 @@
 #include "primal_dual.h"
 #include "dual_fista.h"
 #include "stencil.h"
+#include "sums.h"

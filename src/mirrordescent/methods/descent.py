@@ -5,6 +5,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from mirrordescent.domains import WholeSpace
 from mirrordescent.methods.base import GradientMethod, Storage, Tensors
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.problems.base import Problem
@@ -110,7 +111,8 @@ class SMD(GradientMethod[SMDState]):
 
 def require_inside(mirror: MirrorMap, x0: Tree) -> None:
     """Raise if a start lies outside the map's primal domain."""
-    mirror.primal_domain.require(x0, what="x0", of=str(mirror), closed=mirror.defined_on_boundary)
+    if not isinstance(mirror.primal_domain, WholeSpace):
+        mirror.primal_domain.require(x0, what="x0", of=str(mirror), closed=mirror.defined_on_boundary)
 
 
 def add_scaled(x: Tensors, y: Tensors, d: Tensors | None, weight: float) -> None:

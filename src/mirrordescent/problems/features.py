@@ -1,9 +1,12 @@
 """What a total-variation problem tells of itself: a few numbers without units."""
 
+from typing import cast
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mirrordescent import kernels
 from mirrordescent.problems.differences import differences
 from mirrordescent.problems.operators import LinearOperator
 from mirrordescent.trees import sum_per_sample
@@ -38,14 +41,12 @@ def image_features(
     All but the first stay as they are under y → a·y + b with λ → a·λ, under transposition, flips, and permutations of
     the channels.
     """
-    seen = torch.ones_like(y) if mask is None else mask.expand_as(y)
-    count = sum_per_sample(seen)
-    mean = (sum_per_sample(seen * y) / count).reshape(-1, 1, 1, 1)
-    contrast = (sum_per_sample(seen * (y - mean).square()) / count).sqrt()
+    count, first, second, variation = _sums(y, mask, x0.detach()).to(y).unbind(-1)
+    contrast = (second / count - (first / count).square()).clamp(min=0).sqrt()
     contrast = contrast.clamp(min=torch.finfo(y.dtype).tiny ** 0.5)  # of images that show nothing
-    steps = differences(x0.detach())
-    pairs = max(1, sum(d[0].numel() for d in steps.values()))
-    rough = sum(sum_per_sample(d.abs()) for d in steps.values()) / pairs
+    *_, height, width = x0.shape
+    pairs = max(1, x0.shape[1] * ((height - 1) * width + height * (width - 1)))
+    rough = variation / pairs
     weight = torch.as_tensor(weight, dtype=y.dtype, device=y.device)
     relative = (weight / contrast / ORIGIN["weight"]).clamp(1e-4, 1e4).log()
     return {
@@ -53,11 +54,23 @@ def image_features(
         "weight": relative,
         "faint": (BENDS[0] - relative).clamp(min=0),
         "strong": (relative - BENDS[1]).clamp(min=0),
-        "observed": (count / seen[0].numel()).log(),
+        "observed": (count / y[0].numel()).log(),
         "depth": _depth(mask, y).log(),
         "rough": (rough / contrast / ORIGIN["rough"]).clamp(1e-2, 1e2).log(),
         "passed": torch.zeros_like(contrast) if operator is None else _passed(operator, norm, x0),
     }
+
+
+def _sums(y: Tensor, mask: Tensor | None, x: Tensor) -> Tensor:
+    """Return per sample the number of observed pixels, Σ(y − c) and Σ(y − c)² over them, c one of them, and Σ|Dx|."""
+    if y.shape == x.shape and kernels.suits(y) and y.dtype == x.dtype and kernels.ready():
+        return kernels.image_sums(y, mask, x)
+    seen = torch.ones_like(y) if mask is None else mask.expand_as(y)
+    at = seen.flatten(1).argmax(1, keepdim=True)
+    moved = seen * (y - y.flatten(1).gather(1, at).reshape(-1, 1, 1, 1))
+    variation = sum(sum_per_sample(d.abs().double()) for d in differences(x).values())
+    sums = [sum_per_sample(each.double()) for each in (seen, moved, moved.square())]
+    return torch.stack([*sums, cast(Tensor, variation)], -1)
 
 
 def _passed(operator: LinearOperator, norm: float, x0: Tensor) -> Tensor:

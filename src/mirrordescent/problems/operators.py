@@ -2,6 +2,7 @@
 
 import math
 from typing import Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,6 @@ class Blur(Part, nn.Module):
         if kernel.ndim not in (2, 3) or kernel.shape[-2] % 2 == 0 or kernel.shape[-1] % 2 == 0:
             raise ValueError(f"a blur kernel must be 2-D with odd sides, or a batch of such, got {tuple(kernel.shape)}")
         self.register_buffer("kernel", kernel)
-        self._known: tuple[object, Tensor] | None = None
 
     @property
     def norm(self) -> float:
@@ -71,10 +71,13 @@ class Blur(Part, nn.Module):
     def _transform(self, x: Tensor, size: tuple[int, int]) -> Tensor:
         """Return the transform of the kernel, kept for images of one size and type."""
         key = (size, x.dtype, x.device, self.kernel.data_ptr(), self.kernel._version)
-        if self._known is None or self._known[0] != key:
+        if self not in _TRANSFORMS or _TRANSFORMS[self][0] != key:
             kernel = self.kernel.to(x)
-            self._known = key, torch.fft.rfft2(kernel if kernel.ndim == 2 else kernel.unsqueeze(1), s=size)
-        return self._known[1]
+            _TRANSFORMS[self] = key, torch.fft.rfft2(kernel if kernel.ndim == 2 else kernel.unsqueeze(1), s=size)
+        return _TRANSFORMS[self][1]
+
+
+_TRANSFORMS: WeakKeyDictionary[Blur, tuple[object, Tensor]] = WeakKeyDictionary()  # of kernels, with what they are for
 
 
 def _fast(length: int) -> int:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent import zoo
+from mirrordescent.conditioning import given
 from mirrordescent.learn import Descent, NetworkFamily, Objective, ProblemFamily, Settings, Validation
-from mirrordescent.methods import AMD, SMD, Equipped, Method
+from mirrordescent.methods import AMD, SMD, Conditioned, Equipped, HandOver, Method
 from mirrordescent.mirrors import Layerwise, MirrorMap, Multipliers, layerwise
 from mirrordescent.oracles import Relative
 from mirrordescent.parts import Part
@@ -130,12 +131,14 @@ def diagnose_entry(
     if problem not in PROBLEMS:
         raise ValueError(f"there is no problem {problem!r}; there are {', '.join(PROBLEMS)}")
     entry, card = copy.deepcopy(zoo.load(name)).double(), zoo.card(name)
+    subject = PROBLEMS[problem](card.name, count, side, directory)
+    if isinstance(entry, Conditioned):
+        entry = _for_the_mean(entry, subject)
     oracle = entry.oracle if isinstance(entry, Equipped) else None
     entry = entry.method if isinstance(entry, Equipped) else entry
     mirror = entry if isinstance(entry, MirrorMap) else getattr(entry, "mirror", None)
     if not isinstance(mirror, MirrorMap):
         raise TypeError(f"{name} has no mirror map: there is nothing to diagnose")
-    subject = PROBLEMS[problem](card.name, count, side, directory)
     before = cast(MirrorMap, unlearned(mirror).double())
     if isinstance(oracle, Relative):
         weights = cast(Tensor, subject.problem.sensitivity)
@@ -161,6 +164,13 @@ def diagnose_entry(
     return replace(found, equivariance=defects)
 
 
+def _for_the_mean(entry: Conditioned, subject: Subject) -> Method[Any]:
+    """Return what a conditioned entry begins with, for the mean of the features: theorems know one step for all."""
+    features = subject.problem.features(subject.x0)
+    method = given(entry.method, {name: value.mean().reshape(1) for name, value in features.items()})
+    return method.first if isinstance(method, HandOver) else method
+
+
 def unlearned(part: Any) -> Any:
     """Return a part with the structure of another and the parameters it has before learning.
 
@@ -170,9 +180,9 @@ def unlearned(part: Any) -> Any:
         return {name: unlearned(each) for name, each in part.items()}
     if isinstance(part, nn.Parameter):
         return nn.Parameter(torch.ones_like(part))
-    if not isinstance(part, Part):
+    if not isinstance(part, Part) or not isinstance(part, nn.Module):
         return part
-    fixed = {id(buffer) for buffer in cast(nn.Module, part).buffers()}
+    fixed = {id(buffer) for buffer in part.buffers()}
     known = {
         name: unlearned(value)
         for name, value in part.config().items()
