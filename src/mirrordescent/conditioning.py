@@ -73,8 +73,8 @@ class ConditionalLaws(PowerLaws):
         super().__init__(counts, values, power, bound)
         self.features, self.slope_counts, self.exponents = list(features), list(slope_counts), dict(exponents or {})
         self.slopes = nn.Parameter(torch.zeros(len(self.slope_counts), len(self.features)).to(self.raw))
-        self.found: Tensor | None = None  # (batch, features), then the sum of those with an exponent
-        self.fixed: Tensor | None = None
+        self.found: Tensor | None = None  # the features, (batch, features), once they are given
+        self.fixed: Tensor | None = None  # Σ exponent · feature, (batch,)
 
     def given(self, features: Features) -> ConditionalLaws:
         """Return the schedule for these features."""
@@ -129,7 +129,7 @@ class ConditionalLaws(PowerLaws):
 
 
 class Within(Schedule):
-    """t(k) = share(k) / (ℓ·unit + b·a(k)): a share of the longest safe step for a curvature a that is a schedule too.
+    """t(k) = share(k) / (ℓ(k) + b·a(k)): a share of the longest safe step for a curvature a that is a schedule too.
 
     f_a, rounded to a curvature a, has second derivatives up to ℓ + b·a, in the geometry of the map. Where a depends on
     features, so does the step.

@@ -21,7 +21,7 @@ class BuildError(OSError):
 
 @cache
 def library() -> ctypes.CDLL:
-    """Return the compiled kernels; the first call on a machine compiles them, which takes about two seconds."""
+    """Return the compiled kernels; the first call on a machine compiles them, which takes some seconds."""
     path = _path()
     if not path.exists():
         _compile(sources("c"), path)

@@ -95,6 +95,13 @@ class HandOver(StatefulWrapper):
         return own.curvature(self.after) if isinstance(own, Rounded) else self.then.dual_step(problem)
 
 
+def beginning(method: Method[Any]) -> GradientMethod[Any] | None:
+    """Return what can be handed over: a method that is told gradients, alone or where an entry ends by itself."""
+    method = method.method if isinstance(method, Conditioned) else method
+    method = method.first if isinstance(method, HandOver) else method
+    return method if isinstance(method, GradientMethod) else None
+
+
 def proven(method: Method[Any], after: int = 20, then: PrimalDual[Any] | None = None) -> Method[Any]:
     """Return a method that proves as soon as it can how good it is: handed over after a few steps, and certified.
 
@@ -105,9 +112,8 @@ def proven(method: Method[Any], after: int = 20, then: PrimalDual[Any] | None = 
     >>> type(proven(md.zoo.load("image-tv")))
     <class 'mirrordescent.methods.conditioned.Conditioned'>
     """
-    inner = method.method if isinstance(method, Conditioned) else method
-    first = inner.first if isinstance(inner, HandOver) else inner
-    if not isinstance(first, GradientMethod):
-        raise TypeError(f"{type(first).__name__} is told no gradients, and cannot be handed over")
+    first = beginning(method)
+    if first is None:
+        raise TypeError(f"{type(method).__name__} is told no gradients, and cannot be handed over")
     handed_over = HandOver(first, after, then or CondatVu(0.3, Stencil(0.6)))
     return Conditioned(handed_over) if isinstance(method, Conditioned) else handed_over

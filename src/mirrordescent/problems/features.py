@@ -16,6 +16,7 @@ ORIGIN = {"weight": 0.6, "rough": 0.4}
 
 
 BENDS = (-2.0, 1.0)
+"""log(λ/c), relative to its origin, below which λ is faint and above which it is strong."""
 
 DEEPEST = 64
 """A hole in which a pixel is farther than this from what is known counts as that deep; the search ends there."""
@@ -31,8 +32,8 @@ def image_features(
 
         unit       2s‖A‖², the curvature of the data term, which is the unit of curvatures and 1/steps
         weight     λ/c
-        faint      what log(λ/c) is below BENDS, else 0, so that schedules may bend where λ is small
-        strong     what log(λ/c) is above BENDS, else 0, where it is large
+        faint      how far log(λ/c) is below the first of BENDS, else 0, so that schedules may bend where λ is small
+        strong     how far it is above the second, else 0, where it is large
         observed   the share of pixels that were observed
         depth      how many pixels on average from a missing one to the nearest observed one, at least 1
         rough      mean |Dx⁰|/c, which tells noise, texture, and whether holes begin black

@@ -7,19 +7,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 
 from mirrordescent import zoo
-from mirrordescent.methods import (
-    PDHG,
-    CondatVu,
-    Conditioned,
-    Equipped,
-    GradientMethod,
-    HandOver,
-    Method,
-    PrimalDual,
-    named,
-    names,
-    proven,
-)
+from mirrordescent.methods import PDHG, CondatVu, Equipped, Method, PrimalDual, named, names, proven
+from mirrordescent.methods.hand_over import beginning
 from mirrordescent.methods.naming import takes
 from mirrordescent.mirrors import MirrorMap, Stencil
 from mirrordescent.names import require_known
@@ -41,8 +30,7 @@ class Default(NamedTuple):
 
 
 # The learned method is nearest to the optimum after a few steps, and where pixels are missing its bounds lag behind: it
-# serves as a start for a primal-dual method in the geometry of a stencil, with a dual variable. Both together prove a
-# relative gap of 1e-3 in half of the steps of PDHG.
+# serves as a start for a primal-dual method in the geometry of a stencil, with a dual variable.
 DEFAULTS: dict[Task, Default] = {
     "inpaint": Default("image-tv", 20, "condat-vu", "photo-inpaint-conjugate"),
     "denoise": Default("image-tv", 20, "condat-vu", "ellipse-denoise-conjugate"),
@@ -53,7 +41,7 @@ EUCLIDEAN_STEP = 0.05
 TOLERANCE = 1e-3
 SINGLE_PRECISION = 1e-5  # below this tolerance rounding decides in single precision
 RATIO = 0.5  # of PDHG's steps, the fastest on photographs from filled holes for weights of 0.03 … 0.15
-STENCIL_RATIO = 0.3  # of Condat and Vũ's steps with a stencil, the fastest to a proof of 1e-3 on four kinds of five
+STENCIL_RATIO = 0.3  # of Condat and Vũ's steps with a stencil, chosen on training photographs of five kinds
 
 
 @dataclass(frozen=True)
@@ -99,7 +87,7 @@ def plan(
     made, label = _method(task, name, mirror if chosen else default.entry)
     budget = iterations or _budget(name, made)
     promised = tolerance is not None or (not chosen and iterations is None)
-    if promised and (first := _beginning(made)) is not None:
+    if promised and (first := beginning(made)) is not None:
         after = iterations or (default.after if isinstance(first, Equipped) else budget)
         made, budget = proven(made, after, primal_dual(default.then)), after + PROVEN
     elif promised and not made.certifies:
@@ -115,14 +103,6 @@ def primal_dual(name: str) -> PrimalDual[Any]:
     made = PDHG(RATIO) if name == "pdhg" else named(name)
     assert isinstance(made, PrimalDual)
     return made
-
-
-def _beginning(made: Method[Any]) -> GradientMethod[Any] | None:
-    """Return what can be handed over: a method that is told gradients, alone or where an entry ends by itself."""
-    if isinstance(made, Conditioned):
-        made = made.method
-    made = made.first if isinstance(made, HandOver) else made
-    return made if isinstance(made, GradientMethod) else None
 
 
 def _budget(name: str | None, made: Method[Any]) -> int:
