@@ -181,8 +181,8 @@ def main(cases: Iterable[Case] = CASES, repeats: int = REPEATS) -> str:
             summary(results),
             f"How much slower other packages are than {results[0].learned}:\n",
             against_peers(results),
-            f"The time of {results[0].learned} over that of other methods with a map, learned or, with Condat–Vũ, set by"
-            f" hand:\n",
+            f"The time of {results[0].learned} over that of other methods with a map, learned or, with Condat–Vũ,"
+            f" set by hand:\n",
             beside(results),
             "Milliseconds:\n",
             *parts,
