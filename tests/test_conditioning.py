@@ -14,7 +14,7 @@ from mirrordescent.mirrors import Stencil
 from mirrordescent.oracles import Default, Rounded
 from mirrordescent.problems import TVInpainting
 
-NAMES = ["weight", "faint", "strong", "observed", "depth", "rough"]
+NAMES = ["weight", "faint", "light", "strong", "observed", "depth", "rough", "noisy"]
 
 
 def method(dtype=torch.float64, seed=0):
@@ -22,7 +22,7 @@ def method(dtype=torch.float64, seed=0):
     laws = {"features": NAMES, "slope_counts": [1, 10]}
     curvature = ConditionalLaws([1, 10], [0.5, 20.0], -1.0, exponents={"unit": 1.0}, **laws)
     unit = ConditionalLaws([1], [1.0], exponents={"unit": 1.0})
-    mirror = Stencil(0.6)
+    mirror = Stencil(ConditionalLaws([1], [0.6], bound=1.0, features=NAMES))
     amd = md.AMD(
         mirror, Within(ConditionalLaws([1], [0.6], **laws), curvature, unit, rough=1.5), regulariser=mirror,
         storage="primal", mixing=ConditionalLaws([1, 10], [0.8, 0.3], 1.0, 1.0, **laws),
@@ -141,7 +141,7 @@ def test_it_is_stored_and_learned(tmp_path):
     loaded.requires_grad_(True)
     problem.value(run(problem, 4, loaded)).sum().backward()
     slopes = [part.slopes.grad for part in loaded.modules() if isinstance(part, ConditionalLaws) and part.features]
-    assert len(slopes) == 4
+    assert len(slopes) == 5
     assert all(bool((grad != 0).any()) for grad in slopes)
 
 
@@ -167,3 +167,27 @@ def test_within_is_a_share_of_the_longest_step():
     assert bound(3).tolist() == pytest.approx([0.5 / 14, 0.5 / 26])
     assert bound.sequence(3, 2)[0].tolist() == pytest.approx([0.5 / 14, 0.5 / 26])
     assert kernels.numbers(1.0, bound.sequence(1, 2)).shape == (2, 2, 2)
+
+
+def test_a_stencil_may_be_another_one_for_every_sample():
+    law = ConditionalLaws([1], [0.6], bound=1.0, features=["a"]).double()
+    law.slopes.data.fill_(1.0)
+    both = given(Stencil(law), {"a": torch.tensor([-0.5, 1.0]).double()})
+    x = torch.rand(2, 2, 7, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for i, q in enumerate(both.damping.tolist()):
+        alone = Stencil(q).double()
+        for way in ("to_primal", "to_dual", "potential"):
+            torch.testing.assert_close(getattr(both, way)(x)[i], getattr(alone, way)(x[i : i + 1])[0])
+    torch.testing.assert_close(both.to_dual(both.to_primal(x)), x)
+    problem = TVInpainting(x, None, 0.1)
+    norms = [problem.K_norm_in(Stencil(q).double()) for q in both.damping.tolist()]
+    assert problem.K_norm_in(both) == pytest.approx(max(norms), rel=1e-6)
+
+
+def test_a_sequence_follows_its_parameters():
+    laws = ConditionalLaws([1, 4], [1.0, 2.0], features=["a"]).given({"a": torch.tensor([0.5])})
+    before = laws.sequence(1, 3)
+    assert laws.sequence(1, 3) is before
+    with torch.no_grad():
+        laws.raw.add_(1.0)
+    torch.testing.assert_close(laws.sequence(1, 3), before * math.e)

@@ -7,6 +7,7 @@ finite at the start. Any callable will do; a number means a constant.
 import math
 from bisect import bisect
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from numbers import Real
 from typing import Literal, TypeAlias, get_args
@@ -57,6 +58,9 @@ class Polynomial(Schedule):
 
     def forward(self, k: int) -> float:
         return self.c / k**self.power
+
+    def sequence(self, first: int, count: int) -> Tensor:
+        return self.c / torch.arange(first, first + count, dtype=torch.float64)[:, None] ** self.power
 
 
 class Constant(Polynomial):
@@ -202,16 +206,17 @@ class PowerLaws(_Knots):
             return self._value(self._raw(k))
         return float(self.sequence(k, 1))
 
-    @torch.no_grad()
     def sequence(self, first: int, count: int) -> Tensor:
-        """Return all at once, since this is asked for before every call of a kernel."""
-        return self._value(torch.from_numpy(self._raws(np.log(np.arange(first, first + count))))[:, None])
+        """Return all at once, in NumPy: there is little to compute, and every call of a kernel asks for it."""
+        raws = self._raws(first, count)
+        values = np.exp(raws) if math.isinf(self.bound) else self.bound / (1 + np.exp(-raws))
+        return torch.from_numpy(values)
 
-    def _raws(self, log_counts: np.ndarray) -> np.ndarray:
-        """Return the numbers that are learned, between the counts and beyond them."""
-        knots = np.log(self.counts)
-        beyond = np.maximum(log_counts - knots[-1], 0)
-        return np.interp(log_counts, knots, self.raw.double().cpu().numpy()) - self.power * beyond
+    def _raws(self, first: int, count: int) -> np.ndarray:
+        """Return the numbers that are learned, between the counts and beyond them: (count, 1), or (count, batch)."""
+        hats, beyond = log_hats(tuple(self.counts), first, count)
+        raw = as_numbers(self.raw)
+        return hats @ (raw[:, None] if raw.ndim == 1 else raw.T) - self.power * beyond
 
     def _raw(self, k: int) -> Tensor:
         """Return one of them, as a tensor to be learned."""
@@ -220,7 +225,7 @@ class PowerLaws(_Knots):
         i, j = max(after - 1, 0), min(after, last)
         share = 0.0 if i == j else math.log(k / counts[i]) / math.log(counts[j] / counts[i])
         beyond = self.power * math.log(k / counts[last]) if after > last else 0.0
-        return torch.lerp(self.raw[i], self.raw[j], share) - beyond
+        return torch.lerp(self.raw[..., i], self.raw[..., j], share) - beyond
 
     def _value(self, raw: Tensor) -> Tensor:
         return raw.exp() if math.isinf(self.bound) else self.bound * raw.sigmoid()
@@ -253,6 +258,22 @@ class _Call(Schedule):
 
     def forward(self, k: int) -> Number:
         return self.function(k)
+
+
+@lru_cache(maxsize=256)
+def log_hats(counts: tuple[int, ...], first: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return what each of some counts has to say at first, first + 1, …, linearly in log k: (length, counts).
+
+    Beside it, how far log k is beyond the last of them, (length, 1). All schedules of a run ask for the same.
+    """
+    at, knots = np.log(np.arange(first, first + length)), np.log(counts)
+    hats = np.stack([np.interp(at, knots, each) for each in np.eye(len(counts))], 1)
+    return hats, np.maximum(at - knots[-1], 0)[:, None]
+
+
+def as_numbers(tensor: Tensor) -> np.ndarray:
+    """Return a tensor as an array in double precision."""
+    return tensor.detach().cpu().numpy().astype(np.float64)
 
 
 def as_schedule(value: ScheduleLike, name: str) -> Schedule:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from mirrordescent import GD, Quadratic, kernels, solve
+from mirrordescent import AMD, GD, Quadratic, TVDenoising, kernels, solve
+from mirrordescent.conditioning import ConditionalLaws, Within
 from mirrordescent.learn import (
     Checkpointed,
     Descent,
@@ -23,6 +25,9 @@ from mirrordescent.learn import (
     Validation,
     learn,
 )
+from mirrordescent.methods import Conditioned, Equipped
+from mirrordescent.mirrors import Stencil
+from mirrordescent.oracles import Rounded
 from mirrordescent.schedules import Interpolated
 
 
@@ -177,3 +182,35 @@ def test_runs_are_compiled_and_looks_are_the_same(monkeypatch):
         for differentiation in (Full(), Checkpointed(3), Truncated(3)):
             replace(objective, differentiation=differentiation).losses(method, draw, 8, 0)
     assert sum(asked) == 3 * 8
+
+
+@pytest.mark.usefixtures("compiled")
+def test_problems_with_perturbations_of_their_own_average_to_the_same_gradient():
+    """Against the derivative; and with more directions for the same runs, the estimate is the better one."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.rand(6, 1, 8, 8, generator=generator, dtype=torch.float64)
+    problem = TVDenoising(y, torch.linspace(0.05, 1.0, 6, dtype=torch.float64))
+    laws = partial(ConditionalLaws, [1, 3], features=["weight"])
+    curvature = laws([4.0, 8.0])
+    mirror = Stencil(ConditionalLaws([1], [0.6], bound=1.0, features=["weight"]))
+    amd = AMD(
+        mirror, Within(laws([0.6, 0.5]), curvature, rough=1.6), regulariser=mirror, storage="primal",
+        mixing=laws([0.7, 0.5], bound=1.0), dual_weight=laws([1.2, 1.5]),
+    )  # fmt: skip
+    method = Conditioned(Equipped(amd, Rounded(curvature))).double()
+    draw, parameters = Draw(problem, y.clone()), list(method.parameters())
+
+    def gradients(differentiation, seed=0):
+        objective = Objective("last", differentiation=differentiation)
+        loss, _ = objective.losses(method, draw, 3, 0, generator=torch.Generator().manual_seed(seed))
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss.mean(), parameters)])
+
+    exact = gradients(Full())
+    errors = {
+        apart: sum(float((gradients(Evolution(30, 1e-4, apart), i) - exact).square().sum()) for i in range(5))
+        for apart in (False, True)
+    }
+    assert errors[True] < errors[False] / 2
+    mean = torch.stack([gradients(Evolution(100, 1e-4, apart=True), 10 + i) for i in range(6)]).mean(0)
+    assert float((mean - exact).norm()) < 0.2 * float(exact.norm())
+    assert all(p.ndim == q.ndim for p, q in zip(parameters, method.parameters(), strict=True))

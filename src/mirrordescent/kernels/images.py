@@ -5,6 +5,9 @@ row for all samples, or for all steps, will do. ``isotropic`` and ``coupled`` sa
 together.
 """
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -92,16 +95,32 @@ def image_sums(y: Tensor, mask: Tensor | None, x: Tensor) -> Tensor:
     return sums
 
 
+def hole_depths(mask: Tensor, deepest: int) -> Tensor:
+    """Return for every plane of a mask the number of missing pixels, and the sum of their distances from observed ones.
+
+    Distances are in steps to one of eight neighbours; none counts as more than ``deepest`` + 1.
+    """
+    *planes, height, width = mask.shape
+    found = torch.empty(*planes, 2, dtype=torch.float64)
+    function("hole_depths", mask.dtype)(
+        planes=math.prod(planes), height=height, width=width, mask=mask.contiguous(), deepest=deepest, depths=found
+    )
+    return found
+
+
 def numbers(*columns: Tensor | float) -> Tensor:
     """Put columns beside one another: numbers, (steps,) or (steps, samples), with 1 in place of either.
 
     >>> numbers(1.0, torch.tensor([2.0, 3.0])).tolist()
     [[[1.0, 2.0]], [[1.0, 3.0]]]
     """
-    tables = [torch.as_tensor(column, dtype=torch.float64) for column in columns]
+    tables = [np.asarray(column, dtype=np.float64) for column in columns]
     tables = [table.reshape(-1, 1) if table.ndim < 2 else table for table in tables]
     steps, samples = (max(table.shape[i] for table in tables) for i in (0, 1))
-    return torch.stack([table.expand(steps, samples) for table in tables], -1)
+    found = np.empty((steps, samples, len(tables)))
+    for i, table in enumerate(tables):
+        found[..., i] = table
+    return torch.from_numpy(found)
 
 
 def planes_of(mask: Tensor | None, x: Tensor) -> tuple[Tensor | None, int]:

@@ -1,4 +1,27 @@
-/* What a problem has to know of its images, in one pass. */
+/* What a problem has to know of its images before the first step. */
+#ifndef SUMS
+#define SUMS
+#include <math.h>
+#include <stdlib.h>
+#define SOME 8 /* rows that are added up in single precision */
+#define ABSOLUTE(v) _Generic((v), float: fabsf, double: fabs)(v)
+
+/* Tell a pixel's neighbours that it is seen, and count the pixels that are not; next is what is seen after that. */
+static long grown(long height, long width, const unsigned char *seen, unsigned char *next, unsigned char *column) {
+    long missing = 0;
+    for (long row = 0; row < height; row++) {
+        const unsigned char *here = seen + row * width, *above = here - (row ? width : 0);
+        const unsigned char *below = here + (row + 1 < height ? width : 0);
+        unsigned char *out = next + row * width;
+        for (long j = 0; j < width; j++) column[j + 1] = above[j] | here[j] | below[j];
+        for (long j = 0; j < width; j++) out[j] = column[j] | column[j + 1] | column[j + 2];
+        int found = 0;
+        for (long j = 0; j < width; j++) found += out[j];
+        missing += width - found;
+    }
+    return missing;
+}
+#endif
 
 /* For every sample into sums: the number of observed pixels, the sums of y - c and of its square over them, with c the
    first of them, and the sum of |Dx| over all differences. masks is as for amd_stencil. */
@@ -18,21 +41,33 @@ void NAME(image_sums)(long samples, long channels, long height, long width, cons
                     c = ys[j];
                     found = 1;
                 }
-            for (long row = 0; row < height; row++, ys += width, xs += width, ms += ms ? width : 0) {
+            for (long top = 0; top < height; top += SOME) {
+                long rows = top + SOME < height ? SOME : height - top, from = top * width, to = from + rows * width;
+                long below = to < plane ? to : plane - width; /* the last row has none below it */
                 REAL count = 0, first = 0, second = 0, rough = 0;
+                if (ms) {
 #pragma omp simd reduction(+ : count, first, second)
-                for (long j = 0; j < width; j++) {
-                    REAL seen = ms ? ms[j] : 1, d = ys[j] - c;
-                    count += seen;
-                    first += seen * d;
-                    second += seen * d * d;
+                    for (long j = from; j < to; j++) {
+                        REAL d = ms[j] * (ys[j] - c);
+                        count += ms[j];
+                        first += d;
+                        second += d * d;
+                    }
+                } else {
+                    count = (REAL)(to - from);
+#pragma omp simd reduction(+ : first, second)
+                    for (long j = from; j < to; j++) {
+                        REAL d = ys[j] - c;
+                        first += d;
+                        second += d * d;
+                    }
                 }
 #pragma omp simd reduction(+ : rough)
-                for (long j = 0; j < width - 1; j++) rough += xs[j + 1] > xs[j] ? xs[j + 1] - xs[j] : xs[j] - xs[j + 1];
-                if (row + 1 < height) {
+                for (long j = from; j < below; j++) rough += ABSOLUTE(xs[j + width] - xs[j]);
+                for (long row = top; row < top + rows; row++) {
+                    const REAL *xr = xs + row * width;
 #pragma omp simd reduction(+ : rough)
-                    for (long j = 0; j < width; j++)
-                        rough += xs[j + width] > xs[j] ? xs[j + width] - xs[j] : xs[j] - xs[j + width];
+                    for (long j = 0; j < width - 1; j++) rough += ABSOLUTE(xr[j + 1] - xr[j]);
                 }
                 all[0] += count;
                 all[1] += first;
@@ -41,4 +76,33 @@ void NAME(image_sums)(long samples, long channels, long height, long width, cons
             }
         }
     }
+}
+
+/* For every plane of a mask into depths: the number of missing pixels, and the sum of their distances from the nearest
+   that is seen, in steps to one of eight neighbours; none counts as more than deepest + 1. */
+int NAME(hole_depths)(long planes, long height, long width, const REAL *mask, long deepest, double *depths, int threads) {
+    int failed = 0;
+#pragma omp parallel for num_threads(threads) reduction(| : failed)
+    for (long p = 0; p < planes; p++) {
+        unsigned char *seen = malloc(2 * height * width + width + 2), *next = seen + height * width;
+        if (!seen) {
+            failed = 1;
+            continue;
+        }
+        unsigned char *column = next + height * width;
+        column[0] = column[width + 1] = 0;
+        long missing = 0;
+        for (long j = 0; j < height * width; j++) missing += !(seen[j] = mask[p * height * width + j] > 0);
+        depths[2 * p] = depths[2 * p + 1] = missing;
+        unsigned char *one = seen;
+        for (long round = 0; round < deepest && missing; round++) {
+            missing = grown(height, width, one, next, column);
+            depths[2 * p + 1] += missing;
+            unsigned char *other = one;
+            one = next;
+            next = other;
+        }
+        free(seen);
+    }
+    return failed;
 }

@@ -87,7 +87,9 @@ class AMD(GradientMethod[AMDState]):
         """Start at x̃⁰ = z̃⁰ = x0."""
         require_inside(self.mirror, x0)
         require_inside(self.regulariser, x0)
-        z = self.mirror.dual_start(x0) if self.storage == "dual" else x0
+        if self.storage == "primal":
+            return AMDState(0, x0, x0, x0)
+        z = self.mirror.dual_start(x0)
         return AMDState(0, z, mix(self.mixing(1), self._primal(z), x0), x0)
 
     def update(self, state: AMDState, grad: Tree) -> AMDState:
@@ -160,7 +162,6 @@ class StencilSteps:
 
     def __init__(self, method: AMD, oracle: Rounded, pixels: Pixels) -> None:
         self.method, self.oracle, self.pixels = method, oracle, pixels
-        self.side = method.mirror.damping / 4 if isinstance(method.mirror, Stencil) else 0.0
 
     def __call__(self, state: AMDState, steps: int) -> AMDState:
         return self._steps(state, None, 1.0, steps)[0]
@@ -180,7 +181,8 @@ class StencilSteps:
         first, method, pixels = state.k + 1, self.method, self.pixels
         t, curvature = method.t.sequence(first, steps), self.oracle.curvature.sequence(first, steps)
         numbers = kernels.numbers(
-            pixels.rounded(curvature), pixels.bound, pixels.fidelity, self.side,
+            pixels.rounded(curvature), pixels.bound, pixels.fidelity,
+            method.mirror.side if isinstance(method.mirror, Stencil) else 0.0,
             method.dual_weight.sequence(first, steps) * t, method.gamma.sequence(first, steps) * t,
             method.mixing.sequence(first + 1, steps), shares,
         )  # fmt: skip

@@ -1,6 +1,6 @@
 """A method that looks at the problem before it begins."""
 
-from typing import Any
+from typing import Any, cast
 
 from torch import Generator
 
@@ -45,11 +45,14 @@ class Conditioned(StatefulWrapper):
         """Return compiled steps, if the method has some."""
         if self.method.kernel(problem, oracle) is None:
             return None
+        last: tuple[Method[Any], Run[Any]] | None = None
 
         def run(state: Wrapped, steps: int) -> Wrapped:
-            kernel = self._for(state.own).kernel(problem, oracle)
-            assert kernel is not None
-            return Wrapped(kernel(state.inner, steps), state.own)
+            nonlocal last
+            method = self._for(state.own)
+            if last is None or last[0] is not method:
+                last = method, cast(Run[Any], method.kernel(problem, oracle))
+            return Wrapped(last[1](state.inner, steps), state.own)
 
         return run
 

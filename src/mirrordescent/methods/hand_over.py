@@ -1,5 +1,6 @@
 """A method that begins, and a primal-dual one that finishes."""
 
+from functools import lru_cache
 from typing import Any, cast
 
 import torch
@@ -62,14 +63,14 @@ class HandOver(StatefulWrapper):
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[Wrapped] | None:
         """Return compiled steps of both methods, or plain ones for a method that has none."""
-        first, second = self.method.kernel(problem, oracle), self.then.kernel(problem, Exact())
-        if (first is None and second is None) or self.asked(oracle).stochastic:
+        first, second = self.method.kernel(problem, oracle), lru_cache(lambda: self.then.kernel(problem, Exact()))
+        if (first is None and second() is None) or self.asked(oracle).stochastic:
             return None
 
         def run(state: Wrapped, steps: int) -> Wrapped:
             while steps > 0:
                 state = self._handed_over(problem, state)
-                kernel, left = (second, steps) if state.own else (first, min(steps, self.after - state.k))
+                kernel, left = (second(), steps) if state.own else (first, min(steps, self.after - state.k))
                 if kernel is None:
                     state, left = self.step(problem, state, oracle), 1
                 else:

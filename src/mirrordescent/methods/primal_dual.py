@@ -67,7 +67,7 @@ class Numbers(NamedTuple):
     pull: float
     shift: float
     sigma: float
-    side: float = 0.0
+    side: float | Tensor = 0.0
     clipped: bool = False
 
 
@@ -172,7 +172,7 @@ class CondatVu(PDHG):
 
     def _kernel_numbers(self, saddle: SaddlePoint, pixels: Pixels) -> Numbers:
         tau, sigma = self.step_sizes(saddle)
-        side = float(self.mirror.damping.detach()) / 4 if isinstance(self.mirror, Stencil) else 0.0
+        side = self.mirror.side if isinstance(self.mirror, Stencil) else 0.0
         return Numbers(tau, pixels.fidelity * tau, 0.0, sigma, side)
 
 

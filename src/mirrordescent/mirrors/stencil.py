@@ -5,7 +5,9 @@ from torch import Tensor, nn
 
 from mirrordescent.cosine import add_low, low_frequencies
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
-from mirrordescent.trees import sum_per_sample
+from mirrordescent.parts import Config
+from mirrordescent.schedules import Schedule
+from mirrordescent.trees import spread, sum_per_sample
 
 
 class Stencil(MirrorMap):
@@ -20,7 +22,8 @@ class Stencil(MirrorMap):
     inverse, which is not local, is ∇ψ(x) = Cᵀ(Cx / m).
 
     Args:
-        damping: q before learning.
+        damping: q before learning; or a schedule, whose first value is q, such as
+            :class:`~mirrordescent.conditioning.ConditionalLaws` with a bound of 1, so that every sample has its own.
 
     >>> import torch
     >>> stripes = torch.tensor([1.0, -1.0]).repeat(1, 1, 4, 2)  # ω = (0, about π)
@@ -31,23 +34,35 @@ class Stencil(MirrorMap):
     proven = linear = True
     strong_convexity = StrongConvexity(1.0, 2.0)  # 1 / max m
 
-    def __init__(self, damping: float = 0.8) -> None:
+    def __init__(self, damping: float | Schedule = 0.8) -> None:
         super().__init__()
+        self.law = damping if isinstance(damping, Schedule) else None
+        if isinstance(damping, Schedule):
+            return
         if not 0 < damping < 1:
             raise ValueError(f"Stencil needs 0 < damping < 1, got {damping}")
         self.raw_damping = nn.Parameter(torch.tensor(damping).logit())
 
     @property
     def damping(self) -> Tensor:
-        """q."""
-        return self.raw_damping.sigmoid()
+        """q: a number, or one for every sample, (batch,)."""
+        return self.raw_damping.sigmoid() if self.law is None else torch.as_tensor(self.law(1))
+
+    @property
+    def side(self) -> Tensor:
+        """q/4 as the tables of kernels have it: (1, 1), or (1, batch)."""
+        return self.damping.detach().double().cpu().reshape(1, -1) / 4
 
     def spectrum(self, height: int, width: int) -> Tensor:
-        """Return m at all frequencies of an image: (height, width)."""
-        like = self.raw_damping
-        halves = (torch.arange(n, dtype=like.dtype, device=like.device) * (torch.pi / (2 * n)) for n in (height, width))
-        down, along = (1 - self.damping * half.sin().square() for half in halves)
-        return down[:, None] * along
+        """Return m at all frequencies of an image: (height, width), or (batch, 1, height, width)."""
+        q = self.damping
+        halves = (torch.arange(n, dtype=q.dtype, device=q.device) * (torch.pi / (2 * n)) for n in (height, width))
+        down, along = (1 - q[..., None] * half.sin().square() for half in halves)
+        spectrum = down[..., :, None] * along[..., None, :]
+        return spectrum[:, None] if q.ndim else spectrum
+
+    def config(self) -> Config:
+        return {"damping": float(self.damping.detach()) if self.law is None else self.law}
 
     def _potential(self, x: Tensor) -> Tensor:
         coefficients = low_frequencies(x, 1.0)
@@ -58,8 +73,8 @@ class Stencil(MirrorMap):
         return add_low(torch.zeros_like(x), coefficients)
 
     def _to_primal(self, y: Tensor) -> Tensor:
-        side = self.damping / 4
-        if torch.is_grad_enabled():
+        side = spread(self.damping / 4, y)
+        if torch.is_grad_enabled() or side.ndim:
             return _smooth(-1, _smooth(-2, y, side), side)
         return _smooth_fast(-1, _smooth_fast(-2, y, float(side)), float(side))
 

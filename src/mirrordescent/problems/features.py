@@ -1,7 +1,9 @@
 """What a total-variation problem tells of itself: a few numbers without units."""
 
+import math
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -33,33 +35,39 @@ def image_features(
         unit       2s‖A‖², the curvature of the data term, which is the unit of curvatures and 1/steps
         weight     λ/c
         faint      how far log(λ/c) is below the first of BENDS, else 0, so that schedules may bend where λ is small
-        strong     how far it is above the second, else 0, where it is large
+        light      how far it is below 0, else 0
+        strong     how far it is above the second of BENDS, else 0, where λ is large
         observed   the share of pixels that were observed
         depth      how many pixels on average from a missing one to the nearest observed one, at least 1
         rough      mean |Dx⁰|/c, which tells noise, texture, and whether holes begin black
+        noisy      how far it is above 0, else 0
         passed     how much of white noise A lets through, ‖An‖²/(‖A‖²‖n‖²): 0 without an operator, far below for a blur
 
     All but the first stay as they are under y → a·y + b with λ → a·λ, under transposition, flips, and permutations of
     the channels.
     """
-    count, first, second, variation = _sums(y, mask, x0.detach()).to(y).unbind(-1)
-    contrast = (second / count - (first / count).square()).clamp(min=0).sqrt()
-    contrast = contrast.clamp(min=torch.finfo(y.dtype).tiny ** 0.5)  # of images that show nothing
+    # What is left after the sums is a few numbers for every sample, for which NumPy is quicker than torch.
+    count, first, second, variation = _sums(y, mask, x0.detach()).cpu().numpy().T
+    tiny = float(torch.finfo(y.dtype).tiny) ** 0.5  # of images that show nothing
+    contrast = np.sqrt(np.maximum(second / count - np.square(first / count), tiny**2))
     *_, height, width = x0.shape
     pairs = max(1, x0.shape[1] * ((height - 1) * width + height * (width - 1)))
-    rough = variation / pairs
-    weight = torch.as_tensor(weight, dtype=y.dtype, device=y.device)
-    relative = (weight / contrast / ORIGIN["weight"]).clamp(1e-4, 1e4).log()
-    return {
-        "unit": torch.full_like(contrast, 2 * scale * norm**2).log(),
+    weights = weight.detach().double().cpu().numpy() if isinstance(weight, Tensor) else weight
+    relative = np.log(np.clip(weights / contrast / ORIGIN["weight"], 1e-4, 1e4))
+    rough = np.log(np.clip(variation / pairs / contrast / ORIGIN["rough"], 1e-2, 1e2))
+    found = {
+        "unit": np.full_like(contrast, math.log(2 * scale * norm**2)),
         "weight": relative,
-        "faint": (BENDS[0] - relative).clamp(min=0),
-        "strong": (relative - BENDS[1]).clamp(min=0),
-        "observed": (count / y[0].numel()).log(),
-        "depth": _depth(mask, y).log(),
-        "rough": (rough / contrast / ORIGIN["rough"]).clamp(1e-2, 1e2).log(),
-        "passed": torch.zeros_like(contrast) if operator is None else _passed(operator, norm, x0),
+        "faint": np.maximum(BENDS[0] - relative, 0),
+        "light": np.maximum(-relative, 0),
+        "strong": np.maximum(relative - BENDS[1], 0),
+        "observed": np.log(count / y[0].numel()),
+        "depth": np.log(_depth(mask, len(y), *y.shape[-2:])),
+        "rough": rough,
+        "noisy": np.maximum(rough, 0),
+        "passed": np.zeros_like(contrast) if operator is None else _passed(operator, norm, x0),
     }
+    return {name: torch.from_numpy(numbers).to(y.device) for name, numbers in found.items()}
 
 
 def _sums(y: Tensor, mask: Tensor | None, x: Tensor) -> Tensor:
@@ -74,22 +82,30 @@ def _sums(y: Tensor, mask: Tensor | None, x: Tensor) -> Tensor:
     return torch.stack([*sums, cast(Tensor, variation)], -1)
 
 
-def _passed(operator: LinearOperator, norm: float, x0: Tensor) -> Tensor:
+def _passed(operator: LinearOperator, norm: float, x0: Tensor) -> np.ndarray:
     """Measure it with the same noise at every call."""
     noise = torch.randn(x0.shape[1:], generator=torch.Generator().manual_seed(0)).to(x0).expand_as(x0)
     left = sum_per_sample(operator.A(noise).square()) / (norm**2 * sum_per_sample(noise.square()))
-    return left.clamp(min=1e-4).log()
+    return left.clamp(min=1e-4).log().detach().double().cpu().numpy()
 
 
-def _depth(mask: Tensor | None, y: Tensor) -> Tensor:
+def _depth(mask: Tensor | None, batch: int, height: int, width: int) -> np.ndarray:
     """Return the mean distance of missing pixels from observed ones, by rounds of growth in 3×3 neighbourhoods."""
     if mask is None:
-        return y.new_ones(len(y))
-    known = mask.expand(*mask.shape[:2], *y.shape[-2:])
-    missing = rounds = sum_per_sample(1 - known)
+        return np.ones(batch)
+    mask = mask.expand(*mask.shape[:2], height, width)
+    missing, rounds = _depths(mask).sum(1).cpu().numpy().T
+    return np.broadcast_to(np.maximum(rounds / np.maximum(missing, 1), 1), batch)
+
+
+def _depths(mask: Tensor) -> Tensor:
+    """Return how many pixels of every plane are missing, and the sum of their depths: (…, channels, 2)."""
+    if kernels.suits(mask) and kernels.ready():
+        return kernels.hole_depths(mask, DEEPEST)
+    missing = rounds = (1 - mask).double().sum((-2, -1))
     for _ in range(DEEPEST):
-        if bool(known.all()):
+        if bool(mask.all()):
             break
-        known = F.max_pool2d(known, 3, stride=1, padding=1)
-        rounds = rounds + sum_per_sample(1 - known)
-    return (rounds / missing.clamp(min=1)).clamp(min=1).expand(len(y))
+        mask = F.max_pool2d(mask, 3, stride=1, padding=1)
+        rounds = rounds + (1 - mask).double().sum((-2, -1))
+    return torch.stack([missing, rounds], -1)

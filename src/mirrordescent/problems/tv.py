@@ -177,8 +177,8 @@ class TVInpainting(Problem, SaddlePoint):
         """‖SDᵀD‖^½ for a stencil without an operator, the root of max 4(a + b)(1 − qa)(1 − qb) over a, b in [0, 1]."""
         if self.operator is not None or type(mirror) is not Stencil:
             return super().K_norm_in(mirror)
-        q = float(mirror.damping.detach())
-        return (32 / (27 * q) if q >= 1 / 3 else 8 * (1 - q) ** 2) ** 0.5
+        q = mirror.damping.detach()
+        return float(torch.where(q >= 1 / 3, 32 / (27 * q), 8 * (1 - q).square()).max()) ** 0.5
 
     @property
     def F_convexity(self) -> float:

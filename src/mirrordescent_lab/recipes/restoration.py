@@ -46,7 +46,7 @@ from mirrordescent.solve import gap, solve
 from mirrordescent.trees import where
 from mirrordescent_lab import data
 
-FEATURES = ("weight", "faint", "strong", "observed", "depth", "rough")
+FEATURES = ("weight", "faint", "light", "strong", "observed", "depth", "rough", "noisy")
 COUNTS = [1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 30, 50, 100, 200]
 LOOKS = (1, 2, 3, 4, 6, 8, 11, 15, 20, 28, 40, 56, 80, 110, 160, 220, 300)
 AFTER, RATIO = 600, 0.1
@@ -102,13 +102,13 @@ def conditioned(kind: str) -> Callable[[Generator, ProblemFamily], Method[Any]]:
     def make(generator: Generator, family: ProblemFamily) -> Method[Any]:
         known = cast(Equipped, zoo.load("photo-inpaint-stencil"))
         inner, mirror = cast(AMD, known.method), _map(kind)
-        laws = partial(ConditionalLaws, COUNTS, features=FEATURES)
+        laws = partial(ConditionalLaws, COUNTS, features=FEATURES, slope_counts=(1, 10, 100))
         with torch.no_grad():
             curvatures, steps, mixing, weights = (
                 torch.tensor([float(schedule(k)) for k in COUNTS])
                 for schedule in (cast(Rounded, known.oracle).curvature, inner.t, inner.mixing, inner.dual_weight)
             )
-            curvature = laws(curvatures, power=-1.0, slope_counts=(1, 10, 100), exponents={"unit": 1.0})
+            curvature = laws(curvatures, power=-1.0, exponents={"unit": 1.0})
             curvature.slopes[:, FEATURES.index("weight")] = 0.7
             curvature.slopes[:, FEATURES.index("observed")] = 0.4
         share = laws(steps * (1 + ROUGH["stencil"] * curvatures))
@@ -119,8 +119,8 @@ def conditioned(kind: str) -> Callable[[Generator, ProblemFamily], Method[Any]]:
             Within(share, curvature, unit, rough=ROUGH[kind]),
             regulariser=mirror,  # one filter of the gradient then serves both steps
             storage="primal",
-            mixing=laws(mixing, power=1.0, bound=1.0, slope_counts=(1, 10, 100)),
-            dual_weight=laws(weights, power=-1.0, slope_counts=(1, 10, 100)),
+            mixing=laws(mixing, power=1.0, bound=1.0),
+            dual_weight=laws(weights, power=-1.0),
         )
         return Conditioned(Equipped(method, Rounded(curvature)))
 
@@ -128,7 +128,9 @@ def conditioned(kind: str) -> Callable[[Generator, ProblemFamily], Method[Any]]:
 
 
 def _map(kind: str) -> MirrorMap:
-    return Stencil(0.73) if kind == "stencil" else Euclidean()
+    if kind == "identity":
+        return Euclidean()
+    return Stencil(ConditionalLaws([1], [0.73], bound=1.0, features=FEATURES))
 
 
 class Completed(Stage):
@@ -164,13 +166,13 @@ def continued(entry: str, *more: str) -> Callable[[Generator, ProblemFamily], Me
 BY_EVOLUTION = Settings(
     meta_steps=400, batch=40, horizon=300, optimiser=Descent(learning_rate=3e-2), step_bounds=None, save_every=20,
     validation=Validation(every=20, batch=64, horizons=(0.01, 0.033, 0.1, 0.333, 1.0)),
-    objective=Objective("log_gap", floor=1e-6, every=LOOKS, differentiation=Evolution(pairs=8, spread=0.03)),
+    objective=Objective("log_gap", floor=1e-6, every=LOOKS, differentiation=Evolution(8, 0.03, apart=True)),
 )  # fmt: skip
 
 REFINED = replace(
     BY_EVOLUTION, meta_steps=200, optimiser=Descent(learning_rate=1.5e-2),
     validation=replace(BY_EVOLUTION.validation, geometric=True),
-    objective=replace(BY_EVOLUTION.objective, differentiation=Evolution(pairs=8, spread=0.02)),
+    objective=replace(BY_EVOLUTION.objective, differentiation=Evolution(8, 0.02, apart=True)),
 )  # fmt: skip
 SHORTER = replace(
     REFINED, meta_steps=60, batch=16, horizon=110, save_every=10,
