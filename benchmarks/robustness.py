@@ -2,7 +2,8 @@
 
 Required: no value above the one at the start, no divergence, and of every kind a median of at most 1e-4 of the first
 gap left, by the best of the lower bounds of PDHG with three step ratios, as many iterations each in double precision.
-Where there is no gap to begin with, none is left.
+Where there is no gap to begin with, none is left. A start that is the optimum already, but for the rounding of its
+pixels, may be left for another such: values may differ by what rounding every pixel once adds to the total variation.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 from benchmarks.measure import about, table, verdict
 from mirrordescent import PDHG, TVDenoising, TVInpainting, relative_gap, solve, zoo
 from mirrordescent.methods import Method
+from mirrordescent.trees import sum_per_sample
 from mirrordescent_lab import data
 
 SIDE, COUNT, ITERATIONS = 32, 50, 10_000
@@ -69,10 +71,11 @@ def rows(count: int, iterations: int) -> Iterator[tuple[str, ...]]:
             torch.where(s.value - lower <= rounding, 0.0, relative_gap(s.value, lower, first)).median()
             for s in (solution, classical)
         ]
+        noise = torch.finfo(first.dtype).eps * problem.kink * 4 * sum_per_sample(x0.abs())
         worst = float((last / first.clamp(min=torch.finfo(first.dtype).tiny)).nan_to_num(1.0).max())
         yield (
             f"{len(first)} {name}",
-            verdict(solution.ok and bool((last <= first).all()) and float(gaps[0]) <= LEFT),
+            verdict(solution.ok and bool((last <= first + noise).all()) and float(gaps[0]) <= LEFT),
             f"{worst:.4f}",
             *(f"{float(gap):.1e}" for gap in gaps),
         )

@@ -12,7 +12,8 @@ from mirrordescent.conditioning import ConditionalLaws, Within, given
 from mirrordescent.methods import Conditioned, Equipped
 from mirrordescent.mirrors import Stencil
 from mirrordescent.oracles import Default, Rounded
-from mirrordescent.problems import TVInpainting
+from mirrordescent.problems import Blur, TVInpainting, gaussian_kernel
+from mirrordescent.solve.loop import steps_of
 
 NAMES = ["weight", "faint", "light", "strong", "observed", "depth", "rough", "noisy"]
 
@@ -191,3 +192,46 @@ def test_a_sequence_follows_its_parameters():
     with torch.no_grad():
         laws.raw.add_(1.0)
     torch.testing.assert_close(laws.sequence(1, 3), before * math.e)
+
+
+def ratios(dtype=torch.float64):
+    law = ConditionalLaws([1], [0.3], features=["weight"], exponents={"unit": -1.0}).to(dtype)
+    law.slopes.data.fill_(-0.5)
+    return law.requires_grad_(False)
+
+
+@pytest.mark.parametrize("blurred", [False, True], ids=["pixels", "blur"])
+@pytest.mark.parametrize("kind", [md.PDHG, md.CondatVu, lambda ratio: md.CondatVu(ratio, Stencil(0.6).double())])
+def test_the_ratio_of_primal_dual_steps_may_be_another_one_for_every_sample(kind, blurred):
+    y, mask, weight = damaged()
+    operator = Blur(gaussian_kernel(0.8).double()) if blurred else None
+    together = Conditioned(kind(ratios()))
+    batch = TVInpainting(y, mask, weight, operator=operator)
+    x0, found = batch.start(), ratios().given(batch.features())(1).tolist()
+    assert len(set(found)) == 3
+    runs = [steps_of(together, batch, Default(), fused=False)]
+    if not blurred:
+        runs.append(steps_of(together, batch, Default(), fused=True))
+    for steps in runs:
+        state = steps(together.init(x0, batch), 12)
+        for i, ratio in enumerate(found):
+            alone = TVInpainting(y[i : i + 1], mask[i : i + 1], float(weight[i]), operator=operator)
+            method = kind(ratio)
+            one = steps_of(method, alone, Default(), fused=False)(method.init(x0[i : i + 1], alone), 12)
+            torch.testing.assert_close(together.answer(state)[i], one.x[0])
+
+
+def test_a_ratio_that_is_a_law_is_stored_and_loaded(tmp_path):
+    y, mask, weight = damaged()
+    problem = TVInpainting(y, mask, weight)
+    method = Conditioned(md.HandOver(md.GD(0.1), 3, md.CondatVu(ratios(), Stencil(0.6)), certified=False)).double()
+    zoo.save(method, tmp_path / "own.safetensors", zoo.Card("own", "a method"))
+    loaded = zoo.load(tmp_path / "own.safetensors")
+    results = [md.solve(problem, each, iterations=9, progress=False).x for each in (method, loaded)]
+    assert torch.equal(*results)
+
+
+def test_the_scale_of_f_does_not_change_the_iterates_of_a_conditioned_primal_dual_method():
+    y, mask, weight = damaged()
+    results = [run(TVInpainting(y, mask, weight, scale=s), plain=Conditioned(md.PDHG(ratios()))) for s in (0.5, 3.0)]
+    torch.testing.assert_close(*results)

@@ -16,10 +16,24 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent.parts import Config
-from mirrordescent.schedules import PowerLaws, Schedule, Values, as_numbers, as_schedule, log_hats
+from mirrordescent.schedules import PowerLaws, Schedule, Values, as_numbers, as_schedule, between, log_hats
 
 Features: TypeAlias = Mapping[str, Tensor]
 M = TypeVar("M", bound=nn.Module)
+
+
+class Told(dict[str, Tensor]):
+    """Features, with their numbers beside them: many parts ask for the same."""
+
+    def __init__(self, features: Features) -> None:
+        super().__init__(features)
+        self._rows: dict[tuple[str, ...], np.ndarray] = {}
+
+    def rows(self, *names: str) -> np.ndarray:
+        """Return some features as an array (features, batch)."""
+        if names not in self._rows:
+            self._rows[names] = np.stack([as_numbers(self[name]) for name in names])
+        return self._rows[names]
 
 
 class Conditional(Protocol):
@@ -29,10 +43,10 @@ class Conditional(Protocol):
         """Return the part for problems with these features."""
 
 
-def shallow(part: M) -> M:
-    """Return a copy with the same parameters and parts, as ``copy.copy`` does, which takes ten times as long."""
+def shallow(part: M, **changed: object) -> M:
+    """Return a copy with the same parameters and parts but for some, as ``copy.copy`` would, in a tenth of the time."""
     other = object.__new__(type(part))
-    other.__dict__.update(part.__dict__)
+    other.__dict__.update(part.__dict__, **changed)
     return other
 
 
@@ -45,8 +59,7 @@ def rebuilt(module: M, change: Callable[[nn.Module], nn.Module]) -> M:
             children = {name: visit(child) for name, child in part._modules.items() if child is not None}
             other = part
             if any(child is not part._modules[name] for name, child in children.items()):
-                other = shallow(part)
-                other._modules = {**part._modules, **children}
+                other = shallow(part, _modules={**part._modules, **children})
             made[id(part)] = change(other)
         return made[id(part)]
 
@@ -55,7 +68,11 @@ def rebuilt(module: M, change: Callable[[nn.Module], nn.Module]) -> M:
 
 def given(module: M, features: Features) -> M:
     """Return a module in which every conditional part is the one for these features; the rest is shared, not copied."""
-    return rebuilt(module, lambda part: cast(Conditional, part).given(features) if hasattr(part, "given") else part)
+    return rebuilt(module, lambda part: cast(Conditional, part).given(features) if _conditional(type(part)) else part)
+
+
+def _conditional(kind: type) -> bool:
+    return hasattr(kind, "given")  # a module itself is asked for what it has not much more slowly
 
 
 def own_parameters(module: nn.Module) -> set[nn.Parameter]:
@@ -70,9 +87,7 @@ def with_own(module: M, values: Mapping[nn.Parameter, Tensor]) -> M:
         found = {name: values[p] for name, p in part._parameters.items() if p in values}  # type: ignore[index]
         if not found:
             return part
-        part = shallow(part)
-        part._parameters = {**part._parameters, **found}  # type: ignore[dict-item]
-        return part
+        return shallow(part, _parameters={**part._parameters, **found})
 
     return rebuilt(module, change)
 
@@ -103,7 +118,7 @@ class ConditionalLaws(PowerLaws):
         super().__init__(counts, values, power, bound)
         self.features, self.slope_counts, self.exponents = list(features), list(slope_counts), dict(exponents or {})
         self.slopes = nn.Parameter(torch.zeros(len(self.slope_counts), len(self.features)).to(self.raw))
-        self.found: Features | None = None  # once they are given
+        self.found: Told | None = None  # once they are given
         self._told: tuple[tuple[int, ...], Tensor] | None = None  # the last sequence, and what it depends on
 
     def given(self, features: Features) -> ConditionalLaws:
@@ -113,9 +128,7 @@ class ConditionalLaws(PowerLaws):
                 f"the problem does not tell its {missing[0]!r}, on which a schedule depends; it tells "
                 f"{', '.join(features) or 'nothing'}. Problems describe themselves in features()"
             )
-        other = shallow(self)
-        other.found, other._told = features, None
-        return other
+        return shallow(self, found=features if isinstance(features, Told) else Told(features), _told=None)
 
     def forward(self, k: int) -> float | Tensor:
         if self.found is None:
@@ -134,12 +147,16 @@ class ConditionalLaws(PowerLaws):
         if self.found is None:
             return raws
         for name, power in self.exponents.items():
-            raws = raws + power * self.found[name].cpu().numpy()
-        if self.features:
-            found = np.array([self.found[name].cpu().numpy() for name in self.features], dtype=np.float64)
-            shifts = (as_numbers(self.slopes) @ found.T[:, :, None])[..., 0]  # (batch, slope counts)
-            raws = raws + log_hats(tuple(self.slope_counts), first, count)[0] @ shifts.T
-        return raws
+            raws = raws + power * self.found.rows(name)[0]
+        if not self.features:
+            return raws
+        if self.slopes.ndim == 2:
+            slopes = between(self.slopes, self.slope_counts, first, count)[..., None]  # (count, features, 1)
+        else:
+            hats = log_hats(tuple(self.slope_counts), first, count)[0]
+            slopes = np.einsum("cs,bsf->cfb", hats, as_numbers(self.slopes))
+        # A product and a sum, not a product of matrices, whose digits depend on how many samples there are.
+        return raws + (slopes * self.found.rows(*self.features)).sum(1)
 
     def _shift(self, k: int, found: Features) -> Tensor:
         """φ·θ at a count: (batch,)."""

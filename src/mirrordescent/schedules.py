@@ -215,8 +215,9 @@ class PowerLaws(_Knots):
     def _raws(self, first: int, count: int) -> np.ndarray:
         """Return the numbers that are learned, between the counts and beyond them: (count, 1), or (count, batch)."""
         hats, beyond = log_hats(tuple(self.counts), first, count)
-        raw = as_numbers(self.raw)
-        return hats @ (raw[:, None] if raw.ndim == 1 else raw.T) - self.power * beyond
+        if self.raw.ndim > 1:
+            return hats @ as_numbers(self.raw).T - self.power * beyond
+        return between(self.raw, self.counts, first, count)[:, None] - self.power * beyond
 
     def _raw(self, k: int) -> Tensor:
         """Return one of them, as a tensor to be learned."""
@@ -269,6 +270,22 @@ def log_hats(counts: tuple[int, ...], first: int, length: int) -> tuple[np.ndarr
     at, knots = np.log(np.arange(first, first + length)), np.log(counts)
     hats = np.stack([np.interp(at, knots, each) for each in np.eye(len(counts))], 1)
     return hats, np.maximum(at - knots[-1], 0)[:, None]
+
+
+def between(learned: Tensor, counts: Sequence[int], first: int, length: int) -> np.ndarray:
+    """Return what is learned at some counts, (counts, …), at first, first + 1, …, linearly in log k: (length, …).
+
+    It is remembered by its content, since every solve with a method asks for the same.
+    """
+    values = learned.detach().cpu().numpy()
+    return _between(values.tobytes(), values.dtype.str, values.shape, tuple(counts), first, length)
+
+
+@lru_cache(maxsize=256)
+def _between(
+    content: bytes, dtype: str, shape: tuple[int, ...], counts: tuple[int, ...], first: int, length: int
+) -> np.ndarray:
+    return log_hats(counts, first, length)[0] @ np.frombuffer(content, dtype).reshape(shape).astype(np.float64)
 
 
 def as_numbers(tensor: Tensor) -> np.ndarray:

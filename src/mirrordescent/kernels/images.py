@@ -114,10 +114,10 @@ def numbers(*columns: Tensor | float) -> Tensor:
     >>> numbers(1.0, torch.tensor([2.0, 3.0])).tolist()
     [[[1.0, 2.0]], [[1.0, 3.0]]]
     """
-    tables = [np.asarray(column, dtype=np.float64) for column in columns]
-    tables = [table.reshape(-1, 1) if table.ndim < 2 else table for table in tables]
-    steps, samples = (max(table.shape[i] for table in tables) for i in (0, 1))
-    found = np.empty((steps, samples, len(tables)))
+    tables = [column.numpy() if isinstance(column, Tensor) else column for column in columns]
+    tables = [table.reshape(-1, 1) if isinstance(table, np.ndarray) and table.ndim < 2 else table for table in tables]
+    shapes = [table.shape for table in tables if isinstance(table, np.ndarray)]
+    found = np.empty((*np.broadcast_shapes((1, 1), *shapes), len(tables)))
     for i, table in enumerate(tables):
         found[..., i] = table
     return torch.from_numpy(found)

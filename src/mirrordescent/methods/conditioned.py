@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from torch import Generator
 
-from mirrordescent.conditioning import Features, given
+from mirrordescent.conditioning import Features, Told, given
 from mirrordescent.methods.base import Method, Run, StatefulWrapper, Wrapped
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.base import Problem
@@ -35,7 +35,7 @@ class Conditioned(StatefulWrapper):
         """Ask the problem for its features, and start the method for them."""
         if problem is None:
             raise TypeError("Conditioned has to know the problem from the start: init(x0, problem)")
-        features = problem.features(x0)
+        features = Told(problem.features(x0))
         return Wrapped(self._for(features).init(x0, problem), features)
 
     def step(self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None) -> Wrapped:

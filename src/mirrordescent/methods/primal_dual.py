@@ -16,7 +16,8 @@ from mirrordescent.oracles import Oracle
 from mirrordescent.parts import written_together
 from mirrordescent.problems.base import Pixels, Problem
 from mirrordescent.problems.saddle import SaddlePoint
-from mirrordescent.trees import Tree, dot, mix, per_sample, spread, tree_map
+from mirrordescent.schedules import Number, Schedule
+from mirrordescent.trees import Tree, descend, dot, mix, per_sample, spread, tree_map
 
 
 class PrimalDual(Method[S]):
@@ -36,8 +37,8 @@ class PrimalDual(Method[S]):
         near = tree_map(lambda Kx: Kx * spread(a, Kx), saddle.K(cast(Tensor, x0)))
         return self._start(cast(Tensor, x0), saddle.prox_G_conjugate(near, curvature))
 
-    def dual_step(self, problem: Problem) -> float:
-        """σ, the step of the dual variable."""
+    def dual_step(self, problem: Problem) -> Number:
+        """σ, the step of the dual variable: a number, or one for every sample, (batch,)."""
         raise NotImplementedError
 
     def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
@@ -63,11 +64,11 @@ class PrimalDual(Method[S]):
 class Numbers(NamedTuple):
     """τ, c, b, σ of :class:`PixelSteps`, a quarter of the damping of a stencil, and whether x is clipped to the box."""
 
-    tau: float
-    pull: float
-    shift: float
-    sigma: float
-    side: float | Tensor = 0.0
+    tau: Number
+    pull: Number
+    shift: Number
+    sigma: Number
+    side: Number = 0.0
     clipped: bool = False
 
 
@@ -86,28 +87,41 @@ class PDHG(PrimalDual[PDHGState]):
 
     ``ratio`` balances the two step sizes and decides the speed; it deserves tuning.
 
+    Args:
+        ratio: a number; or a schedule, whose first value is the ratio, such as
+            :class:`~mirrordescent.conditioning.ConditionalLaws`, so that it depends on the problem.
+
     Reference: Chambolle and Pock, J. Math. Imaging Vis. 40 (2011), Algorithm 1.
     """
 
     called: ClassVar[tuple[str, ...]] = ("pdhg",)
 
-    def __init__(self, ratio: float = 1.0) -> None:
+    ratio: float | Schedule
+
+    def __init__(self, ratio: float | Schedule = 1.0) -> None:
         super().__init__()
+        if isinstance(ratio, Schedule):
+            self.ratio = ratio
+            return
         require_positive(ratio=ratio)
         self.ratio = float(ratio)
 
-    def step_sizes(self, saddle: SaddlePoint) -> tuple[float, float]:
-        """Return τ and σ."""
-        return self.ratio / saddle.K_norm, 1 / (self.ratio * saddle.K_norm)
+    def step_sizes(self, saddle: SaddlePoint) -> tuple[Number, Number]:
+        """Return τ and σ: numbers, or (batch,) each."""
+        ratio = self._balance()
+        return ratio / saddle.K_norm, 1 / (ratio * saddle.K_norm)
 
-    def dual_step(self, problem: Problem) -> float:
+    def dual_step(self, problem: Problem) -> Number:
         return self.step_sizes(self.saddle(problem))[1]
+
+    def _balance(self) -> Number:
+        return self.ratio(1) if isinstance(self.ratio, Schedule) else self.ratio
 
     def step(self, problem: Problem, state: PDHGState, oracle: Oracle, generator: Generator | None = None) -> PDHGState:
         saddle, x = self.saddle(problem), cast(Tensor, state.x)
         tau, sigma = self.step_sizes(saddle)
         x_new = self._descend(saddle, x, saddle.K_adjoint(state.u), tau)
-        ascended = tree_map(lambda u, Kx: torch.add(u, Kx, alpha=sigma), state.u, saddle.K(2 * x_new - x))
+        ascended = tree_map(lambda u, Kx: descend(u, Kx, -sigma), state.u, saddle.K(2 * x_new - x))
         return PDHGState(state.k + 1, x_new, saddle.prox_G_conjugate(ascended, sigma))
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[PDHGState] | None:
@@ -116,11 +130,11 @@ class PDHG(PrimalDual[PDHGState]):
         pixels = problem.pixels()
         return None if pixels is None else PixelSteps(pixels, self._kernel_numbers(self.saddle(problem), pixels))
 
-    def _descend(self, saddle: SaddlePoint, x: Tensor, pull: Tensor, tau: float) -> Tensor:
-        return saddle.prox_F(x - tau * pull, tau)
+    def _descend(self, saddle: SaddlePoint, x: Tensor, pull: Tensor, tau: Number) -> Tensor:
+        return saddle.prox_F(descend(x, pull, tau), tau)
 
     def _kernel_numbers(self, saddle: SaddlePoint, pixels: Pixels) -> Numbers:
-        tau, sigma = self.step_sizes(saddle)
+        tau, sigma = map(_row, self.step_sizes(saddle))
         pull = pixels.fidelity * tau
         return Numbers(tau, pull / (1 + pull), tau, sigma, clipped=True)
 
@@ -150,14 +164,14 @@ class CondatVu(PDHG):
 
     called = ()
 
-    def __init__(self, ratio: float = 1.0, mirror: MirrorMap | None = None) -> None:
+    def __init__(self, ratio: float | Schedule = 1.0, mirror: MirrorMap | None = None) -> None:
         super().__init__(ratio)
         if mirror is not None and not mirror.linear:
             raise TypeError(f"CondatVu needs a linear map, which {type(mirror).__name__} is not")
         self.mirror = mirror
 
-    def step_sizes(self, saddle: SaddlePoint) -> tuple[float, float]:
-        sigma = 1 / (self.ratio * saddle.K_norm)
+    def step_sizes(self, saddle: SaddlePoint) -> tuple[Number, Number]:
+        sigma = 1 / (self._balance() * saddle.K_norm)
         square, smoothness = saddle.K_norm**2, saddle.F_smoothness
         if self.mirror is not None:
             square, smoothness = saddle.K_norm_in(self.mirror) ** 2, smoothness / self.mirror.convexity_in_l2()
@@ -166,14 +180,19 @@ class CondatVu(PDHG):
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[PDHGState] | None:
         return super().kernel(problem, oracle) if self.mirror is None or type(self.mirror) is Stencil else None
 
-    def _descend(self, saddle: SaddlePoint, x: Tensor, pull: Tensor, tau: float) -> Tensor:
+    def _descend(self, saddle: SaddlePoint, x: Tensor, pull: Tensor, tau: Number) -> Tensor:
         slope = saddle.grad_F(x) + pull
-        return x - tau * (slope if self.mirror is None else cast(Tensor, self.mirror.to_primal(slope)))
+        return descend(x, slope if self.mirror is None else cast(Tensor, self.mirror.to_primal(slope)), tau)
 
     def _kernel_numbers(self, saddle: SaddlePoint, pixels: Pixels) -> Numbers:
-        tau, sigma = self.step_sizes(saddle)
+        tau, sigma = map(_row, self.step_sizes(saddle))
         side = self.mirror.side if isinstance(self.mirror, Stencil) else 0.0
         return Numbers(tau, pixels.fidelity * tau, 0.0, sigma, side)
+
+
+def _row(number: Number) -> Number:
+    """Return a number of every sample as a table of steps and samples has it: (1, batch)."""
+    return number.detach().double().cpu().reshape(1, -1) if isinstance(number, Tensor) else number
 
 
 class PixelSteps:

@@ -41,8 +41,8 @@ class Pixels(NamedTuple):
         most = torch.as_tensor(self.bound / self.huber if self.huber else torch.inf, dtype=curvature.dtype)
         return torch.minimum(curvature, most)
 
-    def shrink(self, sigma: float) -> float | Tensor:
-        """The factor of the prox of G* that is due to ``huber``: 1/(1 + σ·huber/kink)."""
+    def shrink(self, sigma: float | Tensor) -> float | Tensor:
+        """The factor of the prox of G* that is due to ``huber``, 1/(1 + σ·huber/kink), for a number or (1, batch)."""
         return 1 / (1 + sigma * self.huber / self.bound)
 
 

@@ -56,18 +56,18 @@ def image_features(
     relative = np.log(np.clip(weights / contrast / ORIGIN["weight"], 1e-4, 1e4))
     rough = np.log(np.clip(variation / pairs / contrast / ORIGIN["rough"], 1e-2, 1e2))
     found = {
-        "unit": np.full_like(contrast, math.log(2 * scale * norm**2)),
+        "unit": np.full(len(y), math.log(2 * scale * norm**2)),
         "weight": relative,
         "faint": np.maximum(BENDS[0] - relative, 0),
         "light": np.maximum(-relative, 0),
         "strong": np.maximum(relative - BENDS[1], 0),
-        "observed": np.log(count / y[0].numel()),
+        "observed": np.log(count / math.prod(y.shape[1:])),
         "depth": np.log(_depth(mask, len(y), *y.shape[-2:])),
         "rough": rough,
         "noisy": np.maximum(rough, 0),
-        "passed": np.zeros_like(contrast) if operator is None else _passed(operator, norm, x0),
+        "passed": np.zeros(len(y)) if operator is None else _passed(operator, norm, x0),
     }
-    return {name: torch.from_numpy(numbers).to(y.device) for name, numbers in found.items()}
+    return dict(zip(found, torch.from_numpy(np.stack(list(found.values()))).to(y.device).unbind(), strict=True))
 
 
 def _sums(y: Tensor, mask: Tensor | None, x: Tensor) -> Tensor:
@@ -93,8 +93,7 @@ def _depth(mask: Tensor | None, batch: int, height: int, width: int) -> np.ndarr
     """Return the mean distance of missing pixels from observed ones, by rounds of growth in 3×3 neighbourhoods."""
     if mask is None:
         return np.ones(batch)
-    mask = mask.expand(*mask.shape[:2], height, width)
-    missing, rounds = _depths(mask).sum(1).cpu().numpy().T
+    missing, rounds = _depths(mask.expand(*mask.shape[:2], height, width)).cpu().numpy().sum(1).T
     return np.broadcast_to(np.maximum(rounds / np.maximum(missing, 1), 1), batch)
 
 

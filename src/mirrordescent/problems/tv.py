@@ -18,7 +18,7 @@ from mirrordescent.problems.features import image_features
 from mirrordescent.problems.holes import holes_of
 from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint
 from mirrordescent.problems.saddle import SaddlePoint
-from mirrordescent.trees import dot, fits, sum_per_sample
+from mirrordescent.trees import dot, fits, spread, sum_per_sample
 
 
 class TVInpainting(Problem, SaddlePoint):
@@ -210,6 +210,7 @@ class TVInpainting(Problem, SaddlePoint):
         """Pull observed pixels towards y, then clip to the box."""
         if self.operator is not None:
             return x
+        tau = spread(tau, x) if isinstance(tau, Tensor) else tau
         pull = 2 * self.scale * tau / (1 + 2 * self.scale * tau)
         return (x + pull * self._masked(self.y - x)).clamp(self.low, self.high)
 
@@ -222,6 +223,7 @@ class TVInpainting(Problem, SaddlePoint):
         shrunk = times(1 / (1 + sigma * self.huber / self.kink), u) if self.huber else u
         proxed = self.groups.project(shrunk, self.kink)
         if self.operator is not None:
+            sigma = spread(sigma, u["data"]) if isinstance(sigma, Tensor) else sigma
             proxed["data"] = (u["data"] - sigma * self._masked(self.y)) / (1 + sigma / (2 * self.scale))
         return proxed
 
