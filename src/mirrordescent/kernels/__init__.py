@@ -2,9 +2,18 @@
 
 from mirrordescent.kernels.build import BuildError, library, ready
 from mirrordescent.kernels.call import TYPES, Function, suits
-from mirrordescent.kernels.images import amd_stencil, dual_fista, hole_depths, image_sums, numbers, primal_dual
+from mirrordescent.kernels.images import (
+    amd_stencil,
+    close_holes,
+    dual_fista,
+    dual_value,
+    hole_depths,
+    image_sums,
+    numbers,
+    primal_dual,
+)
 
 __all__ = [
-    "TYPES", "BuildError", "Function", "amd_stencil", "dual_fista", "hole_depths", "image_sums", "library", "numbers",
-    "primal_dual", "ready", "suits",
+    "TYPES", "BuildError", "Function", "amd_stencil", "close_holes", "dual_fista", "dual_value", "hole_depths",
+    "image_sums", "library", "numbers", "primal_dual", "ready", "suits",
 ]  # fmt: skip

@@ -95,6 +95,45 @@ def image_sums(y: Tensor, mask: Tensor | None, x: Tensor) -> Tensor:
     return sums
 
 
+def close_holes(
+    u: Dual, mask: Tensor, bound: Tensor, deepest: int, *, isotropic: bool = False, coupled: bool = False
+) -> None:
+    """Move u in place to Dᵀu = 0 where the mask is 0, as far as its ``bound`` allows, one for all or (batch,)."""
+    v, h = u
+    if not (v.is_contiguous() and h.is_contiguous() and v.dtype == h.dtype == mask.dtype):
+        raise ValueError(f"a kernel changes contiguous tensors of one type in place, got {v.dtype}, {mask.dtype}")
+    batch, channels, height, width = *h.shape[:3], v.shape[3]
+    seen, masks = planes_of(mask, torch.empty(batch, channels, height, width, device="meta"))
+    function("close_holes", v.dtype)(
+        planes=batch * channels, channels=channels, coupled=channels if coupled else 1, height=height, width=width,
+        v=v, h=h, mask=seen, masks=masks, bounds=bound, samples=len(bound), deepest=deepest,
+        groups=isotropic + 2 * coupled,
+    )  # fmt: skip
+
+
+def dual_value(
+    u: Dual | None, w: Tensor | None, y: Tensor, mask: Tensor | None, box: tuple[Tensor, Tensor], numbers: Tensor, *,
+    isotropic: bool = False, coupled: bool = False,
+) -> Tensor:  # fmt: skip
+    """Return Σ min s·m(x − y)² + w(x − low) over the box, Σ of the sizes of these terms, Σ(x − low), and ‖u‖².
+
+    w is given, or Dᵀu of a u that is limited to its bound first. ``numbers`` are s and the bound, (1, 2) or (batch, 2).
+    The sums are of every sample, (batch, 4), in double precision.
+    """
+    (y,) = _images(y)
+    batch, channels, height, width = y.shape
+    seen, masks = planes_of(mask, y)
+    v, h = (None, None) if u is None else (part.contiguous() for part in u)
+    low, high = (end.contiguous() for end in box)
+    sums = torch.empty(batch, channels, 4, dtype=torch.float64)
+    function("dual_value", y.dtype)(
+        planes=batch * channels, channels=channels, coupled=channels if coupled else 1, height=height, width=width, v=v,
+        h=h, given=None if w is None else w.contiguous(), y=y, mask=seen, masks=masks, low=low, high=high,
+        numbers=numbers.contiguous(), samples=len(numbers), groups=isotropic + 2 * coupled, sums=sums,
+    )  # fmt: skip
+    return sums.sum(1)
+
+
 def hole_depths(mask: Tensor, deepest: int) -> Tensor:
     """Return for every plane of a mask the number of missing pixels, and the sum of their distances from observed ones.
 

@@ -1,14 +1,4 @@
-/* All kernels, for single and for double precision. */
-#define REAL float
-#define NAME(name) name##_float
-#include "optimiser.h"
-#include "sweep.h"
-#include "primal_dual.h"
-#include "dual_fista.h"
-#include "stencil.h"
-#include "sums.h"
-#undef REAL
-#undef NAME
+/* All kernels, for double and for single precision; bounds of single precision are computed in double. */
 #define REAL double
 #define NAME(name) name##_double
 #include "optimiser.h"
@@ -17,3 +7,15 @@
 #include "dual_fista.h"
 #include "stencil.h"
 #include "sums.h"
+#include "bounds.h"
+#undef REAL
+#undef NAME
+#define REAL float
+#define NAME(name) name##_float
+#include "optimiser.h"
+#include "sweep.h"
+#include "primal_dual.h"
+#include "dual_fista.h"
+#include "stencil.h"
+#include "sums.h"
+#include "bounds.h"

@@ -24,9 +24,9 @@
 #define NUMBERS(w, step, plane, columns) \
     ((w)->numbers +                      \
      (((w)->period == 1 ? 0 : (step)) * (w)->samples + ((w)->samples == 1 ? 0 : (plane) / (w)->channels)) * (columns))
-#define MASK(w, plane)                                                                                           \
-    ((w)->masks == 0 ? NULL                                                                                      \
-                     : (w)->mask + ((w)->masks == 1 ? 0 : (plane) * (w)->masks / (w)->planes) * (w)->height * (w)->width)
+#define MASKED(mask, masks, plane, planes, height, width) \
+    ((masks) == 0 ? NULL : (mask) + ((masks) == 1 ? 0 : (plane) * (masks) / (planes)) * (height) * (width))
+#define MASK(w, plane) MASKED((w)->mask, (w)->masks, plane, (w)->planes, (w)->height, (w)->width)
 
 #define LAG 2
 #define WAVE 16          /* steps in a wave at most */

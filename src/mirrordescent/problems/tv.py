@@ -10,15 +10,16 @@ from torch.nn import functional as F
 from mirrordescent.checks import require_data, require_not_negative, require_positive
 from mirrordescent.cosine import solve_poisson
 from mirrordescent.images import ImageLike, as_images, as_mask
-from mirrordescent.kernels import suits
+from mirrordescent.kernels import ready, suits
 from mirrordescent.mirrors import MirrorMap, Stencil
 from mirrordescent.problems.base import Pixels, Problem
-from mirrordescent.problems.differences import DIRECTIONS, Differences, Groups, add_adjoint, differences, times
+from mirrordescent.problems.bounds import adjoint_bound, bend_of, dual_bound
+from mirrordescent.problems.differences import Differences, Groups, add_adjoint, differences, times
 from mirrordescent.problems.features import image_features
-from mirrordescent.problems.holes import holes_of
+from mirrordescent.problems.holes import closed
 from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint
 from mirrordescent.problems.saddle import SaddlePoint
-from mirrordescent.trees import dot, fits, spread, sum_per_sample
+from mirrordescent.trees import fits, spread, sum_per_sample
 
 
 class TVInpainting(Problem, SaddlePoint):
@@ -142,6 +143,10 @@ class TVInpainting(Problem, SaddlePoint):
         """Return the data, unless there is an operator or a subclass has another objective."""
         if self.operator is not None or type(self) not in (TVInpainting, TVDenoising) or not suits(self.y):
             return None
+        return self._data
+
+    @property
+    def _data(self) -> Pixels:
         return Pixels(
             self.y, self.mask, self.low, self.high, 2 * self.scale, self.kink, self.isotropic, self.coupled, self.huber
         )
@@ -231,18 +236,21 @@ class TVInpainting(Problem, SaddlePoint):
         """Return a proven lower bound on min f from any dual point: the dual value of the nearest feasible one."""
         if self.operator is not None:
             return self._bound_with_operator(self.prox_G_conjugate(u, 0.0))
-        return _rounded_down(self._dual_value(u), self.y.dtype)
+        if self.mask is not None and suits(self.y) and ready() and not u["vertical"].requires_grad:
+            u = closed(u, self.mask, self.groups, self.kink)  # which costs some steps
+        return dual_bound(self._data, u)
 
     def tight_bound(self, u: Differences) -> Tensor:
         """Return the better of two lower bounds: that of u, and that of a point near it which suits the holes.
 
-        There the minimum over the box is far below f unless Dᵀu = 0. To achieve that costs about as much as a hundred
-        steps of a compiled method, so it is for few looks. Nothing passes a derivative through it.
+        There the minimum over the box is far below f unless Dᵀu = 0, which ``holes.closed`` brings about. With kernels
+        ``lower_bound`` does that too; without, it costs as much as a hundred steps, so it is for few looks. Nothing
+        passes a derivative through it.
         """
-        bound = self.lower_bound(u)
         if self.mask is None or self.operator is not None:
-            return bound
-        return torch.maximum(bound, self.lower_bound(holes_of(self.mask).close(u, self.groups, self.kink)))
+            return self.lower_bound(u)
+        near = closed(u, self.mask, self.groups, self.kink)
+        return torch.maximum(dual_bound(self._data, u), dual_bound(self._data, near))
 
     def bound_from_means(self, gradient: Tensor, x: Tensor) -> Tensor | None:
         """Use that ḡ − 2sZ(x̄ − y) = Dᵀū with a mean ū of feasible dual points; there is no bound with an operator.
@@ -253,34 +261,7 @@ class TVInpainting(Problem, SaddlePoint):
             return None
         if self.huber:
             return self.lower_bound(times(self.kink, self.groups.slopes(differences(x), self.huber)))
-        return _rounded_down(self._bound_on_box(gradient - self.grad_F(x)), self.y.dtype)
-
-    def _dual_value(self, u: Differences) -> Tensor:
-        """min over the box of F(x) + ⟨u, Dx⟩, minus G*(u), of the nearest feasible u; in double precision."""
-        kink = self.kink.double() if isinstance(self.kink, Tensor) else self.kink
-        u = self.groups.project({name: u[name].double() for name in DIRECTIONS}, kink)
-        return self._bound_on_box(self.K_adjoint(u)) - self._bend(u)
-
-    def _bend(self, u: Differences) -> float | Tensor:
-        """(η/(2sλ))‖u‖², which a Huber function adds to G*(u)."""
-        directions = {name: u[name] for name in DIRECTIONS}
-        return self.huber / (2 * self.kink) * dot(directions, directions) if self.huber else 0.0
-
-    def _bound_on_box(self, w: Tensor) -> Tensor:
-        """min over the box of s‖Z(x−y)‖² + ⟨w, x⟩, pixel by pixel, for a w = Dᵀu with |u_g| ≤ sλ: in double precision.
-
-        The sum of w is 0, so x may be counted from the end of the box. What rounding may have added is taken off: some
-        units in the last place of every term, and of the 4sλ that may have cancelled in w; and √n units for the sum of
-        n terms, which torch adds up block by block.
-        """
-        y, low, high, exact = self.y.double(), self.low.double(), self.high.double(), w.double()
-        x = (y - exact / (2 * self.scale)).clamp(low, high)
-        if self.mask is not None:
-            x = torch.where(self.mask.bool(), x, torch.where(w > 0, low, high))
-        fidelity, linear = self.scale * self._masked(x - y).square(), exact * (x - low)
-        units = 16 * torch.finfo(w.dtype).eps + w[0].numel() ** 0.5 * torch.finfo(x.dtype).eps
-        size = sum_per_sample(fidelity + linear.abs()) + 4 * self.kink * sum_per_sample(x - low)
-        return sum_per_sample(fidelity + linear) - units * size.detach()
+        return adjoint_bound(self._data, gradient - self.grad_F(x))
 
     def _bound_with_operator(self, u: Differences) -> Tensor:
         """max over α of −α⟨y, v⟩ − α²(‖v‖²/(4s) + η‖u‖²/(2sλ)), a dual value where Dᵀu + AᵀZv = 0 and α|u_g| ≤ sλ.
@@ -292,7 +273,10 @@ class TVInpainting(Problem, SaddlePoint):
         v = self._without_constants(self._masked(u["data"]))
         residual = self.K_adjoint({**u, "data": v})
         u = {name: u[name] - d for name, d in differences(solve_poisson(residual)).items()}
-        linear, quadratic = -sum_per_sample(self.y * v), sum_per_sample(v.square()) / (4 * self.scale) + self._bend(u)
+        linear, quadratic = (
+            -sum_per_sample(self.y * v),
+            sum_per_sample(v.square()) / (4 * self.scale) + bend_of(u, self.kink, self.huber),
+        )
         alpha = (linear / (2 * quadratic)).nan_to_num(0.0).clamp(min=0)
         alpha = torch.minimum(alpha, self.kink / self.groups.largest(u))
         bound = alpha * linear - alpha.square() * quadratic
@@ -352,13 +336,6 @@ def fill_holes(y: Tensor, mask: Tensor) -> Tensor:
         filled = torch.where(known.bool(), filled, mean * (weight > 0))
         known = ((known + weight) > 0).to(y.dtype)
     return filled
-
-
-def _rounded_down(bound: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the greatest number of a type that is not above the bound."""
-    near = bound.to(dtype)
-    above = near.detach().double() > bound.detach()
-    return near - above * (near - near.nextafter(near.new_tensor(-torch.inf))).detach()
 
 
 def _observed_range(y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,215 @@
+/* Dual points of total-variation problems, and the lower bounds that they prove. */
+#ifndef BOUNDS
+#define BOUNDS
+#define PI 3.14159265358979323846
+#define SETTLED 1e-2 /* of what D^T u was in the holes */
+
+/* How much to relax, and how often to go through the holes at most, if the deepest pixel is so many steps inside. */
+static double relaxation(long depth) { return 2 / (1 + sin(PI / (4 * depth + 1))); }
+static long turns(long depth) { return 20 + 8 * depth; }
+
+/* A missing pixel: where its differences down and along are, the others being a row and an entry before; and which of
+   the four there are, up, down, back and along. */
+typedef struct {
+    unsigned down, along;
+    unsigned char has[4];
+} hole_pixel;
+#endif
+
+/* The number of steps to one of eight neighbours from the deepest missing pixel of a plane to one that is seen. */
+static long NAME(depth)(const REAL *mask, long height, long width, long deepest, unsigned char *room) {
+    unsigned char *seen = room, *next = seen + height * width, *column = next + height * width;
+    long missing = 0, depth = 0;
+    column[0] = column[width + 1] = 0;
+    for (long j = 0; j < height * width; j++) missing += !(seen[j] = mask[j] > 0);
+    for (; depth < deepest && missing; depth++) {
+        missing = grown(height, width, seen, next, column);
+        unsigned char *other = seen;
+        seen = next;
+        next = other;
+    }
+    return depth;
+}
+
+/* Limit the groups of differences of one pixel of an image, in all its channels. */
+static void NAME(limit_at)(REAL *v, REAL *h, long coupled, long height, long width, long p, REAL bound, int groups) {
+    long i = p / width, j = p % width, tall = (height - 1) * width, wide = height * (width - 1);
+    int down = i + 1 < height, along = j + 1 < width;
+    REAL *first = v + p, *second = h + i * (width - 1) + j, one = 0, other = 0;
+    for (long c = 0; c < coupled; c++) {
+        if (down) one += first[c * tall] * first[c * tall];
+        if (along) other += second[c * wide] * second[c * wide];
+    }
+    if (groups & ISOTROPIC) one = other = one + other;
+    one = ROOT(one);
+    other = ROOT(other);
+    for (long c = 0; c < coupled; c++) {
+        if (down && one > bound) first[c * tall] *= bound / one;
+        if (along && other > bound) second[c * wide] *= bound / other;
+    }
+}
+
+/* Bring D^T u towards 0 where nothing was seen, without exceeding the bound, one for all samples or one each: for every
+   missing pixel p, first those of one colour of a checkerboard and then the others, which have no difference in common,
+     u -> limit(u - r/n (D^T u)_p D e_p),   n the number of its neighbours, r the relaxation,
+   until little of it is left. v and h are changed in place. An image has at most 2^32 pixels and channels. Returns 0, or 1 if there is no memory. */
+int NAME(close_holes)(long planes, long channels, long coupled, long height, long width, REAL *v, REAL *h,
+                      const REAL *mask, long masks, const double *bounds, long samples, long deepest, int groups,
+                      int threads) {
+    long plane = height * width, tall = (height - 1) * width, wide = height * (width - 1);
+    int failed = 0;
+#pragma omp parallel for num_threads(threads) reduction(| : failed) schedule(dynamic)
+    for (long image = 0; image < planes / coupled; image++) {
+        long first = image * coupled, missing = 0, count = 0, ends[2], touched = 0, depth = 0;
+        REAL *vs = v + first * tall, *hs = h + first * wide;
+        REAL bound = (REAL)bounds[samples == 1 ? 0 : first / channels];
+        unsigned char *room = malloc(2 * plane + width + 2);
+        for (long c = 0; c < coupled && room; c++) {
+            const REAL *m = MASKED(mask, masks, first + c, planes, height, width);
+            long deep = NAME(depth)(m, height, width, deepest, room);
+            if (deep > depth) depth = deep;
+            for (long p = 0; p < plane; p++) missing += !(m[p] > 0);
+        }
+        hole_pixel *pixels = malloc((missing + 1) * sizeof(hole_pixel));
+        unsigned *near = malloc((groups ? plane : 1) * sizeof(unsigned));
+        if (!pixels || !room || !near) {
+            free(pixels);
+            free(room);
+            free(near);
+            failed = 1;
+            continue;
+        }
+        for (long p = 0; p < plane; p++) room[p] = 0;
+        for (int colour = 0; colour < 2; colour++) {
+            for (long c = 0; c < coupled; c++) {
+                const REAL *m = MASKED(mask, masks, first + c, planes, height, width);
+                for (long i = 0; i < height; i++)
+                    for (long j = (i + colour) % 2; j < width; j += 2) {
+                        long p = i * width + j;
+                        if (m[p] > 0) continue;
+                        hole_pixel found = {(unsigned)(c * tall + p), (unsigned)(c * wide + i * (width - 1) + j),
+                                            {i > 0, i + 1 < height, j > 0, j + 1 < width}};
+                        pixels[count++] = found;
+                        room[p] = 1; /* the pixels whose differences change: those missing, left of one, or above one */
+                        if (i) room[p - width] = 1;
+                        if (j) room[p - 1] = 1;
+                    }
+            }
+            ends[colour] = count;
+        }
+        for (long p = 0; p < plane && groups; p++)
+            if (room[p]) near[touched++] = (unsigned)p;
+        REAL relax = (REAL)relaxation(depth);
+        double begun = 0;
+        for (long turn = 0; turn < turns(depth) && count; turn++) {
+            double left = 0;
+            for (int colour = 0; colour < 2; colour++) {
+                for (long e = colour ? ends[0] : 0; e < ends[colour]; e++) {
+                    const hole_pixel *p = pixels + e;
+                    REAL *down = vs + p->down, *up = down - width, *along = hs + p->along, *back = along - 1;
+                    int n = p->has[0] + p->has[1] + p->has[2] + p->has[3];
+                    if (n == 4 && !groups) { /* as below, without asking */
+                        REAL r = *up - *down + *back - *along, move = relax / 4 * r;
+                        left += r < 0 ? -r : r;
+                        *up = NAME(clip)(*up - move, bound);
+                        *down = NAME(clip)(*down + move, bound);
+                        *back = NAME(clip)(*back - move, bound);
+                        *along = NAME(clip)(*along + move, bound);
+                        continue;
+                    }
+                    REAL r = (p->has[0] ? *up : 0) - (p->has[1] ? *down : 0) + (p->has[2] ? *back : 0) - (p->has[3] ? *along : 0);
+                    REAL move = n ? relax / n * r : 0;
+                    left += r < 0 ? -r : r;
+                    if (p->has[0]) *up = groups ? *up - move : NAME(clip)(*up - move, bound);
+                    if (p->has[1]) *down = groups ? *down + move : NAME(clip)(*down + move, bound);
+                    if (p->has[2]) *back = groups ? *back - move : NAME(clip)(*back - move, bound);
+                    if (p->has[3]) *along = groups ? *along + move : NAME(clip)(*along + move, bound);
+                }
+                for (long e = 0; e < touched; e++) NAME(limit_at)(vs, hs, coupled, height, width, near[e], bound, groups);
+            }
+            if (turn == 0) begun = left;
+            if (!(left > SETTLED * begun)) break;
+        }
+        free(pixels);
+        free(room);
+        free(near);
+    }
+    return failed;
+}
+
+/* With w = D^T u, u limited to its bound, or a w that is given (else null), over the box of every plane,
+     min s m (x - y)^2 + w (x - low),   pixel by pixel, in double precision.
+   For every plane into sums: these minima, the sizes of their terms, x - low, and the squares of u. numbers has s and
+   the bound, for all samples or for each. Returns 0, or 1 if there is no memory. */
+int NAME(dual_value)(long planes, long channels, long coupled, long height, long width, const REAL *v, const REAL *h,
+                     const REAL *given, const REAL *y, const REAL *mask, long masks, const REAL *low, const REAL *high,
+                     const double *numbers, long samples, int groups, double *sums, int threads) {
+    long tall = (height - 1) * width, wide = height * (width - 1);
+    int failed = 0;
+#pragma omp parallel for num_threads(threads) reduction(| : failed)
+    for (long image = 0; image < planes / coupled; image++) {
+        long first = image * coupled;
+        const double *n = numbers + (samples == 1 ? 0 : first / channels) * 2;
+        double scale = n[0], bound = n[1];
+        long stride = width + 1; /* an entry before a row of differences, which is 0 */
+        double *room = calloc((3 * coupled + 4) * stride, sizeof(double));
+        if (!room) {
+            failed = 1;
+            continue;
+        }
+        double *up = room, *down = up + coupled * stride, *along = down + coupled * stride + 1;
+        double *length = along + coupled * stride, *w = length + stride, *seen = w + stride;
+        for (long e = 4 * first; e < 4 * (first + coupled); e++) sums[e] = 0;
+        for (long row = 0; row < height; row++) {
+            for (long c = 0; c < coupled && !given; c++) {
+                const REAL *vs = v + (first + c) * tall + row * width, *hs = h + (first + c) * wide + row * (width - 1);
+                double *d = down + c * stride, *a = along + c * stride;
+                if (row + 1 < height)
+                    EACH(j, 0, width) d[j] = vs[j];
+                else
+                    EACH(j, 0, width) d[j] = 0;
+                EACH(j, 0, width - 1) a[j] = hs[j];
+                a[width - 1] = 0;
+                if (groups) continue;
+                EACH(j, 0, width) d[j] = clip_double(d[j], bound);
+                EACH(j, 0, width) a[j] = clip_double(a[j], bound);
+            }
+            if (groups && !given) limit_double(down, along, coupled, stride, width, bound, groups, length);
+            for (long c = 0; c < coupled; c++) {
+                long plane = first + c, at = (plane * height + row) * width;
+                const REAL *ys = y + at, *m = MASKED(mask, masks, plane, planes, height, width);
+                double *u = up + c * stride, *d = down + c * stride, *a = along + c * stride;
+                double from = low[plane], to = high[plane], half = 1 / (2 * scale);
+                double least = 0, size = 0, extent = 0, squares = 0;
+                if (given)
+                    EACH(j, 0, width) w[j] = given[at + j];
+                else
+                    EACH(j, 0, width) w[j] = u[j] - d[j] + a[j - 1] - a[j];
+                if (m)
+                    EACH(j, 0, width) seen[j] = m[row * width + j];
+                else
+                    EACH(j, 0, width) seen[j] = 1;
+#pragma omp simd reduction(+ : least, size, extent, squares)
+                for (long j = 0; j < width; j++) {
+                    double x = ys[j] - half * w[j], free = w[j] > 0 ? from : to;
+                    x = x < from ? from : x;
+                    x = x > to ? to : x;
+                    x = seen[j] > 0 ? x : free;
+                    double far = x - ys[j], fidelity = scale * seen[j] * far * far, linear = w[j] * (x - from);
+                    least += fidelity + linear;
+                    size += fidelity + fabs(linear);
+                    extent += x - from;
+                    squares += d[j] * d[j] + a[j] * a[j];
+                }
+                double *all = sums + 4 * plane;
+                all[0] += least;
+                all[1] += size;
+                all[2] += extent;
+                all[3] += squares;
+                EACH(j, 0, width) u[j] = d[j];
+            }
+        }
+        free(room);
+    }
+    return failed;
+}
