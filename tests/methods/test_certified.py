@@ -8,6 +8,7 @@ import torch
 import mirrordescent as md
 from mirrordescent.mirrors import Euclidean, HyperbolicEntropy
 from mirrordescent.oracles import Exact, Noisy, Smoothed
+from mirrordescent.problems.bounds import dual_bound
 from mirrordescent.problems.differences import differences
 
 
