@@ -169,7 +169,9 @@ def test_a_tolerance_is_kept_with_few_iterations_of_the_first_method():
     assert found.steps["photo-inpaint-stencil"] == [5, 5]
 
 
-def test_what_was_not_proven_in_time_is_proven_as_well_as_possible():
+def test_what_was_not_proven_in_time_is_proven_as_well_as_possible(monkeypatch):
+    """Without kernels, with which every bound is as good as possible."""
+    monkeypatch.setattr("mirrordescent.problems.tv.ready", lambda: False)
     problem = inpainting(batch=2)
     how = plan("inpaint", iterations=5, tolerance=2e-5)
     short = replace(how, iterations=60)

@@ -6,6 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Generator, Tensor
 
+from mirrordescent.conditioning import ConditionalLaws
 from mirrordescent.methods.base import GradientMethod, Method, Run, StatefulWrapper, Wrapped
 from mirrordescent.methods.certified import Certified
 from mirrordescent.methods.conditioned import Conditioned
@@ -106,8 +107,9 @@ def beginning(method: Method[Any]) -> GradientMethod[Any] | None:
 def proven(method: Method[Any], after: int = 20, then: PrimalDual[Any] | None = None) -> Method[Any]:
     """Return a method that proves as soon as it can how good it is: handed over after a few steps, and certified.
 
-    By default to Condat and Vũ's method in the geometry of a stencil, which is the fastest to a proof on images. What
-    depends on the problem, and entries that end with a primal-dual method by themselves, may be handed over sooner.
+    By default to Condat and Vũ's method in the geometry of a stencil, which is the fastest to a proof on images; the
+    ratio of its steps is 0.3·(λ/λ₀)^−½ for a method that knows λ. What depends on the problem, and entries that end
+    with a primal-dual method by themselves, may be handed over sooner.
 
     >>> import mirrordescent as md
     >>> type(proven(md.zoo.load("image-tv")))
@@ -116,5 +118,7 @@ def proven(method: Method[Any], after: int = 20, then: PrimalDual[Any] | None = 
     first = beginning(method)
     if first is None:
         raise TypeError(f"{type(method).__name__} is told no gradients, and cannot be handed over")
-    handed_over = HandOver(first, after, then or CondatVu(0.3, Stencil(0.6)))
-    return Conditioned(handed_over) if isinstance(method, Conditioned) else handed_over
+    if not isinstance(method, Conditioned):
+        return HandOver(first, after, then or CondatVu(0.3, Stencil(0.6)))
+    ratio = ConditionalLaws([1], [0.3], exponents={"unit": -1.0, "weight": -0.5}).requires_grad_(False)
+    return Conditioned(HandOver(first, after, then or CondatVu(ratio, Stencil(0.6))))

@@ -89,7 +89,7 @@ def plan(
     promised = tolerance is not None or (not chosen and iterations is None)
     if promised and (first := beginning(made)) is not None:
         after = iterations or (default.after if isinstance(first, Equipped) else budget)
-        made, budget = proven(made, after, primal_dual(default.then)), after + PROVEN
+        made, budget = proven(made, after), after + PROVEN
     elif promised and not made.certifies:
         raise ValueError(f"{label} proves nothing and cannot be handed over to a method that does: give no tolerance")
     precision = torch.float64 if (tolerance or TOLERANCE) < SINGLE_PRECISION else torch.float32
