@@ -14,6 +14,7 @@ from benchmarks import (
     diagnostics,
     network_unrolling,
     optimiser_step,
+    proofs,
     robustness,
     solve_loop,
     steps_a_call,
@@ -24,6 +25,7 @@ from benchmarks.measure import QUICK, machine, quick, replaced
 
 BENCHMARKS: dict[str, tuple[str, Callable[[], str]]] = {
     "time_to_gap": ("Time to a relative gap", time_to_gap.main),
+    "proofs": ("How close a proof is", proofs.main),
     "robustness": ("Problems the learned methods were not made for", robustness.main),
     "steps_a_call": ("Many steps a call", steps_a_call.main),
     "cost_growth": ("How the cost of a solve grows", cost_growth.main),
