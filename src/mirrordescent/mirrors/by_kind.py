@@ -17,7 +17,7 @@ from mirrordescent.mirrors.roles import LayerKind, Role, roles
 from mirrordescent.parts import Config
 
 KINDS: tuple[LayerKind, ...] = get_args(LayerKind)
-TYPICAL = 64  # the fan-in at which the scale of a kind of layer holds as it is
+TYPICAL_FAN_IN, TYPICAL_DEPTH = 64, 4  # at which the scale of a kind of layer holds as it is
 
 
 class Scaled(MirrorMap):
@@ -70,17 +70,22 @@ class Scaled(MirrorMap):
 
 
 class ByKind(MirrorMap):
-    """ψ*(y) = Σ_leaf c_leaf φ*_kind(y_leaf) on the parameters of any network, with c = s_kind · (fan_in/64)^−width.
+    """ψ*(y) = Σ_leaf c_leaf φ*_kind(y_leaf) on the parameters of any network, tied by the kinds of its layers.
+
+    .. code-block:: none
+
+        c_leaf = s_kind · (fan_in/64)^−width · (layers/4)^−depth
 
     Each kind of layer (:func:`~mirrordescent.mirrors.roles`) has a map φ and a scale s. Together with directions of
     mean square 1 (:meth:`~MirrorMap.direction`), ``width`` says how steps shrink for wide layers: with ½, a change of
     the weights changes what the layer puts out by as much at any width (the scaling of μP, Yang and Hu, ICML 2021), so
-    that one learning rate serves all. Vectors and embeddings have a fan-in of 1 and do not scale.
+    that one learning rate serves all. Vectors and embeddings do not scale with it. ``depth`` says how steps shrink in
+    networks of many layers, whose changes add up.
 
     Args:
         maps: a map for every kind: ``"input"``, ``"hidden"``, ``"output"``, ``"conv"``, ``"embedding"``, ``"vector"``.
         scales: s, by kind; 1 for those not given.
-        width: the exponent; 0 for steps that do not depend on the width.
+        width, depth: the exponents; 0 for steps that do not depend on the width or the depth.
 
     >>> import torch
     >>> from mirrordescent.mirrors import Euclidean
@@ -90,8 +95,9 @@ class ByKind(MirrorMap):
     """
 
     def __init__(
-        self, maps: Mapping[LayerKind, MirrorMap], scales: Mapping[LayerKind, float] | None = None, width: float = 0.5
-    ) -> None:
+        self, maps: Mapping[LayerKind, MirrorMap], scales: Mapping[LayerKind, float] | None = None,
+        width: float = 0.5, depth: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__()
         if missing := [kind for kind in KINDS if kind not in maps]:
             raise ValueError(f"ByKind needs a map for every kind of layer; there is none for {', '.join(missing)}")
@@ -99,7 +105,7 @@ class ByKind(MirrorMap):
             raise ValueError(f"{unknown[0]!r} is no kind of layer; there are {', '.join(KINDS)}")
         given = dict(scales or {})
         require_positive(**{f"the scale of {kind}": scale for kind, scale in given.items()})
-        self.width = float(width)
+        self.width, self.depth = float(width), float(depth)
         self.maps = nn.ModuleList([maps[kind] for kind in KINDS])
         self.log_scales = nn.Parameter(torch.tensor([given.get(kind, 1.0) for kind in KINDS]).log())
         for claim in ("exact", "elementwise", "proven", "defined_on_boundary"):
@@ -111,16 +117,16 @@ class ByKind(MirrorMap):
         return dict(zip(KINDS, self.log_scales.detach().exp().tolist(), strict=True))
 
     def config(self) -> Config:
-        return {"maps": dict(zip(KINDS, self.maps, strict=True)), "scales": self.scales, "width": self.width}
+        maps = dict(zip(KINDS, self.maps, strict=True))
+        return {"maps": maps, "scales": self.scales, "width": self.width, "depth": self.depth}
 
     def of(self, role: Role) -> Scaled:
         """Return the map of a tensor with this role."""
         mirror: Any = self.maps[KINDS.index(role.kind)]
         mirror = mirror.split(role.parts) if isinstance(mirror, SingularValues) else mirror
-        return Scaled(mirror, self.scales[role.kind] * (role.fan_in / TYPICAL) ** -self._exponent(role))
-
-    def _exponent(self, role: Role) -> float:
-        return 0.0 if role.kind in ("embedding", "vector") else self.width
+        width = 0.0 if role.kind in ("embedding", "vector") else self.width
+        of_shape = (role.fan_in / TYPICAL_FAN_IN) ** -width * (role.depth / TYPICAL_DEPTH) ** -self.depth
+        return Scaled(mirror, self.scales[role.kind] * of_shape)
 
     def _each(self, what: str, trees: tuple[Any, ...], *rest: Any) -> dict[str, Tensor]:
         """Call a method of each leaf's own map."""

@@ -68,7 +68,7 @@ def ramps(s: Tensor, steps: int) -> Tensor:
 def fitted(h: Callable[[Tensor], Tensor], steps: int, count: int = 200) -> list[float]:
     """Return the weights w ≥ 0 with the least Σ (Σ_k w_k ρ_k(s)/h(s) − 1)² over s from the floor to 1.
 
-    The s are evenly spaced in log s. Solved by descent along one coordinate after the other, which is exact for so few of them.
+    The s are evenly spaced in log s. Solved by descent along one coordinate after the other.
 
     >>> weights = fitted(lambda s: s.sqrt(), steps=4)
     >>> min(weights) >= 0

@@ -20,11 +20,15 @@ _RECURRENT = re.compile(r"(.*)weight_(ih|hh)(_l\d+.*)?$")
 
 
 class Role(NamedTuple):
-    """The kind of a tensor, into how many blocks of rows it is divided, and how many inputs each output has."""
+    """The kind of a tensor, its blocks of rows, the inputs of every output, and how deep the network is.
+
+    The depth is the number of matrices and convolutions, embeddings not counted.
+    """
 
     kind: LayerKind
     parts: int = 1
     fan_in: int = 1
+    depth: int = 1
 
 
 def roles(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
@@ -35,7 +39,7 @@ def roles(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
     the last of the others is the output, and the first the input if nothing but vectors comes before it.
 
     >>> roles({"0.weight": (50, 784), "0.bias": (50,), "2.weight": (40, 50), "4.weight": (10, 40)})["2.weight"]
-    Role(kind='hidden', parts=1, fan_in=50)
+    Role(kind='hidden', parts=1, fan_in=50, depth=3)
     """
     found = {name: _alone(name, shape, shapes) for name, shape in shapes.items()}
     plain = [name for name, role in found.items() if role is None]
@@ -47,7 +51,7 @@ def roles(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
         elif name == before[0]:
             kind = "input"
         found[name] = Role(kind, 1, shapes[name][1])
-    return {name: role for name, role in found.items() if role is not None}
+    return _with_depth({name: role for name, role in found.items() if role is not None})
 
 
 def roles_of(model: nn.Module) -> dict[str, Role]:
@@ -55,7 +59,7 @@ def roles_of(model: nn.Module) -> dict[str, Role]:
 
     >>> from torch import nn
     >>> roles_of(nn.Sequential(nn.Conv2d(8, 8, 3, groups=4), nn.Flatten(), nn.Linear(32, 10)))["0.weight"]
-    Role(kind='conv', parts=4, fan_in=18)
+    Role(kind='conv', parts=4, fan_in=18, depth=2)
     """
     found = roles({name: tuple(p.shape) for name, p in model.named_parameters()})
     for prefix, layer in model.named_modules():
@@ -66,7 +70,12 @@ def roles_of(model: nn.Module) -> dict[str, Role]:
             found[name] = Role("embedding", 1, 1)
         elif isinstance(layer, nn.modules.conv._ConvNd) and not layer.transposed:
             found[name] = found[name]._replace(parts=layer.groups)
-    return found
+    return _with_depth(found)
+
+
+def _with_depth(found: dict[str, Role]) -> dict[str, Role]:
+    depth = max(1, sum(role.kind not in ("vector", "embedding") for role in found.values()))
+    return {name: role._replace(depth=depth) for name, role in found.items()}
 
 
 def _alone(name: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> Role | None:
