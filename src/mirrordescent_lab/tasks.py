@@ -6,6 +6,7 @@ import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Literal, NamedTuple, TypeAlias
@@ -17,8 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from mirrordescent_lab import data
-from mirrordescent_lab.architectures import MLP_WIDTHS, dense, mlp, small_cnn, small_resnet
-from mirrordescent_lab.experiments.training import initialised
+from mirrordescent_lab.architectures import MLP_WIDTHS, dense, initialised, mlp, small_cnn, small_resnet
 
 Named: TypeAlias = list[tuple[str, Tensor]]
 Make: TypeAlias = Callable[[nn.Module, int], tuple[Optimizer, LRScheduler | None]]
@@ -189,7 +189,7 @@ def flat(widths: tuple[int, ...]) -> nn.Sequential:
 def normed(widths: tuple[int, ...]) -> nn.Sequential:
     """Return a dense network with layer norms and GELUs between its layers."""
     layers: list[nn.Module] = [nn.Flatten()]
-    for incoming, outgoing in zip(widths[:-2], widths[1:-1], strict=True):
+    for incoming, outgoing in pairwise(widths[:-1]):
         layers += [nn.Linear(incoming, outgoing), nn.LayerNorm(outgoing), nn.GELU()]
     return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]))
 

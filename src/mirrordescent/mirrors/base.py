@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.parts import Part, written_together
-from mirrordescent.trees import Tree, descend, per_sample, spread, sum_per_sample, tree_map
+from mirrordescent.trees import Tree, descend, dot, per_sample, spread, sum_per_sample, tree_map
 
 
 class StrongConvexity(NamedTuple):
@@ -95,6 +95,11 @@ class MirrorMap(Part, nn.Module):
     def potential(self, x: Tree) -> Tensor:
         """ψ(x), one number per sample: (batch,)."""
         return self._potential(x) if isinstance(x, Tensor) else _total(self._each("potential", (x,)))
+
+    def conjugate(self, y: Tree) -> Tensor:
+        """ψ*(y) = ⟨y, ∇ψ*(y)⟩ − ψ(∇ψ*(y)) of an exact map, one number per sample: (batch,)."""
+        x = self.to_primal(y)
+        return dot(y, x) - self.potential(x)
 
     def convexity_in_l2(self) -> float:
         """α of a map that is strongly convex in ℓ₂, or an error."""

@@ -90,9 +90,9 @@ class SingularValues(MirrorMap):
 
     def _size(self, y: Tensor) -> Tensor:
         """‖y‖₄, the Schatten norm, of every block."""
-        X = as_matrices(y, self.parts)
+        X = as_matrices(y, self.parts).to(torch.promote_types(y.dtype, torch.float64))
         gram = X @ X.mT if X.shape[-2] <= X.shape[-1] else X.mT @ X
-        size = torch.linalg.vector_norm(gram, dim=(-2, -1)).sqrt()
+        size = torch.linalg.vector_norm(gram, dim=(-2, -1)).sqrt().to(y.dtype)
         rows = size.reshape(len(y), self.parts, 1).expand(-1, -1, X.shape[-2])
         return rows.reshape(len(y), -1, *[1] * (y.ndim - 2)) if y.ndim > 1 else rows.reshape(len(y))
 

@@ -129,9 +129,7 @@ def _factors(matrices: list[Tensor], weights: list[Sequence[float]]) -> list[Ten
         G = matrices[0].new_zeros(sum(sizes), side, side)
         for part, X, m in zip(G.split(sizes), matrices, rows, strict=True):
             part[:, :m, :m] = X @ X.mT
-    size = torch.linalg.vector_norm(G, dim=(-2, -1), keepdim=True)  # ‖X‖₄²
-    size = torch.where(size > 0, size, 1.0)
-    G = G / size
+    size, G = _normalised(G)
     w = _per_matrix(weights, sizes, G)
     Q, total = None, w[0] * torch.eye(side, dtype=G.dtype, device=G.device)
     steps = SIGN[len(w) - 1][1]
@@ -152,15 +150,24 @@ def _square(matrices: list[Tensor], weights: list[Sequence[float]]) -> list[Tens
     X = matrices[0] if len(matrices) == 1 else torch.cat(matrices)
     w = _per_matrix(weights, sizes, X)
     G, total = X @ X.mT, None
-    size = torch.linalg.vector_norm(G, dim=(-2, -1), keepdim=True)
-    size = torch.where(size > 0, size, 1.0)
-    X, G = X / size.sqrt(), G / size
+    size, G = _normalised(G)
+    X = X / size.sqrt()
     total = w[0] * X
     for k, (a, b, c) in enumerate(SIGN[len(w) - 1][1], 1):
         G = G if k == 1 else X @ X.mT
         X = torch.baddbmm(X, torch.baddbmm(G, G, G, beta=b, alpha=c), X, beta=a)
         total = torch.addcmul(total, w[k], X)
     return list(total.split(sizes))
+
+
+def _normalised(G: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ‖G‖_F, or 1 where it is 0, and G divided by it: by its trace first, whose square may be out of range."""
+    trace = G.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    trace = torch.where(trace > 0, trace, 1.0)
+    G = G / trace
+    size = torch.linalg.vector_norm(G, dim=(-2, -1), keepdim=True)
+    size = torch.where(size > 0, size, 1.0)
+    return size * trace, G / size
 
 
 def _per_matrix(weights: list[Sequence[float]], sizes: list[int], like: Tensor) -> Tensor:
