@@ -23,7 +23,9 @@ from mirrordescent_lab.architectures import MLP_WIDTHS, dense, initialised, mlp,
 Named: TypeAlias = list[tuple[str, Tensor]]
 Make: TypeAlias = Callable[[nn.Module, int], tuple[Optimizer, LRScheduler | None]]
 """An optimiser for a model and a number of steps, and what schedules its learning rate."""
-Source: TypeAlias = Literal["digits", "mnist", "mnist-14", "fashion-mnist", "fashion-mnist-14", "numpy", "stdlib"]
+Source: TypeAlias = str
+"""Images: ``"digits"``, ``"mnist"`` or ``"fashion-mnist"``, with ``-14`` or ``-28`` for the size. Texts: ``"numpy"``,
+``"stdlib"``."""
 
 CHARACTERS = 96  # printable ASCII and the line feed; everything else is one of them
 TEXT = 2_000_000  # characters to read at most
@@ -102,13 +104,13 @@ def _measured(model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[float,
 
 @lru_cache(maxsize=16)
 def _images(source: Source, split: Literal["train", "test"], directory: Path | None) -> tuple[Tensor, Tensor]:
-    """Return images (n, 1, height, width) of mean 0 and variance 1, roughly, and labels."""
-    if source == "digits":
-        images, labels = data.digits(split)
+    """Return images (n, 1, height, width) and labels."""
+    whole, size = source.removesuffix("-14").removesuffix("-28"), source[-3:]
+    if whole == "digits":
+        images, labels = data.digits(split) if source == "digits" else data.digits(split, size=28)
     else:
-        whole = source.removesuffix("-14")
         images, labels = (data.mnist if whole == "mnist" else data.fashion_mnist)(split, directory)
-        images = data.halve(images) if source.endswith("-14") else images
+    images = data.halve(images) if size == "-14" else images
     return images.reshape(len(images), 1, *images.shape[-2:]), labels
 
 

@@ -141,10 +141,10 @@ class MirrorMap(Part, nn.Module):
         """Return the directions of several tensors at once, each one sample without its leading dimension."""
         if not self.elementwise or len({(y.dtype, y.device) for y in ys}) > 1 or self.per_entry:
             return [self._direction(y[None])[0] for y in ys]
-        sizes = _root_mean_squares(ys)
-        flat = torch.cat([(y / size).flatten() for y, size in zip(ys, sizes, strict=True)])
+        flat = torch.cat([y.flatten() for y in torch._foreach_div(ys, _root_mean_squares(ys))])
         pieces = self._to_primal(flat[None])[0].split([y.numel() for y in ys])
-        return [d.view(y.shape) / r for d, r, y in zip(pieces, _root_mean_squares(list(pieces)), ys, strict=True)]
+        found = torch._foreach_div(pieces, _root_mean_squares(list(pieces)))
+        return [d.view(y.shape) for d, y in zip(found, ys, strict=True)]
 
     def dual_start(self, x0: Tree) -> Tree:
         """y⁰ of dual-stored methods: ∇ψ(x0), unless a map has learned a better one."""
@@ -197,10 +197,9 @@ def unit(d: Tensor) -> Tensor:
 
 
 def _root_mean_squares(tensors: list[Tensor]) -> list[Tensor]:
-    """Return ‖·‖/√n of each, or 1 where it is 0."""
-    norms = torch._foreach_norm(tensors)
-    sizes = torch.stack([n / max(t.numel(), 1) ** 0.5 for n, t in zip(norms, tensors, strict=True)])
-    return list(torch.where(sizes > 0, sizes, 1.0).unbind())
+    """Return ‖·‖/√n of each, or the least number where it is 0."""
+    norms = torch._foreach_mul(torch._foreach_norm(tensors), [max(t.numel(), 1) ** -0.5 for t in tensors])
+    return list(torch._foreach_clamp_min(norms, torch.finfo(tensors[0].dtype).tiny))
 
 
 def _total(per_leaf: dict[str, Tensor]) -> Tensor:

@@ -205,12 +205,14 @@ def singular_values(X: Tensor) -> Tensor:
 
 def directions_by_products(work: list[tuple[SingularValues, Tensor]]) -> list[Tensor]:
     """Return the normalised directions of many tensors, each with its own map, matrices of one size together."""
+    if not work:
+        return []
     matrices = [as_matrices(y[None], mirror.parts).to(_working(y)) for mirror, y in work]
     found = combined(matrices, [mirror.weights() for mirror, _ in work])
     shaped = [d.reshape(y.shape) for d, (_, y) in zip(found, work, strict=True)]
-    norms = torch._foreach_norm(shaped)
-    roots = [(y.numel() ** 0.5 / n).nan_to_num(posinf=0.0) for n, (_, y) in zip(norms, work, strict=True)]
-    return [(d * r).to(y.dtype) for d, r, (_, y) in zip(shaped, roots, work, strict=True)]
+    norms = torch._foreach_clamp_min(torch._foreach_norm(shaped), torch.finfo(shaped[0].dtype).tiny)
+    roots = torch._foreach_mul(norms, [y.numel() ** -0.5 for _, y in work])
+    return [d.to(y.dtype) for d, (_, y) in zip(torch._foreach_div(shaped, roots), work, strict=True)]
 
 
 def _ball(domain: Domain, parts: int) -> Domain:

@@ -21,10 +21,12 @@ takes any concave, increasing function of the singular values for no more produc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 Coefficients = tuple[float, float, float]
 
@@ -88,89 +90,77 @@ def fitted(h: Callable[[Tensor], Tensor], steps: int, count: int = 200) -> list[
 def combined(matrices: Sequence[Tensor], weights: Sequence[Sequence[float]]) -> list[Tensor]:
     """Return Σ_k w_k X_k for matrices X (batch, rows, columns), each divided by ‖XXᵀ‖_F^½ ≥ σ₁ first; 0 for X = 0.
 
-    That size is the Schatten norm ‖X‖₄, and the closest bound of σ₁ that XXᵀ gives for nothing. Wide and tall matrices
-    are iterated on the Gram matrix of their smaller side, those of one size together.
+    That size is the Schatten norm ‖X‖₄, and the closest bound of σ₁ that XXᵀ gives for nothing. Small, wide and tall
+    matrices are iterated on the Gram matrix of their smaller side, those of about one size together; large and nearly
+    square ones as they are, those of one shape together.
     """
     flat = [X if X.shape[-2] <= X.shape[-1] else X.mT for X in matrices]
-    found: list[Tensor | None] = [None] * len(flat)
-    by_gram = [i for i, X in enumerate(flat) if X.shape[-1] >= WIDE * X.shape[-2]]
-    for _, group in groupby(sorted(by_gram, key=lambda i: _bucket(flat[i])), key=lambda i: _bucket(flat[i])):
-        together = list(group)
-        for i, factor in zip(
-            together, _factors([flat[i] for i in together], [weights[i] for i in together]), strict=True
-        ):
-            found[i] = factor @ flat[i]
-    others = [i for i in range(len(flat)) if found[i] is None]
-    for _, group in groupby(sorted(others, key=lambda i: _alike(flat[i])), key=lambda i: _alike(flat[i])):
-        together = list(group)
-        results = _square([flat[i] for i in together], [weights[i] for i in together])
+    found = list(flat)
+    for by_gram, together in _plan(tuple((*X.shape, X.dtype, X.device) for X in flat)):
+        some, w = [flat[i] for i in together], _stacked(tuple((tuple(weights[i]), len(flat[i])) for i in together))
+        w = w.to(some[0])
+        results = _factors(some, w) if by_gram else _iterated(some, w)
         for i, result in zip(together, results, strict=True):
-            found[i] = result
-    pairs = zip(found, matrices, strict=True)
-    return [Y if X.shape[-2] <= X.shape[-1] else Y.mT for Y, X in pairs if Y is not None]
+            found[i] = result @ flat[i] if by_gram else result
+    return [Y if X.shape[-2] <= X.shape[-1] else Y.mT for Y, X in zip(found, matrices, strict=True)]
 
 
-def _bucket(X: Tensor) -> tuple[int, str]:
-    rows = X.shape[-2]
-    return next((size for size in SMALL if rows <= size), rows), f"{X.dtype} {X.device}"
+@lru_cache(maxsize=64)
+def _plan(kinds: tuple[tuple[Any, ...], ...]) -> list[tuple[bool, list[int]]]:
+    """Say which matrices (batch, rows, columns, dtype, device) are computed together, and whether by Gram matrices."""
+    groups: dict[Any, list[int]] = {}
+    for i, (_, rows, columns, *where) in enumerate(kinds):
+        by_gram = columns >= WIDE * rows or rows <= SMALL[-1]
+        size = next((size for size in SMALL if rows <= size), rows) if by_gram else (rows, columns)
+        groups.setdefault((by_gram, size, *where), []).append(i)
+    return [(key[0], together) for key, together in groups.items()]
 
 
-def _alike(X: Tensor) -> tuple[int, int, str]:
-    return X.shape[-2], X.shape[-1], f"{X.dtype} {X.device}"
+@lru_cache(maxsize=64)
+def _stacked(weights: tuple[tuple[tuple[float, ...], int], ...]) -> Tensor:
+    """Return the weights of every matrix of a batch: (K + 1, batch, 1, 1)."""
+    return torch.tensor([each for each, size in weights for _ in range(size)], dtype=torch.float64).T[..., None, None]
 
 
-def _factors(matrices: list[Tensor], weights: list[Sequence[float]]) -> list[Tensor]:
+def _factors(matrices: list[Tensor], w: Tensor) -> list[Tensor]:
     """Return the symmetric Q with Σ_k w_k X_k = QX for each X, all iterated in one batch of Gram matrices."""
     sizes, rows = [len(X) for X in matrices], [X.shape[-2] for X in matrices]
-    side = max(rows)
     if len(matrices) == 1:
         G = matrices[0] @ matrices[0].mT
-    else:
-        G = matrices[0].new_zeros(sum(sizes), side, side)
-        for part, X, m in zip(G.split(sizes), matrices, rows, strict=True):
-            part[:, :m, :m] = X @ X.mT
+    else:  # zeros beside a Gram matrix stay zeros
+        grams, side = [X @ X.mT for X in matrices], max(rows)
+        G = torch.cat([F.pad(g, (0, side - m, 0, side - m)) for g, m in zip(grams, rows, strict=True)])
     size, G = _normalised(G)
-    w = _per_matrix(weights, sizes, G)
-    Q, total = None, w[0] * torch.eye(side, dtype=G.dtype, device=G.device)
     steps = SIGN[len(w) - 1][1]
+    Q, total = None, None
     for k, (a, b, c) in enumerate(steps, 1):
-        q = torch.baddbmm(G, G, G, beta=b, alpha=c)
+        q = (G @ G).mul_(c).add_(G, alpha=b)
         q.diagonal(dim1=-2, dim2=-1).add_(a)
         Q = q if Q is None else Q @ q
-        total = torch.addcmul(total, w[k], Q)
+        total = w[k] * Q if total is None else torch.addcmul(total, w[k], Q)
         if k < len(steps):
             G = q @ (q @ G)
+    assert total is not None
+    total.diagonal(dim1=-2, dim2=-1).add_(w[0, :, :, 0])
     total = total / size.sqrt()
     return [part[:, :m, :m] for part, m in zip(total.split(sizes), rows, strict=True)]
 
 
-def _square(matrices: list[Tensor], weights: list[Sequence[float]]) -> list[Tensor]:
+def _iterated(matrices: list[Tensor], w: Tensor) -> list[Tensor]:
     """Return Σ_k w_k X_k for matrices of one shape, by the iteration itself."""
-    sizes = [len(X) for X in matrices]
     X = matrices[0] if len(matrices) == 1 else torch.cat(matrices)
-    w = _per_matrix(weights, sizes, X)
-    G, total = X @ X.mT, None
-    size, G = _normalised(G)
+    size, G = _normalised(X @ X.mT)
     X = X / size.sqrt()
     total = w[0] * X
     for k, (a, b, c) in enumerate(SIGN[len(w) - 1][1], 1):
         G = G if k == 1 else X @ X.mT
-        X = torch.baddbmm(X, torch.baddbmm(G, G, G, beta=b, alpha=c), X, beta=a)
+        X = torch.baddbmm(X, (G @ G).mul_(c).add_(G, alpha=b), X, beta=a)
         total = torch.addcmul(total, w[k], X)
-    return list(total.split(sizes))
+    return list(total.split([len(X) for X in matrices]))
 
 
 def _normalised(G: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ‖G‖_F, or 1 where it is 0, and G divided by it: by its trace first, whose square may be out of range."""
-    trace = G.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-    trace = torch.where(trace > 0, trace, 1.0)
-    G = G / trace
-    size = torch.linalg.vector_norm(G, dim=(-2, -1), keepdim=True)
-    size = torch.where(size > 0, size, 1.0)
-    return size * trace, G / size
-
-
-def _per_matrix(weights: list[Sequence[float]], sizes: list[int], like: Tensor) -> Tensor:
-    """Return the weights of every matrix of a batch: (K + 1, batch, 1, 1)."""
-    rows = [list(each) for each, size in zip(weights, sizes, strict=True) for _ in range(size)]
-    return torch.tensor(rows, dtype=like.dtype, device=like.device).T[:, :, None, None]
+    """Return ‖G‖_F, or the least number where it is 0, and G divided by it; squares of entries may be out of range."""
+    norm = torch.linalg.vector_norm(G, dim=(-2, -1), keepdim=True, dtype=torch.float64)
+    size = norm.to(G.dtype).clamp_(min=torch.finfo(G.dtype).tiny)
+    return size, G / size

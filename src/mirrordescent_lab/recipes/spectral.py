@@ -89,67 +89,69 @@ class Evolved(Stage):
     """Evolution of the numbers of a geometry by kinds of layers.
 
     A candidate's loss is the mean over tasks of log(loss/loss of the start), all of one generation on the same networks
-    and minibatches, plus a pull towards the start: what few tasks do not tell should stay as it was. After every
-    generation the mean of the candidates is tried on tasks kept for validation, where the best is chosen.
+    and minibatches, plus a pull towards the start: what few tasks do not tell should stay as it was. At the end the
+    start, the last mean, and the average of the means of the second half compete on several networks of tasks kept for
+    validation, since going on fits the tasks that are learned on and nothing else.
 
     Args:
         generations, population: how many of how many.
         pull: the weight of the squared distance from the start, in units of the spread.
         minutes: after which no further generation is begun.
-        patience: generations without a better validation after which to stop.
+        networks: on how many networks of every validation task the choice is made.
     """
 
     name: ClassVar[str] = "evolved"  # type: ignore[misc]
 
-    generations: int = 24
+    generations: int = 16
     population: int = 10
     pull: float = 0.004
-    minutes: float = 30.0
-    patience: int = 8
+    minutes: float = 90.0
+    networks: int = 3
 
     def run(self, module: Any, family: ProblemFamily, **work: Any) -> tuple[nn.Module, Numbers]:
-        """Evolve."""
+        """Evolve, or continue: what was measured before is told again."""
         assert isinstance(family, TaskFamily)
-        folder: Path = work["folder"]
-        folder.mkdir(parents=True, exist_ok=True)
+        path: Path = work["folder"] / "log.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        log: list[Numbers] = json.loads(path.read_text()) if work.get("resume") and path.exists() else []
         start, spread = (torch.tensor(column, dtype=torch.float64) for column in zip(*START.values(), strict=True))
         search = CovarianceAdaptation(start, spread, self.population)
-        generator, began = torch.Generator().manual_seed(self.seed), perf_counter()
-        reference = family.log_losses(method_of(start), family.held_out, 10_000)
-        best, chosen, since, log = 0.0, start, 0, []
+        generator, means, began = torch.Generator().manual_seed(self.seed), [start], perf_counter()
+        spent = log[-1]["minutes"] if log else 0.0
         for generation in range(self.generations):
-            seed = 100 + generation
-            at_start = family.log_losses(method_of(start), family.learning, seed)
             candidates = search.ask(generator)
-            losses = torch.stack([self._loss(family, c, at_start, (c - start) / spread, seed) for c in candidates])
-            search.tell(candidates, losses)
-            ratio = family.log_losses(method_of(search.mean), family.held_out, 10_000) - reference
-            validation = float(ratio.clamp(max=WORST).mean()) + self.pull * float(
-                ((search.mean - start) / spread).square().sum()
-            )
-            since += 1
-            if validation < best:
-                best, chosen, since = validation, search.mean.clone(), 0
-            log.append({
-                "generation": generation, "candidates": [round(x, 4) for x in losses.tolist()],
-                "validation": round(validation, 4), "spread": round(search.sigma, 3),
-                "minutes": round((perf_counter() - began) / 60, 2),
-                "mean": dict(zip(START, [round(x, 4) for x in search.mean.tolist()], strict=True)),
-            })  # fmt: skip
-            with whole(folder / "log.json") as partial:
+            if generation >= len(log):
+                if spent + (perf_counter() - began) / 60 > self.minutes:
+                    break
+                seed = 100 + generation
+                at_start = family.log_losses(method_of(start), family.learning, seed)
+                losses = [self._loss(family, c, at_start, (c - start) / spread, seed) for c in candidates]
+                minutes = round(spent + (perf_counter() - began) / 60, 2)
+                log.append({"losses": losses, "spread": search.sigma, "minutes": minutes})
+            search.tell(candidates, torch.tensor(log[generation]["losses"]))
+            means.append(search.mean.clone())
+            log[generation]["mean"] = dict(zip(START, [round(x, 4) for x in means[-1].tolist()], strict=True))
+            with whole(path) as partial:
                 partial.write_text(json.dumps(log, indent=1, ensure_ascii=False), encoding="utf-8")
-            if since >= self.patience or perf_counter() - began > 60 * self.minutes:
-                break
+        averaged = torch.stack(means[len(means) // 2 :]).mean(0)
+        finalists = {"the start": start, "the average of the second half": averaged, "the last mean": means[-1]}
+        scores = {name: self._validated(family, numbers) for name, numbers in finalists.items()}
+        best = min(scores, key=lambda name: scores[name])
         record: Numbers = {
-            "stage": self.name, "settings": plain(self), "generations": len(log),
-            "minutes": log[-1]["minutes"], "validation": best,
+            "stage": self.name, "settings": plain(self), "generations": len(log), "minutes": log[-1]["minutes"],
+            "mean log loss on validation tasks": {name: round(score, 4) for name, score in scores.items()},
+            "chosen": best,
         }  # fmt: skip
-        numbers = {name: round(x, 4) for name, x in zip(START, chosen.tolist(), strict=True)}
-        return method_of(chosen), {**record, "use": {"numbers": numbers}}
+        numbers = {name: round(x, 4) for name, x in zip(START, finalists[best].tolist(), strict=True)}
+        return method_of(finalists[best]), {**record, "use": {"numbers": numbers}}
 
-    def _loss(self, family: TaskFamily, numbers: Tensor, at_start: Tensor, moved: Tensor, seed: int) -> Tensor:
+    def _loss(self, family: TaskFamily, numbers: Tensor, at_start: Tensor, moved: Tensor, seed: int) -> float:
         ratios = family.log_losses(method_of(numbers), family.learning, seed) - at_start
-        return ratios.clamp(max=WORST).mean() + self.pull * moved.square().sum()
+        return float(ratios.clamp(max=WORST).mean() + self.pull * moved.square().sum())
+
+    def _validated(self, family: TaskFamily, numbers: Tensor) -> float:
+        runs = [family.log_losses(method_of(numbers), family.held_out, 10_000 + i) for i in range(self.networks)]
+        return float(torch.stack(runs).clamp(max=10.0).mean())
 
 
 def tasks(directory: Path | None) -> TaskFamily:
