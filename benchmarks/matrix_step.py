@@ -3,7 +3,8 @@
 Above, the step alone, on the matrices of a network: against torch's Muon, which computes in bfloat16; against five
 Newton–Schulz steps in float32 with matrices of one shape batched together, and the same momentum; and against fused
 AdamW. Muon takes matrices only, so that convolutions are flattened for it. Below, a whole training step with all
-tensors of a network, against the same step with fused AdamW. Processors without instructions for bfloat16 are slow at it.
+tensors of a network, against the same step with fused AdamW. Processors without instructions for bfloat16 are slow
+at it.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Batched(Optimizer):
 
 
 OURS: Callable[[list[nn.Parameter]], Optimizer] = lambda p: optim.Preconditioned(  # noqa: E731
-    p, RATE, SpectralPower(0.0, steps=4), nonfinite=None
+    p, RATE, SpectralPower(0.0, products=4), nonfinite=None
 )
 THEIRS: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
     "torch's Muon": lambda p: torch.optim.Muon(p, RATE),

@@ -91,7 +91,7 @@ class MuonWithAdamW(Optimizer):
             inner.param_groups[0]["lr"] = self.param_groups[0]["lr"]
         for p, flat in self.pairs:
             flat.grad = None if p.grad is None else p.grad.flatten(1)
-        self.muon.step()
+        self.muon.step()  # type: ignore[no-untyped-call]
         self.adamw.step()
 
 
@@ -113,12 +113,12 @@ def muon_in_single_precision() -> Iterator[None]:
 
     original = _muon._zeropower_via_newtonschulz
 
-    def newton_schulz(grad: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-        a, b, c = coefficients
+    def newton_schulz(grad: Tensor, ns_coefficients: tuple[float, float, float], ns_steps: int, eps: float) -> Tensor:
+        a, b, c = ns_coefficients
         tall = grad.shape[0] > grad.shape[1]
         X = grad.T if tall else grad
         X = X / X.norm().clamp(min=eps)
-        for _ in range(steps):
+        for _ in range(ns_steps):
             gram = X @ X.T
             X = torch.addmm(X, torch.addmm(gram, gram, gram, beta=b, alpha=c), X, beta=a)
         return X.T if tall else X
@@ -163,7 +163,7 @@ def learned(entry: Any, maps: dict[LayerKind, MirrorMap] | None = None) -> Calla
 
 def with_power(entry: Any, p: float) -> Callable[[float, Shape], Make]:
     """Return a learned method with σᵖ in place of what it has learned to do to singular values."""
-    return learned(entry, {kind: SpectralPower(p, steps=4) for kind in MATRICES})
+    return learned(entry, {kind: SpectralPower(p, products=4) for kind in MATRICES})
 
 
 def control(entry: Any) -> Callable[[float, Shape], Make]:

@@ -98,7 +98,7 @@ def _loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _measured(model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
-    outputs = torch.cat([model(part) for part in inputs.split(500)])
+    outputs = torch.cat([model(part) for part in torch.split(inputs, 500)])
     return float(_loss(outputs, targets)), float((outputs.argmax(-1) == targets).float().mean())
 
 

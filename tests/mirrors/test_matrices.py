@@ -66,7 +66,7 @@ def test_half_the_square_of_a_schatten_norm_is_a_gradient_with_its_normalisation
 @pytest.mark.parametrize("steps", [None, 4])
 @pytest.mark.parametrize("inner", [PNorm(3.0), SoftSign(0.1), HyperbolicEntropy(), Saturating([0.5, 0.5])], ids=repr)
 def test_equivariant_under_rotations(inner, steps):
-    mirror = SingularValues(inner, steps=steps).requires_grad_(False).double()
+    mirror = SingularValues(inner, products=steps).requires_grad_(False).double()
     y, P, Q = numbers(1, 5, 8), rotation(5, 1), rotation(8, 2)
     for apply in (mirror.to_primal, mirror.direction):
         torch.testing.assert_close(apply(P @ y @ Q.T), P @ apply(y) @ Q.T, rtol=1e-8, atol=1e-8)
@@ -81,7 +81,7 @@ def test_a_convolution_is_a_matrix_of_outputs_by_all_inputs():
 @pytest.mark.parametrize("steps", [None, 4])
 def test_blocks_of_rows_are_matrices_of_their_own(steps):
     y = numbers(1, 12, 5)
-    whole, block = SpectralPower(0.2, parts=3, steps=steps), SpectralPower(0.2, steps=steps)
+    whole, block = SpectralPower(0.2, parts=3, products=steps), SpectralPower(0.2, products=steps)
     torch.testing.assert_close(whole.to_primal(y), torch.cat([block.to_primal(b) for b in y.split(4, 1)], 1))
     along = torch.nn.functional.cosine_similarity
     for ours, alone in zip(whole.direction(y).split(4, 1), (block.direction(b) for b in y.split(4, 1)), strict=True):
@@ -96,7 +96,7 @@ def test_blocks_of_rows_are_matrices_of_their_own(steps):
 def test_degenerate_matrices_give_finite_directions(p, steps, dtype):
     if dtype == torch.bfloat16 and steps is None:
         pytest.skip("decompositions are in double precision, and bfloat16 has no digits to lose")
-    mirror = SpectralPower(p, steps=steps)
+    mirror = SpectralPower(p, products=steps)
     rank_one = numbers(6, 1) @ numbers(1, 9)
     for y in (torch.zeros(6, 9), rank_one, torch.eye(9)[:6], 1e-15 * rank_one, 1e15 * rank_one, torch.ones(6, 9)):
         d = mirror.direction(y[None].to(dtype))
@@ -133,14 +133,14 @@ def test_combined_steps_fit_powers(p, steps):
 @pytest.mark.parametrize("p", POWERS)
 @pytest.mark.parametrize("shape", [(20, 20), (20, 90), (90, 20), (16, 24), (8, 3, 3, 3), (70, 70)], ids=str)
 def test_products_agree_with_the_decomposition(shape, p):
-    mirror, y = SpectralPower(p, damping=1e-4, steps=5), numbers(1, *shape, dtype=torch.float32)
+    mirror, y = SpectralPower(p, damping=1e-4, products=5), numbers(1, *shape, dtype=torch.float32)
     exact, products = MirrorMap._direction(mirror, y), mirror.direction(y)
     assert float((exact - products).norm() / exact.norm()) < 0.08
 
 
 def test_matrices_of_many_shapes_are_computed_together_as_they_are_alone():
     maps = [
-        SpectralPower(p, steps=4, parts=parts) for p, parts in ((0, 1), (0.5, 1), (0.2, 2), (1, 1), (0, 1), (0.3, 1))
+        SpectralPower(p, products=4, parts=parts) for p, parts in ((0, 1), (0.5, 1), (0.2, 2), (1, 1), (0, 1), (0.3, 1))
     ]
     ys = [numbers(*shape) for shape in ((10, 40), (14, 60), (8, 30), (60, 10), (12, 12), (12, 12))]
     together = directions_by_products(list(zip(maps, ys, strict=True)))
@@ -160,14 +160,14 @@ def test_the_sum_of_iterates_is_that_of_the_polynomials_of_singular_values():
 
 def test_weights_are_fitted_again_when_the_inner_map_has_changed():
     inner = Saturating([1.0, 1e-6, 1e-6]).requires_grad_(False)
-    mirror = SingularValues(inner, steps=4)
+    mirror = SingularValues(inner, products=4)
     before = mirror.weights()
     inner.log_weights.copy_(torch.tensor([1e-6, 1e-6, 1.0]).log())
     assert mirror.weights()[0] < 0.1 < 0.9 < before[0]
 
 
 def test_learning_goes_through_the_exact_form():
-    mirror = SingularValues(Saturating([0.5, 0.5]), steps=4)
+    mirror = SingularValues(Saturating([0.5, 0.5]), products=4)
     y = numbers(1, 4, 6, dtype=torch.float32)
     mirror.direction(y).square().mean().backward()
     (mirror.direction(y) * numbers(1, 4, 6, seed=1, dtype=torch.float32)).sum().backward()
@@ -177,8 +177,8 @@ def test_learning_goes_through_the_exact_form():
 @pytest.mark.parametrize("inner", [NegativeEntropy(), torch.nn.Parameter], ids=str)
 def test_maps_that_tell_entries_apart_are_refused(inner):
     if inner is torch.nn.Parameter:
-        with pytest.raises(ValueError, match="steps None or one of"):
-            SingularValues(Euclidean(), steps=7)
+        with pytest.raises(ValueError, match="products None or one of"):
+            SingularValues(Euclidean(), products=7)
         return
     with pytest.raises(TypeError, match="cannot act on singular values"):
         SingularValues(inner)

@@ -33,8 +33,8 @@ from steps import parameters, pull, run
 
 MAPS = {
     "power": lambda: SpectralPower(0.4),
-    "power, by products": lambda: SpectralPower(0.4, steps=4),
-    "polar, by products": lambda: SpectralPower(0.0, steps=5),
+    "power, by products": lambda: SpectralPower(0.4, products=4),
+    "polar, by products": lambda: SpectralPower(0.0, products=5),
     "sign": lambda: SoftSign(0.1),
     "squared norm": lambda: SingularValues(SquaredPNorm(1.5)),
 }

@@ -142,7 +142,7 @@ class MirrorMap(Part, nn.Module):
         if not self.elementwise or len({(y.dtype, y.device) for y in ys}) > 1 or self.per_entry:
             return [self._direction(y[None])[0] for y in ys]
         flat = torch.cat([y.flatten() for y in torch._foreach_div(ys, _root_mean_squares(ys))])
-        pieces = self._to_primal(flat[None])[0].split([y.numel() for y in ys])
+        pieces = torch.split(self._to_primal(flat[None])[0], [y.numel() for y in ys])
         found = torch._foreach_div(pieces, _root_mean_squares(list(pieces)))
         return [d.view(y.shape) for d, y in zip(found, ys, strict=True)]
 

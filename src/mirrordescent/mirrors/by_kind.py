@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,10 @@ class Scaled(MirrorMap):
 
     def directions(self, ys: list[Tensor]) -> list[Tensor]:
         return list(torch._foreach_mul(self.mirror.directions(ys), self.c))
+
+
+def _nameless(*_: Any, **__: Any) -> NoReturn:
+    raise TypeError("a map by kinds of layers takes the parameters of a model, a dict of tensors by name; got a tensor")
 
 
 class ByKind(MirrorMap):
@@ -133,19 +137,16 @@ class ByKind(MirrorMap):
         known = roles({name: tuple(leaf.shape[1:]) for name, leaf in trees[0].items()})
         return {name: getattr(self.of(role), what)(*(t[name] for t in trees), *rest) for name, role in known.items()}
 
-    def _potential(self, x: Tensor) -> Tensor:
-        raise TypeError("a map by kinds of layers takes the parameters of a model, a dict of tensors by name")
-
-    _to_dual = _to_primal = _direction = _potential
+    _potential = _to_dual = _to_primal = _direction = _nameless
 
 
-def spectral_by_kind(p: float = 0.0, width: float = 0.5, steps: int | None = 4) -> ByKind:
+def spectral_by_kind(p: float = 0.0, width: float = 0.5, products: int | None = 4) -> ByKind:
     """Return the geometry set by hand: σᵖ for input, hidden and convolution layers, a damped sign for all others.
 
     With p = 0 that is the polar factor of every matrix inside a network, as in Muon, and the sign of the momentum for
     the output layer, embeddings, biases and gains, where single entries mean something.
     """
-    matrix, entries = SpectralPower(p, steps=steps), SoftSign(1e-2)
+    matrix, entries = SpectralPower(p, products=products), SoftSign(1e-2)
     inside = ("input", "hidden", "conv")
     return ByKind({kind: matrix if kind in inside else entries for kind in KINDS}, width=width)
 
@@ -154,11 +155,11 @@ def directions_of(maps: Sequence[MirrorMap], ys: list[Tensor]) -> list[Tensor]:
     """Return ``direction`` of many tensors, one sample and one map each; what is alike is computed together."""
     found: list[Tensor] = list(ys)
     bare = [(m.mirror, m.c) if isinstance(m, Scaled) else (m, 1.0) for m in maps]
-    products = [i for i, (m, _) in enumerate(bare) if isinstance(m, SingularValues) and m.steps is not None]
-    for i, d in zip(products, directions_by_products([(bare[i][0], ys[i]) for i in products]), strict=True):  # type: ignore[misc]
+    matrices = {i: m for i, (m, _) in enumerate(bare) if isinstance(m, SingularValues) and m.products is not None}
+    for i, d in zip(matrices, directions_by_products([(m, ys[i]) for i, m in matrices.items()]), strict=True):
         found[i] = d
     groups: dict[int, list[int]] = {}
-    for i in sorted(set(range(len(ys))) - set(products)):
+    for i in sorted(set(range(len(ys))) - set(matrices)):
         groups.setdefault(id(bare[i][0]), []).append(i)
     for together in groups.values():
         for i, d in zip(together, bare[together[0]][0].directions([ys[i] for i in together]), strict=True):

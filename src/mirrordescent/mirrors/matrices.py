@@ -30,7 +30,7 @@ class SingularValues(MirrorMap):
 
     Singular vectors come from the Gram matrix of the smaller side (``eigh``, in double precision), and singular values
     from the lengths of the projected rows, so that small ones keep their digits. Derivatives through the vectors need
-    singular values that differ. With ``steps``, :meth:`direction` needs no decomposition: it combines that many
+    singular values that differ. With ``products``, :meth:`direction` needs no decomposition: it combines that many
     Newton–Schulz steps with weights fitted to ∇φ* (:mod:`~mirrordescent.mirrors.products`). ∇ψ and ∇ψ* stay exact.
 
     Args:
@@ -38,7 +38,7 @@ class SingularValues(MirrorMap):
             :class:`SoftSign` or :class:`Saturating`.
         parts: into how many blocks of rows the first axis is divided, each a matrix of its own: the groups of a grouped
             convolution, the heads of an attention layer, the gates of a recurrent one.
-        steps: how :meth:`direction` is computed: None exactly, else by 3, 4 or 5 polynomials.
+        products: how :meth:`direction` is computed: None exactly, else by 3, 4 or 5 polynomials.
 
     >>> import torch
     >>> from mirrordescent.mirrors import PNorm
@@ -48,13 +48,13 @@ class SingularValues(MirrorMap):
              [-9.,  0.]]])
     """
 
-    def __init__(self, inner: MirrorMap, parts: int = 1, steps: int | None = None) -> None:
+    def __init__(self, inner: MirrorMap, parts: int = 1, products: int | None = None) -> None:
         super().__init__()
         if not inner.symmetric:
             raise TypeError(f"{type(inner).__name__} tells entries or signs apart, and cannot act on singular values")
-        if parts < 1 or steps not in (None, *SIGN):
-            raise ValueError(f"needs parts ≥ 1 and steps None or one of {list(SIGN)}, got {parts} and {steps}")
-        self.inner, self.parts, self.steps = inner, parts, steps
+        if parts < 1 or products not in (None, *SIGN):
+            raise ValueError(f"needs parts ≥ 1 and products None or one of {list(SIGN)}, got {parts} and {products}")
+        self.inner, self.parts, self.products = inner, parts, products
         self.exact, self.proven, self.certified = inner.exact, inner.proven, inner.certified
         self.defined_on_boundary = inner.defined_on_boundary
         self.primal_domain, self.dual_domain = _ball(inner.primal_domain, parts), _ball(inner.dual_domain, parts)
@@ -76,7 +76,7 @@ class SingularValues(MirrorMap):
 
     def split(self, parts: int) -> SingularValues:
         """Return the same map on another number of blocks of rows, with the same inner map."""
-        return self if parts == self.parts else SingularValues(self.inner, parts, self.steps)
+        return self if parts == self.parts else SingularValues(self.inner, parts, self.products)
 
     def _potential(self, x: Tensor) -> Tensor:
         singular = singular_values(as_matrices(x, self.parts))
@@ -97,23 +97,23 @@ class SingularValues(MirrorMap):
         return rows.reshape(len(y), -1, *[1] * (y.ndim - 2)) if y.ndim > 1 else rows.reshape(len(y))
 
     def _direction(self, y: Tensor) -> Tensor:
-        if self.steps is None or (torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())):
+        if self.products is None or (torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())):
             return super()._direction(y)
         (found,) = combined([as_matrices(y, self.parts).to(_working(y))], [self.weights()])
         return unit(found.reshape(y.shape).to(y.dtype))
 
     def directions(self, ys: list[Tensor]) -> list[Tensor]:
-        if self.steps is None:
+        if self.products is None:
             return super().directions(ys)
         return directions_by_products([(self, y) for y in ys])
 
     def weights(self) -> list[float]:
         """Return those of the Newton–Schulz steps, fitted again whenever the inner map has changed."""
-        if self.steps is None:
-            raise ValueError("a map without steps has no weights")
+        if self.products is None:
+            raise ValueError("a map without products has no weights")
         versions = [(id(p), p._version) for p in (*self.inner.parameters(), *self.inner.buffers())]
         if self._fitted is None or self._fitted[0] != versions:
-            self._fitted = versions, fitted(self._slope, self.steps)
+            self._fitted = versions, fitted(self._slope, self.products)
         return self._fitted[1]
 
     @torch.no_grad()
@@ -121,7 +121,7 @@ class SingularValues(MirrorMap):
         return self.inner._to_primal(s[:, None].to(_type_of(self.inner, s.dtype)))[:, 0].to(s)
 
     def config(self) -> Config:
-        return {"inner": self.inner, "parts": self.parts, "steps": self.steps}
+        return {"inner": self.inner, "parts": self.parts, "products": self.products}
 
 
 class SpectralPower(SingularValues):
@@ -133,7 +133,7 @@ class SpectralPower(SingularValues):
     Args:
         p: the power, at least 0.
         damping: δ, for p = 0.
-        parts, steps: see :class:`SingularValues`.
+        parts, products: see :class:`SingularValues`.
 
     >>> import torch
     >>> SpectralPower(0.5).to_primal(torch.diag(torch.tensor([4.0, 9.0]))[None])
@@ -141,15 +141,14 @@ class SpectralPower(SingularValues):
              [0., 3.]]])
     """
 
-    def __init__(self, p: float, damping: float = 1e-3, parts: int = 1, steps: int | None = None) -> None:
+    def __init__(self, p: float, damping: float = 1e-3, parts: int = 1, products: int | None = None) -> None:
         if not 0 <= p < float("inf"):
             raise ValueError(f"SpectralPower needs 0 ≤ p < ∞, got {p}")
-        self_inner = PNorm(1 + 1 / p) if p else SoftSign(damping)
-        super().__init__(self_inner, parts, steps)
+        super().__init__(PNorm(1 + 1 / p) if p else SoftSign(damping), parts, products)
         self.p, self.damping = float(p), float(damping)
 
     def config(self) -> Config:
-        return {"p": self.p, "damping": self.damping, "parts": self.parts, "steps": self.steps}
+        return {"p": self.p, "damping": self.damping, "parts": self.parts, "products": self.products}
 
 
 class SpectralBall(Domain):

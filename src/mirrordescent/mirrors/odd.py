@@ -1,6 +1,7 @@
 """Odd, increasing maps of one real variable whose ∇ψ* flattens or is bounded: for gradients rather than points."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +69,7 @@ class Saturating(MirrorMap):
     What is learned is log w.
 
     Args:
-        weights: w, K + 1 numbers > 0.
+        weights: w, K + 1 numbers > 0; by default the identity on [−1, 1].
         ratio: by how much each threshold is below the one before.
         floor: the slope beyond τ₀, > 0, so that there is an inverse.
 
@@ -79,7 +80,7 @@ class Saturating(MirrorMap):
 
     proven = elementwise = symmetric = True
 
-    def __init__(self, weights: list[float] | Tensor, ratio: float = 3.4, floor: float = 1e-3) -> None:
+    def __init__(self, weights: Sequence[float] | Tensor = (1.0,), ratio: float = 3.4, floor: float = 1e-3) -> None:
         super().__init__()
         weights = torch.as_tensor(weights)
         if weights.ndim != 1 or not len(weights) or not bool(((weights > 0) & weights.isfinite()).all()):

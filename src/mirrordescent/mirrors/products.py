@@ -143,7 +143,7 @@ def _factors(matrices: list[Tensor], w: Tensor) -> list[Tensor]:
     assert total is not None
     total.diagonal(dim1=-2, dim2=-1).add_(w[0, :, :, 0])
     total = total / size.sqrt()
-    return [part[:, :m, :m] for part, m in zip(total.split(sizes), rows, strict=True)]
+    return [part[:, :m, :m] for part, m in zip(torch.split(total, sizes), rows, strict=True)]
 
 
 def _iterated(matrices: list[Tensor], w: Tensor) -> list[Tensor]:
@@ -156,7 +156,7 @@ def _iterated(matrices: list[Tensor], w: Tensor) -> list[Tensor]:
         G = G if k == 1 else X @ X.mT
         X = torch.baddbmm(X, (G @ G).mul_(c).add_(G, alpha=b), X, beta=a)
         total = torch.addcmul(total, w[k], X)
-    return list(total.split([len(X) for X in matrices]))
+    return list(torch.split(total, [len(X) for X in matrices]))
 
 
 def _normalised(G: Tensor) -> tuple[Tensor, Tensor]:

@@ -77,8 +77,8 @@ class Preconditioned(MirrorOptimizer):
         momentum: float = 0.95, lookahead: bool = True, roles: Mapping[str, Role] | None = None,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        params = list(params)  # type: ignore[assignment]
-        self._roles, self._maps = dict(roles or _roles(params)), dict[Any, MirrorMap]()
+        given: list[Any] = list(params)
+        self._roles, self._maps = dict(roles or _roles(given)), dict[Any, MirrorMap]()
         learned = _learned(mirror)
         if options.get("t") is None:
             options["t"] = _over(steps, learned)
@@ -86,7 +86,7 @@ class Preconditioned(MirrorOptimizer):
             raise ValueError("give either steps, for a schedule over the run, or t, a schedule of your own")
         made = partial(methods.Preconditioned, momentum=momentum, lookahead=lookahead, normalised=True)
         lr = (LEARNING_RATE if learned is None else 1.0) if lr is None else lr
-        super().__init__(params, lr, spectral_by_kind() if mirror is None else mirror, method=made, **options)
+        super().__init__(given, lr, spectral_by_kind() if mirror is None else mirror, method=made, **options)
 
     def _map_of(self, leaf: Leaf, mirror: MirrorMap) -> MirrorMap:
         if is_distributed(leaf.tensor) and not all(each.is_replicate() for each in leaf.tensor.placements):

@@ -20,7 +20,6 @@ Reference: Maddison, Paulin, Teh, Doucet, SIAM J. Optim. 31 (2021).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -93,7 +92,7 @@ def dual_descent(
 
     solve(problem, method, x0, iterations=iterations, callbacks=[look], check_every=1, progress=False)
     at_zero = method.mirror.conjugate(_zero(x0))
-    t = float(cast(Tensor, torch.as_tensor(method.t(1))))
+    t = float(method.t(1))
     steps = torch.arange(1, len(values), dtype=values[0].dtype)[:, None]
     return DualDescent(torch.stack(values) - at_zero, (problem.value(x0) - least) / (t * steps))
 

@@ -49,7 +49,7 @@ def method_of(numbers: Tensor) -> Preconditioned:
     """Make the method that a vector of numbers stands for, in the order of ``START``."""
     named = dict(zip(START, numbers.tolist(), strict=True))
     raw = torch.tensor([named[f"log weight {k}"] for k in range(STEPS + 1)])
-    matrix = SingularValues(Saturating(raw.softmax(0), RATIO), steps=STEPS)
+    matrix = SingularValues(Saturating(raw.softmax(0), RATIO), products=STEPS)
     entries = PNorm(1 + 1 / min(1.0, math.exp(named["log power"])))
     maps: dict[LayerKind, MirrorMap] = {kind: matrix if kind in SPECTRAL else entries for kind in KINDS}
     scales = {kind: math.exp(named[f"log scale of {kind}"]) for kind in KINDS}
