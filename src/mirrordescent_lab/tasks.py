@@ -221,7 +221,7 @@ VALIDATION: tuple[Task, ...] = (
     Task("transformer of two layers", lambda: Transformer(48, 2, 4, 32), "numpy", 120, 12, 32),
 )
 TEST: tuple[Task, ...] = (
-    Task("10 times wider MLP", lambda: flat((784, 500, 400, 300, 200, 10)), "mnist", 60, 256),
+    Task("10 times wider MLP", lambda: flat((784, 500, 400, 300, 200, 10)), "mnist", 40, 256),
     Task("11-layer MLP", lambda: flat((784, *[64] * 10, 10)), "mnist", 200, 128),
     Task("MLP, Fashion-MNIST", lambda: flat(MLP_WIDTHS), "fashion-mnist", 250, 128),
     Task("CNN, Fashion-MNIST", small_cnn, "fashion-mnist-14", 200, 128),

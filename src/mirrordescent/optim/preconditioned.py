@@ -12,10 +12,11 @@ from torch import Tensor
 from mirrordescent import methods, zoo
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.by_kind import ByKind, spectral_by_kind
+from mirrordescent.mirrors.layerwise import Layerwise
 from mirrordescent.mirrors.roles import Role, roles
 from mirrordescent.optim.base import MirrorOptimizer, Options, Params
 from mirrordescent.optim.geometry import Leaf, MirrorLike
-from mirrordescent.optim.sharding import is_distributed
+from mirrordescent.optim.sharding import Gathered, is_distributed
 from mirrordescent.schedules import OverRun, ScheduleLike
 
 LEARNING_RATE = 3e-3  # of the geometry set by hand; a learned method brings its own, times 1
@@ -42,8 +43,9 @@ class Preconditioned(MirrorOptimizer):
     Pass names, so that embeddings, gates and the like are recognised; for grouped convolutions and embeddings with
     unusual names, pass ``roles=md.mirrors.roles_of(model)``. A mirror map of your own is used on every tensor.
 
-    Tensors are stepped together where their maps are alike. Sharded tensors (FSDP2) are refused: a direction depends
-    on the whole tensor. Under ``DistributedDataParallel`` nothing changes.
+    Tensors are stepped together where their maps are alike. Under ``DistributedDataParallel`` nothing changes. Under
+    FSDP2 every process keeps its shard of the momentum, and momenta are gathered one tensor at a time, since a
+    direction depends on the whole of it; all processes compute it, and each keeps its part.
 
     Args:
         params: see :class:`MirrorOptimizer`, which also has the arguments that are not listed here.
@@ -89,13 +91,19 @@ class Preconditioned(MirrorOptimizer):
         super().__init__(given, lr, spectral_by_kind() if mirror is None else mirror, method=made, **options)
 
     def _map_of(self, leaf: Leaf, mirror: MirrorMap) -> MirrorMap:
-        if is_distributed(leaf.tensor) and not all(each.is_replicate() for each in leaf.tensor.placements):
+        if not is_distributed(leaf.tensor) or all(each.is_replicate() for each in leaf.tensor.placements):
+            return self._whole_map_of(leaf, mirror)
+        if isinstance(mirror, Layerwise):
             raise ValueError(
-                f"parameter {leaf.called} is sharded, and the direction of a step depends on the whole tensor: keep "
-                f"parameters whole (DistributedDataParallel), or use AMD with an elementwise map"
+                f"parameter {leaf.called} is sharded: use a map by kinds of layers, or one for all tensors"
             )
-        if not isinstance(mirror, ByKind):
+        return Gathered(self._whole_map_of(leaf, mirror), leaf.tensor)
+
+    def _whole_map_of(self, leaf: Leaf, mirror: MirrorMap) -> MirrorMap:
+        if isinstance(mirror, Layerwise):
             return leaf.part(mirror)
+        if not isinstance(mirror, ByKind):
+            return mirror
         name = leaf.called.replace("_orig_mod.", "")
         role = self._roles.get(name) or self._roles.get(name.removeprefix("module."))
         if role is None:  # of a group that was added later, or of a tensor without a name

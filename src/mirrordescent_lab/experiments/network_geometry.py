@@ -102,9 +102,9 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     })  # fmt: skip
     study = _Study(ledger, tasks[: size.tasks], contestants, size)
     study.equal_steps(result)
-    study.longer(result, 4)
     study.equal_seconds(result)
     _project(ledger, project, contestants, size, result)
+    study.longer(result, 4)
     if scale == "quick":
         result.claims = []
     return result
