@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import product
 from typing import Any, Literal, TypeAlias
 
@@ -24,6 +25,7 @@ from mirrordescent_lab.tasks import Make
 Shape: TypeAlias = Literal["constant", "cosine", "linear"]
 Setting: TypeAlias = tuple[float, Shape]
 SHAPES: tuple[Shape, ...] = ("constant", "cosine", "linear")
+ADAMW_SHARE = 1 / 3  # of Muon's learning rate
 MATRICES: tuple[LayerKind, ...] = ("input", "hidden", "conv")
 
 
@@ -70,7 +72,8 @@ class MuonWithAdamW(Optimizer):
     """``torch.optim.Muon`` for matrices inside the network, and AdamW for the rest, as Muon's documentation says.
 
     Muon refuses tensors that are not matrices: it is given convolutions flattened to (outputs, all inputs), which share
-    memory with the layers. Its learning rate is adjusted to that of AdamW, so that one serves both.
+    memory with the layers. Its steps are scaled like those of AdamW, times 0.2, so that one learning rate serves both;
+    AdamW gets a third of it, with which both are near their best.
     """
 
     def __init__(self, model: nn.Module, lr: float) -> None:
@@ -87,8 +90,8 @@ class MuonWithAdamW(Optimizer):
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Take a step with both."""
-        for inner in (self.muon, self.adamw):
-            inner.param_groups[0]["lr"] = self.param_groups[0]["lr"]
+        for inner, share in ((self.muon, 1.0), (self.adamw, ADAMW_SHARE)):
+            inner.param_groups[0]["lr"] = share * self.param_groups[0]["lr"]
         for p, flat in self.pairs:
             flat.grad = None if p.grad is None else p.grad.flatten(1)
         self.muon.step()  # type: ignore[no-untyped-call]
@@ -100,6 +103,22 @@ def muon(lr: float, shape: Shape) -> Make:
 
     def make(model: nn.Module, steps: int) -> tuple[Optimizer, LRScheduler]:
         optimiser = MuonWithAdamW(model, lr)
+        return optimiser, scheduled(optimiser, shape, steps)
+
+    return make
+
+
+def has_soap() -> bool:
+    """Tell whether SOAP can be had: it is in the package pytorch_optimizer, of the extra ``bench``."""
+    return find_spec("pytorch_optimizer") is not None
+
+
+def soap(lr: float, shape: Shape) -> Make:
+    """SOAP: Adam in the eigenbasis of Shampoo's preconditioners, renewed every ten steps."""
+    from pytorch_optimizer import SOAP
+
+    def make(model: nn.Module, steps: int) -> tuple[Optimizer, LRScheduler]:
+        optimiser: Optimizer = SOAP(model.parameters(), lr, weight_decay=0.0)
         return optimiser, scheduled(optimiser, shape, steps)
 
     return make

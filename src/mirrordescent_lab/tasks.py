@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -73,6 +74,29 @@ class Task:
         fixed = (self._examples(part, self.evaluated, torch.Generator().manual_seed(0)) for part in (training, test))
         (loss, _), (test_loss, accuracy) = (_measured(model, *examples) for examples in fixed)
         return End(loss, test_loss, accuracy, seconds)
+
+    def pace(self, ours: Make, theirs: Make, directory: Path | None = None, repeats: int = 15) -> float:
+        """Return the time of a training step with one optimiser over that with another: the median of runs in turn."""
+        source, generator = self._data("train", directory), torch.Generator().manual_seed(0)
+        inputs, targets = self._examples(source, self.batch, generator)
+
+        def trained(make: Make) -> Callable[[], float]:
+            model = initialised(self.model, 0)
+            optimiser, _ = make(model, 1000)
+
+            def some_steps() -> float:
+                began = perf_counter()
+                for _ in range(3):
+                    optimiser.zero_grad()
+                    torch.autograd.backward(_loss(model(inputs), targets))
+                    optimiser.step()
+                return perf_counter() - began
+
+            some_steps()
+            return some_steps
+
+        first, second = trained(ours), trained(theirs)
+        return median(first() / second() for _ in range(repeats))
 
     def _data(self, split: Literal["train", "test"], directory: Path | None) -> tuple[Tensor, Tensor | None]:
         if self.source in ("numpy", "stdlib"):

@@ -19,10 +19,12 @@ from mirrordescent_lab.contestants import (
     by_hand,
     control,
     grid,
+    has_soap,
     learned,
     muon,
     muon_in_single_precision,
     sgd,
+    soap,
     with_power,
 )
 from mirrordescent_lab.experiments.result import Claim, Result, Table
@@ -65,10 +67,23 @@ class Ledger:
                 end = task.train(contestant.make(*setting), seed, self.directory, steps)
             self.say(f"{key}: loss {end.loss:.4g}, {end.seconds:.1f} s")
             self.ends[key] = list(end)
-            if self.path:
-                with whole(self.path) as partial:
-                    partial.write_text(json.dumps(self.ends, indent=0))
+            self._keep()
         return End(*self.ends[key])
+
+    def pace(self, task: Task, ours: Contestant, theirs: Contestant) -> float:
+        """Return the time of a training step of one contestant over that of another, both at a small rate."""
+        key = f"{task.name} | {ours.name} / {theirs.name}"
+        if key not in self.ends:
+            makes = (each.make(1e-6, "constant") for each in (ours, theirs))
+            self.ends[key] = [task.pace(*makes, self.directory)]
+            self.say(f"{key}: {self.ends[key][0]:.2f}")
+            self._keep()
+        return self.ends[key][0]
+
+    def _keep(self) -> None:
+        if self.path:
+            with whole(self.path) as partial:
+                partial.write_text(json.dumps(self.ends, indent=0))
 
     def tuned(self, task: Task, contestant: Contestant) -> Setting:
         """Return the setting with the least training loss at the end, on a network kept for tuning."""
@@ -91,8 +106,9 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         Contestant(ENTRY, learned(entry), ONCE),
         Contestant(HAND, by_hand(), [(rate, "linear")]),
         Contestant(ADAMW, adamw, grid((1e-3, 3e-3, 1e-2, 3e-2))),
-        Contestant(MUON, muon, grid((1e-3, 3e-3, 1e-2, 3e-2), ("cosine", "linear"))),
+        Contestant(MUON, muon, grid((3e-3, 1e-2, 3e-2, 1e-1), ("cosine", "linear"))),
         Contestant("SGD with momentum", sgd, grid((0.03, 0.1, 0.3), ("cosine",))),
+        *([Contestant("SOAP", soap, grid((3e-3, 1e-2, 3e-2), ("cosine", "linear")))] if has_soap() else []),
         *(Contestant(f"{ENTRY}, p = {p:g}", with_power(entry, p), ONCE) for p in (0.0, 0.25, 0.5)),
         Contestant(CONTROL, control(entry), [(c, "constant") for c in (0.5, 1.0, 2.0, 4.0)]),
     ]
@@ -231,12 +247,12 @@ class _Study:
     def equal_seconds(self, result: Result) -> None:
         """Give AdamW as many steps as it can take in the time of the entry, with its schedule stretched."""
         rows, won = [], 0
-        rival = next(c for c in self.contestants if c.name == ADAMW)
+        by_name = {c.name: c for c in self.contestants}
         for task in self.tasks:
-            ours, theirs = self.ends[task.name, ENTRY], self.ends[task.name, ADAMW]
-            ratio = statistics.median(a.seconds / b.seconds for a, b in zip(ours, theirs, strict=True))
+            ours = self.ends[task.name, ENTRY]
+            ratio = self.ledger.pace(task, by_name[ENTRY], by_name[ADAMW])
             steps = max(task.steps, round(ratio * task.steps))
-            longer = self._runs(task, rival, steps)
+            longer = self._runs(task, by_name[ADAMW], steps)
             won += statistics.mean(e.loss for e in ours) <= statistics.mean(e.loss for e in longer)
             rows.append(
                 (
