@@ -20,7 +20,7 @@ from mirrordescent.mirrors import (
     OrthantEntropy,
     PNorm,
     Saturating,
-    Scaled,
+    ScaledMap,
     SimplexEntropy,
     SingularValues,
     SoftSign,
@@ -56,8 +56,8 @@ MAPS = {
     "logit": Logit(-1.0, 2.0),
     "soft sign": SoftSign(0.5),
     "saturating": Saturating([0.5, 0.3, 0.2], ratio=3.0, floor=0.05).requires_grad_(False),
-    "scaled": Scaled(PNorm(3.0), 0.2),
-    "scaled soft sign": Scaled(SoftSign(0.5), 3.0),
+    "scaled": ScaledMap(PNorm(3.0), 0.2),
+    "scaled soft sign": ScaledMap(SoftSign(0.5), 3.0),
     "spectral 0.5": SpectralPower(0.5),
     "spectral 1": SpectralPower(1.0),
     "spectral 2": SpectralPower(2.0),
@@ -85,7 +85,7 @@ def points(mirror, shape, seed, dtype=torch.float64, spread=2.0):
         case Simplex():
             raw = raw.softmax(-1)
         case SpectralBall() as ball:
-            raw = 0.9 * ball.radius * torch.nn.functional.normalize(raw.flatten(1)).reshape(shape)
+            raw = 0.9 * ball.radius * raw / (1 + raw.flatten(1).norm(dim=1).reshape(-1, *[1] * (len(shape) - 1)))
         case Box() as box:
             raw = box.lower + (box.upper - box.lower) * (0.01 + 0.98 * raw.sigmoid())
     raw = raw.to(dtype)

@@ -1,7 +1,7 @@
 """Mirror maps: the geometry in which a method takes its steps."""
 
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
-from mirrordescent.mirrors.by_kind import ByKind, Scaled, spectral_by_kind
+from mirrordescent.mirrors.by_kind import ByKind, ScaledMap, spectral_by_kind
 from mirrordescent.mirrors.entropy import (
     Burg,
     HyperbolicEntropy,
@@ -28,7 +28,7 @@ from mirrordescent.mirrors.tied import Multipliers, Tied
 __all__ = [
     "Burg", "ByKind", "Conjugate", "ConvICNN", "DenseICNN", "Diagonal", "Euclidean", "HyperbolicEntropy",
     "Inversion", "Layerwise", "LearnedPair", "Logit", "MirrorMap", "Multipliers", "NegativeEntropy", "NotConverged",
-    "OrthantEntropy", "PNorm", "Potential", "Role", "Saturating", "Scaled", "SimplexEntropy", "SingularValues",
+    "OrthantEntropy", "PNorm", "Potential", "Role", "Saturating", "ScaledMap", "SimplexEntropy", "SingularValues",
     "SoftSign", "Spectral", "SpectralBall", "SpectralPower", "SpectralSpline", "Spline", "SquaredPNorm", "Stencil",
     "StrongConvexity", "Symmetry", "Tied", "check_equivariance", "invert", "layerwise", "permute", "roles",
     "roles_of", "spectral_by_kind", "symmetries", "transfer",

@@ -20,12 +20,12 @@ KINDS: tuple[LayerKind, ...] = get_args(LayerKind)
 TYPICAL_FAN_IN, TYPICAL_DEPTH = 64, 4  # at which the scale of a kind of layer holds as it is
 
 
-class Scaled(MirrorMap):
+class ScaledMap(MirrorMap):
     """ψ*(y) = c φ*(y):  ∇ψ*(y) = c ∇φ*(y),  ∇ψ(x) = ∇φ(x/c),  ψ(x) = c φ(x/c): longer or shorter steps.
 
     >>> import torch
     >>> from mirrordescent.mirrors import Euclidean
-    >>> Scaled(Euclidean(), 0.5).to_primal(torch.ones(1, 2))
+    >>> ScaledMap(Euclidean(), 0.5).to_primal(torch.ones(1, 2))
     tensor([[0.5000, 0.5000]])
     """
 
@@ -124,13 +124,13 @@ class ByKind(MirrorMap):
         maps = dict(zip(KINDS, self.maps, strict=True))
         return {"maps": maps, "scales": self.scales, "width": self.width, "depth": self.depth}
 
-    def of(self, role: Role) -> Scaled:
+    def of(self, role: Role) -> ScaledMap:
         """Return the map of a tensor with this role."""
         mirror: Any = self.maps[KINDS.index(role.kind)]
         mirror = mirror.split(role.parts) if isinstance(mirror, SingularValues) else mirror
         width = 0.0 if role.kind in ("embedding", "vector") else self.width
         of_shape = (role.fan_in / TYPICAL_FAN_IN) ** -width * (role.depth / TYPICAL_DEPTH) ** -self.depth
-        return Scaled(mirror, self.scales[role.kind] * of_shape)
+        return ScaledMap(mirror, self.scales[role.kind] * of_shape)
 
     def _each(self, what: str, trees: tuple[Any, ...], *rest: Any) -> dict[str, Tensor]:
         """Call a method of each leaf's own map."""
@@ -154,7 +154,7 @@ def spectral_by_kind(p: float = 0.0, width: float = 0.5, products: int | None = 
 def directions_of(maps: Sequence[MirrorMap], ys: list[Tensor]) -> list[Tensor]:
     """Return ``direction`` of many tensors, one sample and one map each; what is alike is computed together."""
     found: list[Tensor] = list(ys)
-    bare = [(m.mirror, m.c) if isinstance(m, Scaled) else (m, 1.0) for m in maps]
+    bare = [(m.mirror, m.c) if isinstance(m, ScaledMap) else (m, 1.0) for m in maps]
     matrices = {i: m for i, (m, _) in enumerate(bare) if isinstance(m, SingularValues) and m.products is not None}
     for i, d in zip(matrices, directions_by_products([(m, ys[i]) for i, m in matrices.items()]), strict=True):
         found[i] = d
