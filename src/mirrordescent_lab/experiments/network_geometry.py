@@ -86,10 +86,22 @@ class Ledger:
                 partial.write_text(json.dumps(self.ends, indent=0))
 
     def tuned(self, task: Task, contestant: Contestant) -> Setting:
-        """Return the setting with the least training loss at the end, on a network kept for tuning."""
+        """Return the setting with the least training loss at the end, on a network kept for tuning.
+
+        Where the best learning rate is an end of the grid, the grid goes on there, by factors of 3.
+        """
         if len(contestant.settings) == 1:
             return contestant.settings[0]
-        return min(contestant.settings, key=lambda s: _number(self.run(task, contestant, s, TUNING_SEED).loss))
+
+        def loss(setting: Setting) -> float:
+            return _number(self.run(task, contestant, setting, TUNING_SEED).loss)
+
+        best = min(contestant.settings, key=loss)
+        rates = [rate for rate, _ in contestant.settings]
+        for factor, end in ((3.0, max(rates)), (1 / 3, min(rates))):
+            while best[0] == end and loss(further := (factor * best[0], best[1])) < loss(best):
+                best, end = further, further[0]
+        return best
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
@@ -106,7 +118,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         Contestant(ENTRY, learned(entry), ONCE),
         Contestant(HAND, by_hand(), [(rate, "linear")]),
         Contestant(ADAMW, adamw, grid((1e-3, 3e-3, 1e-2, 3e-2))),
-        Contestant(MUON, muon, grid((3e-3, 1e-2, 3e-2, 1e-1), ("cosine", "linear"))),
+        Contestant(MUON, muon, grid((1e-2, 3e-2, 1e-1), ("cosine", "linear"))),
         Contestant("SGD with momentum", sgd, grid((0.03, 0.1, 0.3), ("cosine",))),
         *([Contestant("SOAP", soap, grid((3e-3, 1e-2, 3e-2), ("cosine",)))] if has_soap() else []),
         *(Contestant(f"{ENTRY}, p = {p:g}", with_power(entry, p), ONCE) for p in (0.0, 0.25, 0.5)),
