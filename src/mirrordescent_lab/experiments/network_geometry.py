@@ -121,7 +121,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         Contestant(MUON, muon, grid((1e-2, 3e-2, 1e-1), ("cosine", "linear"))),
         Contestant("SGD with momentum", sgd, grid((0.03, 0.1, 0.3), ("cosine",))),
         *([Contestant("SOAP", soap, grid((3e-3, 1e-2, 3e-2), ("cosine",)))] if has_soap() else []),
-        *(Contestant(f"{ENTRY}, p = {p:g}", with_power(entry, p), ONCE) for p in (0.0, 0.25, 0.5)),
+        *(Contestant(f"{ENTRY}, p = {p:g}", with_power(entry, p), ONCE) for p in (0.0, 0.25)),
         Contestant(CONTROL, control(entry), [(c, "constant") for c in (0.5, 1.0, 2.0, 4.0)]),
     ]
     result = Result("network-geometry", "One geometry for networks of any kind", {
