@@ -74,8 +74,8 @@ class Ledger:
         """Return the time of a training step of one contestant over that of another, both at a small rate."""
         key = f"{task.name} | {ours.name} / {theirs.name}"
         if key not in self.ends:
-            makes = (each.make(1e-6, "constant") for each in (ours, theirs))
-            self.ends[key] = [task.pace(*makes, self.directory)]
+            first, second = (each.make(1e-6, "constant") for each in (ours, theirs))
+            self.ends[key] = [task.pace(first, second, self.directory)]
             self.say(f"{key}: {self.ends[key][0]:.2f}")
             self._keep()
         return self.ends[key][0]
