@@ -31,11 +31,15 @@ MATRICES: tuple[LayerKind, ...] = ("input", "hidden", "conv")
 
 @dataclass(frozen=True)
 class Contestant:
-    """An optimiser up to a learning rate and the shape of its schedule, and the settings it is tuned over."""
+    """An optimiser up to a learning rate and the shape of its schedule, and the settings it is tuned over.
+
+    Those that are ``judged`` are run as often as claims about them need.
+    """
 
     name: str
     make: Callable[[float, Shape], Make]
     settings: Sequence[Setting]
+    judged: bool = True
 
 
 def scheduled(optimiser: Optimizer, shape: Shape, steps: int) -> LRScheduler:

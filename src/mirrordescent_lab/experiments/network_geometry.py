@@ -40,15 +40,27 @@ ONCE: list[Setting] = [(1.0, "constant")]
 
 @dataclass(frozen=True)
 class Size:
-    """How large the experiment is: runs of every task, of the two networks of the paper, and how many steps of each."""
+    """How large the experiment is.
+
+    ``seeds`` are networks of every task for the contestants that claims are about, and for the others one; ``timed``
+    those of the comparison at equal seconds, ``networks`` those of the two architectures of the paper. Of the tasks, the
+    first ``tasks`` are run, and ``longer`` of them for several times as long.
+    """
 
     seeds: int
+    timed: int
     networks: int
     share: float
     tasks: int
+    longer: tuple[str, ...]
 
 
-SIZES: dict[Scale, Size] = {"quick": Size(1, 1, 0.05, 2), "standard": Size(3, 5, 1.0, 8), "paper": Size(10, 20, 1.0, 8)}
+CHEAP = ("11-layer MLP", "MLP, Fashion-MNIST", "CNN, Fashion-MNIST", "MLP with layer norms")
+SIZES: dict[Scale, Size] = {
+    "quick": Size(1, 1, 1, 0.05, 2, CHEAP[:1]),
+    "standard": Size(3, 2, 3, 1.0, 8, CHEAP),
+    "paper": Size(10, 10, 20, 1.0, 8, tuple(task.name for task in TEST)),
+}
 
 
 class Ledger:
@@ -119,9 +131,9 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         Contestant(HAND, by_hand(), [(rate, "linear")]),
         Contestant(ADAMW, adamw, grid((1e-3, 3e-3, 1e-2, 3e-2))),
         Contestant(MUON, muon, grid((1e-2, 3e-2, 1e-1), ("cosine", "linear"))),
-        Contestant("SGD with momentum", sgd, grid((0.03, 0.1, 0.3), ("cosine",))),
-        *([Contestant("SOAP", soap, grid((3e-3, 1e-2, 3e-2), ("cosine",)))] if has_soap() else []),
-        *(Contestant(f"{ENTRY}, p = {p:g}", with_power(entry, p), ONCE) for p in (0.0, 0.25)),
+        Contestant("SGD with momentum", sgd, grid((0.03, 0.1, 0.3), ("cosine",)), judged=False),
+        *([Contestant("SOAP", soap, grid((3e-3, 1e-2, 3e-2), ("cosine",)), judged=False)] if has_soap() else []),
+        *(Contestant(f"{ENTRY}, p = {p:g}", with_power(entry, p), ONCE, judged=p == 0) for p in (0.0, 0.25)),
         Contestant(CONTROL, control(entry), [(c, "constant") for c in (0.5, 1.0, 2.0, 4.0)]),
     ]
     result = Result("network-geometry", "One geometry for networks of any kind", {
@@ -238,7 +250,7 @@ class _Study:
         """Compare after several times as many steps as the entry was learned for, on one network a task."""
         rows, won = [], 0
         by_name = {c.name: c for c in self.contestants}
-        for task in self.tasks:
+        for task in (task for task in self.tasks if task.name in self.size.longer):
             ours, theirs = (
                 self.ledger.run(task, by_name[n], self.chosen[task.name, n], TEST_SEED, times * task.steps).loss
                 for n in (ENTRY, ADAMW)
@@ -261,10 +273,10 @@ class _Study:
         rows, won = [], 0
         by_name = {c.name: c for c in self.contestants}
         for task in self.tasks:
-            ours = self.ends[task.name, ENTRY]
+            ours = self.ends[task.name, ENTRY][: self.size.timed]
             ratio = self.ledger.pace(task, by_name[ENTRY], by_name[ADAMW])
             steps = max(task.steps, round(ratio * task.steps))
-            longer = self._runs(task, by_name[ADAMW], steps)
+            longer = self._runs(task, by_name[ADAMW], steps, self.size.timed)
             won += statistics.mean(e.loss for e in ours) <= statistics.mean(e.loss for e in longer)
             rows.append(
                 (
@@ -286,9 +298,10 @@ class _Study:
             )
         )
 
-    def _runs(self, task: Task, contestant: Contestant, steps: int) -> list[End]:
+    def _runs(self, task: Task, contestant: Contestant, steps: int, count: int | None = None) -> list[End]:
         setting = self.chosen[task.name, contestant.name]
-        return [self.ledger.run(task, contestant, setting, TEST_SEED + i, steps) for i in range(self.size.seeds)]
+        count = count or (self.size.seeds if contestant.judged else 1)
+        return [self.ledger.run(task, contestant, setting, TEST_SEED + i, steps) for i in range(count)]
 
     def _losses(self, task: Task, name: str) -> list[float]:
         return [_number(end.loss) for end in self.ends[task.name, name]]
@@ -321,16 +334,13 @@ def _project(
 
 
 def _log_ratio(ours: list[list[float]], theirs: list[list[float]]) -> tuple[float, str, str]:
-    """Return the mean over tasks of log(ours/theirs), and its 95 % interval over tasks and networks."""
-    ratios = [
-        statistics.mean(math.log(a / b) for a, b in zip(x, y, strict=True)) for x, y in zip(ours, theirs, strict=True)
-    ]
-    mean = statistics.mean(ratios)
-    noise = [
-        statistics.variance([math.log(a / b) for a, b in zip(x, y, strict=True)]) / len(x) if len(x) > 1 else 0.0
-        for x, y in zip(ours, theirs, strict=True)
-    ]
-    error = 1.96 * math.sqrt(sum(noise)) / len(ratios)
+    """Return the mean over tasks of log(ours/theirs), and its 95 % interval over the networks of these tasks."""
+    tasks = zip(ours, theirs, strict=True)
+    logs = [[math.log(a / b) for a, b in zip(x, y, strict=False)] for x, y in tasks]  # pairs of the same network
+    mean = statistics.mean(map(statistics.mean, logs))
+    if min(map(len, logs)) < 2:
+        return mean, f"{mean:+.3f}", "one network"
+    error = 1.96 * math.sqrt(sum(statistics.variance(each) / len(each) for each in logs)) / len(logs)
     return mean, f"{mean:+.3f}", f"{mean - error:+.3f} … {mean + error:+.3f}"
 
 
