@@ -43,8 +43,8 @@ class Size:
     """How large the experiment is.
 
     ``seeds`` are networks of every task for the contestants that claims are about, and for the others one; ``timed``
-    those of the comparison at equal seconds, ``networks`` those of the two architectures of the paper. Of the tasks, the
-    first ``tasks`` are run, and ``longer`` of them for several times as long.
+    those of the comparison at equal seconds, ``networks`` those of the two architectures of the paper. Of the tasks,
+    the first ``tasks`` are run, and ``longer`` of them for several times as long.
     """
 
     seeds: int
