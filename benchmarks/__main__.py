@@ -12,6 +12,7 @@ from time import perf_counter
 from benchmarks import (
     cost_growth,
     diagnostics,
+    matrix_step,
     network_unrolling,
     optimiser_step,
     proofs,
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], str]]] = {
     "cost_growth": ("How the cost of a solve grows", cost_growth.main),
     "solve_loop": ("The solve loop", solve_loop.main),
     "optimiser_step": ("A step of an optimiser", optimiser_step.main),
+    "matrix_step": ("A step with matrix geometry", matrix_step.main),
     "network_unrolling": ("A meta-step over networks", network_unrolling.main),
     "unrolling": ("A meta-step over images", unrolling.main),
     "diagnostics": ("Diagnostics", diagnostics.main),

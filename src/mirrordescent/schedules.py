@@ -237,6 +237,34 @@ class PowerLaws(_Knots):
         return {"counts": self.counts, "values": values, "power": self.power, "bound": self.bound}
 
 
+class OverRun(Schedule):
+    """t(k) = min(1, u/warmup) · (1 − u)^power with u = (k − ½)/N: rises, then falls to 0, over a run of N steps.
+
+    A function of the share of the run that is done, so that what was learned on short runs serves long ones. From the
+    N-th step on it stays where it is.
+
+    Args:
+        steps: N.
+        warmup: the share of the run in which t rises; 0 for none.
+        power: how it falls; 1 is linear, 0 not at all.
+
+    >>> [round(OverRun(10, warmup=0.1, power=1.0)(k), 3) for k in (1, 2, 5, 10)]
+    [0.475, 0.85, 0.55, 0.05]
+    """
+
+    def __init__(self, steps: int, warmup: float = 0.05, power: float = 1.0) -> None:
+        super().__init__()
+        if steps < 1 or not 0 <= warmup <= 1 or not power >= 0:
+            raise ValueError(
+                f"OverRun needs steps ≥ 1, warmup in [0, 1] and power ≥ 0, got {steps}, {warmup} and {power}"
+            )
+        self.steps, self.warmup, self.power = int(steps), float(warmup), float(power)
+
+    def forward(self, k: int) -> float:
+        done = (min(k, self.steps) - 0.5) / self.steps
+        return min(1.0, done / self.warmup if self.warmup else 1.0) * (1 - done) ** self.power
+
+
 class Scalar(Schedule):
     """t(k) = c, a tensor; if it is a parameter, it is learned."""
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 MLP_WIDTHS = (784, 50, 40, 30, 20, 10)
+
+
+def initialised(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Return a network as PyTorch initialises it from a seed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)  # layers draw their initialisation from the global generator
+        return make()
 
 
 def moons_network() -> nn.Sequential:

@@ -19,7 +19,13 @@ from mirrordescent.mirrors import (
     NegativeEntropy,
     OrthantEntropy,
     PNorm,
+    Saturating,
+    ScaledMap,
     SimplexEntropy,
+    SingularValues,
+    SoftSign,
+    SpectralBall,
+    SpectralPower,
     Spline,
     SquaredPNorm,
 )
@@ -48,6 +54,17 @@ MAPS = {
     "orthant": OrthantEntropy(0.5).requires_grad_(False),
     "burg": Burg(),
     "logit": Logit(-1.0, 2.0),
+    "soft sign": SoftSign(0.5),
+    "saturating": Saturating([0.5, 0.3, 0.2], ratio=3.0, floor=0.05).requires_grad_(False),
+    "scaled": ScaledMap(PNorm(3.0), 0.2),
+    "scaled soft sign": ScaledMap(SoftSign(0.5), 3.0),
+    "spectral 0.5": SpectralPower(0.5),
+    "spectral 1": SpectralPower(1.0),
+    "spectral 2": SpectralPower(2.0),
+    "spectral 0, damped": SpectralPower(0.0, damping=0.5),
+    "singular values, hyperbolic": SingularValues(HyperbolicEntropy(0.5)),
+    "singular values, squared norm": SingularValues(SquaredPNorm(1.7)),
+    "singular values, saturating": SingularValues(Saturating([0.6, 0.4], floor=0.05)).requires_grad_(False),
 }
 maps = pytest.mark.parametrize("mirror", MAPS.values(), ids=MAPS.keys())
 many = settings(max_examples=40)
@@ -67,6 +84,8 @@ def points(mirror, shape, seed, dtype=torch.float64, spread=2.0):
             raw = raw.exp()
         case Simplex():
             raw = raw.softmax(-1)
+        case SpectralBall() as ball:
+            raw = 0.9 * ball.radius * raw / (1 + raw.flatten(1).norm(dim=1).reshape(-1, *[1] * (len(shape) - 1)))
         case Box() as box:
             raw = box.lower + (box.upper - box.lower) * (0.01 + 0.98 * raw.sigmoid())
     raw = raw.to(dtype)

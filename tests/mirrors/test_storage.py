@@ -10,6 +10,7 @@ from mirrordescent import mirrors, zoo
 from mirrordescent.domains import Box, Simplex
 from mirrordescent.mirrors import (
     Burg,
+    ByKind,
     Conjugate,
     ConvICNN,
     DenseICNN,
@@ -25,14 +26,20 @@ from mirrordescent.mirrors import (
     OrthantEntropy,
     PNorm,
     Potential,
+    Saturating,
+    ScaledMap,
     SimplexEntropy,
+    SingularValues,
+    SoftSign,
     Spectral,
+    SpectralPower,
     SpectralSpline,
     Spline,
     SquaredPNorm,
     Stencil,
     Tied,
 )
+from mirrordescent.mirrors.by_kind import KINDS
 from mirrordescent.parts import describe
 
 ABSTRACT = {MirrorMap, Potential, Tied}
@@ -51,6 +58,7 @@ def shared():
 
 CASES = {
     "burg": Burg,
+    "by kind": lambda: ByKind(dict.fromkeys(KINDS, SpectralPower(0.5, products=4)), {"hidden": 0.3}, 0.4, 0.2),
     "conjugate": lambda: Conjugate(DenseICNN(4, hidden=3)),
     "conjugate, scaled": lambda: Conjugate(ConvICNN(1, filters=2, kernel=1), start="scaled"),
     "convolutions": lambda: ConvICNN(1, filters=2, layers=3, padding="circular", activation="leaky_relu", mu=0.3),
@@ -71,8 +79,14 @@ CASES = {
     "pair": lambda: LearnedPair(DenseICNN(4, hidden=3), DenseICNN(4, hidden=5)),
     "pair of one network": shared,
     "p-norm": lambda: PNorm(1.3),
+    "saturating": lambda: Saturating([0.3, 0.7], ratio=3.0, floor=0.1),
+    "scaled": lambda: ScaledMap(Multipliers(GROUPS, 0.3), 0.2),
     "simplex": SimplexEntropy,
+    "singular values": lambda: SingularValues(Saturating([0.3, 0.7]), parts=2, products=3),
+    "soft sign": lambda: SoftSign(0.3),
     "spectral": lambda: Spectral(0.7, knots=3),
+    "spectral power": lambda: SpectralPower(0.3, parts=2),
+    "spectral power, damped": lambda: SpectralPower(0.0, damping=0.3, products=5),
     "spectral splines": lambda: SpectralSpline(0.7, bands=2, knots=3, reach=2.0, slope=1.5, floor=0.01),
     "spline": lambda: Spline(GROUPS, knots=3, reach=2.0, slope=0.5, floor=0.1),
     "squared p-norm": lambda: SquaredPNorm(1.3),
@@ -99,6 +113,8 @@ def points(part, dtype):
     shape = (2, 1, 6, 5) if images else (2, 4)
     x = torch.rand(shape, generator=torch.Generator().manual_seed(2), dtype=dtype) + 0.1
     x = x / x.sum(-1, keepdim=True)
+    if isinstance(part, ByKind):
+        return {"0.weight": x.reshape(2, 2, 2), "0.bias": x}
     return dict.fromkeys(part.names, x) if isinstance(part, Layerwise) else x
 
 

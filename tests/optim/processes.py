@@ -16,11 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mirrordescent import optim
 from mirrordescent.kernels import BuildError
-from mirrordescent.mirrors import Diagonal, HyperbolicEntropy, SquaredPNorm, layerwise
+from mirrordescent.mirrors import Diagonal, HyperbolicEntropy, SquaredPNorm, layerwise, spectral_by_kind
 
 WORLD = 2
 # Every optimiser, and every way a map may meet a shard: nothing, one number, numbers that serve every shard
-# ("tensor"), numbers that must be cut ("orbit": the output layer has one for each of its rows), tables of them.
+# ("tensor"), numbers that must be cut ("orbit": the output layer has one for each of its rows), tables of them, and
+# what has to see the whole of a tensor.
 CASES = [
     ("SMD", "euclidean"),
     ("AMD", "diagonal"),
@@ -29,6 +30,8 @@ CASES = [
     ("MD", "diagonal-orbit"),
     ("AMD", "diagonal-orbit"),
     ("SMD", "spline-orbit"),
+    ("Preconditioned", "kinds"),
+    ("Preconditioned", "whole"),
 ]
 
 
@@ -51,6 +54,8 @@ def mirror_of(kind, model):
             return Diagonal(2.0).double()
         case ["whole"]:
             return SquaredPNorm(1.5)
+        case ["kinds"]:
+            return spectral_by_kind().double()
     kind, ties = kind.split("-")
     mirror = layerwise(model, kind, ties=ties)
     generator = torch.Generator().manual_seed(2)

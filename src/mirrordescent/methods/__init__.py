@@ -10,12 +10,13 @@ from mirrordescent.methods.descent import MD, SMD
 from mirrordescent.methods.equipped import Equipped
 from mirrordescent.methods.hand_over import HandOver, proven
 from mirrordescent.methods.naming import named, names
+from mirrordescent.methods.preconditioned import Preconditioned
 from mirrordescent.methods.primal_dual import LPD, PDHG, CondatVu, DualFISTA, PrimalDual
 from mirrordescent.methods.safeguarded import Safeguarded
 
 __all__ = [
     "AMD", "ASMD", "GD", "LPD", "MD", "PDHG", "SGD", "SMD", "Adam", "Averaged", "Certified",
     "CondatVu", "Conditioned", "DualFISTA", "Equipped", "GradientMethod", "HandOver", "Method", "Nesterov",
-    "PrimalDual", "ProjectedGradient", "ProjectedNesterov", "Safeguarded", "State", "StatefulWrapper",
+    "Preconditioned", "PrimalDual", "ProjectedGradient", "ProjectedNesterov", "Safeguarded", "State", "StatefulWrapper",
     "Wrapped", "Wrapper", "named", "names", "proven",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """The interface of every method, and of methods that wrap others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from torch import Generator, Tensor, nn
@@ -124,6 +124,9 @@ class GradientMethod(Method[S]):
     needs_x: ClassVar[bool] = True
     """Whether the next step depends on x; if not, every step computes x from what is carried alone."""
 
+    maps_points: ClassVar[bool] = True
+    """Whether the map acts on points, which then have to lie in its domain, or on gradients alone."""
+
     compiled: ClassVar[str | None] = None
     """The name of the C kernels for steps on the parameters of networks, if there are any."""
 
@@ -152,6 +155,10 @@ class GradientMethod(Method[S]):
         """
         raise NotImplementedError
 
+    def together(self, count: int, maps: Sequence[MirrorMap], x: Tensors, beside: Tensors, g: Tensors) -> None:
+        """Take the step of ``update`` in place on many tensors, each with its own map, sharing the work."""
+        raise NotImplementedError
+
     @property
     def steps_by_update(self) -> bool:
         """Whether a step is ``update`` along ``gradient`` and nothing else, so that others may take it apart."""
@@ -162,6 +169,12 @@ class GradientMethod(Method[S]):
         """Whether ``in_place`` is there, and written for this very ``update``."""
         own = type(self).in_place is not GradientMethod.in_place
         return own and written_together(type(self), "in_place", "update", "init")
+
+    @property
+    def steps_together(self) -> bool:
+        """Whether ``together`` is there, and written for this very ``update``."""
+        own = type(self).together is not GradientMethod.together
+        return own and written_together(type(self), "together", "update", "init")
 
 
 class Wrapper(Method[S]):

@@ -1,6 +1,7 @@
 """Mirror maps: the geometry in which a method takes its steps."""
 
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
+from mirrordescent.mirrors.by_kind import ByKind, ScaledMap, spectral_by_kind
 from mirrordescent.mirrors.entropy import (
     Burg,
     HyperbolicEntropy,
@@ -13,8 +14,11 @@ from mirrordescent.mirrors.icnn import ConvICNN, DenseICNN, Potential
 from mirrordescent.mirrors.inverse import Inversion, NotConverged, invert
 from mirrordescent.mirrors.layerwise import Layerwise, layerwise, transfer
 from mirrordescent.mirrors.learned import Conjugate, LearnedPair
+from mirrordescent.mirrors.matrices import SingularValues, SpectralBall, SpectralPower
 from mirrordescent.mirrors.norms import PNorm, SquaredPNorm
+from mirrordescent.mirrors.odd import Saturating, SoftSign
 from mirrordescent.mirrors.quadratic import Diagonal, Euclidean
+from mirrordescent.mirrors.roles import Role, roles, roles_of
 from mirrordescent.mirrors.spectral import Spectral, SpectralSpline
 from mirrordescent.mirrors.spline import Spline
 from mirrordescent.mirrors.stencil import Stencil
@@ -22,9 +26,10 @@ from mirrordescent.mirrors.symmetry import Symmetry, check_equivariance, permute
 from mirrordescent.mirrors.tied import Multipliers, Tied
 
 __all__ = [
-    "Burg", "Conjugate", "ConvICNN", "DenseICNN", "Diagonal", "Euclidean", "HyperbolicEntropy", "Inversion",
-    "Layerwise", "LearnedPair", "Logit", "MirrorMap", "Multipliers", "NegativeEntropy", "NotConverged",
-    "OrthantEntropy", "PNorm", "Potential", "SimplexEntropy", "Spectral", "SpectralSpline", "Spline", "SquaredPNorm",
-    "Stencil", "StrongConvexity", "Symmetry", "Tied", "check_equivariance", "invert", "layerwise", "permute",
-    "symmetries", "transfer",
+    "Burg", "ByKind", "Conjugate", "ConvICNN", "DenseICNN", "Diagonal", "Euclidean", "HyperbolicEntropy",
+    "Inversion", "Layerwise", "LearnedPair", "Logit", "MirrorMap", "Multipliers", "NegativeEntropy", "NotConverged",
+    "OrthantEntropy", "PNorm", "Potential", "Role", "Saturating", "ScaledMap", "SimplexEntropy", "SingularValues",
+    "SoftSign", "Spectral", "SpectralBall", "SpectralPower", "SpectralSpline", "Spline", "SquaredPNorm", "Stencil",
+    "StrongConvexity", "Symmetry", "Tied", "check_equivariance", "invert", "layerwise", "permute", "roles",
+    "roles_of", "spectral_by_kind", "symmetries", "transfer",
 ]  # fmt: skip

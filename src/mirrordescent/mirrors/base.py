@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.parts import Part, written_together
-from mirrordescent.trees import Tree, descend, spread, sum_per_sample, tree_map
+from mirrordescent.trees import Tree, descend, dot, per_sample, spread, sum_per_sample, tree_map
 
 
 class StrongConvexity(NamedTuple):
@@ -39,6 +39,9 @@ class MirrorMap(Part, nn.Module):
 
     elementwise: bool = False
     """Whether the map acts on every entry by itself, so that it may be applied to shards and in place."""
+
+    symmetric: bool = False
+    """Whether ψ stays the same when entries of a sample change places or signs, as on singular values it must."""
 
     per_entry: tuple[str, ...] = ()
     """The names of its tensors that broadcast to a sample: where a sample is cut into shards, they are cut with it."""
@@ -93,6 +96,11 @@ class MirrorMap(Part, nn.Module):
         """ψ(x), one number per sample: (batch,)."""
         return self._potential(x) if isinstance(x, Tensor) else _total(self._each("potential", (x,)))
 
+    def conjugate(self, y: Tree) -> Tensor:
+        """ψ*(y) = ⟨y, ∇ψ*(y)⟩ − ψ(∇ψ*(y)) of an exact map, one number per sample: (batch,)."""
+        x = self.to_primal(y)
+        return dot(y, x) - self.potential(x)
+
     def convexity_in_l2(self) -> float:
         """α of a map that is strongly convex in ℓ₂, or an error."""
         convexity = self.strong_convexity
@@ -121,6 +129,23 @@ class MirrorMap(Part, nn.Module):
         direction = self.to_primal(v)  # one application serves all
         return [tree_map(lambda x, d, t=t: descend(x, d, t), x, direction) for x, t in starts]
 
+    def direction(self, y: Tree) -> Tree:
+        """s(y) ∇ψ*(y/c(y)): where c is the size of y, and s makes the mean square of the entries 1; 0 for y = 0.
+
+        For a fixed c this is along the gradient of the convex function ψ*(·/c). As a function of y it is no gradient:
+        the factor s belongs to the step size, not to the map. Each leaf is by itself.
+        """
+        return self._direction(y) if isinstance(y, Tensor) else self._each("direction", (y,))
+
+    def directions(self, ys: list[Tensor]) -> list[Tensor]:
+        """Return the directions of several tensors at once, each one sample without its leading dimension."""
+        if not self.elementwise or len({(y.dtype, y.device) for y in ys}) > 1 or self.per_entry:
+            return [self._direction(y[None])[0] for y in ys]
+        flat = torch.cat([y.flatten() for y in torch._foreach_div(ys, _root_mean_squares(ys))])
+        pieces = torch.split(self._to_primal(flat[None])[0], [y.numel() for y in ys])
+        found = torch._foreach_div(pieces, _root_mean_squares(list(pieces)))
+        return [d.view(y.shape) for d, y in zip(found, ys, strict=True)]
+
     def dual_start(self, x0: Tree) -> Tree:
         """y⁰ of dual-stored methods: ∇ψ(x0), unless a map has learned a better one."""
         return self.to_dual(x0)
@@ -135,6 +160,14 @@ class MirrorMap(Part, nn.Module):
         """Call the underscored twin of a method on the corresponding leaves of dicts, with what else it takes."""
         twin = getattr(self, f"_{what}")
         return {name: twin(*(tree[name] for tree in trees), *rest) for name in trees[0]}
+
+    def _size(self, y: Tensor) -> Tensor:
+        """c(y) of :meth:`direction`, which broadcasts to y: by default the root mean square of the entries."""
+        return per_sample(sum_per_sample(y.square()).div(max(y[0].numel(), 1)).sqrt(), y)
+
+    def _direction(self, y: Tensor) -> Tensor:
+        size = self._size(y)
+        return unit(self._to_primal(y / torch.where(size > 0, size, 1.0)))
 
     def _potential(self, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -155,6 +188,18 @@ class MirrorMap(Part, nn.Module):
             return self._potential(x - x0)
         linear = sum_per_sample(self._to_dual(x0) * (x - x0))
         return self._potential(x) - self._potential(x0) - linear
+
+
+def unit(d: Tensor) -> Tensor:
+    """Scale every sample so that the mean square of its entries is 1; leave 0 as it is."""
+    size = per_sample(sum_per_sample(d.square()).div(max(d[0].numel(), 1)).sqrt(), d)
+    return d / torch.where(size > 0, size, 1.0)
+
+
+def _root_mean_squares(tensors: list[Tensor]) -> list[Tensor]:
+    """Return ‖·‖/√n of each, or the least number where it is 0."""
+    norms = torch._foreach_mul(torch._foreach_norm(tensors), [max(t.numel(), 1) ** -0.5 for t in tensors])
+    return list(torch._foreach_clamp_min(norms, torch.finfo(tensors[0].dtype).tiny))
 
 
 def _total(per_leaf: dict[str, Tensor]) -> Tensor:

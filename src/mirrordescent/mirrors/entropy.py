@@ -154,6 +154,8 @@ class HyperbolicEntropy(_Hyperbolic):
     the curvature 1/√(x²+β²) tends to 0.
     """
 
+    symmetric = True
+
     def __init__(self, beta: float = 1.0) -> None:
         super().__init__()
         if not beta > 0:

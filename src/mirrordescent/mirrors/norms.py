@@ -24,7 +24,7 @@ class PNorm(_OfNorm):
     at infinity for p < 2 and at 0 for p > 2.
     """
 
-    proven = elementwise = True
+    proven = elementwise = symmetric = True
 
     @property
     def strong_convexity(self) -> StrongConvexity:
@@ -53,7 +53,7 @@ class SquaredPNorm(_OfNorm):
     (p−1)-strongly convex in ℓ_p; p = 1 + 1/log n gives the ℓ₁ geometry on Rⁿ.
     """
 
-    proven = True
+    proven = symmetric = True
 
     @property
     def strong_convexity(self) -> StrongConvexity:

@@ -27,7 +27,7 @@ class Euclidean(MirrorMap):
     def __init__(self, domain: Domain | None = None) -> None:
         super().__init__()
         self.domain = self.primal_domain = domain or WholeSpace()
-        self.elementwise = isinstance(self.primal_domain, WholeSpace)
+        self.elementwise = self.symmetric = isinstance(self.primal_domain, WholeSpace)
 
     def diagonal(self) -> float | None:
         return 1.0 if isinstance(self.primal_domain, WholeSpace) else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import Any, Literal, TypeAlias, TypedDict, overload
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict, overload
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from mirrordescent import kernels
 from mirrordescent.methods.base import Tensors
+from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.optim.compiled import form_of
 from mirrordescent.optim.geometry import Leaf, MakeMethod, MirrorLike, choose, kind
 from mirrordescent.optim.gradients import all_finite, clipping, nonfinite
@@ -85,6 +86,9 @@ class MirrorOptimizer(Optimizer):
     True
     """
 
+    decoupled: ClassVar[bool] = False
+    """Whether the decay shrinks the weights, x ← (1 − t_k c)x, before the step, instead of joining the gradient."""
+
     def __init__(
         self, params: Params, lr: float | Tensor = 1e-2, mirror: MirrorLike = None, *,
         method: MakeMethod | None = None, t: ScheduleLike | None = None, weight_decay: float = 0.0,
@@ -130,25 +134,30 @@ class MirrorOptimizer(Optimizer):
             if not p.is_floating_point():
                 raise ValueError(f"parameter {name} is of type {p.dtype}; mirror maps are of real numbers")
             leaf = Leaf(name, p, "param_names" in group)
-            own, x = leaf.part(chosen.mirror), local(p.detach())
-            own.primal_domain.require(x[None], f"parameter {name}", str(own), closed=own.defined_on_boundary)
+            own, x = self._map_of(leaf, chosen.mirror), local(p.detach())
             like = (id(own), x.dtype, x.device, x.shape)
             if like not in shared:
                 shared[like] = Slot(leaf.method(self._method, chosen, own, rate), own, x, self.dual_dtype)
                 self._choose_way(shared[like], x, group["foreach"])
+            if shared[like].method.maps_points:
+                own.primal_domain.require(x[None], f"parameter {name}", str(own), closed=own.defined_on_boundary)
             slots.append(shared[like])
         called = self if type(self) is not MirrorOptimizer else slots[0].method
         group.update(method=type(called).__name__, mirror=kind(chosen.mirror), k=0)
         return Plan(slots, rate)
 
+    def _map_of(self, leaf: Leaf, mirror: MirrorMap) -> MirrorMap:
+        """Return the map of one parameter."""
+        return leaf.part(mirror)
+
     def _choose_way(self, slot: Slot, x: Tensor, foreach: bool | None) -> None:
         """Let a parameter be stepped in place or by a kernel, if that is possible and wanted."""
-        if foreach and not slot.in_place:
+        if foreach and not (slot.in_place or slot.together):
             raise ValueError(
                 f"foreach=True needs a method that can step in place, a map with ∇ψ(x) = d·x, of the parameters' type "
                 f"and on their device, and no dual_dtype; got {kind(slot.mirror)}. foreach=None uses it where it can"
             )
-        slot.in_place = slot.in_place and foreach is not False
+        slot.in_place, slot.together = (way and foreach is not False for way in (slot.in_place, slot.together))
         if self.fused or (self.fused is None and foreach is None and kernels.ready()):
             slot.form = form_of(slot, x)
 
@@ -215,10 +224,13 @@ class MirrorOptimizer(Optimizer):
             g = list(torch._foreach_mul(g, scale))
         if group["maximize"]:
             g = list(torch._foreach_neg(g))
-        if group["weight_decay"]:
+        if group["weight_decay"] and not self.decoupled:
             g = list(torch._foreach_add(g, x, alpha=group["weight_decay"]))
         stored = [{} if slot.fields == () else self._stored(slot, p) for slot, p in zip(slots, parameters, strict=True)]
         plan.rate.lr = float(group["lr"])
+        if plan.rate.lr and group["weight_decay"] and self.decoupled:
+            kept = [local(fields["x"]) for fields in stored if "x" in fields]  # of which the parameters are rounded
+            torch._foreach_mul_([*x, *kept], 1 - plan.rate(group["k"] + 1) * group["weight_decay"])
         if plan.rate.lr:
             plan.step(group["k"], slots, x, stored, g)
             group["k"] += 1

@@ -64,14 +64,23 @@ class Plan:
             tensors = [x[i], *beside([stored[i]]), g[i]]
             together = len(tensors) <= 3 and all(isinstance(t, Tensor) and t.dtype == x[i].dtype for t in tensors)
             form = slot.form if together and all(map(Tensor.is_contiguous, tensors)) else None
-            if form or (together and slot.in_place):
-                alike.setdefault((form, (slot.plain, slot.kind)), []).append(i)
+            if form or (together and (slot.in_place or slot.together)):
+                alike.setdefault((form, (slot.together, slot.plain, slot.kind)), []).append(i)
             else:
                 self._left.append(i)
         for (form, _), numbers in alike.items():
             slots, some = pick(self._moving, numbers), pick(x, numbers)
-            step = compiled(slots, some, beside(pick(stored, numbers))) if form else in_place(slots, some[0])
+            if form:
+                step = compiled(slots, some, beside(pick(stored, numbers)))
+            else:
+                step = together_step(slots) if slots[0].together else in_place(slots, some[0])
             self._batches.append((numbers, step))
+
+
+def together_step(slots: list[Slot]) -> Step:
+    """Return steps on several parameters, each with its own map, that share their work."""
+    method, maps = slots[0].method, [slot.mirror for slot in slots]
+    return lambda count, x, stored, g: method.together(count, maps, x, beside(stored), g)
 
 
 def in_place(slots: list[Slot], like: Tensor) -> Step:

@@ -1,13 +1,14 @@
 """Parameters spread over processes (``DTensor``, as in FSDP2): work is done on the local part of each.
 
 What acts entry by entry needs no communication. A number per entry, or per group of entries, is cut like the
-parameter; a map of whole tensors cannot be cut.
+parameter; a map of whole tensors cannot be cut, and where it acts on gradients they are gathered.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeGuard
 
 import torch
@@ -65,6 +66,35 @@ def local_map(mirror: MirrorMap, parameter: Tensor, name: str) -> MirrorMap:
         )
     cut = {each: _cut_like(parameter, getattr(mirror, each), name) for each in mirror.per_entry}
     return _with_tensors(mirror, cut) if cut else mirror
+
+
+class Gathered(MirrorMap):
+    """The map of a whole tensor, for the part of it that this process holds: gathered, mapped by all, and cut again.
+
+    Args:
+        mirror: the map of the whole.
+        parameter: the tensor, which is spread over processes.
+    """
+
+    def __init__(self, mirror: MirrorMap, parameter: DTensor) -> None:
+        super().__init__()
+        self.mirror, self.mesh, self.placements = mirror, parameter.device_mesh, parameter.placements
+        self.shape, self.stride = parameter.shape, parameter.stride()
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        return self._whole(self.mirror._to_primal, y)
+
+    def _direction(self, y: Tensor) -> Tensor:
+        return self._whole(self.mirror._direction, y)
+
+    def _whole(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+        from torch.distributed.tensor import DTensor, distribute_tensor
+
+        spread = DTensor.from_local(
+            y[0], self.mesh, self.placements, run_check=False, shape=self.shape, stride=self.stride
+        )
+        found = function(spread.full_tensor()[None])[0].contiguous()
+        return distribute_tensor(found, self.mesh, self.placements, src_data_rank=None).to_local()[None]
 
 
 def true_anywhere(flags: Tensor, tensors: list[Tensor]) -> Tensor:

@@ -44,6 +44,7 @@ class Slot:
         self.converts = dtype is not None
         d = diagonal(self.mirror, like) if method.steps_in_place and not self.converts else None
         self.in_place, self.plain = d is not None, isinstance(d, float) and d == 1
+        self.together = method.steps_together and not self.converts and like.dtype in (torch.float32, torch.float64)
         self.form: Any = None  # what a kernel has to know of the map, where one is used
         self.kind = (like.dtype, like.device, _settings(method))
         self.fields: tuple[str, ...] | None = None  # what is stored, known from the first start on

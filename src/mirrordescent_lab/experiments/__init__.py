@@ -14,6 +14,7 @@ from mirrordescent_lab.experiments import (
     imaging,
     inpaint_time,
     moons,
+    network_geometry,
     network_time,
     networks,
     phantoms,
@@ -39,6 +40,7 @@ EXPERIMENTS: dict[str, Callable[[Scale, Path | None, Say], Result]] = {
     "fewshot": fewshot.run,
     "transfer": transfer.run,
     "resnet": resnet.run,
+    "network-geometry": network_geometry.run,
 }
 
 __all__ = ["EXPERIMENTS", "Claim", "Curve", "Panel", "Result", "Scale", "Table", "reproduce"]

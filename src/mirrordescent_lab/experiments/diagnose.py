@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mirrordescent import zoo
 from mirrordescent.conditioning import given
 from mirrordescent.learn import Descent, NetworkFamily, Objective, ProblemFamily, Settings, Validation
-from mirrordescent.methods import AMD, SMD, Conditioned, Equipped, HandOver, Method
+from mirrordescent.methods import AMD, SMD, Conditioned, Equipped, HandOver, Method, Preconditioned
 from mirrordescent.mirrors import Layerwise, MirrorMap, Multipliers, layerwise
 from mirrordescent.oracles import Relative
 from mirrordescent.parts import Part
@@ -29,9 +29,11 @@ from mirrordescent_lab.experiments.imaging import TASKS
 from mirrordescent_lab.experiments.svm import load_features, starts
 from mirrordescent_lab.families import TomographyFamily
 from mirrordescent_lab.recipes.networks import NETWORK_RECIPES, descent
+from mirrordescent_lab.recipes.spectral import ENTRY
 from mirrordescent_lab.recipes.tomography import GROUPS
 
 COUNT, SIDE, ITERATIONS = 8, 36, 200
+REPRESENTED = {ENTRY: "mnist-cnn-diagonal"}  # of the networks that a geometry of any network is for
 DATA = 200  # data points that represent a large set when networks are trained
 # To compare tied maps with untied ones, both are learned briefly.
 MOMENT = Settings(
@@ -201,6 +203,8 @@ def _in_geometry(method: Method[Any], mirror: MirrorMap) -> Method[Any]:
 
 
 def _methods(entry: Method[Any], card: zoo.Card) -> dict[str, Method[Any]]:
+    if isinstance(entry, Preconditioned):
+        return {"Preconditioned": entry}
     mirror, t = cast(MirrorMap, entry.mirror), cast(Any, entry.t)
     if isinstance(mirror, Weighted):
         return {"LAMD" if isinstance(entry, AMD) else "LMD": entry}
@@ -217,6 +221,7 @@ def _methods(entry: Method[Any], card: zoo.Card) -> dict[str, Method[Any]]:
 
 def network_family(name: str, directory: Path | None) -> ProblemFamily:
     """Return the networks that an entry was learned to train, on at most ``DATA`` data points."""
+    name = REPRESENTED.get(name, name)
     if name not in NETWORK_RECIPES:
         raise ValueError(
             f"{name} was not learned to train a network of the zoo ({', '.join(NETWORK_RECIPES)}); for a network of "

@@ -16,6 +16,7 @@ from mirrordescent import optim
 from mirrordescent.data.splits import Split
 from mirrordescent.kernels import BuildError, library
 from mirrordescent.methods import SMD
+from mirrordescent_lab.architectures import initialised
 from mirrordescent_lab.experiments.networks import (
     ADAM_GRID,
     PAPER_ADAM,
@@ -32,7 +33,7 @@ from mirrordescent_lab.experiments.networks import (
 )
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result
 from mirrordescent_lab.experiments.scales import Say, Scale
-from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, initialised, panels
+from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, panels
 
 Make = Callable[[nn.Module], Optimizer]
 FASTEST: Any = {"fused": True}

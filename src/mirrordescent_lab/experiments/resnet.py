@@ -14,11 +14,10 @@ from torch.optim import Optimizer
 
 from mirrordescent import optim
 from mirrordescent.mirrors import layerwise
-from mirrordescent_lab.architectures import small_resnet
+from mirrordescent_lab.architectures import initialised, small_resnet
 from mirrordescent_lab.experiments.networks import Source, images_of, source_for
 from mirrordescent_lab.experiments.result import Claim, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
-from mirrordescent_lab.experiments.training import initialised
 
 Make = Callable[[nn.Module], Optimizer]
 AMD_GRID, ADAM_GRID, SGD_GRID = (0.02, 0.05, 0.1), (1e-3, 3e-3, 1e-2), (0.02, 0.05, 0.1)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mirrordescent.methods import Method
 from mirrordescent.oracles import Oracle
@@ -79,13 +79,6 @@ class Training:
             progress=False,
             **options,
         )
-
-
-def initialised(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return a network as PyTorch initialises it from a seed."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)  # layers draw their initialisation from the global generator
-        return make()
 
 
 def panels(

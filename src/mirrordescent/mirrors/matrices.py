@@ -1,0 +1,231 @@
+"""Maps of matrices that commute with rotations: functions of their singular values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mirrordescent.domains import Box, Domain, WholeSpace
+from mirrordescent.mirrors.base import MirrorMap, StrongConvexity, unit
+from mirrordescent.mirrors.norms import PNorm
+from mirrordescent.mirrors.odd import SoftSign
+from mirrordescent.mirrors.products import SIGN, combined, fitted
+from mirrordescent.parts import Config
+
+
+class SingularValues(MirrorMap):
+    """ψ(X) = φ(σ(X)) with φ the potential of an inner map that knows neither order nor signs.
+
+    .. code-block:: none
+
+        X = U diag(σ) Vᵀ,    ∇ψ(X) = U diag(∇φ(σ)) Vᵀ,    ∇ψ*(Y) = U diag(∇φ*(σ)) Vᵀ,    ψ* = φ* ∘ σ
+
+    Convexity, constants in ℓ₂ and the conjugate are those of φ (von Neumann; Lewis, J. Convex Anal. 1995). The map
+    commutes with rotations, ∇ψ(PXQᵀ) = P ∇ψ(X) Qᵀ, as permutations of hidden units are only the corners of.
+
+    Every tensor acts as a matrix, its first axis against all others: (out, in) of a dense layer, (out, in·k·k) of a
+    convolution, n × 1 for a vector, whose one singular value is its norm.
+
+    Singular vectors come from the Gram matrix of the smaller side (``eigh``, in double precision), and singular values
+    from the lengths of the projected rows, so that small ones keep their digits. Derivatives through the vectors need
+    singular values that differ. With ``products``, :meth:`direction` needs no decomposition: it combines that many
+    Newton–Schulz steps with weights fitted to ∇φ* (:mod:`~mirrordescent.mirrors.products`). ∇ψ and ∇ψ* stay exact.
+
+    Args:
+        inner: a map with ``symmetric``, such as :class:`PNorm`, :class:`SquaredPNorm`, :class:`HyperbolicEntropy`,
+            :class:`SoftSign` or :class:`Saturating`.
+        parts: into how many blocks of rows the first axis is divided, each a matrix of its own: the groups of a grouped
+            convolution, the heads of an attention layer, the gates of a recurrent one.
+        products: how :meth:`direction` is computed: None exactly, else by 3, 4 or 5 polynomials.
+
+    >>> import torch
+    >>> from mirrordescent.mirrors import PNorm
+    >>> X = torch.tensor([[[0.0, 2.0], [-3.0, 0.0]]])
+    >>> SingularValues(PNorm(3.0)).to_dual(X)  # σ², with the vectors of X
+    tensor([[[ 0.,  4.],
+             [-9.,  0.]]])
+    """
+
+    def __init__(self, inner: MirrorMap, parts: int = 1, products: int | None = None) -> None:
+        super().__init__()
+        if not inner.symmetric:
+            raise TypeError(f"{type(inner).__name__} tells entries or signs apart, and cannot act on singular values")
+        if parts < 1 or products not in (None, *SIGN):
+            raise ValueError(f"needs parts ≥ 1 and products None or one of {list(SIGN)}, got {parts} and {products}")
+        self.inner, self.parts, self.products = inner, parts, products
+        self.exact, self.proven, self.certified = inner.exact, inner.proven, inner.certified
+        self.defined_on_boundary = inner.defined_on_boundary
+        self.primal_domain, self.dual_domain = _ball(inner.primal_domain, parts), _ball(inner.dual_domain, parts)
+        self._fitted: tuple[Any, list[float]] | None = None
+
+    @property
+    def strong_convexity(self) -> StrongConvexity | None:
+        """That of φ, in the Frobenius norm."""
+        stated = self.inner.strong_convexity
+        return stated if stated is None or stated.p == 2 else None
+
+    @property
+    def smoothness(self) -> float | None:
+        return self.inner.smoothness
+
+    @property
+    def continuous(self) -> bool | None:
+        return self.inner.continuous
+
+    def split(self, parts: int) -> SingularValues:
+        """Return the same map on another number of blocks of rows, with the same inner map."""
+        return self if parts == self.parts else SingularValues(self.inner, parts, self.products)
+
+    def _potential(self, x: Tensor) -> Tensor:
+        singular = singular_values(as_matrices(x, self.parts))
+        return self.inner._potential(singular).reshape(len(x), -1).sum(1)
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        return of_singular_values(x, self.inner._to_dual, self.parts)
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        return of_singular_values(y, self.inner._to_primal, self.parts)
+
+    def _size(self, y: Tensor) -> Tensor:
+        """‖y‖₄, the Schatten norm, of every block."""
+        X = as_matrices(y, self.parts).to(torch.promote_types(y.dtype, torch.float64))
+        gram = X @ X.mT if X.shape[-2] <= X.shape[-1] else X.mT @ X
+        size = torch.linalg.vector_norm(gram, dim=(-2, -1)).sqrt().to(y.dtype)
+        rows = size.reshape(len(y), self.parts, 1).expand(-1, -1, X.shape[-2])
+        return rows.reshape(len(y), -1, *[1] * (y.ndim - 2)) if y.ndim > 1 else rows.reshape(len(y))
+
+    def _direction(self, y: Tensor) -> Tensor:
+        if self.products is None or (torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())):
+            return super()._direction(y)
+        (found,) = combined([as_matrices(y, self.parts).to(_working(y))], [self.weights()])
+        return unit(found.reshape(y.shape).to(y.dtype))
+
+    def directions(self, ys: list[Tensor]) -> list[Tensor]:
+        if self.products is None:
+            return super().directions(ys)
+        return directions_by_products([(self, y) for y in ys])
+
+    def weights(self) -> list[float]:
+        """Return those of the Newton–Schulz steps, fitted again whenever the inner map has changed."""
+        if self.products is None:
+            raise ValueError("a map without products has no weights")
+        versions = [(id(p), p._version) for p in (*self.inner.parameters(), *self.inner.buffers())]
+        if self._fitted is None or self._fitted[0] != versions:
+            self._fitted = versions, fitted(self._slope, self.products)
+        return self._fitted[1]
+
+    @torch.no_grad()
+    def _slope(self, s: Tensor) -> Tensor:
+        return self.inner._to_primal(s[:, None].to(_type_of(self.inner, s.dtype)))[:, 0].to(s)
+
+    def config(self) -> Config:
+        return {"inner": self.inner, "parts": self.parts, "products": self.products}
+
+
+class SpectralPower(SingularValues):
+    """ψ*(Y) = ‖Y‖_{1+p}^{1+p}/(1+p) in the Schatten norm:  ∇ψ*(Y) = U diag(σᵖ) Vᵀ,  ∇ψ(X) = U diag(σ^{1/p}) Vᵀ.
+
+    p = 1 is the Euclidean geometry. As p → 0, ∇ψ*(Y) tends to the polar factor UVᵀ, which has no inverse; p = 0
+    stands for the damped one, U diag(σ/√(σ² + δ²)) Vᵀ, whose inverse exists where all σ < 1 (:class:`SoftSign`).
+
+    Args:
+        p: the power, at least 0.
+        damping: δ, for p = 0.
+        parts, products: see :class:`SingularValues`.
+
+    >>> import torch
+    >>> SpectralPower(0.5).to_primal(torch.diag(torch.tensor([4.0, 9.0]))[None])
+    tensor([[[2., 0.],
+             [0., 3.]]])
+    """
+
+    def __init__(self, p: float, damping: float = 1e-3, parts: int = 1, products: int | None = None) -> None:
+        if not 0 <= p < float("inf"):
+            raise ValueError(f"SpectralPower needs 0 ≤ p < ∞, got {p}")
+        super().__init__(PNorm(1 + 1 / p) if p else SoftSign(damping), parts, products)
+        self.p, self.damping = float(p), float(damping)
+
+    def config(self) -> Config:
+        return {"p": self.p, "damping": self.damping, "parts": self.parts, "products": self.products}
+
+
+class SpectralBall(Domain):
+    """{X : σ₁(X) < radius}, for every block of rows."""
+
+    bounded = True
+
+    def __init__(self, radius: float, parts: int = 1) -> None:
+        self.radius, self.parts = float(radius), parts
+        self.description = f"all singular values below {radius:g}"
+
+    def _contains(self, x: Tensor, closed: bool) -> Tensor:
+        largest = singular_values(as_matrices(x, self.parts)).amax(-1).reshape(len(x), -1)
+        return largest <= self.radius * (1 + 1e-5) if closed else largest < self.radius
+
+    def _project(self, x: Tensor) -> Tensor:
+        return of_singular_values(x, lambda s: s.clamp(max=self.radius), self.parts)
+
+    def _inner_point(self, like: Tensor) -> Tensor:
+        return torch.zeros_like(like)
+
+
+def as_matrices(x: Tensor, parts: int = 1) -> Tensor:
+    """Return samples (batch, out, …) as matrices (batch · parts, out/parts, …); numbers and vectors are columns."""
+    rows = x.shape[1] if x.ndim > 1 else 1
+    if rows % parts:
+        raise ValueError(f"{rows} rows cannot be divided into {parts} blocks")
+    return x.reshape(len(x) * parts, rows // parts, -1)
+
+
+def of_singular_values(x: Tensor, function: Any, parts: int = 1) -> Tensor:
+    """Return U diag(f(σ)) Vᵀ, where f maps (batch, count) to the same shape and keeps zeros."""
+    X = as_matrices(x, parts)
+    tall = X.shape[-2] > X.shape[-1]
+    X = (X.mT if tall else X).to(torch.promote_types(x.dtype, torch.float64))
+    U = torch.linalg.eigh(X @ X.mT)[1]
+    rows = U.mT @ X  # orthogonal, and as long as the singular values
+    sigma = torch.linalg.vector_norm(rows, dim=-1)
+    positive = sigma > 0
+    new = function(sigma.to(x.dtype)).to(sigma)
+    factors = torch.where(positive, new, 0.0) / torch.where(positive, sigma, 1.0)
+    found = U @ (factors[..., None] * rows)
+    return (found.mT if tall else found).reshape(x.shape).to(x.dtype)
+
+
+def singular_values(X: Tensor) -> Tensor:
+    """Return σ of matrices, (batch, smaller side), with derivatives that are finite at 0."""
+    wide = (X if X.shape[-2] <= X.shape[-1] else X.mT).to(torch.promote_types(X.dtype, torch.float64))
+    squares = torch.linalg.eigvalsh(wide @ wide.mT)
+    positive = squares > 0
+    return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0).to(X.dtype)
+
+
+def directions_by_products(work: list[tuple[SingularValues, Tensor]]) -> list[Tensor]:
+    """Return the normalised directions of many tensors, each with its own map, matrices of one size together."""
+    if not work:
+        return []
+    matrices = [as_matrices(y[None], mirror.parts).to(_working(y)) for mirror, y in work]
+    found = combined(matrices, [mirror.weights() for mirror, _ in work])
+    shaped = [d.reshape(y.shape) for d, (_, y) in zip(found, work, strict=True)]
+    norms = torch._foreach_clamp_min(torch._foreach_norm(shaped), torch.finfo(shaped[0].dtype).tiny)
+    roots = torch._foreach_mul(norms, [y.numel() ** -0.5 for _, y in work])
+    return [d.to(y.dtype) for d, (_, y) in zip(torch._foreach_div(shaped, roots), work, strict=True)]
+
+
+def _ball(domain: Domain, parts: int) -> Domain:
+    if isinstance(domain, Box) and domain.lower == -domain.upper:
+        return SpectralBall(domain.upper, parts)
+    if not isinstance(domain, WholeSpace):
+        raise TypeError(f"singular values cannot be kept in {domain.description}")
+    return domain
+
+
+def _working(y: Tensor) -> torch.dtype:
+    """Return the type that products are computed in: half precisions are too coarse for Gram matrices."""
+    return torch.promote_types(y.dtype, torch.float32)
+
+
+def _type_of(mirror: MirrorMap, default: torch.dtype) -> torch.dtype:
+    return next((p.dtype for p in mirror.parameters()), default)

@@ -1,0 +1,179 @@
+"""How the geometry for networks of any kind is learned: evolution over a distribution of small training tasks."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.optim import Optimizer
+
+from mirrordescent import optim
+from mirrordescent.files import whole
+from mirrordescent.learn import Draw, ProblemFamily, Recipe, Stage
+from mirrordescent.learn.recipe import Numbers
+from mirrordescent.learn.tables import plain
+from mirrordescent.methods import Preconditioned
+from mirrordescent.mirrors import ByKind, MirrorMap, PNorm, Saturating, SingularValues
+from mirrordescent.mirrors.by_kind import KINDS
+from mirrordescent.mirrors.roles import LayerKind
+from mirrordescent.schedules import OverRun
+from mirrordescent_lab import data
+from mirrordescent_lab.evolution import CovarianceAdaptation
+from mirrordescent_lab.tasks import LEARNING, VALIDATION, Task
+
+ENTRY = "network-spectral"
+SPECTRAL: tuple[LayerKind, ...] = ("input", "hidden", "conv")
+STEPS, RATIO = 4, 3.6  # of Newton–Schulz, and about by how much each of them multiplies a small singular value
+WORST = 1.0  # a log ratio that is worse counts as this: how dead a network is does not matter
+
+# What is learned, where it starts, and how far it is looked for: the geometry set by hand, in other words.
+START: dict[str, tuple[float, float]] = {
+    **{f"log scale of {kind}": (math.log(6e-3), 0.4) for kind in KINDS},
+    "width": (0.5, 0.1),
+    "depth": (0.3, 0.2),
+    **{f"log weight {k}": (math.log(w), 0.4) for k, w in enumerate((0.1, 0.08, 0.08, 0.08, 0.7))},
+    "log power": (math.log(0.15), 0.4),
+    "log of 1 − momentum": (math.log(0.05), 0.3),
+    "log warmup": (math.log(0.05), 0.4),
+    "fall": (1.0, 0.2),
+}
+
+
+def method_of(numbers: Tensor) -> Preconditioned:
+    """Make the method that a vector of numbers stands for, in the order of ``START``."""
+    named = dict(zip(START, numbers.tolist(), strict=True))
+    raw = torch.tensor([named[f"log weight {k}"] for k in range(STEPS + 1)])
+    matrix = SingularValues(Saturating(raw.softmax(0), RATIO), products=STEPS)
+    entries = PNorm(1 + 1 / min(1.0, math.exp(named["log power"])))
+    maps: dict[LayerKind, MirrorMap] = {kind: matrix if kind in SPECTRAL else entries for kind in KINDS}
+    scales = {kind: math.exp(named[f"log scale of {kind}"]) for kind in KINDS}
+    mirror = ByKind(maps, scales, named["width"], named["depth"])
+    warmup, fall = min(0.5, math.exp(named["log warmup"])), max(0.1, named["fall"])
+    momentum = 1 - min(0.5, math.exp(named["log of 1 − momentum"]))
+    return Preconditioned(mirror, OverRun(100, warmup, fall), momentum, normalised=True)
+
+
+def optimiser_of(method: Preconditioned, model: nn.Module, steps: int) -> Optimizer:
+    """Return the optimiser of a model that takes the steps of a method, over a run of another length."""
+    t = method.t
+    assert isinstance(t, OverRun)
+    return optim.Preconditioned(
+        model.named_parameters(), lr=1.0, mirror=method.mirror, t=OverRun(steps, t.warmup, t.power),
+        momentum=method.momentum, lookahead=method.lookahead, nonfinite=None,
+    )  # fmt: skip
+
+
+class TaskFamily(ProblemFamily):
+    """Training tasks of several kinds. They are trained through optimisers, and not drawn as batches of problems."""
+
+    def __init__(self, learning: tuple[Task, ...], validation: tuple[Task, ...], directory: Path | None) -> None:
+        self.learning, self.held_out, self.directory = learning, validation, directory
+
+    def draw(self, seeds: Tensor) -> Draw:
+        raise TypeError("tasks of several kinds are no batch of problems")
+
+    def log_losses(self, method: Preconditioned, tasks: tuple[Task, ...], seed: int) -> Tensor:
+        """Return the logarithm of the training loss at the end of each task."""
+        ends = [task.train(lambda m, n: (optimiser_of(method, m, n), None), seed, self.directory) for task in tasks]
+        return torch.tensor([end.loss for end in ends], dtype=torch.float64).log().nan_to_num(nan=torch.inf)
+
+
+@dataclass(frozen=True)
+class Evolved(Stage):
+    """Evolution of the numbers of a geometry by kinds of layers.
+
+    A candidate's loss is the mean over tasks of log(loss/loss of the start), all of one generation on the same networks
+    and minibatches, plus a pull towards the start: what few tasks do not tell should stay as it was. At the end the
+    start, the last mean, and the average of the means of the second half compete on several networks of tasks kept for
+    validation, since going on fits the tasks that are learned on and nothing else.
+
+    Args:
+        generations, population: how many of how many.
+        pull: the weight of the squared distance from the start, in units of the spread.
+        minutes: after which no further generation is begun.
+        networks: on how many networks of every validation task the choice is made.
+    """
+
+    name: ClassVar[str] = "evolved"  # type: ignore[misc]
+
+    generations: int = 16
+    population: int = 10
+    pull: float = 0.004
+    minutes: float = 90.0
+    networks: int = 3
+
+    def run(self, module: Any, family: ProblemFamily, **work: Any) -> tuple[nn.Module, Numbers]:
+        """Evolve, or continue: what was measured before is told again."""
+        assert isinstance(family, TaskFamily)
+        path: Path = work["folder"] / "log.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        log: list[Numbers] = json.loads(path.read_text()) if work.get("resume") and path.exists() else []
+        start, spread = (torch.tensor(column, dtype=torch.float64) for column in zip(*START.values(), strict=True))
+        search = CovarianceAdaptation(start, spread, self.population)
+        generator, means, began = torch.Generator().manual_seed(self.seed), [start], perf_counter()
+        spent = log[-1]["minutes"] if log else 0.0
+        for generation in range(self.generations):
+            candidates = search.ask(generator)
+            if generation >= len(log):
+                if spent + (perf_counter() - began) / 60 > self.minutes:
+                    break
+                seed = 100 + generation
+                at_start = family.log_losses(method_of(start), family.learning, seed)
+                losses = [self._loss(family, c, at_start, (c - start) / spread, seed) for c in candidates]
+                minutes = round(spent + (perf_counter() - began) / 60, 2)
+                log.append({"losses": losses, "spread": search.sigma, "minutes": minutes})
+            search.tell(candidates, torch.tensor(log[generation]["losses"]))
+            means.append(search.mean.clone())
+            log[generation]["mean"] = dict(zip(START, [round(x, 4) for x in means[-1].tolist()], strict=True))
+            with whole(path) as partial:
+                partial.write_text(json.dumps(log, indent=1, ensure_ascii=False), encoding="utf-8")
+        averaged = torch.stack(means[len(means) // 2 :]).mean(0)
+        finalists = {"the start": start, "the average of the second half": averaged, "the last mean": means[-1]}
+        scores = {name: self._validated(family, numbers) for name, numbers in finalists.items()}
+        best = min(scores, key=lambda name: scores[name])
+        record: Numbers = {
+            "stage": self.name, "settings": plain(self), "generations": len(log), "minutes": log[-1]["minutes"],
+            "mean log loss on validation tasks": {name: round(score, 4) for name, score in scores.items()},
+            "chosen": best,
+        }  # fmt: skip
+        numbers = {name: round(x, 4) for name, x in zip(START, finalists[best].tolist(), strict=True)}
+        return method_of(finalists[best]), {**record, "use": {"numbers": numbers}}
+
+    def _loss(self, family: TaskFamily, numbers: Tensor, at_start: Tensor, moved: Tensor, seed: int) -> float:
+        ratios = family.log_losses(method_of(numbers), family.learning, seed) - at_start
+        return float(ratios.clamp(max=WORST).mean() + self.pull * moved.square().sum())
+
+    def _validated(self, family: TaskFamily, numbers: Tensor) -> float:
+        runs = [family.log_losses(method_of(numbers), family.held_out, 10_000 + i) for i in range(self.networks)]
+        return float(torch.stack(runs).clamp(max=10.0).mean())
+
+
+def tasks(directory: Path | None) -> TaskFamily:
+    """Return the tasks to learn on, and those for validation."""
+    return TaskFamily(LEARNING, VALIDATION, directory)
+
+
+def by_hand(generator: Generator, family: ProblemFamily) -> Preconditioned:
+    """Return the method that learning begins with."""
+    return method_of(torch.tensor([start for start, _ in START.values()]))
+
+
+SPECTRAL_RECIPES: dict[str, Recipe] = {
+    ENTRY: Recipe(
+        ENTRY,
+        "a geometry for training networks of any kind, by the kinds of their layers, to be used without tuning",
+        family=tasks,
+        method=by_hand,
+        stages=(Evolved(),),
+        on=f"Small training tasks: {', '.join(task.name for task in LEARNING)}; "
+        f"validated on: {', '.join(task.name for task in VALIDATION)}.",
+        data=f"{data.describe('mnist')}; scikit-learn's digits; the source text of NumPy",
+        evaluate=None,
+    )
+}

@@ -1,0 +1,100 @@
+"""Evolution, the tasks it learns a geometry on, and the optimisers that the geometry is compared with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from mirrordescent import optim, zoo
+from mirrordescent_lab import contestants
+from mirrordescent_lab.architectures import small_cnn
+from mirrordescent_lab.evolution import CovarianceAdaptation
+from mirrordescent_lab.experiments import network_geometry
+from mirrordescent_lab.recipes import spectral
+from mirrordescent_lab.tasks import LEARNING, TEST, VALIDATION, Task, Transformer, flat
+
+
+def test_evolution_finds_the_minimum_of_a_stretched_bowl():
+    search = CovarianceAdaptation(torch.ones(4), torch.full((4,), 0.5), 10)
+    generator, axes = torch.Generator().manual_seed(0), torch.tensor([1.0, 10.0, 30.0, 100.0]).double()
+    for _ in range(120):
+        candidates = search.ask(generator)
+        search.tell(candidates, (axes * (candidates - 3)).square().sum(1))
+    assert (search.mean - 3).abs().max() < 1e-3
+    assert search.sigma < 0.1
+
+
+def test_tasks_are_determined_by_their_seeds_and_kept_apart():
+    names = [{task.name for task in group} for group in (LEARNING, VALIDATION, TEST)]
+    assert not names[0] & names[1] | names[1] & names[2] | names[0] & names[2]
+    task = Task("tiny", lambda: flat((64, 8, 10)), "digits", 3, 16)
+    first, again, other = (task.train(contestants.adamw(1e-2, "cosine"), seed) for seed in (0, 0, 1))
+    assert first[:3] == again[:3] != other[:3]
+
+
+@pytest.mark.parametrize("shape", contestants.SHAPES)
+@pytest.mark.parametrize("make", [contestants.adamw, contestants.sgd, contestants.muon, contestants.by_hand()])
+def test_every_contestant_trains_a_network_with_convolutions(make, shape):
+    task = replace(network_geometry._small(TEST[3], 0.2), steps=20)
+    with contestants.muon_in_single_precision():
+        end = task.train(make(1e-2, shape), 0)
+    assert end.loss < 2.3
+
+
+def test_muon_in_single_precision_is_muon():
+    def trained():
+        torch.manual_seed(0)
+        w = nn.Parameter(torch.randn(6, 9))
+        optimizer = torch.optim.Muon([w], 0.1)
+        w.grad = torch.randn(6, 9)
+        optimizer.step()
+        return w.detach()
+
+    plain = trained()
+    with contestants.muon_in_single_precision():
+        precise = trained()
+    torch.testing.assert_close(precise, plain, rtol=0.02, atol=0.02)
+    assert torch.equal(plain, trained())
+
+
+def test_muon_with_adamw_steps_every_parameter_through_flat_views():
+    model = small_cnn()
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer = contestants.MuonWithAdamW(model, 1e-2)
+    F.cross_entropy(model(torch.rand(4, 1, 14, 14)), torch.arange(4)).backward()
+    optimizer.step()
+    assert not any(map(torch.equal, before, model.parameters()))
+
+
+def test_the_start_is_the_geometry_set_by_hand_in_other_words():
+    method = spectral.method_of(torch.tensor([start for start, _ in spectral.START.values()]))
+    assert method.momentum == pytest.approx(0.95)
+    assert list(method.mirror.scales.values()) == pytest.approx([6e-3] * 6)
+    model = Transformer(8, 1, 2, 4)
+    assert isinstance(spectral.optimiser_of(method, model, 10), optim.Preconditioned)
+
+
+def test_evolution_of_a_geometry_goes_on_where_it_was(tmp_path):
+    tiny = (Task("tiny", lambda: flat((64, 8, 10)), "digits", 3, 16, evaluated=50),)
+    family = spectral.TaskFamily(tiny, tiny, None)
+    whole, part = spectral.Evolved(generations=2, population=4, networks=1), spectral.Evolved(1, 4, networks=1)
+    method, record = whole.run(None, family, folder=tmp_path / "whole", resume=True)
+    part.run(None, family, folder=tmp_path / "part", resume=True)
+    _, again = whole.run(None, family, folder=tmp_path / "part", resume=True)
+    logs = [json.loads((tmp_path / name / "log.json").read_text()) for name in ("whole", "part")]
+    assert [each["losses"] for each in logs[0]] == [each["losses"] for each in logs[1]]
+    assert record["use"] == again["use"]
+    loaded = zoo.load(zoo.save(method, tmp_path / "entry"))
+    assert loaded.mirror.scales == pytest.approx(method.mirror.scales)
+
+
+def test_the_shipped_entry_is_that_of_its_numbers():
+    entry, numbers = zoo.load(spectral.ENTRY), zoo.card(spectral.ENTRY).use["numbers"]
+    again = spectral.method_of(torch.tensor([numbers[name] for name in spectral.START]))
+    assert entry.mirror.scales == pytest.approx(again.mirror.scales, rel=1e-3)
+    assert (entry.momentum, entry.t.warmup) == pytest.approx((again.momentum, again.t.warmup), rel=1e-3)
