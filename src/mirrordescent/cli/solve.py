@@ -10,10 +10,9 @@ import tyro
 from tyro.conf import Positional
 from tyro.extras import SubcommandApp
 
-from mirrordescent.cli.output import AsJSON
+from mirrordescent.cli.output import AsJSON, Switch
 
 if TYPE_CHECKING:
-    from mirrordescent.restore.masks import Masks
     from mirrordescent.restore.planning import Task
 
 app = SubcommandApp()
@@ -45,13 +44,13 @@ class Solving:
 
     images: Positional[tuple[Path, ...]]
     weight: float | Literal["auto"] = "auto"
-    isotropic: bool | None = None
-    coupled: bool | None = None
+    isotropic: Switch = "auto"
+    coupled: Switch = "auto"
     method: str | None = None
     mirror: str | None = None
     iterations: int | None = None
     tolerance: float | None = None
-    fused: bool | None = None
+    fused: Switch = "auto"
     truth: Path | None = None
     out: Path = Path("out/solve")
     resume: bool = False
@@ -79,7 +78,7 @@ class Damage:
     mask_colour: str | None = None
     missing: float | None = None
     seed: int = 0
-    keep_known: bool | None = None
+    keep_known: Switch = "auto"
 
 
 @app.command
@@ -127,13 +126,14 @@ def _run(task: Task, options: Solving, damage: Damage | None) -> int:
     if weight is not None:
         require_positive(weight=weight)
     plain = options.method is None and options.mirror is None
-    variant = {name: plain if chosen is None else chosen for name, chosen in _variant(options).items()}
-    fused, isotropic = _kernels(options.fused), variant["isotropic"]
+    chosen = {"isotropic": _decided(options.isotropic), "coupled": _decided(options.coupled)}
+    variant = {name: plain if choice is None else choice for name, choice in chosen.items()}
+    fused, isotropic = _kernels(_decided(options.fused)), variant["isotropic"]
     how = plan(task, options.method, options.mirror, options.iterations, options.tolerance, fused, isotropic=isotropic)
     masks, keep = Masks(), None
     if damage is not None:
         masks = Masks(damage.mask, damage.mask_white, damage.mask_colour, damage.missing, damage.seed)
-        keep = damage.keep_known
+        keep = _decided(damage.keep_known)
     wanted = Wanted(task, options.out, weight, keep, masks, options.truth, variant)
     jobs = Jobs(wanted, options.images, options.resume, say)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -163,8 +163,8 @@ def _run(task: Task, options: Solving, damage: Damage | None) -> int:
     return 1 if unreached or failures else 0
 
 
-def _variant(options: Solving) -> dict[str, bool | None]:
-    return {"isotropic": options.isotropic, "coupled": options.coupled}
+def _decided(switch: Switch) -> bool | None:
+    return None if switch == "auto" else switch == "yes"
 
 
 def _kernels(wanted: bool | None) -> bool | None:
@@ -177,4 +177,4 @@ def _kernels(wanted: bool | None) -> bool | None:
             kernels.library()
         except (OSError, RuntimeError) as error:
             say(f"mirrordescent: without compiled kernels, which would be several times faster: {error}")
-    return wanted or None if wanted is not False else False
+    return wanted

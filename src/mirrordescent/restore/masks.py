@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from mirrordescent.restore.photo import LOSSY, Photo, read_photo
 from mirrordescent.restore.sources import Source, beside
@@ -15,7 +16,7 @@ White: TypeAlias = Literal["known", "missing"]
 
 MOST_MISSING = 0.5  # beyond, a mask looks inverted
 GREYS = 0.1  # share of pixels between black and white, beyond which an image looks like no mask
-EXACT, SMEARED = 1 / 512, 0.15  # how far a marked colour may be off: in itself, and in a lossy format
+EXACT, SMEARED = 1 / 512, 0.35  # how far a marked colour may be off: in itself, and in a lossy format
 
 
 class Known(NamedTuple):
@@ -73,9 +74,11 @@ class Masks:
         if self.place is not None:
             return self._drawn(photo, beside(self.place, source))
         if self.colour is not None:
-            off = SMEARED if photo.format in LOSSY else EXACT
+            lossy = photo.format in LOSSY
             wanted = torch.tensor(_parsed(self.colour))[:, None, None]
-            mask = ((photo.colour - wanted).abs() > off).any(0)
+            mask = ((photo.colour - wanted).abs() > (SMEARED if lossy else EXACT)).any(0)
+            if lossy:  # its neighbours have some of it
+                mask = F.max_pool2d((~mask).float()[None], 3, stride=1, padding=1)[0] == 0
             if bool(mask.all()):
                 raise ValueError(f"no pixel of {photo.path} has the colour {self.colour}")
             return Known(mask, photo.alpha, f"{self.colour} = missing")

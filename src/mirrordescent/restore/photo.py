@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mirrordescent.data.errors import DataDamaged
+from mirrordescent.data.errors import DataDamaged, reading
 from mirrordescent.data.images import opened
 from mirrordescent.files import whole
 from mirrordescent.images import Array, values_of
@@ -29,6 +29,7 @@ LOSSY = ("JPEG", "WEBP", "AVIF")
 DEEP_TIFF = "tifffile"  # the format of 16-bit and floating-point colours, which Pillow would reduce to 8 bits
 DEEP_PNG = "deep PNG"  # likewise
 LOSSLESS_TIFF = ("raw", "tiff_lzw", "tiff_adobe_deflate", "tiff_deflate", "packbits")
+TIFF_WORDS = (270, 271, 272, 305, 306, 315, 316, 33432)  # description, camera, software, date, author, rights
 TURNS: dict[int, Callable[[Array], Array]] = {  # what a camera's note on which side is up asks for
     2: np.fliplr, 3: lambda a: np.rot90(a, 2), 4: np.flipud, 5: lambda a: np.fliplr(np.rot90(a, 3)),
     6: lambda a: np.rot90(a, 3), 7: lambda a: np.fliplr(np.rot90(a, 1)), 8: lambda a: np.rot90(a, 1),
@@ -82,15 +83,13 @@ def read_photo(path: str | Path) -> Photo:
     A camera's note on which side is up is followed. Files with several pages or frames are refused.
     """
     path = Path(path)
-    with opened(path, path) as picture:
-        count = getattr(picture, "n_frames", 1)
-        if count > 1 and picture.format not in SAME_AS:
-            raise DataDamaged(f"{path} has {count} pages or frames: save those to be restored as files of their own")
-        if is_deep_png(path):
-            values, bits, form = _read_deep_png(path)
-        elif picture.format == "TIFF" and len(picture.getbands()) > 1 and _bits_per_sample(picture) > 8:
-            values, bits, form = _read_deep_tiff(path)
-        else:
+    deep = _read_deep(path) if path.is_file() else None
+    if deep is not None:
+        values, bits, form = deep
+    else:
+        with opened(path, path) as picture:
+            if picture.format not in SAME_AS:
+                _require_one(getattr(picture, "n_frames", 1), path)
             values, bits, form = _read(picture, path)
     pixels = torch.from_numpy(values).permute(2, 0, 1)
     colour, alpha = (pixels[:-1], pixels[-1].contiguous()) if len(pixels) in (2, 4) else (pixels, None)
@@ -99,7 +98,7 @@ def read_photo(path: str | Path) -> Photo:
 
 def shape_of(path: Path) -> tuple[int, ...]:
     """Return height, width and bands of a file without reading its pixels; () if it cannot be told."""
-    try:
+    try:  # sorted, since a picture may be turned when it is read
         with opened(path, path) as picture:
             return (*sorted(picture.size), len(picture.getbands()))
     except (OSError, ValueError):
@@ -113,7 +112,7 @@ def _read(picture: Image.Image, path: Path) -> tuple[Array, int, Form]:
     upright = ImageOps.exif_transpose(picture)
     values, bits = values_of(upright)
     mode = {1: GREY_MODES[bits], 2: "LA", 3: "RGB", 4: "RGBA"}[values.shape[2]]
-    notes = {"icc_profile": picture.info.get("icc_profile"), "exif": upright.getexif().tobytes()}
+    notes = {"icc_profile": picture.info.get("icc_profile"), "exif": _exif(picture, upright)}
     notes |= {"dpi": picture.info.get("dpi"), "xmp": upright.info.get("xmp")}
     extras: dict[str, Any] = {name: note for name, note in notes.items() if note}
     form = SAME_AS.get(picture.format or "PNG", picture.format or "PNG")
@@ -123,6 +122,19 @@ def _read(picture: Image.Image, path: Path) -> tuple[Array, int, Form]:
         extras |= {"lossless": True, "exact": True}
     kept = picture.mode if picture.mode in KEPT_MODES else mode
     return values, bits, _form(form, kept, path.suffix, extras)
+
+
+def _exif(picture: Image.Image, upright: Image.Image) -> bytes:
+    """Return what the camera noted; in a TIFF, which has it among what describes the pixels, the part in words."""
+    from PIL import Image
+
+    if picture.format != "TIFF":
+        return upright.getexif().tobytes()
+    found, words = picture.getexif(), Image.Exif()
+    for tag in TIFF_WORDS:
+        if tag in found:
+            words[tag] = found[tag]
+    return words.tobytes() if len(words) else b""
 
 
 def _is_lossless_webp(path: Path) -> bool:
@@ -159,9 +171,19 @@ def _picture(numbers: Array, mode: str) -> Image.Image:
     return picture if picture.mode == mode else picture.convert(mode)
 
 
-def _bits_per_sample(picture: Image.Image) -> int:
-    found = getattr(picture, "tag_v2", {}).get(258, 8)
-    return max(found) if isinstance(found, tuple) else int(found)
+def _require_one(count: int, path: Path) -> None:
+    if count > 1:
+        raise DataDamaged(f"{path} has {count} pages or frames: save those to be restored as files of their own")
+
+
+def _read_deep(path: Path) -> tuple[Array, int, Form] | None:
+    """Read what Pillow would reduce to 8 bits, or would not know: colours of 16 bits, or of floating-point numbers."""
+    with reading(f"{path} is not an image that can be read"):
+        with path.open("rb") as file:
+            start = file.read(4)
+        if start in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
+            return _read_deep_tiff(path)
+        return _read_deep_png(path) if is_deep_png(path) else None
 
 
 def _read_deep_png(path: Path) -> tuple[Array, int, Form]:
@@ -170,12 +192,15 @@ def _read_deep_png(path: Path) -> tuple[Array, int, Form]:
     return picture.numbers / np.float32(LARGEST[16]), 16, (DEEP_PNG, "", path.suffix, {"notes": picture.notes})
 
 
-def _read_deep_tiff(path: Path) -> tuple[Array, int, Form]:
-    """Read colours of 16 bits or floating-point numbers, as ``_read`` does those of 8 bits."""
+def _read_deep_tiff(path: Path) -> tuple[Array, int, Form] | None:
+    """Read colours of 16 bits or floating-point numbers, as ``_read`` does those of 8 bits; None of another file."""
     import tifffile
 
     with tifffile.TiffFile(path) as file:
         page = file.pages[0]
+        if page.samplesperpixel < 2 or page.dtype is None or page.dtype.itemsize < 2:
+            return None
+        _require_one(len(file.pages), path)
         numbers, tags = page.asarray(), page.tags
         notes = {name: tags[code].value for name, code in (("up", 274), ("iccprofile", 34675)) if code in tags}
     numbers = np.moveaxis(numbers, 0, -1) if numbers.ndim == 3 and numbers.shape[0] in (2, 3, 4) else numbers

@@ -57,7 +57,7 @@ def read_deep_png(path: Path) -> DeepPNG:
 def write_deep_png(path: Path, picture: DeepPNG) -> None:
     """Write such a file, every row as the difference to the one above."""
     height, width, channels = picture.numbers.shape
-    rows = picture.numbers.astype(">u2").view(np.uint8).reshape(height, -1)
+    rows = np.ascontiguousarray(picture.numbers, ">u2").view(np.uint8).reshape(height, -1)
     filtered = np.empty((height, 1 + rows.shape[1]), np.uint8)
     filtered[:, 0], filtered[0, 1:] = 2, rows[0]
     np.subtract(rows[1:], rows[:-1], out=filtered[1:, 1:])
