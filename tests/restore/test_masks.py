@@ -92,7 +92,7 @@ def test_transparent_pixels_are_missing_and_become_opaque(tmp_path):
     found = known(tmp_path, Masks(), pixels)
     assert found.missing == pytest.approx(0.05)
     assert float(found.alpha.min()) == 1
-    with pytest.raises(ValueError, match="which pixels of .* are missing"):
+    with pytest.raises(ValueError, match=r"which pixels of .* are missing"):
         known(tmp_path, Masks())
     with pytest.raises(ValueError, match="not both"):
         Masks(tmp_path, colour="#ffffff")

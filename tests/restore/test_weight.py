@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 import torch
+from PIL import Image
 
 import mirrordescent as md
-from mirrordescent.images import psnr
+from mirrordescent.images import as_images, psnr
 from mirrordescent.restore import choose_weight, estimate_noise
+from mirrordescent.restore.noise import Noise
 from mirrordescent.restore.weight import NEGLIGIBLE
 
 VARIANTS = [{"isotropic": True, "coupled": True}, {"isotropic": True}, {}]
@@ -28,16 +32,34 @@ def test_noise_is_estimated_on_known_pixels(sigma, missing):
     image = photograph()
     mask = torch.rand(1, 1, 128, 128, generator=torch.Generator().manual_seed(1)) >= missing
     y = torch.where(mask, with_noise(image, sigma), 0.9)  # what is missing may be anything
-    assert float(estimate_noise(y, mask)) == pytest.approx(sigma, rel=0.1, abs=0.002)  # it has some grain of its own
+    (found,) = estimate_noise(y, mask)
+    assert not found.shared
+    assert found.level == pytest.approx(sigma, rel=0.1, abs=0.002)  # it has some grain of its own
 
 
 def test_noise_of_a_batch_of_a_clean_picture_and_of_too_little():
     image = photograph()
     found = estimate_noise(torch.stack([image, with_noise(image, 0.1)]))
-    assert float(found[0]) < NEGLIGIBLE
-    assert float(found[1]) == pytest.approx(0.1, rel=0.1)
-    assert estimate_noise(torch.rand(1, 3, 2, 2)).tolist() == [0.0]
-    assert estimate_noise(torch.full((1, 3, 20, 20), 0.5)).tolist() == [0.0]
+    assert found[0].level < NEGLIGIBLE
+    assert found[1].level == pytest.approx(0.1, rel=0.1)
+    assert estimate_noise(torch.rand(1, 3, 2, 2))[0].level == 0
+    assert estimate_noise(torch.full((1, 3, 20, 20), 0.5))[0].level < 1e-6
+
+
+def test_noise_of_grey_pictures_and_of_files_that_halve_their_colours():
+    image = md.data.bundled_photographs("train")[0]
+    grey = image.mean(0, keepdim=True)
+    assert estimate_noise(grey[None])[0].level < NEGLIGIBLE
+    (found,) = estimate_noise(with_noise(grey, 0.08)[None])
+    assert found.level == pytest.approx(0.08, rel=0.15)
+    pixels = (with_noise(image, 0.1).clamp(0, 1) * 255).byte().movedim(0, -1).numpy()
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "jpeg", quality=92)
+    halved = as_images(Image.open(file))
+    (found,) = estimate_noise(halved)
+    assert found.shared
+    assert found.level == pytest.approx(float((halved[0] - image).std()), rel=0.2)
+    assert estimate_noise(image[None])[0].level < NEGLIGIBLE
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=["isotropic and coupled", "isotropic", "anisotropic"])
@@ -83,9 +105,7 @@ def test_no_noise_means_that_what_is_known_is_kept():
 
 def test_pixels_that_are_predicted_better_than_the_noise_say_that_it_is_less(compiled, monkeypatch):
     image = photograph(96)
-    monkeypatch.setattr(
-        "mirrordescent.restore.weight.estimate_noise", lambda y, mask: torch.full((len(y),), 0.3, dtype=y.dtype)
-    )
+    monkeypatch.setattr("mirrordescent.restore.weight.estimate_noise", lambda y, mask: [Noise(0.3)] * len(y))
     (choice,) = choose_weight(md.TVDenoising(with_noise(image, 0.05)[None], isotropic=True, coupled=True))
     assert choice.noise < 0.2
 

@@ -37,7 +37,7 @@ class Wanted:
         task: "denoise" or "inpaint".
         out: the folder to write to.
         weight: λ; None to choose it for every photograph.
-        keep_known: whether known pixels of an inpainted photograph stay as they are; None: if there is hardly any noise.
+        keep_known: whether known pixels stay as they are when others are filled in; None: if there is hardly any noise.
         masks: which pixels are missing.
         truth: the undamaged photograph, or a folder of them with the same names.
         variant: keywords of :class:`~mirrordescent.problems.TVInpainting`, such as ``isotropic=True``.
@@ -99,7 +99,7 @@ class Jobs:
                 yield Outcome(source.name.as_posix(), self.done[str(source.path)])
                 continue
             try:
-                jobs.append(self.ready.pop(source, None) or self._job(source))
+                jobs.append(self.ready.pop(source) if source in self.ready else self._job(source))
             except BAD as error:
                 yield Failure(source.name.as_posix(), _said(error))
         for same in _by_shape(jobs):
@@ -142,8 +142,8 @@ class Jobs:
                 x = found.x[solved.index(index)].float()
                 x = _put_back(x, job) if kept else x.clamp_(0, 1)
             job.photo.write(job.output, x, job.alpha)
-            weight = wanted.weight if choice is None else choice.weight
-            record = {"weight": 0.0 if index not in solved else weight, "kept": kept, "seconds": seconds}
+            used = wanted.weight if choice is None else choice.weight
+            record = {"weight": 0.0 if index not in solved else used, "kept": kept, "seconds": seconds}
             place = solved.index(index) if index in solved else 0
             outcome = outcome_of(job, x, found if index in solved else None, place, choice, record, keep)
             self._remember(job, outcome)

@@ -105,7 +105,9 @@ class Masks:
         if float(((light > 0.1) & (light < 0.9)).float().mean()) > GREYS:
             question = f"{path} has many greys: is it a mask? Its lighter half counts as white"
         elif share > MOST_MISSING:
-            question = f"{path} says that {share:.0%} is missing: if white means {other} there, add --mask-white {other}"
+            question = (
+                f"{path} says that {share:.0%} is missing: if white means {other} there, add --mask-white {other}"
+            )
         return Known(mask, photo.alpha, f"white = {self.white}", question)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -57,7 +59,7 @@ class Outcome(NamedTuple):
     name: str
     record: dict[str, Any]
     curve: Curve | None = None
-    pictures: dict[str, dict[str, Tensor]] = {}
+    pictures: Mapping[str, Mapping[str, Tensor]] = MappingProxyType({})
     choice: Choice | None = None
 
     @property

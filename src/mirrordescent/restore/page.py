@@ -1,8 +1,10 @@
 """The page that shows what was restored."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from torch import Tensor
 
 from mirrordescent.report import Comparison, Link, Page, Panel, Picture, Section, Strip, Table
 from mirrordescent.restore.jobs import Wanted
@@ -63,10 +65,10 @@ def _strip(outcome: Outcome) -> Strip:
     return Strip(shown, f"weight {best.weight:.3g}")
 
 
-def _pictures(outcome: Outcome, images: dict[str, object]) -> dict[str, Picture]:
+def _pictures(outcome: Outcome, images: Mapping[str, Tensor]) -> dict[str, Picture]:
     measured = {"before": outcome.record["psnr_before"], "after": outcome.record["psnr"]}
     notes = {name: f"{psnr:.1f} dB" for name, psnr in measured.items() if psnr is not None}
-    return {name: Picture(image, notes.get(name, "")) for name, image in images.items()}  # type: ignore[arg-type]
+    return {name: Picture(image, notes.get(name, "")) for name, image in images.items()}
 
 
 def _row(outcome: Outcome, out: Path) -> dict[str, str | Link]:

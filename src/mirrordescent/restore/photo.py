@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -197,7 +197,7 @@ def _read_deep_tiff(path: Path) -> tuple[Array, int, Form] | None:
     import tifffile
 
     with tifffile.TiffFile(path) as file:
-        page = file.pages[0]
+        page = cast(Any, file.pages[0])
         if page.samplesperpixel < 2 or page.dtype is None or page.dtype.itemsize < 2:
             return None
         _require_one(len(file.pages), path)
@@ -207,7 +207,8 @@ def _read_deep_tiff(path: Path) -> tuple[Array, int, Form] | None:
     deep = numbers.dtype == np.uint16
     if not (deep or numbers.dtype.kind == "f") or numbers.ndim != 3 or numbers.shape[-1] not in (2, 3, 4):
         raise ValueError(f"pixels of shape {numbers.shape} and type {numbers.dtype} are not supported")
-    numbers = TURNS.get(int(notes.pop("up", 1)), lambda upright: upright)(numbers)
+    up = int(notes.pop("up", 1))
+    numbers = TURNS[up](numbers) if up in TURNS else numbers
     extras: dict[str, Any] = {"photometric": "rgb" if numbers.shape[-1] > 2 else "minisblack", "planarconfig": "contig"}
     extras |= notes | ({"extrasamples": ["unassalpha"]} if numbers.shape[-1] in (2, 4) else {})
     values = numbers.astype(np.float32) / np.float32(LARGEST[16] if deep else 1)

@@ -131,7 +131,7 @@ def _recorded(iterations: int) -> list[int]:
 
 
 def _largest_tile(problem: TVInpainting, plan: Plan, memory: int) -> int:
-    """Return the side of the largest tile for which there is memory beside the whole image, or say how much it takes."""
+    """Return the side of the largest tile for which there is memory beside the whole image, or say what it takes."""
     batch, _, height, width = problem.y.shape
     whole = needed(problem, None)
     per_pixel = needed(problem, plan.method) / (batch * height * width)
@@ -172,7 +172,7 @@ def _without_deep_holes(problem: TVInpainting, tiles: list[tuple[Window, Window,
     """Return the images with their holes filled roughly, if some tile lies in one: it has nothing to be solved from."""
     if problem.mask is None:
         return problem.y
-    parts = [itemgetter((slice(s, s + 1), slice(None), *outer)) for s in range(problem.batch) for outer, _, _ in tiles]
+    parts = [itemgetter((slice(s, s + 1), slice(None), *outer)) for s in range(len(problem.y)) for outer, _, _ in tiles]
     return problem.y if all(_seen(problem, part) for part in parts) else pulled(problem.y, problem.mask)
 
 
@@ -183,7 +183,7 @@ def _seen(problem: TVInpainting, part: Callable[[Tensor], Tensor]) -> bool:
 
 
 def _value(problem: TVInpainting, x: Tensor) -> Tensor:
-    """Return the objective, some rows at a time: the last row of a strip, which the next one begins with, counts once."""
+    """Return the objective, some rows at a time: the last row of a strip, with which the next begins, counts once."""
     height, total = x.shape[2], x.new_zeros(len(x), dtype=torch.float64)
     for top in range(0, height, STRIP):
         rows, last = slice(top, min(height, top + STRIP + 1)), slice(top + STRIP, top + STRIP + 1)

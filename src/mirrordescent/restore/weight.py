@@ -1,7 +1,7 @@
 """Which weight suits a photograph: from its noise, by an estimate of the error that is left."""
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Generator, Tensor
@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from mirrordescent import zoo
 from mirrordescent.methods import Method, proven
 from mirrordescent.problems.tv import TVInpainting
-from mirrordescent.restore.noise import estimate_noise
+from mirrordescent.restore.noise import Noise, estimate_noise
 from mirrordescent.solve import gap, solve
 
 # All of these were chosen on the training photographs of BSDS500.
@@ -64,8 +64,8 @@ def choose_weight(problem: TVInpainting, *, fused: bool | None = None) -> list[C
 
         SURE(λ) = (‖Z(x_λ(y) − y)‖² + 2σ² div x_λ(y))/n − σ²,   div x_λ(y) ≈ ⟨b, x_λ(y + εb) − x_λ(y)⟩/ε
 
-    with signs b at random. Every solution is the start of the next. As a check some pixels are held out: no noise can be
-    larger than the error at which they are predicted. Large images are judged by a few pieces.
+    with signs b at random. Every solution is the start of the next. As a check some pixels are held out: no noise can
+    be larger than the error at which they are predicted. Large images are judged by a few pieces.
 
     Reference: Ramani, Blu and Unser, IEEE Trans. Image Process. 17 (2008).
 
@@ -77,10 +77,11 @@ def choose_weight(problem: TVInpainting, *, fused: bool | None = None) -> list[C
     """
     if problem.operator is not None:
         raise ValueError("choose_weight is for images that are observed directly, without an operator")
-    method = proven(zoo.load("image-tv-isotropic" if problem.isotropic else "image-tv"))
-    method = method.to(problem.y)
-    noises = estimate_noise(problem.y, problem.mask).tolist()
-    masks = [None] * problem.batch if problem.mask is None else list(problem.mask.expand(problem.batch, -1, -1, -1))
+    entry = cast(Method[Any], zoo.load("image-tv-isotropic" if problem.isotropic else "image-tv"))
+    method = proven(entry).to(problem.y)
+    noises = estimate_noise(problem.y, problem.mask)
+    count = len(problem.y)
+    masks = [None] * count if problem.mask is None else list(problem.mask.expand(count, -1, -1, -1))
     return [
         _Search(_pieces(y, mask), problem, method, noise, fused).choice()
         for y, mask, noise in zip(problem.y, masks, noises, strict=True)
@@ -91,12 +92,15 @@ class _Search:
     """The search for the weight of one image, by pieces of it."""
 
     def __init__(
-        self, pieces: tuple[Tensor, Tensor], like: TVInpainting, method: Method[Any], noise: float, fused: bool | None
+        self, pieces: tuple[Tensor, Tensor], like: TVInpainting, method: Method[Any], noise: Noise, fused: bool | None
     ) -> None:
         self.y, self.mask = pieces
-        self.like, self.method, self.noise, self.fused = like, method, noise, fused
+        self.like, self.method, self.noise, self.fused = like, method, noise.level, fused
         generator = Generator().manual_seed(0)
-        self.signs = (2 * torch.randint(0, 2, self.y.shape, generator=generator) - 1).to(self.y) * self.mask
+        shape = self.mask.shape if noise.shared else self.y.shape
+        self.signs = ((2 * torch.randint(0, 2, shape, generator=generator) - 1).to(self.y) * self.mask).expand_as(
+            self.y
+        )
         self.chance = torch.rand(self.mask.shape, generator=generator).to(self.y)
         self.starts: tuple[Tensor | None, Tensor | None] = (None, None)
 
