@@ -164,7 +164,8 @@ class Jobs:
             yield from (alike[i : i + count] for i in range(0, len(alike), count))
 
     def _problem(self, jobs: list[Job], weight: float | Tensor) -> TVInpainting:
-        observed = torch.stack([job.observed for job in jobs])
+        images = [job.observed for job in jobs]
+        observed = torch.stack(images) if len(images) > 1 else images[0].unsqueeze(0)  # a large one is not copied
         if self.wanted.task == "denoise":
             return TVDenoising(observed, weight, **self.wanted.variant)
         masks = [job.mask for job in jobs if job.mask is not None]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 LARGEST = {8: 255, 16: 65535}  # bits → the number of full brightness
+STRIP = 256  # rows that are converted at a time
 GREY_MODES = {8: "L", 16: "I;16", 32: "F"}
 KEPT_MODES = ("CMYK", "YCbCr", "HSV")  # colour spaces a restored image is converted back to
 SAME_AS = {"MPO": "JPEG"}  # a photograph with further images behind it, as cameras write
@@ -62,8 +63,7 @@ class Photo:
 
     def write(self, path: Path, colour: Tensor, alpha: Tensor | None) -> None:
         """Write other colours and opacity in the form of this photograph, whole or not at all."""
-        channels = [colour] if alpha is None else [colour, alpha.unsqueeze(0)]
-        numbers = _numbers(torch.cat(channels), self.bits)
+        numbers = _numbers(colour if alpha is None else torch.cat([colour, alpha.unsqueeze(0)]), self.bits)
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole(path) as partial:
             if self.format == DEEP_PNG:
@@ -158,10 +158,12 @@ def _form(form: str, mode: str, suffix: str, extras: dict[str, Any]) -> Form:
 
 def _numbers(values: Tensor, bits: int) -> Array:
     """Return (height, width, channels) in the numbers of a file."""
-    values = values.clamp(0, 1).permute(1, 2, 0).cpu()
-    if bits == 32:
-        return values.float().numpy()
-    return (values * LARGEST[bits]).round_().numpy().astype(f"uint{bits}")
+    channels, height, width = values.shape
+    numbers = np.empty((height, width, channels), np.float32 if bits == 32 else f"uint{bits}")
+    for top in range(0, height, STRIP):  # in little memory
+        rows = values[:, top : top + STRIP].clamp(0, 1).permute(1, 2, 0).cpu()
+        numbers[top : top + STRIP] = rows if bits == 32 else (rows * LARGEST[bits]).round()
+    return numbers
 
 
 def _picture(numbers: Array, mode: str) -> Image.Image:

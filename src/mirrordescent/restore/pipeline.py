@@ -15,7 +15,7 @@ from mirrordescent.mirrors.icnn import ConvICNN
 from mirrordescent.problems.tv import TVInpainting
 from mirrordescent.progress import ProgressBar
 from mirrordescent.restore.holes import pulled
-from mirrordescent.restore.memory import available, needed
+from mirrordescent.restore.memory import available, keep_freed, needed
 from mirrordescent.restore.planning import PROVEN, SINGLE_PRECISION, Plan, primal_dual
 from mirrordescent.restore.tiling import MARGIN, Window, windows
 from mirrordescent.solve import Status, Trace, gap, relative_gap, solve
@@ -23,7 +23,7 @@ from mirrordescent.solve import Status, Trace, gap, relative_gap, solve
 CHECK_EVERY = 20
 SHARE = 0.7  # of the available memory that may be used
 LARGEST = 3 << 20  # pixels of an image that is solved at once; larger ones are faster in tiles, whose memory is reused
-TILE = 1024  # side of a tile, in pixels
+TILE = 896  # side of a tile, in pixels
 STRIP = 256  # rows of which the value of a large image is found at a time
 
 
@@ -68,6 +68,7 @@ def restore(
     fits = memory is None or needed(problem, plan.method) <= memory
     if fits and height * width <= LARGEST:
         return _restore(problem, plan, progress)
+    keep_freed()
     side = min(TILE, _largest_tile(problem, plan, memory)) if memory is not None else TILE
     count = sum(1 for _ in windows(height, width, side))
     if announce is not None:
@@ -147,7 +148,7 @@ def _largest_tile(problem: TVInpainting, plan: Plan, memory: int) -> int:
 def _restore_in_tiles(problem: TVInpainting, plan: Plan, side: int, progress: bool | None) -> Restored:
     batch, _, height, width = problem.y.shape
     tiles = list(windows(height, width, side))
-    x, rough = problem.start(), _without_deep_holes(problem, tiles)
+    x, rough = torch.empty_like(problem.y), _without_deep_holes(problem, tiles)
     gap = x.new_zeros(batch)
     steps: dict[str, list[int]] = {}
     statuses, seconds = [Status.CONVERGED] * batch, 0.0
