@@ -14,6 +14,7 @@ from benchmarks import (
     diagnostics,
     network_unrolling,
     optimiser_step,
+    photographs,
     robustness,
     solve_loop,
     steps_a_call,
@@ -25,6 +26,7 @@ from benchmarks.measure import QUICK, machine, quick, replaced
 BENCHMARKS: dict[str, tuple[str, Callable[[], str]]] = {
     "time_to_gap": ("Time to a relative gap", time_to_gap.main),
     "robustness": ("Problems the learned methods were not made for", robustness.main),
+    "photographs": ("Photographs by default", photographs.main),
     "steps_a_call": ("Many steps a call", steps_a_call.main),
     "cost_growth": ("How the cost of a solve grows", cost_growth.main),
     "solve_loop": ("The solve loop", solve_loop.main),

@@ -121,7 +121,7 @@ class Jobs:
         problem = self._problem(jobs, wanted.weight or 1.0)
         choices: list[Choice | None] = [None] * len(jobs)
         if wanted.weight is None:
-            choices = list(choose_weight(problem, fused=plan.fused))
+            choices = list(choose_weight(problem, halved=[job.photo.halved for job in jobs], fused=plan.fused))
         left = [wanted.task == "denoise" and choice is not None and choice.clean for choice in choices]
         solved = [i for i, alone in enumerate(left) if not alone]
         found = None

@@ -1,5 +1,6 @@
 """How much noise there is in a photograph, from its known pixels alone."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ LIGHT_SIDES = (5, 4, 3)
 BLOCKS, SMALLEST, LARGEST = 6, 40, 160  # in each direction; and their sides, in pixels
 QUANTILE = 0.15  # of the blocks' levels
 CLIPPED = 0.02  # how near to black or white, and how much of a block, is too much
-TEXTURE = 0.025  # what photographs without noise may seem to have in blocks of their light
+TEXTURE = 0.03  # what photographs without noise may seem to have in blocks of their light
 ENOUGH = 500  # pairs of pixels that every entry of the covariance has to be a mean of
 
 
@@ -24,7 +25,7 @@ class Noise(NamedTuple):
 
 
 @torch.no_grad()
-def estimate_noise(y: Tensor, mask: Tensor | None = None) -> list[Noise]:
+def estimate_noise(y: Tensor, mask: Tensor | None = None, halved: Sequence[bool] = ()) -> list[Noise]:
     """Return the noise of images (batch, channels, height, width), its standard deviation σ as a share of 1.
 
     Patches of a photograph lie near a subspace, those of white noise do not: the covariance of patches has a few large
@@ -33,8 +34,8 @@ def estimate_noise(y: Tensor, mask: Tensor | None = None) -> list[Noise]:
     the pairs of which both are known.
 
     Colours make this sharp. Grey pictures do not have them, and most JPEG files have them at half the resolution,
-    without their noise. There the light is looked at block by block, and blocks with little texture count; noise below
-    2.5 % cannot be told from texture then, and counts as none.
+    without their noise, which ``halved`` says for each image. There the light is looked at block by block, and blocks
+    with little texture count; noise below 3 % cannot be told from texture then, and counts as none.
 
     Reference: Chen, Zhu and Heng, ICCV 2015.
 
@@ -43,15 +44,16 @@ def estimate_noise(y: Tensor, mask: Tensor | None = None) -> list[Noise]:
     [0.05, 0.05]
     """
     masks = [None] * len(y) if mask is None else list(mask.expand_as(y))
-    return [_estimate(image, known) for image, known in zip(y, masks, strict=True)]
+    by_light = list(halved) or [False] * len(y)
+    return [_estimate(*each) for each in zip(y, masks, by_light, strict=True)]
 
 
-def _estimate(image: Tensor, known: Tensor | None) -> Noise:
-    own = _level(image, known, SIDES) if len(image) > 1 else 0.0
+def _estimate(image: Tensor, known: Tensor | None, halved: bool) -> Noise:
+    own = Noise(_level(image, known, SIDES) if len(image) > 1 else 0.0)
+    if len(image) > 1 and not halved:
+        return own
     light = _level_by_blocks(image.mean(0, keepdim=True), None if known is None else known[:1])
-    if light >= TEXTURE and light > own:
-        return Noise(light, shared=True)
-    return Noise(own)
+    return Noise(light, shared=True) if light >= max(TEXTURE, own.level) else own
 
 
 def _level(image: Tensor, known: Tensor | None, sides: tuple[int, ...]) -> float:

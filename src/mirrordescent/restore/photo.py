@@ -43,7 +43,8 @@ Form: TypeAlias = tuple[str, str, str, dict[str, Any]]  # format, mode, suffix a
 class Photo:
     """A photograph: colours (1 or 3, height, width) in [0, 1], its opacity beside them, and the form of its file.
 
-    ``bits`` are 8, 16, or 32 for floating-point numbers. Palettes and black-and-white are written back as full
+    ``bits`` are 8, 16, or 32 for floating-point numbers. The colours of most JPEG files are ``halved``: stored at half
+    the resolution. Palettes and black-and-white are written back as full
     colours and greys, since a restored image has more of them.
     """
 
@@ -55,6 +56,7 @@ class Photo:
     mode: str
     suffix: str
     extras: dict[str, Any]
+    halved: bool = False
 
     @property
     def size(self) -> tuple[int, int]:
@@ -83,17 +85,18 @@ def read_photo(path: str | Path) -> Photo:
     A camera's note on which side is up is followed. Files with several pages or frames are refused.
     """
     path = Path(path)
-    deep = _read_deep(path) if path.is_file() else None
+    deep, halved = _read_deep(path) if path.is_file() else None, False
     if deep is not None:
         values, bits, form = deep
     else:
         with opened(path, path) as picture:
             if picture.format not in SAME_AS:
                 _require_one(getattr(picture, "n_frames", 1), path)
+            halved = any(max(layer[1:3]) > 1 for layer in getattr(picture, "layer", ()))
             values, bits, form = _read(picture, path)
     pixels = torch.from_numpy(values).permute(2, 0, 1)
     colour, alpha = (pixels[:-1], pixels[-1].contiguous()) if len(pixels) in (2, 4) else (pixels, None)
-    return Photo(path, colour.contiguous(), alpha, bits, *form)
+    return Photo(path, colour.contiguous(), alpha, bits, *form, halved=halved)
 
 
 def shape_of(path: Path) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Which weight suits a photograph: from its noise, by an estimate of the error that is left."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -54,7 +55,7 @@ class Choice:
 
 
 @torch.no_grad()
-def choose_weight(problem: TVInpainting, *, fused: bool | None = None) -> list[Choice]:
+def choose_weight(problem: TVInpainting, *, halved: Sequence[bool] = (), fused: bool | None = None) -> list[Choice]:
     """Choose λ for every image of a batch, from 0 to 1, whatever the weight of the problem is.
 
     The noise σ is estimated on known pixels. A rule, λ ~ σ^1.245, gives the first weight; from there the path goes to
@@ -66,6 +67,11 @@ def choose_weight(problem: TVInpainting, *, fused: bool | None = None) -> list[C
 
     with signs b at random. Every solution is the start of the next. As a check some pixels are held out: no noise can
     be larger than the error at which they are predicted. Large images are judged by a few pieces.
+
+    Args:
+        problem: the images, with values from 0 to 1.
+        halved: whether the colours of each image are at half the resolution, as in most JPEG files; by default of none.
+        fused: use kernels in C; see :func:`~mirrordescent.solve`.
 
     Reference: Ramani, Blu and Unser, IEEE Trans. Image Process. 17 (2008).
 
@@ -79,7 +85,7 @@ def choose_weight(problem: TVInpainting, *, fused: bool | None = None) -> list[C
         raise ValueError("choose_weight is for images that are observed directly, without an operator")
     entry = cast(Method[Any], zoo.load("image-tv-isotropic" if problem.isotropic else "image-tv"))
     method = proven(entry).to(problem.y)
-    noises = estimate_noise(problem.y, problem.mask)
+    noises = estimate_noise(problem.y, problem.mask, halved)
     count = len(problem.y)
     masks = [None] * count if problem.mask is None else list(problem.mask.expand(count, -1, -1, -1))
     return [
