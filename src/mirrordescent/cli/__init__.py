@@ -9,7 +9,7 @@ from typing import get_args
 from tyro.extras import SubcommandApp
 
 from mirrordescent import __version__
-from mirrordescent.cli import collections, learning, solve
+from mirrordescent.cli import collections, comparing, learning, solve
 from mirrordescent.cli.lab import PACKAGE, lab
 from mirrordescent.cli.output import Switch, say
 
@@ -19,7 +19,7 @@ def version() -> None:
     print(__version__)
 
 
-COMMANDS = (learning.learn, version)
+COMMANDS = (learning.learn, comparing.compare, version)
 GROUPS = {
     "solve": (solve.app, "Restore your photographs: denoise, inpaint."),
     "zoo": (collections.app, "Learned methods: list, show, verify."),
