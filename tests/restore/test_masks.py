@@ -72,10 +72,13 @@ def test_a_layer_drawn_on_transparency_is_a_mask(tmp_path):
 
 
 def test_a_colour_marks_what_is_missing(tmp_path):
-    pixels = grey()
+    pixels = np.full((20, 30, 3), 128, np.uint8)
     pixels[4:6] = (255, 0, 255)
     found = known(tmp_path, Masks(colour="#ff00ff"), pixels)
-    assert (found.words, found.missing) == ("#ff00ff = missing", pytest.approx(0.1))
+    assert found.words == "#ff00ff = missing"
+    assert (~found.mask).any(1).nonzero().flatten().tolist() == [3, 4, 5, 6]  # and what touches them
+    pixels[9:11, 5] = (230, 40, 230)  # blended, but far from anything marked
+    assert bool(known(tmp_path, Masks(colour="#ff00ff"), pixels).mask[10, 5])
     pixels[4:8] = (255, 0, 255)
     smeared = known(tmp_path, Masks(colour="FF00FF"), pixels, "smeared.jpg")
     assert not bool(smeared.mask[4:8].any())

@@ -153,7 +153,13 @@ def _run(task: Task, options: Solving, damage: Damage | None) -> int:
         "failed": {failure.name: failure.reason for failure in failures},
     }  # fmt: skip
     show(report, [f"page: {where}"], options.json)
-    unreached = [o for o in outcomes if o.failed or (how.promised and not o.gap <= how.tolerance)]
+    asked = options.tolerance is not None
+    unreached = [
+        outcome
+        for outcome in outcomes  # where known pixels were put back, the gap is of what holes were filled from
+        if outcome.failed
+        or (how.promised and not outcome.gap <= how.tolerance and (asked or not outcome.record["kept"]))
+    ]
     for each in unreached:
         say(f"mirrordescent: {each.name} ended as {each.record['status']} with a relative gap of {each.gap:.1e}")
     if failures:

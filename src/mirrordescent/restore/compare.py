@@ -16,6 +16,7 @@ from mirrordescent.data.images import random_crops
 from mirrordescent.data.pictures import pictures
 from mirrordescent.methods import PDHG, Method
 from mirrordescent.mirrors import Euclidean, MirrorMap
+from mirrordescent.mirrors.icnn import ConvICNN
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
 from mirrordescent.references import certify
 from mirrordescent.report import Curve, Page, Panel, Section, Table
@@ -99,6 +100,8 @@ def compare(
 
     def drawn(split: str) -> TVInpainting:
         clean = random_crops(pictures(images, cast(Any, split)), size, count, generator)
+        if {part.inputs for part in method.modules() if isinstance(part, ConvICNN)} == {1}:
+            clean = clean.mean(1, keepdim=True)  # the map is for grey pictures
         y = clean + noise * torch.randn(clean.shape, generator=generator)
         if task == "denoise":
             return TVDenoising(y, weight)

@@ -16,7 +16,8 @@ White: TypeAlias = Literal["known", "missing"]
 
 MOST_MISSING = 0.5  # beyond, a mask looks inverted
 GREYS = 0.1  # share of pixels between black and white, beyond which an image looks like no mask
-EXACT, SMEARED = 1 / 512, 0.35  # how far a marked colour may be off: in itself, and in a lossy format
+EXACT, BLENDED = 1 / 512, 0.35  # how far a marked colour may be off: in itself; near by, or in a lossy format
+NEAR = 7  # pixels across
 
 
 class Known(NamedTuple):
@@ -40,7 +41,8 @@ class Masks:
     Args:
         place: an image, or a folder of them with the photographs' names. Its transparent pixels count as white.
         white: what white means there; missing, as for scikit-image's ``inpaint_biharmonic``, if not known.
-        colour: marks missing pixels in the photograph itself, such as #ff00ff.
+        colour: marks missing pixels in the photograph itself, such as #ff00ff; their neighbours, which strokes are
+            blended with at their edges, count as missing, too.
         missing: share of the pixels to remove at random, for a trial.
         seed: decides which pixels are removed.
     """
@@ -74,11 +76,7 @@ class Masks:
         if self.place is not None:
             return self._drawn(photo, beside(self.place, source))
         if self.colour is not None:
-            lossy = photo.format in LOSSY
-            wanted = torch.tensor(_parsed(self.colour))[:, None, None]
-            mask = ((photo.colour - wanted).abs() > (SMEARED if lossy else EXACT)).any(0)
-            if lossy:  # its neighbours have some of it
-                mask = F.max_pool2d((~mask).float()[None], 3, stride=1, padding=1)[0] == 0
+            mask = _unmarked(photo, _parsed(self.colour))
             if bool(mask.all()):
                 raise ValueError(f"no pixel of {photo.path} has the colour {self.colour}")
             return Known(mask, photo.alpha, f"{self.colour} = missing")
@@ -109,6 +107,17 @@ class Masks:
                 f"{path} says that {share:.0%} is missing: if white means {other} there, add --mask-white {other}"
             )
         return Known(mask, photo.alpha, f"white = {self.white}", question)
+
+
+def _unmarked(photo: Photo, colour: list[float]) -> Tensor:
+    """Return which pixels neither have a colour, nor something of it near pixels that have, nor touch such a pixel."""
+
+    def around(marked: Tensor, width: int) -> Tensor:
+        return F.max_pool2d(marked.float()[None], width, stride=1, padding=width // 2)[0] > 0
+
+    off = (photo.colour - torch.tensor(colour)[:, None, None]).abs().amax(0)
+    marked = off <= (BLENDED if photo.format in LOSSY else EXACT)
+    return ~around(around(marked, NEAR) & (off <= BLENDED), 3)
 
 
 def same_size(path: Path, photo: Photo) -> Photo:
