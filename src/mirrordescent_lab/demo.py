@@ -39,9 +39,8 @@ RIVALS = [Tunable("GD", GD, STEPS), Tunable("Nesterov", Nesterov, STEPS), Tunabl
 NETWORKS, TRAINING_STEPS, BATCH = 4, 200, 100
 ADAM = Tunable("Adam, tuned", Adam, grid(5e-3, 1e-1))
 PICTURES_NOTE = (
-    "Drag across the picture. Any two can be laid over each other; clicking one below puts it on the right. The certified "
-    "optimum has the least value of the objective, which need not be the best PSNR: some methods are nearer to the "
-    "original before they have reached it."
+    "Drag across the picture. Any two can be laid over each other; clicking one below puts it on the right. The "
+    "certified optimum has the least value of the objective; it need not be the picture nearest to the original."
 )
 GAP_NOTE = (
     "The mean gap f(x) − f* after k iterations, where f* is a proven lower bound, and the time of all iterations. LMD, "

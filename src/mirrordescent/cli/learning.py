@@ -91,10 +91,10 @@ def learn(
         if "best_validation" in stage:
             report |= {"best validation": stage["best_validation"], "at meta-step": stage["best_meta_step"]}
     report["seconds"] = perf_counter() - began
-    if (words := _compared(recipe.on, path)) is not None:
+    failures = [f"in stage {stage['stage']}, {stage['failure']}" for stage in stages if "failure" in stage]
+    if not failures and (words := _compared(recipe.on, path)) is not None:
         report["verdict"] = words
     show(report, [f"{key}: {value}" for key, value in report.items()], json)
-    failures = [f"in stage {stage['stage']}, {stage['failure']}" for stage in stages if "failure" in stage]
     for failure in failures:
         say(f"mirrordescent: {failure}")
     return 1 if failures else 0
@@ -103,11 +103,13 @@ def learn(
 def _compared(on: str, path: Path) -> str | None:
     """Say how a method for total variation does against others on bundled pictures; None of other kinds of problems."""
     from mirrordescent.restore.compare import compare
+    from mirrordescent.restore.planning import Task
 
     for kind in ("inpainting", "denoising"):
         if f"type = {kind}" in on:
             try:
-                return compare(path, "inpaint" if kind == "inpainting" else "denoise", count=4, size=64).words
+                task: Task = "inpaint" if kind == "inpainting" else "denoise"
+                return compare(path, task, count=4, size=32, iterations=150).words
             except (ValueError, TypeError) as error:
                 return f"not compared with others: {error}"
     return None

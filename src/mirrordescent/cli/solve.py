@@ -36,10 +36,6 @@ class Solving:
         tolerance: relative gap to the optimum to reach and to prove, if need be with a primal-dual method at the end.
         fused: use kernels in C, which make steps several times faster on a CPU, and which are compiled once, in some
             seconds. By default if they are there or there is a C compiler.
-        truth: the undamaged photograph, or a folder of them with the same names, for PSNR and SSIM.
-        out: folder to write to, with a page index.html. Inputs are never overwritten.
-        resume: leave out photographs that an earlier run has restored to the same folder in the same way.
-        verbose: say also which methods took how many iterations, and the value of the objective.
     """
 
     images: Positional[tuple[Path, ...]]
@@ -51,6 +47,19 @@ class Solving:
     iterations: int | None = None
     tolerance: float | None = None
     fused: Switch = "auto"
+
+
+@dataclass(frozen=True)
+class Writing:
+    """Where what is restored goes, and what is said about it.
+
+    Args:
+        truth: the undamaged photograph, or a folder of them with the same names, for PSNR and SSIM.
+        out: folder to write to, with a page index.html. Inputs are never overwritten.
+        resume: leave out photographs that an earlier run has restored to the same folder in the same way.
+        verbose: say also which methods took how many iterations, and the value of the objective.
+    """
+
     truth: Path | None = None
     out: Path = Path("out/solve")
     resume: bool = False
@@ -82,7 +91,9 @@ class Damage:
 
 
 @app.command
-def denoise(options: Annotated[Solving, tyro.conf.arg(name="")]) -> int:
+def denoise(
+    options: Annotated[Solving, tyro.conf.arg(name="")], writing: Annotated[Writing, tyro.conf.arg(name="")]
+) -> int:
     """Remove noise from photographs by total variation.
 
     For example:
@@ -91,13 +102,14 @@ def denoise(options: Annotated[Solving, tyro.conf.arg(name="")]) -> int:
         mirrordescent solve denoise holidays/ --out restored --resume
         mirrordescent solve denoise noisy.png --truth clean.png --method lamd --iterations 40 --verbose
     """
-    return _run("denoise", options, None)
+    return _run("denoise", options, writing, None)
 
 
 @app.command
 def inpaint(
-    options: Annotated[Solving, tyro.conf.arg(name="")], damage: Annotated[Damage, tyro.conf.arg(name="")]
-) -> int:
+    options: Annotated[Solving, tyro.conf.arg(name="")], damage: Annotated[Damage, tyro.conf.arg(name="")],
+    writing: Annotated[Writing, tyro.conf.arg(name="")],
+) -> int:  # fmt: skip
     """Fill in missing pixels of photographs, and remove their noise, by total variation.
 
     For example:
@@ -108,10 +120,10 @@ def inpaint(
         mirrordescent solve inpaint photo.jpg --missing 0.3    (a trial: removes pixels first)
         mirrordescent solve inpaint scans/ --mask masks/ --mirror photo-inpaint-conjugate --tolerance 1e-4
     """
-    return _run("inpaint", options, damage)
+    return _run("inpaint", options, writing, damage)
 
 
-def _run(task: Task, options: Solving, damage: Damage | None) -> int:
+def _run(task: Task, options: Solving, writing: Writing, damage: Damage | None) -> int:
     import tempfile
 
     from mirrordescent.checks import require_positive
@@ -134,10 +146,10 @@ def _run(task: Task, options: Solving, damage: Damage | None) -> int:
     if damage is not None:
         masks = Masks(damage.mask, damage.mask_white, damage.mask_colour, damage.missing, damage.seed)
         keep = _decided(damage.keep_known)
-    wanted = Wanted(task, options.out, weight, keep, masks, options.truth, variant)
-    jobs = Jobs(wanted, options.images, options.resume, say)
-    options.out.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=options.out).close()  # it has to be possible to keep what is found
+    wanted = Wanted(task, writing.out, weight, keep, masks, writing.truth, variant)
+    jobs = Jobs(wanted, options.images, writing.resume, say)
+    writing.out.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=writing.out).close()  # it has to be possible to keep what is found
     outcomes: list[Outcome] = []
     failures: list[Failure] = []
     for outcome in jobs.run(how, progress()):
@@ -145,14 +157,14 @@ def _run(task: Task, options: Solving, damage: Damage | None) -> int:
             failures.append(outcome)
             continue
         outcomes.append(outcome)
-        if not options.json:
-            print(outcome.line(options.verbose), flush=True)
-    where = page(wanted, outcomes, failures, how).write(options.out / "index.html")
+        if not writing.json:
+            print(outcome.line(writing.verbose), flush=True)
+    where = page(wanted, outcomes, failures, how).write(writing.out / "index.html")
     report = {
         "task": task, "page": where, "images": [outcome.record for outcome in outcomes],
         "failed": {failure.name: failure.reason for failure in failures},
     }  # fmt: skip
-    show(report, [f"page: {where}"], options.json)
+    show(report, [f"page: {where}"], writing.json)
     asked = options.tolerance is not None
     unreached = [
         outcome
