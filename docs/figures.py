@@ -2,10 +2,14 @@
 
 docs/idea.png, on the landing page: mirror descent on the simplex, seen from both of its sides. docs/rooms.png, of
 ARCHITECTURE.md: the rooms of the library, drawn from the contract in pyproject.toml that keeps them apart.
+docs/photographs: a photograph that comes with scikit-image, damaged, and what the commands of the README make of it.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tempfile
 import textwrap
 import tomllib
 from pathlib import Path
@@ -17,6 +21,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch, Polygon, Rectangle
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 import mirrordescent as md
@@ -186,7 +191,38 @@ def draw_rooms() -> Figure:
     return figure
 
 
+def draw_photographs(folder: Path) -> Path:
+    """Damage a photograph, let the command line restore it, and put before and after side by side."""
+    cat = md.data.bundled_photographs("test")[0]
+    generator = torch.Generator().manual_seed(0)
+    noisy = cat + 0.1 * torch.randn(cat.shape, generator=generator)
+    for name, image in (("written", cat), ("noisy", noisy)):
+        pixels = (image.clamp(0, 1) * 255).round().byte().movedim(0, -1).numpy()
+        Image.fromarray(pixels).save(folder / f"{name}.png")
+    with Image.open(folder / "written.png") as picture:
+        pen = ImageDraw.Draw(picture)
+        for top in range(8, picture.height, 48):
+            pen.text((10 + top % 30, top), "mirror descent in learned geometry", fill="#ff00ff", font_size=26)
+        picture.save(folder / "written.png")
+    commands = (["inpaint", "written.png", "--mask-colour", "#ff00ff"], ["denoise", "noisy.png"])
+    with tempfile.TemporaryDirectory() as out:
+        sides = []
+        for command in commands:
+            start = [sys.executable, "-m", "mirrordescent", "solve"]
+            subprocess.run([*start, *command, "--out", out], cwd=folder, check=True)
+            for place in (folder, Path(out)):
+                with Image.open(place / command[1]) as picture:
+                    sides.append(picture.convert("RGB"))
+        width, height = sides[0].size
+        sheet = Image.new("RGB", (2 * width + 8, 2 * height + 8), "white")
+        for index, side in enumerate(sides):
+            sheet.paste(side, (index % 2 * (width + 8), index // 2 * (height + 8)))
+        sheet.save(folder / "restored.jpg", quality=92)
+    return folder / "restored.jpg"
+
+
 if __name__ == "__main__":
+    print(draw_photographs(Path(__file__).parent / "photographs"))
     for name, drawn in (("idea.png", draw), ("rooms.png", draw_rooms)):
         drawn().savefig(Path(__file__).parent / name)
         print(Path(__file__).parent / name)

@@ -17,7 +17,7 @@ import mirrordescent
 
 ROOT = Path(mirrordescent.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-LINES, FILE_LINES, ARGUMENTS, PUBLIC_NAMES = 17_800, 400, 12, 290
+LINES, FILE_LINES, ARGUMENTS, PUBLIC_NAMES = 19_500, 400, 12, 300
 LATE = ("cli",)  # commands import what they need when they run, so that --help is quick
 
 

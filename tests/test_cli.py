@@ -74,8 +74,64 @@ def test_version(monkeypatch, capsys):
     assert capsys.readouterr().out.strip() == __version__
 
 
-def test_importing_the_package_loads_nothing_heavy_but_torch():
-    heavy = ("skimage", "sklearn", "matplotlib", "rich", "PIL", "pooch")
+def test_the_overview_and_the_version_need_no_torch():
+    for arguments in (["--version"], ["--help"], ["solve", "inpaint", "--help"], ["zoo", "--help"]):
+        script = f"""
+import sys
+sys.argv = ["mirrordescent", *{arguments!r}]
+from mirrordescent.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+print("torch" in sys.modules)
+"""
+        done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+        assert done.stdout.splitlines()[-1] == "False"
+        assert __version__ in done.stdout or "usage: mirrordescent" in done.stdout
+
+
+def test_the_package_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "mirrordescent", "--version"], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == __version__
+
+
+def test_shells_can_complete(monkeypatch, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, "--tyro-print-completion", "bash")
+    assert not stop.value.code
+    assert "inpaint" in capsys.readouterr().out
+
+
+def test_data_are_fetched_and_checked_or_it_says_what_to_do(monkeypatch, capsys, tmp_path):
+    fetched = []
+
+    def retrieve(url, known_hash, fname, path):
+        fetched.append(url)
+        raise OSError("no network")
+
+    monkeypatch.setattr("pooch.retrieve", retrieve)
+    for name, message in (("mnist", "no network"), ("bsds500", "Put BSDS500_images.zip")):
+        with pytest.raises(SystemExit) as stop:
+            run(monkeypatch, "data", "fetch", name, "--directory", str(tmp_path))
+        assert stop.value.code == 2
+        assert message in capsys.readouterr().err
+    assert len(fetched) == 1
+
+
+def test_compare_prints_a_verdict_and_writes_a_page(monkeypatch, capsys, tmp_path):
+    small = ("--count", "2", "--size", "24", "--iterations", "40", "--out", str(tmp_path))
+    run(monkeypatch, "compare", "ellipse-denoise-stencil", "--problem", "denoise", *small)
+    printed = capsys.readouterr().out
+    assert "PDHG, tuned" in printed
+    assert "ellipse-denoise-stencil reaches" in printed
+    assert (tmp_path / "ellipse-denoise-stencil.html").is_file()
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    heavy = ("torch", "skimage", "sklearn", "matplotlib", "rich", "PIL", "pooch")
     script = f"import sys, mirrordescent; print([m for m in {heavy} if m in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
     assert loaded.strip() == "[]"

@@ -7,62 +7,124 @@ method on any batch of problems; ``mirrordescent.learn`` improves a method on a 
 ``zoo`` has methods that were learned already.
 """
 
-import importlib
-from types import ModuleType
+from __future__ import annotations
 
-from mirrordescent import conditioning, domains, methods, mirrors, oracles, problems, references, schedules
-from mirrordescent.domains import DomainError
-from mirrordescent.methods import (
-    AMD,
-    ASMD,
-    GD,
-    LPD,
-    MD,
-    PDHG,
-    SGD,
-    SMD,
-    Adam,
-    Averaged,
-    Certified,
-    CondatVu,
-    DualFISTA,
-    HandOver,
-    Nesterov,
-    ProjectedGradient,
-    proven,
-)
-from mirrordescent.problems import (
-    SVM,
-    Function,
-    LeastSquares,
-    LogisticRegression,
-    MatrixGame,
-    Quadratic,
-    TVDenoising,
-    TVInpainting,
-)
-from mirrordescent.references import certify
-from mirrordescent.solve import Solution, Status, gap, gradient_norm, relative_change, relative_gap, solve, wall_clock
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mirrordescent import conditioning as conditioning
+    from mirrordescent import data as data
+    from mirrordescent import domains as domains
+    from mirrordescent import learn as learn
+    from mirrordescent import methods as methods
+    from mirrordescent import mirrors as mirrors
+    from mirrordescent import optim as optim
+    from mirrordescent import oracles as oracles
+    from mirrordescent import problems as problems
+    from mirrordescent import references as references
+    from mirrordescent import report as report
+    from mirrordescent import restore as restore
+    from mirrordescent import schedules as schedules
+    from mirrordescent import theory as theory
+    from mirrordescent import zoo as zoo
+    from mirrordescent.domains import DomainError
+    from mirrordescent.methods import (
+        AMD,
+        ASMD,
+        GD,
+        LPD,
+        MD,
+        PDHG,
+        SGD,
+        SMD,
+        Adam,
+        Averaged,
+        Certified,
+        CondatVu,
+        DualFISTA,
+        HandOver,
+        Nesterov,
+        ProjectedGradient,
+        proven,
+    )
+    from mirrordescent.problems import (
+        SVM,
+        Function,
+        LeastSquares,
+        LogisticRegression,
+        MatrixGame,
+        Quadratic,
+        TVDenoising,
+        TVInpainting,
+    )
+    from mirrordescent.references import certify
+    from mirrordescent.restore import choose_weight
+    from mirrordescent.solve import (
+        Solution,
+        Status,
+        gap,
+        gradient_norm,
+        relative_change,
+        relative_gap,
+        solve,
+        wall_clock,
+    )
 
 __version__ = "0.2.0"
 
-_ON_DEMAND = ("data", "learn", "optim", "report", "restore", "theory", "zoo")
+_ROOMS = (
+    "conditioning", "data", "domains", "learn", "methods", "mirrors", "optim", "oracles", "problems", "references",
+    "report", "restore", "schedules", "theory", "zoo",
+)  # fmt: skip
+_OFFERED = {
+    "domains": ("DomainError",),
+    "methods": (
+        "AMD", "ASMD", "GD", "LPD", "MD", "PDHG", "SGD", "SMD", "Adam", "Averaged", "Certified", "CondatVu",
+        "DualFISTA", "HandOver", "Nesterov", "ProjectedGradient", "proven",
+    ),
+    "problems": (
+        "SVM", "Function", "LeastSquares", "LogisticRegression", "MatrixGame", "Quadratic", "TVDenoising",
+        "TVInpainting",
+    ),
+    "references": ("certify",),
+    "restore": ("choose_weight",),
+    "solve": (
+        "Solution", "Status", "gap", "gradient_norm", "relative_change", "relative_gap", "solve", "wall_clock",
+    ),
+}  # fmt: skip
+_HOMES = {name: room for room, names in _OFFERED.items() for name in names}
 
 __all__ = [
     "AMD", "ASMD", "GD", "LPD", "MD", "PDHG", "SGD", "SMD", "SVM", "Adam", "Averaged", "Certified", "CondatVu",
     "DomainError", "DualFISTA", "Function", "HandOver", "LeastSquares", "LogisticRegression", "MatrixGame", "Nesterov",
-    "ProjectedGradient", "Quadratic", "Solution", "Status", "TVDenoising", "TVInpainting", "certify", "conditioning",
-    "domains", "gap", "gradient_norm", "methods", "mirrors", "oracles", "problems", "proven", "references",
-    "relative_change", "relative_gap", "schedules", "solve", "wall_clock", *_ON_DEMAND,
+    "ProjectedGradient", "Quadratic", "Solution", "Status", "TVDenoising", "TVInpainting", "certify", "choose_weight",
+    "conditioning", "data", "domains", "gap", "gradient_norm", "learn", "methods", "mirrors", "optim", "oracles",
+    "problems", "proven", "references", "relative_change", "relative_gap", "report", "restore", "schedules", "solve",
+    "theory", "wall_clock", "zoo",
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> ModuleType:
-    """Import a package when it is first used, so that what only solves need not wait for the rest."""
-    if name in _ON_DEMAND:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+class _Package(ModuleType):
+    """This package: it imports what is asked of it when it is asked, so that nobody waits for what is not used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _ROOMS:
+            return importlib.import_module(f"{__name__}.{name}")
+        if name in _HOMES:
+            found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+            setattr(self, name, found)
+            return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Python binds a room to its name when it is imported; but ``solve`` is the function of that room."""
+        super().__setattr__(name, value.solve if name == "solve" and isinstance(value, ModuleType) else value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *__all__})
 
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_ON_DEMAND})
+sys.modules[__name__].__class__ = _Package

@@ -87,7 +87,9 @@ def values_of(picture: Image.Image) -> tuple[Pixels, int]:
             raise ValueError("floating-point pixels must lie in [0, 1]" if bits == 32 else "its values exceed 16 bits")
         return grey, bits
     mode = ("L" if picture.mode in ("1", "L", "LA", "La") else "RGB") + ("A" if picture.has_transparency_data else "")
-    values = np.array(picture.convert(mode), dtype=np.float32) / np.float32(255)
+    converted = picture if picture.mode == mode else picture.convert(mode)
+    values = np.array(converted, dtype=np.float32)
+    values /= np.float32(255)
     return values.reshape(*values.shape[:2], -1), 8
 
 

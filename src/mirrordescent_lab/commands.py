@@ -179,6 +179,25 @@ def verify_datasets(
     return 1 if damaged or (names and {data.FileStatus.MISSING} in statuses) else 0
 
 
+@data_app.command(name="fetch")
+def fetch_dataset(name: Positional[str], directory: DataDirectory = None, json: AsJSON = False) -> None:
+    """Fetch the files of a data set that are not there, and check them all; without a network, say what to put where.
+
+    For example: mirrordescent data fetch mnist
+
+    Args:
+        name: the data set.
+    """
+    from mirrordescent_lab import data
+
+    found = {file.path: data.require(name, file.path, directory) for file in data.dataset(name).files if file.url}
+    if not found:  # it has to be put there by hand: say how, unless that has been done
+        record = data.dataset(name)
+        there = [file.path for file in record.files if (data.data_directory(directory) / name / file.path).is_file()]
+        found = {path: data.require(name, path, directory) for path in there or [record.files[0].path]}
+    show(found, [f"{path}: intact" for path in found.values()], json)
+
+
 @data_app.command(name="path")
 def data_path(name: Positional[str | None] = None, directory: DataDirectory = None) -> None:
     """Print the folder in which data sets are looked for, or the folder of one of them.
@@ -193,4 +212,4 @@ def data_path(name: Positional[str | None] = None, directory: DataDirectory = No
 
 
 COMMANDS = (demo, reproduce, results, diagnose, bench)
-GROUPS = {"data": (data_app, "Data sets: list, verify, path.")}
+GROUPS = {"data": (data_app, "Data sets: list, fetch, verify, path.")}

@@ -38,7 +38,10 @@ STEPS = grid(2e-3, 2e-1)
 RIVALS = [Tunable("GD", GD, STEPS), Tunable("Nesterov", Nesterov, STEPS), Tunable("Adam", Adam, STEPS), CLASSICAL]
 NETWORKS, TRAINING_STEPS, BATCH = 4, 200, 100
 ADAM = Tunable("Adam, tuned", Adam, grid(5e-3, 1e-1))
-PICTURES_NOTE = "Drag across the picture. Any two can be laid over each other; clicking one below puts it on the right."
+PICTURES_NOTE = (
+    "Drag across the picture. Any two can be laid over each other; clicking one below puts it on the right. The "
+    "certified optimum has the least value of the objective; it need not be the picture nearest to the original."
+)
 GAP_NOTE = (
     "The mean gap f(x) − f* after k iterations, where f* is a proven lower bound, and the time of all iterations. LMD, "
     "whose two networks are not quite each other's inverse, is made for few iterations."

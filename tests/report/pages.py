@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from mirrordescent.report import Claim, Comparison, Curve, Dots, Page, Panel, Picture, Section, Table
+from mirrordescent.report import Claim, Comparison, Curve, Dots, Link, Page, Panel, Picture, Section, Strip, Table
 
 HOSTILE = "</script><script>window.hacked = true</script><img src=x onerror='window.hacked = true'> & \"quotes\""
+WIDE = (Link("a b.png", "javascript:alert(1)/a b.png"), "31.20", "0.912", "1.0e-03", "0.8")
 NAMES = ("GD", "LAMD", HOSTILE)
 
 
@@ -45,6 +46,8 @@ def page():
             Section("Convergence", Panel(curves())),
             Section("Accuracy", Panel(curves()[:2], "share", "seconds", ("linear", "linear"))),
             Section("Multipliers", Dots({"a": torch.arange(5.0), "b": torch.arange(5.0, 12.0)}, "multiplier")),
+            Section("Weights", Strip(pictures(), "restored"), "A slider."),
+            Section("Files", Table(("file", "PSNR", "SSIM", "gap", "seconds"), [WIDE])),
             Section("Table", Table(("method", "gap", HOSTILE), [("GD", "0.1", "ok"), (HOSTILE, "12.5", "failed")])),
         ],
         {"weight": 0.15, "note": HOSTILE},

@@ -74,11 +74,11 @@ def test_it_loads_with_every_picture_and_nothing_hostile_runs(page):
     assert page.title() == f"A title {pages.HOSTILE}"
     assert page.evaluate("window.hacked") is None
     widths = page.locator("img").evaluate_all("(images) => images.map((image) => image.naturalWidth)")
-    assert widths == 8 * [32]
+    assert widths == 13 * [32]
 
 
 def test_the_slider_moves_by_keyboard(page):
-    slider, left = page.locator("input[type=range]"), page.locator(".viewer .left")
+    slider, left = page.locator(".viewer input[type=range]"), page.locator(".viewer .left")
     clip = "(image) => getComputedStyle(image).clipPath"
     slider.focus()
     page.keyboard.press("ArrowRight")
@@ -98,7 +98,7 @@ def test_the_slider_follows_the_pointer(page):
     box = viewer.bounding_box()
     for share in (0.25, 0.9):
         page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 3)
-        assert page.locator("input[type=range]").input_value() == str(round(100 * share))
+        assert page.locator(".viewer input[type=range]").input_value() == str(round(100 * share))
 
 
 def test_any_two_pictures_of_any_scene_can_be_compared(page):
@@ -198,7 +198,7 @@ def test_it_fits_on_a_phone(browser, address, width):
         page.locator(".viewer").scroll_into_view_if_needed()
         box = page.locator(".viewer").bounding_box()
         page.touchscreen.tap(box["x"] + 0.75 * box["width"], box["y"] + 20)
-        assert page.locator("input[type=range]").input_value() == "75"
+        assert page.locator(".viewer input[type=range]").input_value() == "75"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -243,3 +243,50 @@ def test_without_scripts_pictures_and_numbers_remain(browser, address):
         assert page.locator(".thumbnail:visible").count() == 6
         assert page.locator(".viewer").is_hidden()
         assert page.locator("summary").first.is_visible()
+
+
+def test_a_strip_shows_one_picture_at_a_time_by_keyboard(page):
+    strip = page.locator(".strip")
+    slider = strip.locator("input")
+    assert strip.locator("figure:visible figcaption").inner_text().startswith("restored")
+    slider.focus()
+    page.keyboard.press("ArrowLeft")
+    assert strip.locator("figure:visible").count() == 1
+    assert strip.locator("figure:visible figcaption").inner_text().startswith("damaged")
+    assert slider.get_attribute("aria-valuetext").startswith("damaged")
+
+
+def test_pictures_are_shown_pixel_by_pixel_and_move_together(browser, address):
+    with opened(browser, address, viewport={"width": 390, "height": 780}) as page:
+        page.locator(".full-size").focus()
+        page.keyboard.press("Enter")
+        assert page.locator(".viewer").is_hidden()
+        images = page.locator(".pane img")
+        assert [image.bounding_box()["width"] for image in images.all()] == [32, 32]
+        panes = page.locator(".pane")
+        panes.evaluate_all("(all) => all.forEach((p) => { p.style.width = '20px'; p.style.height = '15px'; })")
+        panes.nth(0).evaluate("(pane) => pane.scrollTo(7, 5)")
+        page.wait_for_function("document.querySelectorAll('.pane')[1].scrollTop === 5")
+        assert panes.nth(1).evaluate("(pane) => [pane.scrollLeft, pane.scrollTop]") == [7, 5]
+        assert page.locator(".panes figcaption").all_inner_texts() == ["damaged", "restored"]
+        page.locator(".full-size").click()
+        assert page.locator(".viewer").is_visible()
+
+
+def test_every_column_of_a_wide_table_is_in_sight_on_a_phone(browser, address):
+    with opened(browser, address, viewport={"width": 390, "height": 780}) as page:
+        cells = page.locator("table.wide").last.locator("td")
+        assert cells.count() == 4
+        for cell in cells.all():
+            box = cell.bounding_box()
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= 390
+        label = cells.first.evaluate("(cell) => getComputedStyle(cell, '::before').content")
+        assert label == '"PSNR"'
+
+
+def test_a_file_is_linked_and_only_as_a_file(page):
+    link = page.locator("table.wide a")
+    assert link.inner_text() == "a b.png"
+    assert link.evaluate("(a) => a.protocol") == "file:"
+    assert link.get_attribute("href") == "./javascript%3Aalert%281%29/a%20b.png"

@@ -101,6 +101,12 @@ def test_a_photograph_taken_sideways_stands_upright_and_stays_so(tmp_path):
         assert again.getexif()[0x0110] == "a camera"
 
 
+def test_it_is_known_whether_colours_were_halved(tmp_path):
+    for subsampling, halved in ((0, False), (2, True)):
+        Image.fromarray(numbers(16, 16, 3)).save(tmp_path / "c.jpg", subsampling=subsampling)
+        assert read_photo(tmp_path / "c.jpg").halved == halved
+
+
 def test_values_are_clipped_and_rounded(tmp_path):
     Image.fromarray(numbers(2, 2)).save(tmp_path / "in.png")
     photo = read_photo(tmp_path / "in.png")
@@ -122,22 +128,104 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def deep_colour_png():
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in numbers(3, 4, 3, dtype=np.uint16))
-    chunks = [(b"IHDR", struct.pack(">IIBBBBB", 4, 3, 16, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+def predicted(kind, left, up, corner):
+    """What a filter of PNG predicts a byte by, as its specification says."""
+    if kind < 4:
+        return (0, left, up, (left + up) // 2)[kind]
+    guess = left + up - corner
+    return min((left, up, corner), key=lambda each: abs(guess - each))
+
+
+def filtered(rows, depth):
+    """Rows of bytes with a filter of every kind in turn."""
+    out = []
+    for y, row in enumerate(rows):
+        above = rows[y - 1] if y else [0] * len(row)
+        line = [y % 5]
+        for i, byte in enumerate(row):
+            before = [line_of[i - depth] if i >= depth else 0 for line_of in (row, above)]
+            line.append((int(byte) - predicted(y % 5, int(before[0]), int(above[i]), int(before[1]))) % 256)
+        out.append(bytes(line))
+    return b"".join(out)
+
+
+def deep_colour_png(channels=3, extra=()):
+    pixels = numbers(7, 4, channels, dtype=np.uint16)
+    rows = filtered([np.frombuffer(row.astype(">u2").tobytes(), np.uint8) for row in pixels], 2 * channels)
+    kind = {3: 2, 4: 6}[channels]
+    head = (b"IHDR", struct.pack(">IIBBBBB", 4, 7, 16, kind, 0, 0, 0))
+    chunks = [head, *extra, (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
     packed = [struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks]
     return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_colours_of_sixteen_bits_in_png(tmp_path, channels):
+    note = (b"tEXt", b"Author\0nobody")
+    (tmp_path / "deep.png").write_bytes(deep_colour_png(channels, [note]))
+    photo = read_photo(tmp_path / "deep.png")
+    assert (photo.bits, photo.size, photo.alpha is None) == (16, (4, 7), channels == 3)
+    deep = numbers(7, 4, channels, dtype=np.uint16)
+    assert np.array_equal((photo.colour * 65535).round().numpy().astype(int), deep[..., :3].transpose(2, 0, 1))
+    again = written_back(tmp_path / "deep.png", tmp_path)
+    assert b"Author\0nobody" in again.read_bytes()
+    assert np.array_equal((read_photo(again).colour * 65535).round(), (photo.colour * 65535).round())
+    with Image.open(again) as seen:  # another reader sees the same, as far as it goes
+        assert np.abs(np.asarray(seen).astype(int) - (deep / 257)).max() < 1
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_colours_of_floating_point(tmp_path, channels):
+    values = np.random.default_rng(0).random((5, 6, channels), np.float32)
+    tifffile.imwrite(tmp_path / "f.tif", values, photometric="rgb")
+    photo = read_photo(tmp_path / "f.tif")
+    assert photo.bits == 32
+    assert np.array_equal(tifffile.imread(written_back(tmp_path / "f.tif", tmp_path)), values)
+
+
+def test_a_deep_tiff_taken_sideways_stands_upright_and_keeps_its_profile(tmp_path):
+    deep, profile = numbers(5, 6, 3, dtype=np.uint16), b"a profile" * 20
+    tags = [(274, 3, 1, 6, True)]
+    tifffile.imwrite(tmp_path / "d.tif", deep, photometric="rgb", extratags=tags, iccprofile=profile)
+    assert read_photo(tmp_path / "d.tif").size == (5, 6)
+    with tifffile.TiffFile(written_back(tmp_path / "d.tif", tmp_path)) as again:
+        assert np.array_equal(again.asarray(), np.rot90(deep, 3))
+        assert again.pages[0].tags[34675].value == profile
+
+
+def test_lossless_stays_lossless_and_notes_are_kept(tmp_path):
+    pixels = numbers(20, 30, 3)
+    exif = Image.Exif()
+    exif[0x0110] = "a camera"
+    for name, options in {
+        "a.webp": {"lossless": True}, "b.tif": {"compression": "tiff_lzw"}, "c.png": {}, "d.jp2": {},
+    }.items():  # fmt: skip
+        options |= {} if name == "d.jp2" else {"exif": exif, "icc_profile": b"a profile" * 20, "dpi": (300, 300)}
+        Image.fromarray(pixels).save(tmp_path / name, **options)
+        with Image.open(written_back(tmp_path / name, tmp_path)) as again:
+            assert np.array_equal(np.asarray(again), pixels)
+            assert name == "d.jp2" or again.getexif()[0x0110] == "a camera"
+            assert name == "d.jp2" or again.info["icc_profile"] == b"a profile" * 20
+            assert name != "b.tif" or again.info["compression"] == "tiff_lzw"
+        (tmp_path / "out" / name).unlink()
 
 
 def test_what_cannot_be_read_is_refused(tmp_path):
     (tmp_path / "text.png").write_text("no image")
     Image.fromarray(numbers(50, 50, 3)).save(tmp_path / "whole.png")
     (tmp_path / "cut.png").write_bytes((tmp_path / "whole.png").read_bytes()[:2000])
-    (tmp_path / "deep.png").write_bytes(deep_colour_png())
+    deep = bytearray(deep_colour_png())
+    deep[60] ^= 1
+    (tmp_path / "deep.png").write_bytes(bytes(deep))
+    pages = [Image.fromarray(numbers(5, 4, seed=page)) for page in range(3)]
+    pages[0].save(tmp_path / "pages.tif", save_all=True, append_images=pages[1:])
+    pages[0].save(tmp_path / "moving.gif", save_all=True, append_images=pages[1:2])
     for name, message in {
         "text.png": "not an image of a known format",
         "cut.png": "cut.png is not an image that can be read",
-        "deep.png": "16 bits, of which 8 would be lost: convert it to TIFF",
+        "deep.png": "the checksum of its part IDAT is wrong",
+        "pages.tif": "pages.tif has 3 pages or frames: save those to be restored as files of their own",
+        "moving.gif": "moving.gif has 2 pages or frames",
     }.items():
         with pytest.raises(DataDamaged, match=message):
             read_photo(tmp_path / name)

@@ -9,7 +9,7 @@ import torch
 
 import mirrordescent as md
 from mirrordescent.methods import Conditioned
-from mirrordescent.restore import needed, plan, restore
+from mirrordescent.restore import needed, pipeline, plan, restore
 from mirrordescent.restore.memory import available
 from mirrordescent.restore.tiling import windows
 
@@ -162,11 +162,40 @@ def test_mistakes_are_named(options, message):
         plan("inpaint", **options)
 
 
-def test_a_tolerance_is_kept_with_few_iterations_of_the_first_method():
+def test_iterations_are_the_budget_in_all():
     problem = inpainting(batch=2)
-    found = restore(problem, plan("inpaint", mirror="photo-inpaint-stencil", iterations=5, tolerance=1e-3))
-    assert (found.gap <= 1e-3).all()
-    assert found.steps["photo-inpaint-stencil"] == [5, 5]
+    for iterations, own in ((5, 5), (30, 20)):
+        found = restore(problem, plan("inpaint", iterations=iterations, tolerance=1e-6))
+        assert found.steps["image-tv"] == [own, own]
+        assert found.steps["condat-vu"] == [iterations - own] * 2
+        assert found.statuses == [md.Status.BUDGET] * 2
+    enough = restore(problem, plan("inpaint", mirror="photo-inpaint-stencil", iterations=600, tolerance=1e-3))
+    assert (enough.gap <= 1e-3).all()
+
+
+def test_a_tile_that_lies_in_a_hole_is_filled():
+    problem = inpainting(height=300, width=280, channels=1)
+    mask = problem.mask.clone()
+    mask[..., 60:250, 60:240] = 0
+    deep, how = md.TVInpainting(problem.y * mask, mask), plan("inpaint", tolerance=1e-3)
+    told = []
+    tiled = restore(deep, how, memory=int(0.35 * needed(deep, how.method)) + needed(deep, None), announce=told.append)
+    assert tiled.tiles > 4
+    assert told == [f"280×300 pixels: in {tiled.tiles} tiles, each solved by itself with a margin of 32 pixels"]
+    assert float(tiled.x.min()) >= float(problem.y[problem.mask.bool()].min()) - 1e-3
+    assert torch.isfinite(tiled.x).all()
+    whole = restore(deep, how)
+    known = mask.bool()
+    assert (tiled.x - whole.x)[known].square().mean().sqrt() < 0.01
+
+
+def test_the_value_of_strips_is_the_value_of_the_whole(monkeypatch):
+    monkeypatch.setattr(pipeline, "STRIP", 7)
+    for variant in ({}, {"isotropic": True}, {"isotropic": True, "coupled": True}, {"coupled": True, "huber": 0.05}):
+        plain = inpainting(height=30)
+        problem = md.TVInpainting(plain.y, plain.mask, torch.tensor([0.2]), **variant).double()
+        x = torch.rand(problem.y.shape, generator=torch.Generator().manual_seed(1)).double()
+        torch.testing.assert_close(pipeline._value(problem, x), problem.value(x))
 
 
 def test_what_was_not_proven_in_time_is_proven_as_well_as_possible(monkeypatch):

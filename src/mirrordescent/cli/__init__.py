@@ -4,13 +4,14 @@ import os
 import sys
 import warnings
 from importlib.util import find_spec
+from typing import get_args
 
 from tyro.extras import SubcommandApp
 
 from mirrordescent import __version__
-from mirrordescent.cli import collections, learning, solve
+from mirrordescent.cli import collections, comparing, learning, solve
 from mirrordescent.cli.lab import PACKAGE, lab
-from mirrordescent.cli.output import say
+from mirrordescent.cli.output import Switch, say
 
 
 def version() -> None:
@@ -18,13 +19,14 @@ def version() -> None:
     print(__version__)
 
 
-COMMANDS = (learning.learn, version)
+COMMANDS = (learning.learn, comparing.compare, version)
 GROUPS = {
     "solve": (solve.app, "Restore your photographs: denoise, inpaint."),
     "zoo": (collections.app, "Learned methods: list, show, verify."),
 }
 IN_THE_LABORATORY = ("demo", "reproduce", "results", "diagnose", "bench", "data")
 DESCRIPTION = "Mirror descent in learned and classical geometries. Examples are in the help of every command."
+SWITCHES = ("isotropic", "coupled", "fused", "keep-known")
 ALIASES = {"learn": ("train",)}
 
 
@@ -46,17 +48,35 @@ def _app(brief: bool) -> SubcommandApp:
     return app
 
 
+def _switched(arguments: list[str]) -> list[str]:
+    """Return arguments with --x and --no-x, of options that are decided by themselves otherwise, as --x yes and --x no.
+
+    >>> _switched(["--fused", "a.png", "--no-coupled", "--isotropic", "auto"])
+    ['--fused', 'yes', 'a.png', '--coupled', 'no', '--isotropic', 'auto']
+    """
+    found: list[str] = []
+    for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
+        name = argument.removeprefix("--").removeprefix("no-")
+        if not argument.startswith("--") or name not in SWITCHES or after in get_args(Switch):
+            found.append(argument)
+        else:
+            found += [f"--{name}", "no" if argument.startswith("--no-") else "yes"]
+    return found
+
+
 def main() -> None:
     """Run the command line.
 
     Exit codes: 0 if all went well, 1 if a command ran and something failed in it, 2 for a user's mistake, which is one
     line on standard error, and 130 for an interruption.
     """
+    if sys.argv[1:] in (["--version"], ["-V"]):
+        return version()
     overview = not sys.argv[1:] or sys.argv[1] in ("-h", "--help")
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: say(f"mirrordescent: {message}")
-            code = _app(brief=overview).cli(prog="mirrordescent", description=DESCRIPTION)
+            code = _app(brief=overview).cli(prog="mirrordescent", description=DESCRIPTION, args=_switched(sys.argv[1:]))
         sys.stdout.flush()
     except BrokenPipeError:  # as of `| head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,7 +3,6 @@
 from tyro.conf import Positional
 from tyro.extras import SubcommandApp
 
-from mirrordescent import zoo
 from mirrordescent.cli.output import AsJSON, aligned, outline, plain, show
 
 app = SubcommandApp()
@@ -12,6 +11,8 @@ app = SubcommandApp()
 @app.command(name="list")
 def list_entries(json: AsJSON = False) -> None:
     """List the learned methods."""
+    from mirrordescent import zoo
+
     cards = {name: zoo.card(name) for name in zoo.list()}
     show(cards, aligned([(name, card.kind, card.description) for name, card in cards.items()]), json)
 
@@ -25,6 +26,8 @@ def show_entry(name: Positional[str], json: AsJSON = False) -> None:
     Args:
         name: an entry of the zoo, a .safetensors file, or hf://owner/repository/name.
     """
+    from mirrordescent import zoo
+
     card = zoo.card(name)
     show(card, outline(plain(card)), json)
 
@@ -35,6 +38,8 @@ def verify_entries(json: AsJSON = False) -> int:
 
     The exit code is 1 if a file is damaged.
     """
+    from mirrordescent import zoo
+
     found = zoo.verify()
     show(found, aligned([(name, "ok" if whole else "damaged") for name, whole in found.items()]), json)
     return 0 if all(found.values()) else 1

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from tyro.conf import arg
 
 AsJSON: TypeAlias = Annotated[bool, arg(help="print the report as JSON.")]
+Switch: TypeAlias = Literal["auto", "yes", "no"]  # an option that is decided by itself, or on, or off
 DataDirectory: TypeAlias = Annotated[Path | None, arg(help="the data directory; MIRRORDESCENT_DATA by default.")]
 
 

@@ -1,20 +1,19 @@
 """``mirrordescent solve``: photographs restored by total variation."""
 
-import tempfile
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from tyro.conf import Positional
 from tyro.extras import SubcommandApp
 
-from mirrordescent.checks import require_positive
-from mirrordescent.cli.output import AsJSON, progress, say, show
-from mirrordescent.restore import plan
-from mirrordescent.restore.jobs import Jobs
-from mirrordescent.restore.page import page
-from mirrordescent.restore.planning import Task
+from mirrordescent.cli.output import AsJSON, Switch
+
+if TYPE_CHECKING:
+    from mirrordescent.restore.planning import Task
 
 app = SubcommandApp()
 
@@ -25,33 +24,46 @@ class Solving:
 
     Args:
         images: photographs, or folders of them, in any format that Pillow reads.
-        weight: λ of the total variation. Larger is smoother: 0.15 suits noise of about 0.05, and 0.03 photographs
-            without noise.
+        weight: λ of the total variation, larger is smoother; or auto, to choose it for every photograph by its noise.
+            By hand, for noise of 1, 2, 5, 10, 20 %: 0.011, 0.027, 0.086, 0.2, 0.48.
         isotropic: measure the variation of a pixel in both directions together, so that edges of all directions count
-            alike. This is what is usually meant by total variation; the default is the sum of both.
-        coupled: measure it of all colours together, so that edges of different colours meet.
+            alike, as is usual; or add up both. Together by default, unless a method or a mirror is named.
+        coupled: measure it of all colours together, so that edges of different colours meet; by default likewise.
         method: lmd, lsmd, lamd, lasmd, md, smd, amd, asmd, gd, nesterov, adam, pdhg or dual-fista; by
-            default a learned method begins, image-tv, and a primal-dual one finishes.
+            default a learned method begins, image-tv-isotropic, and a primal-dual one finishes.
         mirror: an entry of the zoo, or a .safetensors file, for the methods with a mirror map.
-        iterations: budget of the method.
+        iterations: how many there may be in all.
         tolerance: relative gap to the optimum to reach and to prove, if need be with a primal-dual method at the end.
-        fused: compile kernels in C, which make steps several times faster on a CPU. This takes a C compiler and some
-            seconds, once: kernels that are compiled are used without being asked for.
-        truth: the undamaged photograph, or a folder of them with the same names, for PSNR and SSIM.
-        out: folder to write to, with a page index.html. Inputs are never overwritten.
+        fused: use kernels in C, which make steps several times faster on a CPU, and which are compiled once, in some
+            seconds. By default if they are there or there is a C compiler.
     """
 
     images: Positional[tuple[Path, ...]]
-    weight: float = 0.15
-    isotropic: bool = False
-    coupled: bool = False
+    weight: float | Literal["auto"] = "auto"
+    isotropic: Switch = "auto"
+    coupled: Switch = "auto"
     method: str | None = None
     mirror: str | None = None
     iterations: int | None = None
     tolerance: float | None = None
-    fused: bool = False
+    fused: Switch = "auto"
+
+
+@dataclass(frozen=True)
+class Writing:
+    """Where what is restored goes, and what is said about it.
+
+    Args:
+        truth: the undamaged photograph, or a folder of them with the same names, for PSNR and SSIM.
+        out: folder to write to, with a page index.html. Inputs are never overwritten.
+        resume: leave out photographs that an earlier run has restored to the same folder in the same way.
+        verbose: say also which methods took how many iterations, and the value of the objective.
+    """
+
     truth: Path | None = None
     out: Path = Path("out/solve")
+    resume: bool = False
+    verbose: bool = False
     json: AsJSON = False
 
 
@@ -62,60 +74,125 @@ class Damage:
     Args:
         mask: an image of the same size, or a folder of them with the same names: white where pixels are known, black
             where they are missing. Without one, pixels that are fully transparent are missing.
+        mask_white: what white means in the mask: known; or missing, as for scikit-image and OpenCV.
+        mask_colour: a colour that marks missing pixels in the photograph itself, such as '#ff00ff'.
         missing: share of the pixels to remove at random, for a trial.
         seed: decides which pixels are removed.
+        keep_known: leave known pixels exactly as they are, and let the holes meet them smoothly. By default if there is
+            hardly any noise.
     """
 
     mask: Path | None = None
+    mask_white: Literal["known", "missing"] = "known"
+    mask_colour: str | None = None
     missing: float | None = None
     seed: int = 0
+    keep_known: Switch = "auto"
 
 
 @app.command
-def denoise(options: Annotated[Solving, tyro.conf.arg(name="")]) -> int:
+def denoise(
+    options: Annotated[Solving, tyro.conf.arg(name="")], writing: Annotated[Writing, tyro.conf.arg(name="")]
+) -> int:
     """Remove noise from photographs by total variation.
 
     For example:
 
         mirrordescent solve denoise noisy.jpg
-        mirrordescent solve denoise holidays/ --weight 0.1 --out restored --fused
-        mirrordescent solve denoise noisy.png --truth clean.png --method lamd --iterations 40 --json
+        mirrordescent solve denoise holidays/ --out restored --resume
+        mirrordescent solve denoise noisy.png --truth clean.png --method lamd --iterations 40 --verbose
     """
-    return _run("denoise", options)
+    return _run("denoise", options, writing, None)
 
 
 @app.command
 def inpaint(
-    options: Annotated[Solving, tyro.conf.arg(name="")], damage: Annotated[Damage, tyro.conf.arg(name="")]
-) -> int:
+    options: Annotated[Solving, tyro.conf.arg(name="")], damage: Annotated[Damage, tyro.conf.arg(name="")],
+    writing: Annotated[Writing, tyro.conf.arg(name="")],
+) -> int:  # fmt: skip
     """Fill in missing pixels of photographs, and remove their noise, by total variation.
 
     For example:
 
         mirrordescent solve inpaint scratched.jpg --mask mask.png
+        mirrordescent solve inpaint marked.png --mask-colour '#ff00ff'
         mirrordescent solve inpaint cutout.png                 (transparent pixels are missing)
         mirrordescent solve inpaint photo.jpg --missing 0.3    (a trial: removes pixels first)
         mirrordescent solve inpaint scans/ --mask masks/ --mirror photo-inpaint-conjugate --tolerance 1e-4
     """
-    return _run("inpaint", options, **vars(damage))
+    return _run("inpaint", options, writing, damage)
 
 
-def _run(task: Task, options: Solving, **damage: Any) -> int:
-    require_positive(weight=options.weight)
-    how = plan(task, options.method, options.mirror, options.iterations, options.tolerance, options.fused or None)
-    damage |= {"isotropic": options.isotropic, "coupled": options.coupled}
-    jobs = Jobs(task, options.images, options.out, options.weight, truth=options.truth, **damage)
-    options.out.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=options.out).close()  # it has to be possible to keep what is found
-    outcomes = []
+def _run(task: Task, options: Solving, writing: Writing, damage: Damage | None) -> int:
+    import tempfile
+
+    from mirrordescent.checks import require_positive
+    from mirrordescent.cli.output import progress, say, show
+    from mirrordescent.restore import plan
+    from mirrordescent.restore.jobs import Jobs, Wanted
+    from mirrordescent.restore.masks import Masks
+    from mirrordescent.restore.outcome import Failure, Outcome
+    from mirrordescent.restore.page import page
+
+    weight = None if options.weight == "auto" else options.weight
+    if weight is not None:
+        require_positive(weight=weight)
+    plain = options.method is None and options.mirror is None
+    chosen = {"isotropic": _decided(options.isotropic), "coupled": _decided(options.coupled)}
+    variant = {name: plain if choice is None else choice for name, choice in chosen.items()}
+    fused, isotropic = _kernels(_decided(options.fused)), variant["isotropic"]
+    how = plan(task, options.method, options.mirror, options.iterations, options.tolerance, fused, isotropic=isotropic)
+    masks, keep = Masks(), None
+    if damage is not None:
+        masks = Masks(damage.mask, damage.mask_white, damage.mask_colour, damage.missing, damage.seed)
+        keep = _decided(damage.keep_known)
+    wanted = Wanted(task, writing.out, weight, keep, masks, writing.truth, variant)
+    jobs = Jobs(wanted, options.images, writing.resume, say)
+    writing.out.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=writing.out).close()  # it has to be possible to keep what is found
+    outcomes: list[Outcome] = []
+    failures: list[Failure] = []
     for outcome in jobs.run(how, progress()):
+        if isinstance(outcome, Failure):
+            failures.append(outcome)
+            continue
         outcomes.append(outcome)
-        if not options.json:
-            print(outcome.line(), flush=True)
-    where = page(task, outcomes, how, options.weight).write(options.out / "index.html")
-    report = {"task": task, "page": where, "images": [outcome.record for outcome in outcomes]}
-    show(report, [f"page: {where}"], options.json)
-    unreached = [o for o in outcomes if o.status.failed or (how.promised and not o.gap <= how.tolerance)]
-    for outcome in unreached:
-        say(f"mirrordescent: {outcome.name} ended as {outcome.status} with a relative gap of {outcome.gap:.1e}")
-    return 1 if unreached else 0
+        if not writing.json:
+            print(outcome.line(writing.verbose), flush=True)
+    where = page(wanted, outcomes, failures, how).write(writing.out / "index.html")
+    report = {
+        "task": task, "page": where, "images": [outcome.record for outcome in outcomes],
+        "failed": {failure.name: failure.reason for failure in failures},
+    }  # fmt: skip
+    show(report, [f"page: {where}"], writing.json)
+    asked = options.tolerance is not None
+    unreached = [
+        outcome
+        for outcome in outcomes  # where known pixels were put back, the gap is of what holes were filled from
+        if outcome.failed
+        or (how.promised and not outcome.gap <= how.tolerance and (asked or not outcome.record["kept"]))
+    ]
+    for each in unreached:
+        say(f"mirrordescent: {each.name} ended as {each.record['status']} with a relative gap of {each.gap:.1e}")
+    if failures:
+        say(f"mirrordescent: {len(failures)} of {len(jobs.sources)} photographs were not restored:")
+    for failure in failures:
+        say(f"  {failure.name}: {failure.reason}")
+    return 1 if unreached or failures else 0
+
+
+def _decided(switch: Switch) -> bool | None:
+    return None if switch == "auto" else switch == "yes"
+
+
+def _kernels(wanted: bool | None) -> bool | None:
+    """Compile the kernels, unless they are not wanted; do without if that is not possible and nobody asked for them."""
+    from mirrordescent import kernels
+    from mirrordescent.cli.output import say
+
+    if wanted is None and not kernels.ready():
+        try:
+            kernels.library()
+        except (OSError, RuntimeError) as error:
+            say(f"mirrordescent: without compiled kernels, which would be several times faster: {error}")
+    return wanted

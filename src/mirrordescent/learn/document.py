@@ -27,7 +27,7 @@ from mirrordescent.mirrors import Conjugate, ConvICNN, DenseICNN, Diagonal, Lear
 from mirrordescent.names import require_known
 from mirrordescent.parts import build, find
 from mirrordescent.problems.networks import NetworkTraining
-from mirrordescent.schedules import Prefix
+from mirrordescent.schedules import PowerLaws, Prefix, Schedule
 
 TABLES = ("family", "map", "method", "settings")
 
@@ -38,7 +38,8 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
     ``[family]`` has a ``type``: inpainting, denoising, svm, moons, or your own class; ``pool = 128`` makes it a pool
     of that many problems with certified lower bounds. ``[map]`` has a ``type``: conjugate, pair, diagonal or spline,
     made to fit the family, a map of the library by the name of its class, or one of yours. ``[method]`` has a ``name``,
-    such as lsmd, or a class of yours, the first ``step``, and the ``extension`` of the step sizes beyond the horizon.
+    such as lsmd, or a class of yours, the first ``step``, and the ``extension`` of the step sizes beyond the horizon;
+    or ``schedule = "power-laws"``, a few numbers with a ``power`` of k beyond it.
     All other entries are arguments of what is made. ``[settings]`` has the fields of :class:`Settings`.
     """
     path = Path(path)
@@ -113,14 +114,14 @@ FAMILIES: dict[str, Callable[..., ProblemFamily]] = {
 
 
 def _method(tables: Mapping[str, Table], horizon: int, generator: Generator, family: ProblemFamily) -> Method[Any]:
-    entries: Table = {"name": "lsmd", "step": 0.3, "extension": "reciprocal", **tables["method"]}
-    name, steps = str(entries.pop("name")), Prefix([entries.pop("step")] * horizon, entries.pop("extension"))
+    entries: Table = {"name": "lsmd", **tables["method"]}
+    name, steps = str(entries.pop("name")), _steps(entries, horizon)
     with torch.random.fork_rng(devices=[]):  # so that classes that take no generator are the same every time
         torch.manual_seed(generator.initial_seed())
         if ":" not in name:
             require_known(name.casefold(), names(), "method")
             for key in entries:
-                require_known(key, ("name", "step", "extension"), "entry of [method]")
+                require_known(key, ("name", "step", "schedule", "extension", "power"), "entry of [method]")
             wanted = takes(name.casefold(), "mirror") or tables["map"]
             return named(name, _map(tables["map"], family) if wanted else None, steps)
         cls = _own(name, Method)
@@ -129,6 +130,16 @@ def _method(tables: Mapping[str, Table], horizon: int, generator: Generator, fam
             {"t": steps} if "t" in taken else {}
         )
         return _called(cls, entries, "[method]", **given)
+
+
+def _steps(entries: Table, horizon: int) -> Schedule:
+    """Return step sizes to be learned: one for every step, or a few values that powers of k connect."""
+    step, kind = entries.pop("step", 0.3), entries.pop("schedule", "prefix")
+    require_known(kind, ("prefix", "power-laws"), "schedule of [method]")
+    if kind == "prefix":
+        return Prefix([step] * horizon, entries.pop("extension", "reciprocal"))
+    counts = sorted({2**i for i in range(horizon.bit_length()) if 2**i < horizon} | {horizon})
+    return PowerLaws(counts, [step] * len(counts), entries.pop("power", 1.0))
 
 
 def _map(table: Table, family: ProblemFamily) -> MirrorMap:

@@ -340,7 +340,9 @@ def fill_holes(y: Tensor, mask: Tensor) -> Tensor:
 
 def _observed_range(y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the least and the greatest observed pixel of every channel, (batch, channels, 1, 1) each."""
-    hidden = torch.zeros_like(y, dtype=torch.bool) if mask is None else ~mask.bool().expand_as(y)
+    if mask is None:
+        return y.amin((-2, -1), keepdim=True), y.amax((-2, -1), keepdim=True)
+    hidden = ~mask.bool().expand_as(y)
     low = y.masked_fill(hidden, torch.inf).amin((-2, -1), keepdim=True)
     return low, y.masked_fill(hidden, -torch.inf).amax((-2, -1), keepdim=True)
 

@@ -8,7 +8,21 @@
 True
 """
 
-from mirrordescent.report.content import GAP, Claim, Comparison, Curve, Dots, Panel, Picture, Section, Table
+from mirrordescent.report.content import (
+    GAP,
+    Claim,
+    Comparison,
+    Curve,
+    Dots,
+    Link,
+    Panel,
+    Picture,
+    Section,
+    Strip,
+    Table,
+)
 from mirrordescent.report.page import Page
 
-__all__ = ["GAP", "Claim", "Comparison", "Curve", "Dots", "Page", "Panel", "Picture", "Section", "Table"]
+__all__ = [
+    "GAP", "Claim", "Comparison", "Curve", "Dots", "Link", "Page", "Panel", "Picture", "Section", "Strip", "Table",
+]  # fmt: skip

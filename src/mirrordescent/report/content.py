@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
+from urllib.parse import quote
 
 from torch import Tensor
 
@@ -56,6 +57,23 @@ class Dots:
     axes: ClassVar[Sequence[str]] = ("entry",)
 
 
+class Link(str):
+    """A cell of a table that leads to a file, given by its path relative to the page."""
+
+    file: str
+
+    def __new__(cls, text: str, file: str) -> Link:
+        """Make a text with a file behind it."""
+        link = super().__new__(cls, text)
+        link.file = file
+        return link
+
+    @property
+    def address(self) -> str:
+        """The path as a page needs it; one that looks like an address of another kind is still a file."""
+        return "./" + quote(self.file)
+
+
 @dataclass(frozen=True)
 class Table:
     """Numbers in rows and columns."""
@@ -80,7 +98,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Picture:
-    """An image (channels, height, width) or (height, width) of pixels in [0, 1], and a few words about it."""
+    """An image (channels, height, width) or (height, width), of pixels in [0, 1] or of bytes, and a few words on it."""
 
     image: Tensor
     note: str = ""
@@ -101,7 +119,20 @@ class Comparison:
     after: str | None = None
 
 
-Content: TypeAlias = Comparison | Panel | Dots | Table | Sequence[Claim]
+@dataclass(frozen=True)
+class Strip:
+    """Pictures in an order, such as along a setting, of which a slider shows one.
+
+    Args:
+        pictures: by their names.
+        first: the one that is shown at first.
+    """
+
+    pictures: Mapping[str, Picture]
+    first: str
+
+
+Content: TypeAlias = Comparison | Panel | Dots | Strip | Table | Sequence[Claim]
 
 
 @dataclass(frozen=True)

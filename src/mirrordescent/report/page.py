@@ -9,7 +9,7 @@ from typing import Any
 
 from mirrordescent.files import whole
 from mirrordescent.report.charts import chart, table
-from mirrordescent.report.content import Comparison, Content, Dots, Panel, Section, Table
+from mirrordescent.report.content import Comparison, Content, Dots, Panel, Section, Strip, Table
 from mirrordescent.report.pictures import embed
 from mirrordescent.report.versions import versions
 
@@ -64,12 +64,15 @@ def _view(content: Content) -> dict[str, Any]:
     """Return what the template needs of one section's content."""
     match content:
         case Comparison():
-            pictures = content.scenes.items()
-            scenes = {scene: {name: embed(each) for name, each in named.items()} for scene, named in pictures}
+            all_scenes = content.scenes.items()
+            scenes = {scene: {name: embed(each) for name, each in named.items()} for scene, named in all_scenes}
             return {"kind": "comparison", "comparison": content, "scenes": scenes}
         case Panel() | Dots():
             numbers = _cells(table(content))
             return {"kind": "chart", "quantity": content.quantity, "chart": chart(content), "table": numbers}
+        case Strip():
+            pictures = {name: embed(each) for name, each in content.pictures.items()}
+            return {"kind": "strip", "pictures": pictures, "first": list(pictures).index(content.first)}
         case Table():
             return {"kind": "table", "table": _cells(content)}
         case _:

@@ -4,6 +4,7 @@ import base64
 import io
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mirrordescent.report.content import Picture
@@ -30,5 +31,6 @@ def _pixels(image: Tensor) -> Any:
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[0] not in (1, 3, 4)):
         raise ValueError(f"a picture must be (1, 3 or 4 channels, height, width) or (height, width), got {image.shape}")
     planes = image if image.ndim == 2 or len(image) > 1 else image[0]
-    pixels = (planes.detach().cpu().float().nan_to_num().clamp(0, 1) * 255).round().byte()
-    return (pixels.movedim(0, -1) if pixels.ndim == 3 else pixels).contiguous().numpy()
+    if planes.dtype != torch.uint8:
+        planes = (planes.detach().cpu().float().nan_to_num().clamp(0, 1) * 255).round().byte()
+    return (planes.movedim(0, -1) if planes.ndim == 3 else planes).contiguous().numpy()

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import torch
 
-from mirrordescent import __version__
+import mirrordescent
 
 
 def versions() -> dict[str, str]:
     """Return the versions of what takes part, and the processor with the threads used."""
     return {
-        "mirrordescent": __version__,
+        "mirrordescent": mirrordescent.__version__,
         "Python": platform.python_version(),
         "PyTorch": torch.__version__,
         "system": f"{platform.system()} {platform.machine()}",

@@ -1,256 +1,265 @@
-"""Many photographs at once: what to read, what is missing in each, where to write, in batches of one shape."""
+"""Many photographs: what to read, what is missing in each, where to write, in batches of one shape."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from glob import escape
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mirrordescent.data.errors import DataMissing
-from mirrordescent.data.images import IMAGE
-from mirrordescent.images import psnr
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
-from mirrordescent.report import Curve
-from mirrordescent.restore.photo import Photo, read_photo
-from mirrordescent.restore.pipeline import Restored, restore
+from mirrordescent.progress import ProgressBar
+from mirrordescent.restore.holes import smooth_holes
+from mirrordescent.restore.masks import Masks, same_size
+from mirrordescent.restore.outcome import Failure, Job, Outcome, outcome_of
+from mirrordescent.restore.photo import read_photo, shape_of
+from mirrordescent.restore.pipeline import restore
 from mirrordescent.restore.planning import Plan, Task
-from mirrordescent.solve import Status
+from mirrordescent.restore.sources import Source, beside, sources
+from mirrordescent.restore.weight import Choice, choose_weight
 
-BATCH_PIXELS = 1 << 20  # larger batches are no faster per image
+BATCH_PIXELS = 1 << 18  # larger batches are no faster per image
 SHOWN = 12  # photographs whose pictures are kept to be looked at
+RECORDS = "restored.jsonl"  # what has been done, in the folder that is written to
+BAD = (OSError, ValueError, TypeError, LookupError, MemoryError)  # what may be wrong with one photograph
+
+Say = Callable[[str], object]
 
 
-class Source(NamedTuple):
-    """An image file, and its name relative to the folder to write to."""
-
-    path: Path
-    name: Path
-
-
-class Job(NamedTuple):
-    """A photograph, which pixels of it are known (None: all), its opacity afterwards, and the truth if it is known."""
-
-    name: str
-    photo: Photo
-    output: Path
-    mask: Tensor | None
-    alpha: Tensor | None
-    truth: Tensor | None
-
-    @property
-    def observed(self) -> Tensor:
-        """The photograph with its missing pixels black: (channels, height, width)."""
-        return self.photo.colour if self.mask is None else self.mask * self.photo.colour
-
-
-class Outcome(NamedTuple):
-    """How one photograph was restored, without the photograph itself: there may be thousands of them.
-
-    Args:
-        name: of the photograph.
-        record: all numbers, as plain data; PSNR and SSIM are None if the truth is not known.
-        status: how it ended.
-        curve: its gaps to the lower bound until it stopped; None in tiles, which have no common bound.
-        pictures: to look at; kept of the first few.
-    """
-
-    name: str
-    record: dict[str, Any]
-    status: Status
-    curve: Curve | None
-    pictures: dict[str, Tensor]
-
-    @property
-    def size(self) -> str:
-        """Width × height."""
-        return f"{self.record['width']}×{self.record['height']}"
-
-    @property
-    def gap(self) -> float:
-        """The relative gap, proven."""
-        return float(self.record["relative_gap"])
-
-    def line(self) -> str:
-        """Say it in a line."""
-        found = self.record
-        steps = " + ".join(f"{count} iterations of {label}" for label, count in found["iterations"].items())
-        parts = [self.size, f"value {found['value']:.6g}", steps, f"relative gap ≤ {self.gap:.1e}"]
-        parts += [f"{found['tiles']} tiles"] if found["tiles"] > 1 else []
-        parts += [f"{found['seconds']:.1f} s"]
-        parts += [f"PSNR {found['psnr']:.2f} dB (was {found['psnr_before']:.2f})"] if found["psnr"] is not None else []
-        parts += [f"SSIM {found['ssim']:.3f}"] if found["ssim"] is not None else []
-        return f"{found['output']}: {', '.join(parts)}"
-
-
-class Jobs:
-    """Photographs to restore. All of them are read once before the first is worked on, so that mistakes show at once.
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be done with every photograph.
 
     Args:
         task: "denoise" or "inpaint".
-        images: files and folders.
         out: the folder to write to.
-        weight: λ.
-        mask: an image, or a folder of them with the photographs' names: white where pixels are known.
+        weight: λ; None to choose it for every photograph.
+        keep_known: whether known pixels stay as they are when others are filled in; None: if there is hardly any noise.
+        masks: which pixels are missing.
         truth: the undamaged photograph, or a folder of them with the same names.
-        missing: share of the pixels to remove at random, for a trial.
-        seed: decides which pixels are removed.
         variant: keywords of :class:`~mirrordescent.problems.TVInpainting`, such as ``isotropic=True``.
     """
 
+    task: Task
+    out: Path
+    weight: float | None = None
+    keep_known: bool | None = None
+    masks: Masks = field(default_factory=Masks)
+    truth: Path | None = None
+    variant: dict[str, Any] = field(default_factory=dict)
+
+
+class Jobs:
+    """Photographs to restore. One that cannot be restored costs only itself.
+
+    Args:
+        wanted: what is to be done.
+        images: files and folders.
+        resume: leave out what an earlier run has done in the same way.
+        say: is told what is assumed, and what looks wrong.
+    """
+
     def __init__(
-        self, task: Task, images: Sequence[Path], out: Path, weight: float, mask: Path | None = None,
-        truth: Path | None = None, missing: float | None = None, seed: int = 0, **variant: Any,
-    ) -> None:  # fmt: skip
-        if missing is not None and not 0 < missing < 1:
-            raise ValueError(f"missing must be a share between 0 and 1, got {missing}")
-        if mask is not None and missing is not None:
-            raise ValueError("either a mask says which pixels are missing, or a share of them is removed: not both")
-        self.task, self.out, self.weight = task, out, weight
-        self.mask, self.truth, self.missing, self.seed, self.variant = mask, truth, missing, seed, variant
-        self.sources = list(_sources(images))
+        self, wanted: Wanted, images: Sequence[Path], resume: bool = False, say: Say = lambda line: None
+    ) -> None:
+        self.wanted, self.say = wanted, say
+        self.sources = list(sources(images))
         if not self.sources:
             raise ValueError("give at least one image")
-        jobs = map(self._job, self.sources)  # one at a time: all of them may be more than the memory holds
-        self.shapes, outputs = zip(*((job.photo.colour.shape, job.output) for job in jobs), strict=True)
-        self._require_outputs_apart(outputs)
+        self._require_outputs_apart()
+        self.records = wanted.out / RECORDS
+        self.done = self._done_before() if resume else {}
+        self.ready: dict[Source, Job] = {}
+        if len(self.sources) == 1 and not self.done:  # a mistake shows at once, and nothing is written
+            self.ready[self.sources[0]] = self._job(self.sources[0])
 
-    def run(self, plan: Plan, progress: bool | None = None) -> Iterator[Outcome]:
+    def run(self, plan: Plan, progress: bool | None = None) -> Iterator[Outcome | Failure]:
         """Restore batch by batch, and write every photograph as soon as it is done."""
-        shown = 0
-        for batch in self._batches():
-            jobs = [self._job(source) for source in batch]
-            found = restore(self._problem(jobs), plan, progress=progress)
-            for index, job in enumerate(jobs):
-                x = found.x[index].float().clamp(0, 1)
-                job.photo.write(job.output, x, job.alpha)
-                yield _outcome(job, x, found, index, shown < SHOWN)
-                shown += 1
+        count, several = 0, len(self.sources) > 1
+        if not self.done:
+            self.records.unlink(missing_ok=True)
+        with ProgressBar("photographs", len(self.sources), progress if several else False) as bar:
+            for batch in self._batches():
+                for outcome in self._restored(batch, plan, None if several else progress, count < SHOWN):
+                    if isinstance(outcome, Failure) and not several:
+                        raise ValueError(outcome.reason)
+                    count += 1
+                    yield outcome
+                    bar.update(count, _time_left(bar.began, count - len(self.done), len(self.sources) - count))
+
+    def _restored(
+        self, batch: list[Source], plan: Plan, progress: bool | None, keep: bool
+    ) -> Iterator[Outcome | Failure]:
+        began, jobs = perf_counter(), []
+        for source in batch:
+            if str(source.path) in self.done:
+                yield Outcome(source.name.as_posix(), self.done[str(source.path)])
+                continue
+            try:
+                jobs.append(self.ready.pop(source) if source in self.ready else self._job(source))
+            except BAD as error:
+                yield Failure(source.name.as_posix(), _said(error))
+        for same in _by_shape(jobs):
+            try:
+                yield from self._together(same, plan, progress, keep, began)
+            except BAD as error:
+                if len(same) == 1:
+                    yield Failure(same[0].name, _said(error))
+                    continue
+                for job in same:  # one of them is to blame
+                    yield from self._restored([Source(job.photo.path, Path(job.name))], plan, progress, keep)
+            began = perf_counter()
+
+    def _together(
+        self, jobs: list[Job], plan: Plan, progress: bool | None, keep: bool, began: float
+    ) -> Iterator[Outcome]:
+        """Restore photographs of one shape."""
+        wanted = self.wanted
+        problem = self._problem(jobs, wanted.weight or 1.0)
+        choices: list[Choice | None] = [None] * len(jobs)
+        if wanted.weight is None:
+            choices = list(choose_weight(problem, halved=[job.photo.halved for job in jobs], fused=plan.fused))
+        left = [wanted.task == "denoise" and choice is not None and choice.clean for choice in choices]
+        solved = [i for i, alone in enumerate(left) if not alone]
+        found = None
+        if solved:
+            if wanted.weight is None or len(solved) < len(jobs):
+                weights = [c.weight for i, c in enumerate(choices) if i in solved and c is not None]
+                weight = torch.tensor(weights) if wanted.weight is None else wanted.weight
+                problem = self._problem([jobs[i] for i in solved], weight)
+            found = restore(problem, plan, progress=progress, announce=self.say)
+        del problem
+        seconds = (perf_counter() - began) / len(jobs)
+        for index, (job, choice) in enumerate(zip(jobs, choices, strict=True)):
+            kept = job.mask is not None and self._keeps(choice)
+            if index not in solved:
+                x = job.photo.colour
+            else:
+                assert found is not None
+                x = found.x[solved.index(index)].float()
+                x = _put_back(x, job) if kept else x.clamp_(0, 1)
+            job.photo.write(job.output, x, job.alpha)
+            used = wanted.weight if choice is None else choice.weight
+            record = {"weight": 0.0 if index not in solved else used, "kept": kept, "seconds": seconds}
+            place = solved.index(index) if index in solved else 0
+            outcome = outcome_of(job, x, found if index in solved else None, place, choice, record, keep)
+            self._remember(job, outcome)
+            yield outcome
+
+    def _keeps(self, choice: Choice | None) -> bool:
+        if self.wanted.keep_known is not None:
+            return self.wanted.keep_known
+        return choice is not None and choice.clean
 
     def _batches(self) -> Iterator[list[Source]]:
+        """Yield photographs that may have one shape, as far as their headers tell, not too many at a time."""
         by_shape: dict[tuple[int, ...], list[Source]] = {}
-        for source, shape in zip(self.sources, self.shapes, strict=True):
-            by_shape.setdefault(shape, []).append(source)
-        for shape, sources in by_shape.items():
-            count = max(1, BATCH_PIXELS // (shape[1] * shape[2]))
-            yield from (sources[i : i + count] for i in range(0, len(sources), count))
+        for source in self.sources:
+            by_shape.setdefault(shape_of(source.path), []).append(source)
+        for shape, alike in by_shape.items():
+            count = max(1, BATCH_PIXELS // (shape[0] * shape[1])) if shape else 1
+            yield from (alike[i : i + count] for i in range(0, len(alike), count))
 
-    def _problem(self, jobs: list[Job]) -> TVInpainting:
-        observed = torch.stack([job.observed for job in jobs])
-        if self.task == "denoise":
-            return TVDenoising(observed, self.weight, **self.variant)
+    def _problem(self, jobs: list[Job], weight: float | Tensor) -> TVInpainting:
+        images = [job.observed for job in jobs]
+        observed = torch.stack(images) if len(images) > 1 else images[0].unsqueeze(0)  # a large one is not copied
+        if self.wanted.task == "denoise":
+            return TVDenoising(observed, weight, **self.wanted.variant)
         masks = [job.mask for job in jobs if job.mask is not None]
-        return TVInpainting(observed, torch.stack(masks).unsqueeze(1), self.weight, **self.variant)
+        return TVInpainting(observed, torch.stack(masks).unsqueeze(1), weight, **self.wanted.variant)
 
     def _job(self, source: Source) -> Job:
-        photo = read_photo(source.path)
-        mask, alpha = self._known(photo, source)
-        if mask is not None and not bool(mask.any()):
-            raise ValueError(f"no pixel of {source.path} is known: there is nothing to restore it from")
-        truth = None
-        if self.truth is not None:
-            truth = _same_size(_beside(self.truth, source), photo).colour
+        wanted, photo, mask = self.wanted, read_photo(source.path), None
+        alpha, truth = photo.alpha, None
+        if wanted.task == "inpaint":
+            known = wanted.masks.known(photo, source)
+            mask, alpha = known.mask, known.alpha
+            self.say(f"{source.path}: {known.words}; {known.missing:.1%} missing")
+            if known.question:
+                self.say(known.question)
+        if wanted.truth is not None:
+            truth = same_size(beside(wanted.truth, source), photo).colour
             if len(truth) != len(photo.colour):
                 raise ValueError(f"{source.path} has {len(photo.colour)} channels, but its truth {len(truth)}")
-        elif self.missing is not None:
+        elif wanted.masks.missing is not None:
             truth = photo.colour
-        output = (self.out / source.name).with_suffix(photo.suffix)
+        output = (wanted.out / source.name).with_suffix(photo.suffix)
         return Job(source.name.as_posix(), photo, output, mask, alpha, truth)
 
-    def _known(self, photo: Photo, source: Source) -> tuple[Tensor | None, Tensor | None]:
-        """Return which pixels are known, and the opacity once the others are filled in."""
-        if self.task == "denoise":
-            return None, photo.alpha
-        if self.mask is not None:
-            return _same_size(_beside(self.mask, source), photo).colour.mean(0) >= 0.5, photo.alpha
-        if self.missing is not None:
-            generator = torch.Generator().manual_seed(self.seed)
-            return torch.rand(photo.colour.shape[1:], generator=generator) >= self.missing, photo.alpha
-        if photo.alpha is not None and bool((photo.alpha == 0).any()):
-            return photo.alpha > 0, torch.where(photo.alpha > 0, photo.alpha, 1.0)
-        raise ValueError(
-            f"which pixels of {source.path} are missing? Give a mask, make them transparent, "
-            "or remove a share of them for a trial"
-        )
-
-    def _require_outputs_apart(self, outputs: Iterable[Path]) -> None:
+    def _require_outputs_apart(self) -> None:
         read = {source.path.resolve() for source in self.sources}
-        for other in (self.mask, self.truth):
-            if other is not None:
-                read |= {_beside(other, source).resolve() for source in self.sources}
+        for other in (self.wanted.masks.place, self.wanted.truth):
+            if other is not None and not other.is_dir():
+                read.add(other.resolve())
+            elif other is not None:
+                read |= {path.resolve() for path in other.rglob("*")}
         written: dict[Path, Path] = {}
-        for source, output in zip(self.sources, map(Path.resolve, outputs), strict=True):
+        for source in self.sources:
+            output = (self.wanted.out / source.name).resolve()
             if output in read:
                 raise ValueError(f"{output} would be overwritten: choose another folder to write to")
             if output in written:
                 raise ValueError(f"{written[output]} and {source.path} would both be written to {output}")
             written[output] = source.path
 
+    def _remember(self, job: Job, outcome: Outcome) -> None:
+        """Note what was done, so that another run may leave it out."""
+        self.records.parent.mkdir(parents=True, exist_ok=True)
+        entry = {"how": self._how(job.photo.path), "record": outcome.record}
+        with self.records.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
 
-def _sources(images: Sequence[Path]) -> Iterator[Source]:
-    for path in images:
-        if not path.is_dir():
-            yield Source(path, Path(path.name))
-            continue
-        found = sorted(p for p in path.rglob("*") if IMAGE.fullmatch(p.name) and p.is_file())
-        if not found:
-            raise DataMissing(f"there is no image in {path}")
-        yield from (Source(p, p.relative_to(path)) for p in found)
+    def _done_before(self) -> dict[str, dict[str, Any]]:
+        """Return the records of photographs that were restored as is wanted now, and whose files have not changed."""
+        lines = self.records.read_text(encoding="utf-8").splitlines() if self.records.is_file() else []
+        asked = {str(source.path) for source in self.sources}
+        done = {}
+        for line in lines:
+            try:
+                entry = json.loads(line)
+                file, output = entry["record"]["file"], Path(entry["record"]["output"])
+            except (ValueError, KeyError, TypeError):  # half a line, of a run that was killed
+                continue
+            if file in asked and output.is_file() and entry["how"] == self._how(Path(file)):
+                done[file] = entry["record"]
+        return done
 
-
-def _beside(place: Path, source: Source) -> Path:
-    """Return the file itself, or the one in the folder that has the photograph's name, whatever its suffix."""
-    if not place.is_dir():
-        return place
-    found = sorted((place / source.name.parent).glob(f"{escape(source.name.stem)}.*"))
-    if not found:
-        raise DataMissing(f"there is no image {source.name.with_suffix('')} in {place}")
-    return found[0]
-
-
-def _same_size(path: Path, photo: Photo) -> Photo:
-    other = read_photo(path)
-    if other.size != photo.size:
-        size, wanted = ("×".join(map(str, each.size)) for each in (other, photo))
-        raise ValueError(f"{path} is {size}, but {photo.path} is {wanted}")
-    return other
+    def _how(self, path: Path) -> str:
+        """Describe what a result depends on: the settings, and the file by its size and time."""
+        there = path.stat()
+        return f"{self.wanted!r} {there.st_size} {there.st_mtime_ns}"
 
 
-def _outcome(job: Job, x: Tensor, found: Restored, index: int, keep: bool) -> Outcome:
-    photo, truth, curve = job.photo, job.truth, None
-    steps = {label: counts[index] for label, counts in found.steps.items() if counts[index]}
-    if found.trace is not None and found.lower is not None:
-        count = sum(k <= sum(steps.values()) for k in found.trace.iterations)
-        gaps = found.trace.values[:count, index : index + 1] - found.lower[index]
-        curve = Curve(job.name, found.trace.iterations[:count], found.trace.seconds[:count], gaps)
-    record = {
-        "file": str(photo.path),
-        "output": str(job.output),
-        "width": photo.size[0],
-        "height": photo.size[1],
-        "channels": len(photo.colour),
-        "missing": 0.0 if job.mask is None else 1 - float(job.mask.float().mean()),
-        "value": float(found.value[index]),
-        "relative_gap": float(found.gap[index]),
-        "iterations": steps,
-        "seconds": found.seconds,
-        "status": str(found.statuses[index]),
-        "tiles": found.tiles,
-        "psnr": None if truth is None else psnr(x, truth),
-        "psnr_before": None if truth is None else psnr(job.observed, truth),
-        "ssim": None if truth is None else similarity(x, truth),
-    }
-    pictures = {"before": job.observed, "after": x, "truth": truth} if keep else {}
-    shown = {name: image for name, image in pictures.items() if image is not None}
-    return Outcome(job.name, record, found.statuses[index], curve, shown)
+def _put_back(x: Tensor, job: Job) -> Tensor:
+    """Return what is known as it is, and holes that meet it smoothly."""
+    assert job.mask is not None
+    mask = job.mask.expand_as(x)
+    joined = torch.where(mask, job.photo.colour, x)
+    return torch.where(mask, joined, smooth_holes(joined.unsqueeze(0), mask.unsqueeze(0))[0].clamp(0, 1))
 
 
-def similarity(image: Tensor, truth: Tensor) -> float | None:
-    """Return the structural similarity (SSIM); None for images smaller than its window."""
-    from skimage.metrics import structural_similarity
+def _by_shape(jobs: Iterable[Job]) -> list[list[Job]]:
+    groups: dict[tuple[int, ...], list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(tuple(job.photo.colour.shape), []).append(job)
+    return list(groups.values())
 
-    if min(image.shape[1:]) < 7:
-        return None
-    measure = cast(Any, structural_similarity)
-    return float(measure(image.numpy(), truth.numpy(), data_range=1.0, channel_axis=0))
+
+def _time_left(began: float, done: int, left: int) -> str:
+    """Say how long the rest will take.
+
+    >>> _time_left(perf_counter() - 60, 2, 4)
+    '2 min left'
+    """
+    if done < 1 or left < 1:
+        return "done" if left < 1 else ""
+    seconds = (perf_counter() - began) / done * left
+    return f"{seconds:.0f} s left" if seconds < 90 else f"{seconds / 60:.0f} min left"
+
+
+def _said(error: Exception) -> str:
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    return " ".join(text.split()) or type(error).__name__

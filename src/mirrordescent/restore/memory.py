@@ -1,5 +1,6 @@
 """How much memory a solve takes, and how much there is."""
 
+import ctypes
 import os
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from mirrordescent.problems.tv import TVInpainting
 # Measured as peaks of resident memory, in arrays of the size of one channel: iterates, looks and temporaries, and the
 # hidden layers of a network per filter.
 ARRAYS, ARRAYS_PER_FILTER = 30, 7
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # numbers of glibc's malloc.h
 
 
 def needed(problem: TVInpainting, method: Method[Any] | None) -> int:
@@ -23,6 +25,19 @@ def needed(problem: TVInpainting, method: Method[Any] | None) -> int:
         planes = ARRAYS * channels
         planes += max((ARRAYS_PER_FILTER * net.width * -(-channels // net.inputs) for net in networks), default=0)
     return batch * height * width * planes * problem.y.element_size()
+
+
+def keep_freed() -> None:
+    """Ask glibc to use freed memory again instead of giving it back; a no-op with other libraries.
+
+    Otherwise every array of some megabytes is mapped anew, page by page, which takes longer than to compute with it.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return
+    mallopt(MMAP_THRESHOLD, 1 << 25)  # the largest that it accepts: a tile's arrays are below
+    mallopt(TRIM_THRESHOLD, 1 << 29)
 
 
 def available() -> int | None:

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from operator import itemgetter
 from typing import cast
 
@@ -12,13 +13,18 @@ from torch import Tensor
 from mirrordescent.methods import Conditioned, HandOver
 from mirrordescent.mirrors.icnn import ConvICNN
 from mirrordescent.problems.tv import TVInpainting
-from mirrordescent.restore.memory import available, needed
+from mirrordescent.progress import ProgressBar
+from mirrordescent.restore.holes import pulled
+from mirrordescent.restore.memory import available, keep_freed, needed
 from mirrordescent.restore.planning import PROVEN, SINGLE_PRECISION, Plan, primal_dual
-from mirrordescent.restore.tiling import MARGIN, windows
+from mirrordescent.restore.tiling import MARGIN, Window, windows
 from mirrordescent.solve import Status, Trace, gap, relative_gap, solve
 
 CHECK_EVERY = 20
 SHARE = 0.7  # of the available memory that may be used
+LARGEST = 3 << 20  # pixels of an image that is solved at once; larger ones are faster in tiles, whose memory is reused
+TILE = 896  # side of a tile, in pixels
+STRIP = 256  # rows of which the value of a large image is found at a time
 
 
 @dataclass(frozen=True)
@@ -41,22 +47,33 @@ class Restored:
 
 
 @torch.no_grad()
-def restore(problem: TVInpainting, plan: Plan, *, memory: int | None = None, progress: bool | None = None) -> Restored:
-    """Restore a batch of images; one that is too large for the memory in overlapping tiles.
+def restore(
+    problem: TVInpainting, plan: Plan, *, memory: int | None = None, progress: bool | None = None,
+    announce: Callable[[str], object] | None = None,
+) -> Restored:  # fmt: skip
+    """Restore a batch of images; large ones, or ones that are too large for the memory, in overlapping tiles.
 
     Args:
         problem: the batch.
         plan: how.
         memory: bytes that may be used; by default a share of what is available.
         progress: show a progress bar; by default on a terminal.
+        announce: is told that there will be tiles.
     """
     if plan.tolerance < SINGLE_PRECISION:
         problem = copy.deepcopy(problem).double()
     free = available() if memory is None else None
     memory = memory if free is None else int(SHARE * free)
-    if memory is None or needed(problem, plan.method) <= memory:
+    height, width = problem.y.shape[2:]
+    fits = memory is None or needed(problem, plan.method) <= memory
+    if fits and height * width <= LARGEST:
         return _restore(problem, plan, progress)
-    return _restore_in_tiles(problem, plan, memory, progress)
+    keep_freed()
+    side = min(TILE, _largest_tile(problem, plan, memory)) if memory is not None else TILE
+    count = sum(1 for _ in windows(height, width, side))
+    if announce is not None:
+        announce(f"{width}×{height} pixels: in {count} tiles, each solved by itself with a margin of {MARGIN} pixels")
+    return _restore_in_tiles(problem, plan, side, progress)
 
 
 def _restore(problem: TVInpainting, plan: Plan, progress: bool | None) -> Restored:
@@ -114,7 +131,8 @@ def _recorded(iterations: int) -> list[int]:
     return sorted(k for k in {0, 1, 2, 5, 10, *range(0, iterations, CHECK_EVERY), iterations} if k <= iterations)
 
 
-def _restore_in_tiles(problem: TVInpainting, plan: Plan, memory: int, progress: bool | None) -> Restored:
+def _largest_tile(problem: TVInpainting, plan: Plan, memory: int) -> int:
+    """Return the side of the largest tile for which there is memory beside the whole image, or say what it takes."""
     batch, _, height, width = problem.y.shape
     whole = needed(problem, None)
     per_pixel = needed(problem, plan.method) / (batch * height * width)
@@ -124,21 +142,61 @@ def _restore_in_tiles(problem: TVInpainting, plan: Plan, memory: int, progress: 
             f"an image of {width}×{height} pixels needs about {needed(problem, plan.method) / 1e9:.1f} GB, and "
             f"{memory / 1e9:.1f} GB can be used: make it smaller, or cut it into parts"
         )
-    x = problem.start()
+    return side
+
+
+def _restore_in_tiles(problem: TVInpainting, plan: Plan, side: int, progress: bool | None) -> Restored:
+    batch, _, height, width = problem.y.shape
+    tiles = list(windows(height, width, side))
+    x, rough = torch.empty_like(problem.y), _without_deep_holes(problem, tiles)
     gap = x.new_zeros(batch)
     steps: dict[str, list[int]] = {}
-    statuses, seconds, count = [Status.CONVERGED] * batch, 0.0, 0
-    for sample in range(batch):
-        for outer, inner, core in windows(height, width, side):
+    statuses, seconds = [Status.CONVERGED] * batch, 0.0
+    with ProgressBar("tiles", batch * len(tiles), progress) as bar:
+        for count, (sample, (outer, inner, core)) in enumerate(product(range(batch), tiles), 1):
             part = itemgetter((slice(sample, sample + 1), slice(None), *outer))
-            found = _restore(_changed(problem, part), plan, progress)
+            if problem.mask is not None and not _seen(problem, part):
+                x[sample][(..., *core)] = rough[sample][(..., *core)]
+                continue
+            found = _restore(_changed(problem, part, sample), plan, False)
             x[sample][(..., *core)] = found.x[0][(..., *inner)]
             gap[sample] = torch.maximum(gap[sample], found.gap[0])
             for label, taken in found.steps.items():
                 steps.setdefault(label, [0] * batch)[sample] = max(steps.get(label, [0] * batch)[sample], *taken)
             statuses[sample] = max(statuses[sample], *found.statuses)
-            seconds, count = seconds + found.seconds, count + 1
-    return Restored(x, problem.value(x), gap, None, steps, seconds, statuses, None, count // batch)
+            seconds += found.seconds
+            bar.update(count, f"{seconds:.0f} s")
+    return Restored(x, _value(problem, x), gap, None, steps, seconds, statuses, None, len(tiles))
+
+
+def _without_deep_holes(problem: TVInpainting, tiles: list[tuple[Window, Window, Window]]) -> Tensor:
+    """Return the images with their holes filled roughly, if some tile lies in one: it has nothing to be solved from."""
+    if problem.mask is None:
+        return problem.y
+    parts = [itemgetter((slice(s, s + 1), slice(None), *outer)) for s in range(len(problem.y)) for outer, _, _ in tiles]
+    return problem.y if all(_seen(problem, part) for part in parts) else pulled(problem.y, problem.mask)
+
+
+def _seen(problem: TVInpainting, part: Callable[[Tensor], Tensor]) -> bool:
+    """Tell whether a pixel of every channel of a part is known."""
+    assert problem.mask is not None
+    return bool(part(problem.mask.expand_as(problem.y)).flatten(2).any(-1).all())
+
+
+def _value(problem: TVInpainting, x: Tensor) -> Tensor:
+    """Return the objective, some rows at a time: the last row of a strip, with which the next begins, counts once."""
+    height, total = x.shape[2], x.new_zeros(len(x), dtype=torch.float64)
+    for top in range(0, height, STRIP):
+        rows, last = slice(top, min(height, top + STRIP + 1)), slice(top + STRIP, top + STRIP + 1)
+        own = slice(top, min(height, top + STRIP))
+        off = x[:, :, own] - problem.y[:, :, own]
+        if problem.mask is not None:
+            off = off * problem.mask[:, :, own]
+        variation = problem.total_variation(x[:, :, rows])
+        if top + STRIP < height:
+            variation = variation - problem.total_variation(x[:, :, last])
+        total += problem.scale * (off.square().flatten(1).sum(1) + problem.weight * variation)
+    return total.to(x.dtype)
 
 
 def _fit(problem: TVInpainting, plan: Plan) -> tuple[TVInpainting, Callable[[Tensor], Tensor]]:
@@ -158,10 +216,14 @@ def _fit(problem: TVInpainting, plan: Plan) -> tuple[TVInpainting, Callable[[Ten
     raise ValueError(f"{plan.label} is for images of {count} channels, not of {channels}")
 
 
-def _changed(problem: TVInpainting, change: Callable[[Tensor], Tensor]) -> TVInpainting:
-    """Return the problem of images that were cut out, taken apart or repeated."""
-    mask = None if problem.mask is None else change(problem.mask.expand_as(problem.y)).contiguous()
+def _changed(problem: TVInpainting, change: Callable[[Tensor], Tensor], sample: int | None = None) -> TVInpainting:
+    """Return the problem of images that were taken apart or repeated, or of a part that was cut out of one sample."""
+    y = change(problem.y).contiguous()
+    mask, weight = problem.mask, problem.weight
+    if mask is not None:
+        mask = change(mask.expand_as(problem.y)).contiguous()
+    if isinstance(weight, Tensor):
+        weight = weight.repeat_interleave(len(y) // len(weight)) if sample is None else float(weight[sample])
     return TVInpainting(
-        change(problem.y).contiguous(), mask, problem.weight, problem.scale, isotropic=problem.isotropic,
-        coupled=problem.coupled, huber=problem.huber,
-    )  # fmt: skip
+        y, mask, weight, problem.scale, isotropic=problem.isotropic, coupled=problem.coupled, huber=problem.huber
+    )

@@ -35,6 +35,7 @@ DEFAULTS: dict[Task, Default] = {
     "inpaint": Default("image-tv", 20, "condat-vu", "photo-inpaint-conjugate"),
     "denoise": Default("image-tv", 20, "condat-vu", "ellipse-denoise-conjugate"),
 }
+ISOTROPIC = "image-tv-isotropic"  # the entry where both differences of a pixel are taken together
 MIRRORED, STEPPED, PROVEN = 20, 200, 1000  # iterations of methods with a map, with step sizes alone, and with proofs
 STEPS = {"gd": 0.05, "nesterov": 0.005, "adam": 0.01}  # tuned in the experiments
 EUCLIDEAN_STEP = 0.05
@@ -51,7 +52,7 @@ class Plan:
     Args:
         label: what the method is called.
         method: the method.
-        iterations: its budget.
+        iterations: its budget, in all.
         tolerance: the relative gap to reach, proven.
         promised: whether that has to be reached, or the answer is the method's own after its iterations.
         then: what the primal-dual method is called that takes over, or that proves how good the answer is.
@@ -69,12 +70,13 @@ class Plan:
 
 def plan(
     task: Task, method: str | None = None, mirror: str | Path | None = None, iterations: int | None = None,
-    tolerance: float | None = None, fused: bool | None = None,
+    tolerance: float | None = None, fused: bool | None = None, *, isotropic: bool = False,
 ) -> Plan:  # fmt: skip
     """Choose what a task is solved by: its default, a method by name, or an entry of the zoo.
 
     By default, and with a tolerance, a primal-dual method takes over and goes on until the gap is proven to be small
-    enough. With a chosen method and no tolerance, the answer is that method's own after its iterations.
+    enough, or the iterations are used up. With a chosen method and no tolerance, the answer is that method's own after
+    its iterations. ``isotropic`` says which total variation the default is for.
     """
     if iterations is not None and iterations < 1:
         raise ValueError(f"iterations must be at least 1, got {iterations}")
@@ -84,12 +86,14 @@ def plan(
     if name is not None:
         require_known(name, names(), "method")
     chosen, default = method is not None or mirror is not None, DEFAULTS[task]
-    made, label = _method(task, name, mirror if chosen else default.entry)
+    entry = ISOTROPIC if isotropic else default.entry
+    made, label = _method(task, name, mirror if chosen else entry)
     budget = iterations or _budget(name, made)
     promised = tolerance is not None or (not chosen and iterations is None)
-    if promised and (first := beginning(made)) is not None:
-        after = iterations or (default.after if isinstance(first, Equipped) else budget)
-        made, budget = proven(made, after), after + PROVEN
+    if (promised or not chosen) and (first := beginning(made)) is not None:
+        after = default.after if isinstance(first, Equipped) else _budget(name, made)
+        after = min(after, iterations or after)
+        made, budget = proven(made, after), iterations or after + PROVEN
     elif promised and not made.certifies:
         raise ValueError(f"{label} proves nothing and cannot be handed over to a method that does: give no tolerance")
     precision = torch.float64 if (tolerance or TOLERANCE) < SINGLE_PRECISION else torch.float32

@@ -13,6 +13,8 @@ function comparison(root) {
   const [sceneChoice, leftChoice, rightChoice] = ["scene", "left", "right"].map((n) => root.querySelector(`.${n}-choice`));
   const viewer = root.querySelector(".viewer");
   const slider = viewer.querySelector("input");
+  const fullSize = root.querySelector(".full-size");
+  const panes = root.querySelector(".panes");
   const scenes = [...root.querySelectorAll(".scene")];
   const thumbnails = (scene) => [...scene.querySelectorAll(".thumbnail")];
   const current = () => scenes.find((scene) => !scene.hidden);
@@ -34,6 +36,9 @@ function comparison(root) {
       const source = thumbnails(current())[choice.selectedIndex].querySelector("img");
       const target = viewer.querySelector(`.${side}`);
       for (const name of ["src", "width", "height", "alt"]) target.setAttribute(name, source.getAttribute(name));
+      const whole = panes.querySelector(`.pane-${side}`);
+      for (const name of ["src", "width", "height", "alt"]) whole.setAttribute(name, source.getAttribute(name));
+      whole.closest("figure").querySelector("figcaption").textContent = choice.value;
       viewer.classList.toggle("small", source.getAttribute("width") < 400);
       viewer.style.setProperty("--aspect", source.getAttribute("width") / source.getAttribute("height"));
     }
@@ -44,6 +49,25 @@ function comparison(root) {
   function showCut() {
     viewer.style.setProperty("--cut", `${slider.value}%`);
     slider.setAttribute("aria-valuetext", `${slider.value} % ${leftChoice.value}, ${100 - slider.value} % ${rightChoice.value}`);
+  }
+
+  fullSize.addEventListener("click", () => {
+    const full = panes.hidden;
+    fullSize.setAttribute("aria-pressed", full);
+    panes.hidden = !full;
+    viewer.hidden = full;
+  });
+  const [first, second] = panes.querySelectorAll(".pane");
+  for (const [one, other] of [[first, second], [second, first]]) {
+    one.addEventListener("scroll", () => {
+      if (other.scrollLeft !== one.scrollLeft) other.scrollLeft = one.scrollLeft;
+      if (other.scrollTop !== one.scrollTop) other.scrollTop = one.scrollTop;
+    });
+    one.addEventListener("pointermove", (event) => {
+      if (event.pointerType !== "mouse" || event.buttons !== 1) return;
+      one.scrollLeft -= event.movementX;
+      one.scrollTop -= event.movementY;
+    });
   }
 
   sceneChoice.addEventListener("change", showScene);
@@ -57,6 +81,19 @@ function comparison(root) {
     showPictures();
   });
   showScene();
+}
+
+/* Pictures in an order, one at a time. */
+
+function strip(root) {
+  const slider = root.querySelector("input");
+  const figures = [...root.querySelectorAll("figure")];
+  const show = () => {
+    figures.forEach((figure, i) => figure.classList.toggle("shown", i === Number(slider.value)));
+    slider.setAttribute("aria-valuetext", figures[slider.value].querySelector("figcaption").textContent.trim());
+  };
+  slider.addEventListener("input", show);
+  show();
 }
 
 /* Curves: the axis can be chosen, the legend shows and hides, the view can be zoomed and moved. */
@@ -186,4 +223,5 @@ function chart(root) {
 }
 
 document.querySelectorAll(".comparison").forEach(comparison);
+document.querySelectorAll(".strip").forEach(strip);
 document.querySelectorAll(".chart").forEach(chart);
