@@ -43,7 +43,8 @@ def image_features(
         noisy      how far it is above 0, else 0
         passed     how much of white noise A lets through, ‖An‖²/(‖A‖²‖n‖²): 0 without an operator, far below for a blur
 
-    All but the first stay as they are under y → a·y + b with λ → a·λ, under transposition, flips, and permutations of
+    They end where problems that anything was learned on end: beyond, what was learned is not carried on. All but the
+    first stay as they are under y → a·y + b with λ → a·λ, under transposition, flips, and permutations of
     the channels.
     """
     # What is left after the sums is a few numbers for every sample, for which NumPy is quicker than torch.
@@ -53,7 +54,7 @@ def image_features(
     *_, height, width = x0.shape
     pairs = max(1, x0.shape[1] * ((height - 1) * width + height * (width - 1)))
     weights = weight.detach().double().cpu().numpy() if isinstance(weight, Tensor) else weight
-    relative = np.log(np.clip(weights / contrast / ORIGIN["weight"], 1e-4, 1e4))
+    relative = np.log(np.clip(weights / contrast / ORIGIN["weight"], 1e-3, 300))
     rough = np.log(np.clip(variation / pairs / contrast / ORIGIN["rough"], 1e-2, 1e2))
     found = {
         "unit": np.full(len(y), math.log(2 * scale * norm**2)),
@@ -61,8 +62,8 @@ def image_features(
         "faint": np.maximum(BENDS[0] - relative, 0),
         "light": np.maximum(-relative, 0),
         "strong": np.maximum(relative - BENDS[1], 0),
-        "observed": np.log(count / math.prod(y.shape[1:])),
-        "depth": np.log(_depth(mask, len(y), *y.shape[-2:])),
+        "observed": np.log(np.maximum(count / math.prod(y.shape[1:]), 0.05)),
+        "depth": np.log(np.minimum(_depth(mask, len(y), *y.shape[-2:]), 10)),
         "rough": rough,
         "noisy": np.maximum(rough, 0),
         "passed": np.zeros(len(y)) if operator is None else _passed(operator, norm, x0),
