@@ -178,6 +178,7 @@ def test_a_map_is_learned_from_a_file_and_used(monkeypatch, capsys, tmp_path):
     assert run(monkeypatch, *arguments) == 0  # goes on where it stopped: at its end
     report = json.loads(capsys.readouterr().out)
     assert report["best validation"] == card.stages[0]["best_validation"]
+    assert "tuned PDHG" in report["verdict"] or "does not reach" in report["verdict"]
     assert report["at meta-step"] == card.stages[0]["best_meta_step"] > 0
     assert run(monkeypatch, "learn", "mine.toml", "--set", "map.layers=2") == 2
     assert "holds a run with other settings" in capsys.readouterr().err

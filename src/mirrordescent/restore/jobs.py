@@ -73,6 +73,7 @@ class Jobs:
         self.records = wanted.out / RECORDS
         self.done = self._done_before() if resume else {}
         self.ready: dict[Source, Job] = {}
+        self.shown = 0
         if len(self.sources) == 1 and not self.done:  # a mistake shows at once, and nothing is written
             self.ready[self.sources[0]] = self._job(self.sources[0])
 
@@ -83,16 +84,14 @@ class Jobs:
             self.records.unlink(missing_ok=True)
         with ProgressBar("photographs", len(self.sources), progress if several else False) as bar:
             for batch in self._batches():
-                for outcome in self._restored(batch, plan, None if several else progress, count < SHOWN):
+                for outcome in self._restored(batch, plan, None if several else progress):
                     if isinstance(outcome, Failure) and not several:
                         raise ValueError(outcome.reason)
                     count += 1
                     yield outcome
                     bar.update(count, _time_left(bar.began, count - len(self.done), len(self.sources) - count))
 
-    def _restored(
-        self, batch: list[Source], plan: Plan, progress: bool | None, keep: bool
-    ) -> Iterator[Outcome | Failure]:
+    def _restored(self, batch: list[Source], plan: Plan, progress: bool | None) -> Iterator[Outcome | Failure]:
         began, jobs = perf_counter(), []
         for source in batch:
             if str(source.path) in self.done:
@@ -104,18 +103,16 @@ class Jobs:
                 yield Failure(source.name.as_posix(), _said(error))
         for same in _by_shape(jobs):
             try:
-                yield from self._together(same, plan, progress, keep, began)
+                yield from self._together(same, plan, progress, began)
             except BAD as error:
                 if len(same) == 1:
                     yield Failure(same[0].name, _said(error))
                     continue
                 for job in same:  # one of them is to blame
-                    yield from self._restored([Source(job.photo.path, Path(job.name))], plan, progress, keep)
+                    yield from self._restored([Source(job.photo.path, Path(job.name))], plan, progress)
             began = perf_counter()
 
-    def _together(
-        self, jobs: list[Job], plan: Plan, progress: bool | None, keep: bool, began: float
-    ) -> Iterator[Outcome]:
+    def _together(self, jobs: list[Job], plan: Plan, progress: bool | None, began: float) -> Iterator[Outcome]:
         """Restore photographs of one shape."""
         wanted = self.wanted
         problem = self._problem(jobs, wanted.weight or 1.0)
@@ -145,8 +142,9 @@ class Jobs:
             used = wanted.weight if choice is None else choice.weight
             record = {"weight": 0.0 if index not in solved else used, "kept": kept, "seconds": seconds}
             place = solved.index(index) if index in solved else 0
-            outcome = outcome_of(job, x, found if index in solved else None, place, choice, record, keep)
+            outcome = outcome_of(job, x, found if index in solved else None, place, choice, record, self.shown < SHOWN)
             self._remember(job, outcome)
+            self.shown += 1
             yield outcome
 
     def _keeps(self, choice: Choice | None) -> bool:

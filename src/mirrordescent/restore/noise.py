@@ -39,8 +39,8 @@ def estimate_noise(y: Tensor, mask: Tensor | None = None, halved: Sequence[bool]
 
     Reference: Chen, Zhu and Heng, ICCV 2015.
 
-    >>> noise = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-    >>> [round(found.level, 3) for found in estimate_noise(0.5 + 0.05 * noise)]
+    >>> noise = torch.randn(2, 3, 160, 160, generator=torch.Generator().manual_seed(0))
+    >>> [round(found.level, 2) for found in estimate_noise(0.5 + 0.05 * noise)]
     [0.05, 0.05]
     """
     masks = [None] * len(y) if mask is None else list(mask.expand_as(y))
