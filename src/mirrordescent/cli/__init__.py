@@ -66,8 +66,8 @@ def main() -> None:
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
         say(f"mirrordescent: {' '.join(text.split()) or type(error).__name__}")
         sys.exit(2)
-    except KeyboardInterrupt:
-        say("mirrordescent: interrupted")
-        sys.exit(130)
+    except KeyboardInterrupt as stop:
+        say(f"mirrordescent: {stop or 'interrupted'}")
+        sys.exit(getattr(stop, "exit_code", 130))
     if code:
         sys.exit(code)
