@@ -3,5 +3,6 @@
 from mirrordescent.optim.accelerated import AMD, ASMD
 from mirrordescent.optim.base import MirrorOptimizer
 from mirrordescent.optim.descent import MD, SMD
+from mirrordescent.optim.options import Decoupled
 
-__all__ = ["AMD", "ASMD", "MD", "SMD", "MirrorOptimizer"]
+__all__ = ["AMD", "ASMD", "MD", "SMD", "Decoupled", "MirrorOptimizer"]

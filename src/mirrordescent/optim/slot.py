@@ -1,6 +1,7 @@
 """A method on one parameter: what of its state is stored beside the parameter, and the step of the pure method."""
 
 import copy
+from collections.abc import Iterator
 from functools import reduce
 from typing import Any
 
@@ -67,6 +68,32 @@ class Slot:
             start[field] = spread_like(parameter, part) if shape == x.shape[1:] else part
         return start
 
+    def follow(self, parameter: Tensor, left: Tensor, stored: dict[str, Any], name: str) -> None:
+        """Start anew where somebody has put the parameter, which the last step had left elsewhere.
+
+        What a fresh start there would store is taken wherever it differs from what one at the old place would: all that
+        is tied to the place, such as a dual, and nothing else, such as means of gradients. With a map that acts entry
+        by entry, entries that were not moved keep theirs.
+        """
+        domain, x = self.mirror.primal_domain, local(parameter.detach())
+        domain.require(x[None], f"parameter {name}, which was moved,", str(self.mirror), closed=self.mirror.defined_on_boundary)
+        for field, here, there in self._fresh(parameter, left):
+            kept = local(stored[field])
+            kept.copy_(torch.where(here != there, here, kept))
+
+    def shift(self, parameter: Tensor, left: Tensor, stored: dict[str, Any]) -> None:
+        """Move what is stored as far as a fresh start moves with the parameter, which a decay has just moved."""
+        for field, here, there in self._fresh(parameter, left):
+            local(stored[field]).add_(here - there)
+
+    def _fresh(self, *places: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Yield what starts at two places would store, field by field."""
+        samples = [self._sample(place.detach()) for place in places]
+        here, there = (self.method.init(x)._replace(x=x) for x in samples)
+        for field, shape in self._shapes.items():
+            if shape == samples[0].shape[1:] and getattr(here, field).is_floating_point():
+                yield field, self._kept(getattr(here, field)[0]), self._kept(getattr(there, field)[0])
+
     def step(self, k: int, x: Tensor, stored: dict[str, Any], g: Tensor) -> None:
         """Replace x and what is stored by what the method makes of them."""
         tensors = [("x", x), *((field, local(stored[field])) for field in self._shapes)]  # x may be stored as well
@@ -105,6 +132,15 @@ class Slot:
     def _sample(self, tensor: Tensor) -> Tensor:
         """Return the local part of a tensor as a batch of one, in the type it is computed in."""
         return local(tensor).to(self._computed_in if tensor.is_floating_point() else tensor.dtype)[None]
+
+
+def shrink(factor: float, slots: list[Slot], x: list[Tensor], stored: list[dict[str, Any]]) -> None:
+    """Scale parameters, and let what is stored with them move along."""
+    for slot, place, fields in zip(slots, x, stored, strict=True):
+        left = place.clone() if fields else place
+        place.mul_(factor)
+        if fields:
+            slot.shift(place, left, fields)
 
 
 def _widest(dtype: torch.dtype, mirror: MirrorMap) -> torch.dtype:
