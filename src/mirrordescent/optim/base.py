@@ -34,9 +34,10 @@ class MirrorOptimizer(Optimizer):
 
     A parameter that was moved since the last step (``p.data.copy_``, ``model.load_state_dict``, a swap with averaged
     weights) is taken from where it is now: its dual starts anew there, ∇ψ(x), while k goes on; for AMD and ASMD this is
-    the dual sequence, z or y, for momentum a fresh start. To notice it, a copy of every parameter with something stored
-    beside it is kept and compared: as much memory as the parameters, and two more passes over them a step. Where
-    nobody moves parameters, ``optimizer.watches = False`` saves both.
+    the dual sequence, z or y, for momentum a fresh start. To notice it, the bits of every parameter with something
+    stored beside it are summed before and after a step: two passes over memory. Of small parameters, and of those
+    that have been moved before, there is a copy, and with a map that acts entry by entry only the entries that were
+    moved start anew. Where nobody moves parameters, ``optimizer.watches = False`` saves all of this.
 
     A group may have its own ``lr``, ``mirror``, ``t``, ``weight_decay``, ``maximize`` and ``foreach``. While its lr is
     0 it does not move, and its steps are not counted.
@@ -215,16 +216,16 @@ class MirrorOptimizer(Optimizer):
             g = list(torch._foreach_add(g, x, alpha=group["weight_decay"]))
         stored = [{} if slot.fields == () else self._stored(slot, p) for slot, p in zip(slots, parameters, strict=True)]
         plan.rate.lr = float(group["lr"])
-        followed = [i for i, each in enumerate(stored) if each] if self.watches else []
-        places = pick(parameters, followed)
-        for i, left in self._watch.moved(places):
-            slots[followed[i]].follow(places[i], left, stored[followed[i]], self._name(number, places[i]))
+        watched = [i for i, each in enumerate(stored) if each] if self.watches else []
+        places = pick(parameters, watched), pick(x, watched)
+        for i, left in self._watch.moved(*places):
+            slots[watched[i]].follow(places[1][i], left, stored[watched[i]], self._name(number, places[0][i]))
         if plan.rate.lr:
             if group["weight_decay"] and group["decoupled"]:
                 shrink(1 - plan.rate(group["k"] + 1) * group["weight_decay"], slots, x, stored)
             plan.step(group["k"], slots, x, stored, g)
             group["k"] += 1
-        self._watch.leave(places)
+        self._watch.leave(*places)
 
     def _stored(self, slot: Slot, p: Tensor) -> dict[str, Any]:
         """Return what is stored with a parameter, made from it at the first step."""

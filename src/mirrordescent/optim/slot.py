@@ -1,7 +1,6 @@
 """A method on one parameter: what of its state is stored beside the parameter, and the step of the pure method."""
 
 import copy
-from collections.abc import Iterator
 from functools import reduce
 from typing import Any
 
@@ -68,31 +67,33 @@ class Slot:
             start[field] = spread_like(parameter, part) if shape == x.shape[1:] else part
         return start
 
-    def follow(self, parameter: Tensor, left: Tensor, stored: dict[str, Any], name: str) -> None:
-        """Start anew where somebody has put the parameter, which the last step had left elsewhere.
+    def follow(self, x: Tensor, left: Tensor | None, stored: dict[str, Any], name: str) -> None:
+        """Start anew at x, where somebody has put the parameter, or its local part.
 
-        What a fresh start there would store is taken wherever it differs from what one at the old place would: all that
-        is tied to the place, such as a dual, and nothing else, such as means of gradients. With a map that acts entry
-        by entry, entries that were not moved keep theirs.
+        What is tied to the place, such as a dual, is what a fresh start would store, and anything else stays, such as
+        means of gradients. If it is known where the last step had left the parameter, entries whose fresh start would
+        be the same here and there stay as well: with a map that acts entry by entry, those that were not moved.
         """
-        domain, x = self.mirror.primal_domain, local(parameter.detach())
-        domain.require(x[None], f"parameter {name}, which was moved,", str(self.mirror), closed=self.mirror.defined_on_boundary)
-        for field, here, there in self._fresh(parameter, left):
+        mirror, closed = self.mirror, self.mirror.defined_on_boundary
+        mirror.primal_domain.require(x[None], f"parameter {name}, which was moved,", str(mirror), closed=closed)
+        there = None if left is None else self._tied(left)
+        for field, here in self._tied(x).items():
             kept = local(stored[field])
-            kept.copy_(torch.where(here != there, here, kept))
+            kept.copy_(here if there is None else torch.where(here != there[field], here, kept))
 
-    def shift(self, parameter: Tensor, left: Tensor, stored: dict[str, Any]) -> None:
+    def shift(self, x: Tensor, left: Tensor, stored: dict[str, Any]) -> None:
         """Move what is stored as far as a fresh start moves with the parameter, which a decay has just moved."""
-        for field, here, there in self._fresh(parameter, left):
-            local(stored[field]).add_(here - there)
+        there = self._tied(left)
+        for field, here in self._tied(x).items():
+            local(stored[field]).add_(here - there[field])
 
-    def _fresh(self, *places: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield what starts at two places would store, field by field."""
-        samples = [self._sample(place.detach()) for place in places]
-        here, there = (self.method.init(x)._replace(x=x) for x in samples)
-        for field, shape in self._shapes.items():
-            if shape == samples[0].shape[1:] and getattr(here, field).is_floating_point():
-                yield field, self._kept(getattr(here, field)[0]), self._kept(getattr(there, field)[0])
+    @torch.enable_grad()
+    def _tied(self, x: Tensor) -> dict[str, Tensor]:
+        """Return those fields of a start at x that depend on x."""
+        sample = self._sample(x.detach()).requires_grad_()
+        state = self.method.init(sample)._replace(x=sample)
+        fields = {field: getattr(state, field) for field in self._shapes}
+        return {field: self._kept(value.detach()[0]) for field, value in fields.items() if value.requires_grad}
 
     def step(self, k: int, x: Tensor, stored: dict[str, Any], g: Tensor) -> None:
         """Replace x and what is stored by what the method makes of them."""
