@@ -10,7 +10,7 @@ from tyro.conf import Positional
 from tyro.extras import SubcommandApp
 
 from mirrordescent.checks import require_positive
-from mirrordescent.cli.output import AsJSON, progress, say, show
+from mirrordescent.cli.output import AsJSON, progress, say, show, visible
 from mirrordescent.restore import plan
 from mirrordescent.restore.jobs import Jobs
 from mirrordescent.restore.page import page
@@ -111,7 +111,7 @@ def _run(task: Task, options: Solving, **damage: Any) -> int:
     for outcome in jobs.run(how, progress()):
         outcomes.append(outcome)
         if not options.json:
-            print(outcome.line(), flush=True)
+            print(visible(outcome.line()), flush=True)
     where = page(task, outcomes, how, options.weight).write(options.out / "index.html")
     report = {"task": task, "page": where, "images": [outcome.record for outcome in outcomes]}
     show(report, [f"page: {where}"], options.json)

@@ -8,6 +8,9 @@ from typing import Any, Literal
 from mirrordescent.learn.objective import Objective
 
 
+MOST = {"horizon": 100_000, "batch": 10_000}  # more is a slip of the pen
+
+
 @dataclass(frozen=True)
 class Descent:
     """The optimiser of the meta-steps, Adam.
@@ -100,3 +103,5 @@ def _require_positive(settings: Any, *names: str) -> None:
     for name in names:
         if getattr(settings, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(settings, name)}")
+        if getattr(settings, name) > (most := MOST.get(name, 10**9)):
+            raise ValueError(f"{name} must be at most {most}, got {getattr(settings, name)}")

@@ -11,10 +11,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from mirrordescent.files import Damaged, read_whole, whole, write_whole
+from mirrordescent.limits import Bounded
 from mirrordescent.parts import Config, Part, PartMissing, build, describe, modules_of
 from mirrordescent.zoo.card import Card
 
 FORMAT = "2"
+LARGEST = 1e15  # of a learned number: the square of a larger one is hardly a number in single precision
+SPACE, ROOM, CALLS = 8, 1 << 24, 2000  # memory to build in: so often what is stored, and this; and calls per tensor
 
 
 class EntryDamaged(ValueError):
@@ -44,7 +47,7 @@ def load_entry(path: Path) -> tuple[nn.Module, Card]:
         return module.requires_grad_(False), Card.from_data(json.loads(metadata["card"]))
     except PartMissing as error:
         raise PartMissing(f"{path} cannot be loaded yet: {error}") from None
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
         raise EntryDamaged(f"{path} is not a learned method that can be read: {error}") from error
 
 
@@ -52,7 +55,7 @@ def read_card(path: Path) -> Card:
     """Read only the card of an entry, whose parts need not be known."""
     try:
         return Card.from_data(json.loads(_read(path)[1]["card"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise EntryDamaged(f"{path} has no card that can be read: {error}") from error
 
 
@@ -61,7 +64,7 @@ def intact(path: Path) -> bool:
     try:
         card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         return bool(card == json.loads(_read(path)[1]["card"]))
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, RecursionError):
         return False
 
 
@@ -81,7 +84,9 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _built(structure: Config, tensors: dict[str, Tensor]) -> nn.Module:
-    module: Any = build(structure, tensors)
+    held = sum(tensor.nbytes for tensor in tensors.values())
+    with Bounded("what it describes", SPACE * held + ROOM, CALLS * (len(tensors) + 10)):
+        module: Any = build(structure, tensors)
     if not isinstance(module, nn.Module):
         raise ValueError(f"a {type(module).__name__} is not a module")
     dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
@@ -89,4 +94,9 @@ def _built(structure: Config, tensors: dict[str, Tensor]) -> nn.Module:
     for name, tensor in module.state_dict(keep_vars=True).items():  # some were made from plain numbers
         tensor.data = tensor.data.to(tensors[name].dtype)
     module.load_state_dict(tensors)
+    for name, parameter in module.named_parameters():
+        if not bool((parameter.detach().abs() < LARGEST).all()):
+            raise ValueError(f"{name} has a number that is not finite or larger than {LARGEST:g}")
+    if any(bool(tensor.isnan().any()) for tensor in tensors.values() if tensor.is_floating_point()):
+        raise ValueError("it has numbers that are NaN")
     return module
