@@ -333,7 +333,7 @@ def test_nothing_learned_ends_with_1(monkeypatch, capsys, tmp_path, recwarn):
         ("map.filters=1000000", "[map] filters must be at most 4096"),
         ("map.filters='a'", "[map] filters must be a whole number"),
         ("family.size=1.5", "[family] size must be a whole number"),
-        ("family.pool=-1", "[family] pool"),
+        ("family.pool=-1", "a pool needs at least one problem"),
         ("nonsense", "a change has the form key=value"),
     ],
 )

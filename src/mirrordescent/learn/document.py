@@ -88,16 +88,23 @@ def _family(table: Table, folder: Path) -> ProblemFamily:
 
 
 def _inpainting(folder: Path, source: str = "bundled", **options: Any) -> InpaintingFamily:
+    _require_options(InpaintingFamily, options)
     return InpaintingFamily(*_pictures(source, folder), **options)
 
 
 def _denoising(folder: Path, source: str = "bundled", noise: float = 0.05, **options: Any) -> DenoisingFamily:
+    _require_options(DenoisingFamily, options)
     generator = torch.Generator().manual_seed(0)
     noisy = [
         [picture + noise * torch.randn(picture.shape, generator=generator) for picture in pictures]
         for pictures in _pictures(source, folder)
     ]
     return DenoisingFamily(*noisy, **options)
+
+
+def _require_options(family: type, options: Table) -> None:
+    for key, value in options.items():
+        require_fits(value, _hints(family).get(key), f"[family] {key}")
 
 
 def _machine(folder: Path, first: int = 4, second: int = 9, C: float = 1.0) -> SVMFamily:
@@ -125,7 +132,7 @@ def _method(tables: Mapping[str, Table], horizon: int, generator: Generator, fam
     entries: Table = {"name": "lsmd", "step": 0.3, "extension": "reciprocal", **tables["method"]}
     for key, kind in (("name", str), ("step", float), ("extension", str)):
         require_fits(entries[key], kind, f"[method] {key}")
-    name, steps = entries.pop("name"), Prefix([entries.pop("step")] * horizon, entries.pop("extension"))
+    name, steps = entries.pop("name"), Prefix([float(entries.pop("step"))] * horizon, entries.pop("extension"))
     with torch.random.fork_rng(devices=[]):  # so that classes that take no generator are the same every time
         torch.manual_seed(generator.initial_seed())
         if ":" not in name:
