@@ -45,6 +45,7 @@ class Case:
     def __init__(self, make: Any, mirror: str, options: dict[str, Any], scheduler: int, dtype: torch.dtype) -> None:
         generator = torch.Generator().manual_seed(0)
         self.params = [nn.Parameter((0.3 + torch.rand(s, generator=generator)).to(dtype)) for s in SHAPES]
+        options = {key: value.clone() if isinstance(value, Tensor) else value for key, value in options.items()}
         self.optimizer = make([{"params": self.params[:2]}], mirror=MIRRORS[mirror](), **{"lr": 0.01, **options})
         self.optimizer.add_param_group({"params": self.params[2:]})
         self.scheduler = SCHEDULERS[scheduler](self.optimizer)

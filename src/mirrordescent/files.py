@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 _LONGEST = 200  # bytes of a name that are kept in that of its partial file
@@ -62,12 +62,13 @@ def read_whole(path: Path, unsigned: bool = False) -> tuple[dict[str, Tensor], d
     A file that has no checksum is damaged too, unless ``unsigned`` says that such files are known.
     """
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata: dict[str, str] = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        content = path.read_bytes()  # in one go: by its name it might be another file a moment later
+        tensors = load(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        metadata: dict[str, str] = header.get("__metadata__") or {}
     except FileNotFoundError:
         raise
-    except (OSError, SafetensorError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+    except (OSError, SafetensorError, ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         raise Damaged(f"{path} cannot be read: {error}") from error
     if metadata.get("sha256") != checksum(tensors, metadata) and not (unsigned and "sha256" not in metadata):
         raise Damaged(f"{path} is damaged: its content differs from its checksum")
