@@ -1,4 +1,4 @@
-"""Damaged and hostile files, documents and arguments: a result that is right, or one clear error; never anything else."""
+"""Damaged and hostile files, documents and arguments: a result that is right, or one clear error, nothing else."""
 
 from __future__ import annotations
 
@@ -167,7 +167,9 @@ class Fuzz:
             photo = read_photo(path)
         except CLEAR:
             return "refused"
-        if not (bool(photo.colour.isfinite().all()) and 0 <= float(photo.colour.min()) <= float(photo.colour.max()) <= 1):
+        if not (
+            bool(photo.colour.isfinite().all()) and 0 <= float(photo.colour.min()) <= float(photo.colour.max()) <= 1
+        ):
             raise AssertionError("pixels outside [0, 1]")
         return "read"
 
@@ -176,8 +178,11 @@ class Fuzz:
         table = self.random.choice(list(self.document))
         key = self.random.choice((*self.document[table], "type", "nonsense", table))
         value = self.random.choice(ODD)
-        text = "\n".join(f"[{name}]\n" + "\n".join(f"{k} = {_toml(v)}" for k, v in entries.items())
-                         for name, entries in {**self.document, table: {**self.document[table], key: value}}.items())  # fmt: skip
+        tables = {**self.document, table: {**self.document[table], key: value}}
+        text = "\n".join(
+            f"[{name}]\n" + "\n".join(f"{k} = {_toml(v)}" for k, v in entries.items())
+            for name, entries in tables.items()
+        )
         if self.random.random() < 0.3:
             text = damaged(text.encode(), self.random).decode(errors="replace")
         path = self.folder / "mine.toml"
@@ -192,9 +197,9 @@ class Fuzz:
 
     def command(self) -> str:
         """Arguments of the command line."""
-        words = ["zoo", "show", "verify", "list", "solve", "denoise", "inpaint", "learn", "--weight", "nan", "-1", "1e999",
-                 "--mask", "/dev/null", "--json", "--out", "/dev/null/x", "hf://", "..", "a.toml", "entry0", "--set", "x=",
-                 "--iterations", "0", "--tolerance", "--method", "lamd", "version", "\x1b[2J", "é", ""]  # fmt: skip
+        words = ["zoo", "show", "verify", "list", "solve", "denoise", "inpaint", "learn", "--weight", "nan", "-1",
+                 "1e999",                 "--mask", "/dev/null", "--json", "--out", "/dev/null/x", "hf://", "..", "a.toml", "entry0", "--set",
+                 "x=", "--iterations", "0", "--tolerance", "--method", "lamd", "version", "\x1b[2J", "é", ""]  # fmt: skip
         chosen = [self.random.choice(words) for _ in range(self.random.randrange(1, 6))]
         before, sys.argv = sys.argv, ["mirrordescent", *chosen]
         out, err = io.StringIO(), io.StringIO()
@@ -228,7 +233,11 @@ def _toml(value: Any) -> str:
         return "{" + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value).replace("NaN", "nan").replace("Infinity", "inf") if not isinstance(value, str) else repr(value)
+    return (
+        json.dumps(value).replace("NaN", "nan").replace("Infinity", "inf")
+        if not isinstance(value, str)
+        else repr(value)
+    )
 
 
 KINDS = {"entry": 40, "structure": 25, "picture": 25, "recipe": 9, "command": 0.05}

@@ -144,7 +144,9 @@ class Kill:
         if self.random.random() < 0.2:
             forked(lambda: restore(self.place / "images", out))
             same = {path.name: path.read_bytes() for path in out.glob("*.png")} == self.pictures
-            self.tally.note("solve, again", "the same files") if same else self.tally.fault("solve, again", "other files")
+            self.tally.note("solve, again", "the same files") if same else self.tally.fault(
+                "solve, again", "other files"
+            )
 
 
 def run(tally: Tally) -> None:

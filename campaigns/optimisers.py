@@ -16,7 +16,14 @@ from torch.optim import lr_scheduler
 from campaigns.tally import Tally
 from mirrordescent import optim
 from mirrordescent.mirrors import (
-    Diagonal, HyperbolicEntropy, MirrorMap, Multipliers, NegativeEntropy, PNorm, Spline, SquaredPNorm,
+    Diagonal,
+    HyperbolicEntropy,
+    MirrorMap,
+    Multipliers,
+    NegativeEntropy,
+    PNorm,
+    Spline,
+    SquaredPNorm,
 )  # fmt: skip
 
 OPTIMISERS = (optim.MD, optim.SMD, optim.AMD, optim.ASMD)

@@ -16,8 +16,8 @@ from mirrordescent.methods import Method
 from mirrordescent.mirrors import Diagonal, HyperbolicEntropy, MirrorMap, PNorm, SquaredPNorm, Stencil
 from mirrordescent.problems import Problem
 
-# Vectors and what is left over at their ends are raised to powers by different code in torch, so rounding depends on where
-# in a batch a sample is.
+# Vectors and what is left over at their ends are raised to powers by different code in torch, so rounding depends on
+# where in a batch a sample is.
 POWERS = (PNorm, SquaredPNorm, HyperbolicEntropy)
 SCALES = (1.0, 1.0, 1.0, 1e-30, 1e-10, 1e-4, 1e4, 1e10, 1e30, 1e-310)
 
@@ -59,7 +59,11 @@ def _alone(problem: md.TVInpainting, index: int) -> md.TVInpainting:
     y = problem.y[index : index + 1]
     if isinstance(problem, md.TVDenoising):
         return md.TVDenoising(y, problem.weight, problem.scale)
-    mask = problem.mask if problem.mask is None or problem.mask.shape[0] != len(problem.y) else problem.mask[index : index + 1]
+    mask = (
+        problem.mask
+        if problem.mask is None or problem.mask.shape[0] != len(problem.y)
+        else problem.mask[index : index + 1]
+    )
     return md.TVInpainting(y, mask, problem.weight, problem.scale)
 
 
@@ -93,12 +97,16 @@ def one(tally: Tally, problem: md.TVInpainting, method: Method[Any], name: str, 
     for i, status in enumerate(statuses):
         finite = bool(x[i].isfinite().all()) and bool(found.value[i].isfinite())
         if not finite and not status.failed:
-            tally.fault(f"{name}, status", f"{status} with a value of {found.value[i]}, at scale {problem.y.abs().max()}")
+            tally.fault(
+                f"{name}, status", f"{status} with a value of {found.value[i]}, at scale {problem.y.abs().max()}"
+            )
     if found.lower is not None:
         best, lower = _best(problem), found.lower.double()
         wrong = (lower > best * (1 + 1e-12) + 1e-300) & best.isfinite()
         if bool(wrong.any()):
-            tally.fault(f"{name}, bound", f"{lower.tolist()} above {best.tolist()}, {problem.y.dtype}, {tuple(problem.y.shape)}")
+            tally.fault(
+                f"{name}, bound", f"{lower.tolist()} above {best.tolist()}, {problem.y.dtype}, {tuple(problem.y.shape)}"
+            )
         tally.note(name, "bound below the optimum")
     if isinstance(method, methods.Safeguarded):
         start, value = problem.value(problem.start()), found.value

@@ -76,7 +76,12 @@ def write(tally: Tally, page: Path) -> None:
 
 def markdown(known: dict[str, Any]) -> str:
     """Return the page."""
-    lines = ["# Reliability", "", "Written by `python -m campaigns`; every campaign can be run again with its seed.", ""]
+    lines = [
+        "# Reliability",
+        "",
+        "Written by `python -m campaigns`; every campaign can be run again with its seed.",
+        "",
+    ]
     for name, record in known.items():
         faults, tried = sum(count for count, _ in record["found"].values()), sum(record["tried"].values())
         lines += [

@@ -118,7 +118,7 @@ def test_what_others_can_write_is_not_run(library, which, monkeypatch):
     changed = library if which == "file" else library.parent
     changed.chmod(0o777)
     assert not kernels.ready()
-    with pytest.raises(BuildError, match="can be written to by others.*MIRRORDESCENT_CACHE"):
+    with pytest.raises(BuildError, match=r"can be written to by others.*MIRRORDESCENT_CACHE"):
         kernels.library()
     changed.chmod(0o700)
     monkeypatch.setattr(os, "getuid", lambda: 12345)
@@ -130,7 +130,7 @@ def test_a_compiler_may_have_arguments(tmp_path, monkeypatch):
     monkeypatch.setenv("MIRRORDESCENT_CACHE", str(tmp_path))
     monkeypatch.setenv("CC", f"{sys.executable} -c 'raise SystemExit(3)'")
     kernels.library.cache_clear()
-    with pytest.raises(BuildError, match="raise SystemExit.* failed"):
+    with pytest.raises(BuildError, match=r"raise SystemExit.* failed"):
         kernels.library()
 
 

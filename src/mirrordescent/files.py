@@ -46,7 +46,9 @@ def whole(path: Path) -> Iterator[Path]:
 def write_whole(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
     """Write a safetensors file as a whole, with a checksum of everything; the same content gives the same bytes."""
     # Copies: tied or sliced tensors share memory, which the format does not store.
-    apart = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    apart = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
     content = save(apart, metadata | {"sha256": checksum(apart, metadata)})
     length = int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()

@@ -14,8 +14,8 @@ class TooLarge(ValueError):
     """Something would need more memory, or more parts, than it may have."""
 
 
-class Bounded(TorchDispatchMode):  # type: ignore[misc]
-    """Within this context, making tensors of more than so many bytes in all, or by more than so many calls, is an error.
+class Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within this context, making tensors of more than so many bytes in all, or by too many calls, is an error.
 
     It is raised before the memory is asked for.
 
@@ -27,7 +27,7 @@ class Bounded(TorchDispatchMode):  # type: ignore[misc]
     """
 
     def __init__(self, what: str, memory: float, calls: int = 10_000_000) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.what, self.memory, self.calls, self.taken, self.called = what, memory, calls, 0.0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -16,8 +16,8 @@ from torch import nn
 
 import mirrordescent as md
 from mirrordescent import files
-from mirrordescent.learn.checkpoint import RunBusy
 from mirrordescent.learn import Descent, NothingLearned, Objective, RunDamaged, Settings, Validation, learn
+from mirrordescent.learn.checkpoint import RunBusy
 from mirrordescent.mirrors import Diagonal
 from mirrordescent.oracles import Noisy
 from mirrordescent.schedules import Prefix

@@ -90,7 +90,9 @@ def test_damaged_files_are_refused(tmp_path, damage):
     zoo.save(md.LPD(), tmp_path / "entry", CARD)
     path = tmp_path / "entry.safetensors"
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(zoo.EntryDamaged, match=r"entry\.safetensors (cannot be read|is damaged).*Fetch or save it again"):
+    with pytest.raises(
+        zoo.EntryDamaged, match=r"entry\.safetensors (cannot be read|is damaged).*Fetch or save it again"
+    ):
         zoo.load(path)
 
 

@@ -47,7 +47,7 @@ def _app(brief: bool) -> SubcommandApp:
 
 
 def _no_memory(error: RuntimeError) -> bool:
-    """Tell whether an error is torch's way of saying that there is no memory left, or Python's of too deep a nesting."""
+    """Tell whether an error is how torch says that there is no memory left, or Python that nesting is too deep."""
     return isinstance(error, RecursionError) or "allocate memory" in str(error) or "out of memory" in str(error)
 
 
@@ -66,7 +66,16 @@ def main() -> None:
     except BrokenPipeError:  # as of `| head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (ValueError, TypeError, OSError, LookupError, ImportError, MemoryError, RuntimeError, ArithmeticError) as error:
+    except (
+        ValueError,
+        TypeError,
+        OSError,
+        LookupError,
+        ImportError,
+        MemoryError,
+        RuntimeError,
+        ArithmeticError,
+    ) as error:
         if isinstance(error, RuntimeError) and not _no_memory(error):
             raise
         # The text of a KeyError is its argument, and would be shown in quotation marks.

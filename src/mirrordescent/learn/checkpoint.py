@@ -1,8 +1,8 @@
 """Run folders that survive being killed at any moment.
 
 A checkpoint is one safetensors file with a checksum, written beside the old one and then renamed over it, so that there
-is always a whole one; the one before it is kept too, in case the disk damages the newest. It holds every number the next
-meta-step depends on; the log is cut back to it on resuming.
+is always a whole one; the one before it is kept too, in case the disk damages the newest. It holds every number the
+next meta-step depends on; the log is cut back to it on resuming.
 """
 
 import json

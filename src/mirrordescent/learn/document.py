@@ -63,7 +63,8 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
     for key, value in named.items():
         require_fits(value, str, key)
     return Recipe(
-        **named,
+        name=named["name"],
+        description=named["description"],
         family=lambda directory: _family(tables["family"], path.resolve().parent),
         method=lambda generator, family: _method(tables, settings.horizon, generator, family),
         stages=[Unrolled(settings)],
@@ -158,7 +159,7 @@ def _map(table: Table, family: ProblemFamily) -> MirrorMap:
     if networks is not None and kind in NETWORK_MAPS:
         model = copy.deepcopy(networks.model).requires_grad_(True)
         inputs = networks.inputs.flatten(0, networks.targets.ndim - 1)[:1]
-        return _made("[map]", lambda: layerwise(model, kind, example=inputs, **entries))
+        return _made("[map]", lambda: layerwise(model, kind, example=inputs, **entries))  # type: ignore[arg-type]
     if kind in MAPS:
         if not isinstance(draw.x0, Tensor):
             raise ValueError(f"[map] type = {kind!r} is not for networks: choose one of {', '.join(NETWORK_MAPS)}")

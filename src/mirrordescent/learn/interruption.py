@@ -1,4 +1,4 @@
-"""Being asked to stop, by Ctrl-C or by a system that ends its processes: at once is too early while a step is half done."""
+"""Being asked to stop, by Ctrl-C or by a system that ends its processes, while a step is half done."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from mirrordescent.learn.objective import Objective
 
-
 MOST = {"horizon": 100_000, "batch": 10_000}  # more is a slip of the pen
 
 

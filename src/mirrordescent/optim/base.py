@@ -120,7 +120,9 @@ class MirrorOptimizer(Optimizer):
             if not p.is_floating_point():
                 raise ValueError(f"parameter {name} is of type {p.dtype}; mirror maps are of real numbers")
             if p.is_meta:
-                raise ValueError(f"parameter {name} is on the meta device, and has no numbers yet: model.to_empty first")
+                raise ValueError(
+                    f"parameter {name} is on the meta device, and has no numbers yet: model.to_empty first"
+                )
             leaf = Leaf(name, p, "param_names" in group)
             own, x = leaf.part(chosen.mirror), local(p.detach())
             own.primal_domain.require(x[None], f"parameter {name}", str(own), closed=own.defined_on_boundary)
@@ -146,7 +148,9 @@ class MirrorOptimizer(Optimizer):
             slot.form = form_of(slot, x)
 
     def _name(self, number: int, p: Tensor) -> str:
-        return next(n for n, each in zip(self._names(number), self.param_groups[number]["params"], strict=True) if each is p)
+        return next(
+            n for n, each in zip(self._names(number), self.param_groups[number]["params"], strict=True) if each is p
+        )
 
     def _names(self, number: int) -> list[str]:
         group = self.param_groups[number]
@@ -160,7 +164,7 @@ class MirrorOptimizer(Optimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
 
-    @torch._disable_dynamo  # type: ignore[untyped-decorator]  # it has kernels and loops of its own, which are not traced
+    @torch._disable_dynamo  # type: ignore[attr-defined]  # it has kernels and loops of its own, which are not traced
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take one step along the gradients; ``closure``, if given, computes them and returns the loss."""

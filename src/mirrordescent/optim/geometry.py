@@ -130,9 +130,12 @@ def kind(mirror: MirrorMap) -> str:
 
 
 def settings_of(method: GradientMethod[Any], mirror: MirrorMap) -> str:
-    """Describe a map and the settings of a method but for its step sizes, as JSON; null for what cannot be described."""
+    """Describe a map and the settings of a method but for its step sizes, as JSON; null for what cannot be told."""
     taken = {name: value for name, value in _config(method).items() if name not in ("mirror", "t")}
-    parts = {"mirror": mirror, **{name: "the map" if value is method.mirror else value for name, value in taken.items()}}
+    parts = {
+        "mirror": mirror,
+        **{name: "the map" if value is method.mirror else value for name, value in taken.items()},
+    }
     return json.dumps({name: _described(value) for name, value in parts.items()}, sort_keys=True)
 
 
@@ -142,8 +145,8 @@ def require_same(saved: str, here: str) -> None:
     for name in sorted(there.keys() & ours.keys()):
         if None not in (there[name], ours[name]) and there[name] != ours[name]:
             raise ValueError(
-                f"this is a state of an optimiser with {name} = {_brief(there[name])}, and cannot be loaded where it is "
-                f"{_brief(ours[name])}"
+                f"this is a state of an optimiser with {name} = {_brief(there[name])}, and cannot be loaded where "
+                f"it is {_brief(ours[name])}"
             )
 
 

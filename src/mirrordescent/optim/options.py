@@ -48,7 +48,7 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 REFUSED = {
-    "capturable": "steps are not captured in CUDA graphs: with nonfinite=None and watches = False a step does not wait for a GPU",
+    "capturable": "there are no CUDA graphs of steps: with nonfinite=None and watches = False they do not wait",
     "differentiable": "steps of optimisers have no gradients: those of mirrordescent.methods are pure, and do",
     "momentum": "the momentum of AMD is cap / (r + cap): choose those; other methods have none",
     "betas": "the momentum of AMD is cap / (r + cap): choose those; other methods have none",

@@ -17,8 +17,8 @@ Left: TypeAlias = Tensor | tuple[Tensor, Tensor]
 class Watch:
     """Where the last step has left parameters. A change of ``p.data`` leaves no other trace than their numbers.
 
-    Of a small parameter, and of one that has been moved before, there is a copy; of others sums of their bits in blocks,
-    exact and the same in any order of summation, which take half the time and no memory.
+    Of a small parameter, and of one that has been moved before, there is a copy; of others sums of their bits in
+    blocks, exact and the same in any order of summation, which take half the time and no memory.
     """
 
     def __init__(self) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from mirrordescent.names import require_known
 
-
 DEEPEST = 20  # levels of tables in tables
 _KINDS: dict[str, Any] = {
     "stages": list | tuple, "parameters": int | None, "held_out": dict, "use": dict, "requires": list | tuple,
