@@ -39,6 +39,13 @@ ODD: list[Any] = [
 ]  # fmt: skip
 
 
+WORDS = [
+    "zoo", "show", "verify", "list", "solve", "denoise", "inpaint", "learn", "--weight", "nan", "-1", "1e999", "--mask",
+    "/dev/null", "--json", "--out", "/dev/null/x", "hf://", "..", "a.toml", "entry0", "--set", "x=", "--iterations",
+    "0", "--tolerance", "--method", "lamd", "version", "\x1b[2J", "é", "",
+]  # fmt: skip
+
+
 class Hang(BaseException):
     """A case that takes too long."""
 
@@ -197,10 +204,7 @@ class Fuzz:
 
     def command(self) -> str:
         """Arguments of the command line."""
-        words = ["zoo", "show", "verify", "list", "solve", "denoise", "inpaint", "learn", "--weight", "nan", "-1",
-                 "1e999",                 "--mask", "/dev/null", "--json", "--out", "/dev/null/x", "hf://", "..", "a.toml", "entry0", "--set",
-                 "x=", "--iterations", "0", "--tolerance", "--method", "lamd", "version", "\x1b[2J", "é", ""]  # fmt: skip
-        chosen = [self.random.choice(words) for _ in range(self.random.randrange(1, 6))]
+        chosen = [self.random.choice(WORDS) for _ in range(self.random.randrange(1, 6))]
         before, sys.argv = sys.argv, ["mirrordescent", *chosen]
         out, err = io.StringIO(), io.StringIO()
         try:

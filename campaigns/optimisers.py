@@ -84,7 +84,7 @@ def run(tally: Tally) -> None:
         scheduler = tally.random.randrange(len(SCHEDULERS))
         name = f"{make.__name__}, {mirror}"
         try:
-            _one(tally, name, lambda: Case(make, mirror, options, scheduler, dtype), dtype)  # noqa: B023
+            _one(tally, name, lambda: Case(make, mirror, options, scheduler, dtype), dtype)
         except (ValueError, TypeError) as error:
             tally.note(make.__name__, f"refused: {' '.join(str(error).split())[:60]}")
         except Exception as error:

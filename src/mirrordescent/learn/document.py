@@ -224,7 +224,7 @@ def _made(where: str, make: Callable[[], Any]) -> Any:
 def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
     """Return the annotations of a function or of a class's constructor, as far as they can be read."""
     try:
-        return get_type_hints(function.__init__ if isinstance(function, type) else function)
+        return get_type_hints(function.__init__ if isinstance(function, type) else function)  # type: ignore[misc]
     except (NameError, TypeError):
         return {}
 
