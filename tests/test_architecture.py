@@ -17,7 +17,7 @@ import mirrordescent
 
 ROOT = Path(mirrordescent.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-LINES, FILE_LINES, ARGUMENTS, PUBLIC_NAMES = 17_000, 400, 12, 270
+LINES, FILE_LINES, ARGUMENTS, PUBLIC_NAMES = 17_250, 400, 12, 270
 LATE = ("cli",)  # commands import what they need when they run, so that --help is quick
 
 
