@@ -14,7 +14,7 @@ CAMPAIGNS = {
     "solve": solves.run, "optim": optimisers.run, "race": race.run,
 }  # fmt: skip
 
-SMALL = {"fuzz": 300, "kill": 6, "disk": 6, "memory": 4, "clock": 2, "solve": 40, "optim": 25, "race": 1}
+SMALL = {"fuzz": 200, "kill": 4, "disk": 4, "memory": 3, "clock": 1, "solve": 25, "optim": 15, "race": 1}
 
 
 def main() -> int:

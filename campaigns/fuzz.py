@@ -42,7 +42,7 @@ ODD: list[Any] = [
 WORDS = [
     "zoo", "show", "verify", "list", "solve", "denoise", "inpaint", "learn", "--weight", "nan", "-1", "1e999", "--mask",
     "/dev/null", "--json", "--out", "/dev/null/x", "hf://", "..", "a.toml", "entry0", "--set", "x=", "--iterations",
-    "0", "--tolerance", "--method", "lamd", "version", "\x1b[2J", "é", "",
+    "0", "--tolerance", "--method", "lamd", "version", "é", "",
 ]  # fmt: skip
 
 

@@ -29,7 +29,8 @@ class PowerCut:
 
     def __init__(self, folder: Path, at: int, random: Random) -> None:
         self.folder, self.left, self.random = folder, at, random
-        self.synced: dict[int, int] = {}
+        there = [path.stat() for path in folder.rglob("*") if path.is_file()]
+        self.synced = {found.st_ino: found.st_size for found in there}  # what was there before has lasted
         self.sync = os.fsync
         os.fsync = self
 
