@@ -17,7 +17,7 @@ import mirrordescent
 
 ROOT = Path(mirrordescent.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-LINES, FILE_LINES, ARGUMENTS, PUBLIC_NAMES = 19_500, 400, 12, 300
+LINES, FILE_LINES, ARGUMENTS, PUBLIC_NAMES = 21_000, 400, 12, 310
 LATE = ("cli",)  # commands import what they need when they run, so that --help is quick
 
 

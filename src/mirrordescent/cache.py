@@ -6,13 +6,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from mirrordescent.files import content_of, write_whole
+from mirrordescent.files import Damaged, content_of, read_whole, write_whole
 
-VERSION = "1"  # raised when the meaning of stored entries changes
+VERSION = "2"  # raised when the meaning of stored entries changes
 
 
 def directory() -> Path:
@@ -63,13 +61,13 @@ def fingerprint(module: nn.Module, purpose: str) -> str | None:
 def load(key: str) -> dict[str, Tensor] | None:
     """Return a stored entry, or None if there is none that can be read."""
     try:
-        return load_file(directory() / f"{key}.safetensors")
-    except (OSError, SafetensorError):
+        return read_whole(directory() / f"{key}.safetensors")[0]
+    except (OSError, Damaged):
         return None
 
 
 def store(key: str, tensors: dict[str, Tensor]) -> None:
     """Write an entry whole or not at all; a cache that cannot be written to is no reason to fail."""
-    with contextlib.suppress(OSError, SafetensorError):  # the latter is how a full disk is reported
+    with contextlib.suppress(OSError):
         directory().mkdir(parents=True, exist_ok=True)
         write_whole(tensors, {}, directory() / f"{key}.safetensors")

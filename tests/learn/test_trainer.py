@@ -17,6 +17,7 @@ from torch import nn
 import mirrordescent as md
 from mirrordescent import files
 from mirrordescent.learn import Descent, NothingLearned, Objective, RunDamaged, Settings, Validation, learn
+from mirrordescent.learn.checkpoint import RunBusy
 from mirrordescent.mirrors import Diagonal
 from mirrordescent.oracles import Noisy
 from mirrordescent.schedules import Prefix
@@ -174,15 +175,14 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
     bowls.train(tmp_path, steps=30)
     good = (tmp_path / "checkpoint.safetensors").read_bytes()
 
-    def full_disk(tensors, path, metadata):
-        Path(path).write_bytes(b"half")
+    def full_disk(*_):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(files, "save_file", full_disk)
+    monkeypatch.setattr(files.os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space"):
         bowls.train(tmp_path, steps=30, resume=False)
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == good
-    assert [path.name for path in tmp_path.glob("*.partial")] == []
+    assert [path.name for path in tmp_path.glob(".*.partial")] == []
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", None])
@@ -190,8 +190,52 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, damage):
     bowls.train(tmp_path)
     path = tmp_path / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:-40] if damage is None else damage)
+    (tmp_path / "checkpoint.before.safetensors").write_bytes(path.read_bytes())
     with pytest.raises(RunDamaged, match="cannot be resumed"):
         bowls.train(tmp_path)
+
+
+@pytest.mark.parametrize("position", [0.02, 0.3, 0.6, 0.98])
+def test_after_damage_the_checkpoint_before_serves_and_says_so(tmp_path, position):
+    whole = bowls.train(tmp_path / "whole").method.state_dict()
+    bowls.train(tmp_path / "damaged")
+    path = tmp_path / "damaged" / "checkpoint.safetensors"
+    content = bytearray(path.read_bytes())
+    content[int(position * len(content))] ^= 8
+    path.write_bytes(content)
+    with pytest.warns(UserWarning, match=r"cannot be resumed.*Going on from the checkpoint before it"):
+        again = bowls.train(tmp_path / "damaged")
+    for name, tensor in again.method.state_dict().items():
+        assert torch.equal(tensor, whole[name])
+    assert entries(tmp_path / "damaged") == entries(tmp_path / "whole")
+
+
+def test_a_run_started_afresh_does_not_fall_back_to_the_old_one(tmp_path):
+    bowls.train(tmp_path)
+    bowls.train(tmp_path, steps=4, resume=False)
+    assert not (tmp_path / "checkpoint.before.safetensors").exists()
+
+
+def test_two_learners_in_one_folder_are_one_too_many(tmp_path):
+    def second(step):
+        if step == 3:
+            with pytest.raises(RunBusy, match="another process is learning"):
+                bowls.train(tmp_path)
+
+    assert bowls.train(tmp_path, callback=second).meta_steps == 30
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_was_learned_is_kept_when_asked_to_stop(tmp_path, number):
+    """At a meta-step that is no checkpoint; the run then ends as one that was left alone."""
+    whole = bowls.train(tmp_path / "whole").method.state_dict()
+    with pytest.raises(KeyboardInterrupt, match=r"at meta-step 7 of 30, which is kept: started again"):
+        bowls.train(tmp_path / "cut", callback=lambda step: step == 7 and signal.raise_signal(number))
+    steps = []
+    again = bowls.train(tmp_path / "cut", callback=steps.append).method.state_dict()
+    assert steps[0] == 8
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in again.items())
+    assert entries(tmp_path / "cut") == entries(tmp_path / "whole")
 
 
 def test_other_settings_are_refused(tmp_path):

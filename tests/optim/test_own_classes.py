@@ -399,5 +399,5 @@ def test_methods_that_cannot_be_honoured_are_refused(tmp_path):
 
 def test_unknown_arguments_are_refused():
     for wrong in ("weight_decai", "capp", "answer"):
-        with pytest.raises(TypeError, match=f"unexpected keyword argument '{wrong}'"):
+        with pytest.raises(TypeError, match=f"unknown option of an optimiser '{wrong}'"):
             optim.AMD(parameters((3,)), **{wrong: 1})

@@ -64,6 +64,11 @@ def _switched(arguments: list[str]) -> list[str]:
     return found
 
 
+def _no_memory(error: RuntimeError) -> bool:
+    """Tell whether an error is how torch says that there is no memory left, or Python that nesting is too deep."""
+    return isinstance(error, RecursionError) or "allocate memory" in str(error) or "out of memory" in str(error)
+
+
 def main() -> None:
     """Run the command line.
 
@@ -81,13 +86,24 @@ def main() -> None:
     except BrokenPipeError:  # as of `| head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (ValueError, TypeError, OSError, LookupError, ImportError, MemoryError) as error:
+    except (
+        ValueError,
+        TypeError,
+        OSError,
+        LookupError,
+        ImportError,
+        MemoryError,
+        RuntimeError,
+        ArithmeticError,
+    ) as error:
+        if isinstance(error, RuntimeError) and not _no_memory(error):
+            raise
         # The text of a KeyError is its argument, and would be shown in quotation marks.
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
         say(f"mirrordescent: {' '.join(text.split()) or type(error).__name__}")
         sys.exit(2)
-    except KeyboardInterrupt:
-        say("mirrordescent: interrupted")
-        sys.exit(130)
+    except KeyboardInterrupt as stop:
+        say(f"mirrordescent: {stop or 'interrupted'}")
+        sys.exit(getattr(stop, "exit_code", 130))
     if code:
         sys.exit(code)

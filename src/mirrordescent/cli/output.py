@@ -3,12 +3,15 @@
 import json
 import math
 import sys
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from tyro.conf import arg
+
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # controls, directions of writing, halves of characters, breaks
 
 AsJSON: TypeAlias = Annotated[bool, arg(help="print the report as JSON.")]
 Switch: TypeAlias = Literal["auto", "yes", "no"]  # an option that is decided by itself, or on, or off
@@ -18,14 +21,24 @@ DataDirectory: TypeAlias = Annotated[Path | None, arg(help="the data directory; 
 def show(report: Any, lines: Iterable[str], as_json: bool) -> None:
     """Print a report as JSON or as lines."""
     if as_json:
-        print(json.dumps(plain(report), indent=2, ensure_ascii=False))
+        print(visible(json.dumps(plain(report), indent=2, ensure_ascii=False)))
     else:
-        print(*lines, sep="\n")
+        print(*map(visible, lines), sep="\n")
 
 
 def say(line: str) -> None:
     """Tell how things stand, on standard error: standard output is for the report."""
-    print(line, file=sys.stderr, flush=True)
+    print(visible(line), file=sys.stderr, flush=True)
+
+
+def visible(text: str) -> str:
+    r"""Return text that does nothing to a terminal but show: what came from a file may hold sequences that do more.
+
+    >>> print(visible("two\nlines, \x1b[2J, 5 °C"))
+    two
+    lines, \u001b[2J, 5 °C
+    """
+    return "".join(c if c in "\n\t" or unicodedata.category(c) not in _UNSEEN else f"\\u{ord(c):04x}" for c in text)
 
 
 def progress() -> bool | None:

@@ -127,7 +127,7 @@ def _run(task: Task, options: Solving, writing: Writing, damage: Damage | None) 
     import tempfile
 
     from mirrordescent.checks import require_positive
-    from mirrordescent.cli.output import progress, say, show
+    from mirrordescent.cli.output import progress, say, show, visible
     from mirrordescent.restore import plan
     from mirrordescent.restore.jobs import Jobs, Wanted
     from mirrordescent.restore.masks import Masks
@@ -158,7 +158,7 @@ def _run(task: Task, options: Solving, writing: Writing, damage: Damage | None) 
             continue
         outcomes.append(outcome)
         if not writing.json:
-            print(outcome.line(writing.verbose), flush=True)
+            print(visible(outcome.line(writing.verbose)), flush=True)
     where = page(wanted, outcomes, failures, how).write(writing.out / "index.html")
     report = {
         "task": task, "page": where, "images": [outcome.record for outcome in outcomes],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import tarfile
 import zipfile
@@ -20,6 +21,7 @@ from mirrordescent.images import pixels_of
 if TYPE_CHECKING:
     from PIL import Image
 
+LARGEST_FILE = 1 << 29  # bytes of a picture in an archive
 # By its suffix, without what systems hide beside pictures (._x.png).
 IMAGE = re.compile(r"[^.].*\.(png|jpe?g|jfif|jp2|j2k|bmp|gif|p[pgn]m|tiff?|webp|avif|qoi|tga)", re.IGNORECASE)
 
@@ -67,8 +69,12 @@ def read_images(source: str | Path, within: str = "") -> Iterator[tuple[str, Ten
         raise DataMissing(f"there is no image in {source / within if within else source}")
 
 
-def unpack_tar(source: Path, wanted: Callable[[str], bool], size: int = -1) -> Iterator[tuple[str, bytes]]:
+def unpack_tar(
+    source: Path, wanted: Callable[[str], bool], size: int = -1, largest: float = math.inf
+) -> Iterator[tuple[str, bytes]]:
     """Yield names and contents (their first ``size`` bytes) of the wanted files of a tar archive.
+
+    Nothing is written, whatever the names are. A file of more than ``largest`` bytes is refused.
 
     They come in the order of the archive, since going back in a compressed one means starting it all over again.
     """
@@ -77,7 +83,14 @@ def unpack_tar(source: Path, wanted: Callable[[str], bool], size: int = -1) -> I
             name = member.name.removeprefix("./")
             stream = archive.extractfile(member) if member.isfile() and wanted(name) else None
             if stream is not None:
+                _require_small(member.size, f"{source}/{name}", largest)
                 yield name, stream.read(size)
+
+
+def _require_small(size: int, name: str, largest: float) -> None:
+    """Raise if a file in an archive is so large that it cannot be meant to be a picture."""
+    if size > largest:
+        raise DataDamaged(f"{name} would be {size} bytes when unpacked, which is too much for a picture")
 
 
 def tiles(image: Tensor, size: int) -> Tensor:
@@ -143,10 +156,11 @@ def _sorted_contents(source: Path, within: str) -> Iterator[tuple[str, bytes]]:
         with zipfile.ZipFile(source) as archive:
             for name in sorted(filter(wanted, archive.namelist())):
                 with reading(f"{source}/{name} cannot be unpacked"):
+                    _require_small(archive.getinfo(name).file_size, f"{source}/{name}", LARGEST_FILE)
                     content = archive.read(name)
                 yield name, content
     elif tarfile.is_tarfile(source):
-        yield from sorted(dict(unpack_tar(source, wanted)).items())
+        yield from sorted(dict(unpack_tar(source, wanted, largest=LARGEST_FILE)).items())
     else:
         raise DataDamaged(f"{source} is neither a folder nor a zip or tar archive that can be read")
 

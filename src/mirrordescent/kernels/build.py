@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -11,8 +12,10 @@ from functools import cache
 from pathlib import Path
 
 from mirrordescent.cache import directory
+from mirrordescent.files import whole
 
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-std=c11", "-fPIC", "-shared", "-fopenmp")
+_SEAL = 13 + 8 + 32  # bytes: a word, the length of the library, its hash
 
 
 class BuildError(OSError):
@@ -23,7 +26,7 @@ class BuildError(OSError):
 def library() -> ctypes.CDLL:
     """Return the compiled kernels; the first call on a machine compiles them, which takes some seconds."""
     path = _path()
-    if not path.exists():
+    if not _trusted(path):
         _compile(sources("c"), path)
     try:
         return ctypes.CDLL(str(path))
@@ -36,13 +39,39 @@ def ready() -> bool:
     if library.cache_info().currsize > 0:
         return True
     try:
-        return _path().exists() and bool(library())
-    except BuildError:
+        return _trusted(_path()) and bool(library())
+    except OSError:
         return False
 
 
+def _trusted(path: Path) -> bool:
+    """Tell whether a library may be loaded: nobody else can have written it, and it is what was compiled.
+
+    Loading runs what is in the file, and a file that was cut off ends the process.
+    """
+    try:
+        for each in (path.parent, path):
+            found = each.stat()
+            if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o022):
+                raise BuildError(
+                    f"{each} belongs to another user or can be written to by others, so what is in it is not run: "
+                    f"set MIRRORDESCENT_CACHE to a folder of your own, or chmod go-w {each}"
+                )
+        content = path.read_bytes()
+    except BuildError:
+        raise
+    except OSError:  # it is not there, or cannot be read
+        return False
+    return content[-_SEAL:] == _seal(content[:-_SEAL])
+
+
+def _seal(content: bytes) -> bytes:
+    """Return what is put behind a library, where loaders do not look: its length and its hash."""
+    return b"mirrordescent" + len(content).to_bytes(8, "little") + hashlib.sha256(content).digest()
+
+
 def _path() -> Path:
-    return directory() / _name()
+    return directory() / "kernels" / _name()
 
 
 @cache
@@ -50,7 +79,7 @@ def _name() -> str:
     """Name the library by what it is built from, read once, since every new optimiser may ask for it."""
     text = b"".join(path.read_bytes() for path in (*sources("c"), *sources("h")))
     described = f"{FLAGS} {platform.machine()} {_processor()}".encode()
-    return f"kernels-{hashlib.sha256(text + described).hexdigest()[:20]}.so"
+    return f"{hashlib.sha256(text + described).hexdigest()[:32]}.so"
 
 
 def sources(suffix: str) -> list[Path]:
@@ -62,17 +91,32 @@ def _compile(sources: list[Path], path: Path) -> None:
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise BuildError("there is no C compiler: install gcc or clang, set CC, or do without fused kernels")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / path.name  # moved when it is whole, since several processes may build at once
-        command = [compiler, *FLAGS, *map(str, sources), "-o", str(made), "-lm"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        except OSError as error:
-            raise BuildError(f"{compiler} cannot be run: {error}") from error
-        if done.returncode:
-            raise BuildError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
-        made.replace(path)
+    try:
+        path.parent.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            made = Path(folder) / "kernels.so"
+            _run([*shlex.split(compiler), *FLAGS, *map(str, sources), "-o", str(made), "-lm"])
+            content = made.read_bytes()
+            with whole(path) as partial:  # several processes may build at once
+                partial.write_bytes(content + _seal(content))
+                partial.chmod(0o700)
+    except BuildError:
+        raise
+    except OSError as error:
+        raise BuildError(
+            f"kernels cannot be kept in {path.parent} ({error}): set MIRRORDESCENT_CACHE to a folder that can be "
+            "written to, or do without fused kernels"
+        ) from error
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise BuildError(f"{command[0]} cannot be run: {error}") from error
+    if done.returncode:
+        raise BuildError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
 
 
 def _processor() -> str:

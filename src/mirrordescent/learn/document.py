@@ -10,7 +10,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Generator, Tensor, nn
@@ -20,7 +20,8 @@ from mirrordescent.learn.families import DenoisingFamily, InpaintingFamily, Pool
 from mirrordescent.learn.networks import moons_family
 from mirrordescent.learn.recipe import Recipe, Unrolled
 from mirrordescent.learn.settings import Settings
-from mirrordescent.learn.tables import Table, apply, changed
+from mirrordescent.learn.tables import Table, apply, changed, require_fits
+from mirrordescent.limits import Bounded
 from mirrordescent.methods import Method, named, names
 from mirrordescent.methods.naming import takes
 from mirrordescent.mirrors import Conjugate, ConvICNN, DenseICNN, Diagonal, LearnedPair, MirrorMap, layerwise
@@ -29,6 +30,8 @@ from mirrordescent.parts import build, find
 from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent.schedules import PowerLaws, Prefix, Schedule
 
+MEMORY, CALLS = 8e9, 100_000  # bytes and operations to make a map or a family of problems: more is a slip of the pen
+SIZES = {"layers": 1000, "filters": 4096, "width": 65536}  # of networks
 TABLES = ("family", "map", "method", "settings")
 
 
@@ -56,9 +59,13 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
             raise ValueError(f"{table} in {path} must be a table: [{table}]")
     settings = changed(Settings(), tables["settings"], "settings")
     source = str(tables["family"].get("source", ""))
+    named = {"name": path.stem, "description": f"learned from {path.name}"}
+    named |= {key: document[key] for key in named if key in document}
+    for key, value in named.items():
+        require_fits(value, str, key)
     return Recipe(
-        name=str(document.get("name", path.stem)),
-        description=str(document.get("description", f"learned from {path.name}")),
+        name=named["name"],
+        description=named["description"],
         family=lambda directory: _family(tables["family"], path.resolve().parent),
         method=lambda generator, family: _method(tables, settings.horizon, generator, family),
         stages=[Unrolled(settings)],
@@ -76,20 +83,30 @@ def _family(table: Table, folder: Path) -> ProblemFamily:
     else:
         require_known(kind, FAMILIES, "type of [family]")
         family = _called(FAMILIES[kind], entries, "[family]", folder=folder)
-    return family if pool is None else Pooled(family, pool)
+    if pool is None:
+        return family
+    require_fits(pool, int, "[family] pool")
+    return _made("[family] pool", lambda: Pooled(family, pool))
 
 
 def _inpainting(folder: Path, source: str = "bundled", **options: Any) -> InpaintingFamily:
+    _require_options(InpaintingFamily, options)
     return InpaintingFamily(*_pictures(source, folder), **options)
 
 
 def _denoising(folder: Path, source: str = "bundled", noise: float = 0.05, **options: Any) -> DenoisingFamily:
+    _require_options(DenoisingFamily, options)
     generator = torch.Generator().manual_seed(0)
     noisy = [
         [picture + noise * torch.randn(picture.shape, generator=generator) for picture in pictures]
         for pictures in _pictures(source, folder)
     ]
     return DenoisingFamily(*noisy, **options)
+
+
+def _require_options(family: type, options: Table) -> None:
+    for key, value in options.items():
+        require_fits(value, _hints(family).get(key), f"[family] {key}")
 
 
 def _machine(folder: Path, first: int = 4, second: int = 9, C: float = 1.0) -> SVMFamily:
@@ -115,6 +132,9 @@ FAMILIES: dict[str, Callable[..., ProblemFamily]] = {
 
 def _method(tables: Mapping[str, Table], horizon: int, generator: Generator, family: ProblemFamily) -> Method[Any]:
     entries: Table = {"name": "lsmd", **tables["method"]}
+    for key, kind in (("name", str), ("step", float), ("schedule", str), ("extension", str), ("power", float)):
+        if key in entries:
+            require_fits(entries[key], kind, f"[method] {key}")
     name, steps = str(entries.pop("name")), _steps(entries, horizon)
     with torch.random.fork_rng(devices=[]):  # so that classes that take no generator are the same every time
         torch.manual_seed(generator.initial_seed())
@@ -151,16 +171,23 @@ def _map(table: Table, family: ProblemFamily) -> MirrorMap:
     if networks is not None and kind in NETWORK_MAPS:
         model = copy.deepcopy(networks.model).requires_grad_(True)
         inputs = networks.inputs.flatten(0, networks.targets.ndim - 1)[:1]
-        return layerwise(model, kind, example=inputs, **entries)  # type: ignore[arg-type]
+        return _made("[map]", lambda: layerwise(model, kind, example=inputs, **entries))  # type: ignore[arg-type]
     if kind in MAPS:
         if not isinstance(draw.x0, Tensor):
             raise ValueError(f"[map] type = {kind!r} is not for networks: choose one of {', '.join(NETWORK_MAPS)}")
         return _called(MAPS[kind], entries, "[map]", example=draw.x0)
     require_known(kind, (*LIBRARY, *MAPS), "type of [map]")
-    return _called(find(kind), {key: build(value, {}) for key, value in entries.items()}, "[map]")
+    built = _made("[map]", lambda: {key: build(value, {}) for key, value in entries.items()})
+    return _called(find(kind), built, "[map]")
 
 
 def _potential(example: Tensor, options: Table) -> Any:
+    made = ConvICNN if example.ndim == 4 else DenseICNN
+    for key, value in options.items():
+        require_fits(value, _hints(made).get(key, int if key == "seed" else None), f"[map] {key}")
+    for key, most in SIZES.items():
+        if options.get(key, 1) > most:
+            raise ValueError(f"[map] {key} must be at most {most}, got {options[key]}")
     generator = torch.Generator().manual_seed(options.pop("seed", 0))
     if example.ndim == 4:
         options.setdefault("layers", 1)  # as good on images as two, at half the cost
@@ -192,7 +219,26 @@ def _called(function: Callable[..., Any], entries: Table, where: str, **given: A
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         for key in entries:
             require_known(key, [p.name for p in parameters if p.name not in given], f"entry of {where}")
-    return function(**given, **entries)
+    for key, value in entries.items():
+        require_fits(value, _hints(function).get(key), f"{where} {key}")
+    return _made(where, lambda: function(**given, **entries))
+
+
+def _made(where: str, make: Callable[[], Any]) -> Any:
+    """Make something within a bound of memory; what goes wrong is said with the table that it comes from."""
+    try:
+        with Bounded(where, MEMORY, CALLS):
+            return make()
+    except (TypeError, RuntimeError, AttributeError, LookupError, ArithmeticError) as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the annotations of a function or of a class's constructor, as far as they can be read."""
+    try:
+        return get_type_hints(function.__init__ if isinstance(function, type) else function)  # type: ignore[misc]
+    except (NameError, TypeError):
+        return {}
 
 
 def _own(kind: str, wanted: type) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from mirrordescent.schedules import Prefix
 from mirrordescent.solve.loop import solve
 from mirrordescent.zoo import Card
 
+NAME = re.compile(r"\w[\w .+=-]{0,99}")  # it becomes that of files and folders
 REPORTED = (1, 5, 10, 20, 50, 100)
 Numbers: TypeAlias = dict[str, Any]
 
@@ -133,8 +135,8 @@ class Recipe:
     problems: int = 8
 
     def __post_init__(self) -> None:
-        if Path(self.name).name != self.name:
-            raise ValueError(f"a name is not a path, got {self.name!r}")
+        if not NAME.fullmatch(self.name):
+            raise ValueError(f"a name has letters, digits, spaces, -, _ and dots inside, and is no path: {self.name!r}")
         names = [stage.name for stage in self.stages]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"{self.name} needs at least one stage, and stages of different names, got {names}")

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from mirrordescent.learn.objective import Objective
 
+MOST = {"horizon": 100_000, "batch": 10_000}  # more is a slip of the pen
+
 
 @dataclass(frozen=True)
 class Descent:
@@ -100,3 +102,5 @@ def _require_positive(settings: Any, *names: str) -> None:
     for name in names:
         if getattr(settings, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(settings, name)}")
+        if getattr(settings, name) > (most := MOST.get(name, 10**9)):
+            raise ValueError(f"{name} must be at most {most}, got {getattr(settings, name)}")

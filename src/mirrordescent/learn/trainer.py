@@ -4,6 +4,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from mirrordescent.learn.checkpoint import Progress, RunDamaged, RunFolder
 from mirrordescent.learn.distributed import average, join, share
 from mirrordescent.learn.families import Draw, ProblemFamily, draw_seeds
+from mirrordescent.learn.interruption import Interrupted, Interruption
 from mirrordescent.learn.settings import Settings
 from mirrordescent.learn.tables import plain
 from mirrordescent.methods.base import Method
@@ -84,9 +86,10 @@ def learn(
         progress: show a live display; by default on a terminal.
         callback: called with the number of every finished meta-step.
     """
-    trainer = _Trainer(family, method, settings or Settings(), oracle, folder, resume)
+    trainer = _Trainer(family, method, settings or Settings(), oracle, folder)
     show = progress if trainer.rank == 0 else False
-    with ProgressBar("learning", trainer.settings.meta_steps, show) as bar:
+    with trainer.held(), ProgressBar("learning", trainer.settings.meta_steps, show) as bar:
+        trainer.begin(resume)
         learned = trainer.run(bar, callback)
     if learned.failure is not None and trainer.rank == 0:
         warnings.warn(learned.failure, NothingLearned, stacklevel=2)
@@ -96,7 +99,7 @@ def learn(
 class _Trainer:
     def __init__(
         self, family: ProblemFamily, method: Method[Any], settings: Settings, oracle: Oracle | None,
-        folder: str | Path | None, resume: bool,
+        folder: str | Path | None,
     ) -> None:  # fmt: skip
         settings.objective.asked(method, oracle)  # what cannot be honoured is said before anything is done
         self.family, self.method, self.oracle, self.settings = family, method, oracle, settings
@@ -111,43 +114,64 @@ class _Trainer:
         self.validation = family.validation(settings.validation.batch)
         self.progress = Progress(plain(settings))
         self.best = copy.deepcopy(self.module.state_dict())
-        store = None if folder is None else RunFolder(folder)
-        if store is not None and resume and (saved := store.load(self.progress.settings)):
-            self._restore(*saved, store)
-        self.folder = store if self.rank == 0 else None
+        self.store = None if folder is None else RunFolder(folder)
+        self.folder = self.store if self.rank == 0 else None
+
+    def held(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.folder is None else self.folder.held()
+
+    def begin(self, resume: bool) -> None:
+        """Go on where a run in the folder stopped, if there is one and it is wanted."""
+        if self.store is not None and resume and (saved := self.store.load(self.progress.settings)):
+            self._restore(*saved, self.store)
 
     def _restore(self, progress: Progress, groups: dict[str, dict[str, Tensor]], store: RunFolder) -> None:
-        self.progress, self.best = progress, groups["best"]
         try:
+            self.progress, self.best = progress, groups["best"]
             self.module.load_state_dict(groups["module"])
-        except RuntimeError as error:
-            raise RunDamaged(f"{store.path} cannot be resumed: {error}") from error
-        states: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in groups.get("optimiser", {}).items():
-            index, _, name = key.partition(".")
-            states.setdefault(int(index), {})[name] = tensor
-        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": states})
-        self.generator.set_state(groups["generator"]["state"])
+            states: dict[int, dict[str, Tensor]] = {}
+            for key, tensor in groups.get("optimiser", {}).items():
+                index, _, name = key.partition(".")
+                states.setdefault(int(index), {})[name] = tensor
+            self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": states})
+            self.generator.set_state(groups["generator"]["state"])
+        except (RuntimeError, KeyError, ValueError) as error:
+            raise RunDamaged(f"{store.path} cannot be resumed, it is another run: {error}") from error
 
     def run(self, bar: ProgressBar, callback: Callable[[int], object] | None) -> Learned:
-        began = perf_counter()
-        state, settings = self.progress, self.settings
+        began, state = perf_counter(), self.progress
         if state.meta_step == 0:
             self._validate()  # what does not become better than it was is left as it was
-        while state.meta_step < settings.meta_steps and not state.finished:
-            loss = self._meta_step()
-            state.meta_step += 1
-            if state.meta_step % settings.validation.every == 0 or state.meta_step == settings.meta_steps:
-                self._validate()
-            if state.meta_step % settings.save_every == 0 or state.meta_step == settings.meta_steps or state.finished:
-                self._save()
-            bar.update(state.meta_step, f"loss {loss:.4g}, best validation {state.best_validation:.4g}")
-            if callback is not None:
-                callback(state.meta_step)
+        with Interruption() if self.folder is not None else nullcontext(Interruption()) as interruption:
+            while state.meta_step < self.settings.meta_steps and not state.finished:
+                self._next(bar)
+                if callback is not None:
+                    callback(state.meta_step)
+                if interruption.asked is not None and state.meta_step < self.settings.meta_steps:
+                    self._stop(interruption.asked)
         if math.isfinite(state.best_validation):  # otherwise the last parameters are all there is
             self.module.load_state_dict(self.best)
         seconds = perf_counter() - began
         return Learned(self.method, state.best_step, state.best_validation, state.meta_step, state.skipped, seconds)
+
+    def _next(self, bar: ProgressBar) -> None:
+        """Take a meta-step, validate and save when it is time."""
+        state, settings = self.progress, self.settings
+        loss = self._meta_step()
+        state.meta_step += 1
+        if state.meta_step % settings.validation.every == 0 or state.meta_step == settings.meta_steps:
+            self._validate()
+        if state.meta_step % settings.save_every == 0 or state.meta_step == settings.meta_steps or state.finished:
+            self._save()
+        bar.update(state.meta_step, f"loss {loss:.4g}, best validation {state.best_validation:.4g}")
+
+    def _stop(self, signal: int) -> None:
+        self._save()
+        raise Interrupted(
+            f"interrupted at meta-step {self.progress.meta_step} of {self.settings.meta_steps}, which is kept: started "
+            "again in the same way, the run goes on from there",
+            signal,
+        )
 
     def _meta_step(self) -> float:
         settings, step = self.settings, self.progress.meta_step

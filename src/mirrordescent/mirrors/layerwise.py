@@ -133,6 +133,7 @@ def layerwise(
     5
     """
     require_known(kind, _KINDS, "kind of map")
+    model = _as_written(model)
     groups, parameters = _ties(model, ties, example), _trainable(model)
     maps = {name: _KINDS[kind](groups[name], **options).to(p) for name, p in parameters.items()}
     return Layerwise(maps, {name: tuple(p.shape) for name, p in parameters.items()})
@@ -147,6 +148,7 @@ def transfer(mirror: Layerwise, model: nn.Module, ties: Ties = "paper", example:
     """
     if mirror.shapes is None:
         raise ValueError("to be transferred, a layer-wise map must know the shapes it was made for")
+    model = _as_written(model)
     groups, parameters = _ties(model, ties, example), _trainable(model)
     shapes = {name: tuple(p.shape) for name, p in parameters.items()}
     learned, maps = _by_role(mirror.shapes), {}
@@ -158,6 +160,11 @@ def transfer(mirror: Layerwise, model: nn.Module, ties: Ties = "paper", example:
             made = twin.regrouped(groups[name]) if isinstance(twin, Tied) else copy.deepcopy(twin)
             maps[name] = made.to(parameters[name])
     return Layerwise({name: maps[name] for name in parameters}, shapes)
+
+
+def _as_written(model: nn.Module) -> nn.Module:
+    """Return the model inside one that was compiled, whose parameters have the names that they had."""
+    return getattr(model, "_orig_mod", model)
 
 
 def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:

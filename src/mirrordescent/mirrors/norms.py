@@ -84,6 +84,8 @@ def _signed_power(x: Tensor, exponent: float) -> Tensor:
 def _norm(x: Tensor, p: float) -> Tensor:
     """‖x‖_p per sample, kept broadcastable; scaled by the largest entry, so that powers stay finite."""
     inner = tuple(range(1, x.ndim))
+    if not x.numel():
+        return x.new_zeros(x.shape[:1] + (1,) * len(inner))
     largest = x.abs().amax(inner, keepdim=True) if inner else x.abs()
     positive = largest > 0
     scaled = torch.where(positive, x, 1.0) / torch.where(positive, largest, 1.0)  # all ones where x = 0, for its slope

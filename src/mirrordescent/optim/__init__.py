@@ -3,6 +3,7 @@
 from mirrordescent.optim.accelerated import AMD, ASMD
 from mirrordescent.optim.base import MirrorOptimizer
 from mirrordescent.optim.descent import MD, SMD
+from mirrordescent.optim.options import Decoupled
 from mirrordescent.optim.preconditioned import Preconditioned
 
-__all__ = ["AMD", "ASMD", "MD", "SMD", "MirrorOptimizer", "Preconditioned"]
+__all__ = ["AMD", "ASMD", "MD", "SMD", "Decoupled", "MirrorOptimizer", "Preconditioned"]

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from mirrordescent import methods
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.optim.base import MirrorOptimizer, Options, Params
+from mirrordescent.optim.base import MirrorOptimizer, Params
 from mirrordescent.optim.geometry import MirrorLike
+from mirrordescent.optim.options import Options
 from mirrordescent.schedules import Schedule, ScheduleLike
 
 Correction: TypeAlias = Literal["euclidean", "mirror"]

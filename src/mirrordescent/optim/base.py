@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import Any, ClassVar, Literal, TypeAlias, TypedDict, overload
+from typing import Any, TypeAlias, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -12,30 +12,17 @@ from mirrordescent import kernels
 from mirrordescent.methods.base import Tensors
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.optim.compiled import form_of
-from mirrordescent.optim.geometry import Leaf, MakeMethod, MirrorLike, choose, kind
+from mirrordescent.optim.geometry import Leaf, MakeMethod, MirrorLike, choose, kind, require_same, settings_of
 from mirrordescent.optim.gradients import all_finite, clipping, nonfinite
+from mirrordescent.optim.options import OF_GROUPS, Decoupled, Options, checked
 from mirrordescent.optim.plan import Plan, pick
 from mirrordescent.optim.sharding import local, local_gradients, local_parts
-from mirrordescent.optim.slot import Rate, Slot
-from mirrordescent.schedules import ScheduleLike
+from mirrordescent.optim.slot import Rate, Slot, shrink
+from mirrordescent.optim.watch import Watch
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 Group: TypeAlias = dict[str, Any]
-Nonfinite: TypeAlias = Literal["raise", "skip"] | None
 _layout = attrgetter("layout")
-
-
-class Options(TypedDict, total=False):
-    """Settings of all optimisers, which :class:`MirrorOptimizer` explains."""
-
-    t: ScheduleLike | None
-    weight_decay: float
-    maximize: bool
-    foreach: bool | None
-    fused: bool | None
-    max_grad_norm: float | None
-    nonfinite: Nonfinite
-    dual_dtype: torch.dtype | None
 
 
 class MirrorOptimizer(Optimizer):
@@ -45,6 +32,13 @@ class MirrorOptimizer(Optimizer):
     answer. What a method carries beside x is in ``state``, made from the parameters at the first step, and
     ``param_groups`` has the number k of steps taken. The map is not part of the state: give the same one again when a
     run is continued, just as the model.
+
+    A parameter that was moved since the last step (``p.data.copy_``, ``model.load_state_dict``, a swap with averaged
+    weights) is taken from where it is now: its dual starts anew there, ∇ψ(x), while k goes on; for AMD and ASMD this is
+    the dual sequence, z or y, for momentum a fresh start. To notice it, the bits of every parameter with something
+    stored beside it are summed before and after a step: two passes over memory. Of small parameters, and of those
+    that have been moved before, there is a copy, and with a map that acts entry by entry only the entries that were
+    moved start anew. Where nobody moves parameters, ``optimizer.watches = False`` saves all of this.
 
     A group may have its own ``lr``, ``mirror``, ``t``, ``weight_decay``, ``maximize`` and ``foreach``. While its lr is
     0 it does not move, and its steps are not counted.
@@ -59,6 +53,7 @@ class MirrorOptimizer(Optimizer):
             it, with all its settings; without a ``method``, the entry may be any method.
         t: s of t_k = lr·s(k), a schedule or a function of k ≥ 1. By default 1, or that of the zoo's entry.
         weight_decay: c of a penalty ½c‖x‖² that is added to f, so c·x to the gradient, whatever the map; 0 by default.
+            :class:`Decoupled` (c) shrinks the parameters instead, as AdamW does.
         maximize: ascend instead of descend.
         foreach: step in place on all tensors at once. By default wherever it can be done: for maps with ∇ψ(x) = d·x.
         fused: use kernels in C where there are any: on a CPU, for MD, SMD and AMD with multipliers that repeat along a
@@ -86,29 +81,19 @@ class MirrorOptimizer(Optimizer):
     True
     """
 
-    decoupled: ClassVar[bool] = False
-    """Whether the decay shrinks the weights, x ← (1 − t_k c)x, before the step, instead of joining the gradient."""
-
     def __init__(
         self, params: Params, lr: float | Tensor = 1e-2, mirror: MirrorLike = None, *,
-        method: MakeMethod | None = None, t: ScheduleLike | None = None, weight_decay: float = 0.0,
-        maximize: bool = False, foreach: bool | None = None, fused: bool | None = None,
-        max_grad_norm: float | None = None, nonfinite: Nonfinite = "raise", dual_dtype: torch.dtype | None = None,
+        method: MakeMethod | None = None, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        if max_grad_norm is not None and not max_grad_norm > 0:
-            raise ValueError(f"max_grad_norm must be positive, or None; got {max_grad_norm}")
-        if nonfinite not in ("raise", "skip", None):
-            raise ValueError(f"nonfinite must be 'raise', 'skip' or None, got {nonfinite!r}")
-        if dual_dtype is not None and not dual_dtype.is_floating_point:
-            raise ValueError(f"dual_dtype must be a floating-point type, got {dual_dtype}")
-        if fused:
+        chosen = checked(options)
+        self.max_grad_norm, self.nonfinite = chosen.pop("max_grad_norm"), chosen.pop("nonfinite")
+        self.dual_dtype, self.fused = chosen.pop("dual_dtype"), chosen.pop("fused")
+        if self.fused:
             kernels.library()  # now, and not in the middle of the first step
-        self.max_grad_norm, self.nonfinite, self.dual_dtype = max_grad_norm, nonfinite, dual_dtype
-        self.fused, self.skipped_steps, self._method = fused, 0, method
+        self.skipped_steps, self._method, self.watches, self._watch = 0, method, True, Watch()
         self._plans: list[Plan] = []
-        defaults = dict(lr=lr, mirror=mirror, t=t, weight_decay=weight_decay, maximize=maximize, foreach=foreach)
-        super().__init__(params, defaults)
-        if fused and not any(slot.form for plan in self._plans for slot in plan.slots):
+        super().__init__(params, {"lr": lr, "mirror": mirror, **chosen})
+        if self.fused and not any(slot.form for plan in self._plans for slot in plan.slots):
             raise ValueError(
                 "fused=True, but no parameter can be stepped by a kernel: those are for MD, SMD and AMD on a CPU, with "
                 "multipliers that repeat along a tensor, or with a spline. fused=None uses them where it can"
@@ -128,11 +113,17 @@ class MirrorOptimizer(Optimizer):
     def _prepare(self, group: Group) -> Plan:
         """Check a group, find the method of every parameter, and leave nothing but plain data in the group."""
         _check_numbers(group)
+        group["decoupled"] = isinstance(group["weight_decay"], Decoupled)
+        group["weight_decay"] = float(group["weight_decay"])
         chosen = choose(group["mirror"], group.pop("t"), group["params"][0].device)
         rate, shared, slots = Rate(chosen.schedule), dict[Any, Slot](), list[Slot]()
         for name, p in zip(self._names(len(self.param_groups) - 1), group["params"], strict=True):
             if not p.is_floating_point():
                 raise ValueError(f"parameter {name} is of type {p.dtype}; mirror maps are of real numbers")
+            if p.is_meta:
+                raise ValueError(
+                    f"parameter {name} is on the meta device, and has no numbers yet: model.to_empty first"
+                )
             leaf = Leaf(name, p, "param_names" in group)
             own, x = self._map_of(leaf, chosen.mirror), local(p.detach())
             like = (id(own), x.dtype, x.device, x.shape)
@@ -143,7 +134,8 @@ class MirrorOptimizer(Optimizer):
                 own.primal_domain.require(x[None], f"parameter {name}", str(own), closed=own.defined_on_boundary)
             slots.append(shared[like])
         called = self if type(self) is not MirrorOptimizer else slots[0].method
-        group.update(method=type(called).__name__, mirror=kind(chosen.mirror), k=0)
+        described = settings_of(slots[0].method, chosen.mirror)
+        group.update(method=type(called).__name__, mirror=kind(chosen.mirror), settings=described, k=0)
         return Plan(slots, rate)
 
     def _map_of(self, leaf: Leaf, mirror: MirrorMap) -> MirrorMap:
@@ -161,6 +153,11 @@ class MirrorOptimizer(Optimizer):
         if self.fused or (self.fused is None and foreach is None and kernels.ready()):
             slot.form = form_of(slot, x)
 
+    def _name(self, number: int, p: Tensor) -> str:
+        return next(
+            n for n, each in zip(self._names(number), self.param_groups[number]["params"], strict=True) if each is p
+        )
+
     def _names(self, number: int) -> list[str]:
         group = self.param_groups[number]
         return group.get("param_names") or [f"{i} of group {number}" for i in range(len(group["params"]))]
@@ -173,6 +170,7 @@ class MirrorOptimizer(Optimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]  # it has kernels and loops of its own, which are not traced
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take one step along the gradients; ``closure``, if given, computes them and returns the loss."""
@@ -224,16 +222,21 @@ class MirrorOptimizer(Optimizer):
             g = list(torch._foreach_mul(g, scale))
         if group["maximize"]:
             g = list(torch._foreach_neg(g))
-        if group["weight_decay"] and not self.decoupled:
+        if group["weight_decay"] and not group["decoupled"]:
             g = list(torch._foreach_add(g, x, alpha=group["weight_decay"]))
         stored = [{} if slot.fields == () else self._stored(slot, p) for slot, p in zip(slots, parameters, strict=True)]
         plan.rate.lr = float(group["lr"])
-        if plan.rate.lr and group["weight_decay"] and self.decoupled:
-            kept = [local(fields["x"]) for fields in stored if "x" in fields]  # of which the parameters are rounded
-            torch._foreach_mul_([*x, *kept], 1 - plan.rate(group["k"] + 1) * group["weight_decay"])
+        tied = (slot.method.maps_points or "x" in each for slot, each in zip(slots, stored, strict=True))
+        watched = [i for i, each in enumerate(tied) if each and stored[i]] if self.watches else []
+        places = pick(parameters, watched), pick(x, watched)
+        for i, left in self._watch.moved(*places):
+            slots[watched[i]].follow(places[1][i], left, stored[watched[i]], self._name(number, places[0][i]))
         if plan.rate.lr:
+            if group["weight_decay"] and group["decoupled"]:
+                shrink(1 - plan.rate(group["k"] + 1) * group["weight_decay"], slots, x, stored)
             plan.step(group["k"], slots, x, stored, g)
             group["k"] += 1
+        self._watch.leave(*places)
 
     def _stored(self, slot: Slot, p: Tensor) -> dict[str, Any]:
         """Return what is stored with a parameter, made from it at the first step."""
@@ -254,6 +257,8 @@ class MirrorOptimizer(Optimizer):
                     if saved.get(what) != (here := group[what]):
                         other = saved.get(what, "another optimiser")
                         raise ValueError(f"this is a state of {other}, and cannot be loaded where {what} is {here}")
+                if group["settings"] and saved.get("settings"):  # states of earlier versions have none
+                    require_same(saved["settings"], group["settings"])
                 for slot, p, number in zip(plan.slots, group["params"], saved["params"], strict=False):
                     if stored := incoming["state"].get(number):
                         restored[p] = slot.restored(stored, p)
@@ -264,10 +269,18 @@ class MirrorOptimizer(Optimizer):
         finally:
             handle.remove()
         self.state.update(restored)  # torch has cast what was stored to the type of the parameters
+        self._watch.forget()  # the parameters are what the state was saved with, or will be before the next step
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("max_grad_norm", "nonfinite", "dual_dtype", "skipped_steps", "fused", "_method", "_plans")
+        own = ("max_grad_norm", "nonfinite", "dual_dtype", "skipped_steps", "fused", "watches", "_method", "_plans")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._watch = Watch()
+        for group in self.param_groups:  # written before there was such an option
+            for option, default in {**OF_GROUPS, "decoupled": False, "settings": None, "k": 0}.items():
+                group.setdefault(option, default)
 
 
 def _check_numbers(group: Group) -> None:

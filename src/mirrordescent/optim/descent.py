@@ -10,8 +10,9 @@ from mirrordescent import methods
 from mirrordescent.domains import PositiveOrthant, WholeSpace
 from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.optim.base import MirrorOptimizer, Options, Params
+from mirrordescent.optim.base import MirrorOptimizer, Params
 from mirrordescent.optim.geometry import MirrorLike
+from mirrordescent.optim.options import Options
 from mirrordescent.schedules import Schedule
 
 

@@ -1,6 +1,7 @@
 """Which map and method each parameter gets, from what a user names: a map, a layer-wise map, an entry of the zoo."""
 
 import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors import Euclidean, Layerwise, MirrorMap
 from mirrordescent.optim.sharding import local_map
+from mirrordescent.parts import Part, describe
 from mirrordescent.schedules import Constant, Schedule, ScheduleLike, as_schedule
 from mirrordescent.zoo import load
 
@@ -70,7 +72,7 @@ class Leaf(NamedTuple):
         if not self.named:
             raise ValueError("a layer-wise map goes by the names of parameters: pass model.named_parameters()")
         bare = self.called.replace("_orig_mod.", "")  # of torch.compile; the prefix is of DistributedDataParallel
-        name = next((each for each in (bare, bare.removeprefix("module.")) if each in mirror.names), None)
+        name = next((each for each in (self.called, bare, bare.removeprefix("module.")) if each in mirror.names), None)
         other = "a map made for another model:"
         if name is None and self.tensor.requires_grad:
             raise ValueError(f"{other} it has none for {self.called!r}, but for {', '.join(mirror.names)}")
@@ -125,3 +127,43 @@ def kind(mirror: MirrorMap) -> str:
     name = type(mirror).__name__
     parts = sorted({type(part).__name__ for part in mirror.maps}) if isinstance(mirror, Layerwise) else ()
     return f"{name}({', '.join(parts)})" if parts else name
+
+
+def settings_of(method: GradientMethod[Any], mirror: MirrorMap) -> str:
+    """Describe a map and the settings of a method but for its step sizes, as JSON; null for what cannot be told."""
+    taken = {name: value for name, value in _config(method).items() if name not in ("mirror", "t")}
+    parts = {
+        "mirror": mirror,
+        **{name: "the map" if value is method.mirror else value for name, value in taken.items()},
+    }
+    return json.dumps({name: _described(value) for name, value in parts.items()}, sort_keys=True)
+
+
+def require_same(saved: str, here: str) -> None:
+    """Raise if two descriptions differ in what both of them describe."""
+    there, ours = json.loads(saved), json.loads(here)
+    for name in sorted(there.keys() & ours.keys()):
+        if None not in (there[name], ours[name]) and there[name] != ours[name]:
+            raise ValueError(
+                f"this is a state of an optimiser with {name} = {_brief(there[name])}, and cannot be loaded where "
+                f"it is {_brief(ours[name])}"
+            )
+
+
+def _config(method: GradientMethod[Any]) -> dict[str, Any]:
+    try:
+        return method.config()
+    except TypeError:  # of a class that cannot be stored
+        return {}
+
+
+def _described(value: Any) -> Any:
+    try:
+        return describe(value) if isinstance(value, Part) else json.loads(json.dumps(value))
+    except TypeError:
+        return None
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) < 200 else f"{text[:200]}…"

@@ -14,8 +14,10 @@ from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.by_kind import ByKind, spectral_by_kind
 from mirrordescent.mirrors.layerwise import Layerwise
 from mirrordescent.mirrors.roles import Role, roles
-from mirrordescent.optim.base import MirrorOptimizer, Options, Params
+from mirrordescent.optim.base import Group, MirrorOptimizer, Params
 from mirrordescent.optim.geometry import Leaf, MirrorLike
+from mirrordescent.optim.options import Decoupled, Options
+from mirrordescent.optim.plan import Plan
 from mirrordescent.optim.sharding import Gathered, is_distributed
 from mirrordescent.schedules import OverRun, ScheduleLike
 
@@ -72,8 +74,6 @@ class Preconditioned(MirrorOptimizer):
     True
     """
 
-    decoupled = True
-
     def __init__(
         self, params: Params, lr: float | Tensor | None = None, mirror: MirrorLike = None, *, steps: int | None = None,
         momentum: float = 0.95, lookahead: bool = True, roles: Mapping[str, Role] | None = None,
@@ -89,6 +89,10 @@ class Preconditioned(MirrorOptimizer):
         made = partial(methods.Preconditioned, momentum=momentum, lookahead=lookahead, normalised=True)
         lr = (LEARNING_RATE if learned is None else 1.0) if lr is None else lr
         super().__init__(given, lr, spectral_by_kind() if mirror is None else mirror, method=made, **options)
+
+    def _prepare(self, group: Group) -> Plan:
+        group["weight_decay"] = Decoupled(group["weight_decay"])
+        return super()._prepare(group)
 
     def _map_of(self, leaf: Leaf, mirror: MirrorMap) -> MirrorMap:
         if not is_distributed(leaf.tensor) or all(each.is_replicate() for each in leaf.tensor.placements):

@@ -68,6 +68,34 @@ class Slot:
             start[field] = spread_like(parameter, part) if shape == x.shape[1:] else part
         return start
 
+    def follow(self, x: Tensor, left: Tensor | None, stored: dict[str, Any], name: str) -> None:
+        """Start anew at x, where somebody has put the parameter, or its local part.
+
+        What is tied to the place, such as a dual, is what a fresh start would store, and anything else stays, such as
+        means of gradients. If it is known where the last step had left the parameter, entries whose fresh start would
+        be the same here and there stay as well: with a map that acts entry by entry, those that were not moved.
+        """
+        mirror, closed = self.mirror, self.mirror.defined_on_boundary
+        mirror.primal_domain.require(x[None], f"parameter {name}, which was moved,", str(mirror), closed=closed)
+        there = None if left is None else self._tied(left)
+        for field, here in self._tied(x).items():
+            kept = local(stored[field])
+            kept.copy_(here if there is None else torch.where(here != there[field], here, kept))
+
+    def shift(self, x: Tensor, left: Tensor, stored: dict[str, Any]) -> None:
+        """Move what is stored as far as a fresh start moves with the parameter, which a decay has just moved."""
+        there = self._tied(left)
+        for field, here in self._tied(x).items():
+            local(stored[field]).add_(here - there[field])
+
+    @torch.enable_grad()
+    def _tied(self, x: Tensor) -> dict[str, Tensor]:
+        """Return those fields of a start at x that depend on x."""
+        sample = self._sample(x.detach()).requires_grad_()
+        state = self.method.init(sample)._replace(x=sample)
+        fields = {field: getattr(state, field) for field in self._shapes}
+        return {field: self._kept(value.detach()[0]) for field, value in fields.items() if value.requires_grad}
+
     def step(self, k: int, x: Tensor, stored: dict[str, Any], g: Tensor) -> None:
         """Replace x and what is stored by what the method makes of them."""
         tensors = [("x", x), *((field, local(stored[field])) for field in self._shapes)]  # x may be stored as well
@@ -106,6 +134,15 @@ class Slot:
     def _sample(self, tensor: Tensor) -> Tensor:
         """Return the local part of a tensor as a batch of one, in the type it is computed in."""
         return local(tensor).to(self._computed_in if tensor.is_floating_point() else tensor.dtype)[None]
+
+
+def shrink(factor: float, slots: list[Slot], x: list[Tensor], stored: list[dict[str, Any]]) -> None:
+    """Scale parameters, and let what is stored with them move along."""
+    for slot, place, fields in zip(slots, x, stored, strict=True):
+        left = place.clone() if fields else place
+        place.mul_(factor)
+        if fields:
+            slot.shift(place, left, fields)
 
 
 def _widest(dtype: torch.dtype, mirror: MirrorMap) -> torch.dtype:

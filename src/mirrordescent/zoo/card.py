@@ -8,6 +8,11 @@ from typing import Any
 
 from mirrordescent.names import require_known
 
+DEEPEST = 20  # levels of tables in tables
+_KINDS: dict[str, Any] = {
+    "stages": list | tuple, "parameters": int | None, "held_out": dict, "use": dict, "requires": list | tuple,
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Card:
@@ -50,6 +55,21 @@ class Card:
         """Read it from plain data, or say what is wrong with the data."""
         if not isinstance(data, dict):
             raise ValueError(f"a card is a table, not a {type(data).__name__}")
-        for key in data:
+        for key, value in data.items():
             require_known(key, [each.name for each in fields(cls)], "entry of a card")
+            wanted = _KINDS.get(key, str)
+            if not isinstance(value, wanted) or isinstance(value, bool) or _depth(value) > DEEPEST:
+                raise ValueError(f"{key} of a card cannot be a {type(value).__name__}, or is nested too deeply")
+        if "name" not in data:
+            raise ValueError("a card has a name")
         return cls(**data)
+
+
+def _depth(value: Any) -> int:
+    """Return how deeply tables and lists are nested, without going deeper than need be."""
+    level, depth = [value], 0
+    while level and depth <= DEEPEST:
+        nested = [each for each in level if isinstance(each, dict | list)]
+        level = [inner for each in nested for inner in (each.values() if isinstance(each, dict) else each)]
+        depth += 1
+    return depth

@@ -4,19 +4,20 @@ A checksum of all three is in the file and is checked whenever it is read. Nothi
 is imported because of it: an entry made of a user's own classes is loaded after they are imported.
 """
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from mirrordescent.files import content_of, whole, write_whole
+from mirrordescent.files import Damaged, read_whole, whole, write_whole
+from mirrordescent.limits import Bounded
 from mirrordescent.parts import Config, Part, PartMissing, build, describe, modules_of
 from mirrordescent.zoo.card import Card
 
 FORMAT = "2"
+LARGEST = 1e15  # of a learned number: the square of a larger one is hardly a number in single precision
+SPACE, ROOM, CALLS = 8, 1 << 24, 2000  # memory to build in: so often what is stored, and this; and calls per tensor
 
 
 class EntryDamaged(ValueError):
@@ -33,7 +34,7 @@ def save_entry(module: nn.Module, path: Path, card: Card) -> None:
     stated = json.dumps(card.to_data(), ensure_ascii=False)
     metadata = {"format": FORMAT, "structure": json.dumps(structure), "card": stated}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(tensors, metadata | {"sha256": checksum(tensors, metadata)}, path)
+    write_whole(tensors, metadata, path)
     with whole(path.with_suffix(".json")) as partial:
         partial.write_text(json.dumps(card.to_data(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -46,7 +47,7 @@ def load_entry(path: Path) -> tuple[nn.Module, Card]:
         return module.requires_grad_(False), Card.from_data(json.loads(metadata["card"]))
     except PartMissing as error:
         raise PartMissing(f"{path} cannot be loaded yet: {error}") from None
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
         raise EntryDamaged(f"{path} is not a learned method that can be read: {error}") from error
 
 
@@ -54,7 +55,7 @@ def read_card(path: Path) -> Card:
     """Read only the card of an entry, whose parts need not be known."""
     try:
         return Card.from_data(json.loads(_read(path)[1]["card"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise EntryDamaged(f"{path} has no card that can be read: {error}") from error
 
 
@@ -63,42 +64,29 @@ def intact(path: Path) -> bool:
     try:
         card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         return bool(card == json.loads(_read(path)[1]["card"]))
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, RecursionError):
         return False
-
-
-def checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
-    """Hash names, types, shapes and contents of tensors, and all metadata but the checksum itself."""
-    digest = hashlib.sha256()
-    for key in sorted(metadata.keys() - {"sha256"}):
-        digest.update(f"{key}={metadata[key]}\n".encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(content_of(tensor))
-    return digest.hexdigest()
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except FileNotFoundError:
-        raise
-    except (OSError, SafetensorError) as error:
-        raise EntryDamaged(f"{path} is not a learned method that can be read: {error}") from error
+        tensors, metadata = read_whole(path, unsigned=True)
+    except Damaged as error:
+        raise EntryDamaged(f"{error}. Fetch or save it again") from error
     if "blueprint" in metadata:
         raise EntryDamaged(
             f"{path} was saved by version 0.1 of the library: in a clone of the repository, "
             f"`python -m mirrordescent_lab.upgrade {path}` makes it readable"
         )
-    if metadata.get("sha256") != checksum(tensors, metadata):
-        raise EntryDamaged(f"{path} is damaged: its content differs from its checksum. Fetch or save it again")
+    if "sha256" not in metadata:
+        raise EntryDamaged(f"{path} is not a learned method: it has no checksum")
     return tensors, metadata
 
 
 def _built(structure: Config, tensors: dict[str, Tensor]) -> nn.Module:
-    module: Any = build(structure, tensors)
+    held = sum(tensor.nbytes for tensor in tensors.values())
+    with Bounded("what it describes", SPACE * held + ROOM, CALLS * (len(tensors) + 10)):
+        module: Any = build(structure, tensors)
     if not isinstance(module, nn.Module):
         raise ValueError(f"a {type(module).__name__} is not a module")
     dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
@@ -106,4 +94,9 @@ def _built(structure: Config, tensors: dict[str, Tensor]) -> nn.Module:
     for name, tensor in module.state_dict(keep_vars=True).items():  # some were made from plain numbers
         tensor.data = tensor.data.to(tensors[name].dtype)
     module.load_state_dict(tensors)
+    for name, parameter in module.named_parameters():
+        if not bool((parameter.detach().abs() < LARGEST).all()):
+            raise ValueError(f"{name} has a number that is not finite or larger than {LARGEST:g}")
+    if any(bool(tensor.isnan().any()) for tensor in tensors.values() if tensor.is_floating_point()):
+        raise ValueError("it has numbers that are NaN")
     return module

@@ -1,0 +1,50 @@
+"""``python -m campaigns NAME --minutes M --seed S``."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+from campaigns import faults, fuzz, kill, optimisers, race, solves
+from campaigns.tally import PAGE, Tally, write
+
+CAMPAIGNS = {
+    "fuzz": fuzz.run, "kill": kill.run, "disk": faults.disk, "memory": faults.memory, "clock": faults.clock,
+    "solve": solves.run, "optim": optimisers.run, "race": race.run,
+}  # fmt: skip
+
+SMALL = {"fuzz": 200, "kill": 4, "disk": 4, "memory": 3, "clock": 1, "solve": 25, "optim": 15, "race": 1}
+
+
+def main() -> int:
+    """Run a campaign and write what it found; the exit code is 1 if it found a fault."""
+    parser = argparse.ArgumentParser(prog="campaigns", description="Look for faults.")
+    parser.add_argument("name", choices=[*CAMPAIGNS, "small"], help="small: a few cases of each, and no page")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--most", type=int, default=None, help="cases after which to end")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    if chosen.name == "small":
+        return max(_run(Tally(name, chosen.seed, 1.0, most)) for name, most in SMALL.items())
+    tally = Tally(chosen.name, chosen.seed, chosen.minutes, chosen.most)
+    code = _run(tally)
+    write(tally, chosen.page)
+    return code
+
+
+def _run(tally: Tally) -> int:
+    """Run a campaign, and print what it found."""
+    CAMPAIGNS[tally.name](tally)
+    print(tally.name)
+    for case, count in sorted(tally.tried.items()):
+        print(f"{count:8d}  {case}")
+    for kind, count in tally.found.items():
+        print(f"FOUND {count} × {kind}: {tally.examples[kind]}")
+    return 1 if tally.found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

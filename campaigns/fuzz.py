@@ -1,0 +1,267 @@
+"""Damaged and hostile files, documents and arguments: a result that is right, or one clear error, nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import resource
+import signal
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import nn
+
+import mirrordescent as md
+from campaigns.tally import Tally
+from mirrordescent import cli, zoo
+from mirrordescent.cli.output import outline, plain, visible
+from mirrordescent.files import Damaged, checksum, read_whole, write_whole
+from mirrordescent.learn import read_recipe
+from mirrordescent.mirrors import ConvICNN, Diagonal, LearnedPair
+from mirrordescent.restore import read_photo
+from mirrordescent.schedules import Prefix
+
+CLEAR = (ValueError, TypeError, OSError, LookupError, ImportError, MemoryError)
+SECONDS, MEMORY = 10, 1 << 20  # of one case, at most; kilobytes of growth
+IN_MEMORY = "/dev/shm"  # a file system where writing costs nothing, if there is one
+ODD: list[Any] = [
+    None, True, False, 0, -1, 1, 2, 3 * 10**9, 10**30, -0.5, 1e30, 1e-320, float("nan"), float("inf"), "", "..", "a/b",
+    "\x1b[2J", "os:system", "é" * 50, [], [[]], [1, 2], ["x"], {}, {"type": "Euclidean"}, {"tensor": "x"}, {"same": ""},
+    {"type": 3}, {"dict": []}, [0.1] * 100,
+]  # fmt: skip
+
+
+WORDS = [
+    "zoo", "show", "verify", "list", "solve", "denoise", "inpaint", "learn", "--weight", "nan", "-1", "1e999", "--mask",
+    "/dev/null", "--json", "--out", "/dev/null/x", "hf://", "..", "a.toml", "entry0", "--set", "x=", "--iterations",
+    "0", "--tolerance", "--method", "lamd", "version", "é", "",
+]  # fmt: skip
+
+
+class Hang(BaseException):
+    """A case that takes too long."""
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """Raise in a case that takes too long."""
+
+    def stop(*_: object) -> None:
+        raise Hang
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def damaged(content: bytes, random: Random) -> bytes:
+    """Return content with bits flipped, cut, repeated, exchanged, or filled with something else."""
+    made = bytearray(content)
+    for _ in range(random.choice((1, 1, 1, 2, 5, 20))):
+        at, end = sorted(random.randrange(len(made) + 1) for _ in range(2)) if made else (0, 0)
+        end = min(end, at + random.choice((1, 4, 8, 100, 10**6)))
+        match random.randrange(7):
+            case 0 | 1 if at < len(made):
+                made[at] ^= 1 << random.randrange(8)
+            case 2:
+                del made[at:]
+            case 3:
+                del made[at:end]
+            case 4:
+                made[at:at] = made[at:end]
+            case 5:
+                made[at:end] = bytes(random.choice((0, 255, 32, 123)) for _ in range(end - at))
+            case _:
+                made[at:end] = random.randbytes(end - at)
+    return bytes(made)
+
+
+def changed(value: Any, random: Random) -> Any:
+    """Return nested data with something odd somewhere in it."""
+    if random.random() < 0.25 or not isinstance(value, dict | list) or not value:
+        return random.choice(ODD)
+    if isinstance(value, list):
+        at = random.randrange(len(value))
+        return [*value[:at], changed(value[at], random), *value[at + 1 :]]
+    key = random.choice(list(value))
+    match random.randrange(6):
+        case 0:
+            return {k: v for k, v in value.items() if k != key}
+        case 1:
+            return {**value, random.choice(("type", "x", "tensor", "same", "p", "\x1b")): random.choice(ODD)}
+        case _:
+            return {**value, key: changed(value[key], random)}
+
+
+class Fuzz:
+    """One kind of case each, by name."""
+
+    def __init__(self, folder: Path, random: Random) -> None:
+        self.folder, self.random = folder, random
+        pair = LearnedPair(*(ConvICNN(1, filters=2, layers=1) for _ in range(2)))
+        methods = [md.SMD(pair, Prefix([0.1, 0.2])), md.AMD(Diagonal(nn.Parameter(torch.ones(3))), 0.1)]
+        self.entries = [zoo.save(method, folder / f"entry{i}") for i, method in enumerate(methods)]
+        self.contents = [path.read_bytes() for path in self.entries]
+        self.read = [read_whole(path) for path in self.entries]
+        self.pictures = list(self._pictures())
+        self.document = DOCUMENT
+
+    def _pictures(self) -> Iterator[bytes]:
+        generator = torch.Generator().manual_seed(0)
+        pixels = (255 * torch.rand(9, 7, 3, generator=generator)).byte().numpy()
+        for form in ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM", "TGA"):
+            file = io.BytesIO()
+            Image.fromarray(pixels).save(file, form)
+            yield file.getvalue()
+
+    def entry(self) -> str:
+        """Bytes of an entry, a checkpoint or a cached reference, all of which are read in one way."""
+        which = self.random.randrange(len(self.entries))
+        path = self.folder / "damaged.safetensors"
+        path.write_bytes(damaged(self.contents[which], self.random))
+        try:
+            tensors, metadata = read_whole(path)
+        except Damaged:
+            return "refused"
+        good, said = self.read[which]
+        same = tensors.keys() == good.keys() and all(torch.equal(tensors[name], good[name]) for name in good)
+        if not same or metadata != said:
+            raise AssertionError("the content changed silently")
+        return "the same"
+
+    def structure(self) -> str:
+        """The description and the card of an entry, with a checksum that is right."""
+        tensors, metadata = self.read[self.random.randrange(len(self.read))]
+        told, tensors = dict(metadata), dict(tensors)
+        for key in self.random.sample(("structure", "card"), self.random.choice((1, 2))):
+            told[key] = json.dumps(changed(json.loads(told[key]), self.random))
+        if self.random.random() < 0.2:
+            name = self.random.choice(list(tensors))
+            tensors[name] = self.random.choice((tensors[name] * 1e30, tensors[name] * torch.nan, torch.zeros(2, 0)))
+        del told["sha256"]
+        assert checksum(tensors, told)
+        path = self.folder / "hostile.safetensors"
+        write_whole(tensors, told, path)
+        with contextlib.suppress(zoo.EntryDamaged):
+            shown = "\n".join(map(visible, outline(plain(zoo.card(path)))))
+            if "\x1b" in shown:
+                raise AssertionError("control characters reach the terminal")
+        try:
+            module = zoo.load(path)
+        except CLEAR:
+            return "refused"
+        if not all(bool(p.isfinite().all()) for p in module.parameters()):
+            raise AssertionError("numbers that are not finite were loaded")
+        return "loaded"
+
+    def picture(self) -> str:
+        """Bytes of an image file."""
+        path = self.folder / "picture.png"
+        path.write_bytes(damaged(self.random.choice(self.pictures), self.random))
+        try:
+            photo = read_photo(path)
+        except CLEAR:
+            return "refused"
+        if not (
+            bool(photo.colour.isfinite().all()) and 0 <= float(photo.colour.min()) <= float(photo.colour.max()) <= 1
+        ):
+            raise AssertionError("pixels outside [0, 1]")
+        return "read"
+
+    def recipe(self) -> str:
+        """A TOML document with odd values, or odd text."""
+        table = self.random.choice(list(self.document))
+        key = self.random.choice((*self.document[table], "type", "nonsense", table))
+        value = self.random.choice(ODD)
+        tables = {**self.document, table: {**self.document[table], key: value}}
+        text = "\n".join(
+            f"[{name}]\n" + "\n".join(f"{k} = {_toml(v)}" for k, v in entries.items())
+            for name, entries in tables.items()
+        )
+        if self.random.random() < 0.3:
+            text = damaged(text.encode(), self.random).decode(errors="replace")
+        path = self.folder / "mine.toml"
+        path.write_text(text)
+        try:
+            recipe = read_recipe(path)
+            family = recipe.family(None)
+            recipe.method(torch.Generator().manual_seed(0), family)
+        except CLEAR:
+            return "refused"
+        return "read"
+
+    def command(self) -> str:
+        """Arguments of the command line."""
+        chosen = [self.random.choice(WORDS) for _ in range(self.random.randrange(1, 6))]
+        before, sys.argv = sys.argv, ["mirrordescent", *chosen]
+        out, err = io.StringIO(), io.StringIO()
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                cli.main()
+            code: Any = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        finally:
+            sys.argv = before
+        if "Traceback" in err.getvalue() or "\x1b[2J" in err.getvalue() + out.getvalue() or code not in (0, 1, 2):
+            raise AssertionError(f"{chosen} ended with {code}: {err.getvalue()[-200:]}")
+        return f"exit code {code}"
+
+
+DOCUMENT: dict[str, dict[str, Any]] = {
+    "family": {"type": "svm", "first": 3, "second": 5, "C": 1.0},
+    "map": {"type": "Diagonal", "d": 2.0},
+    "method": {"name": "lsmd", "step": 0.2},
+    "settings": {"meta_steps": 4, "horizon": 3, "batch": 2, "save_every": 2, "seed": 0},
+    "settings.optimiser": {"learning_rate": 0.1, "decay": "cosine", "clip": 1.0},
+    "settings.validation": {"every": 2, "batch": 2, "geometric": False},
+}
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return (
+        json.dumps(value).replace("NaN", "nan").replace("Infinity", "inf")
+        if not isinstance(value, str)
+        else repr(value)
+    )
+
+
+KINDS = {"entry": 40, "structure": 25, "picture": 25, "recipe": 9, "command": 0.05}
+
+
+def run(tally: Tally) -> None:
+    """Try cases of all kinds."""
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY if Path(IN_MEMORY).is_dir() else None) as folder:
+        fuzz = Fuzz(Path(folder), tally.random)
+        for _ in tally.cases():
+            kind = tally.random.choices(list(KINDS), list(KINDS.values()))[0]
+            case: Callable[[], str] = getattr(fuzz, kind)
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            try:
+                with limited():
+                    tally.note(kind, case())
+            except Hang:
+                tally.fault(f"{kind}, a hang", f"more than {SECONDS} s")
+            except Exception as error:
+                tally.fault(f"{kind}, {type(error).__name__}", error)
+            if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before > MEMORY:
+                tally.fault(f"{kind}, memory", "more than 1 GB")

@@ -1,0 +1,122 @@
+"""Random problems of all sizes and scales: statuses are right, bounds are bounds, samples do not disturb each other."""
+
+from __future__ import annotations
+
+import warnings
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import mirrordescent as md
+from campaigns.tally import Tally
+from mirrordescent import methods
+from mirrordescent.methods import Method
+from mirrordescent.mirrors import Diagonal, HyperbolicEntropy, MirrorMap, PNorm, SquaredPNorm, Stencil
+from mirrordescent.problems import Problem
+
+# Vectors and what is left over at their ends are raised to powers by different code in torch, so rounding depends on
+# where in a batch a sample is.
+POWERS = (PNorm, SquaredPNorm, HyperbolicEntropy)
+SCALES = (1.0, 1.0, 1.0, 1e-30, 1e-10, 1e-4, 1e4, 1e10, 1e30, 1e-310)
+
+
+def _images(random: Random, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    shape = random.choice(((2, 1, 1, 1), (3, 1, 1, 5), (2, 3, 4, 6), (2, 1, 9, 8), (1, 1, 16, 16)))
+    kind = random.choice(("random", "constant", "zero", "one pixel"))
+    x = torch.rand(shape, generator=generator, dtype=torch.float64)
+    if kind != "random":
+        x = torch.full(shape, 0.0 if kind != "constant" else 0.7, dtype=torch.float64)
+    if kind == "one pixel":
+        x[..., 0, 0] = 1.0
+    return (x * random.choice(SCALES)).to(dtype)
+
+
+def _map(random: Random) -> MirrorMap:
+    return random.choice((Diagonal(2.0), PNorm(1.5), SquaredPNorm(1.5), HyperbolicEntropy(), Stencil(0.5)))
+
+
+def _method(random: Random) -> Method[Any]:
+    t = random.choice((1e-3, 0.05, 0.3))
+    made: list[Method[Any]] = [
+        md.PDHG(), md.DualFISTA(), methods.CondatVu(), md.GD(t), md.Nesterov(t), md.Adam(t), md.MD(_map(random), t),
+        md.SMD(_map(random), t), md.AMD(_map(random), t), methods.Certified(md.AMD(Diagonal(1.0), t)),
+        methods.Safeguarded(md.AMD(Diagonal(1.0), t)), methods.HandOver(md.AMD(Diagonal(1.0), t), 3, md.PDHG()),
+    ]  # fmt: skip
+    return random.choice(made)
+
+
+def _problem(random: Random, generator: torch.Generator) -> md.TVInpainting:
+    dtype = random.choice((torch.float32, torch.float64))
+    y, weight = _images(random, generator, dtype), random.choice((1e-3, 0.15, 3.0))
+    mask = (torch.rand(y.shape[-2:], generator=generator) < 0.7).to(dtype)
+    mask[0, 0] = 1.0
+    return md.TVDenoising(y, weight) if random.random() < 0.5 else md.TVInpainting(y, mask, weight)
+
+
+def _alone(problem: md.TVInpainting, index: int) -> md.TVInpainting:
+    y = problem.y[index : index + 1]
+    if isinstance(problem, md.TVDenoising):
+        return md.TVDenoising(y, problem.weight, problem.scale)
+    mask = (
+        problem.mask
+        if problem.mask is None or problem.mask.shape[0] != len(problem.y)
+        else problem.mask[index : index + 1]
+    )
+    return md.TVInpainting(y, mask, problem.weight, problem.scale)
+
+
+def _best(problem: Problem) -> Tensor:
+    """Return values near the optimum, found in double precision; an upper bound, whatever happens."""
+    precise = md.TVInpainting(problem.y.double(), None if problem.mask is None else problem.mask.double(),  # type: ignore[union-attr, arg-type]
+                              problem.weight, problem.scale)  # fmt: skip
+    found = md.solve(precise, md.PDHG(), iterations=400, progress=False)
+    return torch.as_tensor(found.best_value)
+
+
+def run(tally: Tally) -> None:
+    """Solve."""
+    warnings.simplefilter("ignore")
+    for number in tally.cases():
+        generator = torch.Generator().manual_seed(tally.seed * 10**6 + number)
+        problem, method = _problem(tally.random, generator), _method(tally.random)
+        name, steps = type(method).__name__, tally.random.choice((1, 7, 30))
+        try:
+            one(tally, problem, method, name, steps)
+        except (ValueError, TypeError) as error:
+            tally.note(name, f"refused, {type(error).__name__}")
+        except Exception as error:
+            tally.fault(f"{name}, {type(error).__name__}", error)
+
+
+def one(tally: Tally, problem: md.TVInpainting, method: Method[Any], name: str, steps: int) -> None:
+    """Solve one batch, and look at what came out."""
+    found = md.solve(problem, method, iterations=steps, progress=False)
+    x, statuses = torch.as_tensor(found.x), found.statuses
+    for i, status in enumerate(statuses):
+        finite = bool(x[i].isfinite().all()) and bool(found.value[i].isfinite())
+        if not finite and not status.failed:
+            tally.fault(
+                f"{name}, status", f"{status} with a value of {found.value[i]}, at scale {problem.y.abs().max()}"
+            )
+    if found.lower is not None:
+        best, lower = _best(problem), found.lower.double()
+        wrong = (lower > best * (1 + 1e-12) + 1e-300) & best.isfinite()
+        if bool(wrong.any()):
+            tally.fault(
+                f"{name}, bound", f"{lower.tolist()} above {best.tolist()}, {problem.y.dtype}, {tuple(problem.y.shape)}"
+            )
+        tally.note(name, "bound below the optimum")
+    if isinstance(method, methods.Safeguarded):
+        start, value = problem.value(problem.start()), found.value
+        if bool((value > start * (1 + 1e-5)).any()):
+            tally.fault(f"{name}, safeguard", f"{value.tolist()} above the start {start.tolist()}")
+    if len(x) > 1 and tally.random.random() < 0.3:
+        index = tally.random.randrange(len(x))
+        alone = torch.as_tensor(md.solve(_alone(problem, index), method, iterations=steps, progress=False).x)[0]
+        far = float((alone - x[index]).nan_to_num().abs().max()) / max(float(x[index].nan_to_num().abs().max()), 1e-300)
+        if far and not (isinstance(method.mirror, POWERS) and far < 1e-4):
+            tally.fault(f"{name}, neighbours", f"differ by a share of {far}, {tuple(x.shape)}, {method.mirror}")
+        tally.note(name, "the same alone, but for the rounding of powers" if far else "the same alone")
+    tally.note(name, "solved")

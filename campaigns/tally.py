@@ -1,0 +1,100 @@
+"""What a campaign has tried and found, and the page that says so."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "reliability.md"
+SHOWN = 5  # findings of a kind
+
+
+class Tally:
+    """Counts of what was tried, by kind and outcome, and everything that should not have happened.
+
+    Args:
+        name: of the campaign.
+        seed: of its random numbers.
+        minutes: after which no new case begins.
+        most: cases after which it ends before that.
+    """
+
+    def __init__(self, name: str, seed: int, minutes: float, most: int | None = None) -> None:
+        self.name, self.seed, self.random, self.most = name, seed, Random(seed), most
+        self.began, self.until = time.monotonic(), time.monotonic() + 60 * minutes
+        self.tried, self.found = Counter[str](), Counter[str]()
+        self.examples: dict[str, str] = {}
+
+    def cases(self) -> Iterator[int]:
+        """Yield the numbers of cases until time is up."""
+        number = 0
+        while (self.most is None or number < self.most) and time.monotonic() < self.until:
+            yield number
+            number += 1
+
+    def note(self, kind: str, outcome: str) -> None:
+        """Count a case that went as it should."""
+        self.tried[f"{kind}: {outcome}"] += 1
+
+    def fault(self, kind: str, what: object) -> None:
+        """Count a case that did not."""
+        text = " ".join(str(what).split())[:300]
+        self.tried[f"{kind}: fault"] += 1
+        self.found[kind] += 1
+        self.examples.setdefault(kind, text)
+
+    def record(self) -> dict[str, Any]:
+        """Return it as data."""
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+        return {
+            "tried": dict(sorted(self.tried.items())),
+            "found": {kind: [count, self.examples[kind]] for kind, count in sorted(self.found.items())},
+            "seed": self.seed,
+            "seconds": round(time.monotonic() - self.began, 1),
+            "commit": commit.stdout.strip() or "unknown",
+            "machine": f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}",
+        }
+
+
+def write(tally: Tally, page: Path) -> None:
+    """Add a campaign to the page, in the place of an earlier one of its name."""
+    data = page.with_suffix(".json")
+    known = json.loads(data.read_text(encoding="utf-8")) if data.exists() else {}
+    known[tally.name] = tally.record()
+    data.write_text(json.dumps(known, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
+    page.write_text(markdown(known), encoding="utf-8")
+
+
+def markdown(known: dict[str, Any]) -> str:
+    """Return the page."""
+    lines = [
+        "# Reliability",
+        "",
+        "Written by `python -m campaigns`; every campaign can be run again with its seed.",
+        "",
+    ]
+    for name, record in known.items():
+        faults, tried = sum(count for count, _ in record["found"].values()), sum(record["tried"].values())
+        lines += [
+            f"## {name}",
+            "",
+            f"{tried} cases in {record['seconds']:.0f} s, {faults} faults. Seed {record['seed']}, commit "
+            f"{record['commit']}, {record['machine']}.",
+            "",
+            "| case and outcome | count |",
+            "|---|---|",
+            *(f"| {case} | {count} |" for case, count in record["tried"].items()),
+            "",
+            *(f"- **{kind}** ({count}): {example}" for kind, (count, example) in record["found"].items()),
+            "",
+        ]
+    return "\n".join(lines).rstrip() + "\n"

@@ -1,0 +1,46 @@
+"""Being asked to stop, by Ctrl-C or by a system that ends its processes, while a step is half done."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Work that was asked to stop, and has kept what there was."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + number
+
+
+class Interruption:
+    """Notes in ``asked`` which signal asked to stop, instead of stopping at once; a second one stops at once.
+
+    Only the main thread of a program can do this; elsewhere signals do what they always do.
+    """
+
+    def __init__(self) -> None:
+        self.asked: int | None = None
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is threading.main_thread():
+            # Where somebody has a handler of his own, or ignores a signal, it stays.
+            usual = (signal.default_int_handler, signal.SIG_DFL)
+            for number in SIGNALS:
+                if signal.getsignal(number) in usual:
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked is not None:
+            raise Interrupted("interrupted", number)
+        self.asked = number
