@@ -92,7 +92,7 @@ def print_ratio(rival: str, name: str) -> None:
         for _ in range(many):
             optimiser.step()
 
-    print(paired_ratio(partial(repeated, ours), partial(repeated, theirs), repeats=3 if quick() else 15))
+    print(paired_ratio(partial(repeated, ours), partial(repeated, theirs), repeats=3 if quick() else 5))
 
 
 def print_whole(name: str) -> None:
@@ -114,7 +114,7 @@ def print_whole(name: str) -> None:
         return run
 
     ours = training(lambda model: optim.Preconditioned(model.named_parameters(), RATE, nonfinite=None))
-    print(paired_ratio(ours, training(lambda model: AdamW(model.parameters(), RATE, fused=True)), repeats=15))
+    print(paired_ratio(ours, training(lambda model: AdamW(model.parameters(), RATE, fused=True)), repeats=7))
 
 
 def _examples(task: Task) -> tuple[Tensor, Tensor]:
