@@ -29,7 +29,7 @@ def test_a_recipe_in_two_stages(tmp_path):
     assert [stage["stage"] for stage in card.stages] == ["unrolled", "refined"]
     assert [stage["settings"]["meta_steps"] for stage in card.stages] == [2, 2]
     assert card.stages[1]["settings"]["objective"]["differentiation"] == {
-        "type": "evolution", "pairs": 8, "spread": 0.04
+        "type": "evolution", "pairs": 8, "spread": 0.04, "apart": False
     }  # fmt: skip
     assert all(stage["best_meta_step"] in range(3) for stage in card.stages)
     assert card.parameters == 1 + 4 * 14

@@ -291,4 +291,4 @@ def test_it_can_be_printed(optimiser):
 
 def test_they_are_optimisers():
     assert all(issubclass(optimiser, torch.optim.Optimizer) for optimiser in OPTIMISERS)
-    assert optim.__all__ == ["AMD", "ASMD", "MD", "SMD", "Decoupled", "MirrorOptimizer"]
+    assert optim.__all__ == ["AMD", "ASMD", "MD", "SMD", "Decoupled", "MirrorOptimizer", "Preconditioned"]

@@ -103,7 +103,7 @@ def main() -> None:
         say(f"mirrordescent: {' '.join(text.split()) or type(error).__name__}")
         sys.exit(2)
     except KeyboardInterrupt as stop:
-        say(f"mirrordescent: {stop or 'interrupted'}")
+        say(f"mirrordescent: {str(stop) or 'interrupted'}")
         sys.exit(getattr(stop, "exit_code", 130))
     if code:
         sys.exit(code)
