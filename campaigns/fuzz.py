@@ -30,7 +30,7 @@ from mirrordescent.restore import read_photo
 from mirrordescent.schedules import Prefix
 
 CLEAR = (ValueError, TypeError, OSError, LookupError, ImportError, MemoryError)
-SECONDS, MEMORY = 10, 1 << 20  # of one case, at most; kilobytes of growth
+SECONDS, MEMORY = 10, 1 << 20  # of the processor for one case, at most; kilobytes of growth
 IN_MEMORY = "/dev/shm"  # a file system where writing costs nothing, if there is one
 ODD: list[Any] = [
     None, True, False, 0, -1, 1, 2, 3 * 10**9, 10**30, -0.5, 1e30, 1e-320, float("nan"), float("inf"), "", "..", "a/b",
@@ -57,13 +57,13 @@ def limited() -> Iterator[None]:
     def stop(*_: object) -> None:
         raise Hang
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(SECONDS)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def damaged(content: bytes, random: Random) -> bytes:

@@ -216,6 +216,20 @@ def test_a_run_started_afresh_does_not_fall_back_to_the_old_one(tmp_path):
     assert not (tmp_path / "checkpoint.before.safetensors").exists()
 
 
+def test_a_run_that_ended_before_its_first_checkpoint_leaves_no_lines(tmp_path):
+    bowls.train(tmp_path / "whole")
+
+    def end(step):
+        if step == 2:
+            raise RuntimeError("ended")
+
+    with pytest.raises(RuntimeError, match="ended"):
+        bowls.train(tmp_path / "cut", callback=end)
+    assert len(entries(tmp_path / "cut")) > 0
+    bowls.train(tmp_path / "cut")
+    assert entries(tmp_path / "cut") == entries(tmp_path / "whole")
+
+
 def test_two_learners_in_one_folder_are_one_too_many(tmp_path):
     def second(step):
         if step == 3:

@@ -124,6 +124,8 @@ class _Trainer:
         """Go on where a run in the folder stopped, if there is one and it is wanted."""
         if self.store is not None and resume and (saved := self.store.load(self.progress.settings)):
             self._restore(*saved, self.store)
+        elif self.folder is not None:
+            self.folder.lines.unlink(missing_ok=True)  # of a run that ended before its first checkpoint
 
     def _restore(self, progress: Progress, groups: dict[str, dict[str, Tensor]], store: RunFolder) -> None:
         try:
