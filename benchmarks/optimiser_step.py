@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from benchmarks.measure import about, paired_ratio, printed_by, table, verdict
 from mirrordescent import optim
 from mirrordescent.mirrors import Layerwise, Multipliers, Spline
-from mirrordescent.optim.base import Nonfinite
+from mirrordescent.optim.options import Nonfinite
 
 RATE = 1e-9  # so small that the parameters hardly move, however often they are measured
 SIZES: dict[str, list[tuple[int, int]]] = {
