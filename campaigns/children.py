@@ -54,11 +54,12 @@ def restore(images: Path, out: Path) -> None:
 
 def forked(work: Callable[[], object], end: int | None = None, after: float = 0.0) -> int:
     """Do something in a child, which gets a signal after a while; return how it ended, as ``Popen.returncode`` does."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     child = os.fork()
     if child == 0:
         code = 70
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
+        try:  # from the very first: nothing of the parent's may be left by a child
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             warnings.simplefilter("ignore")
             work()
             code = 0
@@ -72,6 +73,7 @@ def forked(work: Callable[[], object], end: int | None = None, after: float = 0.
             traceback.print_exc()
         finally:
             os._exit(code)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if end is not None:
         time.sleep(after)
         os.kill(child, end)
