@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
 import mirrordescent as md
-from mirrordescent.mirrors import Euclidean, HyperbolicEntropy
+from mirrordescent.mirrors import Diagonal, Euclidean, HyperbolicEntropy
 from mirrordescent.oracles import Exact, Noisy, Smoothed
 from mirrordescent.problems.bounds import dual_bound
 from mirrordescent.problems.differences import differences
@@ -126,3 +128,15 @@ def test_an_oracle_that_the_second_method_could_not_honour_is_refused():
 def test_hand_over_needs_a_first_step():
     with pytest.raises(ValueError, match="after ≥ 1"):
         md.HandOver(md.GD(0.1), after=0)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e4])
+def test_what_cancels_in_single_precision_proves_nothing(size):
+    """Of one pixel f = 0 at y, and every gradient is the difference of large numbers."""
+    problem = md.TVInpainting(torch.full((1, 1, 1, 1), size), None, 0.15)
+    pair = md.TVDenoising(size * torch.tensor([[[[1.0, 0.9999, 1.0001, 0.9998]]]]), 0.15)
+    for each in (problem, pair):
+        method = md.Certified(md.AMD(Diagonal(1.0), 0.05))
+        found = md.solve(each, method, torch.zeros_like(each.y), iterations=30, check_every=1, fused=False)
+        best = md.certify(copy.deepcopy(each).double(), 1e-9, cache=False).value
+        assert (found.lower.double() <= best * (1 + 1e-12)).all()

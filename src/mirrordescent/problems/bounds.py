@@ -30,12 +30,18 @@ def dual_bound(data: Pixels, u: Differences) -> Tensor:
     return rounded_down(bound, data.y.dtype)
 
 
-def adjoint_bound(data: Pixels, w: Tensor) -> Tensor:
-    """Return the same for a w = Dᵀu with |u_g| ≤ sλ, without knowing u."""
+def adjoint_bound(data: Pixels, w: Tensor, cancelled: Tensor) -> Tensor:
+    """Return the same for a w = Dᵀu with |u_g| ≤ sλ, without knowing u.
+
+    w is what was left of something else when ``cancelled`` was taken off, in the precision of w. What that may have
+    lost, some units in the last place of each, is worth at most the width of the box.
+    """
+    width = data.high.double() - data.low.double()
+    lost = 32 * torch.finfo(w.dtype).eps * sum_per_sample(cancelled.detach().double().abs() * width)
     if _compiled(data, w):
         sums = kernels.dual_value(None, w, data.y, data.mask, (data.low, data.high), _numbers(data))
-        return rounded_down(_of_sums(data, sums, w.dtype), data.y.dtype)
-    return rounded_down(_value_on_box(data, w), data.y.dtype)
+        return rounded_down(_of_sums(data, sums, w.dtype) - lost, data.y.dtype)
+    return rounded_down(_value_on_box(data, w) - lost, data.y.dtype)
 
 
 def bend_of(u: Differences, kink: float | Tensor, huber: float) -> float | Tensor:

@@ -261,7 +261,8 @@ class TVInpainting(Problem, SaddlePoint):
             return None
         if self.huber:
             return self.lower_bound(times(self.kink, self.groups.slopes(differences(x), self.huber)))
-        return adjoint_bound(self._data, gradient - self.grad_F(x))
+        pull = self.grad_F(x)
+        return adjoint_bound(self._data, gradient - pull, cancelled=pull)
 
     def _bound_with_operator(self, u: Differences) -> Tensor:
         """max over α of −α⟨y, v⟩ − α²(‖v‖²/(4s) + η‖u‖²/(2sλ)), a dual value where Dᵀu + AᵀZv = 0 and α|u_g| ≤ sλ.
