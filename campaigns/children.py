@@ -18,7 +18,7 @@ from mirrordescent.learn import Descent, Draw, ProblemFamily, Settings, Validati
 from mirrordescent.learn.families import generators
 from mirrordescent.mirrors import Diagonal
 from mirrordescent.restore import plan
-from mirrordescent.restore.jobs import Jobs
+from mirrordescent.restore.jobs import Jobs, Wanted
 from mirrordescent.schedules import Prefix
 
 
@@ -48,7 +48,7 @@ def train(folder: Path, callback: Callable[[int], object] | None = None) -> dict
 
 def restore(images: Path, out: Path) -> None:
     """Denoise a folder of photographs."""
-    for _ in Jobs("denoise", [images], out, 0.15).run(plan("denoise", iterations=5), progress=False):
+    for _ in Jobs(Wanted("denoise", out, 0.15), [images]).run(plan("denoise", iterations=5), progress=False):
         pass
 
 

@@ -89,6 +89,11 @@ def test_an_interrupted_run_ends_where_it_would_have(tmp_path):
     anew = stage.learn(RandomBowls(), start(), folder=folder, resume=False, progress=False)
     assert torch.equal(anew["w"], whole["w"])
     (folder / "checkpoint.safetensors").write_bytes(b"no tensors")
+    with pytest.warns(UserWarning, match="Going on from the checkpoint before it"):
+        again = stage.learn(RandomBowls(), start(), folder=folder, progress=False)
+    assert torch.equal(again["w"], whole["w"])
+    for path in folder.glob("checkpoint*.safetensors"):
+        path.write_bytes(b"no tensors")
     with pytest.raises(RunDamaged, match="cannot be resumed"):
         stage.learn(RandomBowls(), start(), folder=folder, progress=False)
 

@@ -240,8 +240,11 @@ def test_two_learners_in_one_folder_are_one_too_many(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_was_learned_is_kept_when_asked_to_stop(tmp_path, number):
+def test_what_was_learned_is_kept_when_asked_to_stop(tmp_path, number, request):
     """At a meta-step that is no checkpoint; the run then ends as one that was left alone."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}[number]
+    before = signal.signal(number, usual)  # in the background of a shell SIGINT is ignored
+    request.addfinalizer(lambda: signal.signal(number, before))
     whole = bowls.train(tmp_path / "whole").method.state_dict()
     with pytest.raises(KeyboardInterrupt, match=r"at meta-step 7 of 30, which is kept: started again"):
         bowls.train(tmp_path / "cut", callback=lambda step: step == 7 and signal.raise_signal(number))

@@ -62,7 +62,8 @@ class Stencil(MirrorMap):
         return spectrum[:, None] if q.ndim else spectrum
 
     def config(self) -> Config:
-        return {"damping": float(self.damping.detach()) if self.law is None else self.law}
+        """Return the law, if there is one; a single number is a parameter, and stored as such."""
+        return {} if self.law is None else {"damping": self.law}
 
     def _potential(self, x: Tensor) -> Tensor:
         coefficients = low_frequencies(x, 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,7 +184,8 @@ def _require_one(count: int, path: Path) -> None:
 
 def _read_deep(path: Path) -> tuple[Array, int, Form] | None:
     """Read what Pillow would reduce to 8 bits, or would not know: colours of 16 bits, or of floating-point numbers."""
-    with reading(f"{path} is not an image that can be read"):
+    # tifffile says in many ways that it cannot go on.
+    with reading(f"{path} is not an image that can be read", struct.error, ArithmeticError, LookupError, TypeError):
         with path.open("rb") as file:
             start = file.read(4)
         if start in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
