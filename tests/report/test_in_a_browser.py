@@ -266,7 +266,7 @@ def test_pictures_are_shown_pixel_by_pixel_and_move_together(browser, address):
         panes = page.locator(".pane")
         panes.evaluate_all("(all) => all.forEach((p) => { p.style.width = '20px'; p.style.height = '15px'; })")
         panes.nth(0).evaluate("(pane) => pane.scrollTo(7, 5)")
-        page.wait_for_function("document.querySelectorAll('.pane')[1].scrollTop === 5")
+        page.wait_for_function("() => document.querySelectorAll('.pane')[1].scrollTop === 5")
         assert panes.nth(1).evaluate("(pane) => [pane.scrollLeft, pane.scrollTop]") == [7, 5]
         assert page.locator(".panes figcaption").all_inner_texts() == ["damaged", "restored"]
         page.locator(".full-size").click()
