@@ -65,13 +65,13 @@ def rows(count: int, iterations: int) -> Iterator[tuple[str, ...]]:
         precise = copy.deepcopy(problem).double()
         proofs = (solve(precise, PDHG(ratio), x0.double(), iterations=iterations, progress=False) for ratio in RATIOS)
         lower = torch.stack([cast(Tensor, proof.lower) for proof in proofs]).amax(0).to(first)
-        # In single precision a value has seven digits: less than that is no gap.
-        rounding = 8 * torch.finfo(first.dtype).eps * first
+        # In single precision a value has seven digits, and so has every pixel: less than that is no gap.
+        noise = torch.finfo(first.dtype).eps * problem.kink * 4 * sum_per_sample(x0.abs())
+        rounding = 8 * torch.finfo(first.dtype).eps * first + noise
         gaps = [
             torch.where(s.value - lower <= rounding, 0.0, relative_gap(s.value, lower, first)).median()
             for s in (solution, classical)
         ]
-        noise = torch.finfo(first.dtype).eps * problem.kink * 4 * sum_per_sample(x0.abs())
         worst = float((last / first.clamp(min=torch.finfo(first.dtype).tiny)).nan_to_num(1.0).max())
         yield (
             f"{len(first)} {name}",
