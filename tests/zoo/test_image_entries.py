@@ -18,10 +18,7 @@ def test_nothing_ends_above_its_start(name, fill):
     problem = odd_problems()[name]
     solution = solve(problem, zoo.load("image-tv"), problem.start(fill=fill), iterations=700, check_every=100)
     assert solution.ok
-    # The start may be the optimum already, but for the rounding of its pixels, which adds to their differences.
-    x0 = problem.start(fill=fill)
-    rounding = torch.finfo(x0.dtype).eps * problem.kink * 4 * x0.abs().flatten(1).sum(1)
-    assert (solution.value <= solution.trace.values[0] + rounding).all()
+    assert (solution.value <= solution.trace.values[0] + 1e-6).all()  # which may be the optimum already
 
 
 def damaged(missing, weight, shape="scattered"):
