@@ -11,6 +11,7 @@ from torch import nn
 from mirrordescent import kernels, optim
 from mirrordescent.kernels import BuildError, build
 from mirrordescent.mirrors import Diagonal, Euclidean, Layerwise, Multipliers, Spline
+from mirrordescent.optim.watch import LARGE, PART
 from mirrordescent.schedules import Reciprocal
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -177,6 +178,57 @@ def test_parameters_that_move_in_memory_are_followed():
             first = copy.deepcopy(first)
             ours = first.param_groups[0]["params"]
     torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("geometry", ["euclidean", "multipliers of columns", "splines"])
+@pytest.mark.parametrize("size", [300, 20_003, 140_001])
+def test_kernels_notice_what_was_moved(geometry, size, dtype):
+    """Of a small tensor, or one that was moved before, the moved entries start anew; of a large one their parts."""
+    maps = {
+        "euclidean": Euclidean(),
+        "multipliers of columns": Diagonal(torch.linspace(0.5, 2, size, dtype=dtype)),
+        "splines": learned_spline(0).to(dtype),
+    }
+    p = nn.Parameter(torch.linspace(-1, 1, size, dtype=dtype))
+    optimiser = optim.AMD([p], lr=0.1, mirror=maps[geometry], fused=True)
+
+    def step(gradient):
+        p.grad = torch.full((size,), gradient, dtype=dtype)
+        optimiser.step()
+        return optimiser.state[p]["z"].clone()
+
+    for _ in range(3):
+        before = step(1.0)
+    assert optimiser._plans[0].looked_at(optimiser._watch) == {0}
+    for entries in ([size - 1, 3], [size // 2]):
+        p.data[entries] += 1.0
+        after = step(0.0)
+        anew, part = torch.zeros(size, dtype=torch.bool), PART if size > LARGE and len(entries) == 2 else 1
+        for entry in entries:
+            anew[entry // part * part : (entry // part + 1) * part] = True
+        assert torch.equal(after[~anew], before[~anew])
+        here = maps[geometry].to_dual(p.detach()[None])[0]
+        assert not torch.allclose(before[entries], here[entries], rtol=1e-3)
+        torch.testing.assert_close(after[entries], here[entries], rtol=1e-3, atol=1e-3)
+        before = after
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kernels_and_torch_remember_alike_where_parameters_were_left(dtype):
+    """Gradients that kernels cannot read, at every other step, do not look like moves."""
+    ends = []
+    for fused in (True, False):
+        generator = torch.Generator().manual_seed(0)
+        p = nn.Parameter(torch.randn(40_003, generator=generator, dtype=dtype))
+        optimiser = optim.AMD([p], lr=0.1, fused=fused)
+        for k in range(6):
+            g = torch.randn(2 * len(p), generator=generator, dtype=dtype)
+            p.grad = g[::2] if k % 2 else g[: len(p)]
+            optimiser.step()
+        assert not optimiser._watch._moved
+        ends.append(p.detach())
+    torch.testing.assert_close(*ends)
 
 
 def test_a_map_that_has_become_another_is_refused():

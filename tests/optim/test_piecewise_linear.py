@@ -102,6 +102,7 @@ def test_every_number_takes_its_line(kind, knots, dtype):
     z = [part.clone() for part in y.split([1, 2, 3, 5, 255, len(y) - 266])]
     x, g = ([torch.zeros_like(part) for part in z] for _ in range(2))
     lists = {name: array("Q", [part.data_ptr() for part in parts]) for name, parts in {"x": x, "z": z, "g": g}.items()}
+    nowhere = array("Q", [0] * len(z))
     kernels.Function("amd_spline", dtype)(
         count=len(z),
         sizes=array("l", [part.numel() for part in z]),
@@ -110,6 +111,9 @@ def test_every_number_takes_its_line(kind, knots, dtype):
         far_step=0.0,
         near_step=0.0,
         mixing=1.0,
+        copies=nowhere,
+        sums=nowhere,
+        moved=array("i", [0] * len(z)),
         **lists,
     )
     at = joined([y])

@@ -1,11 +1,14 @@
 /* Steps of optimisers on lists of tensors. They are cut into pieces, which the threads take in turn. */
+#include <stdint.h>
 #include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 #ifndef PIECE
-#define PIECE 65536 /* a multiple of BLOCK */
+#define PIECE 65536 /* a multiple of PART */
+#define PART 1024   /* a multiple of BLOCK: entries that are looked at and stepped while they are in the nearest cache */
 #define BLOCK 256   /* entries of which all intervals are found before their lines are taken, in the nearest cache */
+typedef uint64_t FOUR __attribute__((vector_size(32), aligned(4), may_alias));
 static int this_thread(void) {
 #ifdef _OPENMP
     return omp_get_thread_num();
@@ -34,19 +37,63 @@ static int all_threads(void) {
             }                                                                   \
     }
 
-/* Run what is given for every stretch of run entries from at on, along which w, repeated, does not begin anew. */
-#define FOR_STRETCHES(...)                                                              \
-    FOR_PIECES(for (long at = from, run; at < to; at += run) {                          \
+/* Run what is given for every stretch of run entries of a piece from at on, along which w, repeated, does not begin anew. */
+#define STRETCHES(...)                                                                  \
+    for (long at = from, run; at < to; at += run) {                                     \
         long phase = at % periods[i];                                                   \
         run = periods[i] - phase < to - at ? periods[i] - phase : to - at;              \
         __VA_ARGS__                                                                     \
-    })
+    }
 
-/* Run what is given for every run of at most BLOCK entries from at on. */
-#define FOR_BLOCKS(...)                                                 \
-    FOR_PIECES(for (long at = from; at < to; at += BLOCK) {             \
+/* Run what is given for every run of at most BLOCK entries of a piece from at on. */
+#define BLOCKS(...)                                                     \
+    for (long at = from; at < to; at += BLOCK) {                        \
         long run = to - at < BLOCK ? to - at : BLOCK;                   \
         __VA_ARGS__                                                     \
+    }
+
+/* The bits of n numbers, summed as whole numbers that wrap around. */
+static inline uint64_t NAME(bits)(long n, const REAL *x) {
+    uint64_t few[4] = {0};
+    FOUR four[4] = {{0}};
+    const char *bytes = (const char *)x;
+    size_t size = (size_t)n * sizeof(REAL), done = 0;
+    for (; size - done >= sizeof four; done += sizeof four)
+        for (int j = 0; j < 4; j++) four[j] += *(const FOUR *)(bytes + done + (size_t)j * sizeof *four);
+    FOUR sum = four[0] + four[1] + four[2] + four[3];
+    for (; done < size; done += sizeof few) {
+        memset(few, 0, sizeof few);
+        memcpy(few, bytes + done, size - done < sizeof few ? size - done : sizeof few);
+        sum += *(FOUR *)few;
+    }
+    return sum[0] + sum[1] + sum[2] + sum[3];
+}
+
+/* Has somebody moved n entries since they were left? There is a copy of where that was, or a sum, or nobody looks. */
+static inline int NAME(is_moved)(long n, const REAL *x, const REAL *copy, const uint64_t *sum) {
+    return copy ? memcmp(x, copy, (size_t)n * sizeof(REAL)) != 0 : sum ? NAME(bits)(n, x) != *sum : 0;
+}
+
+/* Remember where they are now. */
+static inline void NAME(leave)(long n, const REAL *x, REAL *copy, uint64_t *sum) {
+    if (copy) memcpy(copy, x, (size_t)n * sizeof(REAL));
+    if (sum) *sum = NAME(bits)(n, x);
+}
+
+/* Run a step as given on every part of every tensor. Where somebody has moved the part, its dual v is computed first, as
+   given, and taken for all entries, or for those that are known to have been moved. */
+#define FOR_WATCHED_PARTS(dual, ...)                                                                            \
+    FOR_PIECES(for (long first = from, last = to; first < last; first += PART) {                                \
+        long from = first, to = last - first < PART ? last : first + PART;                                      \
+        REAL *copy = copies[i] ? copies[i] + from : 0;                                                          \
+        uint64_t *sum = sums[i] ? sums[i] + from / PART : 0;                                                    \
+        if (NAME(is_moved)(to - from, x[i] + from, copy, sum)) {                                                \
+            _Pragma("omp atomic write") moved[i] = 1;                                                           \
+            BLOCKS(REAL v[BLOCK]; dual for (long j = 0; j < run; j++)                                           \
+                       if (!copy || x[i][at + j] != copy[at - from + j]) z[i][at + j] = v[j];)                  \
+        }                                                                                                       \
+        __VA_ARGS__                                                                                             \
+        NAME(leave)(to - from, x[i] + from, copy, sum);                                                         \
     })
 
 /* x <- x - t w g. A function, because compilers heed restrict of arguments and not of local variables. */
@@ -59,7 +106,7 @@ static inline void NAME(descend)(long n, REAL *restrict x, const REAL *restrict 
 void NAME(md_scaled)(long count, const long *sizes, const long *periods, REAL **x, REAL **g, REAL **w, double t,
                      int threads) {
     REAL step = (REAL)t;
-    FOR_STRETCHES(NAME(descend)(run, x[i] + at, g[i] + at, w[i] + phase, step);)
+    FOR_PIECES(STRETCHES(NAME(descend)(run, x[i] + at, g[i] + at, w[i] + phase, step);))
 }
 
 /* z <- z - far g,  x <- lambda w z + (1 - lambda) (x - near g), or with near w g where corrected is not 0. */
@@ -79,12 +126,15 @@ static inline void NAME(accelerate)(long n, REAL *restrict x, REAL *restrict z, 
         }
 }
 
-/* The same with w repeated every period[i] entries. */
+/* The same with w repeated every period[i] entries; where x was moved, z = x/w first. */
 void NAME(amd_scaled)(long count, const long *sizes, const long *periods, REAL **x, REAL **z, REAL **g, REAL **w,
-                      double far_step, double near_step, double mixing, int corrected, int threads) {
+                      REAL **copies, uint64_t **sums, int *moved, double far_step, double near_step, double mixing,
+                      int corrected, int threads) {
     REAL far = (REAL)far_step, near = (REAL)near_step, lambda = (REAL)mixing;
-    FOR_STRETCHES(
-        NAME(accelerate)(run, x[i] + at, z[i] + at, g[i] + at, w[i] + phase, far, near, lambda, corrected);)
+    FOR_WATCHED_PARTS(
+        for (long j = 0; j < run; j++) v[j] = x[i][at + j] / w[i][(at + j) % periods[i]];,
+        STRETCHES(
+            NAME(accelerate)(run, x[i] + at, z[i] + at, g[i] + at, w[i] + phase, far, near, lambda, corrected);))
 }
 
 /* Continuous functions that are linear between some ends, and beyond them.
@@ -156,6 +206,7 @@ static inline void NAME(evaluate)(long n, const REAL *restrict v, REAL *restrict
 static inline void NAME(accelerate_spline)(long n, REAL *restrict x, REAL *restrict z, const REAL *restrict g,
                                            const REAL *restrict table, long leaves, REAL far, REAL near, REAL lambda) {
     REAL v[BLOCK];
+    for (long j = 0; j < n; j += 64 / (long)sizeof(REAL)) __builtin_prefetch(x + PART + j); /* the sum will wait for it */
     FOR_ENTRIES z[j] -= far * g[j];
     NAME(evaluate)(n, z, v, table, leaves);
     FOR_ENTRIES {
@@ -164,15 +215,18 @@ static inline void NAME(accelerate_spline)(long n, REAL *restrict x, REAL *restr
     }
 }
 
-/* The same on all entries. */
-void NAME(amd_spline)(long count, const long *sizes, REAL **x, REAL **z, REAL **g, REAL **tables, long leaves,
-                      double far_step, double near_step, double mixing, int threads) {
+/* The same on all entries; where x was moved, z = r(x) first. The table of r is behind that of its inverse s. */
+void NAME(amd_spline)(long count, const long *sizes, REAL **x, REAL **z, REAL **g, REAL **tables, REAL **copies,
+                      uint64_t **sums, int *moved, long leaves, double far_step, double near_step, double mixing,
+                      int threads) {
     REAL far = (REAL)far_step, near = (REAL)near_step, lambda = (REAL)mixing;
-    FOR_BLOCKS(
-        NAME(accelerate_spline)(run, x[i] + at, z[i] + at, g[i] + at, tables[i], leaves, far, near, lambda);)
+    FOR_WATCHED_PARTS(
+        NAME(evaluate)(run, x[i] + at, v, tables[i] + 4 + 5 * leaves, leaves);,
+        BLOCKS(
+            NAME(accelerate_spline)(run, x[i] + at, z[i] + at, g[i] + at, tables[i], leaves, far, near, lambda);))
 }
 
-/* x <- s(r(x) - t g), on at most BLOCK entries. The table of r is behind that of its inverse s. */
+/* x <- s(r(x) - t g), on at most BLOCK entries. */
 static inline void NAME(descend_spline)(long n, REAL *restrict x, const REAL *restrict g, const REAL *restrict table,
                                         long leaves, REAL t) {
     REAL v[BLOCK];
@@ -185,5 +239,5 @@ static inline void NAME(descend_spline)(long n, REAL *restrict x, const REAL *re
 void NAME(md_spline)(long count, const long *sizes, REAL **x, REAL **g, REAL **tables, long leaves, double t,
                      int threads) {
     REAL step = (REAL)t;
-    FOR_BLOCKS(NAME(descend_spline)(run, x[i] + at, g[i] + at, tables[i], leaves, step);)
+    FOR_PIECES(BLOCKS(NAME(descend_spline)(run, x[i] + at, g[i] + at, tables[i], leaves, step);))
 }

@@ -36,9 +36,10 @@ class MirrorOptimizer(Optimizer):
     A parameter that was moved since the last step (``p.data.copy_``, ``model.load_state_dict``, a swap with averaged
     weights) is taken from where it is now: its dual starts anew there, ∇ψ(x), while k goes on; for AMD and ASMD this is
     the dual sequence, z or y, for momentum a fresh start. To notice it, the bits of every parameter with something
-    stored beside it are summed before and after a step: two passes over memory. Of small parameters, and of those
-    that have been moved before, there is a copy, and with a map that acts entry by entry only the entries that were
-    moved start anew. Where nobody moves parameters, ``optimizer.watches = False`` saves all of this.
+    stored beside it are summed before and after a step: by kernels on the way, otherwise in two passes over memory. Of
+    small parameters, and of those that have been moved before, there is a copy, and with a map that acts entry by entry
+    only the entries that were moved start anew. Where nobody moves parameters, ``optimizer.watches = False`` saves all
+    of this.
 
     A group may have its own ``lr``, ``mirror``, ``t``, ``weight_decay``, ``maximize`` and ``foreach``. While its lr is
     0 it does not move, and its steps are not counted.
@@ -226,15 +227,19 @@ class MirrorOptimizer(Optimizer):
             g = list(torch._foreach_add(g, x, alpha=group["weight_decay"]))
         stored = [{} if slot.fields == () else self._stored(slot, p) for slot, p in zip(slots, parameters, strict=True)]
         plan.rate.lr = float(group["lr"])
+        plan.sort(slots, parameters, x, stored, g)
+        decays = bool(group["weight_decay"] and group["decoupled"])
+        watch = self._watch if self.watches and not decays else None  # a kernel would take a decay for a move
+        looked_at = plan.looked_at(watch) if watch and plan.rate.lr else set()
         tied = (slot.method.maps_points or "x" in each for slot, each in zip(slots, stored, strict=True))
-        watched = [i for i, each in enumerate(tied) if each and stored[i]] if self.watches else []
-        places = pick(parameters, watched), pick(x, watched)
+        watched = [i for i, each in enumerate(tied) if each and stored[i] and i not in looked_at]
+        places = (pick(parameters, watched), pick(x, watched)) if self.watches else ([], [])
         for i, left in self._watch.moved(*places):
             slots[watched[i]].follow(places[1][i], left, stored[watched[i]], self._name(number, places[0][i]))
         if plan.rate.lr:
-            if group["weight_decay"] and group["decoupled"]:
+            if decays:
                 shrink(1 - plan.rate(group["k"] + 1) * group["weight_decay"], slots, x, stored)
-            plan.step(group["k"], slots, x, stored, g)
+            plan.step(group["k"], x, stored, g, watch)
             group["k"] += 1
         self._watch.leave(*places)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from mirrordescent.methods.base import GradientMethod, Tensors
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.optim.forms import Reading, diagonal, lines
 from mirrordescent.optim.slot import Slot
+from mirrordescent.optim.watch import Watch
 from mirrordescent.parts import written_together
 
 LEAVES = 256  # of a table, at least: few enough for the nearest cache, and enough for 40 intervals of similar length
@@ -113,34 +115,67 @@ def corrected(method: GradientMethod[Any]) -> bool:
     return method.mirror is not None and getattr(method, "regulariser", None) is method.mirror
 
 
-def compiled(slots: list[Slot], x: Tensors, beside: Tensors) -> Callable[[int, Tensors, Any, Tensors], None]:
-    """Return steps on several parameters by one call of a kernel, good as long as nothing moves in memory."""
-    method, form, maps = slots[0].method, slots[0].form, [slot.mirror for slot in slots]
-    kernel = kernels.Function(form.kernel, x[0].dtype)
-    sizes = array("l", [tensor.numel() for tensor in x])
-    known: dict[str, Any] = {"count": len(x), "sizes": sizes, "x": _addresses(x), "z": _addresses(beside)}
-    known |= {"leaves": form.leaves, "corrected": corrected(method)}
+class Compiled:
+    """Steps on several parameters, with local parts x, by one call of a kernel, as long as nothing moves in memory.
 
-    def read() -> tuple[dict[str, Any], Tensors]:
-        """Return all arguments of a kernel but gradients and lengths, and the tables of the maps among them."""
-        find = tabulated if form.leaves else multipliers
-        found = [find(mirror, tensor) for mirror, tensor in zip(maps, x, strict=True)]
+    If there is a ``watch``, the kernel looks by itself whether the parameters are where the last step has left them, in
+    the same pass over memory, and lets the duals of those that are not start anew.
+    """
+
+    def __init__(self, slots: list[Slot], parameters: Tensors, x: Tensors, beside: Tensors) -> None:
+        self._method, self._form, self._maps = slots[0].method, slots[0].form, [slot.mirror for slot in slots]
+        self._kernel = kernels.Function(self._form.kernel, x[0].dtype)
+        self._parameters, self._x, self._moving = parameters, x, [*x, *beside]
+        self._looks, self._looked = "moved" in self._kernel.names, dict[str, Any]()
+        self._version: tuple[Watch, int] | None = None
+        known = {"count": len(x), "sizes": array("l", [tensor.numel() for tensor in x]), "x": _addresses(x)}
+        known |= {"z": _addresses(beside), "leaves": self._form.leaves, "corrected": corrected(self._method)}
+        self._told = Reading(self._maps, partial(self._read, known))
+
+    def _read(self, known: dict[str, Any]) -> tuple[dict[str, Any], Tensors]:
+        """Return all arguments of a kernel that last, and the tables of the maps among them."""
+        find, leaves = tabulated if self._form.leaves else multipliers, self._form.leaves
+        found = [find(mirror, tensor) for mirror, tensor in zip(self._maps, self._x, strict=True)]
         tables = [table.contiguous() for table in found if table is not None]
         lengths = [table.numel() for table in tables]
-        if len(tables) < len(x) or (form.leaves and set(lengths) != {2 * (4 + 5 * form.leaves)}):
+        if len(tables) < len(found) or (leaves and set(lengths) != {2 * (4 + 5 * leaves)}):
             raise RuntimeError("a map is of another type or shape than when the optimiser was made: make it anew")
         told = {"w": _addresses(tables), "tables": _addresses(tables), "periods": array("l", lengths), **known}
-        return {name: value for name, value in told.items() if name in kernel.names}, tables
+        return {name: value for name, value in told.items() if name in self._kernel.names}, tables
 
-    told, moved = Reading(maps, read), [*x, *beside]
+    def looks(self, watch: Watch) -> bool:
+        """Tell whether the kernel can look for parameters that were moved."""
+        if self._looks and self._version != (watch, watch.version):
+            both = list(zip(self._parameters, self._x, strict=True))
+            suits = all(watch.suits(p, here) for p, here in both)
+            left = [watch.told(p, here) for p, here in both] if suits else []
+            self._looked = _left(left)
+            self._version = watch, watch.version
+        return bool(self._looked)
 
-    def step(count: int, x: Tensors, stored: Any, g: Tensors) -> None:
-        lengths = zip(kernel.numbers, method.lengths(count), strict=True)
-        kernel(**told()[0], g=_addresses(g), **dict(lengths))
-        torch.autograd.graph.increment_version(moved)  # so that a graph with what they were is not used any more
+    def step(self, count: int, g: Tensors, watch: Watch | None) -> None:
+        """Take step ``count`` along gradients g."""
+        arguments = {**self._told()[0], "g": _addresses(g)}
+        arguments |= zip(self._kernel.numbers, self._method.lengths(count), strict=True)
+        if self._looks:
+            looks = watch is not None and self.looks(watch)
+            arguments |= self._looked if looks else _left([None] * len(g))
+        self._kernel(**arguments)
+        if watch is not None and any(arguments.get("moved", ())):
+            for p, here, moved in zip(self._parameters, self._x, arguments["moved"], strict=True):
+                if moved:
+                    watch.heard(p, here)
+            arguments["moved"][:] = array("i", bytes(4 * len(g)))
+        torch.autograd.graph.increment_version(self._moving)  # so that a graph with what they were is not used any more
 
-    return step
+
+def _left(left: Sequence[Tensor | None]) -> dict[str, Any]:
+    """Return the arguments that tell a kernel where parameters were left, and those with which it answers."""
+    copies = [None if each is None or not each.is_floating_point() else each for each in left]
+    sums = [None if each is None or each.is_floating_point() else each for each in left]
+    moved = array("i", bytes(4 * len(left)))
+    return {"copies": _addresses(copies), "sums": _addresses(sums), "moved": moved} if left else {}
 
 
-def _addresses(tensors: Tensors) -> array[int]:
-    return array("Q", map(Tensor.data_ptr, tensors))
+def _addresses(tensors: Sequence[Tensor | None]) -> array[int]:
+    return array("Q", [0 if tensor is None else tensor.data_ptr() for tensor in tensors])

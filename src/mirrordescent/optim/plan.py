@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from mirrordescent.methods.base import Tensors
-from mirrordescent.optim.compiled import Form, compiled
+from mirrordescent.optim.compiled import Compiled, Form
 from mirrordescent.optim.forms import Reading
 from mirrordescent.optim.sharding import local_parts
 from mirrordescent.optim.slot import Rate, Slot
+from mirrordescent.optim.watch import Watch
 
 T = TypeVar("T")
 Stored: TypeAlias = list[dict[str, Any]]
@@ -35,14 +36,15 @@ class Plan:
         self._moving: list[Slot] = []
         self._formed: list[int] = []
         self._seen: Any = None
+        self._compiled: list[tuple[list[int], Compiled]] = []
         self._batches: list[tuple[list[int], Step]] = []
         self._left: list[int] = []
 
     def __reduce__(self) -> tuple[type[Plan], tuple[list[Slot], Rate]]:
         return Plan, (self.slots, self.rate)  # the tensors of a copy are elsewhere
 
-    def step(self, k: int, slots: list[Slot], x: Tensors, stored: Stored, g: Tensors) -> None:
-        """Take step k + 1 on some parameters x, with what is stored with each, along gradients g."""
+    def sort(self, slots: list[Slot], parameters: Tensors, x: Tensors, stored: Stored, g: Tensors) -> None:
+        """Find out how some parameters, with local parts x and what is stored with each, are stepped along g."""
         if slots != self._moving:
             self._moving, self._formed, self._seen = slots, [i for i, slot in enumerate(slots) if slot.form], None
         seen: list[list[Any]] = [list(map(_dtype, g))]
@@ -50,16 +52,25 @@ class Plan:
             there = chain(pick(x, self._formed), beside(pick(stored, self._formed)))
             seen += list(map(Tensor.data_ptr, there)), list(map(Tensor.is_contiguous, g))
         if seen != self._seen:
-            self._sort(x, stored, g)
+            self._sort(parameters, x, stored, g)
             self._seen = seen
+
+    def looked_at(self, watch: Watch) -> set[int]:
+        """Return the numbers of those parameters whose kernels look by themselves whether somebody has moved them."""
+        return {i for numbers, kernel in self._compiled if kernel.looks(watch) for i in numbers}
+
+    def step(self, k: int, x: Tensors, stored: Stored, g: Tensors, watch: Watch | None) -> None:
+        """Take step k + 1 on what was sorted last."""
+        for numbers, kernel in self._compiled:
+            kernel.step(k + 1, pick(g, numbers), watch)
         for numbers, step in self._batches:
             step(k + 1, pick(x, numbers), pick(stored, numbers), pick(g, numbers))
         for i in self._left:
-            slots[i].step(k, x[i], stored[i], g[i])
+            self._moving[i].step(k, x[i], stored[i], g[i])
 
-    def _sort(self, x: Tensors, stored: Stored, g: Tensors) -> None:
+    def _sort(self, parameters: Tensors, x: Tensors, stored: Stored, g: Tensors) -> None:
         alike: dict[tuple[Form | None, Any], list[int]] = {}
-        self._batches, self._left = [], []
+        self._compiled, self._batches, self._left = [], [], []
         for i, slot in enumerate(self._moving):
             tensors = [x[i], *beside([stored[i]]), g[i]]
             together = len(tensors) <= 3 and all(isinstance(t, Tensor) and t.dtype == x[i].dtype for t in tensors)
@@ -71,10 +82,11 @@ class Plan:
         for (form, _), numbers in alike.items():
             slots, some = pick(self._moving, numbers), pick(x, numbers)
             if form:
-                step = compiled(slots, some, beside(pick(stored, numbers)))
+                kernel = Compiled(slots, pick(parameters, numbers), some, beside(pick(stored, numbers)))
+                self._compiled.append((numbers, kernel))
             else:
                 step = together_step(slots) if slots[0].together else in_place(slots, some[0])
-            self._batches.append((numbers, step))
+                self._batches.append((numbers, step))
 
 
 def together_step(slots: list[Slot]) -> Step:
