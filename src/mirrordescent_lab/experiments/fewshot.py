@@ -22,6 +22,7 @@ from mirrordescent.problems import Initialisation
 from mirrordescent_lab import data
 from mirrordescent_lab.architectures import small_cnn
 from mirrordescent_lab.experiments.contest import Tunable, grid
+from mirrordescent_lab.experiments.matrix_geometry import POLAR, matrix_methods
 from mirrordescent_lab.experiments.networks import PAPER_ADAM, PAPER_SGD, learned
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
@@ -113,6 +114,7 @@ def _methods(entry: str, tuning: Training) -> Iterator[tuple[str, Method[Any]]]:
     ours = learned(entry)
     yield "LMD", ours["LMD"]
     yield "LAMD", ours["LAMD*"]
+    yield from matrix_methods(tuning)
 
 
 def _training(family: FewShotFamily, seeds: Tensor, size: Size, held_out: bool) -> Training:
@@ -193,7 +195,9 @@ def claims(measured: dict[str, Panel]) -> list[Claim]:
     found = [
         _below(losses, start + ours, start + rival, statistic)
         for start in STARTS
-        for ours, rivals in (("LMD", ("SGD", "tuned SGD")), ("LAMD", ("Adam", "tuned Adam")))
+        for ours, rivals in (
+            ("LMD", ("SGD", "tuned SGD")), ("LAMD", ("Adam", "tuned Adam")), (POLAR, ("tuned Adam", "falling Adam")),
+        )
         for rival in rivals
         for statistic in (_mean, _median)
     ]
@@ -202,6 +206,7 @@ def claims(measured: dict[str, Panel]) -> list[Claim]:
         _close(accuracy, f"{REPTILE}LMD", [f"{REPTILE}{other}" for other in ("SGD", "Adam", "LAMD")], 0.02),
         _gap(accuracy, "Adam", "LMD"),
         _gap(accuracy, "Adam", "LAMD"),
+        *(_not_below(accuracy, start + POLAR, start + "tuned Adam") for start in STARTS),
     ]
     return found
 
@@ -233,11 +238,21 @@ def _close(accuracy: Panel, name: str, others: Sequence[str], within: float) -> 
 
 def _gap(accuracy: Panel, name: str, other: str) -> Claim:
     """Whether a method generalises better, task by task, beyond the 95 % interval of the mean difference."""
-    difference = accuracy[name].values[-1] - accuracy[other].values[-1]
-    half = 1.96 * float(difference.double().std()) / len(difference) ** 0.5
-    return Claim(
-        f"test accuracy: {name} is ahead of {other}",
-        float(difference.mean()) > half,
+    difference, half, measured = _difference(accuracy, name, other)
+    return Claim(f"test accuracy: {name} is ahead of {other}", difference > half, measured)
+
+
+def _not_below(accuracy: Panel, name: str, other: str) -> Claim:
+    """Whether a method generalises no worse in the mean over tasks."""
+    difference, _, measured = _difference(accuracy, name, other)
+    return Claim(f"test accuracy: {name} is not below {other}", difference >= 0, measured)
+
+
+def _difference(accuracy: Panel, name: str, other: str) -> tuple[float, float, str]:
+    """Return by how much a method is ahead in the mean over tasks, half its 95 % interval, and both in words."""
+    difference = (accuracy[name].values[-1] - accuracy[other].values[-1]).double()
+    mean, half = float(difference.mean()), 1.96 * float(difference.std()) / len(difference) ** 0.5
+    return mean, half, (
         f"{_share(accuracy[name].values[-1])} against {_share(accuracy[other].values[-1])}, "
-        f"by {100 * float(difference.mean()):.2f} ± {100 * half:.2f} points",
-    )
+        f"by {100 * mean:.2f} ± {100 * half:.2f} points"
+    )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,32 +18,40 @@ from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent_lab import data
 from mirrordescent_lab.architectures import mlp, small_cnn
 from mirrordescent_lab.experiments.contest import Tunable, grid
+from mirrordescent_lab.experiments.matrix_geometry import matrix_claims, matrix_methods, untuned
 from mirrordescent_lab.experiments.result import Claim, Panel, Result
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, Training, at_least, at_most, panels
 from mirrordescent_lab.recipes.networks import descent
+from mirrordescent_lab.recipes.spectral import ENTRY
 
 Source = Literal["digits", "mnist", "fashion-mnist"]
 PAPER_SGD, PAPER_ADAM = 1e-1, 1e-2
 TUNING_SEED, TEST_SEED = 1000, 2000  # of the networks that settings are chosen on, and of those shown
+COUNTED_SEED = 10_000
 SGD_GRID, MOMENTUM_GRID, ADAM_GRID = grid(2e-2, 1.0), grid(5e-3, 2e-1), grid(2e-3, 1e-1)
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large an experiment is: networks shown, networks to tune on, evaluations in a run, data for each."""
+    """How large an experiment is: networks shown, networks to tune on, evaluations in a run, data for each.
+
+    Of ``counted`` more networks it is only told how many do not learn at all.
+    """
 
     networks: int
     tuning_networks: int
     looks: int
     evaluated: int
+    counted: int = 0
 
 
 SIZES: dict[Scale, Size] = {
-    "quick": Size(2, 1, 2, 200),
-    "standard": Size(20, 4, 20, 10_000),
-    "paper": Size(20, 20, 40, 60_000),
+    "quick": Size(2, 1, 2, 200, 2),
+    "standard": Size(20, 4, 20, 10_000, 500),
+    "paper": Size(20, 20, 40, 60_000, 1000),
 }
+CHUNK = 50  # networks trained together where they are only counted
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,7 @@ def _mlp_claims(measured: dict[str, Panel]) -> list[Claim]:
         at_least(accuracy, "LAMD*", "Adam", 1.0),
         at_most(loss, "LAMD*", 1, "LMD"),
         *_ahead(measured),
+        *matrix_claims(measured, 0.034, 0.976),
     ]
 
 
@@ -78,6 +88,7 @@ def _cnn_claims(measured: dict[str, Panel]) -> list[Claim]:
         at_most(loss, "LAMD*", 1.25, "Adam"),
         at_least(accuracy, "LAMD*", "Adam", 0.2),
         *_ahead(measured),
+        *matrix_claims(measured, 0.085, 0.973),
     ]
 
 
@@ -125,14 +136,30 @@ def run(architecture: Architecture, scale: Scale, directory: Path | None, say: S
     )
     settings = {"scale": scale, "data": source, **vars(size), "batch": architecture.batch, "steps": shown.steps}
     runs = []
-    for name, method in (*learned(architecture.entry).items(), *baselines(tuning)):
+    for name, method in (*learned(architecture.entry).items(), *matrix_methods(tuning), *baselines(tuning)):
         runs.append(shown.run(name, method))
         say(f"{name}: loss {float(runs[-1][LOSS].values[-1].mean()):.4g}")
     measured = panels(runs)
     result = Result(architecture.name, architecture.title, settings, measured)
+    dead = _dead(architecture, source, size, directory, say)
     if scale != "quick":
-        result.claims = architecture.claims(measured)
+        result.claims = [*architecture.claims(measured), dead]
     return result
+
+
+def _dead(architecture: Architecture, source: Source, size: Size, directory: Path | None, say: Say) -> Claim:
+    """Count the networks that the learned geometry of matrices leaves no better than guessing among ten classes."""
+    worst, dead = 0.0, 0
+    for first in range(0, size.counted, CHUNK):
+        count = min(CHUNK, size.counted - first)
+        networks = training(architecture, source, size, count, COUNTED_SEED + first, directory)
+        losses = networks.losses(untuned(networks.steps))
+        dead += int((~(losses < 0.99 * math.log(10))).sum())
+        worst = max(worst, float(losses.nan_to_num(nan=math.inf).max()))
+        say(f"{first + count} networks, {dead} dead, the largest loss {worst:.4g}")
+    return Claim(
+        f"{ENTRY}: no dead network among {size.counted}", dead == 0, f"{dead} dead, the largest loss {worst:.4g}"
+    )
 
 
 def source_for(scale: Scale, directory: Path | None) -> Source:

@@ -65,8 +65,13 @@ class Training:
 
     def loss(self, method: Method[Any]) -> float:
         """Return the mean training loss at the end, infinite if a network failed."""
+        return float(self.losses(method).mean())
+
+    def losses(self, method: Method[Any]) -> Tensor:
+        """Return the training losses at the end, infinite for networks that failed."""
         solution = self._solve(method)
-        return float(solution.value.mean()) if solution.ok else torch.inf
+        failed = torch.tensor([status.failed for status in solution.statuses])
+        return solution.value.masked_fill(failed.to(solution.value.device), torch.inf)
 
     def _solve(self, method: Method[Any], **options: Any) -> Solution:
         return solve(

@@ -1,0 +1,71 @@
+"""Dual-space preconditioning among the methods of an experiment on networks: learned, set by hand, and its control."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+from mirrordescent import zoo
+from mirrordescent.methods import Adam, Method, Preconditioned
+from mirrordescent.mirrors import ByKind, Euclidean, MirrorMap, spectral_by_kind
+from mirrordescent.mirrors.by_kind import KINDS
+from mirrordescent.schedules import OverRun
+from mirrordescent_lab.experiments.contest import Tunable, grid
+from mirrordescent_lab.experiments.result import Claim, Panel
+from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, Training, at_least, at_most
+from mirrordescent_lab.recipes.spectral import ENTRY
+
+POLAR, CONTROL, FALLING_ADAM = "polar factors", "no geometry", "falling Adam"
+RATES = grid(5e-4, 2e-1)
+
+
+def matrix_methods(tuning: Training) -> Iterator[tuple[str, Method[Any]]]:
+    """Yield the entry as it is, and others with the step size that is best on the networks to tune on.
+
+    Those are the geometry set by hand, the same method with the identity for its map, and Adam. The steps of all of
+    them fall linearly to 0, after a short rise.
+    """
+    yield ENTRY, untuned(tuning.steps)
+    identity = ByKind({kind: Euclidean() for kind in KINDS}, width=0.5)
+    for tunable in (
+        Tunable(POLAR, _preconditioned(spectral_by_kind(), tuning.steps), RATES),
+        Tunable(CONTROL, _preconditioned(identity, tuning.steps), RATES),
+        Tunable(FALLING_ADAM, lambda rate: Adam(_falling(rate, tuning.steps)), RATES),
+    ):
+        setting = tuning.tune(tunable)
+        yield f"{tunable.name} ({setting:g})", tunable.make(setting)
+
+
+def untuned(steps: int) -> Method[Any]:
+    """Return the entry for a run of so many steps."""
+    entry = cast(Preconditioned, zoo.load(ENTRY))
+    shape = cast(OverRun, entry.t)
+    t = OverRun(steps, shape.warmup, shape.power)
+    return Preconditioned(entry.mirror, t, entry.momentum, entry.lookahead, normalised=True)
+
+
+def _preconditioned(mirror: MirrorMap, steps: int) -> Callable[[float], Method[Any]]:
+    return lambda rate: Preconditioned(mirror, _falling(rate, steps), momentum=0.95, normalised=True)
+
+
+def _falling(rate: float, steps: int) -> Callable[[int], float]:
+    shape = OverRun(steps)
+    return lambda k: rate * float(shape(k))
+
+
+def matrix_claims(measured: dict[str, Panel], loss: float, accuracy: float) -> list[Claim]:
+    """Judge what a geometry of matrices is worth, and whether the better of the two reaches given numbers."""
+    ends = {name: [float(measured[what][name].values[-1].mean()) for what in (LOSS, TEST_ACCURACY)] for name in
+            (ENTRY, POLAR)}  # fmt: skip
+    best = min(ends, key=lambda name: ends[name][0])
+    found = [
+        Claim(
+            f"{name}: training loss at most {loss:g} and test accuracy at least {accuracy:.1%}",
+            ends[name][0] <= loss and ends[name][1] >= accuracy,
+            f"{ends[name][0]:.4g}, {ends[name][1]:.2%}",
+        )
+        for name in ends
+    ]
+    for rival in (CONTROL, FALLING_ADAM):
+        found += [at_most(measured[LOSS], best, 1, rival), at_least(measured[TEST_ACCURACY], best, rival, 0.0)]
+    return found
