@@ -196,7 +196,9 @@ def claims(measured: dict[str, Panel]) -> list[Claim]:
         _below(losses, start + ours, start + rival, statistic)
         for start in STARTS
         for ours, rivals in (
-            ("LMD", ("SGD", "tuned SGD")), ("LAMD", ("Adam", "tuned Adam")), (POLAR, ("tuned Adam", "falling Adam")),
+            ("LMD", ("SGD", "tuned SGD")),
+            ("LAMD", ("Adam", "tuned Adam")),
+            (POLAR, ("tuned Adam", "falling Adam")),
         )
         for rival in rivals
         for statistic in (_mean, _median)
