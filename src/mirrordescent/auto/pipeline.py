@@ -41,6 +41,7 @@ from mirrordescent.methods.relay import Relay
 from mirrordescent.parts import describe
 from mirrordescent.trees import tree_map
 
+FEWEST = 5  # meta-steps that are worth beginning
 FEW = 100  # numbers, up to which evolution goes on where gradients end
 
 
@@ -91,7 +92,7 @@ def auto(
         family: the class of problems; its ``validation`` problems are looked at once, in the end.
         name: of the file and the page.
         accuracy: the relative gap (f − f*)/(f(x₀) − f*) that is to be reached.
-        minutes: the time it may take, about; certifying comes on top if it takes long.
+        minutes: the time it may take, about; two fifths of it are for learning, however long the rest takes.
         out: the folder to write to. Started again, an interrupted search goes on there.
         batch: problems that are solved at once, as they will be.
         seed: determines the problems.
@@ -166,10 +167,8 @@ class _Search:
         draw = self.split.validation(self.batch)
         self.horizon = self.ledger.once("horizon", lambda: max(8, min(100, 2 * best.rehearsal.most)))
         entries = candidates(draw)
-        left = self.ledger.once("seconds to learn", lambda: 0.85 * self.seconds - (perf_counter() - self.began))
-        if left <= 0:
-            self.say("there is no time left to learn in: give more minutes")
-            return []
+        used = perf_counter() - self.began
+        left = self.ledger.once("seconds to learn", lambda: max(0.4 * self.seconds, 0.85 * self.seconds - used))
         methods = {each.name: self._begun(each, draw) for each in entries}
         scores: dict[str, float] = {}
         for each in entries:
@@ -212,12 +211,16 @@ class _Search:
         objective = Objective("log_gap", floor=self.accuracy / 30)
         objective = objective if differentiation is None else replace(objective, differentiation=differentiation)
         settings = Settings(
-            meta_steps=4, batch=self.batch // 2, horizon=self.horizon, objective=objective, step_bounds=None,
+            meta_steps=3, batch=self.batch // 2, horizon=self.horizon, objective=objective, step_bounds=None,
             optimiser=Descent(learning_rate=rate), save_every=10, seed=self.seed,
             validation=Validation(every=10, batch=self.batch, horizons=(0.25, 0.5, 1.0), geometric=True),
         )  # fmt: skip
         key = f"{candidate.name}, {stage}"
         steps = self.ledger.once(key, lambda: self._affordable(method, settings, seconds))
+        if stage == "first":
+            steps = max(steps, FEWEST)
+        elif steps < FEWEST:
+            return torch.inf  # there is no time for it
         settings = replace(
             settings, meta_steps=steps, validation=replace(settings.validation, every=max(1, steps // 10))
         )
@@ -238,8 +241,8 @@ class _Search:
                 self.split, copy.deepcopy(method), settings, progress=False,
                 callback=lambda _: ends.append(perf_counter()),
             )  # fmt: skip
-        each = (ends[-2] - ends[0]) / max(1, len(ends) - 2)  # the last one is followed by a validation
-        return max(5, min(3000, int(0.8 * seconds / max(each, 1e-6))))
+        each = ends[1] - ends[0]  # not the last one, which is followed by a validation
+        return min(3000, int(0.8 * seconds / max(each, 1e-6)))
 
     def _entered(self, candidate: Candidate, method: Method[Any]) -> Contestant:
         """Let what was learned run in the rehearsal, safeguarded if that costs little."""
@@ -267,7 +270,7 @@ class _Search:
         for each in (best, ours):
             if each is not None:
                 each.unseen = final.run(each.method)
-                curves[each.name] = final.curve(each.method)
+                curves[each.name] = final.curve(each.method, max(10, 2 * each.unseen.most))
         if ours is not None and ours.unseen is not None and best.unseen is not None:
             chosen = ours.rehearsal.beats(best.rehearsal, CLEARLY) and ours.unseen.beats(best.unseen, CLEARLY)
         if ours is not None and chosen:

@@ -16,6 +16,7 @@ from mirrordescent.solve import solve
 from mirrordescent.solve.loop import steps_of
 
 REPEATS = 7
+FIRST = (60, 400)  # iterations that are tried before the whole budget
 
 
 @dataclass(frozen=True)
@@ -64,19 +65,22 @@ class Race:
     @torch.no_grad()
     def run(self, method: Method[Any], clock: bool = True) -> Result:
         """Count the iterations, and time as many of them without looking."""
-        gaps, at = self.curve(method)
-        reached = gaps <= self.accuracy
+        for most in (*(few for few in FIRST if few < self.most), self.most):
+            gaps, at = self.curve(method, most)
+            reached = gaps <= self.accuracy
+            if bool(reached.any(0).all()):
+                break
         first = torch.where(reached.any(0), torch.tensor(at)[reached.int().argmax(0)], -1)
         enough = float((first >= 0).double().mean()) >= self.share
         seconds = self.clock(method, max(1, int(first.max()))) if clock and enough else torch.inf
         return Result(first, seconds)
 
     @torch.no_grad()
-    def curve(self, method: Method[Any]) -> tuple[Tensor, list[int]]:
+    def curve(self, method: Method[Any], most: int | None = None) -> tuple[Tensor, list[int]]:
         """Return relative gaps along a run, (points, batch), and the iterations they are of."""
-        at = moments(self.most)
-        draw, problem = self.draw, self.draw.problem
-        found = solve(problem, method, draw.x0, iterations=self.most, trace=at, check_every=self.most, progress=False)
+        most = most or self.most
+        at, draw, problem = moments(most), self.draw, self.draw.problem
+        found = solve(problem, method, draw.x0, iterations=most, trace=at, check_every=most, progress=False)
         lower = torch.as_tensor(draw.lower).double()
         start = problem.value(draw.x0).double()
         gaps = (found.trace.values.double() - lower) / (start - lower).clamp(min=torch.finfo(torch.float32).tiny)

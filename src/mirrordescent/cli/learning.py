@@ -23,8 +23,8 @@ def learn(
 ) -> int:  # fmt: skip
     """Learn a solver for your own problems, a method that a small TOML file describes, or an entry of the zoo again.
 
-    Your own problems are a class in a Python file, a ProblemFamily (docs/learn.md). Everything else is done here: a pool
-    is certified, classical solvers are tuned, schedules and maps learned, the fastest chosen by the clock on other
+    Your own problems are a class in a Python file, a ProblemFamily (docs/learn.md). Everything else is done here: a
+    pool is certified, classical solvers are tuned, schedules and maps learned, the fastest chosen by the clock on other
     problems and judged on unseen ones. Then OUT/NAME.html says in plain words what to use, or that learning does not
     pay, and OUT/NAME.safetensors has the solver. Interrupted, it goes on where it stopped.
 
@@ -135,7 +135,8 @@ def family_in(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # so that classes in it can be stored by its name
     spec.loader.exec_module(module)

@@ -76,13 +76,16 @@ class FISTA(Method[FISTAState]):
         ahead = tree_map(lambda a, d: a + per_sample(momentum, d) * d, u, change)
         if not isinstance(domain, WholeSpace):
             ahead = domain.project(ahead)
-        return FISTAState(state.k + 1, ahead, u, torch.where(against, torch.ones_like(grown), grown), GROWTH * t)
+        return FISTAState(state.k + 1, ahead, u, torch.where(against, torch.ones_like(grown), grown), t)
 
     def _searched(
         self, problem: Problem, domain: Domain, x: Tree, g: Tree, value: Tensor, t: Tensor
     ) -> tuple[Tree, Tensor]:
-        """Return the next iterates, and the step lengths they were found with."""
-        rounding = 8 * torch.finfo(value.dtype).eps * (1 + value.abs())  # or a flat f would never be low enough
+        """Return the next iterates, and the step lengths to try next.
+
+        Where f falls by no more than its rounding errors, values tell nothing: the step is taken as it is, and stays.
+        """
+        rounding = 8 * torch.finfo(value.dtype).eps * (1 + value.abs())
         found, searching = x, torch.ones_like(value, dtype=torch.bool)
         for _ in range(HALVINGS):
             u = domain.project(tree_map(lambda p, d, t=t: p - per_sample(t, d) * d, x, g))
@@ -94,7 +97,8 @@ class FISTA(Method[FISTAState]):
             if not bool(searching.any()):
                 break
             t = torch.where(searching, t / 2, t)
-        return found, t
+        telling = dot(g, tree_map(torch.sub, x, found)) > 100 * rounding
+        return found, torch.where(telling, GROWTH * t, t)
 
     def answer(self, state: FISTAState) -> Tree:
         return state.iterate

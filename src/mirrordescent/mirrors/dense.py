@@ -84,6 +84,7 @@ class DenseQuadratic(_Quadratic):
             raise ValueError(f"a full matrix for {n} entries takes too much memory: use LowRankQuadratic")
         self.log_diagonal = nn.Parameter(torch.full((n,), 0.5 * math.log(scale)))
         self.below = nn.Parameter(torch.zeros(n, n))
+        self._product: tuple[Tensor, Tensor, Tensor] | None = None
 
     def config(self) -> Config:
         return {**super().config(), "scale": self.scale}
@@ -113,9 +114,18 @@ class DenseQuadratic(_Quadratic):
     def eigenvalues(self) -> Tensor:
         return torch.linalg.svdvals(self.factor().detach()).square()
 
+    def matrix(self) -> Tensor:
+        """P = LLᵀ; where nothing is learned it is kept, as long as L is what it was."""
+        if torch.is_grad_enabled() and self.below.requires_grad:
+            return self.factor() @ self.factor().mT
+        learned = self.log_diagonal.detach(), self.below.detach()
+        if self._product is None or not all(map(_same, self._product[:2], learned)):
+            L = self.factor().detach()
+            self._product = learned[0].clone(), learned[1].clone(), L @ L.mT
+        return self._product[2]
+
     def _to_primal(self, y: Tensor) -> Tensor:
-        L = self.factor()
-        return ((self._flat(y) @ L) @ L.mT).view_as(y)
+        return (self._flat(y) @ self.matrix()).view_as(y)
 
     def _to_dual(self, x: Tensor) -> Tensor:
         return torch.cholesky_solve(self._flat(x).mT, self.factor()).mT.reshape(x.shape)
@@ -190,10 +200,13 @@ class KroneckerQuadratic(_Quadratic):
 
     def _to_primal(self, y: Tensor) -> Tensor:
         self._flat(y)
-        L, R = self.rows.factor(), self.columns.factor()
-        return L @ (L.mT @ y @ R) @ R.mT
+        return self.rows.matrix() @ y @ self.columns.matrix()
 
     def _to_dual(self, x: Tensor) -> Tensor:
         self._flat(x)
         left = torch.cholesky_solve(x, self.rows.factor().expand(*x.shape[:-2], -1, -1))
         return torch.cholesky_solve(left.mT, self.columns.factor().expand(*x.shape[:-2], -1, -1)).mT
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    return first.dtype == second.dtype and first.device == second.device and torch.equal(first, second)

@@ -17,7 +17,7 @@ from mirrordescent.schedules import OverRun
 from mirrordescent.solve import solve
 from mirrordescent.trees import Tree, leaves, where
 
-ITERATIONS = 1000
+ITERATIONS = 500
 MARGIN = 1e-6  # of what was gained: an estimate is put that much lower
 RATES = (1.0, 0.1, 0.01, 1e-3)
 
