@@ -22,6 +22,7 @@ from mirrordescent.auto.outcome import CLEARLY, Auto, Contestant, verdict
 from mirrordescent.auto.page import page
 from mirrordescent.auto.race import Race, Result
 from mirrordescent.auto.soundness import require_inverse, require_sound
+from mirrordescent.domains import DomainError
 from mirrordescent.files import whole
 from mirrordescent.learn import (
     Descent,
@@ -142,10 +143,14 @@ class _Search:
         self.step = self.ledger.once("step", lambda: typical_step(draw))
         tuning, found = replace(self.race, draw=draw), []
         for solver in fitting(draw.problem, self.step):
-            setting = self.ledger.once(solver.name, partial(self._tuned, solver, tuning))
-            method = solver.make(setting)
-            name = solver.name if len(solver.settings) == 1 else f"{solver.name} ({setting:.3g})"
-            result = self.race.run(method)
+            try:
+                setting = self.ledger.once(solver.name, partial(self._tuned, solver, tuning))
+                method = solver.make(setting)
+                name = solver.name if len(solver.settings) == 1 else f"{solver.name} ({setting:.3g})"
+                result = self.race.run(method)
+            except DomainError as error:
+                self.say(f"{solver.name} cannot begin: {error}")
+                continue
             self.say(f"{name}: {_described(result)}")
             found.append(Contestant(name, method, "classical", result))
         return found
@@ -169,7 +174,13 @@ class _Search:
         entries = candidates(draw)
         used = perf_counter() - self.began
         left = self.ledger.once("seconds to learn", lambda: max(0.4 * self.seconds, 0.85 * self.seconds - used))
-        methods = {each.name: self._begun(each, draw) for each in entries}
+        methods: dict[str, Method[Any]] = {}
+        for each in entries:
+            try:
+                methods[each.name] = self._begun(each, draw)
+            except DomainError as error:
+                self.say(f"{each.name} cannot begin: {error}")
+        entries = [each for each in entries if each.name in methods]
         scores: dict[str, float] = {}
         for each in entries:
             scores[each.name] = self._taught(each, methods[each.name], "first", 0.4 * left / len(entries), 3e-2)

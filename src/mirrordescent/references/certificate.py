@@ -93,7 +93,7 @@ def certify(
     kept = cache and x0 is None
     entry = remember(fingerprint(problem, what) if kept else None, lambda: _compute(problem, tolerance, estimate, x0))
     device = next(problem.buffers(), torch.empty(0)).device
-    proven = bool(entry.pop("proven"))
+    proven = bool(entry.pop("proven", True))  # those of earlier versions were all proven
     certificate = Certificate(**{name: tensor.to(device) for name, tensor in entry.items()}, proven=proven)
     worst = float(certificate.relative_gap.max())
     if worst > tolerance and proven:
