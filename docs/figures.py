@@ -152,7 +152,7 @@ def connect(figure: Figure, left: Any, right: Any, mirrored: Tensor) -> None:
 
 
 FLOORS = {  # the rooms on every floor, from the top, and what happens there
-    "what people use": ("cli", "restore", "theory", "optim | report"),
+    "what people use": ("cli", "auto | restore", "theory", "optim | report"),
     "learning, and what was learned": ("learn", "data", "zoo"),
     "solving": ("references", "solve", "methods", "oracles"),
     "what is solved, and in which geometry": ("problems", "mirrors", "conditioning", "schedules", "domains"),

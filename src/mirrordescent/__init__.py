@@ -30,11 +30,14 @@ if TYPE_CHECKING:
     from mirrordescent import schedules as schedules
     from mirrordescent import theory as theory
     from mirrordescent import zoo as zoo
+    from mirrordescent.auto import auto
     from mirrordescent.domains import DomainError
     from mirrordescent.methods import (
         AMD,
         ASMD,
+        FISTA,
         GD,
+        LBFGS,
         LPD,
         MD,
         PDHG,
@@ -80,10 +83,11 @@ _ROOMS = (
     "report", "restore", "schedules", "theory", "zoo",
 )  # fmt: skip
 _OFFERED = {
+    "auto": ("auto",),
     "domains": ("DomainError",),
     "methods": (
-        "AMD", "ASMD", "GD", "LPD", "MD", "PDHG", "SGD", "SMD", "Adam", "Averaged", "Certified", "CondatVu",
-        "DualFISTA", "HandOver", "Nesterov", "ProjectedGradient", "proven",
+        "AMD", "ASMD", "FISTA", "GD", "LBFGS", "LPD", "MD", "PDHG", "SGD", "SMD", "Adam", "Averaged", "Certified",
+        "CondatVu", "DualFISTA", "HandOver", "Nesterov", "ProjectedGradient", "proven",
     ),
     "problems": (
         "SVM", "Function", "LeastSquares", "LogisticRegression", "MatrixGame", "Quadratic", "TVDenoising",
@@ -98,12 +102,12 @@ _OFFERED = {
 _HOMES = {name: room for room, names in _OFFERED.items() for name in names}
 
 __all__ = [
-    "AMD", "ASMD", "GD", "LPD", "MD", "PDHG", "SGD", "SMD", "SVM", "Adam", "Averaged", "Certified", "CondatVu",
-    "DomainError", "DualFISTA", "Function", "HandOver", "LeastSquares", "LogisticRegression", "MatrixGame", "Nesterov",
-    "ProjectedGradient", "Quadratic", "Solution", "Status", "TVDenoising", "TVInpainting", "certify", "choose_weight",
-    "conditioning", "data", "domains", "gap", "gradient_norm", "learn", "methods", "mirrors", "optim", "oracles",
-    "problems", "proven", "references", "relative_change", "relative_gap", "report", "restore", "schedules", "solve",
-    "theory", "wall_clock", "zoo",
+    "AMD", "ASMD", "FISTA", "GD", "LBFGS", "LPD", "MD", "PDHG", "SGD", "SMD", "SVM", "Adam", "Averaged", "Certified",
+    "CondatVu", "DomainError", "DualFISTA", "Function", "HandOver", "LeastSquares", "LogisticRegression", "MatrixGame",
+    "Nesterov", "ProjectedGradient", "Quadratic", "Solution", "Status", "TVDenoising", "TVInpainting", "auto",
+    "certify", "choose_weight", "conditioning", "data", "domains", "gap", "gradient_norm", "learn", "methods",
+    "mirrors", "optim", "oracles", "problems", "proven", "references", "relative_change", "relative_gap", "report",
+    "restore", "schedules", "solve", "theory", "wall_clock", "zoo",
 ]  # fmt: skip
 
 
@@ -120,8 +124,9 @@ class _Package(ModuleType):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Python binds a room to its name when it is imported; but ``solve`` is the function of that room."""
-        super().__setattr__(name, value.solve if name == "solve" and isinstance(value, ModuleType) else value)
+        """Python binds a room to its name when it is imported; but ``solve`` and ``auto`` are functions of theirs."""
+        room = name in ("auto", "solve") and isinstance(value, ModuleType)
+        super().__setattr__(name, getattr(value, name) if room else value)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *__all__})

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.parts import Part
-from mirrordescent.trees import Tree, all_over_leaves, leaves, tree_map
+from mirrordescent.trees import Tree, add_over_leaves, all_over_leaves, leaves, sum_per_sample, tree_map
 
 
 class DomainError(ValueError):
@@ -35,6 +35,10 @@ class Domain(Part, ABC):
         """Return a point well inside, of the same shape as another."""
         return tree_map(self._inner_point, like)
 
+    def least(self, g: Tree) -> Tensor:
+        """min over x in the closed set of ⟨g, x⟩, per sample: (batch,); −∞ where there is none."""
+        return add_over_leaves(self._least, g)
+
     def require(self, x: Tree, what: str, of: str, *, closed: bool = False) -> None:
         """Raise unless every leaf lies in the interior, or in the closed set; leaves may differ in their batch here."""
         for leaf in leaves(x):
@@ -55,6 +59,10 @@ class Domain(Part, ABC):
 
     @abstractmethod
     def _inner_point(self, like: Tensor) -> Tensor: ...
+
+    def _least(self, g: Tensor) -> Tensor:
+        """min ⟨g, x⟩ of one tensor; −∞ unless a set knows better, which is always a lower bound."""
+        return g.new_full((len(g),), -torch.inf)
 
 
 class WholeSpace(Domain):
@@ -89,6 +97,9 @@ class PositiveOrthant(Domain):
 
     def _inner_point(self, like: Tensor) -> Tensor:
         return torch.ones_like(like)
+
+    def _least(self, g: Tensor) -> Tensor:
+        return torch.where((g >= 0).flatten(1).all(1), 0.0, -torch.inf).to(g.dtype)
 
 
 class NegativeOrthant(Domain):
@@ -127,6 +138,9 @@ class Box(Domain):
     def _inner_point(self, like: Tensor) -> Tensor:
         return torch.full_like(like, (self.lower + self.upper) / 2)
 
+    def _least(self, g: Tensor) -> Tensor:
+        return sum_per_sample(torch.minimum(self.lower * g, self.upper * g))
+
 
 class Simplex(Domain):
     """{x : x > 0, Σ x = 1}, along the last dimension."""
@@ -151,6 +165,9 @@ class Simplex(Domain):
 
     def _inner_point(self, like: Tensor) -> Tensor:
         return torch.full_like(like, 1 / like.shape[-1])
+
+    def _least(self, g: Tensor) -> Tensor:
+        return sum_per_sample(g.amin(-1))
 
 
 def _drift(x: Tensor) -> float:

@@ -25,6 +25,8 @@ Values: TypeAlias = Sequence[float] | Tensor
 ScheduleLike: TypeAlias = float | Tensor | Callable[[int], Number]
 Extension: TypeAlias = Literal["mean", "min", "last", "reciprocal", "root_reciprocal"]
 
+TABULATED = 512  # values of a schedule that are kept for the next run
+
 
 class Schedule(Part, nn.Module):
     """t(k), k = 1, 2, …"""
@@ -199,12 +201,23 @@ class PowerLaws(_Knots):
         values = self._checked(values, bound)
         self.power, self.bound = float(power), float(bound)
         self.raw = nn.Parameter(values.log() if math.isinf(bound) else (values / bound).logit())
+        self._table: tuple[list[float], list[float]] | None = None
 
     def forward(self, k: int) -> Number:
         """Return t(k): a tensor where it is to be learned, else a number, with which a step needs fewer passes."""
         if self.raw.is_cuda or (torch.is_grad_enabled() and self.raw.requires_grad):
             return self._value(self._raw(k))
-        return float(self.sequence(k, 1))
+        return self._number(k) if self.raw.ndim == 1 else float(self.sequence(k, 1))
+
+    def _number(self, k: int) -> float:
+        """Return t(k) from a table of the first ones, which is kept as long as the learned numbers are what they were.
+
+        On small problems a step takes less time than to compute three powers would.
+        """
+        learned = self.raw.tolist()
+        if self._table is None or self._table[0] != learned:
+            self._table = learned, self.sequence(1, TABULATED).flatten().tolist()
+        return self._table[1][k - 1] if 1 <= k <= TABULATED else float(self.sequence(k, 1))
 
     def sequence(self, first: int, count: int) -> Tensor:
         """Return all at once, in NumPy: there is little to compute, and every call of a kernel asks for it."""

@@ -14,12 +14,15 @@ from mirrordescent.mirrors import (
     Conjugate,
     ConvICNN,
     DenseICNN,
+    DenseQuadratic,
     Diagonal,
     Euclidean,
     HyperbolicEntropy,
+    KroneckerQuadratic,
     Layerwise,
     LearnedPair,
     Logit,
+    LowRankQuadratic,
     MirrorMap,
     Multipliers,
     NegativeEntropy,
@@ -38,6 +41,8 @@ from mirrordescent.mirrors import (
     SquaredPNorm,
     Stencil,
     Tied,
+    Weighted,
+    WeightedSimplexEntropy,
 )
 from mirrordescent.mirrors.by_kind import KINDS
 from mirrordescent.parts import describe
@@ -91,8 +96,14 @@ CASES = {
     "spline": lambda: Spline(GROUPS, knots=3, reach=2.0, slope=0.5, floor=0.1),
     "squared p-norm": lambda: SquaredPNorm(1.3),
     "stencil": lambda: Stencil(0.3),
+    "full matrix": lambda: DenseQuadratic(4, scale=0.3),
+    "low rank": lambda: LowRankQuadratic([4], rank=2, scale=0.3),
+    "kronecker": lambda: KroneckerQuadratic((6, 5), scale=0.3),
+    "weighted logit": lambda: Weighted(Logit(-1, 3), 4),
+    "weighted simplex": lambda: WeightedSimplexEntropy(4),
 }
 IMAGES = (Spectral, SpectralSpline, Stencil)
+MATRICES = (KroneckerQuadratic,)
 
 
 def learned(part, dtype):
@@ -110,7 +121,7 @@ def learned(part, dtype):
 def points(part, dtype):
     """Points inside all domains: simplices along the last dimension."""
     images = isinstance(part, IMAGES) or any(isinstance(module, ConvICNN) for module in part.modules())
-    shape = (2, 1, 6, 5) if images else (2, 4)
+    shape = (2, 1, 6, 5) if images else (2, 6, 5) if isinstance(part, MATRICES) else (2, 4)
     x = torch.rand(shape, generator=torch.Generator().manual_seed(2), dtype=dtype) + 0.1
     x = x / x.sum(-1, keepdim=True)
     if isinstance(part, ByKind):

@@ -1,6 +1,7 @@
-"""``mirrordescent learn``: an entry of the zoo again, or a method of your own from a file."""
+"""``mirrordescent learn``: an entry of the zoo again, a method of your own, or a solver for your own problems."""
 
 import importlib
+import importlib.util
 import sys
 import warnings
 from pathlib import Path
@@ -14,13 +15,18 @@ from mirrordescent.cli.lab import lab
 
 
 def learn(
-    what: Annotated[Positional[str], tyro.conf.arg(metavar="CONFIG|NAME")], runs: Path = Path("runs"),
+    what: Annotated[Positional[str], tyro.conf.arg(metavar="PROBLEMS|CONFIG|NAME")], runs: Path = Path("runs"),
     out: Path = Path("out/zoo"), data: Path | None = None, resume: bool = True, device: str = "cpu",
     set: UseAppendAction[tuple[str, ...]] = (),
     modules: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="import", metavar="MODULE")] = (),
-    json: bool = False,
+    minutes: float = 10.0, accuracy: float = 1e-2, json: bool = False,
 ) -> int:  # fmt: skip
-    """Learn a method: your own, as a small TOML file describes it, or an entry of the zoo by its name.
+    """Learn a solver for your own problems, a method that a small TOML file describes, or an entry of the zoo again.
+
+    Your own problems are a class in a Python file, a ProblemFamily (docs/learn.md). Everything else is done here: a
+    pool is certified, classical solvers are tuned, schedules and maps learned, the fastest chosen by the clock on other
+    problems and judged on unseen ones. Then OUT/NAME.html says in plain words what to use, or that learning does not
+    pay, and OUT/NAME.safetensors has the solver. Interrupted, it goes on where it stopped.
 
     Runs are kept in RUNS/NAME and go on where they stopped. What was learned is written to OUT/NAME.safetensors, which
     is used with --mirror OUT/NAME.safetensors, or mirrordescent.zoo.load. If nothing was learned, the command says why
@@ -29,6 +35,7 @@ def learn(
 
     For example:
 
+        mirrordescent learn my_problems.py --minutes 10 --accuracy 1e-2
         mirrordescent learn photo-inpaint-conjugate
         mirrordescent learn my.toml --set settings.meta_steps=200 --set map.filters=8
         mirrordescent learn my.toml --import my_module
@@ -61,7 +68,7 @@ def learn(
         differentiation = "full"    # checkpointed, evolution, or {type = "truncated", segment = 30}
 
     Args:
-        what: a .toml file, or the name of an entry such as photo-inpaint-conjugate.
+        what: a .py file with a ProblemFamily, a .toml file, or the name of an entry such as photo-inpaint-conjugate.
         runs: the folder for checkpoints and logs.
         out: the folder to write the entry to.
         data: the data directory; MIRRORDESCENT_DATA by default.
@@ -70,6 +77,8 @@ def learn(
         set: key=value, to change a setting; once for each.
         modules: a module of yours to import first, from this folder or that of the file; once for each. A file can name
             classes of imported modules only.
+        minutes: for a .py file, the time it may take, about.
+        accuracy: for a .py file, the relative gap that the solver is to reach.
         json: print the outcome as JSON.
     """
     from mirrordescent import zoo
@@ -78,6 +87,8 @@ def learn(
 
     began = perf_counter()
     _import(modules, Path.cwd(), Path(what).resolve().parent)
+    if what.endswith(".py"):
+        return _searched(Path(what), out, minutes, accuracy, resume, json)
     if what.endswith(".toml"):
         recipe, set = read_recipe(what, set), ()
     else:
@@ -98,6 +109,51 @@ def learn(
     for failure in failures:
         say(f"mirrordescent: {failure}")
     return 1 if failures else 0
+
+
+def _searched(path: Path, out: Path, minutes: float, accuracy: float, resume: bool, json: bool) -> int:
+    """Find a solver for the problems of a Python file."""
+    from mirrordescent import auto
+    from mirrordescent.cli.output import say, show
+
+    found = auto(
+        family_in(path), name=path.stem, accuracy=accuracy, minutes=minutes, out=out, resume=resume, say=say
+    )  # fmt: skip
+    page = found.file.with_suffix(".html")
+    report = {
+        "verdict": found.words, "recommended": found.recommended, "solver": found.file, "page": page,
+        "seconds": found.seconds,
+    }  # fmt: skip
+    show(report, [found.words, f"solver: {found.file}", f"page: {page}"], json)
+    return 0
+
+
+def family_in(path: Path) -> Any:
+    """Return the family of problems in a Python file: what it calls ``family``, or its one ProblemFamily."""
+    from mirrordescent.learn import ProblemFamily
+
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # so that classes in it can be stored by its name
+    spec.loader.exec_module(module)
+    if isinstance(found := vars(module).get("family"), ProblemFamily):
+        return found
+    own = [
+        each
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, ProblemFamily) and each.__module__ == path.stem
+    ]
+    if len(own) != 1:
+        named = ", ".join(each.__name__ for each in own) or "none"
+        raise ValueError(
+            f"{path} must have one class of problems, a subclass of mirrordescent.learn.ProblemFamily, or an object "
+            f"called family; it has {named}"
+        )
+    return own[0]()
 
 
 def _compared(on: str, path: Path) -> str | None:

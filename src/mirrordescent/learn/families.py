@@ -17,7 +17,7 @@ from mirrordescent.data.holes import SHAPES
 from mirrordescent.data.images import random_crops
 from mirrordescent.problems import SVM, Blur, Problem, TVDenoising, TVInpainting, gaussian_kernel, motion_kernel
 from mirrordescent.references.certificate import certify
-from mirrordescent.trees import Tree, batch_size, tree_map, where
+from mirrordescent.trees import Tree, batch_size, leaves, tree_map, where
 
 SEEDS = 2**31  # seeds are drawn from [0, SEEDS); the generator of torch tells no more than 2³² apart
 
@@ -57,6 +57,9 @@ class Pooled(ProblemFamily):
         seed: determines which problems.
         reference: returns bounds of a draw, (batch,), in place of certified ones: of a long run, for example, where a
             proof takes too long.
+
+    Where nothing can be proven, the bounds are estimates (:func:`~mirrordescent.references.certify`), and ``proven`` is
+    False.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class Pooled(ProblemFamily):
             raise ValueError(f"a pool needs at least one problem, got size={size}")
         self.family, self.reference = family, reference
         self.seeds = draw_seeds(size, torch.Generator().manual_seed(seed))
-        self.tolerance = tolerance
+        self.tolerance, self.proven = tolerance, True
         self.lower = self._certified(family.draw(self.seeds))
 
     def draw(self, seeds: Tensor) -> Draw:
@@ -81,11 +84,21 @@ class Pooled(ProblemFamily):
         return Draw(drawn.problem, drawn.x0, self._certified(drawn))
 
     def _certified(self, drawn: Draw) -> Tensor:
-        data = next(drawn.problem.buffers())
         if self.reference is not None:
-            return self.reference(drawn).to(data)
-        lower = certify(drawn.problem, self.tolerance).lower.to(data)
-        return lower.expand(batch_size(drawn.x0))  # where one problem is shared by all starts, so is its bound
+            return self.reference(drawn).to(next(leaves(drawn.x0)))
+        lower, proven = reference_of(drawn, self.tolerance)
+        self.proven = self.proven and proven
+        return lower
+
+
+def reference_of(drawn: Draw, tolerance: float = 1e-3) -> tuple[Tensor, bool]:
+    """Return lower bounds on the values of a draw, (batch,), or estimates of their minima, and which of the two."""
+    try:
+        found = certify(drawn.problem, tolerance)
+    except TypeError:  # nothing can be proven
+        found = certify(drawn.problem, tolerance, estimate=True, x0=drawn.x0)
+    lower = found.lower.to(next(leaves(drawn.x0)))
+    return lower.expand(batch_size(drawn.x0)), found.proven  # where all starts share a problem, they share its bound
 
 
 class OnDevice(ProblemFamily):

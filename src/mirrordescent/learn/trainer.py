@@ -5,7 +5,7 @@ import math
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mirrordescent.learn.checkpoint import Progress, RunDamaged, RunFolder
 from mirrordescent.learn.distributed import average, join, share
-from mirrordescent.learn.families import Draw, ProblemFamily, draw_seeds
+from mirrordescent.learn.families import Draw, ProblemFamily, draw_seeds, reference_of
 from mirrordescent.learn.interruption import Interrupted, Interruption
 from mirrordescent.learn.settings import Settings
 from mirrordescent.learn.tables import plain
@@ -111,7 +111,7 @@ class _Trainer:
         descent = settings.optimiser
         self.optimiser = torch.optim.Adam(self.parameters, lr=descent.learning_rate, betas=descent.betas)
         self.generator = torch.Generator().manual_seed(settings.seed)
-        self.validation = family.validation(settings.validation.batch)
+        self.validation = _referenced(family.validation(settings.validation.batch))
         self.progress = Progress(plain(settings))
         self.best = copy.deepcopy(self.module.state_dict())
         self.store = None if folder is None else RunFolder(folder)
@@ -232,12 +232,19 @@ class _Trainer:
             )
 
 
+def _referenced(draw: Draw) -> Draw:
+    """Return a draw with lower bounds, so that scores do not depend on where 0 is: its own, or what else is known."""
+    if draw.lower is not None or draw.problem.never_below is not None:
+        return draw
+    return replace(draw, lower=reference_of(draw)[0])
+
+
 @torch.no_grad()
 def validation_score(method: Method[Any], draw: Draw, settings: Settings, oracle: Oracle | None = None) -> float:
     """Return the mean over held-out problems of (f(x_k) − lower) / (f(x₀) − lower), its geometric mean over horizons.
 
-    Or the geometric mean over both, if the settings say so. Without lower bounds, lower is 0. A run that fails counts
-    as infinity.
+    Or the geometric mean over both, if the settings say so. Without lower bounds, lower is what f is known never to be
+    below, or 0. A run that fails counts as infinity.
     """
     horizons = sorted({max(1, round(share * settings.horizon)) for share in settings.validation.horizons})
     random, last = torch.Generator().manual_seed(settings.seed), horizons[-1]
@@ -246,7 +253,8 @@ def validation_score(method: Method[Any], draw: Draw, settings: Settings, oracle
     )
     if not solution.ok:
         return float("inf")
-    lower = torch.zeros_like(solution.value) if draw.lower is None else draw.lower
+    trivial = torch.full_like(solution.value, draw.problem.never_below or 0.0)
+    lower = trivial if draw.lower is None else draw.lower
     # Relative to x₀ as it was given: where a map has learned its own start, the first iterate is another.
     gaps = (solution.trace.values - lower) / (draw.problem.value(draw.x0) - lower)
     gaps = gaps if settings.validation.geometric else gaps.mean(1)

@@ -8,15 +8,18 @@ from mirrordescent.methods.certified import Certified
 from mirrordescent.methods.conditioned import Conditioned
 from mirrordescent.methods.descent import MD, SMD
 from mirrordescent.methods.equipped import Equipped
+from mirrordescent.methods.fista import FISTA
 from mirrordescent.methods.hand_over import HandOver, proven
+from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.methods.naming import named, names
 from mirrordescent.methods.preconditioned import Preconditioned
 from mirrordescent.methods.primal_dual import LPD, PDHG, CondatVu, DualFISTA, PrimalDual
+from mirrordescent.methods.relay import Relay
 from mirrordescent.methods.safeguarded import Safeguarded
 
 __all__ = [
-    "AMD", "ASMD", "GD", "LPD", "MD", "PDHG", "SGD", "SMD", "Adam", "Averaged", "Certified",
+    "AMD", "ASMD", "FISTA", "GD", "LBFGS", "LPD", "MD", "PDHG", "SGD", "SMD", "Adam", "Averaged", "Certified",
     "CondatVu", "Conditioned", "DualFISTA", "Equipped", "GradientMethod", "HandOver", "Method", "Nesterov",
-    "Preconditioned", "PrimalDual", "ProjectedGradient", "ProjectedNesterov", "Safeguarded", "State", "StatefulWrapper",
-    "Wrapped", "Wrapper", "named", "names", "proven",
+    "Preconditioned", "PrimalDual", "ProjectedGradient", "ProjectedNesterov", "Relay", "Safeguarded", "State",
+    "StatefulWrapper", "Wrapped", "Wrapper", "named", "names", "proven",
 ]  # fmt: skip

@@ -78,6 +78,13 @@ class Method(Part, nn.Module, Generic[S]):
         """Return a fresh state at another point, with k steps counted as taken."""
         return self.init(x0, problem)._replace(k=k)  # type: ignore[attr-defined]
 
+    def warm(self, state: S, problem: Problem) -> S:
+        """Return the state to begin with on a problem that is near the one this state was reached on.
+
+        A fresh one at the answer, unless the method carries something that stays useful, such as a dual variable.
+        """
+        return self.init(self.answer(state), problem)
+
     def step(self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None) -> S:
         """Return the state after a step."""
         raise NotImplementedError

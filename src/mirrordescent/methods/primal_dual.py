@@ -37,6 +37,11 @@ class PrimalDual(Method[S]):
         near = tree_map(lambda Kx: Kx * spread(a, Kx), saddle.K(cast(Tensor, x0)))
         return self._start(cast(Tensor, x0), saddle.prox_G_conjugate(near, curvature))
 
+    def warm(self, state: S, problem: Problem) -> S:
+        """Begin with the dual variable too, made feasible for the new problem."""
+        u = self.saddle(problem).prox_G_conjugate(cast(Any, state).u, 0.0)
+        return self._start(cast(Tensor, self.answer(state)), u)
+
     def dual_step(self, problem: Problem) -> Number:
         """σ, the step of the dual variable: a number, or one for every sample, (batch,)."""
         raise NotImplementedError

@@ -2,6 +2,7 @@
 
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.mirrors.by_kind import ByKind, ScaledMap, spectral_by_kind
+from mirrordescent.mirrors.dense import DenseQuadratic, KroneckerQuadratic, LowRankQuadratic
 from mirrordescent.mirrors.entropy import (
     Burg,
     HyperbolicEntropy,
@@ -24,12 +25,14 @@ from mirrordescent.mirrors.spline import Spline
 from mirrordescent.mirrors.stencil import Stencil
 from mirrordescent.mirrors.symmetry import Symmetry, check_equivariance, permute, symmetries
 from mirrordescent.mirrors.tied import Multipliers, Tied
+from mirrordescent.mirrors.weighted import Weighted, WeightedSimplexEntropy
 
 __all__ = [
-    "Burg", "ByKind", "Conjugate", "ConvICNN", "DenseICNN", "Diagonal", "Euclidean", "HyperbolicEntropy",
-    "Inversion", "Layerwise", "LearnedPair", "Logit", "MirrorMap", "Multipliers", "NegativeEntropy", "NotConverged",
-    "OrthantEntropy", "PNorm", "Potential", "Role", "Saturating", "ScaledMap", "SimplexEntropy", "SingularValues",
-    "SoftSign", "Spectral", "SpectralBall", "SpectralPower", "SpectralSpline", "Spline", "SquaredPNorm", "Stencil",
-    "StrongConvexity", "Symmetry", "Tied", "check_equivariance", "invert", "layerwise", "permute", "roles",
-    "roles_of", "spectral_by_kind", "symmetries", "transfer",
+    "Burg", "ByKind", "Conjugate", "ConvICNN", "DenseICNN", "DenseQuadratic", "Diagonal", "Euclidean",
+    "HyperbolicEntropy", "Inversion", "KroneckerQuadratic", "Layerwise", "LearnedPair", "Logit", "LowRankQuadratic",
+    "MirrorMap", "Multipliers", "NegativeEntropy", "NotConverged", "OrthantEntropy", "PNorm", "Potential", "Role",
+    "Saturating", "ScaledMap", "SimplexEntropy", "SingularValues", "SoftSign", "Spectral", "SpectralBall",
+    "SpectralPower", "SpectralSpline", "Spline", "SquaredPNorm", "Stencil", "StrongConvexity", "Symmetry", "Tied",
+    "Weighted", "WeightedSimplexEntropy", "check_equivariance", "invert", "layerwise", "permute", "roles", "roles_of",
+    "spectral_by_kind", "symmetries", "transfer",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from mirrordescent.checks import require_data
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.parts import Part
 from mirrordescent.problems.saddle import SaddlePoint
-from mirrordescent.trees import Point, Tree, batch_size, leaves, tree_map
+from mirrordescent.trees import Point, Tree, batch_size, dot, leaves, norm, tree_map
 
 
 class Pixels(NamedTuple):
@@ -63,6 +63,9 @@ class Problem(Part, nn.Module):
 
     convex: bool | None = None
     """Whether f is convex by construction; None: not known."""
+
+    never_below: float | None = None
+    """A number that f cannot be below, such as 0 for a sum of squares; None: not known."""
 
     domain: Domain = WholeSpace()
     """Where the minimum is sought. A start outside is refused, and an iterate outside ends the solve of its sample."""
@@ -127,6 +130,30 @@ class Problem(Part, nn.Module):
     def bound_from_means(self, gradient: Point, x: Point) -> Tensor | None:
         """Return a lower bound on min f from means, with the same weights, of gradients and of their points, if any."""
         return None
+
+    def bound_at(self, x: Point, convexity: float | None = None) -> Tensor | None:
+        """Return a lower bound on min f over the domain X from one point, for a convex f; None if there is none.
+
+        .. code-block:: none
+
+            f(x') ≥ f(x) + ⟨g, x' − x⟩ + (μ/2)‖x' − x‖²,  g = ∇f(x)
+
+        where the right side is least over X at P_X(x − g/μ), or for μ = 0 at a vertex of a bounded X: f is linearised
+        there, as in the method of Frank and Wolfe. It is rounded down. ``convexity`` is μ, if it is known already.
+        """
+        mu = self.strong_convexity() or 0.0 if convexity is None else convexity
+        if not self.convex or not (mu > 0 or self.domain.bounded):
+            return None
+        value, g = self.value(x), self.grad(x)
+        bounds = []
+        if mu > 0:
+            away = tree_map(torch.sub, self.domain.project(tree_map(lambda a, b: a - b / mu, x, g)), x)
+            bounds.append(dot(g, away) + mu / 2 * dot(away, away))
+        if self.domain.bounded:
+            bounds.append(self.domain.least(g) - dot(g, x))
+        fall = torch.stack(bounds).amax(0)
+        rounding = 8 * torch.finfo(value.dtype).eps * (value.abs() + norm(g) * norm(x) + fall.abs())
+        return value + fall - rounding
 
     def features(self, x0: Point | None = None) -> dict[str, Tensor]:
         """Describe every sample, and a start, by a few numbers without units, (batch,) each, for conditioned methods.

@@ -18,6 +18,7 @@ class _LinearModel(Problem):
     """f(x) = ½ Σⱼ ρⱼ xⱼ² + (C/n) Σᵢ ℓ(mᵢ), with margins mᵢ = yᵢ ⟨φᵢ, x⟩; with a bias, φᵢ ends with a 1 whose ρ is 0."""
 
     convex = True
+    never_below = 0.0
 
     signed: Tensor
     ridge: Tensor

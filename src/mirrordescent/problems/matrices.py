@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from mirrordescent.domains import Domain, Simplex
+from mirrordescent.domains import Domain, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.problems.base import Problem
+from mirrordescent.problems.saddle import SaddlePoint
 
 
 class Quadratic(Problem):
@@ -12,6 +13,8 @@ class Quadratic(Problem):
 
     ``A`` is (n,) for a diagonal matrix, (n, n), or (batch, n, n); ``centre`` is (n,) or (batch, n).
     """
+
+    never_below = 0.0
 
     A: Tensor
     centre: Tensor
@@ -65,6 +68,7 @@ class LeastSquares(Problem):
     """
 
     convex = True
+    never_below = 0.0
 
     A: Tensor
     b: Tensor
@@ -96,14 +100,43 @@ class LeastSquares(Problem):
         """‖A‖²."""
         return float(torch.linalg.matrix_norm(self.A, 2).max()) ** 2
 
+    def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
+        """The solution of least norm, without constraints; its residual r, made orthogonal to A, proves ½‖r‖²."""
+        if not isinstance(self.domain, WholeSpace):
+            return None
+        inverse = torch.linalg.pinv(self.A)
+        x = matvec(inverse, self.b)
+        x = x if x.ndim == 2 else x.unsqueeze(0)
+        r = self.b - matvec(self.A, x)
+        u = r - matvec(self.A, matvec(inverse, r))  # f(x) ≥ ⟨b, u⟩ − ½‖u‖² for every u with Aᵀu = 0
+        dual = (self.b * u).sum(-1) - 0.5 * u.square().sum(-1)
+        return x, dual - 8 * torch.finfo(dual.dtype).eps * self.b.square().sum(-1)
+
+    def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor | None:
+        """On x ≥ 0 also ⟨b, u⟩ − ½‖u‖² for the u = b − Ax − cA1 nearest to the residual with Aᵀu ≤ 0, if AᵀA1 > 0."""
+        bound = super().bound_at(x, convexity)
+        if not isinstance(self.domain, PositiveOrthant):
+            return bound
+        ones = matvec(self.A, torch.ones_like(x))
+        r, up = self.b - matvec(self.A, x), matvec(self.A.mT, ones)
+        slope = matvec(self.A.mT, r)
+        c = torch.where(up > 0, slope / up, torch.where(slope > 0, torch.inf, 0.0)).amax(-1, keepdim=True).clamp(min=0)
+        u = r - c.nan_to_num(posinf=0.0) * ones * (1 + 8 * torch.finfo(x.dtype).eps)
+        dual = (self.b * u).sum(-1) - 0.5 * u.square().sum(-1)
+        dual = dual - 8 * torch.finfo(x.dtype).eps * (self.b.square().sum(-1) + u.square().sum(-1))
+        dual = torch.where(c.squeeze(-1).isfinite(), dual, -torch.inf)
+        return dual if bound is None else torch.maximum(bound, dual)
+
     def strong_convexity(self) -> float:
         """The square of the smallest singular value of A, or 0 if it has fewer rows than columns."""
         flat = self.A.shape[-2] < self.A.shape[-1]
         return 0.0 if flat else float(torch.linalg.svdvals(self.A).min()) ** 2
 
 
-class MatrixGame(Problem):
+class MatrixGame(Problem, SaddlePoint):
     """f(x) = maxᵢ (Ax)ᵢ on the simplex: the loss of a mixed strategy x against the best reply.
+
+    As a saddle point it is ⟨Ax, u⟩ with u, the reply, on a simplex too.
 
     Nonsmooth, with subgradients bounded by max|A| in ℓ_∞: the classical example where entropic mirror descent beats the
     projected subgradient method by √(n/log n). ``A`` is (m, n) or (batch, m, n).
@@ -133,6 +166,35 @@ class MatrixGame(Problem):
         """Return the gradient of width · log Σ exp((Ax)ᵢ / width)."""
         replies = (matvec(self.A, x) / width).softmax(-1)
         return matvec(self.A.mT, replies)
+
+    @property
+    def K_norm(self) -> float:
+        """‖A‖."""
+        return float(torch.linalg.matrix_norm(self.A, 2).max())
+
+    @property
+    def ratio(self) -> float:
+        """1: both players are alike."""
+        return 1.0
+
+    def K(self, x: Tensor) -> Tensor:
+        return matvec(self.A, x)
+
+    def K_adjoint(self, u: Tensor) -> Tensor:
+        return matvec(self.A.mT, u)
+
+    def prox_F(self, x: Tensor, tau: float | Tensor) -> Tensor:
+        return self.domain._project(x)
+
+    def prox_G_conjugate(self, u: Tensor, sigma: float | Tensor) -> Tensor:
+        return self.domain._project(u)
+
+    def lower_bound(self, u: Tensor) -> Tensor:
+        """minⱼ (Aᵀu)ⱼ: what a mixed reply u is sure of."""
+        reply = self.domain._project(u)
+        reply = reply / reply.sum(-1, keepdim=True)
+        payoff = matvec(self.A.mT, reply).amin(-1)
+        return payoff - 8 * torch.finfo(payoff.dtype).eps * self.A.abs().amax((-2, -1))
 
 
 def matvec(A: Tensor, x: Tensor) -> Tensor:

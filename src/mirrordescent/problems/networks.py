@@ -42,6 +42,8 @@ class NetworkTraining(Problem):
     tensor([3.])
     """
 
+    never_below = 0.0
+
     inputs: Tensor
     targets: Tensor
 

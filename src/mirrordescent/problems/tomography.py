@@ -176,7 +176,7 @@ class PoissonTomography(Problem, SaddlePoint):
         v = times(self._kappa, u) if self.weight else {}
         return self._bound((1 - u[RAYS]).clamp(min=0), v)
 
-    def bound_at(self, x: Tensor) -> Tensor:
+    def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor:
         """Return the lower bound at w = y/(Ax + b) and v = ρDx, which is tight where x is optimal."""
         v = times(self.weight, differences(x)) if self.weight else {}
         return self._bound(self.y / self.expected(x), v)

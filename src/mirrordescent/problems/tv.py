@@ -61,6 +61,7 @@ class TVInpainting(Problem, SaddlePoint):
     """
 
     convex = True
+    never_below = 0.0
 
     sample_shape: tuple[int, ...]
     y: Tensor

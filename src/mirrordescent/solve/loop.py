@@ -27,7 +27,7 @@ def solve(
     oracle: Oracle | None = None, stop: Rule | Sequence[Rule] | None = None,
     callbacks: Sequence[Callable[[Look], object]] = (), generator: Generator | None = None,
     check_every: int | None = None, trace: int | Sequence[int] | None = None, diverge_factor: float = 1e3,
-    fused: bool | None = None, progress: bool | None = None,
+    fused: bool | None = None, progress: bool | None = None, state: Any = None,
 ) -> Solution:  # fmt: skip
     """Minimise a batch of problems.
 
@@ -52,6 +52,8 @@ def solve(
         fused: use kernels in C, where there are any for the method and the problem: by default if they are compiled
             already. True compiles them, which takes seconds, once, or raises if there are none; False does without.
         progress: show a progress bar; by default on a terminal, when it takes longer than a second.
+        state: where the same method has got to on a problem near this one, the ``state`` of its solution: the run
+            begins there, with dual variables if there are any, in place of x0.
 
     >>> import torch
     >>> from mirrordescent import GD, Quadratic, solve, gradient_norm
@@ -61,13 +63,17 @@ def solve(
     ([<Status.CONVERGED: 1>], tensor([[3.0000, 4.0000]]))
     """
     oracle = oracle or Default()
+    if state is not None and x0 is not None:
+        raise ValueError("give either x0 or a state to begin with, not both")
+    if state is not None:
+        x0 = method.answer(state)
     x0 = problem.start() if x0 is None else x0
     _check_arguments(problem, method, x0, iterations, check_every, oracle, generator)
     rules = (stop,) if isinstance(stop, Rule) else tuple(stop or ())
     check_at, record_at = _plan(iterations, check_every, trace)
 
     run = steps_of(method, problem, oracle, generator, fused)
-    state = method.init(x0, problem)
+    state = method.init(x0, problem) if state is None else method.warm(state, problem)
     record = _Record(problem, method, x0, state, diverge_factor)
     seconds = 0.0
     with ProgressBar("solving", iterations, progress) as bar:

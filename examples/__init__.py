@@ -1,0 +1,1 @@
+"""Classes of problems to find solvers for."""

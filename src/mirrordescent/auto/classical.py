@@ -1,0 +1,83 @@
+"""The classical solvers that fit a class of problems, and what there is to tune about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mirrordescent.domains import PositiveOrthant, Simplex, WholeSpace
+from mirrordescent.learn.families import Draw
+from mirrordescent.methods import (
+    GD,
+    MD,
+    PDHG,
+    Adam,
+    CondatVu,
+    DualFISTA,
+    Method,
+    ProjectedGradient,
+    ProjectedNesterov,
+)
+from mirrordescent.methods.baselines import Nesterov
+from mirrordescent.methods.fista import FISTA, FISTAState
+from mirrordescent.methods.lbfgs import LBFGS
+from mirrordescent.mirrors import NegativeEntropy, OrthantEntropy, SimplexEntropy
+from mirrordescent.problems.base import Problem
+from mirrordescent.solve import solve
+
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+RATIOS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A method up to one number, and the numbers to try; with one of them there is nothing to tune."""
+
+    name: str
+    make: Callable[[float], Method[Any]]
+    settings: Sequence[float] = (1.0,)
+
+
+def typical_step(draw: Draw, iterations: int = 30) -> float:
+    """Return a step length that suits a class of problems: the median of what backtracking ends with."""
+    state = solve(draw.problem, FISTA(), draw.x0, iterations=iterations, progress=False).state
+    assert isinstance(state, FISTAState)
+    return float(state.t.median())
+
+
+def fitting(problem: Problem, step: float) -> list[Solver]:
+    """Return the solvers that fit what a problem declares: constraints, kinks, a saddle-point form."""
+    domain, kinked = problem.domain, problem.smoothness() == math.inf
+    steps = [step * factor for factor in FACTORS]
+    found = [Solver("FISTA with restarts", lambda t: FISTA(t=t), (step,))]
+    if isinstance(domain, WholeSpace):
+        found += [
+            Solver("gradient descent", GD, steps), Solver("Nesterov", Nesterov, steps), Solver("L-BFGS", _lbfgs),
+        ]  # fmt: skip
+        if kinked:
+            found.append(Solver("Adam", Adam, [10.0**-i for i in range(5)]))
+    else:
+        found += [
+            Solver("projected gradient", lambda t: ProjectedGradient(domain, t), steps),
+            Solver("projected Nesterov", lambda t: ProjectedNesterov(domain, t), steps),
+        ]
+    entropic = [10.0**i * step for i in range(-1, 4)]
+    if isinstance(domain, Simplex):
+        found.append(Solver("exponentiated gradient", lambda t: MD(SimplexEntropy(), t), entropic))
+    if isinstance(domain, PositiveOrthant):
+        found.append(Solver("exponentiated gradient", lambda t: MD(NegativeEntropy(), t), entropic))
+        found.append(Solver("hyperbolic entropy", lambda t: MD(OrthantEntropy(), t), steps))
+    saddle = problem.saddle_point()
+    if saddle is not None:
+        found.append(Solver("PDHG", PDHG, RATIOS))
+        if math.isfinite(saddle.F_smoothness) and saddle.F_smoothness > 0:
+            found.append(Solver("Condat–Vũ", CondatVu, RATIOS))
+        if saddle.F_convexity > 0:
+            found.append(Solver("dual FISTA", lambda _: DualFISTA()))
+    return found
+
+
+def _lbfgs(_: float) -> Method[Any]:
+    return LBFGS()

@@ -1,0 +1,87 @@
+"""Who took part in a search, what was found, and how that is said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from mirrordescent.auto.candidates import PLAIN
+from mirrordescent.auto.race import Result
+from mirrordescent.methods import Method
+
+CLEARLY = 1.1  # times faster a learned method has to be, or it is not worth the trouble
+
+
+@dataclass
+class Contestant:
+    """A method, with what it needed in the rehearsal, and in words what is special about it."""
+
+    name: str
+    method: Method[Any]
+    kind: str
+    rehearsal: Result
+    unseen: Result | None = None
+
+
+@dataclass
+class Auto:
+    """What was found.
+
+    ``method`` is the one to use: the learned one, which hands over to the classical one where it has not finished in
+    time, if it is ``recommended``, and otherwise the best classical one. ``file`` has it, for ``zoo.load``.
+    """
+
+    name: str
+    method: Method[Any]
+    recommended: bool
+    words: str
+    accuracy: float
+    classical: Contestant
+    learned: Contestant | None
+    contestants: list[Contestant]
+    proven: bool
+    file: Path
+    seconds: float
+    curves: dict[str, tuple[Tensor, list[int]]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def verdict(accuracy: float, best: Contestant, ours: Contestant | None, chosen: bool, proven: bool) -> str:
+    """Say in plain words what to use, and why."""
+    assert best.unseen is not None
+    note = "" if proven else " Minima are estimates: nothing could be proven for these problems."
+    if ours is None or ours.unseen is None:
+        return f"Do not learn: nothing learned solves as many problems as {best.name}. Use that.{note}"
+    ratio = best.unseen.seconds / ours.unseen.seconds
+    solved = f"{ours.unseen.solved} of {ours.unseen.count} unseen problems"
+    if chosen:
+        failed = ours.unseen.count - ours.unseen.solved
+        rest = f", and fails on {failed}, which fall back to {best.name}" if failed else ""
+        return (
+            f"Use this: {ratio:.1f} times faster than {best.name}, the best classical solver, to {accuracy:g} on "
+            f"{solved}{rest}.{note}"
+        )
+    if ours.unseen.solved < best.unseen.solved:
+        return f"Do not learn: {ours.name} solves {solved}, and {best.name} {best.unseen.solved}.{note}"
+    if ratio >= CLEARLY:
+        return (
+            f"Do not learn: {ours.name} was not clearly faster than {best.name} where it was chosen, though it was on "
+            f"unseen problems, {ratio:.1f} times. More minutes may settle it.{note}"
+        )
+    return f"Do not learn: {best.name} is as fast (the best learned method takes {1 / ratio:.2f} times as long).{note}"
+
+
+def attribution(contestants: Sequence[Contestant], best: Contestant, ours: Contestant | None) -> dict[str, float]:
+    """Return how many times faster each part makes it, in the rehearsal: schedules alone, and then the map."""
+    plain = next((each for each in contestants if each.kind == PLAIN), None)
+    if ours is None or plain is None:
+        return {}
+    shares = {"schedules": best.rehearsal.seconds / plain.rehearsal.seconds}
+    shares["map"] = plain.rehearsal.seconds / ours.rehearsal.seconds
+    return shares

@@ -1,0 +1,212 @@
+"""Quadratic potentials that couple entries: full matrices, diagonals plus a low rank, and Kronecker products.
+
+All of them are ψ(x) = ½ xᵀP⁻¹x, and what is held is P: a step x − tPg then needs products alone, and the inverse, which
+mirror descent never asks for, is the exact one. Diagonals are held as logarithms, so P stays positive definite whatever
+is learned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from mirrordescent.checks import require_positive
+from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
+from mirrordescent.parts import Config
+from mirrordescent.trees import sum_per_sample
+
+
+class _Quadratic(MirrorMap):
+    """ψ(x) = ½⟨x, P⁻¹x⟩, on samples of one shape."""
+
+    proven = linear = True
+
+    shape: tuple[int, ...]
+
+    def __init__(self, shape: int | Sequence[int]) -> None:
+        super().__init__()
+        self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        if not self.shape or min(self.shape) < 1:
+            raise ValueError(f"{type(self).__name__} needs the shape of a sample, got {shape}")
+
+    def config(self) -> Config:
+        return {"shape": list(self.shape)}
+
+    @property
+    def strong_convexity(self) -> StrongConvexity:
+        """1/‖P‖, in ℓ₂."""
+        return StrongConvexity(1 / float(self.eigenvalues().max()), 2.0)
+
+    @property
+    def smoothness(self) -> float:
+        """The largest eigenvalue of P⁻¹."""
+        return 1 / float(self.eigenvalues().min())
+
+    def eigenvalues(self) -> Tensor:
+        """Those of P."""
+        raise NotImplementedError
+
+    def _flat(self, x: Tensor) -> Tensor:
+        if tuple(x.shape[1:]) != self.shape:
+            raise ValueError(f"{type(self).__name__} is for samples of shape {self.shape}, got {tuple(x.shape[1:])}")
+        return x.flatten(1)
+
+    def _potential(self, x: Tensor) -> Tensor:
+        return 0.5 * sum_per_sample(x * self._to_dual(x))
+
+
+class DenseQuadratic(_Quadratic):
+    """ψ(x) = ½ xᵀP⁻¹x with any P = LLᵀ, L lower triangular with the diagonal e^d: ∇ψ*(y) = Py, ∇ψ(x) = P⁻¹x.
+
+    Mirror descent with this map is gradient descent preconditioned by P: with P = (∇²f)⁻¹ of a quadratic f, and t = 1,
+    it is done after one step. What is learned is L: n(n + 1)/2 numbers that matter, for n entries of a sample.
+
+    Args:
+        shape: that of a sample.
+        scale: P begins as this multiple of the identity.
+
+    >>> import torch
+    >>> mirror = DenseQuadratic.from_matrix(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
+    >>> mirror.to_primal(torch.tensor([[1.0, 0.0]])).detach()
+    tensor([[2., 1.]])
+    """
+
+    LARGEST = 4096  # entries of a sample
+
+    def __init__(self, shape: int | Sequence[int], scale: float = 1.0) -> None:
+        super().__init__(shape)
+        require_positive(scale=scale)
+        self.scale, n = float(scale), math.prod(self.shape)
+        if n > self.LARGEST:
+            raise ValueError(f"a full matrix for {n} entries takes too much memory: use LowRankQuadratic")
+        self.log_diagonal = nn.Parameter(torch.full((n,), 0.5 * math.log(scale)))
+        self.below = nn.Parameter(torch.zeros(n, n))
+        self._product: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def config(self) -> Config:
+        return {**super().config(), "scale": self.scale}
+
+    @classmethod
+    def from_matrix(cls, P: Tensor, shape: int | Sequence[int] | None = None) -> DenseQuadratic:
+        """Return the map of a symmetric positive definite P."""
+        mirror = cls(len(P) if shape is None else shape).to(P)
+        mirror.set_matrix(P)
+        return mirror
+
+    @torch.no_grad()
+    def set_matrix(self, P: Tensor) -> None:
+        """Make P this symmetric positive definite matrix."""
+        if P.shape != self.below.shape:
+            raise ValueError(f"P must be {tuple(self.below.shape)}, got {tuple(P.shape)}")
+        L, failed = torch.linalg.cholesky_ex(P)
+        if bool(failed) or not torch.allclose(P, P.mT, rtol=1e-3):
+            raise ValueError("P must be symmetric and positive definite")
+        self.log_diagonal.copy_(L.diagonal().log())
+        self.below.copy_(L.tril(-1))
+
+    def factor(self) -> Tensor:
+        """L."""
+        return self.below.tril(-1) + self.log_diagonal.exp().diag()
+
+    def eigenvalues(self) -> Tensor:
+        return torch.linalg.svdvals(self.factor().detach()).square()
+
+    def matrix(self) -> Tensor:
+        """P = LLᵀ; where nothing is learned it is kept, as long as L is what it was."""
+        if torch.is_grad_enabled() and self.below.requires_grad:
+            return self.factor() @ self.factor().mT
+        learned = self.log_diagonal.detach(), self.below.detach()
+        if self._product is None or not all(map(_same, self._product[:2], learned)):
+            L = self.factor().detach()
+            self._product = learned[0].clone(), learned[1].clone(), L @ L.mT
+        return self._product[2]
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        return (self._flat(y) @ self.matrix()).view_as(y)
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        return torch.cholesky_solve(self._flat(x).mT, self.factor()).mT.reshape(x.shape)
+
+
+class LowRankQuadratic(_Quadratic):
+    """ψ(x) = ½ xᵀP⁻¹x with P = diag(e^d) + UUᵀ, U of few columns: ∇ψ*(y) = e^d y + U(Uᵀy).
+
+    For samples that are too large for a full matrix; ∇ψ is by Woodbury's formula,
+    P⁻¹ = D⁻¹ − D⁻¹U(I + UᵀD⁻¹U)⁻¹UᵀD⁻¹.
+
+    Args:
+        shape: that of a sample.
+        rank: the number of columns of U.
+        scale: D begins as this multiple of the identity, and U so small that it hardly matters.
+
+    >>> import torch
+    >>> LowRankQuadratic(3, rank=1).to_primal(torch.ones(1, 3)).shape
+    torch.Size([1, 3])
+    """
+
+    def __init__(self, shape: int | Sequence[int], rank: int = 8, scale: float = 1.0) -> None:
+        super().__init__(shape)
+        require_positive(rank=rank, scale=scale)
+        self.rank, self.scale, n = int(rank), float(scale), math.prod(self.shape)
+        self.log_diagonal = nn.Parameter(torch.full((n,), math.log(scale)))
+        # Waves, since from 0 the columns would get no gradient, and from equal columns equal ones.
+        waves = torch.cos(math.pi * (torch.arange(n)[:, None] + 0.5) * torch.arange(1, self.rank + 1) / n)
+        self.columns = nn.Parameter(0.03 * (scale / n) ** 0.5 * waves)
+
+    def config(self) -> Config:
+        return {**super().config(), "rank": self.rank, "scale": self.scale}
+
+    def eigenvalues(self) -> Tensor:
+        """Return bounds of them: min e^d and max e^d + ‖U‖²."""
+        d = self.log_diagonal.detach().exp()
+        return torch.stack([d.min(), d.max() + torch.linalg.matrix_norm(self.columns.detach(), 2).square()])
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        flat = self._flat(y)
+        return (self.log_diagonal.exp() * flat + (flat @ self.columns) @ self.columns.mT).view_as(y)
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        inverse = (-self.log_diagonal).exp()
+        scaled, thin = inverse * self._flat(x), inverse[:, None] * self.columns
+        inner = torch.eye(self.rank).to(thin) + self.columns.mT @ thin
+        return (scaled - torch.linalg.solve(inner, (scaled @ self.columns).mT).mT @ thin.mT).view_as(x)
+
+
+class KroneckerQuadratic(_Quadratic):
+    """ψ(X) = ½⟨X, P₁⁻¹XP₂⁻¹⟩ on matrices X, with full P₁ for rows and P₂ for columns: ∇ψ*(Y) = P₁YP₂.
+
+    m² + n² numbers for the geometry of an m×n matrix, as in Shampoo; leading axes of a sample are a batch.
+
+    >>> import torch
+    >>> KroneckerQuadratic((2, 3)).to_primal(torch.ones(1, 2, 3)).shape
+    torch.Size([1, 2, 3])
+    """
+
+    def __init__(self, shape: Sequence[int], scale: float = 1.0) -> None:
+        super().__init__(shape)
+        if len(self.shape) < 2:
+            raise ValueError(f"KroneckerQuadratic is for matrices, got samples of shape {self.shape}")
+        self.scale = float(scale)
+        self.rows, self.columns = (DenseQuadratic(n, scale**0.5) for n in self.shape[-2:])
+
+    def config(self) -> Config:
+        return {**super().config(), "scale": self.scale}
+
+    def eigenvalues(self) -> Tensor:
+        return torch.outer(self.rows.eigenvalues(), self.columns.eigenvalues()).flatten()
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        self._flat(y)
+        return self.rows.matrix() @ y @ self.columns.matrix()
+
+    def _to_dual(self, x: Tensor) -> Tensor:
+        self._flat(x)
+        left = torch.cholesky_solve(x, self.rows.factor().expand(*x.shape[:-2], -1, -1))
+        return torch.cholesky_solve(left.mT, self.columns.factor().expand(*x.shape[:-2], -1, -1)).mT
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    return first.dtype == second.dtype and first.device == second.device and torch.equal(first, second)
