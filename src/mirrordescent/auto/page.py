@@ -30,6 +30,11 @@ def page(found: Auto) -> Page:
             "Where the gain comes from", Table(("part", "times faster"), parts),
             "Schedules are learned with the plain geometry, against the best classical solver; the map comes on top.",
         ))  # fmt: skip
-    curves = [Curve(name, at, [0.0] * len(at), gaps) for name, (gaps, at) in found.curves.items()]
+    paces = {
+        each.name: each.unseen.seconds / max(1, each.unseen.most)
+        for each in found.contestants
+        if each.unseen is not None
+    }
+    curves = [Curve(name, at, [k * paces[name] for k in at], gaps) for name, (gaps, at) in found.curves.items()]
     sections.append(Section("Unseen problems", Panel(curves, "relative gap")))
     return Page(f"A solver for {found.name}", found.words, sections, {"accuracy": found.accuracy})
