@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         Status,
         gap,
         gradient_norm,
+        layer,
         relative_change,
         relative_gap,
         solve,
@@ -96,7 +97,7 @@ _OFFERED = {
     "references": ("certify",),
     "restore": ("choose_weight",),
     "solve": (
-        "Solution", "Status", "gap", "gradient_norm", "relative_change", "relative_gap", "solve", "wall_clock",
+        "Solution", "Status", "gap", "gradient_norm", "layer", "relative_change", "relative_gap", "solve", "wall_clock",
     ),
 }  # fmt: skip
 _HOMES = {name: room for room, names in _OFFERED.items() for name in names}
@@ -105,7 +106,7 @@ __all__ = [
     "AMD", "ASMD", "FISTA", "GD", "LBFGS", "LPD", "MD", "PDHG", "SGD", "SMD", "SVM", "Adam", "Averaged", "Certified",
     "CondatVu", "DomainError", "DualFISTA", "Function", "HandOver", "LeastSquares", "LogisticRegression", "MatrixGame",
     "Nesterov", "ProjectedGradient", "Quadratic", "Solution", "Status", "TVDenoising", "TVInpainting", "auto",
-    "certify", "choose_weight", "conditioning", "data", "domains", "gap", "gradient_norm", "learn", "methods",
+    "certify", "choose_weight", "conditioning", "data", "domains", "gap", "gradient_norm", "layer", "learn", "methods",
     "mirrors", "optim", "oracles", "problems", "proven", "references", "relative_change", "relative_gap", "report",
     "restore", "schedules", "solve", "theory", "wall_clock", "zoo",
 ]  # fmt: skip
