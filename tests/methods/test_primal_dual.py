@@ -49,6 +49,34 @@ def test_lpd_converges_for_all_parameters(seed):
     assert (relative_gap(solution.value, reference.lower, reference.start_value) <= 1e-3).all()
 
 
+def relaxed(c, a):
+    """LPD with these relaxations, and steps as long as they may be."""
+    method = LPD().double()
+    with torch.no_grad():
+        method.theta[:2] = torch.logit(torch.tensor([c, a], dtype=torch.float64) / 2)
+        method.theta[2] = 50.0
+    return method
+
+
+@pytest.mark.parametrize(
+    ("c", "a", "longest"), [(1.0, 1.0, 1), (1.5, 1.5, 1), (1.5, 0.5, 9 / 25), (0.25, 1.75, 49 / 625), (0.5, 1.0, 3 / 4)]
+)
+def test_the_longest_steps_of_lpd(c, a, longest):
+    """στ = ca(2−c)(2−a)/(c+a−ca)², worked out by hand, whichever of the two relaxations is the larger one."""
+    for method in (relaxed(c, a), relaxed(a, c)):
+        found = method.scalars()
+        assert float(found[2] * found[3]) == pytest.approx(longest, rel=1e-6)
+    assert [float(number) for number in relaxed(c, a).scalars()[:2]] == pytest.approx([c, a])
+
+
+@pytest.mark.parametrize(("c", "a"), [(0.3, 1.7), (1.7, 0.3), (0.6, 1.6), (1.6, 0.6), (1.9, 1.0), (1.0, 1.9)])
+def test_lpd_converges_however_different_its_relaxations_are(c, a):
+    task = problem()
+    reference = certify(task, 1e-8)
+    solution = solve(task, relaxed(c, a), iterations=4000)
+    assert (relative_gap(solution.value, reference.lower, reference.start_value) <= 1e-4).all()
+
+
 def test_lpd_can_be_learned():
     task, method = TVDenoising(problem().y), LPD().double()
     optimiser = torch.optim.Adam(method.parameters(), lr=0.05)

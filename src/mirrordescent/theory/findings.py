@@ -1,6 +1,6 @@
 """What a diagnosis found. Its page, with tables and figures, is made in the laboratory."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -19,12 +19,21 @@ from mirrordescent.theory.recommend import Advice
 
 @dataclass(frozen=True)
 class Bounded:
-    """What a theorem bounds along a run, its bound, and the slack of each step: (K, batch) each, for k = 1, …, K."""
+    """What a theorem bounds along a run, its bounds, and the slack of each step: (K, batch) each, for k = 1, …, K.
+
+    ``bound`` is the a-priori one, by which the run is judged: its constants are known, or were sampled, before the run.
+    ``pathwise`` is computed with what was met along the run, so that a run which goes astray takes it along: it tells
+    whether the inequality holds, not whether the run is a good one. ``further`` are other forms of the theorem, by
+    name, or why there is none.
+    """
 
     what: str
+    theorem: str
     measured: Tensor
     bound: Tensor
+    pathwise: Tensor
     slack: Tensor | None = None
+    further: dict[str, Tensor | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

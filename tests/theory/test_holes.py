@@ -1,0 +1,171 @@
+"""What a diagnosis must not let pass: wrong potentials, inverses that are none, runs that diverge below a bound."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mirrordescent import AMD, ASMD, MD, SMD, Quadratic
+from mirrordescent.domains import Box, Simplex
+from mirrordescent.mirrors import (
+    Conjugate,
+    DenseICNN,
+    Diagonal,
+    Euclidean,
+    HyperbolicEntropy,
+    LearnedPair,
+    Logit,
+    NegativeEntropy,
+    PNorm,
+    SimplexEntropy,
+    SquaredPNorm,
+)
+from mirrordescent.oracles import Noisy
+from mirrordescent.schedules import Polynomial
+from mirrordescent.theory import diagnose, observe
+from mirrordescent.theory.geometry import Inverted
+from mirrordescent_lab.diagnosis_page import markdown
+
+POTENTIAL = "∇ of the potential is the map"
+BELOW = "the run stays below its bound"
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.fixture
+def quadratic():
+    return Quadratic(torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64), random(2, 3))
+
+
+def verdicts(diagnosis, assumption):
+    found = [v for v in diagnosis.verdicts if v.assumption.startswith(assumption)]
+    assert found, f"no verdict on {assumption!r}"
+    return {v.answer for v in found}
+
+
+class Wrong(Diagonal):
+    """A diagonal map whose potential is something else."""
+
+    factor, off, only = 3.0, 0.0, None
+
+    def _potential(self, x):
+        if self.only is not None:
+            x = x[:, self.only]
+            return 0.5 * (self.d[self.only] * x.square()).sum(1)
+        return self.factor * super()._potential(x) + self.off * x.sum(1)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"factor": 3.0}, {"factor": 0.0}, {"factor": 1.0, "off": 0.1}, {"only": slice(0, 2)}, {"factor": torch.nan}],
+)
+def test_a_potential_that_is_not_the_maps_is_found(quadratic, fault):
+    mirror = Wrong(torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64))
+    for name, value in fault.items():
+        setattr(mirror, name, value)
+    diagnosis = diagnose(mirror, quadratic, random(2, 3, seed=1), iterations=5)
+    assert verdicts(diagnosis, POTENTIAL) == {"does not hold"}
+
+
+@pytest.mark.parametrize(
+    "mirror",
+    [
+        Euclidean(), Euclidean(Simplex()), Euclidean(Box(0.0, 1.0)), Diagonal(torch.tensor([0.5, 1.0, 2.0]).double()),
+        PNorm(1.5), SquaredPNorm(1.5), NegativeEntropy(), SimplexEntropy(), HyperbolicEntropy(), Logit(0.0, 2.0),
+        LearnedPair(*(DenseICNN(3, generator=torch.Generator().manual_seed(s)).double() for s in (0, 1))),
+        Conjugate(DenseICNN(3).double()),
+    ],
+    ids=lambda mirror: f"{type(mirror).__name__} {type(mirror.primal_domain).__name__}",
+)  # fmt: skip
+def test_potentials_of_sound_maps_pass(mirror):
+    u = random(2, 3).softmax(-1)
+    problem = Quadratic(torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64), u)
+    diagnosis = diagnose(mirror, problem, random(2, 3, seed=1).softmax(-1), minimiser=u, iterations=3)
+    assert "does not hold" not in verdicts(diagnosis, POTENTIAL)
+
+
+def test_a_potential_without_derivatives_is_not_known(quadratic):
+    class Opaque(Diagonal):
+        def _potential(self, x):
+            return super()._potential(x).detach()
+
+    diagnosis = diagnose(Opaque(torch.ones(3, dtype=torch.float64)), quadratic, random(2, 3, seed=1), iterations=3)
+    assert verdicts(diagnosis, POTENTIAL) == {"not known"}
+
+
+class Boastful(Euclidean):
+    """Says that it is exact, and its inverse is off."""
+
+    exact = True
+
+    def _to_primal(self, y):
+        return y + 0.02
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_observe_tests_whether_a_map_is_exact(quadratic, explicit):
+    """Believed, the errors of the run were zero by definition."""
+    mirror = Boastful()
+    if explicit:
+        with pytest.raises(ValueError, match="does not invert"):
+            observe(quadratic, MD(mirror, 0.1), minimiser=quadratic.centre, iterations=3, geometry=mirror)
+        return
+    record = observe(quadratic, MD(mirror, 0.1), minimiser=quadratic.centre, iterations=5).record
+    torch.testing.assert_close(record["error"], torch.full_like(record["error"], 0.02 * 3**0.5 / 0.1))
+    amd = observe(quadratic, AMD(mirror, 0.1, storage="primal"), minimiser=quadratic.centre, iterations=5).record
+    assert (amd["error"] != 0).all()
+
+
+def test_a_dual_stored_run_is_exact_only_in_its_own_geometry(quadratic):
+    """Held against another map, errors are measured, not zero because the run is dual-stored."""
+    method = SMD(Diagonal(torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)), 0.1)
+    own = observe(quadratic, method, random(2, 3, seed=1), minimiser=quadratic.centre, iterations=5).record
+    assert not own["error"].any()
+    other = observe(
+        quadratic, method, random(2, 3, seed=1), minimiser=quadratic.centre, iterations=5, geometry=Euclidean()
+    ).record
+    assert (other["error"] > 0).all()
+    shifted = observe(
+        quadratic, ASMD(Boastful(), 0.1), minimiser=quadratic.centre, iterations=5, geometry=Inverted(Boastful())
+    ).record
+    assert (shifted["error"] != 0).any()
+
+
+def test_a_diverged_run_is_not_below_its_bound(quadratic):
+    diagnosis = diagnose(MD(Euclidean(), 0.6), quadratic, random(2, 3, seed=1), iterations=10)
+    (run,) = diagnosis.runs.values()
+    assert float(run.record["gap"][-1].max()) > 100 * float(run.record["gap"][0].max())
+    assert (run.bounded.measured <= run.bounded.pathwise + 1e-6 * run.bounded.pathwise.abs()).all(), "f is convex"
+    assert verdicts(diagnosis, BELOW) == {"does not hold"}
+
+
+def test_a_run_that_was_stopped_for_diverging_is_not_below_its_bound(quadratic):
+    diagnosis = diagnose(MD(Euclidean(), 5.0), quadratic, random(2, 3, seed=1), iterations=400)
+    (run,) = diagnosis.runs.values()
+    assert "diverged" in {str(status) for status in run.solution.statuses}
+    (verdict,) = [v for v in diagnosis.verdicts if v.assumption == BELOW]
+    assert verdict.answer == "does not hold"
+    assert "2 of 2 problems failed" in verdict.because
+
+
+def test_a_descending_run_is_below_both_bounds_and_the_page_names_them(quadratic):
+    diagnosis = diagnose(Diagonal(torch.ones(3, dtype=torch.float64)), quadratic, random(2, 3, seed=1), iterations=20)
+    for run in diagnosis.runs.values():
+        assert (run.bounded.measured <= run.bounded.bound).all()
+    assert verdicts(diagnosis, BELOW) == {"holds"}
+    page = markdown(diagnosis)
+    for words in ("a-priori bound", "pathwise bound", "Theorem 2, case 2", "Theorem 3"):
+        assert words in page
+
+
+def test_noise_counts_in_the_second_moment():
+    """σ² = E‖G‖² of the theorem contains the noise, here n·s² = 3·4 in every point, times 1.25; gradients are small."""
+    problem = Quadratic(torch.full((3,), 1e-6, dtype=torch.float64), random(2, 3))
+    method = SMD(Euclidean(), Polynomial(0.05, 0.5))
+    bound = diagnose(method, problem, problem.centre, iterations=10, oracle=Noisy(2.0)).runs["SMD"].bounded.bound
+    t = torch.tensor([0.05 / (k + 1) ** 0.5 for k in range(10)], dtype=torch.float64)
+    second_moment = bound / (t.square().cumsum(0) / (2 * t.cumsum(0)))[:, None]
+    assert (second_moment > 10).all()
+    assert (second_moment < 30).all()
