@@ -16,6 +16,7 @@ from mirrordescent.theory.assumptions import ANSWERS, Verdict
 from mirrordescent.theory.equivariance import Defects
 from mirrordescent.theory.findings import Diagnosis, Run
 from mirrordescent.theory.watched import bare, storage_of, theorem_of
+from mirrordescent_lab.provenance import Provenance, mark
 
 SYMBOLS = {"holds": "holds", "does not hold": "**does not hold**", "not known": "*not known*"}
 COLUMNS, DPI = 3, 60
@@ -36,13 +37,14 @@ Line: TypeAlias = tuple[str, str, Sequence[int], Tensor]
 """What a figure shows of a run: a name, a style, iterations, and a series (points, batch)."""
 
 
-def write(diagnosis: Diagnosis, folder: str | Path) -> Path:
+def write(diagnosis: Diagnosis, folder: str | Path, provenance: Provenance | None = None) -> Path:
     """Write diagnosis.md, bounds.png, energies.png and errors.png to a folder; return the page."""
     page = Path(folder) / "diagnosis.md"
     page.parent.mkdir(parents=True, exist_ok=True)
     for figure, quantity in (("bounds", "gap"), ("energies", "energy"), ("errors", "error terms")):
         _draw(diagnosis.runs, figure, quantity, page.with_name(f"{figure}.png"))
-    page.write_text(markdown(diagnosis), encoding="utf-8")
+    marked = "" if provenance is None else f"\n{mark(provenance)}\n"
+    page.write_text(markdown(diagnosis) + marked, encoding="utf-8")
     return page
 
 

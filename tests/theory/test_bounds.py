@@ -152,7 +152,14 @@ def test_bounds_in_single_precision_are_rounded_up_and_slacks_down():
     start, sizes, M = drawn(5), drawn(K, 5), drawn(5)
     pairs = [
         (bounds.md_bound(start, t, sizes, 0.3), bounds.md_bound(start.double(), t.double(), sizes.double(), 0.3)),
-        (bounds.smd_bound(start, t, M, 0.3, M), bounds.smd_bound(start.double(), t.double(), M.double(), 0.3, M.double())),
+        (
+            bounds.smd_bound_strongly_convex(start, t, M, 0.3, M, 0.7),
+            bounds.smd_bound_strongly_convex(start.double(), t.double(), M.double(), 0.3, M.double(), 0.7),
+        ),
+        (
+            bounds.amd_first_energy(start, M, 0.3, 3.0, M),
+            bounds.amd_first_energy(start.double(), M.double(), 0.3, 3.0, M.double()),
+        ),
         (bounds.amd_bound(start, t, 3.0, M), bounds.amd_bound(start.double(), t.double(), 3.0, M.double())),
         (
             bounds.asmd_bound_by_moments(start, t, M, sizes, 0.3),

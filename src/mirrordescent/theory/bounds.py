@@ -55,7 +55,7 @@ def smd_bound_strongly_convex(
 
     ( B_ψ(x*, x_0) + (σ²/2α) Σ tᵢ² ) / Σ tᵢ + C'/2μ,        ‖Uᵢ‖_*² ≤ C'
     """
-    return smd_bound(divergence, steps, second_moment, alpha, squared_error / (2 * mu))
+    return smd_bound(divergence, steps, second_moment, alpha, _double(squared_error) / (2 * mu))
 
 
 def smd_slack(record: Record, alpha: float) -> Tensor:
@@ -109,7 +109,9 @@ def amd_first_energy(divergence: Number, first_gap: Number, t: float, r: float, 
     the conditions of Lemma 1 alone, because x̃_1 is a descent step from x_0:
     f(x̃_1) ≤ f(x_0) − (1/(γt_0) − L_f/ℓ_R) R(x̃_1, x_0).
     """
-    return r * divergence + t / r * first_gap + r * first_error
+    bound = r * _double(divergence) + t / r * _double(first_gap) + r * _double(first_error)
+    given = next((each for each in (divergence, first_gap, first_error) if isinstance(each, Tensor)), None)
+    return rounded_up(bound, given.dtype) if given is not None and isinstance(bound, Tensor) else bound
 
 
 def amd_bound(first_energy: Number, steps: Tensor, r: float, error: Number = 0.0) -> Tensor:
@@ -138,11 +140,12 @@ def asmd_bound(
     E‖G‖² has the wrong units; M_ψ along the run, because sup B_ψ over the whole domain is infinite for all usual
     maps; the error at x_{k+1}, where the proof has it; and the constant step size t, for which the method runs on tf.
     """
-    moment = 8 * smoothness**2 * largest_divergence + 2 * alpha * variance + 4 * alpha * squared_gradient
+    M, variance, squared_gradient = _double(largest_divergence), _double(variance), _double(squared_gradient)
+    moment = 8 * smoothness**2 * M + 2 * alpha * variance + 4 * alpha * squared_gradient
     like = next((v for v in (first_energy, largest_divergence, error) if isinstance(v, Tensor)), torch.empty(0))
     k = torch.arange(1, iterations + 1, dtype=torch.float64, device=like.device)[:, None]
     areas = k * (k + 1) / 2
-    constant = largest_divergence / t + t * moment / alpha**2
+    constant = M / t + t * moment / alpha**2
     return rounded_up(error + first_energy / areas + (k + 1) ** 1.5 / areas * constant, like.dtype)
 
 
@@ -180,6 +183,10 @@ def _realised(record: Record, alpha: float) -> Tensor:
 def _weighted_mean(record: Record) -> Tensor:
     t, _ = _columns(record.steps)
     return (t * record["gap"][:-1]).cumsum(0) / t.cumsum(0)
+
+
+def _double(number: Number) -> Number:
+    return number.double() if isinstance(number, Tensor) else number
 
 
 def _columns(steps: Tensor) -> tuple[Tensor, Tensor]:

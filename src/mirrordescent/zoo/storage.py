@@ -5,9 +5,11 @@ is imported because of it: an entry made of a user's own classes is loaded after
 """
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mirrordescent.files import Damaged, read_whole, whole, write_whole
@@ -66,6 +68,16 @@ def intact(path: Path) -> bool:
         return bool(card == json.loads(_read(path)[1]["card"]))
     except (OSError, ValueError, KeyError, RecursionError):
         return False
+
+
+def fingerprint_of(path: Path) -> str:
+    """Return a checksum of structure and tensors, by name; the card is left out."""
+    tensors, metadata = _read(path)
+    digest = sha256(metadata["structure"].encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -25,6 +25,7 @@ from mirrordescent_lab.experiments import (
 )
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
+from mirrordescent_lab.provenance import recorded
 
 EXPERIMENTS: dict[str, Callable[[Scale, Path | None, Say], Result]] = {
     "phantoms": phantoms.run,
@@ -58,7 +59,9 @@ def reproduce(
     results = []
     for each in EXPERIMENTS if name == "all" else (name,):
         say(f"{each}, {scale} scale")
-        result = EXPERIMENTS[each](scale, directory, say)
+        with recorded("as in the sources") as provenance:
+            result = EXPERIMENTS[each](scale, directory, say)
+        result.provenance = provenance
         result.write(out / each)
         results.append(result)
     return results

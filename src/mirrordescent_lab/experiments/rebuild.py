@@ -41,6 +41,7 @@ def from_summary(path: Path) -> Result:
                 for name, groups in summary.get("groups", {}).items()  # older summaries have none
             },
             claims=[Claim(**claim) for claim in summary["claims"]],
+            provenance=summary.get("provenance") or {},  # summaries from before 0.3 have none
         )
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not the summary of an experiment: {error!r}") from error

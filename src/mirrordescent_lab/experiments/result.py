@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-import platform
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mirrordescent.report import GAP, Claim, Comparison, Curve, Dots, Page, Panel, Picture, Section, Table
@@ -29,6 +27,7 @@ class Result:
     pictures: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     groups: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
+    provenance: dict[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Write index.html, curves.csv, claims.md, summary.json, and panels, pictures and groups as PNG and SVG."""
@@ -58,7 +57,7 @@ class Result:
 
     def markdown(self) -> str:
         """Return claims and tables as Markdown."""
-        parts = [f"# {self.title}"]
+        parts = [f"# {self.title}", origin(self.provenance)]
         if self.claims:
             rows = [(c.statement, "holds" if c.holds else "**does not hold**", c.measured) for c in self.claims]
             parts.append(Table(("claim", "here", "measured"), rows).markdown())
@@ -72,11 +71,7 @@ class Result:
             "experiment": self.name,
             "title": self.title,
             "settings": self.settings,
-            "machine": {
-                "processor": platform.machine(),
-                "threads": torch.get_num_threads(),
-                "torch": torch.__version__,
-            },
+            "provenance": self.provenance or None,
             "claims": [vars(claim) for claim in self.claims],
             "tables": {name: vars(table) for name, table in self.tables.items()},
             "means": {
@@ -101,6 +96,15 @@ class Result:
                     for k, seconds, values in zip(curve.iterations, curve.seconds, curve.values.tolist(), strict=True):
                         for run, value in enumerate(values):
                             writer.writerow([name, curve.name, k, f"{seconds:.4g}", run, f"{value:.6g}"])
+
+
+def origin(provenance: dict[str, Any]) -> str:
+    """Say in a sentence where results come from."""
+    if not provenance:
+        return "*Of which commit, entries and date these results are is not known: they are to be run again.*"
+    entries = ", ".join(f"{name} {sha}" for name, sha in provenance["entries"].items()) or "none"
+    made = f"Commit {provenance['commit']}, {provenance['date']}; {provenance['machine']}; seeds {provenance['seeds']}."
+    return f"*{made} Entries: {entries}.*"
 
 
 def file_name(name: str) -> str:
