@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,9 +32,9 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "mirrordescent"
 MUTATED = ("methods", "theory", "references", "schedules.py", "oracles.py")
 TESTS = (
-    "tests/methods", "tests/theory", "tests/references", "tests/solve", "tests/problems", "tests/learn",
-    "tests/optim/test_equal_to_methods.py", "tests/test_schedules.py", "tests/test_oracles.py",
-    "tests/test_one_file.py", "tests/test_storage.py", "tests/test_conditioning.py",
+    "tests/test_schedules.py", "tests/test_oracles.py", "tests/test_one_file.py", "tests/test_storage.py",
+    "tests/methods", "tests/theory", "tests/references", "tests/solve", "tests/test_conditioning.py",
+    "tests/optim/test_equal_to_methods.py", "tests/optim/test_preconditioned.py",
 )  # fmt: skip
 PAGE = ROOT / "docs" / "results" / "mutants.md"
 SLOWEST = 40.0  # seconds of a test above which it is not run: there are faster ones on the same lines
@@ -154,7 +155,8 @@ def _code(tree: ast.AST) -> Iterator[ast.AST]:
 
 def sample(count: int, seed: int) -> list[Mutant]:
     """Draw so many of all changes, always the same ones first."""
-    files = [path for part in MUTATED for path in sorted((SOURCE / part).rglob("*.py") if "." not in part else [SOURCE / part])]
+    places = [SOURCE / part for part in MUTATED]
+    files = [path for place in places for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place])]
     every = [mutant for path in files for mutant in mutants(path)]
     Random(seed).shuffle(every)
     return every[:count]
@@ -172,7 +174,7 @@ def cover(folder: Path) -> None:
     subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=False)
 
 
-CONTEXTS = '''
+CONTEXTS = """
 import json, os, coverage, pytest
 folder = os.environ["MUTANTS_FOLDER"]
 cov = coverage.Coverage(config_file=f"{folder}/coveragerc")
@@ -202,13 +204,14 @@ def pytest_sessionfinish(session):
         lines[name] = {str(line): [c for c in found if c in seconds] for line, found in contexts.items()}
     with open(f"{folder}/reached.json", "w") as out:
         json.dump({"seconds": seconds, "lines": lines}, out)
-'''
+"""
 
 
 def tests_of(mutant: Mutant, reached: dict[str, Any]) -> list[str]:
     """Return the tests that reach the line, or a neighbour of a statement over several lines, the fastest first."""
     lines, seconds = reached["lines"].get(mutant.file, {}), reached["seconds"]
-    found = {test for near in (0, -1, 1, -2) for test in lines.get(str(mutant.line + near), ()) if near == 0 or not lines.get(str(mutant.line))}
+    near = next((line for line in (mutant.line + by for by in (0, -1, 1, -2, 2)) if lines.get(str(line))), None)
+    found = set(lines.get(str(near), ()))
     return sorted((t for t in found if seconds[t] <= SLOWEST), key=lambda t: seconds[t])[:MOST_TESTS]
 
 
@@ -295,24 +298,39 @@ def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
 
 def write(outcomes: dict[str, str], count: int, seed: int) -> None:
     """Write the page: the score with its interval, by parts of the library, and what survived."""
-    from mirrordescent_lab.provenance import commit, machine
+    from mirrordescent_lab.provenance import commit, machine, mark
 
     killed = {name for name, outcome in outcomes.items() if outcome.startswith("killed")}
-    parts = Counter(name.split("/")[1].removesuffix(".py").split(".py:")[0] for name in outcomes)
+    parts = sorted(Counter(map(_part, outcomes)).items())
     low, high = wilson(len(killed), len(outcomes))
     lines = [
         "# Mutants", "",
-        "Written by `python -m campaigns.mutants`. Each mutant is one small change of the mathematics: an operator, a number, "
-        "a condition, a function. It is killed if a test of the package that reaches its line fails, or does not end.", "",
-        f"**Score: {len(killed)} of {len(outcomes)}, {100 * len(killed) / len(outcomes):.1f} %** (95 % interval by Wilson: "
-        f"{100 * low:.1f} to {100 * high:.1f} %). A random sample of {count}, seed {seed}; commit {commit()}; {machine()}.", "",
+        "Written by `python -m campaigns.mutants`. Each mutant is one small change of the mathematics: an operator, a "
+        "number, a condition, a function. It is killed if a test of the package that reaches its line fails, or does "
+        "not end.", "",
+        f"**Score: {len(killed)} of {len(outcomes)}, {100 * len(killed) / len(outcomes):.1f} %** (95 % interval by "
+        f"Wilson: {100 * low:.1f} to {100 * high:.1f} %). From a random sample of {count}, seed {seed}.", "",
         "| part | killed | of |", "|---|---|---|",
-        *(f"| {part} | {sum(f'/{part}' in name for name in killed)} | {tried} |" for part, tried in sorted(parts.items())), "",
+        *(f"| {part} | {sum(_part(name) == part for name in killed)} | {tried} |" for part, tried in parts), "",
         "## Survivors", "",
-        *(f"- `{name.split(' @')[0]}` ({outcome})" for name, outcome in sorted(outcomes.items()) if name not in killed),
+        *(f"- `{_words(name)}` ({outcome})" for name, outcome in sorted(outcomes.items()) if name not in killed), "",
+        mark({"commit": commit(), "date": _today(), "seeds": str(seed), "machine": machine(), "entries": {}}),
     ]  # fmt: skip
     PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    PAGE.with_suffix(".json").write_text(json.dumps({"seed": seed, "outcomes": outcomes}, indent=1, ensure_ascii=False) + "\n")
+    stored = json.dumps({"seed": seed, "outcomes": outcomes}, indent=1, ensure_ascii=False)
+    PAGE.with_suffix(".json").write_text(stored + "\n", encoding="utf-8")
+
+
+def _part(name: str) -> str:
+    return name.split("/")[1].split(".py")[0]
+
+
+def _words(name: str) -> str:
+    return " ".join(name.split(" @")[0].split())[:200]
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
 
 
 def main() -> None:
@@ -327,7 +345,8 @@ def main() -> None:
     if chosen.what == "cover":
         cover(chosen.folder)
     elif chosen.what == "list":
-        print(json.dumps([asdict(mutant) for mutant in sample(chosen.count, chosen.seed)], indent=1, ensure_ascii=False))
+        listed = [asdict(mutant) for mutant in sample(chosen.count, chosen.seed)]
+        print(json.dumps(listed, indent=1, ensure_ascii=False))
     elif chosen.what == "page":
         write(json.loads((chosen.folder / f"outcomes-{chosen.seed}.json").read_text()), chosen.count, chosen.seed)
     else:

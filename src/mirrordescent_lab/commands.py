@@ -81,7 +81,7 @@ def reproduce(
 
 
 def results(folder: Positional[Path] = Path("docs/results"), check: bool = False, json: AsJSON = False) -> int:
-    """Build the pages of results again from the summaries that are stored with them, and print every claim of the paper.
+    """Build the pages of results again from the summaries that are stored with them, and print the paper's claims.
 
     Writes claims.md and index.html to every folder with a summary.json, and an overview README.md beside them.
 
@@ -93,6 +93,7 @@ def results(folder: Positional[Path] = Path("docs/results"), check: bool = False
             The exit code is 1 if a stale page is not in FOLDER/stale.json, or a page there is not stale.
     """
     from mirrordescent_lab import provenance
+    from mirrordescent_lab.experiments.paper_claims import paper_claims
     from mirrordescent_lab.experiments.rebuild import rebuild
 
     if check:
@@ -101,8 +102,15 @@ def results(folder: Positional[Path] = Path("docs/results"), check: bool = False
         return 1 if wrong else 0
 
     found = rebuild(folder)
-    report = {r.name: {claim.statement: claim.holds for claim in r.claims} for r in found}
-    lines = [f"{folder / r.name}: {sum(c.holds for c in r.claims)} of {len(r.claims)} claims hold" for r in found]
+    claims = paper_claims(folder)
+    report = {
+        "paper": [vars(claim) for claim in claims],
+        **{r.name: {claim.statement: claim.holds for claim in r.claims} for r in found},
+    }
+    held = {r.name: sum(c.holds is True for c in r.claims) for r in found}
+    lines = [f"{folder / r.name}: {held[r.name]} of {len(r.claims)} claims hold" for r in found]
+    pairs = [(f"{claim.verdict:14} {claim.statement}", f"{'':14} {claim.measured}") for claim in claims]
+    lines += ["", *(line for pair in pairs for line in pair)]
     show(report, lines, json)
     return 0
 

@@ -16,6 +16,7 @@ from unittest.mock import patch
 import torch
 
 from mirrordescent import zoo
+from mirrordescent.zoo import storage
 
 UNKNOWN = "not known"
 STALE = "stale.json"  # the pages of a folder of results that are known to be stale, and why
@@ -25,7 +26,7 @@ Provenance: TypeAlias = dict[str, Any]
 
 
 def commit() -> str:
-    """Return the commit of the sources, with a + if they were changed since; where there is none, that it is not known."""
+    """Return the commit of the sources, with a + if they were changed since, or that it is not known."""
     asked = ["git", "-C", str(SOURCES), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
     try:
         found = subprocess.run(asked, capture_output=True, text=True, check=False)
@@ -53,7 +54,7 @@ def recorded(seeds: str) -> Iterator[Provenance]:
         "commit": commit(), "date": datetime.now(UTC).date().isoformat(), "seeds": seeds, "machine": machine(),
         "entries": {},
     }  # fmt: skip
-    load, shipped = zoo.load_entry, zoo.FOLDER.resolve()
+    load, shipped = storage.load_entry, zoo.FOLDER.resolve()
 
     def noted(path: Path) -> Any:
         if path.resolve().parent == shipped:
@@ -93,7 +94,7 @@ def pages(folder: Path) -> dict[str, Provenance | None]:
 
 
 def check(folder: Path) -> list[str]:
-    """Return what is wrong with the pages of a folder: stale ones that are not listed as such, and listed ones that are not.
+    """Return what is wrong with the pages of a folder: stale ones that are not listed, listed ones that are not.
 
     The list is ``stale.json`` in the folder, {page: why}.
     """

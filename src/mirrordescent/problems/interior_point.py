@@ -22,8 +22,8 @@ def interior_point(
 
     where the last row of the first is Σ αᵢyᵢ = 0, the condition for the unregularised bias. Any α that satisfies it
     proves min f ≥ Σα − ½‖Σ αᵢyᵢφᵢ‖². ``S`` is (n, d + 1) or (batch, n, d + 1), ``J`` the diagonal, ``value`` is f, and
-    the method stops at a relative gap of ``tolerance``. Returns θ and the lower bounds, rounded down; in double precision,
-    without which the equations cannot be solved.
+    the method stops at a relative gap of ``tolerance``. Returns θ and the lower bounds, rounded down, in double
+    precision, without which the equations cannot be solved.
     """
     S, J = (S if S.ndim == 3 else S.unsqueeze(0)).double(), J.double()
     theta = S.new_zeros(S.shape[0], S.shape[2])

@@ -288,7 +288,7 @@ class TVInpainting(Problem, SaddlePoint):
         # The Poisson equation leaves the mean of the residual behind: unless that is 0, this is not a dual point. What
         # else rounding leaves costs at most the oscillation of a minimiser, which its total variation bounds.
         left, size = residual.mean((-2, -1)).abs().amax(1), 1 + v.abs().flatten(1).amax(1)
-        oscillation = 2**0.5 * self.value(cast(Tensor, self.start())).to(v.dtype) / self.kink
+        oscillation = 2**0.5 * self.value(self.start()).to(v.dtype) / self.kink
         rest = self.K_adjoint({**u, "data": v}).detach()
         rest = sum_per_sample((rest - rest.mean((-2, -1), keepdim=True)).abs())
         lost = alpha * rest * oscillation + count * eps * (alpha * sum_per_sample((self.y * v).abs()) + bound.abs())

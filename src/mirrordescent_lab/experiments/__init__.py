@@ -8,7 +8,9 @@ from pathlib import Path
 
 from mirrordescent.names import require_known
 from mirrordescent_lab.experiments import (
+    attribution,
     baseline_grids,
+    error_terms,
     fewshot,
     generalisation,
     imaging,
@@ -42,6 +44,8 @@ EXPERIMENTS: dict[str, Callable[[Scale, Path | None, Say], Result]] = {
     "transfer": transfer.run,
     "resnet": resnet.run,
     "network-geometry": network_geometry.run,
+    "attribution": attribution.run,
+    "error-terms": error_terms.run,
 }
 
 __all__ = ["EXPERIMENTS", "Claim", "Curve", "Panel", "Result", "Scale", "Table", "reproduce"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,7 +64,7 @@ def _overview(results: dict[Path, Result]) -> str:
 
 
 def _row(name: str, result: Result) -> tuple[str, str, str]:
-    held: Any = sum(claim.holds for claim in result.claims)
+    held = sum(claim.holds is True for claim in result.claims)
     claims = f"{held} of {len(result.claims)}" if result.claims else "none made"
     return f"[{result.title}]({name}/claims.md)", str(result.settings.get("scale", "")), claims
 

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from mirrordescent.report import GAP, Claim, Comparison, Curve, Dots, Page, Panel, Picture, Section, Table
 
+VERDICTS = {"does not hold": "**does not hold**", "not decided": "*not decided*", "not measured": "*not measured*"}
+KEPT = (10, 50, 100, 500, 1000, 2000)  # iterations of which every run is kept in the summary, besides the last
 __all__ = ["GAP", "Claim", "Curve", "Panel", "Result", "Table", "file_name"]
 
 
@@ -59,7 +61,7 @@ class Result:
         """Return claims and tables as Markdown."""
         parts = [f"# {self.title}", origin(self.provenance)]
         if self.claims:
-            rows = [(c.statement, "holds" if c.holds else "**does not hold**", c.measured) for c in self.claims]
+            rows = [(c.statement, VERDICTS.get(c.verdict, c.verdict), c.measured) for c in self.claims]
             parts.append(Table(("claim", "here", "measured"), rows).markdown())
         for name, table in self.tables.items():
             parts += [f"## {name}", table.markdown()]
@@ -80,6 +82,11 @@ class Result:
                     for c in panel.curves
                 }
                 for name, panel in self.panels.items()
+            },
+            "runs": {
+                name: {c.name: _kept(c) for c in panel.curves}
+                for name, panel in self.panels.items()
+                if not name.startswith("one image")
             },
             "groups": {
                 name: {group: _rounded(values) for group, values in groups.items()}
@@ -121,6 +128,14 @@ def _compared(scene: str, pictures: dict[str, Tensor]) -> Comparison:
     """Lay the last picture over the one before it: the result over what it was made from."""
     names = list(pictures)
     return Comparison({scene: {name: Picture(image) for name, image in pictures.items()}}, before=names[-2:][0])
+
+
+def _kept(curve: Curve) -> dict[str, list[float | None]]:
+    """Return every run at some iterations, so that intervals can be had without running it again; of few runs only."""
+    if curve.values.shape[1] > 64:
+        return {}
+    kept = [k for k in curve.iterations if k in KEPT or k == curve.iterations[-1]]
+    return {str(k): _rounded(curve.values[curve.iterations.index(k)]) for k in kept}
 
 
 def _rounded(values: Tensor) -> list[float | None]:
