@@ -146,7 +146,8 @@ def diagnose(
     with recorded("0") as provenance:
         found = diagnose_entry(mirror, problem, data, count=count, iterations=iterations, exact_iterates=exact_iterates)
     page = write(found, out / found.name, provenance)
-    lines = [line for part, verdicts in found.judged.items() for line in (f"\n{part}", *(f"  {v}" for v in verdicts))]
+    lines = [str(geometry.likeness) for geometry in found.geometries.values()]
+    lines += [line for part, verdicts in found.judged.items() for line in (f"\n{part}", *(f"  {v}" for v in verdicts))]
     show({"page": page, "verdicts": found.judged}, [*lines, f"\nwritten to {page}"], json)
 
 

@@ -98,6 +98,7 @@ def _map(diagnosis: Diagnosis) -> Iterator[str]:
     for storage, geometry in diagnosis.geometries.items():
         c = geometry.constants
         yield f"## The map, as {storage}-stored methods use it"
+        yield f"**{geometry.likeness}**"
         yield _table("constant", "value", rows=(("α", c.alpha), ("L_ψ", c.smoothness), ("L_ψ*", c.dual_smoothness)))
         yield _verdicts(geometry.verdicts)
 

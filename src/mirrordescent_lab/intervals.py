@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -53,6 +54,7 @@ def resampled(statistic: Callable[..., float], *runs: Tensor, level: float = 0.9
     return Estimate(statistic(*runs), float(ordered[cut]), float(ordered[-1 - cut]))
 
 
+@lru_cache
 def student(freedom: int, level: float) -> float:
     """Return the t with P(|T| ≤ t) = level, by bisection of the integral of Student's density.
 

@@ -169,3 +169,24 @@ def test_noise_counts_in_the_second_moment():
     second_moment = bound / (t.square().cumsum(0) / (2 * t.cumsum(0)))[:, None]
     assert (second_moment > 10).all()
     assert (second_moment < 30).all()
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"), [((0.9, 0.9), "0.9 times the identity within 0 %"), ((0.98, 1.06), "3.9 %")]
+)
+def test_a_map_that_is_nearly_a_multiple_of_the_identity_is_called_so(quadratic, ends, words):
+    mirror = Diagonal(torch.tensor([ends[0], sum(ends) / 2, ends[1]], dtype=torch.float64))
+    diagnosis = diagnose(mirror, quadratic, random(2, 3, seed=1), iterations=3)
+    for text in (markdown(diagnosis), str(diagnosis)):
+        assert words in text
+        assert "a step size could gain" in text
+
+
+def test_a_geometry_is_not_called_a_multiple_of_the_identity(quadratic):
+    mirror = Diagonal(torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64))
+    page = markdown(diagnose(mirror, quadratic, random(2, 3, seed=1), iterations=3))
+    assert "no multiple of the identity: its curvatures lie between 0.5 and 2" in page
+    conjugate = Conjugate(DenseICNN(3).double())
+    found = diagnose(conjugate, quadratic, random(2, 3, seed=1), methods={"SMD": SMD(conjugate, 0.1)}, iterations=3)
+    lowest, highest = found.geometries["dual"].likeness.lowest, found.geometries["dual"].likeness.highest
+    assert 0 < lowest <= highest

@@ -6,7 +6,7 @@ from typing import TypeVar
 from torch import nn
 
 from mirrordescent.checks import require_positive
-from mirrordescent.domains import WholeSpace
+from mirrordescent.domains import PositiveOrthant, WholeSpace
 from mirrordescent.mirrors import ByKind, Diagonal, Euclidean, MirrorMap
 from mirrordescent.mirrors.by_kind import KINDS, ScaledMap
 
@@ -16,8 +16,8 @@ M = TypeVar("M", bound=nn.Module)
 def without_map(method: M, scale: float = 1.0) -> M:
     """Return a copy of a method with the identity in the place of its maps, or a multiple of it: ∇ψ(x) = scale·x.
 
-    Schedules, oracles and everything else stay as they are. On a set the identity is the projection onto it, and of
-    a map by kinds of layers only the maps are replaced, not the scales of the kinds.
+    Schedules, oracles and everything else stay as they are. On a set the identity is the projection onto it, which has
+    multiples if the set is a cone; of a map by kinds of layers only the maps are replaced, not the scales of the kinds.
 
     >>> from mirrordescent import AMD
     >>> from mirrordescent.mirrors import Stencil
@@ -32,7 +32,7 @@ def without_map(method: M, scale: float = 1.0) -> M:
     for owner in list(changed.modules()):
         if isinstance(owner, MirrorMap):
             continue
-        for name, child in owner.named_children():
+        for name, child in list(owner._modules.items()):
             if isinstance(child, MirrorMap):
                 owner._modules[name] = replaced.setdefault(child, _identity(child, scale))
     return changed
@@ -45,4 +45,6 @@ def _identity(mirror: MirrorMap, scale: float) -> MirrorMap:
     if isinstance(mirror.primal_domain, WholeSpace):
         return Euclidean() if scale == 1 else Diagonal(scale)
     identity = Euclidean(mirror.primal_domain)
+    if scale != 1 and not isinstance(mirror.primal_domain, PositiveOrthant):
+        raise TypeError(f"on {mirror.primal_domain.description} there is no multiple of the identity: scale the steps")
     return identity if scale == 1 else ScaledMap(identity, 1 / scale)

@@ -19,7 +19,7 @@ from mirrordescent.solve import solve
 from mirrordescent.theory.assumptions import is_exact, map_verdicts, nearby_points, problem_verdicts
 from mirrordescent.theory.beforehand import beforehand
 from mirrordescent.theory.conditions import Setting, method_verdicts, no_theorem
-from mirrordescent.theory.constants import ProblemConstants, map_constants, problem_constants
+from mirrordescent.theory.constants import ProblemConstants, likeness, map_constants, problem_constants
 from mirrordescent.theory.energies import PROBED, observe
 from mirrordescent.theory.equivariance import Defects, image_defects
 from mirrordescent.theory.findings import Diagnosis, Geometry, Run
@@ -170,7 +170,8 @@ class Examination:
             constants = map_constants(exact, self.probes, self.duals, self.generator)
             verdicts = map_verdicts(mirror, exact, self.probes, self.duals, constants)
             alpha = local_alpha(exact, constants, self.probes)
-            self.geometries[storage] = Geometry(Coupling(exact, self.u, tested=True), constants, alpha, verdicts)
+            alike = likeness(exact, self.probes, self.duals)
+            self.geometries[storage] = Geometry(Coupling(exact, self.u, tested=True), constants, alpha, verdicts, alike)
         return self.geometries[storage]
 
     def usual_methods(self, mirror: MirrorMap) -> dict[str, Method[Any]]:

@@ -9,7 +9,7 @@ from mirrordescent.methods import Method
 from mirrordescent.methods.base import Storage
 from mirrordescent.solve import Solution
 from mirrordescent.theory.assumptions import Verdict
-from mirrordescent.theory.constants import Constant, MapConstants, ProblemConstants
+from mirrordescent.theory.constants import Constant, Likeness, MapConstants, ProblemConstants
 from mirrordescent.theory.energies import Record
 from mirrordescent.theory.equivariance import Defects
 from mirrordescent.theory.geometry import Coupling
@@ -41,12 +41,14 @@ class Geometry:
     """The exact geometry that primal-stored, or dual-stored, runs are held against: its constants, and what holds.
 
     ``alpha`` is the one that bounds are computed with: that of the constants or, if it is 0, that of sampled points.
+    ``likeness`` tells how near the map is to a multiple of the identity.
     """
 
     coupling: Coupling
     constants: MapConstants
     alpha: Constant
     verdicts: list[Verdict]
+    likeness: Likeness
 
 
 @dataclass(frozen=True)
@@ -91,4 +93,5 @@ class Diagnosis:
 
     def __str__(self) -> str:
         parts = ((part, *(f"  {verdict}" for verdict in verdicts)) for part, verdicts in self.judged.items())
-        return "\n".join([f"{self.name} on {self.problem}", *(line for part in parts for line in part)])
+        alike = [f"{geometry.likeness} ({storage}-stored)" for storage, geometry in self.geometries.items()]
+        return "\n".join([f"{self.name} on {self.problem}", *alike, *(line for part in parts for line in part)])
