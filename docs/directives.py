@@ -59,6 +59,18 @@ class PaperClaims(SphinxDirective):
         return self.parse_text_to_nodes(Table(("the paper", "here", "measured"), rows).markdown())
 
 
+class Gains(SphinxDirective):
+    """Where the gain of every entry comes from, as it was measured."""
+
+    def run(self) -> list[nodes.Node]:
+        """Take the table from the stored summary."""
+        path = RESULTS / "attribution" / "summary.json"
+        self.env.note_dependency(str(path))
+        if not path.exists():
+            return self.parse_text_to_nodes("Not measured yet: `mirrordescent reproduce attribution`.")
+        return self.parse_text_to_nodes(Table(**json.loads(path.read_text())["tables"]["gains"]).markdown())
+
+
 class Claims(SphinxDirective):
     """The claims of an experiment, with what was measured; those whose statement begins with ``starting``, if given."""
 
@@ -182,7 +194,7 @@ def copy_pages(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register all of it."""
     for name, directive in {
-        "overview": Overview, "paper-claims": PaperClaims, "claims": Claims, "diagnoses": Diagnoses,
+        "overview": Overview, "paper-claims": PaperClaims, "gains": Gains, "claims": Claims, "diagnoses": Diagnoses,
         "zoo": Zoo, "help": Help,
     }.items():  # fmt: skip
         app.add_directive(name, directive)

@@ -113,7 +113,7 @@ def _methods(entry: str, tuning: Training) -> Iterator[tuple[str, Method[Any]]]:
         yield f"tuned {tunable.name} ({setting:g})", tunable.make(setting)
     ours = learned(entry)
     yield "LMD", ours["LMD"]
-    yield "LAMD", ours["LAMD*"]
+    yield "LAMD", ours["capped LAMD"]
 
 
 def _training(family: FewShotFamily, seeds: Tensor, size: Size, held_out: bool) -> Training:

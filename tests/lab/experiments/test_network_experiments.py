@@ -155,7 +155,7 @@ def test_claims_on_time_are_taken_at_the_same_second():
 
         def panel(sign):
             rivals = [curve(name, 0.1 * sign, 1.0) for name in ("Adam (0.01)", "tuned Adam (0.1)")]
-            return Panel([curve("LAMD*", falls * sign, pace), *rivals], "loss", "seconds")
+            return Panel([curve("capped LAMD", falls * sign, pace), *rivals], "loss", "seconds")
 
         return [claim.holds for claim in at_the_same_second({LOSS: panel(1), TEST_ACCURACY: panel(-1)})]
 
