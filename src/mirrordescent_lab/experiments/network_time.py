@@ -162,7 +162,7 @@ def at_the_same_second(panels: dict[str, Panel]) -> list[Claim]:
             error = 1.96 * float(difference.std()) / len(difference) ** 0.5
             claims.append(
                 Claim(
-                    f"after {moment:.2f} s, {quantity}: capped LAMD is ahead of {theirs.name}, beyond the 95 % interval",
+                    f"after {moment:.2f} s, {quantity}: capped LAMD is ahead of {theirs.name}, beyond 95 %",
                     sign * float(difference.mean()) + error < 0,
                     f"capped LAMD {float(found.mean()):.4f}, {theirs.name} {float(other.mean()):.4f}, "
                     f"difference {float(difference.mean()):+.4f} ± {error:.4f} over {len(difference)} networks",
