@@ -3,6 +3,7 @@
 import copy
 from typing import TypeVar
 
+import torch
 from torch import nn
 
 from mirrordescent.checks import require_positive
@@ -28,13 +29,15 @@ def without_map(method: M, scale: float = 1.0) -> M:
     """
     require_positive(scale=scale)
     changed = copy.deepcopy(method)
+    numbers = [*method.parameters(), *method.buffers()]
+    like = next((each for each in numbers if each.is_floating_point()), torch.empty(0))
     replaced: dict[MirrorMap, MirrorMap] = {}  # a map that serves twice is replaced by one that does
     for owner in list(changed.modules()):
         if isinstance(owner, MirrorMap):
             continue
         for name, child in list(owner._modules.items()):
             if isinstance(child, MirrorMap):
-                owner._modules[name] = replaced.setdefault(child, _identity(child, scale))
+                owner._modules[name] = replaced.setdefault(child, _identity(child, scale).to(like))
     return changed
 
 

@@ -2,7 +2,8 @@
 
 On the entry's own held-out problems, parts are taken away one after the other, in this order:
 
-    the learned method  →  with an exact start  →  the best multiple of the identity for its map
+    the learned method  →  the best multiple of the identity for its map, from the same point
+                        →  the same from the given start, if a start was learned
                         →  a constant step in place of its schedules  →  without momentum
 
 Each loss, as log₁₀ of the ratio of gaps, is what that part contributes; together they are the gain over gradient
@@ -34,16 +35,18 @@ from mirrordescent.oracles import Minibatch, Oracle, Rounded
 from mirrordescent.references import certify
 from mirrordescent.schedules import Interpolated
 from mirrordescent.solve import solve
+from mirrordescent_lab import data
 from mirrordescent_lab.experiments.result import Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.intervals import Estimate, paired
 from mirrordescent_lab.recipes import RECIPES
 
 PROBLEMS, TUNING = {"quick": 2, "standard": 16, "paper": 32}, 6
-MULTIPLES = (0.25, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 2.0, 2.8, 4.0)
+MULTIPLES = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 2.0, 2.8, 4.0, 8.0, 16.0, 32.0)
 STEPS = tuple(m * 10.0**e for e in (-3, -2, -1, 0) for m in (1, 2, 5))
 WORST = 1e3  # times the gap of the start: how far a failed run is from the optimum does not matter
 LEVEL = 0.975  # of each interval, since an entry may earn its place at either of two counts
+QUICK = ("ellipse-denoise-lpd", "ellipse-denoise-stencil", "moons-diagonal")
 PARTS = ("map", "schedules", "momentum", "start")
 UNKNOWN = "unknown"
 Runs: TypeAlias = dict[str, Tensor]  # gaps (counts, problems), by what was run
@@ -83,8 +86,8 @@ class Attribution:
         return {"gain": self.earned, "problems": self.problems, **best, "gaps": rows}
 
 
-def attribute(name: str, problems: int, directory: Path | None, say: Say) -> Attribution:
-    """Measure one entry."""
+def attribute(name: str, problems: int, directory: Path | None, say: Say, every: int = 1) -> Attribution:
+    """Measure one entry; of the grids that are searched only every so-manieth number is tried."""
     method, card = zoo.load(name), zoo.card(name)
     recipe = RECIPES.get(name)
     if recipe is None or not any(isinstance(part, MirrorMap) for part in method.modules()):
@@ -93,9 +96,12 @@ def attribute(name: str, problems: int, directory: Path | None, say: Say) -> Att
         return Attribution(name, why_not="it is a control")
     if isinstance(method, Preconditioned):
         return Attribution(name, why_not="it trains any network, one at a time: see network-geometry")
-    family = recipe.family(directory)
+    try:
+        family = recipe.family(directory)
+    except data.DataMissing:
+        return Attribution(name, why_not="its data are not there")
     held_out, tuning = family.validation(problems), _raw(family).draw(torch.arange(TUNING))
-    bench = Bench(cast(Method[Any], method), _counts(method), _oracle(card.use))
+    bench = Bench(cast(Method[Any], method), _counts(method), _oracle(card.use), every)
     gaps, multiple = bench.all_gaps(_bounded(tuning), _bounded(held_out), f"{name}{CONTROL}")
     say(f"{name}: {', '.join(f'{what} {float(each[-1].mean()):.3g}' for what, each in gaps.items())}")
     means = {what: each.mean(1).tolist() for what, each in gaps.items()}
@@ -104,7 +110,7 @@ def attribute(name: str, problems: int, directory: Path | None, say: Say) -> Att
 
 def _parts(gaps: Runs) -> dict[str, list[Estimate]]:
     """Return the contributions: log₁₀ of ratios of gaps, with intervals over the problems."""
-    chain = {"start": ("learned", "exact start"), "map": ("exact start", "scaled identity")}
+    chain = {"map": ("learned", "same start"), "start": ("same start", "scaled identity")}
     chain |= {"schedules": ("scaled identity", "constant step"), "momentum": ("constant step", "gradient descent")}
     known = {part: pair for part, pair in chain.items() if all(each in gaps for each in pair)}
     return {
@@ -120,34 +126,43 @@ class Bench:
     method: Method[Any]
     counts: Sequence[int]
     oracle: Oracle | None
+    every: int = 1
 
     def all_gaps(self, tuning: Draw, held_out: Draw, control: str) -> tuple[Runs, float]:
         """Run everything on the held-out problems; return gaps and the best multiple of the identity."""
 
-        def best(settings: Sequence[float], make: Callable[[float], Method[Any]], oracle: Oracle | None) -> float:
-            ends = {s: float(self.gaps(make(s), tuning, oracle)[-1].log().mean()) for s in settings}
-            return min(ends, key=lambda s: ends[s])
-
-        exact, plain_oracle = _with_exact_start(self.method), self._plain_oracle
-        multiple = best(MULTIPLES, lambda s: without_map(exact, s), self.oracle)
+        method, plain_oracle = self.method, self._plain_oracle
+        there, rehearsed = (_from_where_it_begins(method, draw) for draw in (held_out, tuning))
+        multiple = self.best(MULTIPLES, lambda s: without_map(method, s), rehearsed, self.oracle)
+        identity = without_map(method, multiple)
         found = {
-            "learned": self.gaps(self.method, held_out, self.oracle),
-            "exact start": self.gaps(exact, held_out, self.oracle),
-            "identity": self.gaps(without_map(exact), held_out, self.oracle),
-            "scaled identity": self.gaps(without_map(exact, multiple), held_out, self.oracle),
+            "learned": self.gaps(method, held_out, self.oracle),
+            "identity": self.gaps(without_map(method), there, self.oracle),
+            "same start": self.gaps(identity, there, self.oracle),
+            "scaled identity": self.gaps(identity, held_out, self.oracle),
         }
+        if there is not held_out:
+            found["exact start"] = self.gaps(_with_exact_start(method), held_out, self.oracle)
         if control in zoo.list():
             found["learned control"] = self.gaps(cast(Method[Any], zoo.load(control)), held_out, self.oracle)
-        identity = self._identity
-        descent = best(STEPS, lambda t: MD(identity, t), plain_oracle)
-        found["gradient descent"] = self.gaps(MD(identity, descent), held_out, plain_oracle)
+        plain = self._identity
+        descent = self.best(STEPS, lambda t: MD(plain, t), tuning, plain_oracle)
+        found["gradient descent"] = self.gaps(MD(plain, descent), held_out, plain_oracle)
         found["constant step"] = found["gradient descent"]
         accelerated = next((part for part in self.method.modules() if isinstance(part, AMD)), None)
         if accelerated is not None:
             cap = accelerated.cap
-            t = best(STEPS, lambda t: AMD(identity, t, cap=cap), plain_oracle)
-            found["constant step"] = self.gaps(AMD(identity, t, cap=cap), held_out, plain_oracle)
+            t = self.best(STEPS, lambda t: AMD(plain, t, cap=cap), tuning, plain_oracle)
+            found["constant step"] = self.gaps(AMD(plain, t, cap=cap), held_out, plain_oracle)
         return found, multiple
+
+    def best(
+        self, numbers: Sequence[float], make: Callable[[float], Method[Any]], draw: Draw, oracle: Oracle | None
+    ) -> float:
+        """Return the number with the smallest gaps at the last count, in the geometric mean."""
+        tried = numbers[len(numbers) // 2 % self.every :: self.every]
+        ends = {number: float(self.gaps(make(number), draw, oracle)[-1].log().mean()) for number in tried}
+        return min(ends, key=lambda number: ends[number])
 
     @torch.no_grad()
     def gaps(self, method: Method[Any], draw: Draw, oracle: Oracle | None) -> Tensor:
@@ -171,6 +186,13 @@ class Bench:
         """What gradients are asked for without schedules: the method's own way, but without rounded kinks."""
         own = next((part.oracle for part in self.method.modules() if isinstance(part, Equipped)), None)
         return self.oracle if own is None or isinstance(own, Rounded) else own
+
+
+def _from_where_it_begins(method: Method[Any], draw: Draw) -> Draw:
+    """Return the draw from the point at which a learned start begins; the draw itself without one."""
+    if not any(isinstance(part, Conjugate) and part.log_scale is not None for part in method.modules()):
+        return draw
+    return Draw(draw.problem, method.init(draw.x0, draw.problem).x, draw.lower)
 
 
 def _with_exact_start(method: Method[Any]) -> Method[Any]:
@@ -210,7 +232,8 @@ def _counts(method: Any) -> tuple[int, int]:
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     """Attribute the gain of every entry."""
     result = Result("attribution", "Where gains come from", {"scale": scale, "problems": PROBLEMS[scale]})
-    found = [attribute(name, PROBLEMS[scale], directory, say) for name in zoo.list()]
+    names, every = (QUICK, 6) if scale == "quick" else (zoo.list(), 1)
+    found = [attribute(name, PROBLEMS[scale], directory, say, every) for name in names]
     result.tables = {"gains": gains(found), "gaps": gap_table(found)}
     result.settings["cards"] = {each.entry: each.on_card() for each in found}
     return result
@@ -228,8 +251,8 @@ def gains(found: Sequence[Attribution]) -> Table:
 
 def gap_table(found: Sequence[Attribution]) -> Table:
     """Return the gaps themselves, on average."""
-    without = ("exact start", "identity", "scaled identity", "learned control", "constant step", "gradient descent")
-    names = ("learned", *without)
+    alone = ("identity", "same start", "scaled identity", "learned control", "constant step", "gradient descent")
+    names = ("learned", "exact start", *alone)
     rows = []
     for each in found:
         for i, k in enumerate(each.counts):
