@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from mirrordescent import zoo
+from mirrordescent import cache, zoo
 from mirrordescent.domains import WholeSpace
 from mirrordescent.learn import Draw, Pooled, ProblemFamily
 from mirrordescent.learn.control import without_map
@@ -39,6 +40,7 @@ from mirrordescent_lab import data
 from mirrordescent_lab.experiments.result import Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.intervals import Estimate, paired
+from mirrordescent_lab.provenance import commit
 from mirrordescent_lab.recipes import RECIPES
 
 PROBLEMS, TUNING = {"quick": 2, "standard": 16, "paper": 32}, 6
@@ -48,7 +50,7 @@ WORST = 1e3  # times the gap of the start: how far a failed run is from the opti
 LEVEL = 0.975  # of each interval, since an entry may earn its place at either of two counts
 QUICK = ("ellipse-denoise-lpd", "ellipse-denoise-stencil", "moons-diagonal")
 PARTS = ("map", "schedules", "momentum", "start")
-UNKNOWN = "unknown"
+UNKNOWN, MULTIPLE = "unknown", "multiple of the identity"
 Runs: TypeAlias = dict[str, Tensor]  # gaps (counts, problems), by what was run
 
 
@@ -100,12 +102,26 @@ def attribute(name: str, problems: int, directory: Path | None, say: Say, every:
         family = recipe.family(directory)
     except data.DataMissing:
         return Attribution(name, why_not="its data are not there")
-    held_out, tuning = family.validation(problems), _raw(family).draw(torch.arange(TUNING))
-    bench = Bench(cast(Method[Any], method), _counts(method), _oracle(card.use), every)
-    gaps, multiple = bench.all_gaps(_bounded(tuning), _bounded(held_out), f"{name}{CONTROL}")
+    bench, control = Bench(cast(Method[Any], method), _counts(method), _oracle(card.use), every), f"{name}{CONTROL}"
+
+    def measured() -> Runs:
+        held_out, tuning = family.validation(problems), _raw(family).draw(torch.arange(TUNING))
+        gaps, multiple = bench.all_gaps(_bounded(tuning), _bounded(held_out), control)
+        return gaps | {MULTIPLE: torch.tensor(multiple)}
+
+    gaps = cache.remember(_key(name, control, problems, every), measured)
+    multiple = round(float(gaps.pop(MULTIPLE)), 6)
     say(f"{name}: {', '.join(f'{what} {float(each[-1].mean()):.3g}' for what, each in gaps.items())}")
     means = {what: each.mean(1).tolist() for what, each in gaps.items()}
     return Attribution(name, bench.counts, problems, means, multiple, _parts(gaps))
+
+
+def _key(name: str, control: str, problems: int, every: int) -> str | None:
+    """Return what determines the outcome, so that an interrupted run goes on; None if the sources were changed."""
+    if not re.fullmatch("[0-9a-f]+", commit()):
+        return None
+    weights = [zoo.fingerprint(each) for each in (name, control) if each in zoo.list()]
+    return cache.key_of("attribution", commit=commit(), entries=" ".join(weights), problems=problems, every=every)
 
 
 def _parts(gaps: Runs) -> dict[str, list[Estimate]]:
