@@ -119,8 +119,9 @@ class Zoo(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Read the cards."""
-        rows = [(f"`{name}`", zoo.card(name).description) for name in zoo.list()]
-        return self.parse_text_to_nodes(Table(("name", "what it is"), rows).markdown())
+        cards = {name: zoo.card(name) for name in zoo.list()}
+        rows = [(f"`{name}`", card.description, card.gain) for name, card in cards.items()]
+        return self.parse_text_to_nodes(Table(("name", "what it is", "its gain is"), rows).markdown())
 
 
 class Help(SphinxDirective):
