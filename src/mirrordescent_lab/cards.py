@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrordescent import zoo
-from mirrordescent.zoo.storage import load_entry
+from mirrordescent.zoo.storage import replace_card
 
 
 def write_controls(summary: Path, folder: Path = zoo.FOLDER) -> list[str]:
@@ -25,9 +25,9 @@ def write_controls(summary: Path, folder: Path = zoo.FOLDER) -> list[str]:
         before = zoo.fingerprint(path)
         if name in measured and measured[name] != before:
             raise ValueError(f"{name} was measured with other weights than it has now: reproduce attribution again")
-        module, card = load_entry(path)
+        card = zoo.card(path)
         held_out: dict[str, Any] = {**card.held_out, "control": control}
-        zoo.save(module, path, replace(card, held_out=held_out))
+        replace_card(path, replace(card, held_out=held_out))
         if zoo.fingerprint(path) != before:
             raise RuntimeError(f"{name} is not the same after it was saved again")
         written.append(name)

@@ -49,6 +49,7 @@ LEVEL = 0.975  # of each interval, since an entry may earn its place at either o
 QUICK = ("ellipse-denoise-lpd", "ellipse-denoise-stencil", "moons-diagonal")
 COSTLY = ("mnist-cnn-diagonal", "mnist-mlp-spline", "omniglot-diagonal-reptile")  # minutes for each of many settings
 PARTS = ("map", "schedules", "momentum", "start")
+NO_MAP, IS_CONTROL = "it has no map", "it is a control"
 VERSION = 1  # raised when what is measured changes
 UNKNOWN, MULTIPLE = "unknown", "multiple of the identity"
 Runs: TypeAlias = dict[str, Tensor]  # gaps (counts, problems), by what was run
@@ -93,9 +94,9 @@ def attribute(name: str, problems: int, directory: Path | None, say: Say, every:
     method, card = zoo.load(name), zoo.card(name)
     recipe = RECIPES.get(name)
     if recipe is None or not any(isinstance(part, MirrorMap) for part in method.modules()):
-        return Attribution(name, why_not="it has no map" if recipe else "it has no recipe")
+        return Attribution(name, why_not=NO_MAP if recipe else "it has no recipe")
     if name.endswith(CONTROL):
-        return Attribution(name, why_not="it is a control")
+        return Attribution(name, why_not=IS_CONTROL)
     if isinstance(method, Preconditioned):
         return Attribution(name, why_not="it trains any network, one at a time: see network-geometry")
     try:
@@ -254,7 +255,8 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         else:
             found.append(attribute(name, PROBLEMS[scale], directory, say, every))
     result.tables = {"gains": gains(found), "gaps": gap_table(found)}
-    result.settings["cards"] = {each.entry: each.on_card() for each in found}
+    on_cards = [each for each in found if each.why_not not in (NO_MAP, IS_CONTROL)]
+    result.settings["cards"] = {each.entry: each.on_card() for each in on_cards}
     return result
 
 

@@ -116,7 +116,7 @@ def origin(provenance: dict[str, Any]) -> str:
 
 def file_name(name: str) -> str:
     """Return the name of a panel as the name of a file."""
-    return name.replace(" ", "-").replace(",", "")
+    return name.replace(" ", "-").replace(",", "").replace(":", "")
 
 
 def _sentence(name: str) -> str:
