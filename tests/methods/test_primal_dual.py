@@ -139,3 +139,12 @@ def test_a_stencil_halves_the_steps_of_condat_and_vu():
 def test_condat_and_vu_take_linear_maps_that_know_how_convex_they_are():
     with pytest.raises(TypeError, match="linear map, which NegativeEntropy is not"):
         md.CondatVu(1.0, md.mirrors.NegativeEntropy())
+
+
+def test_steps_are_balanced_unless_a_ratio_is_given():
+    task = problem()
+    default, balanced, other = (
+        solve(task, method, iterations=5).x for method in (CondatVu(), CondatVu(1.0), CondatVu(2.0))
+    )
+    assert torch.equal(default, balanced)
+    assert not torch.equal(default, other)

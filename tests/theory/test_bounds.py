@@ -120,11 +120,13 @@ def test_theorem_1_is_met_with_equality_where_lemma_1_is():
 
 
 def test_theorem_3_in_numbers():
-    """E_0 = 7, M_ψ = 2, α = ½, L_f = 3, σ² = 1, ‖∇f(x*)‖² = 4, K = 0.1, t = ¼, by hand: A_k = 1, 3, 6."""
-    bound = bounds.asmd_bound(3, torch.tensor([7.0]).double(), 2.0, 0.5, 3.0, 1.0, 4.0, 0.1, t=0.25)[:, 0]
-    constant = 2 / 0.25 + 0.25 * (8 * 9 * 2 + 2 * 0.5 * 1 + 4 * 0.5 * 4) / 0.5**2
-    assert constant == 161.0
-    by_hand = [0.1 + 7 + 2**1.5 * 161, 0.1 + 7 / 3 + 3**1.5 / 3 * 161, 0.1 + 7 / 6 + 8 / 6 * 161]
+    """E_0 = 7, M_ψ = 2, α = 0.4, L_f = 3, σ² = 1, ‖∇f(x*)‖² = 4, K = 0.1, t = ¼, by hand: A_k = 1, 3, 6.
+
+    With α = ½ both 1/α² and 2/α would be 4.
+    """
+    bound = bounds.asmd_bound(3, torch.tensor([7.0]).double(), 2.0, 0.4, 3.0, 1.0, 4.0, 0.1, t=0.25)[:, 0]
+    c = 244.25  # 2/¼ + ¼(8·9·2 + 2·0.4·1 + 4·0.4·4)/0.16 = 8 + ¼·151.2/0.16
+    by_hand = [0.1 + 7 + 2**1.5 * c, 0.1 + 7 / 3 + 3**1.5 / 3 * c, 0.1 + 7 / 6 + 8 / 6 * c]
     torch.testing.assert_close(bound, torch.tensor(by_hand, dtype=torch.float64))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from mirrordescent import AMD, ASMD, MD, SMD, Quadratic
-from mirrordescent.domains import Box, Simplex
+from mirrordescent.domains import Box, Simplex, WholeSpace
 from mirrordescent.mirrors import (
     Conjugate,
     DenseICNN,
@@ -20,10 +22,15 @@ from mirrordescent.mirrors import (
     SimplexEntropy,
     SquaredPNorm,
 )
-from mirrordescent.oracles import Noisy
+from mirrordescent.oracles import Exact, Noisy
 from mirrordescent.schedules import Polynomial
-from mirrordescent.theory import diagnose, observe
+from mirrordescent.solve import Status
+from mirrordescent.theory import Coupling, Record, diagnose, observe
+from mirrordescent.theory.assumptions import nearby_points
+from mirrordescent.theory.beforehand import beforehand
+from mirrordescent.theory.findings import Bounded
 from mirrordescent.theory.geometry import Inverted
+from mirrordescent.theory.held import falls, stays_below
 from mirrordescent_lab.diagnosis_page import markdown
 
 POTENTIAL = "∇ of the potential is the map"
@@ -190,3 +197,69 @@ def test_a_geometry_is_not_called_a_multiple_of_the_identity(quadratic):
     found = diagnose(conjugate, quadratic, random(2, 3, seed=1), methods={"SMD": SMD(conjugate, 0.1)}, iterations=3)
     lowest, highest = found.geometries["dual"].likeness.lowest, found.geometries["dual"].likeness.highest
     assert 0 < lowest <= highest
+
+
+class Off(Euclidean):
+    """An inverse that is off by e = 0.02 in every entry, and says so."""
+
+    exact = False
+
+    def _to_primal(self, y):
+        return y + 0.02
+
+
+def test_what_is_known_of_an_inexact_inverse_before_the_run():
+    """U = −e/t in every point: C' = n e²/t² with the shortest step, C from ⟨e, x − u⟩/t; times 1.25."""
+    u = random(4, 3)
+    problem = Quadratic(torch.ones(3, dtype=torch.float64), u)
+    points = [u + 1, u - 2]
+    method, mirror = MD(Off(), Polynomial(0.5, 1.0)), Off()
+    generator = torch.Generator().manual_seed(0)
+    known = beforehand(method, problem, Coupling(Inverted(mirror), u), points, Exact(), generator, 5, exact=False)
+    shortest = 0.1
+    expected = {
+        "squared_error": 1.25 * 3 * (0.02 / shortest) ** 2,
+        "pairing": 1.25 * 3 * 0.02 * 1 / shortest,  # −⟨U, x − u⟩ = ⟨e, x − u⟩/t, largest where x − u = 1
+        "squared_distance": 1.25 * 3 * 4,
+        "second_moment": 1.25 * 3 * (2 + 0.02 / shortest) ** 2,  # g = −2 and U = −e/t
+        "variance": 0.0,
+        "squared_gradient": 0.0,
+    }
+    for name, value in expected.items():
+        torch.testing.assert_close(getattr(known, name), torch.full((4,), value, dtype=torch.float64))
+    exact = beforehand(method, problem, Coupling(Euclidean(), u), points, Exact(), generator, 5, exact=True)
+    assert not any(getattr(exact, name).any() for name in ("squared_error", "pairing", "energy_error"))
+
+
+def judged_below(measured, bound, stochastic, slack=None):
+    bounded = Bounded("f", "Theorem", torch.tensor(measured), torch.tensor(bound), torch.tensor(bound), slack)
+    solution = SimpleNamespace(statuses=[Status.BUDGET] * len(measured[0]))
+    return stays_below(bounded, solution, stochastic)
+
+
+def test_with_noise_a_bound_is_one_on_the_mean():
+    measured, bound = [[1.0, 1.0], [3.0, 0.5]], [[2.0, 2.0], [2.0, 2.0]]
+    assert judged_below(measured, bound, stochastic=True).answer == "holds"
+    exact = judged_below(measured, bound, stochastic=False)
+    assert exact.answer == "does not hold"
+    assert "first after 2 steps" in exact.because
+    assert judged_below([[5.0, 5.0]], [[2.0, 2.0]], stochastic=True).answer == "does not hold"
+
+
+def test_lemma_1_is_judged_by_the_smallest_slack():
+    slack = torch.tensor([[0.5, 2.0], [-0.25, 1.0]])
+    bounded = Bounded("f", "Theorem 1", slack, slack, slack, slack)
+    record = Record(torch.ones(2), {"energy": torch.ones(3, 2)}, {})
+    (verdict,) = falls("accelerated", bounded, record)
+    assert verdict.answer == "does not hold"
+    assert "smallest slack is -0.25; 1 of 2 steps" in verdict.because
+    assert falls("descent", bounded, record) == []
+
+
+def test_points_nearby_are_at_distances_of_their_own_size():
+    generator = torch.Generator().manual_seed(0)
+    for size, distance in ((10.0, 10.0), (0.1, 1.0)):
+        x0 = torch.full((1, 4000), size, dtype=torch.float64)
+        start, near = nearby_points(x0, WholeSpace(), generator, 1)
+        assert torch.equal(start, x0)
+        assert float((near - x0).std()) == pytest.approx(distance, rel=0.05)
