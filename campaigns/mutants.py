@@ -208,10 +208,13 @@ def pytest_sessionfinish(session):
 
 
 def tests_of(mutant: Mutant, reached: dict[str, Any]) -> list[str]:
-    """Return the tests that reach the line, or a neighbour of a statement over several lines, the fastest first."""
+    """Return the tests that reach the line, or a neighbour of a statement over several lines, the fastest first.
+
+    Of lines that only run when the module is imported, such as the attributes of a class: all tests that reach the module.
+    """
     lines, seconds = reached["lines"].get(mutant.file, {}), reached["seconds"]
     near = next((line for line in (mutant.line + by for by in (0, -1, 1, -2, 2)) if lines.get(str(line))), None)
-    found = set(lines.get(str(near), ()))
+    found = set(lines.get(str(near), ())) or {test for tests in lines.values() for test in tests}
     return sorted((t for t in found if seconds[t] <= SLOWEST), key=lambda t: seconds[t])[:MOST_TESTS]
 
 
@@ -274,7 +277,7 @@ def run(count: int, seed: int, folder: Path, minutes: float) -> None:
     shutil.copytree(SOURCE.parent, copy)
     until = time.monotonic() + 60 * minutes
     for mutant in sample(count, seed):
-        if mutant.name in outcomes:
+        if outcomes.get(mutant.name, "not reached") != "not reached":
             continue
         if time.monotonic() > until:
             break
@@ -296,7 +299,7 @@ def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
     return centre - half, centre + half
 
 
-def write(outcomes: dict[str, str], count: int, seed: int) -> None:
+def write(outcomes: dict[str, str], count: int, seed: int, of: str | None = None) -> None:
     """Write the page: the score with its interval, by parts of the library, and what survived."""
     from mirrordescent_lab.provenance import commit, machine, mark
 
@@ -309,12 +312,13 @@ def write(outcomes: dict[str, str], count: int, seed: int) -> None:
         "number, a condition, a function. It is killed if a test of the package that reaches its line fails, or does "
         "not end.", "",
         f"**Score: {len(killed)} of {len(outcomes)}, {100 * len(killed) / len(outcomes):.1f} %** (95 % interval by "
-        f"Wilson: {100 * low:.1f} to {100 * high:.1f} %). From a random sample of {count}, seed {seed}.", "",
+        f"Wilson: {100 * low:.1f} to {100 * high:.1f} %). These are the first {len(outcomes)} of a random sample of "
+        f"{count}, seed {seed}; tests that were written for survivors since then do not count.", "",
         "| part | killed | of |", "|---|---|---|",
         *(f"| {part} | {sum(_part(name) == part for name in killed)} | {tried} |" for part, tried in parts), "",
         "## Survivors", "",
         *(f"- `{_words(name)}` ({outcome})" for name, outcome in sorted(outcomes.items()) if name not in killed), "",
-        mark({"commit": commit(), "date": _today(), "seeds": str(seed), "machine": machine(), "entries": {}}),
+        mark({"commit": of or commit(), "date": _today(), "seeds": str(seed), "machine": machine(), "entries": {}}),
     ]  # fmt: skip
     PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
     stored = json.dumps({"seed": seed, "outcomes": outcomes}, indent=1, ensure_ascii=False)
@@ -340,6 +344,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=420)
     parser.add_argument("--seed", type=int, default=15)
     parser.add_argument("--minutes", type=float, default=600.0)
+    parser.add_argument("--commit", help="of the sources that were changed, if it is not the one that is checked out")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/mutants"))
     chosen = parser.parse_args()
     if chosen.what == "cover":
@@ -348,7 +353,8 @@ def main() -> None:
         listed = [asdict(mutant) for mutant in sample(chosen.count, chosen.seed)]
         print(json.dumps(listed, indent=1, ensure_ascii=False))
     elif chosen.what == "page":
-        write(json.loads((chosen.folder / f"outcomes-{chosen.seed}.json").read_text()), chosen.count, chosen.seed)
+        outcomes = json.loads((chosen.folder / f"outcomes-{chosen.seed}.json").read_text())
+        write(outcomes, chosen.count, chosen.seed, chosen.commit)
     else:
         run(chosen.count, chosen.seed, chosen.folder, chosen.minutes)
 

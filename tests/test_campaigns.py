@@ -72,6 +72,8 @@ def test_the_tests_of_a_mutant_are_those_that_reach_its_line():
     assert mutants.tests_of(mutant, reached) == ["quick", "slow"]
     del lines[str(mutant.line)]
     assert mutants.tests_of(mutant, reached) == ["another"], "a statement over several lines is counted at another one"
+    far = {"seconds": {"a": 1.0}, "lines": {mutant.file: {str(mutant.line + 50): ["a"]}}}
+    assert mutants.tests_of(mutant, far) == ["a"], "what is run on import concerns all tests of the module"
     assert mutants.tests_of(mutant, {"seconds": {}, "lines": {}}) == []
 
 
