@@ -210,7 +210,7 @@ def pytest_sessionfinish(session):
 def tests_of(mutant: Mutant, reached: dict[str, Any]) -> list[str]:
     """Return the tests that reach the line, or a neighbour of a statement over several lines, the fastest first.
 
-    Of lines that only run when the module is imported, such as the attributes of a class: all tests that reach the module.
+    Of lines that only run when the module is imported, such as attributes of a class: all tests that reach the module.
     """
     lines, seconds = reached["lines"].get(mutant.file, {}), reached["seconds"]
     near = next((line for line in (mutant.line + by for by in (0, -1, 1, -2, 2)) if lines.get(str(line))), None)
