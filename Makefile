@@ -11,7 +11,7 @@ READY_BENCH := $(VENV)/.ready-bench
 help:
 	@echo "make demo    restore photographs, train a network: tables, and a page to look at, out/demo/index.html"
 	@echo "make test    run the tests"
-	@echo "make lint    check style, types and layers"
+	@echo "make lint    check style, types, layers, and that results are of the entries shipped"
 	@echo "make format  rewrite the code in the project's style"
 	@echo "make bench   measure speed, side by side, as ratios: an hour"
 	@echo "make docs    build the documentation, out/docs/index.html"
@@ -41,6 +41,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/mirrordescent results --check
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

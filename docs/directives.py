@@ -21,7 +21,9 @@ from sphinx.util.docutils import SphinxDirective
 
 from mirrordescent import zoo
 from mirrordescent.cli import main
-from mirrordescent.report import Table
+from mirrordescent.report import Claim, Table
+from mirrordescent_lab.experiments.paper_claims import paper_claims
+from mirrordescent_lab.experiments.result import VERDICTS
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS / "results"
@@ -42,10 +44,31 @@ class Overview(SphinxDirective):
         rows = []
         for name, summary in experiments().items():
             claims, settings = summary["claims"], summary["settings"]
-            held = f"{sum(claim['holds'] for claim in claims)} of {len(claims)}" if claims else "none made"
+            held = f"{sum(claim['holds'] is True for claim in claims)} of {len(claims)}" if claims else "none made"
             title = f"[{summary['title']}](results/{name}/claims.md)"
             rows.append((title, f"`{name}`", str(settings.get("scale", "")), held))
         return self.parse_text_to_nodes(Table(("experiment", "name", "scale", "claims that hold"), rows).markdown())
+
+
+class PaperClaims(SphinxDirective):
+    """Every claim of the paper, judged by the stored summaries."""
+
+    def run(self) -> list[nodes.Node]:
+        """Judge them."""
+        rows = [(c.statement, VERDICTS.get(c.verdict, c.verdict), c.measured) for c in paper_claims(RESULTS)]
+        return self.parse_text_to_nodes(Table(("the paper", "here", "measured"), rows).markdown())
+
+
+class Gains(SphinxDirective):
+    """Where the gain of every entry comes from, as it was measured."""
+
+    def run(self) -> list[nodes.Node]:
+        """Take the table from the stored summary."""
+        path = RESULTS / "attribution" / "summary.json"
+        self.env.note_dependency(str(path))
+        if not path.exists():
+            return self.parse_text_to_nodes("Not measured yet: `mirrordescent reproduce attribution`.")
+        return self.parse_text_to_nodes(Table(**json.loads(path.read_text())["tables"]["gains"]).markdown())
 
 
 class Claims(SphinxDirective):
@@ -66,10 +89,8 @@ class Claims(SphinxDirective):
             return self.parse_text_to_nodes(text)
         claims = json.loads(path.read_text())["claims"]
         shown = [claim for claim in claims if claim["statement"].startswith(self.options.get("starting", ""))]
-        rows = [
-            (claim["statement"], "holds" if claim["holds"] else "**does not hold**", claim["measured"])
-            for claim in shown
-        ]
+        made = [Claim(claim["statement"], claim["holds"], claim["measured"]) for claim in shown]
+        rows = [(claim.statement, VERDICTS.get(claim.verdict, claim.verdict), claim.measured) for claim in made]
         pictures = [file for file in self.options.get("pictures", "").split() if (RESULTS / name / file).exists()]
         parts = [Table(("claim", "here", "measured"), rows).markdown()] if rows else []
         parts += [f"![{name}: {Path(file).stem}](results/{name}/{file})" for file in pictures]
@@ -98,8 +119,9 @@ class Zoo(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Read the cards."""
-        rows = [(f"`{name}`", zoo.card(name).description) for name in zoo.list()]
-        return self.parse_text_to_nodes(Table(("name", "what it is"), rows).markdown())
+        cards = {name: zoo.card(name) for name in zoo.list()}
+        rows = [(f"`{name}`", card.description, card.gain) for name, card in cards.items()]
+        return self.parse_text_to_nodes(Table(("name", "what it is", "its gain is"), rows).markdown())
 
 
 class Help(SphinxDirective):
@@ -173,7 +195,8 @@ def copy_pages(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register all of it."""
     for name, directive in {
-        "overview": Overview, "claims": Claims, "diagnoses": Diagnoses, "zoo": Zoo, "help": Help,
+        "overview": Overview, "paper-claims": PaperClaims, "gains": Gains, "claims": Claims, "diagnoses": Diagnoses,
+        "zoo": Zoo, "help": Help,
     }.items():  # fmt: skip
         app.add_directive(name, directive)
     app.connect("autodoc-process-docstring", escape_bars)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from campaigns import mutants
 from campaigns.fuzz import Fuzz, damaged
 from campaigns.tally import Tally, markdown, write
 
@@ -50,3 +51,33 @@ def test_a_silent_change_would_be_noticed(tmp_path, monkeypatch):
         fuzz.entry()
     assert damaged(b"abc" * 50, tally.random) != b"abc" * 50
     assert torch.equal(read_whole(fuzz.entries[0])[0][next(iter(good))], next(iter(good.values())))
+
+
+def test_mutants_are_small_changes_that_can_be_compiled():
+    drawn = mutants.sample(40, seed=1)
+    assert drawn == mutants.sample(60, seed=1)[:40], "a larger sample goes on with the same"
+    assert len({mutant.name for mutant in drawn}) == 40
+    for mutant in drawn:
+        text = (mutants.SOURCE.parent / mutant.file).read_text()
+        changed = mutant.applied(text)
+        assert changed != text
+        compile(changed, mutant.file, "exec")
+        assert any(mutant.file.startswith(f"mirrordescent/{part.split('.')[0]}") for part in mutants.MUTATED)
+
+
+def test_the_tests_of_a_mutant_are_those_that_reach_its_line():
+    mutant = mutants.sample(1, seed=1)[0]
+    lines = {str(mutant.line): ["slow", "quick", "too slow"], str(mutant.line + 1): ["another"]}
+    reached = {"seconds": {"slow": 3.0, "quick": 1.0, "too slow": 1e3, "another": 1.0}, "lines": {mutant.file: lines}}
+    assert mutants.tests_of(mutant, reached) == ["quick", "slow"]
+    del lines[str(mutant.line)]
+    assert mutants.tests_of(mutant, reached) == ["another"], "a statement over several lines is counted at another one"
+    far = {"seconds": {"a": 1.0}, "lines": {mutant.file: {str(mutant.line + 50): ["a"]}}}
+    assert mutants.tests_of(mutant, far) == ["a"], "what is run on import concerns all tests of the module"
+    assert mutants.tests_of(mutant, {"seconds": {}, "lines": {}}) == []
+
+
+def test_wilsons_interval():
+    """Against numbers from Newcombe (1998), table I: 81 of 263, 15 of 148, 0 of 20."""
+    for successes, trials, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611)):
+        assert mutants.wilson(successes, trials) == pytest.approx((low, high), abs=5e-4)

@@ -80,8 +80,8 @@ def reproduce(
     show({result.name: result.summary() for result in found}, lines, json)
 
 
-def results(folder: Positional[Path] = Path("docs/results"), json: AsJSON = False) -> None:
-    """Build the pages of results again from the summaries that are stored with them.
+def results(folder: Positional[Path] = Path("docs/results"), check: bool = False, json: AsJSON = False) -> int:
+    """Build the pages of results again from the summaries that are stored with them, and print the paper's claims.
 
     Writes claims.md and index.html to every folder with a summary.json, and an overview README.md beside them.
 
@@ -89,13 +89,30 @@ def results(folder: Positional[Path] = Path("docs/results"), json: AsJSON = Fals
 
     Args:
         folder: the folder with a subfolder for every experiment.
+        check: write nothing, and say which pages are stale: those whose entries are not the shipped ones, or not known.
+            The exit code is 1 if a stale page is not in FOLDER/stale.json, or a page there is not stale.
     """
+    from mirrordescent_lab import provenance
+    from mirrordescent_lab.experiments.paper_claims import paper_claims
     from mirrordescent_lab.experiments.rebuild import rebuild
 
+    if check:
+        wrong = provenance.check(folder)
+        show(wrong, wrong or [f"no page of {folder} is stale but those that are listed in {provenance.STALE}"], json)
+        return 1 if wrong else 0
+
     found = rebuild(folder)
-    report = {r.name: {claim.statement: claim.holds for claim in r.claims} for r in found}
-    lines = [f"{folder / r.name}: {sum(c.holds for c in r.claims)} of {len(r.claims)} claims hold" for r in found]
+    claims = paper_claims(folder)
+    report = {
+        "paper": [vars(claim) for claim in claims],
+        **{r.name: {claim.statement: claim.holds for claim in r.claims} for r in found},
+    }
+    held = {r.name: sum(c.holds is True for c in r.claims) for r in found}
+    lines = [f"{folder / r.name}: {held[r.name]} of {len(r.claims)} claims hold" for r in found]
+    pairs = [(f"{claim.verdict:14} {claim.statement}", f"{'':14} {claim.measured}") for claim in claims]
+    lines += ["", *(line for pair in pairs for line in pair)]
     show(report, lines, json)
+    return 0
 
 
 def diagnose(
@@ -124,10 +141,13 @@ def diagnose(
     """
     from mirrordescent_lab.diagnosis_page import write
     from mirrordescent_lab.experiments.diagnose import diagnose_entry
+    from mirrordescent_lab.provenance import recorded
 
-    found = diagnose_entry(mirror, problem, data, count=count, iterations=iterations, exact_iterates=exact_iterates)
-    page = write(found, out / found.name)
-    lines = [line for part, verdicts in found.judged.items() for line in (f"\n{part}", *(f"  {v}" for v in verdicts))]
+    with recorded("0") as provenance:
+        found = diagnose_entry(mirror, problem, data, count=count, iterations=iterations, exact_iterates=exact_iterates)
+    page = write(found, out / found.name, provenance)
+    lines = [str(geometry.likeness) for geometry in found.geometries.values()]
+    lines += [line for part, verdicts in found.judged.items() for line in (f"\n{part}", *(f"  {v}" for v in verdicts))]
     show({"page": page, "verdicts": found.judged}, [*lines, f"\nwritten to {page}"], json)
 
 

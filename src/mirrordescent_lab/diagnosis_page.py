@@ -16,6 +16,7 @@ from mirrordescent.theory.assumptions import ANSWERS, Verdict
 from mirrordescent.theory.equivariance import Defects
 from mirrordescent.theory.findings import Diagnosis, Run
 from mirrordescent.theory.watched import bare, storage_of, theorem_of
+from mirrordescent_lab.provenance import Provenance, mark
 
 SYMBOLS = {"holds": "holds", "does not hold": "**does not hold**", "not known": "*not known*"}
 COLUMNS, DPI = 3, 60
@@ -36,13 +37,14 @@ Line: TypeAlias = tuple[str, str, Sequence[int], Tensor]
 """What a figure shows of a run: a name, a style, iterations, and a series (points, batch)."""
 
 
-def write(diagnosis: Diagnosis, folder: str | Path) -> Path:
+def write(diagnosis: Diagnosis, folder: str | Path, provenance: Provenance | None = None) -> Path:
     """Write diagnosis.md, bounds.png, energies.png and errors.png to a folder; return the page."""
     page = Path(folder) / "diagnosis.md"
     page.parent.mkdir(parents=True, exist_ok=True)
     for figure, quantity in (("bounds", "gap"), ("energies", "energy"), ("errors", "error terms")):
         _draw(diagnosis.runs, figure, quantity, page.with_name(f"{figure}.png"))
-    page.write_text(markdown(diagnosis), encoding="utf-8")
+    marked = "" if provenance is None else f"\n{mark(provenance)}\n"
+    page.write_text(markdown(diagnosis) + marked, encoding="utf-8")
     return page
 
 
@@ -62,7 +64,9 @@ def markdown(diagnosis: Diagnosis) -> str:
         *(section for name, run in diagnosis.runs.items() for section in _run(name, run)),
         "## Bounds against gaps",
         "![bounds](bounds.png)",
-        "Lines are means over the problems. Where assumptions do not hold, a bound is a number, not a promise.",
+        "Lines are means over the problems. A run is judged by the a-priori bound: its constants are known before the "
+        "run, or are the largest at the points sampled, times 1.25. The pathwise bound is made of what was met along "
+        "the run, and grows with one that diverges. Where assumptions do not hold, a bound is a number, not a promise.",
         "## Energies",
         "![energies](energies.png)",
         "What the proofs say must fall, or grow slowly. Where the slack of the inequality is not drawn it is negative: "
@@ -94,6 +98,7 @@ def _map(diagnosis: Diagnosis) -> Iterator[str]:
     for storage, geometry in diagnosis.geometries.items():
         c = geometry.constants
         yield f"## The map, as {storage}-stored methods use it"
+        yield f"**{geometry.likeness}**"
         yield _table("constant", "value", rows=(("α", c.alpha), ("L_ψ", c.smoothness), ("L_ψ*", c.dual_smoothness)))
         yield _verdicts(geometry.verdicts)
 
@@ -105,8 +110,11 @@ def _run(name: str, run: Run) -> Iterator[str]:
     rows = [("gap, first and last", f"{_mean(record['gap'][0])}, {_mean(record['gap'][-1])}")]
     if bounded is not None:
         far = f"{_mean(record['divergence'][0])}, {_largest(record['divergence'])}"
-        last = f"{_mean(bounded.measured[-1])}, {_mean(bounded.bound[-1])}"
-        rows.append((f"{bounded.what}, last, and its bound", last))
+        rows.append((f"{bounded.what}, last", _mean(bounded.measured[-1])))
+        rows.append((f"its a-priori bound, {bounded.theorem}", _mean(bounded.bound[-1])))
+        rows.append(("its pathwise bound, of what was met along the run", _mean(bounded.pathwise[-1])))
+        further = bounded.further.items()
+        rows += [(name, each if isinstance(each, str) else _mean(each[-1])) for name, each in further]
         rows.append(("divergence from the minimiser, first and largest (M_ψ)", far))
     if "energy" in record:
         rows.append(("energy, first and last", f"{_mean(record['energy'][0])}, {_mean(record['energy'][-1])}"))
@@ -169,7 +177,9 @@ def _lines(run: Run) -> dict[str, list[Line]]:
     energies: list[Line] = [(n, "-", (), record[n][1:]) for n in ("energy", "divergence") if n in record]
     errors: list[Line] = [(label, "-", (), record[key].abs()) for key, label in _error_terms(run).items()]
     if bounded is not None:
-        gaps = [(bounded.what, "-", (), bounded.measured), ("bound", "--", (), bounded.bound)]
+        both = [("a-priori bound", "--", (), bounded.bound), ("pathwise bound", ":", (), bounded.pathwise)]
+        gaps = [(bounded.what, "-", (), bounded.measured), *both]
+        gaps += [(name, "-.", (), each) for name, each in bounded.further.items() if isinstance(each, Tensor)]
         if bounded.slack is not None:
             energies.append(("slack of the inequality", ":", (), bounded.slack))
     if run.updates is not None:

@@ -49,6 +49,35 @@ def test_lpd_converges_for_all_parameters(seed):
     assert (relative_gap(solution.value, reference.lower, reference.start_value) <= 1e-3).all()
 
 
+def relaxed(c, a):
+    """LPD with these relaxations, and steps as long as they may be."""
+    method = LPD().double()
+    with torch.no_grad():
+        method.theta[:2] = torch.logit(torch.tensor([c, a], dtype=torch.float64) / 2)
+        method.theta[2] = 50.0
+    return method
+
+
+@pytest.mark.parametrize(
+    ("c", "a", "longest"), [(1.0, 1.0, 1), (1.5, 1.5, 1), (1.5, 0.5, 9 / 25), (0.25, 1.75, 49 / 625), (0.5, 1.0, 3 / 4)]
+)
+def test_the_longest_steps_of_lpd(c, a, longest):
+    """στ = ca(2−c)(2−a)/(c+a−ca)², worked out by hand, whichever of the two relaxations is the larger one."""
+    for method in (relaxed(c, a), relaxed(a, c)):
+        found = [float(number) for number in method.requires_grad_(False).scalars()]
+        assert found[2] * found[3] == pytest.approx(longest, rel=1e-6)
+        assert sorted(found[:2]) == pytest.approx(sorted([c, a]))
+    assert float(relaxed(c, a).requires_grad_(False).scalars()[0]) == pytest.approx(c)
+
+
+@pytest.mark.parametrize(("c", "a"), [(0.3, 1.7), (1.7, 0.3), (0.6, 1.6), (1.6, 0.6), (1.9, 1.0), (1.0, 1.9)])
+def test_lpd_converges_however_different_its_relaxations_are(c, a):
+    task = problem()
+    reference = certify(task, 1e-8)
+    solution = solve(task, relaxed(c, a), iterations=4000)
+    assert (relative_gap(solution.value, reference.lower, reference.start_value) <= 1e-4).all()
+
+
 def test_lpd_can_be_learned():
     task, method = TVDenoising(problem().y), LPD().double()
     optimiser = torch.optim.Adam(method.parameters(), lr=0.05)
@@ -110,3 +139,12 @@ def test_a_stencil_halves_the_steps_of_condat_and_vu():
 def test_condat_and_vu_take_linear_maps_that_know_how_convex_they_are():
     with pytest.raises(TypeError, match="linear map, which NegativeEntropy is not"):
         md.CondatVu(1.0, md.mirrors.NegativeEntropy())
+
+
+def test_steps_are_balanced_unless_a_ratio_is_given():
+    task = problem()
+    default, balanced, other = (
+        solve(task, method, iterations=5).x for method in (CondatVu(), CondatVu(1.0), CondatVu(2.0))
+    )
+    assert torch.equal(default, balanced)
+    assert not torch.equal(default, other)

@@ -47,9 +47,8 @@ from mirrordescent.theory import (
     problem_verdicts,
     recommend,
 )
-from mirrordescent.theory.geometry import exact_geometry
+from mirrordescent.theory.geometry import Field, exact_geometry
 from mirrordescent.theory.watched import theorem_of
-from mirrordescent.trees import sum_per_sample
 
 
 def random(*shape, seed=0):
@@ -71,7 +70,7 @@ class UserMap(MirrorMap):
         return None if self.alpha is None else StrongConvexity(self.alpha, 2.0)
 
     def _potential(self, x):
-        return sum_per_sample(self._to_dual(x) * x)  # of no importance here
+        return Field(self._to_dual).value(x)
 
     def _to_dual(self, x):
         return self.there(x)

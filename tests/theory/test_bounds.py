@@ -103,3 +103,73 @@ def test_the_realised_bound_is_the_bound_of_mirror_descent_without_noise():
     record = observe(problem, MD(Euclidean(), 0.3), torch.zeros_like(u), minimiser=u, iterations=K).record
     bound = bounds.md_bound(record["divergence"][0], record.steps, record["displacement"], 1.0)
     torch.testing.assert_close(bounds.smd_realised_bound(record, 1.0), bound)
+
+
+def test_theorem_1_is_met_with_equality_where_lemma_1_is():
+    """Energies that grow by r·M in every step, all of them in the gap: the worst that Lemma 1 allows."""
+    r, M, first, K = 3.0, 0.7, 2.5, 9
+    t = torch.tensor([0.4 / (k + 1) ** 0.5 for k in range(K)], dtype=torch.float64)
+    k = torch.arange(K, dtype=torch.float64)
+    energy = first + r * M * k  # Ẽ_1, …, Ẽ_K
+    gap = energy * r / ((k + 1) ** 2 * t)  # since Ẽ_{k+1} = ((k+1)² t_k/r)·gap + r·0
+    torch.testing.assert_close(bounds.amd_bound(first, t, r, M)[:, 0], gap)
+    running = torch.linspace(0.1, 1.0, K, dtype=torch.float64)[:, None]
+    torch.testing.assert_close(
+        bounds.amd_bound(first, t, r, running)[:, 0], r / ((k + 1) ** 2 * t) * (first + k * r * running[:, 0])
+    )
+
+
+def test_theorem_3_in_numbers():
+    """E_0 = 7, M_ψ = 2, α = 0.4, L_f = 3, σ² = 1, ‖∇f(x*)‖² = 4, K = 0.1, t = ¼, by hand: A_k = 1, 3, 6.
+
+    With α = ½ both 1/α² and 2/α would be 4.
+    """
+    bound = bounds.asmd_bound(3, torch.tensor([7.0]).double(), 2.0, 0.4, 3.0, 1.0, 4.0, 0.1, t=0.25)[:, 0]
+    c = 244.25  # 2/¼ + ¼(8·9·2 + 2·0.4·1 + 4·0.4·4)/0.16 = 8 + ¼·151.2/0.16
+    by_hand = [0.1 + 7 + 2**1.5 * c, 0.1 + 7 / 3 + 3**1.5 / 3 * c, 0.1 + 7 / 6 + 8 / 6 * c]
+    torch.testing.assert_close(bound, torch.tensor(by_hand, dtype=torch.float64))
+
+
+def test_theorem_3_follows_from_the_second_moments_it_allows():
+    """E‖G‖² ≤ (8L²M_ψ + 2ασ² + 4α‖∇f(x*)‖²)/α on the run, and Σ √(j+1) ≤ 2(k+1)^{3/2}: within a factor of 8."""
+    L, M, alpha, t, K = 1.3, 0.8, 0.6, 0.5, 400
+    moments = torch.full((K, 1), 8 * L**2 * M / alpha, dtype=torch.float64)
+    steps = torch.full((K,), t, dtype=torch.float64)
+    by_moments = bounds.asmd_bound_by_moments(torch.zeros(1).double(), steps, 0.0, moments, alpha)
+    share = bounds.asmd_bound(K, torch.zeros(1).double(), M, alpha, L, t=t) - bounds.asmd_bound(
+        K, torch.zeros(1).double(), M, alpha, 0.0, t=t
+    )
+    assert (by_moments <= share).all()
+    assert (share <= 8 * by_moments)[50:].all()
+
+
+def test_bounds_in_single_precision_are_rounded_up_and_slacks_down():
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape):
+        return torch.rand(*shape, generator=generator)
+
+    K = 300
+    t = drawn(K).sort(descending=True).values
+    start, sizes, M = drawn(5), drawn(K, 5), drawn(5)
+    pairs = [
+        (bounds.md_bound(start, t, sizes, 0.3), bounds.md_bound(start.double(), t.double(), sizes.double(), 0.3)),
+        (
+            bounds.smd_bound_strongly_convex(start, t, M, 0.3, M, 0.7),
+            bounds.smd_bound_strongly_convex(start.double(), t.double(), M.double(), 0.3, M.double(), 0.7),
+        ),
+        (
+            bounds.amd_first_energy(start, M, 0.3, 3.0, M),
+            bounds.amd_first_energy(start.double(), M.double(), 0.3, 3.0, M.double()),
+        ),
+        (bounds.amd_bound(start, t, 3.0, M), bounds.amd_bound(start.double(), t.double(), 3.0, M.double())),
+        (
+            bounds.asmd_bound_by_moments(start, t, M, sizes, 0.3),
+            bounds.asmd_bound_by_moments(start.double(), t.double(), M.double(), sizes.double(), 0.3),
+        ),
+        (bounds.asmd_bound(K, start, M, 0.3, 2.0), bounds.asmd_bound(K, start.double(), M.double(), 0.3, 2.0)),
+    ]  # fmt: skip
+    for single, double in pairs:
+        assert single.dtype is torch.float32
+        assert (single.double() >= double * (1 - 1e-12)).all()
+        torch.testing.assert_close(single.double(), double, rtol=3e-7, atol=0)

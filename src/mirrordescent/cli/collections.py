@@ -10,11 +10,14 @@ app = SubcommandApp()
 
 @app.command(name="list")
 def list_entries(json: AsJSON = False) -> None:
-    """List the learned methods."""
+    """List the learned methods, and what their gain is owed to: geometry, or schedules alone."""
     from mirrordescent import zoo
 
     cards = {name: zoo.card(name) for name in zoo.list()}
-    show(cards, aligned([(name, card.kind, card.description) for name, card in cards.items()]), json)
+    rows = [
+        (name, card.kind, f"gain: {card.gain}" if card.gain else "", card.description) for name, card in cards.items()
+    ]
+    show(cards, aligned(rows), json)
 
 
 @app.command(name="show")

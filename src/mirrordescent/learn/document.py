@@ -43,7 +43,8 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
     made to fit the family, a map of the library by the name of its class, or one of yours. ``[method]`` has a ``name``,
     such as lsmd, or a class of yours, the first ``step``, and the ``extension`` of the step sizes beyond the horizon;
     or ``schedule = "power-laws"``, a few numbers with a ``power`` of k beyond it.
-    All other entries are arguments of what is made. ``[settings]`` has the fields of :class:`Settings`.
+    All other entries are arguments of what is made. ``[settings]`` has the fields of :class:`Settings`. With
+    ``control = true`` at the top it is the recipe of the control: the same with the identity for the map.
     """
     path = Path(path)
     try:
@@ -52,7 +53,7 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
         raise ValueError(f"{path} is not a TOML document: {error}") from error
     apply(changes, document)
     for key in document:
-        require_known(key, ("name", "description", *TABLES), f"entry of {path}")
+        require_known(key, ("name", "description", "control", *TABLES), f"entry of {path}")
     tables = {table: document.get(table, {}) for table in TABLES}
     for table, entries in tables.items():
         if not isinstance(entries, dict):
@@ -63,7 +64,8 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
     named |= {key: document[key] for key in named if key in document}
     for key, value in named.items():
         require_fits(value, str, key)
-    return Recipe(
+    require_fits(document.get("control", False), bool, "control")
+    recipe = Recipe(
         name=named["name"],
         description=named["description"],
         family=lambda directory: _family(tables["family"], path.resolve().parent),
@@ -73,6 +75,7 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
         data=source,
         problems=settings.validation.batch,
     )
+    return recipe.control() if document.get("control") else recipe
 
 
 def _family(table: Table, folder: Path) -> ProblemFamily:

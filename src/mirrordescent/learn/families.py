@@ -8,6 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -71,7 +72,11 @@ class Pooled(ProblemFamily):
         self.family, self.reference = family, reference
         self.seeds = draw_seeds(size, torch.Generator().manual_seed(seed))
         self.tolerance, self.proven = tolerance, True
-        self.lower = self._certified(family.draw(self.seeds))
+
+    @cached_property
+    def lower(self) -> Tensor:
+        """The bounds of the pool, computed when it is first drawn from."""
+        return self._certified(self.family.draw(self.seeds))
 
     def draw(self, seeds: Tensor) -> Draw:
         index = seeds % len(self.seeds)

@@ -6,7 +6,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,12 +14,14 @@ import torch
 from torch import Generator, Tensor, nn
 
 from mirrordescent import zoo
+from mirrordescent.learn.control import without_map
 from mirrordescent.learn.distributed import join
 from mirrordescent.learn.families import Draw, OnDevice, ProblemFamily
 from mirrordescent.learn.objective import Inconsistent
 from mirrordescent.learn.settings import Settings
 from mirrordescent.learn.tables import apply, changed, plain
 from mirrordescent.learn.trainer import learn
+from mirrordescent.mirrors import MirrorMap
 from mirrordescent.oracles import Oracle
 from mirrordescent.parts import describe
 from mirrordescent.schedules import Prefix
@@ -28,6 +30,7 @@ from mirrordescent.zoo import Card
 
 NAME = re.compile(r"\w[\w .+=-]{0,99}")  # it becomes that of files and folders
 REPORTED = (1, 5, 10, 20, 50, 100)
+CONTROL = "-control"  # what the name of a control ends with
 Numbers: TypeAlias = dict[str, Any]
 
 
@@ -140,6 +143,22 @@ class Recipe:
         names = [stage.name for stage in self.stages]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"{self.name} needs at least one stage, and stages of different names, got {names}")
+
+    def control(self) -> Recipe:
+        """Return the recipe of the control: the same method with the identity for its map, and all else as it is.
+
+        The same stages with their budgets and seeds, the same family, oracle and validation. What it reaches is
+        what schedules, momentum and the rest reach without a learned geometry.
+        """
+
+        def make(generator: Generator, family: ProblemFamily) -> nn.Module:
+            method = self.method(generator, family)
+            if not any(isinstance(part, MirrorMap) for part in method.modules()):
+                raise TypeError(f"{self.name} has no map, and so no control")
+            return without_map(method)
+
+        description = f"the control of {self.name}: the same method with the identity for its map, learned alike"
+        return replace(self, name=f"{self.name}{CONTROL}", description=description, method=make)
 
     def train(
         self, runs: str | Path, out: str | Path, directory: Path | None = None, *, changes: Sequence[str] = (),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent.checks import require_positive
-from mirrordescent.domains import Box, Domain, WholeSpace
+from mirrordescent.domains import Box, Domain, PositiveOrthant, WholeSpace
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.mirrors.matrices import SingularValues, SpectralBall, SpectralPower, directions_by_products
 from mirrordescent.mirrors.odd import SoftSign
@@ -168,7 +168,7 @@ def directions_of(maps: Sequence[MirrorMap], ys: list[Tensor]) -> list[Tensor]:
 
 
 def _dilated(domain: Domain, c: float) -> Domain:
-    if isinstance(domain, WholeSpace) or c == 1:
+    if isinstance(domain, WholeSpace | PositiveOrthant) or c == 1:  # cones stay as they are
         return domain
     if isinstance(domain, Box):
         return Box(c * domain.lower, c * domain.upper)

@@ -10,7 +10,7 @@ from mirrordescent.mirrors.icnn import Potential
 from mirrordescent.mirrors.inverse import invert
 from mirrordescent.names import require_known
 from mirrordescent.parts import Config
-from mirrordescent.trees import Tree, leaves, sum_per_sample, tree_map
+from mirrordescent.trees import Tree, add_over_leaves, leaves, sum_per_sample, tree_map
 
 NormName: TypeAlias = Literal["l1", "l2"]
 Start: TypeAlias = Literal["exact", "scaled"]
@@ -106,6 +106,10 @@ class Conjugate(MirrorMap):
 
     def config(self) -> Config:
         return {"potential": self.dual_potential, "start": self.start}
+
+    def dual_value(self, y: Tree) -> Tensor:
+        """M*(y) per sample: (batch,)."""
+        return add_over_leaves(self.dual_potential.value, y)
 
     def dual_start(self, x0: Tree) -> Tree:
         """y⁰ of dual-stored methods: ∇ψ(x0), or a·x0."""

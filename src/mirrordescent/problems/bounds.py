@@ -6,6 +6,7 @@ from torch import Tensor
 from mirrordescent import kernels
 from mirrordescent.problems.base import Pixels
 from mirrordescent.problems.differences import DIRECTIONS, Differences, Groups, add_adjoint
+from mirrordescent.rounding import rounded_down
 from mirrordescent.trees import dot, sum_per_sample
 
 
@@ -48,13 +49,6 @@ def bend_of(u: Differences, kink: float | Tensor, huber: float) -> float | Tenso
     """(η/(2sλ))‖u‖², which a Huber function adds to G*(u)."""
     directions = {name: u[name] for name in DIRECTIONS}
     return huber / (2 * kink) * dot(directions, directions) if huber else 0.0
-
-
-def rounded_down(bound: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the greatest number of a type that is not above the bound."""
-    near = bound.to(dtype)
-    above = near.detach().double() > bound.detach()
-    return near - above * (near - near.nextafter(near.new_tensor(-torch.inf))).detach()
 
 
 def _value_on_box(data: Pixels, w: Tensor) -> Tensor:

@@ -22,9 +22,10 @@ def interior_point(
 
     where the last row of the first is Σ αᵢyᵢ = 0, the condition for the unregularised bias. Any α that satisfies it
     proves min f ≥ Σα − ½‖Σ αᵢyᵢφᵢ‖². ``S`` is (n, d + 1) or (batch, n, d + 1), ``J`` the diagonal, ``value`` is f, and
-    the method stops at a relative gap of ``tolerance``. Returns θ and the lower bounds.
+    the method stops at a relative gap of ``tolerance``. Returns θ and the lower bounds, rounded down, in double
+    precision, without which the equations cannot be solved.
     """
-    S = S if S.ndim == 3 else S.unsqueeze(0)
+    S, J = (S if S.ndim == 3 else S.unsqueeze(0)).double(), J.double()
     theta = S.new_zeros(S.shape[0], S.shape[2])
     alpha = S.new_full(S.shape[:2], c / 2)
     p, q = torch.ones_like(alpha), torch.ones_like(alpha)
@@ -85,5 +86,11 @@ def _dual_value(S: Tensor, alpha: Tensor, c: float) -> Tensor:
     plus, minus = (alpha * (labels > 0)).sum(1, keepdim=True), (alpha * (labels < 0)).sum(1, keepdim=True)
     lighter = torch.minimum(plus, minus)
     alpha = alpha * torch.where(labels > 0, lighter / plus.clamp(min=1e-300), lighter / minus.clamp(min=1e-300))
-    w = matvec(S[..., :-1].mT, alpha)
-    return alpha.sum(1) - 0.5 * w.square().sum(1)
+    rows, count = S[..., :-1], S.shape[1]
+    w, sizes = matvec(rows.mT, alpha), matvec(rows.abs().mT, alpha)
+    # What rounding leaves of Σ αᵢyᵢ costs at most |b| times as much, and at a minimiser |b| ≤ 1 + ‖w‖ max‖φ‖ with
+    # ½‖w‖² ≤ f(0) = C. Sums of n terms are off by n units in the last place of the sum of their sizes.
+    bias = 1 + (2 * c * count) ** 0.5 * torch.linalg.vector_norm(rows, dim=-1).amax(1)
+    units = 4 * (count + S.shape[2]) * torch.finfo(S.dtype).eps
+    lost = units * (alpha.sum(1) * (1 + bias) + sizes.square().sum(1))
+    return alpha.sum(1) - 0.5 * w.square().sum(1) - lost

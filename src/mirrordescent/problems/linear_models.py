@@ -1,5 +1,6 @@
 """Linear classifiers: logistic regression and the support vector machine."""
 
+import copy
 from collections.abc import Callable
 from typing import Self
 
@@ -11,7 +12,8 @@ from mirrordescent.checks import require_data, require_not_negative, require_pos
 from mirrordescent.parts import Config
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.interior_point import interior_point
-from mirrordescent.problems.matrices import matvec
+from mirrordescent.problems.matrices import matvec, spectral_norm
+from mirrordescent.rounding import rounded_down
 
 
 class _LinearModel(Problem):
@@ -76,8 +78,7 @@ class LogisticRegression(_LinearModel):
 
     def smoothness(self) -> float:
         """‖Φ‖²/(4n) + ρ."""
-        norm = float(torch.linalg.matrix_norm(self.signed, 2).max())
-        return norm**2 / (4 * self.terms) + float(self.ridge.max())
+        return spectral_norm(self.signed) ** 2 / (4 * self.terms) + float(self.ridge.max())
 
     @property
     def bounded_gradients(self) -> bool:
@@ -111,7 +112,9 @@ class SVM(_LinearModel):
         super().__init__(features, labels, 1.0, C, bias=True)
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor]:
-        return interior_point(self.signed, self.ridge, self.C / self.terms, self.value, tolerance)
+        precise = copy.deepcopy(self).double()
+        x, lower = interior_point(self.signed, self.ridge, self.C / self.terms, precise.value, tolerance)
+        return x.to(self.signed.dtype), rounded_down(lower, self.signed.dtype)
 
     def config(self) -> Config:
         """Return the signed features, with the labels as their last column."""

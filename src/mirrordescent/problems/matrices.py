@@ -37,10 +37,10 @@ class Quadratic(Problem):
         return self._times_A(x - self.centre)
 
     def smoothness(self) -> float:
-        return float(self._eigenvalues().max())
+        return float(self._eigenvalues().max()) + self._uncertainty()
 
     def strong_convexity(self) -> float:
-        return max(float(self._eigenvalues().min()), 0.0)
+        return max(float(self._eigenvalues().min()) - self._uncertainty(), 0.0)
 
     @property
     def convex(self) -> bool:  # type: ignore[override]
@@ -55,7 +55,13 @@ class Quadratic(Problem):
         return centre, centre.new_zeros(len(centre))
 
     def _eigenvalues(self) -> Tensor:
-        return self.A if self.A.ndim == 1 else torch.linalg.eigvalsh(self.A)
+        """Those of A, in double precision."""
+        return self.A.double() if self.A.ndim == 1 else torch.linalg.eigvalsh(self.A.double())
+
+    def _uncertainty(self) -> float:
+        """By how much computed eigenvalues may be off; those of a diagonal matrix are not."""
+        units = 0 if self.A.ndim == 1 else self.A.shape[-1] * torch.finfo(torch.float64).eps
+        return units * float(self._eigenvalues().abs().max())
 
     def _times_A(self, v: Tensor) -> Tensor:
         return self.A * v if self.A.ndim == 1 else matvec(self.A, v)
@@ -98,7 +104,7 @@ class LeastSquares(Problem):
 
     def smoothness(self) -> float:
         """‖A‖²."""
-        return float(torch.linalg.matrix_norm(self.A, 2).max()) ** 2
+        return spectral_norm(self.A) ** 2
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
         """The solution of least norm, without constraints; its residual r, made orthogonal to A, proves ½‖r‖²."""
@@ -130,7 +136,10 @@ class LeastSquares(Problem):
     def strong_convexity(self) -> float:
         """The square of the smallest singular value of A, or 0 if it has fewer rows than columns."""
         flat = self.A.shape[-2] < self.A.shape[-1]
-        return 0.0 if flat else float(torch.linalg.svdvals(self.A).min()) ** 2
+        if flat:
+            return 0.0
+        lost = self.A.shape[-2] * torch.finfo(torch.float64).eps * spectral_norm(self.A)
+        return max(float(torch.linalg.svdvals(self.A.double()).min()) - lost, 0.0) ** 2
 
 
 class MatrixGame(Problem, SaddlePoint):
@@ -200,6 +209,12 @@ class MatrixGame(Problem, SaddlePoint):
 def matvec(A: Tensor, x: Tensor) -> Tensor:
     """Apply one matrix, or one per sample, to a batch of vectors."""
     return x @ A.mT if A.ndim == 2 else torch.einsum("bij,bj->bi", A, x)
+
+
+def spectral_norm(A: Tensor) -> float:
+    """Return an upper bound on ‖A‖, or on the largest of a batch: in double precision, and rounded up."""
+    norm = float(torch.linalg.matrix_norm(A.double(), 2).max())
+    return norm * (1 + max(A.shape[-2:]) * torch.finfo(torch.float64).eps)
 
 
 def _batch(A: Tensor, b: Tensor, length: int, name: str) -> int | None:

@@ -12,6 +12,7 @@ from mirrordescent.problems.base import Problem
 from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.differences import Differences, add_adjoint, differences, times
 from mirrordescent.problems.saddle import SaddlePoint
+from mirrordescent.rounding import rounded_down
 from mirrordescent.trees import dot, sum_per_sample
 
 RAYS = "rays"
@@ -182,20 +183,25 @@ class PoissonTomography(Problem, SaddlePoint):
         return self._bound(self.y / self.expected(x), v)
 
     def _bound(self, w: Tensor, v: Differences) -> Tensor:
-        tiny = torch.finfo(w.dtype).tiny
-        load = self.back(w)
+        """Compute in double precision, and round down; what rounding may have added to sums of n terms is taken off."""
+        y, w, v = self.y.double(), w.double(), {name: each.double() for name, each in v.items()}
+        tiny, units = torch.finfo(w.dtype).tiny, w[0].numel() * torch.finfo(w.dtype).eps
+        # The constraint has to hold for A as the problem has it: its entries are those of here up to their last place.
+        entries = torch.finfo(self.y.dtype).eps + units
+        load, all_of_it = (1 + entries) * self.back(w), (1 - entries) * self.back(torch.ones_like(w[:1]))
         if v:
             load = add_adjoint(load, times(-1, v))
-        # The constraint has to hold for A in this precision, not in that of the problem when it was made.
-        most = 1 / (load / self.back(torch.ones_like(w[:1]))).flatten(1).amax(1).clamp(min=tiny)
+        most = (1 - units) / (load / all_of_it).flatten(1).amax(1).clamp(min=tiny)
         # For a multiple α the bound is Y log α − αB − α²V/2 plus a constant, which is largest where Y = αB + α²V.
-        Y, B = sum_per_sample(self.y), self.background * sum_per_sample(w)
+        Y, B = sum_per_sample(y), self.background * sum_per_sample(w)
         V = dot(v, v) / self.weight if v else torch.zeros_like(Y)
         best = 2 * Y / (B + (B.square() + 4 * Y * V).sqrt()).clamp(min=tiny)
         alpha = torch.minimum(most, best)
         scaled = alpha.reshape(-1, 1, 1, 1) * w
-        dual = sum_per_sample(torch.xlogy(self.y, scaled) + self.background * (1 - scaled))
-        return dual - alpha.square() * V / 2
+        gained, taken = torch.xlogy(y, scaled), self.background * (1 - scaled)
+        roughness = alpha.square() * V / 2
+        lost = units * (sum_per_sample(gained.abs() + taken.abs()) + roughness)
+        return rounded_down(sum_per_sample(gained + taken) - roughness - lost, self.y.dtype)
 
     @property
     def _kappa(self) -> float:

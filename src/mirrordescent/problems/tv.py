@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from mirrordescent.problems.features import image_features
 from mirrordescent.problems.holes import closed
 from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint
 from mirrordescent.problems.saddle import SaddlePoint
+from mirrordescent.rounding import rounded_down
 from mirrordescent.trees import fits, spread, sum_per_sample
 
 
@@ -272,6 +274,7 @@ class TVInpainting(Problem, SaddlePoint):
         in every channel, and solving a Poisson equation then removes it from u. If u exceeds its bound afterwards, α
         makes up for it.
         """
+        u = self._in_double(u)
         v = self._without_constants(self._masked(u["data"]))
         residual = self.K_adjoint({**u, "data": v})
         u = {name: u[name] - d for name, d in differences(solve_poisson(residual)).items()}
@@ -280,11 +283,27 @@ class TVInpainting(Problem, SaddlePoint):
             sum_per_sample(v.square()) / (4 * self.scale) + bend_of(u, self.kink, self.huber),
         )
         alpha = (linear / (2 * quadratic)).nan_to_num(0.0).clamp(min=0)
-        alpha = torch.minimum(alpha, self.kink / self.groups.largest(u))
+        eps, count = torch.finfo(v.dtype).eps, v[0].numel()
+        alpha = torch.minimum(alpha, (1 - 8 * eps) * self.kink / self.groups.largest(u))
         bound = alpha * linear - alpha.square() * quadratic
-        # The Poisson equation leaves the mean of the residual behind: unless that is 0, this is not a dual point.
+        # The Poisson equation leaves the mean of the residual behind: unless that is 0, this is not a dual point. What
+        # else rounding leaves costs at most the oscillation of a minimiser, which its total variation bounds.
         left, size = residual.mean((-2, -1)).abs().amax(1), 1 + v.abs().flatten(1).amax(1)
-        return torch.where(left <= size * torch.finfo(left.dtype).eps ** 0.5, bound, -torch.inf)
+        oscillation = 2**0.5 * self.value(self.start()).to(v.dtype) / self.kink
+        rest = self.K_adjoint({**u, "data": v}).detach()
+        rest = sum_per_sample((rest - rest.mean((-2, -1), keepdim=True)).abs())
+        lost = alpha * rest * oscillation + count * eps * (alpha * sum_per_sample((self.y * v).abs()) + bound.abs())
+        bound = torch.where(left <= size * eps**0.5, bound - lost.detach(), -torch.inf)
+        return rounded_down(bound, self.y.dtype)
+
+    def _in_double(self, u: Differences) -> Differences:
+        """Return a dual point in double precision, if the operator takes that."""
+        double = {name: block.double() for name, block in u.items()}
+        try:
+            cast(LinearOperator, self.operator).A_adjoint(double["data"])
+        except RuntimeError:
+            return u
+        return double
 
     def _without_constants(self, v: Tensor) -> Tensor:
         """Make v orthogonal to what ZA makes of images that are constant in one channel and 0 in the others."""

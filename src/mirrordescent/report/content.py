@@ -10,6 +10,7 @@ from urllib.parse import quote
 from torch import Tensor
 
 GAP = "gap f(x) − f*, certified"
+NOT_MEASURED = "not measured"
 Scale: TypeAlias = Literal["log", "linear"]
 
 
@@ -89,11 +90,26 @@ class Table:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement, whether it holds here, and the numbers that say so."""
+    """A statement, whether it holds here, and the numbers that say so.
+
+    ``holds`` is None where the uncertainty of the numbers does not decide it, or nothing was measured.
+    """
 
     statement: str
-    holds: bool
+    holds: bool | None
     measured: str
+
+    @classmethod
+    def by(cls, statement: str, low: float, high: float, measured: str) -> Claim:
+        """Judge by the interval of a margin that is to be above 0: beyond its uncertainty, one way or the other."""
+        holds = True if low > 0 else False if high < 0 else None
+        return cls(statement, holds, measured)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in words."""
+        undecided = "not measured" if self.measured == NOT_MEASURED else "not decided"
+        return {True: "holds", False: "does not hold", None: undecided}[self.holds]
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def _view(content: Content) -> dict[str, Any]:
         case Table():
             return {"kind": "table", "table": _cells(content)}
         case _:
-            return {"kind": "claims", "claims": content, "held": sum(claim.holds for claim in content)}
+            return {"kind": "claims", "claims": content, "held": sum(claim.holds is True for claim in content)}
 
 
 def _cells(numbers: Table) -> dict[str, Any]:

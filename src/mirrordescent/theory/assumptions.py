@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Generator, Tensor
@@ -61,7 +61,8 @@ def map_verdicts(
 ) -> list[Verdict]:
     """Judge a map as used in a geometry: its own, M with a surrogate inverse, or (M*)*, which is known by ∇M*."""
     judged = _Map(mirror, geometry, points, duals, constants)
-    return [judged.gradient(), judged.monotone(), judged.strongly_convex(), judged.continuous(), judged.inverted()]
+    of_gradient = [judged.gradient(), judged.of_potential(), judged.monotone()]
+    return [*of_gradient, judged.strongly_convex(), judged.continuous(), judged.inverted()]
 
 
 class _Map:
@@ -78,10 +79,10 @@ class _Map:
         lowest = curvature.curvature_range(self.field, self.at)[0] if of_map.lowest is None else of_map.lowest
         self.lowest = min(lowest, curvature.smallest_secant(self.field, self.at))
 
-    def states(self, *claims: str) -> bool:
+    def states(self, *claims: str, of: Sequence[str] = ("_to_dual", "to_dual")) -> bool:
         """Tell whether the map claims something of its own ∇ψ: a subclass with another one inherits no claims."""
         cls, own = type(self.mirror), vars(self.mirror)
-        return any(claim in own or written_together(cls, claim, "_to_dual", "to_dual") for claim in claims)
+        return any(claim in own or written_together(cls, claim, *of) for claim in claims)
 
     def gradient(self) -> Verdict:
         measured = max(curvature.asymmetry(self.field, x) for x in self.at)
@@ -89,6 +90,20 @@ class _Map:
         symmetric = f"Its Jacobian is symmetric at {len(self.at)} points, to {measured:.0e}."
         skew = f"Its Jacobian is not symmetric, by {measured:.1e} of its size."
         return Verdict.of(f"{self.name} is the gradient of a function", holds, symmetric, skew)
+
+    def of_potential(self) -> Verdict:
+        """Divergences are made of ψ and steps of ∇ψ: nothing else tells whether they belong together."""
+        value = cast(Conjugate, self.geometry).dual_value if self.conjugate else self.geometry.potential
+        errors = [curvature.potential_error(value, self.field, x, self.geometry.primal_domain) for x in self.at]
+        known = [error for error in errors if error is not None]
+        worst = max((math.inf if math.isnan(error) else error for error in known), default=math.nan)
+        proven = self.mirror.proven and self.states("proven", of=("_to_dual", "to_dual", "_potential", "potential"))
+        holds = False if worst > _root_eps(self.at) else proven or None
+        because = f"They differ by {worst:.0e} of its size at {len(known)} points."
+        if not known:
+            holds, because = None, "The potential passes no derivatives."
+        differs = f"They differ by {worst:.2g} of its size, so that divergences, energies and bounds are not the map's."
+        return Verdict.of(f"∇ of the potential is the map, {self.name}", holds, because, differs)
 
     def monotone(self) -> Verdict:
         lowest, alpha, L = self.lowest, self.constants.alpha, self.constants.smoothness
@@ -170,6 +185,25 @@ def round_trip_error(mirror: MirrorMap, points: Sequence[Tree], duals: Sequence[
 def is_exact(mirror: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree]) -> bool:
     """Tell whether ``to_primal`` inverts ``to_dual``, y = ∇ψ(x), at these points to rounding, whatever the map says."""
     return round_trip_error(mirror, points, duals) <= 10 * _root_eps(points)
+
+
+@torch.no_grad()
+def runs_exactly(mirror: MirrorMap, dual_stored: bool, geometry: MirrorMap, points: Sequence[Tree]) -> bool:
+    """Tell whether steps with a map are exact mirror steps of a geometry, at these points, whatever the map says.
+
+    Dual-stored methods apply only ∇ψ*, primal-stored ones both ways, one of which has to invert the other.
+    """
+    duals = [mirror.to_dual(x) for x in points]
+    if geometry is mirror:
+        return is_exact(mirror, points, duals)
+    if dual_stored:
+        there, here = ([each.to_primal(y) for y in duals] for each in (mirror, geometry))
+    elif not is_exact(mirror, points, duals):
+        return False
+    else:
+        there, here = duals, [geometry.to_dual(x) for x in points]
+    pairs = zip(there, here, strict=True)
+    return all(bool((norm(difference(a, b)) <= 10 * _root_eps(points) * (1 + norm(b))).all()) for a, b in pairs)
 
 
 def problem_verdicts(problem: Problem, points: Sequence[Tree], constants: ProblemConstants) -> list[Verdict]:

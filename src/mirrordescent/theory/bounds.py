@@ -2,13 +2,15 @@
 
 Step sizes are (K,), series measured along a run (K, batch), other numbers plain or one per problem, (batch,); bounds
 are (K, batch). Where the printed statement and its proof differ, the proof's is computed, and the docstring says what
-was changed.
+was changed. Everything is computed in double precision; upper bounds are then rounded up to the precision of the steps,
+and slacks down.
 """
 
 import torch
 from torch import Tensor
 
 from mirrordescent.methods.accelerated import area
+from mirrordescent.rounding import rounded_down, rounded_up
 from mirrordescent.theory.energies import Record
 
 Number = float | Tensor
@@ -27,8 +29,7 @@ def md_bound(divergence: Number, steps: Tensor, displacements: Tensor, alpha: fl
     tensor([[3.0000],
             [1.5000]])
     """
-    t = steps[:, None]
-    return (divergence + (t.square() * displacements).cumsum(0) / (2 * alpha)) / t.cumsum(0)
+    return rounded_up(_md_bound(divergence, steps, displacements, alpha), steps.dtype)
 
 
 def smd_bound(
@@ -42,8 +43,9 @@ def smd_bound(
     moves the dual iterate, error and all. It asks for ⟨Uᵢ, xᵢ − x*⟩ to be *bounded*; what the proof needs is
     the lower bound −C, not an upper one. Any C not below the mean of −⟨Uᵢ, xᵢ − x*⟩ weighted by tᵢ will do.
     """
-    t = steps[:, None]
-    return (divergence + second_moment * t.square().cumsum(0) / (2 * alpha)) / t.cumsum(0) + error_pairing
+    t, _ = _columns(steps)
+    bound = (divergence + second_moment * t.square().cumsum(0) / (2 * alpha)) / t.cumsum(0) + error_pairing
+    return rounded_up(bound, steps.dtype)
 
 
 def smd_bound_strongly_convex(
@@ -53,7 +55,7 @@ def smd_bound_strongly_convex(
 
     ( B_ψ(x*, x_0) + (σ²/2α) Σ tᵢ² ) / Σ tᵢ + C'/2μ,        ‖Uᵢ‖_*² ≤ C'
     """
-    return smd_bound(divergence, steps, second_moment, alpha, squared_error / (2 * mu))
+    return smd_bound(divergence, steps, second_moment, alpha, _double(squared_error) / (2 * mu))
 
 
 def smd_slack(record: Record, alpha: float) -> Tensor:
@@ -65,8 +67,9 @@ def smd_slack(record: Record, alpha: float) -> Tensor:
     the inequality sharper, and for linear f and quadratic ψ an equality. Negative slack beyond rounding
     means that f is not convex or α is too large.
     """
-    between = smd_realised_bound(record, alpha) - weighted_mean_gap(record)
-    return record.steps[:, None].cumsum(0) * between - record["divergence"][1:]
+    t, _ = _columns(record.steps)
+    slack = t.cumsum(0) * (_realised(record, alpha) - _weighted_mean(record)) - record["divergence"][1:]
+    return rounded_down(slack, record.steps.dtype)
 
 
 def smd_realised_bound(record: Record, alpha: float) -> Tensor:
@@ -76,15 +79,12 @@ def smd_realised_bound(record: Record, alpha: float) -> Tensor:
 
     The pathwise inequality as a bound. Without noise and errors it is :func:`md_bound`.
     """
-    t = record.steps[:, None]
-    pairings = (t * (record["noise_pairing"] + record["error_pairing"])).cumsum(0)
-    return md_bound(record["divergence"][0], record.steps, record["displacement"], alpha) - pairings / t.cumsum(0)
+    return rounded_up(_realised(record, alpha), record.steps.dtype)
 
 
 def weighted_mean_gap(record: Record) -> Tensor:
     """Σ tᵢ (f(xᵢ) − f(u)) / Σ tᵢ over i < s, for s = 1, …, K: (K, batch). The ergodic average's gap is at most this."""
-    t = record.steps[:, None]
-    return (t * record["gap"][:-1]).cumsum(0) / t.cumsum(0)
+    return _weighted_mean(record).to(record.steps.dtype)
 
 
 def amd_slack(record: Record, r: float) -> Tensor:
@@ -97,7 +97,7 @@ def amd_slack(record: Record, r: float) -> Tensor:
     t, k = _columns(record.steps)
     before, gap = torch.cat([torch.zeros_like(t[:1]), t[:-1]]), record["gap"]
     bound = (2 * k + 1 - r * k) * t / r * gap[1:] - k**2 * (before - t) / r * gap[:-1] + r * record["error"]
-    return bound - record["energy"].diff(dim=0)
+    return rounded_down(bound - record["energy"].double().diff(dim=0), record.steps.dtype)
 
 
 def amd_first_energy(divergence: Number, first_gap: Number, t: float, r: float, first_error: Number = 0.0) -> Number:
@@ -109,7 +109,9 @@ def amd_first_energy(divergence: Number, first_gap: Number, t: float, r: float, 
     the conditions of Lemma 1 alone, because x̃_1 is a descent step from x_0:
     f(x̃_1) ≤ f(x_0) − (1/(γt_0) − L_f/ℓ_R) R(x̃_1, x_0).
     """
-    return r * divergence + t / r * first_gap + r * first_error
+    bound = r * _double(divergence) + t / r * _double(first_gap) + r * _double(first_error)
+    given = next((each for each in (divergence, first_gap, first_error) if isinstance(each, Tensor)), None)
+    return rounded_up(bound, given.dtype) if given is not None and isinstance(bound, Tensor) else bound
 
 
 def amd_bound(first_energy: Number, steps: Tensor, r: float, error: Number = 0.0) -> Tensor:
@@ -122,7 +124,7 @@ def amd_bound(first_energy: Number, steps: Tensor, r: float, error: Number = 0.0
     running maximum.
     """
     t, k = _columns(steps)
-    return r / ((k + 1).square() * t) * (first_energy + k * r * error)
+    return rounded_up(r / ((k + 1).square() * t) * (first_energy + k * r * error), steps.dtype)
 
 
 def asmd_bound(
@@ -138,12 +140,13 @@ def asmd_bound(
     E‖G‖² has the wrong units; M_ψ along the run, because sup B_ψ over the whole domain is infinite for all usual
     maps; the error at x_{k+1}, where the proof has it; and the constant step size t, for which the method runs on tf.
     """
-    moment = 8 * smoothness**2 * largest_divergence + 2 * alpha * variance + 4 * alpha * squared_gradient
+    M, variance, squared_gradient = _double(largest_divergence), _double(variance), _double(squared_gradient)
+    moment = 8 * smoothness**2 * M + 2 * alpha * variance + 4 * alpha * squared_gradient
     like = next((v for v in (first_energy, largest_divergence, error) if isinstance(v, Tensor)), torch.empty(0))
-    k = torch.arange(1, iterations + 1, dtype=like.dtype, device=like.device)[:, None]
+    k = torch.arange(1, iterations + 1, dtype=torch.float64, device=like.device)[:, None]
     areas = k * (k + 1) / 2
-    constant = largest_divergence / t + t * moment / alpha**2
-    return error + first_energy / areas + (k + 1) ** 1.5 / areas * constant
+    constant = M / t + t * moment / alpha**2
+    return rounded_up(error + first_energy / areas + (k + 1) ** 1.5 / areas * constant, like.dtype)
 
 
 def asmd_bound_by_moments(
@@ -162,9 +165,31 @@ def asmd_bound_by_moments(
     areas = t.new_tensor([area(k) for k in range(len(t) + 1)])[:, None]
     moved = (t * areas.diff(dim=0).square() / (k + 1) ** 1.5 * displacements).cumsum(0) / (2 * alpha)
     next_t = torch.cat([t[1:], t[-1:]])  # of the step after the last one nothing is known
-    return error + (first_energy + (k + 2) ** 1.5 / next_t * largest_divergence + moved) / areas[1:]
+    bound = error + (first_energy + (k + 2) ** 1.5 / next_t * largest_divergence + moved) / areas[1:]
+    return rounded_up(bound, steps.dtype)
+
+
+def _md_bound(divergence: Number, steps: Tensor, displacements: Tensor, alpha: float) -> Tensor:
+    t, _ = _columns(steps)
+    return (divergence + (t.square() * displacements).cumsum(0) / (2 * alpha)) / t.cumsum(0)
+
+
+def _realised(record: Record, alpha: float) -> Tensor:
+    t, _ = _columns(record.steps)
+    pairings = (t * (record["noise_pairing"].double() + record["error_pairing"])).cumsum(0) / t.cumsum(0)
+    return _md_bound(record["divergence"][0], record.steps, record["displacement"], alpha) - pairings
+
+
+def _weighted_mean(record: Record) -> Tensor:
+    t, _ = _columns(record.steps)
+    return (t * record["gap"][:-1]).cumsum(0) / t.cumsum(0)
+
+
+def _double(number: Number) -> Number:
+    return number.double() if isinstance(number, Tensor) else number
 
 
 def _columns(steps: Tensor) -> tuple[Tensor, Tensor]:
-    """t_k and k, for k = 0, …, K−1: (K, 1) each."""
-    return steps[:, None], torch.arange(len(steps), dtype=steps.dtype, device=steps.device)[:, None]
+    """t_k and k, for k = 0, …, K−1, in double precision: (K, 1) each."""
+    t = steps.double()[:, None]
+    return t, torch.arange(len(steps), dtype=t.dtype, device=t.device)[:, None]

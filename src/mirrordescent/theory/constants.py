@@ -17,6 +17,7 @@ from mirrordescent.trees import Tree
 
 How = Literal["formula", "certified", "sampled"]
 SAFETY = 1.25
+NEARLY = 0.1  # a map whose curvatures lie within this share of a number is said to be a multiple of the identity
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,46 @@ class MapConstants:
     def dual_smoothness(self) -> Constant:
         """L_ψ* = 1/α, a Lipschitz constant of ∇ψ*."""
         return self.alpha.inverse()
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How near a map is to a multiple of the identity: its curvatures lie within a share of a number c, where sampled.
+
+    >>> print(Likeness(0.98, 1.06))
+    The map is 1.02 times the identity within 3.9 %: what a run gains by it, a step size could gain.
+    >>> print(Likeness(0.5, 2.0))
+    The map is no multiple of the identity: its curvatures lie between 0.5 and 2, 60 % around 1.25.
+    """
+
+    lowest: float
+    highest: float
+
+    @property
+    def multiple(self) -> float:
+        """c, the middle of the curvatures."""
+        return (self.lowest + self.highest) / 2
+
+    @property
+    def within(self) -> float:
+        """By which share of c they lie around it."""
+        return (self.highest - self.lowest) / (self.highest + self.lowest) if self.multiple > 0 else math.inf
+
+    def __str__(self) -> str:
+        share = f"{100 * self.within:.2g} %"
+        if self.within <= NEARLY:
+            of = f"The map is {self.multiple:.4g} times the identity within {share}"
+            return f"{of}: what a run gains by it, a step size could gain."
+        between = f"between {self.lowest:.4g} and {self.highest:.4g}, {share} around {self.multiple:.4g}"
+        return f"The map is no multiple of the identity: its curvatures lie {between}."
+
+
+def likeness(mirror: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree] | None = None) -> Likeness:
+    """Compare a map with multiples of the identity, at points or, for ψ = (M*)*, by the inverse slopes of ∇M*."""
+    if not isinstance(mirror, Conjugate):
+        return Likeness(*curvature_range(mirror.to_dual, points))
+    low, high = curvature_range(mirror.to_primal, duals or [mirror.to_dual(x) for x in points])
+    return Likeness(1 / high if high else math.inf, 1 / low if low else math.inf)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from mirrordescent.domains import Domain, Simplex, WholeSpace
 from mirrordescent.theory.geometry import difference
 from mirrordescent.trees import Tree, dot, leaves, mix, norm, tree_map, where
 
@@ -16,6 +17,7 @@ Gradient: TypeAlias = Callable[[Tree], Tree]
 STEPS = 20  # of Lanczos' method
 PIECES, HALVINGS = 8, 16  # of a segment, in search of a jump
 ROUNDING = 1e3  # times the machine epsilon: what is smaller is taken for rounding
+_EVERYWHERE = WholeSpace()
 
 
 def curvature_range(
@@ -62,6 +64,28 @@ def extreme_eigenvalues(
     eigenvalues = torch.linalg.eigvalsh(where(finite, 0.5 * (projected + projected.mT), torch.zeros_like(projected)))
     eigenvalues = where(finite, eigenvalues, torch.full_like(eigenvalues, math.inf))
     return eigenvalues[:, 0], eigenvalues[:, -1]
+
+
+def potential_error(
+    value: Callable[[Tree], Tensor], gradient: Gradient, x: Tree, domain: Domain = _EVERYWHERE
+) -> float | None:
+    """Return the largest ‖∇h(x) − g(x)‖ relative to the larger of both, with ∇h by a backward pass; None without one.
+
+    On a simplex gradients are determined up to a constant, which is taken off.
+    """
+    with torch.enable_grad():
+        point = tree_map(lambda leaf: leaf.detach().requires_grad_(), x)
+        total = value(point).sum()
+        if not total.requires_grad:
+            return None
+        found = torch.autograd.grad(total, list(leaves(point)), allow_unused=True, materialize_grads=True)
+    pairs = [(a, b.detach()) for a, b in zip(found, leaves(gradient(x)), strict=True)]
+    if isinstance(domain, Simplex):
+        pairs = [(a - a.mean(-1, keepdim=True), b - b.mean(-1, keepdim=True)) for a, b in pairs]
+    ours, theirs = (torch.cat([each.flatten(1) for each in side], 1) for side in zip(*pairs, strict=True))
+    difference, one, other = (torch.linalg.vector_norm(v, dim=1) for v in (ours - theirs, ours, theirs))
+    size = torch.maximum(one, other).clamp(min=torch.finfo(ours.dtype).tiny)
+    return float((difference / size).max())
 
 
 def transposed_jacobian(gradient: Gradient, x: Tree) -> Callable[[Tensor], Tensor]:

@@ -1,6 +1,5 @@
 """The diagnosis of a map or a method on a problem: constants, errors, energies, bounds, and verdicts in words."""
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,22 +16,21 @@ from mirrordescent.problems import Problem
 from mirrordescent.references import certify
 from mirrordescent.schedules import RootReciprocal
 from mirrordescent.solve import solve
-from mirrordescent.theory import bounds
-from mirrordescent.theory.assumptions import Verdict, is_exact, map_verdicts, nearby_points, problem_verdicts
+from mirrordescent.theory.assumptions import is_exact, map_verdicts, nearby_points, problem_verdicts
+from mirrordescent.theory.beforehand import beforehand
 from mirrordescent.theory.conditions import Setting, method_verdicts, no_theorem
-from mirrordescent.theory.constants import ProblemConstants, map_constants, problem_constants
-from mirrordescent.theory.energies import Record, observe
+from mirrordescent.theory.constants import ProblemConstants, likeness, map_constants, problem_constants
+from mirrordescent.theory.energies import PROBED, observe
 from mirrordescent.theory.equivariance import Defects, image_defects
-from mirrordescent.theory.findings import Bounded, Diagnosis, Geometry, Run
+from mirrordescent.theory.findings import Diagnosis, Geometry, Run
 from mirrordescent.theory.geometry import Coupling, domain_of, exact_geometry, expanded, inside
+from mirrordescent.theory.held import bounded_by, falls, stays_below
 from mirrordescent.theory.inconsistency import Inconsistency, UpdateErrors, inconsistency, inconsistency_over_box
 from mirrordescent.theory.recommend import Advice, advise, local_alpha
 from mirrordescent.theory.watched import bare, storage_of, theorem_of
 from mirrordescent.trees import Tree, batch_size, leaves, mix, tree_map
 
 LONGER = 4  # times the iterations of a run, to find a point to compare with where there is no certificate
-PROBED = 2  # problems of a batch at whose points the map is judged, since inverting it exactly is expensive
-ROUNDING = 1e3  # times the machine epsilon, relative to what was computed
 
 
 def diagnose(
@@ -172,7 +170,8 @@ class Examination:
             constants = map_constants(exact, self.probes, self.duals, self.generator)
             verdicts = map_verdicts(mirror, exact, self.probes, self.duals, constants)
             alpha = local_alpha(exact, constants, self.probes)
-            self.geometries[storage] = Geometry(Coupling(exact, self.u), constants, alpha, verdicts)
+            alike = likeness(exact, self.probes, self.duals)
+            self.geometries[storage] = Geometry(Coupling(exact, self.u, tested=True), constants, alpha, verdicts, alike)
         return self.geometries[storage]
 
     def usual_methods(self, mirror: MirrorMap) -> dict[str, Method[Any]]:
@@ -198,50 +197,15 @@ class Examination:
             return Run(method, solution, record, [no_theorem(method)])
         constants, of_problem = geometry.constants, self.of_problem
         setting = Setting(self.problem, oracle, self.iterations, constants, of_problem, self.points, record)
-        bounded = _bounded(theorem, bare(method), record, geometry.alpha.value)
-        verdicts = [*method_verdicts(method, setting), *_falls(theorem, bounded, record), _below(bounded)]
+        known = beforehand(
+            bare(method), self.problem, geometry.coupling, self.points, oracle, self.generator, self.iterations,
+            exact=storage == "dual" or self.exact,
+        )  # fmt: skip
+        bounded = bounded_by(theorem, bare(method), record, geometry.alpha.value, known, of_problem)
+        verdicts = [*method_verdicts(method, setting), *falls(theorem, bounded, record)]
+        verdicts.append(stays_below(bounded, solution, oracle.stochastic))
         return Run(method, solution, record, verdicts, bounded, self._advice(method, theorem, geometry), updates)
 
     def _advice(self, method: Method[Any], theorem: Theorem, geometry: Geometry) -> Advice:
         stochastic, smoothness = method.asked(self.oracle).stochastic, self.of_problem.smoothness
         return advise(theorem, storage_of(method), self.exact, stochastic, geometry.alpha, smoothness)
-
-
-def _bounded(theorem: Theorem, method: Any, record: Record, alpha: float) -> Bounded:
-    """Return what the theorem bounds, and the bound with what was measured; there is none without an α > 0."""
-    alpha = alpha if alpha > 0 else math.nan
-    if theorem == "accelerated":
-        t, r = float(record.steps[0]), method.r
-        first = bounds.amd_first_energy(record["divergence"][0], record["gap"][0], t, r, record["error"][0])
-        bound = bounds.amd_bound(first, record.steps, r, record.running_maximum("error"))
-        return Bounded("f(x̃_k) − f*", record["gap"][1:], bound, bounds.amd_slack(record, r))
-    if theorem == "accelerated stochastic":
-        far = torch.cat([record["divergence"], alpha / 2 * record["distance"].square()]).amax(0)
-        first, error = record["energy"][0], record["error"].clamp(min=0).amax(0)
-        bound = bounds.asmd_bound_by_moments(first, record.steps, far, record["displacement"], alpha, error)
-        return Bounded("f(x_k) − f*", record["gap"][1:], bound)
-    what, bound = "the mean of f(x_i) − f* weighted by t_i", bounds.smd_realised_bound(record, alpha)
-    return Bounded(what, bounds.weighted_mean_gap(record), bound, bounds.smd_slack(record, alpha))
-
-
-def _falls(theorem: Theorem, bounded: Bounded, record: Record) -> list[Verdict]:
-    slack = bounded.slack
-    if theorem != "accelerated" or slack is None:
-        return []
-    rounding = ROUNDING * torch.finfo(slack.dtype).eps * (1 + record["energy"].abs())
-    violated = int((slack < -torch.maximum(rounding[1:], rounding[:-1])).any(1).sum())
-    smallest = float(slack.nan_to_num(torch.inf).min())
-    because = f"The smallest slack is {smallest:.3g}; {violated} of {len(slack)} steps violate it."
-    return [Verdict.of("the energy falls as in Lemma 1", not violated, because)]
-
-
-def _below(bounded: Bounded) -> Verdict:
-    assumption = "the run stays below its bound"
-    if bool(bounded.bound.isnan().all()):
-        return Verdict.of(assumption, None, "There is no bound, because no α > 0 was found or the run failed.")
-    rounding = ROUNDING * torch.finfo(bounded.bound.dtype).eps * (1 + bounded.bound.abs())
-    above = (bounded.measured > bounded.bound + rounding).any(1).nonzero().flatten()  # NaN is not above
-    last, bound = (float(series[-1].nanmean()) for series in (bounded.measured, bounded.bound))
-    first = f"It is above it first after {int(above[0]) + 1} steps. " if len(above) else ""
-    numbers = f"At the end {bounded.what} is {last:.3g} and its bound {bound:.3g}, on average."
-    return Verdict.of(assumption, not len(above), first + numbers)

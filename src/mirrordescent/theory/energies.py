@@ -17,11 +17,22 @@ from mirrordescent.oracles import Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.schedules import Schedule
 from mirrordescent.solve import Look, Solution, solve
-from mirrordescent.theory.geometry import Coupling, Inverted, difference, exact_geometry, expanded, squared_dual_norm
+from mirrordescent.theory.assumptions import runs_exactly
+from mirrordescent.theory.geometry import (
+    Coupling,
+    Inverted,
+    difference,
+    domain_of,
+    exact_geometry,
+    expanded,
+    inside,
+    squared_dual_norm,
+)
 from mirrordescent.theory.watched import Rows, Seen, Watched, bare, theorem_of
 from mirrordescent.trees import Tree, descend, dot, norm, tree_map
 
 Numbers: TypeAlias = dict[str, Tensor]
+PROBED = 2  # problems of a batch at whose points a map is judged, since inverting it exactly is expensive
 
 
 @dataclass(frozen=True)
@@ -134,11 +145,25 @@ class Energies:
         if theorem:
             if not isinstance(look.method, Watched):
                 raise ValueError("Energies must hear the gradients: solve(problem, Watched(method), …)")
-            geometry = self.geometry or exact_geometry(cast(MirrorMap, method.mirror), cast(Any, method).storage)
-            coupling = geometry if isinstance(geometry, Coupling) else Coupling(geometry, u)
-            self._terms = _TERMS[theorem](method, look.problem, coupling, self.exact_iterates)
+            coupling, own = self._held_against(method, u, look)
+            self._terms = _TERMS[theorem](method, look.problem, coupling, own, self.exact_iterates)
         self._at_states, self._at_steps = Rows(), Rows()
         self._value, self._least = look.start_value, look.problem.value(u)
+
+    def _held_against(self, method: Any, u: Tree, look: Look) -> tuple[Coupling, bool]:
+        """Return the geometry, and whether the run is exact in it: at the start and at u, not by what the map says."""
+        mirror, dual, given = cast(MirrorMap, method.mirror), method.storage == "dual", self.geometry
+        domain = domain_of(mirror, look.problem)
+        points = [tree_map(lambda leaf: leaf[:PROBED], inside(x, domain)) for x in (look.x, u)]
+        if given is None:
+            claimed = mirror.exact and runs_exactly(mirror, dual, mirror, points)
+            given = Coupling(exact_geometry(mirror, method.storage, claimed), u, tested=True)
+        coupling = given if isinstance(given, Coupling) else Coupling(given, u)
+        geometry = coupling.mirror
+        own = (geometry is mirror and coupling.tested) or runs_exactly(mirror, dual, geometry, points)
+        if geometry is mirror and not own:
+            raise ValueError(f"the geometry is not exact: to_primal of {type(mirror).__name__} does not invert to_dual")
+        return coupling, own
 
     @property
     def record(self) -> Record:
@@ -163,11 +188,10 @@ class _Common:
     formulas would find a normal vector of the domain instead: ∇ψ is determined only up to those.
     """
 
-    def __init__(self, method: Any, problem: Problem, coupling: Coupling, exact_iterates: bool) -> None:
-        self.method, self.problem, self.coupling = method, problem, coupling
-        self.u, self.geometry, dual = coupling.u, coupling.mirror, method.storage == "dual"
-        self.own = self.geometry is method.mirror or (dual and not isinstance(self.geometry, Inverted))
-        self.dual_stored, self.exact_iterates = dual and self.own, exact_iterates and not self.own
+    def __init__(self, method: Any, problem: Problem, coupling: Coupling, own: bool, exact_iterates: bool) -> None:
+        self.method, self.problem, self.coupling, self.own = method, problem, coupling, own
+        self.u, self.geometry = coupling.u, coupling.mirror
+        self.dual_stored, self.exact_iterates = method.storage == "dual" and own, exact_iterates and not own
         self.least = problem.value(self.u)
         self.nothing = torch.zeros_like(self.least)
 

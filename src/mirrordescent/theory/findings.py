@@ -1,6 +1,6 @@
 """What a diagnosis found. Its page, with tables and figures, is made in the laboratory."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -9,7 +9,7 @@ from mirrordescent.methods import Method
 from mirrordescent.methods.base import Storage
 from mirrordescent.solve import Solution
 from mirrordescent.theory.assumptions import Verdict
-from mirrordescent.theory.constants import Constant, MapConstants, ProblemConstants
+from mirrordescent.theory.constants import Constant, Likeness, MapConstants, ProblemConstants
 from mirrordescent.theory.energies import Record
 from mirrordescent.theory.equivariance import Defects
 from mirrordescent.theory.geometry import Coupling
@@ -19,12 +19,21 @@ from mirrordescent.theory.recommend import Advice
 
 @dataclass(frozen=True)
 class Bounded:
-    """What a theorem bounds along a run, its bound, and the slack of each step: (K, batch) each, for k = 1, …, K."""
+    """What a theorem bounds along a run, its bounds, and the slack of each step: (K, batch) each, for k = 1, …, K.
+
+    ``bound`` is the a-priori one, by which the run is judged: its constants are known, or were sampled, before the run.
+    ``pathwise`` is computed with what was met along the run, so that a run which goes astray takes it along: it tells
+    whether the inequality holds, not whether the run is a good one. ``further`` are other forms of the theorem, by
+    name, or why there is none.
+    """
 
     what: str
+    theorem: str
     measured: Tensor
     bound: Tensor
+    pathwise: Tensor
     slack: Tensor | None = None
+    further: dict[str, Tensor | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -32,12 +41,14 @@ class Geometry:
     """The exact geometry that primal-stored, or dual-stored, runs are held against: its constants, and what holds.
 
     ``alpha`` is the one that bounds are computed with: that of the constants or, if it is 0, that of sampled points.
+    ``likeness`` tells how near the map is to a multiple of the identity.
     """
 
     coupling: Coupling
     constants: MapConstants
     alpha: Constant
     verdicts: list[Verdict]
+    likeness: Likeness
 
 
 @dataclass(frozen=True)
@@ -82,4 +93,5 @@ class Diagnosis:
 
     def __str__(self) -> str:
         parts = ((part, *(f"  {verdict}" for verdict in verdicts)) for part, verdicts in self.judged.items())
-        return "\n".join([f"{self.name} on {self.problem}", *(line for part in parts for line in part)])
+        alike = [f"{geometry.likeness} ({storage}-stored)" for storage, geometry in self.geometries.items()]
+        return "\n".join([f"{self.name} on {self.problem}", *alike, *(line for part in parts for line in part)])

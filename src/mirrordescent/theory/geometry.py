@@ -88,16 +88,17 @@ class Coupling:
 
     Where ∇ψ is invertible F(u, y) = B_ψ(u, ∇ψ*(y)) = B_ψ*(y, ∇ψ(u)). On a set with an edge F is the larger one, and it
     is F, not B, that the proofs need for dual-stored methods: y is then a subgradient of ψ at ∇ψ*(y) that remembers how
-    far beyond the edge the iterate has been sent. In any case F(u, y) ≥ (α/2)‖∇ψ*(y) − u‖². The map has to be exact.
+    far beyond the edge the iterate has been sent. In any case F(u, y) ≥ (α/2)‖∇ψ*(y) − u‖². The map has to be exact;
+    ``tested`` says that this is known, so that it is not tested again.
     """
 
-    def __init__(self, mirror: MirrorMap, u: Tree) -> None:
-        self.mirror, self.u, self.potential_at_u = mirror, u, mirror.potential(u)
+    def __init__(self, mirror: MirrorMap, u: Tree, tested: bool = False) -> None:
+        self.mirror, self.u, self.tested, self.potential_at_u = mirror, u, tested, mirror.potential(u)
 
     def __call__(self, y: Tree, x: Tree | None = None) -> Tensor:
         """F(u, y), with x = ∇ψ*(y) if it is known: (batch,)."""
         if isinstance(self.mirror, Conjugate):
-            return self.potential_at_u + add_over_leaves(self.mirror.dual_potential.value, y) - dot(y, self.u)
+            return self.potential_at_u + self.mirror.dual_value(y) - dot(y, self.u)
         x = self.mirror.to_primal(y) if x is None else x
         # With ψ*(y) = ⟨y, x⟩ − ψ(x), one product of small differences.
         return self.potential_at_u - self.mirror.potential(x) - dot(y, difference(self.u, x))

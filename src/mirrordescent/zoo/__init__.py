@@ -11,7 +11,7 @@ import mirrordescent.problems  # noqa: F401 - with the methods and what they imp
 from mirrordescent.names import unknown
 from mirrordescent.zoo import hub
 from mirrordescent.zoo.card import Card
-from mirrordescent.zoo.storage import EntryDamaged, intact, load_entry, read_card, save_entry
+from mirrordescent.zoo.storage import EntryDamaged, fingerprint_of, intact, load_entry, read_card, save_entry
 
 FOLDER = Path(__file__).parent / "entries"
 RENAMED = {  # entries of version 0.1, which go by these names until 0.3
@@ -22,7 +22,7 @@ RENAMED = {  # entries of version 0.1, which go by these names until 0.3
     "mnist49-svm": "mnist49-svm-pair",
 }
 
-__all__ = ["Card", "EntryDamaged", "card", "list", "load", "pull", "push", "save", "verify"]
+__all__ = ["Card", "EntryDamaged", "card", "fingerprint", "list", "load", "pull", "push", "save", "verify"]
 
 
 def list() -> builtins.list[str]:
@@ -65,6 +65,11 @@ def pull(address: str) -> Path:
 def push(name: str | Path, repository: str) -> str:
     """Send an entry, by its name or its file, to a repository ``owner/name`` of the hub; return its address there."""
     return hub.push(path_of(name), repository)
+
+
+def fingerprint(name: str | Path) -> str:
+    """Return a checksum of what an entry computes, its structure and its tensors, whatever its card says."""
+    return fingerprint_of(path_of(name))
 
 
 def verify() -> dict[str, bool]:

@@ -26,7 +26,8 @@ class Card:
         data: the collection that the family is made from, with its terms, in words.
         stages: how it was learned, a record for each stage: its settings and its outcome.
         parameters: how many numbers were learned.
-        held_out: what it achieves on problems that it was not learned on.
+        held_out: what it achieves on problems that it was not learned on; under ``control``, what the same method does
+            with the identity for its map.
         use: numbers that belong to it, such as the minibatch size it is meant for.
         requires: the user's modules that have to be imported before it is loaded. Filled in when it is saved.
     """
@@ -41,6 +42,15 @@ class Card:
     held_out: dict[str, Any] = field(default_factory=dict)
     use: dict[str, Any] = field(default_factory=dict)
     requires: Sequence[str] = ()
+
+    @property
+    def gain(self) -> str:
+        """What its gain is owed to, by comparison with the identity for its map (``held_out.control``).
+
+        "geometry", "schedules", where the map's share is not significantly above zero, or "unknown"; "" without a map.
+        """
+        control = self.held_out.get("control")
+        return str(control.get("gain", "unknown")) if isinstance(control, dict) else ""
 
     def completed(self, kind: str, requires: Sequence[str]) -> Card:
         """Return the card with what saving fills in."""

@@ -5,9 +5,11 @@ is imported because of it: an entry made of a user's own classes is loaded after
 """
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mirrordescent.files import Damaged, read_whole, whole, write_whole
@@ -31,12 +33,21 @@ def save_entry(module: nn.Module, path: Path, card: Card) -> None:
     structure = describe(module)
     card = card.completed(module.kind, modules_of(structure))
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
-    stated = json.dumps(card.to_data(), ensure_ascii=False)
-    metadata = {"format": FORMAT, "structure": json.dumps(structure), "card": stated}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(tensors, metadata, path)
+    _write(path, tensors, json.dumps(structure), card)
+
+
+def _write(path: Path, tensors: dict[str, Tensor], structure: str, card: Card) -> None:
+    stated = json.dumps(card.to_data(), ensure_ascii=False)
+    write_whole(tensors, {"format": FORMAT, "structure": structure, "card": stated}, path)
     with whole(path.with_suffix(".json")) as partial:
         partial.write_text(json.dumps(card.to_data(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def replace_card(path: Path, card: Card) -> None:
+    """Write another card to an entry, whose structure and tensors stay as they are stored."""
+    tensors, metadata = _read(path)
+    _write(path, tensors, metadata["structure"], card)
 
 
 def load_entry(path: Path) -> tuple[nn.Module, Card]:
@@ -66,6 +77,16 @@ def intact(path: Path) -> bool:
         return bool(card == json.loads(_read(path)[1]["card"]))
     except (OSError, ValueError, KeyError, RecursionError):
         return False
+
+
+def fingerprint_of(path: Path) -> str:
+    """Return a checksum of structure and tensors, by name; the card is left out."""
+    tensors, metadata = _read(path)
+    digest = sha256(metadata["structure"].encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

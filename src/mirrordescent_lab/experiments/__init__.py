@@ -8,7 +8,9 @@ from pathlib import Path
 
 from mirrordescent.names import require_known
 from mirrordescent_lab.experiments import (
+    attribution,
     baseline_grids,
+    error_terms,
     fewshot,
     generalisation,
     imaging,
@@ -25,6 +27,7 @@ from mirrordescent_lab.experiments import (
 )
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
+from mirrordescent_lab.provenance import recorded
 
 EXPERIMENTS: dict[str, Callable[[Scale, Path | None, Say], Result]] = {
     "phantoms": phantoms.run,
@@ -41,6 +44,8 @@ EXPERIMENTS: dict[str, Callable[[Scale, Path | None, Say], Result]] = {
     "transfer": transfer.run,
     "resnet": resnet.run,
     "network-geometry": network_geometry.run,
+    "attribution": attribution.run,
+    "error-terms": error_terms.run,
 }
 
 __all__ = ["EXPERIMENTS", "Claim", "Curve", "Panel", "Result", "Scale", "Table", "reproduce"]
@@ -58,7 +63,9 @@ def reproduce(
     results = []
     for each in EXPERIMENTS if name == "all" else (name,):
         say(f"{each}, {scale} scale")
-        result = EXPERIMENTS[each](scale, directory, say)
+        with recorded("as in the sources") as provenance:
+            result = EXPERIMENTS[each](scale, directory, say)
+        result.provenance = provenance
         result.write(out / each)
         results.append(result)
     return results

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from mirrordescent_lab.experiments import svm
+from mirrordescent_lab.experiments.claims import ratio
 from mirrordescent_lab.experiments.contest import BASELINES, TUNED_AT, Contest, Tunable
 from mirrordescent_lab.experiments.imaging import TASKS, imaging_contest
 from mirrordescent_lab.experiments.result import Claim, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
+from mirrordescent_lab.intervals import paired
 
 SIZES: dict[Scale, tuple[int, int]] = {"quick": (1, 30), "standard": (4, 5000), "paper": (16, 5000)}
 PAPER_CHOICES = {
@@ -64,15 +66,19 @@ def _claims(task: str, tunable: Tunable, panel: Panel, best: float) -> list[Clai
     ]
     if index > 0:
         curves = [panel[f"{step:g}"] for step in (tunable.grid[index - 1], best)]
-        slow, fast = ([curve.mean_at(k) for k in (TUNED_AT, last)] for curve in curves)
+        behind, ahead = (
+            paired(ratio(*(curve.values[curve.iterations.index(k)] for curve in pair)))
+            for k, pair in ((TUNED_AT, curves), (last, curves[::-1]))
+        )
         measured = "; ".join(
             f"step {curve.name}: {curve.mean_at(TUNED_AT):.3g}, {curve.mean_at(last):.3g}" for curve in curves
         )
         claims.append(
-            Claim(
+            Claim.by(
                 f"{task}: the next smaller step of {tunable.name} is behind at k = {TUNED_AT} and ahead at k = {last}",
-                slow[0] > fast[0] and slow[1] < fast[1],
-                measured,
+                min(behind.low, ahead.low),
+                min(behind.high, ahead.high),
+                f"{measured}; behind by {behind}, ahead by {ahead} decades",
             )
         )
     return claims

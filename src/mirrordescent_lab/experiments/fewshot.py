@@ -28,6 +28,7 @@ from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Ta
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, TRAIN_ACCURACY, Training, panels
 from mirrordescent_lab.families import FewShotFamily
+from mirrordescent_lab.intervals import resampled
 
 CHUNK = 100  # tasks trained together
 FIRST_TEST_TASK = SEEDS + 1000  # beyond the tasks that learning was validated on
@@ -113,7 +114,7 @@ def _methods(entry: str, tuning: Training) -> Iterator[tuple[str, Method[Any]]]:
         yield f"tuned {tunable.name} ({setting:g})", tunable.make(setting)
     ours = learned(entry)
     yield "LMD", ours["LMD"]
-    yield "LAMD", ours["LAMD*"]
+    yield "LAMD", ours["capped LAMD"]
     yield from matrix_methods(tuning)
 
 
@@ -218,10 +219,13 @@ def _below(losses: Panel, name: str, rival: str, statistic: Statistic) -> Claim:
     ends = [losses[each].values[-1] for each in (name, rival)]
     ours, theirs = (statistic(end) for end in ends)
     word = "mean" if statistic is _mean else "median"
-    return Claim(
+    margin = resampled(lambda a, b: statistic(b) - statistic(a), *ends)
+    return Claim.by(
         f"{word} training loss at the end: {name} is below {rival}",
-        ours < theirs,
-        ", ".join(
+        margin.low,
+        margin.high,
+        f"margin {margin.mean:.2g} [{margin.low:.2g}, {margin.high:.2g}]: "
+        + ", ".join(
             f"{losses[each].name} {number:.3g} ({failures(end)} of {len(end)} failed)"
             for each, number, end in zip((name, rival), (ours, theirs), ends, strict=True)
         ),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+from mirrordescent_lab.experiments.claims import by_margin, ratio
 from mirrordescent_lab.experiments.contest import BASELINES, CLASSICAL, EARLY_CLASSICAL, mean_by
 from mirrordescent_lab.experiments.extensions import rebuild
 from mirrordescent_lab.experiments.imaging import TASKS, imaging_contest
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
+from mirrordescent_lab.intervals import paired
 
 SIZES: dict[Scale, tuple[int, int]] = {"quick": (1, 30), "standard": (8, 2000), "paper": (16, 2000)}
 MORE = 5  # iterations without a network are cheaper, so those methods get more of them, by this factor
@@ -64,19 +67,24 @@ def _claims(panel: Panel) -> list[Claim]:
     ours = panel["LAMD"]
     baselines = [c for c in panel.curves if c.name.split()[0] in {t.name for t in BASELINES}]
     ends = {curve.name: float(curve.values[-1].mean()) for curve in (ours, *baselines)}
-    falls = {name: panel[name].mean_at(1000) / panel[name].mean_at(2000) for name in ("LAMD", "one-network LAMD")}
+    falls = {
+        name: paired(ratio(*(panel[name].values[panel[name].iterations.index(k)] for k in (1000, 2000))))
+        for name in ("LAMD", "one-network LAMD")
+    }
     moment = ours.seconds[ours.iterations.index(10)]
     then = {curve.name: mean_by(curve, moment) for curve in panel.curves}
     return [
-        Claim(
+        by_margin(
             "LAMD ends below where GD, Nesterov and Adam end, whatever their step size",
-            ends["LAMD"] < min(end for name, end in ends.items() if name != "LAMD"),
+            ours.values[-1].double(),
+            [curve.values[-1].double() for curve in baselines],
             ", ".join(f"{name} {end:.3g}" for name, end in ends.items()),
         ),
-        Claim(
+        Claim.by(
             "LAMD is still falling at the end: its gap at least halves over the last half of the run",
-            falls["LAMD"] >= 2,
-            ", ".join(f"{name} falls by a factor of {factor:.3g}" for name, factor in falls.items()),
+            falls["LAMD"].low - math.log10(2),
+            falls["LAMD"].high - math.log10(2),
+            "; ".join(f"{name} falls by {fall} decades" for name, fall in falls.items()),
         ),
         Claim(
             f"after {moment:.2f} s, when LAMD has taken 10 steps, a learned mirror method is ahead of PDHG",

@@ -137,7 +137,7 @@ def _compare(family: NetworkFamily, untied: Layerwise, tied: Layerwise, count: i
         TIED: MD(tied, STEP),
         f"tuned GD ({best:g})": GD(best),
         "LMD (moons-diagonal)": shipped["LMD"],
-        "LAMD (moons-diagonal)": shipped["LAMD*"],
+        "LAMD (moons-diagonal)": shipped["capped LAMD"],
     }
     fresh = _training(family, SEEDS, count)
     return panels([fresh.run(name, method) for name, method in methods.items()])

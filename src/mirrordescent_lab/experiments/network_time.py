@@ -72,7 +72,7 @@ def _learned(entry: str) -> dict[str, Make]:
     fastest: Any = {"lr": 1.0, "nonfinite": None, **(FASTEST if _can_compile() else {})}
     return {
         "LMD": lambda model: optim.SMD(model.named_parameters(), mirror=descent.mirror, t=descent.t, **fastest),
-        "LAMD*": lambda model: optim.AMD(model.named_parameters(), mirror=entry, **fastest),
+        "capped LAMD": lambda model: optim.AMD(model.named_parameters(), mirror=entry, **fastest),
     }
 
 
@@ -142,7 +142,7 @@ class _Task:
 def _on_pace(loss: Panel) -> list[Claim]:
     pace = {curve.name: curve.seconds[-1] / curve.iterations[-1] for curve in loss.curves}
     measured = ", ".join(f"{name} {1000 * seconds:.2f} ms" for name, seconds in pace.items())
-    pairs = ((loss[ours].name, loss[theirs].name) for ours, theirs in (("LMD", "SGD"), ("LAMD*", "Adam")))
+    pairs = ((loss[ours].name, loss[theirs].name) for ours, theirs in (("LMD", "SGD"), ("capped LAMD", "Adam")))
     return [
         Claim(f"a step of {ours} takes at most 1.1 times as long as one of {theirs}",
               pace[ours] <= 1.1 * pace[theirs], measured)
@@ -151,20 +151,20 @@ def _on_pace(loss: Panel) -> list[Claim]:
 
 
 def at_the_same_second(panels: dict[str, Panel]) -> list[Claim]:
-    """Compare LAMD* with Adam when the first of the two has taken its last step."""
+    """Compare capped LAMD with Adam when the first of the two has taken its last step."""
     claims = []
     for rival in ("Adam", "tuned Adam"):
         for quantity, sign in ((LOSS, 1), (TEST_ACCURACY, -1)):
-            ours, theirs = panels[quantity]["LAMD*"], panels[quantity][rival]
+            ours, theirs = panels[quantity]["capped LAMD"], panels[quantity][rival]
             moment = min(ours.seconds[-1], theirs.seconds[-1])
             found, other = (_at(curve, moment) for curve in (ours, theirs))
             difference = found - other
             error = 1.96 * float(difference.std()) / len(difference) ** 0.5
             claims.append(
                 Claim(
-                    f"after {moment:.2f} s, {quantity}: LAMD* is ahead of {theirs.name}, beyond the 95 % interval",
+                    f"after {moment:.2f} s, {quantity}: capped LAMD is ahead of {theirs.name}, beyond 95 %",
                     sign * float(difference.mean()) + error < 0,
-                    f"LAMD* {float(found.mean()):.4f}, {theirs.name} {float(other.mean()):.4f}, "
+                    f"capped LAMD {float(found.mean()):.4f}, {theirs.name} {float(other.mean()):.4f}, "
                     f"difference {float(difference.mean()):+.4f} ± {error:.4f} over {len(difference)} networks",
                 )
             )

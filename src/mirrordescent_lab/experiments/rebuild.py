@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,6 +40,7 @@ def from_summary(path: Path) -> Result:
                 for name, groups in summary.get("groups", {}).items()  # older summaries have none
             },
             claims=[Claim(**claim) for claim in summary["claims"]],
+            provenance=summary.get("provenance") or {},  # summaries from before 0.3 have none
         )
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not the summary of an experiment: {error!r}") from error
@@ -64,7 +64,7 @@ def _overview(results: dict[Path, Result]) -> str:
 
 
 def _row(name: str, result: Result) -> tuple[str, str, str]:
-    held: Any = sum(claim.holds for claim in result.claims)
+    held = sum(claim.holds is True for claim in result.claims)
     claims = f"{held} of {len(result.claims)}" if result.claims else "none made"
     return f"[{result.title}]({name}/claims.md)", str(result.settings.get("scale", "")), claims
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
-import platform
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mirrordescent.report import GAP, Claim, Comparison, Curve, Dots, Page, Panel, Picture, Section, Table
 
+VERDICTS = {"does not hold": "**does not hold**", "not decided": "*not decided*", "not measured": "*not measured*"}
+KEPT = (10, 50, 100, 500, 1000, 2000)  # iterations of which every run is kept in the summary, besides the last
 __all__ = ["GAP", "Claim", "Curve", "Panel", "Result", "Table", "file_name"]
 
 
@@ -29,6 +29,7 @@ class Result:
     pictures: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     groups: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
+    provenance: dict[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Write index.html, curves.csv, claims.md, summary.json, and panels, pictures and groups as PNG and SVG."""
@@ -58,9 +59,9 @@ class Result:
 
     def markdown(self) -> str:
         """Return claims and tables as Markdown."""
-        parts = [f"# {self.title}"]
+        parts = [f"# {self.title}", origin(self.provenance)]
         if self.claims:
-            rows = [(c.statement, "holds" if c.holds else "**does not hold**", c.measured) for c in self.claims]
+            rows = [(c.statement, VERDICTS.get(c.verdict, c.verdict), c.measured) for c in self.claims]
             parts.append(Table(("claim", "here", "measured"), rows).markdown())
         for name, table in self.tables.items():
             parts += [f"## {name}", table.markdown()]
@@ -72,11 +73,7 @@ class Result:
             "experiment": self.name,
             "title": self.title,
             "settings": self.settings,
-            "machine": {
-                "processor": platform.machine(),
-                "threads": torch.get_num_threads(),
-                "torch": torch.__version__,
-            },
+            "provenance": self.provenance or None,
             "claims": [vars(claim) for claim in self.claims],
             "tables": {name: vars(table) for name, table in self.tables.items()},
             "means": {
@@ -85,6 +82,11 @@ class Result:
                     for c in panel.curves
                 }
                 for name, panel in self.panels.items()
+            },
+            "runs": {
+                name: {c.name: _kept(c) for c in panel.curves}
+                for name, panel in self.panels.items()
+                if not name.startswith("one image")
             },
             "groups": {
                 name: {group: _rounded(values) for group, values in groups.items()}
@@ -103,9 +105,18 @@ class Result:
                             writer.writerow([name, curve.name, k, f"{seconds:.4g}", run, f"{value:.6g}"])
 
 
+def origin(provenance: dict[str, Any]) -> str:
+    """Say in a sentence where results come from."""
+    if not provenance:
+        return "*Of which commit, entries and date these results are is not known: they are to be run again.*"
+    entries = ", ".join(f"{name} {sha}" for name, sha in provenance["entries"].items()) or "none"
+    made = f"Commit {provenance['commit']}, {provenance['date']}; {provenance['machine']}; seeds {provenance['seeds']}."
+    return f"*{made} Entries: {entries}.*"
+
+
 def file_name(name: str) -> str:
     """Return the name of a panel as the name of a file."""
-    return name.replace(" ", "-").replace(",", "")
+    return name.replace(" ", "-").replace(",", "").replace(":", "")
 
 
 def _sentence(name: str) -> str:
@@ -117,6 +128,14 @@ def _compared(scene: str, pictures: dict[str, Tensor]) -> Comparison:
     """Lay the last picture over the one before it: the result over what it was made from."""
     names = list(pictures)
     return Comparison({scene: {name: Picture(image) for name, image in pictures.items()}}, before=names[-2:][0])
+
+
+def _kept(curve: Curve) -> dict[str, list[float | None]]:
+    """Return every run at some iterations, so that intervals can be had without running it again; of few runs only."""
+    if curve.values.shape[1] > 64:
+        return {}
+    kept = [k for k in curve.iterations if k in KEPT or k == curve.iterations[-1]]
+    return {str(k): _rounded(curve.values[curve.iterations.index(k)]) for k in kept}
 
 
 def _rounded(values: Tensor) -> list[float | None]:

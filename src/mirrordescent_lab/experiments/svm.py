@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -18,10 +19,12 @@ from mirrordescent.references import certify
 from mirrordescent.solve import Look
 from mirrordescent_lab import data
 from mirrordescent_lab.data import Features
+from mirrordescent_lab.experiments.claims import by_margin, ratio
 from mirrordescent_lab.experiments.contest import BASELINES, WIDE_NESTEROV, Contest, Tunable, grid, recorded_iterations
 from mirrordescent_lab.experiments.extensions import choose_rules, with_rules
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
+from mirrordescent_lab.intervals import paired
 
 TOLERANCE = 1e-9  # tolerance of the certified optimum: the methods come within 1e-7 of it
 GRADIENT_METHODS = ("LMD", "LSMD", "LASMD", "GD", "Nesterov", "Adam", "SGD")
@@ -145,48 +148,74 @@ def _claims(result: Result, optimum: float) -> list[Claim]:
     listed = ", ".join(f"{name} {gap:.2g}" for name, gap in gaps.items())
     error = {name: errors[name].mean_at(last) for name in ("LAMD", "GD", "Nesterov", "Adam", "SGD")}
     tested = ", ".join(f"{name} {share:.2%}" for name, share in error.items())
-    baselines = [error[name] for name in ("GD", "Nesterov", "Adam")]
-    farthest = max(abs(error["LAMD"] - other) for other in baselines)
-    wobble = {name: _wobble(losses[name]) for name in ("LSMD", "SGD")}
-    early = {name: losses[name].mean_at(100) for name in ("LSMD", "GD")}
-    falls = {name: losses[name].mean_at(last // 10) / max(gaps[name], 1e-12) for name in ("LAMD", "Nesterov")}
+
+    def gap(name: str, at: int = last) -> Tensor:
+        return losses[name].values[losses[name].iterations.index(at)].double()
+
+    def share(name: str) -> Tensor:
+        return errors[name].values[errors[name].iterations.index(last)].double()
+
+    apart = [paired(share("LAMD") - share(name)) for name in ("GD", "Nesterov", "Adam")]
+    lower = paired(share("LAMD") - share("SGD"))
+    early = ", ".join(f"{name} {losses[name].mean_at(100):.3g}" for name in ("LSMD", "GD"))
+    falls = {name: paired(ratio(gap(name, last // 10), gap(name))) for name in ("LAMD", "Nesterov")}
+    level = paired(ratio(gap("LSMD"), gap("SGD")))
+    steadier = paired(ratio(_wobble(losses["SGD"]), _wobble(losses["LSMD"])))
+    differences = ", ".join(f"{100 * e.mean:.2f} [{100 * e.low:.2f}, {100 * e.high:.2f}]" for e in apart)
+    two = math.log10(2)
     return [
-        Claim(
+        by_margin(
             f"LAMD has the lowest hinge loss of the gradient methods at k = {last}",
-            gaps["LAMD"] <= min(gaps[name] for name in GRADIENT_METHODS),
+            gap("LAMD"),
+            [gap(name) for name in GRADIENT_METHODS],
             listed,
         ),
-        Claim(
+        by_margin(
             "LAMD ends within 1e-3 of the certified optimum, relative",
-            gaps["LAMD"] < 1e-3 * optimum,
+            gap("LAMD"),
+            [torch.full_like(gap("LAMD"), 1e-3 * optimum)],
             f"{gaps['LAMD'] / optimum:.2g}",
         ),
-        Claim("LAMD's test error is within 0.3 points of the baselines'", farthest < 3e-3, tested),
-        Claim("SGD's test error is below LAMD's", error["SGD"] < error["LAMD"], tested),
-        Claim(
+        Claim.by(
+            "LAMD's test error is within 0.3 points of the baselines'",
+            min(3e-3 - max(-each.low, each.high) for each in apart),
+            min(3e-3 - max(each.low, -each.high, 0.0) for each in apart),
+            f"{tested}; differences {differences} points",
+        ),
+        Claim.by(
+            "SGD's test error is below LAMD's",
+            lower.low,
+            lower.high,
+            f"{tested}; by {100 * lower.mean:.2f} [{100 * lower.low:.2f}, {100 * lower.high:.2f}] points",
+        ),
+        Claim.by(
             f"LAMD does not plateau (its gap falls tenfold over k = {last // 10} … {last}), Nesterov does",
-            falls["LAMD"] > 10 > falls["Nesterov"],
-            ", ".join(f"{name} falls by a factor of {factor:.3g}" for name, factor in falls.items()),
+            min(falls["LAMD"].low - 1, 1 - falls["Nesterov"].high),
+            min(falls["LAMD"].high - 1, 1 - falls["Nesterov"].low),
+            "; ".join(f"{name} falls by {fall} decades" for name, fall in falls.items()),
         ),
-        Claim(
+        by_margin(
             "LSMD on batches is at least on a par with full-batch GD at k = 100",
-            early["LSMD"] <= early["GD"],
-            ", ".join(f"{name} {gap:.3g}" for name, gap in early.items()),
+            gap("LSMD", 100),
+            [gap("GD", 100)],
+            early,
         ),
-        Claim(
+        Claim.by(
             "LSMD ends at the level of SGD, within a factor of 2",
-            0.5 < gaps["LSMD"] / gaps["SGD"] < 2,
-            f"LSMD {gaps['LSMD']:.3g}, SGD {gaps['SGD']:.3g}",
+            two - max(-level.low, level.high),
+            two - max(level.low, -level.high, 0.0),
+            f"LSMD {gaps['LSMD']:.3g}, SGD {gaps['SGD']:.3g}; apart by {level} decades",
         ),
-        Claim(
+        Claim.by(
             "LSMD fluctuates less than SGD over the last half of the run",
-            wobble["LSMD"] < wobble["SGD"],
-            ", ".join(f"standard deviation of {name} {number:.2g}" for name, number in wobble.items()),
+            steadier.low,
+            steadier.high,
+            f"standard deviations differ by {steadier} decades",
         ),
     ]
 
 
-def _wobble(curve: Curve) -> float:
-    """Return how much a run's loss varies over its last half, on average over the runs."""
+def _wobble(curve: Curve) -> Tensor:
+    """Return how much each run's loss varies over its last half."""
     late = torch.tensor(curve.iterations) >= curve.iterations[-1] // 2
-    return float(curve.values[late].std(0).mean())
+    return curve.values[late].double().std(0)

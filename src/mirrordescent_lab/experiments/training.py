@@ -15,6 +15,7 @@ from mirrordescent.problems.networks import Networks, NetworkTraining
 from mirrordescent.solve import Look, Solution, solve
 from mirrordescent_lab.experiments.contest import Tunable
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel
+from mirrordescent_lab.intervals import paired
 
 LOSS, TRAIN_ACCURACY, TEST_ACCURACY = "training loss", "training accuracy", "test accuracy"
 QUANTITIES = {
@@ -98,23 +99,29 @@ def panels(
 
 
 def at_most(panel: Panel, name: str, factor: float, rival: str) -> Claim:
-    """Whether a method's mean at the end is at most a factor of a rival's."""
-    ours, theirs = (float(panel[each].values[-1].mean()) for each in (name, rival))
+    """Whether a method's mean at the end is at most a factor of a rival's, over the same networks."""
+    ours, theirs = (_ends(panel, each) for each in (name, rival))
     relation = "below" if factor == 1 else f"at most {factor:.3g} times"
-    return Claim(
-        f"{panel.quantity}: {name} ends {relation} {rival}",
-        ours <= factor * theirs,
-        f"{_with_error(panel, name)}, {_with_error(panel, rival)}",
-    )
+    return _judged(f"{panel.quantity}: {name} ends {relation} {rival}", factor * theirs - ours, panel, name, rival)
 
 
 def at_least(panel: Panel, name: str, rival: str, points: float) -> Claim:
     """Whether a method's mean share at the end is at least a rival's, minus a number of points."""
-    ours, theirs = (float(panel[each].values[-1].mean()) for each in (name, rival))
-    return Claim(
-        f"{panel.quantity}: {name} ends at least at {rival} − {points:g} points",
-        ours >= theirs - points / 100,
-        f"{_with_error(panel, name)}, {_with_error(panel, rival)}",
+    ours, theirs = (_ends(panel, each) for each in (name, rival))
+    statement = f"{panel.quantity}: {name} ends at least at {rival} − {points:g} points"
+    return _judged(statement, ours - theirs + points / 100, panel, name, rival)
+
+
+def _ends(panel: Panel, name: str) -> Tensor:
+    return panel[name].values[-1].double().nan_to_num(nan=1e6)
+
+
+def _judged(statement: str, margins: Tensor, panel: Panel, name: str, rival: str) -> Claim:
+    """Judge by the mean margin over networks, with its interval."""
+    margin = paired(margins)
+    within = f"margin {margin.mean:.2g} [{margin.low:.2g}, {margin.high:.2g}]"
+    return Claim.by(
+        statement, margin.low, margin.high, f"{_with_error(panel, name)}, {_with_error(panel, rival)}; {within}"
     )
 
 

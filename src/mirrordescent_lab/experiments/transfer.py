@@ -56,7 +56,7 @@ def flat(*widths: int) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(nn.Flatten(), *dense(widths))
 
 
-LEARNED = ("LAMD*", "LAMD*, steps halved")
+LEARNED = ("capped LAMD", "capped LAMD, steps halved")
 MLP, CNN = ARCHITECTURES["mlp"], ARCHITECTURES["cnn"]
 TARGETS = (
     Target("MLP as learned on", "mlp", MLP.model, "tensor", 4),

@@ -4,6 +4,7 @@ import warnings
 
 from mirrordescent import zoo
 from mirrordescent.learn import Recipe
+from mirrordescent.learn.recipe import CONTROL
 from mirrordescent.names import require_known
 from mirrordescent_lab.recipes.imaging import IMAGING_RECIPES
 from mirrordescent_lab.recipes.networks import NETWORK_RECIPES, REPTILE_RECIPES
@@ -20,9 +21,12 @@ __all__ = ["RECIPES", "recipe"]
 
 
 def recipe(name: str) -> Recipe:
-    """Return the recipe of an entry."""
+    """Return the recipe of an entry, or of the control of one: NAME-control."""
     if name in zoo.RENAMED:
         warnings.warn(f"the entry {name} is called {zoo.RENAMED[name]} now", FutureWarning, stacklevel=2)
         name = zoo.RENAMED[name]
+    of = name.removesuffix(CONTROL)
+    if name not in RECIPES and of in RECIPES:
+        return RECIPES[of].control()
     require_known(name, RECIPES, "recipe")
     return RECIPES[name]

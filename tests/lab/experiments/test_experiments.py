@@ -11,7 +11,7 @@ import torch
 
 from mirrordescent import GD, Quadratic
 from mirrordescent_lab.experiments import EXPERIMENTS, reproduce
-from mirrordescent_lab.experiments.claims import imaging_claims
+from mirrordescent_lab.experiments.claims import by_margin, imaging_claims
 from mirrordescent_lab.experiments.contest import Contest, Tunable, grid, recorded_iterations
 from mirrordescent_lab.experiments.result import GAP, Claim, Curve, Panel, Result, file_name
 
@@ -54,14 +54,16 @@ def test_imaging_claims_can_fail():
     def verdicts(ours, theirs, recorded=(0, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)):
         def curve(name, power):
             gaps = torch.tensor([[100.0]] + [[100.0 * k**power] for k in recorded[1:]], dtype=torch.float64)
+            gaps = gaps * torch.tensor([[1.0, 1.01, 0.99]], dtype=torch.float64)  # three problems, nearly alike
             return Curve(name, list(recorded), [0.0] * len(recorded), gaps)
 
         learned = [curve(name, ours) for name in ("LMD (mean)", "LSMD (last)", "LAMD (mean)", "LASMD (mean)")]
         learned += [curve(f"one-network {name} (mean)", ours) for name in ("LSMD", "LAMD", "LASMD")]
         learned.append(curve("stencil LAMD", ours))
         rivals = ("GD (1)", "Nesterov (1)", "wide Nesterov (1)", "Adam (1)", "PDHG (1)", "early PDHG (1)", "LPD")
-        rules = Panel([curve("reciprocal", ours), curve("mean", theirs)])
-        panels = {f"{name} extensions": rules for name in ("LMD", "LSMD", "LAMD", "LASMD")}
+        rules = Panel([curve("reciprocal", ours), curve("mean", theirs), curve("root_reciprocal", theirs)])
+        panels = {f"{name} extensions": rules for name in ("LSMD", "LAMD", "LASMD")}
+        panels["LMD extensions"] = Panel([curve("reciprocal", -ours), curve("root_reciprocal", ours)])
         panels["comparison from y"] = Panel(learned + [curve(name, theirs) for name in rivals])
         panels["one network for long"] = Panel([curve("one-network LSMD", ours)])
         claims = imaging_claims(Result("inpaint", "title", {}, panels))
@@ -69,17 +71,51 @@ def test_imaging_claims_can_fail():
 
     won, lost, rising = verdicts(-2.0, -0.5), verdicts(-0.5, -2.0), verdicts(0.5, -0.5)
     for statement in won:
-        if "is below" in statement and "LMD" not in statement.split("is below")[1]:
+        ours = "GD is below" not in statement
+        if ours and "is below" in statement and "LMD" not in statement.split("is below")[1]:
             assert won[statement], statement
             assert not lost[statement], statement
     assert won["from y: LAMD falls about like k^-2, or faster, over k = 45 … 2000"]
     assert not lost["from y: LAMD falls about like k^-2, or faster, over k = 45 … 2000"]
     assert won["the reciprocal rule is best for LAMD at k = 2000"]
     assert not won["a constant step is best for LASMD at k = 2000"]
-    assert not won["from y: primal-stored LMD rises after k = 50, dual-stored LSMD falls"]
+    storage = "with the rule {} for both, LMD rises after k = 50 and LSMD falls"
+    assert won[storage.format("reciprocal")]
+    assert won[storage.format("root_reciprocal")] is False, "both fall"
+    assert rising[storage.format("reciprocal")] is False, "LSMD rises, and LMD falls"
+    assert lost["from y: LPD plateaus"] is False
+    assert verdicts(-2.0, -0.01)["from y: LPD plateaus"]
+    assert verdicts(-2.0, -0.01)['the constant step "mean" does not converge in LAMD']
+    assert lost['the constant step "mean" does not converge in LAMD'] is False
     bounded = "one-network LSMD stays bounded for 2000 iterations: no gap after k = 100 above the largest there"
     assert won[bounded]
     assert not rising[bounded]
+
+
+def test_the_margin_of_a_claim_is_on_its_side_and_has_an_interval():
+    """Twice as good is not five times as good; ten times is; and one problem of three against it decides nothing."""
+    theirs = torch.tensor([10.0, 11.0, 9.0], dtype=torch.float64)
+
+    def judged(share, factor):
+        return by_margin("ours is below 1/5 of theirs", share * theirs, [theirs, 2 * theirs], "", factor).holds
+
+    assert judged(0.5, 1) is True
+    assert judged(0.5, 5) is False
+    assert judged(0.1, 5) is True
+    assert judged(0.5, 0.2) is True
+    assert judged(2.0, 1) is False
+    assert judged(torch.tensor([0.1, 0.1, 20.0], dtype=torch.float64), 1) is None
+    assert judged(torch.tensor([0.1, 0.1, torch.nan], dtype=torch.float64), 1) is not True, "a run that failed"
+    failed = by_margin("", theirs, [torch.full_like(theirs, torch.nan)], "", 5)
+    assert failed.holds is True, "a rival that failed is no rival"
+    assert "margin in decades" in failed.measured
+
+
+def test_verdicts_in_words():
+    assert [Claim("", holds, "1").verdict for holds in (True, False, None)] == ["holds", "does not hold", "not decided"]
+    assert Claim("", None, "not measured").verdict == "not measured"
+    assert (Claim.by("", 0.1, 0.3, "").holds, Claim.by("", -0.3, -0.1, "").holds) == (True, False)
+    assert Claim.by("", -0.1, 0.3, "").holds is None
 
 
 def rows_of(rows, panel, curve, k):

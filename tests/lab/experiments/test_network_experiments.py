@@ -104,13 +104,17 @@ def test_few_shot_claims_can_fail():
 
 
 def test_every_run_counts_in_the_mean_and_failures_are_named():
-    """One dead network in three: the median does not see it, the mean does; one without a number spoils the mean."""
-    dead = {claim.statement: claim for claim in fewshot.claims(few_shot_panels([1e-4, 1e-4, 2.3026], [1e-2] * 3, {}))}
+    """One dead network in thirty: the median does not see it, the mean does; one without a number spoils the mean."""
+    dead = {
+        claim.statement: claim for claim in fewshot.claims(few_shot_panels([1e-4] * 29 + [2.3026], [1e-2] * 30, {}))
+    }
     assert dead["median training loss at the end: LAMD is below Adam"].holds
     mean = dead["mean training loss at the end: LAMD is below Adam"]
     assert not mean.holds
-    assert "1 of 3 failed" in mean.measured
-    lost = {claim.statement: claim for claim in fewshot.claims(few_shot_panels([1e-4, 1e-4, math.nan], [9.0] * 3, {}))}
+    assert "1 of 30 failed" in mean.measured
+    lost = {
+        claim.statement: claim for claim in fewshot.claims(few_shot_panels([1e-4] * 29 + [math.nan], [9.0] * 30, {}))
+    }
     assert not lost["mean training loss at the end: LMD is below SGD"].holds
     assert lost["median training loss at the end: LMD is below SGD"].holds
     assert fewshot.failures(torch.tensor([1.0, 2.31, math.nan, math.inf])) == 3
@@ -151,7 +155,7 @@ def test_claims_on_time_are_taken_at_the_same_second():
 
         def panel(sign):
             rivals = [curve(name, 0.1 * sign, 1.0) for name in ("Adam (0.01)", "tuned Adam (0.1)")]
-            return Panel([curve("LAMD*", falls * sign, pace), *rivals], "loss", "seconds")
+            return Panel([curve("capped LAMD", falls * sign, pace), *rivals], "loss", "seconds")
 
         return [claim.holds for claim in at_the_same_second({LOSS: panel(1), TEST_ACCURACY: panel(-1)})]
 

@@ -1,0 +1,98 @@
+"""Where gains come from: on problems whose best map is known."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from mirrordescent import AMD, MD, SMD, Quadratic, zoo
+from mirrordescent.learn import Draw
+from mirrordescent.mirrors import Conjugate, DenseICNN, Diagonal
+from mirrordescent_lab.cards import write_controls
+from mirrordescent_lab.experiments.attribution import Attribution, Bench, _parts, gains
+from mirrordescent_lab.intervals import Estimate, paired, resampled
+
+CURVATURES = torch.tensor([1.0, 30.0], dtype=torch.float64)
+
+
+def draw(seed, count=6):
+    generator = torch.Generator().manual_seed(seed)
+    centre = torch.randn(count, 2, generator=generator, dtype=torch.float64)
+    problem = Quadratic(torch.diag(CURVATURES), centre)
+    return Draw(problem, torch.zeros_like(centre), torch.zeros(count, dtype=torch.float64))
+
+
+def attributed(method):
+    gaps, multiple = Bench(method, (3, 20), None).all_gaps(draw(0), draw(1), "no-control")
+    parts = _parts(gaps)
+    return Attribution("x", (3, 20), 6, {k: v.mean(1).tolist() for k, v in gaps.items()}, multiple, parts)
+
+
+def test_a_geometry_that_fits_is_found_to_earn_its_gain():
+    found = attributed(MD(Diagonal(CURVATURES), 0.9))
+    assert found.earned == "geometry"
+    assert found.parts["map"][1].low > 3, "decades"
+    assert found.parts["momentum"][1].mean == 0
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_a_multiple_of_the_identity_earns_nothing(scale):
+    """Whatever the multiple: the best one is put in its place."""
+    found = attributed(AMD(Diagonal(torch.full((2,), scale, dtype=torch.float64)), 0.02))
+    assert found.earned == "schedules"
+    assert max(each.low for each in found.parts["map"]) <= 0
+    assert "same start" in found.gaps
+
+
+def test_the_parts_add_up_to_the_gain_over_gradient_descent():
+    gaps, _ = Bench(AMD(Diagonal(CURVATURES), 0.3), (3, 20), None).all_gaps(draw(0), draw(1), "no-control")
+    parts = _parts(gaps)
+    for i in range(2):
+        total = float((gaps["gradient descent"][i] / gaps["learned"][i]).log10().mean())
+        assert sum(part[i].mean for part in parts.values()) == pytest.approx(total)
+
+
+def test_a_learned_start_is_told_from_the_map():
+    mirror = Conjugate(DenseICNN(2).double(), "scaled").double()
+    with torch.no_grad():
+        mirror.log_scale.fill_(1.0)
+    drawn = Draw(draw(1).problem, torch.ones(6, 2, dtype=torch.float64), torch.zeros(6, dtype=torch.float64))
+    gaps, _ = Bench(SMD(mirror, 0.01), (1, 2), None).all_gaps(drawn, drawn, "no-control")
+    assert {"exact start", "same start"} <= gaps.keys()
+    assert not torch.equal(gaps["same start"], gaps["scaled identity"])
+    assert not torch.equal(gaps["exact start"], gaps["learned"])
+
+
+def test_what_is_not_known_is_said_to_be_unknown():
+    row = gains([Attribution("x", why_not="it has no map")]).rows[0]
+    assert row[2:6] == ("unknown",) * 4
+    assert "it has no map" in row[-1]
+    assert Attribution("x", why_not="it has no map").on_card() == {"gain": "unknown", "why": "it has no map"}
+
+
+def test_cards_get_their_control_and_entries_stay_as_they_are(tmp_path):
+    name = "photo-inpaint-lpd"
+    zoo.save(zoo.load(name), tmp_path / name, zoo.card(name))
+    before, cards = zoo.fingerprint(name), {name: {"gain": "schedules"}}
+    summary = tmp_path / "summary.json"
+    summary.write_text(json.dumps({"provenance": {"entries": {name: before}}, "settings": {"cards": cards}}))
+    assert write_controls(summary, tmp_path) == [name]
+    path = tmp_path / f"{name}.safetensors"
+    assert zoo.fingerprint(path) == before
+    assert zoo.card(path).gain == "schedules"
+    assert zoo.card(path).held_out["gap"] == zoo.card(name).held_out["gap"]
+    summary.write_text(json.dumps({"provenance": {"entries": {name: "0"}}, "settings": {"cards": cards}}))
+    with pytest.raises(ValueError, match="other weights"):
+        write_controls(summary, tmp_path)
+
+
+def test_intervals():
+    """Student's, against tables; resampled ones around the truth."""
+    assert paired(torch.tensor([2.0])) == Estimate(2.0, -torch.inf, torch.inf)
+    drawn = torch.randn(400, generator=torch.Generator().manual_seed(0)) + 3
+    by_formula, by_resampling = paired(drawn), resampled(lambda x: float(x.mean()), drawn)
+    assert by_formula.low < 3 < by_formula.high
+    assert by_resampling.low == pytest.approx(by_formula.low, abs=0.03)
+    assert by_resampling.high == pytest.approx(by_formula.high, abs=0.03)
