@@ -124,8 +124,8 @@ class Problem(Part, nn.Module):
         """Return the form F(x) + G(Kx), if the problem has one: itself, if its class is also a SaddlePoint."""
         return cast(SaddlePoint, self) if SaddlePoint in type(self).__mro__ else None
 
-    def bound_from_means(self, gradient: Point, x: Point) -> Tensor | None:
-        """Return a lower bound on min f from means, with the same weights, of gradients and of their points, if any."""
+    def bound_from_means(self, gradient: Point, x: Point, told: int = 1) -> Tensor | None:
+        """Return a lower bound on min f from means of so many gradients and of their points, wᵢ ∝ i², if there is one."""
         return None
 
     def features(self, x0: Point | None = None) -> dict[str, Tensor]:
