@@ -125,7 +125,7 @@ class Problem(Part, nn.Module):
         return cast(SaddlePoint, self) if SaddlePoint in type(self).__mro__ else None
 
     def bound_from_means(self, gradient: Point, x: Point, told: int = 1) -> Tensor | None:
-        """Return a lower bound on min f from means of so many gradients and of their points, wᵢ ∝ i², if there is one."""
+        """Return a lower bound on min f from means, wᵢ ∝ i², of so many gradients and of their points, if any."""
         return None
 
     def features(self, x0: Point | None = None) -> dict[str, Tensor]:

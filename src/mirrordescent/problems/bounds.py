@@ -33,7 +33,7 @@ def dual_bound(data: Pixels, u: Differences) -> Tensor:
 def adjoint_bound(data: Pixels, w: Tensor, error: Tensor) -> Tensor:
     """Return the same for a w = Dᵀu with |u_g| ≤ sλ, without knowing u, where every entry of w may be so much in error.
 
-    An error is worth at most the width of the box. Where w is so far off that |w| ≤ 4sλ does not hold, nothing is known.
+    An error is worth at most the width of the box. If w is so far off that not even |w| ≤ 4sλ, nothing is known.
     """
     width, kinks = data.high.double() - data.low.double(), torch.as_tensor(data.kink, dtype=torch.float64)
     lost = sum_per_sample(error.detach().double() * width)
