@@ -159,5 +159,5 @@ def test_power_laws_refuse():
 
 def test_whole_numbers_are_step_sizes_too():
     """As in a TOML: step = 1."""
-    assert float(Prefix([1, 2])(2)) == 2.0
+    assert Prefix([1, 2])(2).item() == 2.0
     assert Prefix([1, 2]).values.is_floating_point()
