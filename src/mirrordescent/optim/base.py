@@ -255,7 +255,10 @@ class MirrorOptimizer(Optimizer):
             g = list(torch._foreach_neg(g))
         if group["weight_decay"] and not group["decoupled"]:
             g = list(torch._foreach_add(g, x, alpha=group["weight_decay"]))
-        stored = list(map(self._stored, slots, parameters, x))
+        stored = [
+            {} if slot.fields == () else self._stored(slot, p, place)
+            for slot, p, place in zip(slots, parameters, x, strict=True)
+        ]
         plan.rate.lr = float(group["lr"])
         plan.set_momentum(group.get("momentum"))
         tied = (slot.method.maps_points or "x" in each for slot, each in zip(slots, stored, strict=True))
@@ -272,8 +275,8 @@ class MirrorOptimizer(Optimizer):
 
     def _stored(self, slot: Slot, p: Tensor, x: Tensor) -> dict[str, Any]:
         """Return what is stored with a parameter whose local part is x, made from it at the first step."""
-        stored: dict[str, Any] = {} if slot.fields == () else self.state.get(p, {})
-        if not stored and slot.fields != () and (stored := slot.start(p if is_distributed(p) else x)):
+        stored: dict[str, Any] = self.state.get(p, {})
+        if not stored and (stored := slot.start(p if is_distributed(p) else x)):
             self.state[p] = stored
         return stored
 
@@ -305,16 +308,8 @@ class MirrorOptimizer(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         own = (
-            "max_grad_norm",
-            "nonfinite",
-            "dual_dtype",
-            "skipped_steps",
-            "fused",
-            "watches",
-            "_method",
-            "_plans",
-            "_sharded",
-        )
+            "max_grad_norm", "nonfinite", "dual_dtype", "skipped_steps", "fused", "watches", "_method", "_plans", "_sharded",
+        )  # fmt: skip
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
