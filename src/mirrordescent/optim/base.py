@@ -308,7 +308,8 @@ class MirrorOptimizer(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         own = (
-            "max_grad_norm", "nonfinite", "dual_dtype", "skipped_steps", "fused", "watches", "_method", "_plans", "_sharded",
+            "max_grad_norm", "nonfinite", "dual_dtype", "skipped_steps", "fused", "watches", "_method", "_plans",
+            "_sharded",
         )  # fmt: skip
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
