@@ -34,6 +34,8 @@ class Tally:
         self.tried, self.found = Counter[str](), Counter[str]()
         self.examples: dict[str, str] = {}
         self.measured: dict[str, str] = {}
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+        self.commit = commit.stdout.strip() or "unknown"  # now, and not when it ends
 
     def cases(self) -> Iterator[int]:
         """Yield the numbers of cases until time is up."""
@@ -59,14 +61,13 @@ class Tally:
 
     def record(self) -> dict[str, Any]:
         """Return it as data."""
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
         return {
             "tried": dict(sorted(self.tried.items())),
             "found": {kind: [count, self.examples[kind]] for kind, count in sorted(self.found.items())},
             "measured": self.measured,
             "seed": self.seed,
             "seconds": round(time.monotonic() - self.began, 1),
-            "commit": commit.stdout.strip() or "unknown",
+            "commit": self.commit,
             "machine": f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}",
         }
 
