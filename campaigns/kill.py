@@ -133,7 +133,7 @@ class Kill:
                 code = forked(lambda: train(run), SIGNALS[how], after)
             if wrong := damaged_files(run):
                 self.tally.fault(f"learn, {how}", wrong)
-            self.tally.note(f"learn, {how}", "ended at once" if code < 0 else f"exit code {code}")
+            self.tally.note(f"learn, {how}", _ended(code))
         self._compare(run)
 
     def _compare(self, run: Path) -> None:
@@ -213,13 +213,16 @@ class Kill:
         if wrong := damaged_files(self.place / "runs") + damaged_files(out):
             self.tally.fault(f"train, {how}, cold", wrong)
         if how is not None:
-            code = process.returncode
-            self.tally.note(f"train, {how}, cold", "ended at once" if code < 0 else f"exit code {code}")
+            self.tally.note(f"train, {how}, cold", _ended(process.returncode))
             return None
         return read_whole(out / "mine.safetensors")[0] if process.returncode == 0 else None
 
     def _same(self, what: str, found: dict[str, bytes], expected: dict[str, bytes]) -> None:
         self.tally.note(what, "the same files") if found == expected else self.tally.fault(what, "other files")
+
+
+def _ended(code: int) -> str:
+    return "ended at once" if code < 0 else f"exit code {code}" if code else "too late"
 
 
 def reproduce(out: Path) -> None:
@@ -234,6 +237,7 @@ def _contents(folder: Path, names: str = "*") -> dict[str, bytes]:
 
 def run(tally: Tally) -> None:
     """Kill all of it again and again."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored
     with tempfile.TemporaryDirectory() as folder:
         kill = Kill(Path(folder), tally)
         for _ in tally.cases():
