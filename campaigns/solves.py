@@ -17,7 +17,7 @@ from mirrordescent.mirrors import Diagonal, HyperbolicEntropy, MirrorMap, PNorm,
 from mirrordescent.problems import Problem
 
 # Vectors and what is left over at their ends are raised to powers by different code in torch, and matrices of other
-# shapes are multiplied in other orders (the transform of a stencil): rounding depends on the place of a sample in a batch.
+# shapes are multiplied in other orders (the transform of a stencil): rounding depends on where in a batch a sample is.
 # What is rounded differently may then be as far apart as if the data had been: an unstable iteration makes much of it.
 ROUNDED = (PNorm, SquaredPNorm, HyperbolicEntropy, Stencil)
 SCALES = (1.0, 1.0, 1.0, 1e-30, 1e-10, 1e-4, 1e4, 1e10, 1e30, 1e-310)
