@@ -16,7 +16,7 @@ CAMPAIGNS = {
 
 SMALL = {
     "fuzz": 200, "kill": 6, "disk": 4, "memory": 6, "clock": 1, "solve": 25, "optim": 15, "processes": 1, "race": 1,
-    "load": 1,
+    "load": 120,
 }  # fmt: skip
 
 
