@@ -27,7 +27,7 @@ from mirrordescent.files import Damaged, read_whole, write_whole
 from mirrordescent_lab import experiments
 
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}
-SHARES = {"learn": 60, "solve": 25, "reproduce": 12, "command": 3}  # the last takes seconds each
+SHARES = {"learn": 60, "solve": 25, "reproduce": 11, "command": 4}  # the last takes seconds each
 TOML = """
 name = "mine"
 [family]
