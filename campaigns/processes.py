@@ -16,7 +16,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -77,8 +82,10 @@ class Training:
         if not path.exists():
             return 0
         saved = torch.load(path, weights_only=True)
-        states = {"model_state_dict": saved["model"], "optim_state_dict": saved["optimizer"]}
-        set_state_dict(model, optimizer, **states, options=WHOLE)
+        set_model_state_dict(model, saved["model"], options=WHOLE)
+        # To spread a state without any tensor is an AssertionError in torch, also for its own SGD.
+        options = WHOLE if saved["optimizer"]["state"] else StateDictOptions()
+        set_optimizer_state_dict(model, optimizer, saved["optimizer"], options=options)
         return int(saved["k"])
 
     def found(self) -> dict[str, Tensor]:
