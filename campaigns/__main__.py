@@ -6,15 +6,18 @@ from pathlib import Path
 
 import torch
 
-from campaigns import faults, fuzz, kill, optimisers, race, solves
+from campaigns import faults, fuzz, kill, load, optimisers, processes, race, solves
 from campaigns.tally import PAGE, Tally, write
 
 CAMPAIGNS = {
     "fuzz": fuzz.run, "kill": kill.run, "disk": faults.disk, "memory": faults.memory, "clock": faults.clock,
-    "solve": solves.run, "optim": optimisers.run, "race": race.run,
+    "solve": solves.run, "optim": optimisers.run, "processes": processes.run, "race": race.run, "load": load.run,
 }  # fmt: skip
 
-SMALL = {"fuzz": 200, "kill": 4, "disk": 4, "memory": 3, "clock": 1, "solve": 25, "optim": 15, "race": 1}
+SMALL = {
+    "fuzz": 200, "kill": 6, "disk": 4, "memory": 6, "clock": 1, "solve": 25, "optim": 15, "processes": 1, "race": 1,
+    "load": 120,
+}  # fmt: skip
 
 
 def main() -> int:
@@ -41,6 +44,8 @@ def _run(tally: Tally) -> int:
     print(tally.name)
     for case, count in sorted(tally.tried.items()):
         print(f"{count:8d}  {case}")
+    for what, found in tally.measured.items():
+        print(f"{what}: {found}")
     for kind, count in tally.found.items():
         print(f"FOUND {count} × {kind}: {tally.examples[kind]}")
     return 1 if tally.found else 0

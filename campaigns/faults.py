@@ -12,12 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from PIL import Image
+from torch import Tensor, nn
 
-from campaigns.children import forked, train
+from campaigns.children import forked, restore, train
 from campaigns.kill import damaged_files
 from campaigns.tally import Tally
-from mirrordescent import TVDenoising, cache, certify
+from mirrordescent import SMD, Quadratic, TVDenoising, cache, certify
 from mirrordescent.files import read_whole, write_whole
+from mirrordescent.learn import Draw, ProblemFamily, Settings, learn
+from mirrordescent.learn.families import generators
+from mirrordescent.mirrors import Diagonal
 
 ERRORS = {"full": errno.ENOSPC, "read-only": errno.EROFS, "no permission": errno.EACCES, "broken": errno.EIO}
 
@@ -77,26 +82,56 @@ def disk(tally: Tally) -> None:
             tally.note(how, "an error, and resumed to the same" if code else "no matter")
 
 
+class Wide(ProblemFamily):
+    """½‖x − c‖² in so many dimensions: learning that needs memory."""
+
+    def __init__(self, dimensions: int) -> None:
+        self.dimensions = dimensions
+
+    def draw(self, seeds: Tensor) -> Draw:
+        centres = torch.stack([torch.randn(self.dimensions, generator=each) for each in generators(seeds)])
+        start = torch.zeros_like(centres)
+        return Draw(Quadratic(torch.ones(self.dimensions), centres), start, start[:, 0])
+
+    def validation(self, count: int) -> Draw:
+        return self.draw(torch.arange(count) + 10**6)
+
+
 def memory(tally: Tally) -> None:
-    """Certify and learn with little address space."""
+    """Certify and learn with little address space, in processes that have done it before with enough of it.
+
+    Importing half of torch without memory ends in any way that the interpreter knows: what is tried is our own work.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        run = Path(folder) / "run"
+
+        def work(how: str, size: int) -> None:
+            if how == "learn":
+                method = SMD(Diagonal(nn.Parameter(torch.ones(size))), 0.1)
+                learn(Wide(size), method, Settings(meta_steps=2, batch=2, horizon=3), folder=run, progress=False)
+            elif how == "certify":
+                certify(TVDenoising(torch.rand(1, 1, size // 512, 512)), 0.5, cache=False)
+            else:
+                restore(Path(folder) / "images", Path(folder) / "out")
+
+        (Path(folder) / "images").mkdir()
+        for name in ("learn", "certify", "solve"):
+            Image.fromarray(torch.full((32, 32), 99, dtype=torch.uint8).numpy()).save(Path(folder) / "images" / "a.png")
+            work(name, 1024)
         for _ in tally.cases():
-            room = int(10 ** tally.random.uniform(5, 8.5))
-            side = tally.random.choice((16, 256, 2048))
-            how = tally.random.choice(("learn", "certify"))
-
-            def work(room: int = room, side: int = side, how: str = how) -> None:
-                resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
-                if how == "learn":
-                    train(Path(folder) / "run")
-                else:
-                    certify(TVDenoising(torch.rand(1, 1, side, side)), 0.5, cache=False)
-
-            shutil.rmtree(Path(folder) / "run", ignore_errors=True)
-            code = forked(work)
-            if code not in (0, 2):
-                tally.fault(how, f"exit code {code} with {room} bytes")
+            how, size = (
+                tally.random.choice(("learn", "certify", "solve")),
+                tally.random.choice((1024, 1 << 18, 1 << 21)),
+            )
+            pixels = torch.randint(256, (size // 512, 512), dtype=torch.uint8).numpy()
+            Image.fromarray(pixels).save(Path(folder) / "images" / "a.png")
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            limit = used + int(10 ** tally.random.uniform(4, 9))
+            for each in (run, Path(folder) / "out"):
+                shutil.rmtree(each, ignore_errors=True)
+            code = forked(lambda: (resource.setrlimit(resource.RLIMIT_AS, (limit, limit)), work(how, size)))
+            if code not in (0, 2) or (wrong := damaged_files(run)):
+                tally.fault(how, f"exit code {code} with {limit - used} bytes" if code not in (0, 2) else wrong)
             else:
                 tally.note(how, "an error" if code else "enough")
 

@@ -244,7 +244,7 @@ def _toml(value: Any) -> str:
     )
 
 
-KINDS = {"entry": 40, "structure": 25, "picture": 25, "recipe": 9, "command": 0.05}
+KINDS = {"entry": 40, "structure": 25, "picture": 25, "recipe": 9, "command": 0.3}
 
 
 def run(tally: Tally) -> None:

@@ -1,4 +1,9 @@
-"""Ended at any moment, by signals or by a power cut: what is resumed ends as if nothing had happened."""
+"""Ended at any moment, by signals or by a power cut: what is resumed ends as if nothing had happened.
+
+Learning, the restoration of a folder and an experiment are forked from a process that is warm, and killed within the
+time they take. Commands (``train``, another name of ``learn``) are started cold, and killed at any moment, also
+during imports.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +24,26 @@ from torch import Tensor
 from campaigns.children import forked, restore, train
 from campaigns.tally import Tally
 from mirrordescent.files import Damaged, read_whole, write_whole
+from mirrordescent_lab import experiments
 
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}
-COLD = 0.02  # share of the kills from a cold start, each of which takes seconds
+SHARES = {"learn": 60, "solve": 25, "reproduce": 11, "command": 4}  # the last takes seconds each
+TOML = """
+name = "mine"
+[family]
+type = "svm"
+first = 3
+second = 5
+[map]
+type = "diagonal"
+[method]
+name = "lsmd"
+[settings]
+meta_steps = 40
+horizon = 3
+batch = 2
+save_every = 5
+"""
 
 
 class PowerCut:
@@ -88,7 +110,14 @@ class Kill:
         began = time.monotonic()
         restore(images, place / "restored")
         self.seconds["solve"] = time.monotonic() - began
-        self.pictures = {path.name: path.read_bytes() for path in (place / "restored").glob("*.png")}
+        self.pictures = _contents(place / "restored", "*.png")
+        reproduce(place / "warm")
+        began = time.monotonic()
+        reproduce(place / "results")
+        self.seconds["reproduce"] = time.monotonic() - began
+        self.results = _contents(place / "results" / "phantoms")
+        (place / "mine.toml").write_text(TOML)
+        self.trained: dict[str, Tensor] | None = None
 
     def learn(self) -> None:
         """Interrupt learning one to three times, then let it end."""
@@ -99,22 +128,13 @@ class Kill:
             if how == "power cut":
                 cut, seed = self.random.randint(1, 30), self.random.random()
                 code = forked(lambda: (PowerCut(run, cut, Random(seed)), train(run)))
-            elif self.random.random() < COLD:
-                code, how = self._cold(run, SIGNALS[how]), f"{how}, cold"
             else:
                 after = self.random.uniform(0, self.seconds["learn"])
                 code = forked(lambda: train(run), SIGNALS[how], after)
             if wrong := damaged_files(run):
                 self.tally.fault(f"learn, {how}", wrong)
-            self.tally.note(f"learn, {how}", "ended at once" if code < 0 else f"exit code {code}")
+            self.tally.note(f"learn, {how}", _ended(code))
         self._compare(run)
-
-    def _cold(self, run: Path, number: int) -> int:
-        code = f"from pathlib import Path; from campaigns.children import train; train(Path({str(run)!r}))"
-        process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
-        time.sleep(self.random.uniform(0.0, 8.0))
-        process.send_signal(number)
-        return process.wait()
 
     def _compare(self, run: Path) -> None:
         end = self.place / "end.safetensors"
@@ -138,21 +158,87 @@ class Kill:
         how = self.random.choice(list(SIGNALS))
         after = self.random.uniform(0, self.seconds["solve"])
         forked(lambda: restore(self.place / "images", out), SIGNALS[how], after)
-        for path in out.glob("*.png") if out.exists() else ():
-            if path.read_bytes() != self.pictures[path.name]:
-                self.tally.fault(f"solve, {how}", f"{path.name} is not whole")
+        for name, content in _contents(out, "*.png").items():
+            if content != self.pictures[name]:
+                self.tally.fault(f"solve, {how}", f"{name} is not whole")
         self.tally.note(f"solve, {how}", "whole files only")
         if self.random.random() < 0.2:
             forked(lambda: restore(self.place / "images", out))
-            same = {path.name: path.read_bytes() for path in out.glob("*.png")} == self.pictures
-            self.tally.note("solve, again", "the same files") if same else self.tally.fault(
-                "solve, again", "other files"
-            )
+            self._same("solve, again", _contents(out, "*.png"), self.pictures)
+
+    def reproduce(self) -> None:
+        """Interrupt an experiment, look at what is there, and do it again."""
+        out = self.place / "reproduced"
+        shutil.rmtree(out, ignore_errors=True)
+        how = self.random.choice(list(SIGNALS))
+        forked(lambda: reproduce(out), SIGNALS[how], self.random.uniform(0, self.seconds["reproduce"]))
+        for name, content in _contents(out / "phantoms").items():
+            if content != self.results[name]:
+                self.tally.fault(f"reproduce, {how}", f"{name} is not whole")
+        self.tally.note(f"reproduce, {how}", "whole files only")
+        if self.random.random() < 0.2:
+            forked(lambda: reproduce(out))
+            self._same("reproduce, again", _contents(out / "phantoms"), self.results)
+            if stray := list(out.glob(".*")):
+                self.tally.fault("reproduce, again", f"{stray} left behind")
+
+    def command(self) -> None:
+        """Interrupt a command from a cold start, at any moment, some times; then let it end."""
+        runs = self.place / "runs"
+        if self.trained is None:
+            self.trained = self._train(None)
+        shutil.rmtree(runs, ignore_errors=True)
+        for _ in range(3):
+            how = self.random.choice(list(SIGNALS))
+            self._train(how)
+        found = self._train(None)
+        if found is None or not all(torch.equal(found[name], tensor) for name, tensor in (self.trained or {}).items()):
+            self.tally.fault("train, resumed", "to another result")
+        self.tally.note("train, resumed", "bit-identical")
+
+    def _train(self, how: str | None) -> dict[str, Tensor] | None:
+        """Start the command, and end it by a signal after a while; return what it has learned if it came to its end."""
+        out = self.place / "learned"
+        shutil.rmtree(out, ignore_errors=True)
+        arguments = ["train", str(self.place / "mine.toml"), "--runs", str(self.place / "runs"), "--out", str(out)]
+        command = [sys.executable, "-c", "from mirrordescent.__main__ import main; main()", *arguments]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if how is not None:
+            time.sleep(self.random.uniform(0.0, 6.0))
+            process.send_signal(SIGNALS[how])
+        said = process.communicate()[1]
+        # Before the first line of ours runs, the interpreter has a traceback of its own.
+        if "Traceback" in said and "mirrordescent" in said:
+            self.tally.fault(f"train, {how}, cold", said[-300:])
+        if wrong := damaged_files(self.place / "runs") + damaged_files(out):
+            self.tally.fault(f"train, {how}, cold", wrong)
+        if how is not None:
+            self.tally.note(f"train, {how}, cold", _ended(process.returncode))
+            return None
+        return read_whole(out / "mine.safetensors")[0] if process.returncode == 0 else None
+
+    def _same(self, what: str, found: dict[str, bytes], expected: dict[str, bytes]) -> None:
+        self.tally.note(what, "the same files") if found == expected else self.tally.fault(what, "other files")
+
+
+def _ended(code: int) -> str:
+    return "ended at once" if code < 0 else f"exit code {code}" if code else "too late"
+
+
+def reproduce(out: Path) -> None:
+    """Run the smallest experiment."""
+    experiments.reproduce("phantoms", "quick", out, None, lambda line: None)
+
+
+def _contents(folder: Path, names: str = "*") -> dict[str, bytes]:
+    """Return all files of a folder that are not hidden."""
+    return {path.name: path.read_bytes() for path in folder.glob(names) if not path.name.startswith(".")}
 
 
 def run(tally: Tally) -> None:
-    """Kill learning and solving again and again."""
+    """Kill all of it again and again."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored
     with tempfile.TemporaryDirectory() as folder:
         kill = Kill(Path(folder), tally)
         for _ in tally.cases():
-            (kill.learn if tally.random.random() < 0.7 else kill.solve)()
+            getattr(kill, tally.random.choices(list(SHARES), list(SHARES.values()))[0])()

@@ -33,6 +33,9 @@ class Tally:
         self.began, self.until = time.monotonic(), time.monotonic() + 60 * minutes
         self.tried, self.found = Counter[str](), Counter[str]()
         self.examples: dict[str, str] = {}
+        self.measured: dict[str, str] = {}
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+        self.commit = commit.stdout.strip() or "unknown"  # now, and not when it ends
 
     def cases(self) -> Iterator[int]:
         """Yield the numbers of cases until time is up."""
@@ -52,15 +55,19 @@ class Tally:
         self.found[kind] += 1
         self.examples.setdefault(kind, text)
 
+    def measure(self, what: str, found: str) -> None:
+        """Keep a figure for the page."""
+        self.measured[what] = found
+
     def record(self) -> dict[str, Any]:
         """Return it as data."""
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
         return {
             "tried": dict(sorted(self.tried.items())),
             "found": {kind: [count, self.examples[kind]] for kind, count in sorted(self.found.items())},
+            "measured": self.measured,
             "seed": self.seed,
             "seconds": round(time.monotonic() - self.began, 1),
-            "commit": commit.stdout.strip() or "unknown",
+            "commit": self.commit,
             "machine": f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}",
         }
 
@@ -94,6 +101,7 @@ def markdown(known: dict[str, Any]) -> str:
             "|---|---|",
             *(f"| {case} | {count} |" for case, count in record["tried"].items()),
             "",
+            *(f"- {what}: {found}" for what, found in record.get("measured", {}).items()),
             *(f"- **{kind}** ({count}): {example}" for kind, (count, example) in record["found"].items()),
             "",
         ]

@@ -135,3 +135,25 @@ def test_importing_the_package_loads_nothing_heavy():
     script = f"import sys, mirrordescent; print([m for m in {heavy} if m in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
     assert loaded.strip() == "[]"
+
+
+INTERRUPTED = """
+import sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["mirrordescent", "zoo", "list"]
+from mirrordescent.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["mirrordescent.cli", "tyro", "torch", "mirrordescent.zoo"])
+def test_an_interruption_during_imports_is_one_line(name):
+    command = [sys.executable, "-c", INTERRUPTED.format(name=name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "mirrordescent: interrupted\n")

@@ -155,3 +155,9 @@ def test_power_laws_refuse():
     for value in (0.0, 1.0, math.inf):
         with pytest.raises(ValueError, match="between 0 and its bound"):
             PowerLaws([1], [value], bound=1.0)
+
+
+def test_whole_numbers_are_step_sizes_too():
+    """As in a TOML: step = 1."""
+    assert Prefix([1, 2])(2).item() == 2.0
+    assert Prefix([1, 2]).values.is_floating_point()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import struct
 import sys
 import tarfile
 import zipfile
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import mirrordescent as md
@@ -17,6 +20,7 @@ from mirrordescent.data import images
 from mirrordescent.files import read_whole, write_whole
 from mirrordescent.limits import Bounded, TooLarge
 from mirrordescent.mirrors import ConvICNN, Diagonal, LearnedPair
+from mirrordescent.restore import read_photo
 from mirrordescent.schedules import Prefix
 
 
@@ -102,6 +106,36 @@ def test_a_picture_in_an_archive_has_a_limit(tmp_path, monkeypatch):
         with pytest.raises(data.DataDamaged, match=r"would be 2000 bytes when unpacked|cannot be unpacked"):
             list(data.read_images(tmp_path / name))
     assert not (tmp_path.parent.parent / "a.png").exists()
+
+
+@pytest.mark.parametrize("form", ["GIF", "BMP", "TIFF"])
+def test_many_pixels_in_a_few_bytes_are_refused(tmp_path, form):
+    """The header of a small picture says that it is 6000 pixels wide and high."""
+    file = io.BytesIO()
+    Image.new("RGB", (77, 77)).save(file, form, compression="tiff_adobe_deflate" if form == "TIFF" else None)
+    where = {"GIF": (6, "<H"), "BMP": (18, "<i"), "TIFF": (None, "<I")}[form]
+    content = bytearray(file.getvalue())
+    small, large = struct.pack(where[1], 77), struct.pack(where[1], 6000)
+    if where[0] is None:  # wherever the tags of its sides are
+        content = content.replace(small, large)
+    else:
+        content[where[0] : where[0] + 2 * len(small)] = large * 2
+    (tmp_path / "a.png").write_bytes(content[:1000])
+    with pytest.raises(data.DataDamaged, match="36 million pixels in a file of"):
+        read_photo(tmp_path / "a.png")
+    Image.new("1", (6000, 6000)).save(tmp_path / "black.png")  # as dense as they come, and what it says it is
+    assert read_photo(tmp_path / "black.png").size == (6000, 6000)
+
+
+@pytest.mark.parametrize("arguments", [["\x1b[2J", "x=", "learn"], ["zoo", "show", "\x1b[2J"], ["\x9b2J"]])
+def test_arguments_leave_terminals_alone(arguments, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["mirrordescent", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    shown = "".join(capsys.readouterr())
+    assert not set("\x1b\x9b") & set(shown)
+    assert "2J" in shown
 
 
 def test_memory_is_counted_before_it_is_taken():

@@ -363,6 +363,7 @@ def admissible_step(smoothness: float, gamma: float = 1.0, lower_regularity: flo
 
 def _positive(schedule: Schedule, values: Values, bound: float = math.inf) -> Tensor:
     values = torch.as_tensor(values)
+    values = values if values.is_floating_point() else values.to(torch.get_default_dtype())
     if not bool(((values > 0) & (values < bound)).all()):
         wanted = "positive, finite values" if math.isinf(bound) else f"values between 0 and its bound {bound}"
         raise ValueError(f"{type(schedule).__name__} needs {wanted}, got {values}")

@@ -230,3 +230,8 @@ def test_wrong_settings_are_refused():
         optim.Preconditioned([w], steps=10, t=0.1)
     with pytest.raises(ValueError, match="momentum must be"):
         optim.Preconditioned([w], momentum=1.5)
+
+
+def test_a_tensor_is_no_list_of_parameters():
+    with pytest.raises(TypeError, match="should be an iterable of Tensors or dicts"):
+        optim.Preconditioned(torch.ones(3, requires_grad=True))

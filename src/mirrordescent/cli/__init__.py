@@ -3,6 +3,7 @@
 import os
 import sys
 import warnings
+from contextlib import nullcontext, redirect_stderr
 from importlib.util import find_spec
 from typing import get_args
 
@@ -11,7 +12,7 @@ from tyro.extras import SubcommandApp
 from mirrordescent import __version__
 from mirrordescent.cli import collections, comparing, learning, solve
 from mirrordescent.cli.lab import PACKAGE, lab
-from mirrordescent.cli.output import Switch, say
+from mirrordescent.cli.output import Shown, Switch, say, visible
 
 
 def version() -> None:
@@ -78,8 +79,9 @@ def main() -> None:
     if sys.argv[1:] in (["--version"], ["-V"]):
         return version()
     overview = not sys.argv[1:] or sys.argv[1] in ("-h", "--help")
+    odd = any(visible(argument) != argument for argument in sys.argv[1:])
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(Shown()) if odd else nullcontext():
             warnings.showwarning = lambda message, *_: say(f"mirrordescent: {message}")
             code = _app(brief=overview).cli(prog="mirrordescent", description=DESCRIPTION, args=_switched(sys.argv[1:]))
         sys.stdout.flush()

@@ -1,5 +1,6 @@
 """What commands print: lines for people, JSON for machines; and the options that many of them have."""
 
+import io
 import json
 import math
 import sys
@@ -39,6 +40,19 @@ def visible(text: str) -> str:
     lines, \u001b[2J, 5 °C
     """
     return "".join(c if c in "\n\t" or unicodedata.category(c) not in _UNSEEN else f"\\u{ord(c):04x}" for c in text)
+
+
+class Shown(io.TextIOBase):
+    """Standard error for arguments that would do something to a terminal when they are repeated: plain text only."""
+
+    def __init__(self) -> None:
+        self._there = sys.stderr
+
+    def write(self, text: str) -> int:
+        return self._there.write(visible(text))
+
+    def flush(self) -> None:
+        self._there.flush()
 
 
 def progress() -> bool | None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
 LARGEST_FILE = 1 << 29  # bytes of a picture in an archive
+MANY_PIXELS = 1 << 24  # of which a file may have more only if it is not too short for them:
+DENSEST = 1 << 14  # pixels in a byte; black and white, deflated as far as that goes, are half as many
 # By its suffix, without what systems hide beside pictures (._x.png).
 IMAGE = re.compile(r"[^.].*\.(png|jpe?g|jfif|jp2|j2k|bmp|gif|p[pgn]m|tiff?|webp|avif|qoi|tga)", re.IGNORECASE)
 
@@ -39,7 +41,15 @@ def opened(file: Path | io.BytesIO, name: object) -> Iterator[Image.Image]:
         except UnidentifiedImageError:
             raise DataDamaged(f"{name} is not an image of a known format") from None
         with picture:
+            length = file.stat().st_size if isinstance(file, Path) else file.getbuffer().nbytes
+            require_plausible(picture.size[0] * picture.size[1], length, name)
             yield picture
+
+
+def require_plausible(pixels: int, length: int, name: object) -> None:
+    """Refuse a file of a few bytes that says it has many pixels, before memory is taken for them."""
+    if pixels > max(MANY_PIXELS, DENSEST * length):
+        raise DataDamaged(f"{name} would have {pixels / 1e6:.0f} million pixels in a file of {length} bytes")
 
 
 def read_image(file: str | Path | io.BytesIO, name: object = None) -> Tensor:

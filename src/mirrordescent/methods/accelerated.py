@@ -83,6 +83,18 @@ class AMD(GradientMethod[AMDState]):
         self.r, self.storage, self.returns = float(r), storage, returns
         self.weight_offset, self.cap = weight_offset, cap
 
+    @property
+    def changing_momentum(self) -> float | None:
+        """cap/(r + cap), which 1 − λ is from the cap on; there is none without a cap, or with a λ of one's own."""
+        mixing = self.mixing
+        if not isinstance(mixing, Mixing) or not isinstance(self.dual_weight, DualWeight) or mixing.cap is None:
+            return None
+        return mixing.cap / (mixing.r + mixing.cap)
+
+    def change_momentum(self, momentum: float) -> None:
+        mixing, weight = cast(Mixing, self.mixing), cast(DualWeight, self.dual_weight)
+        mixing.cap = weight.cap = mixing.r * momentum / (1 - momentum)
+
     def init(self, x0: Tree, problem: Problem | None = None) -> AMDState:
         """Start at x̃⁰ = z̃⁰ = x0."""
         require_inside(self.mirror, x0)
@@ -200,23 +212,23 @@ class StencilSteps:
 class Mixing(Schedule):
     """λ = r/(r+k), k ≤ cap; schedules count from 1, so the k of the formula is one less."""
 
-    def __init__(self, r: float, cap: int | None = None) -> None:
+    def __init__(self, r: float, cap: float | None = None) -> None:
         super().__init__()
         self.r, self.cap = r, cap
 
     def forward(self, k: int) -> float:
-        return self.r / (self.r + min(k - 1, self.cap or k))
+        return self.r / (self.r + (k - 1 if self.cap is None else min(k - 1, self.cap)))
 
 
 class DualWeight(Schedule):
     """(k + offset)/r, k ≤ cap; counted like :class:`Mixing`."""
 
-    def __init__(self, r: float, offset: int = 0, cap: int | None = None) -> None:
+    def __init__(self, r: float, offset: int = 0, cap: float | None = None) -> None:
         super().__init__()
         self.r, self.offset, self.cap = r, offset, cap
 
     def forward(self, k: int) -> float:
-        return (min(k - 1, self.cap or k) + self.offset) / self.r
+        return ((k - 1 if self.cap is None else min(k - 1, self.cap)) + self.offset) / self.r
 
 
 class ASMDState(NamedTuple):

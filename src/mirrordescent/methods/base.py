@@ -137,6 +137,15 @@ class GradientMethod(Method[S]):
     compiled: ClassVar[str | None] = None
     """The name of the C kernels for steps on the parameters of networks, if there are any."""
 
+    @property
+    def changing_momentum(self) -> float | None:
+        """A momentum in [0, 1), if the method has one that may be changed between steps, as schedulers of torch do."""
+        return None
+
+    def change_momentum(self, momentum: float) -> None:
+        """Take further steps with another momentum."""
+        raise NotImplementedError
+
     def asked(self, oracle: Oracle) -> Oracle:
         return oracle
 

@@ -52,7 +52,8 @@ class Certified(StatefulWrapper):
         return None if run is None else lambda state, steps: Wrapped(*run(*state, steps))
 
     def lower_bound(self, problem: Problem, state: Wrapped) -> Tensor | None:
-        return problem.bound_from_means(state.own.gradient, state.own.point) if state.own.told else None
+        means = state.own
+        return problem.bound_from_means(means.gradient, means.point, means.told) if means.told else None
 
     def tight_bound(self, problem: Problem, state: Wrapped) -> Tensor | None:
         return self.lower_bound(problem, state)

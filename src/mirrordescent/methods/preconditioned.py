@@ -73,6 +73,13 @@ class Preconditioned(GradientMethod[PreconditionedState]):
         self.t, self.momentum, self.lookahead = as_schedule(t, "t"), float(momentum), lookahead
         self.normalised, self.decay = normalised, float(decay)
 
+    @property
+    def changing_momentum(self) -> float:
+        return self.momentum
+
+    def change_momentum(self, momentum: float) -> None:
+        self.momentum = momentum
+
     def init(self, x0: Tree, problem: Problem | None = None) -> PreconditionedState:
         return PreconditionedState(0, x0, tree_map(torch.zeros_like, x0))
 

@@ -1,6 +1,6 @@
 """What the optimisers share: parameter groups, steps, checkpoints."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, TypeAlias, Unpack, overload
 
@@ -15,9 +15,10 @@ from mirrordescent.optim.compiled import form_of
 from mirrordescent.optim.geometry import Leaf, MakeMethod, MirrorLike, choose, kind, require_same, settings_of
 from mirrordescent.optim.gradients import all_finite, clipping, nonfinite
 from mirrordescent.optim.options import OF_GROUPS, Decoupled, Options, checked
-from mirrordescent.optim.plan import Plan, pick
-from mirrordescent.optim.sharding import local, local_gradients, local_parts
+from mirrordescent.optim.plan import Moving, Plan, pick
+from mirrordescent.optim.sharding import is_distributed, local, local_gradients, local_parts
 from mirrordescent.optim.slot import Rate, Slot, shrink
+from mirrordescent.optim.traced import name_in_graphs, step_in_graph
 from mirrordescent.optim.watch import Watch
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
@@ -93,6 +94,7 @@ class MirrorOptimizer(Optimizer):
             kernels.library()  # now, and not in the middle of the first step
         self.skipped_steps, self._method, self.watches, self._watch = 0, method, True, Watch()
         self._plans: list[Plan] = []
+        self._sharded, self._name_in_graphs = False, name_in_graphs(self)
         super().__init__(params, {"lr": lr, "mirror": mirror, **chosen})
         if self.fused and not any(slot.form for plan in self._plans for slot in plan.slots):
             raise ValueError(
@@ -105,11 +107,19 @@ class MirrorOptimizer(Optimizer):
     def add_param_group(self, param_group: Group) -> None:
         """Add parameters, with the group's own settings where it names any."""
         super().add_param_group(dict(param_group))
+        group = self.param_groups[-1]
         try:
-            self._plans.append(self._prepare(self.param_groups[-1]))
+            self._plans.append(self._prepare(group))
         except Exception:
             self.param_groups.pop()
             raise
+        self._sharded |= any(map(is_distributed, group["params"]))
+        momenta = [plan.momentum for plan in self._plans]
+        if momenta[-1] is not None and "momentum" not in param_group:
+            group["momentum"] = momenta[-1]
+        self.defaults.pop("momentum", None)
+        if None not in momenta:  # by this, schedulers know that they may cycle it
+            self.defaults["momentum"] = momenta[0]
 
     def _prepare(self, group: Group) -> Plan:
         """Check a group, find the method of every parameter, and leave nothing but plain data in the group."""
@@ -171,62 +181,87 @@ class MirrorOptimizer(Optimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
 
-    @torch._disable_dynamo  # type: ignore[attr-defined]  # it has kernels and loops of its own, which are not traced
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take one step along the gradients; ``closure``, if given, computes them and returns the loss."""
+        """Take one step along the gradients; ``closure``, if given, computes them and returns the loss.
+
+        In a function that is compiled by torch, a step is one operation of its graph; with a closure, or with sharded
+        parameters, the graph is left for it.
+        """
+        if torch.compiler.is_compiling() and closure is None and not self._sharded:
+            there = [p for group in self.param_groups for p in group["params"]]
+            numbers = [i for i, p in enumerate(there) if p.grad is not None]
+            if numbers:
+                x = [there[i] for i in numbers]
+                step_in_graph(x, [p.grad for p in x], numbers, self._name_in_graphs)
+            return None
+        return self._step(closure)
+
+    @torch._disable_dynamo  # type: ignore[attr-defined]
+    def _step(self, closure: Callable[[], float] | None) -> float | None:
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        work = [self._moving(number) for number in range(len(self.param_groups))]
-        gradients = [g for _, _, moving in work for g in moving]
+        self._advance([self._moving(number) for number in range(len(self.param_groups))])
+        return loss
+
+    def step_on(self, numbers: Sequence[int], x: Tensors, g: Tensors) -> None:
+        """Step some of all parameters, by their numbers, whose memory is x, along g: what a compiled step calls."""
+        given, work, first = dict(zip(numbers, zip(x, g, strict=True), strict=True)), [], 0
+        for plan, group in zip(self._plans, self.param_groups, strict=True):
+            there = [i for i in range(len(group["params"])) if first + i in given]
+            places, gradients = ([given[first + i][which] for i in there] for which in (0, 1))
+            work.append(Moving(pick(plan.slots, there), pick(group["params"], there), places, gradients))
+            first += len(group["params"])
+        self._advance(work)
+
+    def _advance(self, work: list[Moving]) -> None:
+        """Step every group, if the gradients of all are as they should be."""
+        gradients = [g for moving in work for g in moving.g]
         if set(map(_layout, gradients)) - {torch.strided}:
             raise RuntimeError(f"{type(self).__name__} does not take sparse gradients; use dense ones (sparse=False)")
         if self.nonfinite is not None and not all_finite(gradients):
-            self._skip_or_raise(gradients)
-            return loss
+            self._skip_or_raise(work, gradients)
+            return
         scale = 1.0 if self.max_grad_norm is None else clipping(gradients, self.max_grad_norm)
         for number, moving in enumerate(work):
-            if moving[0]:
-                self._step_group(number, *moving, scale)
-        return loss
+            if moving.slots:
+                self._step_group(number, moving, scale)
 
-    def _moving(self, number: int) -> tuple[list[Slot], Tensors, Tensors]:
-        """Return the parameters of a group that have gradients, with their slots and gradients."""
+    def _moving(self, number: int) -> Moving:
+        """Return the parameters of a group that have gradients."""
         parameters = self.param_groups[number]["params"]
         gradients = [p.grad for p in parameters]
         there = [i for i, g in enumerate(gradients) if g is not None]
-        return pick(self._plans[number].slots, there), pick(parameters, there), pick(gradients, there)
+        moving = pick(parameters, there)
+        return Moving(pick(self._plans[number].slots, there), moving, local_parts(moving), pick(gradients, there))
 
-    def _skip_or_raise(self, gradients: Tensors) -> None:
+    def _skip_or_raise(self, work: list[Moving], gradients: Tensors) -> None:
         if self.nonfinite == "skip":
             self.skipped_steps += 1
             return
-        names = [
-            name
-            for number, group in enumerate(self.param_groups)
-            for name, p in zip(self._names(number), group["params"], strict=True)
-            if p.grad is not None
-        ]
+        names = [self._name(number, p) for number, moving in enumerate(work) for p in moving.parameters]
         raise FloatingPointError(
             f"the gradient of parameter {', '.join(names[i] for i in nonfinite(gradients))} is not finite; nothing was "
             f"changed. A smaller lr or max_grad_norm may help; nonfinite='skip' leaves such steps out"
         )
 
-    def _step_group(
-        self, number: int, slots: list[Slot], parameters: Tensors, gradients: Tensors, scale: float
-    ) -> None:
-        group, plan = self.param_groups[number], self._plans[number]
-        x, g = local_parts(parameters), local_gradients(gradients, parameters)
+    def _step_group(self, number: int, moving: Moving, scale: float) -> None:
+        group, plan, (slots, parameters, x, gradients) = self.param_groups[number], self._plans[number], moving
+        g = local_gradients(gradients, parameters)
         if scale != 1:
             g = list(torch._foreach_mul(g, scale))
         if group["maximize"]:
             g = list(torch._foreach_neg(g))
         if group["weight_decay"] and not group["decoupled"]:
             g = list(torch._foreach_add(g, x, alpha=group["weight_decay"]))
-        stored = [{} if slot.fields == () else self._stored(slot, p) for slot, p in zip(slots, parameters, strict=True)]
+        stored = [
+            {} if slot.fields == () else self._stored(slot, p, place)
+            for slot, p, place in zip(slots, parameters, x, strict=True)
+        ]
         plan.rate.lr = float(group["lr"])
+        plan.set_momentum(group.get("momentum"))
         plan.sort(slots, parameters, x, stored, g)
         decays = bool(group["weight_decay"] and group["decoupled"])
         watch = self._watch if self.watches and not decays else None  # a kernel would take a decay for a move
@@ -243,10 +278,10 @@ class MirrorOptimizer(Optimizer):
             group["k"] += 1
         self._watch.leave(*places)
 
-    def _stored(self, slot: Slot, p: Tensor) -> dict[str, Any]:
-        """Return what is stored with a parameter, made from it at the first step."""
+    def _stored(self, slot: Slot, p: Tensor, x: Tensor) -> dict[str, Any]:
+        """Return what is stored with a parameter whose local part is x, made from it at the first step."""
         stored: dict[str, Any] = self.state.get(p, {})
-        if not stored and (stored := slot.start(p)):
+        if not stored and (stored := slot.start(p if is_distributed(p) else x)):
             self.state[p] = stored
         return stored
 
@@ -277,12 +312,15 @@ class MirrorOptimizer(Optimizer):
         self._watch.forget()  # the parameters are what the state was saved with, or will be before the next step
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("max_grad_norm", "nonfinite", "dual_dtype", "skipped_steps", "fused", "watches", "_method", "_plans")
+        own = (
+            "max_grad_norm", "nonfinite", "dual_dtype", "skipped_steps", "fused", "watches", "_method", "_plans",
+            "_sharded",
+        )  # fmt: skip
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._watch = Watch()
+        self._watch, self._name_in_graphs = Watch(), name_in_graphs(self)
         for group in self.param_groups:  # written before there was such an option
             for option, default in {**OF_GROUPS, "decoupled": False, "settings": None, "k": 0}.items():
                 group.setdefault(option, default)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import chain
 from operator import attrgetter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,15 @@ T = TypeVar("T")
 Stored: TypeAlias = list[dict[str, Any]]
 Step: TypeAlias = Callable[[int, Tensors, Stored, Tensors], None]
 _dtype = attrgetter("dtype")
+
+
+class Moving(NamedTuple):
+    """The parameters of a group that have gradients, with their slots, and their local parts x, which are stepped."""
+
+    slots: list[Slot]
+    parameters: Tensors
+    x: Tensors
+    g: Tensors
 
 
 class Plan:
@@ -39,9 +48,21 @@ class Plan:
         self._compiled: list[tuple[list[int], Compiled]] = []
         self._batches: list[tuple[list[int], Step]] = []
         self._left: list[int] = []
+        momenta = {slot.method.changing_momentum for slot in slots}
+        self.momentum = momenta.pop() if len(momenta) == 1 else None  # that of all methods, if it can be changed
 
     def __reduce__(self) -> tuple[type[Plan], tuple[list[Slot], Rate]]:
         return Plan, (self.slots, self.rate)  # the tensors of a copy are elsewhere
+
+    def set_momentum(self, momentum: float | None) -> None:
+        """Step with another momentum from now on, if the methods have one."""
+        if momentum is None or self.momentum in (None, momentum):
+            return
+        if not 0 <= momentum < 1:
+            raise ValueError(f"momentum must be in [0, 1), got {momentum}")
+        for slot in self.slots:
+            slot.method.change_momentum(momentum)
+        self.momentum = momentum
 
     def sort(self, slots: list[Slot], parameters: Tensors, x: Tensors, stored: Stored, g: Tensors) -> None:
         """Find out how some parameters, with local parts x and what is stored with each, are stepped along g."""

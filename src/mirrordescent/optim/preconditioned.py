@@ -79,7 +79,7 @@ class Preconditioned(MirrorOptimizer):
         momentum: float = 0.95, lookahead: bool = True, roles: Mapping[str, Role] | None = None,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        given: list[Any] = list(params)
+        given: list[Any] = [] if isinstance(params, Tensor) else list(params)
         self._roles, self._maps = dict(roles or _roles(given)), dict[Any, MirrorMap]()
         learned = _learned(mirror)
         if options.get("t") is None:
@@ -88,7 +88,7 @@ class Preconditioned(MirrorOptimizer):
             raise ValueError("give either steps, for a schedule over the run, or t, a schedule of your own")
         made = partial(methods.Preconditioned, momentum=momentum, lookahead=lookahead, normalised=True)
         lr = (LEARNING_RATE if learned is None else 1.0) if lr is None else lr
-        super().__init__(given, lr, spectral_by_kind() if mirror is None else mirror, method=made, **options)
+        super().__init__(given or params, lr, spectral_by_kind() if mirror is None else mirror, method=made, **options)
 
     def _prepare(self, group: Group) -> Plan:
         group["weight_decay"] = Decoupled(group["weight_decay"])

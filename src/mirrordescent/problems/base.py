@@ -127,8 +127,8 @@ class Problem(Part, nn.Module):
         """Return the form F(x) + G(Kx), if the problem has one: itself, if its class is also a SaddlePoint."""
         return cast(SaddlePoint, self) if SaddlePoint in type(self).__mro__ else None
 
-    def bound_from_means(self, gradient: Point, x: Point) -> Tensor | None:
-        """Return a lower bound on min f from means, with the same weights, of gradients and of their points, if any."""
+    def bound_from_means(self, gradient: Point, x: Point, told: int = 1) -> Tensor | None:
+        """Return a lower bound on min f from means, wᵢ ∝ i², of so many gradients and of their points, if any."""
         return None
 
     def bound_at(self, x: Point, convexity: float | None = None) -> Tensor | None:

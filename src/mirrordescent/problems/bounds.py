@@ -31,14 +31,15 @@ def dual_bound(data: Pixels, u: Differences) -> Tensor:
     return rounded_down(bound, data.y.dtype)
 
 
-def adjoint_bound(data: Pixels, w: Tensor, cancelled: Tensor) -> Tensor:
-    """Return the same for a w = Dᵀu with |u_g| ≤ sλ, without knowing u.
+def adjoint_bound(data: Pixels, w: Tensor, error: Tensor) -> Tensor:
+    """Return the same for a w = Dᵀu with |u_g| ≤ sλ, without knowing u, where every entry of w may be so much in error.
 
-    w is what was left of something else when ``cancelled`` was taken off, in the precision of w. What that may have
-    lost, some units in the last place of each, is worth at most the width of the box.
+    An error is worth at most the width of the box. If w is so far off that not even |w| ≤ 4sλ, nothing is known.
     """
-    width = data.high.double() - data.low.double()
-    lost = 32 * torch.finfo(w.dtype).eps * sum_per_sample(cancelled.detach().double().abs() * width)
+    width, kinks = data.high.double() - data.low.double(), torch.as_tensor(data.kink, dtype=torch.float64)
+    lost = sum_per_sample(error.detach().double() * width)
+    wrong = (w.detach().abs() - error > 4 * kinks.to(w).reshape(-1, 1, 1, 1)).flatten(1).any(1)
+    lost = torch.where(wrong, torch.inf, lost)
     if _compiled(data, w):
         sums = kernels.dual_value(None, w, data.y, data.mask, (data.low, data.high), _numbers(data))
         return rounded_down(_of_sums(data, sums, w.dtype) - lost, data.y.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.data.errors import DataDamaged, reading
-from mirrordescent.data.images import opened
+from mirrordescent.data.images import opened, require_plausible
 from mirrordescent.files import whole
 from mirrordescent.images import Array, values_of
 from mirrordescent.restore.png import DeepPNG, is_deep_png, read_deep_png, write_deep_png
@@ -203,11 +204,13 @@ def _read_deep_tiff(path: Path) -> tuple[Array, int, Form] | None:
     """Read colours of 16 bits or floating-point numbers, as ``_read`` does those of 8 bits; None of another file."""
     import tifffile
 
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what is wrong is said once, by an error
     with tifffile.TiffFile(path) as file:
         page = cast(Any, file.pages[0])
         if page.samplesperpixel < 2 or page.dtype is None or page.dtype.itemsize < 2:
             return None
         _require_one(len(file.pages), path)
+        require_plausible(page.imagewidth * page.imagelength, path.stat().st_size, path)
         numbers, tags = page.asarray(), page.tags
         notes = {name: tags[code].value for name, code in (("up", 274), ("iccprofile", 34675)) if code in tags}
     numbers = np.moveaxis(numbers, 0, -1) if numbers.ndim == 3 and numbers.shape[0] in (2, 3, 4) else numbers

@@ -72,5 +72,9 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    for suffix in (".png", ".svg"):
-        figure.savefig(path.with_name(path.name + suffix), dpi=110)
+    """Write a figure, the same bytes every time."""
+    from matplotlib import rc_context
+
+    with rc_context({"svg.hashsalt": path.name}):
+        figure.savefig(path.with_name(f"{path.name}.png"), dpi=110)
+        figure.savefig(path.with_name(f"{path.name}.svg"), metadata={"Date": None})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from mirrordescent.files import whole
 from mirrordescent.report import GAP, Claim, Comparison, Curve, Dots, Page, Panel, Picture, Section, Table
 
 VERDICTS = {"does not hold": "**does not hold**", "not decided": "*not decided*", "not measured": "*not measured*"}
@@ -32,10 +34,23 @@ class Result:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write index.html, curves.csv, claims.md, summary.json, and panels, pictures and groups as PNG and SVG."""
+        """Write index.html, curves.csv, claims.md, summary.json, and panels, pictures and groups as PNG and SVG.
+
+        They are written beside the folder first, and moved into it one by one: whenever this ends, every file is whole.
+        """
+        partial = folder.with_name(f".{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        self._write(partial)
+        folder.mkdir(exist_ok=True)
+        for file in sorted(partial.iterdir()):
+            with whole(folder / file.name) as there:
+                file.replace(there)
+        partial.rmdir()
+
+    def _write(self, folder: Path) -> None:
         from mirrordescent_lab.experiments.figure import draw_groups, draw_panel, draw_pictures
 
-        folder.mkdir(parents=True, exist_ok=True)
         self._write_curves(folder / "curves.csv")
         (folder / "claims.md").write_text(self.markdown())
         (folder / "summary.json").write_text(json.dumps(self.summary(), indent=2, ensure_ascii=False) + "\n")
