@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,6 +14,7 @@ from mirrordescent.auto import Auto
 from mirrordescent.auto.outcome import attribution
 from mirrordescent.cli.learning import family_in
 from mirrordescent.files import whole
+from mirrordescent_lab.provenance import mark, recorded
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "docs" / "results"
@@ -41,13 +43,22 @@ def main() -> None:
     kept = json.loads(store.read_text()) if store.exists() else {}
     for name in given.names:
         path = HERE / f"{name}.py"
-        found = md.auto(family_in(path), name=name, minutes=given.minutes, out=given.out, say=print)
-        kept[name] = row(found, len(path.read_text().splitlines()))
+        with recorded("0") as origin:
+            found = md.auto(family_in(path), name=name, minutes=given.minutes, out=given.out, say=print)
+        kept[name] = {"cells": row(found, len(path.read_text().splitlines())), "origin": origin}
         with whole(store) as partial:
             partial.write_text(json.dumps(kept, indent=1, sort_keys=True))
-        rows = ["| " + " | ".join([each, *kept[each]]) + " |" for each in sorted(kept)]
         with whole(RESULTS / "own-problems.md") as partial:
-            partial.write_text(HEAD + "\n".join(rows) + "\n")
+            partial.write_text(page(kept))
+
+
+def page(kept: dict[str, Any]) -> str:
+    """Return the page of all results; it comes from where the last of them does."""
+    rows = ["| " + " | ".join([name, *kept[name]["cells"]]) + " |" for name in sorted(kept)]
+    origins = [each["origin"] for each in kept.values()]
+    entries = {name: sha for each in origins for name, sha in each["entries"].items()}
+    latest = max(origins, key=lambda each: each["date"])
+    return HEAD + "\n".join(rows) + "\n\n" + mark({**latest, "entries": entries}) + "\n"
 
 
 def row(found: Auto, lines: int) -> list[str]:

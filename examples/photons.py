@@ -13,8 +13,7 @@ from mirrordescent.problems import Blur, Problem, gaussian_kernel
 class PhotonCounts(Problem):
     """f(x) = Σ (Ax + b) − y log(Ax + b) + ½ρ‖x‖² for counts y and a background b, on x ≥ 0."""
 
-    convex = True
-    domain = PositiveOrthant()
+    convex, domain = True, PositiveOrthant()
 
     def __init__(self, y, background=2.0, ridge=1e-3):
         super().__init__(len(y), tuple(y.shape[1:]), y=y)
@@ -32,11 +31,11 @@ class PhotonCounts(Problem):
 
 
 class Photons(ProblemFamily):
-    def __init__(self, size=24):
-        self.pictures, self.size = [p.mean(0, keepdim=True) for p in md.data.bundled_photographs("train")], size
+    def __init__(self):
+        self.pictures = [picture.mean(0, keepdim=True) for picture in md.data.bundled_photographs("train")]
 
     def draw(self, seeds):
-        crops = torch.cat([random_crops(self.pictures, self.size, 1, generator) for generator in generators(seeds)])
-        mean = Blur(gaussian_kernel(1.0)).A(30 * crops) + 2.0
+        crops = [random_crops(self.pictures, 24, 1, generator) for generator in generators(seeds)]
+        mean = Blur(gaussian_kernel(1.0)).A(30 * torch.cat(crops)) + 2.0
         problem = PhotonCounts(torch.stack([torch.poisson(m, g) for m, g in zip(mean, generators(seeds), strict=True)]))
         return Draw(problem, problem.y.clone())

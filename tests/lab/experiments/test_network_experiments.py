@@ -89,8 +89,9 @@ def test_moons_claims_can_fail():
 def few_shot_panels(learned_loss, baseline_loss, accuracies, reptile_factor=2.0):
     losses, shares = [], []
     for start in fewshot.STARTS:
-        for name in ("SGD (0.1)", "Adam (0.01)", "tuned SGD (1)", "tuned Adam (1)", "LMD", "LAMD"):
-            loss = torch.tensor(learned_loss if name in ("LMD", "LAMD") else baseline_loss)
+        baselines = ("SGD (0.1)", "Adam (0.01)", "tuned SGD (1)", "tuned Adam (1)", "falling Adam (1)")
+        for name in (*baselines, "LMD", "LAMD", "polar factors (1)"):
+            loss = torch.tensor(baseline_loss if name in baselines else learned_loss)
             losses.append(ending(start + name, loss * (reptile_factor if start else 1.0)))
             shares.append(ending(start + name, accuracies.get(start + name.split(" (")[0], [0.7, 0.71, 0.72])))
     return {LOSS: Panel(losses), TRAIN_ACCURACY: Panel(shares), TEST_ACCURACY: Panel(shares)}
@@ -99,7 +100,8 @@ def few_shot_panels(learned_loss, baseline_loss, accuracies, reptile_factor=2.0)
 def test_few_shot_claims_can_fail():
     better = few_shot_panels([1e-4] * 3, [1e-2] * 3, {"Adam": [0.8, 0.81, 0.82]})
     assert all(claim.holds for claim in fewshot.claims(better))
-    worse = few_shot_panels([1e-2] * 3, [1e-4] * 3, {"Reptile + LMD": [0.5] * 3}, reptile_factor=0.5)
+    shares = {"Reptile + LMD": [0.5] * 3, "polar factors": [0.5] * 3, "Reptile + polar factors": [0.5] * 3}
+    worse = few_shot_panels([1e-2] * 3, [1e-4] * 3, shares, reptile_factor=0.5)
     assert not any(claim.holds for claim in fewshot.claims(worse))
 
 
