@@ -31,8 +31,7 @@ class PhotonCounts(Problem):
 
 
 class Photons(ProblemFamily):
-    def __init__(self):
-        self.pictures = [picture.mean(0, keepdim=True) for picture in md.data.bundled_photographs("train")]
+    pictures = tuple(picture.mean(0, keepdim=True) for picture in md.data.bundled_photographs("train"))
 
     def draw(self, seeds):
         crops = [random_crops(self.pictures, 24, 1, generator) for generator in generators(seeds)]
