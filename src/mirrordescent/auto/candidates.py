@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mirrordescent.domains import Box, Domain, PositiveOrthant, Simplex, WholeSpace
+from mirrordescent.domains import Box, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.learn.families import Draw
 from mirrordescent.methods import AMD, Equipped, Method
 from mirrordescent.methods.accelerated import DualWeight, Mixing
@@ -26,41 +26,35 @@ SMALL = 512  # entries, up to which a full matrix is tried
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method to learn: its name, its map in words, and how it is made for a first step length and a horizon."""
+    """What can be learned: a map in words, and how it is made."""
 
     name: str
     geometry: Callable[[], MirrorMap]
-    richness: int
 
 
 def candidates(draw: Draw) -> list[Candidate]:
     """Return those that fit the domain and the shape of the points, the plain geometry first."""
     domain, shape = draw.problem.domain, _shape(draw)
-    found = [Candidate(PLAIN, lambda: plain_map(domain), 0)]
+    found = [Candidate(PLAIN, lambda: Euclidean(domain))]
     if shape is None:
         return found
     if isinstance(domain, WholeSpace):
-        found.append(Candidate("a weight for every entry", lambda: Weighted(Euclidean(), shape), 1))
+        found.append(Candidate("a weight for every entry", lambda: Weighted(Euclidean(), shape)))
         if len(shape) == 3 and min(shape[-2:]) >= 4:
-            found.append(Candidate("a stencil", lambda: Stencil(0.5), 1))
-        found.append(Candidate("a diagonal and a low rank", lambda: LowRankQuadratic(shape), 2))
+            found.append(Candidate("a stencil", lambda: Stencil(0.5)))
+        found.append(Candidate("a diagonal and a low rank", lambda: LowRankQuadratic(shape)))
         if math.prod(shape) <= SMALL:
-            found.append(Candidate("a full matrix", lambda: DenseQuadratic(shape), 3))
+            found.append(Candidate("a full matrix", lambda: DenseQuadratic(shape)))
     if isinstance(domain, Simplex):
-        found.append(Candidate("entropy", SimplexEntropy, 1))
-        found.append(Candidate("weighted entropy", lambda: WeightedSimplexEntropy(shape[-1]), 2))
+        found.append(Candidate("entropy", SimplexEntropy))
+        found.append(Candidate("weighted entropy", lambda: WeightedSimplexEntropy(shape[-1])))
     if isinstance(domain, PositiveOrthant):
-        found.append(Candidate("hyperbolic entropy", OrthantEntropy, 1))
-        found.append(Candidate("weighted hyperbolic entropy", lambda: Weighted(OrthantEntropy(), shape), 2))
+        found.append(Candidate("hyperbolic entropy", OrthantEntropy))
+        found.append(Candidate("weighted hyperbolic entropy", lambda: Weighted(OrthantEntropy(), shape)))
     if isinstance(domain, Box):
-        found.append(Candidate("logit", lambda: Logit(domain.lower, domain.upper), 1))
-        found.append(Candidate("weighted logit", lambda: Weighted(Logit(domain.lower, domain.upper), shape), 2))
+        found.append(Candidate("logit", lambda: Logit(domain.lower, domain.upper)))
+        found.append(Candidate("weighted logit", lambda: Weighted(Logit(domain.lower, domain.upper), shape)))
     return found
-
-
-def plain_map(domain: Domain) -> MirrorMap:
-    """Return the Euclidean map, on a domain."""
-    return Euclidean(domain)
 
 
 def method_for(mirror: MirrorMap, problem: Problem, step: float, horizon: int) -> Method[Any]:

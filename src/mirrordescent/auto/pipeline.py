@@ -39,6 +39,7 @@ from mirrordescent.learn import (
 from mirrordescent.learn.families import reference_of
 from mirrordescent.methods import Method, Safeguarded
 from mirrordescent.methods.relay import Relay
+from mirrordescent.mirrors import Euclidean, MirrorMap
 from mirrordescent.parts import describe
 from mirrordescent.trees import tree_map
 
@@ -201,10 +202,10 @@ class _Search:
         require_inverse(mirror, inside)
         return method_for(mirror, draw.problem, self._first_step(mirror, draw), self.horizon)
 
-    def _first_step(self, mirror: Any, draw: Draw) -> float:
+    def _first_step(self, mirror: MirrorMap, draw: Draw) -> float:
         """Return the step length, around the typical one, with which an unlearned method does best."""
         steps = [self.step * 10.0 ** (i / 2) for i in range(-4, 5)]
-        if mirror.linear or type(mirror).__name__ == "Euclidean":
+        if mirror.linear or isinstance(mirror, Euclidean):
             steps = [self.step * factor for factor in (0.25, 0.5, 1.0)]
         short = replace(self.race, most=self.horizon)
 
