@@ -45,7 +45,7 @@ class FISTA(Method[FISTAState]):
     >>> import torch
     >>> from mirrordescent import Quadratic, solve
     >>> bowl = Quadratic(torch.tensor([1.0, 100.0]), centre=torch.ones(1, 2))
-    >>> bool(solve(bowl, FISTA(), iterations=60).value < 1e-6)
+    >>> bool(solve(bowl, FISTA(), iterations=200).value < 1e-6)
     True
 
     References: Beck and Teboulle, SIAM J. Imaging Sci. 2 (2009); O'Donoghue and Candès, Found. Comput. Math. 15 (2015).

@@ -1,6 +1,6 @@
 """The quasi-Newton method that smooth problems without constraints are usually given to, for a batch of them."""
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -52,8 +52,6 @@ class LBFGS(Method[LBFGSState]):
 
     Reference: Liu and Nocedal, Math. Program. 45 (1989).
     """
-
-    called: ClassVar[tuple[str, ...]] = ("lbfgs",)
 
     def __init__(self, memory: int = 10) -> None:
         super().__init__()

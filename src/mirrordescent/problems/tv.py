@@ -260,7 +260,6 @@ class TVInpainting(Problem, SaddlePoint):
 
         The difference cancels, and both means were rounded n times, each time by half a unit in the last place; with
         weights ∝ i² what is left of that is n/8 units. Some more come from the gradients themselves.
-
         For a Huber function one has to know ū itself; but there x̄ has a dual point of its own, sλd_g/max(|d_g|, η).
         """
         if self.operator is not None:
