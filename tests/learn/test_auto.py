@@ -70,6 +70,9 @@ def test_a_search_finds_the_geometry_and_says_so(tmp_path):
     again = md.auto(Valleys(), name="valleys", minutes=0.03, out=tmp_path, batch=4)
     assert json.loads((tmp_path / "valleys.runs" / "choices.json").read_text()) == choices
     assert {each.name for each in again.contestants} == {each.name for each in found.contestants}
+    md.auto(Valleys(), name="valleys", minutes=0.03, out=tmp_path, batch=4, accuracy=0.1)
+    other = json.loads((tmp_path / "valleys.runs" / "choices.json").read_text())
+    assert other["for"] != choices["for"], "what was chosen for one accuracy is not used for another"
 
 
 def test_values_below_zero_are_learned_on():
@@ -140,13 +143,16 @@ def result(iterations, seconds):
 def test_the_verdict_in_words():
     best = Contestant("PDHG", GD(1.0), "classical", result([5, 5], 2.0), result([5, 5], 2.0))
     ours = Contestant("learned, map", GD(1.0), "map", result([2, 2], 0.5), result([2, -1], 0.5))
-    assert "4.0 times faster than PDHG" in verdict(1e-2, best, ours, True, True)
-    assert "fails on 1, which fall back to PDHG" in verdict(1e-2, best, ours, True, True)
-    assert "estimates" in verdict(1e-2, best, ours, True, False)
+    tied = Contestant("PDHG", GD(1.0), "classical", result([5, 5], 2.0), result([5, -1], 2.0))
+    assert "4.0 times faster than PDHG" in verdict(1e-2, tied, ours, True, True)
+    assert "fails on 1, which fall back to PDHG" in verdict(1e-2, tied, ours, True, True)
+    assert "estimates" in verdict(1e-2, tied, ours, True, False)
     assert "solves 1 of 2 unseen problems, and PDHG 2" in verdict(1e-2, best, ours, False, True)
     slower = Contestant("learned, map", GD(1.0), "map", result([2, 2], 3.0), result([2, 2], 3.0))
     assert "PDHG is as fast" in verdict(1e-2, best, slower, False, True)
     assert "nothing learned" in verdict(1e-2, best, None, False, True)
+    never = Contestant("learned, map", GD(1.0), "map", result([2, 2], 3.0), result([-1, -1], torch.inf))
+    assert "solves 0 of 2 unseen problems" in verdict(1e-2, best, never, False, True)
     assert not ours.unseen.beats(best.unseen)
     assert result([2, 2], 1.0).beats(best.unseen, 1.5)
 

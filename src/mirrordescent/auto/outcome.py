@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,8 +59,10 @@ def verdict(accuracy: float, best: Contestant, ours: Contestant | None, chosen: 
     note = "" if proven else " Minima are estimates: nothing could be proven for these problems."
     if ours is None or ours.unseen is None:
         return f"Do not learn: nothing learned solves as many problems as {best.name}. Use that.{note}"
-    ratio = best.unseen.seconds / ours.unseen.seconds
     solved = f"{ours.unseen.solved} of {ours.unseen.count} unseen problems"
+    if ours.unseen.solved < best.unseen.solved or not math.isfinite(ours.unseen.seconds):
+        return f"Do not learn: {ours.name} solves {solved}, and {best.name} {best.unseen.solved}.{note}"
+    ratio = best.unseen.seconds / ours.unseen.seconds
     if chosen:
         failed = ours.unseen.count - ours.unseen.solved
         rest = f", and fails on {failed}, which fall back to {best.name}" if failed else ""
@@ -67,8 +70,6 @@ def verdict(accuracy: float, best: Contestant, ours: Contestant | None, chosen: 
             f"Use this: {ratio:.1f} times faster than {best.name}, the best classical solver, to {accuracy:g} on "
             f"{solved}{rest}.{note}"
         )
-    if ours.unseen.solved < best.unseen.solved:
-        return f"Do not learn: {ours.name} solves {solved}, and {best.name} {best.unseen.solved}.{note}"
     if ratio >= CLEARLY:
         return (
             f"Do not learn: {ours.name} was not clearly faster than {best.name} where it was chosen, though it was on "
@@ -81,6 +82,8 @@ def attribution(contestants: Sequence[Contestant], best: Contestant, ours: Conte
     """Return how many times faster each part makes it, in the rehearsal: schedules alone, and then the map."""
     plain = next((each for each in contestants if each.kind == PLAIN), None)
     if ours is None or plain is None:
+        return {}
+    if not math.isfinite(plain.rehearsal.seconds):  # schedules alone are too slow to say by how much
         return {}
     shares = {"schedules": best.rehearsal.seconds / plain.rehearsal.seconds}
     shares["map"] = plain.rehearsal.seconds / ours.rehearsal.seconds

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from mirrordescent.auto.outcome import Auto, attribution
 from mirrordescent.report import Curve, Page, Panel, Section, Table
 
@@ -31,7 +33,7 @@ def page(found: Auto) -> Page:
             "Schedules are learned with the plain geometry, against the best classical solver; the map comes on top.",
         ))  # fmt: skip
     paces = {
-        each.name: each.unseen.seconds / max(1, each.unseen.most)
+        each.name: each.unseen.seconds / max(1, each.unseen.most) if math.isfinite(each.unseen.seconds) else 0.0
         for each in found.contestants
         if each.unseen is not None
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +23,7 @@ from mirrordescent.auto.outcome import CLEARLY, Auto, Contestant, verdict
 from mirrordescent.auto.page import page
 from mirrordescent.auto.race import Race, Result
 from mirrordescent.auto.soundness import require_inverse, require_sound
+from mirrordescent.cache import fingerprint
 from mirrordescent.domains import DomainError
 from mirrordescent.files import whole
 from mirrordescent.learn import (
@@ -40,7 +42,6 @@ from mirrordescent.learn.families import reference_of
 from mirrordescent.methods import Method, Safeguarded
 from mirrordescent.methods.relay import Relay
 from mirrordescent.mirrors import Euclidean, MirrorMap
-from mirrordescent.parts import describe
 from mirrordescent.trees import tree_map
 
 FEWEST = 5  # meta-steps that are worth beginning
@@ -114,11 +115,7 @@ class _Search:
     ) -> None:  # fmt: skip
         self.family, self.name, self.accuracy, self.seconds = family, name, accuracy, seconds
         self.out, self.batch, self.seed, self.say = out, batch, seed, say
-        self.runs, self.resume = out / f"{name}.runs", resume
-        if not resume:
-            (self.runs / "choices.json").unlink(missing_ok=True)
-        self.ledger = _Ledger(self.runs / "choices.json")
-        self.began = perf_counter()
+        self.runs, self.resume, self.began = out / f"{name}.runs", resume, perf_counter()
 
     def run(self) -> Auto:
         require_sound(self.family.draw(torch.arange(2)))
@@ -126,6 +123,7 @@ class _Search:
         self.say("drawing and certifying problems")
         self.split = _Split(self.family, 4 * self.batch, self.batch, tolerance, self.seed)
         self.race = Race(self.split.validation(self.batch), self.accuracy, 2000)
+        self._begin()
         classical = self._classical()
         best = min(classical, key=lambda each: each.rehearsal.seconds)
         if best.rehearsal.seconds == torch.inf:
@@ -136,6 +134,14 @@ class _Search:
         self.say(f"the best classical solver: {best.name}, {_time(best.rehearsal.seconds)}")
         learned = self._learned(best)
         return self._judged(classical, best, learned)
+
+    def _begin(self) -> None:
+        """Go on with the choices of a search for the same: with other problems or settings they would be wrong."""
+        self.ledger = _Ledger(self.runs / "choices.json")
+        asked = [fingerprint(self.race.draw.problem, "auto"), self.accuracy, self.seconds, self.batch, self.seed]
+        if not self.resume or self.ledger.kept.get("for", asked) != asked:
+            self.ledger.kept, self.resume = {}, False
+        self.ledger.once("for", lambda: asked)
 
     # Classical solvers
 
@@ -299,9 +305,12 @@ class _Search:
         return found
 
     def _saved(self, method: Method[Any], words: str, best: Contestant, ours: Contestant | None) -> Path:
-        describe(method)
         held_out = {
-            each.name: {"solved": each.unseen.solved, "of": each.unseen.count, "seconds": each.unseen.seconds}
+            each.name: {
+                "solved": each.unseen.solved,
+                "of": each.unseen.count,
+                "seconds": each.unseen.seconds if math.isfinite(each.unseen.seconds) else None,
+            }
             for each in (best, ours)
             if each is not None and each.unseen is not None
         }

@@ -24,7 +24,7 @@ class Result:
     """What a method needed: iterations per problem, −1 where it never got there, and seconds for the whole batch.
 
     ``seconds`` are those of as many iterations as the last of the problems needed that were solved; infinite if fewer
-    were solved than are ``wanted``.
+    were solved than the race asks for.
     """
 
     iterations: Tensor

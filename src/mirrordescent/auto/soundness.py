@@ -15,9 +15,9 @@ from mirrordescent.trees import Tree, dot, is_finite, norm, tree_map
 def require_sound(draw: Draw) -> None:
     """Raise unless values and gradients at the start are finite, and the gradient is that of the value.
 
-    The test is (f(x + hd) − f(x − hd))/(2h) = ⟨∇f(x), d⟩ along a direction, in double precision, at a point beside the
-    start, since at the start itself there may be a kink. Where there is one after all, both sides are compared: a
-    convex f has slopes between which ⟨g, d⟩ lies.
+    Along a direction d, ⟨∇f(x), d⟩ has to lie between (f(x) − f(x − hd))/h and (f(x + hd) − f(x))/h, up to rounding, as
+    for every convex f, and for a smooth one to the order of h. In double precision, beside the start: at the start
+    itself there may be kinks, where a gradient tells little.
     """
     problem, x0 = draw.problem, draw.x0
     problem.check(x0)
@@ -61,7 +61,7 @@ def require_inverse(mirror: MirrorMap, x: Tree) -> None:
         points = tree_map(lambda leaf: leaf.detach().requires_grad_(), x)
         try:
             potential = mirror.potential(points).sum()
-        except NotImplementedError:
+        except NotImplementedError:  # a map may do without a potential, and then there is nothing to compare
             return
         found = torch.autograd.grad(potential, list(points.values()) if isinstance(points, dict) else [points])
     gradient = dict(zip(x, found, strict=True)) if isinstance(x, dict) else found[0]

@@ -17,7 +17,7 @@ from torch import Generator, Tensor, nn
 from mirrordescent.data.holes import SHAPES
 from mirrordescent.data.images import random_crops
 from mirrordescent.problems import SVM, Blur, Problem, TVDenoising, TVInpainting, gaussian_kernel, motion_kernel
-from mirrordescent.references.certificate import certify
+from mirrordescent.references.certificate import NotCertifiable, certify
 from mirrordescent.trees import Tree, batch_size, leaves, tree_map, where
 
 SEEDS = 2**31  # seeds are drawn from [0, SEEDS); the generator of torch tells no more than 2³² apart
@@ -100,7 +100,7 @@ def reference_of(drawn: Draw, tolerance: float = 1e-3) -> tuple[Tensor, bool]:
     """Return lower bounds on the values of a draw, (batch,), or estimates of their minima, and which of the two."""
     try:
         found = certify(drawn.problem, tolerance)
-    except TypeError:  # nothing can be proven
+    except NotCertifiable:
         found = certify(drawn.problem, tolerance, estimate=True, x0=drawn.x0)
     lower = found.lower.to(next(leaves(drawn.x0)))
     return lower.expand(batch_size(drawn.x0)), found.proven  # where all starts share a problem, they share its bound

@@ -47,6 +47,10 @@ class Certificate:
         return relative_gap(self.value, self.lower, self.start_value)
 
 
+class NotCertifiable(TypeError):
+    """Nothing can be proven about the minimum of a problem."""
+
+
 def register(kind: type[P], certifier: Callable[[P, float], Found]) -> None:
     """Let a function certify problems of a class, and of its subclasses, that cannot do so by themselves.
 
@@ -106,7 +110,7 @@ def _compute(problem: Problem, tolerance: float, or_estimate: bool, x0: Tree | N
     precise = copy.deepcopy(problem).double()
     found = _proven(precise, tolerance)
     if found is None and not or_estimate:
-        raise TypeError(
+        raise NotCertifiable(
             f"{type(problem).__name__} cannot be certified: it has neither a saddle-point form (saddle_point) "
             f"nor a way to find its minimiser by itself (minimiser), nor bounds from gradients (bound_at), which "
             f"need a convex f, strongly so or on a bounded set. estimate=True returns the least values that are "
