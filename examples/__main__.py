@@ -23,8 +23,9 @@ HEAD = """# Your own problems
 
 Written by `python -m examples`: a solver is looked for with `mirrordescent learn examples/NAME.py`, for each class of
 problems in the folder `examples` by itself. Times are those of 64 problems at once, to a relative gap of 1e-2, on
-problems that nothing was learned, tuned or chosen on. *Schedules alone* and *with a map* say how many times faster each
-makes it where it was chosen: the learned schedules against the best classical solver, the map against the schedules.
+problems that nothing was learned, tuned or chosen on. Those of pictures are other crops of the same photographs.
+*Schedules alone* and *with a map* say how many times faster each makes it where it was chosen: the learned schedules
+against the best classical solver, the map against the schedules.
 
 | problems | lines | what to do | best classical, ms | best learned, ms | schedules alone | with a map | minutes |
 |---|---|---|---|---|---|---|---|
