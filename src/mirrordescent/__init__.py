@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mirrordescent import theory as theory
     from mirrordescent import zoo as zoo
     from mirrordescent.auto import auto
-    from mirrordescent.domains import DomainError
+    from mirrordescent.domains import Box, DomainError, NonNegative, Simplex
     from mirrordescent.methods import (
         AMD,
         ASMD,
@@ -54,12 +54,17 @@ if TYPE_CHECKING:
         proven,
     )
     from mirrordescent.problems import (
+        L1,
         SVM,
+        TV,
+        Composite,
+        Counts,
         Function,
         LeastSquares,
         LogisticRegression,
         MatrixGame,
         Quadratic,
+        SquaredError,
         TVDenoising,
         TVInpainting,
     )
@@ -85,14 +90,14 @@ _ROOMS = (
 )  # fmt: skip
 _OFFERED = {
     "auto": ("auto",),
-    "domains": ("DomainError",),
+    "domains": ("Box", "DomainError", "NonNegative", "Simplex"),
     "methods": (
         "AMD", "ASMD", "FISTA", "GD", "LBFGS", "LPD", "MD", "PDHG", "SGD", "SMD", "Adam", "Averaged", "Certified",
         "CondatVu", "DualFISTA", "HandOver", "Nesterov", "ProjectedGradient", "proven",
     ),
     "problems": (
-        "SVM", "Function", "LeastSquares", "LogisticRegression", "MatrixGame", "Quadratic", "TVDenoising",
-        "TVInpainting",
+        "L1", "SVM", "TV", "Composite", "Counts", "Function", "LeastSquares", "LogisticRegression", "MatrixGame",
+        "Quadratic", "SquaredError", "TVDenoising", "TVInpainting",
     ),
     "references": ("certify",),
     "restore": ("choose_weight",),
@@ -103,10 +108,11 @@ _OFFERED = {
 _HOMES = {name: room for room, names in _OFFERED.items() for name in names}
 
 __all__ = [
-    "AMD", "ASMD", "FISTA", "GD", "LBFGS", "LPD", "MD", "PDHG", "SGD", "SMD", "SVM", "Adam", "Averaged", "Certified",
-    "CondatVu", "DomainError", "DualFISTA", "Function", "HandOver", "LeastSquares", "LogisticRegression", "MatrixGame",
-    "Nesterov", "ProjectedGradient", "Quadratic", "Solution", "Status", "TVDenoising", "TVInpainting", "auto",
-    "certify", "choose_weight", "conditioning", "data", "domains", "gap", "gradient_norm", "layer", "learn", "methods",
+    "AMD", "ASMD", "FISTA", "GD", "L1", "LBFGS", "LPD", "MD", "PDHG", "SGD", "SMD", "SVM", "TV", "Adam", "Averaged",
+    "Box", "Certified", "Composite", "CondatVu", "Counts", "DomainError", "DualFISTA", "Function", "HandOver",
+    "LeastSquares", "LogisticRegression", "MatrixGame", "Nesterov", "NonNegative", "ProjectedGradient", "Quadratic",
+    "Simplex", "Solution", "SquaredError", "Status", "TVDenoising", "TVInpainting", "auto", "certify",
+    "choose_weight", "conditioning", "data", "domains", "gap", "gradient_norm", "layer", "learn", "methods",
     "mirrors", "optim", "oracles", "problems", "proven", "references", "relative_change", "relative_gap", "report",
     "restore", "schedules", "solve", "theory", "wall_clock", "zoo",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from mirrordescent.files import Damaged, content_of, read_whole, write_whole
+from mirrordescent.parts import Part, describe
 
 VERSION = "2"  # raised when the meaning of stored entries changes
 
@@ -49,6 +51,8 @@ def fingerprint(module: nn.Module, purpose: str) -> str | None:
         for key, value in sorted(vars(part).items()):
             if key in vars(nn.Module()) or key in ("batch", "sample_shape"):
                 continue
+            if isinstance(value, Part) and not isinstance(value, nn.Module):  # such as a set
+                value = json.dumps(describe(value), sort_keys=True)
             if not isinstance(value, bool | int | float | str | None):
                 return None
             digest.update(f"{key}={value!r}".encode())

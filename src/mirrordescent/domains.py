@@ -102,6 +102,9 @@ class PositiveOrthant(Domain):
         return torch.where((g >= 0).flatten(1).all(1), 0.0, -torch.inf).to(g.dtype)
 
 
+NonNegative = PositiveOrthant  # its name among the terms of a composite problem, where the closed set is meant
+
+
 class NegativeOrthant(Domain):
     """{y : y < 0}, where the conjugates of barriers live."""
 

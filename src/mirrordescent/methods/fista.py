@@ -1,5 +1,6 @@
 """The accelerated gradient method that needs no step size: backtracking, restarts, projections."""
 
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -36,7 +37,8 @@ class FISTA(Method[FISTAState]):
 
     sample by sample: each has its own t, and its momentum restarts (θ = 1) when it points against the gradient. A step
     costs a gradient and two values or more; nothing has to be tuned. Outside X, where f may not be defined, x⁺ is
-    projected. The answer is u.
+    projected. The answer is u. Where a problem is a smooth f plus something that has a simple prox
+    (:meth:`Problem.proximal`), the prox takes the place of P_X.
 
     Args:
         domain: X; by default that of the problem.
@@ -67,8 +69,9 @@ class FISTA(Method[FISTAState]):
         self, problem: Problem, state: FISTAState, oracle: Oracle, generator: Generator | None = None
     ) -> FISTAState:
         x, domain = state.x, self.domain or problem.domain
-        g, value = oracle(problem, x, state.k, generator), problem.value(x)
-        u, t = self._searched(problem, domain, x, g, value, state.t)
+        smooth, prox = problem.proximal() or (problem, lambda point, t: domain.project(point))
+        g, value = oracle(smooth, x, state.k, generator), smooth.value(x)
+        u, t = self._searched(smooth, prox, x, g, value, state.t)
         grown = (1 + (1 + 4 * state.theta.square()).sqrt()) / 2
         change = tree_map(torch.sub, u, state.iterate)
         against = dot(tree_map(torch.sub, x, u), change) > 0
@@ -79,7 +82,7 @@ class FISTA(Method[FISTAState]):
         return FISTAState(state.k + 1, ahead, u, torch.where(against, torch.ones_like(grown), grown), t)
 
     def _searched(
-        self, problem: Problem, domain: Domain, x: Tree, g: Tree, value: Tensor, t: Tensor
+        self, problem: Problem, prox: Callable[[Tree, Tensor], Tree], x: Tree, g: Tree, value: Tensor, t: Tensor
     ) -> tuple[Tree, Tensor]:
         """Return the next iterates, and the step lengths to try next.
 
@@ -88,7 +91,7 @@ class FISTA(Method[FISTAState]):
         rounding = 8 * torch.finfo(value.dtype).eps * (1 + value.abs())
         found, searching = x, torch.ones_like(value, dtype=torch.bool)
         for _ in range(HALVINGS):
-            u = domain.project(tree_map(lambda p, d, t=t: p - per_sample(t, d) * d, x, g))
+            u = prox(tree_map(lambda p, d, t=t: p - per_sample(t, d) * d, x, g), t)
             moved = tree_map(torch.sub, u, x)
             allowed = value + dot(g, moved) + dot(moved, moved) / (2 * t) + rounding
             good = problem.value(u) <= allowed  # false for NaN

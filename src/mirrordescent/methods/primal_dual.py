@@ -47,10 +47,10 @@ class PrimalDual(Method[S]):
         raise NotImplementedError
 
     def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
-        return self.saddle(problem).lower_bound(cast(Any, state).u)
+        return self.saddle(problem).bound_of_pair(cast(Tensor, self.answer(state)), cast(Any, state).u)
 
     def tight_bound(self, problem: Problem, state: S) -> Tensor | None:
-        return self.saddle(problem).tight_bound(cast(Any, state).u)
+        return self.saddle(problem).tight_bound(cast(Any, state).u, cast(Tensor, self.answer(state)))
 
     def saddle(self, problem: Problem | None) -> SaddlePoint:
         """Return the saddle-point form of a problem, or say that it has none."""
@@ -175,6 +175,10 @@ class CondatVu(PDHG):
             raise TypeError(f"CondatVu needs a linear map, which {type(mirror).__name__} is not")
         self.mirror = mirror
 
+    def saddle(self, problem: Problem | None) -> SaddlePoint:
+        """Return the form whose F has a gradient."""
+        return super().saddle(problem).explicit()
+
     def step_sizes(self, saddle: SaddlePoint) -> tuple[Number, Number]:
         sigma = 1 / (self._balance() * saddle.K_norm)
         square, smoothness = saddle.K_norm**2, saddle.F_smoothness
@@ -187,7 +191,9 @@ class CondatVu(PDHG):
 
     def _descend(self, saddle: SaddlePoint, x: Tensor, pull: Tensor, tau: Number) -> Tensor:
         slope = saddle.grad_F(x) + pull
-        return descend(x, slope if self.mirror is None else cast(Tensor, self.mirror.to_primal(slope)), tau)
+        if self.mirror is None:
+            return saddle.project(descend(x, slope, tau))
+        return descend(x, cast(Tensor, self.mirror.to_primal(slope)), tau)
 
     def _kernel_numbers(self, saddle: SaddlePoint, pixels: Pixels) -> Numbers:
         tau, sigma = map(_row, self.step_sizes(saddle))

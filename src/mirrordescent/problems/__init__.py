@@ -2,15 +2,31 @@
 
 from mirrordescent.problems.base import Function, Problem
 from mirrordescent.problems.beam import ParallelBeam
+from mirrordescent.problems.composite import Composite
+from mirrordescent.problems.fits import Counts, Fit, SquaredError
 from mirrordescent.problems.linear_models import SVM, LogisticRegression
 from mirrordescent.problems.matrices import LeastSquares, MatrixGame, Quadratic
 from mirrordescent.problems.networks import Initialisation, NetworkTraining
-from mirrordescent.problems.operators import Blur, LinearOperator, gaussian_kernel, motion_kernel
+from mirrordescent.problems.operators import (
+    Blur,
+    Chain,
+    Linear,
+    LinearOperator,
+    Matrix,
+    Sampling,
+    gaussian_kernel,
+    motion_kernel,
+)
+from mirrordescent.problems.terms import L1, Ridge, Term
 from mirrordescent.problems.tomography import PoissonTomography
+from mirrordescent.problems.transforms import Fourier, Haar, radial_mask
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
+from mirrordescent.problems.variation import TV, Roughness
 
 __all__ = [
-    "SVM", "Blur", "Function", "Initialisation", "LeastSquares", "LinearOperator", "LogisticRegression", "MatrixGame",
-    "NetworkTraining", "ParallelBeam", "PoissonTomography", "Problem", "Quadratic", "TVDenoising", "TVInpainting",
-    "gaussian_kernel", "motion_kernel",
+    "L1", "SVM", "TV", "Blur", "Chain", "Composite", "Counts", "Fit", "Fourier", "Function", "Haar",
+    "Initialisation", "LeastSquares", "Linear", "LinearOperator", "LogisticRegression", "Matrix", "MatrixGame",
+    "NetworkTraining", "ParallelBeam", "PoissonTomography", "Problem", "Quadratic", "Ridge", "Roughness",
+    "Sampling", "SquaredError", "TVDenoising", "TVInpainting", "Term", "gaussian_kernel", "motion_kernel",
+    "radial_mask",
 ]  # fmt: skip

@@ -127,6 +127,13 @@ class Problem(Part, nn.Module):
         """Return the form F(x) + G(Kx), if the problem has one: itself, if its class is also a SaddlePoint."""
         return cast(SaddlePoint, self) if SaddlePoint in type(self).__mro__ else None
 
+    def proximal(self) -> tuple["Problem", Callable[[Tree, Tensor], Tree]] | None:
+        """Return what is smooth of f, and the prox of the rest with one step length per sample; None if there is none.
+
+        The rest may have kinks, and includes the set. Without any, f itself is smooth, or has no simple prox.
+        """
+        return None
+
     def bound_from_means(self, gradient: Point, x: Point, told: int = 1) -> Tensor | None:
         """Return a lower bound on min f from means, wᵢ ∝ i², of so many gradients and of their points, if any."""
         return None

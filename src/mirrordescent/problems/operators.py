@@ -1,7 +1,8 @@
-"""Linear operators in front of an imaging problem: anything with ``A`` and ``A_adjoint``."""
+"""Linear operators between a point and what is observed of it: anything with ``A`` and ``A_adjoint``."""
 
 import math
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Protocol, cast, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -9,11 +10,13 @@ from torch import Tensor, nn
 
 from mirrordescent.checks import require_positive
 from mirrordescent.parts import Part
+from mirrordescent.problems.matrices import matvec, spectral_norm
+from mirrordescent.trees import fits, norm, per_sample
 
 
 @runtime_checkable
 class LinearOperator(Protocol):
-    """A linear map of image batches and its adjoint. An attribute ``norm`` ≥ ‖A‖ is used if there is one."""
+    """A linear map of batches, sample by sample, and its adjoint. An attribute ``norm`` ≥ ‖A‖ is used."""
 
     def A(self, x: Tensor) -> Tensor:
         """Ax."""
@@ -116,19 +119,147 @@ def gaussian_kernel(sigma: float, radius: int | None = None) -> Tensor:
     return kernel / kernel.sum()
 
 
-def norm_bound(operator: LinearOperator, like: Tensor, iterations: int = 50) -> float:
-    """Return the operator's own ``norm``, or an estimate of ‖A‖ by power iteration, made 5 % larger for safety."""
+class Matrix(Part, nn.Module):
+    """Ax for a matrix (m, n), or one for every sample (batch, m, n), and points of any shape with n entries.
+
+    >>> import torch
+    >>> Matrix(torch.ones(2, 4), shape=(1, 2, 2)).A_adjoint(torch.ones(3, 2)).shape
+    torch.Size([3, 1, 2, 2])
+    """
+
+    kind = "operator"
+
+    matrix: Tensor
+
+    def __init__(self, matrix: Tensor, shape: tuple[int, ...] | None = None) -> None:
+        super().__init__()
+        if matrix.ndim not in (2, 3):
+            raise ValueError(f"a matrix must be (m, n) or (batch, m, n), got {tuple(matrix.shape)}")
+        self.shape = (matrix.shape[-1],) if shape is None else tuple(shape)
+        if math.prod(self.shape) != matrix.shape[-1]:
+            raise ValueError(f"points of shape {self.shape} do not have the {matrix.shape[-1]} entries of the columns")
+        self.register_buffer("matrix", matrix)
+
+    @property
+    def norm(self) -> float:
+        """‖A‖, the largest of all."""
+        return spectral_norm(self.matrix)
+
+    def A(self, x: Tensor) -> Tensor:
+        """Multiply with the entries of every sample."""
+        return matvec(self.matrix.to(x), x.flatten(1))
+
+    def A_adjoint(self, y: Tensor) -> Tensor:
+        """Multiply with the transpose."""
+        return matvec(self.matrix.to(y).mT, y).reshape(len(y), *self.shape)
+
+
+class Sampling(Part, nn.Module):
+    """Keep the entries where a mask is 1, and make the others 0: the mask broadcasts to the points.
+
+    >>> import torch
+    >>> Sampling(torch.tensor([1.0, 0.0])).A(torch.ones(1, 2))
+    tensor([[1., 0.]])
+    """
+
+    kind = "operator"
+
+    mask: Tensor
+
+    norm = 1.0
+
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__()
+        if not bool(((mask == 0) | (mask == 1)).all()):
+            raise ValueError("a mask must be 0 (not observed) or 1 (observed)")
+        self.register_buffer("mask", mask if mask.is_floating_point() else mask.float())
+
+    def A(self, x: Tensor) -> Tensor:
+        """Zx."""
+        if not fits(self.mask.shape, x.shape):
+            raise ValueError(f"the mask has shape {tuple(self.mask.shape)}, which does not fit {tuple(x.shape)}")
+        return self.mask * x
+
+    def A_adjoint(self, y: Tensor) -> Tensor:
+        """Zy."""
+        return self.A(y)
+
+    def resolvent(self, x: Tensor, t: Tensor) -> Tensor:
+        """(I + tZ)⁻¹x, for a t that broadcasts."""
+        return x / (1 + t * self.mask)
+
+
+class Chain(Part, nn.Module):
+    """One operator after another: Ax = A₂(A₁x)."""
+
+    kind = "operator"
+
+    def __init__(self, first: LinearOperator, second: LinearOperator) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    @property
+    def norm(self) -> float | None:
+        """‖A₁‖‖A₂‖ ≥ ‖A‖, if both are known."""
+        norms = [_known(self.first), _known(self.second)]
+        return None if None in norms else cast(float, norms[0]) * cast(float, norms[1])
+
+    def A(self, x: Tensor) -> Tensor:
+        """A₂A₁x."""
+        return self.second.A(self.first.A(x))
+
+    def A_adjoint(self, y: Tensor) -> Tensor:
+        """A₁ᵀA₂ᵀy."""
+        return self.first.A_adjoint(self.second.A_adjoint(y))
+
+
+class Linear:
+    """Any linear function as an operator; its adjoint by automatic differentiation, exact up to rounding.
+
+    Args:
+        function: maps points (batch, …) to what is observed of them, sample by sample.
+        shape: of one point.
+
+    >>> import torch
+    >>> Linear(lambda x: x[:, ::2], shape=(3,)).A_adjoint(torch.ones(1, 2))
+    tensor([[1., 0., 1.]])
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> None:
+        self.function, self.shape = function, tuple(shape)
+
+    def A(self, x: Tensor) -> Tensor:
+        """Call the function."""
+        return self.function(x)
+
+    def A_adjoint(self, y: Tensor) -> Tensor:
+        """Return the derivative of ⟨Ax, y⟩ with respect to x, which is the same everywhere."""
+        keep = torch.is_grad_enabled() and y.requires_grad
+        with torch.enable_grad():
+            x = y.new_zeros(len(y), *self.shape, requires_grad=True)
+            return torch.autograd.grad(self.function(x), x, y, create_graph=keep)[0]
+
+
+def _known(operator: LinearOperator) -> float | None:
+    """Return what an operator says about its norm."""
     known = getattr(operator, "norm", None)
-    if isinstance(known, (int, float)) or (isinstance(known, Tensor) and known.numel() == 1):
-        return float(known)
-    x = _probe(like[:1])
-    largest = torch.zeros((), dtype=x.dtype)
+    number = isinstance(known, (int, float)) or (isinstance(known, Tensor) and known.numel() == 1)
+    return float(cast(float, known)) if number else None
+
+
+def norm_bound(operator: LinearOperator, like: Tensor, iterations: int = 50) -> float:
+    """Return the operator's own ``norm``, or an estimate of ‖A‖ by power iteration, made 5 % larger for safety.
+
+    The whole batch is iterated, each sample by itself, since every sample may have an operator of its own.
+    """
+    if (known := _known(operator)) is not None:
+        return known
+    x = _probe(like)
     for _ in range(iterations):
-        x = operator.A_adjoint(operator.A(x / x.norm()))
-        largest = x.norm()
-        if not largest > 0:
+        x = operator.A_adjoint(operator.A(x / per_sample(norm(x), x)))
+        if not norm(x).min() > 0:
             raise ValueError(f"{type(operator).__name__} maps images to 0: nothing was observed through it")
-    return 1.05 * float(largest) ** 0.5
+    return 1.05 * float(norm(x).max()) ** 0.5
 
 
 def require_adjoint(operator: LinearOperator, image: Tensor, observed: Tensor) -> None:
@@ -141,7 +272,8 @@ def require_adjoint(operator: LinearOperator, image: Tensor, observed: Tensor) -
     if abs(forward - backward) > 1e-3 * float(Ax.norm() * y.norm()):
         raise ValueError(
             f"A_adjoint of {type(operator).__name__} is not the adjoint of A: "
-            f"⟨Ax, y⟩ = {forward:.6g} but ⟨x, Aᵀy⟩ = {backward:.6g}"
+            f"⟨Ax, y⟩ = {forward:.6g} but ⟨x, Aᵀy⟩ = {backward:.6g}. "
+            f"problems.Linear(operator.A, shape) finds the adjoint by itself"
         )
 
 

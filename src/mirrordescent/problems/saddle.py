@@ -18,6 +18,13 @@ class SaddlePoint(Protocol):
     Subclasses need not say anything about an F that is neither smooth nor strongly convex.
     """
 
+    proximable: bool = True
+    """Whether F has a prox; if not, methods that use its gradient are left."""
+
+    def explicit(self) -> "SaddlePoint":
+        """Return the form for methods that use the gradient of F, if there is another one."""
+        return self
+
     @property
     def K_norm(self) -> float:
         """An upper bound on ‖K‖."""
@@ -27,8 +34,8 @@ class SaddlePoint(Protocol):
         return self.K_norm / mirror.convexity_in_l2() ** 0.5
 
     @property
-    def ratio(self) -> float:
-        """The ratio of PDHG's steps that reaches high accuracy fastest."""
+    def ratio(self) -> float | None:
+        """The ratio of PDHG's steps that reaches high accuracy fastest; None: not known."""
 
     @property
     def F_convexity(self) -> float:
@@ -43,6 +50,10 @@ class SaddlePoint(Protocol):
     def grad_F(self, x: Tensor) -> Tensor:
         """∇F, where F is smooth."""
         raise TypeError(f"the F of {type(self).__name__} has no gradient")
+
+    def project(self, x: Tensor) -> Tensor:
+        """Return the nearest point of the set on which F is finite, where the rest of F is smooth."""
+        return x
 
     def argmin_F(self, w: Tensor) -> Tensor:
         """argmin_x F(x) + ⟨w, x⟩, where F is strongly convex."""
@@ -63,6 +74,10 @@ class SaddlePoint(Protocol):
     def lower_bound(self, u: Point) -> Tensor:
         """A proven lower bound on the optimal value, from any u: (batch,)."""
 
-    def tight_bound(self, u: Point) -> Tensor:
-        """A better one, if it is worth some time."""
+    def bound_of_pair(self, x: Tensor, u: Point) -> Tensor:
+        """The same, where a primal point that goes with u may help."""
         return self.lower_bound(u)
+
+    def tight_bound(self, u: Point, x: Tensor | None = None) -> Tensor:
+        """A better one, if it is worth some time."""
+        return self.lower_bound(u) if x is None else self.bound_of_pair(x, u)

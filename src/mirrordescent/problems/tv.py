@@ -243,7 +243,7 @@ class TVInpainting(Problem, SaddlePoint):
             u = closed(u, self.mask, self.groups, self.kink)  # which costs some steps
         return dual_bound(self._data, u)
 
-    def tight_bound(self, u: Differences) -> Tensor:
+    def tight_bound(self, u: Differences, x: Tensor | None = None) -> Tensor:
         """Return the better of two lower bounds: that of u, and that of a point near it which suits the holes.
 
         There the minimum over the box is far below f unless Dᵀu = 0, which ``holes.closed`` brings about. With kernels

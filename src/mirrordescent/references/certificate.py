@@ -14,7 +14,7 @@ from mirrordescent.domains import WholeSpace
 from mirrordescent.methods.base import Method
 from mirrordescent.methods.fista import FISTA
 from mirrordescent.methods.lbfgs import LBFGS
-from mirrordescent.methods.primal_dual import PDHG, DualFISTA
+from mirrordescent.methods.primal_dual import PDHG, CondatVu, DualFISTA
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.saddle import SaddlePoint
 from mirrordescent.references.estimate import estimate as estimated
@@ -22,6 +22,7 @@ from mirrordescent.solve import Look, Rule, relative_gap, solve
 from mirrordescent.trees import Tree, tree_map
 
 ITERATIONS = 40_000
+TRIAL, RATIOS = 200, (0.1, 0.5, 2.0, 10.0, 50.0)
 P = TypeVar("P", bound=Problem)
 Found: TypeAlias = tuple[Tensor, Tensor]
 _REGISTERED: dict[type[Problem], Callable[..., Found]] = {}
@@ -138,14 +139,31 @@ def _proven(problem: Problem, tolerance: float) -> Found | None:
     if found is not None:
         return found
     saddle = problem.saddle_point()
-    return _by_gradients(problem, tolerance) if saddle is None else _by_saddle_point(problem, saddle, tolerance)
+    found = None if saddle is None else _by_saddle_point(problem, saddle, tolerance)
+    return _by_gradients(problem, tolerance) if found is None else found
 
 
-def _by_saddle_point(problem: Problem, saddle: SaddlePoint, tolerance: float) -> Found:
-    """Return the best iterate and the best lower bound of a primal-dual method."""
-    method = DualFISTA() if saddle.F_convexity > 0 else PDHG(saddle.ratio)
+def _by_saddle_point(problem: Problem, saddle: SaddlePoint, tolerance: float) -> Found | None:
+    """Return the best iterate and the best lower bound of a primal-dual method, if its dual points prove any."""
+    kind = PDHG if saddle.proximable else CondatVu
+    method: Any = DualFISTA() if saddle.F_convexity > 0 else kind(saddle.ratio or 1.0)
+    bound = method.lower_bound(problem, method.init(problem.start(), problem))
+    if bound is None or not bool(bound.isfinite().all()):
+        return None
+    if saddle.ratio is None and saddle.F_convexity <= 0:
+        method = kind(_best_ratio(problem, kind))
     solution = solve(problem, method, iterations=ITERATIONS, stop=_small_gap(problem, tolerance), check_every=50)
     return cast(Tensor, solution.best_x), cast(Tensor, solution.lower)
+
+
+def _best_ratio(problem: Problem, kind: type[PDHG]) -> float:
+    """Return the one of some ratios with which the gap is least after a short run, where it is greatest."""
+
+    def gap(ratio: float) -> float:
+        run = solve(problem, kind(ratio), iterations=TRIAL, check_every=TRIAL)
+        return float((run.best_value - cast(Tensor, run.lower)).max())
+
+    return min(RATIOS, key=gap)
 
 
 def _by_gradients(problem: Problem, tolerance: float) -> Found | None:
@@ -154,7 +172,7 @@ def _by_gradients(problem: Problem, tolerance: float) -> Found | None:
         return None  # it does not even know where to start
     convexity = problem.strong_convexity() or 0.0
     best = problem.bound_at(problem.start(), convexity)
-    if best is None:
+    if best is None or not bool(best.isfinite().all()):
         return None
 
     def test(look: Look) -> Tensor:

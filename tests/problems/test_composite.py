@@ -1,0 +1,367 @@
+"""Composite problems: their parts against closed forms, their bounds against optimality, their solvers against others."""
+
+from __future__ import annotations
+
+import copy
+import math
+from functools import cache
+
+import pytest
+import torch
+
+import mirrordescent as md
+from mirrordescent import FISTA, PDHG, CondatVu, certify, solve
+from mirrordescent.domains import Box, PositiveOrthant, Simplex
+from mirrordescent.problems import (
+    L1,
+    TV,
+    Blur,
+    Chain,
+    Composite,
+    Counts,
+    Fourier,
+    Haar,
+    LeastSquares,
+    Linear,
+    LogisticRegression,
+    Matrix,
+    ParallelBeam,
+    PoissonTomography,
+    Ridge,
+    Roughness,
+    Sampling,
+    SquaredError,
+    TVDenoising,
+    TVInpainting,
+    gaussian_kernel,
+    radial_mask,
+)
+from mirrordescent.problems.operators import norm_bound, require_adjoint
+
+DOUBLE = torch.float64
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
+
+
+def images(count=2, channels=1, size=8, seed=0):
+    return random(count, channels, size, size, seed=seed).sigmoid()
+
+
+def weights(low=0.02, high=0.1):
+    return torch.tensor([low, high], dtype=DOUBLE)
+
+
+def fourier(real):
+    return Fourier(radial_mask(8, 3).double(), real)
+
+
+PROBLEMS = {
+    "denoising": lambda: Composite(SquaredError(images()), [TV(0.1)]),
+    "isotropic inpainting on a box": lambda: Composite(
+        SquaredError(images(), mask=images(seed=3) > 0.4), [TV(weights(), isotropic=True), Box(0.0, 1.0)]
+    ),
+    "deblurring": lambda: Composite(SquaredError(images(), Blur(gaussian_kernel(0.8).double())), [TV(weights())]),
+    "complex MRI": lambda: Composite(
+        SquaredError(fourier(False).A(images(channels=2)), fourier(False)), [TV(0.02, isotropic=True, coupled=True)]
+    ),
+    "real MRI, wavelets": lambda: Composite(
+        SquaredError(fourier(True).A(images()), fourier(True)), [L1(0.01, Haar(2))]
+    ),
+    "MRI with two terms": lambda: Composite(
+        SquaredError(fourier(True).A(images()), fourier(True)), [TV(weights(0.005, 0.02)), L1(0.01, Haar(1))]
+    ),
+    "CT with positivity": lambda: Composite(
+        SquaredError(ParallelBeam(8, 5, 11).A(images()), ParallelBeam(8, 5, 11)), [TV(0.02), PositiveOrthant()]
+    ),
+    "lasso": lambda: Composite(SquaredError(random(2, 6), Matrix(random(2, 6, 9))), [L1(weights(0.5, 1.0))]),
+    "lasso, not negative": lambda: Composite(
+        SquaredError(random(2, 6), Matrix(random(6, 9))), [L1(0.5), PositiveOrthant()]
+    ),
+    "elastic net": lambda: Composite(SquaredError(random(2, 6), Matrix(random(6, 9))), [L1(0.5), Ridge(0.1)]),
+    "least squares, not negative": lambda: Composite(
+        SquaredError(random(2, 6), Matrix(random(6, 4).abs())), [PositiveOrthant()]
+    ),
+    "least squares on the simplex": lambda: Composite(SquaredError(random(2, 6), Matrix(random(6, 4))), [Simplex()]),
+    "counts": lambda: Composite(Counts((5 * images()).round(), Blur(gaussian_kernel(0.8).double()))),
+    "counts with TV": lambda: Composite(Counts((5 * images()).round(), Blur(gaussian_kernel(0.8).double())), [TV(0.1)]),
+    "sparse logistic regression": lambda: Composite(
+        LogisticRegression(random(2, 20, 5), random(2, 20, seed=1).sign(), ridge=0.01), [L1(0.02)]
+    ),
+    "Huber": lambda: Composite(SquaredError(images()), [TV(0.1, huber=0.05)]),
+    "smooth": lambda: Composite(SquaredError(images(), mask=images(seed=3) > 0.4), [Roughness(0.3), Ridge(0.1)]),
+}  # fmt: skip
+
+
+@pytest.fixture(params=PROBLEMS)
+def problem(request):
+    return PROBLEMS[request.param]()
+
+
+@cache
+def optimum(name):
+    return certify(PROBLEMS[name](), 1e-6, cache=False)
+
+
+@pytest.fixture
+def best(request):
+    return optimum(request.node.callspec.params["problem"])
+
+
+def inside(problem, seed=5):
+    x = random(problem.batch, *problem.sample_shape, seed=seed)
+    return problem.domain.project(x.abs() if isinstance(problem.domain, PositiveOrthant) else x)
+
+
+def test_the_gradient_is_that_of_the_value(problem):
+    x = (inside(problem) + 0.01).requires_grad_()
+    assert torch.allclose(torch.autograd.grad(problem.value(x).sum(), x)[0], problem.grad(x.detach()), atol=1e-10)
+
+
+def test_samples_do_not_know_of_each_other(problem):
+    x = inside(problem)
+    other = x.clone()
+    other[1] = inside(problem, seed=6)[1]
+    assert torch.equal(problem.value(x)[0], problem.value(other)[0])
+    assert torch.equal(problem.grad(x)[0], problem.grad(other)[0])
+
+
+def test_rounded_kinks_tend_to_kinks(problem):
+    x = inside(problem) + 0.01
+    assert torch.allclose(problem.smoothed_grad(x, 1e-12), problem.grad(x), atol=1e-8)
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_the_saddle_point_form_is_one(problem, explicit):
+    """K and its adjoint, its norm; and the prox of G*, by Moreau's identity and what it minimises."""
+    form = problem.explicit() if explicit else problem
+    x, y = random(problem.batch, *problem.sample_shape), random(problem.batch, *problem.sample_shape, seed=1)
+    if not form.block_norms:
+        return
+    u = form.K(y)
+    forward = sum((a * b).sum() for a, b in zip(form.K(x).values(), u.values(), strict=True))
+    assert float(forward) == pytest.approx(float((x * form.K_adjoint(u)).sum()), rel=1e-9)
+    for _ in range(30):
+        x = form.K_adjoint(form.K(x / x.norm()))
+    assert float(x.norm()) ** 0.5 <= form.K_norm * (1 + 1e-9)
+    once = form.prox_G_conjugate(u, 0.0)
+    for name, block in form.prox_G_conjugate(once, 0.0).items():
+        assert torch.allclose(block, once[name], atol=1e-10)
+
+
+@pytest.mark.parametrize("sigma", [0.3, torch.tensor([0.2, 3.0], dtype=DOUBLE)])
+def test_proxes_of_conjugates_minimise(problem, sigma):
+    """No point nearby has a lesser G*(u') + ‖u' − u‖²/(2σ)."""
+    parts = [(term, term.K(3 * inside(problem)), term.conjugate) for term in problem.parts]
+    step = sigma if isinstance(sigma, torch.Tensor) else torch.full((2,), sigma, dtype=DOUBLE)
+    for term, u, conjugate in parts:
+        found = term.prox_conjugate(u, sigma)
+
+        def cost(v, u=u, conjugate=conjugate):
+            return conjugate(v) + sum((v[n] - u[n]).square().flatten(1).sum(1) for n in u) / (2 * step)
+
+        for seed in range(5):
+            moved = {n: b + 0.01 * random(*b.shape, seed=seed) for n, b in found.items()}
+            near = term.prox_conjugate(moved, 0.0)  # where the conjugate is finite
+            assert bool((cost(near) >= cost(found) - 1e-10).all())
+
+
+def test_certificates_prove(problem, best):
+    assert best.proven
+    assert bool((best.relative_gap <= 1e-6).all())
+    assert bool((best.lower <= best.value).all())
+    assert bool(problem.domain.contains(best.x, closed=True).all())
+
+
+def test_bounds_are_below_everything(problem, best):
+    """Whatever the primal and dual points are."""
+    for seed in range(4):
+        x, y = inside(problem, seed), 2 * inside(problem, seed + 10)
+        for form in (problem, problem.explicit()):
+            u = form.K(y)
+            assert bool((form.bound_of_pair(x, u) <= best.value + 1e-12).all())
+        at = problem.bound_at(x)
+        assert at is None or bool((at <= best.value + 1e-12).all())
+
+
+def test_bounds_in_single_precision_are_below_too(problem, best):
+    single = copy.deepcopy(problem).float()
+    exact = certify(single, 1e-6, cache=False)  # of data that were rounded
+    at = single.bound_at(best.x.float())
+    assert at is None or bool((at.double() <= exact.value).all())
+
+
+@pytest.mark.parametrize("method", [PDHG, CondatVu, FISTA])
+def test_classical_solvers_find_the_minimum(problem, best, method):
+    """Those that fit."""
+    if method is PDHG and not (problem.proximable or problem.dual_data):
+        with pytest.raises(TypeError, match="CondatVu"):
+            solve(problem, PDHG(), iterations=1, progress=False)
+        return
+    if method is CondatVu and problem.dual_data and isinstance(problem.smooth, Counts):
+        return  # whose curvature is large, so that its steps are short
+    if method is FISTA and math.isinf(problem.smoothness()) and problem.proximal() is None:
+        return  # kinks without a simple prox
+    made = method(3.0) if method is not FISTA else FISTA()
+    found = solve(problem, made, iterations=1000 if method is FISTA else 2000, progress=False)
+    assert bool((found.best_value - best.value <= 3e-4 * (best.start_value - best.lower).clamp(min=1e-3)).all())
+
+
+def test_total_variation_is_the_one_of_the_problems_that_have_kernels():
+    y, mask, x = images(), images(seed=2) > 0.3, images(seed=4)
+    own = Composite(SquaredError(y, mask=mask), [TV(0.05, isotropic=True)])
+    known = TVInpainting(y, mask.double(), 0.1, isotropic=True)
+    assert torch.allclose(own.value(x), known.value(x))
+    assert torch.allclose(own.grad(x), known.grad(x))
+    assert torch.allclose(certify(own, 1e-7, cache=False).value, certify(known, 1e-7, cache=False).value, rtol=1e-6)
+    plain = TVDenoising(y, 0.1)
+    own = Composite(SquaredError(y), [TV(0.05)])
+    assert torch.allclose(certify(own, 1e-8, cache=False).x, certify(plain, 1e-8, cache=False).x, atol=1e-4)
+
+
+def test_counts_are_those_of_tomography():
+    beam, y, x = ParallelBeam(6, 4, 9), (10 * random(2, 1, 4, 9).abs()).round(), images(size=6)
+    own, known = Composite(Counts(y, beam, 1.5), [Roughness(0.3)]), PoissonTomography(y, beam, 1.0, 1.5, 0.3)
+    assert torch.allclose(own.value(x), known.value(x))
+    assert torch.allclose(own.grad(x), known.grad(x))
+    assert torch.allclose(certify(own, 1e-6, cache=False).value, certify(known, 1e-6, cache=False).value, rtol=1e-5)
+
+
+def test_soft_thresholding_solves_sparse_denoising():
+    y = torch.tensor([[3.0, -0.4, 0.2, -2.0]], dtype=DOUBLE)
+    x = certify(Composite(SquaredError(y), [L1(0.5)]), 1e-10, cache=False).x
+    assert torch.allclose(x, torch.tensor([[2.5, 0.0, 0.0, -1.5]], dtype=DOUBLE), atol=1e-5)
+
+
+def test_the_lasso_is_that_of_scikit_learn():
+    from sklearn.linear_model import Lasso
+
+    A, b = random(30, 12), random(30, seed=1)
+    x = certify(Composite(SquaredError(b[None], Matrix(A)), [L1(2.0)]), 1e-9, cache=False).x[0]
+    known = Lasso(alpha=2.0 / 30, fit_intercept=False, tol=1e-10, max_iter=100_000).fit(A.numpy(), b.numpy())
+    assert torch.allclose(x, torch.from_numpy(known.coef_), atol=1e-4)
+
+
+def test_least_squares_on_a_set_are_the_same():
+    A, b = random(6, 4), random(2, 6)
+    own = certify(Composite(SquaredError(b, Matrix(A)), [Simplex()]), 1e-8, cache=False)
+    known = certify(LeastSquares(A, b, Simplex()), 1e-8, cache=False)
+    assert torch.allclose(own.value, known.value, rtol=1e-6)
+
+
+def test_what_cannot_be_proven_says_so():
+    problem = Composite(SquaredError(random(2, 3), Matrix(random(3, 5))), [L1(0.1, Matrix(random(4, 5, seed=1)))])
+    with pytest.raises(TypeError, match="cannot be certified"):
+        certify(problem, cache=False)
+
+
+OPERATORS = {
+    "blur": (lambda: Blur(random(2, 3, 5)), (1, 8, 8)),
+    "matrix": (lambda: Matrix(random(5, 12), (3, 4)), (3, 4)),
+    "a matrix each": (lambda: Matrix(random(2, 5, 12)), (12,)),
+    "sampling": (lambda: Sampling(random(2, 1, 4, 4) > 0), (1, 4, 4)),
+    "Fourier": (lambda: fourier(False), (2, 8, 8)),
+    "real Fourier": (lambda: fourier(True), (1, 8, 8)),
+    "Haar": (lambda: Haar(2), (3, 8, 4)),
+    "chain": (lambda: Chain(Blur(gaussian_kernel(1.0).double()), fourier(True)), (1, 8, 8)),
+    "any function": (lambda: Linear(lambda x: x.flip(-1).cumsum(-1)[..., ::2], (1, 6, 6)), (1, 6, 6)),
+    "beam": (lambda: ParallelBeam(8, 5, 11), (1, 8, 8)),
+}  # fmt: skip
+
+
+@pytest.fixture(params=OPERATORS)
+def operator(request):
+    make, shape = OPERATORS[request.param]
+    return make(), random(2, *shape)
+
+
+def dense(A, x):
+    """Return the matrices of an operator, one for every sample: (batch, m, n)."""
+    n = x[0].numel()
+    columns = [A.A(torch.eye(n, dtype=DOUBLE)[j].reshape(x[0].shape).expand_as(x).contiguous()) for j in range(n)]
+    return torch.stack([column.flatten(1) for column in columns], -1)
+
+
+def test_operators_have_their_adjoint_and_norm(operator):
+    A, x = operator
+    require_adjoint(A, x, A.A(x))
+    true = float(torch.linalg.matrix_norm(dense(A, x), 2).max())
+    assert true <= norm_bound(A, x) * (1 + 1e-9)
+
+
+def test_operators_can_be_differentiated(operator):
+    A, x = operator
+    weight = random(*A.A(x).shape, seed=3)
+    x.requires_grad_()
+    found = torch.autograd.grad((A.A(x) * weight).sum(), x)[0]
+    assert torch.allclose(found, A.A_adjoint(weight), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["sampling", "Fourier", "real Fourier"])
+def test_resolvents_solve_their_equation(name):
+    make, shape = OPERATORS[name]
+    A, x = make(), random(2, *shape)
+    t = torch.tensor([0.3, 7.0], dtype=DOUBLE).reshape(2, 1, 1, 1)
+    found = A.resolvent(x, t)
+    assert torch.allclose(found + t * A.A_adjoint(A.A(found)), x)
+
+
+def test_norms_of_operators_of_every_sample_are_found():
+    """A probe of one sample would have met the smaller one only."""
+    A = Linear(lambda x: x * torch.tensor([1.0, 9.0], dtype=x.dtype)[: len(x), None], (3,))
+    assert norm_bound(A, random(2, 3)) >= 9.0
+
+
+def test_complex_data_are_two_channels():
+    y = torch.complex(random(2, 8, 8), random(2, 8, 8, seed=1))
+    for data in (y, y.unsqueeze(1)):
+        assert torch.equal(SquaredError(data, fourier(False)).y, torch.stack([y.real, y.imag], 1))
+
+
+def test_the_transform_of_magnetic_resonance_is_that_of_fft():
+    x = random(1, 8, 8)
+    seen = Fourier(torch.ones(8, 8), real=True).double().A(x.unsqueeze(1))
+    known = torch.fft.fft2(x, norm="ortho")
+    assert torch.allclose(seen, torch.stack([known.real, known.imag], 1))
+
+
+BAD = {
+    "two sets": (lambda: Composite(SquaredError(images()), [Box(0, 1), PositiveOrthant()]), "one set"),
+    "no term": (lambda: Composite(SquaredError(images()), [3.0]), "terms or sets"),
+    "kinks": (lambda: Composite(TVDenoising(images()), []), "belongs to the terms"),
+    "weights": (lambda: Composite(SquaredError(images(3)), [TV(weights())]), "disagree"),
+    "negative weight": (lambda: TV(-1.0), "weight must be positive"),
+    "a weight that is not": (lambda: L1(torch.tensor([1.0, -1.0])), "weight must be positive"),
+    "no images": (lambda: Composite(SquaredError(random(2, 5)), [TV(1.0)]), "needs images"),
+    "NaN": (lambda: SquaredError(torch.full((1, 3), torch.nan)), "NaN"),
+    "mask": (lambda: SquaredError(images(), mask=images()), "0 .missing. or 1"),
+    "counts": (lambda: Counts(-images()), "not negative"),
+    "no adjoint": (lambda: SquaredError(images(), Wrong()), "Linear"),
+    "shape": (lambda: Matrix(random(3, 4), (5,)), "do not have the 4 entries"),
+    "Haar": (lambda: Composite(SquaredError(images(size=6)), [L1(1.0, Haar(2))]), "multiples of 4"),
+    "a wrong adjoint of a term": (lambda: Composite(SquaredError(images()), [L1(1.0, Wrong())]), "not the adjoint"),
+    "any function": (lambda: Composite(md.Function(lambda x: x.sum(-1)), [L1(1.0)]), "shape of its points"),
+}
+
+
+class Wrong:
+    def A(self, x):
+        return x.cumsum(-1)
+
+    def A_adjoint(self, y):
+        return y.cumsum(-1)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_makes_no_sense_is_refused(name):
+    make, message = BAD[name]
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+def test_data_may_require_derivatives():
+    y = images().requires_grad_()
+    problem = Composite(SquaredError(y), [TV(torch.tensor([0.1, 0.2], dtype=DOUBLE, requires_grad=True))])
+    x = md.layer(problem, PDHG(0.3), iterations=60, last=20)
+    assert bool(torch.autograd.grad(x.sum(), y)[0].isfinite().all())
