@@ -1,4 +1,4 @@
-"""Composite problems: their parts against closed forms, their bounds against optimality, their solvers against others."""
+"""Composite problems: parts against closed forms, bounds against optimality, solvers against other solvers."""
 
 from __future__ import annotations
 

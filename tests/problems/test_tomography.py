@@ -9,7 +9,7 @@ import torch
 
 from mirrordescent import PDHG, cache, certify, solve
 from mirrordescent.problems import ParallelBeam, PoissonTomography
-from mirrordescent.problems.tomography import RAYS
+from mirrordescent.problems.composite import DATA
 from mirrordescent_lab.data import ellipse_phantoms
 
 DOUBLE = torch.float64
@@ -94,8 +94,8 @@ def test_the_saddle_point_is_the_problem(problem):
     length = math.sqrt(sum(float(v.square().sum()) for v in Kx.values()))
     assert length <= norm * float(x.norm())
     # Moreau: prox of σG* at σKx + u is u exactly where u is a subgradient of G at Kx.
-    slopes = {RAYS: 1 - problem.y / problem.expected(x)}
-    slopes |= {name: problem.weight / problem._kappa**2 * v for name, v in Kx.items() if name != RAYS}
+    slopes = {DATA: 1 - problem.y / problem.expected(x)}
+    slopes |= {name: problem.weight / problem.block_scales[0]**2 * v for name, v in Kx.items() if name != DATA}
     fixed = problem.prox_G_conjugate({name: slopes[name] + 0.3 * Kx[name] for name in Kx}, 0.3)
     for name in Kx:
         torch.testing.assert_close(fixed[name], slopes[name])

@@ -155,7 +155,7 @@ def by_scipy(problem, sample, channel):
 
     def residual(x):
         whole = image(x) if problem.operator is None else problem.operator.A(image(x))
-        return problem._masked(whole - problem.y)[sample, channel].flatten().numpy()
+        return problem.smooth.masked(whole - problem.y)[sample, channel].flatten().numpy()
 
     def slopes(x):
         return torch.cat([d[sample, channel].flatten() for d in differences(image(x)).values()]).numpy()

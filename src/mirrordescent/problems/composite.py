@@ -65,7 +65,7 @@ class Composite(Problem, SaddlePoint):
         if len(batches) > 1:
             raise ValueError(f"data and weights disagree on the number of problems: {sorted(batches)}")
         super().__init__(next(iter(batches), None), smooth.sample_shape)
-        if (smooth.smoothness() or math.inf) == math.inf:
+        if smooth.smoothness() in (None, math.inf):
             raise ValueError(f"{type(smooth).__name__} is not known to be smooth: what has kinks belongs to the terms")
         self.smooth, self.parts = smooth, nn.ModuleList(added)
         self.domain = sets[0] if sets else smooth.domain
@@ -106,8 +106,8 @@ class Composite(Problem, SaddlePoint):
     def smoothed_grad(self, x: Tensor, width: float | Tensor) -> Tensor:
         """Replace |d| by the Huber function that is quadratic for |d| ≤ width, in every term."""
         out = cast(Tensor, self.smooth.grad(x))
-        if self.parts:
-            out = out.clone()  # since an operator may return its own argument or memory
+        if self.parts and not isinstance(self.smooth, Fit):
+            out = out.clone()  # which may be the problem's own memory
         for term in self._terms:
             out = term.add_gradient(out, x, width)
         return out

@@ -24,9 +24,9 @@ class Dual(NamedTuple):
     data: Tensor | None
 
     def double(self) -> Dual:
-        """Return it in double precision, without derivatives."""
-        terms = [{name: block.detach().double() for name, block in u.items()} for u in self.terms]
-        return Dual(terms, None if self.data is None else self.data.detach().double())
+        """Return it in double precision."""
+        terms = [{name: block.double() for name, block in u.items()} for u in self.terms]
+        return Dual(terms, None if self.data is None else self.data.double())
 
 
 def add_adjoints(out: Tensor, smooth: Problem, terms: Sequence[Term], dual: Dual) -> Tensor:
@@ -49,11 +49,11 @@ def dual_bound(smooth: Problem, terms: Sequence[Term], domain: Domain, x: Tensor
         dual: the dual point.
         level: a value of f, (batch,), which a minimiser is not above.
     """
-    precise = x.detach().double(), dual.double(), level.detach().double()
+    level = level.detach()
     try:
-        found = _bounds(smooth, terms, domain, *precise)
+        found = _bounds(smooth, terms, domain, x.double(), dual.double(), level.double())
     except RuntimeError:  # of an operator that is made for one type of numbers
-        found = _bounds(smooth, terms, domain, x.detach(), dual, level.detach())
+        found = _bounds(smooth, terms, domain, x, dual, level)
     best = torch.stack([x.new_full((len(x),), -torch.inf).to(found[0] if found else x), *found])
     return rounded_down(best.nan_to_num(nan=-torch.inf, neginf=-torch.inf).amax(0), x.dtype)
 
@@ -122,7 +122,7 @@ def _feasible(fit: Fit, terms: Sequence[Term], one_sided: bool, x: Tensor, dual:
         left = term.absorb(add_adjoints(torch.zeros_like(x), fit, terms, Dual(duals, v)), one_sided)
         duals[place] = {name: block - left[name] for name, block in duals[place].items()}
         w = add_adjoints(torch.zeros_like(x), fit, terms, Dual(duals, v))
-        charge = term.charge(w.clamp(max=0) if one_sided else w, level)
+        charge = term.charge((w.clamp(max=0) if one_sided else w).detach(), level)
     excess = torch.stack([torch.zeros_like(level), *(t.excess(u) for t, u in zip(terms, duals, strict=True))]).amax(0)
     alpha = (1 - 64 * torch.finfo(v.dtype).eps) / excess  # infinite, where nothing limits it
     if isinstance(fit, SquaredError):  # −α⟨y, v⟩ − α²(‖v‖²/(2c) + conjugates) is largest at

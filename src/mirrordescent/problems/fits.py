@@ -48,7 +48,7 @@ class Fit(Problem):
             like = y.new_zeros(shape)
             require_adjoint(operator, like, y)
             self.operator_norm = norm_bound(operator, like)
-        self.register_buffer("mask", None if mask is None else _checked(mask, y))
+        self.register_buffer("mask", None if mask is None else checked_mask(mask, y))
 
     def misfit(self, z: Tensor) -> Tensor:
         """d(z) per sample: (batch,)."""
@@ -72,7 +72,7 @@ class Fit(Problem):
         raise NotImplementedError
 
     def balanced(self, v: Tensor, seen: Tensor, rest: Tensor, one_sided: bool) -> Tensor:
-        """Return a v nearby with ⟨z, v⟩ + rest = 0, or ≥ 0 if that will do, for every z of ``seen``: (batch, count, …)."""
+        """Return a v nearby with ⟨z, v⟩ + rest = 0, or ≥ 0 if that will do, for every z of ``seen``, (batch, n, …)."""
         raise NotImplementedError
 
     def lifted(self, v: Tensor, w: Tensor) -> Tensor:
@@ -83,8 +83,8 @@ class Fit(Problem):
         return self.misfit(self.seen(x))
 
     def grad(self, x: Tensor) -> Tensor:
-        """AᵀZ∇d(ZAx)."""
-        return self.back(self.slope(self.seen(x)))
+        """AᵀZ∇d(ZAx), in a fresh tensor, since an operator may return its own argument or memory."""
+        return self.back(self.slope(self.seen(x))).clone()
 
     def smoothness(self) -> float:
         return self.curvature * self.operator_norm**2
@@ -128,16 +128,26 @@ class SquaredError(Fit):
         return self._curvature
 
     def misfit(self, z: Tensor) -> Tensor:
-        return self.curvature / 2 * sum_per_sample(self.masked(z - self.y).square())
+        return self.curvature / 2 * sum_per_sample(self._residual(z).square())
 
     def slope(self, z: Tensor) -> Tensor:
         """cZ(z − y)."""
-        return self.curvature * self.masked(z - self.y)
+        residual = self._residual(z)
+        return residual if self.curvature == 1 else self.curvature * residual
 
     def grad(self, x: Tensor) -> Tensor:
         """cAᵀZ(Ax − y)."""
         residual = self.slope(x if self.operator is None else self.operator.A(x))
-        return residual if self.operator is None else self.operator.A_adjoint(residual)
+        # A fresh tensor, since an operator may return its own argument or memory.
+        return residual if self.operator is None else self.operator.A_adjoint(residual).clone()
+
+    def value(self, x: Tensor) -> Tensor:
+        """(c/2)‖Z(Ax − y)‖²."""
+        return self.misfit(x if self.operator is None else self.operator.A(x))
+
+    def _residual(self, z: Tensor) -> Tensor:
+        residual = z - self.y
+        return residual if self.mask is None else residual.mul_(self.mask)
 
     def strong_convexity(self) -> float:
         """c, where every entry is observed directly."""
@@ -272,7 +282,8 @@ def _least_step(w: Tensor, up: Tensor, size: Tensor) -> Tensor:
     return torch.where(c.isfinite(), c, torch.nan)
 
 
-def _checked(mask: Tensor, y: Tensor) -> Tensor | None:
+def checked_mask(mask: Tensor, y: Tensor) -> Tensor | None:
+    """Return a mask of as many dimensions as y; None if it is 1 everywhere."""
     mask = mask.to(y) if mask.dtype == torch.bool else mask
     require_data(mask=mask, y=y)
     if not fits(mask.shape, y.shape):

@@ -213,6 +213,30 @@ class Chain(Part, nn.Module):
         return self.first.A_adjoint(self.second.A_adjoint(y))
 
 
+class Multiple(Part, nn.Module):
+    """A number times an operator."""
+
+    kind = "operator"
+
+    def __init__(self, factor: float, operator: LinearOperator) -> None:
+        super().__init__()
+        self.factor, self.operator = float(factor), operator
+
+    @property
+    def norm(self) -> float | None:
+        """|c|‖A‖, if that is known."""
+        known = _known(self.operator)
+        return None if known is None else abs(self.factor) * known
+
+    def A(self, x: Tensor) -> Tensor:
+        """cAx."""
+        return self.factor * self.operator.A(x)
+
+    def A_adjoint(self, y: Tensor) -> Tensor:
+        """cAᵀy."""
+        return self.factor * self.operator.A_adjoint(y)
+
+
 class Linear:
     """Any linear function as an operator; its adjoint by automatic differentiation, exact up to rounding.
 

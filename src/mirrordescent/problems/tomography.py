@@ -1,5 +1,7 @@
 """Emission tomography: a positive image from counts along rays."""
 
+from __future__ import annotations
+
 import math
 from typing import cast
 
@@ -7,18 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent.checks import require_not_negative, require_positive
-from mirrordescent.domains import PositiveOrthant
-from mirrordescent.problems.base import Problem
+from mirrordescent.parts import Config, Part
 from mirrordescent.problems.beam import ParallelBeam
+from mirrordescent.problems.composite import DATA, Composite
 from mirrordescent.problems.differences import Differences, add_adjoint, differences, times
-from mirrordescent.problems.saddle import SaddlePoint
+from mirrordescent.problems.fits import Counts
+from mirrordescent.problems.operators import Multiple
+from mirrordescent.problems.variation import Roughness
 from mirrordescent.rounding import rounded_down
 from mirrordescent.trees import dot, sum_per_sample
 
-RAYS = "rays"
 
-
-class PoissonTomography(Problem, SaddlePoint):
+class PoissonTomography(Composite):
     """f(x) = KL(y, Ax + b) + (ρ/2)‖Dx‖² on x ≥ 0, with KL(y, z) = Σᵢ yᵢ log(yᵢ/zᵢ) − yᵢ + zᵢ and D the differences.
 
     KL is the negative log-likelihood of counts y ~ Poisson(Ax + b), of particles that a positive image x and a
@@ -39,12 +41,9 @@ class PoissonTomography(Problem, SaddlePoint):
     (True, 4)
     """
 
-    convex = True
-    domain = PositiveOrthant()
-
     ratio = 0.15  # slower at first than 1, and faster to a small gap
 
-    y: Tensor
+    smooth: Counts
     sensitivity: Tensor
 
     def __init__(
@@ -58,31 +57,30 @@ class PoissonTomography(Problem, SaddlePoint):
             raise ValueError(f"terms must be from 1 to the number of angles, {len(beam.angles)}, got {terms}")
         if y.ndim != 4 or y.shape[1] != 1 or bool((y < 0).any()):
             raise ValueError(f"y must be counts ≥ 0 of shape (batch, 1, angles, detectors), got {tuple(y.shape)}")
-        super().__init__(y.shape[0], (1, beam.size, beam.size), y=y)
+        roughness = [Roughness(weight)] if weight else []
+        super().__init__(Counts(y, Multiple(exposure, beam), background), roughness)
         self.exposure, self.background, self.weight = float(exposure), float(background), float(weight)
-        self.beam = beam
-        self.parts = nn.ModuleList([beam.part(first, terms) for first in range(terms)])
+        self.groups = nn.ModuleList([beam.part(first, terms) for first in range(terms)])
         self.register_buffer("sensitivity", self.back(torch.ones_like(y[:1])))
         if not bool((self.sensitivity > 0).all()):
             raise ValueError("every pixel must be met by a ray: widen the reach of the beam, or use more detectors")
 
-    def value(self, x: Tensor) -> Tensor:
-        """KL(y, Ax + b) + (ρ/2)‖Dx‖²."""
-        z = self.expected(x)
-        ratio = self.y.clamp(min=torch.finfo(z.dtype).eps) / z  # not 0, of which log has no derivative
-        value = sum_per_sample(torch.xlogy(self.y, ratio) - self.y + z)
-        if not self.weight:
-            return value
-        roughness = differences(x)
-        return value + self.weight / 2 * dot(roughness, roughness)
+    def config(self) -> Config:
+        return Part.config(self)
 
-    def grad(self, x: Tensor) -> Tensor:
-        """Aᵀ(1 − y/(Ax + b)) + ρDᵀDx."""
-        return self.back(1 - self.y / self.expected(x)) + self.roughness_grad(x)
+    @property
+    def y(self) -> Tensor:
+        """The counts."""
+        return self.smooth.y
+
+    @property
+    def beam(self) -> ParallelBeam:
+        """The projection along the rays."""
+        return cast(ParallelBeam, cast(Multiple, self.smooth.operator).operator)
 
     @property
     def terms(self) -> int:
-        return len(self.parts)
+        return len(self.groups)
 
     def grad_of_terms(self, x: Tensor, subset: Tensor) -> Tensor:
         """Return the gradient with the groups of the subset standing for all."""
@@ -140,32 +138,10 @@ class PoissonTomography(Problem, SaddlePoint):
         """8ρ ≥ ‖ρDᵀD‖."""
         return 8 * self.weight
 
-    # The saddle point: F is the indicator of x ≥ 0; G of (Ax, κDx) is KL plus roughness. κ gives both parts of K the
-    # same norm, without which the steps of one of them would have to be too short.
-
     @property
-    def K_norm(self) -> float:
-        """√2‖A‖."""
-        return math.sqrt(2) * self.rays_norm()
-
-    def K(self, x: Tensor) -> dict[str, Tensor]:
-        """(Ax, κDx)."""
-        image = {RAYS: self.rays(x)}
-        return image | times(self._kappa, differences(x)) if self.weight else image
-
-    def K_adjoint(self, u: Differences) -> Tensor:
-        """Aᵀu + κDᵀv."""
-        image = self.back(u[RAYS])
-        return add_adjoint(image, times(self._kappa, u)) if self.weight else image
-
-    def prox_F(self, x: Tensor, tau: float | Tensor) -> Tensor:
-        """Project onto x ≥ 0."""
-        return x.clamp(min=0)
-
-    def prox_G_conjugate(self, u: Differences, sigma: float | Tensor) -> dict[str, Tensor]:
-        """Take the proximal point of the conjugate of KL along rays, and shrink differences."""
-        shrink = self.weight / (self.weight + sigma * self._kappa**2) if self.weight else 0.0
-        return {name: self.prox_rays(v, sigma) if name == RAYS else shrink * v for name, v in u.items()}
+    def block_scales(self) -> list[float]:
+        """κ = ‖A‖/‖D‖ of the differences, and 1 of the rays."""
+        return [self.rays_norm() / math.sqrt(8)] * len(self.block_norms[:-1]) + [1.0]
 
     def lower_bound(self, u: Differences) -> Tensor:
         """Evaluate the dual at the best feasible multiple of (w, v), where w = 1 − u:
@@ -174,15 +150,22 @@ class PoissonTomography(Problem, SaddlePoint):
 
         Any u gives a bound, since Aᵀ1 > 0: a small enough multiple satisfies the constraint.
         """
-        v = times(self._kappa, u) if self.weight else {}
-        return self._bound((1 - u[RAYS]).clamp(min=0), v)
+        v = times(self.block_scales[0], u) if self.weight else {}
+        return self._bound_of((1 - u[DATA]).clamp(min=0), v)
+
+    def bound_of_pair(self, x: Tensor, u: Differences) -> Tensor:
+        return self.lower_bound(u)
+
+    def explicit(self) -> PoissonTomography:
+        """Return the problem itself: the curvature of likelihoods is too large for gradient steps."""
+        return self
 
     def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor:
         """Return the lower bound at w = y/(Ax + b) and v = ρDx, which is tight where x is optimal."""
         v = times(self.weight, differences(x)) if self.weight else {}
-        return self._bound(self.y / self.expected(x), v)
+        return self._bound_of(self.y / self.expected(x), v)
 
-    def _bound(self, w: Tensor, v: Differences) -> Tensor:
+    def _bound_of(self, w: Tensor, v: Differences) -> Tensor:
         """Compute in double precision, and round down; what rounding may have added to sums of n terms is taken off."""
         y, w, v = self.y.double(), w.double(), {name: each.double() for name, each in v.items()}
         tiny, units = torch.finfo(w.dtype).tiny, w[0].numel() * torch.finfo(w.dtype).eps
@@ -203,9 +186,5 @@ class PoissonTomography(Problem, SaddlePoint):
         lost = units * (sum_per_sample(gained.abs() + taken.abs()) + roughness)
         return rounded_down(sum_per_sample(gained + taken) - roughness - lost, self.y.dtype)
 
-    @property
-    def _kappa(self) -> float:
-        return self.rays_norm() / math.sqrt(8)
-
     def _beam(self, term: int | None) -> ParallelBeam:
-        return self.beam if term is None else cast(ParallelBeam, self.parts[term])
+        return self.beam if term is None else cast(ParallelBeam, self.groups[term])
