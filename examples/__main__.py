@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
 import mirrordescent as md
 from mirrordescent.auto import Auto
 from mirrordescent.auto.outcome import attribution
 from mirrordescent.cli.learning import family_in
 from mirrordescent.files import whole
+from mirrordescent.learn import ProblemFamily
 from mirrordescent_lab.provenance import mark, recorded
 
 HERE = Path(__file__).parent
@@ -23,7 +25,7 @@ HEAD = """# Your own problems
 
 Written by `python -m examples`: a solver is looked for with `mirrordescent learn examples/NAME.py`, for each class of
 problems in the folder `examples` by itself. Times are those of 64 problems at once, to a relative gap of 1e-2, on
-problems that nothing was learned, tuned or chosen on. Those of pictures are other crops of the same photographs.
+problems that nothing was learned, tuned or chosen on; those of pictures are made of other photographs.
 *Schedules alone* and *with a map* say how many times faster each makes it where it was chosen: the learned schedules
 against the best classical solver, the map against the schedules.
 
@@ -46,11 +48,33 @@ def main() -> None:
         path = HERE / f"{name}.py"
         with recorded("0") as origin:
             found = md.auto(family_in(path), name=name, minutes=given.minutes, out=given.out, say=print)
+        draw(name, found, family_in(path))
         kept[name] = {"cells": row(found, len(path.read_text().splitlines())), "origin": origin}
         with whole(store) as partial:
             partial.write_text(json.dumps(kept, indent=1, sort_keys=True))
         with whole(RESULTS / "own-problems.md") as partial:
             partial.write_text(page(kept))
+
+
+def draw(name: str, found: Auto, family: ProblemFamily, count: int = 4) -> None:
+    """Show some unseen problems: where the solver starts, and its solutions, as pictures or as lines."""
+    problems = family.validation(count)
+    solved = md.solve(problems.problem, found.method, problems.x0, iterations=500, progress=False).best_x
+    figure = Figure(figsize=(2 * count, 4), layout="constrained")
+    axes = figure.subplots(2, count)
+    for row, (title, points) in enumerate({"start": problems.x0, "solution": solved}.items()):
+        for place, point in enumerate(points):
+            if point.ndim == 3:
+                axes[row, place].imshow(point.mean(0), cmap="gray")
+                axes[row, place].set_axis_off()
+            else:
+                axes[row, place].bar(range(len(point)), point, color="#2563eb")
+        axes[row, 0].set_title(title, loc="left")
+    figure.savefig(_picture(name), dpi=100)
+
+
+def _picture(name: str) -> Path:
+    return RESULTS / f"own-{name}.png"
 
 
 def page(kept: dict[str, Any]) -> str:
@@ -59,7 +83,8 @@ def page(kept: dict[str, Any]) -> str:
     origins = [each["origin"] for each in kept.values()]
     entries = {name: sha for each in origins for name, sha in each["entries"].items()}
     latest = max(origins, key=lambda each: each["date"])
-    return HEAD + "\n".join(rows) + "\n\n" + mark({**latest, "entries": entries}) + "\n"
+    shown = "\n\n".join(f"{name}:\n\n![{name}](own-{name}.png)" for name in sorted(kept) if _picture(name).exists())
+    return HEAD + "\n".join(rows) + f"\n\n{shown}\n\n" + mark({**latest, "entries": entries}) + "\n"
 
 
 def row(found: Auto, lines: int) -> list[str]:

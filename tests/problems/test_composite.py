@@ -195,7 +195,7 @@ def test_bounds_in_single_precision_are_below_too(problem, best):
 @pytest.mark.parametrize("method", [PDHG, CondatVu, FISTA])
 def test_classical_solvers_find_the_minimum(problem, best, method):
     """Those that fit."""
-    if method is PDHG and not (problem.proximable or problem.dual_data):
+    if method is PDHG and not problem.proximable:
         with pytest.raises(TypeError, match="CondatVu"):
             solve(problem, PDHG(), iterations=1, progress=False)
         return

@@ -95,7 +95,7 @@ def test_the_saddle_point_is_the_problem(problem):
     assert length <= norm * float(x.norm())
     # Moreau: prox of σG* at σKx + u is u exactly where u is a subgradient of G at Kx.
     slopes = {DATA: 1 - problem.y / problem.expected(x)}
-    slopes |= {name: problem.weight / problem.block_scales[0]**2 * v for name, v in Kx.items() if name != DATA}
+    slopes |= {name: problem.weight / problem.block_scales[0] ** 2 * v for name, v in Kx.items() if name != DATA}
     fixed = problem.prox_G_conjugate({name: slopes[name] + 0.3 * Kx[name] for name in Kx}, 0.3)
     for name in Kx:
         torch.testing.assert_close(fixed[name], slopes[name])

@@ -74,9 +74,10 @@ class Composite(Problem, SaddlePoint):
             term.prepare(like)
         separable = isinstance(self.domain, WholeSpace | PositiveOrthant | Box) and isinstance(smooth, Fit)
         simple = isinstance(self.domain, WholeSpace) or (separable and cast(Fit, smooth).separable)
-        self.proximable = isinstance(smooth, SquaredError) and smooth.proximable and simple
-        self.dual_data = isinstance(smooth, Fit) and not self.proximable
+        prox = isinstance(smooth, SquaredError) and smooth.proximable and simple
+        self.dual_data = isinstance(smooth, Fit) and not prox
         """Whether the data are a block of G."""
+        self.proximable = isinstance(smooth, Fit)
 
     def config(self) -> Config:
         return {"smooth": self.smooth, "terms": [*self.parts, self.domain]}
@@ -226,7 +227,7 @@ class Composite(Problem, SaddlePoint):
     @property
     def F_convexity(self) -> float:
         """That of f₀, where F has an argmin: where every entry is observed directly."""
-        return (self.smooth.strong_convexity() or 0.0) if self.proximable else 0.0
+        return (self.smooth.strong_convexity() or 0.0) if self.proximable and not self.dual_data else 0.0
 
     @property
     def F_smoothness(self) -> float:

@@ -37,7 +37,6 @@ class Fit(Problem):
     def __init__(self, y: Tensor, operator: LinearOperator | None = None, mask: Tensor | None = None) -> None:
         if y.is_complex():
             y = parted(y.squeeze(1) if y.ndim == 4 else y)
-        require_data(y=y)
         if y.ndim < 2 or 0 in y.shape[1:]:
             raise ValueError(f"y must be (batch, …), not empty, got {tuple(y.shape)}")
         shape = y.shape if operator is None else operator.A_adjoint(y).shape
@@ -48,7 +47,7 @@ class Fit(Problem):
             like = y.new_zeros(shape)
             require_adjoint(operator, like, y)
             self.operator_norm = norm_bound(operator, like)
-        self.register_buffer("mask", None if mask is None else checked_mask(mask, y))
+        self.register_buffer("mask", None if mask is None else _checked(mask, y))
 
     def misfit(self, z: Tensor) -> Tensor:
         """d(z) per sample: (batch,)."""
@@ -282,10 +281,10 @@ def _least_step(w: Tensor, up: Tensor, size: Tensor) -> Tensor:
     return torch.where(c.isfinite(), c, torch.nan)
 
 
-def checked_mask(mask: Tensor, y: Tensor) -> Tensor | None:
+def _checked(mask: Tensor, y: Tensor) -> Tensor | None:
     """Return a mask of as many dimensions as y; None if it is 1 everywhere."""
     mask = mask.to(y) if mask.dtype == torch.bool else mask
-    require_data(mask=mask, y=y)
+    require_data(mask=mask, y=y[:0])  # which was looked at already
     if not fits(mask.shape, y.shape):
         raise ValueError(f"mask has shape {tuple(mask.shape)}, which does not fit y of {tuple(y.shape)}")
     if not bool(((mask == 0) | (mask == 1)).all()):

@@ -17,7 +17,7 @@ from mirrordescent.problems.bounds import adjoint_bound, dual_bound
 from mirrordescent.problems.composite import Composite
 from mirrordescent.problems.differences import Differences, Groups, differences, times
 from mirrordescent.problems.features import image_features
-from mirrordescent.problems.fits import SquaredError, checked_mask
+from mirrordescent.problems.fits import SquaredError
 from mirrordescent.problems.holes import closed
 from mirrordescent.problems.operators import LinearOperator
 from mirrordescent.problems.variation import TV
@@ -84,7 +84,8 @@ class TVInpainting(Composite):
             weight = float(weight)
         variation = TV(weight, isotropic, coupled, huber)
         variation.factor = float(scale)
-        super().__init__(SquaredError(y, operator, _check_mask(mask, y), 2 * variation.factor), [variation])
+        super().__init__(SquaredError(y, operator, mask, 2 * variation.factor), [variation])
+        _require_something_seen(self.mask, y)
         self.scale = variation.factor
         low, high = _observed_range(self.y, self.mask)
         self.register_buffer("low", low)
@@ -294,12 +295,10 @@ def _check_weight(weight: Tensor, y: Tensor) -> None:
             raise ValueError(f"weight must be positive, got {number:g} for image {sample}")
 
 
-def _check_mask(mask: Tensor | None, y: Tensor) -> Tensor | None:
-    checked = None if mask is None else checked_mask(mask, y)
-    if checked is None:
-        return None
-    blind = (~checked.expand_as(y).bool().flatten(2).any(-1)).nonzero()
+def _require_something_seen(mask: Tensor | None, y: Tensor) -> None:
+    if mask is None:
+        return
+    blind = (~mask.expand_as(y).bool().flatten(2).any(-1)).nonzero()
     if len(blind):
         sample, channel = blind[0].tolist()
         raise ValueError(f"mask has no observed pixel in sample {sample}, channel {channel}")
-    return checked

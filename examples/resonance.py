@@ -1,0 +1,28 @@
+"""Magnetic resonance: pictures from a fifth of their Fourier coefficients, along lines that turn from each to each."""
+
+import torch
+
+import mirrordescent as md
+from mirrordescent.data.images import random_crops
+from mirrordescent.learn import Draw
+from mirrordescent.learn.families import Pictures, generators
+from mirrordescent.problems import Fourier, radial_mask
+
+
+class Resonance(Pictures):
+    def __init__(self, size=32):
+        grey = [
+            [picture.mean(0, keepdim=True) for picture in md.data.bundled_photographs(s)] for s in ("train", "test")
+        ]
+        super().__init__(*grey, size)
+
+    def make(self, pictures, seeds):
+        crops, masks, noise = [], [], []
+        for generator in generators(seeds):
+            crops.append(random_crops(pictures, self.size, 1, generator))
+            masks.append(radial_mask(self.size, 9, turn=float(torch.rand(1, generator=generator))))
+            noise.append(0.01 * torch.randn(2, self.size, self.size, generator=generator))
+        scanner = Fourier(torch.stack(masks).unsqueeze(1), real=True)
+        seen = scanner.A(torch.cat(crops)) + scanner.mask * torch.stack(noise)
+        problem = md.Composite(md.SquaredError(seen, scanner), [md.TV(0.005, isotropic=True)])
+        return Draw(problem, problem.start())
