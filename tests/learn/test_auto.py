@@ -14,13 +14,14 @@ from mirrordescent.auto.candidates import PLAIN, candidates
 from mirrordescent.auto.classical import fitting
 from mirrordescent.auto.outcome import Contestant, verdict
 from mirrordescent.auto.race import Race, Result, moments
-from mirrordescent.auto.soundness import require_inverse, require_sound
+from mirrordescent.auto.soundness import require_sound
 from mirrordescent.cli.learning import family_in
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
 from mirrordescent.learn import Descent, Draw, ProblemFamily, Settings, Validation, learn
 from mirrordescent.learn.families import generators
 from mirrordescent.methods import GD
 from mirrordescent.mirrors import Diagonal, Euclidean, MirrorMap
+from mirrordescent.mirrors.soundness import require_inverse
 from mirrordescent.schedules import Prefix
 
 STEEP = torch.tensor([1.0, 30.0, 100.0])

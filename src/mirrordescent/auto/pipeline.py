@@ -22,7 +22,7 @@ from mirrordescent.auto.classical import Solver, fitting, typical_step
 from mirrordescent.auto.outcome import CLEARLY, Auto, Contestant, verdict
 from mirrordescent.auto.page import page
 from mirrordescent.auto.race import Race, Result
-from mirrordescent.auto.soundness import require_inverse, require_sound
+from mirrordescent.auto.soundness import require_sound
 from mirrordescent.cache import fingerprint
 from mirrordescent.domains import DomainError
 from mirrordescent.files import whole
@@ -42,7 +42,7 @@ from mirrordescent.learn.families import reference_of
 from mirrordescent.methods import Method, Safeguarded
 from mirrordescent.methods.relay import Relay
 from mirrordescent.mirrors import Euclidean, MirrorMap
-from mirrordescent.trees import tree_map
+from mirrordescent.mirrors.soundness import require_inverse
 
 FEWEST = 5  # meta-steps that are worth beginning
 FEW = 100  # numbers, up to which evolution goes on where gradients end
@@ -203,9 +203,7 @@ class _Search:
 
     def _begun(self, candidate: Candidate, draw: Draw) -> Method[Any]:
         mirror = candidate.geometry()
-        x = draw.problem.domain.inner_point(draw.x0)
-        inside = tree_map(lambda a, b: 0.5 * a + 0.5 * b, draw.x0, x)
-        require_inverse(mirror, inside)
+        require_inverse(mirror, draw.x0)
         return method_for(mirror, draw.problem, self._first_step(mirror, draw), self.horizon)
 
     def _first_step(self, mirror: MirrorMap, draw: Draw) -> float:

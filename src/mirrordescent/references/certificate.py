@@ -15,7 +15,7 @@ from mirrordescent.methods.base import Method
 from mirrordescent.methods.fista import FISTA
 from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.methods.primal_dual import PDHG, DualFISTA
-from mirrordescent.problems.base import Problem
+from mirrordescent.problems.base import Problem, in_double
 from mirrordescent.problems.saddle import SaddlePoint
 from mirrordescent.references.estimate import estimate as estimated
 from mirrordescent.solve import Look, Rule, relative_gap, solve
@@ -98,7 +98,8 @@ def certify(
     entry = remember(fingerprint(problem, what) if kept else None, lambda: _compute(problem, tolerance, estimate, x0))
     device = next(problem.buffers(), torch.empty(0)).device
     proven = bool(entry.pop("proven", True))  # those of earlier versions were all proven
-    certificate = Certificate(**{name: tensor.to(device) for name, tensor in entry.items()}, proven=proven)
+    there = {name: tree_map(lambda leaf: leaf.to(device), found) for name, found in entry.items()}
+    certificate = Certificate(**cast(dict[str, Tensor], there), proven=proven)
     worst = float(certificate.relative_gap.max())
     if worst > tolerance and proven:
         warnings.warn(f"certified to a relative gap of {worst:.1e} only, not {tolerance:.1e}", stacklevel=2)
@@ -116,13 +117,13 @@ def _compute(problem: Problem, tolerance: float, or_estimate: bool, x0: Tree | N
             f"need a convex f, strongly so or on a bounded set. estimate=True returns the least values that are "
             f"found, unproven"
         )
-    start = precise.start() if x0 is None else tree_map(Tensor.double, x0)
     if found is not None:
         x, lower = found
         return {
             "x": x, "value": precise.value(x), "lower": lower, "start_value": precise.value(precise.start(len(x))),
             "proven": torch.tensor(True),
         }  # fmt: skip
+    precise, start = in_double(problem, problem.start() if x0 is None else x0)
     point, value, lower = estimated(precise, start)
     return {
         "x": cast(Tensor, point), "value": value, "lower": lower, "start_value": precise.value(start),
