@@ -14,6 +14,7 @@ from mirrordescent.methods.base import Method
 from mirrordescent.oracles import Default
 from mirrordescent.solve import solve
 from mirrordescent.solve.loop import steps_of
+from mirrordescent.trees import batch_size
 
 REPEATS = 7
 FIRST = (60, 400)  # iterations that are tried before the whole budget
@@ -45,6 +46,10 @@ class Result:
         """The iterations that the last of those that were solved needed."""
         return int(self.iterations.max())
 
+    def plain(self) -> tuple[list[int], float]:
+        """The numbers it is made of."""
+        return self.iterations.tolist(), self.seconds
+
     def beats(self, other: Result, factor: float = 1.0) -> bool:
         """Tell whether it is faster by a factor, and does not fail more often."""
         return self.solved >= other.solved and factor * self.seconds < other.seconds
@@ -61,6 +66,11 @@ class Race:
     accuracy: float
     most: int
     share: float = 0.9
+
+    @property
+    def count(self) -> int:
+        """How many problems there are."""
+        return batch_size(self.draw.x0)
 
     @torch.no_grad()
     def run(self, method: Method[Any], clock: bool = True) -> Result:
