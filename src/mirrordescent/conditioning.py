@@ -138,6 +138,9 @@ class ConditionalLaws(PowerLaws):
             features = {**features, **shifts}
         return shallow(self, found=features if isinstance(features, Told) else Told(features), _told=None, _first=None)
 
+    def __call__(self, k: int) -> float | Tensor:
+        return super().__call__(k) if self.found is None else self.forward(k)
+
     def forward(self, k: int) -> float | Tensor:
         if self.found is None:
             return super().forward(k)
