@@ -20,7 +20,7 @@ from mirrordescent.auto.course import Course
 from mirrordescent.auto.outcome import Contestant, attribution, verdict
 from mirrordescent.auto.race import Race, Result, moments
 from mirrordescent.auto.soundness import require_sound
-from mirrordescent.cli.learning import family_in
+from mirrordescent.cli.files import family_in
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
 from mirrordescent.learn import Descent, Draw, NothingLearned, Objective, ProblemFamily, Settings, Validation, learn
 from mirrordescent.learn.distributed import agreed

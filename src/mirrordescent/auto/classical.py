@@ -7,7 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mirrordescent.domains import PositiveOrthant, Simplex, WholeSpace
+import torch
+
+from mirrordescent.auto.outcome import Contestant
+from mirrordescent.auto.race import Race
+from mirrordescent.domains import DomainError, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.learn.families import Draw
 from mirrordescent.methods import (
     GD,
@@ -76,6 +80,38 @@ def fitting(problem: Problem, step: float) -> list[Solver]:
             found.append(Solver("Condat–Vũ", CondatVu, RATIOS))
         if saddle.F_convexity > 0:
             found.append(Solver("dual FISTA", lambda _: DualFISTA()))
+    return found
+
+
+def tuned(solver: Solver, race: Race) -> float:
+    """Return the setting that needs the fewest iterations, those that fail counted as the budget."""
+    if len(solver.settings) == 1:
+        return solver.settings[0]
+
+    def cost(setting: float) -> float:
+        taken = race.run(solver.make(setting), clock=False).iterations
+        return float(torch.where(taken < 0, 4 * race.most, taken).double().mean())
+
+    return min(solver.settings, key=cost)
+
+
+def named(solver: Solver, setting: float) -> str:
+    """Return the name of a solver with its setting, if there was a choice."""
+    return solver.name if len(solver.settings) == 1 else f"{solver.name} ({setting:.3g})"
+
+
+def entered(race: Race, step: float, say: Callable[[str], object]) -> list[Contestant]:
+    """Tune all solvers that fit, and let them run; those that cannot begin where these problems do are left out."""
+    found = []
+    for solver in fitting(race.draw.problem, step):
+        try:
+            setting = tuned(solver, race)
+            result = race.run(solver.make(setting))
+        except DomainError as error:
+            say(f"{solver.name} cannot begin: {error}")
+            continue
+        say(f"{named(solver, setting)}: {result}")
+        found.append(Contestant(named(solver, setting), solver.make(setting), "classical", result))
     return found
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mirrordescent import zoo
 from mirrordescent.auto.candidates import Candidate
-from mirrordescent.auto.classical import Solver, fitting, typical_step
+from mirrordescent.auto.classical import Solver, fitting, named, tuned, typical_step
 from mirrordescent.auto.course import WHOLE, Course
 from mirrordescent.auto.outcome import CLEARLY, Auto, Contestant, verdict
 from mirrordescent.auto.page import page
@@ -131,7 +131,7 @@ class _Search:
                 f"no classical solver reaches {self.accuracy:g} on nine tenths of the problems in {self.race.most} "
                 f"iterations: ask for a lower accuracy, or look at the problems"
             )
-        self.say(f"the best classical solver: {best.name}, {_time(best.rehearsal.seconds)}")
+        self.say(f"the best classical solver: {best.name}, {best.rehearsal.time}")
         learned = self._learned(best)
         with self.course.stage("the verdict", self.course.left):
             return self._judged(classical, best, learned)
@@ -168,9 +168,8 @@ class _Search:
             if setting is None:
                 continue
             method = solver.make(setting)
-            name = solver.name if len(solver.settings) == 1 else f"{solver.name} ({setting:.3g})"
-            result = self._raced(self.race, method)
-            self.say(f"{name}: {_described(result)}")
+            name, result = named(solver, setting), self._raced(self.race, method)
+            self.say(f"{name}: {result}")
             found.append(Contestant(name, method, "classical", result))
         return found
 
@@ -178,21 +177,10 @@ class _Search:
         """Return the setting of a solver, or None if it cannot begin where these problems do."""
         try:
             solver.make(solver.settings[0]).init(self.race.draw.x0, self.race.draw.problem)
-            return self.ledger.once(solver.name, lambda: self._tuned(solver, race))
+            return self.ledger.once(solver.name, lambda: tuned(solver, race))
         except DomainError as error:
             self.say(f"{solver.name} cannot begin: {error}")
             return None
-
-    def _tuned(self, solver: Solver, race: Race) -> float:
-        """Return the setting that needs the fewest iterations, those that fail counted as the budget."""
-        if len(solver.settings) == 1:
-            return solver.settings[0]
-
-        def cost(setting: float) -> float:
-            taken = race.run(solver.make(setting), clock=False).iterations
-            return float(torch.where(taken < 0, 4 * race.most, taken).double().mean())
-
-        return min(solver.settings, key=cost)
 
     # Learning
 
@@ -218,7 +206,7 @@ class _Search:
         result = self._raced(self.race, guarded)
         if result.solved > bare.solved or result.seconds <= 1.15 * bare.seconds:
             found = replace(found, method=guarded, rehearsal=result)
-        self.say(f"{found.name}: {_described(found.rehearsal)}")
+        self.say(f"{found.name}: {found.rehearsal}")
         return found
 
     # The verdict
@@ -273,11 +261,3 @@ class _Search:
         self.out.mkdir(parents=True, exist_ok=True)
         zoo.save(found.method, found.file, card)
         page(found).write(self.out / f"{self.name}.html")
-
-
-def _described(result: Result) -> str:
-    return f"{result.solved} of {result.count} solved, {result.most} iterations, {_time(result.seconds)}"
-
-
-def _time(seconds: float) -> str:
-    return "too slow" if seconds == torch.inf else f"{1e3 * seconds:.3g} ms"

@@ -46,6 +46,14 @@ class Result:
         """The iterations that the last of those that were solved needed."""
         return int(self.iterations.max())
 
+    @property
+    def time(self) -> str:
+        """The seconds in words."""
+        return "too slow" if self.seconds == torch.inf else f"{1e3 * self.seconds:.3g} ms"
+
+    def __str__(self) -> str:
+        return f"{self.solved} of {self.count} solved, {self.most} iterations, {self.time}"
+
     def plain(self) -> tuple[list[int], float]:
         """The numbers it is made of."""
         return self.iterations.tolist(), self.seconds
@@ -77,10 +85,9 @@ class Race:
         """Count the iterations, and time as many of them without looking."""
         for most in (*(few for few in FIRST if few < self.most), self.most):
             gaps, at = self.curve(method, most)
-            reached = gaps <= self.accuracy
-            if bool(reached.any(0).all()):
+            first = first_below(gaps, at, self.accuracy)
+            if bool((first >= 0).all()):
                 break
-        first = torch.where(reached.any(0), torch.tensor(at)[reached.int().argmax(0)], -1)
         enough = float((first >= 0).double().mean()) >= self.share
         seconds = self.clock(method, max(1, int(first.max()))) if clock and enough else torch.inf
         return Result(first, seconds)
@@ -109,6 +116,12 @@ class Race:
             run(method.init(draw.x0, draw.problem), iterations)
             times.append(perf_counter() - began)
         return min(times)
+
+
+def first_below(gaps: Tensor, at: list[int], accuracy: float | Tensor) -> Tensor:
+    """Return the iteration of the first look, (batch,), at which gaps (looks, batch) are small enough; or −1."""
+    reached = gaps <= accuracy
+    return torch.where(reached.any(0), torch.tensor(at)[reached.int().argmax(0)], -1)
 
 
 def moments(most: int) -> list[int]:
