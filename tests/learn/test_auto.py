@@ -14,13 +14,14 @@ import torch
 
 import mirrordescent as md
 from mirrordescent import zoo
-from mirrordescent.auto.candidates import PLAIN, candidates, method_for, telling
+from mirrordescent.auto.candidates import PLAIN, candidates, forms_of, method_for, telling
 from mirrordescent.auto.classical import fitting
 from mirrordescent.auto.course import Course
 from mirrordescent.auto.outcome import Contestant, attribution, verdict
 from mirrordescent.auto.race import Race, Result, moments
 from mirrordescent.auto.soundness import require_sound
 from mirrordescent.cli.files import family_in
+from mirrordescent.conditioning import Told, given
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
 from mirrordescent.learn import Descent, Draw, NothingLearned, Objective, ProblemFamily, Settings, Validation, learn
 from mirrordescent.learn.distributed import agreed
@@ -231,6 +232,21 @@ def test_schedules_that_depend_on_features_are_tried_where_there_are_some():
     assert scores[0] < 0.1 * scores[1]
     plain = md.Quadratic(torch.ones(2), torch.ones(3, 2))
     assert not any(each.features for each in candidates(Draw(plain, plain.start())))
+
+
+def test_pictures_with_weights_of_their_own_have_geometries_of_their_own():
+    weights = torch.tensor([0.01, 0.1, 1.0])
+    problem = md.TVDenoising(torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(0)), weights)
+    draw = Draw(problem, problem.start())
+    assert "weight" in telling(draw)
+    each = next(each for each in candidates(draw) if each.name == "a stencil by features")
+    method = method_for(each.geometry(), problem, 0.1, 8, each.form, each.features)
+    law = method.mirror.law
+    with torch.no_grad():
+        law.slopes[:, law.features.index("weight")] = 1.0
+    assert bool((given(method.mirror, Told(problem.features(draw.x0))).damping.diff() > 0).all())
+    assert [twin.form for twin in forms_of(each, draw)] == ["momentum"]
+    assert md.solve(problem, method, iterations=20).ok
 
 
 def test_images_are_rounded_as_kernels_round_them():

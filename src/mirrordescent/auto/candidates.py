@@ -67,6 +67,8 @@ def candidates(draw: Draw) -> list[Candidate]:
         found.append(Candidate("a weight for every entry", lambda: Weighted(Euclidean(), shape)))
         if len(shape) == 3 and min(shape[-2:]) >= 4:
             found.append(Candidate("a stencil", lambda: Stencil(0.5)))
+            if told := telling(draw):
+                found.append(Candidate("a stencil by features", lambda: Stencil(_damping(told)), features=told))
         found.append(Candidate("a diagonal and a low rank", lambda: LowRankQuadratic(shape)))
         if math.prod(shape) <= SMALL:
             found.append(Candidate("a full matrix", lambda: DenseQuadratic(shape)))
@@ -85,7 +87,7 @@ def candidates(draw: Draw) -> list[Candidate]:
 def forms_of(candidate: Candidate, draw: Draw) -> list[Candidate]:
     """Return the same geometry with one map a step, and with schedules that depend on what problems tell."""
     found = [replace(candidate, name=f"{candidate.name}, momentum", form="momentum")]
-    if told := telling(draw):
+    if not candidate.features and (told := telling(draw)):
         found.append(replace(candidate, name=f"{candidate.name}, by features", features=told))
     return found
 
@@ -139,6 +141,11 @@ def _rounding(problem: Problem, law: Callable[..., PowerLaws], counts: Sequence[
         return Smoothed(law(widths, power=1.0))
     kink = float(torch.as_tensor(problem.kink).median())
     return Rounded(law([kink / width for width in widths], power=-1.0))
+
+
+def _damping(features: Units) -> ConditionalLaws:
+    """Return the number of a stencil as a function of features: one geometry for every problem."""
+    return ConditionalLaws([1], [0.5], bound=1.0, features=tuple(features), units=features)
 
 
 def _shape(draw: Draw) -> tuple[int, ...] | None:
