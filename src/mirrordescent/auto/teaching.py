@@ -30,7 +30,7 @@ from mirrordescent.learn import (
     Validation,
     learn,
 )
-from mirrordescent.learn.distributed import alone, hand_round
+from mirrordescent.learn.distributed import agreed, alone, hand_round
 from mirrordescent.methods import Method
 from mirrordescent.mirrors import Euclidean, MirrorMap
 from mirrordescent.mirrors.soundness import require_inverse
@@ -87,8 +87,10 @@ class Teaching:
 
     def taught(self, seconds: float) -> list[tuple[Candidate, Method[Any]]]:
         """Return those that were kept, taught for so many seconds in all."""
-        draw, begun = self.race.draw, dict[Candidate, Method[Any]]()
+        draw, begun, end = self.race.draw, dict[Candidate, Method[Any]](), perf_counter() + seconds
         for each in candidates(draw):
+            if begun and not self._time_for(each, end):
+                continue
             try:
                 begun[each] = self._begun(each, each.geometry())
             except DomainError as error:
@@ -98,10 +100,19 @@ class Teaching:
         order = sorted(begun, key=scores.__getitem__)
         kept = {each: begun[each] for each in order if each.plain or each in order[: (len(order) + 1) // 2]}
         if (richest := next((each for each in order if not each.plain), None)) is not None:
-            for twin in forms_of(richest, draw):  # its map, as far as it is learned, with steps of another form
+            twins = [twin for twin in forms_of(richest, draw) if self._time_for(twin, end)]
+            for twin in twins:  # its map, as far as it is learned, with steps of another form
                 kept[twin] = self._begun(twin, copy.deepcopy(_mirror(begun[richest])))
         self._in_turn(kept, lambda each, time: self._refined(each, kept[each], time), 0.6 * seconds / len(kept))
         return [(each, kept[each]) for each in kept]
+
+    def _time_for(self, candidate: Candidate, end: float) -> bool:
+        """Tell whether there is time to begin with a candidate, as the first process sees it."""
+        key = f"time for {candidate.name}"
+        there = agreed(lambda: bool(self.ledger.once(key, lambda: perf_counter() < end)), *self.process)
+        if not there and self.process[0] == 0:
+            self.say(f"there is no time for {candidate.name}")
+        return there
 
     def _in_turn(
         self, methods: dict[Candidate, Method[Any]], teach: Callable[[Candidate, float], float], seconds: float
