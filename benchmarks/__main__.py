@@ -20,6 +20,7 @@ from benchmarks import (
     robustness,
     solve_loop,
     steps_a_call,
+    streams,
     time_to_gap,
     unrolling,
 )
@@ -30,6 +31,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], str]]] = {
     "proofs": ("How close a proof is", proofs.main),
     "robustness": ("Problems the learned methods were not made for", robustness.main),
     "photographs": ("Photographs by default", photographs.main),
+    "streams": ("A stream of problems", streams.main),
     "steps_a_call": ("Many steps a call", steps_a_call.main),
     "cost_growth": ("How the cost of a solve grows", cost_growth.main),
     "solve_loop": ("The solve loop", solve_loop.main),

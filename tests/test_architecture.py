@@ -17,7 +17,7 @@ import mirrordescent
 
 ROOT = Path(mirrordescent.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-LINES, FILE_LINES, ARGUMENTS, PUBLIC_NAMES = 25_000, 400, 12, 340
+LINES, FILE_LINES, ARGUMENTS, PUBLIC_NAMES = 26_500, 400, 12, 350
 LATE = ("cli", "__main__.py")  # commands import what they need when they run, so that --help is quick
 
 

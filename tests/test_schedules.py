@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 
@@ -146,6 +147,34 @@ def test_power_laws_are_learned(k):
     (slope,) = torch.autograd.grad(t(k), t.raw)
     share = min(math.log(k) / math.log(4), 1.0)
     torch.testing.assert_close(slope, t(k).detach() * torch.tensor([1 - share, share]))
+
+
+def test_numbers_follow_what_is_learned_by_whatever_way_it_changes():
+    """Values are kept in a table: against the formula, after every kind of change."""
+    t = PowerLaws([1, 4], [0.5, 2.0]).requires_grad_(False)
+    copied = copy.deepcopy(t)
+
+    def expected(part):
+        return [float(part._value(part._raw(k))) for k in (1, 2, 3, 4, 9)]
+
+    def found(part):
+        return [part(k) for k in (1, 2, 3, 4, 9)]
+
+    assert found(t) == pytest.approx(expected(t))
+    late = copy.deepcopy(t)
+    t.raw.data.add_(1.0)
+    assert found(t) == pytest.approx(expected(t))
+    with torch.no_grad():
+        t.raw.mul_(0.5)
+    assert found(t) == pytest.approx(expected(t))
+    t.raw.data = torch.zeros(2)
+    assert found(t) == pytest.approx([1.0] * 5)
+    t.load_state_dict(copied.state_dict())
+    assert found(t) == found(copied) == found(late) == pytest.approx(expected(copied))
+    late.raw.data.add_(1.0)
+    assert found(late) == pytest.approx(expected(late))
+    assert found(late.double()) == pytest.approx(expected(late))
+    assert isinstance(t.requires_grad_()(2), torch.Tensor)
 
 
 def test_power_laws_refuse():

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent.parts import Config
-from mirrordescent.schedules import PowerLaws, Schedule, Values, as_numbers, as_schedule, between, log_hats
+from mirrordescent.schedules import TABULATED, PowerLaws, Schedule, Values, as_numbers, as_schedule, between, log_hats
 
 Features: TypeAlias = Mapping[str, Tensor]
 M = TypeVar("M", bound=nn.Module)
@@ -96,13 +96,15 @@ class ConditionalLaws(PowerLaws):
     """t(k) = base(k)·exp(φ·θ(k)): power laws of k whose logarithms are linear in features.
 
     Between the counts of ``slopes`` θ is linear in log k, and constant beyond them. With a ``bound`` it is the logit
-    that is shifted. θ is learned and begins at 0.
+    that is shifted. θ is learned and begins at 0. With ``units`` φ is (feature − origin)/unit, so that all θ are
+    learned at one pace, and base is the schedule in the middle.
 
     Args:
         counts, values, power, bound: the base, see :class:`~mirrordescent.schedules.PowerLaws`.
         features: the names of the features it depends on.
         slope_counts: where θ has values of its own.
         exponents: features with a fixed θ, which an exact symmetry of the problem prescribes.
+        units: the origin and the unit of features, by their names, such as mean and spread over some problems.
 
     >>> import torch
     >>> t = ConditionalLaws([1], [2.0], features=["weight"])
@@ -114,12 +116,15 @@ class ConditionalLaws(PowerLaws):
     def __init__(
         self, counts: Sequence[int], values: Values, power: float = 0.0, bound: float = math.inf,
         features: Sequence[str] = (), slope_counts: Sequence[int] = (1,), exponents: Mapping[str, float] | None = None,
+        units: Mapping[str, Sequence[float]] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(counts, values, power, bound)
         self.features, self.slope_counts, self.exponents = list(features), list(slope_counts), dict(exponents or {})
+        self.units = {name: [float(origin), float(unit)] for name, (origin, unit) in (units or {}).items()}
         self.slopes = nn.Parameter(torch.zeros(len(self.slope_counts), len(self.features)).to(self.raw))
         self.found: Told | None = None  # once they are given
         self._told: tuple[tuple[int, ...], Tensor] | None = None  # the last sequence, and what it depends on
+        self._first: tuple[tuple[int, ...], Tensor] | None = None  # the first values, likewise
 
     def given(self, features: Features) -> ConditionalLaws:
         """Return the schedule for these features."""
@@ -128,12 +133,24 @@ class ConditionalLaws(PowerLaws):
                 f"the problem does not tell its {missing[0]!r}, on which a schedule depends; it tells "
                 f"{', '.join(features) or 'nothing'}. Problems describe themselves in features()"
             )
-        return shallow(self, found=features if isinstance(features, Told) else Told(features), _told=None)
+        if self.units:
+            shifts = {name: (features[name] - origin) / unit for name, (origin, unit) in self.units.items()}
+            features = {**features, **shifts}
+        return shallow(self, found=features if isinstance(features, Told) else Told(features), _told=None, _first=None)
+
+    def __call__(self, k: int) -> float | Tensor:
+        return super().__call__(k) if self.found is None else self.forward(k)
 
     def forward(self, k: int) -> float | Tensor:
         if self.found is None:
             return super().forward(k)
-        return self._value(self._raw(k) + self._shift(k, self.found))
+        wanted = torch.is_grad_enabled() and (self.raw.requires_grad or self.slopes.requires_grad)
+        if wanted or self.raw.is_cuda or k > TABULATED:
+            return self._value(self._raw(k) + self._shift(k, self.found))
+        asked = (self.raw._version, self.slopes._version)
+        if self._first is None or self._first[0] != asked:  # a row of a table takes less time than its formula
+            self._first = asked, super().sequence(1, TABULATED).to(self.raw)
+        return self._first[1][k - 1]
 
     def sequence(self, first: int, count: int) -> Tensor:
         """Return what it returned before if nothing has changed: a step size and a curvature may share a schedule."""
@@ -172,7 +189,7 @@ class ConditionalLaws(PowerLaws):
     def config(self) -> Config:
         return {
             **super().config(), "features": self.features, "slope_counts": self.slope_counts,
-            "exponents": self.exponents,
+            "exponents": self.exponents, "units": self.units,
         }  # fmt: skip
 
 

@@ -39,6 +39,10 @@ class Domain(Part, ABC):
         """min over x in the closed set of ⟨g, x⟩, per sample: (batch,); −∞ where there is none."""
         return add_over_leaves(self._least, g)
 
+    def along_face(self, at: Tree, v: Tree) -> Tree:
+        """Project v on the directions in which a point may move within the face of the closed set that it lies in."""
+        return tree_map(self._along_face, at, v)
+
     def require(self, x: Tree, what: str, of: str, *, closed: bool = False) -> None:
         """Raise unless every leaf lies in the interior, or in the closed set; leaves may differ in their batch here."""
         for leaf in leaves(x):
@@ -64,6 +68,9 @@ class Domain(Part, ABC):
         """min ⟨g, x⟩ of one tensor; −∞ unless a set knows better, which is always a lower bound."""
         return g.new_full((len(g),), -torch.inf)
 
+    def _along_face(self, at: Tensor, v: Tensor) -> Tensor:
+        raise TypeError(f"{type(self).__name__} does not know its faces (_along_face)")
+
 
 class WholeSpace(Domain):
     """All of Rⁿ."""
@@ -83,6 +90,9 @@ class WholeSpace(Domain):
     def _inner_point(self, like: Tensor) -> Tensor:
         return torch.zeros_like(like)
 
+    def _along_face(self, at: Tensor, v: Tensor) -> Tensor:
+        return v
+
 
 class PositiveOrthant(Domain):
     """{x : x > 0}."""
@@ -101,6 +111,9 @@ class PositiveOrthant(Domain):
     def _least(self, g: Tensor) -> Tensor:
         return torch.where((g >= 0).flatten(1).all(1), 0.0, -torch.inf).to(g.dtype)
 
+    def _along_face(self, at: Tensor, v: Tensor) -> Tensor:
+        return v * (at > 0)
+
 
 NonNegative = PositiveOrthant  # its name among the terms of a composite problem, where the closed set is meant
 
@@ -118,6 +131,9 @@ class NegativeOrthant(Domain):
 
     def _inner_point(self, like: Tensor) -> Tensor:
         return -torch.ones_like(like)
+
+    def _along_face(self, at: Tensor, v: Tensor) -> Tensor:
+        return v * (at < 0)
 
 
 class Box(Domain):
@@ -143,6 +159,9 @@ class Box(Domain):
 
     def _least(self, g: Tensor) -> Tensor:
         return sum_per_sample(torch.minimum(self.lower * g, self.upper * g))
+
+    def _along_face(self, at: Tensor, v: Tensor) -> Tensor:
+        return v * ((at > self.lower) & (at < self.upper))
 
 
 class Simplex(Domain):
@@ -171,6 +190,11 @@ class Simplex(Domain):
 
     def _least(self, g: Tensor) -> Tensor:
         return sum_per_sample(g.amin(-1))
+
+    def _along_face(self, at: Tensor, v: Tensor) -> Tensor:
+        """Entries that are 0 stay so, and the changes of the others sum to 0."""
+        free = (at > 0).to(v)
+        return free * (v - (free * v).sum(-1, keepdim=True) / free.sum(-1, keepdim=True).clamp(min=1))
 
 
 def _drift(x: Tensor) -> float:

@@ -13,11 +13,12 @@ INTERVAL = 10.0  # seconds between lines
 class ProgressBar:
     """A bar on standard error: when asked for, or by default on a terminal once the work has lasted a second.
 
-    Where standard error is not a terminal, a line of text is printed now and then instead.
+    Where standard error is not a terminal, a line of text is printed now and then instead. The time that is left is
+    estimated from the pace so far, unless whoever moves the bar knows better (``estimate=False``).
     """
 
-    def __init__(self, label: str, total: int, show: bool | None) -> None:
-        self.label, self.total, self.show = label, total, show
+    def __init__(self, label: str, total: int, show: bool | None, estimate: bool = True) -> None:
+        self.label, self.total, self.show, self.estimate = label, total, show, estimate
         self.began = perf_counter()
         self.bar: Any = None
 
@@ -41,9 +42,10 @@ class ProgressBar:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = TextColumn(self.label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        description = TextColumn("{task.description}")
-        self.bar = Progress(*columns, description, console=Console(stderr=True), transient=True)
+        columns = [TextColumn(self.label), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")]
+        if self.estimate:
+            columns.insert(3, TimeRemainingColumn())
+        self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
         self.task = self.bar.add_task("", total=self.total)
         self.bar.start()
 

@@ -1,4 +1,4 @@
-"""The commands of the laboratory: ``demo``, ``reproduce``, ``results``, ``diagnose``, ``bench`` and ``data``."""
+"""The commands of the laboratory: ``demo``, ``reproduce``, ``results``, ``bench`` and ``data``."""
 
 from __future__ import annotations
 
@@ -116,29 +116,10 @@ def results(folder: Positional[Path] = Path("docs/results"), check: bool = False
 
 
 def diagnose(
-    mirror: Positional[str],
-    problem: Literal["inpaint", "denoise", "svm", "tomography", "network"],
-    out: Path = Path("out/diagnosis"),
-    count: int = 8,
-    iterations: int = 200,
-    exact_iterates: bool = False,
-    data: DataDirectory = None,
-    json: AsJSON = False,
-) -> None:
-    """Say whether a learned map is a good mirror map on a kind of problem, and how far runs are from their bounds.
-
-    Writes OUT/MIRROR/diagnosis.md with numbers, figures and a verdict on every assumption, and prints the verdicts.
-
-    For example: mirrordescent diagnose photo-inpaint-pair --problem inpaint
-
-    Args:
-        mirror: an entry of the zoo, or a .safetensors file.
-        problem: the kind of problem.
-        out: the folder to write to.
-        count: how many problems.
-        iterations: the length of every run.
-        exact_iterates: follow the exact iterates of inexact maps too, which takes a Newton solve in every step.
-    """
+    mirror: str, problem: str, out: Path, count: int, iterations: int, exact_iterates: bool, data: Path | None,
+    json: bool,
+) -> None:  # fmt: skip
+    """Examine a map on a kind of problem, as ``mirrordescent diagnose`` says it does."""
     from mirrordescent_lab.diagnosis_page import write
     from mirrordescent_lab.experiments.diagnose import diagnose_entry
     from mirrordescent_lab.provenance import recorded
@@ -231,5 +212,5 @@ def data_path(name: Positional[str | None] = None, directory: DataDirectory = No
     print(folder if name is None else folder / data.dataset(name).name)
 
 
-COMMANDS = (demo, reproduce, results, diagnose, bench)
+COMMANDS = (demo, reproduce, results, bench)
 GROUPS = {"data": (data_app, "Data sets: list, fetch, verify, path.")}

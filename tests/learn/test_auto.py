@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import warnings
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import mirrordescent as md
 from mirrordescent import zoo
-from mirrordescent.auto.candidates import PLAIN, candidates
+from mirrordescent.auto.candidates import PLAIN, candidates, forms_of, method_for, telling
 from mirrordescent.auto.classical import fitting
-from mirrordescent.auto.outcome import Contestant, verdict
+from mirrordescent.auto.course import Course
+from mirrordescent.auto.outcome import Contestant, attribution, verdict
 from mirrordescent.auto.race import Race, Result, moments
-from mirrordescent.auto.soundness import require_inverse, require_sound
-from mirrordescent.cli.learning import family_in
+from mirrordescent.auto.soundness import require_sound
+from mirrordescent.cli.files import family_in
+from mirrordescent.conditioning import Told, given
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
-from mirrordescent.learn import Descent, Draw, ProblemFamily, Settings, Validation, learn
+from mirrordescent.learn import Descent, Draw, NothingLearned, Objective, ProblemFamily, Settings, Validation, learn
+from mirrordescent.learn.distributed import agreed
 from mirrordescent.learn.families import generators
-from mirrordescent.methods import GD
+from mirrordescent.methods import GD, Conditioned
 from mirrordescent.mirrors import Diagonal, Euclidean, MirrorMap
-from mirrordescent.schedules import Prefix
+from mirrordescent.mirrors.soundness import require_inverse
+from mirrordescent.oracles import Default, Rounded
+from mirrordescent.progress import ProgressBar
+from mirrordescent.schedules import Prefix, Schedule
 
 STEEP = torch.tensor([1.0, 30.0, 100.0])
 
@@ -70,9 +80,180 @@ def test_a_search_finds_the_geometry_and_says_so(tmp_path):
     again = md.auto(Valleys(), name="valleys", minutes=0.03, out=tmp_path, batch=4)
     assert json.loads((tmp_path / "valleys.runs" / "choices.json").read_text()) == choices
     assert {each.name for each in again.contestants} == {each.name for each in found.contestants}
-    md.auto(Valleys(), name="valleys", minutes=0.03, out=tmp_path, batch=4, accuracy=0.1)
+    md.auto(Valleys(), name="valleys", minutes=0.03, out=tmp_path, batch=4, accuracy=0.5)
     other = json.loads((tmp_path / "valleys.runs" / "choices.json").read_text())
     assert other["for"] != choices["for"], "what was chosen for one accuracy is not used for another"
+
+
+def test_two_processes_share_the_candidates(tmp_path):
+    """Each teaches its own, and both end with the same solver, numbers and times; the first one writes."""
+    script = str(Path(__file__).parent / "searching.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script]
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr.decode()
+    first, second = (json.loads((tmp_path / f"found-{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second
+    assert zoo.card(tmp_path / "bowls.safetensors").description == first["words"]
+    choices = [json.loads((tmp_path / "bowls.runs" / f"choices{who}.json").read_text()) for who in ("", "-1")]
+    taught = [{key for key in each if key.endswith(", first")} for each in choices]
+    assert taught[0]
+    assert taught[1]
+    assert not taught[0] & taught[1]
+
+
+def test_a_failure_of_one_process_is_that_of_all(monkeypatch):
+    """What the first process is asked to choose, the others wait for."""
+    sent = []
+    monkeypatch.setattr("mirrordescent.learn.distributed._told", lambda text: sent.append(text) or sent[0])
+
+    def fail():
+        raise ValueError("no problems")
+
+    assert agreed(lambda: 3, 0, 1) == 3
+    with pytest.raises(ValueError, match="no problems"):
+        agreed(fail, 0, 2)
+    with pytest.raises(RuntimeError, match="the first process failed: no problems"):
+        agreed(fail, 1, 2)
+
+
+def test_parts_of_a_gain_multiply_to_the_whole():
+    best = Contestant("PDHG", GD(1.0), "classical", result([5, 5], 2.0))
+    plain = Contestant("learned, schedules", GD(1.0), PLAIN, result([3, 3], 1.7), bare=result([3, 3], 1.6))
+    slow = Contestant("learned, schedules of steps alone", GD(1.0), f"{PLAIN} of steps alone", result([9, 9], 5.0))
+    ours = Contestant("learned, map", GD(1.0), "map", result([2, 2], 0.5), bare=result([2, 2], 0.4))
+    shares = attribution([best, slow, plain, ours], best, ours)
+    assert shares == pytest.approx({"schedules": 1.25, "map": 4.0, "safeguard": 0.8})
+    ours.bare = result([2, -1], torch.inf)
+    assert attribution([best, plain, ours], best, ours)["safeguard"] == torch.inf
+    assert attribution([best, ours], best, ours) == {}
+
+
+def test_a_course_knows_how_long_it_will_take(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(sys.modules["mirrordescent.auto.course"], "perf_counter", lambda: now[0])
+    monkeypatch.setattr("mirrordescent.progress.INTERVAL", -1.0)
+    with ProgressBar("searching", 100, True, estimate=False) as bar:
+        course = Course(600.0, bar)
+        with course.stage("tuning", 200.0):
+            now[0] = 100.0
+            course.at(0.5)
+        now[0] = 400.0  # twice as long as planned: what is left is as it was
+        with course.stage("learning", 400.0):
+            pass
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "searching 0/100, tuning, about 10 min left", "searching 16/100, tuning, about 8 min left",
+        "searching 50/100, learning, about 7 min left",
+    ]  # fmt: skip
+
+
+# Forms of steps, and schedules that depend on what problems tell
+
+
+def test_momentum_with_learned_numbers_may_become_chebyshev():
+    """On a quadratic with curvatures in [a, b] the gap after n steps is at most 1/T_n((b + a)/(b − a))², the best."""
+    a, b, n = 1.0, 25.0, 8
+    curvatures = torch.linspace(a, b, 40, dtype=torch.float64)
+    problem = md.Quadratic(curvatures, torch.zeros(1, 40, dtype=torch.float64))
+    x0 = torch.ones(1, 40, dtype=torch.float64)
+    method = method_for(Euclidean(), problem, 0.05, n, "momentum").double()
+    assert isinstance(method, md.ASMD)
+    method.t, method.mixing, method.dual_weight = Listed(*chebyshev(a, b, n))
+    found = md.solve(problem, method, x0, iterations=n)
+    centre, x = (b + a) / (b - a), (b + a - 2 * curvatures) / (b - a)
+    expected = torch.special.chebyshev_polynomial_t(x, n) / np.polynomial.chebyshev.chebval(centre, [0] * n + [1])
+    torch.testing.assert_close(found.x[0], expected, atol=1e-9, rtol=1e-6)
+
+
+class Given(Schedule):
+    def __init__(self, values):
+        super().__init__()
+        self.numbers = values
+
+    def forward(self, k):
+        return self.numbers[min(k, len(self.numbers)) - 1]
+
+
+def Listed(*sequences):
+    return [Given(values) for values in sequences]
+
+
+def chebyshev(a, b, n):
+    """t, w and s of ASMD that make it Chebyshev's iteration, by the recursion of the heavy ball.
+
+    Δ_{k+1} = w_{k+1}(1/w_k − 1) Δ_k − w_{k+1} s_k g: so w follows from the momentum, and s from the length.
+    """
+    d, c = (b + a) / 2, (b - a) / 2
+    lengths, momenta = [1 / d], [0.0]
+    for k in range(1, n):
+        alpha = 1 / (d - c**2 * lengths[-1] / 4) if k > 1 else 1 / (d - c**2 / (2 * d))
+        lengths.append(alpha)
+        momenta.append(alpha * d - 1)
+    w = [0.5, 0.5]  # w_1 for the start, where nothing has moved; w_2 for the first step
+    for momentum in momenta[1:]:
+        w.append(momentum / (1 / w[-1] - 1))
+    return [1.0] * n, w, [length / each for length, each in zip(lengths, w[1:], strict=True)]
+
+
+class Telling(md.Quadratic):
+    """½s(x − c)² with an s of each one's own, of which it tells the logarithm."""
+
+    def features(self, x0=None):
+        return {"steep": self.A[:, 0, 0].log(), "same": torch.ones(len(self.A))}
+
+
+class OfManyScales(ProblemFamily):
+    def draw(self, seeds):
+        numbers = torch.stack([torch.rand(2, generator=generator) for generator in generators(seeds)])
+        A = (10 ** (3 * numbers[:, :1]))[..., None] * torch.eye(2)
+        problem = Telling(A, numbers + 1)
+        return Draw(problem, problem.start(), torch.zeros(len(seeds)))
+
+
+def test_schedules_that_depend_on_features_are_tried_where_there_are_some():
+    draw = OfManyScales().draw(torch.arange(16))
+    assert list(telling(draw)) == ["steep"]
+    found = {each.name: each for each in candidates(draw)}
+    each = found[f"{PLAIN}, by features"]
+    assert each.plain
+    method = method_for(each.geometry(), draw.problem, 1e-3, 8, each.form, each.features)
+    assert isinstance(method, Conditioned)
+    blind = method_for(each.geometry(), draw.problem, 1e-3, 8)
+    scores = []
+    for learner in (method, blind):
+        settings = Settings(
+            meta_steps=120, batch=16, horizon=8, step_bounds=None, optimiser=Descent(learning_rate=5e-2),
+            objective=Objective("log_gap", floor=1e-4),
+            validation=Validation(every=20, batch=16, horizons=(1.0,), geometric=True),
+        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NothingLearned)  # one step length for all is as good as it can be
+            scores.append(learn(OfManyScales(), learner, settings, progress=False).best_validation)
+    assert scores[0] < 0.1 * scores[1]
+    plain = md.Quadratic(torch.ones(2), torch.ones(3, 2))
+    assert not any(each.features for each in candidates(Draw(plain, plain.start())))
+
+
+def test_pictures_with_weights_of_their_own_have_geometries_of_their_own():
+    weights = torch.tensor([0.01, 0.1, 1.0])
+    problem = md.TVDenoising(torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(0)), weights)
+    draw = Draw(problem, problem.start())
+    assert "weight" in telling(draw)
+    each = next(each for each in candidates(draw) if each.name == "a stencil by features")
+    method = method_for(each.geometry(), problem, 0.1, 8, each.form, each.features)
+    law = method.mirror.law
+    with torch.no_grad():
+        law.slopes[:, law.features.index("weight")] = 1.0
+    assert bool((given(method.mirror, Told(problem.features(draw.x0))).damping.diff() > 0).all())
+    assert [twin.form for twin in forms_of(each, draw)] == ["momentum"]
+    assert md.solve(problem, method, iterations=20).ok
+
+
+def test_images_are_rounded_as_kernels_round_them():
+    problem = md.TVDenoising(torch.rand(2, 1, 6, 6), torch.tensor([0.1, 0.3]))
+    method = method_for(Euclidean(), problem, 0.1, 8)
+    assert isinstance(method.oracle, Rounded)
+    assert method.kernel(problem, Default()) is not None
 
 
 def test_values_below_zero_are_learned_on():

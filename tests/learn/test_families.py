@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+import mirrordescent as md
 from mirrordescent import certify
-from mirrordescent.learn import DenoisingFamily, InpaintingFamily, Pooled, SVMFamily
+from mirrordescent.auto.soundness import require_sound
+from mirrordescent.learn import DenoisingFamily, Draw, InpaintingFamily, Pooled, ProblemFamily, SVMFamily
 from mirrordescent.learn.families import draw_seeds
 from mirrordescent_lab.families import TomographyFamily
 
@@ -74,6 +76,39 @@ def test_a_pool_knows_its_lower_bounds():
     assert (draw.lower <= reference.value + 1e-4).all()
     torch.testing.assert_close(draw.lower.double(), reference.lower, rtol=1e-2, atol=1e-2)
     assert family.validation(2).lower.shape == (2,)
+
+
+class OfFunctions(ProblemFamily):
+    """‖Ax − b‖² as a function that keeps its data to itself, in single precision; points may be dicts."""
+
+    A = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+
+    def __init__(self, dicts=False):
+        self.dicts = dicts
+
+    def draw(self, seeds):
+        b = torch.stack([torch.randn(3, generator=torch.Generator().manual_seed(seed)) for seed in seeds.tolist()])
+        x0 = torch.zeros(len(seeds), 2)
+        value = lambda x: (x @ self.A.T - b).square().sum(-1)  # noqa: E731
+        if not self.dicts:
+            return Draw(md.Function(value), x0)
+        return Draw(md.Function(lambda x: value(torch.cat([x["u"], x["v"]], -1))), {"u": x0[:, :1], "v": x0[:, 1:]})
+
+
+@pytest.mark.parametrize("dicts", [False, True], ids=["tensors", "dicts"])
+def test_a_pool_of_functions_estimates_their_minima(dicts):
+    """Against least squares; nothing of a function is proven."""
+    family = OfFunctions(dicts)
+    pool = Pooled(family, size=5, seed=3)
+    found = pool.draw(torch.arange(5)).lower
+    least = []
+    for seed in pool.seeds.tolist():
+        b = torch.randn(3, generator=torch.Generator().manual_seed(seed))
+        x = torch.linalg.lstsq(family.A, b[:, None]).solution[:, 0]
+        least.append((family.A @ x - b).square().sum())
+    assert not pool.proven
+    torch.testing.assert_close(found, torch.stack(least), atol=1e-5, rtol=1e-4)
+    require_sound(family.draw(torch.arange(3)))
 
 
 def test_mistakes_are_named():

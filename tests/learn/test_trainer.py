@@ -90,7 +90,8 @@ def test_settings_are_kept_to():
     assert replace(settings.optimiser, decay="constant").learning_rate_at(10, 20) == 0.5
     method = bowls.untrained()
     slower = replace(settings, optimiser=Descent(learning_rate=0.05), validation=AT_THE_HORIZON)
-    assert learn(bowls.Bowls(), method, slower, progress=False).best_step > 0
+    with pytest.warns(UserWarning, match="learned steps have reached 0.04"):
+        assert learn(bowls.Bowls(), method, slower, progress=False).best_step > 0
     assert ((method.t.values >= 0.02) & (method.t.values <= 0.04)).all()
 
 
@@ -274,6 +275,41 @@ def test_mistakes_are_named():
             kind(**bad)
     with pytest.raises(ValueError, match="log_gap"):
         learn(NoBounds(), bowls.untrained(), Settings(objective=Objective(weights="log_gap")), progress=False)
+
+
+def test_steps_outside_their_bounds_are_not_moved_without_a_word():
+    """The default bounds would have made steps of 20 into steps of 10."""
+    method = md.SMD(Diagonal(nn.Parameter(torch.full((2,), 500.0, dtype=torch.float64))), Prefix([20.0] * 3).double())
+    settings = Settings(meta_steps=2, horizon=3, validation=AT_THE_HORIZON)
+    with pytest.raises(ValueError, match="steps begin from 20 to 20, but step_bounds keeps them between"):
+        learn(bowls.Bowls(), method, settings, progress=False)
+    learn(bowls.Bowls(), method, replace(settings, step_bounds=None), progress=False)
+    assert float(method.t.values.detach().min()) > 19
+
+
+class NoInverse(Diagonal):
+    def _to_primal(self, y):
+        return y
+
+
+class Tripled(Diagonal):
+    def _potential(self, x):
+        return 3 * super()._potential(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [(NoInverse, "is not the inverse of to_dual"), (Tripled, "is not the gradient of its potential")]
+)
+@pytest.mark.parametrize("around", [lambda method: method, md.Averaged], ids=["bare", "wrapped"])
+def test_a_map_that_is_not_what_it_says_is_not_learned(kind, words, around):
+    """Also where problems start at 0, at which every map looks like its own inverse."""
+    mirror = kind(nn.Parameter(torch.full((2,), 3.0, dtype=torch.float64)))
+    method = around(md.SMD(mirror, Prefix([0.03] * 3).double()))
+    with pytest.raises(ValueError, match=f"{kind.__name__} {words}"):
+        learn(bowls.Bowls(), method, Settings(meta_steps=2, horizon=3), progress=False)
+    mirror.exact = False
+    if kind is NoInverse:
+        learn(bowls.Bowls(), method, Settings(meta_steps=2, horizon=3, validation=AT_THE_HORIZON), progress=False)
 
 
 def diverging(draw):

@@ -36,7 +36,10 @@ DATA = {
     "inpainting": lambda y: {"mask": random(len(y), 1, *y.shape[2:], seed=8) > -0.6, "scale": 0.8},
     "deblurring": lambda y: {"mask": None, "scale": 0.8, "operator": Blur(gaussian_kernel(0.6)).double()},
 }
-WEIGHTS = {"a weight": 0.7, "a weight each": torch.tensor([0.4, 0.7, 1.3], dtype=torch.float64)}
+WEIGHTS = {
+    "a weight": 0.7,
+    "a weight each": torch.tensor([0.4, 0.7, 1.3], dtype=torch.float64),
+}
 
 variants = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 data = pytest.mark.parametrize("data", DATA.values(), ids=DATA)
@@ -84,6 +87,13 @@ def test_values_by_hand():
     # Huber with η = 4: 3²/8, and 5 − 2 beyond.
     x = torch.tensor([[[[0.0, 3.0, 8.0]]]])
     assert float(md.TVDenoising(x, huber=4.0).total_variation(x)) == pytest.approx(9 / 8 + 3)
+
+
+def test_a_weight_may_be_a_tensor_for_all():
+    y, x = random(2, 1, 4, 3), random(2, 1, 4, 3, seed=2)
+    number, tensor = (md.TVInpainting(y, None, weight) for weight in (0.5, torch.tensor(0.5)))
+    assert torch.equal(number.value(x), tensor.value(x))
+    assert torch.equal(*(md.solve(each, md.PDHG(0.5), iterations=5).x for each in (number, tensor)))
 
 
 @variants

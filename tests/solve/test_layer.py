@@ -6,8 +6,11 @@ import pytest
 import torch
 
 import mirrordescent as md
-from mirrordescent.domains import PositiveOrthant
+from mirrordescent.domains import Box, PositiveOrthant, Simplex
 from mirrordescent.methods import PDHG, ProjectedGradient
+from mirrordescent.mirrors.matrices import SpectralBall
+from mirrordescent.problems import Problem
+from mirrordescent.solve.implicit import conjugate_gradients
 
 DOUBLE = torch.float64
 
@@ -60,3 +63,137 @@ def test_inside_a_network():
 def test_counts_that_make_no_sense():
     with pytest.raises(ValueError, match="1 ≤ last ≤ iterations"):
         md.layer(md.LeastSquares(data(2, 2), data(1, 2)), md.GD(0.1), iterations=5, last=6)
+
+
+# Through the solution, by the implicit function theorem
+
+
+def through(problem, method=None, **options):
+    """Steps of a known length where there is one, since finite differences take many solves."""
+    if method is None:
+        with torch.no_grad():
+            method = ProjectedGradient(problem.domain, 1 / problem.smoothness())
+    return md.layer(problem, method, iterations=600, through="solution", **options)
+
+
+def test_the_theorem_for_least_squares_by_its_closed_form():
+    """x* = A⁺b of a batch, with respect to A and b, against autograd through the pseudoinverse."""
+    A, b, weights = data(2, 6, 3).requires_grad_(), data(2, 6, seed=1).requires_grad_(), data(2, 3, seed=2)
+    found = torch.autograd.grad((weights * through(md.LeastSquares(A, b))).sum(), (A, b))
+    closed = (torch.linalg.pinv(A) @ b[..., None])[..., 0]
+    for ours, theirs in zip(found, torch.autograd.grad((weights * closed).sum(), (A, b)), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
+
+
+def huber(y, weight):
+    return md.TVInpainting(y, None, weight, huber=0.3)
+
+
+class Blurred(Problem):
+    """½‖k ∗ x − y‖² + ½‖x‖²/5, to be differentiated with respect to the kernel k."""
+
+    def __init__(self, kernel, y):
+        super().__init__(1, (4, 3), y=y)
+        self.kernel = kernel
+
+    def smoothness(self):
+        return 0.2 + float(self.kernel.detach().abs().sum()) ** 2
+
+    def value(self, x):
+        return 0.5 * (self._residual(x).square() + x.square() / 5).sum((1, 2))
+
+    def grad(self, x):
+        back = torch.nn.functional.conv_transpose2d(self._residual(x)[:, None], self.kernel[None, None], padding=1)
+        return back[:, 0] + x / 5
+
+    def _residual(self, x):
+        return torch.nn.functional.conv2d(x[:, None], self.kernel[None, None], padding=1)[:, 0] - self.y
+
+
+GRADIENTS = {
+    "huber, picture and weight": (
+        huber, lambda: (data(1, 1, 3, 2), torch.tensor([0.3], dtype=DOUBLE)),
+    ),
+    "a blur and what it left": (Blurred, lambda: (0.3 * data(3, 3), data(1, 4, 3, seed=1))),
+    "logistic regression": (
+        lambda features: md.LogisticRegression(features, data(8, seed=5).sign(), ridge=0.1), lambda: (data(8, 2),),
+    ),
+    "on the orthant": (
+        lambda A, b: md.LeastSquares(A, b, PositiveOrthant()), lambda: (data(6, 4), data(1, 6, seed=1)),
+    ),
+    "in a box": (
+        lambda A, b: md.LeastSquares(A, b, Box(-0.1, 0.2)), lambda: (data(6, 4), data(1, 6, seed=1)),
+    ),
+    "on a simplex": (
+        lambda A, b: md.LeastSquares(A, b, Simplex()), lambda: (data(6, 5), data(1, 6, seed=1)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "inputs"), GRADIENTS.values(), ids=GRADIENTS)
+def test_the_theorem_by_finite_differences(make, inputs):
+    tensors = tuple(tensor.requires_grad_() for tensor in inputs())
+    assert torch.autograd.gradcheck(lambda *given: through(make(*given)), tensors, eps=1e-5, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("domain", [PositiveOrthant(), Box(-0.1, 0.2), Simplex()], ids=["orthant", "box", "simplex"])
+def test_some_constraints_of_these_problems_are_active_and_some_are_not(domain):
+    """Or the tests above would test nothing."""
+    A, b = data(6, 5 if isinstance(domain, Simplex) else 4), data(1, 6, seed=1)
+    problem = md.LeastSquares(A, b, domain)
+    x = through(problem)
+    moved = problem.domain.along_face(x, torch.arange(1.0, 1 + x.shape[-1]).to(x)[None])
+    assert 0 < int((moved == 0).sum()) < x.shape[-1]
+
+
+def test_functions_of_dicts_and_of_what_they_capture():
+    """x* = (a/2, 3b) of (u − a/2)² + (v − 3b)⁴ + (v − 3b)²."""
+    a, b = torch.tensor(2.0, dtype=DOUBLE, requires_grad=True), torch.tensor(0.5, dtype=DOUBLE, requires_grad=True)
+
+    def f(x):
+        v = x["v"] - 3 * b
+        return (x["u"] - a / 2).square().sum(-1) + (v.pow(4) + v.square()).sum(-1)
+
+    x0 = {"u": torch.zeros(2, 1, dtype=DOUBLE), "v": torch.zeros(2, 2, dtype=DOUBLE)}
+    x = through(md.Function(f), md.GD(0.1), x0=x0)
+    torch.testing.assert_close(x["v"].detach(), torch.full((2, 2), 1.5, dtype=DOUBLE), atol=1e-6, rtol=0)
+    found = torch.autograd.grad(x["u"].sum() + 10 * x["v"].sum(), (a, b))
+    torch.testing.assert_close(torch.stack(found), torch.tensor([1.0, 120.0], dtype=DOUBLE), atol=1e-5, rtol=0)
+
+
+def test_what_the_theorem_cannot_do_is_said():
+    with pytest.raises(TypeError, match="has kinks, where the implicit function theorem says nothing"):
+        through(md.TVDenoising(data(1, 1, 3, 3)), PDHG())
+    flat = md.LeastSquares(data(1, 3), data(1, 1).requires_grad_())
+    with pytest.raises(ValueError, match="not the only one nearby"):
+        through(flat)[0].sum().backward()
+    y = data(1, 6, seed=1).requires_grad_()
+    with pytest.warns(UserWarning, match="layer has not converged"):
+        md.layer(md.LeastSquares(data(6, 3), y), md.GD(1e-3), iterations=3, through="solution")
+    with pytest.raises(TypeError, match="SpectralBall does not know its faces"):
+        through(InABall(), ProjectedGradient(InABall.domain, 0.5)).sum().backward()
+    with pytest.raises(ValueError, match="unknown through 'stpes'"):
+        md.layer(flat, md.GD(0.1), through="stpes")
+
+
+class InABall(Problem):
+    domain = SpectralBall(0.5)
+
+    def __init__(self):
+        super().__init__(1, (2, 2), c=data(1, 2, 2).requires_grad_())
+
+    def value(self, x):
+        return 0.5 * (x - self.c).square().sum((1, 2))
+
+    def grad(self, x):
+        return x - self.c
+
+
+def test_conjugate_gradients_solve_every_sample_by_itself():
+    A = data(3, 5, 5)
+    H, b = A @ A.mT + 0.1 * torch.eye(5, dtype=DOUBLE), data(3, 5, seed=1)
+    b[1] = 0
+    found = conjugate_gradients(lambda v: (H @ v[..., None])[..., 0], b)
+    torch.testing.assert_close(found, torch.linalg.solve(H, b), atol=1e-8, rtol=1e-8)
+    with pytest.warns(UserWarning, match="was not found in 2 steps"):
+        conjugate_gradients(lambda v: (H @ v[..., None])[..., 0], b, iterations=2)

@@ -7,7 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mirrordescent.domains import PositiveOrthant, Simplex, WholeSpace
+import torch
+
+from mirrordescent.auto.outcome import Contestant
+from mirrordescent.auto.race import Race
+from mirrordescent.domains import DomainError, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.learn.families import Draw
 from mirrordescent.methods import (
     GD,
@@ -28,7 +32,7 @@ from mirrordescent.problems.base import Problem
 from mirrordescent.solve import solve
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-RATIOS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+RATIOS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,44 @@ def fitting(problem: Problem, step: float) -> list[Solver]:
         found.append(Solver("hyperbolic entropy", lambda t: MD(OrthantEntropy(), t), steps))
     saddle = problem.saddle_point()
     if saddle is not None:
-        found.append(Solver("PDHG", PDHG, RATIOS))
-        if math.isfinite(saddle.F_smoothness) and saddle.F_smoothness > 0:
+        if saddle.proximable:
+            found.append(Solver("PDHG", PDHG, RATIOS))
+        if 0 < saddle.explicit().F_smoothness < math.inf:
             found.append(Solver("Condat–Vũ", CondatVu, RATIOS))
         if saddle.F_convexity > 0:
             found.append(Solver("dual FISTA", lambda _: DualFISTA()))
+    return found
+
+
+def tuned(solver: Solver, race: Race) -> float:
+    """Return the setting that needs the fewest iterations, those that fail counted as the budget."""
+    if len(solver.settings) == 1:
+        return solver.settings[0]
+
+    def cost(setting: float) -> float:
+        taken = race.run(solver.make(setting), clock=False).iterations
+        return float(torch.where(taken < 0, 4 * race.most, taken).double().mean())
+
+    return min(solver.settings, key=cost)
+
+
+def named(solver: Solver, setting: float) -> str:
+    """Return the name of a solver with its setting, if there was a choice."""
+    return solver.name if len(solver.settings) == 1 else f"{solver.name} ({setting:.3g})"
+
+
+def entered(race: Race, step: float, say: Callable[[str], object]) -> list[Contestant]:
+    """Tune all solvers that fit, and let them run; those that cannot begin where these problems do are left out."""
+    found = []
+    for solver in fitting(race.draw.problem, step):
+        try:
+            setting = tuned(solver, race)
+            result = race.run(solver.make(setting))
+        except DomainError as error:
+            say(f"{solver.name} cannot begin: {error}")
+            continue
+        say(f"{named(solver, setting)}: {result}")
+        found.append(Contestant(named(solver, setting), solver.make(setting), "classical", result))
     return found
 
 

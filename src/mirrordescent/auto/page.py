@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from mirrordescent.auto.outcome import Auto, attribution
+from mirrordescent.auto.outcome import Auto, Contestant, attribution
+from mirrordescent.methods import Safeguarded
 from mirrordescent.report import Curve, Page, Panel, Section, Table
 
 
@@ -27,10 +28,9 @@ def page(found: Auto) -> Page:
         "chosen by the first columns; unseen problems are looked at once, for the two that are left.",
     )]  # fmt: skip
     if shares:
-        parts = [(what, f"{factor:.2f}") for what, factor in shares.items()]
+        parts = [(what, f"{factor:.2f}" if math.isfinite(factor) else "needed") for what, factor in shares.items()]
         sections.append(Section(
-            "Where the gain comes from", Table(("part", "times faster"), parts),
-            "Schedules are learned with the plain geometry, against the best classical solver; the map comes on top.",
+            "Where the gain comes from", Table(("part", "times faster"), parts), _parts_in_words(found.learned),
         ))  # fmt: skip
     paces = {
         each.name: each.unseen.seconds / max(1, each.unseen.most) if math.isfinite(each.unseen.seconds) else 0.0
@@ -40,3 +40,16 @@ def page(found: Auto) -> Page:
     curves = [Curve(name, at, [k * paces[name] for k in at], gaps) for name, (gaps, at) in found.curves.items()]
     sections.append(Section("Unseen problems", Panel(curves, "relative gap")))
     return Page(f"A solver for {found.name}", found.words, sections, {"accuracy": found.accuracy})
+
+
+def _parts_in_words(ours: Contestant | None) -> str:
+    """Say what the parts of a gain are, and what a safeguard is for."""
+    words = (
+        "Schedules are learned with the plain geometry, against the best classical solver; the map comes on top, and "
+        "then the safeguard, which returns to the best point and shortens steps where f rises."
+    )
+    if ours is None or ours.bare is None:
+        return words
+    if not isinstance(ours.method, Safeguarded):
+        return f"{words} Here there is none: it would have cost more time than it is worth."
+    return f"{words} {ours.bare.solved} problems are solved without it, {ours.rehearsal.solved} with it."

@@ -14,6 +14,7 @@ from mirrordescent.methods.base import Method
 from mirrordescent.oracles import Default
 from mirrordescent.solve import solve
 from mirrordescent.solve.loop import steps_of
+from mirrordescent.trees import batch_size
 
 REPEATS = 7
 FIRST = (60, 400)  # iterations that are tried before the whole budget
@@ -45,6 +46,18 @@ class Result:
         """The iterations that the last of those that were solved needed."""
         return int(self.iterations.max())
 
+    @property
+    def time(self) -> str:
+        """The seconds in words."""
+        return "too slow" if self.seconds == torch.inf else f"{1e3 * self.seconds:.3g} ms"
+
+    def __str__(self) -> str:
+        return f"{self.solved} of {self.count} solved, {self.most} iterations, {self.time}"
+
+    def plain(self) -> tuple[list[int], float]:
+        """The numbers it is made of."""
+        return self.iterations.tolist(), self.seconds
+
     def beats(self, other: Result, factor: float = 1.0) -> bool:
         """Tell whether it is faster by a factor, and does not fail more often."""
         return self.solved >= other.solved and factor * self.seconds < other.seconds
@@ -62,15 +75,19 @@ class Race:
     most: int
     share: float = 0.9
 
+    @property
+    def count(self) -> int:
+        """How many problems there are."""
+        return batch_size(self.draw.x0)
+
     @torch.no_grad()
     def run(self, method: Method[Any], clock: bool = True) -> Result:
         """Count the iterations, and time as many of them without looking."""
         for most in (*(few for few in FIRST if few < self.most), self.most):
             gaps, at = self.curve(method, most)
-            reached = gaps <= self.accuracy
-            if bool(reached.any(0).all()):
+            first = first_below(gaps, at, self.accuracy)
+            if bool((first >= 0).all()):
                 break
-        first = torch.where(reached.any(0), torch.tensor(at)[reached.int().argmax(0)], -1)
         enough = float((first >= 0).double().mean()) >= self.share
         seconds = self.clock(method, max(1, int(first.max()))) if clock and enough else torch.inf
         return Result(first, seconds)
@@ -99,6 +116,12 @@ class Race:
             run(method.init(draw.x0, draw.problem), iterations)
             times.append(perf_counter() - began)
         return min(times)
+
+
+def first_below(gaps: Tensor, at: list[int], accuracy: float | Tensor) -> Tensor:
+    """Return the iteration of the first look, (batch,), at which gaps (looks, batch) are small enough; or −1."""
+    reached = gaps <= accuracy
+    return torch.where(reached.any(0), torch.tensor(at)[reached.int().argmax(0)], -1)
 
 
 def moments(most: int) -> list[int]:

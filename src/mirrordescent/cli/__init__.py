@@ -10,7 +10,7 @@ from typing import get_args
 from tyro.extras import SubcommandApp
 
 from mirrordescent import __version__
-from mirrordescent.cli import collections, comparing, learning, solve
+from mirrordescent.cli import collections, comparing, diagnosing, learning, solve
 from mirrordescent.cli.lab import PACKAGE, lab
 from mirrordescent.cli.output import Shown, Switch, say, visible
 
@@ -20,12 +20,12 @@ def version() -> None:
     print(__version__)
 
 
-COMMANDS = (learning.learn, comparing.compare, version)
+COMMANDS = (learning.learn, comparing.compare, diagnosing.diagnose, version)
 GROUPS = {
-    "solve": (solve.app, "Restore your photographs: denoise, inpaint."),
+    "solve": (solve.app, "Restore your photographs: denoise, inpaint; or solve problems of your own."),
     "zoo": (collections.app, "Learned methods: list, show, verify."),
 }
-IN_THE_LABORATORY = ("demo", "reproduce", "results", "diagnose", "bench", "data")
+IN_THE_LABORATORY = ("demo", "reproduce", "results", "bench", "data")
 DESCRIPTION = "Mirror descent in learned and classical geometries. Examples are in the help of every command."
 SWITCHES = ("isotropic", "coupled", "fused", "keep-known")
 ALIASES = {"learn": ("train",)}
@@ -52,9 +52,15 @@ def _app(brief: bool) -> SubcommandApp:
 def _switched(arguments: list[str]) -> list[str]:
     """Return arguments with --x and --no-x, of options that are decided by themselves otherwise, as --x yes and --x no.
 
+    What is to be solved may be a Python file, without saying that it has problems in it.
+
+    >>> _switched(["solve", "mine.py", "--json"])
+    ['solve', 'problems', 'mine.py', '--json']
     >>> _switched(["--fused", "a.png", "--no-coupled", "--isotropic", "auto"])
     ['--fused', 'yes', 'a.png', '--coupled', 'no', '--isotropic', 'auto']
     """
+    if arguments[:1] == ["solve"] and arguments[1:] and arguments[1].endswith(".py"):
+        arguments = ["solve", "problems", *arguments[1:]]
     found: list[str] = []
     for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
         name = argument.removeprefix("--").removeprefix("no-")

@@ -1,7 +1,7 @@
 """``mirrordescent learn``: an entry of the zoo again, a method of your own, or a solver for your own problems."""
 
 import importlib
-import importlib.util
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import Positional, UseAppendAction
 
+from mirrordescent.cli.files import family_in
 from mirrordescent.cli.lab import lab
 
 
@@ -26,7 +27,8 @@ def learn(
     Your own problems are a class in a Python file, a ProblemFamily (docs/learn.md). Everything else is done here: a
     pool is certified, classical solvers are tuned, schedules and maps learned, the fastest chosen by the clock on other
     problems and judged on unseen ones. Then OUT/NAME.html says in plain words what to use, or that learning does not
-    pay, and OUT/NAME.safetensors has the solver. Interrupted, it goes on where it stopped.
+    pay, and OUT/NAME.safetensors has the solver, for mirrordescent solve my_problems.py. Interrupted, it goes on where
+    it stopped. Started by torchrun, processes share what is tried, so that each has more time.
 
     Runs are kept in RUNS/NAME and go on where they stopped. What was learned is written to OUT/NAME.safetensors, which
     is used with --mirror OUT/NAME.safetensors, or mirrordescent.zoo.load. If nothing was learned, the command says why
@@ -36,6 +38,7 @@ def learn(
     For example:
 
         mirrordescent learn my_problems.py --minutes 10 --accuracy 1e-2
+        torchrun --nproc-per-node 4 -m mirrordescent learn my_problems.py --minutes 60
         mirrordescent learn photo-inpaint-conjugate
         mirrordescent learn my.toml --set settings.meta_steps=200 --set map.filters=8
         mirrordescent learn my.toml --import my_module
@@ -114,11 +117,14 @@ def learn(
 def _searched(path: Path, out: Path, minutes: float, accuracy: float, resume: bool, json: bool) -> int:
     """Find a solver for the problems of a Python file."""
     from mirrordescent import auto
-    from mirrordescent.cli.output import say, show
+    from mirrordescent.cli.output import progress, say, show
 
     found = auto(
-        family_in(path), name=path.stem, accuracy=accuracy, minutes=minutes, out=out, resume=resume, say=say
+        family_in(path), name=path.stem, accuracy=accuracy, minutes=minutes, out=out, resume=resume, say=say,
+        progress=progress(),
     )  # fmt: skip
+    if int(os.environ.get("RANK", 0)) > 0:  # the first process says what was found
+        return 0
     page = found.file.with_suffix(".html")
     report = {
         "verdict": found.words, "recommended": found.recommended, "solver": found.file, "page": page,
@@ -126,34 +132,6 @@ def _searched(path: Path, out: Path, minutes: float, accuracy: float, resume: bo
     }  # fmt: skip
     show(report, [found.words, f"solver: {found.file}", f"page: {page}"], json)
     return 0
-
-
-def family_in(path: Path) -> Any:
-    """Return the family of problems in a Python file: what it calls ``family``, or its one ProblemFamily."""
-    from mirrordescent.learn import ProblemFamily
-
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # so that classes in it can be stored by its name
-    spec.loader.exec_module(module)
-    if isinstance(found := vars(module).get("family"), ProblemFamily):
-        return found
-    own = [
-        each
-        for each in vars(module).values()
-        if isinstance(each, type) and issubclass(each, ProblemFamily) and each.__module__ == path.stem
-    ]
-    if len(own) != 1:
-        named = ", ".join(each.__name__ for each in own) or "none"
-        raise ValueError(
-            f"{path} must have one class of problems, a subclass of mirrordescent.learn.ProblemFamily, or an object "
-            f"called family; it has {named}"
-        )
-    return own[0]()
 
 
 def _compared(on: str, path: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""``mirrordescent solve``: photographs restored by total variation."""
+"""``mirrordescent solve``: photographs restored by total variation, and problems of your own."""
 
 from __future__ import annotations
 
@@ -121,6 +121,44 @@ def inpaint(
         mirrordescent solve inpaint scans/ --mask masks/ --mirror photo-inpaint-conjugate --tolerance 1e-4
     """
     return _run("inpaint", options, writing, damage)
+
+
+@app.command
+def problems(
+    file: Positional[Path], solver: str | None = None, seeds: tuple[int, ...] = (), count: int = 8,
+    accuracy: float = 1e-2, iterations: int = 2000, prove: bool = True, out: Path = Path("out/solve"),
+    json: AsJSON = False,
+) -> int:  # fmt: skip
+    """Solve problems of your own: those that a class in a Python file draws, a ProblemFamily (docs/learn.md).
+
+    Solutions are written to OUT/NAME.safetensors: x, or x.KEY where points are dicts, the values f(x), and bounds below
+    which f cannot be. Each problem is listed with its value, its gap and how it ended. The exit code is 1 if one of
+    them has not reached the accuracy.
+
+    For example:
+
+        mirrordescent solve my_problems.py
+        mirrordescent solve my_problems.py --solver out/zoo/my_problems.safetensors --accuracy 1e-3
+        mirrordescent solve problems my_problems.py --seeds 1 2 3 --json
+
+    Args:
+        file: the Python file.
+        solver: a .safetensors file that mirrordescent learn has written, or an entry of the zoo; by default
+            out/zoo/NAME.safetensors if it is there, else FISTA, or PDHG where there are kinks.
+        seeds: which problems to draw; by default held-out ones.
+        count: how many of those.
+        accuracy: the relative gap (f(x) - f*)/(f(x0) - f*) to reach.
+        iterations: how many there may be.
+        prove: find lower bounds on the values first, to know how near solutions are; without them a run ends where it
+            hardly moves.
+        out: the folder to write to.
+    """
+    from mirrordescent.cli.output import aligned, progress, say, show
+    from mirrordescent.cli.own import solve_own
+
+    found = solve_own(file, solver, seeds, count, accuracy, iterations, prove, out, say, progress())
+    show(found.report, [*aligned(found.rows), f"solver: {found.solver}", f"solutions: {found.path}"], json)
+    return 0 if found.reached else 1
 
 
 def _run(task: Task, options: Solving, writing: Writing, damage: Damage | None) -> int:

@@ -19,11 +19,13 @@ from mirrordescent.learn.families import Draw, ProblemFamily, draw_seeds, refere
 from mirrordescent.learn.interruption import Interrupted, Interruption
 from mirrordescent.learn.settings import Settings
 from mirrordescent.learn.tables import plain
-from mirrordescent.methods.base import Method
+from mirrordescent.methods.base import GradientMethod, Method, Wrapper
+from mirrordescent.mirrors.soundness import require_inverse
 from mirrordescent.oracles import Oracle
 from mirrordescent.progress import ProgressBar
 from mirrordescent.schedules import Prefix
 from mirrordescent.solve.loop import solve
+from mirrordescent.trees import Tree
 
 
 class NothingLearned(UserWarning):
@@ -91,8 +93,11 @@ def learn(
     with trainer.held(), ProgressBar("learning", trainer.settings.meta_steps, show) as bar:
         trainer.begin(resume)
         learned = trainer.run(bar, callback)
-    if learned.failure is not None and trainer.rank == 0:
-        warnings.warn(learned.failure, NothingLearned, stacklevel=2)
+    if trainer.rank == 0:
+        if learned.failure is not None:
+            warnings.warn(learned.failure, NothingLearned, stacklevel=2)
+        elif (words := trainer.at_bounds()) is not None:
+            warnings.warn(words, stacklevel=2)
     return learned
 
 
@@ -107,11 +112,13 @@ class _Trainer:
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
         if not self.parameters:
             raise ValueError(f"{type(method).__name__} has nothing to learn: no part of it has parameters")
+        _require_within(settings, self.module)
         self.rank, self.world = join()
         descent = settings.optimiser
         self.optimiser = torch.optim.Adam(self.parameters, lr=descent.learning_rate, betas=descent.betas)
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.validation = _referenced(family.validation(settings.validation.batch))
+        _require_sound(method, self.validation.x0)
         self.progress = Progress(plain(settings))
         self.best = copy.deepcopy(self.module.state_dict())
         self.store = None if folder is None else RunFolder(folder)
@@ -208,6 +215,18 @@ class _Trainer:
                 if isinstance(part, Prefix):
                     part.values.clamp_(*self.settings.step_bounds)
 
+    @torch.no_grad()
+    def at_bounds(self) -> str | None:
+        """Say so if steps have ended at one of their bounds: without it they might have become better."""
+        bounds = self.settings.step_bounds
+        for part in self.module.modules():
+            if bounds is not None and isinstance(part, Prefix) and bool((part.values >= bounds[1]).any()):
+                return (
+                    f"learned steps have reached {bounds[1]:g}, the upper of step_bounds, which may have kept them "
+                    "from being better: Settings(step_bounds=None) lifts it"
+                )
+        return None
+
     def _validate(self) -> None:
         state = self.progress
         score = validation_score(self.method, self.validation, self.settings, self.oracle)
@@ -230,6 +249,28 @@ class _Trainer:
                 optimiser={f"{i}.{name}": torch.as_tensor(v) for i, state in states for name, v in state.items()},
                 generator={"state": self.generator.get_state()},
             )
+
+
+@torch.no_grad()
+def _require_within(settings: Settings, module: nn.Module) -> None:
+    """Raise if steps begin outside their bounds: they would be moved there, and nobody would know."""
+    if settings.step_bounds is None:
+        return
+    low, high = settings.step_bounds
+    for part in module.modules():
+        if isinstance(part, Prefix) and not bool(((part.values >= low) & (part.values <= high)).all()):
+            raise ValueError(
+                f"steps begin from {float(part.values.min()):.3g} to {float(part.values.max()):.3g}, but step_bounds "
+                f"keeps them between {low:g} and {high:g}: give Settings(step_bounds=…) that contain them, or None"
+            )
+
+
+def _require_sound(method: Method[Any], x0: Tree) -> None:
+    """Raise if a map that acts on points is not what it says; one that is learned all the same ends anywhere."""
+    while isinstance(method, Wrapper):
+        method = method.method
+    if method.mirror is not None and not (isinstance(method, GradientMethod) and not method.maps_points):
+        require_inverse(method.mirror, x0)
 
 
 def _referenced(draw: Draw) -> Draw:

@@ -1,5 +1,6 @@
 """The interface of every problem, and any function as a problem."""
 
+import copy
 import math
 from collections.abc import Callable
 from typing import NamedTuple, cast
@@ -243,3 +244,18 @@ class Function(Problem):
             points = x if keep_graph else tree_map(lambda leaf: leaf.detach().requires_grad_(), x)
             grads = torch.autograd.grad(self.value(points).sum(), list(leaves(points)), create_graph=keep_graph)
         return grads[0] if isinstance(x, Tensor) else dict(zip(x, grads, strict=True))
+
+
+def in_double(problem: Problem, x: Tree) -> tuple[Problem, Tree]:
+    """Return a problem and points in double precision.
+
+    A function whose data are out of sight, in single precision, stays as it is, and so do its points.
+    """
+    precise, points = copy.deepcopy(problem).double(), tree_map(Tensor.double, x)
+    if any(buffer.is_floating_point() for buffer in problem.buffers()):
+        return precise, points
+    try:
+        precise.grad(points)
+    except RuntimeError:  # as torch says that double and float do not go together
+        return problem, x
+    return precise, points

@@ -271,6 +271,7 @@ def _known(operator: LinearOperator) -> float | None:
     return float(cast(float, known)) if number else None
 
 
+@torch.no_grad()
 def norm_bound(operator: LinearOperator, like: Tensor, iterations: int = 50) -> float:
     """Return the operator's own ``norm``, or an estimate of ‖A‖ by power iteration, made 5 % larger for safety.
 
@@ -286,6 +287,7 @@ def norm_bound(operator: LinearOperator, like: Tensor, iterations: int = 50) -> 
     return 1.05 * float(norm(x).max()) ** 0.5
 
 
+@torch.no_grad()
 def require_adjoint(operator: LinearOperator, image: Tensor, observed: Tensor) -> None:
     """Raise unless ⟨Ax, y⟩ = ⟨x, Aᵀy⟩, up to rounding, for some x shaped like an image and y like what is observed."""
     x, y = _probe(image), _probe(observed).flip(-1)

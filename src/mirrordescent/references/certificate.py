@@ -14,8 +14,8 @@ from mirrordescent.domains import WholeSpace
 from mirrordescent.methods.base import Method
 from mirrordescent.methods.fista import FISTA
 from mirrordescent.methods.lbfgs import LBFGS
-from mirrordescent.methods.primal_dual import PDHG, CondatVu, DualFISTA
-from mirrordescent.problems.base import Problem
+from mirrordescent.methods.primal_dual import PDHG, CondatVu, DualFISTA, PrimalDual
+from mirrordescent.problems.base import Problem, in_double
 from mirrordescent.problems.saddle import SaddlePoint
 from mirrordescent.references.estimate import estimate as estimated
 from mirrordescent.solve import Look, Rule, relative_gap, solve
@@ -99,7 +99,8 @@ def certify(
     entry = remember(fingerprint(problem, what) if kept else None, lambda: _compute(problem, tolerance, estimate, x0))
     device = next(problem.buffers(), torch.empty(0)).device
     proven = bool(entry.pop("proven", True))  # those of earlier versions were all proven
-    certificate = Certificate(**{name: tensor.to(device) for name, tensor in entry.items()}, proven=proven)
+    there = {name: tree_map(lambda leaf: leaf.to(device), found) for name, found in entry.items()}
+    certificate = Certificate(**cast(dict[str, Tensor], there), proven=proven)
     worst = float(certificate.relative_gap.max())
     if worst > tolerance and proven:
         warnings.warn(f"certified to a relative gap of {worst:.1e} only, not {tolerance:.1e}", stacklevel=2)
@@ -117,13 +118,13 @@ def _compute(problem: Problem, tolerance: float, or_estimate: bool, x0: Tree | N
             f"need a convex f, strongly so or on a bounded set. estimate=True returns the least values that are "
             f"found, unproven"
         )
-    start = precise.start() if x0 is None else tree_map(Tensor.double, x0)
     if found is not None:
         x, lower = found
         return {
             "x": x, "value": precise.value(x), "lower": lower, "start_value": precise.value(precise.start(len(x))),
             "proven": torch.tensor(True),
         }  # fmt: skip
+    precise, start = in_double(problem, problem.start() if x0 is None else x0)
     point, value, lower = estimated(precise, start)
     return {
         "x": cast(Tensor, point), "value": value, "lower": lower, "start_value": precise.value(start),
@@ -145,25 +146,32 @@ def _proven(problem: Problem, tolerance: float) -> Found | None:
 
 def _by_saddle_point(problem: Problem, saddle: SaddlePoint, tolerance: float) -> Found | None:
     """Return the best iterate and the best lower bound of a primal-dual method, if its dual points prove any."""
-    kind = PDHG if saddle.proximable else CondatVu
-    method: Any = DualFISTA() if saddle.F_convexity > 0 else kind(saddle.ratio or 1.0)
+    method = primal_dual(problem, saddle)
     bound = method.lower_bound(problem, method.init(problem.start(), problem))
     if bound is None or not bool(bound.isfinite().all()):
         return None
-    if saddle.ratio is None and saddle.F_convexity <= 0:
-        method = kind(_best_ratio(problem, kind))
     solution = solve(problem, method, iterations=ITERATIONS, stop=_small_gap(problem, tolerance), check_every=50)
     return cast(Tensor, solution.best_x), cast(Tensor, solution.lower)
 
 
-def _best_ratio(problem: Problem, kind: type[PDHG]) -> float:
-    """Return the one of some ratios with which the gap is least after a short run, where it is greatest."""
+def primal_dual(problem: Problem, saddle: SaddlePoint) -> PrimalDual[Any]:
+    """Return the method that suits a saddle-point form: dual FISTA, PDHG, or Condat and Vũ's where F has no prox.
 
-    def gap(ratio: float) -> float:
-        run = solve(problem, kind(ratio), iterations=TRIAL, check_every=TRIAL)
-        return float((run.best_value - cast(Tensor, run.lower)).max())
+    Where the form does not know the ratio of steps, it is the one of some with which the gap is least after a short run
+    (or the value, where there are no bounds), for the problem that has the greatest.
+    """
+    if saddle.F_convexity > 0:
+        return DualFISTA()
+    kind = PDHG if saddle.proximable else CondatVu
+    if saddle.ratio is not None:
+        return kind(saddle.ratio)
 
-    return min(RATIOS, key=gap)
+    def left(ratio: float) -> float:
+        run = solve(problem, kind(ratio), iterations=TRIAL, check_every=TRIAL, progress=False)
+        lower = 0.0 if run.lower is None or not bool(run.lower.isfinite().all()) else run.lower
+        return float((run.best_value - lower).max())
+
+    return kind(min(RATIOS, key=left))
 
 
 def _by_gradients(problem: Problem, tolerance: float) -> Found | None:

@@ -1,0 +1,216 @@
+"""Candidates are taught for as long as there is time: all for a short while, the better half for the rest of it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import distributed
+
+from mirrordescent.auto.candidates import Candidate, candidates, forms_of, method_for, numbers
+from mirrordescent.auto.course import Course
+from mirrordescent.auto.race import Race
+from mirrordescent.domains import DomainError
+from mirrordescent.files import whole
+from mirrordescent.learn import (
+    Descent,
+    Draw,
+    Evolution,
+    NothingLearned,
+    Objective,
+    ProblemFamily,
+    Settings,
+    Validation,
+    learn,
+)
+from mirrordescent.learn.distributed import agreed, alone, hand_round
+from mirrordescent.methods import Method
+from mirrordescent.mirrors import Euclidean, MirrorMap
+from mirrordescent.mirrors.soundness import require_inverse
+
+FEWEST = 5  # meta-steps that are worth beginning
+FEW = 100  # numbers, up to which evolution goes on where gradients end
+
+
+class Ledger:
+    """Choices that depend on a clock, kept in a file: so a run that is continued makes the same ones."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+
+    def once(self, key: str, choose: Callable[[], Any]) -> Any:
+        """Return what was chosen before, or choose now."""
+        if key not in self.kept:
+            self.kept[key] = choose()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with whole(self.path) as partial_file:
+                partial_file.write_text(json.dumps(self.kept, indent=1))
+        return self.kept[key]
+
+
+@dataclass
+class Teaching:
+    """How candidates are taught, and on what; with more processes, each teaches its own.
+
+    Args:
+        family: problems to learn on, and to be judged by.
+        race: those to be judged by, and the accuracy.
+        runs: the folder for runs.
+        ledger: what was chosen, by this process.
+        course: told how far it is.
+        step, horizon: a step length that suits the problems, and how many steps are unrolled.
+        seed: of the problems that are drawn.
+        resume: whether to go on with runs in the folder.
+        process: the rank of this process, and how many there are.
+        say: told what happens.
+    """
+
+    family: ProblemFamily
+    race: Race
+    runs: Path
+    ledger: Ledger
+    course: Course
+    step: float
+    horizon: int
+    seed: int
+    resume: bool
+    process: tuple[int, int]
+    say: Callable[[str], object]
+
+    def taught(self, seconds: float) -> list[tuple[Candidate, Method[Any]]]:
+        """Return those that were kept, taught for so many seconds in all."""
+        draw, begun, end = self.race.draw, dict[Candidate, Method[Any]](), perf_counter() + seconds
+        for each in candidates(draw):
+            if begun and not self._time_for(each, end):
+                continue
+            try:
+                begun[each] = self._begun(each, each.geometry())
+            except DomainError as error:
+                self.say(f"{each.name} cannot begin: {error}")
+        first = 0.4 * seconds / len(begun)
+        scores = self._in_turn(begun, lambda each, time: self._taught(each, begun[each], "first", time, 3e-2), first)
+        order = sorted(begun, key=scores.__getitem__)
+        kept = {each: begun[each] for each in order if each.plain or each in order[: (len(order) + 1) // 2]}
+        if (richest := next((each for each in order if not each.plain), None)) is not None:
+            twins = [twin for twin in forms_of(richest, draw) if self._time_for(twin, end)]
+            for twin in twins:  # its map, as far as it is learned, with steps of another form
+                kept[twin] = self._begun(twin, copy.deepcopy(_mirror(begun[richest])))
+        self._in_turn(kept, lambda each, time: self._refined(each, kept[each], time), 0.6 * seconds / len(kept))
+        return [(each, kept[each]) for each in kept]
+
+    def _time_for(self, candidate: Candidate, end: float) -> bool:
+        """Tell whether there is time to begin with a candidate, as the first process sees it."""
+        key = f"time for {candidate.name}"
+        there = agreed(lambda: bool(self.ledger.once(key, lambda: perf_counter() < end)), *self.process)
+        if not there and self.process[0] == 0:
+            self.say(f"there is no time for {candidate.name}")
+        return there
+
+    def _in_turn(
+        self, methods: dict[Candidate, Method[Any]], teach: Callable[[Candidate, float], float], seconds: float
+    ) -> dict[Candidate, float]:
+        """Teach all, every process its own; return their scores."""
+        rank, world = self.process
+        owners = {each: i % world for i, each in enumerate(methods)}
+        scores = dict.fromkeys(methods, torch.inf)
+        for each, owner in owners.items():
+            if owner == rank:
+                with alone(), self.course.stage(each.name, seconds):
+                    scores[each] = teach(each, min(world, len(methods)) * seconds)
+        for each, owner in owners.items():
+            hand_round(methods[each], owner, world)
+            scores[each] = _of(scores[each], owner, world)
+        return scores
+
+    def _refined(self, candidate: Candidate, method: Method[Any], seconds: float) -> float:
+        few = numbers(method) <= FEW
+        score = self._taught(candidate, method, "second", seconds * (0.5 if few else 1.0), 1e-2)
+        return self._taught(candidate, method, "evolved", 0.5 * seconds, 1e-2, Evolution(6, 0.03)) if few else score
+
+    def _begun(self, candidate: Candidate, mirror: MirrorMap) -> Method[Any]:
+        require_inverse(mirror, self.race.draw.x0)
+        make = _maker(candidate, mirror, self.race.draw, self.horizon)
+        return make(self._first_step(mirror, make))
+
+    def _first_step(self, mirror: MirrorMap, make: Callable[[float], Method[Any]]) -> float:
+        """Return the step length, around the typical one, with which an unlearned method does best."""
+        steps = [self.step * 10.0 ** (i / 2) for i in range(-4, 5)]
+        if mirror.linear or isinstance(mirror, Euclidean):
+            steps = [self.step * factor for factor in (0.25, 0.5, 1.0)]
+        short = replace(self.race, most=self.horizon)
+
+        def score(step: float) -> float:
+            gaps, _ = short.curve(make(step))
+            return float(gaps[-1].clamp(min=1e-9, max=1e9).log().mean())
+
+        return min(steps, key=score)
+
+    def _taught(
+        self, candidate: Candidate, method: Method[Any], stage: str, seconds: float, rate: float,
+        differentiation: Any = None,
+    ) -> float:  # fmt: skip
+        """Learn for some seconds, or go on; return the score on the rehearsal problems."""
+        batch = self.race.count
+        objective = Objective("log_gap", floor=self.race.accuracy / 30)
+        objective = objective if differentiation is None else replace(objective, differentiation=differentiation)
+        settings = Settings(
+            meta_steps=3, batch=max(1, batch // 2), horizon=self.horizon, objective=objective, step_bounds=None,
+            optimiser=Descent(learning_rate=rate), save_every=10, seed=self.seed,
+            validation=Validation(every=10, batch=batch, horizons=(0.25, 0.5, 1.0), geometric=True),
+        )  # fmt: skip
+        key = f"{candidate.name}, {stage}"
+        steps = self.ledger.once(key, lambda: self._affordable(method, settings, seconds))
+        if stage == "first":
+            steps = max(steps, FEWEST)
+        elif steps < FEWEST:
+            return torch.inf  # there is no time for it
+        settings = replace(
+            settings, meta_steps=steps, validation=replace(settings.validation, every=max(1, steps // 10))
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NothingLearned)  # it is compared with others anyway
+            found = learn(
+                self.family, method, settings, folder=self.runs / key, resume=self.resume, progress=False,
+                callback=lambda step: self.course.at(step / steps),
+            )  # fmt: skip
+        self.say(f"{key}: {steps} meta-steps, score {found.best_validation:.3g}")
+        return found.best_validation
+
+    def _affordable(self, method: Method[Any], settings: Settings, seconds: float) -> int:
+        """Return how many meta-steps there is time for, by taking a few on a copy; a fifth is left for validation."""
+        ends: list[float] = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NothingLearned)
+            learn(
+                self.family, copy.deepcopy(method), settings, progress=False,
+                callback=lambda _: ends.append(perf_counter()),
+            )  # fmt: skip
+        each = ends[1] - ends[0]  # not the last one, which is followed by a validation
+        return min(3000, int(0.8 * seconds / max(each, 1e-6)))
+
+
+def _mirror(method: Method[Any]) -> MirrorMap:
+    assert method.mirror is not None
+    return method.mirror
+
+
+def _of(score: float, owner: int, world: int) -> float:
+    """Return the score that the owner of a candidate has found."""
+    if world == 1:
+        return score
+    found = torch.tensor([score], dtype=torch.float64)
+    distributed.broadcast(found, owner)
+    return float(found)
+
+
+def _maker(candidate: Candidate, mirror: MirrorMap, draw: Draw, horizon: int) -> Callable[[float], Method[Any]]:
+    """Return what makes a candidate's method, given a step length."""
+    return lambda step: method_for(mirror, draw.problem, step, horizon, candidate.form, candidate.features)
