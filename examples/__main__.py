@@ -20,17 +20,17 @@ from mirrordescent_lab.provenance import mark, recorded
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "docs" / "results"
-NAMES = sorted(path.stem for path in HERE.glob("[a-z]*.py"))
+NAMES = sorted(path.stem for path in HERE.glob("[a-z]*.py") if path.stem != "video")  # which warms solvers, not learns
 HEAD = """# Your own problems
 
 Written by `python -m examples`: a solver is looked for with `mirrordescent learn examples/NAME.py`, for each class of
 problems in the folder `examples` by itself. Times are those of 64 problems at once, to a relative gap of 1e-2, on
 problems that nothing was learned, tuned or chosen on; those of pictures are made of other photographs.
-*Schedules alone* and *with a map* say how many times faster each makes it where it was chosen: the learned schedules
-against the best classical solver, the map against the schedules.
+*Schedules*, *map* and *safeguard* say how many times faster each makes it, where it was chosen: learned schedules
+against the best classical solver, the map against the schedules, the safeguard against none.
 
-| problems | lines | what to do | best classical, ms | best learned, ms | schedules alone | with a map | minutes |
-|---|---|---|---|---|---|---|---|
+| problems | lines | what to do | best classical, ms | best learned, ms | schedules | map | safeguard | minutes |
+|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -95,7 +95,7 @@ def row(found: Auto, lines: int) -> list[str]:
     return [
         str(lines), found.words, f"{best.name}: {1e3 * best.unseen.seconds:.3g}",
         "–" if ours is None else f"{ours.name}: {1e3 * ours.unseen.seconds:.3g}",
-        *(f"{shares[part]:.2f}×" if part in shares else "–" for part in ("schedules", "map")),
+        *(f"{shares[part]:.2f}×" if part in shares else "–" for part in ("schedules", "map", "safeguard")),
         f"{found.seconds / 60:.1f}",
     ]  # fmt: skip
 
