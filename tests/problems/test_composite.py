@@ -365,3 +365,27 @@ def test_data_may_require_derivatives():
     problem = Composite(SquaredError(y), [TV(torch.tensor([0.1, 0.2], dtype=DOUBLE, requires_grad=True))])
     x = md.layer(problem, PDHG(0.3), iterations=60, last=20)
     assert bool(torch.autograd.grad(x.sum(), y)[0].isfinite().all())
+
+
+class Physics:
+    """An operator as others write them: of one type of numbers, whose images are vectors."""
+
+    def __init__(self):
+        self.matrix = random(40, 64).float() / 8
+
+    def A(self, x, **unused):
+        return x.flatten(1) @ self.matrix.T
+
+    def A_adjoint(self, y, **unused):
+        return (y @ self.matrix).reshape(len(y), 1, 8, 8)
+
+
+def test_operators_of_others_are_certified_in_their_own_precision():
+    """Compressed sensing, whose data are no images."""
+    physics = Physics()
+    problem = Composite(SquaredError(physics.A(images().float()), physics), [TV(0.02)])
+    found = certify(problem, 1e-3, cache=False)
+    assert found.proven
+    assert bool((found.relative_gap <= 1e-3).all())
+    same = Composite(SquaredError(problem.smooth.y.double(), Matrix(physics.matrix.double(), (1, 8, 8))), [TV(0.02)])
+    assert torch.allclose(found.value.double(), certify(same, 1e-6, cache=False).value, rtol=2e-3)

@@ -249,11 +249,9 @@ class Function(Problem):
 def in_double(problem: Problem, x: Tree) -> tuple[Problem, Tree]:
     """Return a problem and points in double precision.
 
-    A function whose data are out of sight, in single precision, stays as it is, and so do its points.
+    A function or an operator whose data are out of sight, in single precision, stays as it is, and so do its points.
     """
     precise, points = copy.deepcopy(problem).double(), tree_map(Tensor.double, x)
-    if any(buffer.is_floating_point() for buffer in problem.buffers()):
-        return precise, points
     try:
         precise.grad(points)
     except RuntimeError:  # as torch says that double and float do not go together

@@ -109,7 +109,8 @@ def certify(
 
 @torch.no_grad()
 def _compute(problem: Problem, tolerance: float, or_estimate: bool, x0: Tree | None) -> dict[str, Tensor]:
-    precise = copy.deepcopy(problem).double()
+    known = problem.sample_shape is not None
+    precise = in_double(problem, problem.start())[0] if known else copy.deepcopy(problem).double()
     found = _proven(precise, tolerance)
     if found is None and not or_estimate:
         raise NotCertifiable(
