@@ -94,6 +94,11 @@ class TVInpainting(Composite):
     def config(self) -> Config:
         return Part.config(self)
 
+    def __repr__(self) -> str:
+        """Show what it was made with, and not of what parts it is."""
+        behind = "" if self.operator is None else f", operator={self.operator}"
+        return f"{type(self).__name__}({self.extra_repr()}{behind})"
+
     @property
     def y(self) -> Tensor:
         """The observed images."""
