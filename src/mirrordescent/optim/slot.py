@@ -76,7 +76,8 @@ class Slot:
         be the same here and there stay as well: with a map that acts entry by entry, those that were not moved.
         """
         mirror, closed = self.mirror, self.mirror.defined_on_boundary
-        mirror.primal_domain.require(x[None], f"parameter {name}, which was moved,", str(mirror), closed=closed)
+        if self.method.maps_points:
+            mirror.primal_domain.require(x[None], f"parameter {name}, which was moved,", str(mirror), closed=closed)
         there = None if left is None else self._tied(left)
         for field, here in self._tied(x).items():
             kept = local(stored[field])
