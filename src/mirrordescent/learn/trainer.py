@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mirrordescent.interruption import Interrupted, Interruption
 from mirrordescent.learn.checkpoint import Progress, RunDamaged, RunFolder
 from mirrordescent.learn.distributed import average, join, share
 from mirrordescent.learn.families import Draw, ProblemFamily, draw_seeds, reference_of
-from mirrordescent.learn.interruption import Interrupted, Interruption
 from mirrordescent.learn.settings import Settings
 from mirrordescent.learn.tables import plain
 from mirrordescent.methods.base import Method
