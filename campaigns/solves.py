@@ -16,9 +16,6 @@ from mirrordescent.methods import Method
 from mirrordescent.mirrors import Diagonal, HyperbolicEntropy, MirrorMap, PNorm, SquaredPNorm, Stencil
 from mirrordescent.problems import Problem
 
-# Vectors and what is left over at their ends are raised to powers by different code in torch, so rounding depends on
-# where in a batch a sample is.
-POWERS = (PNorm, SquaredPNorm, HyperbolicEntropy)
 SCALES = (1.0, 1.0, 1.0, 1e-30, 1e-10, 1e-4, 1e4, 1e10, 1e30, 1e-310)
 
 
@@ -34,7 +31,7 @@ def _images(random: Random, generator: torch.Generator, dtype: torch.dtype) -> T
 
 
 def _map(random: Random) -> MirrorMap:
-    return random.choice((Diagonal(2.0), PNorm(1.5), SquaredPNorm(1.5), HyperbolicEntropy(), Stencil(0.5)))
+    return random.choice((Diagonal(2.0), PNorm(1.3), SquaredPNorm(1.5), HyperbolicEntropy(), Stencil(0.5)))
 
 
 def _method(random: Random) -> Method[Any]:
@@ -115,8 +112,9 @@ def one(tally: Tally, problem: md.TVInpainting, method: Method[Any], name: str, 
     if len(x) > 1 and tally.random.random() < 0.3:
         index = tally.random.randrange(len(x))
         alone = torch.as_tensor(md.solve(_alone(problem, index), method, iterations=steps, progress=False).x)[0]
-        far = float((alone - x[index]).nan_to_num().abs().max()) / max(float(x[index].nan_to_num().abs().max()), 1e-300)
-        if far and not (isinstance(method.mirror, POWERS) and far < 1e-4):
+        if torch.equal(alone.nan_to_num(), x[index].nan_to_num()):
+            tally.note(name, "the same alone")
+        else:
+            far = float((alone - x[index]).abs().max()) / max(float(x[index].abs().max()), 1e-300)
             tally.fault(f"{name}, neighbours", f"differ by a share of {far}, {tuple(x.shape)}, {method.mirror}")
-        tally.note(name, "the same alone, but for the rounding of powers" if far else "the same alone")
     tally.note(name, "solved")
