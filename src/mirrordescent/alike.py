@@ -42,4 +42,4 @@ def _shares(count: int) -> int:
 
 def one_by_one(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Apply a function to every sample by itself, in memory of its own."""
-    return torch.cat([function(sample.clone()) for sample in x.split(1)]) if len(x) else function(x)
+    return torch.cat([function(sample.clone()) for sample in torch.split(x, 1)]) if len(x) else function(x)
