@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -27,7 +28,8 @@ from mirrordescent.files import Damaged, read_whole, write_whole
 from mirrordescent_lab import experiments
 
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}
-SHARES = {"learn": 58, "solve": 25, "reproduce": 11, "command": 6}  # the last takes seconds each
+SHARES = {"learn": 60, "solve": 26, "reproduce": 11, "command": 3}  # the last takes seconds each
+SYNCS = {"learn": 30, "solve": 8, "reproduce": 16}  # about as many as there are
 LATE = "too late"
 TOML = """
 name = "mine"
@@ -126,17 +128,19 @@ class Kill:
         run = self.place / "run"
         shutil.rmtree(run, ignore_errors=True)
         for _ in range(self.random.randint(1, 3)):
-            how = self.random.choice([*SIGNALS, "power cut"])
-            if how == "power cut":
-                cut, seed = self.random.randint(1, 30), self.random.random()
-                code = forked(lambda: (PowerCut(run, cut, Random(seed)), train(run)))
-            else:
-                after = self.random.uniform(0, self.seconds["learn"])
-                code = forked(lambda: train(run), SIGNALS[how], after)
+            how, code = self._interrupt("learn", lambda: train(run), run)
             if wrong := damaged_files(run):
                 self.tally.fault(f"learn, {how}", wrong)
             self._hit(f"learn, {how}", _ended(code))
         self._compare(run)
+
+    def _interrupt(self, kind: str, work: Callable[[], object], folder: Path) -> tuple[str, int]:
+        """Do something in a warm process, and end it at a random moment: return in which way, and its exit code."""
+        how = self.random.choice([*SIGNALS, "power cut"])
+        if how != "power cut":
+            return how, forked(work, SIGNALS[how], self.random.uniform(0, self.seconds[kind]))
+        cut, seed = self.random.randint(1, SYNCS[kind]), self.random.random()
+        return how, forked(lambda: (PowerCut(folder, cut, Random(seed)), work()))
 
     def _compare(self, run: Path) -> None:
         end = self.place / "end.safetensors"
@@ -157,9 +161,7 @@ class Kill:
         """Interrupt the restoration of a folder, look at what is there, and do it again."""
         out = self.place / "out"
         shutil.rmtree(out, ignore_errors=True)
-        how = self.random.choice(list(SIGNALS))
-        after = self.random.uniform(0, self.seconds["solve"])
-        code = forked(lambda: restore(self.place / "images", out), SIGNALS[how], after)
+        how, code = self._interrupt("solve", lambda: restore(self.place / "images", out), out)
         for name, content in _contents(out, "*.png").items():
             if content != self.pictures[name]:
                 self.tally.fault(f"solve, {how}", f"{name} is not whole")
@@ -172,8 +174,7 @@ class Kill:
         """Interrupt an experiment, look at what is there, and do it again."""
         out = self.place / "reproduced"
         shutil.rmtree(out, ignore_errors=True)
-        how = self.random.choice(list(SIGNALS))
-        code = forked(lambda: reproduce(out), SIGNALS[how], self.random.uniform(0, self.seconds["reproduce"]))
+        how, code = self._interrupt("reproduce", lambda: reproduce(out), out)
         for name, content in _contents(out / "phantoms").items():
             if content != self.results[name]:
                 self.tally.fault(f"reproduce, {how}", f"{name} is not whole")
