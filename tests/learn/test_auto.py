@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 
 import mirrordescent as md
 from mirrordescent import zoo
+from mirrordescent.auto import pipeline
 from mirrordescent.auto.candidates import PLAIN, candidates
 from mirrordescent.auto.classical import fitting
 from mirrordescent.auto.outcome import Contestant, verdict
@@ -17,6 +17,7 @@ from mirrordescent.auto.race import Race, Result, moments
 from mirrordescent.auto.soundness import require_inverse, require_sound
 from mirrordescent.cli.learning import family_in
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
+from mirrordescent.files import Damaged, unsealed
 from mirrordescent.learn import Descent, Draw, ProblemFamily, Settings, Validation, learn
 from mirrordescent.learn.families import generators
 from mirrordescent.methods import GD
@@ -66,13 +67,26 @@ def test_a_search_finds_the_geometry_and_says_so(tmp_path):
     assert float((solved.value + 100).max()) < 1e-2 * float((problem.value(problem.start()) + 100).max())
     assert said[-1] == found.words
     assert found.words.startswith("Use this" if found.recommended else "Do not learn")
-    choices = json.loads((tmp_path / "valleys.runs" / "choices.json").read_text())
+    choices = unsealed((tmp_path / "valleys.runs" / "choices.json").read_text())
     again = md.auto(Valleys(), name="valleys", minutes=0.03, out=tmp_path, batch=4)
-    assert json.loads((tmp_path / "valleys.runs" / "choices.json").read_text()) == choices
+    assert unsealed((tmp_path / "valleys.runs" / "choices.json").read_text()) == choices
     assert {each.name for each in again.contestants} == {each.name for each in found.contestants}
     md.auto(Valleys(), name="valleys", minutes=0.03, out=tmp_path, batch=4, accuracy=0.1)
-    other = json.loads((tmp_path / "valleys.runs" / "choices.json").read_text())
+    other = unsealed((tmp_path / "valleys.runs" / "choices.json").read_text())
     assert other["for"] != choices["for"], "what was chosen for one accuracy is not used for another"
+
+
+def test_choices_that_were_damaged_are_not_followed(tmp_path):
+    ledger = pipeline._Ledger(tmp_path / "choices.json", True)
+    assert ledger.once("step", lambda: 0.25) == 0.25
+    assert pipeline._Ledger(ledger.path, True).once("step", lambda: 3.0) == 0.25
+    ledger.path.write_text(ledger.path.read_text().replace("0.25", "0.75"))
+    with pytest.raises(Damaged, match=r"choices.json: its content differs from its checksum. To search afresh"):
+        pipeline._Ledger(ledger.path, True)
+    ledger.path.write_bytes(b"\xff{")
+    with pytest.raises(Damaged, match="cannot be read"):
+        pipeline._Ledger(ledger.path, True)
+    assert pipeline._Ledger(ledger.path, False).kept == {}
 
 
 def test_values_below_zero_are_learned_on():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import warnings
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from mirrordescent.auto.race import Race, Result
 from mirrordescent.auto.soundness import require_inverse, require_sound
 from mirrordescent.cache import fingerprint
 from mirrordescent.domains import DomainError
-from mirrordescent.files import whole
+from mirrordescent.files import Damaged, sealed, unsealed, whole
 from mirrordescent.learn import (
     Descent,
     Draw,
@@ -65,16 +64,20 @@ class _Split(ProblemFamily):
 class _Ledger:
     """Choices that depend on a clock, kept in a file: so a run that is continued makes the same ones."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    def __init__(self, path: Path, resume: bool) -> None:
+        self.path, self.kept = path, dict[str, Any]()
+        if resume and path.exists():
+            try:
+                self.kept = unsealed(path.read_text(encoding="utf-8", errors="replace"))
+            except Damaged as error:
+                raise Damaged(f"{path}: {error}. To search afresh, resume=False") from error
 
     def once(self, key: str, choose: Callable[[], Any]) -> Any:
         if key not in self.kept:
             self.kept[key] = choose()
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with whole(self.path) as partial_file:
-                partial_file.write_text(json.dumps(self.kept, indent=1))
+                partial_file.write_text(sealed(self.kept), encoding="utf-8")
         return self.kept[key]
 
 
@@ -137,7 +140,7 @@ class _Search:
 
     def _begin(self) -> None:
         """Go on with the choices of a search for the same: with other problems or settings they would be wrong."""
-        self.ledger = _Ledger(self.runs / "choices.json")
+        self.ledger = _Ledger(self.runs / "choices.json", self.resume)
         asked = [fingerprint(self.race.draw.problem, "auto"), self.accuracy, self.seconds, self.batch, self.seed]
         if not self.resume or self.ledger.kept.get("for", asked) != asked:
             self.ledger.kept, self.resume = {}, False

@@ -130,14 +130,17 @@ class _Trainer:
     def _restore(self, progress: Progress, groups: dict[str, dict[str, Tensor]], store: RunFolder) -> None:
         try:
             self.progress, self.best = progress, groups["best"]
-            self.module.load_state_dict(groups["module"])
+            for name in ("best", "module"):
+                self.module.load_state_dict(groups[name])
             states: dict[int, dict[str, Tensor]] = {}
             for key, tensor in groups.get("optimiser", {}).items():
                 index, _, name = key.partition(".")
                 states.setdefault(int(index), {})[name] = tensor
+            for place, state in states.items():
+                _require_of_adam(state, self.parameters[place])
             self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": states})
             self.generator.set_state(groups["generator"]["state"])
-        except (RuntimeError, KeyError, ValueError) as error:
+        except (RuntimeError, LookupError, ValueError, TypeError) as error:
             raise RunDamaged(f"{store.path} cannot be resumed, it is another run: {error}") from error
 
     def run(self, bar: ProgressBar, callback: Callable[[int], object] | None) -> Learned:
@@ -230,6 +233,13 @@ class _Trainer:
                 optimiser={f"{i}.{name}": torch.as_tensor(v) for i, state in states for name, v in state.items()},
                 generator={"state": self.generator.get_state()},
             )
+
+
+def _require_of_adam(state: dict[str, Tensor], parameter: Tensor) -> None:
+    """Raise unless these are what Adam keeps of a parameter."""
+    shapes = {"step": torch.Size(), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
+    if {name: tensor.shape for name, tensor in state.items()} != shapes:
+        raise ValueError("its optimiser has other parameters")
 
 
 def _referenced(draw: Draw) -> Draw:

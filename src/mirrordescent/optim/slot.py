@@ -121,7 +121,8 @@ class Slot:
                 f"the state has {', '.join(saved) or 'nothing'} beside the parameters, and this optimiser "
                 f"{', '.join(self.fields or ()) or 'nothing'}: was it made with another map or dual_dtype?"
             )
-        if any(local(saved[field]).shape != shape for field, shape in self._shapes.items()):
+        tensors_saved = all(isinstance(saved[field], Tensor) for field in self._shapes)
+        if not tensors_saved or any(local(saved[field]).shape != shape for field, shape in self._shapes.items()):
             raise ValueError("the state is of parameters of other shapes")
         tensors = {field: self._kept(saved[field].to(parameter.device)) for field in self._shapes}
         return {field: tensors[field] if field in tensors else copy.deepcopy(value) for field, value in saved.items()}
