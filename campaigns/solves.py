@@ -74,6 +74,8 @@ def run(tally: Tally) -> None:
     warnings.simplefilter("ignore")
     with contextlib.suppress(kernels.BuildError):  # without a compiler there are none to be tried
         kernels.library()
+    tally.measure("alone and in a batch", "the same bits, with maps that neither multiply by matrices nor convolve; torch "
+                  "rounds products by the size of a batch, so that with others nothing of the kind is promised")  # fmt: skip
     for number in tally.cases():
         generator = torch.Generator().manual_seed(tally.seed * 10**6 + number)
         problem, method = _problem(tally.random, generator), _method(tally.random)
