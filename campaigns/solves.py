@@ -16,6 +16,10 @@ from mirrordescent import kernels, methods
 from mirrordescent.methods import Method
 from mirrordescent.mirrors import Diagonal, HyperbolicEntropy, MirrorMap, PNorm, SquaredPNorm, Stencil
 
+ALIKE = (
+    "the same bits, with maps that neither multiply by matrices nor convolve; torch rounds products by the size of a "
+    "batch, so that with others nothing of the kind is promised, and they are not tried here"
+)
 SCALES = (1.0, 1.0, 1.0, 1e-30, 1e-10, 1e-4, 1e4, 1e10, 1e30, 1e-310)
 
 
@@ -74,8 +78,7 @@ def run(tally: Tally) -> None:
     warnings.simplefilter("ignore")
     with contextlib.suppress(kernels.BuildError):  # without a compiler there are none to be tried
         kernels.library()
-    tally.measure("alone and in a batch", "the same bits, with maps that neither multiply by matrices nor convolve; torch "
-                  "rounds products by the size of a batch, so that with others nothing of the kind is promised")  # fmt: skip
+    tally.measure("alone and in a batch", ALIKE)
     for number in tally.cases():
         generator = torch.Generator().manual_seed(tally.seed * 10**6 + number)
         problem, method = _problem(tally.random, generator), _method(tally.random)
