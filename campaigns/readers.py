@@ -16,6 +16,7 @@ import shutil
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,15 +25,15 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from campaigns.children import train
+from campaigns.children import Bowls, train
 from campaigns.mutations import CLEAR, ODD, changed, damaged
-from mirrordescent import TVDenoising, certify, cli, optim
-from mirrordescent.cli import comparing, solve
+from mirrordescent import Quadratic, TVDenoising, certify, cli, optim
+from mirrordescent.cli import comparing, learning, solve
 from mirrordescent.data.errors import DataDamaged, DataMissing
 from mirrordescent.data.images import read_images
 from mirrordescent.files import Damaged, read_whole, sealed, unsealed, write_whole
 from mirrordescent.kernels import build
-from mirrordescent.learn import RunDamaged
+from mirrordescent.learn import Draw, RunDamaged
 from mirrordescent.mirrors import HyperbolicEntropy
 from mirrordescent.restore import plan
 from mirrordescent.restore.jobs import RECORDS, Jobs, Wanted
@@ -45,17 +46,46 @@ VALUES = [
 HUGE = ["99999999999", "1" + "0" * 30]  # but not for iterations, which are taken on purpose
 COUNTED = ("--iterations",)
 NUMBERS, SWITCHES = ["-1", "0", "1", "3", "0.3", "1e-3", "1e-30", "1e30", "nan", "inf"], ["yes", "no", "auto"]
+KEYS = ("name", "map.d", "map.type", "method.step", "settings.batch", "settings.horizon", "settings.optimiser.clip")
 LIKELY: dict[str, list[str]] = {
     **dict.fromkeys(("--weight", "--tolerance", "--iterations", "--missing", "--seed", "--count", "--noise"), NUMBERS),
     **dict.fromkeys(("--isotropic", "--coupled", "--fused", "--keep-known"), SWITCHES), "--size": ["7", "8", "9"],
     "--json": [], "--verbose": [], "--resume": [], "--problem": ["denoise", "inpaint"],
     "--method": ["lamd", "pdhg", "gd", "dual-fista", "adam", "amd"], "--mirror": ["image-tv", "photo-inpaint-pair"],
+    "--set": [f"{key}={value}" for key in KEYS for value in ("-1", "0", "2", "nan", "inf", "x", "[]", "1e30", "'..'")],
     "--mask-white": ["known", "missing"], "--mask-colour": ["#ff00ff", "red", "#000"],
 }  # fmt: skip
 
 
+DOCUMENT = """
+name = "bowls"
+[family]
+type = "campaigns.readers:Singles"
+[map]
+type = "diagonal"
+[method]
+name = "lsmd"
+step = 0.02
+[settings]
+meta_steps = 2
+horizon = 2
+batch = 2
+[settings.validation]
+batch = 2
+"""
+
+
 class Stopped(Exception):
     """Learning that was ended half-way."""
+
+
+class Singles(Bowls):
+    """Bowls in single precision, as methods in documents are."""
+
+    def draw(self, seeds: Tensor) -> Draw:
+        drawn = super().draw(seeds)
+        problem = Quadratic(drawn.problem.A.float(), drawn.problem.centre.float())  # type: ignore[union-attr, operator]
+        return Draw(problem, drawn.x0.float(), drawn.x0[:, 0].float())  # type: ignore[union-attr, index]
 
 
 class Readers:
@@ -73,8 +103,17 @@ class Readers:
         (self.kept,) = (folder / "cache").glob("*.safetensors")
         self.reference_ = read_whole(self.kept)[0]
         self._write_pictures(generator)
+        self.document = folder / "bowls.toml"
+        self.document.write_text(DOCUMENT)
         self.library_ = random.randbytes(3000)
-        self.options_ = {name: list(_options(name)) for name in ("denoise", "inpaint", "compare")}
+        runs, pictures = str(folder / "runs"), str(self.images)
+        self.commands = {
+            "denoise": ["solve", "denoise", f"{pictures}/0.png", "--iterations", "3"],
+            "inpaint": ["solve", "inpaint", f"{pictures}/0.png", "--iterations", "3"],
+            "compare": f"compare image-tv --count 2 --size 8 --iterations 3 --images {pictures}".split(),
+            "learn": ["learn", str(self.document), "--import", __name__, "--runs", runs],
+        }
+        self.options_ = {name: _options(name) for name in self.commands}
 
     def _learn_half(self) -> None:
         def stop(step: int) -> None:
@@ -200,10 +239,8 @@ class Readers:
     def options(self) -> str:
         """A command with odd values of its options."""
         name = self.random.choice(list(self.options_))
-        chosen = ["solve", name] if name != "compare" else [name]
-        chosen += ["image-tv"] if name == "compare" else [str(self.images / "0.png")]
-        chosen += ["--out", str(self.folder / "out"), "--iterations", "3"]
-        chosen += ["--count", "2", "--size", "8", "--images", str(self.images)] if name == "compare" else []
+        chosen = [*self.commands[name], "--out", str(self.folder / "out")]
+        shutil.rmtree(self.folder / "runs", ignore_errors=True)
         for _ in range(self.random.choice((1, 1, 2, 3))):
             option = self.random.choice(self.options_[name])
             values = [*VALUES, str(self.images), str(self.images / "1.png"), *(() if option in COUNTED else HUGE)]
@@ -234,12 +271,13 @@ def told(arguments: list[str]) -> int:
 
 def _options(command: str) -> list[str]:
     """Return all options of a command."""
-    if command == "compare":
-        names = [name for name, each in inspect.signature(comparing.compare).parameters.items() if name != "entry"]
+    functions: dict[str, Callable[..., Any]] = {"compare": comparing.compare, "learn": learning.learn}
+    if command in functions:
+        names = list(inspect.signature(functions[command]).parameters)[1:]
     else:
         tables = (solve.Solving, solve.Writing, *((solve.Damage,) if command == "inpaint" else ()))
         names = [field.name for table in tables for field in dataclasses.fields(table) if field.name != "images"]
-    return [f"--{name.replace('_', '-')}" for name in names if name != "out"]
+    return [f"--{name.replace('_', '-')}" for name in names if name not in ("out", "runs", "modules")]
 
 
 def _changed_state(state: dict[str, Any], random: Random) -> dict[str, Any]:
