@@ -248,7 +248,8 @@ class Readers:
             if likely is not None and self.random.random() < 0.7:
                 values = likely
             chosen += [option, self.random.choice(values)] if values else [option]
-        return f"exit code {told(chosen)}"
+        with contextlib.chdir(self.images):  # so that .. is small
+            return f"exit code {told(chosen)}"
 
 
 def told(arguments: list[str]) -> int:
