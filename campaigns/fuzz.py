@@ -7,7 +7,6 @@ import io
 import json
 import resource
 import signal
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,8 +19,10 @@ from PIL import Image
 from torch import nn
 
 import mirrordescent as md
+from campaigns.mutations import CLEAR, ODD, changed, damaged
+from campaigns.readers import Readers, told
 from campaigns.tally import Tally
-from mirrordescent import cli, zoo
+from mirrordescent import zoo
 from mirrordescent.cli.output import outline, plain, visible
 from mirrordescent.files import Damaged, checksum, read_whole, write_whole
 from mirrordescent.learn import read_recipe
@@ -29,16 +30,8 @@ from mirrordescent.mirrors import ConvICNN, Diagonal, LearnedPair
 from mirrordescent.restore import read_photo
 from mirrordescent.schedules import Prefix
 
-CLEAR = (ValueError, TypeError, OSError, LookupError, ImportError, MemoryError)
 SECONDS, MEMORY = 10, 1 << 20  # of the processor for one case, at most; kilobytes of growth
 IN_MEMORY = "/dev/shm"  # a file system where writing costs nothing, if there is one
-ODD: list[Any] = [
-    None, True, False, 0, -1, 1, 2, 3 * 10**9, 10**30, -0.5, 1e30, 1e-320, float("nan"), float("inf"), "", "..", "a/b",
-    "\x1b[2J", "os:system", "é" * 50, [], [[]], [1, 2], ["x"], {}, {"type": "Euclidean"}, {"tensor": "x"}, {"same": ""},
-    {"type": 3}, {"dict": []}, [0.1] * 100,
-]  # fmt: skip
-
-
 WORDS = [
     "zoo", "show", "verify", "list", "solve", "denoise", "inpaint", "learn", "--weight", "nan", "-1", "1e999", "--mask",
     "/dev/null", "--json", "--out", "/dev/null/x", "hf://", "..", "a.toml", "entry0", "--set", "x=", "--iterations",
@@ -64,45 +57,6 @@ def limited() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-
-
-def damaged(content: bytes, random: Random) -> bytes:
-    """Return content with bits flipped, cut, repeated, exchanged, or filled with something else."""
-    made = bytearray(content)
-    for _ in range(random.choice((1, 1, 1, 2, 5, 20))):
-        at, end = sorted(random.randrange(len(made) + 1) for _ in range(2)) if made else (0, 0)
-        end = min(end, at + random.choice((1, 4, 8, 100, 10**6)))
-        match random.randrange(7):
-            case 0 | 1 if at < len(made):
-                made[at] ^= 1 << random.randrange(8)
-            case 2:
-                del made[at:]
-            case 3:
-                del made[at:end]
-            case 4:
-                made[at:at] = made[at:end]
-            case 5:
-                made[at:end] = bytes(random.choice((0, 255, 32, 123)) for _ in range(end - at))
-            case _:
-                made[at:end] = random.randbytes(end - at)
-    return bytes(made)
-
-
-def changed(value: Any, random: Random) -> Any:
-    """Return nested data with something odd somewhere in it."""
-    if random.random() < 0.25 or not isinstance(value, dict | list) or not value:
-        return random.choice(ODD)
-    if isinstance(value, list):
-        at = random.randrange(len(value))
-        return [*value[:at], changed(value[at], random), *value[at + 1 :]]
-    key = random.choice(list(value))
-    match random.randrange(6):
-        case 0:
-            return {k: v for k, v in value.items() if k != key}
-        case 1:
-            return {**value, random.choice(("type", "x", "tensor", "same", "p", "\x1b")): random.choice(ODD)}
-        case _:
-            return {**value, key: changed(value[key], random)}
 
 
 class Fuzz:
@@ -205,19 +159,7 @@ class Fuzz:
     def command(self) -> str:
         """Arguments of the command line."""
         chosen = [self.random.choice(WORDS) for _ in range(self.random.randrange(1, 6))]
-        before, sys.argv = sys.argv, ["mirrordescent", *chosen]
-        out, err = io.StringIO(), io.StringIO()
-        try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                cli.main()
-            code: Any = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        finally:
-            sys.argv = before
-        if "Traceback" in err.getvalue() or "\x1b[2J" in err.getvalue() + out.getvalue() or code not in (0, 1, 2):
-            raise AssertionError(f"{chosen} ended with {code}: {err.getvalue()[-200:]}")
-        return f"exit code {code}"
+        return f"exit code {told(chosen)}"
 
 
 DOCUMENT: dict[str, dict[str, Any]] = {
@@ -244,17 +186,28 @@ def _toml(value: Any) -> str:
     )
 
 
-KINDS = {"entry": 40, "structure": 25, "picture": 25, "recipe": 9, "command": 0.3}
+KINDS = {"entry": 30, "structure": 22, "picture": 22, "recipe": 8, "command": 0.3}
+READ = {
+    "checkpoint": 0.4,
+    "reference": 3,
+    "archive": 4,
+    "library": 4,
+    "record": 2,
+    "line": 6,
+    "state": 3,
+    "options": 0.6,
+}
 
 
 def run(tally: Tally) -> None:
     """Try cases of all kinds."""
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory(dir=IN_MEMORY if Path(IN_MEMORY).is_dir() else None) as folder:
-        fuzz = Fuzz(Path(folder), tally.random)
+        fuzz, readers = Fuzz(Path(folder), tally.random), Readers(Path(folder), tally.random)
+        kinds = KINDS | READ
         for _ in tally.cases():
-            kind = tally.random.choices(list(KINDS), list(KINDS.values()))[0]
-            case: Callable[[], str] = getattr(fuzz, kind)
+            kind = tally.random.choices(list(kinds), list(kinds.values()))[0]
+            case: Callable[[], str] = getattr(fuzz if kind in KINDS else readers, kind)
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             try:
                 with limited():

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -27,7 +28,9 @@ from mirrordescent.files import Damaged, read_whole, write_whole
 from mirrordescent_lab import experiments
 
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}
-SHARES = {"learn": 60, "solve": 25, "reproduce": 11, "command": 4}  # the last takes seconds each
+SHARES = {"learn": 60, "solve": 26, "reproduce": 11, "command": 3}  # the last takes seconds each
+SYNCS = {"learn": 30, "solve": 8, "reproduce": 16}  # about as many as there are
+LATE = "too late"
 TOML = """
 name = "mine"
 [family]
@@ -95,6 +98,7 @@ class Kill:
 
     def __init__(self, place: Path, tally: Tally) -> None:
         self.place, self.tally, self.random = place, tally, tally.random
+        self.hits = self.cold = 0
         train(place / "warm")
         began = time.monotonic()
         self.learned = train(place / "whole")
@@ -124,17 +128,19 @@ class Kill:
         run = self.place / "run"
         shutil.rmtree(run, ignore_errors=True)
         for _ in range(self.random.randint(1, 3)):
-            how = self.random.choice([*SIGNALS, "power cut"])
-            if how == "power cut":
-                cut, seed = self.random.randint(1, 30), self.random.random()
-                code = forked(lambda: (PowerCut(run, cut, Random(seed)), train(run)))
-            else:
-                after = self.random.uniform(0, self.seconds["learn"])
-                code = forked(lambda: train(run), SIGNALS[how], after)
+            how, code = self._interrupt("learn", lambda: train(run), run)
             if wrong := damaged_files(run):
                 self.tally.fault(f"learn, {how}", wrong)
-            self.tally.note(f"learn, {how}", _ended(code))
+            self._hit(f"learn, {how}", _ended(code))
         self._compare(run)
+
+    def _interrupt(self, kind: str, work: Callable[[], object], folder: Path) -> tuple[str, int]:
+        """Do something in a warm process, and end it at a random moment: return in which way, and its exit code."""
+        how = self.random.choice([*SIGNALS, "power cut"])
+        if how != "power cut":
+            return how, forked(work, SIGNALS[how], self.random.uniform(0, self.seconds[kind]))
+        cut, seed = self.random.randint(1, SYNCS[kind]), self.random.random()
+        return how, forked(lambda: (PowerCut(folder, cut, Random(seed)), work()))
 
     def _compare(self, run: Path) -> None:
         end = self.place / "end.safetensors"
@@ -155,13 +161,11 @@ class Kill:
         """Interrupt the restoration of a folder, look at what is there, and do it again."""
         out = self.place / "out"
         shutil.rmtree(out, ignore_errors=True)
-        how = self.random.choice(list(SIGNALS))
-        after = self.random.uniform(0, self.seconds["solve"])
-        forked(lambda: restore(self.place / "images", out), SIGNALS[how], after)
+        how, code = self._interrupt("solve", lambda: restore(self.place / "images", out), out)
         for name, content in _contents(out, "*.png").items():
             if content != self.pictures[name]:
                 self.tally.fault(f"solve, {how}", f"{name} is not whole")
-        self.tally.note(f"solve, {how}", "whole files only")
+        self._hit(f"solve, {how}", _ended(code))
         if self.random.random() < 0.2:
             forked(lambda: restore(self.place / "images", out))
             self._same("solve, again", _contents(out, "*.png"), self.pictures)
@@ -170,12 +174,11 @@ class Kill:
         """Interrupt an experiment, look at what is there, and do it again."""
         out = self.place / "reproduced"
         shutil.rmtree(out, ignore_errors=True)
-        how = self.random.choice(list(SIGNALS))
-        forked(lambda: reproduce(out), SIGNALS[how], self.random.uniform(0, self.seconds["reproduce"]))
+        how, code = self._interrupt("reproduce", lambda: reproduce(out), out)
         for name, content in _contents(out / "phantoms").items():
             if content != self.results[name]:
                 self.tally.fault(f"reproduce, {how}", f"{name} is not whole")
-        self.tally.note(f"reproduce, {how}", "whole files only")
+        self._hit(f"reproduce, {how}", _ended(code))
         if self.random.random() < 0.2:
             forked(lambda: reproduce(out))
             self._same("reproduce, again", _contents(out / "phantoms"), self.results)
@@ -206,23 +209,41 @@ class Kill:
         if how is not None:
             time.sleep(self.random.uniform(0.0, 6.0))
             process.send_signal(SIGNALS[how])
-        said = process.communicate()[1]
-        # Before the first line of ours runs, the interpreter has a traceback of its own.
-        if "Traceback" in said and "mirrordescent" in said:
-            self.tally.fault(f"train, {how}, cold", said[-300:])
+        said, code = process.communicate()[1], process.returncode
         if wrong := damaged_files(self.place / "runs") + damaged_files(out):
             self.tally.fault(f"train, {how}, cold", wrong)
         if how is not None:
-            self.tally.note(f"train, {how}, cold", _ended(process.returncode))
+            self._judge(how, code, said)
             return None
-        return read_whole(out / "mine.safetensors")[0] if process.returncode == 0 else None
+        return read_whole(out / "mine.safetensors")[0] if code == 0 else None
+
+    def _judge(self, how: str, code: int, said: str) -> None:
+        """A command that was interrupted says so in a line, and nothing else."""
+        kind, ours = f"train, {how}, cold", "mirrordescent" in said
+        if "Traceback" in said and ours:
+            self.tally.fault(kind, said[-300:])
+        elif how == "SIGINT" and code not in (0, 130):
+            # Before the first line of ours runs, the interpreter has words and an exit code of its own.
+            starting = not ours and (code == -signal.SIGINT or "Fatal Python error: init" in said)
+            if not starting:
+                self.tally.fault(kind, f"exit code {code}: {said[-250:]}")
+            self._hit(kind, "while Python started" if starting else _ended(code), cold=True)
+        else:
+            self._hit(kind, _ended(code), cold=True)
+
+    def _hit(self, kind: str, outcome: str, cold: bool = False) -> None:
+        """Note a kill; those that came too late were none."""
+        self.tally.note(kind, outcome)
+        self.hits += outcome != LATE
+        self.cold += cold and outcome != LATE
+        self.tally.measure("kills that hit", f"{self.hits}, of them {self.cold} from a cold start")
 
     def _same(self, what: str, found: dict[str, bytes], expected: dict[str, bytes]) -> None:
         self.tally.note(what, "the same files") if found == expected else self.tally.fault(what, "other files")
 
 
 def _ended(code: int) -> str:
-    return "ended at once" if code < 0 else f"exit code {code}" if code else "too late"
+    return "ended at once" if code < 0 else f"exit code {code}" if code else LATE
 
 
 def reproduce(out: Path) -> None:

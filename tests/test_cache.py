@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mirrordescent import TVDenoising, TVInpainting, cache, certify, files
+from mirrordescent.files import read_whole, write_whole
 from mirrordescent.problems import Blur, gaussian_kernel
 
 
@@ -85,6 +86,29 @@ def test_a_damaged_entry_is_computed_again(problem):
         entry.write_bytes(damage)
         assert torch.equal(certify(problem).x, first.x)
         assert len(entry.read_bytes()) > 100
+
+
+def test_what_cannot_be_of_the_problem_is_computed_again(problem):
+    """Though its checksum is right."""
+    first = certify(problem)
+    (entry,) = entries()
+    kept = read_whole(entry)[0]
+    batch = len(kept["value"])
+    for wrong in (
+        {"lower": kept["value"] + 1.0},
+        {"value": kept["lower"] - 1.0},
+        {"value": torch.full_like(kept["value"], torch.nan)},
+        {"x": kept["x"][..., :-1]},
+        {"lower": torch.zeros(batch + 1)},
+        {"more": torch.zeros(1)},
+        {"proven": torch.ones(2)},
+    ):
+        write_whole({**kept, **wrong}, {}, entry)
+        found = certify(problem)
+        assert torch.equal(found.x, first.x)
+        assert torch.equal(found.lower, first.lower)
+    write_whole({"x": kept["x"]}, {}, entry)
+    assert torch.equal(certify(problem).value, first.value)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs /dev/null as a file")

@@ -13,6 +13,7 @@ from PIL import Image
 
 from mirrordescent import cli, kernels
 from mirrordescent.restore import pipeline
+from mirrordescent.restore.jobs import RECORDS
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -308,6 +309,22 @@ def test_a_run_is_resumed(here, monkeypatch, capsys):
     assert (here / "out/solve/c.png").stat().st_mtime_ns > times["c"]
     assert run(monkeypatch, "denoise", "in", "--weight", 0.2, "--resume") == 0  # another setting: nothing is done yet
     assert (here / "out/solve/a.png").stat().st_mtime_ns > times["a"]
+
+
+def test_damaged_notes_of_what_is_done_are_done_again(here, monkeypatch, capsys):
+    (here / "in").mkdir()
+    for name in ("a", "b"):
+        Image.fromarray(photo()).save(f"in/{name}.png")
+    assert run(monkeypatch, "denoise", "in") == 0
+    notes = here / "out/solve" / RECORDS
+    lines = notes.read_bytes().splitlines()
+    for wrong in (b"\xff" + lines[0], lines[0][:40], lines[0].replace(b'"width": 2', b'"width": 3'), b"[]", b"{}"):
+        assert wrong != lines[0]
+        notes.write_bytes(wrong + b"\n" + lines[1] + b"\n")
+        times = {name: (here / f"out/solve/{name}.png").stat().st_mtime_ns for name in ("a", "b")}
+        assert run(monkeypatch, "denoise", "in", "--resume") == 0
+        assert (here / "out/solve/a.png").stat().st_mtime_ns > times["a"]
+        assert (here / "out/solve/b.png").stat().st_mtime_ns == times["b"]
 
 
 def test_iterations_are_counted_in_all(here, monkeypatch, capsys):

@@ -6,9 +6,12 @@ import sys
 def main() -> None:
     """Run the command line; an interruption is one line, also while what it needs is still being imported."""
     try:
-        from mirrordescent.cli import main as run
+        from mirrordescent.interruption import stoppable
 
-        run()
+        with stoppable():
+            from mirrordescent.cli import main as run
+
+            run()
     except KeyboardInterrupt:
         print("mirrordescent: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -24,10 +24,13 @@ def directory() -> Path:
     return Path(pooch.os_cache("mirrordescent"))
 
 
-def remember(key: str | None, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the entry under a key, or compute and store it; a key of None is never stored."""
+def remember(
+    key: str | None, compute: Callable[[], dict[str, Tensor]],
+    suits: Callable[[dict[str, Tensor]], bool] = lambda entry: True,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Return the entry under a key if it suits, or compute and store it; a key of None is never stored."""
     entry = load(key) if key else None
-    if entry is None:
+    if entry is None or not suits(entry):
         entry = compute()
         if key:
             store(key, entry)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -86,6 +87,32 @@ def checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(content_of(tensor))
     return digest.hexdigest()
+
+
+def sealed(content: Any) -> str:
+    """Return plain data as a line of JSON with a checksum.
+
+    >>> unsealed(sealed({"a": [1, 0.5]}))
+    {'a': [1, 0.5]}
+    """
+    return json.dumps({"sha256": _digest(content), "content": content})
+
+
+def unsealed(text: str) -> Any:
+    """Return the data of such a line, or raise ``Damaged`` if they are not what was written."""
+    try:
+        found = json.loads(text)
+        content, told = found["content"], found["sha256"]
+        same = told == _digest(content)
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise Damaged(f"it cannot be read: {error}") from error
+    if not same:
+        raise Damaged("its content differs from its checksum")
+    return content
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def content_of(tensor: Tensor) -> bytes:

@@ -20,9 +20,11 @@ from mirrordescent.auto.course import Course
 from mirrordescent.auto.outcome import Contestant, attribution, verdict
 from mirrordescent.auto.race import Race, Result, moments
 from mirrordescent.auto.soundness import require_sound
+from mirrordescent.auto.teaching import Ledger
 from mirrordescent.cli.files import family_in
 from mirrordescent.conditioning import Told, given
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
+from mirrordescent.files import Damaged, unsealed
 from mirrordescent.learn import Descent, Draw, NothingLearned, Objective, ProblemFamily, Settings, Validation, learn
 from mirrordescent.learn.distributed import agreed
 from mirrordescent.learn.families import generators
@@ -76,12 +78,12 @@ def test_a_search_finds_the_geometry_and_says_so(tmp_path):
     assert float((solved.value + 100).max()) < 1e-2 * float((problem.value(problem.start()) + 100).max())
     assert said[-1] == found.words
     assert found.words.startswith("Use this" if found.recommended else "Do not learn")
-    choices = json.loads((tmp_path / "valleys.runs" / "choices.json").read_text())
+    choices = unsealed((tmp_path / "valleys.runs" / "choices.json").read_text())
     again = md.auto(Valleys(), name="valleys", minutes=0.03, out=tmp_path, batch=4)
-    assert json.loads((tmp_path / "valleys.runs" / "choices.json").read_text()) == choices
+    assert unsealed((tmp_path / "valleys.runs" / "choices.json").read_text()) == choices
     assert {each.name for each in again.contestants} == {each.name for each in found.contestants}
     md.auto(Valleys(), name="valleys", minutes=0.03, out=tmp_path, batch=4, accuracy=0.5)
-    other = json.loads((tmp_path / "valleys.runs" / "choices.json").read_text())
+    other = unsealed((tmp_path / "valleys.runs" / "choices.json").read_text())
     assert other["for"] != choices["for"], "what was chosen for one accuracy is not used for another"
 
 
@@ -94,7 +96,7 @@ def test_two_processes_share_the_candidates(tmp_path):
     first, second = (json.loads((tmp_path / f"found-{rank}.json").read_text()) for rank in (0, 1))
     assert first == second
     assert zoo.card(tmp_path / "bowls.safetensors").description == first["words"]
-    choices = [json.loads((tmp_path / "bowls.runs" / f"choices{who}.json").read_text()) for who in ("", "-1")]
+    choices = [unsealed((tmp_path / "bowls.runs" / f"choices{who}.json").read_text()) for who in ("", "-1")]
     taught = [{key for key in each if key.endswith(", first")} for each in choices]
     assert taught[0]
     assert taught[1]
@@ -254,6 +256,19 @@ def test_images_are_rounded_as_kernels_round_them():
     method = method_for(Euclidean(), problem, 0.1, 8)
     assert isinstance(method.oracle, Rounded)
     assert method.kernel(problem, Default()) is not None
+
+
+def test_choices_that_were_damaged_are_not_followed(tmp_path):
+    ledger = Ledger(tmp_path / "choices.json", True)
+    assert ledger.once("step", lambda: 0.25) == 0.25
+    assert Ledger(ledger.path, True).once("step", lambda: 3.0) == 0.25
+    ledger.path.write_text(ledger.path.read_text().replace("0.25", "0.75"))
+    with pytest.raises(Damaged, match=r"choices.json: its content differs from its checksum. To search afresh"):
+        Ledger(ledger.path, True)
+    ledger.path.write_bytes(b"\xff{")
+    with pytest.raises(Damaged, match="cannot be read"):
+        Ledger(ledger.path, True)
+    assert Ledger(ledger.path, False).kept == {}
 
 
 def test_values_below_zero_are_learned_on():

@@ -16,6 +16,7 @@ from torch import nn
 
 import mirrordescent as md
 from mirrordescent import files
+from mirrordescent.files import read_whole, write_whole
 from mirrordescent.learn import Descent, NothingLearned, Objective, RunDamaged, Settings, Validation, learn
 from mirrordescent.learn.checkpoint import RunBusy
 from mirrordescent.mirrors import Diagonal
@@ -193,6 +194,40 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, damage):
     path.write_bytes(path.read_bytes()[:-40] if damage is None else damage)
     (tmp_path / "checkpoint.before.safetensors").write_bytes(path.read_bytes())
     with pytest.raises(RunDamaged, match="cannot be resumed"):
+        bowls.train(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"meta_step": -1},
+        {"meta_step": "x"},
+        {"best_validation": None},
+        {"finished": 1},
+        {"log_bytes": 0.5},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_progress_that_is_none_is_refused(tmp_path, odd):
+    """Though the checksum is right."""
+    bowls.train(tmp_path)
+    path = tmp_path / "checkpoint.safetensors"
+    tensors, told = read_whole(path)
+    write_whole(tensors, {"progress": json.dumps({**json.loads(told["progress"]), **odd})}, path)
+    (tmp_path / "checkpoint.before.safetensors").unlink(missing_ok=True)
+    with pytest.raises(RunDamaged, match="cannot be resumed"):
+        bowls.train(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["best", "optimiser", "generator"])
+def test_tensors_of_another_run_are_refused(tmp_path, name):
+    bowls.train(tmp_path)
+    path = tmp_path / "checkpoint.safetensors"
+    tensors, told = read_whole(path)
+    wrong = {key: torch.zeros(7) if key.startswith(f"{name}.") else tensor for key, tensor in tensors.items()}
+    write_whole(wrong, {"progress": told["progress"]}, path)
+    with pytest.raises(RunDamaged, match="it is another run"):
         bowls.train(tmp_path)
 
 

@@ -28,6 +28,7 @@ from mirrordescent.mirrors import (
     SpectralPower,
     Spline,
     SquaredPNorm,
+    Stencil,
 )
 
 
@@ -303,3 +304,17 @@ def test_maps_run_on_the_device(device):
         x = points(mirror, (2, 3), 0, torch.float32).to(device)
         assert mirror.to(device).float().to_primal(mirror.to_dual(x)).device.type == device.type
         mirror.to("cpu")
+
+
+@pytest.mark.parametrize("mirror", [*MAPS.values(), Stencil(0.5)], ids=[*MAPS, "stencil"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_sample_does_not_depend_on_its_neighbours(mirror, dtype):
+    """To the last bit, which would grow where a method jumps."""
+    mirror = mirror.to(dtype)
+    for shape in ((3, 1, 1, 5), (2, 3, 4, 6), (3, 1, 9, 7), (2, 1, 33, 17)):
+        x = points(mirror, shape, seed=1, dtype=dtype)
+        y = mirror.to_dual(x).detach()
+        back = mirror.to_primal(y).detach()
+        for i in range(len(x)):
+            assert torch.equal(mirror.to_dual(x[i : i + 1].clone()).detach(), y[i : i + 1])
+            assert torch.equal(mirror.to_primal(y[i : i + 1].clone()).detach(), back[i : i + 1])

@@ -127,6 +127,15 @@ def test_a_place_outside_the_domain_is_named():
         run(optimizer, [x], 1)
 
 
+def test_a_map_of_gradients_does_not_restrict_where_parameters_are_put():
+    """Stored in another type, a parameter is stored too, and followed; its map acts on momenta alone."""
+    x = nn.Parameter(torch.full((3,), 0.5))
+    optimizer = optim.Preconditioned([x], lr=0.1, dual_dtype=torch.float64)
+    run(optimizer, [x], 2)
+    x.data.fill_(7.0)  # far outside of what soft signs map to
+    assert still(optimizer, [x]) <= 0.1 * 1.001
+
+
 def test_watching_can_be_left_out():
     x = nn.Parameter(torch.ones(2))
     optimizer = optim.AMD([x], lr=0.1)

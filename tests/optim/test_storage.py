@@ -227,3 +227,29 @@ def test_small_steps_are_not_lost_in_low_precision(optimiser, dtype):
     expected, rounded, precise = end(torch.float64, None), end(dtype, None), end(dtype, torch.float32)
     assert (precise - expected).abs().max() <= spacing
     assert optimiser is optim.AMD or (rounded == 1).all()
+
+
+@pytest.mark.parametrize(("name", "odd"), [("lr", None), ("lr", -1.0), ("weight_decay", True), ("k", -3), ("k", 0.5)])
+def test_numbers_that_are_none_are_refused(name, odd):
+    p = nn.Parameter(torch.ones(3))
+    optimizer = optim.SMD([p], lr=0.1)
+    state = optimizer.state_dict()
+    state["param_groups"][0][name] = odd
+    with pytest.raises(ValueError, match=f"the state has {name} = "):
+        optimizer.load_state_dict(state)
+    state["param_groups"][0] |= {"lr": 0.0, "weight_decay": 0.0, "k": 3}  # as at the end of a schedule
+    optimizer.load_state_dict(state)
+    p.grad = torch.ones(3)
+    optimizer.step()
+    assert torch.equal(p.detach(), torch.ones(3))
+
+
+def test_what_is_no_tensor_is_refused():
+    p = nn.Parameter(torch.ones(3))
+    optimizer = optim.AMD([p], lr=0.1, mirror=HyperbolicEntropy())
+    p.grad = torch.ones(3)
+    optimizer.step()
+    state = optimizer.state_dict()
+    state["state"][0]["z"] = [1.0, 2.0, 3.0]
+    with pytest.raises(ValueError, match="of other shapes"):
+        optimizer.load_state_dict(state)

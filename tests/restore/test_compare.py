@@ -79,3 +79,13 @@ def test_maps_of_frequencies_are_learned_from_a_document_with_power_laws(tmp_pat
     assert isinstance(method.t, PowerLaws)
     assert method.t.counts == [1, 2, 4, 5]
     assert any(bool((p != q).any()) for p, q in zip(method.t.parameters(), [torch.full((4,), 0.05).log()], strict=True))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"count": -1}, {"count": 0}, {"size": 0}, {"weight": 0.0}, {"iterations": -3}, {"noise": -1.0}, {"missing": 1.0}],
+    ids=str,
+)
+def test_impossible_numbers_are_named(odd):
+    with pytest.raises(ValueError, match=f"{next(iter(odd))} must be"):
+        compare("photo-inpaint-stencil", "inpaint", **{**SMALL, **odd})

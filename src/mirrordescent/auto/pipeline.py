@@ -139,7 +139,7 @@ class _Search:
     def _begin(self) -> None:
         """Go on with the choices of a search for the same: with other problems or settings they would be wrong."""
         rank, world = self.process
-        self.ledger = Ledger(self.runs / (f"choices-{rank}.json" if rank else "choices.json"))
+        self.ledger = Ledger(self.runs / (f"choices-{rank}.json" if rank else "choices.json"), self.resume)
         asked = [fingerprint(self.race.draw.problem, "auto"), self.accuracy, self.seconds, self.batch, self.seed, world]
         known = self.resume and self.ledger.kept.get("for", asked) == asked
         if not self._agreed(lambda: known):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from mirrordescent.auto.candidates import Candidate, candidates, forms_of, metho
 from mirrordescent.auto.course import Course
 from mirrordescent.auto.race import Race
 from mirrordescent.domains import DomainError
-from mirrordescent.files import whole
+from mirrordescent.files import Damaged, sealed, unsealed, whole
 from mirrordescent.learn import (
     Descent,
     Draw,
@@ -42,9 +41,13 @@ FEW = 100  # numbers, up to which evolution goes on where gradients end
 class Ledger:
     """Choices that depend on a clock, kept in a file: so a run that is continued makes the same ones."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    def __init__(self, path: Path, resume: bool) -> None:
+        self.path, self.kept = path, dict[str, Any]()
+        if resume and path.exists():
+            try:
+                self.kept = unsealed(path.read_text(encoding="utf-8", errors="replace"))
+            except Damaged as error:
+                raise Damaged(f"{path}: {error}. To search afresh, resume=False") from error
 
     def once(self, key: str, choose: Callable[[], Any]) -> Any:
         """Return what was chosen before, or choose now."""
@@ -52,7 +55,7 @@ class Ledger:
             self.kept[key] = choose()
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with whole(self.path) as partial_file:
-                partial_file.write_text(json.dumps(self.kept, indent=1))
+                partial_file.write_text(sealed(self.kept), encoding="utf-8")
         return self.kept[key]
 
 

@@ -162,17 +162,25 @@ def _sorted_contents(source: Path, within: str) -> Iterator[tuple[str, bytes]]:
                 yield name, path.read_bytes()
     elif not source.is_file():
         raise DataMissing(f"there is no folder or archive {source}")
-    elif zipfile.is_zipfile(source):
-        with zipfile.ZipFile(source) as archive:
+    elif _is_archive(zipfile.is_zipfile, source):
+        with reading(f"{source} cannot be unpacked"):
+            archive = zipfile.ZipFile(source)
+        with archive:
             for name in sorted(filter(wanted, archive.namelist())):
                 with reading(f"{source}/{name} cannot be unpacked"):
                     _require_small(archive.getinfo(name).file_size, f"{source}/{name}", LARGEST_FILE)
                     content = archive.read(name)
                 yield name, content
-    elif tarfile.is_tarfile(source):
+    elif _is_archive(tarfile.is_tarfile, source):
         yield from sorted(dict(unpack_tar(source, wanted, largest=LARGEST_FILE)).items())
     else:
         raise DataDamaged(f"{source} is neither a folder nor a zip or tar archive that can be read")
+
+
+def _is_archive(recognised: Callable[[Path], bool], source: Path) -> bool:
+    """Tell whether a file is an archive of a kind; one that ends before its first entry is an error."""
+    with reading(f"{source} cannot be unpacked"):
+        return recognised(source)
 
 
 def tiled(pictures: Sequence[Tensor], size: int, source: str) -> Tensor:

@@ -48,6 +48,13 @@ class Progress:
     log_bytes: int = 0
     finished: bool = False
 
+    def check(self) -> None:
+        """Raise unless these can be the numbers of a run."""
+        counts = (self.meta_step, self.best_step, self.skipped, self.log_bytes)
+        numbers = all(type(each) is int and each >= 0 for each in counts) and type(self.best_validation) is float
+        if not numbers or type(self.finished) is not bool or not isinstance(self.settings, dict):
+            raise ValueError("what it says of its progress is none")
+
 
 class RunFolder:
     """The checkpoint, the one before it, and the log of one run; one process at a time may hold it."""
@@ -122,6 +129,7 @@ class RunFolder:
         try:
             tensors, metadata = read_whole(path)
             progress = Progress(**json.loads(metadata["progress"]))
+            progress.check()
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise RunDamaged(f"{path} cannot be resumed: {error}. To start afresh, resume=False") from error
         for key, tensor in tensors.items():

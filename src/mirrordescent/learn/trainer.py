@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mirrordescent.interruption import Interrupted, Interruption
 from mirrordescent.learn.checkpoint import Progress, RunDamaged, RunFolder
 from mirrordescent.learn.distributed import average, join, share
 from mirrordescent.learn.families import Draw, ProblemFamily, draw_seeds, reference_of
-from mirrordescent.learn.interruption import Interrupted, Interruption
 from mirrordescent.learn.settings import Settings
 from mirrordescent.learn.tables import plain
 from mirrordescent.methods.base import GradientMethod, Method, Wrapper
@@ -137,14 +137,17 @@ class _Trainer:
     def _restore(self, progress: Progress, groups: dict[str, dict[str, Tensor]], store: RunFolder) -> None:
         try:
             self.progress, self.best = progress, groups["best"]
-            self.module.load_state_dict(groups["module"])
+            for name in ("best", "module"):
+                self.module.load_state_dict(groups[name])
             states: dict[int, dict[str, Tensor]] = {}
             for key, tensor in groups.get("optimiser", {}).items():
                 index, _, name = key.partition(".")
                 states.setdefault(int(index), {})[name] = tensor
+            for place, state in states.items():
+                _require_of_adam(state, self.parameters[place])
             self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": states})
             self.generator.set_state(groups["generator"]["state"])
-        except (RuntimeError, KeyError, ValueError) as error:
+        except (RuntimeError, LookupError, ValueError, TypeError) as error:
             raise RunDamaged(f"{store.path} cannot be resumed, it is another run: {error}") from error
 
     def run(self, bar: ProgressBar, callback: Callable[[int], object] | None) -> Learned:
@@ -271,6 +274,13 @@ def _require_sound(method: Method[Any], x0: Tree) -> None:
         method = method.method
     if method.mirror is not None and not (isinstance(method, GradientMethod) and not method.maps_points):
         require_inverse(method.mirror, x0)
+
+
+def _require_of_adam(state: dict[str, Tensor], parameter: Tensor) -> None:
+    """Raise unless these are what Adam keeps of a parameter."""
+    shapes = {"step": torch.Size(), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
+    if {name: tensor.shape for name, tensor in state.items()} != shapes:
+        raise ValueError("its optimiser has other parameters")
 
 
 def _referenced(draw: Draw) -> Draw:

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from mirrordescent.alike import evenly
 from mirrordescent.domains import Box, NegativeOrthant, PositiveOrthant, Simplex
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.trees import sum_per_sample
@@ -119,7 +120,7 @@ class Logit(MirrorMap):
 
     def _to_primal(self, y: Tensor) -> Tensor:
         a, b = self.lower, self.upper
-        return (a + (b - a) * y.sigmoid()).clamp(a, b)  # rounding may carry a saturated entry past b
+        return (a + (b - a) * evenly(torch.sigmoid, y)).clamp(a, b)  # rounding may carry a saturated entry past b
 
     def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
         (below, above), (below0, above0) = self._distances(x), self._distances(x0)
@@ -163,7 +164,7 @@ class HyperbolicEntropy(_Hyperbolic):
         self.beta = float(beta)
 
     def _to_primal(self, y: Tensor) -> Tensor:
-        return self.beta * y.sinh()
+        return self.beta * evenly(torch.sinh, y)
 
 
 class OrthantEntropy(_Hyperbolic):
@@ -193,7 +194,7 @@ class OrthantEntropy(_Hyperbolic):
         return self.log_beta.exp()
 
     def _to_primal(self, y: Tensor) -> Tensor:
-        return self.beta * y.clamp(min=0).sinh()
+        return self.beta * evenly(torch.sinh, y.clamp(min=0))
 
     def _step(self, x: Tensor, v: Tensor, t: float | Tensor) -> Tensor:
         """β sinh(arsinh(x/β) − tv) = ½(p e^−tv − (β²/p) e^tv) with p = x + √(x²+β²): several times faster."""

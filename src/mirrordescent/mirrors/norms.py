@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from mirrordescent.alike import evenly
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.trees import sum_per_sample
 
@@ -37,7 +38,7 @@ class PNorm(_OfNorm):
         return 1.0 if self.p == 2 else math.inf
 
     def _potential(self, x: Tensor) -> Tensor:
-        return sum_per_sample(x.abs().pow(self.p)) / self.p
+        return sum_per_sample(_power(x.abs(), self.p)) / self.p
 
     def _to_dual(self, x: Tensor) -> Tensor:
         return _signed_power(x, self.p - 1)
@@ -75,10 +76,14 @@ class SquaredPNorm(_OfNorm):
         return _gradient_of_half_squared_norm(y, self.p / (self.p - 1))
 
 
+def _power(x: Tensor, exponent: float) -> Tensor:
+    return evenly(lambda entries: entries.pow(exponent), x)
+
+
 def _signed_power(x: Tensor, exponent: float) -> Tensor:
     # At 0 the power has an infinite slope for exponents below 1, which times sign(0) would be NaN in a meta-gradient.
     nonzero = x != 0
-    return torch.where(nonzero, x.sign() * torch.where(nonzero, x, 1.0).abs().pow(exponent), 0.0)
+    return torch.where(nonzero, x.sign() * _power(torch.where(nonzero, x, 1.0).abs(), exponent), 0.0)
 
 
 def _norm(x: Tensor, p: float) -> Tensor:
@@ -89,8 +94,8 @@ def _norm(x: Tensor, p: float) -> Tensor:
     largest = x.abs().amax(inner, keepdim=True) if inner else x.abs()
     positive = largest > 0
     scaled = torch.where(positive, x, 1.0) / torch.where(positive, largest, 1.0)  # all ones where x = 0, for its slope
-    powers = scaled.abs().pow(p)
-    return largest * (powers.sum(inner, keepdim=True) if inner else powers).pow(1 / p)
+    powers = _power(scaled.abs(), p)
+    return largest * _power(powers.sum(inner, keepdim=True) if inner else powers, 1 / p)
 
 
 def _gradient_of_half_squared_norm(x: Tensor, p: float) -> Tensor:

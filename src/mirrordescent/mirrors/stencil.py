@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from mirrordescent.alike import one_by_one
 from mirrordescent.cosine import add_low, low_frequencies
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.parts import Config
@@ -70,8 +71,9 @@ class Stencil(MirrorMap):
         return 0.5 * sum_per_sample(coefficients.square() / self.spectrum(*x.shape[-2:]))
 
     def _to_dual(self, x: Tensor) -> Tensor:
-        coefficients = low_frequencies(x, 1.0) / self.spectrum(*x.shape[-2:])
-        return add_low(torch.zeros_like(x), coefficients)
+        # It is needed once a run, so that it need not be quick.
+        coefficients = one_by_one(lambda sample: low_frequencies(sample, 1.0), x) / self.spectrum(*x.shape[-2:])
+        return one_by_one(lambda sample: add_low(torch.zeros_like(x[:1]), sample), coefficients)
 
     def _to_primal(self, y: Tensor) -> Tensor:
         side = spread(self.damping / 4, y)

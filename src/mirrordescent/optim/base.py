@@ -255,7 +255,7 @@ class MirrorOptimizer(Optimizer):
         if group["maximize"]:
             g = list(torch._foreach_neg(g))
         if group["weight_decay"] and not group["decoupled"]:
-            g = list(torch._foreach_add(g, x, alpha=group["weight_decay"]))
+            g = list(torch._foreach_add(g, x, alpha=float(group["weight_decay"])))
         stored = [
             {} if slot.fields == () else self._stored(slot, p, place)
             for slot, p, place in zip(slots, parameters, x, strict=True)
@@ -297,6 +297,7 @@ class MirrorOptimizer(Optimizer):
                     if saved.get(what) != (here := group[what]):
                         other = saved.get(what, "another optimiser")
                         raise ValueError(f"this is a state of {other}, and cannot be loaded where {what} is {here}")
+                _check_saved(saved)
                 if group["settings"] and saved.get("settings"):  # states of earlier versions have none
                     require_same(saved["settings"], group["settings"])
                 for slot, p, number in zip(plan.slots, group["params"], saved["params"], strict=False):
@@ -324,6 +325,15 @@ class MirrorOptimizer(Optimizer):
         for group in self.param_groups:  # written before there was such an option
             for option, default in {**OF_GROUPS, "decoupled": False, "settings": None, "k": 0}.items():
                 group.setdefault(option, default)
+
+
+def _check_saved(group: Group) -> None:
+    """Raise unless the numbers of a group can be used; a schedule may have ended with lr = 0."""
+    for name in ("lr", "weight_decay", "k"):
+        number = group.get(name, 0)
+        kinds = (int,) if name == "k" else (int, float, Tensor)
+        if not isinstance(number, kinds) or isinstance(number, bool) or not 0 <= float(number) < float("inf"):
+            raise ValueError(f"the state has {name} = {number!r}: it is damaged, or of another optimiser")
 
 
 def _check_numbers(group: Group) -> None:

@@ -76,7 +76,8 @@ class Slot:
         be the same here and there stay as well: with a map that acts entry by entry, those that were not moved.
         """
         mirror, closed = self.mirror, self.mirror.defined_on_boundary
-        mirror.primal_domain.require(x[None], f"parameter {name}, which was moved,", str(mirror), closed=closed)
+        if self.method.maps_points:
+            mirror.primal_domain.require(x[None], f"parameter {name}, which was moved,", str(mirror), closed=closed)
         there = None if left is None else self._tied(left)
         for field, here in self._tied(x).items():
             kept = local(stored[field])
@@ -120,7 +121,8 @@ class Slot:
                 f"the state has {', '.join(saved) or 'nothing'} beside the parameters, and this optimiser "
                 f"{', '.join(self.fields or ()) or 'nothing'}: was it made with another map or dual_dtype?"
             )
-        if any(local(saved[field]).shape != shape for field, shape in self._shapes.items()):
+        tensors_saved = all(isinstance(saved[field], Tensor) for field in self._shapes)
+        if not tensors_saved or any(local(saved[field]).shape != shape for field, shape in self._shapes.items()):
             raise ValueError("the state is of parameters of other shapes")
         tensors = {field: self._kept(saved[field].to(parameter.device)) for field in self._shapes}
         return {field: tensors[field] if field in tensors else copy.deepcopy(value) for field, value in saved.items()}

@@ -4,6 +4,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
@@ -23,6 +24,7 @@ from mirrordescent.trees import Tree, tree_map
 
 ITERATIONS = 40_000
 TRIAL, RATIOS = 200, (0.1, 0.5, 2.0, 10.0, 50.0)
+NUMBERS, ROUNDING = frozenset(("value", "lower", "start_value")), 1e-9  # of a sum of many terms, relative to it
 P = TypeVar("P", bound=Problem)
 Found: TypeAlias = tuple[Tensor, Tensor]
 _REGISTERED: dict[type[Problem], Callable[..., Found]] = {}
@@ -96,7 +98,8 @@ def certify(
         raise ValueError(f"tolerance must be in (0, 1), got {tolerance}")
     what = f"certify {tolerance:g}" + (", or estimate" if estimate else "")
     kept = cache and x0 is None
-    entry = remember(fingerprint(problem, what) if kept else None, lambda: _compute(problem, tolerance, estimate, x0))
+    key = fingerprint(problem, what) if kept else None
+    entry = remember(key, lambda: _compute(problem, tolerance, estimate, x0), partial(_suits, problem))
     device = next(problem.buffers(), torch.empty(0)).device
     proven = bool(entry.pop("proven", True))  # those of earlier versions were all proven
     there = {name: tree_map(lambda leaf: leaf.to(device), found) for name, found in entry.items()}
@@ -105,6 +108,21 @@ def certify(
     if worst > tolerance and proven:
         warnings.warn(f"certified to a relative gap of {worst:.1e} only, not {tolerance:.1e}", stacklevel=2)
     return certificate
+
+
+def _suits(problem: Problem, entry: dict[str, Tensor]) -> bool:
+    """Tell whether what was kept can be of a problem: all of it is there, and no value is below its bound."""
+    if not NUMBERS | {"x"} <= entry.keys() <= NUMBERS | {"x", "proven"}:
+        return False
+    x, numbers = entry["x"], [entry[name] for name in NUMBERS]
+    shapes = (problem.batch or len(x), *(x.shape[1:] if problem.sample_shape is None else problem.sample_shape))
+    if (
+        x.shape != shapes
+        or any(each.shape != x.shape[:1] for each in numbers)
+        or entry.get("proven", torch.tensor(True)).ndim
+    ):
+        return False
+    return bool((entry["lower"] <= entry["value"] + ROUNDING * entry["value"].abs()).all())
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from mirrordescent import zoo
+from mirrordescent.checks import require_not_negative, require_positive
 from mirrordescent.data.images import random_crops
 from mirrordescent.data.pictures import pictures
 from mirrordescent.methods import PDHG, Method
@@ -93,6 +94,10 @@ def compare(
         iterations: the budget of every method.
         seed: decides what is cut out and removed, and the noise.
     """
+    require_positive(count=count, size=size, weight=weight, iterations=iterations)
+    require_not_negative(noise=noise)
+    if not 0 <= missing < 1:
+        raise ValueError(f"missing must be a share of the pixels, in [0, 1), got {missing}")
     method = zoo.load(entry)
     if not isinstance(method, Method):
         raise ValueError(f"{entry} is a {type(method).__name__}, not a method: there is nothing to run")

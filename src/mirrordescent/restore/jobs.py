@@ -1,6 +1,5 @@
 """Many photographs: what to read, what is missing in each, where to write, in batches of one shape."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mirrordescent.files import Damaged, sealed, unsealed
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
 from mirrordescent.progress import ProgressBar
 from mirrordescent.restore.holes import smooth_holes
@@ -208,19 +208,20 @@ class Jobs:
         self.records.parent.mkdir(parents=True, exist_ok=True)
         entry = {"how": self._how(job.photo.path), "record": outcome.record}
         with self.records.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+            file.write(sealed(entry) + "\n")
 
     def _done_before(self) -> dict[str, dict[str, Any]]:
         """Return the records of photographs that were restored as is wanted now, and whose files have not changed."""
-        lines = self.records.read_text(encoding="utf-8").splitlines() if self.records.is_file() else []
+        there = self.records.is_file()
+        lines = self.records.read_text(encoding="utf-8", errors="replace").splitlines() if there else []
         asked = {str(source.path) for source in self.sources}
         done = {}
         for line in lines:
             try:
-                entry = json.loads(line)
-                file, output = entry["record"]["file"], Path(entry["record"]["output"])
-            except (ValueError, KeyError, TypeError):  # half a line, of a run that was killed
+                entry = unsealed(line)
+            except Damaged:  # half a line, of a run that was killed
                 continue
+            file, output = entry["record"]["file"], Path(entry["record"]["output"])
             if file in asked and output.is_file() and entry["how"] == self._how(Path(file)):
                 done[file] = entry["record"]
         return done
