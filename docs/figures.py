@@ -183,8 +183,16 @@ def draw_rooms() -> Figure:
             left = 2 + place * width
             axes.add_patch(Rectangle((left, bottom + 0.5), width - 1, 2.3, facecolor="white", edgecolor=GREY))
             text = room.replace(" | ", ", ")
-            lines = textwrap.fill(text, 24 if title == FOUNDATION else 40)
-            axes.text(left + (width - 1) / 2, bottom + 1.65, lines, fontsize=10, color=INK, ha="center", va="center")
+            lines = textwrap.fill(text, 36)
+            axes.text(
+                left + (width - 1) / 2,
+                bottom + 1.65,
+                lines,
+                fontsize=10 if len(text) < 60 else 9,
+                color=INK,
+                ha="center",
+                va="center",
+            )
     axes.annotate("", (96, 0.8), (96, 5 * len(floors) + 0.6), arrowprops={"arrowstyle": "-|>", "color": INK})
     axes.text(97.6, 2.5 * len(floors), "may know what is to the right and below", rotation=270, fontsize=11,
               color=INK, ha="center", va="center")  # fmt: skip
