@@ -16,6 +16,7 @@ from mirrordescent.conditioning import ConditionalLaws, Within
 from mirrordescent.domains import Box, NegativeOrthant, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.methods import Conditioned, Equipped, Preconditioned, ProjectedNesterov, Relay, Safeguarded
 from mirrordescent.methods.accelerated import AreaMixing, AreaWeight, DualWeight, Mixing
+from mirrordescent.methods.fista import ProximalNesterov
 from mirrordescent.mirrors import Diagonal, Euclidean, SimplexEntropy, SoftSign, Stencil
 from mirrordescent.mirrors.matrices import SpectralBall
 from mirrordescent.oracles import (
@@ -154,6 +155,7 @@ BOWLS, PICTURES = "diagonal quadratic", "denoising"
 METHODS = {  # with the problems they are tried on
     "GD": (lambda: GD(PowerLaws([1, 9], [0.2, 0.1], bound=0.5)), BOWLS),
     "MD": (lambda: md.MD(SimplexEntropy(), Reciprocal(0.3)), "least squares on a simplex"),
+    "ProximalNesterov": (lambda: ProximalNesterov(Reciprocal(0.3)), "composite on a box"),
     "SMD": (lambda: learned(SMD(Diagonal(nn.Parameter(1 + random(4))), Prefix([0.1, 0.2]))), BOWLS),
     "AMD": (lambda: md.AMD(Euclidean(Simplex()), 0.1, cap=4, weight_offset=1), "least squares on a simplex"),
     "ASMD": (lambda: md.ASMD(Euclidean(), RootReciprocal(0.1)), BOWLS),

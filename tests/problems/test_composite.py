@@ -12,6 +12,7 @@ import torch
 import mirrordescent as md
 from mirrordescent import FISTA, PDHG, CondatVu, certify, solve
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
+from mirrordescent.methods.fista import ProximalNesterov
 from mirrordescent.problems import (
     L1,
     TV,
@@ -248,6 +249,17 @@ def test_least_squares_on_a_set_are_the_same():
     own = certify(Composite(SquaredError(b, Matrix(A)), [Simplex()]), 1e-8, cache=False)
     known = certify(LeastSquares(A, b, Simplex()), 1e-8, cache=False)
     assert torch.allclose(own.value, known.value, rtol=1e-6)
+
+
+def test_proximal_steps_that_are_given_find_the_minimum_too():
+    """A half of 1/L is safe; kinks that have no simple prox are refused."""
+    for name in ("lasso", "lasso, not negative", "elastic net", "real MRI, wavelets"):
+        problem, best = PROBLEMS[name](), optimum(name)
+        smooth, _ = problem.proximal()
+        found = solve(problem, ProximalNesterov(0.5 / smooth.smoothness()), iterations=2000, progress=False)
+        assert bool((found.value - best.value <= 1e-4 * (best.start_value - best.lower)).all())
+    with pytest.raises(TypeError, match="simple prox"):
+        solve(PROBLEMS["denoising"](), ProximalNesterov(0.1), iterations=1, progress=False)
 
 
 def test_what_cannot_be_proven_says_so():

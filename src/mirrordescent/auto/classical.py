@@ -25,7 +25,7 @@ from mirrordescent.methods import (
     ProjectedNesterov,
 )
 from mirrordescent.methods.baselines import Nesterov
-from mirrordescent.methods.fista import FISTA, FISTAState
+from mirrordescent.methods.fista import FISTA, FISTAState, ProximalNesterov
 from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.mirrors import NegativeEntropy, OrthantEntropy, SimplexEntropy
 from mirrordescent.problems.base import Problem
@@ -67,6 +67,8 @@ def fitting(problem: Problem, step: float) -> list[Solver]:
             Solver("projected gradient", lambda t: ProjectedGradient(domain, t), steps),
             Solver("projected Nesterov", lambda t: ProjectedNesterov(domain, t), steps),
         ]
+    if problem.proximal() is not None:
+        found.append(Solver("proximal Nesterov", ProximalNesterov, steps))
     entropic = [10.0**i * step for i in range(-1, 4)]
     if isinstance(domain, Simplex):
         found.append(Solver("exponentiated gradient", lambda t: MD(SimplexEntropy(), t), entropic))

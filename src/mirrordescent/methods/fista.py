@@ -9,9 +9,11 @@ from torch import Generator, Tensor
 from mirrordescent.checks import require_positive
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.methods.base import Method
+from mirrordescent.methods.baselines import NesterovState
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.base import Problem
-from mirrordescent.trees import Tree, batch_size, dot, leaves, per_sample, tree_map, where
+from mirrordescent.schedules import ScheduleLike, as_schedule
+from mirrordescent.trees import Tree, batch_size, descend, dot, leaves, per_sample, tree_map, where
 
 HALVINGS = 60  # of a step at most
 GROWTH = 1.1  # of the next step: the smoothness may be less where the run gets to
@@ -110,3 +112,36 @@ class FISTA(Method[FISTAState]):
         if oracle.stochastic:
             raise TypeError(f"FISTA looks for its steps by values of f, and cannot use {type(oracle).__name__}")
         return oracle
+
+
+class ProximalNesterov(Method[NesterovState]):
+    """Nesterov's method on a smooth f plus a g with a simple prox (:meth:`Problem.proximal`), with given steps:
+
+    u⁺ = prox_{t_k g}(x − t_k ∇f(x)),  x⁺ = u⁺ + k/(k+3) (u⁺ − u).
+
+    FISTA without a search for its steps, which costs values of f. The answer is u.
+    """
+
+    def __init__(self, t: ScheduleLike) -> None:
+        super().__init__()
+        self.t = as_schedule(t, "t")
+
+    def init(self, x0: Tree, problem: Problem | None = None) -> NesterovState:
+        return NesterovState(0, x0, x0)
+
+    def step(
+        self, problem: Problem, state: NesterovState, oracle: Oracle, generator: Generator | None = None
+    ) -> NesterovState:
+        parts = problem.proximal()
+        if parts is None:
+            raise TypeError(f"{type(problem).__name__} is not a smooth function plus one with a simple prox")
+        smooth, prox = parts
+        t, momentum = self.t(state.k + 1), state.k / (state.k + 3)
+        g = oracle(smooth, state.x, state.k, generator)
+        lengths = torch.as_tensor(t, dtype=next(leaves(g)).dtype, device=next(leaves(g)).device)
+        u = prox(tree_map(lambda x, d: descend(x, d, t), state.x, g), lengths.expand(batch_size(g)))
+        x = tree_map(lambda new, old: new + momentum * (new - old), u, state.iterate)
+        return NesterovState(state.k + 1, x, u)
+
+    def answer(self, state: NesterovState) -> Tree:
+        return state.iterate
