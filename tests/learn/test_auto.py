@@ -251,6 +251,29 @@ def test_pictures_with_weights_of_their_own_have_geometries_of_their_own():
     assert md.solve(problem, method, iterations=20).ok
 
 
+class Rough(ProblemFamily):
+    """½‖x − y‖² + 50‖Dx‖², whose curvatures go with the squares of frequencies."""
+
+    def draw(self, seeds):
+        y = torch.stack([torch.rand(1, 8, 8, generator=generator) for generator in generators(seeds)])
+        problem = md.Composite(md.SquaredError(y), [md.problems.Roughness(100.0)])
+        return Draw(problem, problem.start(), md.certify(problem, 1e-6, cache=False).lower.float())
+
+
+def test_a_spectrum_is_learned_for_curvatures_of_frequencies():
+    """With a few numbers it is far ahead of schedules that were learned alike."""
+    draw, scores = Rough().draw(torch.arange(4)), {}
+    for each in candidates(draw):
+        if each.name in (PLAIN, "a spectrum"):
+            method = method_for(each.geometry(), draw.problem, 1e-3, 10, each.form, each.features)
+            settings = Settings(
+                meta_steps=25, batch=4, horizon=10, step_bounds=None, optimiser=Descent(learning_rate=1e-1),
+                objective=Objective("log_gap", floor=1e-6), validation=Validation(every=25, batch=4, horizons=(1.0,)),
+            )  # fmt: skip
+            scores[each.name] = learn(Rough(), method, settings, progress=False).best_validation
+    assert scores["a spectrum"] < 0.3 * scores[PLAIN]
+
+
 def test_images_are_rounded_as_kernels_round_them():
     problem = md.TVDenoising(torch.rand(2, 1, 6, 6), torch.tensor([0.1, 0.3]))
     method = method_for(Euclidean(), problem, 0.1, 8)

@@ -16,7 +16,7 @@ from mirrordescent.domains import Box, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.learn.families import Draw
 from mirrordescent.methods import AMD, ASMD, MD, SMD, Conditioned, Equipped, GradientMethod, Method
 from mirrordescent.methods.accelerated import DualWeight, Mixing
-from mirrordescent.mirrors import Euclidean, Logit, MirrorMap, OrthantEntropy, SimplexEntropy, Stencil
+from mirrordescent.mirrors import Euclidean, Logit, MirrorMap, OrthantEntropy, SimplexEntropy, Spectral, Stencil
 from mirrordescent.mirrors.dense import DenseQuadratic, LowRankQuadratic
 from mirrordescent.mirrors.weighted import Weighted, WeightedSimplexEntropy
 from mirrordescent.oracles import Oracle, Rounded, Smoothed
@@ -24,6 +24,7 @@ from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import PowerLaws
 
 PLAIN = "schedules"
+KNOTS = 6  # of the spectrum of a map, from the whole image to single pixels
 SMALL = 512  # entries, up to which a full matrix is tried
 FELT = 1e-3  # a feature that varies less than this over a batch tells nothing
 
@@ -66,6 +67,7 @@ def candidates(draw: Draw) -> list[Candidate]:
     if isinstance(domain, WholeSpace):
         found.append(Candidate("a weight for every entry", lambda: Weighted(Euclidean(), shape)))
         if len(shape) == 3 and min(shape[-2:]) >= 4:
+            found.append(Candidate("a spectrum", lambda: Spectral(cutoff=1.0, knots=KNOTS)))
             found.append(Candidate("a stencil", lambda: Stencil(0.5)))
             if told := telling(draw):
                 found.append(Candidate("a stencil by features", lambda: Stencil(_damping(told)), features=told))
