@@ -43,12 +43,12 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     store = RESULTS / "own-problems.json"
-    kept = json.loads(store.read_text()) if store.exists() else {}
     for name in given.names:
         path = HERE / f"{name}.py"
         with recorded("0") as origin:
             found = md.auto(family_in(path), name=name, minutes=given.minutes, out=given.out, say=print)
         draw(name, found, family_in(path))
+        kept = json.loads(store.read_text()) if store.exists() else {}  # now: others may have been run meanwhile
         kept[name] = {"cells": row(found, len(path.read_text().splitlines())), "origin": origin}
         with whole(store) as partial:
             partial.write_text(json.dumps(kept, indent=1, sort_keys=True))
