@@ -6,7 +6,7 @@ import mirrordescent as md
 from mirrordescent.data.images import random_crops
 from mirrordescent.learn import Draw
 from mirrordescent.learn.families import Pictures, generators
-from mirrordescent.problems import Blur, Ridge, gaussian_kernel
+from mirrordescent.problems import Blur, Roughness, gaussian_kernel
 
 
 class Photons(Pictures):
@@ -21,5 +21,5 @@ class Photons(Pictures):
         crops = [random_crops(pictures, self.size, 1, generator) for generator in generators(seeds)]
         mean = self.blur.A(30 * torch.cat(crops)) + 2.0
         counts = torch.stack([torch.poisson(m, g) for m, g in zip(mean, generators(seeds), strict=True)])
-        problem = md.Composite(md.Counts(counts, self.blur, background=2.0), [Ridge(1e-3)])
+        problem = md.Composite(md.Counts(counts, self.blur, background=2.0), [Roughness(0.06)])
         return Draw(problem, counts)

@@ -209,6 +209,16 @@ def test_classical_solvers_find_the_minimum(problem, best, method):
     assert bool((found.best_value - best.value <= 3e-4 * (best.start_value - best.lower).clamp(min=1e-3)).all())
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1e6])
+def test_certificates_do_not_depend_on_the_unit(scale):
+    """y and x times c, f times c²: weights of total variation go with c."""
+    blur = Blur(gaussian_kernel(0.8).double())
+    plain = certify(Composite(SquaredError(images(), blur), [TV(0.05)]), 1e-5, cache=False)
+    found = certify(Composite(SquaredError(scale * images(), blur), [TV(scale * 0.05)]), 1e-5, cache=False)
+    assert bool((found.relative_gap <= 1e-5).all())
+    assert torch.allclose(found.value / scale**2, plain.value, rtol=1e-4)
+
+
 def test_total_variation_is_the_one_of_the_problems_that_have_kernels():
     y, mask, x = images(), images(seed=2) > 0.3, images(seed=4)
     own = Composite(SquaredError(y, mask=mask), [TV(0.05, isotropic=True)])

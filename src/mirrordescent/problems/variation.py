@@ -50,9 +50,9 @@ class OfDifferences(Term):
         return differences(solve_poisson(w))
 
     def charge(self, w: Tensor, level: Tensor) -> Tensor:
-        """‖w − mean‖₁ times the oscillation of x; the mean must be 0, up to rounding."""
+        """‖w − mean‖₁ times the oscillation of x; the mean must be 0, up to rounding of residuals at this level."""
         mean = w.mean((-2, -1), keepdim=True)
-        wrong = mean.abs().flatten(1).amax(1) > torch.finfo(w.dtype).eps ** 0.5
+        wrong = mean.abs().flatten(1).amax(1) > torch.finfo(w.dtype).eps ** 0.5 * (1 + level.sqrt())
         rest = sum_per_sample((w - mean).abs()) * self._oscillation(w, level)
         return torch.where(wrong, torch.inf, rest)
 
