@@ -32,6 +32,7 @@ from mirrordescent.problems.base import Problem
 from mirrordescent.solve import solve
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+BEYOND_KINKS = (0.25, 1.0, 4.0, 16.0, 64.0)  # where a search for steps, as the typical one is of, makes them too short
 RATIOS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
@@ -54,7 +55,7 @@ def typical_step(draw: Draw, iterations: int = 30) -> float:
 def fitting(problem: Problem, step: float) -> list[Solver]:
     """Return the solvers that fit what a problem declares: constraints, kinks, a saddle-point form."""
     domain, kinked = problem.domain, problem.smoothness() == math.inf
-    steps = [step * factor for factor in FACTORS]
+    steps = [step * factor for factor in (BEYOND_KINKS if kinked else FACTORS)]
     found = [Solver("FISTA with restarts", lambda t: FISTA(t=t), (step,))]
     if isinstance(domain, WholeSpace):
         found += [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -144,9 +145,13 @@ class Teaching:
         return make(self._first_step(mirror, make))
 
     def _first_step(self, mirror: MirrorMap, make: Callable[[float], Method[Any]]) -> float:
-        """Return the step length, around the typical one, with which an unlearned method does best."""
+        """Return the step length, around the typical one, with which an unlearned method does best.
+
+        That one is of the plain geometry, and of smooth functions: at kinks a search for steps makes them too short.
+        """
         steps = [self.step * 10.0 ** (i / 2) for i in range(-4, 5)]
-        if mirror.linear or isinstance(mirror, Euclidean):
+        smooth = self.race.draw.problem.smoothness() != math.inf
+        if smooth and (mirror.linear or isinstance(mirror, Euclidean)):
             steps = [self.step * factor for factor in (0.25, 0.5, 1.0)]
         short = replace(self.race, most=self.horizon)
 
