@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+import mirrordescent as md
 from mirrordescent import AMD, GD, MD, Averaged, Function, Quadratic, TVDenoising, TVInpainting, solve, zoo
+from mirrordescent.domains import Box
 from mirrordescent.methods import PDHG, Certified, Equipped, Safeguarded
-from mirrordescent.mirrors import Diagonal, Euclidean, Stencil
+from mirrordescent.mirrors import Diagonal, Euclidean, Logit, Stencil
 from mirrordescent.oracles import Default, Exact, Minibatch, Noisy, Rounded, Smoothed
 
 
@@ -147,3 +149,18 @@ def test_mistakes_are_named():
     with pytest.raises(TypeError, match="PDHG asks for no gradients"):
         Safeguarded(PDHG())  # whose steps could not be shortened
     assert not hasattr(Safeguarded(GD(0.1)), "update")
+
+
+@pytest.mark.parametrize("make", [md.AMD, md.SMD, md.ASMD])
+def test_a_best_point_that_rounding_put_on_the_boundary_is_gone_on_from(make):
+    """The sigmoid is 1 in single precision from about 17 on; there a map has no dual point to begin with."""
+    problem = md.LeastSquares(torch.eye(2), torch.tensor([[1.5, 0.2]]), Box(-1.0, 1.0))
+    method, best = make(Logit(-1.0, 1.0), 0.1), torch.tensor([[1.0, 0.2]])
+    with pytest.raises(md.DomainError):
+        method.init(best, problem)
+    state = method.resume(best, problem, k=3)
+    assert state.k == 3
+    assert torch.allclose(method.answer(state), best, atol=1e-3)
+    for _ in range(20):
+        state = method.step(problem, state, Exact())
+    assert bool(problem.value(method.answer(state)) <= problem.value(best) + 1e-3)

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
+import torch
 from torch import Generator, Tensor, nn
 
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.oracles import Exact, Oracle
 from mirrordescent.parts import Part, written_together
 from mirrordescent.problems.base import Problem
-from mirrordescent.trees import Tree
+from mirrordescent.trees import Tree, leaves, tree_map
 
 Storage: TypeAlias = Literal["primal", "dual"]
 Theorem: TypeAlias = Literal["descent", "accelerated", "accelerated stochastic"]
@@ -75,8 +76,19 @@ class Method(Part, nn.Module, Generic[S]):
         raise NotImplementedError
 
     def resume(self, x0: Tree, problem: Problem, k: int) -> S:
-        """Return a fresh state at another point, with k steps counted as taken."""
-        return self.init(x0, problem)._replace(k=k)  # type: ignore[attr-defined]
+        """Return a fresh state at another point, with k steps counted as taken.
+
+        Rounding may have put the point on the boundary, where a map is not defined: it is moved inside, by √eps of the
+        way to a point well inside.
+        """
+        return self.init(self._moved_inside(x0), problem)._replace(k=k)  # type: ignore[attr-defined]
+
+    def _moved_inside(self, x: Tree) -> Tree:
+        mirror = self.mirror
+        if mirror is None or mirror.defined_on_boundary or bool(mirror.primal_domain.contains(x).all()):
+            return x
+        eps = torch.finfo(next(leaves(x)).dtype).eps ** 0.5
+        return tree_map(lambda a, b: a + eps * (b - a), x, mirror.primal_domain.inner_point(x))
 
     def warm(self, state: S, problem: Problem) -> S:
         """Return the state to begin with on a problem that is near the one this state was reached on.
