@@ -29,8 +29,8 @@ problems that nothing was learned, tuned or chosen on; those of pictures are mad
 *Schedules*, *map* and *safeguard* say how many times faster each makes it, where it was chosen: learned schedules
 against the best classical solver, the map against the schedules, the safeguard against none.
 
-| problems | lines | what to do | best classical, ms | best learned, ms | schedules | map | safeguard | minutes |
-|---|---|---|---|---|---|---|---|---|
+| problems | lines | best classical, ms | best learned, ms | schedules | map | safeguard | minutes |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -79,11 +79,12 @@ def _picture(name: str) -> Path:
 
 def page(kept: dict[str, Any]) -> str:
     """Return the page of all results; it comes from where the last of them does."""
-    rows = ["| " + " | ".join([name, *kept[name]["cells"]]) + " |" for name in sorted(kept)]
+    cells = {name: [name, *kept[name]["cells"]] for name in sorted(kept)}
+    rows = ["| " + " | ".join([*row[:2], *row[3:]]) + " |" for row in cells.values()]
     origins = [each["origin"] for each in kept.values()]
     entries = {name: sha for each in origins for name, sha in each["entries"].items()}
     latest = max(origins, key=lambda each: each["date"])
-    shown = "\n\n".join(f"{name}:\n\n![{name}](own-{name}.png)" for name in sorted(kept) if _picture(name).exists())
+    shown = "\n\n".join(f"**{name}.** {row[2]}\n\n![{name}](own-{name}.png)" for name, row in cells.items())
     return HEAD + "\n".join(rows) + f"\n\n{shown}\n\n" + mark({**latest, "entries": entries}) + "\n"
 
 
