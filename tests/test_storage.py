@@ -47,6 +47,7 @@ from mirrordescent.problems import (
     LogisticRegression,
     Matrix,
     MatrixGame,
+    Multiple,
     NetworkTraining,
     ParallelBeam,
     PoissonTomography,
@@ -60,7 +61,6 @@ from mirrordescent.problems import (
     gaussian_kernel,
     radial_mask,
 )
-from mirrordescent.problems.operators import Multiple
 from mirrordescent.schedules import (
     Constant,
     Interpolated,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from mirrordescent.problems import (
     Chain,
     Composite,
     Counts,
+    Fit,
     Fourier,
     Haar,
     LeastSquares,
@@ -135,7 +137,7 @@ def test_rounded_kinks_tend_to_kinks(problem):
 
 @pytest.mark.parametrize("explicit", [False, True])
 def test_the_saddle_point_form_is_one(problem, explicit):
-    """K and its adjoint, its norm; and the prox of G*, by Moreau's identity and what it minimises."""
+    """K has its adjoint and its norm; and with σ = 0 the prox of G* projects: a second time changes nothing."""
     form = problem.explicit() if explicit else problem
     x, y = random(problem.batch, *problem.sample_shape), random(problem.batch, *problem.sample_shape, seed=1)
     if not form.block_norms:
@@ -156,6 +158,10 @@ def test_proxes_of_conjugates_minimise(problem, sigma):
     """No point nearby has a lesser G*(u') + ‖u' − u‖²/(2σ)."""
     parts = [(term, term.K(3 * inside(problem)), term.conjugate) for term in problem.parts]
     step = sigma if isinstance(sigma, torch.Tensor) else torch.full((2,), sigma, dtype=DOUBLE)
+    if isinstance(fit := problem.smooth, Fit):  # the data, as a block like the others
+        alone = SimpleNamespace(prox_conjugate=lambda v, t: {"data": fit.prox_conjugate(v["data"], t)})
+        seen = {"data": fit.masked(random(*fit.y.shape)).clamp(max=0.9)}
+        parts.append((alone, seen, lambda v: fit.conjugate(fit.masked(v["data"]))[0]))
     for term, u, conjugate in parts:
         found = term.prox_conjugate(u, sigma)
 

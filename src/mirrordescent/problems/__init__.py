@@ -13,6 +13,7 @@ from mirrordescent.problems.operators import (
     Linear,
     LinearOperator,
     Matrix,
+    Multiple,
     Sampling,
     gaussian_kernel,
     motion_kernel,
@@ -26,7 +27,7 @@ from mirrordescent.problems.variation import TV, Roughness
 __all__ = [
     "L1", "SVM", "TV", "Blur", "Chain", "Composite", "Counts", "Fit", "Fourier", "Function", "Haar",
     "Initialisation", "LeastSquares", "Linear", "LinearOperator", "LogisticRegression", "Matrix", "MatrixGame",
-    "NetworkTraining", "ParallelBeam", "PoissonTomography", "Problem", "Quadratic", "Ridge", "Roughness",
+    "Multiple", "NetworkTraining", "ParallelBeam", "PoissonTomography", "Problem", "Quadratic", "Ridge", "Roughness",
     "Sampling", "SquaredError", "TVDenoising", "TVInpainting", "Term", "gaussian_kernel", "motion_kernel",
     "radial_mask",
 ]  # fmt: skip

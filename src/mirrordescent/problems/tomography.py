@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import cast
 
 import torch
@@ -141,7 +140,7 @@ class PoissonTomography(Composite):
     @property
     def block_scales(self) -> list[float]:
         """κ = ‖A‖/‖D‖ of the differences, and 1 of the rays."""
-        return [self.rays_norm() / math.sqrt(8)] * len(self.block_norms[:-1]) + [1.0]
+        return [self.smooth.operator_norm / term.norm for term in self._terms] + [1.0]
 
     def lower_bound(self, u: Differences) -> Tensor:
         """Evaluate the dual at the best feasible multiple of (w, v), where w = 1 − u:
