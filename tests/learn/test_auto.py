@@ -279,6 +279,8 @@ def test_images_are_rounded_as_kernels_round_them():
     method = method_for(Euclidean(), problem, 0.1, 8)
     assert isinstance(method.oracle, Rounded)
     assert method.kernel(problem, Default()) is not None
+    smooth = Rough().draw(torch.arange(2)).problem
+    assert method_for(Euclidean(), smooth, 0.1, 8).oracle is None, "there is nothing to round"
 
 
 def test_choices_that_were_damaged_are_not_followed(tmp_path):

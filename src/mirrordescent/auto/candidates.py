@@ -136,7 +136,7 @@ def method_for(
 
 def _rounding(problem: Problem, law: Callable[..., PowerLaws], counts: Sequence[int]) -> Oracle | None:
     """Return the oracle that rounds kinks, if there are any: in the form that kernels know, where there are some."""
-    if type(problem).smoothed_grad is Problem.smoothed_grad:
+    if type(problem).smoothed_grad is Problem.smoothed_grad or problem.smoothness() != math.inf:
         return None
     widths = [0.1 / k for k in counts]
     if problem.pixels() is None or problem.kink is None:
