@@ -278,6 +278,12 @@ def test_proximal_steps_that_are_given_find_the_minimum_too():
         solve(PROBLEMS["denoising"](), ProximalNesterov(0.1), iterations=1, progress=False)
 
 
+def test_without_terms_and_set_the_minimum_is_that_of_what_is_smooth():
+    smooth = LeastSquares(random(6, 4), random(2, 6))
+    assert torch.equal(Composite(smooth).minimiser(1e-6)[0], smooth.minimiser(1e-6)[0])
+    assert Composite(smooth, [Box(0.0, 0.1)]).minimiser(1e-6) is None
+
+
 def test_what_cannot_be_proven_says_so():
     problem = Composite(SquaredError(random(2, 3), Matrix(random(3, 5))), [L1(0.1, Matrix(random(4, 5, seed=1)))])
     with pytest.raises(TypeError, match="cannot be certified"):

@@ -126,8 +126,8 @@ class Composite(Problem, SaddlePoint):
         return (self.smooth.strong_convexity() or 0.0) + sum(term.convexity for term in self._terms)
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
-        """That of f₀, if there is nothing else."""
-        alone = not self.parts and type(self.domain) is type(self.smooth.domain)
+        """That of f₀, if there is nothing else, and no set."""
+        alone = not self.parts and isinstance(self.domain, WholeSpace)
         return self.smooth.minimiser(tolerance) if alone else None
 
     def start(self, batch: int | None = None) -> Tensor:
