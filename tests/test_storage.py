@@ -14,7 +14,15 @@ import mirrordescent as md
 from mirrordescent import GD, SMD, Function, zoo
 from mirrordescent.conditioning import ConditionalLaws, Within
 from mirrordescent.domains import Box, NegativeOrthant, PositiveOrthant, Simplex, WholeSpace
-from mirrordescent.methods import Conditioned, Equipped, Preconditioned, ProjectedNesterov, Relay, Safeguarded
+from mirrordescent.methods import (
+    Conditioned,
+    Equipped,
+    Preconditioned,
+    ProjectedNesterov,
+    Relay,
+    Safeguarded,
+    ScheduledPrimalDual,
+)
 from mirrordescent.methods.accelerated import AreaMixing, AreaWeight, DualWeight, Mixing
 from mirrordescent.methods.fista import ProximalNesterov
 from mirrordescent.mirrors import Diagonal, Euclidean, SimplexEntropy, SoftSign, Stencil
@@ -169,6 +177,10 @@ METHODS = {  # with the problems they are tried on
     "LBFGS": (md.LBFGS, BOWLS),
     "PDHG": (lambda: md.PDHG(PowerLaws([1, 5], [0.3, 0.6])), PICTURES),
     "CondatVu": (lambda: md.CondatVu(0.4, Stencil(0.3)), PICTURES),
+    "ScheduledPrimalDual": (
+        lambda: ScheduledPrimalDual(0.4, PowerLaws([1, 5], [0.9, 1.2]), 0.8, Reciprocal(0.3), Stencil(0.3)),
+        PICTURES,
+    ),
     "DualFISTA": (md.DualFISTA, PICTURES),
     "LPD": (lambda: learned(md.LPD()), PICTURES),
     "Averaged": (lambda: md.Averaged(GD(0.1)), BOWLS),

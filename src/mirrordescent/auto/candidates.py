@@ -14,7 +14,7 @@ from torch import Tensor
 from mirrordescent.conditioning import ConditionalLaws
 from mirrordescent.domains import Box, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.learn.families import Draw
-from mirrordescent.methods import AMD, ASMD, MD, SMD, Conditioned, Equipped, GradientMethod, Method
+from mirrordescent.methods import AMD, ASMD, MD, SMD, Conditioned, Equipped, GradientMethod, Method, ScheduledPrimalDual
 from mirrordescent.methods.accelerated import DualWeight, Mixing
 from mirrordescent.mirrors import Euclidean, Logit, MirrorMap, OrthantEntropy, SimplexEntropy, Spectral, Stencil
 from mirrordescent.mirrors.dense import DenseQuadratic, LowRankQuadratic
@@ -28,7 +28,7 @@ KNOTS = 6  # of the spectrum of a map, from the whole image to single pixels
 SMALL = 512  # entries, up to which a full matrix is tried
 FELT = 1e-3  # a feature that varies less than this over a batch tells nothing
 
-Form: TypeAlias = Literal["accelerated", "momentum", "steps"]
+Form: TypeAlias = Literal["accelerated", "momentum", "steps", "primal-dual"]
 Units: TypeAlias = Mapping[str, tuple[float, float]]
 
 
@@ -41,6 +41,7 @@ class Candidate:
         accelerated   AMD:   two points, two mirror steps, and a mean of them: the fewest iterations
         momentum      ASMD:  one map a step, y⁺ = y − s_k g,  x⁺ = w_k ∇ψ*(y⁺) + (1 − w_k) x
         steps         MD:    one map a step and nothing else: the quickest steps
+        primal-dual   Condat and Vũ's method with momentum: where f has kinks, which it need not round
 
     For a linear map the second is the heavy ball with a momentum and a step length of every count's own, which on
     quadratics may become Chebyshev's method, the best there is. What a form is worth, the clock decides.
@@ -87,11 +88,26 @@ def candidates(draw: Draw) -> list[Candidate]:
 
 
 def forms_of(candidate: Candidate, draw: Draw) -> list[Candidate]:
-    """Return the same geometry with one map a step, and with schedules that depend on what problems tell."""
-    found = [replace(candidate, name=f"{candidate.name}, momentum", form="momentum")]
+    """Return the same geometry with steps of other forms, and with schedules that depend on what problems tell."""
+    found = []
+    if candidate.form == "accelerated":
+        found.append(replace(candidate, name=f"{candidate.name}, momentum", form="momentum"))
+        mirror = candidate.geometry()
+        if has_dual_steps(draw.problem) and (mirror.linear or _plain(mirror)):
+            found.append(replace(candidate, name=f"{candidate.name}, primal-dual", form="primal-dual"))
     if not candidate.features and (told := telling(draw)):
         found.append(replace(candidate, name=f"{candidate.name}, by features", features=told))
     return found
+
+
+def has_dual_steps(problem: Problem) -> bool:
+    """Tell whether a primal-dual method with gradients fits, and may be worth its while: f has kinks."""
+    saddle = problem.saddle_point() if problem.smoothness() == math.inf else None
+    return saddle is not None and 0 < saddle.explicit().F_smoothness < math.inf
+
+
+def _plain(mirror: MirrorMap) -> bool:
+    return type(mirror) is Euclidean
 
 
 @torch.no_grad()
@@ -109,12 +125,17 @@ def method_for(
     """Return a method with all its numbers to be learned: t, λ and the dual weight, by powers of k.
 
     It begins as the method of the textbooks, with r = 3. Where f has kinks that can be rounded, the rounding is
-    learned too: its width falls like 1/k at first.
+    learned too: its width falls like 1/k at first. Of a primal-dual method ``step`` is the ratio.
     """
     counts = sorted({2**i for i in range(horizon.bit_length()) if 2**i < horizon} | {horizon})
     law: Callable[..., PowerLaws] = partial(PowerLaws, counts)
     if features:
         law = partial(ConditionalLaws, counts, features=tuple(features), units=features)
+    if form == "primal-dual":
+        begin = [1.0] * len(counts)
+        numbers = (law([step] * len(counts)), law(begin), law(begin), law([0.02] * len(counts), bound=1.0))
+        dual: Method[Any] = ScheduledPrimalDual(*numbers, mirror=None if _plain(mirror) else mirror)
+        return Conditioned(dual) if features else dual
     classical = [(float(Mixing(3.0)(k)), float(DualWeight(3.0, 1)(k))) for k in counts]
     t = law([step] * len(counts))
     mixing = law([min(0.95, each) for each, _ in classical], power=1.0, bound=1.0)

@@ -198,14 +198,15 @@ class _Search:
             return [self._entered(candidate, method) for candidate, method in taught]
 
     def _entered(self, candidate: Candidate, method: Method[Any]) -> Contestant:
-        """Let what was learned run in the rehearsal, safeguarded if that costs little."""
+        """Let what was learned run in the rehearsal, safeguarded if it moves by gradients and that costs little."""
         method.requires_grad_(False)
         bare = self._raced(self.race, method)
         found = Contestant(f"learned, {candidate.name}", method, candidate.name, bare, bare=bare)
-        guarded = Safeguarded(method)
-        result = self._raced(self.race, guarded)
-        if result.solved > bare.solved or result.seconds <= 1.15 * bare.seconds:
-            found = replace(found, method=guarded, rehearsal=result)
+        if candidate.form != "primal-dual":
+            guarded = Safeguarded(method)
+            result = self._raced(self.race, guarded)
+            if result.solved > bare.solved or result.seconds <= 1.15 * bare.seconds:
+                found = replace(found, method=guarded, rehearsal=result)
         self.say(f"{found.name}: {found.rehearsal}")
         return found
 

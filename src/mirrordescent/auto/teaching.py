@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -15,6 +15,7 @@ import torch
 from torch import distributed
 
 from mirrordescent.auto.candidates import Candidate, candidates, forms_of, method_for, numbers
+from mirrordescent.auto.classical import RATIOS
 from mirrordescent.auto.course import Course
 from mirrordescent.auto.race import Race
 from mirrordescent.domains import DomainError
@@ -103,10 +104,13 @@ class Teaching:
         scores = self._in_turn(begun, lambda each, time: self._taught(each, begun[each], "first", time, 3e-2), first)
         order = sorted(begun, key=scores.__getitem__)
         kept = {each: begun[each] for each in order if each.plain or each in order[: (len(order) + 1) // 2]}
-        if (richest := next((each for each in order if not each.plain), None)) is not None:
-            twins = [twin for twin in forms_of(richest, draw) if self._time_for(twin, end)]
-            for twin in twins:  # its map, as far as it is learned, with steps of another form
-                kept[twin] = self._begun(twin, copy.deepcopy(_mirror(begun[richest])))
+        richest = next((each for each in order if not each.plain), None)
+        for parent in filter(None, (order[0], richest)):
+            for twin in forms_of(parent, draw):  # its map, as far as it is learned, with steps of another form
+                known = {each.name for each in (*begun, *kept)}
+                if twin.name not in known and self._time_for(twin, end):
+                    mirror = begun[parent].mirror
+                    kept[twin] = self._begun(twin, parent.geometry() if mirror is None else copy.deepcopy(mirror))
         self._in_turn(kept, lambda each, time: self._refined(each, kept[each], time), 0.6 * seconds / len(kept))
         return [(each, kept[each]) for each in kept]
 
@@ -142,16 +146,18 @@ class Teaching:
     def _begun(self, candidate: Candidate, mirror: MirrorMap) -> Method[Any]:
         require_inverse(mirror, self.race.draw.x0)
         make = _maker(candidate, mirror, self.race.draw, self.horizon)
-        return make(self._first_step(mirror, make))
+        return make(self._first_step(candidate, mirror, make))
 
-    def _first_step(self, mirror: MirrorMap, make: Callable[[float], Method[Any]]) -> float:
-        """Return the step length, around the typical one, with which an unlearned method does best.
+    def _first_step(self, candidate: Candidate, mirror: MirrorMap, make: Callable[[float], Method[Any]]) -> float:
+        """Return the step length, around the typical one, or the ratio, with which an unlearned method does best.
 
         That one is of the plain geometry, and of smooth functions: at kinks a search for steps makes them too short.
         """
-        steps = [self.step * 10.0 ** (i / 2) for i in range(-4, 5)]
+        steps: Sequence[float] = [self.step * 10.0 ** (i / 2) for i in range(-4, 5)]
         smooth = self.race.draw.problem.smoothness() != math.inf
-        if smooth and (mirror.linear or isinstance(mirror, Euclidean)):
+        if candidate.form == "primal-dual":
+            steps = RATIOS
+        elif smooth and (mirror.linear or isinstance(mirror, Euclidean)):
             steps = [self.step * factor for factor in (0.25, 0.5, 1.0)]
         short = replace(self.race, most=self.horizon)
 
@@ -203,11 +209,6 @@ class Teaching:
             )  # fmt: skip
         each = ends[1] - ends[0]  # not the last one, which is followed by a validation
         return min(3000, int(0.8 * seconds / max(each, 1e-6)))
-
-
-def _mirror(method: Method[Any]) -> MirrorMap:
-    assert method.mirror is not None
-    return method.mirror
 
 
 def _of(score: float, owner: int, world: int) -> float:

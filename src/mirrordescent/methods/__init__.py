@@ -16,10 +16,11 @@ from mirrordescent.methods.preconditioned import Preconditioned
 from mirrordescent.methods.primal_dual import LPD, PDHG, CondatVu, DualFISTA, PrimalDual
 from mirrordescent.methods.relay import Relay
 from mirrordescent.methods.safeguarded import Safeguarded
+from mirrordescent.methods.scheduled import ScheduledPrimalDual
 
 __all__ = [
     "AMD", "ASMD", "FISTA", "GD", "LBFGS", "LPD", "MD", "PDHG", "SGD", "SMD", "Adam", "Averaged", "Certified",
     "CondatVu", "Conditioned", "DualFISTA", "Equipped", "GradientMethod", "HandOver", "Method", "Nesterov",
-    "Preconditioned", "PrimalDual", "ProjectedGradient", "ProjectedNesterov", "Relay", "Safeguarded", "State",
-    "StatefulWrapper", "Wrapped", "Wrapper", "named", "names", "proven",
+    "Preconditioned", "PrimalDual", "ProjectedGradient", "ProjectedNesterov", "Relay", "Safeguarded",
+    "ScheduledPrimalDual", "State", "StatefulWrapper", "Wrapped", "Wrapper", "named", "names", "proven",
 ]  # fmt: skip
