@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import math
 import subprocess
 import sys
 import warnings
@@ -15,7 +17,7 @@ import torch
 import mirrordescent as md
 from mirrordescent import zoo
 from mirrordescent.auto.candidates import PLAIN, candidates, forms_of, method_for, telling
-from mirrordescent.auto.classical import fitting
+from mirrordescent.auto.classical import RATIOS, fitting
 from mirrordescent.auto.course import Course
 from mirrordescent.auto.outcome import Contestant, attribution, verdict
 from mirrordescent.auto.race import Race, Result, moments
@@ -27,7 +29,7 @@ from mirrordescent.domains import Box, PositiveOrthant, Simplex
 from mirrordescent.files import Damaged, unsealed
 from mirrordescent.learn import Descent, Draw, NothingLearned, Objective, ProblemFamily, Settings, Validation, learn
 from mirrordescent.learn.distributed import agreed
-from mirrordescent.learn.families import generators
+from mirrordescent.learn.families import Pooled, generators
 from mirrordescent.methods import GD, Conditioned
 from mirrordescent.mirrors import Diagonal, Euclidean, MirrorMap
 from mirrordescent.mirrors.soundness import require_inverse
@@ -247,8 +249,11 @@ def test_pictures_with_weights_of_their_own_have_geometries_of_their_own():
     with torch.no_grad():
         law.slopes[:, law.features.index("weight")] = 1.0
     assert bool((given(method.mirror, Told(problem.features(draw.x0))).damping.diff() > 0).all())
-    assert [twin.form for twin in forms_of(each, draw)] == ["momentum"]
+    twins = forms_of(each, draw)
+    assert [twin.form for twin in twins] == ["momentum", "primal-dual"]
     assert md.solve(problem, method, iterations=20).ok
+    dual = method_for(copy.deepcopy(method.mirror), problem, 0.3, 8, twins[1].form, twins[1].features)
+    assert md.solve(problem, dual, iterations=20).ok
 
 
 class Rough(ProblemFamily):
@@ -272,6 +277,35 @@ def test_a_spectrum_is_learned_for_curvatures_of_frequencies():
             )  # fmt: skip
             scores[each.name] = learn(Rough(), method, settings, progress=False).best_validation
     assert scores["a spectrum"] < 0.3 * scores[PLAIN]
+
+
+class Blurred(ProblemFamily):
+    """Blurred steps, to be found again by total variation: f has kinks."""
+
+    def draw(self, seeds):
+        steps = torch.stack([torch.rand(1, 2, 2, generator=generator) for generator in generators(seeds)])
+        blur = md.problems.Blur(md.problems.gaussian_kernel(1.0, radius=2))
+        seen = blur.A(steps.repeat_interleave(4, -1).repeat_interleave(4, -2))
+        problem = md.Composite(md.SquaredError(seen, blur), [md.TV(0.01, isotropic=True)])
+        return Draw(problem, problem.start())
+
+
+def test_a_primal_dual_method_is_learned_where_there_are_kinks():
+    """With a few numbers of its own for every count it is far ahead of Condat and Vũ's with the best ratio."""
+    family, draw = Pooled(Blurred(), 8, 1e-3), Pooled(Blurred(), 4, 1e-3, seed=1).draw(torch.arange(4))
+    dual = next(each for each in candidates(draw) if each.form == "primal-dual")
+    assert dual.plain
+    method = method_for(dual.geometry(), draw.problem, 3.0, 12, dual.form)
+    race = Race(draw, 1e-2, 12)
+    classical = min(float(race.curve(md.CondatVu(ratio))[0][-1].log().mean()) for ratio in RATIOS)
+    settings = Settings(
+        meta_steps=40, batch=4, horizon=12, step_bounds=None, optimiser=Descent(learning_rate=3e-2),
+        objective=Objective("log_gap", floor=1e-3), validation=Validation(every=20, batch=4, horizons=(1.0,)),
+    )  # fmt: skip
+    learn(family, method, settings, progress=False)
+    assert float(race.curve(method)[0][-1].log().mean()) < classical - math.log(2)
+    smooth = Rough().draw(torch.arange(2))
+    assert not any(each.form == "primal-dual" for each in candidates(smooth)), "there are no kinks"
 
 
 def test_images_are_rounded_as_kernels_round_them():
