@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mirrordescent import zoo
 from mirrordescent.methods import AMD, SGD, Adam, Method
-from mirrordescent.oracles import Minibatch
+from mirrordescent.oracles import Epochs
 from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent_lab import data
 from mirrordescent_lab.architectures import mlp, small_cnn
@@ -183,7 +183,7 @@ def training(
     return Training(
         problem,
         problem.initial(range(seed, seed + count)),
-        Minibatch(batch),
+        Epochs(batch),  # the paper counts epochs
         steps=architecture.epochs * len(labels) // batch,
         looks=size.looks,
         test_inputs=architecture.prepare(test[0]),
