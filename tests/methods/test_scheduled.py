@@ -40,6 +40,13 @@ def test_with_a_map_it_takes_mirror_steps():
     torch.testing.assert_close(ours.x, after(problem, mirrored).x)
 
 
+@pytest.mark.parametrize("kind", [CondatVu, lambda ratio, mirror: ScheduledPrimalDual(ratio, mirror=mirror)])
+def test_a_map_does_not_project(kind):
+    """Steps of a map that are clipped end elsewhere than at the minimum, without a word."""
+    with pytest.raises(TypeError, match="does not project in the geometry of a map: without one it can solve a Compo"):
+        md.solve(pictures(md.NonNegative()), kind(1.0, Stencil(0.3)).double(), iterations=3, progress=False)
+
+
 def test_every_number_changes_from_step_to_step():
     """Against the formulas, written out."""
     problem = pictures()

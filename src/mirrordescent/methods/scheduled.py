@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from mirrordescent.methods.base import Method
-from mirrordescent.methods.primal_dual import PrimalDual
+from mirrordescent.methods.primal_dual import PrimalDual, require_no_constraint
 from mirrordescent.mirrors import MirrorMap
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.base import Problem
@@ -59,6 +59,7 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
 
     def saddle(self, problem: Problem | None) -> SaddlePoint:
         """Return the form whose F has a gradient."""
+        require_no_constraint(self, problem)
         return super().saddle(problem).explicit()
 
     def dual_step(self, problem: Problem) -> Number:
