@@ -16,7 +16,7 @@ import torch
 
 import mirrordescent as md
 from mirrordescent import zoo
-from mirrordescent.auto.candidates import PLAIN, Candidate, candidates, forms_of, method_for, telling
+from mirrordescent.auto.candidates import DUAL, PLAIN, Candidate, candidates, forms_of, method_for, telling
 from mirrordescent.auto.classical import RATIOS, fitting
 from mirrordescent.auto.course import Course
 from mirrordescent.auto.outcome import Contestant, attribution, verdict
@@ -303,6 +303,7 @@ def test_a_primal_dual_method_is_learned_where_there_are_kinks():
     family, draw = Pooled(Blurred(), 8, 1e-3), Pooled(Blurred(), 4, 1e-3, seed=1).draw(torch.arange(4))
     dual = next(each for each in candidates(draw) if each.form == "primal-dual")
     assert dual.plain
+    assert [each.form for each in candidates(draw) if each.form in DUAL] == ["primal-dual", "proximal"]
     method = method_for(dual.geometry(), draw.problem, 3.0, 12, dual.form)
     race = Race(draw, 1e-2, 12)
     classical = min(float(race.curve(md.CondatVu(ratio))[0][-1].log().mean()) for ratio in RATIOS)
@@ -313,7 +314,7 @@ def test_a_primal_dual_method_is_learned_where_there_are_kinks():
     learn(family, method, settings, progress=False)
     assert float(race.curve(method)[0][-1].log().mean()) < classical - math.log(2)
     smooth = Rough().draw(torch.arange(2))
-    assert not any(each.form == "primal-dual" for each in candidates(smooth)), "there are no kinks"
+    assert not any(each.form in DUAL for each in candidates(smooth)), "there are no kinks"
 
 
 def test_images_are_rounded_as_kernels_round_them():

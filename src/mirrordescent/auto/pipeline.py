@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent import zoo
-from mirrordescent.auto.candidates import Candidate
+from mirrordescent.auto.candidates import DUAL, Candidate
 from mirrordescent.auto.classical import Solver, fitting, named, tuned, typical_step
 from mirrordescent.auto.course import WHOLE, Course
 from mirrordescent.auto.outcome import CLEARLY, Auto, Contestant, verdict
@@ -202,7 +202,7 @@ class _Search:
         method.requires_grad_(False)
         bare = self._raced(self.race, method)
         found = Contestant(f"learned, {candidate.name}", method, candidate.name, bare, bare=bare)
-        if candidate.form != "primal-dual":
+        if candidate.form not in DUAL:
             guarded = Safeguarded(method)
             result = self._raced(self.race, guarded)
             if result.solved > bare.solved or result.seconds <= 1.15 * bare.seconds:

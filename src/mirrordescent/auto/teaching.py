@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from mirrordescent.auto.candidates import Candidate, candidates, forms_of, method_for, numbers
+from mirrordescent.auto.candidates import DUAL, Candidate, candidates, forms_of, method_for, numbers
 from mirrordescent.auto.classical import RATIOS
 from mirrordescent.auto.course import Course
 from mirrordescent.auto.race import Race
@@ -182,7 +182,7 @@ class Teaching:
         """
         steps: Sequence[float] = [self.step * 10.0 ** (i / 2) for i in range(-4, 5)]
         smooth = self.race.draw.problem.smoothness() != math.inf
-        if candidate.form == "primal-dual":
+        if candidate.form in DUAL:
             steps = RATIOS
         elif smooth and (mirror.linear or isinstance(mirror, Euclidean)):
             steps = [self.step * factor for factor in (0.25, 0.5, 1.0)]
