@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor
 
 from mirrordescent import zoo
+from mirrordescent.learn.control import without_map
+from mirrordescent.learn.recipe import CONTROL
 from mirrordescent.methods import SGD, Method
 from mirrordescent.oracles import Minibatch, Oracle
 from mirrordescent.problems import SVM
@@ -25,8 +28,11 @@ from mirrordescent_lab.experiments.extensions import choose_rules, with_rules
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.intervals import paired
+from mirrordescent_lab.recipes.imaging import fours_and_nines, machine_quadratic
 
+MATRIX = "mnist49-svm-quadratic"
 TOLERANCE = 1e-9  # tolerance of the certified optimum: the methods come within 1e-7 of it
+FULL, NO_MATRIX, FROM_DATA = "full matrix", "no matrix", "matrix of the data"
 GRADIENT_METHODS = ("LMD", "LSMD", "LASMD", "GD", "Nesterov", "Adam", "SGD")
 
 
@@ -63,6 +69,8 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     runs = _Runs(contest, features)
     for learned in with_rules(_learned, rules, batch):
         runs.add(*learned)
+    for name, method in geometries(directory if source == "mnist" else None, source):
+        runs.add(name, method, None)
     for tunable in (*BASELINES, WIDE_NESTEROV, Tunable("SGD", SGD, grid(2e-4, 1e-1), batch)):
         setting = few.tune(tunable, min(100, size.iterations))
         runs.add(f"{tunable.name} ({setting:g})", tunable.make(setting), tunable.oracle)
@@ -73,6 +81,20 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     if scale != "quick":
         result.claims = _claims(result, float(optimum.value))
     return result
+
+
+def geometries(directory: Path | None, source: str) -> Iterator[tuple[str, Method[Any]]]:
+    """Yield AMD with a full matrix that was learned, its control, and both as they were before learning.
+
+    Those are tuned as little as the others: their steps suit both. They are for the features of MNIST.
+    """
+    if source != "mnist":
+        return
+    for name, entry in ((FULL, MATRIX), (NO_MATRIX, f"{MATRIX}{CONTROL}")):
+        yield name, cast(Method[Any], zoo.load(entry).double())
+    begun = machine_quadratic(torch.Generator(), fours_and_nines(directory)).double().requires_grad_(False)
+    yield FROM_DATA, begun
+    yield f"{NO_MATRIX}, not learned", without_map(begun)
 
 
 class _Runs:
@@ -206,6 +228,7 @@ def _claims(result: Result, optimum: float) -> list[Claim]:
             two - max(level.low, -level.high, 0.0),
             f"LSMD {gaps['LSMD']:.3g}, SGD {gaps['SGD']:.3g}; apart by {level} decades",
         ),
+        *_matrix_claims(losses),
         Claim.by(
             "LSMD fluctuates less than SGD over the last half of the run",
             steadier.low,
@@ -213,6 +236,20 @@ def _claims(result: Result, optimum: float) -> list[Claim]:
             f"standard deviations differ by {steadier} decades",
         ),
     ]
+
+
+def _matrix_claims(losses: Panel) -> list[Claim]:
+    """Judge the full matrix by its control, where it was run."""
+    if FULL not in [curve.name for curve in losses.curves]:
+        return []
+    names = (FULL, NO_MATRIX, FROM_DATA, f"{NO_MATRIX}, not learned")
+    found = []
+    for k in (10, 100):
+        ours, control = (losses[name].values[losses[name].iterations.index(k)].double() for name in names[:2])
+        listed = ", ".join(f"{name} {losses[name].mean_at(k):.3g}" for name in names)
+        statement = f"the learned full matrix is at least 3 times below its control, learned alike, at k = {k}"
+        found.append(by_margin(statement, ours, [control], listed, 3.0))
+    return found
 
 
 def _wobble(curve: Curve) -> Tensor:
