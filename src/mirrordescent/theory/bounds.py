@@ -95,7 +95,7 @@ def amd_slack(record: Record, r: float) -> Tensor:
     with error = ⟨∇ψ(z̃_{k+1}) − ∇ψ(ẑ_{k+1}), z̃_{k+1} − x*⟩, if γ ≥ L_R L_ψ* and t_k ≤ ℓ_R/(L_f γ).
     """
     t, k = _columns(record.steps)
-    before, gap = torch.cat([torch.zeros_like(t[:1]), t[:-1]]), record["gap"]
+    before, gap = torch.cat([t[:1], t[:-1]]), record["gap"]  # t_{−1} would have the weight 0² = 0
     bound = (2 * k + 1 - r * k) * t / r * gap[1:] - k**2 * (before - t) / r * gap[:-1] + r * record["error"]
     return rounded_down(bound - record["energy"].double().diff(dim=0), record.steps.dtype)
 
