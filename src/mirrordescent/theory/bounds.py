@@ -6,6 +6,8 @@ was changed. Everything is computed in double precision; upper bounds are then r
 and slacks down.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -111,7 +113,7 @@ def amd_first_energy(divergence: Number, first_gap: Number, t: float, r: float, 
     """
     bound = r * _double(divergence) + t / r * _double(first_gap) + r * _double(first_error)
     given = next((each for each in (divergence, first_gap, first_error) if isinstance(each, Tensor)), None)
-    return rounded_up(bound, given.dtype) if given is not None and isinstance(bound, Tensor) else bound
+    return bound if given is None else rounded_up(cast(Tensor, bound), given.dtype)
 
 
 def amd_bound(first_energy: Number, steps: Tensor, r: float, error: Number = 0.0) -> Tensor:
