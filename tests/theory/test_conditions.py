@@ -308,3 +308,8 @@ def test_a_wrapper_around_a_method_with_a_theorem_says_where_it_is():
     assert verdict.because.startswith("No theorem is known for Averaged")
     assert verdict.because.endswith("There is one about the MD inside: examine that (method.method).")
     assert "inside" not in judged(Averaged(Averaged(MD(Euclidean(), 0.1)), weights=1.0), "a theorem").because
+
+
+def test_what_is_learned_for_the_first_steps_says_nothing_about_the_decay():
+    growing = Prefix([0.01 * k for k in range(1, 100)], "root_reciprocal")
+    assert decay(growing) == pytest.approx(0.5, abs=1e-6)
