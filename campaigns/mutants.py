@@ -39,6 +39,7 @@ TESTS = (
 PAGE = ROOT / "docs" / "results" / "mutants.md"
 SLOWEST = 40.0  # seconds of a test above which it is not run: there are faster ones on the same lines
 MOST_TESTS = 60  # of a mutant, the fastest first
+BROKEN = 97  # the exit code of a child that has not got to pytest's
 LIMIT = 180  # seconds of processor time for one mutant: a loop that does not end is noticed too
 SWAPS: dict[type[ast.AST], str] = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.Is: "is not",
@@ -238,7 +239,7 @@ def _test(tests: list[str], copy: Path, log: Path) -> None:
     """Run pytest in this process and end it; exit codes are those of pytest."""
     import resource
 
-    code = 97
+    code = BROKEN
     try:
         resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 5))
         with log.open("w") as out:
@@ -260,14 +261,20 @@ def _wait(child: int) -> str:
     if os.WIFSIGNALED(status):
         return "killed: too long" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "killed: crashed"
     code = os.WEXITSTATUS(status)
+    if code == BROKEN:
+        raise RuntimeError("the tests could not be run at all: see last.log")
     return {0: "survived", 1: "killed", 2: "killed", 5: "not reached"}.get(code, f"killed: exit {code}")
 
 
 def run(count: int, seed: int, folder: Path, minutes: float) -> None:
     """Try a sample, go on where an earlier run has ended, and write the page after every few."""
-    import pytest  # noqa: F401 - before forking, so that no child has to import it
+    # Before forking, so that no child has to import them, nor to compile kernels.
+    import hypothesis  # noqa: F401
+    import pytest  # noqa: F401
+    import scipy.optimize  # noqa: F401
     import torch
 
+    os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "MIRRORDESCENT_TEST_KERNELS": str(folder / "kernels")}
     torch.set_num_threads(1)
     reached = json.loads((folder / "reached.json").read_text())
     record = folder / f"outcomes-{seed}.json"
