@@ -214,7 +214,7 @@ def _by_gradients(problem: Problem, tolerance: float) -> Found | None:
 
 
 def _small_gap(problem: Problem, tolerance: float) -> Rule:
-    """Stop at best − lower ≤ tolerance · min(f(x₀) − lower, f(x₀ made constant) − lower), or at rounding errors.
+    """Stop at best − lower ≤ tolerance · min(f(x₀) − lower, f(x₀ made constant)), or at rounding errors.
 
     With a large weight, f(x₀) is so large that a gap relative to it alone would mean little.
     """
