@@ -15,7 +15,7 @@ from mirrordescent.methods import Averaged, Certified, Equipped, Preconditioned,
 from mirrordescent.methods.accelerated import AMDState, ASMDState, DualWeight, Mixing, area
 from mirrordescent.methods.descent import MDState, SMDState
 from mirrordescent.methods.means import Means
-from mirrordescent.mirrors import Burg, Diagonal, Euclidean, Logit, Stencil
+from mirrordescent.mirrors import Burg, Diagonal, Euclidean, Logit, SoftSign, Stencil
 from mirrordescent.oracles import Default, Exact, Noisy, Rounded, Smoothed
 from mirrordescent.schedules import Prefix
 
@@ -155,6 +155,23 @@ def test_asmd_in_place_takes_the_same_steps(scaled):
         length, mixing = method.lengths(k)
         assert length == pytest.approx(0.3 / k * (area(k) - area(k - 1)) / k**1.5)
         assert mixing == pytest.approx(1 - area(k) / area(k + 1))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"momentum": 0.8}, {"momentum": 0.8, "lookahead": False}, {"decay": 0.7}, {"normalised": True}]
+)
+def test_preconditioned_steps_taken_together_are_the_same(options):
+    maps = [Diagonal(double(0.5, 2.0, 4.0)), SoftSign(0.1)]
+    alone = [Preconditioned(mirror, lambda k: 0.3 / k, **options) for mirror in maps]
+    states = [method.init(torch.ones(1, 3, dtype=DOUBLE)) for method in alone]
+    x, m = ([torch.full((3,), start, dtype=DOUBLE) for _ in maps] for start in (1.0, 0.0))
+    for k in range(1, 5):
+        g = double(1.0, 0.3, -0.7) * k
+        states = [method.update(state, g[None]) for method, state in zip(alone, states, strict=True)]
+        alone[0].together(k, maps, x, m, [g.clone(), g.clone()])
+        for i, state in enumerate(states):
+            torch.testing.assert_close(x[i], state.x[0])
+            torch.testing.assert_close(m[i], state.m[0])
 
 
 @pytest.mark.usefixtures("compiled")

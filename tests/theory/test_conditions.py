@@ -64,6 +64,7 @@ def test_summable_squares(power, answer, words):
     """Σ t = ∞ and Σ t² < ∞ for ½ < c ≤ 1, where powers are told apart to a thousandth."""
     verdict = judged(MD(Euclidean(), Polynomial(0.1, power)), "Σ t_k")
     assert (verdict.answer, words in verdict.because) == (answer, True), verdict.because
+    assert ("1/log k" in verdict.because) == ("1/log k" in words)
 
 
 @pytest.mark.parametrize(

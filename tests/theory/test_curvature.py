@@ -156,6 +156,12 @@ def test_jumps_are_found_wherever_they_are(at, jump):
     assert not any_jumps(lambda x: x + jump * (x > 2 + at), points)
 
 
+@pytest.mark.parametrize("width", [1e-2, 1e-4, 1.5e-5])
+@pytest.mark.parametrize("at", [0.1, 0.2, 0.3])
+def test_a_short_ramp_is_no_jump(at, width):
+    assert not any_jumps(lambda x: ((x - at) / width).clamp(0, 1), [double([-1.0]), double([1.0])])
+
+
 def test_a_jump_as_small_as_rounding_is_none():
     points = [double([-1.0]), double([1.0])]
     eps = torch.finfo(torch.float64).eps

@@ -100,6 +100,8 @@ def test_a_jacobian_may_be_skew_by_rounding(skew, answer):
     [
         (9.0, -0.8e-5, "holds"),  # 10⁻⁶ of 1 + L is rounding
         (9.0, -1.4e-5, "does not hold"),
+        (0.0, -0.8e-6, "holds"),
+        (0.0, -1.4e-6, "does not hold"),
         (math.inf, -0.8e-6, "holds"),
         (math.inf, -1.4e-6, "does not hold"),
     ],
