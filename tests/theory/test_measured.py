@@ -13,8 +13,7 @@ import torch
 
 from mirrordescent import AMD, ASMD, MD, SMD, Function, Quadratic, theory
 from mirrordescent.domains import Box
-from mirrordescent.methods import Preconditioned
-from mirrordescent.mirrors import Conjugate, DenseICNN, Diagonal, Euclidean, LearnedPair, PNorm
+from mirrordescent.mirrors import Conjugate, DenseICNN, Diagonal, Euclidean, LearnedPair
 from mirrordescent.oracles import Exact, Noisy
 from mirrordescent.schedules import Reciprocal
 from mirrordescent.solve import solve
@@ -24,16 +23,12 @@ from mirrordescent.theory import (
     UpdateErrors,
     Watched,
     diagnose,
-    dual_descent,
-    dual_smoothness,
     dual_update_error,
-    equivariance,
     inconsistency,
     inconsistency_over_box,
     observe,
     primal_update_error,
 )
-from mirrordescent.theory.dual import DualDescent
 from mirrordescent.theory.geometry import Inverted
 
 
@@ -246,103 +241,6 @@ def test_a_box_in_the_dual_is_that_of_the_images():
         assert (drawn.amax(0) <= double(2.0, 20.0)).all()
         assert (drawn.amax(0) - drawn.amin(0) > double(0.9, 9.0)).all()
     assert not torch.equal(points, duals)
-
-
-# Dual-space preconditioning
-
-
-def test_the_constant_of_a_diagonal_map_by_hand():
-    """f = Σ ax²/2 and ψ* = Σ y²/2d: D_ψ*(∇f(x), ∇f(y))/D_f(y, x) = a/d along each axis."""
-    points = [double([1.0, 0.0]), double([0.0, 1.0]), double([0.0, 0.0])]
-    problem = Quadratic(double(2.0, 3.0), double([0.0, 0.0]))
-    found = dual_smoothness(problem, Diagonal(double(0.5, 6.0)), points)
-    assert (found.estimate, found.safety, found.how) == (pytest.approx(4.0), 1.25, "sampled")
-    assert dual_smoothness(problem, Diagonal(double(6.0, 0.5)), points).estimate == pytest.approx(6.0)
-    # D_ψ* with ψ* = Σ|y|³/3 from 0 to p: |p|³/3, or 2|p|³/3 the other way; D_f = p²/2a.
-    cubes = dual_smoothness(Quadratic(double(2.0), double([0.0])), PNorm(1.5), [double([1.0]), double([0.0])])
-    assert cubes.estimate == pytest.approx((2 * 8 / 3) / 1.0)
-
-
-def test_a_run_of_dual_descent_by_hand():
-    """x⁺ = (1 − ta/d)x, with ψ*(∇f(x)) = Σ a²x²/2d and the bound (f(x₀) − f*)/(tk)."""
-    a, d, t = double(2.0, 3.0), double(4.0, 6.0), 0.5
-    problem = Quadratic(a, double([0.0, 0.0]))
-    x = double([1.0, -2.0])
-    found = dual_descent(problem, Preconditioned(Diagonal(d), t), x, 4, -0.5)
-    for k in range(5):
-        torch.testing.assert_close(found.measured[k], (a**2 * x**2 / (2 * d)).sum(1))
-        if k:
-            torch.testing.assert_close(found.bound[k - 1], double((1.0 + 6.0 + 0.5) / (t * k)))
-        x = (1 - t * a / d) * x
-    for options in ({"momentum": 0.5}, {"decay": 0.1}, {"normalised": True}):
-        with pytest.raises(ValueError, match="no momentum, no decay, no normalised"):
-            dual_descent(problem, Preconditioned(Diagonal(d), t, **options), x, 2, 0.0)
-
-
-def test_what_counts_as_falling_and_as_below():
-    eps = torch.finfo(torch.float64).eps
-
-    def descent(measured, bound):
-        return DualDescent(double(*([m] for m in measured)), double(*([b] for b in bound)))
-
-    assert descent([4.0, 1.0, 1.0 + 3.5e3 * eps], [9.0, 9.0]).falls
-    assert not descent([4.0, 1.0, 1.0 + 5e3 * eps], [9.0, 9.0]).falls
-    assert descent([9.0, 1.0, 1.0], [1.0 - 0.8e-6, 1.0]).below, "the start is not bounded"
-    assert not descent([9.0, 1.0, 1.0], [1.0, 1.0 - 1.3e-6]).below
-    assert descent([9.0, 0.9e-12], [0.0]).below
-    assert not descent([9.0, 1.3e-12], [0.0]).below
-
-
-# Symmetries
-
-
-def test_motions_of_an_image():
-    x = torch.arange(24.0).reshape(1, 1, 4, 6)
-    act = equivariance.IMAGE_ACTIONS
-    for i in range(4):
-        for j in range(6):
-            assert act["translation"](x)[0, 0, i, j] == x[0, 0, (i - 3) % 4, (j - 3) % 6]
-            assert act["horizontal flip"](x)[0, 0, i, j] == x[0, 0, i, 5 - j]
-            assert act["vertical flip"](x)[0, 0, i, j] == x[0, 0, 3 - i, j]
-    turned = act["rotation by 90°"](x)
-    assert turned.shape == (1, 1, 6, 4)
-    assert all(turned[0, 0, 5 - j, i] == x[0, 0, i, j] for i in range(4) for j in range(6))
-
-
-def test_a_defect_is_relative_to_the_image_and_that_of_the_worst_sample():
-    """Ω multiplies the first column by 3: after a flip the last column is off, ‖(2a, −2b)‖ of ‖(b, 3a)‖."""
-
-    def omega(x):
-        return torch.cat([3 * x[..., :1], x[..., 1:]], -1)
-
-    flip = equivariance.IMAGE_ACTIONS["horizontal flip"]
-    x = double([[[1.0, 2.0]]], [[[5.0, 1.0]]])
-    worst = max(((2 * a) ** 2 + (2 * b) ** 2) ** 0.5 / (b**2 + (3 * a) ** 2) ** 0.5 for a, b in ((1, 2), (5, 1)))
-    assert equivariance.defect(omega, flip, x) == pytest.approx(worst)
-    inner = torch.ones(1, 1, 6, 6, dtype=torch.float64)
-    assert equivariance.defect(omega, flip, inner) > 0.1
-    assert equivariance.defect(omega, flip, inner, margin=1) == 0, "the columns at the border are left out"
-    rows = lambda x: torch.cat([3 * x[..., :1, :], x[..., 1:, :]], -2)  # noqa: E731
-    assert equivariance.defect(rows, equivariance.IMAGE_ACTIONS["vertical flip"], inner, margin=1) == 0
-    assert equivariance.defect(lambda x: 0 * x, flip, x) == 0
-
-
-@pytest.mark.parametrize("side", [26, 27])
-def test_the_border_is_left_out_where_something_is_left(side):
-    """A margin of 10 pixels and the shift of 3, on both sides."""
-    found = equivariance.image_defects(Diagonal(2.0), random(1, 1, side, 30))
-    name = "translation, away from the border"
-    assert (name in found["∇ψ"]) == (name in found["∇ψ*"]) == (side == 27)
-    seen = []
-
-    class Spy(Diagonal):
-        def _to_primal(self, y):
-            seen.append(y)
-            return super()._to_primal(y)
-
-    x = random(1, 1, 4, 4)
-    equivariance.image_defects(Spy(2.0), x)
-    torch.testing.assert_close(seen[0], 2 * x, msg="∇ψ* is asked at the images of the points")
 
 
 # Diagnosis
