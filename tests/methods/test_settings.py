@@ -17,7 +17,7 @@ from mirrordescent.methods.descent import MDState, SMDState
 from mirrordescent.methods.means import Means
 from mirrordescent.mirrors import Burg, Diagonal, Euclidean, Logit, SoftSign, Stencil
 from mirrordescent.oracles import Default, Exact, Noisy, Rounded, Smoothed
-from mirrordescent.schedules import Prefix
+from mirrordescent.schedules import Prefix, as_schedule
 
 DOUBLE = torch.float64
 
@@ -268,6 +268,19 @@ def test_a_warm_start_makes_the_dual_variable_feasible():
     assert float(max(block.abs().max() for block in solved.state.u.values())) > 0.07
     torch.testing.assert_close(state.x, solved.state.x)
     assert state.k == 0
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("kind", [PDHG, CondatVu])
+def test_kernels_take_a_ratio_for_every_sample(kind):
+    task, ratios = image(), double(0.3, 2.0)
+    method = kind(as_schedule(lambda k: ratios, "ratio"))
+    state = plain = method.init(task.start(), task)
+    state = method.kernel(task, Default())(state, 4)
+    for _ in range(4):
+        plain = method.step(task, plain, Default())
+    torch.testing.assert_close(state.x, plain.x)
+    torch.testing.assert_close(state.u, plain.u)
 
 
 @pytest.mark.usefixtures("compiled")

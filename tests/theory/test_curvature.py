@@ -165,7 +165,7 @@ def test_a_short_ramp_is_no_jump(at, width):
 def test_a_jump_as_small_as_rounding_is_none():
     points = [double([-1.0]), double([1.0])]
     eps = torch.finfo(torch.float64).eps
-    for level, jump, found in ((100.0, 5e4, False), (100.0, 3e5, True), (0.0, 5e4, True), (0.0, 5e2, False)):
+    for level, jump, found in ((100.0, 8e4, False), (100.0, 1.5e5, True), (0.0, 8e2, False), (0.0, 1.5e3, True)):
         # Of numbers of this size 10³ epsilons of 1 + 100, or of 1, are rounding.
         field = lambda x, level=level, size=jump * eps: level + size * (x > 0.1).to(x)  # noqa: E731
         assert any_jumps(field, points) == found

@@ -233,6 +233,10 @@ def test_a_defect_is_relative_to_the_image_and_that_of_the_worst_sample():
     rows = lambda x: torch.cat([3 * x[..., :1, :], x[..., 1:, :]], -2)  # noqa: E731
     assert equivariance.defect(rows, equivariance.IMAGE_ACTIONS["vertical flip"], inner, margin=1) == 0
     assert equivariance.defect(lambda x: 0 * x, flip, x) == 0
+    weights = torch.ones(6, 6, dtype=torch.float64)
+    weights[2, 1], weights[0, 3] = 3.0, 9.0  # one pixel inside, and one at the border
+    # Inside, where 16 pixels are left, Ω(g·x) has the 3 at one place and g·Ω(x) at another.
+    assert equivariance.defect(lambda x: weights * x, flip, inner, margin=1) == pytest.approx((8 / (15 + 9)) ** 0.5)
 
 
 @pytest.mark.parametrize("side", [26, 27])
