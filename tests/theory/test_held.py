@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mirrordescent import AMD, MD, Quadratic
-from mirrordescent.mirrors import Euclidean
+from mirrordescent.mirrors import Diagonal, Euclidean
 from mirrordescent.oracles import Exact, Oracle
 from mirrordescent.schedules import Reciprocal
 from mirrordescent.solve import Status
@@ -185,14 +185,17 @@ def test_steps_that_violate_lemma_1_are_counted_once():
     assert falls("accelerated stochastic", bounded("descent"), RECORD) == []
 
 
-class Stretched(Euclidean):
-    """∇ψ(x) = x with an inverse that is too long, x = (1 + e)y."""
+class Stretched(Diagonal):
+    """∇ψ(x) = 2x with an inverse that is too long, x = (1 + e)y/2."""
 
     exact = False
     e = 0.1
 
+    def __init__(self):
+        super().__init__(2.0)
+
     def _to_primal(self, y):
-        return (1 + self.e) * y
+        return (1 + self.e) * y / 2
 
 
 class ByTurns(Oracle):
@@ -209,52 +212,45 @@ class ByTurns(Oracle):
         return problem.grad(x) + (self.s if self.asked_before else -self.s)
 
 
-def test_what_is_known_before_a_noisy_run_with_an_inexact_inverse():
-    """x⁺ = (1+e)(x − tG), so G + U = (1+e)G − ex/t and U = e(Ḡ − x/t) in the mean; z likewise, by AMD's weights."""
-    e, s, t, iterations = Stretched.e, 0.3, 0.5, 4
-    u, points = drawn(30, 3, 2), [drawn(31, 3, 2) - 0.5, 2 * drawn(32, 3, 2)]
+@pytest.mark.parametrize(("kind", "t"), [(MD, 1.5), (AMD, 6.0)])
+def test_what_is_known_before_a_noisy_run_with_an_inexact_inverse(kind, t):
+    """x⁺ = (1+e)(x − tG/2), so G + U = (1+e)G − 2ex/t and U = e(Ḡ − 2x/t) in the mean; z likewise, by AMD's weights."""
+    e, s, iterations = Stretched.e, 0.3, 4
+    u, points, centre = drawn(30, 3, 2), [drawn(31, 3, 2) - 0.5, 2 * drawn(32, 3, 2)], drawn(33, 3, 2)
     curvature = torch.tensor([1.0, 2.0], dtype=torch.float64)
-    centre = drawn(33, 3, 2)
     problem, mirror = Quadratic(curvature, centre), Stretched()
     steps = [t / k for k in range(1, iterations + 1)]
+    weights = steps if kind is MD else [k / 3 * step for k, step in enumerate(steps)]
 
     def sums(v):
         return v.sum(1)
 
-    largest = {name: [] for name in vars(KNOWN)}
+    seen = {name: [] for name in vars(KNOWN)}
     for x in points:
         g = curvature * (x - centre)
-        largest["variance"].append(torch.full((3,), 2 * s**2, dtype=torch.float64))
-        largest["squared_distance"].append(sums((x - u) ** 2))
-        largest["second_moment"].append(sums(g**2) + 2 * s**2)
+        seen["variance"].append(torch.full((3,), 2 * s**2, dtype=torch.float64))
+        seen["squared_distance"].append(sums((x - u) ** 2))
+        seen["second_moment"].append(sums(g**2) + 2 * s**2)
         for step in (steps[0], steps[-1]):
-            U, total = e * (g - x / step), (1 + e) * g - e * x / step
-            largest["squared_error"].append(sums(U**2))
-            largest["pairing"].append(-sums(U * (x - u)))
-            largest["second_moment"].append(sums(total**2) + 2 * ((1 + e) * s) ** 2)
-    for kind, weights in ((MD, steps), (AMD, [k / 3 * step for k, step in enumerate(steps)])):
-        energies = []
-        for x in points:
-            for weight in (min(weights), max(weights)):
-                aimed = x - weight * (curvature * (x - centre) + s)  # of the first gradient that was told
-                energies.append(sums(e * aimed * ((1 + e) * aimed - u)))
-        expected = {**largest, "energy_error": energies, "squared_gradient": []}
-        method = kind(mirror, Reciprocal(t))
-        found = beforehand(
-            method,
-            problem,
-            Coupling(Inverted(mirror), u),
-            points,
-            ByTurns(s),
-            torch.Generator(),
-            iterations,
-            exact=False,
-        )
-        for name, each in expected.items():
-            if each:
-                wanted = SAFETY * torch.stack(each).amax(0).clamp(min=0)
-                torch.testing.assert_close(getattr(found, name), wanted, msg=lambda m, name=name: f"{name}: {m}")
-        torch.testing.assert_close(found.squared_gradient, sums((curvature * (u - centre)) ** 2))
+            U, total = e * (g - 2 * x / step), (1 + e) * g - 2 * e * x / step
+            seen["squared_error"].append(sums(U**2))
+            seen["pairing"].append(-sums(U * (x - u)))
+            seen["second_moment"].append(sums(total**2) + 2 * ((1 + e) * s) ** 2)
+        for weight in (min(weights), max(weights)):
+            aimed = 2 * x - weight * (g + s)  # of the first gradient that was told
+            seen["energy_error"].append(sums(e * aimed * ((1 + e) * aimed / 2 - u)))
+    light, heavy = (torch.stack(seen["energy_error"][i::2]).amax(0) for i in (0, 1))
+    assert (light > heavy).any(), "for some the lightest weight is the worst"
+    assert (light < heavy).any(), "and for others the heaviest"
+    del seen["squared_gradient"]
+    found = beforehand(
+        kind(mirror, Reciprocal(t)), problem, Coupling(Inverted(mirror), u), points, ByTurns(s), torch.Generator(),
+        iterations, exact=False,
+    )  # fmt: skip
+    for name, each in seen.items():
+        wanted = SAFETY * torch.stack(each).amax(0).clamp(min=0)
+        torch.testing.assert_close(getattr(found, name), wanted, msg=lambda m, name=name: f"{name}: {m}")
+    torch.testing.assert_close(found.squared_gradient, sums((curvature * (u - centre)) ** 2))
 
 
 def test_exact_runs_are_known_to_make_no_errors_and_exact_gradients_to_have_no_noise():
