@@ -11,6 +11,7 @@ import torch
 from mirrordescent import SVM, LeastSquares, LogisticRegression, MatrixGame, Quadratic, TVDenoising, TVInpainting
 from mirrordescent.oracles import (
     Default,
+    Epochs,
     Exact,
     FirstOrder,
     InTurn,
@@ -58,6 +59,38 @@ def test_minibatch_draws_that_many_distinct_terms(size, generator):
         Minibatch(size)(problem, torch.zeros(1, 3), k, generator)
     assert all(len(s.unique()) == len(s) == 4 for s in drawn)
     assert torch.cat(drawn).unique().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("size", [2, 0.5, 4])
+def test_in_an_epoch_every_term_serves_once(size, generator):
+    problem, drawn = finite_sums()[0], []
+    problem.grad_of_terms = lambda x, subset: drawn.append(subset) or x
+    oracle, count = Epochs(size), {2: 2, 0.5: 3, 4: 4}[size]
+    epochs, whole = 20, 6 // count
+    for k in range(epochs * whole):
+        oracle(problem, torch.zeros(1, 3), k, generator)
+    assert {len(each) for each in drawn} == {count}
+    passes = [torch.cat(drawn[whole * e : whole * (e + 1)]) for e in range(epochs)]
+    assert all(len(each.unique()) == len(each) for each in passes)
+    assert len({tuple(each.tolist()) for each in passes}) > epochs / 2, "the order changes from epoch to epoch"
+    assert torch.cat(passes).unique().tolist() == list(range(6)), "what is left over is not always the same"
+    first = list(drawn)
+    drawn.clear()
+    torch.rand(3, generator=generator)
+    for k in range(3, epochs * whole):  # continued in the middle of an epoch, whatever was drawn meanwhile
+        Epochs(size)(problem, torch.zeros(1, 3), k, generator)
+    assert all(torch.equal(a, b) for a, b in zip(drawn, first[3:], strict=True))
+    drawn.clear()
+    oracle(problem, torch.zeros(1, 3), 0, torch.Generator().manual_seed(99))
+    oracle(problem, torch.zeros(1, 3), 0, generator)
+    assert torch.equal(drawn[1], first[0]), "another generator has its own order"
+
+
+@pytest.mark.parametrize("problem", finite_sums(), ids=lambda p: type(p).__name__)
+def test_an_epoch_adds_up_to_the_gradient(problem, generator):
+    x = torch.randn(2, *problem.sample_shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    epoch = torch.stack([Epochs(2)(problem, x, k, generator) for k in range(3, 6)])
+    torch.testing.assert_close(epoch.mean(0), problem.grad(x), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("problem", finite_sums(), ids=lambda p: type(p).__name__)
@@ -182,6 +215,7 @@ ORACLES = {  # whether its answers prove bounds, and whether it is random
     Smoothed(0.1): (True, False),
     Rounded(1.0): (True, False),
     Minibatch(1): (False, True),
+    Epochs(1): (False, True),
     InTurn(): (False, False),
     Noisy(0.1): (False, True),
     Relative(): (False, False),

@@ -29,6 +29,7 @@ from mirrordescent.mirrors import Diagonal, Euclidean, SimplexEntropy, SoftSign,
 from mirrordescent.mirrors.matrices import SpectralBall
 from mirrordescent.oracles import (
     Default,
+    Epochs,
     Exact,
     FirstOrder,
     InTurn,
@@ -118,6 +119,7 @@ ORACLES = {
     "default": Default,
     "exact": Exact,
     "minibatch": lambda: Minibatch(1),
+    "epochs": lambda: Epochs(2),
     "share of the terms": lambda: Minibatch(0.5),
     "in turn": InTurn,
     "noisy minibatch": lambda: Noisy(0.1, Minibatch(0.3)),

@@ -106,9 +106,31 @@ class Minibatch(Oracle):
         size = math.ceil(self.size * terms) if isinstance(self.size, float) else self.size
         if size > terms:
             raise ValueError(f"Minibatch size {size} exceeds the {terms} terms of the problem")
-        generator = require_generator(generator, self)
-        subset = torch.randperm(terms, generator=generator, device=generator.device)[:size]
-        return problem.grad_of_terms(x, subset)
+        return problem.grad_of_terms(x, self._subset(terms, size, k, require_generator(generator, self)))
+
+    def _subset(self, terms: int, size: int, k: int, generator: Generator) -> Tensor:
+        return torch.randperm(terms, generator=generator, device=generator.device)[:size]
+
+
+class Epochs(Minibatch):
+    """The same in epochs, as data loaders do it: the terms are shuffled, and taken from the first to the last.
+
+    In an epoch every term serves once, but for those at its end that do not fill a minibatch. The order follows from
+    the number of the epoch and the seed of the generator, whatever else was drawn from it: so a run that is continued
+    in the middle of an epoch sees the rest of it.
+    """
+
+    def __init__(self, size: int | float) -> None:
+        super().__init__(size)
+        self._last: tuple[tuple[int, int, int], Tensor] | None = None
+
+    def _subset(self, terms: int, size: int, k: int, generator: Generator) -> Tensor:
+        epoch, place = divmod(k, terms // size)
+        key = generator.initial_seed(), epoch, terms
+        if self._last is None or self._last[0] != key or self._last[1].device != generator.device:
+            own = torch.Generator(generator.device).manual_seed((key[0] + 1_000_003 * epoch) % 2**63)
+            self._last = key, torch.randperm(terms, generator=own, device=generator.device)
+        return self._last[1][place * size : (place + 1) * size]
 
 
 class InTurn(Oracle):

@@ -16,13 +16,13 @@ import torch
 
 import mirrordescent as md
 from mirrordescent import zoo
-from mirrordescent.auto.candidates import PLAIN, candidates, forms_of, method_for, telling
+from mirrordescent.auto.candidates import DUAL, PLAIN, Candidate, candidates, forms_of, method_for, telling
 from mirrordescent.auto.classical import RATIOS, fitting
 from mirrordescent.auto.course import Course
 from mirrordescent.auto.outcome import Contestant, attribution, verdict
 from mirrordescent.auto.race import Race, Result, moments
 from mirrordescent.auto.soundness import require_sound
-from mirrordescent.auto.teaching import Ledger
+from mirrordescent.auto.teaching import Ledger, _ahead
 from mirrordescent.cli.files import family_in
 from mirrordescent.conditioning import Told, given
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
@@ -87,6 +87,14 @@ def test_a_search_finds_the_geometry_and_says_so(tmp_path):
     md.auto(Valleys(), name="valleys", minutes=0.03, out=tmp_path, batch=4, accuracy=0.5)
     other = unsealed((tmp_path / "valleys.runs" / "choices.json").read_text())
     assert other["for"] != choices["for"], "what was chosen for one accuracy is not used for another"
+
+
+def test_the_fastest_go_on_and_the_best_without_a_map():
+    names = ["stencil", "spectrum", "schedules, momentum", "weights", "schedules"]
+    order = [Candidate(name, Euclidean) for name in names]
+    assert [each.name for each in _ahead(order, 2)] == names[:3]
+    assert [each.name for each in _ahead(order, 4)] == names[:4]
+    assert [each.name for each in _ahead(order[:1], 2)] == names[:1]
 
 
 def test_two_processes_share_the_candidates(tmp_path):
@@ -295,6 +303,7 @@ def test_a_primal_dual_method_is_learned_where_there_are_kinks():
     family, draw = Pooled(Blurred(), 8, 1e-3), Pooled(Blurred(), 4, 1e-3, seed=1).draw(torch.arange(4))
     dual = next(each for each in candidates(draw) if each.form == "primal-dual")
     assert dual.plain
+    assert [each.form for each in candidates(draw) if each.form in DUAL] == ["primal-dual", "proximal"]
     method = method_for(dual.geometry(), draw.problem, 3.0, 12, dual.form)
     race = Race(draw, 1e-2, 12)
     classical = min(float(race.curve(md.CondatVu(ratio))[0][-1].log().mean()) for ratio in RATIOS)
@@ -305,7 +314,7 @@ def test_a_primal_dual_method_is_learned_where_there_are_kinks():
     learn(family, method, settings, progress=False)
     assert float(race.curve(method)[0][-1].log().mean()) < classical - math.log(2)
     smooth = Rough().draw(torch.arange(2))
-    assert not any(each.form == "primal-dual" for each in candidates(smooth)), "there are no kinks"
+    assert not any(each.form in DUAL for each in candidates(smooth)), "there are no kinks"
 
 
 def test_images_are_rounded_as_kernels_round_them():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import mirrordescent as md
-from mirrordescent.methods import CondatVu, Method, ScheduledPrimalDual
+from mirrordescent.methods import PDHG, CondatVu, Method, ScheduledPrimalDual
 from mirrordescent.mirrors import NegativeEntropy, Stencil
 from mirrordescent.oracles import Default
 from mirrordescent.schedules import PowerLaws
@@ -22,10 +22,19 @@ def after(problem: md.Composite, method: Method, steps: int = 7):
     return state
 
 
+def blurred(*terms: object) -> md.Composite:
+    """The same behind an operator: its data have no prox, and are dualised for PDHG."""
+    blur = md.problems.Blur(md.problems.gaussian_kernel(0.7, radius=2)).double()
+    return md.Composite(md.SquaredError(pictures().smooth.y, blur), [md.TV(0.2), *terms])
+
+
+@pytest.mark.parametrize("implicit", [False, True])
 @pytest.mark.parametrize("terms", [(), (md.NonNegative(),)])
-def test_without_schedules_it_is_the_method_of_condat_and_vu(terms):
-    problem = pictures(*terms)
-    ours, theirs = (after(problem, method) for method in (ScheduledPrimalDual(0.6), CondatVu(0.6)))
+@pytest.mark.parametrize("make", [pictures, blurred])
+def test_without_schedules_it_is_a_method_of_the_textbooks(make, terms, implicit):
+    """That of Condat and Vũ with the gradient of F, that of Chambolle and Pock with its prox."""
+    problem, classical = make(*terms), PDHG(0.6) if implicit else CondatVu(0.6)
+    ours, theirs = (after(problem, method) for method in (ScheduledPrimalDual(0.6, implicit=implicit), classical))
     torch.testing.assert_close(ours.x, theirs.x)
     torch.testing.assert_close(ours.u, theirs.u)
     assert ours.k == 7
@@ -38,6 +47,13 @@ def test_with_a_map_it_takes_mirror_steps():
     stretch = mirrored.step_sizes(problem)[0] / CondatVu(0.6).step_sizes(problem)[0]
     ours = after(problem, ScheduledPrimalDual(0.6, float(stretch), mirror=stencil))
     torch.testing.assert_close(ours.x, after(problem, mirrored).x)
+
+
+@pytest.mark.parametrize("kind", [CondatVu, lambda ratio, mirror: ScheduledPrimalDual(ratio, mirror=mirror)])
+def test_a_map_does_not_project(kind):
+    """Steps of a map that are clipped end elsewhere than at the minimum, without a word."""
+    with pytest.raises(TypeError, match="does not project in the geometry of a map: without one it can solve a Compo"):
+        md.solve(pictures(md.NonNegative()), kind(1.0, Stencil(0.3)).double(), iterations=3, progress=False)
 
 
 def test_every_number_changes_from_step_to_step():
@@ -68,6 +84,15 @@ def test_it_proves_bounds_and_starts_warm():
     assert method.dual_step(problem) == pytest.approx(1 / (0.6 * problem.K_norm))
 
 
+def test_numbers_of_implicit_steps_are_learned_too():
+    problem = pictures(md.NonNegative())
+    with torch.enable_grad():
+        laws = (PowerLaws([1, 4], [v, v]) for v in (0.6, 1.0, 1.0, 0.1))
+        method = ScheduledPrimalDual(*laws, implicit=True).double()
+        problem.value(after(problem, method).x).sum().backward()
+    assert all(p.grad is not None and bool((p.grad != 0).all()) for p in method.parameters())
+
+
 def test_its_numbers_are_learned_and_a_map_that_is_not_linear_is_refused():
     problem = pictures()
     with torch.enable_grad():
@@ -78,6 +103,8 @@ def test_its_numbers_are_learned_and_a_map_that_is_not_linear_is_refused():
     assert all(p.grad is not None and bool((p.grad != 0).all()) for p in method.parameters())
     with pytest.raises(TypeError, match="linear map, which NegativeEntropy is not"):
         ScheduledPrimalDual(mirror=NegativeEntropy())
+    with pytest.raises(TypeError, match="leave out the map, or implicit"):
+        ScheduledPrimalDual(mirror=Stencil(0.3), implicit=True)
     with pytest.raises(ValueError, match="ratio must be one positive"):
         ScheduledPrimalDual(-1.0)
     with pytest.raises(TypeError, match="has to know the problem"):

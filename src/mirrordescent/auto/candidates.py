@@ -28,7 +28,8 @@ KNOTS = 6  # of the spectrum of a map, from the whole image to single pixels
 SMALL = 512  # entries, up to which a full matrix is tried
 FELT = 1e-3  # a feature that varies less than this over a batch tells nothing
 
-Form: TypeAlias = Literal["accelerated", "momentum", "steps", "primal-dual"]
+Form: TypeAlias = Literal["accelerated", "momentum", "steps", "primal-dual", "proximal"]
+DUAL: tuple[Form, ...] = ("primal-dual", "proximal")
 Units: TypeAlias = Mapping[str, tuple[float, float]]
 
 
@@ -42,6 +43,7 @@ class Candidate:
         momentum      ASMD:  one map a step, y⁺ = y − s_k g,  x⁺ = w_k ∇ψ*(y⁺) + (1 − w_k) x
         steps         MD:    one map a step and nothing else: the quickest steps
         primal-dual   Condat and Vũ's method with momentum: where f has kinks, which it need not round
+        proximal      PDHG with momentum: where the rest of f has a prox
 
     For a linear map the second is the heavy ball with a momentum and a step length of every count's own, which on
     quadratics may become Chebyshev's method, the best there is. What a form is worth, the clock decides.
@@ -92,18 +94,21 @@ def forms_of(candidate: Candidate, draw: Draw) -> list[Candidate]:
     found = []
     if candidate.form == "accelerated":
         found.append(replace(candidate, name=f"{candidate.name}, momentum", form="momentum"))
-        mirror = candidate.geometry()
-        if has_dual_steps(draw.problem) and (mirror.linear or _plain(mirror)):
-            found.append(replace(candidate, name=f"{candidate.name}, primal-dual", form="primal-dual"))
+        dual = dual_forms(draw.problem, candidate.geometry())
+        found += [replace(candidate, name=f"{candidate.name}, {form}", form=form) for form in dual]
     if not candidate.features and (told := telling(draw)):
         found.append(replace(candidate, name=f"{candidate.name}, by features", features=told))
     return found
 
 
-def has_dual_steps(problem: Problem) -> bool:
-    """Tell whether a primal-dual method with gradients fits, and may be worth its while: f has kinks."""
+def dual_forms(problem: Problem, mirror: MirrorMap) -> list[Form]:
+    """Return the primal-dual forms of steps that fit, where f has kinks; with a map, which has to be linear, one."""
     saddle = problem.saddle_point() if problem.smoothness() == math.inf else None
-    return saddle is not None and 0 < saddle.explicit().F_smoothness < math.inf
+    if saddle is None or not 0 < saddle.explicit().F_smoothness < math.inf:
+        return []
+    if _plain(mirror):
+        return ["primal-dual", "proximal"] if saddle.proximable else ["primal-dual"]
+    return ["primal-dual"] if mirror.linear else []
 
 
 def _plain(mirror: MirrorMap) -> bool:
@@ -131,10 +136,12 @@ def method_for(
     law: Callable[..., PowerLaws] = partial(PowerLaws, counts)
     if features:
         law = partial(ConditionalLaws, counts, features=tuple(features), units=features)
-    if form == "primal-dual":
+    if form in DUAL:
         begin = [1.0] * len(counts)
         numbers = (law([step] * len(counts)), law(begin), law(begin), law([0.02] * len(counts), bound=1.0))
-        dual: Method[Any] = ScheduledPrimalDual(*numbers, mirror=None if _plain(mirror) else mirror)
+        dual: Method[Any] = ScheduledPrimalDual(
+            *numbers, mirror=None if _plain(mirror) else mirror, implicit=form == "proximal"
+        )
         return Conditioned(dual) if features else dual
     classical = [(float(Mixing(3.0)(k)), float(DualWeight(3.0, 1)(k))) for k in counts]
     t = law([step] * len(counts))

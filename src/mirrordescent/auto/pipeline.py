@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent import zoo
-from mirrordescent.auto.candidates import Candidate
+from mirrordescent.auto.candidates import DUAL, Candidate
 from mirrordescent.auto.classical import Solver, fitting, named, tuned, typical_step
 from mirrordescent.auto.course import WHOLE, Course
 from mirrordescent.auto.outcome import CLEARLY, Auto, Contestant, verdict
@@ -68,12 +68,12 @@ def auto(
     """Find the fastest solver for a class of problems, by the clock, to an accuracy; and say how much learning helps.
 
     1. A pool of problems is drawn and certified (or their minima estimated, which is said). 2. The classical solvers
-    that fit are tuned. 3. Schedules are learned with the plain geometry, then maps of growing richness with theirs:
-    all for a short while, the better half of them for the rest of the time, by gradients and, if there are few
-    numbers, by evolution; with steps of several forms, quick ones and few ones, and depending on what problems tell of
-    themselves (``Problem.features``), if they tell anything. 4. Whatever is fastest to the accuracy on other problems
-    is safeguarded, and compared with the best classical solver on problems that nothing was chosen on. 5.
-    OUT/NAME.safetensors, and OUT/NAME.html.
+    that fit are tuned. 3. Schedules are learned with the plain geometry, then maps of growing richness with theirs: all
+    for a short while, those that are fastest then for longer, and the best two for the rest of the time, by gradients
+    and, if there are few numbers, by evolution; with steps of several forms, quick ones and few ones, and depending on
+    what problems tell of themselves (``Problem.features``), if they tell anything. 4. Whatever is fastest to the
+    accuracy on other problems is safeguarded, and compared with the best classical solver on problems that nothing was
+    chosen on. 5. OUT/NAME.safetensors, and OUT/NAME.html.
 
     Started by ``torchrun``, processes share the candidates, so that each has more time; the first of them certifies,
     takes times while the others wait, and writes.
@@ -185,7 +185,7 @@ class _Search:
     # Learning
 
     def _learned(self, best: Contestant) -> list[Contestant]:
-        horizon = self._once("horizon", lambda: max(8, min(100, 2 * best.rehearsal.most)))
+        horizon = self._once("horizon", lambda: max(8, min(100, best.rehearsal.most)))
         used = perf_counter() - self.began
         seconds = self._once("seconds to learn", lambda: max(0.4 * self.seconds, 0.85 * self.seconds - used))
         self.course.left = seconds + VERDICT * self.seconds
@@ -202,7 +202,7 @@ class _Search:
         method.requires_grad_(False)
         bare = self._raced(self.race, method)
         found = Contestant(f"learned, {candidate.name}", method, candidate.name, bare, bare=bare)
-        if candidate.form != "primal-dual":
+        if candidate.form not in DUAL:
             guarded = Safeguarded(method)
             result = self._raced(self.race, guarded)
             if result.solved > bare.solved or result.seconds <= 1.15 * bare.seconds:

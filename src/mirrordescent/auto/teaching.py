@@ -1,4 +1,4 @@
-"""Candidates are taught for as long as there is time: all for a short while, the better half for the rest of it."""
+"""Candidates are taught for as long as there is time, in three rounds; by the clock fewer get to each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from mirrordescent.auto.candidates import Candidate, candidates, forms_of, method_for, numbers
+from mirrordescent.auto.candidates import DUAL, Candidate, candidates, forms_of, method_for, numbers
 from mirrordescent.auto.classical import RATIOS
 from mirrordescent.auto.course import Course
 from mirrordescent.auto.race import Race
@@ -38,6 +38,9 @@ from mirrordescent.mirrors.soundness import require_inverse
 
 FEWEST = 5  # meta-steps that are worth beginning
 FEW = 100  # numbers, up to which evolution goes on where gradients end
+SHARES = (0.35, 0.35, 0.3)  # of the time, by rounds
+FAST, SLOW = 3e-2, 1e-2  # rates of learning, to begin with and later
+HURRIED = 100  # meta-steps, below which there is only time enough with rates three times as high
 
 
 class Ledger:
@@ -91,28 +94,52 @@ class Teaching:
     say: Callable[[str], object]
 
     def taught(self, seconds: float) -> list[tuple[Candidate, Method[Any]]]:
-        """Return those that were kept, taught for so many seconds in all."""
-        draw, begun, end = self.race.draw, dict[Candidate, Method[Any]](), perf_counter() + seconds
-        for each in candidates(draw):
-            if begun and not self._time_for(each, end):
+        """Return those that got to the second round, taught for so many seconds in all."""
+        first, end = dict[Candidate, Method[Any]](), perf_counter() + seconds
+        for each in candidates(self.race.draw):
+            if first and not self._time_for(each, end):
                 continue
             try:
-                begun[each] = self._begun(each, each.geometry())
+                first[each] = self._begun(each, each.geometry())
             except DomainError as error:
                 self.say(f"{each.name} cannot begin: {error}")
-        first = 0.4 * seconds / len(begun)
-        scores = self._in_turn(begun, lambda each, time: self._taught(each, begun[each], "first", time, 3e-2), first)
-        order = sorted(begun, key=scores.__getitem__)
-        kept = {each: begun[each] for each in order if each.plain or each in order[: (len(order) + 1) // 2]}
-        richest = next((each for each in order if not each.plain), None)
-        for parent in filter(None, (order[0], richest)):
-            for twin in forms_of(parent, draw):  # its map, as far as it is learned, with steps of another form
-                known = {each.name for each in (*begun, *kept)}
+        order = self._round("first", first, SHARES[0] * seconds, lambda _: FAST)
+        second = {each: first[each] for each in _ahead(order, 4)} | self._twins(order, first, end)
+        order = self._round("second", second, SHARES[1] * seconds, lambda each: SLOW if each in first else FAST)
+        third = {each: second[each] for each in _ahead(order, 2)}
+        self._in_turn(third, lambda each, time: self._refined(each, third[each], time), SHARES[2] * seconds)
+        return list(second.items())
+
+    def _twins(
+        self, order: list[Candidate], begun: dict[Candidate, Method[Any]], end: float
+    ) -> dict[Candidate, Method[Any]]:
+        """Return other forms of the fastest, and of the fastest with a map, which they get as far as it is learned."""
+        found: dict[Candidate, Method[Any]] = {}
+        for parent in dict.fromkeys([order[0], *[each for each in order if not each.plain][:1]]):
+            for twin in forms_of(parent, self.race.draw):
+                known = {each.name for each in (*begun, *found)}
                 if twin.name not in known and self._time_for(twin, end):
                     mirror = begun[parent].mirror
-                    kept[twin] = self._begun(twin, parent.geometry() if mirror is None else copy.deepcopy(mirror))
-        self._in_turn(kept, lambda each, time: self._refined(each, kept[each], time), 0.6 * seconds / len(kept))
-        return [(each, kept[each]) for each in kept]
+                    found[twin] = self._begun(twin, parent.geometry() if mirror is None else copy.deepcopy(mirror))
+        return found
+
+    def _round(
+        self, stage: str, methods: dict[Candidate, Method[Any]], seconds: float, rate: Callable[[Candidate], float]
+    ) -> list[Candidate]:
+        """Teach all; return them in the order of the time they take then, as the first process sees it.
+
+        Those that do not get to the accuracy are ordered by their scores, and come last.
+        """
+        scores = self._in_turn(
+            methods, lambda each, time: self._taught(each, methods[each], stage, time, rate(each)), seconds
+        )
+
+        def fastest() -> list[str]:
+            taken = {each: (self.race.run(method).seconds, scores[each]) for each, method in methods.items()}
+            return [each.name for each in sorted(methods, key=taken.__getitem__)]
+
+        order = agreed(lambda: self.ledger.once(f"the order after the {stage} round", fastest), *self.process)
+        return sorted(methods, key=lambda each: order.index(each.name))
 
     def _time_for(self, candidate: Candidate, end: float) -> bool:
         """Tell whether there is time to begin with a candidate, as the first process sees it."""
@@ -125,8 +152,9 @@ class Teaching:
     def _in_turn(
         self, methods: dict[Candidate, Method[Any]], teach: Callable[[Candidate, float], float], seconds: float
     ) -> dict[Candidate, float]:
-        """Teach all, every process its own; return their scores."""
+        """Teach all, every process its own, in so many seconds; return their scores."""
         rank, world = self.process
+        seconds /= len(methods)
         owners = {each: i % world for i, each in enumerate(methods)}
         scores = dict.fromkeys(methods, torch.inf)
         for each, owner in owners.items():
@@ -140,8 +168,8 @@ class Teaching:
 
     def _refined(self, candidate: Candidate, method: Method[Any], seconds: float) -> float:
         few = numbers(method) <= FEW
-        score = self._taught(candidate, method, "second", seconds * (0.5 if few else 1.0), 1e-2)
-        return self._taught(candidate, method, "evolved", 0.5 * seconds, 1e-2, Evolution(6, 0.03)) if few else score
+        score = self._taught(candidate, method, "third", seconds * (0.5 if few else 1.0), SLOW)
+        return self._taught(candidate, method, "evolved", 0.5 * seconds, SLOW, Evolution(6, 0.03)) if few else score
 
     def _begun(self, candidate: Candidate, mirror: MirrorMap) -> Method[Any]:
         require_inverse(mirror, self.race.draw.x0)
@@ -155,7 +183,7 @@ class Teaching:
         """
         steps: Sequence[float] = [self.step * 10.0 ** (i / 2) for i in range(-4, 5)]
         smooth = self.race.draw.problem.smoothness() != math.inf
-        if candidate.form == "primal-dual":
+        if candidate.form in DUAL:
             steps = RATIOS
         elif smooth and (mirror.linear or isinstance(mirror, Euclidean)):
             steps = [self.step * factor for factor in (0.25, 0.5, 1.0)]
@@ -177,7 +205,7 @@ class Teaching:
         objective = objective if differentiation is None else replace(objective, differentiation=differentiation)
         settings = Settings(
             meta_steps=3, batch=max(1, batch // 2), horizon=self.horizon, objective=objective, step_bounds=None,
-            optimiser=Descent(learning_rate=rate), save_every=10, seed=self.seed,
+            save_every=10, seed=self.seed,
             validation=Validation(every=10, batch=batch, horizons=(0.25, 0.5, 1.0), geometric=True),
         )  # fmt: skip
         key = f"{candidate.name}, {stage}"
@@ -187,8 +215,9 @@ class Teaching:
         elif steps < FEWEST:
             return torch.inf  # there is no time for it
         settings = replace(
-            settings, meta_steps=steps, validation=replace(settings.validation, every=max(1, steps // 10))
-        )
+            settings, meta_steps=steps, validation=replace(settings.validation, every=max(1, steps // 10)),
+            optimiser=Descent(learning_rate=3 * rate if steps < HURRIED else rate),
+        )  # fmt: skip
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NothingLearned)  # it is compared with others anyway
             found = learn(
@@ -209,6 +238,12 @@ class Teaching:
             )  # fmt: skip
         each = ends[1] - ends[0]  # not the last one, which is followed by a validation
         return min(3000, int(0.8 * seconds / max(each, 1e-6)))
+
+
+def _ahead(order: list[Candidate], count: int) -> list[Candidate]:
+    """Return the first of them, and the first with schedules alone, which tells what a map is worth."""
+    plain = next((each for each in order if each.plain), order[0])
+    return list(dict.fromkeys([*order[:count], plain]))
 
 
 def _of(score: float, owner: int, world: int) -> float:

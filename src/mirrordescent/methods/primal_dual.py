@@ -10,6 +10,7 @@ from torch import Generator, Tensor, nn
 
 from mirrordescent import kernels
 from mirrordescent.checks import require_positive
+from mirrordescent.domains import WholeSpace
 from mirrordescent.methods.base import Method, Run, S
 from mirrordescent.mirrors import MirrorMap, Stencil
 from mirrordescent.oracles import Oracle
@@ -177,6 +178,7 @@ class CondatVu(PDHG):
 
     def saddle(self, problem: Problem | None) -> SaddlePoint:
         """Return the form whose F has a gradient."""
+        require_no_constraint(self, problem)
         return super().saddle(problem).explicit()
 
     def step_sizes(self, saddle: SaddlePoint) -> tuple[Number, Number]:
@@ -199,6 +201,15 @@ class CondatVu(PDHG):
         tau, sigma = map(_row, self.step_sizes(saddle))
         side = self.mirror.side if isinstance(self.mirror, Stencil) else 0.0
         return Numbers(tau, pixels.fidelity * tau, 0.0, sigma, side)
+
+
+def require_no_constraint(method: Method[Any], problem: Problem | None) -> None:
+    """Raise where steps in the geometry of a map would have to be projected in it."""
+    if method.mirror is not None and problem is not None and not isinstance(problem.domain, WholeSpace):
+        raise TypeError(
+            f"{type(method).__name__} does not project in the geometry of a map: without one it can solve a "
+            f"{type(problem).__name__} on {problem.domain.description}"
+        )
 
 
 def _row(number: Number) -> Number:

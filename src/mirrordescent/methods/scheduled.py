@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from mirrordescent.methods.base import Method
-from mirrordescent.methods.primal_dual import PrimalDual
+from mirrordescent.methods.primal_dual import PrimalDual, require_no_constraint
 from mirrordescent.mirrors import MirrorMap
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.base import Problem
@@ -33,10 +33,17 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
         x⁺ =  P(x + v)                                 u⁺ = prox_{σG*}(u + σ_k K(x⁺ + a_k (x⁺ − x)))
         σ_k = 1/(ratio_k ‖K‖),                         τ_k = s_k /(L/2 + σ_k ‖K‖²)
 
-    With s = a = 1, no momentum and no map this is :class:`~mirrordescent.methods.CondatVu`, which converges for any
-    ratio. Others are for learning: in a given number of steps longer ones pay, with which it need not converge; so let
-    another method end what is not finished then (:class:`~mirrordescent.methods.Relay`). Kinks are dealt with exactly,
-    where methods that are told gradients have to round them.
+    or, if it is ``implicit``, with the prox of F in place of its gradient:
+
+    .. code-block:: none
+
+        x⁺ =  prox_{τF}(x + m_k (x − x_old) − τ_k Kᵀu),   τ_k = s_k ratio_k/‖K‖
+
+    With s = a = 1, no momentum and no map this is :class:`~mirrordescent.methods.CondatVu`, or
+    :class:`~mirrordescent.methods.PDHG`, which converge for any ratio. Others are for learning: in a given number of
+    steps longer ones pay, with which it need not converge; so let another method end what is not finished then
+    (:class:`~mirrordescent.methods.Relay`). Kinks are dealt with exactly, where methods that are told gradients have to
+    round them.
 
     Args:
         ratio: balances σ and τ.
@@ -44,22 +51,28 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
         ahead: a, how far the dual step looks ahead.
         momentum: m; None for none.
         mirror: a linear map, or None for ψ(x) = ½‖x‖².
+        implicit: use the prox of F; without a map.
     """
 
     def __init__(
         self, ratio: ScheduleLike = 1.0, stretch: ScheduleLike = 1.0, ahead: ScheduleLike = 1.0,
-        momentum: ScheduleLike | None = None, mirror: MirrorMap | None = None,
+        momentum: ScheduleLike | None = None, mirror: MirrorMap | None = None, implicit: bool = False,
     ) -> None:  # fmt: skip
         Method.__init__(self, mirror)
         if mirror is not None and not mirror.linear:
             raise TypeError(f"ScheduledPrimalDual needs a linear map, which {type(mirror).__name__} is not")
+        if mirror is not None and implicit:
+            raise TypeError("the prox of F is that of ½‖x‖²: leave out the map, or implicit=True")
+        self.implicit = implicit
         self.ratio, self.stretch = as_schedule(ratio, "ratio"), as_schedule(stretch, "stretch")
         self.ahead = as_schedule(ahead, "ahead")
         self.momentum = None if momentum is None else as_schedule(momentum, "momentum")
 
     def saddle(self, problem: Problem | None) -> SaddlePoint:
-        """Return the form whose F has a gradient."""
-        return super().saddle(problem).explicit()
+        """Return the form whose F has a prox, or the one whose F has a gradient."""
+        require_no_constraint(self, problem)
+        saddle = super().saddle(problem)
+        return saddle if self.implicit else saddle.explicit()
 
     def dual_step(self, problem: Problem) -> Number:
         """σ of the first step."""
@@ -71,12 +84,16 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
         saddle, x, count = self.saddle(problem), cast(Tensor, state.x), state.k + 1
         norm = saddle.K_norm
         sigma = 1 / (self.ratio(count) * norm)
-        tau = self.stretch(count) / (saddle.F_smoothness / 2 + sigma * norm**2)
-        slope = saddle.grad_F(x) + saddle.K_adjoint(state.u)
-        if self.mirror is not None:
-            slope = cast(Tensor, self.mirror.to_primal(slope))
+        curvature = sigma * norm**2 if self.implicit else saddle.F_smoothness / 2 + sigma * norm**2
+        tau = self.stretch(count) / curvature
         moved = x if self.momentum is None else descend(x, cast(Tensor, state.move), -self.momentum(count))
-        x_new = saddle.project(descend(moved, slope, tau))
+        slope = saddle.K_adjoint(state.u)
+        if self.implicit:
+            x_new = saddle.prox_F(descend(moved, slope, tau), tau)
+        else:
+            slope = slope + saddle.grad_F(x)
+            slope = slope if self.mirror is None else cast(Tensor, self.mirror.to_primal(slope))
+            x_new = saddle.project(descend(moved, slope, tau))
         move = x_new - x
         Kx = saddle.K(descend(x_new, move, -self.ahead(count)))
         ascended = tree_map(lambda u, Kx: descend(u, Kx, -sigma), state.u, Kx)

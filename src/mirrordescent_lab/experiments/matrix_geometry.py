@@ -15,19 +15,21 @@ from mirrordescent_lab.experiments.result import Claim, Panel
 from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, Training, at_least, at_most
 from mirrordescent_lab.recipes.spectral import ENTRY
 
-POLAR, CONTROL, FALLING_ADAM = "polar factors", "no geometry", "falling Adam"
+POLAR, CONTROL, FALLING_ADAM, TUNED = "polar factors", "no geometry", "falling Adam", f"tuned {ENTRY}"
 RATES = grid(5e-4, 2e-1)
+FACTORS = [0.5, 0.65, 0.8, 1.0, 1.25, 1.6]
 
 
 def matrix_methods(tuning: Training) -> Iterator[tuple[str, Method[Any]]]:
     """Yield the entry as it is, and others with the step size that is best on the networks to tune on.
 
-    Those are the geometry set by hand, the same method with the identity for its map, and Adam. The steps of all of
-    them fall linearly to 0, after a short rise.
+    Those are the entry with steps of another length, the geometry set by hand, the same method with the identity for
+    its map, and Adam. The steps of these three fall linearly to 0, after a short rise.
     """
-    yield ENTRY, untuned(tuning.steps)
+    yield ENTRY, learned_for(tuning.steps)
     identity = ByKind({kind: Euclidean() for kind in KINDS}, width=0.5)
     for tunable in (
+        Tunable(TUNED, lambda factor: learned_for(tuning.steps, factor), FACTORS),
         Tunable(POLAR, _preconditioned(spectral_by_kind(), tuning.steps), RATES),
         Tunable(CONTROL, _preconditioned(identity, tuning.steps), RATES),
         Tunable(FALLING_ADAM, lambda rate: Adam(_falling(rate, tuning.steps)), RATES),
@@ -36,11 +38,12 @@ def matrix_methods(tuning: Training) -> Iterator[tuple[str, Method[Any]]]:
         yield f"{tunable.name} ({setting:g})", tunable.make(setting)
 
 
-def untuned(steps: int) -> Method[Any]:
-    """Return the entry for a run of so many steps."""
+def learned_for(steps: int, factor: float = 1.0) -> Method[Any]:
+    """Return the entry for a run of so many steps, as it is or with steps of another length."""
     entry = cast(Preconditioned, zoo.load(ENTRY))
     shape = cast(OverRun, entry.t)
-    t = OverRun(steps, shape.warmup, shape.power)
+    over = OverRun(steps, shape.warmup, shape.power)
+    t = over if factor == 1 else lambda k: factor * float(over(k))
     return Preconditioned(entry.mirror, t, entry.momentum, entry.lookahead, normalised=True)
 
 
@@ -56,7 +59,7 @@ def _falling(rate: float, steps: int) -> Callable[[int], float]:
 def matrix_claims(measured: dict[str, Panel], loss: float, accuracy: float) -> list[Claim]:
     """Judge what a geometry of matrices is worth, and whether the better of the two reaches given numbers."""
     ends = {name: [float(measured[what][name].values[-1].mean()) for what in (LOSS, TEST_ACCURACY)] for name in
-            (ENTRY, POLAR)}  # fmt: skip
+            (ENTRY, TUNED, POLAR)}  # fmt: skip
     best = min(ends, key=lambda name: ends[name][0])
     found = [
         Claim(

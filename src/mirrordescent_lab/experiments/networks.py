@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from mirrordescent import zoo
 from mirrordescent.methods import AMD, SGD, Adam, Method
-from mirrordescent.oracles import Minibatch
+from mirrordescent.oracles import Epochs
 from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent_lab import data
 from mirrordescent_lab.architectures import mlp, small_cnn
 from mirrordescent_lab.experiments.contest import Tunable, grid
-from mirrordescent_lab.experiments.matrix_geometry import matrix_claims, matrix_methods, untuned
+from mirrordescent_lab.experiments.matrix_geometry import learned_for, matrix_claims, matrix_methods
 from mirrordescent_lab.experiments.result import Claim, Panel, Result
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, Training, at_least, at_most, panels
@@ -153,7 +153,7 @@ def _dead(architecture: Architecture, source: Source, size: Size, directory: Pat
     for first in range(0, size.counted, CHUNK):
         count = min(CHUNK, size.counted - first)
         networks = training(architecture, source, size, count, COUNTED_SEED + first, directory)
-        losses = networks.losses(untuned(networks.steps))
+        losses = networks.losses(learned_for(networks.steps))
         dead += int((~(losses < 0.99 * math.log(10))).sum())
         worst = max(worst, float(losses.nan_to_num(nan=math.inf).max()))
         say(f"{first + count} networks, {dead} dead, the largest loss {worst:.4g}")
@@ -183,7 +183,7 @@ def training(
     return Training(
         problem,
         problem.initial(range(seed, seed + count)),
-        Minibatch(batch),
+        Epochs(batch),  # the paper counts epochs
         steps=architecture.epochs * len(labels) // batch,
         looks=size.looks,
         test_inputs=architecture.prepare(test[0]),
