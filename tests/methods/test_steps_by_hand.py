@@ -1,4 +1,4 @@
-"""FISTA and L-BFGS step by step, against plain transcriptions in NumPy, and where values tell nothing any more."""
+"""Steps of classical methods against plain transcriptions in NumPy, and what they do where values tell nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 import mirrordescent as md
 from mirrordescent.domains import Box, WholeSpace
-from mirrordescent.methods import FISTA, LBFGS
+from mirrordescent.methods import FISTA, LBFGS, LPD, PDHG, CondatVu, DualFISTA
 from mirrordescent.methods.fista import ProximalNesterov
 from mirrordescent.oracles import Default, Exact
 from mirrordescent.problems import Problem
@@ -177,3 +177,111 @@ def test_nesterov_s_method_with_a_prox():
     assert state.k == 15
     with pytest.raises(TypeError, match="not a smooth function plus"):
         method.step(function(), state, Default())
+
+
+# Total variation of a row of pixels: f = s(‖x − y‖² + λ‖Dx‖₁), with F = s‖x − y‖² on the range of y, and |u| ≤ sλ
+
+ROW, WEIGHT, SCALE = np.array([0.1, 0.9, 0.3, 0.35, 0.8, 0.2]), 0.3, 0.7
+
+
+def D(x):
+    return np.diff(x)
+
+
+def D_adjoint(u):
+    return -np.diff(np.concatenate([[0.0], u, [0.0]]))
+
+
+def clipped(x):
+    return np.clip(x, ROW.min(), ROW.max())
+
+
+def prox_F(x, tau):
+    return clipped((x + 2 * SCALE * tau * ROW) / (1 + 2 * SCALE * tau))
+
+
+def bounded(u):
+    return np.clip(u, -SCALE * WEIGHT, SCALE * WEIGHT)
+
+
+def row_by_row(method, steps=30):
+    """Its states on this row, from u = 0."""
+    problem = md.TVDenoising(torch.tensor(ROW).reshape(1, 1, 1, 6), WEIGHT, SCALE)
+    state = method.init(problem.start(), problem)
+    for k in range(1, steps + 1):
+        with torch.no_grad():
+            state = method.step(problem, state, Default())
+        assert state.k == k
+        yield problem.K_norm, state
+
+
+def assert_is(tensor, numbers):
+    np.testing.assert_allclose(tensor.flatten().numpy(), numbers, rtol=1e-6, atol=1e-9)
+
+
+def test_dual_fista():
+    """u⁺ = P(v + σDx(v)), θ⁺ = (1 + √(1 + 4θ²))/2, v⁺ = u⁺ + (θ − 1)/θ⁺(u⁺ − u), restarted; σ = 2s/‖D‖²."""
+    u = v = np.zeros(5)
+    theta, restarts = 1.0, 0
+
+    def least(w):
+        return clipped(ROW - w / (2 * SCALE))
+
+    for norm, state in row_by_row(DualFISTA(), 60):
+        new = bounded(v + 2 * SCALE / norm**2 * D(least(D_adjoint(v))))
+        grown = (1 + np.sqrt(1 + 4 * theta**2)) / 2
+        against = (v - new) @ (new - u) > 0
+        restarts += against
+        v = new if against else new + (theta - 1) / grown * (new - u)
+        u, theta = new, 1.0 if against else grown
+        assert_is(state.u["horizontal"], u)
+        assert_is(state.v["horizontal"], v)
+        assert_is(state.x, least(D_adjoint(u)))
+        assert state.theta.item() == pytest.approx(theta)
+    assert restarts > 0
+
+
+@pytest.mark.parametrize("ratio", [0.3, 2.0])
+def test_pdhg(ratio):
+    """x⁺ = prox_{τF}(x − τDᵀu), u⁺ = P(u + σD(2x⁺ − x)), τ = ratio/‖D‖, σ = 1/(ratio ‖D‖)."""
+    x, u = ROW, np.zeros(5)
+    for norm, state in row_by_row(PDHG(ratio)):
+        tau, sigma = ratio / norm, 1 / (ratio * norm)
+        new = prox_F(x - tau * D_adjoint(u), tau)
+        u, x = bounded(u + sigma * D(2 * new - x)), new
+        assert_is(state.x, x)
+        assert_is(state.u["horizontal"], u)
+
+
+@pytest.mark.parametrize("ratio", [0.3, 2.0])
+def test_condat_and_vu(ratio):
+    """x⁺ = x − τ(∇F(x) + Dᵀu), with 1/τ = L/2 + σ‖D‖² and L = 2s."""
+    x, u = ROW, np.zeros(5)
+    for norm, state in row_by_row(CondatVu(ratio)):
+        sigma = 1 / (ratio * norm)
+        tau = 1 / (SCALE + sigma * norm**2)
+        new = x - tau * (2 * SCALE * (x - ROW) + D_adjoint(u))
+        u, x = bounded(u + sigma * D(2 * new - x)), new
+        assert_is(state.x, x)
+        assert_is(state.u["horizontal"], u)
+
+
+@pytest.mark.parametrize("theta", [[0.0, 0.0, 3.0, 0.0], [0.5, -0.7, 1.0, 0.3], [-0.8, 0.4, 2.0, -0.5]])
+def test_lpd(theta):
+    """The four steps of its docstring, with all four numbers different from 1."""
+    method = LPD().double()
+    with torch.no_grad():
+        method.theta.copy_(torch.tensor(theta))
+    squashed = 1 / (1 + np.exp(-np.array(theta)))
+    c, a = 2 * squashed[0], 2 * squashed[1]
+    product = c * a * (2 - c) * (2 - a) / (c + a - c * a) ** 2 * squashed[2]
+    x = x_old = p = ROW
+    u = np.zeros(5)
+    for norm, state in row_by_row(method):
+        sigma, tau = np.sqrt(product) * np.exp(theta[3]) / norm, np.sqrt(product) / np.exp(theta[3]) / norm
+        q = bounded(u + sigma * D(x_old + (1 + a / c) * (p - x_old)))
+        u = u + c * (q - u)
+        p = prox_F(x - tau * D_adjoint(u), tau)
+        x, x_old = x + a * (p - x), x
+        for ours, numbers in ((state.x, x), (state.p, p), (state.x_old, x_old), (state.u["horizontal"], u)):
+            assert_is(ours, numbers)
