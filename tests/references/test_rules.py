@@ -230,6 +230,61 @@ def test_bounds_from_gradients_are_relative_to_what_can_be_gained(domain, residu
     assert (loose.lower <= tight.value).all()
 
 
+class Bounded(Problem):
+    """Proves whatever bound is told by x."""
+
+    def __init__(self, domain=None):
+        super().__init__(1, (1,))
+        if domain is not None:
+            self.domain = domain
+
+    def start(self, batch=None):
+        return double([0.5])
+
+    def strong_convexity(self):
+        return 0.25
+
+    def bound_at(self, x, convexity=None):
+        assert convexity == 0.25
+        return x[:, 0]
+
+
+@pytest.mark.parametrize(("domain", "kind"), [(None, LBFGS), (Box(0.0, 1.0), FISTA)])
+def test_bounds_from_gradients_end_a_run_at_the_best_of_them(domain, kind, monkeypatch):
+    """f − best ≤ tolerance·(f(x₀) − best), or 64 epsilons of 1 + |f(x₀)|; a bound that was proven stays so."""
+    calls = []
+
+    def noted(problem, method, **options):
+        calls.append((method, options["stop"]))
+        return SimpleNamespace(best_x=problem.start())
+
+    monkeypatch.setattr(certificate, "solve", noted)
+    _, first = certificate._by_gradients(Bounded(domain), 0.01)
+    assert first.tolist() == [0.5]
+    certificate._by_gradients(Bounded(domain), 1e-30)
+    (method, rule), (_, exact) = calls
+    assert type(method) is kind
+
+    def stopped(rule, bound, best, start):
+        look = SimpleNamespace(x=double([bound]), best_value=double(best), start_value=double(start))
+        return rule(look).item()
+
+    assert not stopped(rule, 0.8, 1.03, 3.0)
+    assert stopped(rule, 1.0, 1.019, 3.0)
+    assert stopped(rule, 0.2, 1.019, 3.0), "the bound of the look before is as good as ever"
+    assert not stopped(rule, 0.2, 1.021, 3.0)
+    for start in (3.0, -3.0):
+        assert stopped(exact, 1.0, 1 + 256 * EPS, start)
+        assert not stopped(exact, 1.0, 1 + 257 * EPS, start)
+
+
+def test_without_finite_bounds_or_a_start_nothing_is_proven_from_gradients():
+    unbounded = Bounded()
+    unbounded.start = lambda batch=None: double([-torch.inf])
+    assert certificate._by_gradients(unbounded, 0.01) is None
+    assert certificate._by_gradients(LINE, 0.01) is None
+
+
 # Estimates
 
 
