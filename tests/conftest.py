@@ -29,8 +29,9 @@ def compiled(tmp_path_factory):
     """Have the kernels compiled, once for all tests of a run, or skip where that cannot be done."""
     folder = tmp_path_factory.getbasetemp()
     shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    kept = os.environ.get("MIRRORDESCENT_TEST_KERNELS")  # by those who run the tests many times
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MIRRORDESCENT_CACHE", str(shared / "kernels"))
+        patch.setenv("MIRRORDESCENT_CACHE", kept or str(shared / "kernels"))
         kernels.library.cache_clear()
         try:
             kernels.library()

@@ -75,6 +75,17 @@ def test_the_tests_of_a_mutant_are_those_that_reach_its_line():
     assert mutants.tests_of(mutant, reached) == ["another"], "a statement over several lines is counted at another one"
     far = {"seconds": {"a": 1.0}, "lines": {mutant.file: {str(mutant.line + 50): ["a"]}}}
     assert mutants.tests_of(mutant, far) == ["a"], "what is run on import concerns all tests of the module"
+
+
+def test_of_many_cases_of_one_test_some_make_way_for_other_tests():
+    mutant = mutants.sample(1, seed=1)[0]
+    seconds = {**{f"alike[{i}]": 0.001 * i for i in range(500)}, "other": 2.0, "third[a]": 3.0, "long": 59.0}
+    reached = {"lines": {mutant.file: {str(mutant.line): list(seconds)}}, "seconds": seconds}
+    chosen = mutants.tests_of(mutant, reached)
+    assert len(chosen) == mutants.MOST_TESTS
+    assert chosen == sorted(chosen, key=seconds.__getitem__)
+    assert {"alike[0]", "other", "third[a]"} <= set(chosen)
+    assert "long" not in chosen, "all together take no longer than is allowed"
     assert mutants.tests_of(mutant, {"seconds": {}, "lines": {}}) == []
 
 

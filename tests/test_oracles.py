@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
 
 from mirrordescent import SVM, LeastSquares, LogisticRegression, MatrixGame, Quadratic, TVDenoising, TVInpainting
-from mirrordescent.oracles import Epochs, Exact, InTurn, Minibatch, Noisy, Relative, Rounded, Smoothed
+from mirrordescent.oracles import (
+    Default,
+    Epochs,
+    Exact,
+    FirstOrder,
+    InTurn,
+    Minibatch,
+    Noisy,
+    Oracle,
+    Relative,
+    Rounded,
+    Scaled,
+    Smoothed,
+    WrappedOracle,
+    spread,
+)
 from mirrordescent.problems import ParallelBeam, PoissonTomography
 from mirrordescent.schedules import Reciprocal
 
@@ -191,3 +207,109 @@ def test_what_does_not_fit_is_said(generator):
             Minibatch(bad)
     with pytest.raises(ValueError, match="sigma"):
         Noisy(-1.0)
+
+
+ORACLES = {  # whether its answers prove bounds, and whether it is random
+    Exact(): (True, False),
+    Default(): (True, False),
+    Smoothed(0.1): (True, False),
+    Rounded(1.0): (True, False),
+    Minibatch(1): (False, True),
+    Epochs(1): (False, True),
+    InTurn(): (False, False),
+    Noisy(0.1): (False, True),
+    Relative(): (False, False),
+    Relative(Minibatch(1)): (False, True),
+    Scaled(torch.ones(1)): (False, False),
+    Scaled(torch.ones(1), Noisy(0.1)): (False, True),
+    FirstOrder(): (False, False),
+}
+
+
+@pytest.mark.parametrize("oracle", ORACLES, ids=lambda o: type(o).__name__)
+def test_what_oracles_prove_and_which_are_random(oracle):
+    """Bounds on min f follow from gradients of f, rounded or not, and from nothing else."""
+    assert (oracle.proves, oracle.stochastic) == ORACLES[oracle]
+
+
+def test_which_oracle_is_asked_where_a_method_brings_its_own():
+    own, default, exact, noisy = Smoothed(0.1), Default(), Exact(), Noisy(0.1)
+    assert default.around(None) is default
+    assert default.around(own) is own
+    assert exact.around(None) is exact
+    with pytest.raises(TypeError, match="brings its own oracle, Smoothed, and cannot use Exact"):
+        exact.around(own)
+    assert noisy.around(None) is noisy
+    around = noisy.around(own)
+    assert (type(around), around.oracle, around.sigma) == (Noisy, own, 0.1)
+    assert isinstance(noisy.oracle, Default), "the oracle itself is left as it was"
+    assert Noisy(0.1, Scaled(torch.ones(1))).around(own).oracle.oracle is own
+    given = Minibatch(2)
+    assert WrappedOracle(given).oracle is given
+    assert isinstance(WrappedOracle().oracle, Default)
+    with pytest.raises(TypeError, match="brings its own"):
+        Noisy(0.1, Exact()).around(own)
+
+
+def test_every_sample_has_its_own_factor():
+    problem, x = Quadratic(torch.tensor([1.0, 2.0]), torch.zeros(2)), torch.tensor([[1.0, 1.0], [3.0, 1.0]])
+    found = Scaled(torch.tensor([2.0, 0.5]))(problem, x, 0)
+    assert found.tolist() == [[2.0, 4.0], [1.5, 1.0]]
+
+
+def test_first_order_gradients_are_constants():
+    problem, x = Quadratic(torch.tensor([1.0, 2.0]), torch.zeros(2)), torch.ones(1, 2, requires_grad=True)
+    assert Exact()(problem, x, 0).requires_grad
+    found = FirstOrder()(problem, x, 0)
+    assert not found.requires_grad
+    assert found.tolist() == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize(("size", "drawn"), [(1, 1), (6, 6), (1.0, 6), (0.5, 3), (0.51, 4), (0.01, 1), (1 / 6, 1)])
+def test_sizes_count_terms_or_are_fractions_of_them(size, drawn, generator):
+    problem, seen = finite_sums()[0], []
+    problem.grad_of_terms = lambda x, subset: seen.append(len(subset)) or x
+    Minibatch(size)(problem, torch.zeros(1, 3), 0, generator)
+    assert seen == [drawn]
+
+
+def test_the_edges_of_sizes_and_of_noise(generator):
+    for size in (0.0, 1.01, -0.5, 0, -1):
+        with pytest.raises(ValueError, match="Minibatch needs"):
+            Minibatch(size)
+    for sigma in (-0.1, math.inf, math.nan):
+        with pytest.raises(ValueError, match="sigma"):
+            Noisy(sigma)
+    problem, x = Quadratic(torch.ones(2), torch.zeros(2)), torch.ones(1, 2)
+    assert torch.equal(Noisy(0.0)(problem, x, 0, generator), problem.grad(x))
+
+
+def test_terms_in_turn_are_all_of_them_with_neighbours_far_apart():
+    """A cycle with steps near 0.618 of its length, the golden ratio: every term once, and then the same again."""
+    for terms in (*range(1, 40), 100, 144):
+        order = [spread(k, terms) for k in range(2 * terms)]
+        assert sorted(order[:terms]) == list(range(terms))
+        assert order[terms:] == order[:terms]
+        stride = (order[1] - order[0]) % terms if terms > 1 else 0
+        assert terms < 8 or abs(stride / terms - 0.618) < 0.2
+    assert [spread(k, 144) for k in range(3)] == [0, 89, 34]
+
+
+class Asked(Oracle):
+    """Remembers what it was asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def forward(self, problem, x, k, generator=None):
+        self.seen.append((k, generator))
+        return x
+
+
+@pytest.mark.parametrize("wrap", [Relative, lambda o: Noisy(0.1, o), lambda o: Scaled(torch.ones(1), o), FirstOrder])
+def test_what_is_around_passes_on_when_it_is_asked_and_by_whom(wrap, generator):
+    inner, problem = Asked(), Quadratic(torch.ones(2), torch.zeros(2))
+    problem.sensitivity = torch.ones(2)
+    wrap(inner)(problem, torch.ones(1, 2), 7, generator)
+    assert inner.seen == [(7, generator)]

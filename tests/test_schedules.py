@@ -12,8 +12,10 @@ import torch
 from mirrordescent import AMD, GD, MD, LeastSquares
 from mirrordescent.mirrors import Euclidean
 from mirrordescent.schedules import (
+    TABULATED,
     Constant,
     Interpolated,
+    OverRun,
     Polynomial,
     PowerLaws,
     Prefix,
@@ -190,3 +192,145 @@ def test_whole_numbers_are_step_sizes_too():
     """As in a TOML: step = 1."""
     assert Prefix([1, 2])(2).item() == 2.0
     assert Prefix([1, 2]).values.is_floating_point()
+
+
+SCHEDULES = {
+    "constant": (lambda: Constant(0.3), lambda k: 0.3),
+    "power": (lambda: Polynomial(0.3, 0.75), lambda k: 0.3 / k**0.75),
+    "prefix": (lambda: Prefix([0.3, 0.1, 0.2], "last"), lambda k: [0.3, 0.1, 0.2][min(k, 3) - 1]),
+    "over a run": (
+        lambda: OverRun(20, warmup=0.25, power=2.0),
+        lambda k: min(1.0, (min(k, 20) - 0.5) / 5) * (1 - (min(k, 20) - 0.5) / 20) ** 2,
+    ),
+    "power laws": (
+        lambda: PowerLaws([3, 12], [0.8, 0.2], power=1.5),
+        lambda k: 0.8 * (min(max(k, 3), 12) / 3) ** -1.0 * (max(k, 12) / 12) ** -1.5,
+    ),
+    "bounded power laws": (  # by powers of t/(b − t): from 4 to ¼ over a factor of 16 in k, then like 1/k
+        lambda: PowerLaws([1, 16], [1.6, 0.4], power=1.0, bound=2.0),
+        lambda k: 2 / (1 + 1 / (4 * min(k, 16) ** -1.0 * 16 / max(k, 16))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_single_values_and_sequences_are_those_of_the_formula(name):
+    """Learned, as numbers from a table, and all at once; also where the table ends."""
+    make, formula = SCHEDULES[name]
+    counts = [1, 2, 3, 4, 7, 12, 13, 16, 17, 100, TABULATED - 1, TABULATED, TABULATED + 1, 2000]
+    schedule = make().double()
+    learned = [torch.as_tensor(schedule(k)).item() for k in counts]
+    assert learned == pytest.approx([formula(k) for k in counts], rel=1e-6)
+    schedule.requires_grad_(False)
+    for _ in range(2):  # the second time from a table
+        assert [float(schedule(k)) for k in counts] == pytest.approx([formula(k) for k in counts], rel=1e-6)
+    for first, count in ((1, 5), (9, 12), (TABULATED - 1, 4)):
+        found = schedule.sequence(first, count)
+        assert (found.dtype, tuple(found.shape)) == (torch.float64, (count, 1))
+        assert found[:, 0].tolist() == pytest.approx([formula(k) for k in range(first, first + count)], rel=1e-6)
+
+
+@pytest.mark.parametrize("bound", [math.inf, 1.0])
+def test_power_laws_of_a_batch_are_those_of_its_samples(bound):
+    values = torch.tensor([[0.8, 0.2], [0.3, 0.6]], dtype=torch.float64)
+    laws = [PowerLaws([3, 12], each, power=1.5, bound=bound).double().requires_grad_(False) for each in values]
+    both = PowerLaws([3, 12], values[0], power=1.5, bound=bound).double().requires_grad_(False)
+    both.raw = torch.nn.Parameter(torch.stack([law.raw for law in laws]), requires_grad=False)
+    found = both.sequence(1, 40)
+    assert tuple(found.shape) == (40, 2)
+    torch.testing.assert_close(found, torch.cat([law.sequence(1, 40) for law in laws], 1))
+    both.raw.requires_grad_(True)
+    for k in (1, 3, 5, 12, 30):
+        torch.testing.assert_close(both(k), torch.tensor([law(k) for law in laws], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("extension", ["min", "last", "mean"])
+def test_extensions_of_steps_whose_last_is_not_the_least(extension):
+    """The running minimum of the whole sequence, not only of what continues it."""
+    steps = [0.4, 0.1, 0.3]
+    following = {"min": 0.1, "last": 0.3, "mean": 0.8 / 3}[extension]
+    assert Prefix(steps, extension)(4).item() == pytest.approx(following)
+    steady = Prefix(steps, extension, monotone=True)
+    assert [steady(k).item() for k in (1, 2, 3, 4, 9)] == pytest.approx([0.4, 0.1, 0.1, 0.1, 0.1])
+    scaled = Prefix(steps, extension, scale=0.5, monotone=True)
+    assert scaled(4).item() == pytest.approx(min(0.1, 0.5 * following))
+
+
+def test_the_shape_of_a_run():
+    """Rises over the first quarter of 8 steps, then falls to 0; the last value stays."""
+    rising = OverRun(8, warmup=0.25)
+    u = [(k - 0.5) / 8 for k in range(1, 9)]
+    assert [rising(k) for k in range(1, 9)] == pytest.approx([min(1, each / 0.25) * (1 - each) for each in u])
+    assert rising(9) == rising(100) == rising(8)
+    flat = OverRun(8, warmup=0.0, power=0.0)
+    assert [flat(k) for k in (1, 5, 20)] == [1.0] * 3
+    assert OverRun(1)(1) == 0.5, "the middle of the only step"
+    assert [OverRun(8)(k) for k in (1, 2)] == pytest.approx([1 - 0.5 / 8, 1 - 1.5 / 8]), "a twentieth is over by then"
+    slow = OverRun(100)
+    assert [slow(k) for k in (1, 3, 10)] == pytest.approx([0.1 * 0.995, 0.5 * 0.975, 0.905])
+
+
+@pytest.mark.parametrize(
+    "good", [{"steps": 1}, {"steps": 5, "warmup": 0.0}, {"steps": 5, "warmup": 1.0}, {"steps": 5, "power": 0.0}]
+)
+def test_the_edges_of_what_a_run_may_be(good):
+    OverRun(**good)
+    for bad in ({"steps": 0}, {"warmup": -0.01}, {"warmup": 1.01}, {"power": -0.01}, {"power": math.nan}):
+        with pytest.raises(ValueError, match="OverRun needs"):
+            OverRun(**{**good, **bad})
+
+
+def test_steps_may_not_grow():
+    assert Polynomial(0.3, 0.0)(7) == 0.3
+    for power in (-0.1, math.nan):
+        with pytest.raises(ValueError, match="may not grow"):
+            Polynomial(1.0, power)
+
+
+def test_counts_and_values_belong_together():
+    for values in ([1.0], [1.0, 2.0, 3.0], [[1.0, 2.0]]):
+        with pytest.raises(ValueError, match="a value for each"):
+            Interpolated([1, 2], values)
+    for counts in ([0, 2], [3, 2], [2, 2]):
+        with pytest.raises(ValueError, match="increasing counts"):
+            Interpolated(counts, [1.0, 2.0])
+    assert Interpolated([1], [0.7])(5).item() == pytest.approx(0.7)
+    with pytest.raises(ValueError, match="non-empty"):
+        Prefix([[0.1, 0.2]])
+    torch.testing.assert_close(Interpolated([1, 4], [0.7, 0.2]).values, torch.tensor([0.7, 0.2]))
+
+
+def test_a_bound_is_not_reached_and_comes_back_from_a_description():
+    bounded = PowerLaws([1, 4], [0.5, 0.25], power=1.0, bound=0.75)
+    again = PowerLaws(**bounded.config())
+    assert (again.counts, again.power, again.bound) == ([1, 4], 1.0, 0.75)
+    again.load_state_dict(bounded.state_dict())
+    assert [again(k).item() for k in (1, 2, 9)] == [bounded(k).item() for k in (1, 2, 9)]
+    free = PowerLaws([2], [3.0])
+    assert (free.power, free.bound) == (0.0, math.inf)
+    assert PowerLaws(**free.config()).counts == [2]
+    for value in (0.75, 0.8, 0.0):
+        with pytest.raises(ValueError, match=r"between 0 and its bound 0\.75"):
+            PowerLaws([1], [value], bound=0.75)
+    with pytest.raises(ValueError, match="positive, finite values"):
+        PowerLaws([1], [math.inf])
+
+
+def test_a_table_is_not_used_while_something_is_learned():
+    t = PowerLaws([1, 4], [0.5, 2.0])
+    with torch.no_grad():
+        number = t(3)
+    assert isinstance(number, float)
+    learned = t(3)
+    assert learned.requires_grad
+    assert learned.item() == pytest.approx(number)
+
+
+def test_what_can_be_a_schedule():
+    assert as_schedule(2, "t")(5) == 2.0
+    assert as_schedule(torch.tensor(0.25), "t")(5).item() == 0.25
+    assert as_schedule(lambda k: 1 / k, "t")(4) == 0.25
+    own = Constant(0.1)
+    assert as_schedule(own, "t") is own
+    assert admissible_step(4.0) == 0.25
+    assert admissible_step(4.0, 2.0, 0.5) == 0.0625

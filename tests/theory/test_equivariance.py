@@ -25,6 +25,14 @@ from mirrordescent.theory import equivariance
 from mirrordescent_lab import equivariance as learning
 
 
+def double(*rows):
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def random(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
 @pytest.fixture
 def generator():
     return torch.Generator().manual_seed(0)
@@ -194,3 +202,56 @@ def test_an_untied_map_of_images_moves_with_nothing(generator):
     for act in equivariance.IMAGE_ACTIONS.values():
         assert equivariance.defect(field, act, x) > 1e-4
         assert equivariance.defect(lambda images: 3 * images, act, x) == 0
+
+
+def test_motions_of_an_image():
+    x = torch.arange(24.0).reshape(1, 1, 4, 6)
+    act = equivariance.IMAGE_ACTIONS
+    for i in range(4):
+        for j in range(6):
+            assert act["translation"](x)[0, 0, i, j] == x[0, 0, (i - 3) % 4, (j - 3) % 6]
+            assert act["horizontal flip"](x)[0, 0, i, j] == x[0, 0, i, 5 - j]
+            assert act["vertical flip"](x)[0, 0, i, j] == x[0, 0, 3 - i, j]
+    turned = act["rotation by 90°"](x)
+    assert turned.shape == (1, 1, 6, 4)
+    assert all(turned[0, 0, 5 - j, i] == x[0, 0, i, j] for i in range(4) for j in range(6))
+
+
+def test_a_defect_is_relative_to_the_image_and_that_of_the_worst_sample():
+    """Ω multiplies the first column by 3: after a flip the last column is off, ‖(2a, −2b)‖ of ‖(b, 3a)‖."""
+
+    def omega(x):
+        return torch.cat([3 * x[..., :1], x[..., 1:]], -1)
+
+    flip = equivariance.IMAGE_ACTIONS["horizontal flip"]
+    x = double([[[1.0, 2.0]]], [[[5.0, 1.0]]])
+    worst = max(((2 * a) ** 2 + (2 * b) ** 2) ** 0.5 / (b**2 + (3 * a) ** 2) ** 0.5 for a, b in ((1, 2), (5, 1)))
+    assert equivariance.defect(omega, flip, x) == pytest.approx(worst)
+    inner = torch.ones(1, 1, 6, 6, dtype=torch.float64)
+    assert equivariance.defect(omega, flip, inner) > 0.1
+    assert equivariance.defect(omega, flip, inner, margin=1) == 0, "the columns at the border are left out"
+    rows = lambda x: torch.cat([3 * x[..., :1, :], x[..., 1:, :]], -2)  # noqa: E731
+    assert equivariance.defect(rows, equivariance.IMAGE_ACTIONS["vertical flip"], inner, margin=1) == 0
+    assert equivariance.defect(lambda x: 0 * x, flip, x) == 0
+    weights = torch.ones(6, 6, dtype=torch.float64)
+    weights[2, 1], weights[0, 3] = 3.0, 9.0  # one pixel inside, and one at the border
+    # Inside, where 16 pixels are left, Ω(g·x) has the 3 at one place and g·Ω(x) at another.
+    assert equivariance.defect(lambda x: weights * x, flip, inner, margin=1) == pytest.approx((8 / (15 + 9)) ** 0.5)
+
+
+@pytest.mark.parametrize("side", [26, 27])
+def test_the_border_is_left_out_where_something_is_left(side):
+    """A margin of 10 pixels and the shift of 3, on both sides."""
+    found = equivariance.image_defects(Diagonal(2.0), random(1, 1, side, 30))
+    name = "translation, away from the border"
+    assert (name in found["∇ψ"]) == (name in found["∇ψ*"]) == (side == 27)
+    seen = []
+
+    class Spy(Diagonal):
+        def _to_primal(self, y):
+            seen.append(y)
+            return super()._to_primal(y)
+
+    x = random(1, 1, 4, 4)
+    equivariance.image_defects(Spy(2.0), x)
+    torch.testing.assert_close(seen[0], 2 * x, msg="∇ψ* is asked at the images of the points")

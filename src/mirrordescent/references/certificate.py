@@ -116,11 +116,8 @@ def _suits(problem: Problem, entry: dict[str, Tensor]) -> bool:
         return False
     x, numbers = entry["x"], [entry[name] for name in NUMBERS]
     shapes = (problem.batch or len(x), *(x.shape[1:] if problem.sample_shape is None else problem.sample_shape))
-    if (
-        x.shape != shapes
-        or any(each.shape != x.shape[:1] for each in numbers)
-        or entry.get("proven", torch.tensor(True)).ndim
-    ):
+    odd = "proven" in entry and entry["proven"].ndim
+    if odd or x.shape != shapes or any(each.shape != x.shape[:1] for each in numbers):
         return False
     return bool((entry["lower"] <= entry["value"] + ROUNDING * entry["value"].abs()).all())
 
@@ -214,7 +211,7 @@ def _by_gradients(problem: Problem, tolerance: float) -> Found | None:
 
 
 def _small_gap(problem: Problem, tolerance: float) -> Rule:
-    """Stop at best − lower ≤ tolerance · min(f(x₀) − lower, f(x₀ made constant) − lower), or at rounding errors.
+    """Stop at best − lower ≤ tolerance · min(f(x₀) − lower, f(x₀ made constant)), or at rounding errors.
 
     With a large weight, f(x₀) is so large that a gap relative to it alone would mean little.
     """

@@ -213,9 +213,10 @@ def problem_verdicts(problem: Problem, points: Sequence[Tree], constants: Proble
         smallest = curvature.curvature_range(problem.grad, points)[0]
         lowest = min(smallest, curvature.smallest_secant(problem.grad, points))
         because = f"The smallest curvature found is {lowest:.3g}; that is no proof."
-        if convex is False or lowest < -_root_eps(points):
+        negative = lowest < -_root_eps(points)
+        if negative or convex is False:
             found = f"Along some direction the curvature is {lowest:.3g}"
-            why = found if lowest < 0 else "The problem says that it is not"
+            why = found if negative else "The problem says that it is not"
             convex, because = False, f"{why}: no theorem applies, and bounds promise nothing."
     smooth = False if math.isinf(smoothness.value) else None if smoothness.how == "sampled" else True
     kinks = "f has kinks, at which its gradient jumps: L_f is infinite."

@@ -6,6 +6,8 @@ was changed. Everything is computed in double precision; upper bounds are then r
 and slacks down.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -95,7 +97,7 @@ def amd_slack(record: Record, r: float) -> Tensor:
     with error = ⟨∇ψ(z̃_{k+1}) − ∇ψ(ẑ_{k+1}), z̃_{k+1} − x*⟩, if γ ≥ L_R L_ψ* and t_k ≤ ℓ_R/(L_f γ).
     """
     t, k = _columns(record.steps)
-    before, gap = torch.cat([torch.zeros_like(t[:1]), t[:-1]]), record["gap"]
+    before, gap = torch.cat([t[:1], t[:-1]]), record["gap"]  # t_{−1} would have the weight 0² = 0
     bound = (2 * k + 1 - r * k) * t / r * gap[1:] - k**2 * (before - t) / r * gap[:-1] + r * record["error"]
     return rounded_down(bound - record["energy"].double().diff(dim=0), record.steps.dtype)
 
@@ -111,7 +113,7 @@ def amd_first_energy(divergence: Number, first_gap: Number, t: float, r: float, 
     """
     bound = r * _double(divergence) + t / r * _double(first_gap) + r * _double(first_error)
     given = next((each for each in (divergence, first_gap, first_error) if isinstance(each, Tensor)), None)
-    return rounded_up(bound, given.dtype) if given is not None and isinstance(bound, Tensor) else bound
+    return bound if given is None else rounded_up(cast(Tensor, bound), given.dtype)
 
 
 def amd_bound(first_energy: Number, steps: Tensor, r: float, error: Number = 0.0) -> Tensor:

@@ -188,7 +188,7 @@ class _Conditions:
         """Judge a series, if there is one: zero, bounded as far as one can see, or growing."""
         if self.record is None:
             return []
-        sizes = sign * self.record[name].nan_to_num()
+        sizes = (sign * self.record[name]).nan_to_num()
         if not bool(sizes.any()):
             return [Verdict.of(assumption, True, "There is no error: the run is exact mirror descent.")]
         half = len(sizes) // 2

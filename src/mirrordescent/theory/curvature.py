@@ -94,14 +94,15 @@ def transposed_jacobian(gradient: Gradient, x: Tree) -> Callable[[Tensor], Tenso
         point = tree_map(lambda leaf: leaf.detach().requires_grad_(), x)
         value = gradient(point)
     inputs, outputs = list(leaves(point)), list(leaves(value))
-    if not any(output.requires_grad for output in outputs):
-        return torch.zeros_like  # a gradient that is constant around x
     sizes = [leaf[0].numel() for leaf in inputs]
+    varying = [i for i, output in enumerate(outputs) if output.requires_grad]  # the others are constant around x
+    if not varying:
+        return torch.zeros_like
 
     def product(v: Tensor) -> Tensor:
         pieces = torch.split(v, sizes, 1)
-        vectors = [piece.reshape(leaf.shape) for piece, leaf in zip(pieces, inputs, strict=True)]
-        found = torch.autograd.grad(outputs, inputs, vectors, retain_graph=True, materialize_grads=True)
+        some, vectors = [outputs[i] for i in varying], [pieces[i].reshape(outputs[i].shape) for i in varying]
+        found = torch.autograd.grad(some, inputs, vectors, retain_graph=True, materialize_grads=True)
         return torch.cat([leaf.flatten(1) for leaf in found], 1)
 
     return product
