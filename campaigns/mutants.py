@@ -280,8 +280,8 @@ def _wait(child: int) -> str:
     return {0: "survived", 1: "killed", 2: "killed", 5: "not reached"}.get(code, f"killed: exit {code}")
 
 
-def run(count: int, seed: int, folder: Path, minutes: float) -> None:
-    """Try a sample, go on where an earlier run has ended, and write the page after every few."""
+def run(count: int, seed: int, folder: Path, minutes: float, turn: int = 0, processes: int = 1) -> None:
+    """Try a sample, or every so-manieth of it; go on where an earlier run has ended, and write the page in the end."""
     # Before forking, so that no child has to import them, nor to compile kernels.
     import hypothesis  # noqa: F401
     import pytest  # noqa: F401
@@ -291,13 +291,13 @@ def run(count: int, seed: int, folder: Path, minutes: float) -> None:
     os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "MIRRORDESCENT_TEST_KERNELS": str(folder / "kernels")}
     torch.set_num_threads(1)
     reached = json.loads((folder / "reached.json").read_text())
-    record = folder / f"outcomes-{seed}.json"
+    record = folder / f"outcomes-{seed}-{turn}.json"
     outcomes: dict[str, str] = json.loads(record.read_text()) if record.exists() else {}
-    copy = folder / "src"
+    copy = folder / f"copy-{turn}" / "src"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(SOURCE.parent, copy)
     until = time.monotonic() + 60 * minutes
-    for mutant in sample(count, seed):
+    for mutant in sample(count, seed)[turn::processes]:
         if outcomes.get(mutant.name, "not reached") != "not reached":
             continue
         if time.monotonic() > until:
@@ -305,7 +305,13 @@ def run(count: int, seed: int, folder: Path, minutes: float) -> None:
         outcomes[mutant.name] = attempt(mutant, tests_of(mutant, reached), copy)
         record.write_text(json.dumps(outcomes, indent=1, ensure_ascii=False))
         print(len(outcomes), outcomes[mutant.name], mutant.name, flush=True)
-    write(outcomes, count, seed)
+    write(tried(folder, seed), count, seed)
+
+
+def tried(folder: Path, seed: int) -> dict[str, str]:
+    """Return the outcomes so far, of all processes."""
+    records = [json.loads(path.read_text()) for path in sorted(folder.glob(f"outcomes-{seed}-*.json"))]
+    return {name: outcome for record in records for name, outcome in record.items()}
 
 
 def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
@@ -333,8 +339,8 @@ def write(outcomes: dict[str, str], count: int, seed: int, of: str | None = None
         "number, a condition, a function. It is killed if a test of the package that reaches its line fails, or does "
         "not end.", "",
         f"**Score: {len(killed)} of {len(outcomes)}, {100 * len(killed) / len(outcomes):.1f} %** (95 % interval by "
-        f"Wilson: {100 * low:.1f} to {100 * high:.1f} %). These are the first {len(outcomes)} of a random sample of "
-        f"{count}, seed {seed}; tests that were written for survivors since then do not count.", "",
+        f"Wilson: {100 * low:.1f} to {100 * high:.1f} %). These are {len(outcomes)} of a random sample of {count}, seed "
+        f"{seed}; tests that were written for survivors since then do not count.", "",
         "| part | killed | of |", "|---|---|---|",
         *(f"| {part} | {sum(_part(name) == part for name in killed)} | {tried} |" for part, tried in parts), "",
         "## Survivors", "",
@@ -365,6 +371,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=420)
     parser.add_argument("--seed", type=int, default=15)
     parser.add_argument("--minutes", type=float, default=600.0)
+    parser.add_argument("--processes", type=int, default=1, help="that share the sample")
+    parser.add_argument("--turn", type=int, default=0, help="of this process, from 0")
     parser.add_argument("--commit", help="of the sources that were changed, if it is not the one that is checked out")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/mutants"))
     chosen = parser.parse_args()
@@ -374,10 +382,9 @@ def main() -> None:
         listed = [asdict(mutant) for mutant in sample(chosen.count, chosen.seed)]
         print(json.dumps(listed, indent=1, ensure_ascii=False))
     elif chosen.what == "page":
-        outcomes = json.loads((chosen.folder / f"outcomes-{chosen.seed}.json").read_text())
-        write(outcomes, chosen.count, chosen.seed, chosen.commit)
+        write(tried(chosen.folder, chosen.seed), chosen.count, chosen.seed, chosen.commit)
     else:
-        run(chosen.count, chosen.seed, chosen.folder, chosen.minutes)
+        run(chosen.count, chosen.seed, chosen.folder, chosen.minutes, chosen.turn, chosen.processes)
 
 
 if __name__ == "__main__":
