@@ -339,8 +339,8 @@ def write(outcomes: dict[str, str], count: int, seed: int, of: str | None = None
         "number, a condition, a function. It is killed if a test of the package that reaches its line fails, or does "
         "not end.", "",
         f"**Score: {len(killed)} of {len(outcomes)}, {100 * len(killed) / len(outcomes):.1f} %** (95 % interval by "
-        f"Wilson: {100 * low:.1f} to {100 * high:.1f} %). These are {len(outcomes)} of a random sample of {count}, seed "
-        f"{seed}; tests that were written for survivors since then do not count.", "",
+        f"Wilson: {100 * low:.1f} to {100 * high:.1f} %). These are {len(outcomes)} of a random sample of {count}, "
+        f"seed {seed}; tests that were written for survivors since then do not count.", "",
         "| part | killed | of |", "|---|---|---|",
         *(f"| {part} | {sum(_part(name) == part for name in killed)} | {tried} |" for part, tried in parts), "",
         "## Survivors", "",
