@@ -92,11 +92,11 @@ class Attribution:
 def attribute(name: str, problems: int, directory: Path | None, say: Say, every: int = 1) -> Attribution:
     """Measure one entry; of the grids that are searched only every so-manieth number is tried."""
     method, card = zoo.load(name), zoo.card(name)
+    if name.endswith(CONTROL):
+        return Attribution(name, why_not=IS_CONTROL)
     recipe = RECIPES.get(name)
     if recipe is None or not any(isinstance(part, MirrorMap) for part in method.modules()):
         return Attribution(name, why_not=NO_MAP if recipe else "it has no recipe")
-    if name.endswith(CONTROL):
-        return Attribution(name, why_not=IS_CONTROL)
     if isinstance(method, Preconditioned):
         return Attribution(name, why_not="it trains any network, one at a time: see network-geometry")
     try:
