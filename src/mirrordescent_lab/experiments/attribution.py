@@ -110,7 +110,7 @@ def attribute(name: str, problems: int, directory: Path | None, say: Say, every:
         gaps, multiple = bench.all_gaps(_bounded(tuning), _bounded(held_out), control)
         return gaps | {MULTIPLE: torch.tensor(multiple)}
 
-    gaps = cache.remember(_key(name, control, problems, every), measured)
+    gaps = dict(sorted(cache.remember(_key(name, control, problems, every), measured).items()))
     multiple = round(float(gaps.pop(MULTIPLE)), 6)
     say(f"{name}: {', '.join(f'{what} {float(each[-1].mean()):.3g}' for what, each in gaps.items())}")
     means = {what: each.mean(1).tolist() for what, each in gaps.items()}
