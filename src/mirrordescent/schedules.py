@@ -296,7 +296,8 @@ class OverRun(Schedule):
 
     def forward(self, k: int) -> float:
         done = (min(k, self.steps) - 0.5) / self.steps
-        return min(1.0, done / self.warmup if self.warmup else 1.0) * (1 - done) ** self.power
+        rise = min(1.0, done / self.warmup) if self.warmup else 1.0
+        return rise * (1 - done) ** self.power
 
 
 class Scalar(Schedule):

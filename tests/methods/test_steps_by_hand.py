@@ -179,6 +179,30 @@ def test_nesterov_s_method_with_a_prox():
         method.step(function(), state, Default())
 
 
+class Counting(Exact):
+    """For which k it is asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def forward(self, problem, x, k, generator=None):
+        self.asked.append(k)
+        return super().forward(problem, x, k, generator)
+
+
+@pytest.mark.parametrize(
+    ("method", "asked"), [(FISTA(), [0, 1, 2]), (LBFGS(), [1, 2, 3]), (ProximalNesterov(0.1), [0, 1, 2])],
+)  # fmt: skip
+def test_oracles_are_told_which_gradient_is_wanted(method, asked):
+    """L-BFGS asks for the gradient after its step; it has that of the start from the problem."""
+    problem = md.Composite(md.SquaredError(torch.zeros(1, 3, dtype=DOUBLE)), [md.L1(0.1)])
+    oracle, state = Counting(), method.init(torch.ones(1, 3, dtype=DOUBLE), problem)
+    for _ in range(3):
+        state = method.step(problem, state, oracle)
+    assert oracle.asked == asked
+
+
 # Total variation of a row of pixels: f = s(‖x − y‖² + λ‖Dx‖₁), with F = s‖x − y‖² on the range of y, and |u| ≤ sλ
 
 ROW, WEIGHT, SCALE = np.array([0.1, 0.9, 0.3, 0.35, 0.8, 0.2]), 0.3, 0.7
