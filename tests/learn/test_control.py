@@ -12,6 +12,7 @@ from mirrordescent import AMD, LPD, MD, SMD, zoo
 from mirrordescent.domains import PositiveOrthant
 from mirrordescent.learn import Recipe, Settings, Unrolled, Validation, read_recipe
 from mirrordescent.learn.control import without_map
+from mirrordescent.learn.recipe import CONTROL
 from mirrordescent.methods import Equipped
 from mirrordescent.mirrors import Diagonal, Euclidean, MirrorMap, OrthantEntropy, Stencil
 from mirrordescent.oracles import Rounded
@@ -49,7 +50,10 @@ def test_a_multiple_of_the_identity(mirror):
     torch.testing.assert_close(scaled.to_primal(y), torch.tensor([[1.0, 0.0 if positive else -0.5]]))
 
 
-@pytest.mark.parametrize("name", [n for n in zoo.list() if not n.startswith("image-tv-") and "reptile-init" not in n])
+ENTRIES = [n for n in zoo.list() if not n.startswith("image-tv-") and not n.endswith(("reptile-init", CONTROL))]
+
+
+@pytest.mark.parametrize("name", ENTRIES)
 def test_every_entry_with_a_map_has_a_control(name):
     method = zoo.load(name)
     if not maps(method):

@@ -282,3 +282,6 @@ IMAGING_RECIPES: dict[str, Recipe] = {
         ),
     )
 }  # fmt: skip
+# Learned alike, and shipped beside it.
+_MATRIX_CONTROL = IMAGING_RECIPES["mnist49-svm-quadratic"].control()
+IMAGING_RECIPES[_MATRIX_CONTROL.name] = _MATRIX_CONTROL
