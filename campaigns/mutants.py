@@ -305,10 +305,10 @@ def run(count: int, seed: int, folder: Path, minutes: float, turn: int = 0, proc
         outcomes[mutant.name] = attempt(mutant, tests_of(mutant, reached), copy)
         record.write_text(json.dumps(outcomes, indent=1, ensure_ascii=False))
         print(len(outcomes), outcomes[mutant.name], mutant.name, flush=True)
-    write(tried(folder, seed), count, seed)
+    write(gathered(folder, seed), count, seed)
 
 
-def tried(folder: Path, seed: int) -> dict[str, str]:
+def gathered(folder: Path, seed: int) -> dict[str, str]:
     """Return the outcomes so far, of all processes."""
     records = [json.loads(path.read_text()) for path in sorted(folder.glob(f"outcomes-{seed}-*.json"))]
     return {name: outcome for record in records for name, outcome in record.items()}
@@ -382,7 +382,7 @@ def main() -> None:
         listed = [asdict(mutant) for mutant in sample(chosen.count, chosen.seed)]
         print(json.dumps(listed, indent=1, ensure_ascii=False))
     elif chosen.what == "page":
-        write(tried(chosen.folder, chosen.seed), chosen.count, chosen.seed, chosen.commit)
+        write(gathered(chosen.folder, chosen.seed), chosen.count, chosen.seed, chosen.commit)
     else:
         run(chosen.count, chosen.seed, chosen.folder, chosen.minutes, chosen.turn, chosen.processes)
 

@@ -69,7 +69,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     runs = _Runs(contest, features)
     for learned in with_rules(_learned, rules, batch):
         runs.add(*learned)
-    for name, method in geometries(directory if source == "mnist" else None, source):
+    for name, method in geometries(directory) if source == "mnist" else ():
         runs.add(name, method, None)
     for tunable in (*BASELINES, WIDE_NESTEROV, Tunable("SGD", SGD, grid(2e-4, 1e-1), batch)):
         setting = few.tune(tunable, min(100, size.iterations))
@@ -83,13 +83,11 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     return result
 
 
-def geometries(directory: Path | None, source: str) -> Iterator[tuple[str, Method[Any]]]:
+def geometries(directory: Path | None) -> Iterator[tuple[str, Method[Any]]]:
     """Yield AMD with a full matrix that was learned, its control, and both as they were before learning.
 
-    Those are tuned as little as the others: their steps suit both. They are for the features of MNIST.
+    They are for the features of MNIST.
     """
-    if source != "mnist":
-        return
     for name, entry in ((FULL, MATRIX), (NO_MATRIX, f"{MATRIX}{CONTROL}")):
         yield name, cast(Method[Any], zoo.load(entry).double())
     begun = machine_quadratic(torch.Generator(), fours_and_nines(directory)).double().requires_grad_(False)

@@ -112,8 +112,8 @@ def machine_conjugate(generator: Generator, family: ProblemFamily) -> Method[Any
 def machine_quadratic(generator: Generator, family: ProblemFamily) -> Method[Any]:
     """AMD with a full quadratic map, which begins with what the data say: P = ρ(I + cS)⁻¹, S = mean of zᵢzᵢᵀ.
 
-    That is the inverse Hessian of a machine with squares in place of hinges: which c suits hinges was looked for on
-    starts to learn on (0.03 and 0.3 do as well, 3 is worse). With ρ the same steps suit the identity too.
+    That is the inverse Hessian of a machine with squares in place of hinges. Which c and which steps suit hinges was
+    looked for on held-out starts, before anything was learned. With ρ the same steps suit the identity too.
     """
     problem = cast(SVM, family.draw(torch.zeros(1, dtype=torch.long)).problem)
     points = problem.signed.double().flatten(0, -2)
