@@ -265,6 +265,11 @@ def test_the_shape_of_a_run():
     flat = OverRun(8, warmup=0.0, power=0.0)
     assert [flat(k) for k in (1, 5, 20)] == [1.0] * 3
     assert OverRun(1)(1) == 0.5, "the middle of the only step"
+    shorter = OverRun(25, warmup=0.1, power=0.5, length=0.5)
+    assert shorter(5) == pytest.approx(2 * OverRun(25, warmup=0.1, power=0.5)(5)), "a quarter as long, twice the step"
+    longer = shorter.over(1600)
+    assert [longer.steps, longer.warmup, longer.power, longer.length] == [1600, 0.1, 0.5, 0.5]
+    assert longer(800) == pytest.approx((1 - 799.5 / 1600) ** 0.5 / 4)
     assert [OverRun(8)(k) for k in (1, 2)] == pytest.approx([1 - 0.5 / 8, 1 - 1.5 / 8]), "a twentieth is over by then"
     slow = OverRun(100)
     assert [slow(k) for k in (1, 3, 10)] == pytest.approx([0.1 * 0.995, 0.5 * 0.975, 0.905])

@@ -105,7 +105,7 @@ SCHEDULES = {
     "power laws": lambda: PowerLaws([1, 4, 20], [0.9, 0.3, 1.7], power=-1.0),
     "power laws with a bound": lambda: PowerLaws([1, 4], [0.9, 0.3], power=1.0, bound=1.0),
     "power laws at their bound": lambda: saturated(PowerLaws([1, 4], [0.9, 0.3], bound=1.0)),
-    "over a run": lambda: OverRun(20, 0.1, 2.0),
+    "over a run": lambda: OverRun(20, 0.1, 2.0, 0.3),
     "mixing": lambda: Mixing(4.0, 7),
     "dual weight": lambda: DualWeight(3.0, 1, 9),
     "mixing by areas": AreaMixing,

@@ -26,6 +26,7 @@ ScheduleLike: TypeAlias = float | Tensor | Callable[[int], Number]
 Extension: TypeAlias = Literal["mean", "min", "last", "reciprocal", "root_reciprocal"]
 
 TABULATED = 512  # values of a schedule that are kept for the next run
+TYPICAL_LENGTH = 100  # of a run, for which steps are as long as they are
 
 
 class Schedule(Part, nn.Module):
@@ -272,32 +273,42 @@ class PowerLaws(_Knots):
 
 
 class OverRun(Schedule):
-    """t(k) = min(1, u/warmup) · (1 − u)^power with u = (k − ½)/N: rises, then falls to 0, over a run of N steps.
+    """t(k) = (N/100)^−length · min(1, u/warmup) · (1 − u)^power with u = (k − ½)/N, over a run of N steps.
 
-    A function of the share of the run that is done, so that what was learned on short runs serves long ones. From the
-    N-th step on it stays where it is.
+    It rises, then falls to 0. A function of the share of the run that is done, so that what was learned on short runs
+    serves long ones, which want shorter steps the longer they are. From the N-th step on it stays where it is.
 
     Args:
         steps: N.
         warmup: the share of the run in which t rises; 0 for none.
         power: how it falls; 1 is linear, 0 not at all.
+        length: how steps shorten with the length of the run; 0 not at all.
 
     >>> [round(OverRun(10, warmup=0.1, power=1.0)(k), 3) for k in (1, 2, 5, 10)]
     [0.475, 0.85, 0.55, 0.05]
     """
 
-    def __init__(self, steps: int, warmup: float = 0.05, power: float = 1.0) -> None:
+    def __init__(self, steps: int, warmup: float = 0.05, power: float = 1.0, length: float = 0.0) -> None:
         super().__init__()
-        if steps < 1 or not 0 <= warmup <= 1 or not power >= 0:
+        if steps < 1 or not 0 <= warmup <= 1 or not power >= 0 or not length >= 0:
             raise ValueError(
-                f"OverRun needs steps ≥ 1, warmup in [0, 1] and power ≥ 0, got {steps}, {warmup} and {power}"
+                "OverRun needs steps ≥ 1, warmup in [0, 1], power ≥ 0 and length ≥ 0, "
+                f"got {steps}, {warmup}, {power} and {length}"
             )
-        self.steps, self.warmup, self.power = int(steps), float(warmup), float(power)
+        self.steps, self.warmup, self.power, self.length = int(steps), float(warmup), float(power), float(length)
+
+    def over(self, steps: int) -> "OverRun":
+        """Return the same schedule for a run of another length.
+
+        >>> OverRun(100, warmup=0, power=0, length=0.5).over(400)(200)
+        0.5
+        """
+        return OverRun(steps, self.warmup, self.power, self.length)
 
     def forward(self, k: int) -> float:
         done = (min(k, self.steps) - 0.5) / self.steps
         rise = min(1.0, done / self.warmup) if self.warmup else 1.0
-        return rise * (1 - done) ** self.power
+        return (self.steps / TYPICAL_LENGTH) ** -self.length * rise * (1 - done) ** self.power
 
 
 class Scalar(Schedule):

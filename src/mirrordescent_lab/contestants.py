@@ -19,7 +19,6 @@ from mirrordescent import optim
 from mirrordescent.mirrors import ByKind, Euclidean, MirrorMap, SpectralPower, roles_of, spectral_by_kind
 from mirrordescent.mirrors.by_kind import KINDS
 from mirrordescent.mirrors.roles import LayerKind
-from mirrordescent.schedules import OverRun
 from mirrordescent_lab.tasks import Make
 
 Shape: TypeAlias = Literal["constant", "cosine", "linear"]
@@ -175,8 +174,8 @@ def learned(entry: Any, maps: dict[LayerKind, MirrorMap] | None = None) -> Calla
     def of(lr: float, shape: Shape) -> Make:
         def make(model: nn.Module, steps: int) -> tuple[Optimizer, None]:
             return optim.Preconditioned(
-                model.named_parameters(), lr, mirror, t=OverRun(steps, entry.t.warmup, entry.t.power),
-                momentum=entry.momentum, lookahead=entry.lookahead, roles=roles_of(model), nonfinite=None,
+                model.named_parameters(), lr, mirror, t=entry.t.over(steps), momentum=entry.momentum,
+                lookahead=entry.lookahead, weight_decay=entry.decay, roles=roles_of(model), nonfinite=None,
             ), None  # fmt: skip
 
         return make

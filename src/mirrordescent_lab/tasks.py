@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -57,12 +57,11 @@ class Task:
         """Train a network from its own start and on its own minibatches, both determined by the seed."""
         steps = steps or self.steps
         model = initialised(self.model, seed)
-        generator = torch.Generator().manual_seed(seed)
         training, test = self._data("train", directory), self._data("test", directory)
+        minibatches = self._minibatches(training, torch.Generator().manual_seed(seed))
         optimiser, scheduler = make(model, steps)
         seconds = 0.0
-        for _ in range(steps):
-            inputs, targets = self._examples(training, self.batch, generator)
+        for inputs, targets in islice(minibatches, steps):
             began = perf_counter()
             optimiser.zero_grad()
             torch.autograd.backward(_loss(model(inputs), targets))
@@ -102,6 +101,18 @@ class Task:
         if self.source in ("numpy", "stdlib"):
             return _text(self.source, split), None
         return _images(self.source, split, directory)
+
+    def _minibatches(
+        self, source: tuple[Tensor, Tensor | None], generator: Generator
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield minibatches for ever: of images in epochs, each in a new order; of texts at random places."""
+        images, labels = source
+        while labels is not None:
+            order = torch.randperm(len(labels), generator=generator)
+            for chosen in order[: len(order) // self.batch * self.batch].split(self.batch):
+                yield images[chosen], labels[chosen]
+        while True:
+            yield self._examples(source, self.batch, generator)
 
     def _examples(
         self, source: tuple[Tensor, Tensor | None], count: int, generator: Generator
@@ -229,11 +240,20 @@ def grouped_cnn(channels: int, side: int) -> nn.Sequential:
     )  # fmt: skip
 
 
+def plain_cnn(channels: int, kernel: int, side: int) -> nn.Sequential:
+    """One convolution, max-pooling, a ReLU and a dense layer."""
+    pooled = (side - kernel + 1) // 2
+    layers = nn.Conv2d(1, channels, kernel), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(channels * pooled**2, 10))
+
+
 LEARNING: tuple[Task, ...] = (
     Task("digits MLP", lambda: flat((64, 48, 32, 10)), "digits", 100, 64),
     Task("MNIST MLP", lambda: flat((196, 100, 50, 10)), "mnist-14", 100, 128),
     Task("6-layer MLP", lambda: flat((196, 40, 40, 40, 40, 40, 10)), "mnist-14", 150, 64),
+    Task("MLP for longer", lambda: flat((196, 48, 48, 10)), "mnist-14", 400, 100),
     Task("CNN with group norm", lambda: grouped_cnn(8, 14), "mnist-14", 80, 64),
+    Task("plain CNN", lambda: plain_cnn(6, 5, 14), "mnist-14", 120, 200),
     Task("residual network on digits", lambda: small_resnet(8), "digits", 80, 64),
     Task("small transformer", lambda: Transformer(32, 1, 2, 32), "numpy", 120, 16, 32),
     Task("GRU", lambda: Recurrent(nn.GRU, 16, 48), "numpy", 80, 16, 24),
@@ -241,7 +261,9 @@ LEARNING: tuple[Task, ...] = (
 VALIDATION: tuple[Task, ...] = (
     Task("wide MLP", lambda: flat((196, 256, 10)), "mnist-14", 120, 64),
     Task("narrow 8-layer MLP", lambda: flat((196, *[24] * 7, 10)), "mnist-14", 200, 64),
+    Task("5-layer MLP for longer", lambda: flat((196, 64, 48, 32, 24, 10)), "mnist-14", 400, 200),
     Task("wider CNN", lambda: grouped_cnn(16, 14), "mnist-14", 80, 64),
+    Task("wider plain CNN", lambda: plain_cnn(12, 5, 14), "mnist-14", 100, 300),
     Task("transformer of two layers", lambda: Transformer(48, 2, 4, 32), "numpy", 120, 12, 32),
 )
 TEST: tuple[Task, ...] = (

@@ -224,6 +224,25 @@ def test_a_learned_method_is_used_by_name(tmp_path):
         torch.testing.assert_close(a, b)
 
 
+def test_a_learned_method_keeps_its_momentum_and_decay(tmp_path):
+    method = methods.Preconditioned(spectral_by_kind(), OverRun(100, 0.1, 0.7, 0.4), 0.8, normalised=True, decay=0.01)
+    path = str(zoo.save(method.requires_grad_(False), tmp_path / "mine"))
+    first, second = mlp(), mlp()
+    second.load_state_dict(first.state_dict())
+    ours = optim.Preconditioned(first.named_parameters(), mirror=path, steps=400)
+    theirs = optim.Preconditioned(
+        second.named_parameters(), lr=1.0, mirror=method.mirror, t=OverRun(400, 0.1, 0.7, 0.4), momentum=0.8,
+        weight_decay=0.01,
+    )  # fmt: skip
+    for k in range(3):
+        for model, optimizer in ((first, ours), (second, theirs)):
+            run(optimizer, list(model.parameters()), 1, first=k)
+    for a, b in zip(first.parameters(), second.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+    with pytest.raises(ValueError, match="momentum of its own"):
+        optim.Preconditioned(first.named_parameters(), mirror=path, steps=400, momentum=0.9)
+
+
 def test_wrong_settings_are_refused():
     (w,) = parameters((3, 4))
     with pytest.raises(ValueError, match="either steps"):

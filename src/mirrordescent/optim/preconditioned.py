@@ -21,7 +21,7 @@ from mirrordescent.optim.plan import Plan
 from mirrordescent.optim.sharding import Gathered, is_distributed
 from mirrordescent.schedules import OverRun, ScheduleLike
 
-LEARNING_RATE = 3e-3  # of the geometry set by hand; a learned method brings its own, times 1
+LEARNING_RATE, MOMENTUM = 3e-3, 0.95  # of the geometry set by hand; a learned method brings its own
 
 
 class Preconditioned(MirrorOptimizer):
@@ -55,8 +55,8 @@ class Preconditioned(MirrorOptimizer):
         mirror: see :class:`MirrorOptimizer`; by default the geometry set by hand.
         steps: the length of the run, over which s(k) rises and falls (:class:`~mirrordescent.schedules.OverRun`). If it
             is not given, s = 1: use a scheduler of torch.
-        momentum: β.
-        lookahead: whether v looks one step ahead.
+        momentum: β, by default 0.95.
+        lookahead: whether v looks one step ahead, as it does by default. A learned method has its own β and v.
         roles: what the tensors are, by name.
         weight_decay: w, decoupled as in AdamW: it shrinks the weights, and the map does not see it.
 
@@ -76,7 +76,7 @@ class Preconditioned(MirrorOptimizer):
 
     def __init__(
         self, params: Params, lr: float | Tensor | None = None, mirror: MirrorLike = None, *, steps: int | None = None,
-        momentum: float = 0.95, lookahead: bool = True, roles: Mapping[str, Role] | None = None,
+        momentum: float | None = None, lookahead: bool | None = None, roles: Mapping[str, Role] | None = None,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
         given: list[Any] = [] if isinstance(params, Tensor) else list(params)
@@ -86,7 +86,11 @@ class Preconditioned(MirrorOptimizer):
             options["t"] = _over(steps, learned)
         elif steps is not None:
             raise ValueError("give either steps, for a schedule over the run, or t, a schedule of your own")
-        made = partial(methods.Preconditioned, momentum=momentum, lookahead=lookahead, normalised=True)
+        given_too = {"momentum": momentum, "lookahead": lookahead}
+        chosen = {name: value for name, value in given_too.items() if value is not None}
+        if learned is not None and chosen:
+            raise ValueError(f"{mirror!r} was learned with a {' and '.join(chosen)} of its own: leave that out")
+        made = partial(methods.Preconditioned, **{"momentum": MOMENTUM, "normalised": True, **chosen})
         lr = (LEARNING_RATE if learned is None else 1.0) if lr is None else lr
         super().__init__(given or params, lr, spectral_by_kind() if mirror is None else mirror, method=made, **options)
 
@@ -128,9 +132,7 @@ def _over(steps: int | None, learned: methods.Preconditioned | None) -> Schedule
     """Return a schedule over a run of so many steps, as it was learned, or a constant if their number is not known."""
     if steps is None:
         return 1.0
-    if learned is not None and isinstance(learned.t, OverRun):
-        return OverRun(steps, learned.t.warmup, learned.t.power)
-    return OverRun(steps)
+    return learned.t.over(steps) if learned is not None and isinstance(learned.t, OverRun) else OverRun(steps)
 
 
 def _roles(params: list[Any]) -> dict[str, Role]:

@@ -41,10 +41,9 @@ def matrix_methods(tuning: Training) -> Iterator[tuple[str, Method[Any]]]:
 def learned_for(steps: int, factor: float = 1.0) -> Method[Any]:
     """Return the entry for a run of so many steps, as it is or with steps of another length."""
     entry = cast(Preconditioned, zoo.load(ENTRY))
-    shape = cast(OverRun, entry.t)
-    over = OverRun(steps, shape.warmup, shape.power)
+    over = cast(OverRun, entry.t).over(steps)
     t = over if factor == 1 else lambda k: factor * float(over(k))
-    return Preconditioned(entry.mirror, t, entry.momentum, entry.lookahead, normalised=True)
+    return Preconditioned(entry.mirror, t, entry.momentum, entry.lookahead, normalised=True, decay=entry.decay)
 
 
 def _preconditioned(mirror: MirrorMap, steps: int) -> Callable[[float], Method[Any]]:

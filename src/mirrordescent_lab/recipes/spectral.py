@@ -22,7 +22,7 @@ from mirrordescent.methods import Preconditioned
 from mirrordescent.mirrors import ByKind, MirrorMap, PNorm, Saturating, SingularValues
 from mirrordescent.mirrors.by_kind import KINDS
 from mirrordescent.mirrors.roles import LayerKind
-from mirrordescent.schedules import OverRun
+from mirrordescent.schedules import TYPICAL_LENGTH, OverRun
 from mirrordescent_lab import data
 from mirrordescent_lab.evolution import CovarianceAdaptation
 from mirrordescent_lab.tasks import LEARNING, VALIDATION, Task
@@ -37,11 +37,13 @@ START: dict[str, tuple[float, float]] = {
     **{f"log scale of {kind}": (math.log(6e-3), 0.4) for kind in KINDS},
     "width": (0.5, 0.1),
     "depth": (0.3, 0.2),
-    **{f"log weight {k}": (math.log(w), 0.4) for k, w in enumerate((0.1, 0.08, 0.08, 0.08, 0.7))},
+    **{f"log weight {k}": (math.log(w), 0.4) for k, w in enumerate((0.04, 0.04, 0.04, 0.04, 0.84))},
     "log power": (math.log(0.15), 0.4),
     "log of 1 − momentum": (math.log(0.05), 0.3),
     "log warmup": (math.log(0.05), 0.4),
     "fall": (1.0, 0.2),
+    "length": (0.2, 0.15),
+    "log decay": (math.log(1e-3), 0.7),
 }
 
 
@@ -56,7 +58,8 @@ def method_of(numbers: Tensor) -> Preconditioned:
     mirror = ByKind(maps, scales, named["width"], named["depth"])
     warmup, fall = min(0.5, math.exp(named["log warmup"])), max(0.1, named["fall"])
     momentum = 1 - min(0.5, math.exp(named["log of 1 − momentum"]))
-    return Preconditioned(mirror, OverRun(100, warmup, fall), momentum, normalised=True)
+    t = OverRun(TYPICAL_LENGTH, warmup, fall, max(0.0, named["length"]))
+    return Preconditioned(mirror, t, momentum, normalised=True, decay=math.exp(named["log decay"]))
 
 
 def optimiser_of(method: Preconditioned, model: nn.Module, steps: int) -> Optimizer:
@@ -64,8 +67,8 @@ def optimiser_of(method: Preconditioned, model: nn.Module, steps: int) -> Optimi
     t = method.t
     assert isinstance(t, OverRun)
     return optim.Preconditioned(
-        model.named_parameters(), lr=1.0, mirror=method.mirror, t=OverRun(steps, t.warmup, t.power),
-        momentum=method.momentum, lookahead=method.lookahead, nonfinite=None,
+        model.named_parameters(), lr=1.0, mirror=method.mirror, t=t.over(steps), momentum=method.momentum,
+        lookahead=method.lookahead, weight_decay=method.decay, nonfinite=None,
     )  # fmt: skip
 
 
@@ -90,8 +93,8 @@ class Evolved(Stage):
 
     A candidate's loss is the mean over tasks of log(loss/loss of the start), all of one generation on the same networks
     and minibatches, plus a pull towards the start: what few tasks do not tell should stay as it was. At the end the
-    start, the last mean, and the average of the means of the second half compete on several networks of tasks kept for
-    validation, since going on fits the tasks that are learned on and nothing else.
+    start, the last mean, and the averages of the means of the second and of the last third compete on several networks
+    of tasks kept for validation, since going on fits the tasks that are learned on and nothing else.
 
     Args:
         generations, population: how many of how many.
@@ -102,8 +105,8 @@ class Evolved(Stage):
 
     name: ClassVar[str] = "evolved"  # type: ignore[misc]
 
-    generations: int = 16
-    population: int = 10
+    generations: int = 30
+    population: int = 14
     pull: float = 0.004
     minutes: float = 90.0
     networks: int = 3
@@ -133,8 +136,14 @@ class Evolved(Stage):
             log[generation]["mean"] = dict(zip(START, [round(x, 4) for x in means[-1].tolist()], strict=True))
             with whole(path) as partial:
                 partial.write_text(json.dumps(log, indent=1, ensure_ascii=False), encoding="utf-8")
-        averaged = torch.stack(means[len(means) // 2 :]).mean(0)
-        finalists = {"the start": start, "the average of the second half": averaged, "the last mean": means[-1]}
+        third = len(means) // 3
+        middle, late = (torch.stack(some).mean(0) for some in (means[third:-third], means[-third:]))
+        finalists = {
+            "the start": start,
+            "the average of the middle": middle,
+            "the average of the last third": late,
+            "the last mean": means[-1],
+        }
         scores = {name: self._validated(family, numbers) for name, numbers in finalists.items()}
         best = min(scores, key=lambda name: scores[name])
         record: Numbers = {
