@@ -136,8 +136,8 @@ class Evolved(Stage):
             log[generation]["mean"] = dict(zip(START, [round(x, 4) for x in means[-1].tolist()], strict=True))
             with whole(path) as partial:
                 partial.write_text(json.dumps(log, indent=1, ensure_ascii=False), encoding="utf-8")
-        third = len(means) // 3
-        middle, late = (torch.stack(some).mean(0) for some in (means[third:-third], means[-third:]))
+        third = max(1, len(means) // 3)
+        middle, late = (torch.stack(some or means).mean(0) for some in (means[third:-third], means[-third:]))
         finalists = {
             "the start": start,
             "the average of the middle": middle,
