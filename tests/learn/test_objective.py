@@ -53,7 +53,7 @@ def test_weights(weights, expected):
 
 
 @pytest.mark.parametrize(("points", "chosen"), [("ends", [0, 3]), ("all", [0, 1, 2, 3])])
-@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize("norm", ["l1", "l2", "mean"])
 def test_penalty(points, chosen, norm):
     method, draw, values, answers = setting()
     objective = Objective(penalty=2.0, penalty_growth=1.1, penalty_every=10, penalty_points=points, penalty_norm=norm)

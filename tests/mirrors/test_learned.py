@@ -68,6 +68,7 @@ def test_inconsistency_in_both_directions(pair, norm, p):
     torch.testing.assert_close(pair.inconsistency(x, norm), primal.norm(p, dim=1))
     torch.testing.assert_close(pair.dual_inconsistency(x, norm), dual.norm(p, dim=1))
     assert not torch.allclose(primal, dual)
+    torch.testing.assert_close(pair.inconsistency(x, "mean"), primal.abs().mean(1))
 
 
 def test_inconsistency_of_a_dict_is_that_of_its_concatenation():

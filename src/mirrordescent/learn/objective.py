@@ -16,13 +16,14 @@ from mirrordescent.trees import Tree
 
 Weights = Literal["sum", "last", "log_value", "log_gap"]
 PenaltyPoints = Literal["ends", "all"]
+PenaltyNorm = Literal["l1", "l2", "mean"]
 
 
 @runtime_checkable
 class Inconsistent(Protocol):
     """A map whose ``to_primal`` is only close to the inverse of ``to_dual``."""
 
-    def inconsistency(self, x: Tree, norm: Literal["l1", "l2"] = "l1") -> Tensor:
+    def inconsistency(self, x: Tree, norm: PenaltyNorm = "l1") -> Tensor:
         """‖(∇M*∘∇M − I)x‖ per sample."""
 
 
@@ -39,7 +40,8 @@ class Objective:
         penalty_growth: s is multiplied by this every ``penalty_every`` meta-steps.
         penalty_every: see ``penalty_growth``.
         penalty_points: where the inconsistency is measured: at x_0 and x_N (``"ends"``), or at all iterates.
-        penalty_norm: its norm, entrywise ℓ₁ or ℓ₂.
+        penalty_norm: its norm, entrywise ℓ₁ or ℓ₂, or the mean of absolute entries, which does not grow with the size
+            of an image and leaves maps of images free to move away from the identity.
         every: the number of steps between looks, or the steps to look at. The last is always looked at.
         differentiation: :class:`Full`, :class:`Checkpointed` and :class:`Truncated` keep more or less of the graph;
             :class:`Evolution` needs no derivatives.
@@ -52,7 +54,7 @@ class Objective:
     penalty_growth: float = 1.05
     penalty_every: int = 50
     penalty_points: PenaltyPoints = "ends"
-    penalty_norm: Literal["l1", "l2"] = "l1"
+    penalty_norm: PenaltyNorm = "l1"
     every: int | Sequence[int] = 1
     differentiation: Differentiation = field(default_factory=Full)
     through_gradient: bool = True
@@ -61,7 +63,7 @@ class Objective:
         for name, value, choices in (
             ("weights", self.weights, get_args(Weights)),
             ("penalty_points", self.penalty_points, get_args(PenaltyPoints)),
-            ("penalty_norm", self.penalty_norm, ("l1", "l2")),
+            ("penalty_norm", self.penalty_norm, get_args(PenaltyNorm)),
         ):
             if value not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")

@@ -12,7 +12,7 @@ from mirrordescent.names import require_known
 from mirrordescent.parts import Config
 from mirrordescent.trees import Tree, add_over_leaves, leaves, sum_per_sample, tree_map
 
-NormName: TypeAlias = Literal["l1", "l2"]
+NormName: TypeAlias = Literal["l1", "l2", "mean"]
 Start: TypeAlias = Literal["exact", "scaled"]
 
 
@@ -55,11 +55,11 @@ class LearnedPair(MirrorMap):
         return {"forward": self.forward_potential, "backward": self.backward_potential}
 
     def inconsistency(self, x: Tree, norm: NormName = "l1") -> Tensor:
-        """‖(∇M*∘∇M − I)x‖ per sample, entrywise ℓ₁ or ℓ₂: (batch,)."""
+        """‖(∇M*∘∇M − I)x‖ per sample, entrywise ℓ₁ or ℓ₂, or the mean of absolute entries: (batch,)."""
         return _distance(self.to_primal(self.to_dual(x)), x, norm)
 
     def dual_inconsistency(self, y: Tree, norm: NormName = "l1") -> Tensor:
-        """‖(∇M∘∇M* − I)y‖ per sample, entrywise ℓ₁ or ℓ₂: (batch,)."""
+        """‖(∇M∘∇M* − I)y‖ per sample, in the same norms: (batch,)."""
         return _distance(self.to_dual(self.to_primal(y)), y, norm)
 
     def _potential(self, x: Tensor) -> Tensor:
@@ -138,4 +138,6 @@ def _distance(first: Tree, second: Tree, norm: NormName) -> Tensor:
     differences = tree_map(torch.sub, first, second)
     # vector_norm has a subgradient at 0, where the square root of a sum of squares has none.
     entries = torch.cat([leaf.flatten(1) for leaf in leaves(differences)], 1)
+    if norm == "mean":
+        return entries.abs().mean(1)
     return torch.linalg.vector_norm(entries, ord=1 if norm == "l1" else 2, dim=1)

@@ -86,8 +86,8 @@ class Preconditioned(MirrorOptimizer):
             options["t"] = _over(steps, learned)
         elif steps is not None:
             raise ValueError("give either steps, for a schedule over the run, or t, a schedule of your own")
-        given_too = {"momentum": momentum, "lookahead": lookahead}
-        chosen = {name: value for name, value in given_too.items() if value is not None}
+        named: dict[str, Any] = {"momentum": momentum, "lookahead": lookahead}
+        chosen = {name: value for name, value in named.items() if value is not None}
         if learned is not None and chosen:
             raise ValueError(f"{mirror!r} was learned with a {' and '.join(chosen)} of its own: leave that out")
         made = partial(methods.Preconditioned, **{"momentum": MOMENTUM, "normalised": True, **chosen})

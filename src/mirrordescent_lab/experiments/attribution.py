@@ -2,14 +2,15 @@
 
 On the entry's own held-out problems, parts are taken away one after the other, in this order:
 
-    the learned method  →  the best multiple of the identity for its map, from the same point
+    the learned method  →  without a map, from the same point
                         →  the same from the given start, if a start was learned
                         →  a constant step in place of its schedules  →  without momentum
 
 Each loss, as log₁₀ of the ratio of gaps, is what that part contributes; together they are the gain over gradient
-descent with its best constant step. Shares depend on this order: schedules were learned together with the map, so a
-control that has learned its own (NAME-control) is the fairer one, and stands beside this where there is one.
-Whatever is tuned, is tuned on other problems.
+descent with its best constant step. Without a map there are two: the same method with the best multiple of the
+identity, whose schedules were learned for the map; and the control (NAME-control), which has learned its own by the
+same procedure. A map is worth what it adds to the stronger of them. Shares depend on the order. Whatever is tuned, is
+tuned on other problems.
 """
 
 from __future__ import annotations
@@ -30,27 +31,31 @@ from mirrordescent.learn import Draw, Pooled, ProblemFamily
 from mirrordescent.learn.control import without_map
 from mirrordescent.learn.recipe import CONTROL
 from mirrordescent.methods import AMD, MD, Equipped, Method, Preconditioned
-from mirrordescent.mirrors import Conjugate, Euclidean, MirrorMap
+from mirrordescent.mirrors import ByKind, Conjugate, Euclidean, LearnedPair, MirrorMap
+from mirrordescent.mirrors.by_kind import KINDS
 from mirrordescent.oracles import Minibatch, Oracle, Rounded
 from mirrordescent.references import certify
-from mirrordescent.schedules import Interpolated
+from mirrordescent.schedules import TYPICAL_LENGTH, Interpolated, OverRun
 from mirrordescent.solve import solve
 from mirrordescent_lab import data
 from mirrordescent_lab.experiments.result import Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.intervals import Estimate, paired
 from mirrordescent_lab.recipes import RECIPES
+from mirrordescent_lab.recipes.spectral import TaskFamily
+from mirrordescent_lab.tasks import LEARNING, VALIDATION, Task
 
 PROBLEMS, TUNING = {"quick": 2, "standard": 16, "paper": 32}, 6
 MULTIPLES = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 2.0, 2.8, 4.0, 8.0, 16.0, 32.0)
 STEPS = tuple(m * 10.0**e for e in (-3, -2, -1, 0) for m in (1, 2, 5))
+NETWORK_MULTIPLES, NETWORKS, TEST_SEED = (0.1, 0.2, 0.5, 1.0, 2.0), 3, 2000
 WORST = 1e3  # times the gap of the start: how far a failed run is from the optimum does not matter
 LEVEL = 0.975  # of each interval, since an entry may earn its place at either of two counts
 QUICK = ("ellipse-denoise-lpd", "ellipse-denoise-stencil", "moons-diagonal")
-COSTLY = ("mnist-cnn-diagonal", "mnist-mlp-spline", "omniglot-diagonal-reptile")  # minutes for each of many settings
+COSTLY = ("mnist-", "omniglot-")  # what entries begin with that take minutes for each of many settings
 PARTS = ("map", "schedules", "momentum", "start")
 NO_MAP, IS_CONTROL = "it has no map", "it is a control"
-VERSION = 1  # raised when what is measured changes
+VERSION = 2  # raised when what is measured changes
 UNKNOWN, MULTIPLE = "unknown", "multiple of the identity"
 Runs: TypeAlias = dict[str, Tensor]  # gaps (counts, problems), by what was run
 
@@ -60,7 +65,7 @@ class Attribution:
     """What was found about one entry: its gaps, what each part contributes, or why nothing is known."""
 
     entry: str
-    counts: Sequence[int] = ()
+    counts: Sequence[int | str] = ()
     problems: int = 0
     gaps: dict[str, list[float]] = field(default_factory=dict)
     multiple: float | None = None
@@ -98,7 +103,7 @@ def attribute(name: str, problems: int, directory: Path | None, say: Say, every:
     if recipe is None or not any(isinstance(part, MirrorMap) for part in method.modules()):
         return Attribution(name, why_not=NO_MAP if recipe else "it has no recipe")
     if isinstance(method, Preconditioned):
-        return Attribution(name, why_not="it trains any network, one at a time: see network-geometry")
+        return of_networks(name, directory, say)
     try:
         family = recipe.family(directory)
     except data.DataMissing:
@@ -125,13 +130,21 @@ def _key(name: str, control: str, problems: int, every: int) -> str:
 
 def _parts(gaps: Runs) -> dict[str, list[Estimate]]:
     """Return the contributions: log₁₀ of ratios of gaps, with intervals over the problems."""
-    chain = {"map": ("learned", "same start"), "start": ("same start", "scaled identity")}
-    chain |= {"schedules": ("scaled identity", "constant step"), "momentum": ("constant step", "gradient descent")}
-    known = {part: pair for part, pair in chain.items() if all(each in gaps for each in pair)}
+    there = _stronger(gaps, "same start", "learned control, same start")
+    given = _stronger(gaps, "scaled identity", "learned control")
+    chain = {"map": (gaps["learned"], there), "start": (there, given)}
+    chain |= {"schedules": (given, gaps["constant step"])}
+    chain |= {"momentum": (gaps["constant step"], gaps["gradient descent"])}
     return {
-        part: [paired((gaps[after][i] / gaps[before][i]).log10(), LEVEL) for i in range(len(gaps["learned"]))]
-        for part, (before, after) in known.items()
+        part: [paired((after[i] / before[i]).log10(), LEVEL) for i in range(len(after))]
+        for part, (before, after) in chain.items()
     }
+
+
+def _stronger(gaps: Runs, *names: str) -> Tensor:
+    """Return at every count the gaps of that of the runs with the smaller ones, in the geometric mean."""
+    there = [gaps[name] for name in names if name in gaps]
+    return torch.stack([min(rows, key=lambda row: float(row.log().mean())) for rows in zip(*there, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -159,7 +172,9 @@ class Bench:
         if there is not held_out:
             found["exact start"] = self.gaps(_with_exact_start(method), held_out, self.oracle)
         if control in zoo.list():
-            found["learned control"] = self.gaps(cast(Method[Any], zoo.load(control)), held_out, self.oracle)
+            alone = cast(Method[Any], zoo.load(control))
+            found["learned control"] = self.gaps(alone, held_out, self.oracle)
+            found["learned control, same start"] = self.gaps(alone, there, self.oracle)
         plain = self._identity
         descent = self.best(STEPS, lambda t: MD(plain, t), tuning, plain_oracle)
         found["gradient descent"] = self.gaps(MD(plain, descent), held_out, plain_oracle)
@@ -204,8 +219,13 @@ class Bench:
 
 
 def _from_where_it_begins(method: Method[Any], draw: Draw) -> Draw:
-    """Return the draw from the point at which a learned start begins; the draw itself without one."""
-    if not any(isinstance(part, Conjugate) and part.log_scale is not None for part in method.modules()):
+    """Return the draw from the point at which a learned start begins; the draw itself without one.
+
+    Stored in the dual, an inexact pair begins at ∇M*(∇M(x₀)), which learning may have made a better point.
+    """
+    scaled = any(isinstance(part, Conjugate) and part.log_scale is not None for part in method.modules())
+    inexact = not isinstance(method, MD) and any(isinstance(part, LearnedPair) for part in method.modules())
+    if not scaled and not inexact:
         return draw
     return Draw(draw.problem, method.init(draw.x0, draw.problem).x, draw.lower)
 
@@ -215,7 +235,56 @@ def _with_exact_start(method: Method[Any]) -> Method[Any]:
     for part in exact.modules():
         if isinstance(part, Conjugate):
             part.start, part.log_scale = "exact", None
+    if isinstance(exact.mirror, LearnedPair):
+        exact.mirror = Conjugate(exact.mirror.backward_potential)
     return exact
+
+
+def of_networks(name: str, directory: Path | None, say: Say, tasks: Sequence[Task] = VALIDATION) -> Attribution:
+    """Measure a geometry for networks of any kind by training losses at the end, on tasks it was not learned on.
+
+    Without schedules, the steps of the identity are of one length, the best of some; without momentum too.
+    """
+    entry = cast(Preconditioned, zoo.load(name))
+    control = cast(Preconditioned, zoo.load(f"{name}{CONTROL}")) if f"{name}{CONTROL}" in zoo.list() else None
+    family = TaskFamily(LEARNING, tuple(tasks), directory)
+
+    def losses(method: Preconditioned, some: tuple[Task, ...], networks: int) -> Tensor:
+        runs = [family.log_losses(method, some, TEST_SEED + i) for i in range(networks)]
+        return torch.cat(runs).exp().clamp(max=WORST)[None]
+
+    def best(make: Callable[[float], Preconditioned]) -> tuple[float, Preconditioned]:
+        scale = min(NETWORK_MULTIPLES, key=lambda s: float(losses(make(s), LEARNING, 1).log().mean()))
+        return scale, make(scale)
+
+    plain = without_map(entry)
+    flat = OverRun(TYPICAL_LENGTH, 0.0, 0.0)
+    multiple, scaled = best(lambda s: _rescaled(plain, s))
+    compared = {
+        "learned": entry,
+        "identity": plain,
+        "same start": scaled,
+        "scaled identity": scaled,
+        **({} if control is None else {"learned control": control}),
+        "constant step": best(lambda s: _rescaled(plain, s, t=flat))[1],
+        "gradient descent": best(lambda s: _rescaled(plain, s, t=flat, momentum=0.0))[1],
+    }
+    gaps = {what: losses(method, family.held_out, NETWORKS) for what, method in compared.items()}
+    if control is not None:
+        gaps["learned control, same start"] = gaps["learned control"]
+    say(f"{name}: {', '.join(f'{what} {float(each.log().mean().exp()):.3g}' for what, each in gaps.items())}")
+    means = {what: each.mean(1).tolist() for what, each in gaps.items()}
+    return Attribution(name, ("end",), gaps["learned"].shape[1], means, 1 / multiple, _parts(gaps))
+
+
+def _rescaled(method: Preconditioned, scale: float, **others: Any) -> Preconditioned:
+    """Return a method by kinds of layers with all its steps multiplied, and perhaps other schedules."""
+    by_kind = cast(ByKind, method.mirror)
+    maps = dict(zip(KINDS, by_kind.maps, strict=True))
+    scales = {kind: scale * each for kind, each in by_kind.scales.items()}
+    mirror = ByKind(maps, scales, by_kind.width, by_kind.depth)  # type: ignore[arg-type]
+    kept = {"t": method.t, "momentum": method.momentum, "decay": method.decay, **others}
+    return Preconditioned(mirror, lookahead=method.lookahead, normalised=True, **kept).requires_grad_(False)
 
 
 def _raw(family: ProblemFamily) -> ProblemFamily:
@@ -250,10 +319,8 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     names, every = (QUICK, 6) if scale == "quick" else (zoo.list(), 1)
     found = []
     for name in names:
-        if scale == "standard" and name in COSTLY:
-            found.append(Attribution(name, why_not="training networks takes long: at the scale paper"))
-        else:
-            found.append(attribute(name, PROBLEMS[scale], directory, say, every))
+        costly = scale == "standard" and name.startswith(COSTLY) and "svm" not in name
+        found.append(attribute(name, PROBLEMS[scale] // (1 + costly), directory, say, 3 if costly else every))
     result.tables = {"gains": gains(found), "gaps": gap_table(found)}
     on_cards = [each for each in found if each.why_not not in (NO_MAP, IS_CONTROL)]
     result.settings["cards"] = {each.entry: each.on_card() for each in on_cards}
@@ -272,8 +339,8 @@ def gains(found: Sequence[Attribution]) -> Table:
 
 def gap_table(found: Sequence[Attribution]) -> Table:
     """Return the gaps themselves, on average."""
-    alone = ("identity", "same start", "scaled identity", "learned control", "constant step", "gradient descent")
-    names = ("learned", "exact start", *alone)
+    identities = ("identity", "same start", "scaled identity", "learned control", "learned control, same start")
+    names = ("learned", "exact start", *identities, "constant step", "gradient descent")
     rows = []
     for each in found:
         for i, k in enumerate(each.counts):

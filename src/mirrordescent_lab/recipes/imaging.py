@@ -94,6 +94,15 @@ def image_pair(channels: int) -> Callable[[Generator, ProblemFamily], Method[Any
     return lambda g, family: MD(LearnedPair(small_network(channels, g), small_network(channels, g)), steps(0.3))
 
 
+def image_dual_pair(channels: int) -> Callable[[Generator, ProblemFamily], Method[Any]]:
+    """Dual-stored LMD with two small convolutional networks.
+
+    Stored in the primal, every step passes through both networks, and what their inconsistency costs is more than a
+    geometry gains: learning then stays at the identity. Stored in the dual it costs nothing but the first point.
+    """
+    return lambda g, family: SMD(LearnedPair(small_network(channels, g), small_network(channels, g)), steps(0.3))
+
+
 def image_conjugate(channels: int) -> Callable[[Generator, ProblemFamily], Method[Any]]:
     """Dual-stored mirror descent with one small convolutional network and a learned start."""
     return lambda g, family: SMD(Conjugate(small_network(channels, g), start="scaled"), steps(0.3))
@@ -176,6 +185,11 @@ LOG_GAP = Objective(weights="log_gap")
 PAIR = Settings(
     meta_steps=1200, horizon=HORIZON, optimiser=Descent(learning_rate=2e-3), validation=Validation(horizons=(1.0,))
 )
+# Summed over pixels the penalty holds both networks at the identity; averaged, with this weight, it does not.
+DUAL_PAIR = Settings(
+    meta_steps=1500, horizon=HORIZON, optimiser=Descent(learning_rate=1e-2),
+    objective=Objective("log_gap", penalty=10.0, penalty_norm="mean"), validation=Validation(horizons=(1.0, 10.0)),
+)  # fmt: skip
 CONJUGATE = Settings(meta_steps=2500, horizon=HORIZON, optimiser=Descent(learning_rate=3e-3), objective=LOG_GAP)
 # Gradients through 50 steps or more explode; truncated, they make every segment greedy.
 STENCIL = Settings(
@@ -228,6 +242,11 @@ IMAGING_RECIPES: dict[str, Recipe] = {
             method=image_pair(3), stages=(Unrolled(PAIR),),
         ),
         photographs(
+            "photo-inpaint-dual-pair",
+            "a pair of networks, learned stored in the dual, for total-variation inpainting of photographs",
+            method=image_dual_pair(3), stages=(Unrolled(DUAL_PAIR),),
+        ),
+        photographs(
             "photo-inpaint-conjugate",
             "one network, an exact map, for total-variation inpainting of photographs",
             method=image_conjugate(3), stages=(Unrolled(CONJUGATE),),
@@ -247,6 +266,11 @@ IMAGING_RECIPES: dict[str, Recipe] = {
             "ellipse-denoise-pair",
             "a pair of networks for total-variation denoising of tomographic reconstructions",
             method=image_pair(1), stages=(Unrolled(PAIR),),
+        ),
+        ellipses(
+            "ellipse-denoise-dual-pair",
+            "a pair of networks, learned stored in the dual, for total-variation denoising of reconstructions",
+            method=image_dual_pair(1), stages=(Unrolled(DUAL_PAIR),),
         ),
         ellipses(
             "ellipse-denoise-conjugate",
@@ -282,6 +306,6 @@ IMAGING_RECIPES: dict[str, Recipe] = {
         ),
     )
 }  # fmt: skip
-# Learned alike, and shipped beside it.
-_MATRIX_CONTROL = IMAGING_RECIPES["mnist49-svm-quadratic"].control()
-IMAGING_RECIPES[_MATRIX_CONTROL.name] = _MATRIX_CONTROL
+# Every map stands beside its control, which is learned alike and shipped too.
+_CONTROLS = [recipe.control() for recipe in IMAGING_RECIPES.values() if not recipe.name.endswith("-lpd")]
+IMAGING_RECIPES |= {recipe.name: recipe for recipe in _CONTROLS}

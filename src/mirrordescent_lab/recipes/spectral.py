@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from mirrordescent.learn import Draw, ProblemFamily, Recipe, Stage
 from mirrordescent.learn.recipe import Numbers
 from mirrordescent.learn.tables import plain
 from mirrordescent.methods import Preconditioned
-from mirrordescent.mirrors import ByKind, MirrorMap, PNorm, Saturating, SingularValues
+from mirrordescent.mirrors import ByKind, Euclidean, MirrorMap, PNorm, Saturating, SingularValues
 from mirrordescent.mirrors.by_kind import KINDS
 from mirrordescent.mirrors.roles import LayerKind
 from mirrordescent.schedules import TYPICAL_LENGTH, OverRun
@@ -47,13 +47,15 @@ START: dict[str, tuple[float, float]] = {
 }
 
 
-def method_of(numbers: Tensor) -> Preconditioned:
-    """Make the method that a vector of numbers stands for, in the order of ``START``."""
+def method_of(numbers: Tensor, identity: bool = False) -> Preconditioned:
+    """Make the method that a vector of numbers stands for, in the order of ``START``, or that without its maps."""
     named = dict(zip(START, numbers.tolist(), strict=True))
     raw = torch.tensor([named[f"log weight {k}"] for k in range(STEPS + 1)])
     matrix = SingularValues(Saturating(raw.softmax(0), RATIO), products=STEPS)
     entries = PNorm(1 + 1 / min(1.0, math.exp(named["log power"])))
     maps: dict[LayerKind, MirrorMap] = {kind: matrix if kind in SPECTRAL else entries for kind in KINDS}
+    if identity:
+        maps = {kind: Euclidean() for kind in KINDS}
     scales = {kind: math.exp(named[f"log scale of {kind}"]) for kind in KINDS}
     mirror = ByKind(maps, scales, named["width"], named["depth"])
     warmup, fall = min(0.5, math.exp(named["log warmup"])), max(0.1, named["fall"])
@@ -101,6 +103,7 @@ class Evolved(Stage):
         pull: the weight of the squared distance from the start, in units of the spread.
         minutes: after which no further generation is begun.
         networks: on how many networks of every validation task the choice is made.
+        identity: whether all maps are the identity, as in the control: numbers of the maps then mean nothing.
     """
 
     name: ClassVar[str] = "evolved"  # type: ignore[misc]
@@ -110,6 +113,7 @@ class Evolved(Stage):
     pull: float = 0.004
     minutes: float = 90.0
     networks: int = 3
+    identity: bool = False
 
     def run(self, module: Any, family: ProblemFamily, **work: Any) -> tuple[nn.Module, Numbers]:
         """Evolve, or continue: what was measured before is told again."""
@@ -127,7 +131,7 @@ class Evolved(Stage):
                 if spent + (perf_counter() - began) / 60 > self.minutes:
                     break
                 seed = 100 + generation
-                at_start = family.log_losses(method_of(start), family.learning, seed)
+                at_start = family.log_losses(self._made(start), family.learning, seed)
                 losses = [self._loss(family, c, at_start, (c - start) / spread, seed) for c in candidates]
                 minutes = round(spent + (perf_counter() - began) / 60, 2)
                 log.append({"losses": losses, "spread": search.sigma, "minutes": minutes})
@@ -152,14 +156,17 @@ class Evolved(Stage):
             "chosen": best,
         }  # fmt: skip
         numbers = {name: round(x, 4) for name, x in zip(START, finalists[best].tolist(), strict=True)}
-        return method_of(finalists[best]), {**record, "use": {"numbers": numbers}}
+        return self._made(finalists[best]), {**record, "use": {"numbers": numbers}}
+
+    def _made(self, numbers: Tensor) -> Preconditioned:
+        return method_of(numbers, self.identity)
 
     def _loss(self, family: TaskFamily, numbers: Tensor, at_start: Tensor, moved: Tensor, seed: int) -> float:
-        ratios = family.log_losses(method_of(numbers), family.learning, seed) - at_start
+        ratios = family.log_losses(self._made(numbers), family.learning, seed) - at_start
         return float(ratios.clamp(max=WORST).mean() + self.pull * moved.square().sum())
 
     def _validated(self, family: TaskFamily, numbers: Tensor) -> float:
-        runs = [family.log_losses(method_of(numbers), family.held_out, 10_000 + i) for i in range(self.networks)]
+        runs = [family.log_losses(self._made(numbers), family.held_out, 10_000 + i) for i in range(self.networks)]
         return float(torch.stack(runs).clamp(max=10.0).mean())
 
 
@@ -186,3 +193,6 @@ SPECTRAL_RECIPES: dict[str, Recipe] = {
         evaluate=None,
     )
 }
+# Learned alike, and shipped beside it.
+_CONTROL = replace(SPECTRAL_RECIPES[ENTRY].control(), stages=(Evolved(identity=True),))
+SPECTRAL_RECIPES[_CONTROL.name] = _CONTROL
