@@ -9,7 +9,7 @@ import torch
 
 from mirrordescent import AMD, MD, SMD, Quadratic, zoo
 from mirrordescent.learn import Draw
-from mirrordescent.mirrors import Conjugate, DenseICNN, Diagonal
+from mirrordescent.mirrors import Conjugate, DenseICNN, Diagonal, LearnedPair
 from mirrordescent_lab.cards import write_controls
 from mirrordescent_lab.experiments.attribution import Attribution, Bench, _parts, gains
 from mirrordescent_lab.intervals import Estimate, paired, resampled
@@ -63,6 +63,33 @@ def test_a_learned_start_is_told_from_the_map():
     assert {"exact start", "same start"} <= gaps.keys()
     assert not torch.equal(gaps["same start"], gaps["scaled identity"])
     assert not torch.equal(gaps["exact start"], gaps["learned"])
+
+
+def test_a_map_is_worth_what_it_adds_to_the_stronger_control():
+    """By a factor of 10 over one, of 100 over the other: one decade, and at the second count the other way round."""
+    ones = torch.ones(2, 4, dtype=torch.float64)
+    gaps = {"learned": ones, "same start": ones * torch.tensor([[10.0], [100.0]]), "scaled identity": 1000 * ones}
+    gaps |= {"constant step": 1e4 * ones, "gradient descent": 1e4 * ones}
+    alone = _parts(gaps)
+    assert [each.mean for each in alone["map"]] == pytest.approx([1, 2])
+    control = {"learned control": 1000 * ones, "learned control, same start": ones * torch.tensor([[100.0], [10.0]])}
+    both = _parts(gaps | control)
+    assert [each.mean for each in both["map"]] == pytest.approx([1, 1])
+    assert [each.mean for each in both["start"]] == pytest.approx([2, 2])
+    assert [each.mean for each in both["schedules"]] == pytest.approx([1, 1])
+
+
+def test_a_pair_stored_in_the_dual_begins_somewhere_else():
+    pair = LearnedPair(DenseICNN(2).double(), DenseICNN(2).double())
+    with torch.no_grad():
+        pair.forward_potential.scale.add_(1.0)
+    drawn = Draw(draw(1).problem, torch.ones(6, 2, dtype=torch.float64), torch.zeros(6, dtype=torch.float64))
+    gaps, _ = Bench(SMD(pair, 0.01), (1, 2), None).all_gaps(drawn, drawn, "no-control")
+    assert not torch.equal(gaps["same start"], gaps["scaled identity"])
+    assert not torch.equal(gaps["exact start"], gaps["learned"]), "with the exact inverse of its second network"
+    stored, _ = Bench(MD(pair, 0.01), (1, 2), None).all_gaps(drawn, drawn, "no-control")
+    assert torch.equal(stored["same start"], stored["scaled identity"])
+    assert "exact start" not in stored
 
 
 def test_what_is_not_known_is_said_to_be_unknown():

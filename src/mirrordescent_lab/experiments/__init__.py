@@ -15,6 +15,7 @@ from mirrordescent_lab.experiments import (
     generalisation,
     imaging,
     inpaint_time,
+    learned_again,
     moons,
     network_geometry,
     network_time,
@@ -45,6 +46,7 @@ EXPERIMENTS: dict[str, Callable[[Scale, Path | None, Say], Result]] = {
     "resnet": resnet.run,
     "network-geometry": network_geometry.run,
     "attribution": attribution.run,
+    "learned-again": learned_again.run,
     "error-terms": error_terms.run,
 }
 

@@ -112,7 +112,7 @@ def attribute(name: str, problems: int, directory: Path | None, say: Say, every:
 
     def measured() -> Runs:
         held_out, tuning = family.validation(problems), _raw(family).draw(torch.arange(TUNING))
-        gaps, multiple = bench.all_gaps(_bounded(tuning), _bounded(held_out), control)
+        gaps, multiple = bench.all_gaps(bounded(tuning), bounded(held_out), control)
         return gaps | {MULTIPLE: torch.tensor(multiple)}
 
     gaps = dict(sorted(cache.remember(_key(name, control, problems, every), measured).items()))
@@ -292,7 +292,7 @@ def _raw(family: ProblemFamily) -> ProblemFamily:
     return family.family if isinstance(family, Pooled) else family
 
 
-def _bounded(draw: Draw) -> Draw:
+def bounded(draw: Draw) -> Draw:
     """Return a draw with certified bounds, if its problems can have some."""
     if draw.lower is not None or not _certifiable(draw):
         return draw

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mirrordescent_lab.experiments.extensions import NO_MAP
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result
 from mirrordescent_lab.intervals import paired
 
 CONSTANT = ("mean", "min", "last")
 TOLERANCE = 0.25  # how far above a claimed exponent a fitted slope may lie
+EARNING = ("dual-pair LSMD", "one-network LSMD", "stencil LAMD")  # maps that are to be worth a factor of 1.5
 PAPER_RULES = {"LAMD": ("reciprocal",), "LSMD": ("reciprocal",), "LASMD": CONSTANT}
 
 
@@ -26,9 +28,26 @@ def imaging_claims(result: Result) -> list[Claim]:
     for name, panel in result.panels.items():
         if name.startswith("comparison "):
             claims += _Comparison(name.removeprefix("comparison "), panel).claims()
+        if name.startswith("controls "):
+            claims += control_claims(name.removeprefix("controls "), panel)
     if "one network for long" in result.panels:
         claims += [_bounded(curve) for curve in result.panels["one network for long"].curves]
     return claims
+
+
+def control_claims(start: str, panel: Panel) -> list[Claim]:
+    """Judge what every map is worth: at equal steps, its gaps against those of its control, learned alike."""
+    found = []
+    names = [curve.name.split(" (")[0] for curve in panel.curves]
+    for name in (each for each in names if f"{each}{NO_MAP}" in names):
+        factor = 1.5 if name in EARNING else 1.0
+        for k in (10, 100):
+            ours, theirs = (panel[each] for each in (name, f"{name}{NO_MAP}"))
+            measured = f"{ours.mean_at(k):.3g} against {theirs.mean_at(k):.3g}"
+            times = "below" if factor == 1 else f"at least {factor:g} times below"
+            statement = f"{start}: at k = {k}, {name} is {times} its control, the same method without a map"
+            found.append(by_margin(statement, _at(ours, k), [_at(theirs, k)], measured, factor))
+    return found
 
 
 def _claims_on_extensions(result: Result) -> list[Claim]:

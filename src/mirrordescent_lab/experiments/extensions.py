@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast, get_args
 
 from mirrordescent.methods import AMD, ASMD, MD, SMD, Method
@@ -10,11 +10,13 @@ from mirrordescent.mirrors import MirrorMap
 from mirrordescent.oracles import Oracle
 from mirrordescent.schedules import Extension, Prefix
 from mirrordescent_lab.experiments.contest import Contest
-from mirrordescent_lab.experiments.result import Panel
+from mirrordescent_lab.experiments.result import Curve, Panel
 
 LEARNED: dict[str, Callable[[MirrorMap, Prefix], Method[Any]]] = {"LMD": MD, "LSMD": SMD, "LAMD": AMD, "LASMD": ASMD}
 DUAL_STORED = ("LSMD", "LAMD", "LASMD")
 LABELS = {"": tuple(LEARNED), "one-network ": DUAL_STORED}
+CONTROLLED = ("LSMD", "LAMD")  # what stands beside its control
+NO_MAP = ", no map"
 STOCHASTIC = ("LSMD", "LASMD")
 RULES = cast(tuple[Extension, ...], get_args(Extension))
 
@@ -36,15 +38,16 @@ def every_rule(
 
 
 def choose_rules(
-    load: Callable[[str], Method[Any]], contest: Contest, noise: Oracle | None = None
-) -> tuple[dict[str, Panel], dict[str, Extension]]:
+    load: Callable[[str], Method[Any]], contest: Contest, noise: Oracle | None = None,
+    labels: Mapping[str, Sequence[str]] = LABELS,
+) -> tuple[dict[str, Panel], dict[str, Extension]]:  # fmt: skip
     """Try every rule with the pair and with the one-network map; return the panels, and the best rule of each method.
 
     ``load`` returns the learned method of a label, "" for the pair or "one-network ".
     """
     panels: dict[str, Panel] = {}
     rules: dict[str, Extension] = {}
-    for label, methods in LABELS.items():
+    for label, methods in labels.items():
         tried = every_rule(load(label), methods, contest, noise)
         panels |= {f"{label}{method} extensions": panel for method, panel in tried.items()}
         rules |= {f"{label}{method}": rule for method, rule in best_rules(tried).items()}
@@ -52,12 +55,20 @@ def choose_rules(
 
 
 def with_rules(
-    load: Callable[[str], Method[Any]], rules: dict[str, Extension], noise: Oracle | None = None
+    load: Callable[[str], Method[Any]], rules: dict[str, Extension], noise: Oracle | None = None, suffix: str = ""
 ) -> Iterator[tuple[str, Method[Any], Oracle | None]]:
     """Yield every learned method with its rule: a name, the method, and how it asks for gradients."""
     for name, rule in rules.items():
         method = name.split()[-1]
-        yield f"{name} ({rule})", rebuild(load(name.removesuffix(method)), method, rule), noisy(method, noise)
+        yield f"{name}{suffix} ({rule})", rebuild(load(name.removesuffix(method)), method, rule), noisy(method, noise)
+
+
+def beside_controls(panel: Panel, controls: Sequence[Curve]) -> Panel:
+    """Return the curves of methods whose controls are given, each beside its own."""
+    curves = []
+    for control in controls:
+        curves += [panel[control.name.split(NO_MAP)[0]], control]
+    return Panel(curves, panel.quantity)
 
 
 def best_rules(panels: dict[str, Panel]) -> dict[str, Extension]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent import zoo
+from mirrordescent.learn.recipe import CONTROL
 from mirrordescent.methods import DualFISTA, Method
 from mirrordescent.oracles import Noisy
 from mirrordescent.problems import TVDenoising, TVInpainting
@@ -27,10 +28,21 @@ from mirrordescent_lab.experiments.contest import (
     Contest,
     recorded_iterations,
 )
-from mirrordescent_lab.experiments.extensions import choose_rules, rebuild, with_rules
+from mirrordescent_lab.experiments.extensions import (
+    CONTROLLED,
+    DUAL_STORED,
+    LEARNED,
+    NO_MAP,
+    beside_controls,
+    choose_rules,
+    rebuild,
+    with_rules,
+)
 from mirrordescent_lab.experiments.result import Curve, Panel, Result
 from mirrordescent_lab.experiments.scales import Say, Scale
 
+KINDS = {"": "pair", "dual-pair ": "dual-pair", "one-network ": "conjugate"}
+METHODS = {"": tuple(LEARNED), "dual-pair ": CONTROLLED, "one-network ": DUAL_STORED}
 LONG = 10_000  # iterations over which one-network maps are to stay bounded
 
 
@@ -56,12 +68,16 @@ class Task:
     noise: Noisy | None
 
     def learned(self, kind: str = "pair") -> Method[Any]:
-        """Return the zoo's method of a kind: "pair", "conjugate", "stencil", "lpd"."""
+        """Return the zoo's method of a kind: "pair", "dual-pair", "conjugate", "stencil", "lpd", or a control."""
         return cast(Method[Any], zoo.load(f"{self.entry}-{kind}"))
 
     def by_label(self, label: str) -> Method[Any]:
-        """Return the one-network method where the label says so, else the pair."""
-        return self.learned("conjugate" if label else "pair")
+        """Return the learned method of a label."""
+        return self.learned(KINDS[label])
+
+    def control(self, label: str) -> Method[Any]:
+        """Return the control of the learned method of a label."""
+        return self.learned(f"{KINDS[label]}{CONTROL}")
 
 
 def inpainting(count: int, side: int, training: bool, directory: Path | None) -> TVInpainting:
@@ -126,7 +142,8 @@ def run(task: Task, scale: Scale, directory: Path | None, say: Say) -> Result:
     result = Result(task.name, task.title, {"scale": scale, **vars(size), "gradient noise": noise})
     problem, training = (task.make(size.problems, size.side, split, directory) for split in (False, True))
     few = imaging_contest(_first(training, size.extension_problems), False, size.iterations)
-    result.panels, rules = choose_rules(task.by_label, few, task.noise)
+    result.panels, rules = choose_rules(task.by_label, few, task.noise, METHODS)
+    _, control_rules = choose_rules(task.control, few, task.noise, dict.fromkeys(METHODS, CONTROLLED))
     say(f"best extensions: {', '.join(f'{name} {rule}' for name, rule in rules.items())}")
     for start, fill in {"from y": False, "from y filled": True}.items():
         if fill and problem.mask is None:
@@ -136,6 +153,10 @@ def run(task: Task, scale: Scale, directory: Path | None, say: Say) -> Result:
         learned.append(contest.run("stencil LAMD", task.learned("stencil")))
         panel = Panel(learned + _rivals(task, contest, rehearsal))
         result.panels[f"comparison {start}"] = panel
+        alone = with_rules(task.control, control_rules, task.noise, NO_MAP)
+        without = [contest.run(*each) for each in alone]
+        without.append(contest.run(f"stencil LAMD{NO_MAP}", task.learned(f"stencil{CONTROL}")))
+        result.panels[f"controls {start}"] = beside_controls(panel, without)
         result.panels[f"one image {start}"] = Panel([curve.of_run(0) for curve in panel.curves])
         say(f"comparison {start} done")
     if scale != "quick":

@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,9 +23,16 @@ from mirrordescent.references import certify
 from mirrordescent.solve import Look
 from mirrordescent_lab import data
 from mirrordescent_lab.data import Features
-from mirrordescent_lab.experiments.claims import by_margin, ratio
+from mirrordescent_lab.experiments.claims import by_margin, control_claims, ratio
 from mirrordescent_lab.experiments.contest import BASELINES, WIDE_NESTEROV, Contest, Tunable, grid, recorded_iterations
-from mirrordescent_lab.experiments.extensions import choose_rules, with_rules
+from mirrordescent_lab.experiments.extensions import (
+    CONTROLLED,
+    LABELS,
+    NO_MAP,
+    beside_controls,
+    choose_rules,
+    with_rules,
+)
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.intervals import paired
@@ -75,11 +83,17 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         setting = few.tune(tunable, min(100, size.iterations))
         runs.add(f"{tunable.name} ({setting:g})", tunable.make(setting), tunable.oracle)
     result.panels["hinge loss"] = Panel(runs.gaps)
+    if source == "mnist":
+        _, control_rules = choose_rules(_control, few, batch, dict.fromkeys(LABELS, CONTROLLED))
+        without = [contest.run(*each) for each in with_rules(_control, control_rules, batch, NO_MAP)]
+        result.panels["controls"] = beside_controls(result.panels["hinge loss"], without)
     result.panels["test error"] = Panel(runs.errors, "share of test digits misclassified")
     error = float(_error(optimum.x, features).mean())
     result.tables["References"] = _references(features, float(optimum.value), error)
     if scale != "quick":
         result.claims = _claims(result, float(optimum.value))
+        if "controls" in result.panels:
+            result.claims += control_claims("SVM", result.panels["controls"])
     return result
 
 
@@ -136,8 +150,11 @@ def starts(features: Features, count: int, iterations: int, seed: int) -> Contes
     return Contest(problem, x0, certify(problem, TOLERANCE).lower, iterations, recorded_iterations(iterations))
 
 
-def _learned(label: str) -> Method[Any]:
-    return cast(Method[Any], zoo.load("mnist49-svm-conjugate" if label else "mnist49-svm-pair").double())
+def _learned(label: str, suffix: str = "") -> Method[Any]:
+    return cast(Method[Any], zoo.load(f"mnist49-svm-{'conjugate' if label else 'pair'}{suffix}").double())
+
+
+_control = partial(_learned, suffix=CONTROL)
 
 
 def _error(x: Tensor, features: Features) -> Tensor:

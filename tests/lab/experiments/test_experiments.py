@@ -11,7 +11,8 @@ import torch
 
 from mirrordescent import GD, Quadratic
 from mirrordescent_lab.experiments import EXPERIMENTS, reproduce
-from mirrordescent_lab.experiments.claims import by_margin, imaging_claims
+from mirrordescent_lab.experiments.claims import by_margin, control_claims, imaging_claims
+from mirrordescent_lab.experiments.extensions import beside_controls
 from mirrordescent_lab.experiments.contest import Contest, Tunable, grid, recorded_iterations
 from mirrordescent_lab.experiments.result import GAP, Claim, Curve, Panel, Result, file_name
 
@@ -90,6 +91,23 @@ def test_imaging_claims_can_fail():
     bounded = "one-network LSMD stays bounded for 2000 iterations: no gap after k = 100 above the largest there"
     assert won[bounded]
     assert not rising[bounded]
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(1.2, False), (2.0, True), (0.5, False)])
+def test_a_map_is_judged_by_its_own_control(times, verdict):
+    def curve(name, gap):
+        gaps = gap * torch.tensor([[1.0, 1.01, 0.99]], dtype=torch.float64).expand(3, 3)
+        return Curve(name, [0, 10, 100], [0.0] * 3, gaps)
+
+    learned = Panel([curve("LAMD (mean)", 1.0), curve("dual-pair LSMD (last)", 1.0), curve("stencil LAMD", 1.0)])
+    without = [curve("dual-pair LSMD, no map (mean)", times), curve("LAMD, no map (mean)", times)]
+    beside = beside_controls(learned, without)
+    assert [each.name for each in beside.curves[:2]] == ["dual-pair LSMD (last)", "dual-pair LSMD, no map (mean)"]
+    claims = {claim.statement: claim.holds for claim in control_claims("from y", beside)}
+    assert len(claims) == 4, "two maps at two iterations, and the stencil has no control here"
+    ours = "from y: at k = 100, dual-pair LSMD is at least 1.5 times below its control, the same method without a map"
+    assert claims[ours] is verdict
+    assert claims["from y: at k = 10, LAMD is below its control, the same method without a map"] is (times > 1)
 
 
 def test_the_margin_of_a_claim_is_on_its_side_and_has_an_interval():
