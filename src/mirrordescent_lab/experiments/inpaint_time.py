@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from mirrordescent.learn.recipe import CONTROL
 from mirrordescent_lab.experiments.claims import by_margin, ratio
 from mirrordescent_lab.experiments.contest import BASELINES, CLASSICAL, EARLY_CLASSICAL, mean_by
-from mirrordescent_lab.experiments.extensions import rebuild
+from mirrordescent_lab.experiments.extensions import NO_MAP, rebuild
 from mirrordescent_lab.experiments.imaging import TASKS, imaging_contest
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
@@ -15,7 +16,7 @@ from mirrordescent_lab.intervals import paired
 
 SIZES: dict[Scale, tuple[int, int]] = {"quick": (1, 30), "standard": (8, 2000), "paper": (16, 2000)}
 MORE = 5  # iterations without a network are cheaper, so those methods get more of them, by this factor
-LEARNED = ("LAMD", "LSMD", "one-network LSMD", "one-network LAMD", "stencil LAMD")
+LEARNED = ("LAMD", "LSMD", "one-network LSMD", "one-network LAMD", "dual-pair LSMD", "stencil LAMD")
 LEVELS = (100.0, 10.0, 1.0, 0.1)
 
 
@@ -37,7 +38,10 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         contest.run("LSMD", rebuild(pair, "LSMD", "reciprocal")),
         contest.run("one-network LSMD", rebuild(conjugate, "LSMD", "reciprocal")),
         contest.run("one-network LAMD", rebuild(conjugate, "LAMD", "reciprocal")),
+        contest.run("dual-pair LSMD", rebuild(task.learned("dual-pair"), "LSMD", "reciprocal")),
+        longer.run(f"dual-pair LSMD{NO_MAP}", rebuild(task.control("dual-pair "), "LSMD", "reciprocal")),
         longer.run("stencil LAMD", task.learned("stencil")),
+        longer.run(f"stencil LAMD{NO_MAP}", task.learned(f"stencil{CONTROL}")),
     ]
     say("learned methods done")
     for tunable in BASELINES:
