@@ -17,7 +17,7 @@ from mirrordescent_lab.recipes.spectral import ENTRY
 
 POLAR, CONTROL, FALLING_ADAM, TUNED = "polar factors", "no geometry", "falling Adam", f"tuned {ENTRY}"
 RATES = grid(5e-4, 2e-1)
-FACTORS = [0.5, 0.65, 0.8, 1.0, 1.25, 1.6]
+FACTORS = [0.5, 0.65, 0.8, 1.0, 1.25, 1.5, 1.8, 2.2]
 
 
 def matrix_methods(tuning: Training) -> Iterator[tuple[str, Method[Any]]]:
