@@ -11,6 +11,7 @@ from mirrordescent import AMD, MD, SMD, Quadratic, zoo
 from mirrordescent.learn import Draw
 from mirrordescent.mirrors import Conjugate, DenseICNN, Diagonal, LearnedPair
 from mirrordescent_lab.cards import write_controls
+from mirrordescent_lab.experiments import learned_again
 from mirrordescent_lab.experiments.attribution import Attribution, Bench, _parts, gains
 from mirrordescent_lab.intervals import Estimate, paired, resampled
 
@@ -123,3 +124,26 @@ def test_intervals():
     assert by_formula.low < 3 < by_formula.high
     assert by_resampling.low == pytest.approx(by_formula.low, abs=0.03)
     assert by_resampling.high == pytest.approx(by_formula.high, abs=0.03)
+
+
+def test_what_learning_again_must_give():
+    """A dual pair is to be worth 1.5 times its control, a pair anything; an interval that says nothing decides nothing."""
+
+    def verdicts(name, *worth):
+        return [claim.holds for claim in learned_again._claims(name, {10: Estimate(*worth)})]
+
+    assert verdicts("photo-inpaint-dual-pair", 0.5, 0.3, 0.7) == [True]
+    assert verdicts("photo-inpaint-dual-pair", 0.1, 0.05, 0.15) == [False]
+    assert verdicts("photo-inpaint-pair", 0.1, 0.05, 0.15) == [True]
+    assert verdicts("photo-inpaint-pair", -0.1, -0.2, -0.05) == [False]
+    assert verdicts("mnist49-svm-pair", 0.1, -0.3, 0.5) == [None]
+
+
+def test_the_search_begins_with_what_the_paper_does():
+    tried = list(learned_again.trials())
+    assert tried[0].through == "LMD"
+    assert tried[0].objective.weights == "sum"
+    assert len({str(trial) for trial in tried}) == len(tried), "names tell them apart"
+    method = tried[-1].method(1, torch.Generator().manual_seed(0))
+    assert isinstance(method, SMD)
+    assert method.mirror.forward_potential.layers == 2

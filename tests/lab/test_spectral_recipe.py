@@ -97,4 +97,30 @@ def test_the_shipped_entry_is_that_of_its_numbers():
     entry, numbers = zoo.load(spectral.ENTRY), zoo.card(spectral.ENTRY).use["numbers"]
     again = spectral.method_of(torch.tensor([numbers[name] for name in spectral.START]))
     assert entry.mirror.scales == pytest.approx(again.mirror.scales, rel=1e-3)
-    assert (entry.momentum, entry.t.warmup) == pytest.approx((again.momentum, again.t.warmup), rel=1e-3)
+    for found, wanted in ((entry, again), (entry.t, again.t)):
+        for name in ("momentum", "decay") if found is entry else ("warmup", "power", "length"):
+            assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-3)
+
+
+def test_the_control_has_no_map_and_all_the_rest():
+    numbers = torch.tensor([start for start, _ in spectral.START.values()])
+    method, control = spectral.method_of(numbers), spectral.method_of(numbers, identity=True)
+    g = {"0.weight": torch.randn(1, 6, 5), "0.bias": torch.randn(1, 6), "2.weight": torch.randn(1, 3, 6)}
+    for name, direction in control.mirror.direction(g).items():
+        leaf = g[name]
+        cosine = torch.nn.functional.cosine_similarity(direction.flatten(), leaf.flatten(), 0)
+        torch.testing.assert_close(cosine, torch.tensor(1.0))
+        sizes = [each[name].norm() for each in (method.mirror.direction(g), control.mirror.direction(g))]
+        torch.testing.assert_close(*sizes, rtol=1e-4, atol=0)
+    assert (control.momentum, control.decay, control.t(7)) == (method.momentum, method.decay, method.t(7))
+    assert spectral.SPECTRAL_RECIPES[f"{spectral.ENTRY}-control"].stages[0].identity
+
+
+def test_minibatches_of_images_come_in_epochs():
+    """Every image once, then all of them again in another order; the rest that is no whole minibatch waits."""
+    task = Task("tiny", lambda: flat((1, 10)), "digits", 3, 4)
+    images, labels = torch.arange(10.0)[:, None], torch.arange(10)
+    drawn = task._minibatches((images, labels), torch.Generator().manual_seed(0))
+    epochs = [torch.cat([next(drawn)[1], next(drawn)[1]]) for _ in range(5)]
+    assert all(len(epoch.unique()) == 8 for epoch in epochs)
+    assert not torch.equal(epochs[0], epochs[1])
