@@ -127,7 +127,7 @@ def test_intervals():
 
 
 def test_what_learning_again_must_give():
-    """A dual pair is to be worth 1.5 times its control, a pair anything; an interval that says nothing decides nothing."""
+    """A dual pair is to be worth 1.5 times its control, a pair anything; a wide interval decides nothing."""
 
     def verdicts(name, *worth):
         return [claim.holds for claim in learned_again._claims(name, {10: Estimate(*worth)})]

@@ -12,8 +12,8 @@ import torch
 from mirrordescent import GD, Quadratic
 from mirrordescent_lab.experiments import EXPERIMENTS, reproduce
 from mirrordescent_lab.experiments.claims import by_margin, control_claims, imaging_claims
-from mirrordescent_lab.experiments.extensions import beside_controls
 from mirrordescent_lab.experiments.contest import Contest, Tunable, grid, recorded_iterations
+from mirrordescent_lab.experiments.extensions import beside_controls
 from mirrordescent_lab.experiments.result import GAP, Claim, Curve, Panel, Result, file_name
 
 GRADIENT_METHODS = ("LMD", "LSMD", "LAMD", "LASMD", "one-network LAMD", "one-network LSMD", "GD", "Nesterov", "Adam")
