@@ -120,7 +120,7 @@ TASKS = {
         "inpaint",
         "TV inpainting of photographs",
         "photo-inpaint",
-        {"quick": Size(2, 1, 30, 24), "standard": Size(16, 2, 2000, 96), "paper": Size(64, 8, 2000, 96)},
+        {"quick": Size(2, 1, 30, 24), "standard": Size(10, 2, 2000, 96), "paper": Size(64, 8, 2000, 96)},
         inpainting,
         noise=None,
     ),
