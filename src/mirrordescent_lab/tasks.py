@@ -109,7 +109,7 @@ class Task:
         images, labels = source
         while labels is not None:
             order = torch.randperm(len(labels), generator=generator)
-            for chosen in order[: len(order) // self.batch * self.batch].split(self.batch):
+            for chosen in torch.split(order[: len(order) // self.batch * self.batch], self.batch):
                 yield images[chosen], labels[chosen]
         while True:
             yield self._examples(source, self.batch, generator)
