@@ -215,6 +215,6 @@ def rivals(shapes: Sequence[Shape] = SHAPES) -> list[Contestant]:
     made = [
         Contestant(ADAMW, adamw, adamw_grid((1e-3, 3e-3, 1e-2, 3e-2), shapes)),
         Contestant(MUON, muon, grid((1e-2, 3e-2, 1e-1), falling)),
-        Contestant(SGD, sgd, grid((0.03, 0.1, 0.3), falling[:1]), judged=False),
+        Contestant(SGD, sgd, grid((0.03, 0.1, 0.3), falling), judged=False),
     ]
     return [*made, *([Contestant("SOAP", soap, grid((3e-3, 1e-2, 3e-2), falling))] if has_soap() else [])]
