@@ -28,6 +28,10 @@ SHAPES: tuple[Shape, ...] = ("constant", "cosine", "linear")
 FALLING: tuple[Shape, ...] = ("cosine", "linear")
 BETAS = (0.999, 0.95)  # β₂ of AdamW
 ADAMW, MUON, SGD = "AdamW", "Muon with AdamW", "SGD with momentum"
+HAND, CONTROL = "set by hand", "the identity in its place"
+ONCE: list[Setting] = [(1.0, "constant")]  # of what is not tuned
+MULTIPLES: list[Setting] = [(c, "constant") for c in (0.5, 1.0, 2.0, 4.0)]  # of the control's own steps
+HAND_SETTINGS: list[Setting] = [(rate, "linear") for rate in (2.5e-3, 5e-3, 1e-2)]
 ADAMW_SHARE = 1 / 3  # of Muon's learning rate
 MATRICES: tuple[LayerKind, ...] = ("input", "hidden", "conv")
 

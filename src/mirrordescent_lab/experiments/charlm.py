@@ -12,7 +12,12 @@ from torch import Tensor
 
 from mirrordescent import cache, zoo
 from mirrordescent_lab.contestants import (
+    CONTROL,
     FALLING,
+    HAND,
+    HAND_SETTINGS,
+    MULTIPLES,
+    ONCE,
     Contestant,
     Setting,
     by_hand,
@@ -22,7 +27,6 @@ from mirrordescent_lab.contestants import (
     rivals,
 )
 from mirrordescent_lab.experiments.ledger import TEST_SEED, Ledger, number, written
-from mirrordescent_lab.experiments.network_geometry import CONTROL, HAND, HAND_SETTINGS, MULTIPLES, ONCE
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.experiments.training import at_most

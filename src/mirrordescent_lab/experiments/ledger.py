@@ -82,10 +82,33 @@ def best_of(settings: Sequence[Setting], loss: Loss, factor: float = 3.0) -> Set
     >>> best_of([(1.0, "linear"), (3.0, "linear")], lambda setting: abs(setting[0] - 27))
     (27.0, 'linear')
     """
-    best, rates = min(settings, key=loss), [rate for rate, *_ in settings]
+    best, rates = min(settings, key=loss), [setting[0] for setting in settings]
     for times, end in ((factor, max(rates)), (1 / factor, min(rates))):
         while best[0] == end and loss(further := (times * best[0], *best[1:])) < loss(best):
             best, end = further, further[0]
+    return best
+
+
+def in_turn(settings: Sequence[Setting], loss: Loss) -> Setting:
+    """Tune one number after the other where every run is dear: the learning rate, the shape, and what is beside them.
+
+    The first learning rate is tried with what comes first of everything else.
+
+    >>> losses = {"linear": 1.0, "cosine": 0.5}
+    >>> in_turn([(r, s) for r in (1.0, 3.0) for s in losses], lambda setting: abs(setting[0] - 9) + losses[setting[1]])
+    (9.0, 'cosine')
+    """
+    seen: dict[Setting, float] = {}
+
+    def once(setting: Setting) -> float:
+        return seen[setting] if setting in seen else seen.setdefault(setting, loss(setting))
+
+    first = settings[0]
+    best = best_of([setting for setting in settings if setting[1:] == first[1:]], once)
+    for place in range(1, len(first)):
+        others = dict.fromkeys(setting[place] for setting in settings)
+        tried: list[Any] = [(*best[:place], each, *best[place + 1 :]) for each in others]
+        best = min(tried, key=once)
     return best
 
 

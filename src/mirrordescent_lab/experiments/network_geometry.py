@@ -14,8 +14,13 @@ import torch
 from mirrordescent import cache, zoo
 from mirrordescent_lab.contestants import (
     ADAMW,
+    CONTROL,
     FALLING,
+    HAND,
+    HAND_SETTINGS,
+    MULTIPLES,
     MUON,
+    ONCE,
     Contestant,
     Setting,
     adamw,
@@ -33,11 +38,7 @@ from mirrordescent_lab.intervals import Estimate, paired, student
 from mirrordescent_lab.recipes.spectral import ENTRY
 from mirrordescent_lab.tasks import LEARNING, PROJECT, TEST, End, Task
 
-HAND, CONTROL = "set by hand", "the identity in its place"
-HAND_SETTINGS: list[Setting] = [(rate, "linear") for rate in (2.5e-3, 5e-3, 1e-2)]
 POWERS = (0.0, 0.25, 0.5)
-ONCE: list[Setting] = [(1.0, "constant")]
-MULTIPLES: list[Setting] = [(c, "constant") for c in (0.5, 1.0, 2.0, 4.0)]
 VERSION = 2  # of what is kept: 2 since tasks draw minibatches in epochs
 
 
