@@ -15,7 +15,7 @@ from mirrordescent.mirrors import layerwise
 from mirrordescent.mirrors.symmetry import permute, symmetries
 from mirrordescent_lab.architectures import initialised, mlp, moons_network, small_cnn
 from mirrordescent_lab.contestants import adamw_grid
-from mirrordescent_lab.experiments import fewshot, moons, transfer
+from mirrordescent_lab.experiments import fewshot, moons, resnet, transfer
 from mirrordescent_lab.experiments.ledger import in_turn
 from mirrordescent_lab.experiments.network_time import at_the_same_second
 from mirrordescent_lab.experiments.result import Curve, Panel
@@ -218,3 +218,23 @@ def test_settings_tuned_in_turn_ask_for_few_runs():
     found = in_turn(adamw_grid((1.0, 3.0), ("linear", "cosine")), loss)
     assert found == (9.0, "cosine", 0.95)
     assert len(seen) == len(set(seen)) == 6
+
+
+def test_claims_on_the_residual_network_can_fail():
+    def verdicts(ours, theirs):
+        accuracy = {
+            name: torch.tensor(theirs, dtype=torch.float64) for name in ("AdamW", "Muon with AdamW", resnet.CONTROL)
+        }
+        accuracy |= {name: torch.tensor(ours, dtype=torch.float64) for name in (resnet.AMD, ENTRY)}
+        return [claim.holds for claim in resnet.accuracy_claims(accuracy)]
+
+    assert verdicts([0.96, 0.961, 0.962], [0.95, 0.951, 0.953]) == [True] * 5
+    assert verdicts([0.95, 0.951, 0.952], [0.955, 0.956, 0.958]) == [True, True, False, False, False]
+    assert verdicts([0.93, 0.931, 0.932], [0.955, 0.956, 0.958]) == [False] * 5
+    assert verdicts([0.93, 0.96, 0.99], [0.95, 0.961, 0.972])[2:] == [None] * 3
+
+
+def test_an_interrupted_run_ends_as_an_uninterrupted_one():
+    task = resnet._Task(resnet.Size(2, 100, 1, 300), "digits", None)
+    ends = [task.train(resnet._amd(0.05, "linear"), 0, interrupted) for interrupted in (True, False)]
+    assert ends[0] == ends[1] != task.train(resnet._amd(0.05, "cosine"), 0)
