@@ -53,13 +53,13 @@ def flat(*widths: int) -> Callable[[], nn.Module]:
 LEARNED = ("capped LAMD", "capped LAMD, steps halved")
 MLP, CNN = ARCHITECTURES["mlp"], ARCHITECTURES["cnn"]
 TARGETS = (
-    Target("MLP as learned on", "mlp", MLP.model, "tensor", 4),
+    Target("MLP as learned on", "mlp", MLP.model, "tensor", 3),
     Target("MLP, 5 times the parameters, wider", "mlp", flat(784, 200, 160, 120, 80, 10), "tensor", 3),
     Target("MLP, 4 times the parameters, deeper", "mlp", flat(784, *[100] * 9, 10), "tensor", 3),
-    Target("MLP on Fashion-MNIST", "mlp", MLP.model, "tensor", 4, "fashion-mnist"),
-    Target("CNN as learned on", "cnn", CNN.model, "paper", 4),
-    Target("CNN, 4 times the parameters, wider", "cnn", wide_cnn(32), "paper", 3),
-    Target("CNN on Fashion-MNIST", "cnn", CNN.model, "paper", 4, "fashion-mnist"),
+    Target("MLP on Fashion-MNIST", "mlp", MLP.model, "tensor", 3, "fashion-mnist"),
+    Target("CNN as learned on", "cnn", CNN.model, "paper", 3),
+    Target("CNN, 3 times the parameters, wider", "cnn", wide_cnn(24), "paper", 3),
+    Target("CNN on Fashion-MNIST", "cnn", CNN.model, "paper", 3, "fashion-mnist"),
 )
 LARGE = (
     Target("MLP, 13 times the parameters, wider", "mlp", flat(784, 400, 320, 240, 160, 10), "tensor", 3),
@@ -74,7 +74,7 @@ QUICK = (
 OF_SCALE: dict[Scale, tuple[Target, ...]] = {"quick": QUICK, "standard": TARGETS, "paper": (*TARGETS, *LARGE)}
 SIZES: dict[Scale, Size] = {
     "quick": Size(1, 1, 2, 200),
-    "standard": Size(4, 1, 6, 5000),
+    "standard": Size(3, 1, 4, 5000),
     "paper": Size(20, 4, 24, 60_000),
 }
 
