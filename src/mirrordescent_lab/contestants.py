@@ -22,8 +22,16 @@ from mirrordescent.mirrors.roles import LayerKind
 from mirrordescent_lab.tasks import Make
 
 Shape: TypeAlias = Literal["constant", "cosine", "linear"]
-Setting: TypeAlias = tuple[float, Shape]
+Setting: TypeAlias = tuple[float, Shape] | tuple[float, Shape, float]
+"""A learning rate, the shape of its schedule, and what else an optimiser may be tuned over."""
 SHAPES: tuple[Shape, ...] = ("constant", "cosine", "linear")
+FALLING: tuple[Shape, ...] = ("cosine", "linear")
+BETAS = (0.999, 0.95)  # β₂ of AdamW
+ADAMW, MUON, SGD = "AdamW", "Muon with AdamW", "SGD with momentum"
+HAND, CONTROL = "set by hand", "the identity in its place"
+ONCE: list[Setting] = [(1.0, "constant")]  # of what is not tuned
+MULTIPLES: list[Setting] = [(c, "constant") for c in (0.5, 1.0, 2.0, 4.0)]  # of the control's own steps
+HAND_SETTINGS: list[Setting] = [(rate, "linear") for rate in (2.5e-3, 5e-3, 1e-2)]
 ADAMW_SHARE = 1 / 3  # of Muon's learning rate
 MATRICES: tuple[LayerKind, ...] = ("input", "hidden", "conv")
 
@@ -32,13 +40,15 @@ MATRICES: tuple[LayerKind, ...] = ("input", "hidden", "conv")
 class Contestant:
     """An optimiser up to a learning rate and the shape of its schedule, and the settings it is tuned over.
 
-    Those that are ``judged`` are run as often as claims about them need.
+    Those that are ``judged`` are run as often as claims about them need; those ``of_entry`` change when it is learned
+    anew.
     """
 
     name: str
-    make: Callable[[float, Shape], Make]
+    make: Callable[..., Make]
     settings: Sequence[Setting]
     judged: bool = True
+    of_entry: bool = False
 
 
 def scheduled(optimiser: Optimizer, shape: Shape, steps: int) -> LRScheduler:
@@ -51,11 +61,11 @@ def scheduled(optimiser: Optimizer, shape: Shape, steps: int) -> LRScheduler:
     return LambdaLR(optimiser, falls[shape])
 
 
-def adamw(lr: float, shape: Shape) -> Make:
-    """AdamW without decay, as all others here."""
+def adamw(lr: float, shape: Shape, beta: float = 0.999) -> Make:
+    """AdamW without decay; β₂ may be tuned."""
 
     def make(model: nn.Module, steps: int) -> tuple[Optimizer, LRScheduler]:
-        optimiser = torch.optim.AdamW(model.parameters(), lr, weight_decay=0.0, fused=True)
+        optimiser = torch.optim.AdamW(model.parameters(), lr, betas=(0.9, beta), weight_decay=0.0, fused=True)
         return optimiser, scheduled(optimiser, shape, steps)
 
     return make
@@ -196,3 +206,19 @@ def control(entry: Any) -> Callable[[float, Shape], Make]:
 def grid(rates: Sequence[float], shapes: Sequence[Shape] = SHAPES) -> list[Setting]:
     """Return all pairs of learning rates and shapes."""
     return list(product(rates, shapes))
+
+
+def adamw_grid(rates: Sequence[float], shapes: Sequence[Shape] = SHAPES) -> list[Setting]:
+    """Return learning rates, shapes and both β₂."""
+    return list(product(rates, shapes, BETAS))
+
+
+def rivals(shapes: Sequence[Shape] = SHAPES) -> list[Contestant]:
+    """Return what others train networks with, and SOAP if it is there; all but AdamW with falling schedules only."""
+    falling = [shape for shape in shapes if shape in FALLING]
+    made = [
+        Contestant(ADAMW, adamw, adamw_grid((1e-3, 3e-3, 1e-2, 3e-2), shapes)),
+        Contestant(MUON, muon, grid((1e-2, 3e-2, 1e-1), falling)),
+        Contestant(SGD, sgd, grid((0.03, 0.1, 0.3), falling), judged=False),
+    ]
+    return [*made, *([Contestant("SOAP", soap, grid((3e-3, 1e-2, 3e-2), falling))] if has_soap() else [])]

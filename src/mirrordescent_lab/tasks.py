@@ -6,7 +6,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -55,13 +55,30 @@ class Task:
 
     def train(self, make: Make, seed: int, directory: Path | None = None, steps: int | None = None) -> End:
         """Train a network from its own start and on its own minibatches, both determined by the seed."""
+        *_, (_, end) = self.along(make, seed, directory, steps)
+        return end
+
+    def along(
+        self, make: Make, seed: int, directory: Path | None = None, steps: int | None = None, every: int | None = None
+    ) -> Iterator[tuple[int, End]]:
+        """Train like :meth:`train`, and yield counts of steps and how it would end there: at the end, and if ``every``
+        is given, from the start on. Looking changes nothing, and is not on the clock."""
         steps = steps or self.steps
         model = initialised(self.model, seed)
         training, test = self._data("train", directory), self._data("test", directory)
         minibatches = self._minibatches(training, torch.Generator().manual_seed(seed))
+        fixed = [self._examples(part, self.evaluated, torch.Generator().manual_seed(0)) for part in (training, test)]
         optimiser, scheduler = make(model, steps)
         seconds = 0.0
-        for inputs, targets in islice(minibatches, steps):
+        for k in range(steps + 1):
+            if k == steps or (every and k % every == 0):
+                model.eval()
+                (loss, _), (test_loss, accuracy) = (_measured(model, *examples) for examples in fixed)
+                model.train()
+                yield k, End(loss, test_loss, accuracy, seconds)
+            if k == steps:
+                break
+            inputs, targets = next(minibatches)
             began = perf_counter()
             optimiser.zero_grad()
             torch.autograd.backward(_loss(model(inputs), targets))
@@ -69,10 +86,6 @@ class Task:
             seconds += perf_counter() - began
             if scheduler is not None:
                 scheduler.step()
-        model.eval()
-        fixed = (self._examples(part, self.evaluated, torch.Generator().manual_seed(0)) for part in (training, test))
-        (loss, _), (test_loss, accuracy) = (_measured(model, *examples) for examples in fixed)
-        return End(loss, test_loss, accuracy, seconds)
 
     def pace(self, ours: Make, theirs: Make, directory: Path | None = None, repeats: int = 15) -> float:
         """Return the time of a training step with one optimiser over that with another: the median of runs in turn."""

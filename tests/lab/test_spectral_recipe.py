@@ -40,7 +40,7 @@ def test_tasks_are_determined_by_their_seeds_and_kept_apart():
 @pytest.mark.parametrize("shape", contestants.SHAPES)
 @pytest.mark.parametrize("make", [contestants.adamw, contestants.sgd, contestants.muon, contestants.by_hand()])
 def test_every_contestant_trains_a_network_with_convolutions(make, shape):
-    task = replace(network_geometry._small(TEST[3], 0.2), steps=20)
+    task = replace(network_geometry.small(TEST[3], 0.2), steps=20)
     with contestants.muon_in_single_precision():
         end = task.train(make(1e-2, shape), 0)
     assert end.loss < 2.3

@@ -90,7 +90,8 @@ class Preconditioned(MirrorOptimizer):
         chosen = {name: value for name, value in named.items() if value is not None}
         if learned is not None and chosen:
             raise ValueError(f"{mirror!r} was learned with a {' and '.join(chosen)} of its own: leave that out")
-        made = partial(methods.Preconditioned, **{"momentum": MOMENTUM, "normalised": True, **chosen})
+        settings: dict[str, Any] = {"momentum": MOMENTUM, "normalised": True, **chosen}
+        made = partial(methods.Preconditioned, **settings)
         lr = (LEARNING_RATE if learned is None else 1.0) if lr is None else lr
         super().__init__(given or params, lr, spectral_by_kind() if mirror is None else mirror, method=made, **options)
 

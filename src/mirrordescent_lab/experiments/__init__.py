@@ -10,6 +10,7 @@ from mirrordescent.names import require_known
 from mirrordescent_lab.experiments import (
     attribution,
     baseline_grids,
+    charlm,
     error_terms,
     fewshot,
     generalisation,
@@ -45,6 +46,7 @@ EXPERIMENTS: dict[str, Callable[[Scale, Path | None, Say], Result]] = {
     "transfer": transfer.run,
     "resnet": resnet.run,
     "network-geometry": network_geometry.run,
+    "charlm": charlm.run,
     "attribution": attribution.run,
     "learned-again": learned_again.run,
     "error-terms": error_terms.run,

@@ -2,53 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import SGD, Adam, Optimizer
 
 from mirrordescent import optim
-from mirrordescent.data.splits import Split
 from mirrordescent.kernels import BuildError, library
 from mirrordescent.methods import SMD
-from mirrordescent_lab.architectures import initialised
+from mirrordescent_lab.contestants import ADAMW, MUON
 from mirrordescent_lab.experiments.networks import (
     ADAM_GRID,
     PAPER_ADAM,
     PAPER_SGD,
-    SIZES,
-    TEST_SEED,
-    TUNING_SEED,
     Architecture,
     Size,
-    Source,
-    images_of,
     learned,
     source_for,
 )
+from mirrordescent_lab.experiments.one_by_one import OneByOne, entry_claims, falling_contestants
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, panels
+from mirrordescent_lab.intervals import paired
+from mirrordescent_lab.recipes.spectral import ENTRY
+from mirrordescent_lab.tasks import Make
 
-Make = Callable[[nn.Module], Optimizer]
 FASTEST: Any = {"fused": True}
+PAIRS = (("capped LAMD", "Adam"), ("capped LAMD", "tuned Adam"), (ENTRY, ADAMW), (ENTRY, MUON))
+SIZES: dict[Scale, Size] = {
+    "quick": Size(2, 1, 2, 200),
+    "standard": Size(8, 2, 10, 5000),
+    "paper": Size(20, 20, 40, 60_000),
+}
 
 
 def run(architecture: Architecture, scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Train with the learned methods, and with SGD and Adam as in the paper and tuned; evaluation is off the clock."""
+    """Train with learned methods, SGD and Adam as in the paper and tuned, and AdamW and Muon with falling steps.
+
+    Evaluation is off the clock.
+    """
     size, source = SIZES[scale], source_for(scale, directory)
-    task = _Task(architecture, size, source, directory)
+    task = OneByOne(architecture, size, source, directory)
     rate = min(ADAM_GRID, key=lambda lr: task.final_loss(_adam(lr)))
     contestants: dict[str, Make] = {
         **_learned(architecture.entry),
-        f"SGD ({PAPER_SGD:g})": lambda model: SGD(model.parameters(), PAPER_SGD, **FASTEST),
+        f"SGD ({PAPER_SGD:g})": constant(lambda model: SGD(model.parameters(), PAPER_SGD, **FASTEST)),
         f"Adam ({PAPER_ADAM:g})": _adam(PAPER_ADAM),
         f"tuned Adam ({rate:g})": _adam(rate),
+        **dict(map(task.tuned, falling_contestants())),
     }
     settings = {"scale": scale, "data": source, **vars(size), "batch": task.batch, "steps": task.steps}
     result = Result(f"{architecture.name}-time", f"{architecture.title}, against time", settings)
@@ -58,12 +63,21 @@ def run(architecture: Architecture, scale: Scale, directory: Path | None, say: S
         say(f"{name}: loss {float(runs[name][LOSS].values[-1].mean()):.4g} in {runs[name][LOSS].seconds[-1]:.2f} s")
     result.panels = panels(list(runs.values()), against="seconds")
     if scale != "quick":
-        result.claims = [*_on_pace(result.panels[LOSS]), *at_the_same_second(result.panels)]
+        result.claims = [
+            *_on_pace(result.panels[LOSS]),
+            *at_the_same_second(result.panels),
+            *entry_claims(result.panels),
+        ]
     return result
 
 
+def constant(make: Callable[[nn.Module], Optimizer]) -> Make:
+    """Return an optimiser that no scheduler changes: its steps are constant, or its own."""
+    return lambda model, steps: (make(model), None)
+
+
 def _adam(lr: float) -> Make:
-    return lambda model: Adam(model.parameters(), lr, **FASTEST)
+    return constant(lambda model: Adam(model.parameters(), lr, **FASTEST))
 
 
 def _learned(entry: str) -> dict[str, Make]:
@@ -71,8 +85,8 @@ def _learned(entry: str) -> dict[str, Make]:
     descent = cast(SMD, learned(entry)["LMD"])
     fastest: Any = {"lr": 1.0, "nonfinite": None, **(FASTEST if _can_compile() else {})}
     return {
-        "LMD": lambda model: optim.SMD(model.named_parameters(), mirror=descent.mirror, t=descent.t, **fastest),
-        "capped LAMD": lambda model: optim.AMD(model.named_parameters(), mirror=entry, **fastest),
+        "LMD": constant(lambda m: optim.SMD(m.named_parameters(), mirror=descent.mirror, t=descent.t, **fastest)),
+        "capped LAMD": constant(lambda m: optim.AMD(m.named_parameters(), mirror=entry, **fastest)),
     }
 
 
@@ -81,62 +95,6 @@ def _can_compile() -> bool:
         return bool(library())
     except BuildError:
         return False
-
-
-class _Task:
-    """Data, and training on it."""
-
-    def __init__(self, architecture: Architecture, size: Size, source: Source, directory: Path | None) -> None:
-        (images, self.labels), (test, self.test_labels) = (
-            images_of(source, part, directory) for part in get_args(Split)
-        )
-        self.images, self.test = architecture.prepare(images), architecture.prepare(test)
-        self.model, self.size = architecture.model, size
-        self.batch = min(architecture.batch, len(self.labels) // 4)
-        self.epochs = architecture.epochs
-        self.steps = self.epochs * len(self.labels) // self.batch
-
-    def curves(self, name: str, make: Make) -> dict[str, Curve]:
-        """Train all networks, one after the other, and return loss and test accuracy along the way."""
-        every = max(1, self.steps // self.size.looks)
-        looks = [k for k in range(self.steps + 1) if k % every == 0 or k == self.steps]
-        found = [self.train(make, TEST_SEED + i, looks) for i in range(self.size.networks)]
-        seconds = torch.tensor([[look[0] for look in each] for each in found]).mean(0).tolist()
-        return {
-            quantity: Curve(name, looks, seconds, torch.tensor([[look[i] for look in each] for each in found]).T)
-            for i, quantity in ((1, LOSS), (2, TEST_ACCURACY))
-        }
-
-    def final_loss(self, make: Make) -> float:
-        """Return the mean loss at the end over the networks that settings are chosen on."""
-        ends = [self.train(make, TUNING_SEED + i, [self.steps])[-1][1] for i in range(self.size.tuning_networks)]
-        return float(torch.tensor(ends).nan_to_num(nan=torch.inf).mean())
-
-    def train(self, make: Make, seed: int, looks: list[int]) -> list[tuple[float, float, float]]:
-        """Train one network, and return seconds, loss and test accuracy at some counts of steps."""
-        model = initialised(self.model, seed)
-        generator = torch.Generator().manual_seed(seed)
-        batches = torch.cat([torch.randperm(len(self.labels), generator=generator) for _ in range(self.epochs)])
-        optimiser, seconds, seen = make(model), 0.0, []
-        for k in range(self.steps + 1):
-            if k in looks:
-                seen.append((seconds, *self._look(model)))
-            if k == self.steps:
-                break
-            batch = batches[k * self.batch : (k + 1) * self.batch]
-            inputs, labels = self.images[batch], self.labels[batch]
-            began = perf_counter()
-            optimiser.zero_grad()
-            torch.autograd.backward(F.cross_entropy(model(inputs), labels))
-            optimiser.step()
-            seconds += perf_counter() - began
-        return seen
-
-    @torch.no_grad()
-    def _look(self, model: nn.Module) -> tuple[float, float]:
-        loss = F.cross_entropy(model(self.images[: self.size.evaluated]), self.labels[: self.size.evaluated])
-        accuracy = (model(self.test).argmax(1) == self.test_labels).float().mean()
-        return float(loss), float(accuracy)
 
 
 def _on_pace(loss: Panel) -> list[Claim]:
@@ -150,22 +108,25 @@ def _on_pace(loss: Panel) -> list[Claim]:
     ]  # fmt: skip
 
 
-def at_the_same_second(panels: dict[str, Panel]) -> list[Claim]:
-    """Compare capped LAMD with Adam when the first of the two has taken its last step."""
+def at_the_same_second(panels: dict[str, Panel], pairs: Sequence[tuple[str, str]] = PAIRS) -> list[Claim]:
+    """Compare pairs when the first of the two has taken its last step.
+
+    Of two methods whose steps fall to 0, the slower one has not come to its end then, which counts against it.
+    """
     claims = []
-    for rival in ("Adam", "tuned Adam"):
+    for name, rival in pairs:
         for quantity, sign in ((LOSS, 1), (TEST_ACCURACY, -1)):
-            ours, theirs = panels[quantity]["capped LAMD"], panels[quantity][rival]
+            ours, theirs = panels[quantity][name], panels[quantity][rival]
             moment = min(ours.seconds[-1], theirs.seconds[-1])
             found, other = (_at(curve, moment) for curve in (ours, theirs))
-            difference = found - other
-            error = 1.96 * float(difference.std()) / len(difference) ** 0.5
+            margin = paired(sign * (other - found))
             claims.append(
-                Claim(
-                    f"after {moment:.2f} s, {quantity}: capped LAMD is ahead of {theirs.name}, beyond 95 %",
-                    sign * float(difference.mean()) + error < 0,
-                    f"capped LAMD {float(found.mean()):.4f}, {theirs.name} {float(other.mean()):.4f}, "
-                    f"difference {float(difference.mean()):+.4f} ± {error:.4f} over {len(difference)} networks",
+                Claim.by(
+                    f"after {moment:.2f} s, {quantity}: {name} is ahead of {theirs.name}",
+                    margin.low,
+                    margin.high,
+                    f"{name} {float(found.mean()):.4f}, {theirs.name} {float(other.mean()):.4f}, ahead by "
+                    f"{margin.mean:+.4f} [{margin.low:+.4f}, {margin.high:+.4f}] over {len(found)} networks",
                 )
             )
     return claims

@@ -1,8 +1,8 @@
-"""An ordinary small residual network, trained through ``torch.optim``: schedulers, a checkpoint, and Adam beside it."""
+"""An ordinary small residual network, trained through ``torch.optim``: schedulers, a checkpoint, others beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,35 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from mirrordescent import optim
 from mirrordescent.mirrors import layerwise
 from mirrordescent_lab.architectures import initialised, small_resnet
+from mirrordescent_lab.contestants import (
+    ADAMW,
+    CONTROL,
+    MUON,
+    SGD,
+    Contestant,
+    Shape,
+    grid,
+    muon_in_single_precision,
+    scheduled,
+    sgd,
+)
+from mirrordescent_lab.experiments.ledger import in_turn, number, written
 from mirrordescent_lab.experiments.networks import Source, images_of, source_for
+from mirrordescent_lab.experiments.one_by_one import falling_contestants
 from mirrordescent_lab.experiments.result import Claim, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
+from mirrordescent_lab.intervals import paired
+from mirrordescent_lab.recipes.spectral import ENTRY
+from mirrordescent_lab.tasks import Make
 
-Make = Callable[[nn.Module], Optimizer]
-AMD_GRID, ADAM_GRID, SGD_GRID = (0.02, 0.05, 0.1), (1e-3, 3e-3, 1e-2), (0.02, 0.05, 0.1)
+AMD, AMD_RATE = "AMD, layer-wise", 0.05
+PAIRS = (*((AMD, rival, 0.01) for rival in (ADAMW, MUON)), *((ENTRY, rival, 0.0) for rival in (ADAMW, MUON, CONTROL)))
+TUNING_SEED = 100
 
 
 @dataclass(frozen=True)
@@ -41,31 +60,27 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Train for one epoch with every optimiser at its best learning rate, and interrupt and resume one of the runs."""
+    """Train for one epoch with every optimiser at its best setting, and interrupt and resume one of the runs."""
     size, source = SIZES[scale], source_for(scale, directory)
     result = Result("resnet", "A residual network through torch.optim", {"scale": scale, "data": source, **vars(size)})
     task = _Task(size, source, directory)
-    optimisers: dict[str, tuple[Callable[[float], Make], tuple[float, ...]]] = {
-        "AMD, layer-wise": (_amd, AMD_GRID),
-        "Adam": (lambda lr: lambda model: torch.optim.Adam(model.parameters(), lr), ADAM_GRID),
-        "SGD with momentum": (lambda lr: lambda model: torch.optim.SGD(model.parameters(), lr, 0.9), SGD_GRID),
-    }
     accuracy, rows = {}, []
-    for name, (make, rates) in optimisers.items():
-        best = max(rates, key=lambda lr: task.train(make(lr), seed=100)[1])
-        runs = torch.tensor([task.train(make(best), seed) for seed in range(size.runs)])
-        accuracy[name] = float(runs[:, 1].mean())
-        rows.append((name, f"{best:g}", f"{float(runs[:, 0].mean()):.4f}", f"{accuracy[name]:.2%}"))
+    for contestant in (
+        Contestant(AMD, _amd, grid((0.05, 0.1), ("cosine", "linear"))),
+        *falling_contestants(),
+        Contestant(SGD, sgd, grid((0.05, 0.1), ("cosine", "linear"))),
+    ):
+        setting = task.tuned(contestant)
+        runs = torch.tensor([task.train(contestant.make(*setting), seed) for seed in range(size.runs)])
+        accuracy[contestant.name] = runs[:, 1].double()
+        means = runs.mean(0).tolist()
+        rows.append((contestant.name, written(setting), f"{means[0]:.4f}", f"{means[1]:.2%}"))
         say(" ".join(rows[-1]))
-    result.tables["After one epoch"] = Table(("optimiser", "learning rate", "test loss", "test accuracy"), rows)
+    result.tables["After one epoch"] = Table(("optimiser", "setting", "test loss", "test accuracy"), rows)
     if scale != "quick":
-        ends = [task.train(_amd(AMD_GRID[1]), 0, interrupted) for interrupted in (True, False)]
+        ends = [task.train(_amd(AMD_RATE, "cosine"), 0, interrupted) for interrupted in (True, False)]
         result.claims = [
-            Claim(
-                "AMD reaches Adam's test accuracy within 1 point",
-                accuracy["AMD, layer-wise"] >= accuracy["Adam"] - 0.01,
-                ", ".join(f"{name} {share:.2%}" for name, share in accuracy.items()),
-            ),
+            *accuracy_claims(accuracy),
             Claim(
                 "a run resumed from a checkpoint ends as the uninterrupted one",
                 ends[0] == ends[1],
@@ -75,8 +90,24 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     return result
 
 
-def _amd(lr: float) -> Make:
-    return lambda model: optim.AMD(model.named_parameters(), lr=lr, mirror=layerwise(model))
+def accuracy_claims(accuracy: dict[str, torch.Tensor], pairs: Sequence[tuple[str, str, float]] = PAIRS) -> list[Claim]:
+    """Judge whether one reaches another's test accuracy, within some share, over the same networks."""
+    claims = []
+    for name, rival, within in pairs:
+        margin = paired(accuracy[name] - accuracy[rival] + within)
+        relation = f"reaches {rival}'s test accuracy" + (f" within {100 * within:g} point" if within else "")
+        found = f"{float(accuracy[name].mean()):.2%}, {float(accuracy[rival].mean()):.2%}"
+        interval = f"margin {margin.mean:+.2%} [{margin.low:+.2%}, {margin.high:+.2%}]"
+        claims.append(Claim.by(f"{name} {relation}", margin.low, margin.high, f"{found}; {interval}"))
+    return claims
+
+
+def _amd(lr: float, shape: Shape) -> Make:
+    def make(model: nn.Module, steps: int) -> tuple[Optimizer, LRScheduler]:
+        optimiser = optim.AMD(model.named_parameters(), lr=lr, mirror=layerwise(model))
+        return optimiser, scheduled(optimiser, shape, steps)
+
+    return make
 
 
 class _Task:
@@ -87,27 +118,33 @@ class _Task:
         (images, labels), (test, self.test_labels) = (images_of(source, part, directory) for part in ("train", "test"))
         self.images, self.labels, self.test = images[: size.images, None], labels[: size.images], test[:, None]
 
+    def tuned(self, contestant: Contestant) -> Any:
+        """Return the setting of the least test loss on a network kept for tuning, found one number after the other."""
+        if len(contestant.settings) == 1:
+            return contestant.settings[0]
+        return in_turn(
+            contestant.settings, lambda setting: number(self.train(contestant.make(*setting), TUNING_SEED)[0])
+        )
+
     def train(self, make: Make, seed: int, interrupted: bool = False) -> tuple[float, float]:
-        """Return test loss and accuracy after an epoch with a cosine schedule."""
+        """Return test loss and accuracy after an epoch."""
         model = initialised(lambda: small_resnet(self.size.channels), seed)
         order = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(seed))
         batches = torch.split(order, self.size.batch)
-        optimiser = make(model)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, len(batches))
-        for number, batch in enumerate(batches):
-            if interrupted and number == len(batches) // 2:
-                saved: dict[str, Any] = {"model": model.state_dict(), "optimiser": optimiser.state_dict()}
-                schedule_state = schedule.state_dict()
+        optimiser, schedule = make(model, len(batches))
+        for k, batch in enumerate(batches):
+            if interrupted and k == len(batches) // 2:
+                saved: list[dict[str, Any]] = [part.state_dict() for part in (model, optimiser, schedule) if part]
                 model = small_resnet(self.size.channels)
-                model.load_state_dict(saved["model"])
-                optimiser = make(model)
-                schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, len(batches))
-                optimiser.load_state_dict(saved["optimiser"])
-                schedule.load_state_dict(schedule_state)
+                optimiser, schedule = make(model, len(batches))
+                for part, state in zip((model, optimiser, schedule), saved, strict=False):
+                    part.load_state_dict(state)  # type: ignore[union-attr]
             optimiser.zero_grad()
             torch.autograd.backward(F.cross_entropy(model(self.images[batch]), self.labels[batch]))
-            optimiser.step()
-            schedule.step()
+            with muon_in_single_precision():
+                optimiser.step()
+            if schedule is not None:
+                schedule.step()
         return self._test(model)
 
     @torch.no_grad()

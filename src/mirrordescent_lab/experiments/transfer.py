@@ -1,37 +1,29 @@
-"""Maps learned on small networks, used unchanged on larger ones and on other data, against tuned Adam."""
+"""Maps learned on small networks, used unchanged on larger ones and on other data, against optimisers tuned there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
 
-from mirrordescent import zoo
-from mirrordescent.methods import AMD, Adam, Method
+from mirrordescent import optim, zoo
+from mirrordescent.methods import AMD
 from mirrordescent.mirrors import transfer
 from mirrordescent.mirrors.layerwise import Layerwise, Ties
 from mirrordescent_lab.architectures import dense
-from mirrordescent_lab.experiments.contest import grid
-from mirrordescent_lab.experiments.networks import (
-    ARCHITECTURES,
-    TEST_SEED,
-    TUNING_SEED,
-    Size,
-    Source,
-    source_for,
-    training,
-)
+from mirrordescent_lab.contestants import ADAMW, CONTROL, MUON
+from mirrordescent_lab.experiments.networks import ARCHITECTURES, Size, Source, source_for
+from mirrordescent_lab.experiments.one_by_one import OneByOne, falling_contestants
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
-from mirrordescent_lab.experiments.training import LOSS, QUANTITIES, TEST_ACCURACY
+from mirrordescent_lab.experiments.training import LOSS, QUANTITIES, TEST_ACCURACY, at_most
 from mirrordescent_lab.recipes.networks import rescaled
-
-ADAM_GRID = grid(5e-4, 1e-1)
-ADAM_START = 5e-3  # where the walk along the grid begins
+from mirrordescent_lab.recipes.spectral import ENTRY
+from mirrordescent_lab.tasks import Make
 
 
 @dataclass(frozen=True)
@@ -46,9 +38,11 @@ class Target:
     source: Source | None = None
 
 
-def wide_cnn() -> nn.Sequential:
-    """The small convolutional network with ten times as many channels."""
-    return nn.Sequential(nn.Conv2d(1, 80, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(2880, 10))
+def wide_cnn(channels: int) -> Callable[[], nn.Module]:
+    """Return the small convolutional network with more channels."""
+    return lambda: nn.Sequential(
+        nn.Conv2d(1, channels, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(36 * channels, 10)
+    )
 
 
 def flat(*widths: int) -> Callable[[], nn.Module]:
@@ -59,88 +53,91 @@ def flat(*widths: int) -> Callable[[], nn.Module]:
 LEARNED = ("capped LAMD", "capped LAMD, steps halved")
 MLP, CNN = ARCHITECTURES["mlp"], ARCHITECTURES["cnn"]
 TARGETS = (
-    Target("MLP as learned on", "mlp", MLP.model, "tensor", 4),
+    Target("MLP as learned on", "mlp", MLP.model, "tensor", 3),
+    Target("MLP, 5 times the parameters, wider", "mlp", flat(784, 200, 160, 120, 80, 10), "tensor", 3),
+    Target("MLP, 4 times the parameters, deeper", "mlp", flat(784, *[100] * 9, 10), "tensor", 3),
+    Target("MLP on Fashion-MNIST", "mlp", MLP.model, "tensor", 3, "fashion-mnist"),
+    Target("CNN as learned on", "cnn", CNN.model, "paper", 3),
+    Target("CNN, 3 times the parameters, wider", "cnn", wide_cnn(24), "paper", 3),
+    Target("CNN on Fashion-MNIST", "cnn", CNN.model, "paper", 3, "fashion-mnist"),
+)
+LARGE = (
     Target("MLP, 13 times the parameters, wider", "mlp", flat(784, 400, 320, 240, 160, 10), "tensor", 3),
-    Target("MLP, 106 times the parameters, wider", "mlp", flat(784, 1500, 1200, 900, 600, 10), "tensor", 1),
+    Target("MLP, 106 times the parameters, wider", "mlp", flat(784, 1500, 1200, 900, 600, 10), "tensor", 3),
     Target("MLP, 11 times the parameters, deeper", "mlp", flat(784, *[200] * 9, 10), "tensor", 3),
-    Target("MLP on Fashion-MNIST", "mlp", MLP.model, "tensor", 4, "fashion-mnist"),
-    Target("CNN as learned on", "cnn", CNN.model, "paper", 4),
-    Target("CNN, 10 times the parameters, wider", "cnn", wide_cnn, "paper", 2),
-    Target("CNN on Fashion-MNIST", "cnn", CNN.model, "paper", 4, "fashion-mnist"),
+    Target("CNN, 10 times the parameters, wider", "cnn", wide_cnn(80), "paper", 3),
 )
 QUICK = (
     Target("MLP, wider", "mlp", flat(784, 60, 50, 40, 30, 10), "tensor", 1),
     Target("CNN as learned on", "cnn", CNN.model, "paper", 1),
 )
+OF_SCALE: dict[Scale, tuple[Target, ...]] = {"quick": QUICK, "standard": TARGETS, "paper": (*TARGETS, *LARGE)}
 SIZES: dict[Scale, Size] = {
     "quick": Size(1, 1, 2, 200),
-    "standard": Size(8, 1, 12, 5000),
+    "standard": Size(3, 1, 4, 5000),
     "paper": Size(20, 4, 24, 60_000),
 }
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Train for as many steps as the method was learned for, with it and with Adam, tuned for each target."""
+    """Train for as many steps as the method was learned for, with it and with others, tuned for each target.
+
+    All of them have steps that fall: those of learned methods as learned, of AdamW and Muon linearly or like a cosine.
+    """
     size, result = SIZES[scale], Result("transfer", "Learned maps on other networks and data", {"scale": scale})
     curves: list[Curve] = []
     rows = []
-    for target in QUICK if scale == "quick" else TARGETS:
+    for target in OF_SCALE[scale]:
         runs = _compare(target, scale, size, directory)
         curves += [replace(measured[LOSS], name=f"{target.name}: {name}") for name, measured in runs.items()]
         parameters = sum(p.numel() for p in target.model().parameters())
-        losses, accuracies = (
-            [float(measured[what].values[-1].mean()) for measured in runs.values()] for what in (LOSS, TEST_ACCURACY)
-        )
-        named = (f"{loss:.4g}, {share:.2%}" for loss, share in zip(losses, accuracies, strict=True))
-        rows.append([target.name, f"{parameters:,}", *named, list(runs)[-1]])
+        ends = [[float(each[what].values[-1].mean()) for what in (LOSS, TEST_ACCURACY)] for each in runs.values()]
+        found = (f"{loss:.4g}, {share:.2%}" for loss, share in ends)
+        chosen = "; ".join(name for name in runs if " (" in name)
+        rows.append((target.name, f"{parameters:,}", *found, chosen))
         if scale != "quick":
-            result.claims += [
-                Claim(
-                    f"{target.name}: {name} is not behind tuned Adam in training loss",
-                    loss <= losses[-1],
-                    f"{loss:.4g}, {losses[-1]:.4g}",
-                )
-                for name, loss in zip(list(runs)[:-1], losses, strict=False)
-            ]
+            result.claims += target_claims(target.name, Panel([each[LOSS] for each in runs.values()], QUANTITIES[LOSS]))
         say(" ".join(rows[-1]))
     result.panels["training loss"] = Panel(curves, QUANTITIES[LOSS], scales=("linear", "log"))
     result.tables["Training loss and test accuracy at the end"] = Table(
-        ("network", "parameters", *LEARNED, "tuned Adam", "its step size"), rows
+        ("network", "parameters", *LEARNED, ENTRY, CONTROL, ADAMW, MUON, "settings chosen"), rows
     )
     return result
+
+
+def target_claims(target: str, loss: Panel) -> list[Claim]:
+    """Judge what was learned on other networks against AdamW, and the geometry of matrices against Muon too."""
+    pairs = [*((name, ADAMW) for name in (*LEARNED, ENTRY)), (ENTRY, MUON), (ENTRY, CONTROL)]
+    claims = [at_most(loss, name, 1, rival) for name, rival in pairs]
+    return [replace(claim, statement=f"{target}: {claim.statement}") for claim in claims]
 
 
 def _compare(target: Target, scale: Scale, size: Size, directory: Path | None) -> dict[str, dict[str, Curve]]:
     source: Source = source_for(scale, directory)
     base = replace(ARCHITECTURES[target.base], model=target.model)
-    count = min(target.networks, size.networks)
-    shown, tuning = (
-        training(base, (target.source if source == "mnist" else None) or source, size, number, seed, directory)
-        for number, seed in ((count, TEST_SEED), (1, TUNING_SEED))
-    )
-    rate = walk(lambda lr: tuning.loss(Adam(lr)), ADAM_GRID, ADAM_START)
-    method = _transferred(target, base.entry, shown.problem.inputs[:1])
+    size = replace(size, networks=min(target.networks, size.networks))
+    training = OneByOne(base, size, (target.source if source == "mnist" else None) or source, directory)
+    method = transferred(target, base.entry, training.images[:1])
     learned = zip(LEARNED, (method, rescaled(method, 0.5)), strict=True)
-    methods: dict[str, Method[Any]] = {**dict(learned), f"Adam ({rate:g})": Adam(rate)}
-    return {name: shown.run(name, each) for name, each in methods.items()}
+    makes = {name: steps_of(each) for name, each in learned} | dict(map(training.tuned, falling_contestants()))
+    return {name: training.curves(name, make) for name, make in makes.items()}
 
 
-def walk(loss: Callable[[float], float], rates: list[float], start: float) -> float:
-    """Walk along a grid as long as the loss falls: on large networks there is no time to try every number."""
-    here, losses = rates.index(start), dict[int, float]()
-    while True:
-        near = [i for i in (here - 1, here, here + 1) if 0 <= i < len(rates)]
-        losses |= {i: loss(rates[i]) for i in near if i not in losses}
-        best = min(near, key=lambda i: losses[i])
-        if best == here:
-            return rates[here]
-        here = best
-
-
-def _transferred(target: Target, entry: str, example: torch.Tensor) -> AMD:
+def transferred(target: Target, entry: str, example: torch.Tensor) -> AMD:
     """Use the map and the schedules of an entry on another network, as they are."""
     method = cast(AMD, zoo.load(entry))
     mirror = transfer(cast(Layerwise, method.mirror), target.model(), target.ties, example)
     mirror.requires_grad_(False)
     regulariser = mirror if method.regulariser is method.mirror else None
     return AMD(mirror, method.t, gamma=method.gamma, regulariser=regulariser, cap=method.cap)
+
+
+def steps_of(method: AMD) -> Make:
+    """Return the optimiser that takes the steps of a method, with its own schedules."""
+    return lambda model, steps: (
+        optim.AMD(
+            model.named_parameters(), lr=1.0, mirror=method.mirror, t=method.t, gamma=method.gamma, cap=method.cap,
+            correction="mirror" if method.regulariser is method.mirror else "euclidean", nonfinite=None,
+        ),
+        None,
+    )  # fmt: skip

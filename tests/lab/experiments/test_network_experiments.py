@@ -6,17 +6,22 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
 
+from mirrordescent import optim
 from mirrordescent.learn.networks import moons_family
 from mirrordescent.methods import SGD
 from mirrordescent.mirrors import layerwise
 from mirrordescent.mirrors.symmetry import permute, symmetries
-from mirrordescent_lab.architectures import moons_network, small_cnn
-from mirrordescent_lab.experiments import fewshot, moons, transfer
+from mirrordescent_lab.architectures import initialised, mlp, moons_network, small_cnn
+from mirrordescent_lab.contestants import adamw_grid
+from mirrordescent_lab.experiments import fewshot, moons, resnet, transfer
+from mirrordescent_lab.experiments.ledger import in_turn
 from mirrordescent_lab.experiments.network_time import at_the_same_second
 from mirrordescent_lab.experiments.result import Curve, Panel
 from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, TRAIN_ACCURACY
 from mirrordescent_lab.families import FewShotFamily
+from mirrordescent_lab.recipes.spectral import ENTRY
 
 
 def ending(name, values):
@@ -159,7 +164,8 @@ def test_claims_on_time_are_taken_at_the_same_second():
             rivals = [curve(name, 0.1 * sign, 1.0) for name in ("Adam (0.01)", "tuned Adam (0.1)")]
             return Panel([curve("capped LAMD", falls * sign, pace), *rivals], "loss", "seconds")
 
-        return [claim.holds for claim in at_the_same_second({LOSS: panel(1), TEST_ACCURACY: panel(-1)})]
+        pairs = (("capped LAMD", "Adam"), ("capped LAMD", "tuned Adam"))
+        return [claim.holds for claim in at_the_same_second({LOSS: panel(1), TEST_ACCURACY: panel(-1)}, pairs)]
 
     assert all(claims(0.2, 1.0))
     assert all(claims(0.2, 1.9))
@@ -167,13 +173,68 @@ def test_claims_on_time_are_taken_at_the_same_second():
     assert not any(claims(0.05, 1.0))
 
 
-@pytest.mark.parametrize(("best", "asked"), [(5e-4, 5), (5e-3, 3), (2e-2, 5), (1e-1, 6)])
-def test_a_walk_along_a_grid_ends_where_all_of_it_would(best, asked):
+def test_a_transferred_map_is_that_of_its_entry_where_it_was_learned():
+    """Optimisers of the transferred method and of the entry by name take the same steps."""
+    inputs, targets = torch.rand(20, 784, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 10
+
+    def trained(make):
+        model = initialised(mlp, 0)
+        optimiser = make(model)
+        for _ in range(3):
+            optimiser.zero_grad()
+            F.cross_entropy(model(inputs), targets).backward()
+            optimiser.step()
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    method = transfer.transferred(transfer.TARGETS[0], "mnist-mlp-spline", inputs[:1])
+    found = trained(lambda model: transfer.steps_of(method)(model, 3)[0])
+    wanted = trained(lambda model: optim.AMD(model.named_parameters(), lr=1.0, mirror="mnist-mlp-spline"))
+    start = torch.cat([p.detach().flatten() for p in initialised(mlp, 0).parameters()])
+    assert (wanted - start).abs().max() > 1e-3
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_claims_on_transfer_can_fail():
+    def verdicts(learned, entry, rival):
+        losses = dict.fromkeys(transfer.LEARNED, learned) | {ENTRY: entry}
+        losses |= dict.fromkeys(["AdamW (1)", "Muon with AdamW (1)", "the identity in its place (1)"], rival)
+        panel = Panel([ending(name, [loss, loss + 0.01, loss]) for name, loss in losses.items()])
+        return [claim.holds for claim in transfer.target_claims("MLP", panel)]
+
+    assert verdicts(0.1, 0.1, 0.5) == [True] * 5
+    assert verdicts(0.9, 0.1, 0.5) == [False, False, True, True, True]
+    assert verdicts(0.9, 0.9, 0.5) == [False] * 5
+
+
+def test_settings_tuned_in_turn_ask_for_few_runs():
+    """The rate beyond the end of its grid, then the shape, then β₂; nothing is asked twice."""
     seen = []
 
-    def loss(rate):
-        seen.append(rate)
-        return abs(math.log(rate / best))
+    def loss(setting):
+        seen.append(setting)
+        rate, shape, beta = setting
+        return abs(math.log(rate / 9)) + (shape == "linear") + (beta == 0.999)
 
-    assert transfer.walk(loss, transfer.ADAM_GRID, transfer.ADAM_START) == best
-    assert len(seen) == len(set(seen)) == asked
+    found = in_turn(adamw_grid((1.0, 3.0), ("linear", "cosine")), loss)
+    assert found == (9.0, "cosine", 0.95)
+    assert len(seen) == len(set(seen)) == 6
+
+
+def test_claims_on_the_residual_network_can_fail():
+    def verdicts(ours, theirs):
+        accuracy = {
+            name: torch.tensor(theirs, dtype=torch.float64) for name in ("AdamW", "Muon with AdamW", resnet.CONTROL)
+        }
+        accuracy |= {name: torch.tensor(ours, dtype=torch.float64) for name in (resnet.AMD, ENTRY)}
+        return [claim.holds for claim in resnet.accuracy_claims(accuracy)]
+
+    assert verdicts([0.96, 0.961, 0.962], [0.95, 0.951, 0.953]) == [True] * 5
+    assert verdicts([0.95, 0.951, 0.952], [0.955, 0.956, 0.958]) == [True, True, False, False, False]
+    assert verdicts([0.93, 0.931, 0.932], [0.955, 0.956, 0.958]) == [False] * 5
+    assert verdicts([0.93, 0.96, 0.99], [0.95, 0.961, 0.972])[2:] == [None] * 3
+
+
+def test_an_interrupted_run_ends_as_an_uninterrupted_one():
+    task = resnet._Task(resnet.Size(2, 100, 1, 300), "digits", None)
+    ends = [task.train(resnet._amd(0.05, "linear"), 0, interrupted) for interrupted in (True, False)]
+    assert ends[0] == ends[1] != task.train(resnet._amd(0.05, "cosine"), 0)
