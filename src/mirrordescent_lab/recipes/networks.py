@@ -43,6 +43,7 @@ from mirrordescent_lab import data
 from mirrordescent_lab.architectures import mlp, moons_network, small_cnn
 from mirrordescent_lab.families import FewShotFamily
 from mirrordescent_lab.reptile import Reptile
+from mirrordescent_lab.small_cnn_training import SmallCNNTraining
 
 REPTILE_START = "omniglot-reptile-init"
 SCALES = (0.5, 0.7, 1.0, 1.4)
@@ -195,15 +196,16 @@ def network_recipe(
         description,
         method=lambda generator, family: method(),
         stages=(Unrolled(settings), *refined, ChooseScale(tuning_networks, horizon, shape)),
-        oracle=_oracle(learning_minibatch),
+        oracle=minibatches(learning_minibatch),
         use={key: size for key, size in sizes.items() if size is not None},
-        evaluate=against_adam(horizon, _oracle(minibatch)),
+        evaluate=against_adam(horizon, minibatches(minibatch)),
         problems=settings.validation.batch,
         **others,
     )
 
 
-def _oracle(minibatch: int | None) -> Minibatch | None:
+def minibatches(minibatch: int | None) -> Minibatch | None:
+    """Return minibatches of a size, or nothing, which means exact gradients."""
     return None if minibatch is None else Minibatch(minibatch)
 
 
@@ -225,19 +227,19 @@ def convolutional_digits(directory: Path | None) -> NetworkFamily:
 
 def characters_from_random(directory: Path | None) -> FewShotFamily:
     """Draw tasks, and a network for each."""
-    return _characters(directory, None)
+    return characters(directory, None)
 
 
 def characters_from_reptile(directory: Path | None) -> FewShotFamily:
     """Draw tasks, and start all of them from the network that Reptile has learned."""
-    return _characters(directory, cast(Initialisation, zoo.load(REPTILE_START)).network)
+    return characters(directory, cast(Initialisation, zoo.load(REPTILE_START)).network)
 
 
-def _characters(directory: Path | None, initial: dict[str, Tensor] | None) -> FewShotFamily:
+def characters(directory: Path | None, initial: dict[str, Tensor] | None) -> FewShotFamily:
     """Split the training characters into those to learn on and those for validation; the experiments test on others."""
-    characters = data.omniglot_characters("train", 14, directory)
-    training, held_out = (characters[split_indices(split, len(characters))] for split in get_args(Split))
-    return FewShotFamily(small_cnn(), training, held_out, initial=initial)
+    drawn = data.omniglot_characters("train", 14, directory)
+    training, held_out = (drawn[split_indices(split, len(drawn))] for split in get_args(Split))
+    return FewShotFamily(small_cnn(), training, held_out, initial=initial, training=SmallCNNTraining)
 
 
 def accelerated(
