@@ -48,13 +48,12 @@ class SmallCNNTraining(NetworkTraining):
         """Return the gradient, written out."""
         K, b, A, c = (cast(dict[str, Tensor], x)[name] for name in self.names)
         n = self.terms
-        values = torch.bmm(K.flatten(2), self.patches)
-        values = values.unflatten(2, (POOL, -1))
+        values = torch.bmm(K.flatten(2), self.patches).reshape(*K.shape[:2], POOL, -1)
         highest = values.amax(2)
         channels = (highest + b.unsqueeze(2)).relu()  # (batch, channels, n · windows)
-        features = channels.unflatten(2, (n, -1)).transpose(1, 2).flatten(2)
+        features = channels.reshape(*K.shape[:2], n, -1).transpose(1, 2).flatten(2)
         r = (torch.baddbmm(c.unsqueeze(1), features, A.mT).softmax(2) - self.one_hot) / n
-        q = torch.bmm(r, A).unflatten(2, (K.shape[1], -1)).transpose(1, 2).flatten(2) * (channels > 0)
+        q = torch.bmm(r, A).reshape(len(K), n, K.shape[1], -1).transpose(1, 2).flatten(2) * (channels > 0)
         chosen = (values == highest.unsqueeze(2)).to(values)
         shares = chosen * (q / chosen.sum(2)).unsqueeze(2)
         slopes = torch.bmm(shares.flatten(2), self.patches.mT)
@@ -63,7 +62,7 @@ class SmallCNNTraining(NetworkTraining):
 
 
 def _patches(images: Tensor, side: int) -> Tensor:
-    """Cut patches out of images (batch, n, height, width): (batch, side², 4 · n · windows), the four of a window apart."""
+    """Cut patches out of images (batch, n, height, width): (batch, side², 4 · n · windows), those of a window apart."""
     cut: Any = images.unfold(2, side, 1).unfold(3, side, 1)  # (batch, n, rows, columns, side, side)
     batch, n, rows, columns = cut.shape[:4]
     windows = cut.reshape(batch, n, rows // 2, 2, columns // 2, 2, side * side)

@@ -47,7 +47,11 @@ STEPS = tuple(m * 10.0**e for e in (-3, -2, -1, 0) for m in (1, 2, 5))
 WORST = 1e3  # times the gap of the start: how far a failed run is from the optimum does not matter
 LEVEL = 0.975  # of each interval, since an entry may earn its place at either of two counts
 QUICK = ("ellipse-denoise-lpd", "ellipse-denoise-stencil", "moons-diagonal")
-COSTLY = ("mnist-cnn-diagonal", "mnist-mlp-spline", "omniglot-diagonal-reptile")  # minutes for each of many settings
+# Minutes for each of many settings.
+COSTLY = (
+    "mnist-cnn-diagonal", "mnist-mlp-spline", "omniglot-diagonal-reptile", "mnist-cnn-diagonal-printed",
+    "mnist-mlp-spline-printed", "omniglot-diagonal-reptile-printed",
+)  # fmt: skip
 PARTS = ("map", "schedules", "momentum", "start")
 NO_MAP, IS_CONTROL = "it has no map", "it is a control"
 VERSION = 1  # raised when what is measured changes

@@ -17,6 +17,7 @@ from mirrordescent.data.splits import Split
 from mirrordescent.kernels import BuildError, library
 from mirrordescent.methods import SMD
 from mirrordescent_lab.architectures import initialised
+from mirrordescent_lab.experiments.learned_networks import CAPPED, LMD, printed
 from mirrordescent_lab.experiments.networks import (
     ADAM_GRID,
     PAPER_ADAM,
@@ -28,7 +29,6 @@ from mirrordescent_lab.experiments.networks import (
     Size,
     Source,
     images_of,
-    learned,
     source_for,
 )
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result
@@ -68,11 +68,11 @@ def _adam(lr: float) -> Make:
 
 def _learned(entry: str) -> dict[str, Make]:
     """Return the methods of an entry as optimisers."""
-    descent = cast(SMD, learned(entry)["LMD"])
+    descent = cast(SMD, printed(f"{entry}-printed")[LMD])
     fastest: Any = {"lr": 1.0, "nonfinite": None, **(FASTEST if _can_compile() else {})}
     return {
-        "LMD": lambda model: optim.SMD(model.named_parameters(), mirror=descent.mirror, t=descent.t, **fastest),
-        "capped LAMD": lambda model: optim.AMD(model.named_parameters(), mirror=entry, **fastest),
+        LMD: lambda model: optim.SMD(model.named_parameters(), mirror=descent.mirror, t=descent.t, **fastest),
+        CAPPED: lambda model: optim.AMD(model.named_parameters(), mirror=entry, **fastest),
     }
 
 

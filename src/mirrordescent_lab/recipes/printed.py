@@ -108,7 +108,7 @@ def printed_recipe(
 
 
 def _settings(
-    meta_steps: int, horizon: int, validate_every: int, learning_rate: float = 0.15, **others: Any
+    meta_steps: int, horizon: int, validate_every: int, learning_rate: float = 0.15, networks: int = 10, **others: Any
 ) -> Settings:
     """Learn on the sum of losses along a run, as the paper does, of which every tenth is computed."""
     return Settings(
@@ -117,7 +117,7 @@ def _settings(
         # Through a whole run of a network meta-gradients explode as soon as its steps are as long as they can be.
         objective=Objective("sum", every=10, differentiation=Truncated(30)),
         optimiser=Descent(learning_rate=learning_rate),
-        validation=Validation(every=validate_every, batch=10, horizons=(0.5, 1.0)),
+        validation=Validation(every=validate_every, batch=networks, horizons=(0.5, 1.0)),
         save_every=3,
         **others,
     )
@@ -130,7 +130,7 @@ PRINTED_RECIPES: dict[str, Recipe] = {
             "mnist-mlp-spline-printed",
             "10 splines for training a deep dense network on MNIST in three epochs, learned through mirror descent",
             plain(mlp, (28, 28), kind="spline", ties="tensor"),
-            _settings(32, 360, 8, batch=2, curriculum=((20, 120),)),
+            _settings(20, 360, 10, networks=6, batch=2, curriculum=((16, 120),)),
             minibatch=500, learning_minibatch=500,
             family=dense_digits, data=data.describe("mnist"),
             on="Networks 784 → 50 → 40 → 30 → 20 → 10 on MNIST, from random initialisations.",
@@ -169,11 +169,11 @@ PRINTED_REPTILE_RECIPES: dict[str, Recipe] = {
     PRINTED_START: Recipe(
         PRINTED_START,
         "a start of a small convolutional network for few-shot learning of characters, by Reptile with the paper's "
-        "settings, but on 60 000 of its 500 000 tasks",
+        "settings, but on 10 000 of its 500 000 tasks",
         family=characters_from_random,
         method=random_start,
         # One task a step, as printed; the paper takes 500 000.
-        stages=(Reptile(steps=60_000, inner_steps=10, inner_step_size=0.01, epsilon=0.1, save_every=2000, looks=40),),
+        stages=(Reptile(steps=10_000, inner_steps=10, inner_step_size=0.01, epsilon=0.1, save_every=500, looks=20),),
         on=f"{FEW_SHOT} from random initialisations.",
         data=data.describe("omniglot"),
         evaluate=None,
