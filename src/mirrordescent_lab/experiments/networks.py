@@ -17,7 +17,7 @@ from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent_lab import data
 from mirrordescent_lab.architectures import mlp, small_cnn
 from mirrordescent_lab.experiments.contest import Tunable, grid
-from mirrordescent_lab.experiments.learned_networks import CAPPED, LMD, PRINTED, learned, map_claims
+from mirrordescent_lab.experiments.learned_networks import CAPPED, LMD, PRINTED, learned, map_claims, names_in
 from mirrordescent_lab.experiments.matrix_geometry import learned_for, matrix_claims, matrix_methods
 from mirrordescent_lab.experiments.result import Claim, Panel, Result
 from mirrordescent_lab.experiments.scales import Say, Scale
@@ -69,15 +69,20 @@ class Architecture:
 
 def _mlp_claims(measured: dict[str, Panel]) -> list[Claim]:
     loss, accuracy = measured[LOSS], measured[TEST_ACCURACY]
+    printed = []
+    if PRINTED in names_in(loss):
+        printed = [
+            at_most(loss, LMD, 1 / 3, "SGD"),
+            at_most(loss, PRINTED, 1 / 3, "SGD"),
+            at_most(loss, PRINTED, 1.5, "Adam"),
+            at_most(loss, PRINTED, 1, LMD),
+            at_most(loss, CAPPED, 1, LMD),
+        ]
     return [
-        at_most(loss, LMD, 1 / 3, "SGD"),
-        at_most(loss, PRINTED, 1 / 3, "SGD"),
-        at_most(loss, PRINTED, 1.5, "Adam"),
-        at_most(loss, PRINTED, 1, LMD),
+        *printed,
         at_most(loss, CAPPED, 1 / 3, "SGD"),
         at_most(loss, CAPPED, 1.5, "Adam"),
         at_least(accuracy, CAPPED, "Adam", 1.0),
-        at_most(loss, CAPPED, 1, LMD),
         *map_claims(loss),
         *_ahead(measured),
         *matrix_claims(measured, 0.034, 0.976),
@@ -86,10 +91,15 @@ def _mlp_claims(measured: dict[str, Panel]) -> list[Claim]:
 
 def _cnn_claims(measured: dict[str, Panel]) -> list[Claim]:
     loss, accuracy = measured[LOSS], measured[TEST_ACCURACY]
+    printed = []
+    if PRINTED in names_in(loss):
+        printed = [
+            at_most(loss, LMD, 1.25, "Adam"),
+            at_most(loss, PRINTED, 1.25, "Adam"),
+            at_least(accuracy, PRINTED, "Adam", 0.2),
+        ]
     return [
-        at_most(loss, LMD, 1.25, "Adam"),
-        at_most(loss, PRINTED, 1.25, "Adam"),
-        at_least(accuracy, PRINTED, "Adam", 0.2),
+        *printed,
         at_most(loss, CAPPED, 1.25, "Adam"),
         at_least(accuracy, CAPPED, "Adam", 0.2),
         *map_claims(loss),

@@ -169,11 +169,11 @@ PRINTED_REPTILE_RECIPES: dict[str, Recipe] = {
     PRINTED_START: Recipe(
         PRINTED_START,
         "a start of a small convolutional network for few-shot learning of characters, by Reptile with the paper's "
-        "settings, but on 10 000 of its 500 000 tasks",
+        "settings, but on 100 000 of its 500 000 tasks",
         family=characters_from_random,
         method=random_start,
         # One task a step, as printed; the paper takes 500 000.
-        stages=(Reptile(steps=10_000, inner_steps=10, inner_step_size=0.01, epsilon=0.1, save_every=500, looks=20),),
+        stages=(Reptile(steps=100_000, inner_steps=10, inner_step_size=0.01, epsilon=0.1, save_every=2000, looks=40),),
         on=f"{FEW_SHOT} from random initialisations.",
         data=data.describe("omniglot"),
         evaluate=None,
