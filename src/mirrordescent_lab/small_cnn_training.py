@@ -44,21 +44,40 @@ class SmallCNNTraining(NetworkTraining):
         self.register_buffer("patches", _patches(inputs.squeeze(2), convolution.kernel_size[0]))
         self.register_buffer("one_hot", F.one_hot(targets, dense.out_features).to(inputs))
 
+    def outputs(self, x: Tree, inputs: Tensor) -> Tensor:
+        """Return s of every network for its own images (batch, n, 1, height, width): (batch, n, classes)."""
+        K, b, A, c = self._parts(x)
+        _, channels = _pooled(K, b, _patches(inputs.squeeze(2), K.shape[-1]))
+        return torch.baddbmm(c.unsqueeze(1), _by_image(channels, inputs.shape[1]), A.mT)
+
     def grad(self, x: Tree) -> Tree:
         """Return the gradient, written out."""
-        K, b, A, c = (cast(dict[str, Tensor], x)[name] for name in self.names)
+        K, b, A, c = self._parts(x)
         n = self.terms
-        values = torch.bmm(K.flatten(2), self.patches).reshape(*K.shape[:2], POOL, -1)
-        highest = values.amax(2)
-        channels = (highest + b.unsqueeze(2)).relu()  # (batch, channels, n · windows)
-        features = channels.reshape(*K.shape[:2], n, -1).transpose(1, 2).flatten(2)
+        values, channels = _pooled(K, b, self.patches)
+        features = _by_image(channels, n)
         r = (torch.baddbmm(c.unsqueeze(1), features, A.mT).softmax(2) - self.one_hot) / n
         q = torch.bmm(r, A).reshape(len(K), n, K.shape[1], -1).transpose(1, 2).flatten(2) * (channels > 0)
-        chosen = (values == highest.unsqueeze(2)).to(values)
+        chosen = (values == values.amax(2, keepdim=True)).to(values)
         shares = chosen * (q / chosen.sum(2)).unsqueeze(2)
         slopes = torch.bmm(shares.flatten(2), self.patches.mT)
         found = (slopes.reshape(K.shape), q.sum(2), torch.bmm(r.mT, features), r.sum(1))
         return dict(zip(self.names, found, strict=True))
+
+    def _parts(self, x: Tree) -> list[Tensor]:
+        """K, b, A and c of every network."""
+        return [cast(dict[str, Tensor], x)[name] for name in self.names]
+
+
+def _pooled(K: Tensor, b: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
+    """K ∗ image at the pixels of every window, (batch, channels, 4, n · windows), and the ReLU of the maxima plus b."""
+    values = torch.bmm(K.flatten(2), patches).reshape(*K.shape[:2], POOL, -1)
+    return values, (values.amax(2) + b.unsqueeze(2)).relu()
+
+
+def _by_image(channels: Tensor, n: int) -> Tensor:
+    """Reorder (batch, channels, n · windows) to the features of every image, (batch, n, channels · windows)."""
+    return channels.reshape(*channels.shape[:2], n, -1).transpose(1, 2).flatten(2)
 
 
 def _patches(images: Tensor, side: int) -> Tensor:

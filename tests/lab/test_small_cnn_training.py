@@ -20,7 +20,7 @@ def drawn(batch=3, n=7):
     return *problems, problems[0].initial(range(batch))
 
 
-def test_the_gradient_and_its_derivative():
+def test_the_value_the_gradient_and_its_derivative():
     """⟨v, ∇f(x)⟩ is differentiated once more, as learning does through unrolled runs."""
     written, automatic, x = drawn()
     v = {name: torch.randn(leaf.shape, generator=torch.Generator().manual_seed(1)).double() for name, leaf in x.items()}
@@ -30,6 +30,8 @@ def test_the_gradient_and_its_derivative():
         slope = problem.grad(at)
         along = sum((slope[name] * v[name]).sum() for name in at)
         second.append((slope, torch.autograd.grad(along, list(at.values()))))
+    torch.testing.assert_close(written.value(x), automatic.value(x))
+    assert torch.equal(written.accuracy(x), automatic.accuracy(x))
     for name in x:
         torch.testing.assert_close(second[0][0][name], second[1][0][name])
     for ours, theirs in zip(second[0][1], second[1][1], strict=True):

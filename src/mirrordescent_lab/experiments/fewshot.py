@@ -81,7 +81,7 @@ class Size:
 
 SIZES: dict[Scale, Size] = {
     "quick": Size(3, 1, 20, 10, 2),
-    "standard": Size(1000, 30, 100, 20, 4000),
+    "standard": Size(1000, 30, 100, 10, 2000),
     "paper": Size(1000, 100, 100, 20, 9000),
 }
 
