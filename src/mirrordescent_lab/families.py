@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -66,6 +68,7 @@ class FewShotFamily(ProblemFamily):
         held_out: other characters, for validation.
         way, shot: characters in a task, and drawings of each to learn from.
         initial: one network, name → tensor, to start from on every task; by default a random one for each.
+        training: makes the problem from the model, images and labels.
     """
 
     def __init__(
@@ -77,7 +80,9 @@ class FewShotFamily(ProblemFamily):
         way: int = 10,
         shot: int = 5,
         initial: dict[str, Tensor] | None = None,
+        training: Callable[[nn.Module, Tensor, Tensor], NetworkTraining] = NetworkTraining,
     ) -> None:
+        self.training = training
         self.model, self.characters, self.held_out = model, characters, held_out
         self.way, self.shot, self.initial = way, shot, initial
 
@@ -98,7 +103,7 @@ class FewShotFamily(ProblemFamily):
 
     def begin(self, tasks: Tasks, seeds: Tensor) -> Draw:
         """Return the training of one network for every task, from the start that goes with its seed."""
-        problem = NetworkTraining(self.model, tasks.train_images.unsqueeze(2), tasks.train_labels)
+        problem = self.training(self.model, tasks.train_images.unsqueeze(2), tasks.train_labels)
         if self.initial is not None:
             return Draw(problem, repeat(self.initial, len(seeds)))
         return Draw(problem, problem.initial(seeds))

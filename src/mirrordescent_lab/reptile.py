@@ -37,6 +37,8 @@ class Reptile(Stage):
         epsilon: ε_0, the first step size.
         seed: determines the problems.
         save_every: steps between checkpoints.
+        looks: how often, evenly over the run, the loss is measured that the inner steps reach on held-out problems.
+        held_out: on how many of them.
 
     Reference: Nichol, Achiam, Schulman, arXiv:1803.02999, Algorithm 1.
     """
@@ -50,6 +52,8 @@ class Reptile(Stage):
     epsilon: float = 0.1
     seed: int = 0
     save_every: int = 500
+    looks: int = 0
+    held_out: int = 50
 
     def __post_init__(self) -> None:
         if min(self.steps, self.inner_steps, self.batch, self.save_every) < 1:
@@ -57,7 +61,6 @@ class Reptile(Stage):
         if not 0 < self.epsilon <= 1:
             raise ValueError(f"epsilon must be in (0, 1], got {self.epsilon}")
 
-    @torch.no_grad()
     def learn(
         self,
         family: ProblemFamily,
@@ -76,28 +79,46 @@ class Reptile(Stage):
             resume: whether to continue the run in the folder, or to start afresh.
             progress: show a progress bar; by default on a terminal.
         """
+        return self._learned(family, start, folder, resume, progress)[0]
+
+    @torch.no_grad()
+    def _learned(
+        self, family: ProblemFamily, start: Start, folder: str | Path | None, resume: bool, progress: bool | None
+    ) -> tuple[Start, Tensor]:
+        """Return θ after the last step, and the curve: (looks, 2) with numbers of problems and losses."""
         theta, generator, state = dict(start), torch.Generator().manual_seed(self.seed), Progress(plain(self))
+        held_out = family.validation(self.held_out).problem if self.looks else None
+        curve = torch.empty(0, 2, dtype=torch.float64)
         store = None if folder is None else RunFolder(folder)
         if store is not None and resume and (saved := store.load(state.settings)):
-            state, theta = saved[0], saved[1]["theta"]
+            state, theta, curve = saved[0], saved[1]["theta"], saved[1]["curve"]["measured"]
             generator.set_state(saved[1]["generator"]["state"])
         with ProgressBar("reptile", self.steps, progress) as bar:
             for k in range(state.meta_step, self.steps):
+                if held_out is not None and k % max(1, self.steps // self.looks) == 0:
+                    curve = self._looked(curve, k, held_out, theta)
                 reached = self._descended(family.draw(draw_seeds(self.batch, generator)).problem, theta)
                 rate = self.epsilon * (1 - k / self.steps)
                 theta = {name: torch.lerp(leaf, reached[name].mean(0), rate) for name, leaf in theta.items()}
                 state.meta_step = k + 1
+                if held_out is not None and state.meta_step == self.steps:
+                    curve = self._looked(curve, self.steps, held_out, theta)
                 if store is not None and (state.meta_step % self.save_every == 0 or state.meta_step == self.steps):
-                    store.save(state, theta=theta, generator={"state": generator.get_state()})
+                    store.save(
+                        state, theta=theta, generator={"state": generator.get_state()}, curve={"measured": curve}
+                    )
                 bar.update(state.meta_step, f"ε = {rate:.3g}")
-        return theta
+        return theta, curve
 
     def run(self, module: Any, family: ProblemFamily, **work: Any) -> tuple[nn.Module, Numbers]:
         """Learn an initialisation."""
         if oracle := work.pop("oracle", None):
             raise TypeError(f"Reptile descends along exact gradients, and cannot use {type(oracle).__name__}")
-        theta = self.learn(family, module.network, **work)
-        return Initialisation(theta), {"stage": self.name, "settings": plain(self)}
+        theta, curve = self._learned(family, module.network, work["folder"], work["resume"], work["progress"])
+        record: Numbers = {"stage": self.name, "settings": plain(self)}
+        if self.looks:
+            record["loss_against_problems"] = {f"{int(count)}": round(loss, 4) for count, loss in curve.tolist()}
+        return Initialisation(theta), record
 
     def changed(self, settings: Mapping[str, Any]) -> Reptile:
         """Change the fields."""
@@ -105,8 +126,13 @@ class Reptile(Stage):
 
     def _descended(self, problem: Problem, theta: Start) -> Start:
         """θ̃, for every problem of a batch."""
-        method = GD(self.inner_step_size)
-        state = method.init(tree_map(lambda leaf: leaf.expand(self.batch, *leaf.shape), theta), problem)
+        method, count = GD(self.inner_step_size), problem.batch or self.batch
+        state = method.init(tree_map(lambda leaf: leaf.expand(count, *leaf.shape), theta), problem)
         for _ in range(self.inner_steps):
             state = method.step(problem, state, Exact())
         return cast(Start, method.answer(state))
+
+    def _looked(self, curve: Tensor, k: int, held_out: Problem, theta: Start) -> Tensor:
+        """Add the mean loss that the inner steps reach from θ on held-out problems."""
+        loss = float(held_out.value(self._descended(held_out, theta)).mean())
+        return torch.cat([curve, curve.new_tensor([[k * self.batch, loss]])])

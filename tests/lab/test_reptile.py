@@ -98,6 +98,33 @@ def test_an_interrupted_run_ends_where_it_would_have(tmp_path):
         stage.learn(RandomBowls(), start(), folder=folder, progress=False)
 
 
+def test_the_loss_along_the_way(tmp_path):
+    """After n steps from w a bowl has the value ½a(1 − ηa)²ⁿ(w − c)²; an interrupted run has the same curve."""
+    stage = Reptile(
+        8, batch=2, inner_steps=2, inner_step_size=0.1, epsilon=0.5, save_every=3, looks=4, held_out=2
+    )  # fmt: skip
+    _, record = stage.run(Initialisation(start()), TwoBowls(), folder=None, resume=True, progress=False)
+    curve = record["loss_against_problems"]
+    assert list(curve) == ["0", "4", "8", "12", "16"]
+    left = (1 - 0.1 * CURVATURES) ** 2 * CENTRES
+    assert curve["0"] == pytest.approx(float((0.5 * CURVATURES * left.square()).sum(1).mean()), abs=1e-4)
+    assert curve["16"] < curve["0"]
+
+    class Interrupted(TwoBowls):
+        draws = 0
+
+        def draw(self, seeds):
+            self.draws += 1
+            if self.draws == 7:
+                raise KeyboardInterrupt
+            return super().draw(seeds)
+
+    work = {"folder": tmp_path, "resume": True, "progress": False}
+    with pytest.raises(KeyboardInterrupt):
+        stage.run(Initialisation(start()), Interrupted(), **work)
+    assert stage.run(Initialisation(start()), TwoBowls(), **work)[1]["loss_against_problems"] == curve
+
+
 def test_the_start_helps():
     """After Reptile, the same few steps of gradient descent reach lower values than from zero."""
     family = TwoBowls()

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from mirrordescent import zoo
 from mirrordescent.conditioning import given
 from mirrordescent.learn import Descent, NetworkFamily, Objective, ProblemFamily, Settings, Validation
+from mirrordescent.learn.recipe import CONTROL
 from mirrordescent.methods import AMD, SMD, Conditioned, Equipped, HandOver, Method, Preconditioned
-from mirrordescent.mirrors import Layerwise, MirrorMap, Multipliers, layerwise
+from mirrordescent.mirrors import Euclidean, Layerwise, MirrorMap, Multipliers, layerwise
 from mirrordescent.oracles import Relative
 from mirrordescent.parts import Part
 from mirrordescent.problems import Problem
@@ -29,6 +30,7 @@ from mirrordescent_lab.experiments.imaging import TASKS
 from mirrordescent_lab.experiments.svm import load_features, starts
 from mirrordescent_lab.families import TomographyFamily
 from mirrordescent_lab.recipes.networks import NETWORK_RECIPES, descent
+from mirrordescent_lab.recipes.printed import PRINTED_RECIPES
 from mirrordescent_lab.recipes.spectral import ENTRY
 from mirrordescent_lab.recipes.tomography import GROUPS
 
@@ -160,7 +162,7 @@ def diagnose_entry(
     )
     if isinstance(mirror, Weighted):
         return replace(found, settings=found.settings | {"the map": "weighted by what the gradients are relative to"})
-    if problem != "network":
+    if problem != "network" or isinstance(mirror, Euclidean):  # which commutes with everything
         return found
     defects = _network_defects(cast(Method[Any], entry), before, network_family(card.name, directory))
     return replace(found, equivariance=defects)
@@ -221,13 +223,13 @@ def _methods(entry: Method[Any], card: zoo.Card) -> dict[str, Method[Any]]:
 
 def network_family(name: str, directory: Path | None) -> ProblemFamily:
     """Return the networks that an entry was learned to train, on at most ``DATA`` data points."""
-    name = REPRESENTED.get(name, name)
-    if name not in NETWORK_RECIPES:
+    name, known = REPRESENTED.get(name, name).removesuffix(CONTROL), {**NETWORK_RECIPES, **PRINTED_RECIPES}
+    if name not in known:
         raise ValueError(
-            f"{name} was not learned to train a network of the zoo ({', '.join(NETWORK_RECIPES)}); for a network of "
+            f"{name} was not learned to train a network of the zoo ({', '.join(known)}); for a network of "
             "your own, call mirrordescent.theory.diagnose with a NetworkTraining"
         )
-    family = NETWORK_RECIPES[name].family(directory)
+    family = known[name].family(directory)
     if not isinstance(family, NetworkFamily):
         return family
     problem = family.problem

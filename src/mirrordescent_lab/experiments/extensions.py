@@ -16,7 +16,7 @@ LEARNED: dict[str, Callable[[MirrorMap, Prefix], Method[Any]]] = {"LMD": MD, "LS
 DUAL_STORED = ("LSMD", "LAMD", "LASMD")
 LABELS = {"": tuple(LEARNED), "one-network ": DUAL_STORED}
 CONTROLLED = ("LSMD", "LAMD")  # what stands beside its control
-NO_MAP = ", no map"
+NO_MAP = ", no map"  # after the name of a method whose control it is
 STOCHASTIC = ("LSMD", "LASMD")
 RULES = cast(tuple[Extension, ...], get_args(Extension))
 

@@ -19,7 +19,7 @@ from mirrordescent.mirrors import Layerwise, Multipliers, layerwise
 from mirrordescent.oracles import Exact
 from mirrordescent_lab.architectures import moons_network
 from mirrordescent_lab.experiments.contest import Tunable, grid
-from mirrordescent_lab.experiments.networks import learned
+from mirrordescent_lab.experiments.learned_networks import CAPPED, capped, map_claims
 from mirrordescent_lab.experiments.result import Claim, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.experiments.training import LOSS, Training, at_most, panels
@@ -129,15 +129,13 @@ def _shapes(mirror: Layerwise) -> dict[str, tuple[int, ...]]:
 def _compare(family: NetworkFamily, untied: Layerwise, tied: Layerwise, count: int) -> dict[str, Panel]:
     """Train fresh networks with the learned maps, with gradient descent, and with the zoo's method."""
     best = _training(family, SEEDS // 2, max(2, count // 5)).tune(Tunable("GD", GD, grid(5e-2, 1e1)))
-    shipped = learned("moons-diagonal")
     methods: dict[str, Method[Any]] = {
         f"GD ({STEP:g})": GD(STEP),
         UNTIED: MD(untied, STEP),
         AVERAGED: MD(averaged(untied), STEP),
         TIED: MD(tied, STEP),
         f"tuned GD ({best:g})": GD(best),
-        "LMD (moons-diagonal)": shipped["LMD"],
-        "LAMD (moons-diagonal)": shipped["capped LAMD"],
+        **{f"{name} (moons-diagonal)": method for name, method in capped("moons-diagonal").items()},
     }
     fresh = _training(family, SEEDS, count)
     return panels([fresh.run(name, method) for name, method in methods.items()])
@@ -187,6 +185,6 @@ def claims(groups: dict[str, Tensor], losses: Panel) -> list[Claim]:
         ),
         at_most(losses, UNTIED, 1, "GD"),
         at_most(losses, UNTIED, 1, "tuned GD"),
-        at_most(losses, "LMD", 1, "tuned GD"),
-        at_most(losses, "LAMD", 1, "tuned GD"),
+        at_most(losses, CAPPED, 1, "tuned GD"),
+        *map_claims(losses),
     ]

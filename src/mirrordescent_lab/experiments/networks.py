@@ -7,22 +7,21 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from mirrordescent import zoo
-from mirrordescent.methods import AMD, SGD, Adam, Method
+from mirrordescent.methods import SGD, Adam, Method
 from mirrordescent.oracles import Epochs
 from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent_lab import data
 from mirrordescent_lab.architectures import mlp, small_cnn
 from mirrordescent_lab.experiments.contest import Tunable, grid
+from mirrordescent_lab.experiments.learned_networks import CAPPED, LMD, PRINTED, learned, map_claims, names_in
 from mirrordescent_lab.experiments.matrix_geometry import learned_for, matrix_claims, matrix_methods
 from mirrordescent_lab.experiments.result import Claim, Panel, Result
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, Training, at_least, at_most, panels
-from mirrordescent_lab.recipes.networks import descent
 from mirrordescent_lab.recipes.spectral import ENTRY
 
 Source = Literal["digits", "mnist", "fashion-mnist"]
@@ -70,12 +69,21 @@ class Architecture:
 
 def _mlp_claims(measured: dict[str, Panel]) -> list[Claim]:
     loss, accuracy = measured[LOSS], measured[TEST_ACCURACY]
+    printed = []
+    if PRINTED in names_in(loss):
+        printed = [
+            at_most(loss, LMD, 1 / 3, "SGD"),
+            at_most(loss, PRINTED, 1 / 3, "SGD"),
+            at_most(loss, PRINTED, 1.5, "Adam"),
+            at_most(loss, PRINTED, 1, LMD),
+            at_most(loss, CAPPED, 1, LMD),
+        ]
     return [
-        at_most(loss, "LMD", 1 / 3, "SGD"),
-        at_most(loss, "capped LAMD", 1 / 3, "SGD"),
-        at_most(loss, "capped LAMD", 1.5, "Adam"),
-        at_least(accuracy, "capped LAMD", "Adam", 1.0),
-        at_most(loss, "capped LAMD", 1, "LMD"),
+        *printed,
+        at_most(loss, CAPPED, 1 / 3, "SGD"),
+        at_most(loss, CAPPED, 1.5, "Adam"),
+        at_least(accuracy, CAPPED, "Adam", 1.0),
+        *map_claims(loss),
         *_ahead(measured),
         *matrix_claims(measured, 0.034, 0.976),
     ]
@@ -83,10 +91,18 @@ def _mlp_claims(measured: dict[str, Panel]) -> list[Claim]:
 
 def _cnn_claims(measured: dict[str, Panel]) -> list[Claim]:
     loss, accuracy = measured[LOSS], measured[TEST_ACCURACY]
+    printed = []
+    if PRINTED in names_in(loss):
+        printed = [
+            at_most(loss, LMD, 1.25, "Adam"),
+            at_most(loss, PRINTED, 1.25, "Adam"),
+            at_least(accuracy, PRINTED, "Adam", 0.2),
+        ]
     return [
-        at_most(loss, "LMD", 1.25, "Adam"),
-        at_most(loss, "capped LAMD", 1.25, "Adam"),
-        at_least(accuracy, "capped LAMD", "Adam", 0.2),
+        *printed,
+        at_most(loss, CAPPED, 1.25, "Adam"),
+        at_least(accuracy, CAPPED, "Adam", 0.2),
+        *map_claims(loss),
         *_ahead(measured),
         *matrix_claims(measured, 0.085, 0.973),
     ]
@@ -97,8 +113,8 @@ def _ahead(measured: dict[str, Panel]) -> list[Claim]:
     claims = []
     for rival in ("Adam", "tuned Adam", "AdamW", "tuned SGD with momentum"):
         claims += [
-            at_most(measured[LOSS], "capped LAMD", 1, rival),
-            at_least(measured[TEST_ACCURACY], "capped LAMD", rival, 0.0),
+            at_most(measured[LOSS], CAPPED, 1, rival),
+            at_least(measured[TEST_ACCURACY], CAPPED, rival, 0.0),
         ]
     return claims
 
@@ -196,13 +212,6 @@ def images_of(source: Source, split: Literal["train", "test"], directory: Path |
     if source == "digits":
         return data.digits(split, size=28)
     return (data.mnist if source == "mnist" else data.fashion_mnist)(split, directory)
-
-
-def learned(entry: str) -> dict[str, Method[Any]]:
-    """Return the entry's method, which is accelerated, and plain mirror descent in its geometry."""
-    method = cast(AMD, zoo.load(entry))
-    use = zoo.card(entry).use
-    return {"LMD": descent(method, use["descent_scale"], use["descent_shape"]), "capped LAMD": method}
 
 
 def baselines(tuning: Training) -> list[tuple[str, Method[Any]]]:

@@ -8,13 +8,14 @@ from mirrordescent.learn.recipe import CONTROL
 from mirrordescent.names import require_known
 from mirrordescent_lab.recipes.imaging import IMAGING_RECIPES
 from mirrordescent_lab.recipes.networks import NETWORK_RECIPES, REPTILE_RECIPES
+from mirrordescent_lab.recipes.printed import PRINTED_RECIPES, PRINTED_REPTILE_RECIPES
 from mirrordescent_lab.recipes.restoration import RESTORATION_RECIPES
 from mirrordescent_lab.recipes.spectral import SPECTRAL_RECIPES
 from mirrordescent_lab.recipes.tomography import TOMOGRAPHY_RECIPES
 
 RECIPES: dict[str, Recipe] = {
     **IMAGING_RECIPES, **RESTORATION_RECIPES, **TOMOGRAPHY_RECIPES, **NETWORK_RECIPES, **REPTILE_RECIPES,
-    **SPECTRAL_RECIPES,
+    **SPECTRAL_RECIPES, **PRINTED_RECIPES, **PRINTED_REPTILE_RECIPES,
 }  # fmt: skip
 
 __all__ = ["RECIPES", "recipe"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -15,11 +16,13 @@ from mirrordescent.mirrors import layerwise
 from mirrordescent.mirrors.symmetry import permute, symmetries
 from mirrordescent_lab.architectures import initialised, mlp, moons_network, small_cnn
 from mirrordescent_lab.contestants import adamw_grid
-from mirrordescent_lab.experiments import fewshot, moons, resnet, transfer
+from mirrordescent_lab.experiments import fewshot, moons, networks, resnet, transfer
+from mirrordescent_lab.experiments.learned_networks import map_claims
 from mirrordescent_lab.experiments.ledger import in_turn
 from mirrordescent_lab.experiments.network_time import at_the_same_second
-from mirrordescent_lab.experiments.result import Curve, Panel
-from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, TRAIN_ACCURACY
+from mirrordescent_lab.experiments.paper_claims import paper_claims
+from mirrordescent_lab.experiments.result import Curve, Panel, Result
+from mirrordescent_lab.experiments.training import LOSS, QUANTITIES, TEST_ACCURACY, TRAIN_ACCURACY
 from mirrordescent_lab.families import FewShotFamily
 from mirrordescent_lab.recipes.spectral import ENTRY
 
@@ -82,8 +85,9 @@ def test_moons_claims_can_fail():
     def verdicts(distance, spread, tied, ours):
         noise = spread * torch.tensor([-1.0, 1.0]).repeat(25)
         groups = {"A₁, input 1": 1 + noise, "A₁, input 2": 1 + distance + noise}
-        losses = {moons.UNTIED: ours, moons.TIED: tied, "GD (0.05)": 0.4, "tuned GD (5)": 0.1, "LMD (x)": ours}
-        panel = Panel([ending(name, [loss, loss]) for name, loss in (losses | {"LAMD (x)": ours}).items()])
+        losses = {moons.UNTIED: ours, moons.TIED: tied, "GD (0.05)": 0.4, "tuned GD (5)": 0.1}
+        losses |= {"capped LAMD (x)": ours, "capped LAMD, no map (x)": 0.1}
+        panel = Panel([ending(name, [loss, loss]) for name, loss in losses.items()])
         return [claim.holds for claim in moons.claims(groups, panel)]
 
     assert verdicts(1.0, 0.05, 0.0102, 0.01) == [True] * 6
@@ -91,47 +95,90 @@ def test_moons_claims_can_fail():
     assert verdicts(-1.0, 0.05, 0.2, 0.2) == [True, True, True, False, False, False]
 
 
+BASELINES = ("SGD (0.1)", "Adam (0.01)", "tuned SGD (1)", "tuned Adam (1)", "falling Adam (1)")
+NO_MAPS = ("LMD, no map", "capped LAMD, no map")
+LEARNED = ("LMD", "LAMD* as printed", "capped LAMD", "polar factors (1)")
+
+
 def few_shot_panels(learned_loss, baseline_loss, accuracies, reptile_factor=2.0):
     losses, shares = [], []
     for start in fewshot.STARTS:
-        baselines = ("SGD (0.1)", "Adam (0.01)", "tuned SGD (1)", "tuned Adam (1)", "falling Adam (1)")
-        for name in (*baselines, "LMD", "LAMD", "polar factors (1)"):
-            loss = torch.tensor(baseline_loss if name in baselines else learned_loss)
+        for name in (*BASELINES, *NO_MAPS, *LEARNED):
+            loss = torch.tensor(learned_loss if name in LEARNED else baseline_loss)
             losses.append(ending(start + name, loss * (reptile_factor if start else 1.0)))
             shares.append(ending(start + name, accuracies.get(start + name.split(" (")[0], [0.7, 0.71, 0.72])))
     return {LOSS: Panel(losses), TRAIN_ACCURACY: Panel(shares), TEST_ACCURACY: Panel(shares)}
 
 
+def few_shot_claims(*numbers, **others):
+    panels = few_shot_panels(*numbers, **others)
+    return [*fewshot.paper_claims(panels), *fewshot.claims(panels)]
+
+
 def test_few_shot_claims_can_fail():
-    better = few_shot_panels([1e-4] * 3, [1e-2] * 3, {"Adam": [0.8, 0.81, 0.82]})
-    assert all(claim.holds for claim in fewshot.claims(better))
-    shares = {"Reptile + LMD": [0.5] * 3, "polar factors": [0.5] * 3, "Reptile + polar factors": [0.5] * 3}
-    worse = few_shot_panels([1e-2] * 3, [1e-4] * 3, shares, reptile_factor=0.5)
-    assert not any(claim.holds for claim in fewshot.claims(worse))
+    better = few_shot_claims([1e-4] * 3, [1e-2] * 3, {"Adam": [0.8, 0.81, 0.82]})
+    assert all(claim.holds for claim in better)
+    spoiled = ("Reptile as printed + LMD", "polar factors", "Reptile + polar factors")
+    worse = few_shot_claims([1e-2] * 3, [1e-4] * 3, dict.fromkeys(spoiled, [0.5] * 3), reptile_factor=0.5)
+    assert not any(claim.holds for claim in worse)
 
 
 def test_every_run_counts_in_the_mean_and_failures_are_named():
     """One dead network in thirty: the median does not see it, the mean does; one without a number spoils the mean."""
-    dead = {
-        claim.statement: claim for claim in fewshot.claims(few_shot_panels([1e-4] * 29 + [2.3026], [1e-2] * 30, {}))
-    }
-    assert dead["median training loss at the end: LAMD is below Adam"].holds
-    mean = dead["mean training loss at the end: LAMD is below Adam"]
+    dead = {claim.statement: claim for claim in few_shot_claims([1e-4] * 29 + [2.3026], [1e-2] * 30, {})}
+    assert dead["median training loss at the end: LAMD* as printed is below Adam"].holds
+    mean = dead["mean training loss at the end: LAMD* as printed is below Adam"]
     assert not mean.holds
     assert "1 of 30 failed" in mean.measured
-    lost = {
-        claim.statement: claim for claim in fewshot.claims(few_shot_panels([1e-4] * 29 + [math.nan], [9.0] * 30, {}))
-    }
+    lost = {claim.statement: claim for claim in few_shot_claims([1e-4] * 29 + [math.nan], [9.0] * 30, {})}
     assert not lost["mean training loss at the end: LMD is below SGD"].holds
     assert lost["median training loss at the end: LMD is below SGD"].holds
     assert fewshot.failures(torch.tensor([1.0, 2.31, math.nan, math.inf])) == 3
+
+
+def network_panels(losses, share=0.9):
+    names = ("SGD (0.1)", "Adam (0.01)", "tuned Adam (1)", "AdamW (1)", "tuned SGD with momentum (1)", ENTRY)
+    names += (f"tuned {ENTRY} (1)", "polar factors (1)", "no geometry (1)", "falling Adam (1)", *NO_MAPS)
+    all_losses = dict.fromkeys(names, 0.1) | {"SGD (0.1)": 0.9} | losses
+    curves = [ending(name, [loss, 1.01 * loss]) for name, loss in all_losses.items()]
+    shares = [ending(name, [share, share]) for name in all_losses]
+    return {LOSS: Panel(curves, QUANTITIES[LOSS]), TEST_ACCURACY: Panel(shares, QUANTITIES[TEST_ACCURACY])}
+
+
+@pytest.mark.parametrize(("end", "verdict"), [(0.1, "holds"), (0.5, "does not hold"), (math.inf, "does not hold")])
+def test_the_papers_claims_on_networks_find_their_statements(tmp_path, end, verdict):
+    """Judged on LAMD* as printed; one that diverges does not hold, whatever the capped one does."""
+    measured = network_panels({"LMD": 0.1, "capped LAMD": 0.01, "LAMD* as printed": end})
+    few_shot = few_shot_claims([1e-4] * 3, [1e-2] * 3, {})
+    found = {"fewshot": few_shot} | {name: each.claims(measured) for name, each in networks.ARCHITECTURES.items()}
+    for name, stated in found.items():
+        (tmp_path / name).mkdir()
+        summary = Result(name, name, {}, claims=stated).summary()
+        (tmp_path / name / "summary.json").write_text(json.dumps(summary))
+    judged = {
+        claim.statement: claim
+        for claim in paper_claims(tmp_path)
+        if claim.statement.endswith(tuple(f"({n})" for n in found))
+    }
+    assert len(judged) == 8
+    assert "not measured" not in {claim.verdict for claim in judged.values()}
+    (near,) = [claim for statement, claim in judged.items() if "nearly matches Adam" in statement]
+    assert near.verdict == verdict
+    assert [c.verdict for s, c in judged.items() if "competitive" in s] == [verdict]
+
+
+def test_maps_are_judged_by_their_controls():
+    panel = network_panels({"LMD": 0.2, "LAMD* as printed": 0.1, "capped LAMD": 0.05})[LOSS]
+    assert [claim.holds for claim in map_claims(panel)] == [False, True]
+    without = Panel([curve for curve in panel.curves if "no map" not in curve.name], panel.quantity)
+    assert map_claims(without) == []
 
 
 def test_chunks_are_the_same_tasks_side_by_side(monkeypatch):
     """Tasks trained in chunks give the numbers of one batch, up to rounding."""
     characters = fewshot.load_characters("quick", None)[1]
     family = FewShotFamily(small_cnn(), characters, characters)
-    size = fewshot.Size(tasks=5, tuning_tasks=1, steps=3, looks=3)
+    size = fewshot.Size(tasks=5, tuning_tasks=1, steps=3, looks=3, further=0)
     whole = fewshot._run("SGD", SGD(0.1), family, size)
     monkeypatch.setattr(fewshot, "CHUNK", 2)
     chunked = fewshot._run("SGD", SGD(0.1), family, size)

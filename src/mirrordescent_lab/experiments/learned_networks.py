@@ -1,0 +1,53 @@
+"""The methods of the zoo that train networks: as the paper prints them, as they are better here, and without a map."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from mirrordescent import zoo
+from mirrordescent.learn.recipe import CONTROL
+from mirrordescent.methods import SMD, Method
+from mirrordescent_lab.experiments.extensions import NO_MAP
+from mirrordescent_lab.experiments.result import Claim, Panel
+from mirrordescent_lab.experiments.training import at_most
+from mirrordescent_lab.recipes.printed import accelerated_as_printed
+
+LMD, PRINTED, CAPPED = "LMD", "LAMD* as printed", "capped LAMD"
+
+
+def printed(entry: str) -> dict[str, Method[Any]]:
+    """Return mirror descent, learned as such, and its map and step size in LAMD* with the paper's λ and no cap.
+
+    An entry that is not shipped gives nothing, and claims about it are then not measured.
+    """
+    if entry not in zoo.list():
+        return {}
+    method = cast(SMD, zoo.load(entry)).requires_grad_(False)
+    return {LMD: method, PRINTED: accelerated_as_printed(method)}
+
+
+def capped(entry: str) -> dict[str, Method[Any]]:
+    """Return the method of an entry, and its control if there is one: the identity, and schedules learned alike."""
+    made = {CAPPED: cast(Method[Any], zoo.load(entry))}
+    if f"{entry}{CONTROL}" in zoo.list():
+        made[CAPPED + NO_MAP] = cast(Method[Any], zoo.load(f"{entry}{CONTROL}"))
+    return made
+
+
+def learned(entry: str) -> dict[str, Method[Any]]:
+    """Return what was learned as printed under NAME-printed, then what was learned under NAME, with controls."""
+    made = printed(f"{entry}-printed")
+    if f"{entry}-printed{CONTROL}" in zoo.list():
+        made[LMD + NO_MAP] = cast(Method[Any], zoo.load(f"{entry}-printed{CONTROL}"))
+    return {**made, **capped(entry)}
+
+
+def names_in(panel: Panel) -> set[str]:
+    """Return the names of the methods that a panel shows, without their settings."""
+    return {curve.name.split(" (")[0] for curve in panel.curves}
+
+
+def map_claims(loss: Panel) -> list[Claim]:
+    """Judge whether methods end below their controls, which is what their maps are worth."""
+    names = names_in(loss)
+    return [at_most(loss, name, 1, name + NO_MAP) for name in (LMD, CAPPED) if {name, name + NO_MAP} <= names]
