@@ -22,6 +22,7 @@ from mirrordescent.problems import Initialisation
 from mirrordescent_lab import data
 from mirrordescent_lab.architectures import small_cnn
 from mirrordescent_lab.experiments.contest import Tunable, grid
+from mirrordescent_lab.experiments.extensions import NO_MAP
 from mirrordescent_lab.experiments.learned_networks import (
     CAPPED,
     LMD,
