@@ -26,7 +26,6 @@ from mirrordescent_lab.experiments.extensions import NO_MAP
 from mirrordescent_lab.experiments.learned_networks import (
     CAPPED,
     LMD,
-    NO_MAP,
     PRINTED,
     capped,
     learned,
