@@ -291,18 +291,12 @@ class OverRun(Schedule):
     def __init__(self, steps: int, warmup: float = 0.05, power: float = 1.0, length: float = 0.0) -> None:
         super().__init__()
         if steps < 1 or not 0 <= warmup <= 1 or not power >= 0 or not length >= 0:
-            raise ValueError(
-                "OverRun needs steps ≥ 1, warmup in [0, 1], power ≥ 0 and length ≥ 0, "
-                f"got {steps}, {warmup}, {power} and {length}"
-            )
+            given = f"{steps}, {warmup}, {power} and {length}"
+            raise ValueError(f"OverRun needs steps ≥ 1, warmup in [0, 1], power ≥ 0 and length ≥ 0, got {given}")
         self.steps, self.warmup, self.power, self.length = int(steps), float(warmup), float(power), float(length)
 
     def over(self, steps: int) -> "OverRun":
-        """Return the same schedule for a run of another length.
-
-        >>> OverRun(100, warmup=0, power=0, length=0.5).over(400)(200)
-        0.5
-        """
+        """Return the same schedule for a run of another length."""
         return OverRun(steps, self.warmup, self.power, self.length)
 
     def forward(self, k: int) -> float:
