@@ -207,7 +207,11 @@ def directions_by_products(work: list[tuple[SingularValues, Tensor]]) -> list[Te
     if not work:
         return []
     matrices = [as_matrices(y[None], mirror.parts).to(_working(y)) for mirror, y in work]
-    found = combined(matrices, [mirror.weights() for mirror, _ in work])
+    known: dict[Any, list[float]] = {}  # maps of many tensors share what they do to singular values
+    for mirror, _ in work:
+        if (key := (mirror.inner, mirror.products)) not in known:
+            known[key] = mirror.weights()
+    found = combined(matrices, [known[mirror.inner, mirror.products] for mirror, _ in work])
     shaped = [d.reshape(y.shape) for d, (_, y) in zip(found, work, strict=True)]
     norms = torch._foreach_clamp_min(torch._foreach_norm(shaped), torch.finfo(shaped[0].dtype).tiny)
     roots = torch._foreach_mul(norms, [y.numel() ** -0.5 for _, y in work])

@@ -129,7 +129,8 @@ def _factors(matrices: list[Tensor], w: Tensor) -> list[Tensor]:
         G = matrices[0] @ matrices[0].mT
     else:  # zeros beside a Gram matrix stay zeros
         grams, side = [X @ X.mT for X in matrices], max(rows)
-        G = torch.cat([F.pad(g, (0, side - m, 0, side - m)) for g, m in zip(grams, rows, strict=True)])
+        padded = (g if m == side else F.pad(g, (0, side - m, 0, side - m)) for g, m in zip(grams, rows, strict=True))
+        G = torch.cat(list(padded))
     size, G = _normalised(G)
     steps = SIGN[len(w) - 1][1]
     Q, total = None, None
