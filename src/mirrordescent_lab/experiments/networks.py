@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -65,6 +65,7 @@ class Architecture:
     batch: int
     epochs: int
     claims: Callable[[dict[str, Panel]], list[Claim]]
+    sizes: Mapping[Scale, Size]
 
 
 def _mlp_claims(measured: dict[str, Panel]) -> list[Claim]:
@@ -129,6 +130,7 @@ ARCHITECTURES = {
         batch=500,
         epochs=3,
         claims=_mlp_claims,
+        sizes=SIZES,
     ),
     "cnn": Architecture(
         "cnn",
@@ -139,13 +141,14 @@ ARCHITECTURES = {
         batch=1000,
         epochs=2,
         claims=_cnn_claims,
+        sizes={**SIZES, "standard": Size(8, 2, 6, 5_000, 50)},  # a convolution of many networks at once is slow
     ),
 }
 
 
 def run(architecture: Architecture, scale: Scale, directory: Path | None, say: Say) -> Result:
     """Train with the learned methods, and with baselines as in the paper and tuned, on the same minibatches."""
-    size, source = SIZES[scale], source_for(scale, directory)
+    size, source = architecture.sizes[scale], source_for(scale, directory)
     shown, tuning = (
         training(architecture, source, size, count, seed, directory)
         for count, seed in ((size.networks, TEST_SEED), (size.tuning_networks, TUNING_SEED))
