@@ -108,7 +108,8 @@ def attribute(name: str, problems: int, directory: Path | None, say: Say, every:
         family = recipe.family(directory)
     except data.DataMissing:
         return Attribution(name, why_not="its data are not there")
-    bench, control = Bench(cast(Method[Any], method), _counts(method), _oracle(card.use), every), f"{name}{CONTROL}"
+    control = f"{name}{CONTROL}"
+    bench = Bench(cast(Method[Any], method), _counts(method, card), _oracle(card.use), every)
 
     def measured() -> Runs:
         held_out, tuning = family.validation(problems), _raw(family).draw(torch.arange(TUNING))
@@ -307,10 +308,13 @@ def _oracle(use: dict[str, Any]) -> Oracle | None:
     return Minibatch(use["minibatch"]) if "minibatch" in use else None
 
 
-def _counts(method: Any) -> tuple[int, int]:
-    """Return when to look: a tenth and the whole of what was learned, or 10 and 100."""
+def _counts(method: Any, card: zoo.Card) -> tuple[int, int]:
+    """Return when to look: a third and the whole of what was learned, or 10 and 100."""
     steps = getattr(method, "t", None)
-    return (steps.counts[-1] // 3, steps.counts[-1]) if isinstance(steps, Interpolated) else (10, 100)
+    if not isinstance(steps, Interpolated):
+        return 10, 100
+    horizon = steps.counts[-1] if len(steps.counts) > 1 else card.stages[0]["settings"]["horizon"]  # or one step size
+    return horizon // 3, horizon
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
