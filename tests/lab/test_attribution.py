@@ -10,9 +10,10 @@ import torch
 from mirrordescent import AMD, MD, SMD, Quadratic, zoo
 from mirrordescent.learn import Draw
 from mirrordescent.mirrors import Conjugate, DenseICNN, Diagonal, LearnedPair
+from mirrordescent.schedules import Interpolated
 from mirrordescent_lab.cards import write_controls
 from mirrordescent_lab.experiments import learned_again
-from mirrordescent_lab.experiments.attribution import Attribution, Bench, _parts, gains
+from mirrordescent_lab.experiments.attribution import Attribution, Bench, _counts, _parts, gains
 from mirrordescent_lab.intervals import Estimate, paired, resampled
 
 CURVATURES = torch.tensor([1.0, 30.0], dtype=torch.float64)
@@ -147,3 +148,10 @@ def test_the_search_begins_with_what_the_paper_does():
     method = tried[-1].method(1, torch.Generator().manual_seed(0))
     assert isinstance(method, SMD)
     assert method.mirror.forward_potential.layers == 2
+
+
+def test_methods_are_looked_at_where_learning_ended():
+    mirror, card = Diagonal(torch.ones(2)), zoo.Card("x", "x", stages=[{"settings": {"horizon": 360}}])
+    assert _counts(SMD(mirror, Interpolated([1, 90], [0.1, 0.2])), card) == (30, 90)
+    assert _counts(SMD(mirror, Interpolated([1], [0.1])), card) == (120, 360), "one step size for the whole run"
+    assert _counts(SMD(mirror, 0.1), card) == (10, 100)
