@@ -280,7 +280,14 @@ def test_the_shape_of_a_run():
 )
 def test_the_edges_of_what_a_run_may_be(good):
     OverRun(**good)
-    for bad in ({"steps": 0}, {"warmup": -0.01}, {"warmup": 1.01}, {"power": -0.01}, {"power": math.nan}):
+    for bad in (
+        {"steps": 0},
+        {"warmup": -0.01},
+        {"warmup": 1.01},
+        {"power": -0.01},
+        {"power": math.nan},
+        {"length": -0.01},
+    ):
         with pytest.raises(ValueError, match="OverRun needs"):
             OverRun(**{**good, **bad})
 

@@ -11,19 +11,19 @@ from mirrordescent.learn.evolution import Evolution
 from mirrordescent.learn.families import Draw
 from mirrordescent.learn.unroll import Differentiation, Full, require_differentiation, unroll
 from mirrordescent.methods.base import Method
+from mirrordescent.mirrors.learned import NormName
 from mirrordescent.oracles import Default, FirstOrder, Oracle
 from mirrordescent.trees import Tree
 
 Weights = Literal["sum", "last", "log_value", "log_gap"]
 PenaltyPoints = Literal["ends", "all"]
-PenaltyNorm = Literal["l1", "l2", "mean"]
 
 
 @runtime_checkable
 class Inconsistent(Protocol):
     """A map whose ``to_primal`` is only close to the inverse of ``to_dual``."""
 
-    def inconsistency(self, x: Tree, norm: PenaltyNorm = "l1") -> Tensor:
+    def inconsistency(self, x: Tree, norm: NormName = "l1") -> Tensor:
         """‖(∇M*∘∇M − I)x‖ per sample."""
 
 
@@ -54,7 +54,7 @@ class Objective:
     penalty_growth: float = 1.05
     penalty_every: int = 50
     penalty_points: PenaltyPoints = "ends"
-    penalty_norm: PenaltyNorm = "l1"
+    penalty_norm: NormName = "l1"
     every: int | Sequence[int] = 1
     differentiation: Differentiation = field(default_factory=Full)
     through_gradient: bool = True
@@ -63,7 +63,7 @@ class Objective:
         for name, value, choices in (
             ("weights", self.weights, get_args(Weights)),
             ("penalty_points", self.penalty_points, get_args(PenaltyPoints)),
-            ("penalty_norm", self.penalty_norm, get_args(PenaltyNorm)),
+            ("penalty_norm", self.penalty_norm, get_args(NormName)),
         ):
             if value not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
