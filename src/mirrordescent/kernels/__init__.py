@@ -1,7 +1,7 @@
 """Loops in C for what takes several passes over memory in torch, built on request by the machine's own compiler."""
 
 from mirrordescent.kernels.build import BuildError, library, ready
-from mirrordescent.kernels.call import TYPES, Function, suits
+from mirrordescent.kernels.call import TYPES, Function, addresses, suits
 from mirrordescent.kernels.images import (
     amd_stencil,
     close_holes,
@@ -12,8 +12,9 @@ from mirrordescent.kernels.images import (
     numbers,
     primal_dual,
 )
+from mirrordescent.kernels.matrices import LARGEST, directions
 
 __all__ = [
-    "TYPES", "BuildError", "Function", "amd_stencil", "close_holes", "dual_fista", "dual_value", "hole_depths",
-    "image_sums", "library", "numbers", "primal_dual", "ready", "suits",
+    "LARGEST", "TYPES", "BuildError", "Function", "addresses", "amd_stencil", "close_holes", "directions", "dual_fista",
+    "dual_value", "hole_depths", "image_sums", "library", "numbers", "primal_dual", "ready", "suits",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from array import array
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -59,14 +60,14 @@ class Function:
         self._function = library()[f"{name}_{TYPES[dtype]}"]
         self._function.restype, self._function.argtypes = declared.result, list(declared.arguments.values())
 
-    def __call__(self, **arguments: Tensor | array[int] | float | None) -> None:
+    def __call__(self, **arguments: Tensor | array[Any] | float | None) -> None:
         """Call it."""
         if arguments.keys() != self._expected:
             wrong = ", ".join(sorted(arguments.keys() ^ self._expected))
             raise TypeError(f"the kernel {self.name} takes {', '.join(self.names)}; wrong or missing: {wrong}")
         arguments["threads"] = torch.get_num_threads()
         if self._function(*[_passed(arguments[name]) for name in self.names]):
-            raise MemoryError("there is no memory left for a row of pixels")
+            raise MemoryError("there is no memory left for a kernel to work in")
 
 
 @cache
@@ -75,7 +76,12 @@ def function(name: str, dtype: torch.dtype) -> Function:
     return Function(name, dtype)
 
 
-def _passed(value: Tensor | array[int] | float | None) -> float | None:
+def addresses(tensors: Sequence[Tensor | None]) -> array[int]:
+    """Return where tensors are in memory, 0 for those that are not there, as C functions take a list of them."""
+    return array("Q", [0 if tensor is None else tensor.data_ptr() for tensor in tensors])
+
+
+def _passed(value: Tensor | array[Any] | float | None) -> float | None:
     if isinstance(value, array):
         return value.buffer_info()[0]
     return value.data_ptr() if isinstance(value, Tensor) else value

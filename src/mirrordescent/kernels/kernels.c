@@ -8,6 +8,7 @@
 #include "stencil.h"
 #include "sums.h"
 #include "bounds.h"
+#include "matrices.h"
 #undef REAL
 #undef NAME
 #define REAL float
@@ -19,3 +20,4 @@
 #include "stencil.h"
 #include "sums.h"
 #include "bounds.h"
+#include "matrices.h"

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mirrordescent import kernels
 from mirrordescent.domains import Box, Domain, WholeSpace
-from mirrordescent.mirrors.base import MirrorMap, StrongConvexity, unit
+from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.mirrors.norms import PNorm
 from mirrordescent.mirrors.odd import SoftSign
 from mirrordescent.mirrors.products import SIGN, combined, fitted
@@ -99,8 +100,10 @@ class SingularValues(MirrorMap):
     def _direction(self, y: Tensor) -> Tensor:
         if self.products is None or (torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())):
             return super()._direction(y)
-        (found,) = combined([as_matrices(y, self.parts).to(_working(y))], [self.weights()])
-        return unit(found.reshape(y.shape).to(y.dtype))
+        blocks = as_matrices(y, self.parts).to(_working(y))
+        samples = blocks.reshape(len(y), self.parts, *blocks.shape[1:])
+        found = _directions(list(samples), [self.weights()] * len(y)) if len(y) else []
+        return torch.stack(found).reshape(y.shape).to(y.dtype) if found else torch.empty_like(y)
 
     def directions(self, ys: list[Tensor]) -> list[Tensor]:
         if self.products is None:
@@ -211,11 +214,35 @@ def directions_by_products(work: list[tuple[SingularValues, Tensor]]) -> list[Te
     for mirror, _ in work:
         if (key := (mirror.inner, mirror.products)) not in known:
             known[key] = mirror.weights()
-    found = combined(matrices, [known[mirror.inner, mirror.products] for mirror, _ in work])
-    shaped = [d.reshape(y.shape) for d, (_, y) in zip(found, work, strict=True)]
-    norms = torch._foreach_clamp_min(torch._foreach_norm(shaped), torch.finfo(shaped[0].dtype).tiny)
-    roots = torch._foreach_mul(norms, [y.numel() ** -0.5 for _, y in work])
-    return [d.to(y.dtype) for d, (_, y) in zip(torch._foreach_div(shaped, roots), work, strict=True)]
+    found = _directions(matrices, [known[mirror.inner, mirror.products] for mirror, _ in work])
+    return [d.reshape(y.shape).to(y.dtype) for d, (_, y) in zip(found, work, strict=True)]
+
+
+def _directions(tensors: list[Tensor], weights: list[list[float]]) -> list[Tensor]:
+    """D/rms(D) with D = Σ_k w_k X_k of every block of tensors (blocks, rows, columns): by a kernel where there is one.
+
+    All of the same precision.
+    """
+    found = list(tensors)
+    by_kernel: dict[Any, list[int]] = {}
+    by_torch: list[int] = []
+    compiled = kernels.ready() and not (torch.is_grad_enabled() and any(X.requires_grad for X in tensors))
+    for i, (X, w) in enumerate(zip(tensors, weights, strict=True)):
+        if compiled and kernels.suits(X) and min(X.shape[1:]) <= kernels.LARGEST:
+            by_kernel.setdefault((X.dtype, len(w) - 1), []).append(i)
+        else:
+            by_torch.append(i)
+    for (_, steps), some in by_kernel.items():
+        made = kernels.directions([tensors[i] for i in some], [weights[i] for i in some], SIGN[steps][1])
+        for i, d in zip(some, made, strict=True):
+            found[i] = d
+    if by_torch:
+        made = combined([tensors[i] for i in by_torch], [weights[i] for i in by_torch])
+        norms = torch._foreach_clamp_min(torch._foreach_norm(made), torch.finfo(made[0].dtype).tiny)
+        roots = torch._foreach_mul(norms, [d.numel() ** -0.5 for d in made])
+        for i, d in zip(by_torch, torch._foreach_div(made, roots), strict=True):
+            found[i] = d
+    return found
 
 
 def _ball(domain: Domain, parts: int) -> Domain:

@@ -163,5 +163,5 @@ def _iterated(matrices: list[Tensor], w: Tensor) -> list[Tensor]:
 def _normalised(G: Tensor) -> tuple[Tensor, Tensor]:
     """Return ‖G‖_F, or the least number where it is 0, and G divided by it; squares of entries may be out of range."""
     norm = torch.linalg.vector_norm(G, dim=(-2, -1), keepdim=True, dtype=torch.float64)
-    size = norm.to(G.dtype).clamp_(min=torch.finfo(G.dtype).tiny)
+    size = norm.to(G.dtype).clamp(min=torch.finfo(G.dtype).tiny)
     return size, G / size

@@ -59,9 +59,9 @@ class MirrorOptimizer(Optimizer):
         maximize: ascend instead of descend.
         foreach: step in place on all tensors at once. By default wherever it can be done: for maps with ∇ψ(x) = d·x.
         fused: use kernels in C where there are any: on a CPU, for MD, SMD and AMD with multipliers that repeat along a
-            tensor or with a spline for all of it. The numbers are the same but for rounding. By default they are used
-            if they have been compiled already and ``foreach`` is not given; True compiles them, which takes a few
-            seconds once, and needs a parameter that they can be used on.
+            tensor or with a spline for all of it, and for the matrices of :class:`Preconditioned`. The numbers are the
+            same but for rounding. By default they are used if they have been compiled already and ``foreach`` is not
+            given; True compiles them, which takes a few seconds once, and needs a parameter that they can be used on.
         max_grad_norm: scale the gradients down so that their norm, over all groups, is at most this.
         nonfinite: what to do about a gradient with a NaN or an infinity, before anything is changed: ``"raise"``, the
             default, or ``"skip"`` the whole step and count it in ``skipped_steps``. None does not look, which saves a
@@ -96,10 +96,11 @@ class MirrorOptimizer(Optimizer):
         self._plans: list[Plan] = []
         self._sharded, self._name_in_graphs = False, name_in_graphs(self)
         super().__init__(params, {"lr": lr, "mirror": mirror, **chosen})
-        if self.fused and not any(slot.form for plan in self._plans for slot in plan.slots):
+        if self.fused and not any(self._uses_kernels(slot) for plan in self._plans for slot in plan.slots):
             raise ValueError(
                 "fused=True, but no parameter can be stepped by a kernel: those are for MD, SMD and AMD on a CPU, with "
-                "multipliers that repeat along a tensor, or with a spline. fused=None uses them where it can"
+                "multipliers that repeat along a tensor, or with a spline, and for matrices in Preconditioned. "
+                "fused=None uses them where it can"
             )
 
     # Parameter groups
@@ -163,6 +164,9 @@ class MirrorOptimizer(Optimizer):
         slot.in_place, slot.together = (way and foreach is not False for way in (slot.in_place, slot.together))
         if self.fused or (self.fused is None and foreach is None and kernels.ready()):
             slot.form = form_of(slot, x)
+
+    def _uses_kernels(self, slot: Slot) -> bool:
+        return slot.form is not None
 
     def _name(self, number: int, p: Tensor) -> str:
         return next(
@@ -266,8 +270,8 @@ class MirrorOptimizer(Optimizer):
         decays = bool(group["weight_decay"] and group["decoupled"])
         watch = self._watch if self.watches and not decays else None  # a kernel would take a decay for a move
         looked_at = plan.looked_at(watch) if watch and plan.rate.lr else set()
-        tied = (slot.method.maps_points or "x" in each for slot, each in zip(slots, stored, strict=True))
-        watched = [i for i, each in enumerate(tied) if each and stored[i] and i not in looked_at]
+        tied = (slot.tied_to(each) for slot, each in zip(slots, stored, strict=True))
+        watched = [i for i, each in enumerate(tied) if each and i not in looked_at]
         places = (pick(parameters, watched), pick(x, watched)) if self.watches else ([], [])
         for i, left in self._watch.moved(*places):
             slots[watched[i]].follow(places[1][i], left, stored[watched[i]], self._name(number, places[0][i]))

@@ -128,8 +128,8 @@ class Compiled:
         self._parameters, self._x, self._moving = parameters, x, [*x, *beside]
         self._looks, self._looked = "moved" in self._kernel.names, dict[str, Any]()
         self._version: tuple[Watch, int] | None = None
-        known = {"count": len(x), "sizes": array("l", [tensor.numel() for tensor in x]), "x": _addresses(x)}
-        known |= {"z": _addresses(beside), "leaves": self._form.leaves, "corrected": corrected(self._method)}
+        known = {"count": len(x), "sizes": array("l", [tensor.numel() for tensor in x]), "x": kernels.addresses(x)}
+        known |= {"z": kernels.addresses(beside), "leaves": self._form.leaves, "corrected": corrected(self._method)}
         self._told = Reading(self._maps, partial(self._read, known))
 
     def _read(self, known: dict[str, Any]) -> tuple[dict[str, Any], Tensors]:
@@ -140,7 +140,12 @@ class Compiled:
         lengths = [table.numel() for table in tables]
         if len(tables) < len(found) or (leaves and set(lengths) != {2 * (4 + 5 * leaves)}):
             raise RuntimeError("a map is of another type or shape than when the optimiser was made: make it anew")
-        told = {"w": _addresses(tables), "tables": _addresses(tables), "periods": array("l", lengths), **known}
+        told = {
+            "w": kernels.addresses(tables),
+            "tables": kernels.addresses(tables),
+            "periods": array("l", lengths),
+            **known,
+        }
         return {name: value for name, value in told.items() if name in self._kernel.names}, tables
 
     def looks(self, watch: Watch) -> bool:
@@ -155,7 +160,7 @@ class Compiled:
 
     def step(self, count: int, g: Tensors, watch: Watch | None) -> None:
         """Take step ``count`` along gradients g."""
-        arguments = {**self._told()[0], "g": _addresses(g)}
+        arguments = {**self._told()[0], "g": kernels.addresses(g)}
         arguments |= zip(self._kernel.numbers, self._method.lengths(count), strict=True)
         if self._looks:
             looks = watch is not None and self.looks(watch)
@@ -174,8 +179,4 @@ def _left(left: Sequence[Tensor | None]) -> dict[str, Any]:
     copies = [None if each is None or not each.is_floating_point() else each for each in left]
     sums = [None if each is None or each.is_floating_point() else each for each in left]
     moved = array("i", bytes(4 * len(left)))
-    return {"copies": _addresses(copies), "sums": _addresses(sums), "moved": moved} if left else {}
-
-
-def _addresses(tensors: Sequence[Tensor | None]) -> array[int]:
-    return array("Q", [0 if tensor is None else tensor.data_ptr() for tensor in tensors])
+    return {"copies": kernels.addresses(copies), "sums": kernels.addresses(sums), "moved": moved} if left else {}

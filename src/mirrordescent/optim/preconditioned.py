@@ -13,12 +13,14 @@ from mirrordescent import methods, zoo
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.by_kind import ByKind, spectral_by_kind
 from mirrordescent.mirrors.layerwise import Layerwise
+from mirrordescent.mirrors.matrices import SingularValues
 from mirrordescent.mirrors.roles import Role, roles
 from mirrordescent.optim.base import Group, MirrorOptimizer, Params
 from mirrordescent.optim.geometry import Leaf, MirrorLike
 from mirrordescent.optim.options import Decoupled, Options
 from mirrordescent.optim.plan import Plan
 from mirrordescent.optim.sharding import Gathered, is_distributed
+from mirrordescent.optim.slot import Slot
 from mirrordescent.schedules import OverRun, ScheduleLike
 
 LEARNING_RATE, MOMENTUM = 3e-3, 0.95  # of the geometry set by hand; a learned method brings its own
@@ -45,7 +47,8 @@ class Preconditioned(MirrorOptimizer):
     Pass names, so that embeddings, gates and the like are recognised; for grouped convolutions and embeddings with
     unusual names, pass ``roles=md.mirrors.roles_of(model)``. A mirror map of your own is used on every tensor.
 
-    Tensors are stepped together where their maps are alike. Under ``DistributedDataParallel`` nothing changes. Under
+    Tensors are stepped together where their maps are alike, and matrices in one call of a kernel if kernels have been
+    compiled; ``fused=True`` compiles them. Under ``DistributedDataParallel`` nothing changes. Under
     FSDP2 every process keeps its shard of the momentum, and momenta are gathered one tensor at a time, since a
     direction depends on the whole of it; all processes compute it, and each keeps its part.
 
@@ -119,6 +122,11 @@ class Preconditioned(MirrorOptimizer):
             role = next(iter(_roles([(leaf.called, leaf.tensor)]).values()))
         key = (id(mirror), role)
         return self._maps.setdefault(key, mirror.of(role))
+
+    def _uses_kernels(self, slot: Slot) -> bool:
+        """Tell whether directions come from a kernel: those of matrices by products do, wherever kernels are there."""
+        parts = slot.mirror.modules()
+        return any(isinstance(part, SingularValues) and part.products is not None for part in parts)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_roles": self._roles, "_maps": self._maps}

@@ -89,6 +89,10 @@ class Slot:
         for field, here in self._tied(x).items():
             local(stored[field]).add_(here - there[field])
 
+    def tied_to(self, stored: dict[str, Any]) -> bool:
+        """Tell whether anything of what is stored may depend on where the parameter is: a dual does, a momentum not."""
+        return bool(stored) and (self.method.maps_points or "x" in stored)
+
     @torch.enable_grad()
     def _tied(self, x: Tensor) -> dict[str, Tensor]:
         """Return those fields of a start at x that depend on x."""
@@ -140,10 +144,13 @@ class Slot:
 
 def shrink(factor: float, slots: list[Slot], x: list[Tensor], stored: list[dict[str, Any]]) -> None:
     """Scale parameters, and let what is stored with them move along."""
+    free = [place for slot, place, fields in zip(slots, x, stored, strict=True) if not slot.tied_to(fields)]
+    if free:
+        torch._foreach_mul_(free, factor)
     for slot, place, fields in zip(slots, x, stored, strict=True):
-        left = place.clone() if fields else place
-        place.mul_(factor)
-        if fields:
+        if slot.tied_to(fields):
+            left = place.clone()
+            place.mul_(factor)
             slot.shift(place, left, fields)
 
 
