@@ -132,7 +132,7 @@ class Task:
     ) -> tuple[Tensor, Tensor]:
         first, labels = source
         if labels is not None:
-            chosen = torch.randint(len(labels), (count,), generator=generator)
+            chosen = torch.randperm(len(labels), generator=generator)[:count]  # none of them twice
             return first[chosen], labels[chosen]
         count = min(count, 128)
         starts = torch.randint(len(first) - self.length - 1, (count, 1), generator=generator)

@@ -11,6 +11,7 @@ import mirrordescent as md
 from mirrordescent.methods import SMD, Adam
 from mirrordescent.mirrors import Diagonal
 from mirrordescent.oracles import Minibatch
+from mirrordescent.problems import networks
 from mirrordescent.problems.networks import NetworkTraining, default_networks, repeat
 from mirrordescent_lab.architectures import mlp, moons_network, small_cnn
 
@@ -200,3 +201,19 @@ def test_mistakes_are_named():
         NetworkTraining(moons_network(), inputs, targets, evaluation=5)
     with pytest.raises(TypeError, match="no default initialisation is known for"):
         default_networks(nn.Sequential(nn.LayerNorm(3)), [0])
+
+
+@pytest.mark.parametrize("own", [None, 3])
+def test_networks_with_convolutions_one_by_one_are_as_together(own, monkeypatch):
+    problem = classification(small_cnn(), (1, 14, 14), 10, own=own)
+    x = problem.initial(SEEDS)
+    together = problem.value(x), problem.grad(x), problem.accuracy(x)
+    asked = []
+    monkeypatch.setattr(networks, "MANY", 1)
+    monkeypatch.setattr(
+        NetworkTraining, "_in_turn", lambda *given, own=NetworkTraining._in_turn: asked.append(1) or own(*given)
+    )
+    assert torch.allclose(problem.value(x), together[0], rtol=1e-12)
+    assert all(torch.allclose(g, together[1][name], atol=1e-12) for name, g in problem.grad(x).items())
+    assert torch.equal(problem.accuracy(x), together[2])
+    assert asked

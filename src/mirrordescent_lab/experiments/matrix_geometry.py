@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import Any, cast
 
 from mirrordescent import zoo
@@ -10,7 +11,7 @@ from mirrordescent.methods import Adam, Method, Preconditioned
 from mirrordescent.mirrors import ByKind, Euclidean, MirrorMap, spectral_by_kind
 from mirrordescent.mirrors.by_kind import KINDS
 from mirrordescent.schedules import OverRun
-from mirrordescent_lab.experiments.contest import Tunable, grid
+from mirrordescent_lab.experiments.contest import grid
 from mirrordescent_lab.experiments.result import Claim, Panel
 from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, Training, at_least, at_most
 from mirrordescent_lab.recipes.spectral import ENTRY
@@ -20,38 +21,42 @@ RATES = grid(5e-4, 2e-1)
 FACTORS = [0.5, 0.65, 0.8, 1.0, 1.25, 1.5, 1.8, 2.2]
 
 
-def matrix_methods(tuning: Training) -> Iterator[tuple[str, Method[Any]]]:
-    """Yield the entry as it is, and others with the step size that is best on the networks to tune on.
+def matrix_methods(tuning: Training, falls: Sequence[float] = (1.0,)) -> Iterator[tuple[str, Method[Any]]]:
+    """Yield the entry as it is, and others with the steps that are best on the networks to tune on.
 
     Those are the entry with steps of another length, the geometry set by hand, the same method with the identity for
-    its map, and Adam. The steps of these three fall linearly to 0, after a short rise.
+    its map, and Adam. The steps of these three fall to 0 like (1 − u)^fall, u the share of the run, after a short rise;
+    the entry has a power of its own, which a fall multiplies. Lengths and falls are tuned together.
     """
     yield ENTRY, learned_for(tuning.steps)
     identity = ByKind({kind: Euclidean() for kind in KINDS}, width=0.5)
-    for tunable in (
-        Tunable(TUNED, lambda factor: learned_for(tuning.steps, factor), FACTORS),
-        Tunable(POLAR, _preconditioned(spectral_by_kind(), tuning.steps), RATES),
-        Tunable(CONTROL, _preconditioned(identity, tuning.steps), RATES),
-        Tunable(FALLING_ADAM, lambda rate: Adam(_falling(rate, tuning.steps)), RATES),
-    ):
-        setting = tuning.tune(tunable)
-        yield f"{tunable.name} ({setting:g})", tunable.make(setting)
+    tunable: dict[str, tuple[Callable[[float, float], Method[Any]], list[float]]] = {
+        TUNED: (lambda factor, fall: learned_for(tuning.steps, factor, fall), FACTORS),
+        POLAR: (_preconditioned(spectral_by_kind(), tuning.steps), RATES),
+        CONTROL: (_preconditioned(identity, tuning.steps), RATES),
+        FALLING_ADAM: (lambda rate, fall: Adam(_falling(rate, tuning.steps, fall)), RATES),
+    }
+    for name, (make, lengths) in tunable.items():
+        best = {setting: tuning.loss(make(*setting)) for setting in product(lengths, falls)}
+        length, fall = min(best, key=lambda setting: best[setting])
+        yield f"{name} ({length:g}{f', fall {fall:g}' if len(falls) > 1 else ''})", make(length, fall)
 
 
-def learned_for(steps: int, factor: float = 1.0) -> Method[Any]:
-    """Return the entry for a run of so many steps, as it is or with steps of another length."""
+def learned_for(steps: int, factor: float = 1.0, fall: float = 1.0) -> Method[Any]:
+    """Return the entry for a run of so many steps, as it is or with steps of another length, or that fall otherwise."""
     entry = cast(Preconditioned, zoo.load(ENTRY))
-    over = cast(OverRun, entry.t).over(steps)
+    own = cast(OverRun, entry.t)
+    over = OverRun(steps, own.warmup, fall * own.power, own.length)
     t = over if factor == 1 else lambda k: factor * float(over(k))
     return Preconditioned(entry.mirror, t, entry.momentum, entry.lookahead, normalised=True, decay=entry.decay)
 
 
-def _preconditioned(mirror: MirrorMap, steps: int) -> Callable[[float], Method[Any]]:
-    return lambda rate: Preconditioned(mirror, _falling(rate, steps), momentum=0.95, normalised=True)
+def _preconditioned(mirror: MirrorMap, steps: int) -> Callable[[float, float], Method[Any]]:
+    return lambda rate, fall: Preconditioned(mirror, _falling(rate, steps, fall), momentum=0.95, normalised=True)
 
 
-def _falling(rate: float, steps: int) -> Callable[[int], float]:
-    shape = OverRun(steps)
+def _falling(rate: float, steps: int, fall: float) -> Callable[[int], float]:
+    shape = OverRun(steps, power=fall)
     return lambda k: rate * float(shape(k))
 
 

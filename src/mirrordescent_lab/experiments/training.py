@@ -71,7 +71,7 @@ class Training:
 
     def losses(self, method: Method[Any]) -> Tensor:
         """Return the training losses at the end, infinite for networks that failed."""
-        solution = self._solve(method)
+        solution = self._solve(method, check_every=self.steps)  # looking on the way would take longer than the steps
         failed = torch.tensor([status.failed for status in solution.statuses])
         return solution.value.masked_fill(failed.to(solution.value.device), torch.inf)
 
