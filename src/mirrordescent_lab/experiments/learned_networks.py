@@ -6,13 +6,15 @@ from typing import Any, cast
 
 from mirrordescent import zoo
 from mirrordescent.learn.recipe import CONTROL
-from mirrordescent.methods import SMD, Method
+from mirrordescent.methods import AMD, SMD, Method
+from mirrordescent_lab.experiments.contest import Tunable
 from mirrordescent_lab.experiments.extensions import NO_MAP
 from mirrordescent_lab.experiments.result import Claim, Panel
-from mirrordescent_lab.experiments.training import at_most
+from mirrordescent_lab.experiments.training import Training, at_most
 from mirrordescent_lab.recipes.printed import accelerated_as_printed
 
 LMD, PRINTED, CAPPED = "LMD", "LAMD* as printed", "capped LAMD"
+SHORTER, FACTORS = f"{PRINTED}, steps tuned", [1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005]
 
 
 def printed(entry: str) -> dict[str, Method[Any]]:
@@ -24,6 +26,16 @@ def printed(entry: str) -> dict[str, Method[Any]]:
         return {}
     method = cast(SMD, zoo.load(entry)).requires_grad_(False)
     return {LMD: method, PRINTED: accelerated_as_printed(method)}
+
+
+def with_other_steps(entry: str, tuning: Training) -> dict[str, Method[Any]]:
+    """Return LAMD* as printed with a multiple of the step size of LMD, tuned: the paper does not state its own."""
+    if entry not in zoo.list():
+        return {}
+    method = cast(SMD, zoo.load(entry)).requires_grad_(False)
+    made = Tunable(SHORTER, lambda c: AMD(method.mirror, lambda k: c * float(method.t(k))), FACTORS)
+    factor = tuning.tune(made)
+    return {f"{SHORTER} ({factor:g})": made.make(factor)}
 
 
 def capped(entry: str) -> dict[str, Method[Any]]:

@@ -17,7 +17,16 @@ from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent_lab import data
 from mirrordescent_lab.architectures import mlp, small_cnn
 from mirrordescent_lab.experiments.contest import Tunable, grid
-from mirrordescent_lab.experiments.learned_networks import CAPPED, LMD, PRINTED, learned, map_claims, names_in
+from mirrordescent_lab.experiments.learned_networks import (
+    CAPPED,
+    LMD,
+    PRINTED,
+    SHORTER,
+    learned,
+    map_claims,
+    names_in,
+    with_other_steps,
+)
 from mirrordescent_lab.experiments.matrix_geometry import learned_for, matrix_claims, matrix_methods
 from mirrordescent_lab.experiments.result import Claim, Panel, Result
 from mirrordescent_lab.experiments.scales import Say, Scale
@@ -78,6 +87,8 @@ def _mlp_claims(measured: dict[str, Panel]) -> list[Claim]:
             at_most(loss, PRINTED, 1 / 3, "SGD"),
             at_most(loss, PRINTED, 1.5, "Adam"),
             at_most(loss, PRINTED, 1, LMD),
+            at_most(loss, SHORTER, 1.5, "Adam"),
+            at_most(loss, SHORTER, 1, LMD),
             at_most(loss, CAPPED, 1, LMD),
         ]
     return [
@@ -99,6 +110,8 @@ def _cnn_claims(measured: dict[str, Panel]) -> list[Claim]:
             at_most(loss, LMD, 1.25, "Adam"),
             at_most(loss, PRINTED, 1.25, "Adam"),
             at_least(accuracy, PRINTED, "Adam", 0.2),
+            at_most(loss, SHORTER, 1.25, "Adam"),
+            at_least(accuracy, SHORTER, "Adam", 0.2),
         ]
     return [
         *printed,
@@ -157,7 +170,14 @@ def run(architecture: Architecture, scale: Scale, directory: Path | None, say: S
     settings = {"scale": scale, "data": source, **vars(size), "batch": architecture.batch, "steps": shown.steps}
     runs = []
     falls = FALLS[:1] if scale == "quick" else FALLS
-    for name, method in (*learned(architecture.entry).items(), *matrix_methods(tuning, falls), *baselines(tuning)):
+    shorter = with_other_steps(f"{architecture.entry}-printed", tuning)
+    methods = {
+        **learned(architecture.entry),
+        **shorter,
+        **dict(matrix_methods(tuning, falls)),
+        **dict(baselines(tuning)),
+    }
+    for name, method in methods.items():
         runs.append(shown.run(name, method))
         say(f"{name}: loss {float(runs[-1][LOSS].values[-1].mean()):.4g}")
     measured = panels(runs)
