@@ -59,10 +59,10 @@ def reproduce(
     """Run one or all of the paper's experiments, and check their claims.
 
     The experiments are phantoms, denoise, inpaint, svm, baseline-grids, inpaint-time, generalisation, tomography,
-    moons, mlp, cnn, mlp-time, cnn-time, fewshot, transfer, resnet, network-geometry, charlm, attribution and
-    error-terms. Writes curves (CSV), figures (PNG and SVG), the paper's claims with the numbers measured here, a page
-    and a summary to OUT/NAME. Where a data set is missing, bundled data are used. The standard scale takes minutes an
-    experiment, the quick one seconds.
+    moons, mlp, cnn, mlp-time, cnn-time, fewshot, transfer, resnet, network-geometry, charlm, combined-maps,
+    attribution, learned-again and error-terms. Writes curves (CSV), figures (PNG and SVG), the paper's claims with the
+    numbers measured here, a page and a summary to OUT/NAME. Where a data set is missing, bundled data are used. The
+    standard scale takes minutes an experiment, the quick one seconds.
 
     For example:
 

@@ -1,0 +1,203 @@
+"""Second moments beside singular values: do maps that combine both pay?
+
+.. code-block:: none
+
+    rows:       n ← β₂n + (1 − β₂) mean over columns of D²,         D ← D/√n, as long as before       (left, diagonal)
+    entries:    n ← β₂n + (1 − β₂) D²,                              D ← D/√n, as long as before       (diagonal)
+    two sides:  L ← β₂L + (1 − β₂)GGᵀ, R ← β₂R + (1 − β₂)GᵀG,       D = L^−¼ V R^−¼                   (Shampoo)
+
+D is the direction of a matrix in the learned geometry, G its gradient, V its momentum. The first two rescale what the
+map of singular values gives; the last is a quadratic map with full matrices on both sides, in the place of that map.
+Everything else, with its learned numbers, is that of the entry: the other kinds of layers, scales, momentum, steps.
+
+The length of steps is tuned for each on the tasks that the entry was learned on, together with β₂; what is shown is on
+tasks kept for validation, on networks that nothing was tuned on. Gates of recurrent layers, which are several matrices
+in one tensor, are left as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from mirrordescent import zoo
+from mirrordescent.methods import Preconditioned
+from mirrordescent.mirrors import ByKind, roles_of
+from mirrordescent.mirrors.by_kind import ScaledMap
+from mirrordescent.mirrors.matrices import SingularValues, as_matrices
+from mirrordescent.schedules import OverRun
+from mirrordescent_lab.experiments.network_geometry import small
+from mirrordescent_lab.experiments.result import Claim, Result, Table
+from mirrordescent_lab.experiments.scales import Say, Scale
+from mirrordescent_lab.intervals import paired
+from mirrordescent_lab.recipes.spectral import ENTRY
+from mirrordescent_lab.tasks import LEARNING, VALIDATION, Make, Task
+
+FACTORS, BETAS = (0.5, 0.7, 1.0, 1.4, 2.0), (0.9, 0.95, 0.99)
+EVERY = 5  # steps between two roots of the matrices of two sides
+DAMPING = 1e-6  # relative to the largest eigenvalue
+TUNING_SEED, TEST_SEED = 300, 20_000
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large it is: networks of every validation task, and whether everything is small."""
+
+    networks: int
+    small: bool = False
+
+
+SIZES: dict[Scale, Size] = {"quick": Size(1, True), "standard": Size(5), "paper": Size(20)}
+
+
+class Combined:
+    """What a combination remembers of one matrix, and what it makes of a direction d, a momentum v and a gradient g."""
+
+    def __init__(self, beta: float) -> None:
+        self.beta, self.steps = beta, 0
+
+    def __call__(self, d: Tensor, v: Tensor, g: Tensor) -> Tensor:
+        """Return the new direction, as long as d."""
+        self.steps += 1
+        new = self.direction(d.flatten(1), v.flatten(1), g.flatten(1)).reshape(d.shape)
+        return new * (d.norm() / new.norm().clamp(min=torch.finfo(d.dtype).tiny))
+
+    def mean(self, old: Tensor | None, new: Tensor) -> Tensor:
+        """β₂·old + (1 − β₂)·new."""
+        return (1 - self.beta) * new if old is None else torch.lerp(old, new, 1 - self.beta)
+
+    def direction(self, d: Tensor, v: Tensor, g: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Rows(Combined):
+    """D/√n with a second moment for every row."""
+
+    n: Tensor | None = None
+
+    def direction(self, d: Tensor, v: Tensor, g: Tensor) -> Tensor:
+        self.n = self.mean(self.n, d.square().mean(1, keepdim=True))
+        return d / self.n.sqrt().clamp(min=1e-12)
+
+
+class Entries(Combined):
+    """D/√n with a second moment for every entry."""
+
+    n: Tensor | None = None
+
+    def direction(self, d: Tensor, v: Tensor, g: Tensor) -> Tensor:
+        self.n = self.mean(self.n, d.square())
+        return d / (self.n.sqrt() + 1e-8)
+
+
+class TwoSides(Combined):
+    """L^−¼ V R^−¼."""
+
+    L: Tensor | None = None
+    R: Tensor | None = None
+    roots: tuple[Tensor, Tensor]
+
+    def direction(self, d: Tensor, v: Tensor, g: Tensor) -> Tensor:
+        self.L, self.R = self.mean(self.L, g @ g.T), self.mean(self.R, g.T @ g)
+        if self.steps % EVERY == 1:
+            self.roots = _root(self.L), _root(self.R)
+        return self.roots[0] @ v @ self.roots[1]
+
+
+def _root(S: Tensor) -> Tensor:
+    """S^−¼, damped."""
+    values, vectors = torch.linalg.eigh(S.double())
+    floor = DAMPING * values[-1].clamp(min=torch.finfo(torch.float64).tiny)
+    return ((vectors * (values.clamp(min=0) + floor) ** -0.25) @ vectors.T).to(S)
+
+
+COMBINATIONS: dict[str, Callable[[float], Combined]] = {"rows": Rows, "entries": Entries, "two sides": TwoSides}
+
+
+class CombinedOptimiser(Optimizer):
+    """The steps of a learned geometry, with the directions of its matrices combined with second moments."""
+
+    def __init__(
+        self, model: nn.Module, method: Preconditioned, steps: int, factor: float, make: Callable[[], Combined | None]
+    ) -> None:
+        super().__init__(model.parameters(), {})
+        known, mirror = roles_of(model), cast(ByKind, method.mirror)
+        self.maps: list[ScaledMap] = [mirror.of(known[name]) for name, _ in model.named_parameters()]
+        self.momenta = [torch.zeros_like(p) for p in model.parameters()]
+        matrices = [isinstance(each.mirror, SingularValues) for each in self.maps]
+        self.combined = [make() if matrix else None for matrix in matrices]
+        self.method, self.t, self.factor, self.k = method, cast(OverRun, method.t).over(steps), factor, 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Take one step."""
+        self.k += 1
+        t, beta = self.factor * float(self.t(self.k)), self.method.momentum
+        for p, m, each, combined in zip(
+            self.param_groups[0]["params"], self.momenta, self.maps, self.combined, strict=True
+        ):
+            m.lerp_(p.grad, 1 - beta)
+            v = torch.lerp(p.grad, m, beta)
+            d = cast(Tensor, each.direction(v[None]))[0]
+            if combined is not None:
+                d = _by_blocks(combined, cast(SingularValues, each.mirror).parts, d, v, p.grad)
+            p.mul_(1 - t * self.method.decay).sub_(d, alpha=t)
+
+
+def _by_blocks(combined: Combined, parts: int, *tensors: Tensor) -> Tensor:
+    """Combine a tensor as one matrix; one with several blocks is left as the map has made it."""
+    if parts > 1:
+        return tensors[0]
+    d, v, g = (as_matrices(each[None])[0] for each in tensors)
+    return combined(d, v, g).reshape(tensors[0].shape)
+
+
+def run(scale: Scale, directory: Path | None, say: Say) -> Result:
+    """Tune every combination on the learning tasks, and compare it with the entry on the others."""
+    size, (learning, validation) = SIZES[scale], (LEARNING, VALIDATION)
+    if size.small:
+        learning, validation = (tuple(small(task, 0.02) for task in some[:2]) for some in (learning, validation))
+    method = cast(Preconditioned, zoo.load(ENTRY)).requires_grad_(False)
+    result = Result("combined-maps", "Second moments beside singular values", {
+        "scale": scale, "networks": size.networks, "factors of steps": list(FACTORS), "β₂": list(BETAS),
+    })  # fmt: skip
+
+    def log_losses(make: Make, tasks: tuple[Task, ...], seed: int) -> Tensor:
+        ends = [task.train(make, seed, directory).loss for task in tasks]
+        return torch.tensor(ends, dtype=torch.float64).nan_to_num(nan=1e6).clamp(max=1e6).log()
+
+    def made(kind: str | None, factor: float, beta: float) -> Make:
+        def combination() -> Combined | None:
+            return None if kind is None else COMBINATIONS[kind](beta)
+
+        return lambda model, n: (CombinedOptimiser(model, method, n, factor, combination), None)
+
+    found: dict[str, Tensor] = {}
+    rows = []
+    for kind in (None, *COMBINATIONS):
+        settings = list(product(FACTORS, BETAS)) if kind else [(factor, 0.0) for factor in FACTORS]
+        settings = settings[:1] if size.small else settings
+        scores = {each: float(log_losses(made(kind, *each), learning, TUNING_SEED).mean()) for each in settings}
+        best = min(scores, key=lambda each: scores[each])
+        name = kind or ENTRY
+        seeds = range(TEST_SEED, TEST_SEED + size.networks)
+        found[name] = torch.stack([log_losses(made(kind, *best), validation, seed) for seed in seeds])
+        chosen = f"{best[0]:g}" + (f", β₂ {best[1]:g}" if kind else "")
+        rows.append((name, chosen, f"{scores[best]:.3f}", *(f"{x:.3f}" for x in found[name].mean(0).tolist())))
+        say(" ".join(rows[-1]))
+    result.tables["Mean log loss at the end"] = Table(
+        ("combination", "steps", "learning tasks", *(task.name for task in validation)), rows
+    )
+    for kind in COMBINATIONS if scale != "quick" else ():
+        margin = paired((found[ENTRY] - found[kind]).mean(1))  # networks differ by their seeds, tasks are what they are
+        measured = f"lower by {margin.mean:.3f} [{margin.low:.3f}, {margin.high:.3f}]"
+        statement = f"combined with second moments, {kind}, the mean log loss on validation tasks is lower"
+        result.claims.append(Claim.by(statement, margin.low, margin.high, measured))
+    return result

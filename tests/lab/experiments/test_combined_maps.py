@@ -1,0 +1,53 @@
+"""Directions combined with second moments, against their formulas."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from mirrordescent import zoo
+from mirrordescent_lab.architectures import initialised, mlp
+from mirrordescent_lab.experiments.combined_maps import CombinedOptimiser, Entries, Rows, TwoSides
+from mirrordescent_lab.recipes.spectral import ENTRY, optimiser_of
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_without_a_combination_steps_are_those_of_the_entry():
+    method = zoo.load(ENTRY).requires_grad_(False)
+    ours, theirs = initialised(mlp, 0), initialised(mlp, 0)
+    pairs = [(ours, CombinedOptimiser(ours, method, 20, 1.0, lambda: None)), (theirs, optimiser_of(method, theirs, 20))]
+    images, labels = torch.rand(32, 28, 28, generator=torch.Generator().manual_seed(0)), torch.arange(32) % 10
+    for model, optimiser in pairs:
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimiser.step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
+
+
+def test_rows_and_entries_are_divided_by_their_own_size():
+    d = numbers(4, 6) * torch.tensor([1.0, 10.0, 100.0, 1e-3])[:, None]
+    for made, axes in ((Rows(0.9), 1), (Entries(0.9), None)):
+        new = made(d, d, d)
+        assert torch.allclose(new.norm(), d.norm())
+        alike = new.square().mean(1) if axes else new.square()
+        assert torch.allclose(alike, alike.mean().expand_as(alike), rtol=1e-4)
+
+
+def test_moments_are_running_means():
+    made, first, second = Rows(0.75), numbers(3, 5), numbers(3, 5, seed=1)
+    made(first, first, first)
+    new = made(second, second, second)
+    n = 0.75 * 0.25 * first.square().mean(1) + 0.25 * second.square().mean(1)
+    wanted = second / n.sqrt()[:, None]
+    assert torch.allclose(new, wanted * second.norm() / wanted.norm())
+
+
+def test_one_gradient_with_both_sides_is_its_polar_factor():
+    g = numbers(5, 5)
+    U, _, V = torch.linalg.svd(g)
+    new = TwoSides(0.9)(g, g, g)  # (GGᵀ)^−¼ G (GᵀG)^−¼ = UVᵀ, but for the damping
+    wanted = U @ V
+    assert float((new / new.norm() - wanted / wanted.norm()).norm()) < 0.02
