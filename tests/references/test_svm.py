@@ -63,3 +63,13 @@ def test_the_minimiser_satisfies_the_optimality_condition():
 def test_one_class_only_has_optimum_zero():
     reference = certify(SVM(torch.randn(20, 3, dtype=torch.float64), torch.ones(20, dtype=torch.float64)), 1e-6)
     assert float(reference.value) == pytest.approx(0, abs=1e-5)
+
+
+def test_a_tolerance_beyond_double_precision_ends_with_what_can_be_proven():
+    problem = SVM(*(torch.stack(each) for each in zip(fours_and_nines(), fours_and_nines(), strict=True)))
+    usual = certify(problem, 1e-8, cache=False)
+    with pytest.warns(UserWarning, match="only, not 1.0e-15"):
+        closest = certify(problem, 1e-15, cache=False)
+    assert bool((closest.lower <= closest.value).all())
+    assert float(closest.relative_gap.max()) < 1e-10
+    assert bool((closest.lower >= usual.lower).all())

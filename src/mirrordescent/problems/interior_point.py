@@ -22,8 +22,8 @@ def interior_point(
 
     where the last row of the first is Σ αᵢyᵢ = 0, the condition for the unregularised bias. Any α that satisfies it
     proves min f ≥ Σα − ½‖Σ αᵢyᵢφᵢ‖². ``S`` is (n, d + 1) or (batch, n, d + 1), ``J`` the diagonal, ``value`` is f, and
-    the method stops at a relative gap of ``tolerance``. Returns θ and the lower bounds, rounded down, in double
-    precision, without which the equations cannot be solved.
+    the method stops at a relative gap of ``tolerance``, or where its equations are singular to rounding. Returns θ and
+    the lower bounds, rounded down, in double precision, without which the equations cannot be solved.
     """
     S, J = (S if S.ndim == 3 else S.unsqueeze(0)).double(), J.double()
     theta = S.new_zeros(S.shape[0], S.shape[2])
@@ -32,12 +32,15 @@ def interior_point(
     best, lower = theta, torch.full_like(theta[:, 0], -torch.inf)
     best_value = start_value = value(theta)
     for _ in range(ITERATIONS):
-        theta, alpha, p, q = _newton_step(S, J, c, theta, alpha, p, q)
+        old = theta, alpha, p, q
+        new = _newton_step(S, J, c, *old)
+        solved = torch.stack([each.isfinite().all(1) for each in new]).all(0)
+        theta, alpha, p, q = (torch.where(solved[:, None], n, o) for n, o in zip(new, old, strict=True))
         reached = value(theta)
         best = torch.where((reached < best_value).unsqueeze(-1), theta, best)
         best_value = torch.fmin(best_value, reached)
         lower = torch.fmax(lower, _dual_value(S, alpha, c))
-        if bool((best_value - lower <= tolerance * (start_value - lower)).all()):
+        if bool((~solved | (best_value - lower <= tolerance * (start_value - lower))).all()):
             break
     return best, lower
 
@@ -49,7 +52,8 @@ def _newton_step(
     room = c - alpha
     weight = 1 / (p / alpha + q / room)
     schur = torch.diag(J) + torch.einsum("bni,bn,bnj->bij", S, weight, S)
-    factor = torch.linalg.ldl_factor(schur)
+    LD, pivots, singular = torch.linalg.ldl_factor_ex(schur)
+    LD = torch.where(singular[:, None, None] != 0, torch.nan, LD)  # no step, rather than one that means nothing
     primal = matvec(S.mT, alpha) - J * theta
     dual = 1 + p - q - matvec(S, theta)
 
@@ -57,7 +61,7 @@ def _newton_step(
         """Solve for the targets αp = low and (c − α)q = high, to first order."""
         right = dual + (low - alpha * p) / alpha - (high - room * q) / room
         wanted = primal + matvec(S.mT, weight * right)
-        step = torch.linalg.ldl_solve(*factor, wanted.unsqueeze(-1)).squeeze(-1)
+        step = torch.linalg.ldl_solve(LD, pivots, wanted.unsqueeze(-1)).squeeze(-1)
         d_alpha = weight * (right - matvec(S, step))
         d_p = (low - alpha * p - p * d_alpha) / alpha
         d_q = (high - room * q + q * d_alpha) / room
