@@ -25,6 +25,7 @@ from benchmarks import (
     unrolling,
 )
 from benchmarks.measure import QUICK, machine, quick, replaced
+from mirrordescent_lab.provenance import mark, recorded_with_children
 
 BENCHMARKS: dict[str, tuple[str, Callable[[], str]]] = {
     "time_to_gap": ("Time to a relative gap", time_to_gap.main),
@@ -61,9 +62,13 @@ def main(names: list[str]) -> None:
     for name in names or BENCHMARKS:
         title, measure = BENCHMARKS[name]
         began = perf_counter()
-        found = measure()
+        with recorded_with_children("as in the sources") as provenance:
+            found = measure()
         minutes = (perf_counter() - began) / 60
-        text = f"`{name}`: {machine()}; took {minutes:.1f} minutes.\n\n{found}"
+        made = (
+            f"`{name}`: {machine()}; commit {provenance['commit']}, {provenance['date']}; took {minutes:.1f} minutes."
+        )
+        text = f"{made}\n\n{mark(provenance, section=True)}\n\n{found}"
         print(f"## {title}\n\n{text}", flush=True)
         if quick():
             continue

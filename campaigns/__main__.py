@@ -8,6 +8,7 @@ import torch
 
 from campaigns import faults, fuzz, kill, load, optimisers, processes, race, solves
 from campaigns.tally import PAGE, Tally, write
+from mirrordescent_lab.provenance import recorded
 
 CAMPAIGNS = {
     "fuzz": fuzz.run, "kill": kill.run, "disk": faults.disk, "memory": faults.memory, "clock": faults.clock,
@@ -40,7 +41,8 @@ def main() -> int:
 
 def _run(tally: Tally) -> int:
     """Run a campaign, and print what it found."""
-    CAMPAIGNS[tally.name](tally)
+    with recorded(str(tally.seed)) as tally.provenance:
+        CAMPAIGNS[tally.name](tally)
     print(tally.name)
     for case, count in sorted(tally.tried.items()):
         print(f"{count:8d}  {case}")

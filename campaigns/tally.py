@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import torch
+from mirrordescent_lab.provenance import Provenance, mark
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "reliability.md"
 SHOWN = 5  # findings of a kind
@@ -34,8 +32,7 @@ class Tally:
         self.tried, self.found = Counter[str](), Counter[str]()
         self.examples: dict[str, str] = {}
         self.measured: dict[str, str] = {}
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-        self.commit = commit.stdout.strip() or "unknown"  # now, and not when it ends
+        self.provenance: Provenance = {}
 
     def cases(self) -> Iterator[int]:
         """Yield the numbers of cases until time is up."""
@@ -67,8 +64,7 @@ class Tally:
             "measured": self.measured,
             "seed": self.seed,
             "seconds": round(time.monotonic() - self.began, 1),
-            "commit": self.commit,
-            "machine": f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}",
+            "provenance": self.provenance,
         }
 
 
@@ -90,13 +86,15 @@ def markdown(known: dict[str, Any]) -> str:
         "",
     ]
     for name, record in known.items():
+        where = record.get("provenance") or record  # earlier ones say less
         faults, tried = sum(count for count, _ in record["found"].values()), sum(record["tried"].values())
         lines += [
             f"## {name}",
             "",
             f"{tried} cases in {record['seconds']:.0f} s, {faults} faults. Seed {record['seed']}, commit "
-            f"{record['commit']}, {record['machine']}.",
+            f"{where['commit']}, {where['machine']}.",
             "",
+            *([mark(where, section=True), ""] if "entries" in where else []),
             "| case and outcome | count |",
             "|---|---|",
             *(f"| {case} | {count} |" for case, count in record["tried"].items()),

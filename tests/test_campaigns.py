@@ -15,6 +15,7 @@ from campaigns.fuzz import Fuzz, damaged
 from campaigns.tally import Tally, markdown, write
 
 from mirrordescent.files import read_whole
+from mirrordescent_lab.provenance import recorded
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,11 +34,14 @@ def test_a_fault_is_counted_and_shown(tmp_path):
     assert list(tally.cases()) == [0, 1]
     tally.note("case", "good")
     tally.fault("case", "this went wrong")
+    with recorded("3") as tally.provenance:
+        pass
     write(tally, tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
     assert "2 cases" in page
     assert "1 faults" in page
     assert "this went wrong" in page
+    assert tally.provenance["commit"] in page
     assert markdown(json.loads((tmp_path / "page.json").read_text())) == page
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
 import platform
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -21,7 +24,9 @@ from mirrordescent.zoo import storage
 UNKNOWN = "not known"
 STALE = "stale.json"  # the pages of a folder of results that are known to be stale, and why
 SOURCES = Path(__file__).parents[2]
+CHILDREN = "MIRRORDESCENT_RECORD"  # an environment variable: the folder where processes write which entries they load
 MARK = re.compile(r"<!-- provenance: (\{.*\}) -->")
+OF_SECTION = re.compile(r"<!-- provenance of this section: (\{.*\}) -->")
 Provenance: TypeAlias = dict[str, Any]
 
 
@@ -65,9 +70,33 @@ def recorded(seeds: str) -> Iterator[Provenance]:
         yield found
 
 
-def mark(provenance: Provenance) -> str:
-    """Return it as a comment for a page in Markdown."""
-    return f"<!-- provenance: {json.dumps(provenance, ensure_ascii=False)} -->"
+@contextmanager
+def recorded_with_children(seeds: str) -> Iterator[Provenance]:
+    """Fill in where what is computed inside comes from, also in processes that call :func:`tell_parent`."""
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, {CHILDREN: folder}), recorded(seeds) as found:
+        yield found
+        for path in sorted(Path(folder).iterdir()):
+            found["entries"] |= json.loads(path.read_text(encoding="utf-8"))
+
+
+def tell_parent() -> None:
+    """Record which entries this process loads, if whoever has started it wants to know."""
+    folder = os.environ.get(CHILDREN)
+    if folder is None:
+        return
+    recording = recorded("those of the parent")
+    found = recording.__enter__()
+
+    def tell() -> None:
+        recording.__exit__(None, None, None)
+        (Path(folder) / f"{os.getpid()}.json").write_text(json.dumps(found["entries"]), encoding="utf-8")
+
+    atexit.register(tell)
+
+
+def mark(provenance: Provenance, section: bool = False) -> str:
+    """Return it as a comment for a page in Markdown, or for a section that was made by itself."""
+    return f"<!-- provenance{' of this section' if section else ''}: {json.dumps(provenance, ensure_ascii=False)} -->"
 
 
 def problems(provenance: Provenance | None) -> list[str]:
@@ -82,14 +111,24 @@ def problems(provenance: Provenance | None) -> list[str]:
 
 
 def pages(folder: Path) -> dict[str, Provenance | None]:
-    """Return where every page of a folder of results comes from, as far as it says so."""
+    """Return where every page of a folder of results comes from, as far as it says so.
+
+    Sections that were made by themselves say so by themselves, and are called PAGE: TITLE.
+    """
     found: dict[str, Provenance | None] = {}
     for summary in sorted(folder.glob("*/summary.json")):
         found[summary.parent.name] = json.loads(summary.read_text(encoding="utf-8")).get("provenance")
     for page in sorted([*folder.glob("*.md"), *folder.glob("diagnosis/*/diagnosis.md")]):
         if page.name != "README.md":
-            marked = MARK.search(page.read_text(encoding="utf-8"))
-            found[str(page.relative_to(folder).with_suffix(""))] = json.loads(marked[1]) if marked else None
+            name = str(page.relative_to(folder).with_suffix(""))
+            text = page.read_text(encoding="utf-8")
+            parts, pattern = {name: text}, MARK
+            if OF_SECTION.search(text):
+                sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+                parts, pattern = {f"{name}: {each.splitlines()[0]}": each for each in sections}, OF_SECTION
+            for title, part in parts.items():
+                marked = pattern.search(part)
+                found[title] = json.loads(marked[1]) if marked else None
     return found
 
 

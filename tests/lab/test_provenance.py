@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,23 @@ def test_pages_whose_entries_are_not_those_shipped_are_found(tmp_path):
     assert f"{ENTRY} has been learned anew" in wrong[1]
     (tmp_path / "stale.json").write_text(json.dumps({"gone": "", "older": "", "unknown": "", "page": "", "good": ""}))
     assert provenance.check(tmp_path) == ["good is listed as stale in stale.json, and is not"]
+
+
+def test_sections_that_were_made_by_themselves_are_judged_by_themselves(tmp_path):
+    with provenance.recorded("0") as good:
+        zoo.load(ENTRY)
+    first, other = (provenance.mark(good | each, section=True) for each in ({}, {"entries": {ENTRY: "0" * 16}}))
+    text = f"# A page\n\n## First\n\n{first}\n\n## Second\n\nno mark\n\n## Third\n\n{other}\n"
+    (tmp_path / "page.md").write_text(text)
+    assert [line.split(" is stale")[0] for line in provenance.check(tmp_path)] == ["page: Second", "page: Third"]
+
+
+def test_entries_that_other_processes_load_are_noted():
+    code = f"import benchmarks; from mirrordescent import zoo; zoo.load({ENTRY!r})"
+    with provenance.recorded_with_children("0") as found:
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+    assert found["entries"] == {ENTRY: zoo.fingerprint(ENTRY)}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])  # nobody wants to know
 
 
 def test_the_command_fails_where_the_check_does(tmp_path, monkeypatch, capsys):
