@@ -74,7 +74,7 @@ def write(tally: Tally, page: Path) -> None:
     known = json.loads(data.read_text(encoding="utf-8")) if data.exists() else {}
     known[tally.name] = tally.record()
     data.write_text(json.dumps(known, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
-    page.write_text(markdown(known), encoding="utf-8")
+    page.write_text(markdown(json.loads(data.read_text(encoding="utf-8"))), encoding="utf-8")
 
 
 def markdown(known: dict[str, Any]) -> str:
