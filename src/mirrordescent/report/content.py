@@ -44,7 +44,12 @@ class Panel:
 
     def __getitem__(self, name: str) -> Curve:
         """Return the curve of a method, whatever setting its name goes on with in brackets."""
-        return next(curve for curve in self.curves if curve.name.split(" (")[0] == name)
+        return self.curves[self.names.index(name)]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the methods, without their settings."""
+        return [curve.name.split(" (")[0] for curve in self.curves]
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def imaging_claims(result: Result) -> list[Claim]:
 def control_claims(start: str, panel: Panel) -> list[Claim]:
     """Judge what every map is worth: at equal steps, its gaps against those of its control, learned alike."""
     found = []
-    names = [curve.name.split(" (")[0] for curve in panel.curves]
+    names = panel.names
     for name in (each for each in names if f"{each}{NO_MAP}" in names):
         factor = 1.5 if name in EARNING else 1.0
         for k in (10, 100):

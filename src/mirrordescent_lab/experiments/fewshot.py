@@ -29,7 +29,6 @@ from mirrordescent_lab.experiments.learned_networks import (
     PRINTED,
     capped,
     learned,
-    names_in,
     printed,
 )
 from mirrordescent_lab.experiments.matrix_geometry import POLAR, TUNED, matrix_methods
@@ -248,7 +247,7 @@ def _published() -> Table:
 def paper_claims(measured: dict[str, Panel]) -> list[Claim]:
     """Judge what the paper says about its methods, as it prints them, on all tasks."""
     losses, accuracy = measured[LOSS], measured[TEST_ACCURACY]
-    names = names_in(losses)
+    names = set(losses.names)
     compared = ((LMD, "SGD"), (PRINTED, "Adam"))
     pairs = [(start + ours, start + rival) for start in AS_IN_THE_PAPER for ours, rival in compared]
     pairs.append((PRINTED, PRINTED_REPTILE + PRINTED))
@@ -267,7 +266,7 @@ def paper_claims(measured: dict[str, Panel]) -> list[Claim]:
 def claims(measured: dict[str, Panel]) -> list[Claim]:
     """Judge what is better here against tuned baselines and controls at the last step, every network counted."""
     losses, accuracy = measured[LOSS], measured[TEST_ACCURACY]
-    names = names_in(losses)
+    names = set(losses.names)
     found = [
         _below(losses, start + ours, start + rival, statistic)
         for start in OURS

@@ -54,12 +54,7 @@ def learned(entry: str) -> dict[str, Method[Any]]:
     return {**made, **capped(entry)}
 
 
-def names_in(panel: Panel) -> set[str]:
-    """Return the names of the methods that a panel shows, without their settings."""
-    return {curve.name.split(" (")[0] for curve in panel.curves}
-
-
 def map_claims(loss: Panel) -> list[Claim]:
     """Judge whether methods end below their controls, which is what their maps are worth."""
-    names = names_in(loss)
+    names = set(loss.names)
     return [at_most(loss, name, 1, name + NO_MAP) for name in (LMD, CAPPED) if {name, name + NO_MAP} <= names]

@@ -14,7 +14,7 @@ from mirrordescent import optim
 from mirrordescent.kernels import BuildError, library
 from mirrordescent.methods import SMD
 from mirrordescent_lab.contestants import ADAMW, MUON
-from mirrordescent_lab.experiments.learned_networks import CAPPED, LMD, names_in, printed
+from mirrordescent_lab.experiments.learned_networks import CAPPED, LMD, printed
 from mirrordescent_lab.experiments.networks import (
     ADAM_GRID,
     PAPER_ADAM,
@@ -100,7 +100,7 @@ def _can_compile() -> bool:
 def _on_pace(loss: Panel) -> list[Claim]:
     pace = {curve.name: curve.seconds[-1] / curve.iterations[-1] for curve in loss.curves}
     measured = ", ".join(f"{name} {1000 * seconds:.2f} ms" for name, seconds in pace.items())
-    known = ((LMD, "SGD"), (CAPPED, "Adam")) if LMD in names_in(loss) else ((CAPPED, "Adam"),)
+    known = ((LMD, "SGD"), (CAPPED, "Adam")) if LMD in loss.names else ((CAPPED, "Adam"),)
     pairs = ((loss[ours].name, loss[theirs].name) for ours, theirs in known)
     return [
         Claim(f"a step of {ours} takes at most 1.1 times as long as one of {theirs}",

@@ -24,7 +24,6 @@ from mirrordescent_lab.experiments.learned_networks import (
     SHORTER,
     learned,
     map_claims,
-    names_in,
     with_other_steps,
 )
 from mirrordescent_lab.experiments.matrix_geometry import learned_for, matrix_claims, matrix_methods
@@ -81,12 +80,13 @@ class Architecture:
 def _mlp_claims(measured: dict[str, Panel]) -> list[Claim]:
     loss, accuracy = measured[LOSS], measured[TEST_ACCURACY]
     printed = []
-    if PRINTED in names_in(loss):
+    if PRINTED in loss.names:
         printed = [
             at_most(loss, LMD, 1 / 3, "SGD"),
             at_most(loss, PRINTED, 1 / 3, "SGD"),
             at_most(loss, PRINTED, 1.5, "Adam"),
             at_most(loss, PRINTED, 1, LMD),
+            at_most(loss, SHORTER, 1 / 3, "SGD"),
             at_most(loss, SHORTER, 1.5, "Adam"),
             at_most(loss, SHORTER, 1, LMD),
             at_most(loss, CAPPED, 1, LMD),
@@ -105,7 +105,7 @@ def _mlp_claims(measured: dict[str, Panel]) -> list[Claim]:
 def _cnn_claims(measured: dict[str, Panel]) -> list[Claim]:
     loss, accuracy = measured[LOSS], measured[TEST_ACCURACY]
     printed = []
-    if PRINTED in names_in(loss):
+    if PRINTED in loss.names:
         printed = [
             at_most(loss, LMD, 1.25, "Adam"),
             at_most(loss, PRINTED, 1.25, "Adam"),

@@ -272,9 +272,8 @@ def _claims(result: Result, optimum: float) -> list[Claim]:
 
 def _matrix_claims(losses: Panel) -> list[Claim]:
     """Judge the full matrices by their controls, and by what the data suggest, where they were run."""
-    names = [curve.name.split(" (")[0] for curve in losses.curves]
     found = []
-    for name in (each for each in (FULL, PLAIN) if each in names):
+    for name in (each for each in (FULL, PLAIN) if each in losses.names):
         rivals = {"its control, learned alike": f"{name}{NO_MAP}"}
         rivals |= {f"gradient descent with the {what} of the data": f"GD, {what} of the data" for what in OF_DATA}
         for k in (10, 100):
