@@ -40,7 +40,7 @@ from mirrordescent_lab.intervals import paired
 from mirrordescent_lab.recipes.spectral import ENTRY
 from mirrordescent_lab.tasks import LEARNING, VALIDATION, Make, Task
 
-FACTORS, BETAS = (0.5, 0.7, 1.0, 1.4, 2.0), (0.9, 0.95, 0.99)
+FACTORS, BETAS = (0.6, 0.8, 1.0, 1.3), (0.9, 0.98)
 EVERY = 5  # steps between two roots of the matrices of two sides
 DAMPING = 1e-6  # relative to the largest eigenvalue
 TUNING_SEED, TEST_SEED = 300, 20_000
@@ -54,7 +54,7 @@ class Size:
     small: bool = False
 
 
-SIZES: dict[Scale, Size] = {"quick": Size(1, True), "standard": Size(5), "paper": Size(20)}
+SIZES: dict[Scale, Size] = {"quick": Size(1, True), "standard": Size(3), "paper": Size(20)}
 
 
 class Combined:
