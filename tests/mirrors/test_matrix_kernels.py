@@ -129,3 +129,14 @@ def test_fused_preconditioning():
     assert float(loss.detach()) < 0.05
     with pytest.raises(ValueError, match="no parameter can be stepped by a kernel"):
         optim.Preconditioned(model.named_parameters(), mirror=Euclidean(), fused=True)
+
+
+def test_fused_false_means_no_kernels(monkeypatch):
+    asked = []
+    monkeypatch.setattr(kernels, "directions", lambda *given, own=kernels.directions: asked.append(1) or own(*given))
+    for fused, wanted in ((False, 0), (None, 1), (True, 2)):
+        model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+        optimiser = optim.Preconditioned(model.named_parameters(), fused=fused)
+        model(torch.eye(3)).sum().backward()
+        optimiser.step()
+        assert len(asked) == wanted

@@ -205,8 +205,8 @@ def singular_values(X: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0).to(X.dtype)
 
 
-def directions_by_products(work: list[tuple[SingularValues, Tensor]]) -> list[Tensor]:
-    """Return the normalised directions of many tensors, each with its own map, matrices of one size together."""
+def directions_by_products(work: list[tuple[SingularValues, Tensor]], by_kernels: bool = True) -> list[Tensor]:
+    """Return the normalised directions of many tensors, each with its own map: by a kernel, if it may be one."""
     if not work:
         return []
     matrices = [as_matrices(y[None], mirror.parts).to(_working(y)) for mirror, y in work]
@@ -214,11 +214,11 @@ def directions_by_products(work: list[tuple[SingularValues, Tensor]]) -> list[Te
     for mirror, _ in work:
         if (key := (mirror.inner, mirror.products)) not in known:
             known[key] = mirror.weights()
-    found = _directions(matrices, [known[mirror.inner, mirror.products] for mirror, _ in work])
+    found = _directions(matrices, [known[mirror.inner, mirror.products] for mirror, _ in work], by_kernels)
     return [d.reshape(y.shape).to(y.dtype) for d, (_, y) in zip(found, work, strict=True)]
 
 
-def _directions(tensors: list[Tensor], weights: list[list[float]]) -> list[Tensor]:
+def _directions(tensors: list[Tensor], weights: list[list[float]], by_kernels: bool = True) -> list[Tensor]:
     """D/rms(D) with D = Σ_k w_k X_k of every block of tensors (blocks, rows, columns): by a kernel where there is one.
 
     All of the same precision.
@@ -226,7 +226,9 @@ def _directions(tensors: list[Tensor], weights: list[list[float]]) -> list[Tenso
     found = list(tensors)
     by_kernel: dict[Any, list[int]] = {}
     by_torch: list[int] = []
-    compiled = kernels.ready() and not (torch.is_grad_enabled() and any(X.requires_grad for X in tensors))
+    compiled = (
+        by_kernels and kernels.ready() and not (torch.is_grad_enabled() and any(X.requires_grad for X in tensors))
+    )
     for i, (X, w) in enumerate(zip(tensors, weights, strict=True)):
         if compiled and kernels.suits(X) and min(X.shape[1:]) <= kernels.LARGEST:
             by_kernel.setdefault((X.dtype, len(w) - 1), []).append(i)

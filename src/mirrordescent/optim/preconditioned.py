@@ -123,6 +123,11 @@ class Preconditioned(MirrorOptimizer):
         key = (id(mirror), role)
         return self._maps.setdefault(key, mirror.of(role))
 
+    def _choose_way(self, slot: Slot, x: Tensor, foreach: bool | None) -> None:
+        super()._choose_way(slot, x, foreach)
+        if self.fused is False and isinstance(slot.method, methods.Preconditioned):
+            slot.method.by_kernels = False
+
     def _uses_kernels(self, slot: Slot) -> bool:
         """Tell whether directions come from a kernel: those of matrices by products do, wherever kernels are there."""
         parts = slot.mirror.modules()
