@@ -85,20 +85,19 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     All of them have steps that fall: those of learned methods as learned, of AdamW and Muon linearly or like a cosine.
     """
     size, result = SIZES[scale], Result("transfer", "Learned maps on other networks and data", {"scale": scale})
-    curves: list[Curve] = []
     rows = []
     for target in OF_SCALE[scale]:
         runs = _compare(target, scale, size, directory)
-        curves += [replace(measured[LOSS], name=f"{target.name}: {name}") for name, measured in runs.items()]
+        losses = [measured[LOSS] for measured in runs.values()]
+        result.panels[target.name] = Panel(losses, QUANTITIES[LOSS], scales=("linear", "log"))
         parameters = sum(p.numel() for p in target.model().parameters())
         ends = [[float(each[what].values[-1].mean()) for what in (LOSS, TEST_ACCURACY)] for each in runs.values()]
         found = (f"{loss:.4g}, {share:.2%}" for loss, share in ends)
         chosen = "; ".join(name for name in runs if " (" in name)
         rows.append((target.name, f"{parameters:,}", *found, chosen))
         if scale != "quick":
-            result.claims += target_claims(target.name, Panel([each[LOSS] for each in runs.values()], QUANTITIES[LOSS]))
+            result.claims += target_claims(target.name, result.panels[target.name])
         say(" ".join(rows[-1]))
-    result.panels["training loss"] = Panel(curves, QUANTITIES[LOSS], scales=("linear", "log"))
     result.tables["Training loss and test accuracy at the end"] = Table(
         ("network", "parameters", *LEARNED, ENTRY, CONTROL, ADAMW, MUON, "settings chosen"), rows
     )
