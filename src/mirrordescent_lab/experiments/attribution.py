@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,9 +39,11 @@ from mirrordescent.references import certify
 from mirrordescent.schedules import TYPICAL_LENGTH, Interpolated, OverRun
 from mirrordescent.solve import solve
 from mirrordescent_lab import data
+from mirrordescent_lab.experiments.rebuild import from_summary
 from mirrordescent_lab.experiments.result import Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.intervals import Estimate, paired
+from mirrordescent_lab.provenance import recorded
 from mirrordescent_lab.recipes import RECIPES
 from mirrordescent_lab.recipes.spectral import TaskFamily
 from mirrordescent_lab.tasks import LEARNING, VALIDATION, Task
@@ -319,16 +322,37 @@ def _counts(method: Any, card: zoo.Card) -> tuple[int, int]:
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     """Attribute the gain of every entry."""
+    return _of(QUICK if scale == "quick" else zoo.list(), scale, directory, say)
+
+
+def _of(names: Sequence[str], scale: Scale, directory: Path | None, say: Say) -> Result:
     result = Result("attribution", "Where gains come from", {"scale": scale, "problems": PROBLEMS[scale]})
-    names, every = (QUICK, 6) if scale == "quick" else (zoo.list(), 1)
     found = []
     for name in names:
         costly = scale == "standard" and name.startswith(COSTLY) and "svm" not in name
-        found.append(attribute(name, PROBLEMS[scale] // (1 + costly), directory, say, 3 if costly else every))
+        every = 6 if scale == "quick" else 3 if costly else 1
+        found.append(attribute(name, PROBLEMS[scale] // (1 + costly), directory, say, every))
     result.tables = {"gains": gains(found), "gaps": gap_table(found)}
     on_cards = [each for each in found if each.why_not not in (NO_MAP, IS_CONTROL)]
     result.settings["cards"] = {each.entry: each.on_card() for each in on_cards}
     return result
+
+
+def add_missing(summary: Path, directory: Path | None = None, say: Say = print) -> Result:
+    """Attribute the gains of those entries that a stored summary does not have, and write them into it."""
+    stored = from_summary(summary)
+    names = [name for name in zoo.list() if name not in stored.provenance["entries"]]
+    with recorded("as in the sources") as where:
+        new = _of(names, stored.settings["scale"], directory, say)
+    for name, table in stored.tables.items():
+        rows = sorted([*table.rows, *new.tables[name].rows], key=lambda row: row[0])  # the order of counts stays
+        stored.tables[name] = Table(table.columns, rows)
+    stored.settings["cards"] = dict(sorted({**stored.settings["cards"], **new.settings["cards"]}.items()))
+    commits = f"{stored.provenance['commit']}, and {where['commit']} for {', '.join(names)}" if names else None
+    entries = dict(sorted({**stored.provenance["entries"], **where["entries"]}.items()))
+    stored.provenance |= {"commit": commits or stored.provenance["commit"], "entries": entries}
+    stored.write(summary.parent)
+    return stored
 
 
 def gains(found: Sequence[Attribution]) -> Table:
@@ -351,3 +375,7 @@ def gap_table(found: Sequence[Attribution]) -> Table:
             cells = [f"{each.gaps[name][i]:.3g}" if name in each.gaps else "" for name in names]
             rows.append((each.entry, str(k), *cells, f"{each.multiple:g}"))
     return Table(("entry", "k", *names, "best multiple"), rows)
+
+
+if __name__ == "__main__":  # python -m mirrordescent_lab.experiments.attribution docs/results/attribution/summary.json
+    add_missing(Path(sys.argv[1]))
