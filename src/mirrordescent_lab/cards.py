@@ -1,4 +1,4 @@
-"""What was measured about the entries of the zoo, written onto their cards.
+"""What was measured about the entries of the zoo, written onto their cards; those not measured yet are measured first.
 
 python -m mirrordescent_lab.cards docs/results/attribution/summary.json
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 from mirrordescent import zoo
 from mirrordescent.zoo.storage import replace_card
+from mirrordescent_lab.experiments.attribution import add_missing
 
 
 def write_controls(summary: Path, folder: Path = zoo.FOLDER) -> list[str]:
@@ -35,4 +36,5 @@ def write_controls(summary: Path, folder: Path = zoo.FOLDER) -> list[str]:
 
 
 if __name__ == "__main__":
+    add_missing(Path(sys.argv[1]))
     print(*write_controls(Path(sys.argv[1])), sep="\n")

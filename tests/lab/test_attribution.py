@@ -13,7 +13,17 @@ from mirrordescent.mirrors import Conjugate, DenseICNN, Diagonal, LearnedPair
 from mirrordescent.schedules import Interpolated
 from mirrordescent_lab.cards import write_controls
 from mirrordescent_lab.experiments import learned_again
-from mirrordescent_lab.experiments.attribution import Attribution, Bench, _counts, _parts, gains
+from mirrordescent_lab.experiments.attribution import (
+    PARTS,
+    Attribution,
+    Bench,
+    _counts,
+    _parts,
+    add_missing,
+    gains,
+    gap_table,
+)
+from mirrordescent_lab.experiments.result import Result
 from mirrordescent_lab.intervals import Estimate, paired, resampled
 
 CURVATURES = torch.tensor([1.0, 30.0], dtype=torch.float64)
@@ -155,3 +165,24 @@ def test_methods_are_looked_at_where_learning_ended():
     assert _counts(SMD(mirror, Interpolated([1, 90], [0.1, 0.2])), card) == (30, 90)
     assert _counts(SMD(mirror, Interpolated([1], [0.1])), card) == (120, 360), "one step size for the whole run"
     assert _counts(SMD(mirror, 0.1), card) == (10, 100)
+
+
+def test_what_a_page_does_not_have_is_added_to_it(tmp_path, monkeypatch):
+    known, new = "moons-diagonal", "ellipse-denoise-lpd"  # which has no map, so that nothing has to be run
+    parts = {part: [Estimate(1.0, 0.5, 1.5)] for part in PARTS}
+    measured = Attribution(known, (10,), 2, {"learned": [1.0]}, 1.0, parts)
+    settings = {"scale": "standard", "cards": {known: measured.on_card() | {"gaps": {}}}}
+    stored = Result("attribution", "Where gains come from", settings)
+    stored.tables = {"gains": gains([measured]), "gaps": gap_table([measured])}
+    stored.provenance = {"commit": "c", "date": "d", "machine": "m", "seeds": "s", "entries": {known: "0"}}
+    stored.write(tmp_path / "attribution")
+    monkeypatch.setattr(zoo, "list", lambda: [new, known])
+    path = tmp_path / "attribution" / "summary.json"
+    add_missing(path, say=lambda _: None)
+    summary = json.loads(path.read_text())
+    assert [row[0] for row in summary["tables"]["gains"]["rows"]] == [new, known]
+    assert summary["tables"]["gaps"]["rows"] == [list(row) for row in gap_table([measured]).rows]
+    assert summary["provenance"]["entries"].keys() == {known, new}
+    assert summary["provenance"]["commit"].startswith("c, and ")
+    add_missing(path, say=lambda _: None)  # there is nothing left to add
+    assert json.loads(path.read_text()) == summary

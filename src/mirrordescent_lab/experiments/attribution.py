@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -375,7 +374,3 @@ def gap_table(found: Sequence[Attribution]) -> Table:
             cells = [f"{each.gaps[name][i]:.3g}" if name in each.gaps else "" for name in names]
             rows.append((each.entry, str(k), *cells, f"{each.multiple:g}"))
     return Table(("entry", "k", *names, "best multiple"), rows)
-
-
-if __name__ == "__main__":  # python -m mirrordescent_lab.experiments.attribution docs/results/attribution/summary.json
-    add_missing(Path(sys.argv[1]))
