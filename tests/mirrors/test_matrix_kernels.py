@@ -78,6 +78,7 @@ def test_many_at_once_are_as_they_are_alone_on_any_number_of_threads():
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 5e-3), (torch.float64, 1e-9)])
 def test_degenerate_matrices(dtype, tolerance):
     zero, rank_one = torch.zeros(1, 20, 30, dtype=dtype), torch.ones(1, 20, 30, dtype=dtype)
+    assert kernels.directions([torch.zeros(1, 0, 5, dtype=dtype)], [WEIGHTS], SIGN[4][1])[0].shape == (1, 0, 5)
     found = kernels.directions([zero, rank_one, 1e-18 * rank_one, 1e12 * rank_one], [WEIGHTS] * 4, SIGN[4][1])
     assert torch.equal(found[0], zero)
     for each in found[1:]:
@@ -131,12 +132,12 @@ def test_fused_preconditioning():
         optim.Preconditioned(model.named_parameters(), mirror=Euclidean(), fused=True)
 
 
-def test_fused_false_means_no_kernels(monkeypatch):
+def test_who_does_not_want_kernels_gets_none(monkeypatch):
     asked = []
     monkeypatch.setattr(kernels, "directions", lambda *given, own=kernels.directions: asked.append(1) or own(*given))
-    for fused, wanted in ((False, 0), (None, 1), (True, 2)):
+    for options, wanted in (({"fused": False}, 0), ({"foreach": True}, 0), ({}, 1), ({"fused": True}, 2)):
         model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
-        optimiser = optim.Preconditioned(model.named_parameters(), fused=fused)
+        optimiser = optim.Preconditioned(model.named_parameters(), **options)
         model(torch.eye(3)).sum().backward()
         optimiser.step()
         assert len(asked) == wanted

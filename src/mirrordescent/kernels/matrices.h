@@ -156,11 +156,13 @@ int NAME(directions)(
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (count > 1)
     for (long m = 0; m < count; m++) {
         long side = rows[m] < columns[m] ? rows[m] : columns[m], n = padded(side), entries = rows[m] * columns[m];
-        REAL *memory = malloc((size_t)(6 * n * n + n * DEPTH) * sizeof(REAL)), *T = memory + 6 * n * n;
+        if (!entries) continue;
+        REAL *memory = malloc((size_t)(6 * n * n + n * DEPTH) * sizeof(REAL));
         if (!memory) {
             failed = 1;
             continue;
         }
+        REAL *T = memory + 6 * n * n;
         double squares = 0;
         for (long b = 0; b < blocks[m]; b++) {
             const REAL *X = x[m] + b * entries;

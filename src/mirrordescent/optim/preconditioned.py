@@ -125,7 +125,8 @@ class Preconditioned(MirrorOptimizer):
 
     def _choose_way(self, slot: Slot, x: Tensor, foreach: bool | None) -> None:
         super()._choose_way(slot, x, foreach)
-        if self.fused is False and isinstance(slot.method, methods.Preconditioned):
+        unwanted = self.fused is False or (self.fused is None and foreach is not None)
+        if unwanted and isinstance(slot.method, methods.Preconditioned):
             slot.method.by_kernels = False
 
     def _uses_kernels(self, slot: Slot) -> bool:
