@@ -54,7 +54,7 @@ class Size:
     small: bool = False
 
 
-SIZES: dict[Scale, Size] = {"quick": Size(1, True), "standard": Size(3), "paper": Size(20)}
+SIZES: dict[Scale, Size] = {"quick": Size(1, True), "standard": Size(10), "paper": Size(20)}
 
 
 class Combined:
