@@ -40,10 +40,10 @@ from mirrordescent_lab.intervals import paired
 from mirrordescent_lab.recipes.spectral import ENTRY
 from mirrordescent_lab.tasks import LEARNING, VALIDATION, Make, Task
 
-FACTORS, BETAS = (0.6, 0.8, 1.0, 1.3), (0.9, 0.98)
+FACTORS, BETAS = (0.8, 1.0, 1.3, 1.7, 2.2), (0.9, 0.98)
 EVERY = 5  # steps between two roots of the matrices of two sides
 DAMPING = 1e-6  # relative to the largest eigenvalue
-TUNING_SEED, TEST_SEED = 300, 20_000
+TUNING_SEED, TEST_SEED = 300, 30_000
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Combined:
     def __call__(self, d: Tensor, v: Tensor, g: Tensor) -> Tensor:
         """Return the new direction, as long as d."""
         self.steps += 1
-        new = self.direction(d.flatten(1), v.flatten(1), g.flatten(1)).reshape(d.shape)
+        new = self.direction(d, v, g)
         return new * (d.norm() / new.norm().clamp(min=torch.finfo(d.dtype).tiny))
 
     def mean(self, old: Tensor | None, new: Tensor) -> Tensor:
@@ -74,17 +74,8 @@ class Combined:
         return (1 - self.beta) * new if old is None else torch.lerp(old, new, 1 - self.beta)
 
     def direction(self, d: Tensor, v: Tensor, g: Tensor) -> Tensor:
+        """Return the new direction, of any length: what a combination is."""
         raise NotImplementedError
-
-
-class Rows(Combined):
-    """D/√n with a second moment for every row."""
-
-    n: Tensor | None = None
-
-    def direction(self, d: Tensor, v: Tensor, g: Tensor) -> Tensor:
-        self.n = self.mean(self.n, d.square().mean(1, keepdim=True))
-        return d / self.n.sqrt().clamp(min=1e-12)
 
 
 class Entries(Combined):
@@ -93,8 +84,19 @@ class Entries(Combined):
     n: Tensor | None = None
 
     def direction(self, d: Tensor, v: Tensor, g: Tensor) -> Tensor:
-        self.n = self.mean(self.n, d.square())
+        self.n = self.mean(self.n, self.squares(d))
         return d / (self.n.sqrt() + 1e-8)
+
+    def squares(self, d: Tensor) -> Tensor:
+        """Return what the second moment is the mean of."""
+        return d.square()
+
+
+class Rows(Entries):
+    """D/√n with a second moment for every row."""
+
+    def squares(self, d: Tensor) -> Tensor:
+        return d.square().mean(1, keepdim=True)
 
 
 class TwoSides(Combined):
@@ -131,8 +133,8 @@ class CombinedOptimiser(Optimizer):
         known, mirror = roles_of(model), cast(ByKind, method.mirror)
         self.maps: list[ScaledMap] = [mirror.of(known[name]) for name, _ in model.named_parameters()]
         self.momenta = [torch.zeros_like(p) for p in model.parameters()]
-        matrices = [isinstance(each.mirror, SingularValues) for each in self.maps]
-        self.combined = [make() if matrix else None for matrix in matrices]
+        bare = [each.mirror for each in self.maps]
+        self.combined = [make() if isinstance(m, SingularValues) and m.parts == 1 else None for m in bare]
         self.method, self.t, self.factor, self.k = method, cast(OverRun, method.t).over(steps), factor, 0
 
     @torch.no_grad()
@@ -147,16 +149,9 @@ class CombinedOptimiser(Optimizer):
             v = torch.lerp(p.grad, m, beta)
             d = cast(Tensor, each.direction(v[None]))[0]
             if combined is not None:
-                d = _by_blocks(combined, cast(SingularValues, each.mirror).parts, d, v, p.grad)
+                matrices = (as_matrices(tensor[None])[0] for tensor in (d, v, p.grad))
+                d = combined(*matrices).reshape(d.shape)
             p.mul_(1 - t * self.method.decay).sub_(d, alpha=t)
-
-
-def _by_blocks(combined: Combined, parts: int, *tensors: Tensor) -> Tensor:
-    """Combine a tensor as one matrix; one with several blocks is left as the map has made it."""
-    if parts > 1:
-        return tensors[0]
-    d, v, g = (as_matrices(each[None])[0] for each in tensors)
-    return combined(d, v, g).reshape(tensors[0].shape)
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
