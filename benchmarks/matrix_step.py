@@ -4,9 +4,8 @@ Above, the step alone, on the matrices of a network: against torch's Muon, which
 Newton–Schulz steps in float32 with matrices of one shape batched together, and the same momentum; and against fused
 AdamW. Muon takes matrices only, so that convolutions are flattened for it. Below, a whole training step with all
 tensors of a network, against the same step with fused AdamW, and with AdamW as it is by default, tensor by tensor.
-Processors without instructions for bfloat16 are slow at it. Where small layers meet small minibatches the target
-cannot be met with a new polar factor at every step: its products are more arithmetic than forward and backward
-passes, which AdamW adds next to nothing to.
+Processors without instructions for bfloat16 are slow at it. Where small layers meet small minibatches, the products
+of a new polar factor at every step are about as much arithmetic as the forward and the backward pass together.
 """
 
 from __future__ import annotations

@@ -135,7 +135,13 @@ def test_fused_preconditioning():
 def test_who_does_not_want_kernels_gets_none(monkeypatch):
     asked = []
     monkeypatch.setattr(kernels, "directions", lambda *given, own=kernels.directions: asked.append(1) or own(*given))
-    for options, wanted in (({"fused": False}, 0), ({"foreach": True}, 0), ({}, 1), ({"fused": True}, 2)):
+    for options, wanted in (
+        ({"fused": False}, 0),
+        ({"fused": False, "foreach": False}, 0),
+        ({"foreach": True}, 0),
+        ({}, 1),
+        ({"fused": True}, 2),
+    ):
         model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
         optimiser = optim.Preconditioned(model.named_parameters(), **options)
         model(torch.eye(3)).sum().backward()

@@ -108,13 +108,15 @@ def checks(rank):
     """Return what was found, by name: distances from a single process, and messages."""
     found = {}
     for name, kind in CASES:
-        expected = alone(name, kind)
-        model, optimizer = sharded(name, kind)
+        # Not by kernels for matrices, whose last digits are others: here processes are compared, and nothing else.
+        options = {"fused": False} if name == "Preconditioned" else {}
+        expected = alone(name, kind, **options)
+        model, optimizer = sharded(name, kind, **options)
         found[f"FSDP {name} {kind}"] = distance(train(model, optimizer, 0, 6, rank), expected)
         replica = model_of()
         mirror = mirror_of(kind, replica)
         replica = DistributedDataParallel(replica)
-        optimizer = optimiser_of(name, kind, replica, mirror)
+        optimizer = optimiser_of(name, kind, replica, mirror, **options)
         found[f"DDP {name} {kind}"] = distance(train(replica, optimizer, 0, 6, rank), expected)
     found["FSDP compiled"] = _compiled(rank)
     found["FSDP clipped"] = _clipped(rank)

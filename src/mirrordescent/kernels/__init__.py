@@ -1,6 +1,6 @@
 """Loops in C for what takes several passes over memory in torch, built on request by the machine's own compiler."""
 
-from mirrordescent.kernels.build import BuildError, library, ready
+from mirrordescent.kernels.build import BuildError, library, ready, without
 from mirrordescent.kernels.call import TYPES, Function, addresses, suits
 from mirrordescent.kernels.images import (
     amd_stencil,
@@ -12,9 +12,10 @@ from mirrordescent.kernels.images import (
     numbers,
     primal_dual,
 )
-from mirrordescent.kernels.matrices import LARGEST, directions
+from mirrordescent.kernels.matrices import directions, has_directions
 
 __all__ = [
-    "LARGEST", "TYPES", "BuildError", "Function", "addresses", "amd_stencil", "close_holes", "directions", "dual_fista",
-    "dual_value", "hole_depths", "image_sums", "library", "numbers", "primal_dual", "ready", "suits",
+    "TYPES", "BuildError", "Function", "addresses", "amd_stencil", "close_holes", "directions", "dual_fista",
+    "dual_value", "has_directions", "hole_depths", "image_sums", "library", "numbers", "primal_dual", "ready", "suits",
+    "without",
 ]  # fmt: skip

@@ -8,6 +8,9 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +19,8 @@ from mirrordescent.files import whole
 
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-std=c11", "-fPIC", "-shared", "-fopenmp")
 _SEAL = 13 + 8 + 32  # bytes: a word, the length of the library, its hash
+
+_UNWANTED = ContextVar("unwanted", default=False)
 
 
 class BuildError(OSError):
@@ -34,8 +39,20 @@ def library() -> ctypes.CDLL:
         raise BuildError(f"{path} cannot be loaded: {error}; delete it to build it anew") from error
 
 
+@contextmanager
+def without() -> Iterator[None]:
+    """Do for a while as if there were no kernels, for those who do not want any."""
+    token = _UNWANTED.set(True)
+    try:
+        yield
+    finally:
+        _UNWANTED.reset(token)
+
+
 def ready() -> bool:
-    """Tell whether the kernels are there already, so that nobody has to wait for them to be compiled."""
+    """Tell whether the kernels are there already, so that nobody has to wait for them, and whether they are wanted."""
+    if _UNWANTED.get():
+        return False
     if library.cache_info().currsize > 0:
         return True
     try:

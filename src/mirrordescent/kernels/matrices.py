@@ -6,9 +6,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mirrordescent.kernels.call import addresses, function
+from mirrordescent.kernels.call import addresses, function, suits
 
 LARGEST = 256  # smaller sides up to which all that is needed stays in the nearer caches
+
+
+def has_directions(X: Tensor) -> bool:
+    """Tell whether :func:`directions` takes a tensor (blocks, rows, columns); derivatives do not go through it."""
+    return suits(X) and min(X.shape[1:]) <= LARGEST and not (torch.is_grad_enabled() and X.requires_grad)
 
 
 def directions(

@@ -59,7 +59,6 @@ class Preconditioned(GradientMethod[PreconditionedState]):
 
     called: ClassVar[tuple[str, ...]] = ("preconditioned",)
     maps_points = False
-    by_kernels = True  # whether directions may come from a kernel, where there is one
 
     mirror: MirrorMap
 
@@ -98,7 +97,7 @@ class Preconditioned(GradientMethod[PreconditionedState]):
         torch._foreach_lerp_(beside, g, 1 - beta)
         v = list(torch._foreach_lerp(g, beside, beta)) if self.lookahead else beside
         if self.normalised:
-            d = directions_of(maps, v, self.by_kernels)
+            d = directions_of(maps, v)
         else:
             d = [mirror.to_primal(each[None])[0] for mirror, each in zip(maps, v, strict=True)]  # type: ignore[index]
         if self.decay:

@@ -151,13 +151,12 @@ def spectral_by_kind(p: float = 0.0, width: float = 0.5, products: int | None = 
     return ByKind({kind: matrix if kind in inside else entries for kind in KINDS}, width=width)
 
 
-def directions_of(maps: Sequence[MirrorMap], ys: list[Tensor], by_kernels: bool = True) -> list[Tensor]:
+def directions_of(maps: Sequence[MirrorMap], ys: list[Tensor]) -> list[Tensor]:
     """Return ``direction`` of many tensors, one sample and one map each; what is alike is computed together."""
     found: list[Tensor] = list(ys)
     bare = [(m.mirror, m.c) if isinstance(m, ScaledMap) else (m, 1.0) for m in maps]
     matrices = {i: m for i, (m, _) in enumerate(bare) if isinstance(m, SingularValues) and m.products is not None}
-    of_matrices = directions_by_products([(m, ys[i]) for i, m in matrices.items()], by_kernels)
-    for i, d in zip(matrices, of_matrices, strict=True):
+    for i, d in zip(matrices, directions_by_products([(m, ys[i]) for i, m in matrices.items()]), strict=True):
         found[i] = d
     groups: dict[int, list[int]] = {}
     for i in sorted(set(range(len(ys))) - set(matrices)):

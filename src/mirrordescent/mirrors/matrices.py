@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mirrordescent import kernels
 from mirrordescent.domains import Box, Domain, WholeSpace
-from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
+from mirrordescent.mirrors.base import MirrorMap, StrongConvexity, unit
 from mirrordescent.mirrors.norms import PNorm
 from mirrordescent.mirrors.odd import SoftSign
 from mirrordescent.mirrors.products import SIGN, combined, fitted
@@ -101,9 +101,12 @@ class SingularValues(MirrorMap):
         if self.products is None or (torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())):
             return super()._direction(y)
         blocks = as_matrices(y, self.parts).to(_working(y))
-        samples = blocks.reshape(len(y), self.parts, *blocks.shape[1:])
-        found = _directions(list(samples), [self.weights()] * len(y)) if len(y) else []
-        return torch.stack(found).reshape(y.shape).to(y.dtype) if found else torch.empty_like(y)
+        if len(y) and kernels.ready() and kernels.has_directions(blocks):
+            samples = blocks.reshape(len(y), self.parts, *blocks.shape[1:])
+            found = kernels.directions(list(samples), [self.weights()] * len(y), SIGN[self.products][1])
+            return torch.stack(found).reshape(y.shape).to(y.dtype)
+        (combination,) = combined([blocks], [self.weights()])
+        return unit(combination.reshape(y.shape).to(y.dtype))
 
     def directions(self, ys: list[Tensor]) -> list[Tensor]:
         if self.products is None:
@@ -205,8 +208,8 @@ def singular_values(X: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0).to(X.dtype)
 
 
-def directions_by_products(work: list[tuple[SingularValues, Tensor]], by_kernels: bool = True) -> list[Tensor]:
-    """Return the normalised directions of many tensors, each with its own map: by a kernel, if it may be one."""
+def directions_by_products(work: list[tuple[SingularValues, Tensor]]) -> list[Tensor]:
+    """Return the normalised directions of many tensors, each with its own map: by a kernel where there is one."""
     if not work:
         return []
     matrices = [as_matrices(y[None], mirror.parts).to(_working(y)) for mirror, y in work]
@@ -214,23 +217,18 @@ def directions_by_products(work: list[tuple[SingularValues, Tensor]], by_kernels
     for mirror, _ in work:
         if (key := (mirror.inner, mirror.products)) not in known:
             known[key] = mirror.weights()
-    found = _directions(matrices, [known[mirror.inner, mirror.products] for mirror, _ in work], by_kernels)
+    found = _directions(matrices, [known[mirror.inner, mirror.products] for mirror, _ in work])
     return [d.reshape(y.shape).to(y.dtype) for d, (_, y) in zip(found, work, strict=True)]
 
 
-def _directions(tensors: list[Tensor], weights: list[list[float]], by_kernels: bool = True) -> list[Tensor]:
-    """D/rms(D) with D = Σ_k w_k X_k of every block of tensors (blocks, rows, columns): by a kernel where there is one.
-
-    All of the same precision.
-    """
+def _directions(tensors: list[Tensor], weights: list[list[float]]) -> list[Tensor]:
+    """D/rms(D) with D = Σ_k w_k X_k of every block of tensors (blocks, rows, columns)."""
     found = list(tensors)
     by_kernel: dict[Any, list[int]] = {}
     by_torch: list[int] = []
-    compiled = (
-        by_kernels and kernels.ready() and not (torch.is_grad_enabled() and any(X.requires_grad for X in tensors))
-    )
+    compiled = kernels.ready()
     for i, (X, w) in enumerate(zip(tensors, weights, strict=True)):
-        if compiled and kernels.suits(X) and min(X.shape[1:]) <= kernels.LARGEST:
+        if compiled and kernels.has_directions(X):
             by_kernel.setdefault((X.dtype, len(w) - 1), []).append(i)
         else:
             by_torch.append(i)

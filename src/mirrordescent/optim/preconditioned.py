@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, cast
 
 from torch import Tensor
 
-from mirrordescent import methods, zoo
+from mirrordescent import kernels, methods, zoo
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.by_kind import ByKind, spectral_by_kind
 from mirrordescent.mirrors.layerwise import Layerwise
@@ -18,7 +19,7 @@ from mirrordescent.mirrors.roles import Role, roles
 from mirrordescent.optim.base import Group, MirrorOptimizer, Params
 from mirrordescent.optim.geometry import Leaf, MirrorLike
 from mirrordescent.optim.options import Decoupled, Options
-from mirrordescent.optim.plan import Plan
+from mirrordescent.optim.plan import Moving, Plan
 from mirrordescent.optim.sharding import Gathered, is_distributed
 from mirrordescent.optim.slot import Slot
 from mirrordescent.schedules import OverRun, ScheduleLike
@@ -123,11 +124,11 @@ class Preconditioned(MirrorOptimizer):
         key = (id(mirror), role)
         return self._maps.setdefault(key, mirror.of(role))
 
-    def _choose_way(self, slot: Slot, x: Tensor, foreach: bool | None) -> None:
-        super()._choose_way(slot, x, foreach)
+    def _step_group(self, number: int, moving: Moving, scale: float) -> None:
+        foreach = self.param_groups[number]["foreach"]
         unwanted = self.fused is False or (self.fused is None and foreach is not None)
-        if unwanted and isinstance(slot.method, methods.Preconditioned):
-            slot.method.by_kernels = False
+        with kernels.without() if unwanted else nullcontext():
+            super()._step_group(number, moving, scale)
 
     def _uses_kernels(self, slot: Slot) -> bool:
         """Tell whether directions come from a kernel: those of matrices by products do, wherever kernels are there."""

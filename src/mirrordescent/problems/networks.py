@@ -64,6 +64,7 @@ class NetworkTraining(Problem):
         self.model = copy.deepcopy(model).requires_grad_(False)
         self.loss = loss or cross_entropy
         self.evaluation = evaluation
+        self._convolves = any(isinstance(part, nn.modules.conv._ConvNd) for part in self.model.modules())
         self.register_buffer("targets", targets)
 
     def value(self, x: Tree) -> Tensor:
@@ -104,7 +105,7 @@ class NetworkTraining(Problem):
 
     def _by_themselves(self, x: Tree, inputs: Tensor) -> bool:
         """Tell whether networks are faster one after the other: convolutions of many at once leave a CPU's caches."""
-        if inputs.device.type != "cpu" or not any(isinstance(m, nn.modules.conv._ConvNd) for m in self.model.modules()):
+        if inputs.device.type != "cpu" or not self._convolves:
             return False
         points = inputs.shape[0] * inputs.shape[1] if self.batch is not None else batch_size(x) * len(inputs)
         return points > MANY

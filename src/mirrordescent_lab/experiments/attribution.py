@@ -27,6 +27,7 @@ from torch import Tensor
 
 from mirrordescent import cache, zoo
 from mirrordescent.domains import WholeSpace
+from mirrordescent.files import whole
 from mirrordescent.learn import Draw, Pooled, ProblemFamily
 from mirrordescent.learn.control import without_map
 from mirrordescent.learn.recipe import CONTROL
@@ -350,7 +351,9 @@ def add_missing(summary: Path, directory: Path | None = None, say: Say = print) 
     commits = f"{stored.provenance['commit']}, and {where['commit']} for {', '.join(names)}" if names else None
     entries = dict(sorted({**stored.provenance["entries"], **where["entries"]}.items()))
     stored.provenance |= {"commit": commits or stored.provenance["commit"], "entries": entries}
-    stored.write(summary.parent)
+    with whole(summary) as partial, whole(summary.with_name("claims.md")) as page:
+        partial.write_text(stored.as_json(), encoding="utf-8")
+        page.write_text(stored.markdown(), encoding="utf-8")
     return stored
 
 

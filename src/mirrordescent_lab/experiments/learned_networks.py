@@ -6,11 +6,12 @@ from typing import Any, cast
 
 from mirrordescent import zoo
 from mirrordescent.learn.recipe import CONTROL
-from mirrordescent.methods import AMD, SMD, Method
+from mirrordescent.methods import SMD, Method
 from mirrordescent_lab.experiments.contest import Tunable
 from mirrordescent_lab.experiments.extensions import NO_MAP
 from mirrordescent_lab.experiments.result import Claim, Panel
 from mirrordescent_lab.experiments.training import Training, at_most
+from mirrordescent_lab.recipes.networks import rescaled
 from mirrordescent_lab.recipes.printed import accelerated_as_printed
 
 LMD, PRINTED, CAPPED = "LMD", "LAMD* as printed", "capped LAMD"
@@ -33,7 +34,7 @@ def with_other_steps(entry: str, tuning: Training) -> dict[str, Method[Any]]:
     if entry not in zoo.list():
         return {}
     method = cast(SMD, zoo.load(entry)).requires_grad_(False)
-    made = Tunable(SHORTER, lambda c: AMD(method.mirror, lambda k: c * float(method.t(k))), FACTORS)
+    made = Tunable(SHORTER, lambda factor: rescaled(accelerated_as_printed(method), factor), FACTORS)
     factor = tuning.tune(made)
     return {f"{SHORTER} ({factor:g})": made.make(factor)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -169,15 +169,7 @@ def run(architecture: Architecture, scale: Scale, directory: Path | None, say: S
     )
     settings = {"scale": scale, "data": source, **vars(size), "batch": architecture.batch, "steps": shown.steps}
     runs = []
-    falls = FALLS[:1] if scale == "quick" else FALLS
-    shorter = with_other_steps(f"{architecture.entry}-printed", tuning)
-    methods = {
-        **learned(architecture.entry),
-        **shorter,
-        **dict(matrix_methods(tuning, falls)),
-        **dict(baselines(tuning)),
-    }
-    for name, method in methods.items():
+    for name, method in _methods(architecture.entry, tuning, FALLS[:1] if scale == "quick" else FALLS):
         runs.append(shown.run(name, method))
         say(f"{name}: loss {float(runs[-1][LOSS].values[-1].mean()):.4g}")
     measured = panels(runs)
@@ -186,6 +178,14 @@ def run(architecture: Architecture, scale: Scale, directory: Path | None, say: S
     if scale != "quick":
         result.claims = [*architecture.claims(measured), dead]
     return result
+
+
+def _methods(entry: str, tuning: Training, falls: Sequence[float]) -> Iterator[tuple[str, Method[Any]]]:
+    """Yield all methods by their names, each tuned when its turn comes, so that there is something to see."""
+    yield from learned(entry).items()
+    yield from with_other_steps(f"{entry}-printed", tuning).items()
+    yield from matrix_methods(tuning, falls)
+    yield from baselines(tuning)
 
 
 def _dead(architecture: Architecture, source: Source, size: Size, directory: Path | None, say: Say) -> Claim:

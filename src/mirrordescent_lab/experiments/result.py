@@ -53,7 +53,7 @@ class Result:
 
         self._write_curves(folder / "curves.csv")
         (folder / "claims.md").write_text(self.markdown())
-        (folder / "summary.json").write_text(json.dumps(self.summary(), indent=2, ensure_ascii=False) + "\n")
+        (folder / "summary.json").write_text(self.as_json(), encoding="utf-8")
         for name, panel in self.panels.items():
             draw_panel(panel, f"{self.title}: {name}", folder / file_name(name))
         for name, pictures in self.pictures.items():
@@ -81,6 +81,10 @@ class Result:
         for name, table in self.tables.items():
             parts += [f"## {name}", table.markdown()]
         return "\n\n".join(parts) + "\n"
+
+    def as_json(self) -> str:
+        """Return the summary as it is stored."""
+        return json.dumps(self.summary(), indent=2, ensure_ascii=False) + "\n"
 
     def summary(self) -> dict[str, Any]:
         """Return settings, claims, tables and the means of all curves as plain data."""
