@@ -25,7 +25,7 @@ from benchmarks import (
     unrolling,
 )
 from benchmarks.measure import QUICK, machine, quick, replaced
-from mirrordescent_lab.provenance import mark, recorded_with_children
+from mirrordescent_lab.provenance import mark, recorded
 
 BENCHMARKS: dict[str, tuple[str, Callable[[], str]]] = {
     "time_to_gap": ("Time to a relative gap", time_to_gap.main),
@@ -62,7 +62,7 @@ def main(names: list[str]) -> None:
     for name in names or BENCHMARKS:
         title, measure = BENCHMARKS[name]
         began = perf_counter()
-        with recorded_with_children("as in the sources") as provenance:
+        with recorded("as in the sources") as provenance:
             found = measure()
         minutes = (perf_counter() - began) / 60
         made = (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -15,6 +17,7 @@ from time import perf_counter
 
 import torch
 
+from mirrordescent import zoo
 from mirrordescent.report import Table
 from mirrordescent.report.versions import processor
 
@@ -74,12 +77,17 @@ def all_printed_by(module: str, *arguments: object, keep_freed: bool) -> list[fl
 
     What glibc does with freed memory matters more than what is measured. To measure time it is kept and used again, so
     that only the arithmetic counts; to measure a peak it is given back at once, so that only what is alive counts.
+    Entries that it loads are loaded here too, so that whoever records them does not miss any.
     """
-    command = [sys.executable, "-m", module, *map(str, arguments)]
     never, at_once = str(2**31 - 1), "65536"
     rules = {"MALLOC_TRIM_THRESHOLD_": never} if keep_freed else {}
     rules["MALLOC_MMAP_THRESHOLD_"] = never if keep_freed else at_once
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **rules})
+    with tempfile.TemporaryDirectory() as folder:
+        entries = Path(folder) / "entries.json"
+        command = [sys.executable, "-m", "benchmarks.child", str(entries), module, *map(str, arguments)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **rules})
+        for name in json.loads(entries.read_text(encoding="utf-8")):
+            zoo.load(name)
     return [float(number) for number in done.stdout.split()]
 
 

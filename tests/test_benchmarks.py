@@ -2,17 +2,19 @@
 
 import itertools
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from benchmarks import peers
 from benchmarks.contest_cases import CASES, HOLE, Case, lower_bounds, mask_of, problems
-from benchmarks.measure import about, quick, replaced, table, threads
+from benchmarks.measure import about, printed_by, quick, replaced, table, threads
 from benchmarks.races import LEVELS, Family, Race, Steps, clocked, entered, looks
 from benchmarks.restarted import RestartedPDHG
 from benchmarks.time_to_gap import Result, against_peers, beside, details, summary
 
 from mirrordescent import PDHG, DualFISTA, TVDenoising, TVInpainting, certify, relative_gap, solve
+from mirrordescent_lab.provenance import recorded
 
 PAGE = """# Benchmarks
 
@@ -215,3 +217,11 @@ def test_packages_are_to_be_ten_times_slower():
         assert verdict in found
     never = against_peers([result(Case(1, 96), ours=[[1.0], [1.0], [], []], package=[[1.0], [1.0], [], []])])
     assert "NOT MET" in never
+
+
+def test_entries_that_other_processes_load_are_noted(tmp_path, monkeypatch):
+    (tmp_path / "loading.py").write_text("from mirrordescent import zoo\nzoo.load('photo-inpaint-lpd')\nprint(2.5)\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[1]}")
+    with recorded("0") as found:
+        assert printed_by("loading", keep_freed=True) == 2.5
+    assert list(found["entries"]) == ["photo-inpaint-lpd"]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import json
-import os
 import platform
 import re
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -24,7 +21,6 @@ from mirrordescent.zoo import storage
 UNKNOWN = "not known"
 STALE = "stale.json"  # the pages of a folder of results that are known to be stale, and why
 SOURCES = Path(__file__).parents[2]
-CHILDREN = "MIRRORDESCENT_RECORD"  # an environment variable: the folder where processes write which entries they load
 MARK = re.compile(r"<!-- provenance: (\{.*\}) -->")
 OF_SECTION = re.compile(r"<!-- provenance of this section: (\{.*\}) -->")
 Provenance: TypeAlias = dict[str, Any]
@@ -68,30 +64,6 @@ def recorded(seeds: str) -> Iterator[Provenance]:
 
     with patch.object(zoo, "load_entry", noted):
         yield found
-
-
-@contextmanager
-def recorded_with_children(seeds: str) -> Iterator[Provenance]:
-    """Fill in where what is computed inside comes from, also in processes that call :func:`tell_parent`."""
-    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, {CHILDREN: folder}), recorded(seeds) as found:
-        yield found
-        for path in sorted(Path(folder).iterdir()):
-            found["entries"] |= json.loads(path.read_text(encoding="utf-8"))
-
-
-def tell_parent() -> None:
-    """Record which entries this process loads, if whoever has started it wants to know."""
-    folder = os.environ.get(CHILDREN)
-    if folder is None:
-        return
-    recording = recorded("those of the parent")
-    found = recording.__enter__()
-
-    def tell() -> None:
-        recording.__exit__(None, None, None)
-        (Path(folder) / f"{os.getpid()}.json").write_text(json.dumps(found["entries"]), encoding="utf-8")
-
-    atexit.register(tell)
 
 
 def mark(provenance: Provenance, section: bool = False) -> str:
