@@ -3,7 +3,8 @@
 Above, the step alone, on the matrices of a network: against torch's Muon, which computes in bfloat16; against five
 Newton–Schulz steps in float32 with matrices of one shape batched together, and the same momentum; and against fused
 AdamW. Muon takes matrices only, so that convolutions are flattened for it. Below, a whole training step with all
-tensors of a network, against the same step with fused AdamW, and with AdamW as it is by default, tensor by tensor.
+tensors of a network in the learned geometry, second moments included, against the same step with fused AdamW, and
+with AdamW as it is by default, tensor by tensor.
 Processors without instructions for bfloat16 are slow at it. Where small layers meet small minibatches, the products
 of a new polar factor at every step are about as much arithmetic as the forward and the backward pass together.
 """
@@ -22,6 +23,7 @@ from torch.optim import AdamW, Optimizer
 from benchmarks.measure import about, all_printed_by, judged, paired_ratio, printed_by, quick, table, verdict
 from mirrordescent import optim
 from mirrordescent.mirrors import SpectralPower
+from mirrordescent_lab.recipes.spectral import ENTRY
 from mirrordescent_lab.tasks import TEST, Task
 
 RATE = 1e-9
@@ -114,9 +116,11 @@ def print_whole(name: str) -> None:
 
         return run
 
-    ours = training(lambda model: optim.Preconditioned(model.named_parameters(), RATE, nonfinite=None, fused=True))
-    for options in ({"fused": True}, {}):
-        print(paired_ratio(ours, training(lambda model, o=options: AdamW(model.parameters(), RATE, **o)), repeats=15))
+    ours = training(
+        lambda model: optim.Preconditioned(model.named_parameters(), RATE, ENTRY, nonfinite=None, fused=True)
+    )
+    for fused in (True, None):
+        print(paired_ratio(ours, training(lambda model, f=fused: AdamW(model.parameters(), RATE, fused=f)), repeats=15))
 
 
 def _examples(task: Task) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from mirrordescent import GD, SMD, Function, zoo
 from mirrordescent.conditioning import ConditionalLaws, Within
 from mirrordescent.domains import Box, NegativeOrthant, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.methods import (
+    AdaptivePreconditioned,
     Conditioned,
     Equipped,
     Preconditioned,
@@ -174,6 +175,7 @@ METHODS = {  # with the problems they are tried on
     "Nesterov": (lambda: md.Nesterov(0.3), BOWLS),
     "ProjectedGradient": (lambda: md.ProjectedGradient(Simplex(), 0.1), "least squares on a simplex"),
     "ProjectedNesterov": (lambda: ProjectedNesterov(Simplex(), 0.1), "least squares on a simplex"),
+    "AdaptivePreconditioned": (lambda: AdaptivePreconditioned(SoftSign(0.1), 0.1, 0.5, 0.9, False, 0.1), BOWLS),
     "Preconditioned": (lambda: Preconditioned(SoftSign(0.1), 0.1, 0.5, lookahead=False, decay=0.1), BOWLS),
     "FISTA": (lambda: md.FISTA(t=0.2), BOWLS),
     "LBFGS": (md.LBFGS, BOWLS),

@@ -56,6 +56,15 @@ class Part:
         """Make a part from what ``config`` returned, with lists in place of tuples."""
         return cls(*arguments, **config)
 
+    def but(self, **changes: Any) -> Self:
+        """Return another like this one, made with some other arguments; it shares the parts that are not changed.
+
+        >>> from mirrordescent.schedules import OverRun
+        >>> OverRun(100, power=2.0).but(steps=50)
+        OverRun(steps=50, warmup=0.05, power=2, length=0)
+        """
+        return self.from_config(**{**self.config(), **changes})
+
     def extra_repr(self) -> str:
         """Show the numbers and texts it was made with."""
         try:

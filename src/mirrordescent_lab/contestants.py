@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import product
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from mirrordescent import optim
-from mirrordescent.mirrors import ByKind, Euclidean, MirrorMap, SpectralPower, roles_of, spectral_by_kind
+from mirrordescent.methods import Preconditioned
+from mirrordescent.mirrors import Euclidean, MirrorMap, SpectralPower, roles_of, spectral_by_kind
 from mirrordescent.mirrors.by_kind import KINDS
 from mirrordescent.mirrors.roles import LayerKind
+from mirrordescent.schedules import OverRun
 from mirrordescent_lab.tasks import Make
 
 Shape: TypeAlias = Literal["constant", "cosine", "linear"]
@@ -33,6 +35,7 @@ ONCE: list[Setting] = [(1.0, "constant")]  # of what is not tuned
 MULTIPLES: list[Setting] = [(c, "constant") for c in (0.5, 1.0, 2.0, 4.0)]  # of the control's own steps
 HAND_SETTINGS: list[Setting] = [(rate, "linear") for rate in (2.5e-3, 5e-3, 1e-2)]
 ADAMW_SHARE = 1 / 3  # of Muon's learning rate
+OF_METHODS = ("momentum", "second_momentum", "lookahead")  # what an optimiser is told of a learned method
 MATRICES: tuple[LayerKind, ...] = ("input", "hidden", "conv")
 
 
@@ -177,20 +180,22 @@ def by_hand(p: float = 0.0) -> Callable[[float, Shape], Make]:
 
 def learned(entry: Any, maps: dict[LayerKind, MirrorMap] | None = None) -> Callable[[float, Shape], Make]:
     """Return a learned method, perhaps with other maps in the place of its own; its scales and schedules stay."""
-    geometry: ByKind = entry.mirror
-    own = dict(zip(KINDS, geometry.maps, strict=True))
-    mirror = ByKind({**own, **(maps or {})}, geometry.scales, geometry.width, geometry.depth)  # type: ignore[dict-item]
+    own = dict(zip(KINDS, entry.mirror.maps, strict=True))
+    method = entry.but(mirror=entry.mirror.but(maps={**own, **(maps or {})}))
 
     def of(lr: float, shape: Shape) -> Make:
-        def make(model: nn.Module, steps: int) -> tuple[Optimizer, None]:
-            return optim.Preconditioned(
-                model.named_parameters(), lr, mirror, t=entry.t.over(steps), momentum=entry.momentum,
-                lookahead=entry.lookahead, weight_decay=entry.decay, roles=roles_of(model), nonfinite=None,
-            ), None  # fmt: skip
-
-        return make
+        return lambda model, steps: (optimiser_of(method, model, steps, lr), None)
 
     return of
+
+
+def optimiser_of(method: Preconditioned, model: nn.Module, steps: int, lr: float = 1.0) -> Optimizer:
+    """Return the optimiser of a model that takes the steps of a method, over a run of another length."""
+    taken = {name: value for name, value in method.config().items() if name in OF_METHODS}
+    return optim.Preconditioned(
+        model.named_parameters(), lr, method.mirror, t=cast(OverRun, method.t).over(steps), weight_decay=method.decay,
+        roles=roles_of(model), nonfinite=None, **taken,
+    )  # fmt: skip
 
 
 def with_power(entry: Any, p: float) -> Callable[[float, Shape], Make]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -17,6 +19,8 @@ from mirrordescent_lab.evolution import CovarianceAdaptation
 from mirrordescent_lab.experiments import network_geometry
 from mirrordescent_lab.recipes import spectral
 from mirrordescent_lab.tasks import LEARNING, TEST, VALIDATION, Task, Transformer, flat
+
+TINY = (Task("tiny", partial(flat, (64, 8, 10)), "digits", 3, 16, evaluated=50),)
 
 
 def test_evolution_finds_the_minimum_of_a_stretched_bowl():
@@ -71,18 +75,31 @@ def test_muon_with_adamw_steps_every_parameter_through_flat_views():
     assert not any(map(torch.equal, before, model.parameters()))
 
 
-def test_the_start_is_the_geometry_set_by_hand_in_other_words():
+def test_the_start_is_what_its_numbers_say():
     method = spectral.method_of(torch.tensor([start for start, _ in spectral.START.values()]))
-    assert method.momentum == pytest.approx(0.95)
-    assert list(method.mirror.scales.values()) == pytest.approx([6e-3] * 6)
-    model = Transformer(8, 1, 2, 4)
-    assert isinstance(spectral.optimiser_of(method, model, 10), optim.Preconditioned)
+    assert (method.momentum, method.second_momentum) == pytest.approx((1 - math.exp(-1.9), 1 - math.exp(-3.7)))
+    assert method.mirror.scales["hidden"] == pytest.approx(math.exp(-4.8))
+    assert (method.mirror.widths["output"], method.mirror.widths["hidden"]) == pytest.approx((0.4, 0.5))
+    optimizer = contestants.optimiser_of(method, Transformer(8, 1, 2, 4), 10)
+    assert isinstance(optimizer, optim.Preconditioned)
+    assert '"second_momentum": 0.97' in optimizer.param_groups[0]["settings"]
+
+
+def test_candidates_shared_among_processes_are_measured_alike():
+    family = spectral.TaskFamily(TINY, TINY, None)
+    numbers = torch.tensor([start for start, _ in spectral.START.values()], dtype=torch.float64)
+    jobs = [(family, TINY, seed, numbers, False) for seed in (0, 1)]
+    found = []
+    for workers in (1, 2):
+        with spectral._working(workers) as share:
+            found.append(torch.stack(list(share(jobs))))
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)  # threads add up in another order
 
 
 def test_evolution_of_a_geometry_goes_on_where_it_was(tmp_path):
-    tiny = (Task("tiny", lambda: flat((64, 8, 10)), "digits", 3, 16, evaluated=50),)
-    family = spectral.TaskFamily(tiny, tiny, None)
-    whole, part = spectral.Evolved(generations=2, population=4, networks=1), spectral.Evolved(1, 4, networks=1)
+    family = spectral.TaskFamily(TINY, TINY, None)
+    whole = spectral.Evolved(generations=2, population=4, networks=1, workers=1)
+    part = replace(whole, generations=1)
     method, record = whole.run(None, family, folder=tmp_path / "whole", resume=True)
     part.run(None, family, folder=tmp_path / "part", resume=True)
     _, again = whole.run(None, family, folder=tmp_path / "part", resume=True)
@@ -98,7 +115,7 @@ def test_the_shipped_entry_is_that_of_its_numbers():
     again = spectral.method_of(torch.tensor([numbers[name] for name in spectral.START]))
     assert entry.mirror.scales == pytest.approx(again.mirror.scales, rel=1e-3)
     for found, wanted in ((entry, again), (entry.t, again.t)):
-        for name in ("momentum", "decay") if found is entry else ("warmup", "power", "length"):
+        for name in ("momentum", "second_momentum", "decay") if found is entry else ("warmup", "power", "length"):
             assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-3)
 
 

@@ -7,8 +7,18 @@ import torch
 from torch import nn
 
 from mirrordescent import zoo
-from mirrordescent.mirrors import ByKind, Euclidean, PNorm, Role, SpectralPower, roles, roles_of, spectral_by_kind
-from mirrordescent.mirrors.by_kind import KINDS, directions_of
+from mirrordescent.mirrors import (
+    ByKind,
+    Euclidean,
+    PNorm,
+    Role,
+    ScaledMap,
+    SpectralPower,
+    roles,
+    roles_of,
+    spectral_by_kind,
+)
+from mirrordescent.mirrors.by_kind import KINDS, unit_directions_of
 from mirrordescent_lab.architectures import mlp, small_cnn, small_resnet
 from mirrordescent_lab.tasks import Recurrent, Transformer
 
@@ -107,9 +117,20 @@ def test_directions_of_many_tensors_with_maps_of_all_sorts():
     mirror = spectral_by_kind().requires_grad_(False)
     known = roles_of(small_cnn())
     maps = [mirror.of(role) for role in known.values()]
+    maps[1] = ScaledMap(maps[1], 3.0)
     ys = [torch.randn(p.shape) for p in small_cnn().parameters()]
-    for each, y, d in zip(maps, ys, directions_of(maps, ys), strict=True):
-        torch.testing.assert_close(d, each.direction(y[None])[0], rtol=1e-4, atol=1e-5)
+    for each, y, u, length in zip(maps, ys, *unit_directions_of(maps, ys), strict=True):
+        torch.testing.assert_close(length * u, each.direction(y[None])[0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(u.square().mean(), torch.tensor(1.0), rtol=1e-4, atol=0)
+
+
+def test_every_kind_may_have_its_own_width():
+    maps = {kind: Euclidean() for kind in KINDS}
+    mirror = ByKind(maps, width={"output": 0.25})
+    lengths = [mirror.of(Role(kind, 1, 16 * 64)).c for kind in ("output", "hidden", "vector")]
+    assert lengths == pytest.approx([16**-0.25, 16**-0.5, 1.0])
+    with pytest.raises(ValueError, match="'bias' is no kind of layer"):
+        ByKind(maps, width={"bias": 1.0})
 
 
 def test_wrong_kinds_are_named():

@@ -31,6 +31,7 @@ CASES = [
     ("AMD", "diagonal-orbit"),
     ("SMD", "spline-orbit"),
     ("Preconditioned", "kinds"),
+    ("Preconditioned", "adaptive"),
     ("Preconditioned", "whole"),
 ]
 
@@ -54,7 +55,7 @@ def mirror_of(kind, model):
             return Diagonal(2.0).double()
         case ["whole"]:
             return SquaredPNorm(1.5)
-        case ["kinds"]:
+        case ["kinds" | "adaptive"]:
             return spectral_by_kind().double()
     kind, ties = kind.split("-")
     mirror = layerwise(model, kind, ties=ties)
@@ -67,6 +68,7 @@ def mirror_of(kind, model):
 
 def optimiser_of(name, kind, model, mirror=None, **options):
     mirror = mirror if mirror is not None else mirror_of(kind, model)
+    options |= {"second_momentum": 0.9} if kind == "adaptive" else {}
     return getattr(optim, name)(model.named_parameters(), lr=0.1, mirror=mirror, **options)
 
 

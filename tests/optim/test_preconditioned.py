@@ -44,13 +44,17 @@ SHAPES = [(3, 4), (4,), (6, 2, 3), (8, 30), (8, 30)]
 @pytest.mark.parametrize("name", MAPS)
 @pytest.mark.parametrize("foreach", [None, False])
 @pytest.mark.parametrize("lookahead", [True, False])
-def test_equal_to_the_method_on_every_tensor(name, foreach, lookahead):
+@pytest.mark.parametrize("second", [None, 0.8])
+def test_equal_to_the_method_on_every_tensor(name, foreach, lookahead, second):
     mirror = MAPS[name]()
     params = parameters(*SHAPES)
     states = [p.detach()[None].clone() for p in params]
     method = methods.Preconditioned(mirror, 0.02, 0.9, lookahead, normalised=True, decay=0.3)
+    if second is not None:
+        method = methods.AdaptivePreconditioned(mirror, 0.02, 0.9, second, lookahead, decay=0.3)
     states = [method.init(x) for x in states]
     options = {"momentum": 0.9, "lookahead": lookahead, "weight_decay": 0.3, "foreach": foreach}
+    options |= {"second_momentum": second}
     optimizer = optim.Preconditioned(params, lr=0.02, mirror=mirror, **options)
     for k in range(8):
         here = [state.x[0].clone() for state in states]
@@ -109,11 +113,12 @@ def test_one_line_trains_any_network(make):
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_a_run_resumed_is_the_run():
+@pytest.mark.parametrize("second", [None, 0.9])
+def test_a_run_resumed_is_the_run(second):
     def begin():
         torch.manual_seed(0)
         model = small_cnn()
-        return model, optim.Preconditioned(model.named_parameters(), lr=0.02, steps=20)
+        return model, optim.Preconditioned(model.named_parameters(), lr=0.02, steps=20, second_momentum=second)
 
     def train(model, optimizer, steps):
         images, labels = torch.rand(16, 1, 14, 14, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 10

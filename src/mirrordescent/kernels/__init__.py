@@ -13,9 +13,10 @@ from mirrordescent.kernels.images import (
     primal_dual,
 )
 from mirrordescent.kernels.matrices import directions, has_directions
+from mirrordescent.kernels.moments import adapted, has_moments, momenta
 
 __all__ = [
-    "TYPES", "BuildError", "Function", "addresses", "amd_stencil", "close_holes", "directions", "dual_fista",
-    "dual_value", "has_directions", "hole_depths", "image_sums", "library", "numbers", "primal_dual", "ready", "suits",
-    "without",
+    "TYPES", "BuildError", "Function", "adapted", "addresses", "amd_stencil", "close_holes", "directions",
+    "dual_fista", "dual_value", "has_directions", "has_moments", "hole_depths", "image_sums", "library", "momenta",
+    "numbers", "primal_dual", "ready", "suits", "without",
 ]  # fmt: skip

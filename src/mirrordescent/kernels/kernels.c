@@ -3,6 +3,7 @@
 #define NAME(name) name##_double
 #include "optimiser.h"
 #include "sweep.h"
+#include "moments.h"
 #include "primal_dual.h"
 #include "dual_fista.h"
 #include "stencil.h"
@@ -15,6 +16,7 @@
 #define NAME(name) name##_float
 #include "optimiser.h"
 #include "sweep.h"
+#include "moments.h"
 #include "primal_dual.h"
 #include "dual_fista.h"
 #include "stencil.h"

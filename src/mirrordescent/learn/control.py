@@ -44,7 +44,7 @@ def without_map(method: M, scale: float = 1.0) -> M:
 def _identity(mirror: MirrorMap, scale: float) -> MirrorMap:
     if isinstance(mirror, ByKind):
         maps = {kind: _identity(each, scale) for kind, each in zip(KINDS, mirror.maps, strict=True)}  # type: ignore[arg-type]
-        return ByKind(maps, mirror.scales, mirror.width, mirror.depth)
+        return mirror.but(maps=maps)
     if isinstance(mirror.primal_domain, WholeSpace):
         return Euclidean() if scale == 1 else Diagonal(scale)
     identity = Euclidean(mirror.primal_domain)

@@ -5,10 +5,11 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
+from mirrordescent import kernels
 from mirrordescent.checks import require_not_negative
-from mirrordescent.methods.base import GradientMethod, Tensors
+from mirrordescent.methods.base import GradientMethod, State, Tensors
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.mirrors.by_kind import directions_of
+from mirrordescent.mirrors.by_kind import unit_directions_of
 from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import ScheduleLike, as_schedule
 from mirrordescent.trees import Tree, descend, mix, tree_map
@@ -84,22 +85,36 @@ class Preconditioned(GradientMethod[PreconditionedState]):
         return PreconditionedState(0, x0, tree_map(torch.zeros_like, x0))
 
     def update(self, state: PreconditionedState, grad: Tree) -> PreconditionedState:
-        t, beta = self.t(state.k + 1), self.momentum
-        m = mix(beta, state.m, grad)
-        v = mix(beta, m, grad) if self.lookahead else m
+        m, v = self._momenta(state.m, grad)
         d = self.mirror.direction(v) if self.normalised else self.mirror.to_primal(v)
+        return PreconditionedState(state.k + 1, self._moved(state, d), m)
+
+    def _momenta(self, m: Tree, grad: Tree) -> tuple[Tree, Tree]:
+        """Return m⁺ and v."""
+        m = mix(self.momentum, m, grad)
+        return m, mix(self.momentum, m, grad) if self.lookahead else m
+
+    def _moved(self, state: State, d: Tree) -> Tree:
+        """Return (1 − tw)x − td."""
+        t = self.t(state.k + 1)
         old = tree_map(lambda x: (1 - t * self.decay) * x, state.x) if self.decay else state.x
-        return PreconditionedState(state.k + 1, tree_map(lambda x, d: descend(x, d, t), old, d), m)
+        return tree_map(lambda x, d: descend(x, d, t), old, d)
 
     def together(self, count: int, maps: Sequence[MirrorMap], x: Tensors, beside: Tensors, g: Tensors) -> None:
         """m ← βm + (1 − β)g,  x ← (1 − tw)x − t ∇ψ*(v)."""
-        t, beta = float(self.t(count)), self.momentum
-        torch._foreach_lerp_(beside, g, 1 - beta)
-        v = list(torch._foreach_lerp(g, beside, beta)) if self.lookahead else beside
+        t, v = float(self.t(count)), self._momenta_in_place(beside, g)
         if self.normalised:
-            d = directions_of(maps, v)
+            d, lengths = unit_directions_of(maps, v)
+            d = list(torch._foreach_mul(d, lengths))
         else:
             d = [mirror.to_primal(each[None])[0] for mirror, each in zip(maps, v, strict=True)]  # type: ignore[index]
         if self.decay:
             torch._foreach_mul_(x, 1 - t * self.decay)
         torch._foreach_add_(x, d, alpha=-t)
+
+    def _momenta_in_place(self, m: Tensors, g: Tensors) -> Tensors:
+        """Let m be m⁺, and return v."""
+        if self.lookahead and kernels.ready() and kernels.has_moments(m, g):
+            return kernels.momenta(m, g, self.momentum)
+        torch._foreach_lerp_(m, g, 1 - self.momentum)
+        return list(torch._foreach_lerp(g, m, self.momentum)) if self.lookahead else m

@@ -1,5 +1,6 @@
 """The interface of every mirror map."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -137,14 +138,24 @@ class MirrorMap(Part, nn.Module):
         """
         return self._direction(y) if isinstance(y, Tensor) else self._each("direction", (y,))
 
+    @property
+    def length(self) -> float:
+        """ℓ, the root mean square of the entries of a direction: 1 unless the map is scaled."""
+        return 1.0
+
+    def lengths(self, y: Tree) -> Any:
+        """Return ℓ of every leaf of y: a number, or a dict of numbers."""
+        return self.length if isinstance(y, Tensor) else dict.fromkeys(y, self.length)
+
     def directions(self, ys: list[Tensor]) -> list[Tensor]:
         """Return the directions of several tensors at once, each one sample without its leading dimension."""
         if not self.elementwise or len({(y.dtype, y.device) for y in ys}) > 1 or self.per_entry:
             return [self._direction(y[None])[0] for y in ys]
-        flat = torch.cat([y.flatten() for y in torch._foreach_div(ys, _root_mean_squares(ys))])
-        pieces = torch.split(self._to_primal(flat[None])[0], [y.numel() for y in ys])
-        found = torch._foreach_div(pieces, _root_mean_squares(list(pieces)))
-        return [d.view(y.shape) for d, y in zip(found, ys, strict=True)]
+        sizes = [y.numel() for y in ys]
+        counts = torch.tensor(sizes, device=ys[0].device)
+        mapped = self._to_primal(_rescaled(torch.cat([y.flatten() for y in ys]), ys, counts)[None])[0]
+        found = _rescaled(mapped, torch.split(mapped, sizes), counts)
+        return [d.view(y.shape) for d, y in zip(torch.split(found, sizes), ys, strict=True)]
 
     def dual_start(self, x0: Tree) -> Tree:
         """y⁰ of dual-stored methods: ∇ψ(x0), unless a map has learned a better one."""
@@ -196,10 +207,10 @@ def unit(d: Tensor) -> Tensor:
     return d / torch.where(size > 0, size, 1.0)
 
 
-def _root_mean_squares(tensors: list[Tensor]) -> list[Tensor]:
-    """Return ‖·‖/√n of each, or the least number where it is 0."""
-    norms = torch._foreach_mul(torch._foreach_norm(tensors), [max(t.numel(), 1) ** -0.5 for t in tensors])
-    return list(torch._foreach_clamp_min(norms, torch.finfo(tensors[0].dtype).tiny))
+def _rescaled(flat: Tensor, pieces: Sequence[Tensor], counts: Tensor) -> Tensor:
+    """Divide the pieces of a flat tensor, of so many entries each, by their root mean squares; 0 stays 0."""
+    lengths = torch.stack(torch._foreach_norm(list(pieces))) / counts.clamp(min=1).to(flat.dtype).sqrt()
+    return flat / lengths.clamp(min=torch.finfo(flat.dtype).tiny).repeat_interleave(counts, output_size=len(flat))
 
 
 def _total(per_leaf: dict[str, Tensor]) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, get_args
+from functools import lru_cache
+from typing import Any, NamedTuple, NoReturn, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from mirrordescent.mirrors.matrices import SingularValues, SpectralBall, Spectra
 from mirrordescent.mirrors.odd import SoftSign
 from mirrordescent.mirrors.roles import LayerKind, Role, roles
 from mirrordescent.parts import Config
+from mirrordescent.trees import Tree
 
 KINDS: tuple[LayerKind, ...] = get_args(LayerKind)
 TYPICAL_FAN_IN, TYPICAL_DEPTH = 64, 4  # at which the scale of a kind of layer holds as it is
@@ -68,6 +70,10 @@ class ScaledMap(MirrorMap):
     def directions(self, ys: list[Tensor]) -> list[Tensor]:
         return list(torch._foreach_mul(self.mirror.directions(ys), self.c))
 
+    @property
+    def length(self) -> float:
+        return self.c * self.mirror.length
+
 
 def _nameless(*_: Any, **__: Any) -> NoReturn:
     raise TypeError("a map by kinds of layers takes the parameters of a model, a dict of tensors by name; got a tensor")
@@ -78,7 +84,7 @@ class ByKind(MirrorMap):
 
     .. code-block:: none
 
-        c_leaf = s_kind · (fan_in/64)^−width · (layers/4)^−depth
+        c_leaf = s_kind · (fan_in/64)^−width_kind · (layers/4)^−depth
 
     Each kind of layer (:func:`~mirrordescent.mirrors.roles`) has a map φ and a scale s. Together with directions of
     mean square 1 (:meth:`~MirrorMap.direction`), ``width`` says how steps shrink for wide layers: with ½, a change of
@@ -89,7 +95,8 @@ class ByKind(MirrorMap):
     Args:
         maps: a map for every kind: ``"input"``, ``"hidden"``, ``"output"``, ``"conv"``, ``"embedding"``, ``"vector"``.
         scales: s, by kind; 1 for those not given.
-        width, depth: the exponents; 0 for steps that do not depend on the width or the depth.
+        width, depth: the exponents; 0 for steps that do not depend on the width or the depth. The width may be given
+            by kind; it is ½ for those that are left out.
 
     >>> import torch
     >>> from mirrordescent.mirrors import Euclidean
@@ -100,16 +107,18 @@ class ByKind(MirrorMap):
 
     def __init__(
         self, maps: Mapping[LayerKind, MirrorMap], scales: Mapping[LayerKind, float] | None = None,
-        width: float = 0.5, depth: float = 0.0,
+        width: float | Mapping[LayerKind, float] = 0.5, depth: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__()
+        widths: Mapping[LayerKind, float] = width if isinstance(width, Mapping) else dict.fromkeys(KINDS, float(width))
         if missing := [kind for kind in KINDS if kind not in maps]:
             raise ValueError(f"ByKind needs a map for every kind of layer; there is none for {', '.join(missing)}")
-        if unknown := [kind for kind in (*maps, *(scales or {})) if kind not in KINDS]:
+        if unknown := [kind for kind in (*maps, *(scales or {}), *widths) if kind not in KINDS]:
             raise ValueError(f"{unknown[0]!r} is no kind of layer; there are {', '.join(KINDS)}")
         given = dict(scales or {})
         require_positive(**{f"the scale of {kind}": scale for kind, scale in given.items()})
-        self.width, self.depth = float(width), float(depth)
+        self.widths: dict[LayerKind, float] = {kind: float(widths.get(kind, 0.5)) for kind in KINDS}
+        self.width, self.depth = dict(width) if isinstance(width, Mapping) else float(width), float(depth)
         self.maps = nn.ModuleList([maps[kind] for kind in KINDS])
         self.log_scales = nn.Parameter(torch.tensor([given.get(kind, 1.0) for kind in KINDS]).log())
         for claim in ("exact", "elementwise", "proven", "defined_on_boundary"):
@@ -128,7 +137,7 @@ class ByKind(MirrorMap):
         """Return the map of a tensor with this role."""
         mirror: Any = self.maps[KINDS.index(role.kind)]
         mirror = mirror.split(role.parts) if isinstance(mirror, SingularValues) else mirror
-        width = 0.0 if role.kind in ("embedding", "vector") else self.width
+        width = 0.0 if role.kind in ("embedding", "vector") else self.widths[role.kind]
         of_shape = (role.fan_in / TYPICAL_FAN_IN) ** -width * (role.depth / TYPICAL_DEPTH) ** -self.depth
         return ScaledMap(mirror, self.scales[role.kind] * of_shape)
 
@@ -136,6 +145,10 @@ class ByKind(MirrorMap):
         """Call a method of each leaf's own map."""
         known = roles({name: tuple(leaf.shape[1:]) for name, leaf in trees[0].items()})
         return {name: getattr(self.of(role), what)(*(t[name] for t in trees), *rest) for name, role in known.items()}
+
+    def lengths(self, y: Tree) -> dict[str, float]:
+        known = roles({name: tuple(leaf.shape[1:]) for name, leaf in y.items()})  # type: ignore[union-attr]
+        return {name: self.of(role).length for name, role in known.items()}
 
     _potential = _to_dual = _to_primal = _direction = _nameless
 
@@ -151,20 +164,43 @@ def spectral_by_kind(p: float = 0.0, width: float = 0.5, products: int | None = 
     return ByKind({kind: matrix if kind in inside else entries for kind in KINDS}, width=width)
 
 
-def directions_of(maps: Sequence[MirrorMap], ys: list[Tensor]) -> list[Tensor]:
-    """Return ``direction`` of many tensors, one sample and one map each; what is alike is computed together."""
-    found: list[Tensor] = list(ys)
-    bare = [(m.mirror, m.c) if isinstance(m, ScaledMap) else (m, 1.0) for m in maps]
-    matrices = {i: m for i, (m, _) in enumerate(bare) if isinstance(m, SingularValues) and m.products is not None}
-    for i, d in zip(matrices, directions_by_products([(m, ys[i]) for i, m in matrices.items()]), strict=True):
+class _Sorted(NamedTuple):
+    """Maps of many tensors, by what is computed together, with the numbers of their tensors."""
+
+    matrices: dict[int, SingularValues]
+    others: list[tuple[MirrorMap, list[int]]]
+    scaled: dict[int, float]
+    lengths: list[float]
+
+
+@lru_cache(maxsize=64)
+def _sorted(maps: tuple[MirrorMap, ...]) -> _Sorted:
+    """Sort maps; those of a network are the same at every step."""
+    bare = [m.mirror if isinstance(m, ScaledMap) else m for m in maps]
+    matrices = {i: m for i, m in enumerate(bare) if isinstance(m, SingularValues) and m.products is not None}
+    others: dict[int, tuple[MirrorMap, list[int]]] = {}
+    for i, m in enumerate(bare):
+        if i not in matrices:
+            others.setdefault(id(m), (m, []))[1].append(i)
+    scaled = {i: m.length for i, m in enumerate(bare) if m.length != 1}
+    return _Sorted(matrices, list(others.values()), scaled, [m.length for m in maps])
+
+
+def unit_directions_of(maps: Sequence[MirrorMap], ys: list[Tensor]) -> tuple[list[Tensor], list[float]]:
+    """Return directions of many tensors, one sample and one map each, as directions of mean square 1 and lengths.
+
+    What is alike is computed together.
+    """
+    found, known = list(ys), _sorted(tuple(maps))
+    by_products = directions_by_products([(m, ys[i]) for i, m in known.matrices.items()])
+    for i, d in zip(known.matrices, by_products, strict=True):
         found[i] = d
-    groups: dict[int, list[int]] = {}
-    for i in sorted(set(range(len(ys))) - set(matrices)):
-        groups.setdefault(id(bare[i][0]), []).append(i)
-    for together in groups.values():
-        for i, d in zip(together, bare[together[0]][0].directions([ys[i] for i in together]), strict=True):
+    for mirror, together in known.others:
+        for i, d in zip(together, mirror.directions([ys[i] for i in together]), strict=True):
             found[i] = d
-    return list(torch._foreach_mul(found, [c for _, c in bare]))
+    for i, length in known.scaled.items():
+        found[i] = found[i] / length
+    return found, known.lengths
 
 
 def _dilated(domain: Domain, c: float) -> Domain:

@@ -94,9 +94,10 @@ class Plan:
         self._compiled, self._batches, self._left = [], [], []
         for i, slot in enumerate(self._moving):
             tensors = [x[i], *beside([stored[i]]), g[i]]
-            together = len(tensors) <= 3 and all(isinstance(t, Tensor) and t.dtype == x[i].dtype for t in tensors)
-            form = slot.form if together and all(map(Tensor.is_contiguous, tensors)) else None
-            if form or (together and (slot.in_place or slot.together)):
+            plain = all(isinstance(t, Tensor) and t.dtype == x[i].dtype for t in tensors)
+            few = plain and len(tensors) <= 3  # kernels and steps in place know of one field
+            form = slot.form if few and all(map(Tensor.is_contiguous, tensors)) else None
+            if form or (few and slot.in_place) or (plain and slot.together):
                 alike.setdefault((form, (slot.together, slot.plain, slot.kind)), []).append(i)
             else:
                 self._left.append(i)

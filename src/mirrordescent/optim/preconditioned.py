@@ -60,6 +60,8 @@ class Preconditioned(MirrorOptimizer):
         steps: the length of the run, over which s(k) rises and falls (:class:`~mirrordescent.schedules.OverRun`). If it
             is not given, s = 1: use a scheduler of torch.
         momentum: β, by default 0.95.
+        second_momentum: β₂, if the entries of directions are to be divided by the root of their second moments
+            (:class:`~mirrordescent.methods.AdaptivePreconditioned`).
         lookahead: whether v looks one step ahead, as it does by default. A learned method has its own β and v.
         roles: what the tensors are, by name.
         weight_decay: w, decoupled as in AdamW: it shrinks the weights, and the map does not see it.
@@ -80,8 +82,8 @@ class Preconditioned(MirrorOptimizer):
 
     def __init__(
         self, params: Params, lr: float | Tensor | None = None, mirror: MirrorLike = None, *, steps: int | None = None,
-        momentum: float | None = None, lookahead: bool | None = None, roles: Mapping[str, Role] | None = None,
-        **options: Unpack[Options],
+        momentum: float | None = None, second_momentum: float | None = None, lookahead: bool | None = None,
+        roles: Mapping[str, Role] | None = None, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         given: list[Any] = [] if isinstance(params, Tensor) else list(params)
         self._roles, self._maps = dict(roles or _roles(given)), dict[Any, MirrorMap]()
@@ -90,12 +92,13 @@ class Preconditioned(MirrorOptimizer):
             options["t"] = _over(steps, learned)
         elif steps is not None:
             raise ValueError("give either steps, for a schedule over the run, or t, a schedule of your own")
-        named: dict[str, Any] = {"momentum": momentum, "lookahead": lookahead}
+        named: dict[str, Any] = {"momentum": momentum, "second_momentum": second_momentum, "lookahead": lookahead}
         chosen = {name: value for name, value in named.items() if value is not None}
         if learned is not None and chosen:
             raise ValueError(f"{mirror!r} was learned with a {' and '.join(chosen)} of its own: leave that out")
-        settings: dict[str, Any] = {"momentum": MOMENTUM, "normalised": True, **chosen}
-        made = partial(methods.Preconditioned, **settings)
+        adapts = second_momentum is not None or isinstance(learned, methods.AdaptivePreconditioned)
+        kind: Any = methods.AdaptivePreconditioned if adapts else partial(methods.Preconditioned, normalised=True)
+        made = partial(kind, **{"momentum": MOMENTUM, **chosen})
         lr = (LEARNING_RATE if learned is None else 1.0) if lr is None else lr
         super().__init__(given or params, lr, spectral_by_kind() if mirror is None else mirror, method=made, **options)
 

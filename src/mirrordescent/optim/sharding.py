@@ -87,6 +87,10 @@ class Gathered(MirrorMap):
     def _direction(self, y: Tensor) -> Tensor:
         return self._whole(self.mirror._direction, y)
 
+    @property
+    def length(self) -> float:
+        return self.mirror.length
+
     def _whole(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
         from torch.distributed.tensor import DTensor, distribute_tensor
 

@@ -129,7 +129,9 @@ class Slot:
         if not tensors_saved or any(local(saved[field]).shape != shape for field, shape in self._shapes.items()):
             raise ValueError("the state is of parameters of other shapes")
         tensors = {field: self._kept(saved[field].to(parameter.device)) for field in self._shapes}
-        return {field: tensors[field] if field in tensors else copy.deepcopy(value) for field, value in saved.items()}
+        return {
+            field: tensors[field] if field in tensors else copy.deepcopy(saved[field]) for field in self.fields or ()
+        }
 
     def _declares(self, name: str) -> bool:
         return written_together(type(self.method), name, "update")

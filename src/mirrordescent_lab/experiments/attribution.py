@@ -33,7 +33,6 @@ from mirrordescent.learn.control import without_map
 from mirrordescent.learn.recipe import CONTROL
 from mirrordescent.methods import AMD, MD, Equipped, Method, Preconditioned
 from mirrordescent.mirrors import ByKind, Conjugate, Euclidean, LearnedPair, MirrorMap
-from mirrordescent.mirrors.by_kind import KINDS
 from mirrordescent.oracles import Minibatch, Oracle, Rounded
 from mirrordescent.references import certify
 from mirrordescent.schedules import TYPICAL_LENGTH, Interpolated, OverRun
@@ -247,7 +246,7 @@ def _with_exact_start(method: Method[Any]) -> Method[Any]:
 def of_networks(name: str, directory: Path | None, say: Say, tasks: Sequence[Task] = VALIDATION) -> Attribution:
     """Measure a geometry for networks of any kind by training losses at the end, on tasks it was not learned on.
 
-    Without schedules, the steps of the identity are of one length, the best of some; without momentum too.
+    Without schedules, the steps of the identity are of one length, the best of some; without momenta too.
     """
     entry = cast(Preconditioned, zoo.load(name))
     control = cast(Preconditioned, zoo.load(f"{name}{CONTROL}")) if f"{name}{CONTROL}" in zoo.list() else None
@@ -263,6 +262,7 @@ def of_networks(name: str, directory: Path | None, say: Say, tasks: Sequence[Tas
 
     plain = without_map(entry)
     flat = OverRun(TYPICAL_LENGTH, 0.0, 0.0)
+    bare = Preconditioned(cast(ByKind, plain.mirror), flat, normalised=True, decay=plain.decay)
     multiple, scaled = best(lambda s: _rescaled(plain, s))
     compared = {
         "learned": entry,
@@ -271,7 +271,7 @@ def of_networks(name: str, directory: Path | None, say: Say, tasks: Sequence[Tas
         "scaled identity": scaled,
         **({} if control is None else {"learned control": control}),
         "constant step": best(lambda s: _rescaled(plain, s, t=flat))[1],
-        "gradient descent": best(lambda s: _rescaled(plain, s, t=flat, momentum=0.0))[1],
+        "gradient descent": best(lambda s: _rescaled(bare, s))[1],
     }
     gaps = {what: losses(method, family.held_out, NETWORKS) for what, method in compared.items()}
     if control is not None:
@@ -284,11 +284,8 @@ def of_networks(name: str, directory: Path | None, say: Say, tasks: Sequence[Tas
 def _rescaled(method: Preconditioned, scale: float, **others: Any) -> Preconditioned:
     """Return a method by kinds of layers with all its steps multiplied, and perhaps other schedules."""
     by_kind = cast(ByKind, method.mirror)
-    maps = dict(zip(KINDS, by_kind.maps, strict=True))
     scales = {kind: scale * each for kind, each in by_kind.scales.items()}
-    mirror = ByKind(maps, scales, by_kind.width, by_kind.depth)  # type: ignore[arg-type]
-    kept = {"t": method.t, "momentum": method.momentum, "decay": method.decay, **others}
-    return Preconditioned(mirror, lookahead=method.lookahead, normalised=True, **kept).requires_grad_(False)
+    return method.but(mirror=by_kind.but(scales=scales), **others).requires_grad_(False)
 
 
 def _raw(family: ProblemFamily) -> ProblemFamily:

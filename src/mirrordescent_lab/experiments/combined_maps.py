@@ -2,17 +2,18 @@
 
 .. code-block:: none
 
+    entries:    n ← β₂n + (1 − β₂) D²,                              D ← D/√n                          (diagonal)
     rows:       n ← β₂n + (1 − β₂) mean over columns of D²,         D ← D/√n, as long as before       (left, diagonal)
-    entries:    n ← β₂n + (1 − β₂) D²,                              D ← D/√n, as long as before       (diagonal)
     two sides:  L ← β₂L + (1 − β₂)GGᵀ, R ← β₂R + (1 − β₂)GᵀG,       D = L^−¼ V R^−¼                   (Shampoo)
 
-D is the direction of a matrix in the learned geometry, G its gradient, V its momentum. The first two rescale what the
-map of singular values gives; the last is a quadratic map with full matrices on both sides, in the place of that map.
-Everything else, with its learned numbers, is that of the entry: the other kinds of layers, scales, momentum, steps.
+D is the direction of a matrix in the geometry set by hand, its polar factor, G its gradient, V its momentum. The first
+two rescale what the map of singular values gives; the last is a quadratic map with full matrices on both sides, in the
+place of that map. The first, for every tensor, is a method of the library (``methods.AdaptivePreconditioned``), and the
+one that ``network-spectral`` is learned with. Everything else is alike: the other kinds of layers, momentum, schedule.
 
-The length of steps is tuned for each on the tasks that the entry was learned on, together with β₂; what is shown is on
+The learning rate is tuned for each on the tasks that the entry is learned on, together with β₂; what is shown is on
 tasks kept for validation, on networks that nothing was tuned on. Gates of recurrent layers, which are several matrices
-in one tensor, are left as they are.
+in one tensor, are left as they are by rows and by two sides.
 """
 
 from __future__ import annotations
@@ -27,23 +28,24 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mirrordescent import zoo
-from mirrordescent.methods import Preconditioned
-from mirrordescent.mirrors import ByKind, roles_of
+from mirrordescent.methods import AdaptivePreconditioned, Preconditioned
+from mirrordescent.mirrors import ByKind, roles_of, spectral_by_kind
 from mirrordescent.mirrors.by_kind import ScaledMap
 from mirrordescent.mirrors.matrices import SingularValues, as_matrices
+from mirrordescent.optim.preconditioned import MOMENTUM
 from mirrordescent.schedules import OverRun
+from mirrordescent_lab.contestants import optimiser_of
 from mirrordescent_lab.experiments.network_geometry import small
 from mirrordescent_lab.experiments.result import Claim, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.intervals import paired
-from mirrordescent_lab.recipes.spectral import ENTRY
 from mirrordescent_lab.tasks import LEARNING, VALIDATION, Make, Task
 
-FACTORS, BETAS = (0.8, 1.0, 1.3, 1.7, 2.2), (0.9, 0.98)
+RATES, BETAS = (2.5e-3, 4e-3, 6e-3, 1e-2, 1.6e-2, 2.5e-2), (0.9, 0.98)
 EVERY = 5  # steps between two roots of the matrices of two sides
 DAMPING = 1e-6  # relative to the largest eigenvalue
-TUNING_SEED, TEST_SEED = 300, 30_000
+TUNING_SEED, TEST_SEED = 300, 40_000
+NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -78,25 +80,14 @@ class Combined:
         raise NotImplementedError
 
 
-class Entries(Combined):
-    """D/√n with a second moment for every entry."""
+class Rows(Combined):
+    """D/√n with a second moment for every row."""
 
     n: Tensor | None = None
 
     def direction(self, d: Tensor, v: Tensor, g: Tensor) -> Tensor:
-        self.n = self.mean(self.n, self.squares(d))
+        self.n = self.mean(self.n, d.square().mean(1, keepdim=True))
         return d / (self.n.sqrt() + 1e-8)
-
-    def squares(self, d: Tensor) -> Tensor:
-        """Return what the second moment is the mean of."""
-        return d.square()
-
-
-class Rows(Entries):
-    """D/√n with a second moment for every row."""
-
-    def squares(self, d: Tensor) -> Tensor:
-        return d.square().mean(1, keepdim=True)
 
 
 class TwoSides(Combined):
@@ -120,14 +111,15 @@ def _root(S: Tensor) -> Tensor:
     return ((vectors * (values.clamp(min=0) + floor) ** -0.25) @ vectors.T).to(S)
 
 
-COMBINATIONS: dict[str, Callable[[float], Combined]] = {"rows": Rows, "entries": Entries, "two sides": TwoSides}
+COMBINED: dict[str, Callable[[float], Combined]] = {"rows": Rows, "two sides": TwoSides}
+KINDS_OF_MOMENTS = ("entries", *COMBINED)
 
 
 class CombinedOptimiser(Optimizer):
-    """The steps of a learned geometry, with the directions of its matrices combined with second moments."""
+    """The steps of a geometry by kinds of layers, with the directions of its matrices combined with second moments."""
 
     def __init__(
-        self, model: nn.Module, method: Preconditioned, steps: int, factor: float, make: Callable[[], Combined | None]
+        self, model: nn.Module, method: Preconditioned, steps: int, lr: float, make: Callable[[], Combined]
     ) -> None:
         super().__init__(model.parameters(), {})
         known, mirror = roles_of(model), cast(ByKind, method.mirror)
@@ -135,13 +127,13 @@ class CombinedOptimiser(Optimizer):
         self.momenta = [torch.zeros_like(p) for p in model.parameters()]
         bare = [each.mirror for each in self.maps]
         self.combined = [make() if isinstance(m, SingularValues) and m.parts == 1 else None for m in bare]
-        self.method, self.t, self.factor, self.k = method, cast(OverRun, method.t).over(steps), factor, 0
+        self.method, self.t, self.lr, self.k = method, cast(OverRun, method.t).over(steps), lr, 0
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Take one step."""
         self.k += 1
-        t, beta = self.factor * float(self.t(self.k)), self.method.momentum
+        t, beta = self.lr * float(self.t(self.k)), self.method.momentum
         for p, m, each, combined in zip(
             self.param_groups[0]["params"], self.momenta, self.maps, self.combined, strict=True
         ):
@@ -159,39 +151,41 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     size, (learning, validation) = SIZES[scale], (LEARNING, VALIDATION)
     if size.small:
         learning, validation = (tuple(small(task, 0.02) for task in some[:2]) for some in (learning, validation))
-    method = cast(Preconditioned, zoo.load(ENTRY)).requires_grad_(False)
+    method = Preconditioned(spectral_by_kind(), OverRun(1), MOMENTUM, normalised=True).requires_grad_(False)
     result = Result("combined-maps", "Second moments beside singular values", {
-        "scale": scale, "networks": size.networks, "factors of steps": list(FACTORS), "β₂": list(BETAS),
+        "scale": scale, "networks": size.networks, "learning rates": list(RATES), "β₂": list(BETAS),
     })  # fmt: skip
 
     def log_losses(make: Make, tasks: tuple[Task, ...], seed: int) -> Tensor:
         ends = [task.train(make, seed, directory).loss for task in tasks]
         return torch.tensor(ends, dtype=torch.float64).nan_to_num(nan=1e6).clamp(max=1e6).log()
 
-    def made(kind: str | None, factor: float, beta: float) -> Make:
-        def combination() -> Combined | None:
-            return None if kind is None else COMBINATIONS[kind](beta)
+    def made(kind: str, lr: float, beta: float) -> Make:
+        def make(model: nn.Module, steps: int) -> tuple[Optimizer, None]:
+            if kind in COMBINED:
+                return CombinedOptimiser(model, method, steps, lr, lambda: COMBINED[kind](beta)), None
+            entries = AdaptivePreconditioned(method.mirror, method.t, MOMENTUM, beta)
+            return optimiser_of(method if kind == NONE else entries, model, steps, lr), None
 
-        return lambda model, n: (CombinedOptimiser(model, method, n, factor, combination), None)
+        return make
 
     found: dict[str, Tensor] = {}
     rows = []
-    for kind in (None, *COMBINATIONS):
-        settings = list(product(FACTORS, BETAS)) if kind else [(factor, 0.0) for factor in FACTORS]
+    for kind in (NONE, *KINDS_OF_MOMENTS):
+        settings = list(product(RATES, BETAS if kind != NONE else (0.0,)))
         settings = settings[:1] if size.small else settings
         scores = {each: float(log_losses(made(kind, *each), learning, TUNING_SEED).mean()) for each in settings}
         best = min(scores, key=lambda each: scores[each])
-        name = kind or ENTRY
         seeds = range(TEST_SEED, TEST_SEED + size.networks)
-        found[name] = torch.stack([log_losses(made(kind, *best), validation, seed) for seed in seeds])
-        chosen = f"{best[0]:g}" + (f", β₂ {best[1]:g}" if kind else "")
-        rows.append((name, chosen, f"{scores[best]:.3f}", *(f"{x:.3f}" for x in found[name].mean(0).tolist())))
+        found[kind] = torch.stack([log_losses(made(kind, *best), validation, seed) for seed in seeds])
+        chosen = f"{best[0]:g}" + (f", β₂ {best[1]:g}" if kind != NONE else "")
+        rows.append((kind, chosen, f"{scores[best]:.3f}", *(f"{x:.3f}" for x in found[kind].mean(0).tolist())))
         say(" ".join(rows[-1]))
     result.tables["Mean log loss at the end"] = Table(
-        ("combination", "steps", "learning tasks", *(task.name for task in validation)), rows
+        ("second moments", "learning rate", "learning tasks", *(task.name for task in validation)), rows
     )
-    for kind in COMBINATIONS if scale != "quick" else ():
-        margin = paired((found[ENTRY] - found[kind]).mean(1))  # networks differ by their seeds, tasks are what they are
+    for kind in KINDS_OF_MOMENTS if scale != "quick" else ():
+        margin = paired((found[NONE] - found[kind]).mean(1))  # networks differ by their seeds, tasks are what they are
         measured = f"lower by {margin.mean:.3f} [{margin.low:.3f}, {margin.high:.3f}]"
         statement = f"combined with second moments, {kind}, the mean log loss on validation tasks is lower"
         result.claims.append(Claim.by(statement, margin.low, margin.high, measured))

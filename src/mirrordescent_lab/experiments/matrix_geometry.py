@@ -46,9 +46,9 @@ def learned_for(steps: int, factor: float = 1.0, fall: float = 1.0) -> Method[An
     """Return the entry for a run of so many steps, as it is or with steps of another length, or that fall otherwise."""
     entry = cast(Preconditioned, zoo.load(ENTRY))
     own = cast(OverRun, entry.t)
-    over = OverRun(steps, own.warmup, fall * own.power, own.length)
+    over = own.but(steps=steps, power=fall * own.power)
     t = over if factor == 1 else lambda k: factor * float(over(k))
-    return Preconditioned(entry.mirror, t, entry.momentum, entry.lookahead, normalised=True, decay=entry.decay)
+    return entry.but(t=t)
 
 
 def _preconditioned(mirror: MirrorMap, steps: int) -> Callable[[float, float], Method[Any]]:

@@ -56,7 +56,7 @@ class Size:
 
 SIZES: dict[Scale, Size] = {
     "quick": Size(2, 1, 2, 200, 2),
-    "standard": Size(20, 3, 12, 10_000, 300),
+    "standard": Size(20, 3, 12, 10_000, 700),
     "paper": Size(20, 20, 40, 60_000, 1000),
 }
 CHUNK = 50  # networks trained together where they are only counted
@@ -155,7 +155,7 @@ ARCHITECTURES = {
         batch=1000,
         epochs=2,
         claims=_cnn_claims,
-        sizes={**SIZES, "standard": Size(20, 2, 6, 10_000, 100)},
+        sizes={**SIZES, "standard": Size(20, 2, 6, 10_000, 300)},
     ),
 }
 

@@ -1,0 +1,54 @@
+"""Running means and their steps by kernels in C, against torch, entry by entry."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mirrordescent import kernels
+
+SHAPES = [(3, 5), (1,), (0,), (70_001,), (4, 2, 3)]
+
+
+@pytest.fixture(autouse=True)
+def _compiled():
+    try:
+        kernels.library()
+    except kernels.BuildError as error:
+        pytest.skip(str(error))
+
+
+def numbers(seed, dtype):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in SHAPES]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_momenta_are_running_means_that_look_ahead(dtype):
+    m, g = numbers(0, dtype), numbers(1, dtype)
+    new = [0.9 * a + 0.1 * b for a, b in zip(m, g, strict=True)]
+    v = kernels.momenta(m, g, 0.9)
+    for each, wanted, ahead, b in zip(m, new, v, g, strict=True):
+        torch.testing.assert_close(each, wanted)
+        torch.testing.assert_close(ahead, 0.9 * wanted + 0.1 * b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_steps_are_divided_by_the_roots_of_second_moments(dtype):
+    x, u = numbers(0, dtype), numbers(1, dtype)
+    n, steps = [each.square() for each in numbers(2, dtype)], [0.1 * (i + 1) for i in range(len(SHAPES))]
+    moments = [0.8 * a + 0.2 * b.square() for a, b in zip(n, u, strict=True)]
+    places = zip(x, moments, u, steps, strict=True)
+    wanted = [0.95 * a - step * b / (c.sqrt() + 1e-8) for a, c, b, step in places]
+    kernels.adapted(x, n, u, steps, second=0.8, keep=0.95, tiny=1e-8)
+    for found, expected in ((x, wanted), (n, moments)):
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_only_tensors_without_gaps_of_one_precision_are_taken():
+    a, b = torch.zeros(3, 4), torch.zeros(3, 4)
+    assert kernels.has_moments([a, b], [b, a])
+    assert not kernels.has_moments([a], [b.T])
+    assert not kernels.has_moments([a], [b.double()])
+    assert not kernels.has_moments([a.half()], [b.half()])
