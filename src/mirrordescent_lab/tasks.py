@@ -270,7 +270,7 @@ LEARNING: tuple[Task, ...] = (
     Task("plain CNN with large batches", partial(plain_cnn, 10, 3, 14), "mnist-14", 100, 500),
     Task("residual network on digits", partial(small_resnet, 8), "digits", 80, 64),
     Task("small transformer", partial(Transformer, 32, 1, 2, 32), "numpy", 120, 16, 32),
-    Task("transformer for longer", partial(Transformer, 48, 3, 4, 32), "numpy", 240, 12, 32),
+    Task("transformer for longer", partial(Transformer, 48, 3, 4, 32), "numpy", 360, 12, 32),
     Task("GRU", partial(Recurrent, nn.GRU, 16, 48), "numpy", 80, 16, 24),
 )
 VALIDATION: tuple[Task, ...] = (
@@ -279,6 +279,7 @@ VALIDATION: tuple[Task, ...] = (
     Task("5-layer MLP for longer", partial(flat, (196, 64, 48, 32, 24, 10)), "mnist-14", 400, 200),
     Task("wider CNN", partial(grouped_cnn, 16, 14), "mnist-14", 80, 64),
     Task("wider plain CNN", partial(plain_cnn, 12, 5, 14), "mnist-14", 100, 300),
+    Task("narrow transformer for longer", partial(Transformer, 40, 2, 4, 48), "numpy", 450, 12, 48),
     Task("transformer of two layers", partial(Transformer, 48, 2, 4, 32), "numpy", 120, 12, 32),
 )
 TEST: tuple[Task, ...] = (

@@ -77,12 +77,13 @@ def test_muon_with_adamw_steps_every_parameter_through_flat_views():
 
 def test_the_start_is_what_its_numbers_say():
     method = spectral.method_of(torch.tensor([start for start, _ in spectral.START.values()]))
-    assert (method.momentum, method.second_momentum) == pytest.approx((1 - math.exp(-1.9), 1 - math.exp(-3.7)))
-    assert method.mirror.scales["hidden"] == pytest.approx(math.exp(-4.8))
-    assert (method.mirror.widths["output"], method.mirror.widths["hidden"]) == pytest.approx((0.4, 0.5))
+    assert (method.momentum, method.second_momentum) == pytest.approx((1 - math.exp(-1.7), 1 - math.exp(-3.5)))
+    assert method.mirror.scales["hidden"] == pytest.approx(math.exp(-4.65))
+    assert (method.mirror.widths["output"], method.mirror.widths["hidden"]) == pytest.approx((0.47, 0.45))
+    assert (method.mirror.depth, method.mirror.depth_normed) == pytest.approx((0.65, 0.1))
     optimizer = contestants.optimiser_of(method, Transformer(8, 1, 2, 4), 10)
     assert isinstance(optimizer, optim.Preconditioned)
-    assert '"second_momentum": 0.97' in optimizer.param_groups[0]["settings"]
+    assert '"second_momentum": 0.969' in optimizer.param_groups[0]["settings"]
 
 
 def test_candidates_shared_among_processes_are_measured_alike():

@@ -90,13 +90,14 @@ class ByKind(MirrorMap):
     mean square 1 (:meth:`~MirrorMap.direction`), ``width`` says how steps shrink for wide layers: with ½, a change of
     the weights changes what the layer puts out by as much at any width (the scaling of μP, Yang and Hu, ICML 2021), so
     that one learning rate serves all. Vectors and embeddings do not scale with it. ``depth`` says how steps shrink in
-    networks of many layers, whose changes add up.
+    networks of many layers, whose changes multiply; in those that normalise they do not, and ``depth_normed`` holds.
 
     Args:
         maps: a map for every kind: ``"input"``, ``"hidden"``, ``"output"``, ``"conv"``, ``"embedding"``, ``"vector"``.
         scales: s, by kind; 1 for those not given.
         width, depth: the exponents; 0 for steps that do not depend on the width or the depth. The width may be given
             by kind; it is ½ for those that are left out.
+        depth_normed: the exponent of the depth in networks with layers that normalise, if it is another.
 
     >>> import torch
     >>> from mirrordescent.mirrors import Euclidean
@@ -107,7 +108,7 @@ class ByKind(MirrorMap):
 
     def __init__(
         self, maps: Mapping[LayerKind, MirrorMap], scales: Mapping[LayerKind, float] | None = None,
-        width: float | Mapping[LayerKind, float] = 0.5, depth: float = 0.0,
+        width: float | Mapping[LayerKind, float] = 0.5, depth: float = 0.0, depth_normed: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         widths: Mapping[LayerKind, float] = width if isinstance(width, Mapping) else dict.fromkeys(KINDS, float(width))
@@ -119,6 +120,7 @@ class ByKind(MirrorMap):
         require_positive(**{f"the scale of {kind}": scale for kind, scale in given.items()})
         self.widths: dict[LayerKind, float] = {kind: float(widths.get(kind, 0.5)) for kind in KINDS}
         self.width, self.depth = dict(width) if isinstance(width, Mapping) else float(width), float(depth)
+        self.depth_normed = depth_normed
         self.maps = nn.ModuleList([maps[kind] for kind in KINDS])
         self.log_scales = nn.Parameter(torch.tensor([given.get(kind, 1.0) for kind in KINDS]).log())
         for claim in ("exact", "elementwise", "proven", "defined_on_boundary"):
@@ -131,14 +133,18 @@ class ByKind(MirrorMap):
 
     def config(self) -> Config:
         maps = dict(zip(KINDS, self.maps, strict=True))
-        return {"maps": maps, "scales": self.scales, "width": self.width, "depth": self.depth}
+        return {
+            "maps": maps, "scales": self.scales, "width": self.width, "depth": self.depth,
+            **({} if self.depth_normed is None else {"depth_normed": self.depth_normed}),
+        }  # fmt: skip
 
     def of(self, role: Role) -> ScaledMap:
         """Return the map of a tensor with this role."""
         mirror: Any = self.maps[KINDS.index(role.kind)]
         mirror = mirror.split(role.parts) if isinstance(mirror, SingularValues) else mirror
         width = 0.0 if role.kind in ("embedding", "vector") else self.widths[role.kind]
-        of_shape = (role.fan_in / TYPICAL_FAN_IN) ** -width * (role.depth / TYPICAL_DEPTH) ** -self.depth
+        depth = self.depth if self.depth_normed is None or not role.normed else self.depth_normed
+        of_shape = (role.fan_in / TYPICAL_FAN_IN) ** -width * (role.depth / TYPICAL_DEPTH) ** -depth
         return ScaledMap(mirror, self.scales[role.kind] * of_shape)
 
     def _each(self, what: str, trees: tuple[Any, ...], *rest: Any) -> dict[str, Tensor]:

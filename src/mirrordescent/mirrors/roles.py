@@ -13,22 +13,27 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from torch import nn
 
+_NORMALISING = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
 LayerKind: TypeAlias = Literal["input", "hidden", "output", "conv", "embedding", "vector"]
 
 _EMBEDDING = re.compile(r"emb|wte|wpe|(^|[._])pos($|[._])", re.IGNORECASE)
+_GAIN = re.compile(r"(^|[._])(weight|gain|gamma|scale)$")  # of a vector: that of a layer that normalises
 _RECURRENT = re.compile(r"(.*)weight_(ih|hh)(_l\d+.*)?$")
 
 
 class Role(NamedTuple):
-    """The kind of a tensor, its blocks of rows, the inputs of every output, and how deep the network is.
+    """The kind of a tensor, its blocks of rows, the inputs of every output, and what the network is like.
 
-    The depth is the number of matrices and convolutions, embeddings not counted.
+    The depth is the number of matrices and convolutions, embeddings not counted; ``normed`` says whether there are layers
+    that normalise.
     """
 
     kind: LayerKind
     parts: int = 1
     fan_in: int = 1
     depth: int = 1
+    normed: bool = False
 
 
 def roles(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
@@ -36,10 +41,11 @@ def roles(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
 
     Tensors of at most one axis are vectors, those of three or more convolutions. Of the matrices, those called an
     embedding are one; ``weight_ih`` and ``weight_hh`` are hidden and divided into gates, ``in_proj_weight`` into three;
-    the last of the others is the output, and the first the input if nothing but vectors comes before it.
+    the last of the others is the output, and the first the input if nothing but vectors comes before it. A network with
+    vectors called weights or gains normalises.
 
     >>> roles({"0.weight": (50, 784), "0.bias": (50,), "2.weight": (40, 50), "4.weight": (10, 40)})["2.weight"]
-    Role(kind='hidden', parts=1, fan_in=50, depth=3)
+    Role(kind='hidden', parts=1, fan_in=50, depth=3, normed=False)
     """
     found = {name: _alone(name, shape, shapes) for name, shape in shapes.items()}
     plain = [name for name, role in found.items() if role is None]
@@ -51,7 +57,8 @@ def roles(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
         elif name == before[0]:
             kind = "input"
         found[name] = Role(kind, 1, shapes[name][1])
-    return _with_depth({name: role for name, role in found.items() if role is not None})
+    normed = any(len(shape) == 1 and shape != (1,) and _GAIN.search(name) for name, shape in shapes.items())
+    return _of_network({name: role for name, role in found.items() if role is not None}, normed)
 
 
 def roles_of(model: nn.Module) -> dict[str, Role]:
@@ -59,7 +66,7 @@ def roles_of(model: nn.Module) -> dict[str, Role]:
 
     >>> from torch import nn
     >>> roles_of(nn.Sequential(nn.Conv2d(8, 8, 3, groups=4), nn.Flatten(), nn.Linear(32, 10)))["0.weight"]
-    Role(kind='conv', parts=4, fan_in=18, depth=2)
+    Role(kind='conv', parts=4, fan_in=18, depth=2, normed=False)
     """
     found = roles({name: tuple(p.shape) for name, p in model.named_parameters()})
     for prefix, layer in model.named_modules():
@@ -70,12 +77,13 @@ def roles_of(model: nn.Module) -> dict[str, Role]:
             found[name] = Role("embedding", 1, 1)
         elif isinstance(layer, nn.modules.conv._ConvNd) and not layer.transposed:
             found[name] = found[name]._replace(parts=layer.groups)
-    return _with_depth(found)
+    return _of_network(found, any(isinstance(layer, _NORMALISING) for layer in model.modules()))
 
 
-def _with_depth(found: dict[str, Role]) -> dict[str, Role]:
+def _of_network(found: dict[str, Role], normed: bool) -> dict[str, Role]:
     depth = max(1, sum(role.kind not in ("vector", "embedding") for role in found.values()))
-    return {name: role._replace(depth=depth) for name, role in found.items()}
+    normed = normed or any(role.normed for role in found.values())
+    return {name: role._replace(depth=depth, normed=normed) for name, role in found.items()}
 
 
 def _alone(name: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> Role | None:
