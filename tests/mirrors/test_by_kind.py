@@ -133,6 +133,35 @@ def test_every_kind_may_have_its_own_width():
         ByKind(maps, width={"bias": 1.0})
 
 
+def test_networks_that_normalise_have_a_depth_exponent_of_their_own():
+    mirror = ByKind({kind: Euclidean() for kind in KINDS}, depth=1.0, depth_normed=0.25)
+    alike = ByKind({kind: Euclidean() for kind in KINDS}, depth=1.0)
+    for normed, c in ((False, 1 / 16), (True, 0.5)):
+        role = Role("vector", depth=64, normed=normed)
+        assert mirror.of(role).c == pytest.approx(c)
+        assert alike.of(role).c == pytest.approx(1 / 16)
+    assert "depth_normed" not in alike.config()
+
+
+@pytest.mark.parametrize(
+    ("layer", "normed"),
+    [
+        (nn.LayerNorm(6), True), (nn.RMSNorm(6), True), (nn.BatchNorm1d(6), True), (nn.GroupNorm(2, 6), True),
+        (nn.PReLU(), False), (nn.GELU(), False),
+    ],
+    ids=lambda each: type(each).__name__,
+)  # fmt: skip
+def test_layers_that_normalise_are_seen_by_names_and_by_the_model(layer, normed):
+    model = nn.Sequential(nn.Linear(4, 6), layer, nn.Linear(6, 2))
+    by_name = roles({name: tuple(p.shape) for name, p in model.named_parameters()})
+    assert {role.normed for role in (*by_name.values(), *roles_of(model).values())} == {normed}
+
+
+def test_norms_without_gains_are_seen_by_the_model():
+    model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6, elementwise_affine=False), nn.Linear(6, 2))
+    assert {role.normed for role in roles_of(model).values()} == {True}
+
+
 def test_wrong_kinds_are_named():
     with pytest.raises(ValueError, match="there is none for vector"):
         ByKind({kind: Euclidean() for kind in KINDS if kind != "vector"})

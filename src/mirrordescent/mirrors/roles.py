@@ -25,8 +25,8 @@ _RECURRENT = re.compile(r"(.*)weight_(ih|hh)(_l\d+.*)?$")
 class Role(NamedTuple):
     """The kind of a tensor, its blocks of rows, the inputs of every output, and what the network is like.
 
-    The depth is the number of matrices and convolutions, embeddings not counted; ``normed`` says whether there are layers
-    that normalise.
+    The depth is the number of matrices and convolutions, embeddings not counted; ``normed`` says whether the network
+    has layers that normalise.
     """
 
     kind: LayerKind

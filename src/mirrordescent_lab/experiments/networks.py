@@ -36,7 +36,7 @@ Source = Literal["digits", "mnist", "fashion-mnist"]
 PAPER_SGD, PAPER_ADAM = 1e-1, 1e-2
 TUNING_SEED, TEST_SEED = 1000, 2000  # of the networks that settings are chosen on, and of those shown
 COUNTED_SEED = 10_000
-FALLS = (1.0, 0.6)  # how steps of methods with matrix geometry, and of Adam, fall
+FALLS = (1.0, 0.6, 0.35)  # how steps of methods with matrix geometry, and of Adam, fall
 SGD_GRID, MOMENTUM_GRID, ADAM_GRID = grid(2e-2, 1.0), grid(5e-3, 2e-1), grid(2e-3, 1e-1)
 
 
