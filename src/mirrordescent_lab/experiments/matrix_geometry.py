@@ -7,9 +7,9 @@ from itertools import product
 from typing import Any, cast
 
 from mirrordescent import zoo
+from mirrordescent.learn.control import without_map
 from mirrordescent.methods import Adam, Method, Preconditioned
-from mirrordescent.mirrors import ByKind, Euclidean, MirrorMap, spectral_by_kind
-from mirrordescent.mirrors.by_kind import KINDS
+from mirrordescent.mirrors import MirrorMap, spectral_by_kind
 from mirrordescent.schedules import OverRun
 from mirrordescent_lab.experiments.contest import grid
 from mirrordescent_lab.experiments.result import Claim, Panel
@@ -18,22 +18,22 @@ from mirrordescent_lab.recipes.spectral import ENTRY
 
 POLAR, CONTROL, FALLING_ADAM, TUNED = "polar factors", "no geometry", "falling Adam", f"tuned {ENTRY}"
 RATES = grid(5e-4, 2e-1)
+CONTROL_FACTORS = [0.08, 0.15, 0.3, 0.5, 0.8, 1.25, 2.0]  # without its maps the entry may want shorter steps
 FACTORS = [0.5, 0.65, 0.8, 1.0, 1.25, 1.5, 1.8, 2.2]
 
 
 def matrix_methods(tuning: Training, falls: Sequence[float] = (1.0,)) -> Iterator[tuple[str, Method[Any]]]:
     """Yield the entry as it is, and others with the steps that are best on the networks to tune on.
 
-    Those are the entry with steps of another length, the geometry set by hand, the same method with the identity for
-    its map, and Adam. The steps of these three fall to 0 like (1 − u)^fall, u the share of the run, after a short rise;
+    Those are the entry with steps of another length, the geometry set by hand, the entry with the identity for all its
+    maps, and Adam. Steps set by hand, and of Adam, fall to 0 like (1 − u)^fall, u the share of the run, after a rise;
     the entry has a power of its own, which a fall multiplies. Lengths and falls are tuned together.
     """
     yield ENTRY, learned_for(tuning.steps)
-    identity = ByKind({kind: Euclidean() for kind in KINDS}, width=0.5)
     tunable: dict[str, tuple[Callable[[float, float], Method[Any]], list[float]]] = {
         TUNED: (lambda factor, fall: learned_for(tuning.steps, factor, fall), FACTORS),
         POLAR: (_preconditioned(spectral_by_kind(), tuning.steps), RATES),
-        CONTROL: (_preconditioned(identity, tuning.steps), RATES),
+        CONTROL: (lambda factor, fall: without_map(learned_for(tuning.steps, factor, fall)), CONTROL_FACTORS),
         FALLING_ADAM: (lambda rate, fall: Adam(_falling(rate, tuning.steps, fall)), RATES),
     }
     for name, (make, lengths) in tunable.items():

@@ -155,7 +155,7 @@ ARCHITECTURES = {
         batch=1000,
         epochs=2,
         claims=_cnn_claims,
-        sizes={**SIZES, "standard": Size(20, 2, 6, 10_000, 300)},
+        sizes={**SIZES, "standard": Size(20, 3, 6, 10_000, 300)},
     ),
 }
 

@@ -221,5 +221,5 @@ SPECTRAL_RECIPES: dict[str, Recipe] = {
     )
 }
 # Learned alike, and shipped beside it; in fewer generations, since six of its numbers mean nothing.
-_CONTROL = replace(SPECTRAL_RECIPES[ENTRY].control(), stages=(Evolved(generations=8, identity=True),))
+_CONTROL = replace(SPECTRAL_RECIPES[ENTRY].control(), stages=(Evolved(generations=6, identity=True),))
 SPECTRAL_RECIPES[_CONTROL.name] = _CONTROL
