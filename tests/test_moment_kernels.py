@@ -23,25 +23,29 @@ def numbers(seed, dtype):
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in SHAPES]
 
 
+@pytest.mark.parametrize("beta", [0.9, 0.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_momenta_are_running_means_that_look_ahead(dtype):
-    m, g = numbers(0, dtype), numbers(1, dtype)
-    new = [0.9 * a + 0.1 * b for a, b in zip(m, g, strict=True)]
-    v = kernels.momenta(m, g, 0.9)
+def test_momenta_are_running_means_that_look_ahead(dtype, beta):
+    m, g = numbers(0, dtype), [1e-9 * each for each in numbers(1, dtype)]
+    new = [beta * a + (1 - beta) * b for a, b in zip(m, g, strict=True)]
+    v = kernels.momenta(m, g, beta)
     for each, wanted, ahead, b in zip(m, new, v, g, strict=True):
         torch.testing.assert_close(each, wanted)
-        torch.testing.assert_close(ahead, 0.9 * wanted + 0.1 * b)
+        torch.testing.assert_close(ahead, beta * wanted + (1 - beta) * b, atol=0, rtol=1e-5)
 
 
+@pytest.mark.parametrize("second", [0.8, 0.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_steps_are_divided_by_the_roots_of_second_moments(dtype):
+def test_steps_are_divided_by_the_roots_of_second_moments(dtype, second):
     x, u = numbers(0, dtype), numbers(1, dtype)
     n, steps = [each.square() for each in numbers(2, dtype)], [0.1 * (i + 1) for i in range(len(SHAPES))]
-    moments = [0.8 * a + 0.2 * b.square() for a, b in zip(n, u, strict=True)]
-    places = zip(x, moments, u, steps, strict=True)
-    wanted = [0.95 * a - step * b / (c.sqrt() + 1e-8) for a, c, b, step in places]
-    kernels.adapted(x, n, u, steps, second=0.8, keep=0.95, tiny=1e-8)
-    for found, expected in ((x, wanted), (n, moments)):
+    w = [torch.tensor(0.1 * i, dtype=dtype) for i in range(len(SHAPES))]
+    weights = [second * each + 1 - second for each in w]
+    moments = [second * a + (1 - second) * b.square() for a, b in zip(n, u, strict=True)]
+    places = zip(x, moments, weights, u, steps, strict=True)
+    wanted = [0.95 * a - step * weight.sqrt() * b / (c.sqrt() + 1e-8) for a, c, weight, b, step in places]
+    kernels.adapted(x, n, w, u, steps, second=second, keep=0.95, tiny=1e-8)
+    for found, expected in ((x, wanted), (n, moments), (w, weights)):
         for a, b in zip(found, expected, strict=True):
             torch.testing.assert_close(a, b)
 
@@ -52,3 +56,5 @@ def test_only_tensors_without_gaps_of_one_precision_are_taken():
     assert not kernels.has_moments([a], [b.T])
     assert not kernels.has_moments([a], [b.double()])
     assert not kernels.has_moments([a.half()], [b.half()])
+    assert not kernels.has_moments([a], [b[:2]])
+    assert not kernels.has_moments([a, b], [b])

@@ -59,6 +59,8 @@ class Part:
     def but(self, **changes: Any) -> Self:
         """Return another like this one, made with some other arguments; it shares the parts that are not changed.
 
+        Numbers that were learned and are not among the arguments (see :meth:`config`) are as in a new one.
+
         >>> from mirrordescent.schedules import OverRun
         >>> OverRun(100, power=2.0).but(steps=50)
         OverRun(steps=50, warmup=0.05, power=2, length=0)

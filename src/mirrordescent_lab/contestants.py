@@ -191,6 +191,7 @@ def learned(entry: Any, maps: dict[LayerKind, MirrorMap] | None = None) -> Calla
 
 def optimiser_of(method: Preconditioned, model: nn.Module, steps: int, lr: float = 1.0) -> Optimizer:
     """Return the optimiser of a model that takes the steps of a method, over a run of another length."""
+    assert method.normalised  # as the optimiser's always are
     taken = {name: value for name, value in method.config().items() if name in OF_METHODS}
     return optim.Preconditioned(
         model.named_parameters(), lr, method.mirror, t=cast(OverRun, method.t).over(steps), weight_decay=method.decay,

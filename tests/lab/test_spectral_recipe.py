@@ -107,6 +107,9 @@ def test_evolution_of_a_geometry_goes_on_where_it_was(tmp_path):
     logs = [json.loads((tmp_path / name / "log.json").read_text()) for name in ("whole", "part")]
     assert [each["losses"] for each in logs[0]] == [each["losses"] for each in logs[1]]
     assert record["use"] == again["use"]
+    other = spectral.TaskFamily((replace(TINY[0], name="another"),), TINY, None)
+    with pytest.raises(ValueError, match="is of another search"):
+        whole.run(None, other, folder=tmp_path / "part", resume=True)
     loaded = zoo.load(zoo.save(method, tmp_path / "entry"))
     assert loaded.mirror.scales == pytest.approx(method.mirror.scales)
 
@@ -114,7 +117,12 @@ def test_evolution_of_a_geometry_goes_on_where_it_was(tmp_path):
 def test_the_shipped_entry_is_that_of_its_numbers():
     entry, numbers = zoo.load(spectral.ENTRY), zoo.card(spectral.ENTRY).use["numbers"]
     again = spectral.method_of(torch.tensor([numbers[name] for name in spectral.START]))
-    assert entry.mirror.scales == pytest.approx(again.mirror.scales, rel=1e-3)
+    for name in ("scales", "widths", "depth", "depth_normed"):
+        assert getattr(entry.mirror, name) == pytest.approx(getattr(again.mirror, name), rel=1e-3)
+    for kind in (0, 2):  # one of matrices, one of entries
+        states = [each.mirror.maps[kind].state_dict() for each in (entry, again)]
+        for name, tensor in states[0].items():
+            torch.testing.assert_close(tensor, states[1][name], rtol=1e-3, atol=1e-3)
     for found, wanted in ((entry, again), (entry.t, again.t)):
         for name in ("momentum", "second_momentum", "decay") if found is entry else ("warmup", "power", "length"):
             assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-3)

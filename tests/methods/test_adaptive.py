@@ -61,13 +61,25 @@ def test_steps_have_about_the_length_they_say():
         state = after
 
 
-def test_lengths_are_of_every_leaf():
+def test_sizes_are_of_every_leaf():
     maps = ByKind({kind: Euclidean() for kind in KINDS}, {"vector": 0.1, "output": 0.3}, width={"output": 0.0})
     tree = {"0.weight": torch.randn(1, 2, 64), "0.bias": torch.randn(1, 2), "1.weight": torch.randn(1, 3, 2)}
-    lengths = maps.lengths(tree)
+    sizes = maps.direction_sizes(tree)
     for name, d in maps.direction(tree).items():
-        assert float(d.square().mean().sqrt()) == pytest.approx(lengths[name], rel=1e-5)
-    assert lengths["1.weight"] == pytest.approx(0.3)
+        assert float(d.square().mean().sqrt()) == pytest.approx(sizes[name], rel=1e-5)
+    assert sizes["1.weight"] == pytest.approx(0.3)
+
+
+def test_a_run_that_is_resumed_takes_no_long_step():
+    method, problem = AdaptivePreconditioned(Euclidean(), 0.1, second_momentum=0.98), quadratic()
+    state = method.resume(torch.zeros(2, 3).double(), problem, 500)
+    moved = method.update(state, problem.grad(state.x)).x
+    torch.testing.assert_close(moved.abs(), torch.full_like(moved, 0.1), rtol=1e-5, atol=0)
+
+
+def test_a_map_by_kinds_takes_no_nameless_tensor():
+    with pytest.raises(TypeError, match="a dict of tensors by name"):
+        ByKind({kind: Euclidean() for kind in KINDS}).direction_sizes(torch.ones(1, 2))
 
 
 def test_zero_gradients_move_nothing():

@@ -184,6 +184,14 @@ def test_maps_that_tell_entries_apart_are_refused(inner):
         SingularValues(inner)
 
 
+def test_directions_of_zeros_and_of_nothing():
+    ys = [torch.zeros(3, 2), torch.ones(0), torch.ones(2)]
+    found = SoftSign(0.1).directions(ys)
+    assert [d.shape for d in found] == [y.shape for y in ys]
+    assert torch.equal(found[0], ys[0])
+    torch.testing.assert_close(found[2], ys[2])
+
+
 @pytest.mark.parametrize("mirror", [SoftSign(0.1), PNorm(4.0), Saturating([0.5, 0.5]).requires_grad_(False)], ids=repr)
 def test_directions_of_many_tensors_are_those_of_each(mirror):
     ys = [numbers(3, 4, dtype=torch.float32), numbers(5, dtype=torch.float32), torch.zeros(2)]

@@ -42,9 +42,9 @@ SHAPES = [(3, 4), (4,), (6, 2, 3), (8, 30), (8, 30)]
 
 
 @pytest.mark.parametrize("name", MAPS)
-@pytest.mark.parametrize("foreach", [None, False])
+@pytest.mark.parametrize("foreach", [None, True, False])
 @pytest.mark.parametrize("lookahead", [True, False])
-@pytest.mark.parametrize("second", [None, 0.8])
+@pytest.mark.parametrize("second", [None, 0.8, 0.0])
 def test_equal_to_the_method_on_every_tensor(name, foreach, lookahead, second):
     mirror = MAPS[name]()
     params = parameters(*SHAPES)
@@ -63,6 +63,78 @@ def test_equal_to_the_method_on_every_tensor(name, foreach, lookahead, second):
         run(optimizer, params, 1, first=k)
         for p, state in zip(params, states, strict=True):
             torch.testing.assert_close(p.detach(), state.x[0], rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("fused", [None, False])
+def test_tensors_with_gaps_take_the_same_steps(fused):
+    params = [
+        nn.Parameter(p.detach().to(memory_format=torch.channels_last)) for p in parameters((4, 3, 2, 2), (3, 2, 3, 3))
+    ]
+    alike = [nn.Parameter(p.detach().contiguous()) for p in params]
+    for some in (params, alike):
+        options = {"momentum": 0.9, "second_momentum": 0.9, "fused": fused}
+        run(optim.Preconditioned(some, lr=0.02, mirror=SpectralPower(0.4), **options), some, 5)
+    for a, b in zip(params, alike, strict=True):
+        torch.testing.assert_close(a.detach(), b.detach(), rtol=1e-8, atol=1e-9)
+
+
+def test_a_tensor_whose_gradients_come_late_takes_no_long_step():
+    first, late = parameters((4, 5), (4, 5))
+    optimizer = optim.Preconditioned([first, late], lr=0.01, mirror=PNorm(2.0), second_momentum=0.98)
+    for _ in range(50):
+        first.grad = torch.randn(4, 5, dtype=torch.float64)
+        optimizer.step()
+    before, late.grad = late.detach().clone(), torch.randn(4, 5, dtype=torch.float64)
+    optimizer.step()
+    torch.testing.assert_close((late.detach() - before).abs(), torch.full((4, 5), 0.01).double(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("second", [None, 0.9])
+def test_graphs_know_that_parameters_have_moved(second):
+    (w,) = parameters((4, 5))
+    optimizer = optim.Preconditioned([w], lr=0.01, second_momentum=second)
+    loss = w.square().sum()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_every_group_has_the_method_of_its_own_entry():
+    a, b = parameters((4, 5), (4, 5))
+    groups = [{"params": [("a", a)], "mirror": "network-spectral"}, {"params": [("b", b)], "mirror": PNorm(3.0)}]
+    optimizer = optim.Preconditioned(groups, lr=1.0)
+    learned, plain = (plan.slots[0].method for plan in optimizer._plans)
+    entry = zoo.load("network-spectral")
+    assert isinstance(learned, methods.AdaptivePreconditioned)
+    assert (learned.momentum, learned.second_momentum) == (entry.momentum, entry.second_momentum)
+    assert type(plain) is methods.Preconditioned
+
+
+def test_the_order_of_what_is_stored_does_not_matter():
+    def begin():
+        (w,) = parameters((4, 5))
+        return w, optim.Preconditioned([w], lr=0.01, second_momentum=0.9)
+
+    (w, optimizer), (again, other) = begin(), begin()
+    run(optimizer, [w], 3)
+    saved = copy.deepcopy(optimizer.state_dict())
+    saved["state"][0] = dict(reversed(saved["state"][0].items()))
+    with torch.no_grad():
+        again.copy_(w)
+    other.load_state_dict(saved)
+    for each, some in ((optimizer, w), (other, again)):
+        run(each, [some], 2, first=3)
+    assert torch.equal(w, again)
+
+
+def test_groups_added_later_are_of_the_same_network():
+    model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 6), nn.Linear(6, 2))
+    mirror = ByKind({kind: PNorm(2.0) for kind in KINDS}, depth=1.0, depth_normed=0.0)
+    optimizer = optim.Preconditioned(model[:3].named_parameters(), mirror=mirror)
+    optimizer.add_param_group({"params": [("3.bias", model[3].bias)]})
+    sizes = {plan.slots[-1].mirror.direction_size for plan in optimizer._plans}
+    assert sizes == {1.0}
 
 
 def test_a_network_by_kinds_takes_the_steps_of_the_method_on_the_whole_of_it():

@@ -2,34 +2,36 @@
    memory and a call for every operation and tensor. Pieces and threads are those of optimiser.h,
    and the root is that of sweep.h. */
 
-/* m <- m + a (g - m),  v <- m + a (g - m). */
-static inline void NAME(mix)(long n, REAL *restrict m, const REAL *restrict g, REAL *restrict v, REAL a) {
+/* m <- b m + a g,  v <- b m + a g. Sums of products, and no differences: with a = 1 the old m leaves nothing behind. */
+static inline void NAME(mix)(long n, REAL *restrict m, const REAL *restrict g, REAL *restrict v, REAL b, REAL a) {
     for (long j = 0; j < n; j++) {
-        REAL mean = m[j] + a * (g[j] - m[j]);
+        REAL mean = b * m[j] + a * g[j];
         m[j] = mean;
-        v[j] = mean + a * (g[j] - mean);
+        v[j] = b * mean + a * g[j];
     }
 }
 
 /* Means m of gradients g with the weight 1 - beta of the newest, and v, which look one step ahead. */
 void NAME(momenta)(long count, const long *sizes, REAL **m, REAL **g, REAL **v, double beta, int threads) {
-    REAL a = (REAL)(1 - beta);
-    FOR_PIECES(NAME(mix)(to - from, m[i] + from, g[i] + from, v[i] + from, a);)
+    REAL b = (REAL)beta, a = (REAL)(1 - beta);
+    FOR_PIECES(NAME(mix)(to - from, m[i] + from, g[i] + from, v[i] + from, b, a);)
 }
 
-/* n <- n + a (u^2 - n),  x <- keep x - step u/(sqrt(n) + tiny). */
-static inline void NAME(adapt)(long count, REAL *restrict x, REAL *restrict n, const REAL *restrict u, REAL a, REAL keep,
-                               REAL step, REAL tiny) {
+/* n <- b n + a u^2,  x <- keep x - step u/(sqrt(n) + tiny). */
+static inline void NAME(adapt)(long count, REAL *restrict x, REAL *restrict n, const REAL *restrict u, REAL b, REAL a,
+                               REAL keep, REAL step, REAL tiny) {
     for (long j = 0; j < count; j++) {
-        REAL mean = n[j] + a * (u[j] * u[j] - n[j]);
+        REAL mean = b * n[j] + a * (u[j] * u[j]);
         n[j] = mean;
         x[j] = keep * x[j] - step * (u[j] / (ROOT(mean) + tiny));
     }
 }
 
-/* Steps along u, each with a length of its own: divided by the root of the means n of squares. */
-void NAME(adapted)(long count, const long *sizes, REAL **x, REAL **n, REAL **u, const double *steps, double second,
-                   double keep, double tiny, int threads) {
-    REAL a = (REAL)(1 - second);
-    FOR_PIECES(NAME(adapt)(to - from, x[i] + from, n[i] + from, u[i] + from, a, (REAL)keep, (REAL)steps[i], (REAL)tiny);)
+/* Steps along u, each with a length of its own: divided by the root of the means n of squares, whose weights are w. */
+void NAME(adapted)(long count, const long *sizes, REAL **x, REAL **n, REAL **w, REAL **u, const double *steps,
+                   double second, double keep, double tiny, int threads) {
+    REAL b = (REAL)second, a = (REAL)(1 - second);
+    for (long i = 0; i < count; i++) *w[i] = b * *w[i] + a;
+    FOR_PIECES(REAL step = (REAL)steps[i] * ROOT(*w[i]); NAME(adapt)(
+        to - from, x[i] + from, n[i] + from, u[i] + from, b, a, (REAL)keep, step, (REAL)tiny);)
 }

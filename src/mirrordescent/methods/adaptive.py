@@ -12,18 +12,19 @@ from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.by_kind import unit_directions_of
 from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import ScheduleLike
-from mirrordescent.trees import Tree, tree_map
+from mirrordescent.trees import Tree, per_sample, tree_map
 
 TINY = 1e-8  # beside numbers whose mean square is 1
 
 
 class AdaptiveState(NamedTuple):
-    """Steps taken, the iterate, and the running means of the gradients and of the squares of directions."""
+    """Steps taken, the iterate, running means of gradients and of squares of directions, and the weights of these."""
 
     k: int
     x: Tree
     m: Tree
     n: Tree
+    w: Tree
 
 
 class AdaptivePreconditioned(Preconditioned):
@@ -32,13 +33,13 @@ class AdaptivePreconditioned(Preconditioned):
     .. code-block:: none
 
         m⁺ = βm + (1 − β)g,    v = βm⁺ + (1 − β)g  (or m⁺, without look-ahead)
-        u = s(v)∇ψ*(v/c(v)),   n⁺ = β₂n + (1 − β₂)u²
-        x⁺ = (1 − t_k w)x − t_k ℓ u/√(n⁺/(1 − β₂ᵏ⁺¹))
+        u = s(v)∇ψ*(v/c(v)),   n⁺ = β₂n + (1 − β₂)u²,    w⁺ = β₂w + 1 − β₂
+        x⁺ = (1 − t_k c)x − t_k ℓ u/√(n⁺/w⁺)
 
     u is the normalised direction of :class:`Preconditioned`, its entries of mean square 1, and ℓ is what the map scales
-    it by. With the Euclidean map that is Adam, with momentum that looks ahead and gradients of one size; with the polar
-    factor of matrices it evens out rows and columns that the factor leaves small, step after step. The division by the
-    root keeps the mean square near 1, and at the first step it gives the sign of u.
+    it by. With the Euclidean map that is much like Adam, except that second moments are those of momenta of one size;
+    behind the polar factor of matrices they even out rows and columns that it leaves small, step after step. Since n/w
+    is a mean of squares whose mean over the entries is 1, steps keep about their length; the first is the sign of u.
 
     Args:
         mirror, t, momentum, lookahead, decay: see :class:`Preconditioned`.
@@ -63,33 +64,31 @@ class AdaptivePreconditioned(Preconditioned):
         self.second_momentum = float(second_momentum)
 
     def init(self, x0: Tree, problem: Problem | None = None) -> AdaptiveState:  # type: ignore[override]
-        return AdaptiveState(0, x0, tree_map(torch.zeros_like, x0), tree_map(torch.zeros_like, x0))
+        zeros = tree_map(torch.zeros_like, x0)
+        return AdaptiveState(0, x0, zeros, tree_map(torch.zeros_like, x0), tree_map(lambda x: x.new_zeros(len(x)), x0))
 
     def update(self, state: AdaptiveState, grad: Tree) -> AdaptiveState:  # type: ignore[override]
         m, v = self._momenta(state.m, grad)
-        lengths = self.mirror.lengths(v)
-        u = tree_map(torch.div, self.mirror.direction(v), lengths)
+        sizes = self.mirror.direction_sizes(v)
+        u = tree_map(torch.div, self.mirror.direction(v), sizes)
         n = tree_map(lambda n, u: torch.lerp(n, u.square(), 1 - self.second_momentum), state.n, u)
-        root = self._root(state.k + 1)
-        d = tree_map(lambda u, n, c: c * root * u / (n.sqrt() + TINY), u, n, lengths)
-        return AdaptiveState(state.k + 1, self._moved(state, d), m, n)
+        w = tree_map(lambda w: self.second_momentum * w + (1 - self.second_momentum), state.w)
+        d = tree_map(lambda u, n, w, c: c * per_sample(w.sqrt(), u) * u / (n.sqrt() + TINY), u, n, w, sizes)
+        return AdaptiveState(state.k + 1, self._moved(state, d), m, n, w)
 
     def together(self, count: int, maps: Sequence[MirrorMap], x: Tensors, beside: Tensors, g: Tensors) -> None:
-        """m and n as in ``update``,  x ← (1 − tw)x − t ℓ u/√(n/(1 − β₂ᵏ))."""
-        t, m, n = float(self.t(count)), beside[::2], beside[1::2]
-        u, lengths = unit_directions_of(maps, self._momenta_in_place(m, g))
-        steps, keep = [t * self._root(count) * length for length in lengths], 1 - t * self.decay
+        """m, n and w as in ``update``,  x ← (1 − tc)x − t ℓ u/√(n/w)."""
+        t, (m, n, w) = float(self.t(count)), (beside[i::3] for i in range(3))
+        u, sizes = unit_directions_of(maps, self._momenta_in_place(m, g))
+        steps, keep = [t * size for size in sizes], 1 - t * self.decay
         if kernels.ready() and kernels.has_moments(x, n, u):
-            kernels.adapted(x, n, u, steps, self.second_momentum, keep, TINY)
+            kernels.adapted(x, n, w, u, steps, self.second_momentum, keep, TINY)
             return
-        torch._foreach_mul_(n, self.second_momentum)
+        torch._foreach_mul_([*n, *w], self.second_momentum)
         torch._foreach_addcmul_(n, u, u, 1 - self.second_momentum)
-        sizes = torch._foreach_sqrt(n)
-        torch._foreach_add_(sizes, TINY)
+        torch._foreach_add_(w, 1 - self.second_momentum)
+        roots = torch._foreach_sqrt(n)
+        torch._foreach_add_(roots, TINY)
         if self.decay:
             torch._foreach_mul_(x, keep)
-        torch._foreach_addcdiv_(x, u, sizes, [-step for step in steps])
-
-    def _root(self, count: int) -> float:
-        """√(1 − β₂ᵏ): the means begin with 0."""
-        return (1 - self.second_momentum**count) ** 0.5
+        torch._foreach_addcdiv_(x, torch._foreach_mul(u, torch._foreach_sqrt(w)), roots, [-step for step in steps])

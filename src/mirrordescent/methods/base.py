@@ -184,7 +184,10 @@ class GradientMethod(Method[S]):
         raise NotImplementedError
 
     def together(self, count: int, maps: Sequence[MirrorMap], x: Tensors, beside: Tensors, g: Tensors) -> None:
-        """Take the step of ``update`` in place on many tensors, each with its own map, sharing the work."""
+        """Take the step of ``update`` in place on many tensors, each with its own map, sharing the work.
+
+        ``beside`` has all carried fields of the first tensor, in the order of the state, then those of the second, ….
+        """
         raise NotImplementedError
 
     @property

@@ -1,6 +1,7 @@
 """The interface of every mirror map."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -139,20 +140,20 @@ class MirrorMap(Part, nn.Module):
         return self._direction(y) if isinstance(y, Tensor) else self._each("direction", (y,))
 
     @property
-    def length(self) -> float:
+    def direction_size(self) -> float:
         """ℓ, the root mean square of the entries of a direction: 1 unless the map is scaled."""
         return 1.0
 
-    def lengths(self, y: Tree) -> Any:
+    def direction_sizes(self, y: Tree) -> Any:
         """Return ℓ of every leaf of y: a number, or a dict of numbers."""
-        return self.length if isinstance(y, Tensor) else dict.fromkeys(y, self.length)
+        return self.direction_size if isinstance(y, Tensor) else dict.fromkeys(y, self.direction_size)
 
     def directions(self, ys: list[Tensor]) -> list[Tensor]:
         """Return the directions of several tensors at once, each one sample without its leading dimension."""
         if not self.elementwise or len({(y.dtype, y.device) for y in ys}) > 1 or self.per_entry:
             return [self._direction(y[None])[0] for y in ys]
         sizes = [y.numel() for y in ys]
-        counts = torch.tensor(sizes, device=ys[0].device)
+        counts = _counts(tuple(sizes), ys[0].device)
         mapped = self._to_primal(_rescaled(torch.cat([y.flatten() for y in ys]), ys, counts)[None])[0]
         found = _rescaled(mapped, torch.split(mapped, sizes), counts)
         return [d.view(y.shape) for d, y in zip(torch.split(found, sizes), ys, strict=True)]
@@ -209,8 +210,16 @@ def unit(d: Tensor) -> Tensor:
 
 def _rescaled(flat: Tensor, pieces: Sequence[Tensor], counts: Tensor) -> Tensor:
     """Divide the pieces of a flat tensor, of so many entries each, by their root mean squares; 0 stays 0."""
-    lengths = torch.stack(torch._foreach_norm(list(pieces))) / counts.clamp(min=1).to(flat.dtype).sqrt()
+    roots = counts.clamp(min=1).to(torch.promote_types(flat.dtype, torch.float32)).sqrt()
+    lengths = (torch.stack(torch._foreach_norm(list(pieces))) / roots).to(flat.dtype)
     return flat / lengths.clamp(min=torch.finfo(flat.dtype).tiny).repeat_interleave(counts, output_size=len(flat))
+
+
+@lru_cache(maxsize=64)
+def _counts(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return numbers as a tensor, kept on a device, since copying them there makes everybody wait."""
+    with torch.inference_mode(False):
+        return torch.tensor(sizes, device=device)
 
 
 def _total(per_leaf: dict[str, Tensor]) -> Tensor:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn, get_args
+from typing import Any, NoReturn, get_args
 
 import torch
 from torch import Tensor, nn
@@ -71,8 +70,8 @@ class ScaledMap(MirrorMap):
         return list(torch._foreach_mul(self.mirror.directions(ys), self.c))
 
     @property
-    def length(self) -> float:
-        return self.c * self.mirror.length
+    def direction_size(self) -> float:
+        return self.c * self.mirror.direction_size
 
 
 def _nameless(*_: Any, **__: Any) -> NoReturn:
@@ -111,16 +110,18 @@ class ByKind(MirrorMap):
         width: float | Mapping[LayerKind, float] = 0.5, depth: float = 0.0, depth_normed: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        widths: Mapping[LayerKind, float] = width if isinstance(width, Mapping) else dict.fromkeys(KINDS, float(width))
         if missing := [kind for kind in KINDS if kind not in maps]:
             raise ValueError(f"ByKind needs a map for every kind of layer; there is none for {', '.join(missing)}")
-        if unknown := [kind for kind in (*maps, *(scales or {}), *widths) if kind not in KINDS]:
+        if unknown := [
+            kind
+            for kind in (*maps, *(scales or {}), *(width if isinstance(width, Mapping) else ()))
+            if kind not in KINDS
+        ]:
             raise ValueError(f"{unknown[0]!r} is no kind of layer; there are {', '.join(KINDS)}")
         given = dict(scales or {})
         require_positive(**{f"the scale of {kind}": scale for kind, scale in given.items()})
-        self.widths: dict[LayerKind, float] = {kind: float(widths.get(kind, 0.5)) for kind in KINDS}
         self.width, self.depth = dict(width) if isinstance(width, Mapping) else float(width), float(depth)
-        self.depth_normed = depth_normed
+        self.depth_normed = None if depth_normed is None else float(depth_normed)
         self.maps = nn.ModuleList([maps[kind] for kind in KINDS])
         self.log_scales = nn.Parameter(torch.tensor([given.get(kind, 1.0) for kind in KINDS]).log())
         for claim in ("exact", "elementwise", "proven", "defined_on_boundary"):
@@ -130,6 +131,12 @@ class ByKind(MirrorMap):
     def scales(self) -> dict[LayerKind, float]:
         """s of every kind."""
         return dict(zip(KINDS, self.log_scales.detach().exp().tolist(), strict=True))
+
+    @property
+    def widths(self) -> dict[LayerKind, float]:
+        """The exponent of the width of every kind."""
+        given = self.width if isinstance(self.width, dict) else dict.fromkeys(KINDS, self.width)
+        return {kind: float(given.get(kind, 0.5)) for kind in KINDS}
 
     def config(self) -> Config:
         maps = dict(zip(KINDS, self.maps, strict=True))
@@ -152,9 +159,11 @@ class ByKind(MirrorMap):
         known = roles({name: tuple(leaf.shape[1:]) for name, leaf in trees[0].items()})
         return {name: getattr(self.of(role), what)(*(t[name] for t in trees), *rest) for name, role in known.items()}
 
-    def lengths(self, y: Tree) -> dict[str, float]:
-        known = roles({name: tuple(leaf.shape[1:]) for name, leaf in y.items()})  # type: ignore[union-attr]
-        return {name: self.of(role).length for name, role in known.items()}
+    def direction_sizes(self, y: Tree) -> dict[str, float]:
+        if isinstance(y, Tensor):
+            _nameless()
+        known = roles({name: tuple(leaf.shape[1:]) for name, leaf in y.items()})
+        return {name: self.of(role).direction_size for name, role in known.items()}
 
     _potential = _to_dual = _to_primal = _direction = _nameless
 
@@ -170,43 +179,23 @@ def spectral_by_kind(p: float = 0.0, width: float = 0.5, products: int | None = 
     return ByKind({kind: matrix if kind in inside else entries for kind in KINDS}, width=width)
 
 
-class _Sorted(NamedTuple):
-    """Maps of many tensors, by what is computed together, with the numbers of their tensors."""
-
-    matrices: dict[int, SingularValues]
-    others: list[tuple[MirrorMap, list[int]]]
-    scaled: dict[int, float]
-    lengths: list[float]
-
-
-@lru_cache(maxsize=64)
-def _sorted(maps: tuple[MirrorMap, ...]) -> _Sorted:
-    """Sort maps; those of a network are the same at every step."""
-    bare = [m.mirror if isinstance(m, ScaledMap) else m for m in maps]
-    matrices = {i: m for i, m in enumerate(bare) if isinstance(m, SingularValues) and m.products is not None}
-    others: dict[int, tuple[MirrorMap, list[int]]] = {}
-    for i, m in enumerate(bare):
-        if i not in matrices:
-            others.setdefault(id(m), (m, []))[1].append(i)
-    scaled = {i: m.length for i, m in enumerate(bare) if m.length != 1}
-    return _Sorted(matrices, list(others.values()), scaled, [m.length for m in maps])
-
-
 def unit_directions_of(maps: Sequence[MirrorMap], ys: list[Tensor]) -> tuple[list[Tensor], list[float]]:
-    """Return directions of many tensors, one sample and one map each, as directions of mean square 1 and lengths.
+    """Return directions of many tensors, one sample and one map each, as directions of mean square 1 and their sizes.
 
     What is alike is computed together.
     """
-    found, known = list(ys), _sorted(tuple(maps))
-    by_products = directions_by_products([(m, ys[i]) for i, m in known.matrices.items()])
-    for i, d in zip(known.matrices, by_products, strict=True):
+    found, bare = list(ys), [m.mirror if isinstance(m, ScaledMap) else m for m in maps]
+    matrices = {i: m for i, m in enumerate(bare) if isinstance(m, SingularValues) and m.products is not None}
+    for i, d in zip(matrices, directions_by_products([(m, ys[i]) for i, m in matrices.items()]), strict=True):
         found[i] = d
-    for mirror, together in known.others:
+    others: dict[MirrorMap, list[int]] = {}
+    for i, m in enumerate(bare):
+        if i not in matrices:
+            others.setdefault(m, []).append(i)
+    for mirror, together in others.items():
         for i, d in zip(together, mirror.directions([ys[i] for i in together]), strict=True):
-            found[i] = d
-    for i, length in known.scaled.items():
-        found[i] = found[i] / length
-    return found, known.lengths
+            found[i] = d if mirror.direction_size == 1 else d / mirror.direction_size
+    return found, [m.direction_size for m in maps]
 
 
 def _dilated(domain: Domain, c: float) -> Domain:

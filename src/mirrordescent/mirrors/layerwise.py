@@ -88,8 +88,8 @@ class Layerwise(MirrorMap):
     def dual_start(self, x0: Tree) -> Tree:
         return self._each("dual_start", (x0,))
 
-    def lengths(self, y: Tree) -> dict[str, float]:
-        return {name: mirror.length for name, mirror in self.by_name.items()}
+    def direction_sizes(self, y: Tree) -> dict[str, float]:
+        return {name: mirror.direction_size for name, mirror in self.by_name.items()}
 
     _potential = _to_dual = _to_primal = _step = _divergence = _nameless
 

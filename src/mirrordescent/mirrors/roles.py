@@ -77,12 +77,16 @@ def roles_of(model: nn.Module) -> dict[str, Role]:
             found[name] = Role("embedding", 1, 1)
         elif isinstance(layer, nn.modules.conv._ConvNd) and not layer.transposed:
             found[name] = found[name]._replace(parts=layer.groups)
-    return _of_network(found, any(isinstance(layer, _NORMALISING) for layer in model.modules()))
+    return _of_network(found, any(map(_normalises, model.modules())))
+
+
+def _normalises(layer: nn.Module) -> bool:
+    """Tell whether a layer normalises: one of torch's, or one whose class is called a norm."""
+    return isinstance(layer, _NORMALISING) or type(layer).__name__.lower().endswith("norm")
 
 
 def _of_network(found: dict[str, Role], normed: bool) -> dict[str, Role]:
     depth = max(1, sum(role.kind not in ("vector", "embedding") for role in found.values()))
-    normed = normed or any(role.normed for role in found.values())
     return {name: role._replace(depth=depth, normed=normed) for name, role in found.items()}
 
 

@@ -59,9 +59,10 @@ class MirrorOptimizer(Optimizer):
         maximize: ascend instead of descend.
         foreach: step in place on all tensors at once. By default wherever it can be done: for maps with ∇ψ(x) = d·x.
         fused: use kernels in C where there are any: on a CPU, for MD, SMD and AMD with multipliers that repeat along a
-            tensor or with a spline for all of it, and for the matrices of :class:`Preconditioned`. The numbers are the
-            same but for rounding. By default they are used if they have been compiled already and ``foreach`` is not
-            given; True compiles them, which takes a few seconds once, and needs a parameter that they can be used on.
+            tensor or with a spline for all of it, and for matrices, momenta and second moments of
+            :class:`Preconditioned`. The numbers are the same but for rounding. By default they are used if they have
+            been compiled already and ``foreach`` is not given; True compiles them, which takes a few seconds once, and
+            needs a parameter that they can be used on.
         max_grad_norm: scale the gradients down so that their norm, over all groups, is at most this.
         nonfinite: what to do about a gradient with a NaN or an infinity, before anything is changed: ``"raise"``, the
             default, or ``"skip"`` the whole step and count it in ``skipped_steps``. None does not look, which saves a

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent.methods.base import GradientMethod
+from mirrordescent.methods.preconditioned import Preconditioned
 from mirrordescent.mirrors import Euclidean, Layerwise, MirrorMap
 from mirrordescent.optim.sharding import local_map
 from mirrordescent.parts import Part, describe
@@ -89,7 +90,7 @@ class Leaf(NamedTuple):
         learned = chosen.method
         if learned is None and made is None:
             raise TypeError("give a method, such as method=methods.SMD, or an entry of the zoo that is one")
-        if learned is None or (made is not None and type(made) is not type(learned)):
+        if learned is None or (made is not None and not _alike(made, learned)):
             return made  # type: ignore[return-value]
         if "t" not in learned._modules:
             raise ValueError(f"{type(learned).__name__} has no step sizes t for lr to scale")
@@ -104,6 +105,11 @@ class Leaf(NamedTuple):
         if isinstance(module, Euclidean) and isinstance(learned.mirror, Layerwise):
             return module if module.diagonal() else Euclidean(own.primal_domain)  # its set is a product
         return self.part(module) if isinstance(module, MirrorMap) else module
+
+
+def _alike(made: GradientMethod[Any], learned: GradientMethod[Any]) -> bool:
+    """Tell whether a learned method may take the place of another: of the same class, or both precondition."""
+    return type(made) is type(learned) or all(isinstance(each, Preconditioned) for each in (made, learned))
 
 
 class _Unmapped(MirrorMap):

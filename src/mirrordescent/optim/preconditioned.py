@@ -45,8 +45,9 @@ class Preconditioned(MirrorOptimizer):
 
         md.optim.Preconditioned(model.named_parameters(), mirror="network-spectral", steps=1000)
 
-    Pass names, so that embeddings, gates and the like are recognised; for grouped convolutions and embeddings with
-    unusual names, pass ``roles=md.mirrors.roles_of(model)``. A mirror map of your own is used on every tensor.
+    Pass names, so that embeddings, gates, layers that normalise and the like are recognised; for grouped convolutions,
+    norms without gains and embeddings with unusual names, pass ``roles=md.mirrors.roles_of(model)``. A mirror map of
+    your own is used on every tensor.
 
     Tensors are stepped together where their maps are alike, and matrices in one call of a kernel if kernels have been
     compiled; ``fused=True`` compiles them. Under ``DistributedDataParallel`` nothing changes. Under
@@ -62,7 +63,7 @@ class Preconditioned(MirrorOptimizer):
         momentum: β, by default 0.95.
         second_momentum: β₂, if the entries of directions are to be divided by the root of their second moments
             (:class:`~mirrordescent.methods.AdaptivePreconditioned`).
-        lookahead: whether v looks one step ahead, as it does by default. A learned method has its own β and v.
+        lookahead: whether v looks one step ahead, as it does by default. A learned method has its own β, β₂ and v.
         roles: what the tensors are, by name.
         weight_decay: w, decoupled as in AdamW: it shrinks the weights, and the map does not see it.
 
@@ -96,8 +97,8 @@ class Preconditioned(MirrorOptimizer):
         chosen = {name: value for name, value in named.items() if value is not None}
         if learned is not None and chosen:
             raise ValueError(f"{mirror!r} was learned with a {' and '.join(chosen)} of its own: leave that out")
-        adapts = second_momentum is not None or isinstance(learned, methods.AdaptivePreconditioned)
-        kind: Any = methods.AdaptivePreconditioned if adapts else partial(methods.Preconditioned, normalised=True)
+        plain: Any = partial(methods.Preconditioned, normalised=True)
+        kind: Any = plain if second_momentum is None else methods.AdaptivePreconditioned
         made = partial(kind, **{"momentum": MOMENTUM, **chosen})
         lr = (LEARNING_RATE if learned is None else 1.0) if lr is None else lr
         super().__init__(given or params, lr, spectral_by_kind() if mirror is None else mirror, method=made, **options)
@@ -124,6 +125,8 @@ class Preconditioned(MirrorOptimizer):
         role = self._roles.get(name) or self._roles.get(name.removeprefix("module."))
         if role is None:  # of a group that was added later, or of a tensor without a name
             role = next(iter(_roles([(leaf.called, leaf.tensor)]).values()))
+            if known := next(iter(self._roles.values()), None):
+                role = role._replace(depth=known.depth, normed=known.normed)
         key = (id(mirror), role)
         return self._maps.setdefault(key, mirror.of(role))
 
@@ -134,9 +137,11 @@ class Preconditioned(MirrorOptimizer):
             super()._step_group(number, moving, scale)
 
     def _uses_kernels(self, slot: Slot) -> bool:
-        """Tell whether directions come from a kernel: those of matrices by products do, wherever kernels are there."""
+        """Tell whether a kernel is used: for second moments, and for directions of matrices by products."""
         parts = slot.mirror.modules()
-        return any(isinstance(part, SingularValues) and part.products is not None for part in parts)
+        return isinstance(slot.method, methods.AdaptivePreconditioned) or any(
+            isinstance(part, SingularValues) and part.products is not None for part in parts
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_roles": self._roles, "_maps": self._maps}

@@ -88,8 +88,8 @@ class Gathered(MirrorMap):
         return self._whole(self.mirror._direction, y)
 
     @property
-    def length(self) -> float:
-        return self.mirror.length
+    def direction_size(self) -> float:
+        return self.mirror.direction_size
 
     def _whole(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
         from torch.distributed.tensor import DTensor, distribute_tensor

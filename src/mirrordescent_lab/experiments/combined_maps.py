@@ -147,7 +147,7 @@ class CombinedOptimiser(Optimizer):
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Tune every combination on the learning tasks, and compare it with the entry on the others."""
+    """Tune every combination on the learning tasks, and compare it with none on the others."""
     size, (learning, validation) = SIZES[scale], (LEARNING, VALIDATION)
     if size.small:
         learning, validation = (tuple(small(task, 0.02) for task in some[:2]) for some in (learning, validation))

@@ -133,6 +133,12 @@ class Evolved(Stage):
         path: Path = work["folder"] / "log.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         log: list[Numbers] = json.loads(path.read_text()) if work.get("resume") and path.exists() else []
+        about = {
+            "start": {name: list(each) for name, each in START.items()},
+            "tasks": [t.name for t in family.learning],
+        }
+        if log and log[0].get("about") != about:
+            raise ValueError(f"{path} is of another search, with other numbers or tasks: delete it to begin anew")
         start, spread = (torch.tensor(column, dtype=torch.float64) for column in zip(*START.values(), strict=True))
         search = CovarianceAdaptation(start, spread, self.population)
         generator, means, began = torch.Generator().manual_seed(self.seed), [start], perf_counter()
@@ -152,6 +158,7 @@ class Evolved(Stage):
                 ]
                 minutes = round(spent + (perf_counter() - began) / 60, 2)
                 log.append({"losses": losses, "spread": search.sigma, "minutes": minutes})
+                log[0]["about"] = about
             search.tell(candidates, torch.tensor(log[generation]["losses"]))
             means.append(search.mean.clone())
             log[generation]["mean"] = dict(zip(START, [round(x, 4) for x in means[-1].tolist()], strict=True))
@@ -202,7 +209,7 @@ def tasks(directory: Path | None) -> TaskFamily:
     return TaskFamily(LEARNING, VALIDATION, directory)
 
 
-def by_hand(generator: Generator, family: ProblemFamily) -> Preconditioned:
+def first(generator: Generator, family: ProblemFamily) -> Preconditioned:
     """Return the method that learning begins with."""
     return method_of(torch.tensor([start for start, _ in START.values()]))
 
@@ -212,7 +219,7 @@ SPECTRAL_RECIPES: dict[str, Recipe] = {
         ENTRY,
         "a geometry for training networks of any kind, by the kinds of their layers, to be used without tuning",
         family=tasks,
-        method=by_hand,
+        method=first,
         stages=(Evolved(),),
         on=f"Small training tasks: {', '.join(task.name for task in LEARNING)}; "
         f"validated on: {', '.join(task.name for task in VALIDATION)}.",
