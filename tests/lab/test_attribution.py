@@ -174,7 +174,8 @@ def test_what_a_page_does_not_have_is_added_to_it(tmp_path, monkeypatch):
     settings = {"scale": "standard", "cards": {known: measured.on_card() | {"gaps": {}}}}
     stored = Result("attribution", "Where gains come from", settings)
     stored.tables = {"gains": gains([measured]), "gaps": gap_table([measured])}
-    stored.provenance = {"commit": "c", "date": "d", "machine": "m", "seeds": "s", "entries": {known: "0"}}
+    stored.provenance = {"commit": "c", "date": "d", "machine": "m", "seeds": "s"}
+    stored.provenance["entries"] = {known: zoo.fingerprint(known)}
     stored.write(tmp_path / "attribution")
     monkeypatch.setattr(zoo, "list", lambda: [new, known])
     path = tmp_path / "attribution" / "summary.json"
@@ -186,3 +187,9 @@ def test_what_a_page_does_not_have_is_added_to_it(tmp_path, monkeypatch):
     assert summary["provenance"]["commit"].startswith("c, and ")
     add_missing(path, say=lambda _: None)  # there is nothing left to add
     assert json.loads(path.read_text()) == summary
+    summary["provenance"]["entries"][new] = "of another day"
+    path.write_text(json.dumps(summary))
+    add_missing(path, say=lambda _: None)
+    again = json.loads(path.read_text())
+    assert again["tables"] == summary["tables"]
+    assert again["provenance"]["entries"][new] == zoo.fingerprint(new)

@@ -336,13 +336,17 @@ def _of(names: Sequence[str], scale: Scale, directory: Path | None, say: Say) ->
 
 
 def add_missing(summary: Path, directory: Path | None = None, say: Say = print) -> Result:
-    """Attribute the gains of those entries that a stored summary does not have, and write them into it."""
+    """Attribute the gains of those entries that a stored summary does not have, or not as they are, and write them into
+    it; those of an entry whose control is another one are attributed again too."""
     stored = from_summary(summary)
-    names = [name for name in zoo.list() if name not in stored.provenance["entries"]]
+    known = stored.provenance["entries"]
+    changed = {name for name in zoo.list() if known.get(name) != zoo.fingerprint(name)}
+    names = [name for name in zoo.list() if changed & {name, f"{name}{CONTROL}"}]
     with recorded("as in the sources") as where:
         new = _of(names, stored.settings["scale"], directory, say)
     for name, table in stored.tables.items():
-        rows = sorted([*table.rows, *new.tables[name].rows], key=lambda row: row[0])  # the order of counts stays
+        kept = [row for row in table.rows if row[0] not in names]
+        rows = sorted([*kept, *new.tables[name].rows], key=lambda row: row[0])  # the order of counts stays
         stored.tables[name] = Table(table.columns, rows)
     stored.settings["cards"] = dict(sorted({**stored.settings["cards"], **new.settings["cards"]}.items()))
     commits = f"{stored.provenance['commit']}, and {where['commit']} for {', '.join(names)}" if names else None
