@@ -5,17 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mirrordescent import kernels
+from mirrordescent import kernels, optim
+from mirrordescent.mirrors import spectral_by_kind
+from mirrordescent_lab.architectures import initialised, small_cnn
 
 SHAPES = [(3, 5), (1,), (0,), (70_001,), (4, 2, 3)]
 
 
-@pytest.fixture(autouse=True)
-def _compiled():
-    try:
-        kernels.library()
-    except kernels.BuildError as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 def numbers(seed, dtype):
@@ -58,3 +55,43 @@ def test_only_tensors_without_gaps_of_one_precision_are_taken():
     assert not kernels.has_moments([a.half()], [b.half()])
     assert not kernels.has_moments([a], [b[:2]])
     assert not kernels.has_moments([a, b], [b])
+
+
+@pytest.mark.parametrize("second", [None, 0.9, 0.0])
+def test_optimisers_take_the_same_steps_with_kernels_and_without(second):
+    images, labels = (
+        torch.rand(16, 1, 14, 14, generator=torch.Generator().manual_seed(0)).double(),
+        torch.arange(16) % 10,
+    )
+    ends = []
+    for fused in (True, False):
+        model = initialised(small_cnn, 0).double()
+        options = {"mirror": spectral_by_kind(), "second_momentum": second, "weight_decay": 0.1, "fused": fused}
+        optimizer = optim.Preconditioned(model.named_parameters(), lr=0.02, **options)
+        for _ in range(6):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.testing.assert_close(*ends, rtol=1e-8, atol=1e-9)
+
+
+def test_graphs_know_that_kernels_have_moved_parameters():
+    w = torch.nn.Parameter(torch.ones(4, 5))
+    optimizer = optim.Preconditioned([w], lr=0.01, second_momentum=0.9, fused=True)
+    loss = w.square().sum()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_shapes_that_do_not_fit_are_an_error_with_kernels_too():
+    w = torch.nn.Parameter(torch.ones(4, 5))
+    optimizer = optim.Preconditioned([w], lr=0.01, second_momentum=0.9, fused=True)
+    w.grad = torch.ones(4, 5)
+    optimizer.step()
+    w.data, w.grad = torch.ones(2, 5), None
+    w.grad = torch.ones(2, 5)
+    with pytest.raises(RuntimeError):
+        optimizer.step()

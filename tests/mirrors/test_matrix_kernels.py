@@ -15,12 +15,7 @@ WEIGHTS = [0.05, 0.1, 0.0, 0.25, 0.6]
 SHAPES = [(64, 64), (200, 20), (20, 200), (50, 40), (40, 50), (17, 33), (3, 7), (1, 5), (5, 1), (1, 1), (16, 130)]
 
 
-@pytest.fixture(autouse=True)
-def _compiled():
-    try:
-        kernels.library()
-    except kernels.BuildError as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 def numbers(*shape, seed=0, dtype=torch.float64):
@@ -120,6 +115,7 @@ def test_derivatives_do_not_go_through_kernels():
 
 
 def test_fused_preconditioning():
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 1))
     optimiser = optim.Preconditioned(model.named_parameters(), fused=True, steps=50, lr=0.03)
     for _ in range(50):
