@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mirrordescent import optim, zoo
+from mirrordescent.mirrors import Euclidean
 from mirrordescent_lab import contestants
 from mirrordescent_lab.architectures import small_cnn
 from mirrordescent_lab.evolution import CovarianceAdaptation
@@ -140,6 +141,9 @@ def test_the_control_has_no_map_and_all_the_rest():
         torch.testing.assert_close(*sizes, rtol=1e-4, atol=0)
     assert (control.momentum, control.decay, control.t(7)) == (method.momentum, method.decay, method.t(7))
     assert spectral.SPECTRAL_RECIPES[f"{spectral.ENTRY}-control"].stages[0].identity
+    shipped = [zoo.load(name) for name in (spectral.ENTRY, f"{spectral.ENTRY}-control")]
+    assert type(shipped[0]) is type(shipped[1])
+    assert all(isinstance(each, Euclidean) for each in shipped[1].mirror.maps)
 
 
 def test_minibatches_of_images_come_in_epochs():
