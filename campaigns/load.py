@@ -45,7 +45,7 @@ def solve(folder: Path, out: Path, *options: str, kill_after: float | None = Non
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
         if kill_after is not None:
             time.sleep(kill_after)
-            process.send_signal(signal.SIGKILL)
+            os.kill(process.pid, signal.SIGKILL)  # send_signal would look first, and take the exit code away
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         said.seek(0)
