@@ -89,17 +89,6 @@ def test_a_tensor_whose_gradients_come_late_takes_no_long_step():
     torch.testing.assert_close((late.detach() - before).abs(), torch.full((4, 5), 0.01).double(), rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("second", [None, 0.9])
-def test_graphs_know_that_parameters_have_moved(second):
-    (w,) = parameters((4, 5))
-    optimizer = optim.Preconditioned([w], lr=0.01, second_momentum=second)
-    loss = w.square().sum()
-    loss.backward(retain_graph=True)
-    optimizer.step()
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()
-
-
 def test_every_group_has_the_method_of_its_own_entry():
     a, b = parameters((4, 5), (4, 5))
     groups = [{"params": [("a", a)], "mirror": "network-spectral"}, {"params": [("b", b)], "mirror": PNorm(3.0)}]

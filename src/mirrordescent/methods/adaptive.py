@@ -34,7 +34,7 @@ class AdaptivePreconditioned(Preconditioned):
 
         m⁺ = βm + (1 − β)g,    v = βm⁺ + (1 − β)g  (or m⁺, without look-ahead)
         u = s(v)∇ψ*(v/c(v)),   n⁺ = β₂n + (1 − β₂)u²,    w⁺ = β₂w + 1 − β₂
-        x⁺ = (1 − t_k c)x − t_k ℓ u/√(n⁺/w⁺)
+        x⁺ = (1 − t_k·decay)x − t_k ℓ u/√(n⁺/w⁺)
 
     u is the normalised direction of :class:`Preconditioned`, its entries of mean square 1, and ℓ is what the map scales
     it by. With the Euclidean map that is much like Adam, except that second moments are those of momenta of one size;
@@ -53,6 +53,8 @@ class AdaptivePreconditioned(Preconditioned):
     """
 
     called: ClassVar[tuple[str, ...]] = ("adaptive-preconditioned",)
+
+    # Its states are not those of the class it extends, and nobody hands one the states of the other.
 
     def __init__(
         self, mirror: MirrorMap, t: ScheduleLike, momentum: float = 0.0, second_momentum: float = 0.98,
@@ -77,7 +79,7 @@ class AdaptivePreconditioned(Preconditioned):
         return AdaptiveState(state.k + 1, self._moved(state, d), m, n, w)
 
     def together(self, count: int, maps: Sequence[MirrorMap], x: Tensors, beside: Tensors, g: Tensors) -> None:
-        """m, n and w as in ``update``,  x ← (1 − tc)x − t ℓ u/√(n/w)."""
+        """m, n and w as in ``update``,  x ← (1 − t·decay)x − t ℓ u/√(n/w)."""
         t, (m, n, w) = float(self.t(count)), (beside[i::3] for i in range(3))
         u, sizes = unit_directions_of(maps, self._momenta_in_place(m, g))
         steps, keep = [t * size for size in sizes], 1 - t * self.decay

@@ -51,8 +51,8 @@ class MirrorOptimizer(Optimizer):
         mirror: a :class:`~mirrordescent.mirrors.MirrorMap`, applied to every parameter as to a batch of one; a
             layer-wise one, which has a map for each; an entry of the zoo, by name or file; None for the Euclidean map.
         method: makes a :class:`~mirrordescent.methods.GradientMethod` of a map and step sizes t: a class, such as
-            ``methods.SMD`` or your own, or a function. An entry of the zoo that is a method of the same class replaces
-            it, with all its settings; without a ``method``, the entry may be any method.
+            ``methods.SMD`` or your own, or a function. An entry of the zoo that is a method of the same class, or of
+            one that extends it, replaces it, with all its settings; without a ``method``, the entry may be any method.
         t: s of t_k = lr·s(k), a schedule or a function of k ≥ 1. By default 1, or that of the zoo's entry.
         weight_decay: c of a penalty ½c‖x‖² that is added to f, so c·x to the gradient, whatever the map; 0 by default.
             :class:`Decoupled` (c) shrinks the parameters instead, as AdamW does.

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent.methods.base import GradientMethod
-from mirrordescent.methods.preconditioned import Preconditioned
 from mirrordescent.mirrors import Euclidean, Layerwise, MirrorMap
 from mirrordescent.optim.sharding import local_map
 from mirrordescent.parts import Part, describe
@@ -108,8 +107,8 @@ class Leaf(NamedTuple):
 
 
 def _alike(made: GradientMethod[Any], learned: GradientMethod[Any]) -> bool:
-    """Tell whether a learned method may take the place of another: of the same class, or both precondition."""
-    return type(made) is type(learned) or all(isinstance(each, Preconditioned) for each in (made, learned))
+    """Tell whether a learned method may take the place of another: of the same class, or one extends the other."""
+    return isinstance(learned, type(made)) or isinstance(made, type(learned))
 
 
 class _Unmapped(MirrorMap):
