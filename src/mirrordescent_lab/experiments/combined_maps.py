@@ -11,6 +11,8 @@ two rescale what the map of singular values gives; the last is a quadratic map w
 place of that map. The first, for every tensor, is a method of the library (``methods.AdaptivePreconditioned``), and the
 one that ``network-spectral`` is learned with. Everything else is alike: the other kinds of layers, momentum, schedule.
 
+And the other way round: what is left of ``network-spectral`` without its second moments, everything else as learned?
+
 The learning rate is tuned for each on the tasks that the entry is learned on, together with β₂; what is shown is on
 tasks kept for validation, on networks that nothing was tuned on. Gates of recurrent layers, which are several matrices
 in one tensor, are left as they are by rows and by two sides.
@@ -28,6 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from mirrordescent import zoo
 from mirrordescent.methods import AdaptivePreconditioned, Preconditioned
 from mirrordescent.mirrors import ByKind, roles_of, spectral_by_kind
 from mirrordescent.mirrors.by_kind import ScaledMap
@@ -39,6 +42,7 @@ from mirrordescent_lab.experiments.network_geometry import small
 from mirrordescent_lab.experiments.result import Claim, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.intervals import paired
+from mirrordescent_lab.recipes.spectral import ENTRY
 from mirrordescent_lab.tasks import LEARNING, VALIDATION, Make, Task
 
 RATES, BETAS = (2.5e-3, 4e-3, 6e-3, 1e-2, 1.6e-2, 2.5e-2), (0.9, 0.98)
@@ -46,6 +50,8 @@ EVERY = 5  # steps between two roots of the matrices of two sides
 DAMPING = 1e-6  # relative to the largest eigenvalue
 TUNING_SEED, TEST_SEED = 300, 40_000
 NONE = "none"
+LEARNED, BARE = f"{ENTRY}, as learned", f"{ENTRY} without them"
+MULTIPLES = (0.4, 0.63, 1.0, 1.6, 2.5)  # of the entry's own steps
 
 
 @dataclass(frozen=True)
@@ -152,8 +158,16 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     if size.small:
         learning, validation = (tuple(small(task, 0.02) for task in some[:2]) for some in (learning, validation))
     method = Preconditioned(spectral_by_kind(), OverRun(1), MOMENTUM, normalised=True).requires_grad_(False)
+    entry = cast(AdaptivePreconditioned, zoo.load(ENTRY).requires_grad_(False))
+    others: dict[str, Callable[[float], Preconditioned]] = {
+        NONE: lambda beta: method,
+        "entries": lambda beta: AdaptivePreconditioned(method.mirror, method.t, MOMENTUM, beta),
+        LEARNED: lambda beta: entry,
+        BARE: lambda beta: without_second_moments(entry),
+    }
     result = Result("combined-maps", "Second moments beside singular values", {
         "scale": scale, "networks": size.networks, "learning rates": list(RATES), "β₂": list(BETAS),
+        "multiples of learned steps": list(MULTIPLES),
     })  # fmt: skip
 
     def log_losses(make: Make, tasks: tuple[Task, ...], seed: int) -> Tensor:
@@ -164,29 +178,38 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         def make(model: nn.Module, steps: int) -> tuple[Optimizer, None]:
             if kind in COMBINED:
                 return CombinedOptimiser(model, method, steps, lr, lambda: COMBINED[kind](beta)), None
-            entries = AdaptivePreconditioned(method.mirror, method.t, MOMENTUM, beta)
-            return optimiser_of(method if kind == NONE else entries, model, steps, lr), None
+            return optimiser_of(others[kind](beta), model, steps, lr), None
 
         return make
 
     found: dict[str, Tensor] = {}
     rows = []
-    for kind in (NONE, *KINDS_OF_MOMENTS):
-        settings = list(product(RATES, BETAS if kind != NONE else (0.0,)))
+    for kind in (NONE, *KINDS_OF_MOMENTS, LEARNED, BARE):
+        settings = [(c, 0.0) for c in (MULTIPLES if kind in (LEARNED, BARE) else RATES)]
+        if kind in KINDS_OF_MOMENTS:
+            settings = list(product(RATES, BETAS))
         settings = settings[:1] if size.small else settings
         scores = {each: float(log_losses(made(kind, *each), learning, TUNING_SEED).mean()) for each in settings}
         best = min(scores, key=lambda each: scores[each])
         seeds = range(TEST_SEED, TEST_SEED + size.networks)
         found[kind] = torch.stack([log_losses(made(kind, *best), validation, seed) for seed in seeds])
-        chosen = f"{best[0]:g}" + (f", β₂ {best[1]:g}" if kind != NONE else "")
+        chosen = f"{best[0]:g}" + (f", β₂ {best[1]:g}" if kind in KINDS_OF_MOMENTS else "")
         rows.append((kind, chosen, f"{scores[best]:.3f}", *(f"{x:.3f}" for x in found[kind].mean(0).tolist())))
         say(" ".join(rows[-1]))
     result.tables["Mean log loss at the end"] = Table(
         ("second moments", "learning rate", "learning tasks", *(task.name for task in validation)), rows
     )
-    for kind in KINDS_OF_MOMENTS if scale != "quick" else ():
-        margin = paired((found[NONE] - found[kind]).mean(1))  # networks differ by their seeds, tasks are what they are
+    compared = {kind: (kind, NONE) for kind in KINDS_OF_MOMENTS} | {f"those of {ENTRY}": (LEARNED, BARE)}
+    for called, (kind, without) in compared.items() if scale != "quick" else ():
+        margin = paired((found[without] - found[kind]).mean(1))  # networks differ by seeds, tasks are what they are
         measured = f"lower by {margin.mean:.3f} [{margin.low:.3f}, {margin.high:.3f}]"
-        statement = f"combined with second moments, {kind}, the mean log loss on validation tasks is lower"
+        statement = f"combined with second moments, {called}, the mean log loss on validation tasks is lower"
         result.claims.append(Claim.by(statement, margin.low, margin.high, measured))
     return result
+
+
+def without_second_moments(method: AdaptivePreconditioned) -> Preconditioned:
+    """Return dual-space preconditioning with the same map, steps, momentum and decay."""
+    return Preconditioned(
+        method.mirror, method.t, method.momentum, method.lookahead, normalised=True, decay=method.decay
+    )
