@@ -16,6 +16,7 @@ from mirrordescent.methods.accelerated import AMDState, ASMDState, DualWeight, M
 from mirrordescent.methods.descent import MDState, SMDState
 from mirrordescent.methods.means import Means
 from mirrordescent.mirrors import Burg, Diagonal, Euclidean, Logit, SoftSign, Stencil
+from mirrordescent.mirrors.together import Maps
 from mirrordescent.oracles import Default, Exact, Noisy, Rounded, Smoothed
 from mirrordescent.schedules import Prefix, as_schedule
 
@@ -168,7 +169,7 @@ def test_preconditioned_steps_taken_together_are_the_same(options):
     for k in range(1, 5):
         g = double(1.0, 0.3, -0.7) * k
         states = [method.update(state, g[None]) for method, state in zip(alone, states, strict=True)]
-        alone[0].together(k, maps, x, m, [g.clone(), g.clone()])
+        alone[0].together(k, Maps(maps), x, m, [g.clone(), g.clone()])
         for i, state in enumerate(states):
             torch.testing.assert_close(x[i], state.x[0])
             torch.testing.assert_close(m[i], state.m[0])

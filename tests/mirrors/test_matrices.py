@@ -16,8 +16,10 @@ from mirrordescent.mirrors import (
     SoftSign,
     SpectralPower,
     SquaredPNorm,
+    matrices,
+    resolvents,
 )
-from mirrordescent.mirrors.matrices import directions_by_products
+from mirrordescent.mirrors.matrices import approximate_directions
 from mirrordescent.mirrors.products import SIGN, combined, fitted, ramps
 
 SHAPES = [(5, 5), (3, 8), (9, 4), (6, 2, 3, 3), (7,), (1, 6)]
@@ -27,6 +29,13 @@ shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 def numbers(*shape, seed=0, dtype=torch.float64):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+@pytest.fixture(params=["products", "resolvents"])
+def form(request, monkeypatch):
+    """Compute directions in one way, wherever tensors are."""
+    monkeypatch.setattr(matrices, "_form", lambda y: request.param)
+    return request.param
 
 
 def rotation(n, seed):
@@ -65,7 +74,7 @@ def test_half_the_square_of_a_schatten_norm_is_a_gradient_with_its_normalisation
 
 @pytest.mark.parametrize("steps", [None, 4])
 @pytest.mark.parametrize("inner", [PNorm(3.0), SoftSign(0.1), HyperbolicEntropy(), Saturating([0.5, 0.5])], ids=repr)
-def test_equivariant_under_rotations(inner, steps):
+def test_equivariant_under_rotations(inner, steps, form):
     mirror = SingularValues(inner, products=steps).requires_grad_(False).double()
     y, P, Q = numbers(1, 5, 8), rotation(5, 1), rotation(8, 2)
     for apply in (mirror.to_primal, mirror.direction):
@@ -79,7 +88,7 @@ def test_a_convolution_is_a_matrix_of_outputs_by_all_inputs():
 
 
 @pytest.mark.parametrize("steps", [None, 4])
-def test_blocks_of_rows_are_matrices_of_their_own(steps):
+def test_blocks_of_rows_are_matrices_of_their_own(steps, form):
     y = numbers(1, 12, 5)
     whole, block = SpectralPower(0.2, parts=3, products=steps), SpectralPower(0.2, products=steps)
     torch.testing.assert_close(whole.to_primal(y), torch.cat([block.to_primal(b) for b in y.split(4, 1)], 1))
@@ -93,7 +102,7 @@ def test_blocks_of_rows_are_matrices_of_their_own(steps):
 @pytest.mark.parametrize("steps", [None, 3, 4, 5])
 @pytest.mark.parametrize("p", POWERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_degenerate_matrices_give_finite_directions(p, steps, dtype):
+def test_degenerate_matrices_give_finite_directions(p, steps, dtype, form):
     if dtype == torch.bfloat16 and steps is None:
         pytest.skip("decompositions are in double precision, and bfloat16 has no digits to lose")
     mirror = SpectralPower(p, products=steps)
@@ -132,25 +141,25 @@ def test_combined_steps_fit_powers(p, steps):
 
 @pytest.mark.parametrize("p", POWERS)
 @pytest.mark.parametrize("shape", [(20, 20), (20, 90), (90, 20), (16, 24), (8, 3, 3, 3), (70, 70)], ids=str)
-def test_products_agree_with_the_decomposition(shape, p):
+def test_approximations_agree_with_the_decomposition(shape, p, form):
     mirror, y = SpectralPower(p, damping=1e-4, products=5), numbers(1, *shape, dtype=torch.float32)
-    exact, products = MirrorMap._direction(mirror, y), mirror.direction(y)
-    assert float((exact - products).norm() / exact.norm()) < 0.08
+    exact, approximate = MirrorMap._direction(mirror, y), mirror.direction(y)
+    assert float((exact - approximate).norm() / exact.norm()) < 0.08
 
 
-def test_matrices_of_many_shapes_are_computed_together_as_they_are_alone():
+def test_matrices_of_many_shapes_are_computed_together_as_they_are_alone(form):
     maps = [
         SpectralPower(p, products=4, parts=parts) for p, parts in ((0, 1), (0.5, 1), (0.2, 2), (1, 1), (0, 1), (0.3, 1))
     ]
     ys = [numbers(*shape) for shape in ((10, 40), (14, 60), (8, 30), (60, 10), (12, 12), (12, 12))]
-    together = directions_by_products(list(zip(maps, ys, strict=True)))
+    together = approximate_directions(list(zip(maps, ys, strict=True)))
     for mirror, y, d in zip(maps, ys, together, strict=True):
         torch.testing.assert_close(d, mirror.direction(y[None])[0], rtol=1e-9, atol=1e-9)
 
 
 def test_the_sum_of_iterates_is_that_of_the_polynomials_of_singular_values():
     X = numbers(2, 5, 5)
-    weights = [0.1, 0.2, 0.3, 0.4]
+    weights = (0.1, 0.2, 0.3, 0.4)
     (found,) = combined([X], [weights])
     for each, ours in zip(X, found, strict=True):
         size = (each @ each.T).norm().sqrt()
@@ -161,9 +170,34 @@ def test_the_sum_of_iterates_is_that_of_the_polynomials_of_singular_values():
 def test_weights_are_fitted_again_when_the_inner_map_has_changed():
     inner = Saturating([1.0, 1e-6, 1e-6]).requires_grad_(False)
     mirror = SingularValues(inner, products=4)
-    before = mirror.weights()
+    before, resolved = mirror.fit("products"), mirror.fit("resolvents")
+    assert mirror.fit("products") is before
     inner.log_weights.copy_(torch.tensor([1e-6, 1e-6, 1.0]).log())
-    assert mirror.weights()[0] < 0.1 < 0.9 < before[0]
+    assert mirror.fit("products")[0] < 0.1 < 0.9 < before[0]
+    small = torch.tensor(0.02).double()
+    assert mirror.fit("resolvents")(small) > 0.1 > 0.03 > resolved(small)
+
+
+@pytest.mark.parametrize("steps", SIGN)
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.3, 0.5, 0.8, 1.0])
+def test_resolvents_fit_powers_as_closely_as_polynomials(p, steps):
+    floor = SIGN[steps][0]
+    s = torch.logspace(float(torch.tensor(floor).log10()), 0, 999, dtype=torch.float64)
+    h = resolvents.fitted(lambda s: s**p, steps)
+    error = h(s) / s**p - 1
+    assert min(h.weights) >= 0
+    assert float(error.abs().max()) < 0.1
+    assert float(error.square().mean().sqrt()) < 0.05
+    assert bool((h(s).diff() > -0.02 * h(s)[1:]).all())
+
+
+def test_resolvents_act_on_singular_values():
+    X, h = numbers(2, 5, 8), resolvents.Resolvents((0.3, 0.1, 0.2), (1e-3, 0.1))
+    (found,) = resolvents.combined([X], [h])
+    for each, ours in zip(X, found, strict=True):
+        size = (each @ each.T).norm().sqrt()
+        expected = by_svd(each / size, lambda s: 0.3 * s + 0.1 * s / (s**2 + 1e-3) + 0.2 * s / (s**2 + 0.1))
+        torch.testing.assert_close(ours, expected)
 
 
 def test_learning_goes_through_the_exact_form():

@@ -14,9 +14,10 @@ from mirrordescent.kernels.images import (
 )
 from mirrordescent.kernels.matrices import directions, has_directions
 from mirrordescent.kernels.moments import adapted, has_moments, momenta
+from mirrordescent.kernels.powers import has_powers, powers
 
 __all__ = [
     "TYPES", "BuildError", "Function", "adapted", "addresses", "amd_stencil", "close_holes", "directions",
-    "dual_fista", "dual_value", "has_directions", "has_moments", "hole_depths", "image_sums", "library", "momenta",
-    "numbers", "primal_dual", "ready", "suits", "without",
+    "dual_fista", "dual_value", "has_directions", "has_moments", "has_powers", "hole_depths", "image_sums", "library",
+    "momenta", "numbers", "powers", "primal_dual", "ready", "suits", "without",
 ]  # fmt: skip

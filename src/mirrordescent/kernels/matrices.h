@@ -1,14 +1,14 @@
-/* Functions of singular values by products of symmetric matrices, for matrices that fit into the nearer caches.
+/* Functions of singular values by inverses of symmetric matrices, for matrices that fit into the nearer caches.
 
-   Polynomials of one Gram matrix G = XXᵀ are symmetric and commute. So their products are symmetric too: half of each is
-   computed, and rows serve as columns, which nobody has to transpose. Matrices are kept with sides that are multiples of
-   SIDE; what is beside G is zero, and what is beside the others is nothing but a diagonal, and is not looked at. */
+   A Gram matrix G = XXᵀ, and what becomes of G + cI on the way to its inverse, are symmetric: blocks of SIDE × SIDE on
+   and above the diagonal are kept, what is below is not looked at. Matrices have sides that are multiples of SIDE; beside
+   G are zeros, and beside inverses nothing but a diagonal, which is not looked at either. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #ifndef SIDE
 #define SIDE 16
-#define DEPTH 64 /* columns of X whose share of XXᵀ is added at a time; at least SIDE */
+#define DEPTH 64 /* columns of X whose share of XXᵀ is added at a time; at least 2 SIDE */
 #ifdef __AVX512F__
 #define BYTES 64
 #define TILE 16 /* rows of a product that are computed at once, in as many registers */
@@ -34,26 +34,19 @@ static inline __attribute__((always_inline)) void NAME(tile)(
     for (int r = 0; r < TILE; r++) c[r] = sums[r];
 }
 
-/* Write a tile of a symmetric matrix at (i, j), and at (j, i) too. */
-static inline void NAME(write_both)(long n, const NAME(lanes) *tile, REAL *C, long i, long j) {
-    for (int r = 0; r < TILE; r++) *(NAME(lanes) *)(C + (i + r) * n + j) = tile[r];
-    if (j >= i + TILE)
-        for (long l = 0; l < LANES; l++)
-            for (int r = 0; r < TILE; r++) C[(j + l) * n + i + r] = tile[r][l];
+/* C += AᵀB for a tile of C, with so many rows of A and B. */
+static inline void NAME(add)(
+    long depth, const REAL *A, long a_row, const REAL *B, long b_row, REAL *C, long c_row) {
+    NAME(lanes) tile[TILE];
+    for (int r = 0; r < TILE; r++) tile[r] = *(const NAME(lanes) *)(C + r * c_row);
+    NAME(tile)(depth, A, a_row, B, b_row, tile);
+    for (int r = 0; r < TILE; r++) *(NAME(lanes) *)(C + r * c_row) = tile[r];
 }
 
-/* C = αAB + βB + γI for symmetric A and B that commute; C is another matrix than both. */
-static void NAME(product)(long n, double alpha, const REAL *A, const REAL *B, double beta, double gamma, REAL *C) {
-    for (long i = 0; i < n; i += TILE)
-        for (long j = i / LANES * LANES; j < n; j += LANES) {
-            NAME(lanes) tile[TILE] = {{0}};
-            NAME(tile)(n, A + i, n, B + j, n, tile);
-            for (int r = 0; r < TILE; r++) {
-                tile[r] = (REAL)alpha * tile[r] + (REAL)beta * *(const NAME(lanes) *)(B + (i + r) * n + j);
-                if (i + r >= j && i + r < j + LANES) tile[r][i + r - j] += (REAL)gamma;
-            }
-            NAME(write_both)(n, tile, C, i, j);
-        }
+/* Write the transpose of a SIDE × SIDE block, times α. */
+static inline void NAME(transpose)(REAL alpha, const REAL *from, long from_row, REAL *to, long to_row) {
+    for (long r = 0; r < SIDE; r++)
+        for (long l = 0; l < SIDE; l++) to[r * to_row + l] = alpha * from[l * from_row + r];
 }
 
 /* Put `depth` columns of a wide X from k on, or rows of a tall one, into the rows of T, filled up with zeros. */
@@ -62,8 +55,14 @@ static void NAME(gather)(const REAL *X, long rows, long columns, long k, long de
     long side = wide ? rows : columns;
     for (long d = 0; d < depth; d++) memset(T + d * n + side, 0, (size_t)(n - side) * sizeof(REAL));
     if (wide)
-        for (long i = 0; i < side; i++)
-            for (long d = 0; d < depth; d++) T[d * n + i] = X[i * columns + k + d];
+        for (long i = 0; i < side; i += SIDE)
+            for (long d = 0; d < depth; d += SIDE) {
+                const REAL *from = X + i * columns + k + d;
+                if (i + SIDE <= side && d + SIDE <= depth) NAME(transpose)(1, from, columns, T + d * n + i, n);
+                else
+                    for (long r = 0; r < SIDE && d + r < depth; r++)
+                        for (long l = 0; l < SIDE && i + l < side; l++) T[(d + r) * n + i + l] = from[l * columns + r];
+            }
     else
         for (long d = 0; d < depth; d++) memcpy(T + d * n, X + (k + d) * columns, (size_t)side * sizeof(REAL));
 }
@@ -76,15 +75,8 @@ static void NAME(gram)(const REAL *X, long rows, long columns, long n, REAL *T, 
         long depth = length - k < DEPTH ? length - k : DEPTH;
         NAME(gather)(X, rows, columns, k, depth, n, T);
         for (long i = 0; i < n; i += TILE)
-            for (long j = i / LANES * LANES; j < n; j += LANES) {
-                NAME(lanes) tile[TILE];
-                for (int r = 0; r < TILE; r++) tile[r] = *(const NAME(lanes) *)(G + (i + r) * n + j);
-                NAME(tile)(depth, T + i, n, T + j, n, tile);
-                for (int r = 0; r < TILE; r++) *(NAME(lanes) *)(G + (i + r) * n + j) = tile[r];
-            }
+            for (long j = i / SIDE * SIDE; j < n; j += LANES) NAME(add)(depth, T + i, n, T + j, n, G + i * n + j, n);
     }
-    for (long i = 0; i < n; i++)
-        for (long j = i + 1; j < n; j++) G[j * n + i] = G[i * n + j];
 }
 
 /* Y = QX of a wide matrix, XQ of a tall one, for a symmetric Q; return the sum of the squares of Y. */
@@ -115,65 +107,111 @@ static double NAME(apply)(const REAL *X, long rows, long columns, long n, const 
     return squares;
 }
 
-/* Σ_k w_k X_k/X, with X_k the Newton–Schulz steps from X/‖G‖_F^½ and G the Gram matrix of X; it takes six matrices. */
-static REAL *NAME(factor)(long n, long steps, const double *w, const double *coefficients, REAL *G) {
-    long all = n * n;
-    REAL *q = G + all, *Q = q + all, *next = Q + all, *spare = next + all, *total = spare + all;
-    double size = 0, tiny = sizeof(REAL) == 4 ? 1.17549435e-38 : 2.2250738585072014e-308;
-    for (long i = 0; i < all; i++) size += (double)G[i] * (double)G[i];
-    size = sqrt(size) < tiny ? tiny : sqrt(size);
-    for (long i = 0; i < all; i++) G[i] = (REAL)(G[i] / size);
-    for (long k = 0; k < steps; k++) {
-        const double *c = coefficients + 3 * k;
-        REAL *now = k ? q : Q;
-        NAME(product)(n, c[2], G, G, c[1], c[0], now);
-        if (k) {
-            REAL *old = Q;
-            NAME(product)(n, 1, Q, q, 0, 0, next);
-            Q = next, next = old;
+/* P ← −P⁻¹ for a symmetric block of SIDE rows: each in turn is swept, as blocks are below. */
+static void NAME(invert)(REAL *P) {
+    REAL f[SIDE], v[SIDE];
+    for (long k = 0; k < SIDE; k++) {
+        REAL inverse = 1 / P[k * SIDE + k];
+        for (long l = 0; l < SIDE; l++) f[l] = P[k * SIDE + l], v[l] = f[l] * inverse;
+        f[k] -= 1, v[k] = 1 - inverse; /* with which row and column k become v, without being treated apart */
+        for (long l = 0; l < SIDE; l += LANES) {
+            NAME(lanes) some = *(const NAME(lanes) *)(v + l);
+#pragma GCC unroll 16
+            for (long r = 0; r < SIDE; r++) *(NAME(lanes) *)(P + r * SIDE + l) -= f[r] * some;
         }
-        if (k + 1 < steps) {
-            REAL *old = G;
-            NAME(product)(n, 1, now, now, 0, 0, spare);
-            NAME(product)(n, 1, spare, G, 0, 0, next);
-            G = next, next = old;
-        }
-        for (long i = 0; i < all; i++) total[i] = (k ? total[i] : 0) + (REAL)w[k + 1] * Q[i];
+        P[k * SIDE + k] = -inverse;
     }
-    for (long i = 0; i < n; i++) total[i * n + i] += (REAL)w[0];
-    double root = 1 / sqrt(size);
-    for (long i = 0; i < all; i++) total[i] = (REAL)(total[i] * root);
-    return total;
 }
 
-/* y = D/rms(D) for tensors x of so many blocks each, with D = Σ_k w_k X_k of every block X; 0 for x = 0.
+/* S ← −S⁻¹ for a positive definite S (Gauss–Jordan). For one block of rows K after the other, with P = S_KK⁻¹,
 
-   weights: steps + 1 for each tensor. coefficients: three for each step. Returns 1 if there is no memory. */
+       S_IJ ← S_IJ − S_IK P S_KJ,    S_KJ ← P S_KJ,    S_KK ← −P                        for all I, J other than K,
+
+   which keeps S symmetric. Without exchanges of rows and without refinement, a matrix of low rank loses about two digits
+   more than a Cholesky factorisation does. W, of 2 SIDE rows, is to work in: S_KJ for all J, and below it −P S_KJ. */
+static void NAME(sweep)(long n, REAL *S, REAL *W) {
+    REAL *V = W + SIDE * n, P[SIDE * SIDE];
+    for (long k = 0; k < n; k += SIDE) {
+        for (long j = 0; j < k; j += SIDE) NAME(transpose)(1, S + j * n + k, n, W + j, n);
+        for (long r = 0; r < SIDE; r++) {
+            memcpy(W + r * n + k, S + (k + r) * n + k, (size_t)(n - k) * sizeof(REAL));
+            memcpy(P + r * SIDE, S + (k + r) * n + k, SIDE * sizeof(REAL));
+        }
+        NAME(invert)(P);
+        memset(V, 0, (size_t)(SIDE * n) * sizeof(REAL));
+        for (long i = 0; i < SIDE; i += TILE)
+            for (long j = 0; j < n; j += LANES) NAME(add)(SIDE, P + i, SIDE, W + j, n, V + i * n + j, n);
+        for (long i = 0; i < n; i += TILE)
+            for (long j = i / SIDE * SIDE; j < n; j += LANES)
+                if (i / SIDE * SIDE != k && j / SIDE * SIDE != k) NAME(add)(SIDE, W + i, n, V + j, n, S + i * n + j, n);
+        for (long j = 0; j < k; j += SIDE) NAME(transpose)(-1, V + j, n, S + j * n + k, n);
+        for (long r = 0; r < SIDE; r++) {
+            memcpy(S + (k + r) * n + k, P + r * SIDE, SIDE * sizeof(REAL));
+            for (long j = k + SIDE; j < n; j++) S[(k + r) * n + j] = -V[r * n + j];
+        }
+    }
+}
+
+/* ‖G‖_F of a symmetric matrix, or the least number where it is 0. */
+static double NAME(size)(long n, const REAL *G) {
+    double sums[SIDE] = {0}, size = 0, tiny = sizeof(REAL) == 4 ? 1.17549435e-38 : 2.2250738585072014e-308;
+    for (long i = 0; i < n; i++)
+        for (long j = i / SIDE * SIDE; j < n; j += SIDE) {
+            const REAL *some = G + i * n + j;
+            double times = j > i ? 2 : 1; /* what is above the diagonal stands for what is below */
+            for (long l = 0; l < SIDE; l++) sums[l] += times * (double)some[l] * (double)some[l];
+        }
+    for (long l = 0; l < SIDE; l++) size += sums[l];
+    return sqrt(size) < tiny ? tiny : sqrt(size);
+}
+
+/* (w_0 I + Σ_j w_j (G/s + c_j I)⁻¹)/√s with s = ‖G‖_F, where G is, the whole of it. S and W are to work in. */
+static void NAME(resolvents)(long n, long poles, const double *w, const double *c, REAL *G, REAL *S, REAL *W) {
+    long all = n * n;
+    double size = NAME(size)(n, G);
+    REAL inverse = (REAL)(1 / size), root = (REAL)(1 / sqrt(size)), *total = S + all;
+    memset(total, 0, (size_t)all * sizeof(REAL));
+    for (long i = 0; i < n; i++) total[i * n + i] = (REAL)w[0] * root;
+    for (long p = 0; p < poles; p++) {
+        for (long i = 0; i < all; i++) S[i] = inverse * G[i];
+        for (long i = 0; i < n; i++) S[i * n + i] += (REAL)c[p];
+        NAME(sweep)(n, S, W);
+        REAL weight = (REAL)w[p + 1] * root;
+        for (long i = 0; i < all; i++) total[i] -= weight * S[i];
+    }
+    memcpy(G, total, (size_t)all * sizeof(REAL));
+    for (long i = 0; i < n; i += SIDE)
+        for (long j = i + SIDE; j < n; j += SIDE) NAME(transpose)(1, G + i * n + j, n, G + j * n + i, n);
+}
+
+/* y = D/rms(D) for tensors x of so many blocks each, where D has h(σ) in the place of every block's singular values σ:
+   h(σ) = w_0 σ + Σ_j w_j σ/(σ² + c_j), after division by ‖XXᵀ‖_F^½; 0 for x = 0.
+
+   weights: poles + 1 for each tensor; shifts: poles for each. Returns 1 if there is no memory. */
 int NAME(directions)(
-    long count, const long *blocks, const long *rows, const long *columns, REAL **x, REAL **y, long steps,
-    const double *weights, const double *coefficients, int threads) {
+    long count, const long *blocks, const long *rows, const long *columns, REAL **x, REAL **y, long poles,
+    const double *weights, const double *shifts, int threads) {
     int failed = 0;
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (count > 1)
     for (long m = 0; m < count; m++) {
         long side = rows[m] < columns[m] ? rows[m] : columns[m], n = padded(side), entries = rows[m] * columns[m];
         if (!entries) continue;
-        REAL *memory = malloc((size_t)(6 * n * n + n * DEPTH) * sizeof(REAL));
-        if (!memory) {
+        REAL *G = malloc((size_t)(3 * n * n + n * DEPTH) * sizeof(REAL)), *S = G + n * n, *T = S + 2 * n * n;
+        if (!G) {
             failed = 1;
             continue;
         }
-        REAL *T = memory + 6 * n * n;
         double squares = 0;
         for (long b = 0; b < blocks[m]; b++) {
             const REAL *X = x[m] + b * entries;
-            NAME(gram)(X, rows[m], columns[m], n, T, memory);
-            const REAL *Q = NAME(factor)(n, steps, weights + m * (steps + 1), coefficients, memory);
-            squares += NAME(apply)(X, rows[m], columns[m], n, Q, T, y[m] + b * entries);
+            NAME(gram)(X, rows[m], columns[m], n, T, G);
+            NAME(resolvents)(n, poles, weights + m * (poles + 1), shifts + m * poles, G, S, T);
+            squares += NAME(apply)(X, rows[m], columns[m], n, G, T, y[m] + b * entries);
         }
-        free(memory);
+        free(G);
         double length = sqrt(squares / (double)(blocks[m] * entries));
-        if (length > 0)
-            for (long i = 0; i < blocks[m] * entries; i++) y[m][i] = (REAL)(y[m][i] / length);
+        REAL inverse = (REAL)(length > 0 ? 1 / length : 1);
+        for (long i = 0; i < blocks[m] * entries; i++) y[m][i] *= inverse;
     }
     return failed;
 }

@@ -1,6 +1,5 @@
 """Dual-space preconditioning with second moments: what a map has done to a gradient, divided by its usual size."""
 
-from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -9,7 +8,7 @@ from mirrordescent import kernels
 from mirrordescent.methods.base import Tensors
 from mirrordescent.methods.preconditioned import Preconditioned
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.mirrors.by_kind import unit_directions_of
+from mirrordescent.mirrors.together import Maps
 from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import ScheduleLike
 from mirrordescent.trees import Tree, per_sample, tree_map
@@ -78,11 +77,11 @@ class AdaptivePreconditioned(Preconditioned):
         d = tree_map(lambda u, n, w, c: c * per_sample(w.sqrt(), u) * u / (n.sqrt() + TINY), u, n, w, sizes)
         return AdaptiveState(state.k + 1, self._moved(state, d), m, n, w)
 
-    def together(self, count: int, maps: Sequence[MirrorMap], x: Tensors, beside: Tensors, g: Tensors) -> None:
+    def together(self, count: int, maps: Maps, x: Tensors, beside: Tensors, g: Tensors) -> None:
         """m, n and w as in ``update``,  x ← (1 − t·decay)x − t ℓ u/√(n/w)."""
         t, (m, n, w) = float(self.t(count)), (beside[i::3] for i in range(3))
-        u, sizes = unit_directions_of(maps, self._momenta_in_place(m, g))
-        steps, keep = [t * size for size in sizes], 1 - t * self.decay
+        u = maps.unit_directions(self._momenta_in_place(m, g))
+        steps, keep = [t * size for size in maps.sizes], 1 - t * self.decay
         if kernels.ready() and kernels.has_moments(x, n, u):
             kernels.adapted(x, n, w, u, steps, self.second_momentum, keep, TINY)
             return

@@ -1,12 +1,13 @@
 """The interface of every method, and of methods that wrap others."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Generator, Tensor, nn
 
 from mirrordescent.mirrors.base import MirrorMap
+from mirrordescent.mirrors.together import Maps
 from mirrordescent.oracles import Exact, Oracle
 from mirrordescent.parts import Part, written_together
 from mirrordescent.problems.base import Problem
@@ -183,7 +184,7 @@ class GradientMethod(Method[S]):
         """
         raise NotImplementedError
 
-    def together(self, count: int, maps: Sequence[MirrorMap], x: Tensors, beside: Tensors, g: Tensors) -> None:
+    def together(self, count: int, maps: Maps, x: Tensors, beside: Tensors, g: Tensors) -> None:
         """Take the step of ``update`` in place on many tensors, each with its own map, sharing the work.
 
         ``beside`` has all carried fields of the first tensor, in the order of the state, then those of the second, ….

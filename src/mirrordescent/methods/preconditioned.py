@@ -1,6 +1,5 @@
 """Dual-space preconditioning: the twin of mirror descent whose map acts on gradients."""
 
-from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -9,7 +8,7 @@ from mirrordescent import kernels
 from mirrordescent.checks import require_not_negative
 from mirrordescent.methods.base import GradientMethod, State, Tensors
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.mirrors.by_kind import unit_directions_of
+from mirrordescent.mirrors.together import Maps
 from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import ScheduleLike, as_schedule
 from mirrordescent.trees import Tree, descend, mix, tree_map
@@ -100,12 +99,11 @@ class Preconditioned(GradientMethod[PreconditionedState]):
         old = tree_map(lambda x: (1 - t * self.decay) * x, state.x) if self.decay else state.x
         return tree_map(lambda x, d: descend(x, d, t), old, d)
 
-    def together(self, count: int, maps: Sequence[MirrorMap], x: Tensors, beside: Tensors, g: Tensors) -> None:
+    def together(self, count: int, maps: Maps, x: Tensors, beside: Tensors, g: Tensors) -> None:
         """m ← βm + (1 − β)g,  x ← (1 − tw)x − t ∇ψ*(v)."""
         t, v = float(self.t(count)), self._momenta_in_place(beside, g)
         if self.normalised:
-            d, lengths = unit_directions_of(maps, v)
-            d = list(torch._foreach_mul(d, lengths))
+            d = list(torch._foreach_mul(maps.unit_directions(v), maps.sizes))
         else:
             d = [mirror.to_primal(each[None])[0] for mirror, each in zip(maps, v, strict=True)]  # type: ignore[index]
         if self.decay:

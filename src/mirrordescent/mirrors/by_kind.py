@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NoReturn, get_args
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mirrordescent.checks import require_positive
 from mirrordescent.domains import Box, Domain, PositiveOrthant, WholeSpace
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
-from mirrordescent.mirrors.matrices import SingularValues, SpectralBall, SpectralPower, directions_by_products
+from mirrordescent.mirrors.matrices import SingularValues, SpectralBall, SpectralPower
 from mirrordescent.mirrors.odd import SoftSign
 from mirrordescent.mirrors.roles import LayerKind, Role, roles
 from mirrordescent.parts import Config
@@ -177,25 +177,6 @@ def spectral_by_kind(p: float = 0.0, width: float = 0.5, products: int | None = 
     matrix, entries = SpectralPower(p, products=products), SoftSign(1e-2)
     inside = ("input", "hidden", "conv")
     return ByKind({kind: matrix if kind in inside else entries for kind in KINDS}, width=width)
-
-
-def unit_directions_of(maps: Sequence[MirrorMap], ys: list[Tensor]) -> tuple[list[Tensor], list[float]]:
-    """Return directions of many tensors, one sample and one map each, as directions of mean square 1 and their sizes.
-
-    What is alike is computed together.
-    """
-    found, bare = list(ys), [m.mirror if isinstance(m, ScaledMap) else m for m in maps]
-    matrices = {i: m for i, m in enumerate(bare) if isinstance(m, SingularValues) and m.products is not None}
-    for i, d in zip(matrices, directions_by_products([(m, ys[i]) for i, m in matrices.items()]), strict=True):
-        found[i] = d
-    others: dict[MirrorMap, list[int]] = {}
-    for i, m in enumerate(bare):
-        if i not in matrices:
-            others.setdefault(m, []).append(i)
-    for mirror, together in others.items():
-        for i, d in zip(together, mirror.directions([ys[i] for i in together]), strict=True):
-            found[i] = d if mirror.direction_size == 1 else d / mirror.direction_size
-    return found, [m.direction_size for m in maps]
 
 
 def _dilated(domain: Domain, c: float) -> Domain:

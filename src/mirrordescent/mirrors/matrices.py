@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from mirrordescent import kernels
 from mirrordescent.domains import Box, Domain, WholeSpace
+from mirrordescent.mirrors import products, resolvents
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity, unit
 from mirrordescent.mirrors.norms import PNorm
 from mirrordescent.mirrors.odd import SoftSign
-from mirrordescent.mirrors.products import SIGN, combined, fitted
+from mirrordescent.mirrors.products import SIGN
 from mirrordescent.parts import Config
+
+Form: TypeAlias = Literal["products", "resolvents"]
+FORMS: dict[Form, Any] = {"products": products, "resolvents": resolvents}
 
 
 class SingularValues(MirrorMap):
@@ -32,14 +36,16 @@ class SingularValues(MirrorMap):
     Singular vectors come from the Gram matrix of the smaller side (``eigh``, in double precision), and singular values
     from the lengths of the projected rows, so that small ones keep their digits. Derivatives through the vectors need
     singular values that differ. With ``products``, :meth:`direction` needs no decomposition: it combines that many
-    Newton–Schulz steps with weights fitted to ∇φ* (:mod:`~mirrordescent.mirrors.products`). ∇ψ and ∇ψ* stay exact.
+    Newton–Schulz steps with weights fitted to ∇φ* (:mod:`~mirrordescent.mirrors.products`), or on processors, where
+    that is faster, two or three inverses (:mod:`~mirrordescent.mirrors.resolvents`). ∇ψ and ∇ψ* stay exact.
 
     Args:
         inner: a map with ``symmetric``, such as :class:`PNorm`, :class:`SquaredPNorm`, :class:`HyperbolicEntropy`,
             :class:`SoftSign` or :class:`Saturating`.
         parts: into how many blocks of rows the first axis is divided, each a matrix of its own: the groups of a grouped
             convolution, the heads of an attention layer, the gates of a recurrent one.
-        products: how :meth:`direction` is computed: None exactly, else by 3, 4 or 5 polynomials.
+        products: how :meth:`direction` is computed: None exactly, else by 3, 4 or 5 polynomials, or by what is as close
+            down to singular values of 0.03, 0.01 or 0.003 of the largest.
 
     >>> import torch
     >>> from mirrordescent.mirrors import PNorm
@@ -59,7 +65,7 @@ class SingularValues(MirrorMap):
         self.exact, self.proven, self.certified = inner.exact, inner.proven, inner.certified
         self.defined_on_boundary = inner.defined_on_boundary
         self.primal_domain, self.dual_domain = _ball(inner.primal_domain, parts), _ball(inner.dual_domain, parts)
-        self._fitted: tuple[Any, list[float]] | None = None
+        self._fitted: dict[Form, tuple[Any, Any]] = {}
 
     @property
     def strong_convexity(self) -> StrongConvexity | None:
@@ -100,27 +106,24 @@ class SingularValues(MirrorMap):
     def _direction(self, y: Tensor) -> Tensor:
         if self.products is None or (torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())):
             return super()._direction(y)
-        blocks = as_matrices(y, self.parts).to(_working(y))
-        if len(y) and kernels.ready() and kernels.has_directions(blocks):
-            samples = blocks.reshape(len(y), self.parts, *blocks.shape[1:])
-            found = kernels.directions(list(samples), [self.weights()] * len(y), SIGN[self.products][1])
-            return torch.stack(found).reshape(y.shape).to(y.dtype)
-        (combination,) = combined([blocks], [self.weights()])
+        if not len(y):
+            return y
+        if _by_kernel(self, y[0]):
+            return torch.stack(approximate_directions([(self, each) for each in y]))
+        (combination,) = FORMS[_form(y)].combined([_blocks(self, y)], [self.fit(_form(y))])
         return unit(combination.reshape(y.shape).to(y.dtype))
 
     def directions(self, ys: list[Tensor]) -> list[Tensor]:
         if self.products is None:
             return super().directions(ys)
-        return directions_by_products([(self, y) for y in ys])
+        return approximate_directions([(self, y) for y in ys])
 
-    def weights(self) -> list[float]:
-        """Return those of the Newton–Schulz steps, fitted again whenever the inner map has changed."""
-        if self.products is None:
-            raise ValueError("a map without products has no weights")
+    def fit(self, form: Form) -> Any:
+        """Return what a way to compute directions fits to ∇φ*: again whenever the inner map has changed."""
         versions = [(id(p), p._version) for p in (*self.inner.parameters(), *self.inner.buffers())]
-        if self._fitted is None or self._fitted[0] != versions:
-            self._fitted = versions, fitted(self._slope, self.products)
-        return self._fitted[1]
+        if form not in self._fitted or self._fitted[form][0] != versions:
+            self._fitted[form] = versions, FORMS[form].fitted(self._slope, self.products)
+        return self._fitted[form][1]
 
     @torch.no_grad()
     def _slope(self, s: Tensor) -> Tensor:
@@ -208,41 +211,46 @@ def singular_values(X: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0).to(X.dtype)
 
 
-def directions_by_products(work: list[tuple[SingularValues, Tensor]]) -> list[Tensor]:
-    """Return the normalised directions of many tensors, each with its own map: by a kernel where there is one."""
-    if not work:
-        return []
-    matrices = [as_matrices(y[None], mirror.parts).to(_working(y)) for mirror, y in work]
-    known: dict[Any, list[float]] = {}  # maps of many tensors share what they do to singular values
-    for mirror, _ in work:
-        if (key := (mirror.inner, mirror.products)) not in known:
-            known[key] = mirror.weights()
-    found = _directions(matrices, [known[mirror.inner, mirror.products] for mirror, _ in work])
-    return [d.reshape(y.shape).to(y.dtype) for d, (_, y) in zip(found, work, strict=True)]
-
-
-def _directions(tensors: list[Tensor], weights: list[list[float]]) -> list[Tensor]:
-    """D/rms(D) with D = Σ_k w_k X_k of every block of tensors (blocks, rows, columns)."""
-    found = list(tensors)
-    by_kernel: dict[Any, list[int]] = {}
-    by_torch: list[int] = []
-    compiled = kernels.ready()
-    for i, (X, w) in enumerate(zip(tensors, weights, strict=True)):
-        if compiled and kernels.has_directions(X):
-            by_kernel.setdefault((X.dtype, len(w) - 1), []).append(i)
+def approximate_directions(work: list[tuple[SingularValues, Tensor]]) -> list[Tensor]:
+    """Return the normalised directions of many tensors without decompositions, each with its own map."""
+    known: dict[Any, Any] = {}  # maps of many tensors share what they do to singular values
+    groups: dict[Any, list[int]] = {}
+    found, fits = [y for _, y in work], list[Any]()
+    for i, (mirror, y) in enumerate(work):
+        form = _form(y)
+        if (key := (form, mirror.inner, mirror.products)) not in known:
+            known[key] = mirror.fit(form)
+        fits.append(known[key])
+        groups.setdefault((y.dtype, len(fits[i].shifts)) if _by_kernel(mirror, y) else form, []).append(i)
+    for key, together in groups.items():
+        their = [fits[i] for i in together]
+        if isinstance(key, tuple):
+            made = kernels.directions([found[i] for i in together], their, [work[i][0].parts for i in together])
         else:
-            by_torch.append(i)
-    for (_, steps), some in by_kernel.items():
-        made = kernels.directions([tensors[i] for i in some], [weights[i] for i in some], SIGN[steps][1])
-        for i, d in zip(some, made, strict=True):
-            found[i] = d
-    if by_torch:
-        made = combined([tensors[i] for i in by_torch], [weights[i] for i in by_torch])
-        norms = torch._foreach_clamp_min(torch._foreach_norm(made), torch.finfo(made[0].dtype).tiny)
-        roots = torch._foreach_mul(norms, [d.numel() ** -0.5 for d in made])
-        for i, d in zip(by_torch, torch._foreach_div(made, roots), strict=True):
+            combinations = FORMS[key].combined([_blocks(work[i][0], found[i][None]) for i in together], their)
+            made = [d.reshape(found[i].shape).to(found[i]) for i, d in zip(together, _units(combinations), strict=True)]
+        for i, d in zip(together, made, strict=True):
             found[i] = d
     return found
+
+
+def _by_kernel(mirror: SingularValues, y: Tensor) -> bool:
+    return _form(y) == "resolvents" and kernels.ready() and kernels.has_directions(y, mirror.parts)
+
+
+def _blocks(mirror: SingularValues, y: Tensor) -> Tensor:
+    return as_matrices(y, mirror.parts).to(_working(y))
+
+
+def _form(y: Tensor) -> Form:
+    """Return the way to compute directions that is fast where a tensor is."""
+    return "resolvents" if y.device.type == "cpu" else "products"
+
+
+def _units(tensors: list[Tensor]) -> list[Tensor]:
+    """Divide tensors by the roots of the mean squares of their entries."""
+    norms = torch._foreach_clamp_min(torch._foreach_norm(tensors), torch.finfo(tensors[0].dtype).tiny)
+    return list(torch._foreach_div(tensors, torch._foreach_mul(norms, [d.numel() ** -0.5 for d in tensors])))
 
 
 def _ball(domain: Domain, parts: int) -> Domain:

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from mirrordescent import kernels
 from mirrordescent.alike import evenly
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.trees import sum_per_sample
@@ -45,6 +46,11 @@ class PNorm(_OfNorm):
 
     def _to_primal(self, y: Tensor) -> Tensor:
         return _signed_power(y, 1 / (self.p - 1))
+
+    def directions(self, ys: list[Tensor]) -> list[Tensor]:
+        if ys and kernels.ready() and kernels.has_powers(ys):
+            return kernels.powers(ys, 1 / (self.p - 1))
+        return super().directions(ys)
 
 
 class SquaredPNorm(_OfNorm):

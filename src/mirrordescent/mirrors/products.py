@@ -20,6 +20,7 @@ takes any concave, increasing function of the singular values for no more produc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -67,18 +68,26 @@ def ramps(s: Tensor, steps: int) -> Tensor:
     return torch.stack(found)
 
 
-def fitted(h: Callable[[Tensor], Tensor], steps: int, count: int = 200) -> list[float]:
-    """Return the weights w ≥ 0 with the least Σ (Σ_k w_k ρ_k(s)/h(s) − 1)² over s from the floor to 1.
-
-    The s are evenly spaced in log s. Solved by descent along one coordinate after the other.
+def fitted(h: Callable[[Tensor], Tensor], steps: int) -> tuple[float, ...]:
+    """Return the weights w of the iterates with which they are closest to h (:func:`mixed`).
 
     >>> weights = fitted(lambda s: s.sqrt(), steps=4)
     >>> min(weights) >= 0
     True
     """
-    grid = torch.logspace(float(torch.tensor(SIGN[steps][0]).log10()), 0, count, dtype=torch.float64)
-    basis = ramps(grid, steps) / h(grid)
-    gram, right = (basis @ basis.T).tolist(), basis.sum(1).tolist()
+    return tuple(mixed(h, lambda s: ramps(s, steps), SIGN[steps][0]))
+
+
+def mixed(
+    h: Callable[[Tensor], Tensor], basis: Callable[[Tensor], Tensor], floor: float, count: int = 200
+) -> list[float]:
+    """Return the weights w ≥ 0 with the least Σ (Σ_k w_k b_k(s)/h(s) − 1)² over s from the floor to 1.
+
+    The s are evenly spaced in log s. Solved by descent along one coordinate after the other.
+    """
+    grid = torch.logspace(math.log10(floor), 0, count, dtype=torch.float64)
+    relative = basis(grid) / h(grid)
+    gram, right = (relative @ relative.T).tolist(), relative.sum(1).tolist()
     w = [0.0] * len(right)
     for _ in range(500):
         for k, row in enumerate(gram):
@@ -87,7 +96,7 @@ def fitted(h: Callable[[Tensor], Tensor], steps: int, count: int = 200) -> list[
     return w
 
 
-def combined(matrices: Sequence[Tensor], weights: Sequence[Sequence[float]]) -> list[Tensor]:
+def combined(matrices: Sequence[Tensor], weights: Sequence[tuple[float, ...]]) -> list[Tensor]:
     """Return Σ_k w_k X_k for matrices X (batch, rows, columns), each divided by ‖XXᵀ‖_F^½ ≥ σ₁ first; 0 for X = 0.
 
     That size is the Schatten norm ‖X‖₄, and the closest bound of σ₁ that XXᵀ gives for nothing. Small, wide and tall
@@ -97,7 +106,7 @@ def combined(matrices: Sequence[Tensor], weights: Sequence[Sequence[float]]) -> 
     flat = [X if X.shape[-2] <= X.shape[-1] else X.mT for X in matrices]
     found = list(flat)
     for by_gram, together in _plan(tuple((*X.shape, X.dtype, X.device) for X in flat)):
-        some, w = [flat[i] for i in together], _stacked(tuple((tuple(weights[i]), len(flat[i])) for i in together))
+        some, w = [flat[i] for i in together], stacked(tuple((weights[i], len(flat[i])) for i in together))
         w = w.to(some[0])
         results = _factors(some, w) if by_gram else _iterated(some, w)
         for i, result in zip(together, results, strict=True):
@@ -117,7 +126,7 @@ def _plan(kinds: tuple[tuple[Any, ...], ...]) -> list[tuple[bool, list[int]]]:
 
 
 @lru_cache(maxsize=64)
-def _stacked(weights: tuple[tuple[tuple[float, ...], int], ...]) -> Tensor:
+def stacked(weights: tuple[tuple[tuple[float, ...], int], ...]) -> Tensor:
     """Return the weights of every matrix of a batch: (K + 1, batch, 1, 1)."""
     return torch.tensor([each for each, size in weights for _ in range(size)], dtype=torch.float64).T[..., None, None]
 
@@ -131,7 +140,7 @@ def _factors(matrices: list[Tensor], w: Tensor) -> list[Tensor]:
         grams, side = [X @ X.mT for X in matrices], max(rows)
         padded = (g if m == side else F.pad(g, (0, side - m, 0, side - m)) for g, m in zip(grams, rows, strict=True))
         G = torch.cat(list(padded))
-    size, G = _normalised(G)
+    size, G = normalised(G)
     steps = SIGN[len(w) - 1][1]
     Q, total = None, None
     for k, (a, b, c) in enumerate(steps, 1):
@@ -150,7 +159,7 @@ def _factors(matrices: list[Tensor], w: Tensor) -> list[Tensor]:
 def _iterated(matrices: list[Tensor], w: Tensor) -> list[Tensor]:
     """Return Σ_k w_k X_k for matrices of one shape, by the iteration itself."""
     X = matrices[0] if len(matrices) == 1 else torch.cat(matrices)
-    size, G = _normalised(X @ X.mT)
+    size, G = normalised(X @ X.mT)
     X = X / size.sqrt()
     total = w[0] * X
     for k, (a, b, c) in enumerate(SIGN[len(w) - 1][1], 1):
@@ -160,7 +169,7 @@ def _iterated(matrices: list[Tensor], w: Tensor) -> list[Tensor]:
     return list(torch.split(total, [len(X) for X in matrices]))
 
 
-def _normalised(G: Tensor) -> tuple[Tensor, Tensor]:
+def normalised(G: Tensor) -> tuple[Tensor, Tensor]:
     """Return ‖G‖_F, or the least number where it is 0, and G divided by it; squares of entries may be out of range."""
     norm = torch.linalg.vector_norm(G, dim=(-2, -1), keepdim=True, dtype=torch.float64)
     size = norm.to(G.dtype).clamp(min=torch.finfo(G.dtype).tiny)

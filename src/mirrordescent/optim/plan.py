@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.methods.base import Tensors
+from mirrordescent.mirrors.together import Maps
 from mirrordescent.optim.compiled import Compiled, Form
 from mirrordescent.optim.forms import Reading
 from mirrordescent.optim.sharding import local_parts
@@ -113,7 +114,7 @@ class Plan:
 
 def together_step(slots: list[Slot]) -> Step:
     """Return steps on several parameters, each with its own map, that share their work."""
-    method, maps = slots[0].method, [slot.mirror for slot in slots]
+    method, maps = slots[0].method, Maps(slot.mirror for slot in slots)
     return lambda count, x, stored, g: method.together(count, maps, x, beside(stored), g)
 
 

@@ -227,6 +227,6 @@ SPECTRAL_RECIPES: dict[str, Recipe] = {
         evaluate=None,
     )
 }
-# Learned alike, and shipped beside it; in fewer generations, since six of its numbers mean nothing.
-_CONTROL = replace(SPECTRAL_RECIPES[ENTRY].control(), stages=(Evolved(generations=6, identity=True),))
+# Learned alike, and shipped beside it.
+_CONTROL = replace(SPECTRAL_RECIPES[ENTRY].control(), stages=(Evolved(identity=True),))
 SPECTRAL_RECIPES[_CONTROL.name] = _CONTROL

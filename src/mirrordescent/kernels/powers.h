@@ -1,0 +1,92 @@
+/* Directions of a power, entry by entry: y = s sign(x)|x|^e, where s makes the mean square of the entries of y 1. Pieces and
+   threads are those of optimiser.h. Sums are of pieces, and so do not depend on the number of threads. */
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#ifndef POWER_LANES
+#define POWER_LANES 16
+#endif
+typedef __typeof__(_Generic((REAL)0, float: (int32_t)0, double: (int64_t)0)) NAME(whole);
+
+/* a^e for a ≥ 0: 2^(e log2 a), in terms that compilers turn into vectors; 0 for numbers that are not normal.
+
+   log2 of the mantissa m, in [√½, √2), by the series of artanh((m − 1)/(m + 1)), 2 to a fraction by that of exp. */
+static inline __attribute__((always_inline)) REAL NAME(power)(REAL a, REAL e) {
+    const int single = sizeof(REAL) == 4, digits = single ? 23 : 52, terms = single ? 5 : 11, degree = single ? 7 : 13;
+    const NAME(whole) bias = single ? 127 : 1023, one = bias << digits, fraction = ((NAME(whole))1 << digits) - 1;
+    NAME(whole) bits, exponent;
+    memcpy(&bits, &a, sizeof a);
+    exponent = (bits >> digits) - bias;
+    bits = (bits & fraction) | one;
+    REAL m;
+    memcpy(&m, &bits, sizeof m);
+    int large = m > (REAL)1.4142135623730951;
+    m = large ? m / 2 : m;
+    REAL s = (m - 1) / (m + 1), square = s * s, sum = 0;
+#pragma GCC unroll 16
+    for (int k = terms; k--;) sum = sum * square + (REAL)1 / (REAL)(2 * k + 1);
+    REAL z = e * ((REAL)exponent + (REAL)large + (REAL)2.8853900817779268 * s * sum);
+    const REAL rounder = single ? (REAL)12582912 : (REAL)6755399441055744; /* 1.5 · 2^digits: rounds what is added to it */
+    REAL near = (z + rounder) - rounder, rest = (z - near) * (REAL)0.6931471805599453, value = 1;
+#pragma GCC unroll 16
+    for (int k = degree; k; k--) value = 1 + value * (rest * ((REAL)1 / (REAL)k));
+    bits = ((NAME(whole))near + bias) << digits;
+    REAL scale;
+    memcpy(&scale, &bits, sizeof scale);
+    int normal = a >= (single ? (REAL)1.17549435e-38 : (REAL)2.2250738585072014e-308) && z > (REAL)(1 - bias);
+    return z > (REAL)bias ? (REAL)INFINITY : normal ? value * scale : 0;
+}
+
+/* Σ x². */
+static inline double NAME(squares)(long n, const REAL *x) {
+    double sums[POWER_LANES] = {0}, total = 0;
+    long j = 0;
+    for (; j + POWER_LANES <= n; j += POWER_LANES)
+        for (long l = 0; l < POWER_LANES; l++) sums[l] += (double)x[j + l] * (double)x[j + l];
+    for (; j < n; j++) sums[0] += (double)x[j] * (double)x[j];
+    for (long l = 0; l < POWER_LANES; l++) total += sums[l];
+    return total;
+}
+
+/* y = sign(x)|fx|^e; return Σ y², which is NaN if f is. */
+static inline double NAME(raise)(long n, const REAL *restrict x, REAL *restrict y, REAL f, REAL e) {
+    for (long j = 0; j < n; j++) {
+        REAL a = x[j] < 0 ? -x[j] : x[j], raised = NAME(power)(f * a, e);
+        y[j] = x[j] < 0 ? -raised : raised;
+    }
+    return NAME(squares)(n, y) + 0 * (double)f;
+}
+
+static inline void NAME(shrink)(long n, REAL *y, REAL f) {
+    for (long j = 0; j < n; j++) y[j] *= f;
+}
+
+/* One over the roots of the mean squares of tensors, from the sums of their pieces; 1 for zeros, NaN for what is not finite. */
+static void NAME(inverse_roots)(long count, const long *sizes, const double *sums, REAL *factors) {
+    for (long i = 0, piece = 0; i < count; i++) {
+        double total = 0;
+        for (long from = 0; from < sizes[i]; from += PIECE) total += sums[piece++];
+        double inverse = 1 / sqrt(total / (double)sizes[i]);
+        factors[i] = (REAL)(total > 0 && isfinite(total) ? inverse : total == 0 ? 1 : NAN);
+    }
+}
+
+/* Directions of tensors. Returns 1 if there is no memory. */
+int NAME(powers)(long count, const long *sizes, REAL **x, REAL **y, double exponent, int threads) {
+    long pieces = 0;
+    for (long i = 0; i < count; i++) pieces += (sizes[i] + PIECE - 1) / PIECE;
+    double *sums = malloc((size_t)(pieces + 1) * sizeof(double));
+    REAL *factors = malloc((size_t)count * sizeof(REAL)), e = (REAL)exponent;
+    if (sums && factors) { /* turn, of FOR_PIECES, has gone on by one when its piece is worked on */
+        FOR_PIECES(sums[turn - 1] = NAME(squares)(to - from, x[i] + from);)
+        NAME(inverse_roots)(count, sizes, sums, factors);
+        FOR_PIECES(sums[turn - 1] = NAME(raise)(to - from, x[i] + from, y[i] + from, factors[i], e);)
+        NAME(inverse_roots)(count, sizes, sums, factors);
+        FOR_PIECES(NAME(shrink)(to - from, y[i] + from, factors[i]);)
+    }
+    int failed = !sums || !factors;
+    free(sums);
+    free(factors);
+    return failed;
+}

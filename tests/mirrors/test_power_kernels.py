@@ -1,0 +1,79 @@
+"""Directions of powers by a kernel in C: against torch in double precision, and as maps use them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mirrordescent import kernels
+from mirrordescent.mirrors import MirrorMap, PNorm
+
+pytestmark = pytest.mark.usefixtures("compiled")
+SIZES = [(96, 64), (7,), (3, 4, 5), (1,), (70_000,)]
+
+
+def numbers(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def by_torch(x, exponent):
+    raised = x.double().sign() * (x.double().abs() / x.double().abs().max()).pow(exponent)
+    return raised / raised.square().mean().sqrt()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-13)])
+@pytest.mark.parametrize("exponent", [0.01, 0.2, 0.5, 1.0, 2.0, 3.7])
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e15])
+def test_powers(exponent, scale, dtype, tolerance):
+    xs = [(scale * numbers(*size, seed=i)).to(dtype) for i, size in enumerate(SIZES)]
+    for x, found in zip(xs, kernels.powers(xs, exponent), strict=True):
+        assert found.shape == x.shape
+        torch.testing.assert_close(found.double(), by_torch(x, exponent), rtol=tolerance, atol=tolerance)
+
+
+def test_zeros_nothing_and_what_is_not_finite():
+    broken, infinite = torch.ones(40), torch.ones(40)
+    broken[3], infinite[3] = torch.nan, torch.inf
+    x = [torch.zeros(5), torch.ones(0), broken, infinite, torch.tensor([0.0, -2.0])]
+    zeros, nothing, *nan, signs = kernels.powers(x, 0.3)
+    assert torch.equal(zeros, x[0])
+    assert nothing.shape == (0,)
+    assert all(each.isnan().all() for each in nan)
+    torch.testing.assert_close(signs, torch.tensor([0.0, -(2**0.5)]))
+
+
+def test_entries_far_below_the_others():
+    x = torch.tensor([1.0, 1e-30, 1e-44, -1e-30])
+    (found,) = kernels.powers([x], 0.5)
+    torch.testing.assert_close(found, torch.tensor([2.0, 2e-15, 0.0, -2e-15]), rtol=1e-4, atol=1e-21)
+
+
+def test_any_number_of_threads():
+    x, before = [numbers(300_000, dtype=torch.float32), numbers(9, dtype=torch.float32)], torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = kernels.powers(x, 0.3)
+        torch.set_num_threads(2)
+        assert all(map(torch.equal, alone, kernels.powers(x, 0.3)))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_maps_find_the_same_with_and_without_kernels(monkeypatch):
+    mirror, ys = PNorm(4.0), [numbers(30, 7), numbers(7, 30).mT, numbers(3)]
+    asked = []
+    monkeypatch.setattr(kernels, "powers", lambda *given, own=kernels.powers: asked.append(1) or own(*given))
+    by_kernel = mirror.directions(ys)
+    assert asked == [1]
+    for ours, theirs in zip(by_kernel, MirrorMap.directions(mirror, ys), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    monkeypatch.setattr(kernels, "ready", lambda: False)
+    mirror.directions(ys)
+    assert asked == [1]
+
+
+def test_derivatives_do_not_go_through_kernels():
+    y = numbers(4, 5).requires_grad_()
+    PNorm(3.0).directions([y])[0].sum().backward()
+    assert y.grad is not None
+    assert y.grad.isfinite().all()
