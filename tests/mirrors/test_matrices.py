@@ -180,15 +180,26 @@ def test_weights_are_fitted_again_when_the_inner_map_has_changed():
 
 @pytest.mark.parametrize("steps", SIGN)
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.3, 0.5, 0.8, 1.0])
-def test_resolvents_fit_powers_as_closely_as_polynomials(p, steps):
-    floor = SIGN[steps][0]
-    s = torch.logspace(float(torch.tensor(floor).log10()), 0, 999, dtype=torch.float64)
+def test_resolvents_fit_powers_more_closely_than_polynomials(p, steps):
+    s = torch.logspace(float(torch.tensor(SIGN[steps][0]).log10()), 0, 999, dtype=torch.float64)
     h = resolvents.fitted(lambda s: s**p, steps)
     error = h(s) / s**p - 1
     assert min(h.weights) >= 0
-    assert float(error.abs().max()) < 0.1
-    assert float(error.square().mean().sqrt()) < 0.05
-    assert bool((h(s).diff() > -0.02 * h(s)[1:]).all())
+    by_products = torch.tensor(fitted(lambda s: s**p, steps)).double() @ ramps(s, steps) / s**p - 1
+    assert float(error.abs().max()) < 0.06
+    assert p == 1 or error.abs().max() < by_products.abs().max()
+    assert float(error.square().mean().sqrt()) < 0.03
+    assert float((1 - h(s) / h(s).cummax(0).values).max()) < 0.08  # it may fall a little where it should rise
+
+
+def test_both_forms_fit_what_a_learned_map_does():
+    steps = 4
+    inner = Saturating([0.02, 0.03, 0.03, 0.05, 0.87], 3.6).requires_grad_(False)
+    mirror, s = SingularValues(inner, products=steps), torch.logspace(-1.5, 0, 300, dtype=torch.float64)
+    wanted = mirror._slope(s)
+    by_products = torch.tensor(mirror.fit("products")).double() @ ramps(s, steps)
+    for found in (by_products, mirror.fit("resolvents")(s)):
+        assert float((found / wanted - 1).abs().max()) < 0.12
 
 
 def test_resolvents_act_on_singular_values():
@@ -231,3 +242,22 @@ def test_directions_of_many_tensors_are_those_of_each(mirror):
     ys = [numbers(3, 4, dtype=torch.float32), numbers(5, dtype=torch.float32), torch.zeros(2)]
     for together, y in zip(mirror.directions(ys), ys, strict=True):
         torch.testing.assert_close(together, mirror.direction(y[None])[0])
+
+
+def test_directions_of_tensors_of_many_kinds_without_kernels(form, monkeypatch):
+    monkeypatch.setattr(matrices.kernels, "ready", lambda: False)
+    mirror = SpectralPower(0.0, products=4)
+    ys = [torch.ones(3, 3).double(), torch.zeros(3, 3), torch.ones(5, 0), torch.ones(0, 5), torch.ones(4, 2).bfloat16()]
+    found = mirror.directions(ys)
+    for d, y in zip(found, ys, strict=True):
+        assert d.dtype == y.dtype
+        torch.testing.assert_close(d, y, rtol=1e-2, atol=0)
+
+
+def test_casting_products_does_not_matter(form, monkeypatch):
+    monkeypatch.setattr(matrices.kernels, "ready", lambda: False)
+    mirror, y = SpectralPower(0.0, products=5), numbers(1, 32, 32, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast, together = mirror.direction(y), mirror.directions([y[0]])[0]
+    torch.testing.assert_close(cast, mirror.direction(y))
+    torch.testing.assert_close(together, mirror.direction(y)[0], rtol=1e-4, atol=1e-4)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
-from mirrordescent import kernels
+from mirrordescent import kernels, optim
 from mirrordescent.mirrors import MirrorMap, PNorm
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -46,6 +47,38 @@ def test_entries_far_below_the_others():
     x = torch.tensor([1.0, 1e-30, 1e-44, -1e-30])
     (found,) = kernels.powers([x], 0.5)
     torch.testing.assert_close(found, torch.tensor([2.0, 2e-15, 0.0, -2e-15]), rtol=1e-4, atol=1e-21)
+
+
+@pytest.mark.parametrize("size", [2.9e-39, 1e-40, 6e-45])
+def test_numbers_that_are_not_normal(size):
+    (found,) = kernels.powers([torch.full((5,), size)], 0.3)
+    torch.testing.assert_close(found, torch.ones(5))
+
+
+def test_results_out_of_range():
+    x = torch.cat([torch.ones(999), torch.tensor([1000.0])])
+    assert kernels.powers([x], 60.0)[0].isnan().all()  # as in torch, since ∞/∞ is
+
+
+def test_momenta_that_die_out_leave_weights_as_they_are():
+    model = nn.Linear(3, 2)
+    optimiser = optim.Preconditioned(model.named_parameters(), mirror=PNorm(4.0), momentum=0.5, fused=True)
+    model(torch.eye(3)).sum().backward()
+    optimiser.step()
+    for p in model.parameters():
+        p.grad.zero_()
+    for _ in range(200):
+        optimiser.step()
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+def test_subclasses_with_a_power_of_their_own():
+    class Sign(PNorm):
+        def _to_primal(self, y):
+            return y.sign()
+
+    (found,) = Sign(3.0).directions([torch.tensor([1.0, -4.0])])
+    torch.testing.assert_close(found, torch.tensor([1.0, -1.0]))
 
 
 def test_any_number_of_threads():

@@ -1,8 +1,12 @@
 /* Functions of singular values by inverses of symmetric matrices, for matrices that fit into the nearer caches.
 
-   A Gram matrix G = XXᵀ, and what becomes of G + cI on the way to its inverse, are symmetric: blocks of SIDE × SIDE on
-   and above the diagonal are kept, what is below is not looked at. Matrices have sides that are multiples of SIDE; beside
-   G are zeros, and beside inverses nothing but a diagonal, which is not looked at either. */
+   A Gram matrix G = XXᵀ and inverses of G + cI are symmetric: blocks of SIDE × SIDE on and above the diagonal are computed.
+   Matrices have sides that are multiples of SIDE; beside G are zeros, and beside inverses nothing but a diagonal, which is
+   not looked at. */
+#if defined(__GNUC__) && !defined(__clang__) /* clang multiplies and adds at once without being asked */
+#pragma GCC push_options
+#pragma GCC optimize("fp-contract=fast")
+#endif
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +39,7 @@ static inline __attribute__((always_inline)) void NAME(tile)(
 }
 
 /* C += AᵀB for a tile of C, with so many rows of A and B. */
-static inline void NAME(add)(
+static inline __attribute__((always_inline)) void NAME(add)(
     long depth, const REAL *A, long a_row, const REAL *B, long b_row, REAL *C, long c_row) {
     NAME(lanes) tile[TILE];
     for (int r = 0; r < TILE; r++) tile[r] = *(const NAME(lanes) *)(C + r * c_row);
@@ -43,10 +47,10 @@ static inline void NAME(add)(
     for (int r = 0; r < TILE; r++) *(NAME(lanes) *)(C + r * c_row) = tile[r];
 }
 
-/* Write the transpose of a SIDE × SIDE block, times α. */
-static inline void NAME(transpose)(REAL alpha, const REAL *from, long from_row, REAL *to, long to_row) {
+/* Write the transpose of a SIDE × SIDE block. */
+static inline void NAME(transpose)(const REAL *restrict from, long from_row, REAL *restrict to, long to_row) {
     for (long r = 0; r < SIDE; r++)
-        for (long l = 0; l < SIDE; l++) to[r * to_row + l] = alpha * from[l * from_row + r];
+        for (long l = 0; l < SIDE; l++) to[r * to_row + l] = from[l * from_row + r];
 }
 
 /* Put `depth` columns of a wide X from k on, or rows of a tall one, into the rows of T, filled up with zeros. */
@@ -58,7 +62,7 @@ static void NAME(gather)(const REAL *X, long rows, long columns, long k, long de
         for (long i = 0; i < side; i += SIDE)
             for (long d = 0; d < depth; d += SIDE) {
                 const REAL *from = X + i * columns + k + d;
-                if (i + SIDE <= side && d + SIDE <= depth) NAME(transpose)(1, from, columns, T + d * n + i, n);
+                if (i + SIDE <= side && d + SIDE <= depth) NAME(transpose)(from, columns, T + d * n + i, n);
                 else
                     for (long r = 0; r < SIDE && d + r < depth; r++)
                         for (long l = 0; l < SIDE && i + l < side; l++) T[(d + r) * n + i + l] = from[l * columns + r];
@@ -107,47 +111,50 @@ static double NAME(apply)(const REAL *X, long rows, long columns, long n, const 
     return squares;
 }
 
-/* P ← −P⁻¹ for a symmetric block of SIDE rows: each in turn is swept, as blocks are below. */
-static void NAME(invert)(REAL *P) {
-    REAL f[SIDE], v[SIDE];
-    for (long k = 0; k < SIDE; k++) {
-        REAL inverse = 1 / P[k * SIDE + k];
-        for (long l = 0; l < SIDE; l++) f[l] = P[k * SIDE + l], v[l] = f[l] * inverse;
-        f[k] -= 1, v[k] = 1 - inverse; /* with which row and column k become v, without being treated apart */
-        for (long l = 0; l < SIDE; l += LANES) {
-            NAME(lanes) some = *(const NAME(lanes) *)(v + l);
-#pragma GCC unroll 16
-            for (long r = 0; r < SIDE; r++) *(NAME(lanes) *)(P + r * SIDE + l) -= f[r] * some;
+/* P = R⁻ᵀ for a block A = RᵀR of SIDE rows: what makes A upper triangular makes the identity P. */
+static void NAME(root)(REAL *A, REAL *P) {
+    REAL least = sizeof(REAL) == 4 ? (REAL)1e-12 : (REAL)1e-30; /* of what is at least c, but for rounding */
+    memset(P, 0, SIDE * SIDE * sizeof(REAL));
+    for (long r = 0; r < SIDE; r++) {
+        REAL pivot = A[r * SIDE + r];
+        REAL inverse = 1 / ROOT(pivot < least ? least : pivot);
+        P[r * SIDE + r] = 1;
+        for (long l = 0; l < SIDE; l++) A[r * SIDE + l] *= inverse, P[r * SIDE + l] *= inverse;
+        for (long q = r + 1; q < SIDE; q++) {
+            REAL f = A[r * SIDE + q];
+            for (long l = 0; l < SIDE; l += LANES) {
+                *(NAME(lanes) *)(A + q * SIDE + l) -= f * *(const NAME(lanes) *)(A + r * SIDE + l);
+                *(NAME(lanes) *)(P + q * SIDE + l) -= f * *(const NAME(lanes) *)(P + r * SIDE + l);
+            }
         }
-        P[k * SIDE + k] = -inverse;
     }
 }
 
-/* S ← −S⁻¹ for a positive definite S (Gauss–Jordan). For one block of rows K after the other, with P = S_KK⁻¹,
+/* M = R⁻ᵀ on and below the diagonal of S = RᵀR, which is positive definite: then S⁻¹ = MᵀM.
 
-       S_IJ ← S_IJ − S_IK P S_KJ,    S_KJ ← P S_KJ,    S_KK ← −P                        for all I, J other than K,
-
-   which keeps S symmetric. Without exchanges of rows and without refinement, a matrix of low rank loses about two digits
-   more than a Cholesky factorisation does. W, of 2 SIDE rows, is to work in: S_KJ for all J, and below it −P S_KJ. */
-static void NAME(sweep)(long n, REAL *S, REAL *W) {
-    REAL *V = W + SIDE * n, P[SIDE * SIDE];
+   The identity goes the way of S, one block of rows after the other; as much of it as has changed is where S is not needed
+   any more. W, of 2 SIDE rows, is to work in: row K of both, and below it what it is subtracted as. */
+static void NAME(eliminate)(long n, REAL *S, REAL *W) {
+    REAL *V = W + SIDE * n, A[SIDE * SIDE], P[SIDE * SIDE];
     for (long k = 0; k < n; k += SIDE) {
-        for (long j = 0; j < k; j += SIDE) NAME(transpose)(1, S + j * n + k, n, W + j, n);
         for (long r = 0; r < SIDE; r++) {
-            memcpy(W + r * n + k, S + (k + r) * n + k, (size_t)(n - k) * sizeof(REAL));
-            memcpy(P + r * SIDE, S + (k + r) * n + k, SIDE * sizeof(REAL));
+            memcpy(A + r * SIDE, S + (k + r) * n + k, SIDE * sizeof(REAL));
+            memcpy(W + r * n, S + (k + r) * n, (size_t)n * sizeof(REAL));
         }
-        NAME(invert)(P);
-        memset(V, 0, (size_t)(SIDE * n) * sizeof(REAL));
+        NAME(root)(A, P);
+        for (long r = 0; r < SIDE; r++) /* P transposed, which is what a product takes */
+            for (long l = 0; l < SIDE; l++) A[r * SIDE + l] = P[l * SIDE + r];
+        for (long r = 0; r < SIDE; r++) memset(S + (k + r) * n, 0, (size_t)n * sizeof(REAL));
         for (long i = 0; i < SIDE; i += TILE)
-            for (long j = 0; j < n; j += LANES) NAME(add)(SIDE, P + i, SIDE, W + j, n, V + i * n + j, n);
-        for (long i = 0; i < n; i += TILE)
-            for (long j = i / SIDE * SIDE; j < n; j += LANES)
-                if (i / SIDE * SIDE != k && j / SIDE * SIDE != k) NAME(add)(SIDE, W + i, n, V + j, n, S + i * n + j, n);
-        for (long j = 0; j < k; j += SIDE) NAME(transpose)(-1, V + j, n, S + j * n + k, n);
+            for (long j = 0; j < n; j += LANES) NAME(add)(SIDE, A + i, SIDE, W + j, n, S + (k + i) * n + j, n);
         for (long r = 0; r < SIDE; r++) {
             memcpy(S + (k + r) * n + k, P + r * SIDE, SIDE * sizeof(REAL));
-            for (long j = k + SIDE; j < n; j++) S[(k + r) * n + j] = -V[r * n + j];
+            for (long j = 0; j < n; j++) V[r * n + j] = -S[(k + r) * n + j];
+        }
+        for (long i = k + SIDE; i < n; i += TILE) {
+            const REAL *factors = S + k * n + i;
+            for (long j = 0; j < k + SIDE; j += LANES) NAME(add)(SIDE, factors, n, V + j, n, S + i * n + j, n);
+            for (long j = i / SIDE * SIDE; j < n; j += LANES) NAME(add)(SIDE, factors, n, V + j, n, S + i * n + j, n);
         }
     }
 }
@@ -165,23 +172,29 @@ static double NAME(size)(long n, const REAL *G) {
     return sqrt(size) < tiny ? tiny : sqrt(size);
 }
 
-/* (w_0 I + Σ_j w_j (G/s + c_j I)⁻¹)/√s with s = ‖G‖_F, where G is, the whole of it. S and W are to work in. */
+/* (w_0 I + Σ_j w_j (G/s + c_j I)⁻¹)/√s with s = ‖G‖_F and w ≥ 0, where G is, the whole of it. S and W are to work in. */
 static void NAME(resolvents)(long n, long poles, const double *w, const double *c, REAL *G, REAL *S, REAL *W) {
     long all = n * n;
     double size = NAME(size)(n, G);
-    REAL inverse = (REAL)(1 / size), root = (REAL)(1 / sqrt(size)), *total = S + all;
+    REAL inverse = (REAL)(1 / size), *total = S + all;
     memset(total, 0, (size_t)all * sizeof(REAL));
-    for (long i = 0; i < n; i++) total[i * n + i] = (REAL)w[0] * root;
+    for (long i = 0; i < n; i++) total[i * n + i] = (REAL)(w[0] / sqrt(size));
     for (long p = 0; p < poles; p++) {
-        for (long i = 0; i < all; i++) S[i] = inverse * G[i];
+        REAL weight = (REAL)sqrt(w[p + 1] / sqrt(size));
+        for (long i = 0; i < n; i++)
+            for (long j = 0; j < n; j++) S[i * n + j] = j < i / SIDE * SIDE ? 0 : inverse * G[i * n + j];
         for (long i = 0; i < n; i++) S[i * n + i] += (REAL)c[p];
-        NAME(sweep)(n, S, W);
-        REAL weight = (REAL)w[p + 1] * root;
-        for (long i = 0; i < all; i++) total[i] -= weight * S[i];
+        NAME(eliminate)(n, S, W);
+        for (long i = 0; i < all; i++) S[i] *= weight;
+        for (long i = 0; i < n; i += TILE)
+            for (long j = i / SIDE * SIDE; j < n; j += LANES) {
+                long first = j / SIDE * SIDE; /* above it there is nothing of M in these columns */
+                NAME(add)(n - first, S + first * n + i, n, S + first * n + j, n, total + i * n + j, n);
+            }
     }
     memcpy(G, total, (size_t)all * sizeof(REAL));
     for (long i = 0; i < n; i += SIDE)
-        for (long j = i + SIDE; j < n; j += SIDE) NAME(transpose)(1, G + i * n + j, n, G + j * n + i, n);
+        for (long j = i + SIDE; j < n; j += SIDE) NAME(transpose)(G + i * n + j, n, G + j * n + i, n);
 }
 
 /* y = D/rms(D) for tensors x of so many blocks each, where D has h(σ) in the place of every block's singular values σ:
@@ -198,7 +211,7 @@ int NAME(directions)(
         if (!entries) continue;
         REAL *G = malloc((size_t)(3 * n * n + n * DEPTH) * sizeof(REAL)), *S = G + n * n, *T = S + 2 * n * n;
         if (!G) {
-            failed = 1;
+            _Pragma("omp atomic write") failed = 1;
             continue;
         }
         double squares = 0;
@@ -216,3 +229,6 @@ int NAME(directions)(
     return failed;
 }
 #undef LANES
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif

@@ -1,5 +1,6 @@
 /* Directions of a power, entry by entry: y = s sign(x)|x|^e, where s makes the mean square of the entries of y 1. Pieces and
    threads are those of optimiser.h. Sums are of pieces, and so do not depend on the number of threads. */
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 #endif
 typedef __typeof__(_Generic((REAL)0, float: (int32_t)0, double: (int64_t)0)) NAME(whole);
 
-/* a^e for a ≥ 0: 2^(e log2 a), in terms that compilers turn into vectors; 0 for numbers that are not normal.
+/* a^e for a ≥ 0: 2^(e log2 a), in terms that compilers turn into vectors. What is not normal, a or a^e, is 0, and what is out of range infinite.
 
    log2 of the mantissa m, in [√½, √2), by the series of artanh((m − 1)/(m + 1)), 2 to a fraction by that of exp. */
 static inline __attribute__((always_inline)) REAL NAME(power)(REAL a, REAL e) {
@@ -28,14 +29,15 @@ static inline __attribute__((always_inline)) REAL NAME(power)(REAL a, REAL e) {
     for (int k = terms; k--;) sum = sum * square + (REAL)1 / (REAL)(2 * k + 1);
     REAL z = e * ((REAL)exponent + (REAL)large + (REAL)2.8853900817779268 * s * sum);
     const REAL rounder = single ? (REAL)12582912 : (REAL)6755399441055744; /* 1.5 · 2^digits: rounds what is added to it */
+    int small = a < (single ? (REAL)FLT_MIN : (REAL)DBL_MIN) || z < (REAL)(1 - bias), far = z >= (REAL)bias + (REAL)0.5;
+    z = small || far ? 0 : z;
     REAL near = (z + rounder) - rounder, rest = (z - near) * (REAL)0.6931471805599453, value = 1;
 #pragma GCC unroll 16
     for (int k = degree; k; k--) value = 1 + value * (rest * ((REAL)1 / (REAL)k));
     bits = ((NAME(whole))near + bias) << digits;
     REAL scale;
     memcpy(&scale, &bits, sizeof scale);
-    int normal = a >= (single ? (REAL)1.17549435e-38 : (REAL)2.2250738585072014e-308) && z > (REAL)(1 - bias);
-    return z > (REAL)bias ? (REAL)INFINITY : normal ? value * scale : 0;
+    return far ? (REAL)INFINITY : small ? 0 : value * scale;
 }
 
 /* Σ x². */
@@ -62,13 +64,14 @@ static inline void NAME(shrink)(long n, REAL *y, REAL f) {
     for (long j = 0; j < n; j++) y[j] *= f;
 }
 
-/* One over the roots of the mean squares of tensors, from the sums of their pieces; 1 for zeros, NaN for what is not finite. */
+/* One over the roots of the mean squares of tensors, from the sums of their pieces; 1 for zeros, NaN for what is not finite,
+   and at most the largest number: what is not normal becomes so with it, and the next pass does the rest. */
 static void NAME(inverse_roots)(long count, const long *sizes, const double *sums, REAL *factors) {
     for (long i = 0, piece = 0; i < count; i++) {
         double total = 0;
         for (long from = 0; from < sizes[i]; from += PIECE) total += sums[piece++];
-        double inverse = 1 / sqrt(total / (double)sizes[i]);
-        factors[i] = (REAL)(total > 0 && isfinite(total) ? inverse : total == 0 ? 1 : NAN);
+        double inverse = 1 / sqrt(total / (double)sizes[i]), most = sizeof(REAL) == 4 ? FLT_MAX : DBL_MAX;
+        factors[i] = (REAL)(total == 0 ? 1 : !isfinite(total) ? NAN : inverse < most ? inverse : most);
     }
 }
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from mirrordescent import kernels
 from mirrordescent.alike import evenly
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
+from mirrordescent.parts import written_together
 from mirrordescent.trees import sum_per_sample
 
 
@@ -48,7 +49,8 @@ class PNorm(_OfNorm):
         return _signed_power(y, 1 / (self.p - 1))
 
     def directions(self, ys: list[Tensor]) -> list[Tensor]:
-        if ys and kernels.ready() and kernels.has_powers(ys):
+        own = written_together(type(self), "directions", "_to_primal", "_direction")
+        if ys and own and kernels.ready() and kernels.has_powers(ys):
             return kernels.powers(ys, 1 / (self.p - 1))
         return super().directions(ys)
 

@@ -10,7 +10,10 @@ from mirrordescent.mirrors.matrices import SingularValues, approximate_direction
 
 
 class Maps(tuple[MirrorMap, ...]):
-    """Maps of many tensors, one each, of which those that are alike share their work; sorted out once."""
+    """Maps of many tensors, one each, of which those that are alike share their work.
+
+    They are sorted out once, and their scales read once.
+    """
 
     @cached_property
     def sizes(self) -> list[float]:

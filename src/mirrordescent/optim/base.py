@@ -100,8 +100,8 @@ class MirrorOptimizer(Optimizer):
         if self.fused and not any(self._uses_kernels(slot) for plan in self._plans for slot in plan.slots):
             raise ValueError(
                 "fused=True, but no parameter can be stepped by a kernel: those are for MD, SMD and AMD on a CPU, with "
-                "multipliers that repeat along a tensor, or with a spline, and for matrices in Preconditioned. "
-                "fused=None uses them where it can"
+                "multipliers that repeat along a tensor, or with a spline, and for matrices and powers in "
+                "Preconditioned. fused=None uses them where it can"
             )
 
     # Parameter groups

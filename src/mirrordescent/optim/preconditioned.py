@@ -12,9 +12,10 @@ from torch import Tensor
 
 from mirrordescent import kernels, methods, zoo
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.mirrors.by_kind import ByKind, spectral_by_kind
+from mirrordescent.mirrors.by_kind import ByKind, ScaledMap, spectral_by_kind
 from mirrordescent.mirrors.layerwise import Layerwise
 from mirrordescent.mirrors.matrices import SingularValues
+from mirrordescent.mirrors.norms import PNorm
 from mirrordescent.mirrors.roles import Role, roles
 from mirrordescent.optim.base import Group, MirrorOptimizer, Params
 from mirrordescent.optim.geometry import Leaf, MirrorLike
@@ -137,10 +138,13 @@ class Preconditioned(MirrorOptimizer):
             super()._step_group(number, moving, scale)
 
     def _uses_kernels(self, slot: Slot) -> bool:
-        """Tell whether a kernel is used: for second moments, and for directions of matrices by products."""
+        """Tell whether a kernel is used: for second moments, directions of matrices, and powers of entries."""
+        mirror = slot.mirror.mirror if isinstance(slot.mirror, ScaledMap) else slot.mirror
         parts = slot.mirror.modules()
-        return isinstance(slot.method, methods.AdaptivePreconditioned) or any(
-            isinstance(part, SingularValues) and part.products is not None for part in parts
+        return (
+            isinstance(slot.method, methods.AdaptivePreconditioned)
+            or isinstance(mirror, PNorm)
+            or any(isinstance(part, SingularValues) and part.products is not None for part in parts)
         )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -11,7 +11,8 @@ two rescale what the map of singular values gives; the last is a quadratic map w
 place of that map. The first, for every tensor, is a method of the library (``methods.AdaptivePreconditioned``), and the
 one that ``network-spectral`` is learned with. Everything else is alike: the other kinds of layers, momentum, schedule.
 
-And the other way round: what is left of ``network-spectral`` without its second moments, everything else as learned?
+And the other way round: what is left of ``network-spectral`` without its second moments? Everything else stays as it
+was learned together with them, but for a multiple of all steps, so that they are worth at most what this says.
 
 The learning rate is tuned for each on the tasks that the entry is learned on, together with β₂; what is shown is on
 tasks kept for validation, on networks that nothing was tuned on. Gates of recurrent layers, which are several matrices
@@ -197,9 +198,17 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         rows.append((kind, chosen, f"{scores[best]:.3f}", *(f"{x:.3f}" for x in found[kind].mean(0).tolist())))
         say(" ".join(rows[-1]))
     result.tables["Mean log loss at the end"] = Table(
-        ("second moments", "learning rate", "learning tasks", *(task.name for task in validation)), rows
+        (
+            "second moments",
+            "learning rate, or multiple of learned steps",
+            "learning tasks",
+            *(task.name for task in validation),
+        ),
+        rows,
     )
-    compared = {kind: (kind, NONE) for kind in KINDS_OF_MOMENTS} | {f"those of {ENTRY}": (LEARNED, BARE)}
+    compared = {kind: (kind, NONE) for kind in KINDS_OF_MOMENTS} | {
+        f"those of {ENTRY} with all else as learned": (LEARNED, BARE)
+    }
     for called, (kind, without) in compared.items() if scale != "quick" else ():
         margin = paired((found[without] - found[kind]).mean(1))  # networks differ by seeds, tasks are what they are
         measured = f"lower by {margin.mean:.3f} [{margin.low:.3f}, {margin.high:.3f}]"

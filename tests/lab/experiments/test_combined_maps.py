@@ -5,12 +5,18 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from mirrordescent.methods import Preconditioned
+from mirrordescent.methods import AdaptivePreconditioned, Preconditioned
 from mirrordescent.mirrors import spectral_by_kind
 from mirrordescent.schedules import OverRun
 from mirrordescent_lab.architectures import initialised, mlp
 from mirrordescent_lab.contestants import optimiser_of
-from mirrordescent_lab.experiments.combined_maps import Combined, CombinedOptimiser, Rows, TwoSides
+from mirrordescent_lab.experiments.combined_maps import (
+    Combined,
+    CombinedOptimiser,
+    Rows,
+    TwoSides,
+    without_second_moments,
+)
 
 
 class Same(Combined):
@@ -58,3 +64,13 @@ def test_one_gradient_with_both_sides_is_its_polar_factor():
     new = TwoSides(0.9)(g, g, g)  # (GGᵀ)^−¼ G (GᵀG)^−¼ = UVᵀ, but for the damping
     wanted = U @ V
     assert float((new / new.norm() - wanted / wanted.norm()).norm()) < 0.02
+
+
+def test_without_second_moments_everything_else_is_as_it_was():
+    adaptive = AdaptivePreconditioned(spectral_by_kind(), OverRun(7), 0.8, 0.9, lookahead=False, decay=0.1)
+    plain = without_second_moments(adaptive)
+    assert type(plain) is Preconditioned
+    assert plain.normalised
+    assert plain.mirror is adaptive.mirror
+    assert plain.t is adaptive.t
+    assert (plain.momentum, plain.lookahead, plain.decay) == (0.8, False, 0.1)
