@@ -171,14 +171,15 @@ class _Study:
         return log_ratio(ours, theirs)
 
     def longer(self, result: Result, times: int) -> None:
-        """Compare after several times as many steps as the entry was learned for, on one network a task."""
+        """Compare after several times as many steps as the entry was learned for."""
         rows, won = [], 0
         for task in self.tasks:
-            steps = times * task.steps
-            ours, *theirs = (self._again(task, name, steps, 1)[0].loss for name in (ENTRY, ADAMW, MUON))
-            won += number(ours) <= number(theirs[0])
-            rows.append((task.name, str(steps), *(f"{loss:.4f}" for loss in (ours, *theirs))))
-        result.tables[f"Training loss after {times} times as many steps, one network"] = Table(
+            steps, names = times * task.steps, (ENTRY, ADAMW, MUON)
+            found = [[e.loss for e in self._again(task, name, steps, self.size.seeds)] for name in names]
+            ours, theirs = (statistics.mean(map(number, losses)) for losses in found[:2])
+            won += ours <= theirs
+            rows.append((task.name, str(steps), *map(_spread, found)))
+        result.tables[f"Training loss after {times} times as many steps, mean ± standard error"] = Table(
             ("task", "steps", ENTRY, ADAMW, MUON), rows
         )
         result.claims.append(
