@@ -37,7 +37,7 @@ SHIFTS: dict[int, tuple[float, ...]] = {
 
 
 class Resolvents(NamedTuple):
-    """h(σ) = w_0 σ + Σ_j w_j σ/(σ² + c_j)."""
+    """h(σ) = w_0 σ + Σ_j w_j σ/(σ² + c_j), w ≥ 0, c > 0."""
 
     weights: tuple[float, ...]
     shifts: tuple[float, ...]
