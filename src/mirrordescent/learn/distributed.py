@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +28,8 @@ def join(patience: timedelta | None = None) -> tuple[int, int]:
     if not distributed.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         distributed.init_process_group(backend, timeout=patience)
+        # Threads of a group that is still there may abort a process that ends.
+        atexit.register(lambda: distributed.is_initialized() and distributed.destroy_process_group())
     return distributed.get_rank(), distributed.get_world_size()
 
 

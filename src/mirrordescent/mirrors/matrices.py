@@ -253,8 +253,7 @@ def _form(y: Tensor) -> Form:
 def _combined(form: Form, blocks: list[Tensor], fits: list[Any]) -> list[Tensor]:
     """Return U diag(h(σ)) Vᵀ of matrices, in the precision that they have, even where products are cast."""
     with torch.autocast(blocks[0].device.type, enabled=False):
-        found: list[Tensor] = FORMS[form].combined(blocks, fits)
-    return found
+        return list(FORMS[form].combined(blocks, fits))
 
 
 def _units(tensors: list[Tensor]) -> list[Tensor]:

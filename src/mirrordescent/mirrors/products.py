@@ -22,12 +22,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 Coefficients = tuple[float, float, float]
 
@@ -54,9 +52,6 @@ Among those whose ramps stay between 0.7 and 1.2 where they have saturated: with
 smaller still, but the ρ_k on the way would not be ramps.
 """
 
-WIDE = 1.5  # from this ratio of the sides on, it pays to iterate on the Gram matrix of the smaller one
-SMALL = (16, 32, 64)  # Gram matrices up to these sizes are filled up with zeros and multiplied together
-
 
 def ramps(s: Tensor, steps: int) -> Tensor:
     """Return ρ_0(s), …, ρ_K(s): (K + 1, …)."""
@@ -78,14 +73,12 @@ def fitted(h: Callable[[Tensor], Tensor], steps: int) -> tuple[float, ...]:
     return tuple(mixed(h, lambda s: ramps(s, steps), SIGN[steps][0]))
 
 
-def mixed(
-    h: Callable[[Tensor], Tensor], basis: Callable[[Tensor], Tensor], floor: float, count: int = 200
-) -> list[float]:
+def mixed(h: Callable[[Tensor], Tensor], basis: Callable[[Tensor], Tensor], floor: float) -> list[float]:
     """Return the weights w ≥ 0 with the least Σ (Σ_k w_k b_k(s)/h(s) − 1)² over s from the floor to 1.
 
     The s are evenly spaced in log s. Solved by descent along one coordinate after the other.
     """
-    grid = torch.logspace(math.log10(floor), 0, count, dtype=torch.float64)
+    grid = torch.logspace(math.log10(floor), 0, 200, dtype=torch.float64)
     relative = basis(grid) / h(grid)
     gram, right = (relative @ relative.T).tolist(), relative.sum(1).tolist()
     w = [0.0] * len(right)
@@ -97,76 +90,50 @@ def mixed(
 
 
 def combined(matrices: Sequence[Tensor], weights: Sequence[tuple[float, ...]]) -> list[Tensor]:
-    """Return Σ_k w_k X_k for matrices X (batch, rows, columns), each divided by ‖XXᵀ‖_F^½ ≥ σ₁ first; 0 for X = 0.
-
-    That size is the Schatten norm ‖X‖₄, and the closest bound of σ₁ that XXᵀ gives for nothing. Small, wide and tall
-    matrices are iterated on the Gram matrix of their smaller side, those of about one size together; large and nearly
-    square ones as they are, those of one shape together.
-    """
-    flat = [X if X.shape[-2] <= X.shape[-1] else X.mT for X in matrices]
-    found = list(flat)
-    for by_gram, together in _plan(tuple((*X.shape, X.dtype, X.device) for X in flat)):
-        some, w = [flat[i] for i in together], stacked(tuple((weights[i], len(flat[i])) for i in together))
-        w = w.to(some[0])
-        results = _factors(some, w) if by_gram else _iterated(some, w)
-        for i, result in zip(together, results, strict=True):
-            found[i] = result @ flat[i] if by_gram else result
-    return [Y if X.shape[-2] <= X.shape[-1] else Y.mT for Y, X in zip(found, matrices, strict=True)]
+    """Return Σ_k w_k X_k for matrices X (batch, rows, columns), each divided by ‖XXᵀ‖_F^½ ≥ σ₁ first; 0 for X = 0."""
+    return by_grams(matrices, weights, len, _factor)
 
 
-@lru_cache(maxsize=64)
-def _plan(kinds: tuple[tuple[Any, ...], ...]) -> list[tuple[bool, list[int]]]:
-    """Say which matrices (batch, rows, columns, dtype, device) are computed together, and whether by Gram matrices."""
-    groups: dict[Any, list[int]] = {}
-    for i, (_, rows, columns, *where) in enumerate(kinds):
-        by_gram = columns >= WIDE * rows or rows <= SMALL[-1]
-        size = next((size for size in SMALL if rows <= size), rows) if by_gram else (rows, columns)
-        groups.setdefault((by_gram, size, *where), []).append(i)
-    return [(key[0], together) for key, together in groups.items()]
-
-
-@lru_cache(maxsize=64)
-def stacked(weights: tuple[tuple[tuple[float, ...], int], ...]) -> Tensor:
-    """Return the weights of every matrix of a batch: (K + 1, batch, 1, 1)."""
-    return torch.tensor([each for each, size in weights for _ in range(size)], dtype=torch.float64).T[..., None, None]
-
-
-def _factors(matrices: list[Tensor], w: Tensor) -> list[Tensor]:
-    """Return the symmetric Q with Σ_k w_k X_k = QX for each X, all iterated in one batch of Gram matrices."""
-    sizes, rows = [len(X) for X in matrices], [X.shape[-2] for X in matrices]
-    if len(matrices) == 1:
-        G = matrices[0] @ matrices[0].mT
-    else:  # zeros beside a Gram matrix stay zeros
-        grams, side = [X @ X.mT for X in matrices], max(rows)
-        padded = (g if m == side else F.pad(g, (0, side - m, 0, side - m)) for g, m in zip(grams, rows, strict=True))
-        G = torch.cat(list(padded))
-    size, G = normalised(G)
-    steps = SIGN[len(w) - 1][1]
-    Q, total = None, None
+def _factor(G: Tensor, weights: list[tuple[float, ...]]) -> Tensor:
+    """Return the symmetric Q with Σ_k w_k X_k = QX, by the iteration of Gram matrices G."""
+    w, steps = stacked(weights, G), SIGN[len(weights[0]) - 1][1]
+    Q, total = None, w[0] * torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
     for k, (a, b, c) in enumerate(steps, 1):
         q = (G @ G).mul_(c).add_(G, alpha=b)
         q.diagonal(dim1=-2, dim2=-1).add_(a)
         Q = q if Q is None else Q @ q
-        total = w[k] * Q if total is None else torch.addcmul(total, w[k], Q)
+        total = torch.addcmul(total, w[k], Q)
         if k < len(steps):
             G = q @ (q @ G)
-    assert total is not None
-    total.diagonal(dim1=-2, dim2=-1).add_(w[0, :, :, 0])
-    total = total / size.sqrt()
-    return [part[:, :m, :m] for part, m in zip(torch.split(total, sizes), rows, strict=True)]
+    return total
 
 
-def _iterated(matrices: list[Tensor], w: Tensor) -> list[Tensor]:
-    """Return Σ_k w_k X_k for matrices of one shape, by the iteration itself."""
-    X = matrices[0] if len(matrices) == 1 else torch.cat(matrices)
-    size, G = normalised(X @ X.mT)
-    X = X / size.sqrt()
-    total = w[0] * X
-    for k, (a, b, c) in enumerate(SIGN[len(w) - 1][1], 1):
-        G = G if k == 1 else X @ X.mT
-        X = torch.baddbmm(X, (G @ G).mul_(c).add_(G, alpha=b), X, beta=a)
-        total = torch.addcmul(total, w[k], X)
-    return list(torch.split(total, [len(X) for X in matrices]))
+def by_grams(
+    matrices: Sequence[Tensor], functions: Sequence[Any], kind: Callable[[Any], Any],
+    factor: Callable[[Tensor, list[Any]], Tensor],
+) -> list[Tensor]:  # fmt: skip
+    """Return s^−½ Q X for matrices X (batch, rows, columns), with s = ‖XXᵀ‖_F and Q = factor(XXᵀ/s, functions).
+
+    s^½ is the Schatten norm ‖X‖₄, and the closest bound of σ₁ that XXᵀ gives for nothing. Gram matrices are of smaller
+    sides; those of one size are computed together, if their functions are of one kind.
+    """
+    flat = [X if X.shape[-2] <= X.shape[-1] else X.mT for X in matrices]
+    found, groups = list(flat), dict[Any, list[int]]()
+    for i, (X, each) in enumerate(zip(flat, functions, strict=True)):
+        if X.numel():
+            groups.setdefault((X.shape[-2], kind(each), X.dtype, X.device), []).append(i)
+    for together in groups.values():
+        some = [flat[i] for i in together]
+        size, G = normalised(torch.cat([X @ X.mT for X in some]))
+        Q = factor(G, [functions[i] for i in together for _ in range(len(flat[i]))]) / size.sqrt()
+        for i, part in zip(together, torch.split(Q, [len(X) for X in some]), strict=True):
+            found[i] = part @ flat[i]
+    return [Y if X.shape[-2] <= X.shape[-1] else Y.mT for Y, X in zip(found, matrices, strict=True)]
+
+
+def stacked(weights: list[tuple[float, ...]], like: Tensor) -> Tensor:
+    """Return the weights of every matrix of a batch: (K + 1, batch, 1, 1)."""
+    return torch.tensor(weights, dtype=like.dtype, device=like.device).T[..., None, None]
 
 
 def normalised(G: Tensor) -> tuple[Tensor, Tensor]:

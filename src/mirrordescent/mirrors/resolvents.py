@@ -21,12 +21,12 @@ of a symmetric matrix is about as much arithmetic as one of them. Functions with
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from mirrordescent.mirrors.products import SIGN, mixed, normalised, stacked
+from mirrordescent.mirrors.products import SIGN, by_grams, mixed, stacked
 
 SHIFTS: dict[int, tuple[float, ...]] = {
     3: (1.22e-3, 8.87e-2),
@@ -64,24 +64,13 @@ def fitted(h: Callable[[Tensor], Tensor], steps: int) -> Resolvents:
 
 
 def combined(matrices: Sequence[Tensor], functions: Sequence[Resolvents]) -> list[Tensor]:
-    """Return U diag(h(σ)) Vᵀ for matrices X (batch, rows, columns), each divided by ‖XXᵀ‖_F^½ ≥ σ₁ first; 0 for X = 0.
+    """Return U diag(h(σ)) Vᵀ for matrices X (batch, rows, columns), each divided by ‖XXᵀ‖_F^½ first; 0 for X = 0."""
+    return by_grams(matrices, functions, lambda h: h.shifts, _factor)
 
-    Gram matrices of one size are inverted together.
-    """
-    flat = [X if X.shape[-2] <= X.shape[-1] else X.mT for X in matrices]
-    found = list(flat)
-    groups: dict[Any, list[int]] = {}
-    for i, (X, h) in enumerate(zip(flat, functions, strict=True)):
-        if X.numel():
-            groups.setdefault((X.shape[-2], h.shifts, X.dtype, X.device), []).append(i)
-    for (_, shifts, *_), together in groups.items():
-        some = [flat[i] for i in together]
-        size, G = normalised(torch.cat([X @ X.mT for X in some]))
-        w = stacked(tuple((functions[i].weights, len(flat[i])) for i in together)).to(G)
-        eye = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
-        total = w[0] * eye
-        for j, c in enumerate(shifts, 1):
-            total = total + w[j] * torch.cholesky_inverse(torch.linalg.cholesky_ex(G + c * eye)[0])
-        for i, Q in zip(together, torch.split(total / size.sqrt(), [len(X) for X in some]), strict=True):
-            found[i] = Q @ flat[i]
-    return [Y if X.shape[-2] <= X.shape[-1] else Y.mT for Y, X in zip(found, matrices, strict=True)]
+
+def _factor(G: Tensor, functions: list[Resolvents]) -> Tensor:
+    """Return w_0 I + Σ_j w_j (G + c_j I)⁻¹."""
+    w = stacked([h.weights for h in functions], G)
+    eye = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
+    inverses = (torch.cholesky_inverse(torch.linalg.cholesky_ex(G + c * eye)[0]) for c in functions[0].shifts)
+    return sum((w[j] * inverse for j, inverse in enumerate(inverses, 1)), w[0] * eye)
