@@ -58,3 +58,4 @@ if __name__ == "__main__":
     learned = train(folder, callback=die)
     if int(os.environ.get("RANK", 0)) == 0:
         save_file(learned.method.state_dict(), out)
+    os._exit(0)  # threads of torch sometimes abort a process that is taken down in the usual way
