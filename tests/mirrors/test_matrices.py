@@ -192,6 +192,14 @@ def test_resolvents_fit_powers_more_closely_than_polynomials(p, steps):
     assert float((1 - h(s) / h(s).cummax(0).values).max()) < 0.08  # it may fall a little where it should rise
 
 
+def test_errors_are_what_the_documentation_says():
+    s = torch.logspace(-2, 0, 9999, dtype=torch.float64)
+    by_inverses = resolvents.fitted(lambda s: s**0, 4)(s) - 1
+    by_products = torch.tensor(fitted(lambda s: s**0, 4)).double() @ ramps(s, 4) - 1
+    assert float(by_inverses.abs().max()) == pytest.approx(0.014, abs=1e-3)
+    assert float(by_products.abs().max()) == pytest.approx(0.07, abs=5e-3)
+
+
 def test_both_forms_fit_what_a_learned_map_does():
     steps = 4
     inner = Saturating([0.02, 0.03, 0.03, 0.05, 0.87], 3.6).requires_grad_(False)

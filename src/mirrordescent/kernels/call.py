@@ -78,11 +78,7 @@ def function(name: str, dtype: torch.dtype) -> Function:
 
 def addresses(tensors: Sequence[Tensor | None]) -> array[int]:
     """Return where tensors are in memory, 0 for those that are not there, as C functions take a list of them."""
-    return array("Q", map(_address, tensors))
-
-
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
+    return array("Q", [0 if tensor is None else tensor.data_ptr() for tensor in tensors])
 
 
 def _passed(value: Tensor | array[Any] | float | None) -> float | None:

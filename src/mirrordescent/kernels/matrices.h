@@ -142,8 +142,7 @@ static void NAME(eliminate)(long n, REAL *S, REAL *W) {
             memcpy(W + r * n, S + (k + r) * n, (size_t)n * sizeof(REAL));
         }
         NAME(root)(A, P);
-        for (long r = 0; r < SIDE; r++) /* P transposed, which is what a product takes */
-            for (long l = 0; l < SIDE; l++) A[r * SIDE + l] = P[l * SIDE + r];
+        NAME(transpose)(P, SIDE, A, SIDE); /* which is what a product takes */
         for (long r = 0; r < SIDE; r++) memset(S + (k + r) * n, 0, (size_t)n * sizeof(REAL));
         for (long i = 0; i < SIDE; i += TILE)
             for (long j = 0; j < n; j += LANES) NAME(add)(SIDE, A + i, SIDE, W + j, n, S + (k + i) * n + j, n);

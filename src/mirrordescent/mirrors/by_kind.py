@@ -74,6 +74,11 @@ class ScaledMap(MirrorMap):
         return self.c * self.mirror.direction_size
 
 
+def unscaled(mirror: MirrorMap) -> MirrorMap:
+    """Return the map that a scaled one is a multiple of, and any other as it is."""
+    return mirror.mirror if isinstance(mirror, ScaledMap) else mirror
+
+
 def _nameless(*_: Any, **__: Any) -> NoReturn:
     raise TypeError("a map by kinds of layers takes the parameters of a model, a dict of tensors by name; got a tensor")
 

@@ -5,7 +5,7 @@ from functools import cached_property
 from torch import Tensor
 
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.mirrors.by_kind import ScaledMap
+from mirrordescent.mirrors.by_kind import unscaled
 from mirrordescent.mirrors.matrices import SingularValues, approximate_directions
 
 
@@ -22,15 +22,15 @@ class Maps(tuple[MirrorMap, ...]):
 
     @cached_property
     def _matrices(self) -> dict[int, SingularValues]:
-        bare = enumerate(each.mirror if isinstance(each, ScaledMap) else each for each in self)
+        bare = enumerate(map(unscaled, self))
         return {i: each for i, each in bare if isinstance(each, SingularValues) and each.products is not None}
 
     @cached_property
     def _others(self) -> dict[MirrorMap, list[int]]:
         found: dict[MirrorMap, list[int]] = {}
-        for i, each in enumerate(self):
+        for i, each in enumerate(map(unscaled, self)):
             if i not in self._matrices:
-                found.setdefault(each.mirror if isinstance(each, ScaledMap) else each, []).append(i)
+                found.setdefault(each, []).append(i)
         return found
 
     def unit_directions(self, ys: list[Tensor]) -> list[Tensor]:

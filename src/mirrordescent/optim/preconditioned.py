@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mirrordescent import kernels, methods, zoo
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.mirrors.by_kind import ByKind, ScaledMap, spectral_by_kind
+from mirrordescent.mirrors.by_kind import ByKind, spectral_by_kind, unscaled
 from mirrordescent.mirrors.layerwise import Layerwise
 from mirrordescent.mirrors.matrices import SingularValues
 from mirrordescent.mirrors.norms import PNorm
@@ -139,8 +139,7 @@ class Preconditioned(MirrorOptimizer):
 
     def _uses_kernels(self, slot: Slot) -> bool:
         """Tell whether a kernel is used: for second moments, directions of matrices, and powers of entries."""
-        mirror = slot.mirror.mirror if isinstance(slot.mirror, ScaledMap) else slot.mirror
-        parts = slot.mirror.modules()
+        mirror, parts = unscaled(slot.mirror), slot.mirror.modules()
         return (
             isinstance(slot.method, methods.AdaptivePreconditioned)
             or isinstance(mirror, PNorm)
