@@ -1,8 +1,9 @@
 """Clean machines: ``nox``, or ``nox -s "wheel-3.12"``.
 
-Every session builds the wheel, installs it and nothing else into an environment of its own, and runs the README's first
-example and a few commands from it, in an empty folder: with no clone to be found, no compiler in the PATH, no network
-and no home folder. Pythons that are not there are skipped.
+Every session builds the wheel, installs it and nothing else into an environment of its own, and
+runs the README's first example and a few commands from it, in an empty folder: with no clone to be
+found, no compiler in the PATH, no network and no home folder. Pythons that are not there are
+skipped.
 """
 
 from __future__ import annotations
@@ -57,17 +58,30 @@ def wheel(session: nox.Session) -> None:
     with tempfile.TemporaryDirectory() as made:
         place = Path(made)
         session.install("build")
-        session.run("python", "-m", "build", "--wheel", "--outdir", str(place), str(ROOT), silent=True)
+        session.run(
+            "python", "-m", "build", "--wheel", "--outdir", str(place), str(ROOT), silent=True
+        )
         (built,) = place.glob("*.whl")
         session.install(str(built), "--constraint", str(ROOT / "constraints.txt"))
         work = place / "work"
         work.mkdir()
         (place / "README.md").write_text(first_examples(), encoding="utf-8")
         (place / "examples.py").write_text(NO_NETWORK + EXAMPLES, encoding="utf-8")
-        clean = {name: None for name in os.environ} | {"PATH": "", "HOME": str(place / "nowhere"), "LC_ALL": "C.UTF-8"}
+        clean = {name: None for name in os.environ} | {
+            "PATH": "",
+            "HOME": str(place / "nowhere"),
+            "LC_ALL": "C.UTF-8",
+        }
         session.chdir(work)
         python = str(Path(session.bin) / "python")
-        session.run(python, "-I", str(place / "examples.py"), str(place / "README.md"), env=clean, external=True)
+        session.run(
+            python,
+            "-I",
+            str(place / "examples.py"),
+            str(place / "README.md"),
+            env=clean,
+            external=True,
+        )
         session.run(python, "-I", "-m", "mirrordescent", "zoo", "verify", env=clean, external=True)
         session.run(python, "-I", "-m", "mirrordescent", "--version", env=clean, external=True)
         if any(work.iterdir()):

@@ -1,1 +1,3 @@
-"""Speed, measured side by side with other solvers and libraries in the same run, and reported as ratios."""
+"""Speed, measured side by side with other solvers and libraries in the same run, and reported as
+ratios.
+"""

@@ -1,4 +1,5 @@
-"""Run all benchmarks, or those named, and write the results to docs/results: ``python -m benchmarks [NAME …]``.
+"""Run all benchmarks, or those named, and write the results to docs/results: ``python -m benchmarks
+[NAME …]``.
 
 With ``--quick``, some of them run as little as shows that they work, and nothing is written.
 """
@@ -65,9 +66,7 @@ def main(names: list[str]) -> None:
         with recorded("as in the sources") as provenance:
             found = measure()
         minutes = (perf_counter() - began) / 60
-        made = (
-            f"`{name}`: {machine()}; commit {provenance['commit']}, {provenance['date']}; took {minutes:.1f} minutes."
-        )
+        made = f"`{name}`: {machine()}; commit {provenance['commit']}, {provenance['date']}; took {minutes:.1f} minutes."
         text = f"{made}\n\n{mark(provenance, section=True)}\n\n{found}"
         print(f"## {title}\n\n{text}", flush=True)
         if quick():

@@ -1,4 +1,6 @@
-"""``python -m benchmarks.child FILE MODULE ARGUMENTS``: run a module, and write which entries it has loaded."""
+"""``python -m benchmarks.child FILE MODULE ARGUMENTS``: run a module, and write which entries it
+has loaded.
+"""
 
 import json
 import runpy

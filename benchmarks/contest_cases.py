@@ -1,6 +1,8 @@
-"""The problems on which solvers race: total-variation restoration of photographs that nothing was tuned on.
+"""The problems on which solvers race: total-variation restoration of photographs that nothing was
+tuned on.
 
-Every case has training problems of its own kind beside it, on which step sizes and the like are chosen.
+Every case has training problems of its own kind beside it, on which step sizes and the like are
+chosen.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ TRAINING = 4  # images to choose settings on, or half as many large ones
 LARGE = 256
 CERTIFIED = 1e-5  # to what relative gap lower bounds are proven
 LONGEST = 60_000  # iterations that this may take
-HOLES, HOLE = 10, (6, 80)  # block-shaped holes, lying and standing in turn
+# block-shaped holes, lying and standing in turn
+HOLES = 10
+HOLE = (6, 80)
 SOURCES = {"bsds500": "BSDS500", "stl10": "STL-10", "ellipses": "ellipses"}
 
 
@@ -28,7 +32,8 @@ SOURCES = {"bsds500": "BSDS500", "stl10": "STL-10", "ellipses": "ellipses"}
 class Case:
     """A batch of problems of one kind, and how they are started and timed.
 
-    ``missing`` is the share of pixels removed at random; None stands for block-shaped holes, and 0 for denoising.
+    ``missing`` is the share of pixels removed at random; None stands for block-shaped holes, and 0
+    for denoising.
     """
 
     count: int
@@ -54,7 +59,13 @@ class Case:
     @property
     def title(self) -> str:
         """Describe the case in words: the task, the size, and all that is not as usual."""
-        task = "inpainting" if self.inpainting else "isotropic denoising, grey" if self.isotropic else "denoising"
+        task = (
+            "inpainting"
+            if self.inpainting
+            else "isotropic denoising, grey"
+            if self.isotropic
+            else "denoising"
+        )
         words = [task, f"{self.count} × {self.side}² {SOURCES[self.source]}"]
         if self.inpainting:
             words.append("filled" if self.fill else "from y")
@@ -93,11 +104,15 @@ def problems(case: Case, training: bool) -> TVInpainting:
         y = data.noisy_phantoms(count, case.side, seed=3 if training else 4)[1]
     else:
         clean = clean_tiles(count, case.side, training, None, case.source)
-        clean = clean.repeat(-(-count // len(clean)), 1, 1, 1)[:count]  # the same picture with other noise, if need be
+        clean = clean.repeat(-(-count // len(clean)), 1, 1, 1)[
+            :count
+        ]  # the same picture with other noise, if need be
         clean = clean.mean(1, keepdim=True) if case.isotropic else clean
         y = clean + case.noise * torch.randn(clean.shape, generator=generator)
     mask = mask_of(case, generator)
-    return TVInpainting(y if mask is None else mask * y, mask, case.weight, isotropic=case.isotropic)
+    return TVInpainting(
+        y if mask is None else mask * y, mask, case.weight, isotropic=case.isotropic
+    )
 
 
 def mask_of(case: Case, generator: Generator) -> Tensor | None:
@@ -109,22 +124,35 @@ def mask_of(case: Case, generator: Generator) -> Tensor | None:
     mask = torch.ones(case.side, case.side, dtype=torch.bool)
     for hole in range(HOLES):
         size = HOLE if hole % 2 else HOLE[::-1]
-        top, left = (int(torch.randint(case.side - length + 1, (), generator=generator)) for length in size)
+        top, left = (
+            int(torch.randint(case.side - length + 1, (), generator=generator)) for length in size
+        )
         mask[top : top + size[0], left : left + size[1]] = False
     return mask
 
 
 def lower_bounds(problem: TVInpainting) -> Tensor:
-    """Return bounds on the optimal values, by PDHG in double precision from y with its holes filled."""
+    """Return bounds on the optimal values, by PDHG in double precision from y with its holes
+    filled.
+    """
     precise = copy.deepcopy(problem).double()
     x0 = precise.start(fill=True)
     found = solve(
-        precise, PDHG(0.3), x0, iterations=LONGEST, stop=gap(CERTIFIED), check_every=50, fused=True, progress=False
+        precise,
+        PDHG(0.3),
+        x0,
+        iterations=LONGEST,
+        stop=gap(CERTIFIED),
+        check_every=50,
+        fused=True,
+        progress=False,
     )
     assert found.lower is not None
     gaps = relative_gap(found.value, found.lower, precise.value(x0))
     if float(gaps.max()) > CERTIFIED:
-        raise RuntimeError(f"the lower bounds are proven to a relative gap of {float(gaps.max()):.1e} only")
+        raise RuntimeError(
+            f"the lower bounds are proven to a relative gap of {float(gaps.max()):.1e} only"
+        )
     return found.lower
 
 
@@ -132,7 +160,9 @@ Bounded = tuple[TVInpainting, Tensor]
 
 
 def prepared(case: Case) -> tuple[Bounded, Bounded]:
-    """Return test and training problems, each with lower bounds; cases that differ in their start share them."""
+    """Return test and training problems, each with lower bounds; cases that differ in their start
+    share them.
+    """
     return _prepared(replace(case, fill=True, threads=(1,)))
 
 

@@ -1,4 +1,6 @@
-"""Who takes part in the races: entries of the zoo, classical solvers with kernels of their own, and other packages."""
+"""Who takes part in the races: entries of the zoo, classical solvers with kernels of their own, and
+other packages.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from mirrordescent.mirrors import Stencil
 
 LEARNED_ENTRY = "image-tv"
 CONTROL_ENTRY = f"{LEARNED_ENTRY}-control"  # the same method with the identity in place of its map
-ISOTROPIC_ENTRY = f"{LEARNED_ENTRY}-isotropic"  # what was learned further for isotropic total variation
+ISOTROPIC_ENTRY = (
+    f"{LEARNED_ENTRY}-isotropic"  # what was learned further for isotropic total variation
+)
 OLDER_ENTRIES = ("photo-inpaint-stencil", "ellipse-denoise-stencil")
 OVERRIDE = "BENCHMARKS_ENTRY"  # an environment variable: another entry, or the file of one
 RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.5, 3.0)
@@ -26,8 +30,12 @@ AFTER = (10, 100)  # steps after which PDHG takes over
 
 
 def learned_entry() -> str:
-    """Return the entry to be judged: the one of the environment, else that above, or an older one until it is there."""
-    return os.environ.get(OVERRIDE) or (LEARNED_ENTRY if LEARNED_ENTRY in zoo.list() else OLDER_ENTRIES[0])
+    """Return the entry to be judged: the one of the environment, else that above, or an older one
+    until it is there.
+    """
+    return os.environ.get(OVERRIDE) or (
+        LEARNED_ENTRY if LEARNED_ENTRY in zoo.list() else OLDER_ENTRIES[0]
+    )
 
 
 def entry(name: str) -> Method[Any]:
@@ -50,7 +58,12 @@ def families(race: Race) -> Iterator[Family]:
     yield Family(f"{older[-1]}, then PDHG", "learned", handed_over)
     yield Family("PDHG", "classical", [Steps(PDHG(ratio)) for ratio in RATIOS])
     yield Family("Condat–Vũ", "classical", [Steps(CondatVu(ratio)) for ratio in RATIOS])
-    yield Family("PDHG, restarted", "classical", [Steps(RestartedPDHG(*each)) for each in RESTARTED], alike=False)
+    yield Family(
+        "PDHG, restarted",
+        "classical",
+        [Steps(RestartedPDHG(*each)) for each in RESTARTED],
+        alike=False,
+    )
     if denoising:
         yield Family("dual FISTA", "classical", [Steps(DualFISTA())])
     yield from peers.families(race.problem)

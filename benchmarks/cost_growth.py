@@ -1,8 +1,9 @@
 """How the time and the memory of a solve grow with pixels, images and iterations.
 
-Seconds per pixel and iteration, over those of one image of 128×128 pixels in 50 iterations: 1 is a cost that grows in
-proportion. Less than 1: more pixels share the fixed cost of an iteration; more than 1: images no longer fit into the
-cache. The last line is the peak memory of 20 times as many iterations, as a ratio.
+Seconds per pixel and iteration, over those of one image of 128×128 pixels in 50 iterations: 1 is a
+cost that grows in proportion. Less than 1: more pixels share the fixed cost of an iteration; more
+than 1: images no longer fit into the cache. The last line is the peak memory of 20 times as many
+iterations, as a ratio.
 """
 
 from __future__ import annotations
@@ -49,19 +50,29 @@ METHODS: dict[str, tuple[Callable[[], Method[Any]], bool]] = {  # and whether to
 
 
 def run(name: str, images: int, side: int, iterations: int) -> Callable[[], object]:
-    """Return a solve of random grey images with a fifth of the pixels missing; the time does not depend on them."""
+    """Return a solve of random grey images with a fifth of the pixels missing; the time does not
+    depend on them.
+    """
     generator = torch.Generator().manual_seed(0)
     y = torch.rand(images, 1, side, side, generator=generator)
-    problem, (make, fused) = TVInpainting(y, torch.rand(side, side, generator=generator) >= 0.2), METHODS[name]
+    problem = TVInpainting(y, torch.rand(side, side, generator=generator) >= 0.2)
+    (make, fused) = METHODS[name]
     return partial(
-        solve, problem, make(), problem.start(), iterations=iterations, check_every=iterations, fused=fused,
+        solve,
+        problem,
+        make(),
+        problem.start(),
+        iterations=iterations,
+        check_every=iterations,
+        fused=fused,
         progress=False,
-    )  # fmt: skip
+    )
 
 
 def print_growth(name: str, images: int, side: int, iterations: int) -> None:
     """Print the seconds per pixel and iteration, over those of the smallest."""
-    large, small = run(name, images, side, iterations), run(name, *SMALLEST)
+    large = run(name, images, side, iterations)
+    small = run(name, *SMALLEST)
     large()
     small()
     times = [min(seconds(each) for _ in range(REPEATS)) for each in (large, small)]
@@ -84,7 +95,10 @@ def rows() -> Iterator[tuple[str, ...]]:
     for label, size in list(SIZES.items())[: 1 if quick() else None]:
         yield label, *(f"{time(name, *size):.2f}" for name in METHODS)
     peak = partial(printed_by, "benchmarks.cost_growth", "peak", keep_freed=False)
-    yield "memory, 20 × the iterations", *(f"{peak(name, 200) / peak(name, 10):.2f}" for name in METHODS)
+    yield (
+        "memory, 20 × the iterations",
+        *(f"{peak(name, 200) / peak(name, 10):.2f}" for name in METHODS),
+    )
 
 
 def main() -> str:

@@ -14,11 +14,14 @@ from mirrordescent import AMD, MD, SMD, TVInpainting, solve, zoo
 from mirrordescent.methods import Method
 from mirrordescent.theory import UpdateErrors, diagnose, observe
 
-ITERATIONS, TARGET = 200, 5.0
+ITERATIONS = 200
+TARGET = 5.0
 
 
 def setting() -> tuple[TVInpainting, Tensor]:
-    """Return 8 random images of 3×96×96 with a fifth missing, and a point to compare with; any will do."""
+    """Return 8 random images of 3×96×96 with a fifth missing, and a point to compare with; any will
+    do.
+    """
     generator = torch.Generator().manual_seed(0)
     y = torch.rand(8, 3, 96, 96, generator=generator)
     problem = TVInpainting(y, torch.rand(96, 96, generator=generator) > 0.2)
@@ -29,7 +32,8 @@ def methods() -> dict[str, Method[Any]]:
     """The shipped pair for inpainting, primal-stored, dual-stored and accelerated."""
     learned = zoo.load("photo-inpaint-pair")
     assert isinstance(learned, MD)
-    mirror, t = learned.mirror, learned.t
+    mirror = learned.mirror
+    t = learned.t
     return {"LMD": MD(mirror, t), "LSMD": SMD(mirror, t), "LAMD": AMD(mirror, t)}
 
 
@@ -47,7 +51,9 @@ def rows() -> Iterator[Row]:
             "the whole diagnosis": partial(diagnose, method, problem, **options),
         }
         for label, run in ours.items():
-            yield judged(f"{name}: {label} / plain run, time", paired_ratio(run, plain, repeats=3), TARGET)
+            yield judged(
+                f"{name}: {label} / plain run, time", paired_ratio(run, plain, repeats=3), TARGET
+            )
 
 
 def main() -> str:

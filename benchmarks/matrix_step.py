@@ -1,12 +1,14 @@
-"""What a step with matrix geometry costs: optim.Preconditioned against Muon and AdamW, alone and in training.
+"""What a step with matrix geometry costs: optim.Preconditioned against Muon and AdamW, alone and in
+training.
 
-Above, the step alone, on the matrices of a network: against torch's Muon, which computes in bfloat16; against five
-Newton–Schulz steps in float32 with matrices of one shape batched together, and the same momentum; and against fused
-AdamW. Muon takes matrices only, so that convolutions are flattened for it. Below, a whole training step with all
-tensors of a network in the learned geometry, second moments included, against the same step with AdamW as it is by
-default, tensor by tensor, and with fused AdamW.
-Processors without instructions for bfloat16 are slow at it. Where wide layers meet small minibatches, the polar factor
-of a layer is as much arithmetic as its forward and backward pass.
+Above, the step alone, on the matrices of a network: against torch's Muon, which computes in
+bfloat16; against five Newton–Schulz steps in float32 with matrices of one shape batched together,
+and the same momentum; and against fused AdamW. Muon takes matrices only, so that convolutions are
+flattened for it. Below, a whole training step with all tensors of a network in the learned
+geometry, second moments included, against the same step with AdamW as it is by default, tensor by
+tensor, and with fused AdamW. Processors without instructions for bfloat16 are slow at it. Where
+wide layers meet small minibatches, the polar factor of a layer is as much arithmetic as its forward
+and backward pass.
 """
 
 from __future__ import annotations
@@ -20,7 +22,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from benchmarks.measure import about, all_printed_by, judged, paired_ratio, printed_by, quick, table, verdict
+from benchmarks.measure import (
+    about,
+    all_printed_by,
+    judged,
+    paired_ratio,
+    printed_by,
+    quick,
+    table,
+    verdict,
+)
 from mirrordescent import optim
 from mirrordescent.mirrors import SpectralPower
 from mirrordescent_lab.recipes.spectral import ENTRY
@@ -29,13 +40,21 @@ from mirrordescent_lab.tasks import TEST, Task
 RATE = 1e-9
 Shapes = list[tuple[int, int]]
 WIDTHS = (784, 50, 40, 30, 20, 10)
-RESNET = [(c * k, 9 * c * i) for c in (16,) for k, i in ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (8, 4), (8, 8))]
+RESNET = [
+    (c * k, 9 * c * i)
+    for c in (16,)
+    for k, i in ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (8, 4), (8, 8))
+]
 SETS: dict[str, Shapes] = {
     "MLP": [(out, into) for into, out in pairwise(WIDTHS)],
-    "ResNet-18, a quarter as wide": [RESNET[0]] * 4 + [s for i in (1, 3, 5) for s in (RESNET[i], *[RESNET[i + 1]] * 3)],
-    "transformer, 4 layers of 128": [shape for _ in range(4) for shape in (*[(128, 128)] * 4, (512, 128), (128, 512))],
+    "ResNet-18, a quarter as wide": [RESNET[0]] * 4
+    + [s for i in (1, 3, 5) for s in (RESNET[i], *[RESNET[i + 1]] * 3)],
+    "transformer, 4 layers of 128": [
+        shape for _ in range(4) for shape in (*[(128, 128)] * 4, (512, 128), (128, 512))
+    ],
 }
-TARGET, WHOLE_TARGET = 0.8, 1.3
+TARGET = 0.8
+WHOLE_TARGET = 1.3
 
 
 def matrices(name: str) -> list[nn.Parameter]:
@@ -70,13 +89,15 @@ class Batched(Optimizer):
             X = X / X.norm(dim=(-2, -1), keepdim=True)
             for _ in range(5):
                 A = X @ X.mT
-                X = torch.baddbmm(X, torch.baddbmm(A, A, A, beta=-4.775, alpha=2.0315), X, beta=3.4445)
+                X = torch.baddbmm(
+                    X, torch.baddbmm(A, A, A, beta=-4.775, alpha=2.0315), X, beta=3.4445
+                )
             X = X.mT if shape[0] > shape[1] else X
             for i, d in zip(together, X, strict=True):
                 params[i].add_(d, alpha=-RATE)
 
 
-OURS: Callable[[list[nn.Parameter]], Optimizer] = lambda p: optim.Preconditioned(  # noqa: E731
+OURS: Callable[[list[nn.Parameter]], Optimizer] = lambda p: optim.Preconditioned(
     p, RATE, SpectralPower(0.0, products=4), nonfinite=None, fused=True
 )
 THEIRS: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
@@ -88,18 +109,25 @@ THEIRS: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
 
 def print_ratio(rival: str, name: str) -> None:
     """Print the time of our step over that of another optimiser."""
-    ours, theirs = OURS(matrices(name)), THEIRS[rival](matrices(name))
+    ours = OURS(matrices(name))
+    theirs = THEIRS[rival](matrices(name))
     many = 1 if name != "MLP" else 20
 
     def repeated(optimiser: Optimizer) -> None:
         for _ in range(many):
             optimiser.step()
 
-    print(paired_ratio(partial(repeated, ours), partial(repeated, theirs), repeats=3 if quick() else 5))
+    print(
+        paired_ratio(
+            partial(repeated, ours), partial(repeated, theirs), repeats=3 if quick() else 5
+        )
+    )
 
 
 def print_whole(name: str) -> None:
-    """Print the time of a training step of a task with our optimiser over that with AdamW, fused and by default."""
+    """Print the time of a training step of a task with our optimiser over that with AdamW, fused
+    and by default.
+    """
     task = next(task for task in TEST if task.name == name)
 
     def training(make: Callable[[nn.Module], Optimizer]) -> Callable[[], None]:
@@ -111,22 +139,34 @@ def print_whole(name: str) -> None:
         def run() -> None:
             for _ in range(3):
                 optimiser.zero_grad()
-                torch.autograd.backward(nn.functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten()))
+                torch.autograd.backward(
+                    nn.functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+                )
                 optimiser.step()
 
         return run
 
     ours = training(
-        lambda model: optim.Preconditioned(model.named_parameters(), RATE, ENTRY, nonfinite=None, fused=True)
+        lambda model: optim.Preconditioned(
+            model.named_parameters(), RATE, ENTRY, nonfinite=None, fused=True
+        )
     )
     for fused in (True, None):
-        print(paired_ratio(ours, training(lambda model, f=fused: AdamW(model.parameters(), RATE, fused=f)), repeats=15))
+        print(
+            paired_ratio(
+                ours,
+                training(lambda model, f=fused: AdamW(model.parameters(), RATE, fused=f)),
+                repeats=15,
+            )
+        )
 
 
 def _examples(task: Task) -> tuple[Tensor, Tensor]:
     """Return a minibatch of noise: time does not depend on what is in the images."""
     if task.length:
-        return torch.randint(90, (task.batch, task.length)), torch.randint(90, (task.batch, task.length))
+        return torch.randint(90, (task.batch, task.length)), torch.randint(
+            90, (task.batch, task.length)
+        )
     side = 14 if task.source.endswith("-14") else 28
     return torch.rand(task.batch, 1, side, side), torch.randint(10, (task.batch,))
 
@@ -134,7 +174,10 @@ def _examples(task: Task) -> tuple[Tensor, Tensor]:
 def steps() -> Iterator[tuple[str, ...]]:
     """Yield ratios of times of steps alone."""
     for rival in THEIRS:
-        found = [printed_by("benchmarks.matrix_step", "ratio", rival, name, keep_freed=True) for name in SETS]
+        found = [
+            printed_by("benchmarks.matrix_step", "ratio", rival, name, keep_freed=True)
+            for name in SETS
+        ]
         goal = ("", "") if "AdamW" in rival else (f"≤ {TARGET}", verdict(max(found) <= TARGET))
         yield rival, *(f"{ratio:.2f}" for ratio in found), *goal
 
@@ -142,7 +185,9 @@ def steps() -> Iterator[tuple[str, ...]]:
 def whole() -> Iterator[tuple[str, ...]]:
     """Yield ratios of times of training steps."""
     for task in TEST[:1] if quick() else TEST:
-        fused, default = all_printed_by("benchmarks.matrix_step", "whole", task.name, keep_freed=True)
+        fused, default = all_printed_by(
+            "benchmarks.matrix_step", "whole", task.name, keep_freed=True
+        )
         yield (
             *judged(f"{task.name}, {task.batch} examples", default, WHOLE_TARGET),
             f"{fused:.2f}",
@@ -153,7 +198,9 @@ def whole() -> Iterator[tuple[str, ...]]:
 def main() -> str:
     """Measure."""
     alone = table(("time of a step, to that of", *SETS, "target", ""), steps())
-    steps_of_networks = table(("whole training step, to that with", "AdamW", "target", "", "fused AdamW", ""), whole())
+    steps_of_networks = table(
+        ("whole training step, to that with", "AdamW", "target", "", "fused AdamW", ""), whole()
+    )
     return f"{about(__doc__)}\n{alone}\n{steps_of_networks}"
 
 

@@ -32,7 +32,9 @@ def seconds(run: Callable[[], object]) -> float:
     return perf_counter() - began
 
 
-def paired_ratio(ours: Callable[[], object], theirs: Callable[[], object], repeats: int = 5) -> float:
+def paired_ratio(
+    ours: Callable[[], object], theirs: Callable[[], object], repeats: int = 5
+) -> float:
     """Return the median of ratios of runs taken in turn, so that a busy moment hits both."""
     ours()
     theirs()
@@ -42,7 +44,8 @@ def paired_ratio(ours: Callable[[], object], theirs: Callable[[], object], repea
 def peak_megabytes() -> float:
     """Return the largest memory this process has had.
 
-    From the kernel's own account (Linux), since what ``getrusage`` reports includes the parent's before ``exec``.
+    From the kernel's own account (Linux), since what ``getrusage`` reports includes the parent's
+    before ``exec``.
     """
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM"):
@@ -51,7 +54,9 @@ def peak_megabytes() -> float:
 
 
 def quick() -> bool:
-    """Tell whether to run as little as shows that a benchmark works, instead of measuring (``--quick``)."""
+    """Tell whether to run as little as shows that a benchmark works, instead of measuring
+    (``--quick``).
+    """
     return os.environ.get(QUICK, "0") != "0"
 
 
@@ -75,17 +80,28 @@ def printed_by(module: str, *arguments: object, keep_freed: bool) -> float:
 def all_printed_by(module: str, *arguments: object, keep_freed: bool) -> list[float]:
     """Run a module in a fresh process and return the numbers it prints.
 
-    What glibc does with freed memory matters more than what is measured. To measure time it is kept and used again, so
-    that only the arithmetic counts; to measure a peak it is given back at once, so that only what is alive counts.
-    Entries that it loads are loaded here too, so that whoever records them does not miss any.
+    What glibc does with freed memory matters more than what is measured. To measure time it is kept
+    and used again, so that only the arithmetic counts; to measure a peak it is given back at once,
+    so that only what is alive counts. Entries that it loads are loaded here too, so that whoever
+    records them does not miss any.
     """
-    never, at_once = str(2**31 - 1), "65536"
+    never = str(2**31 - 1)
+    at_once = "65536"
     rules = {"MALLOC_TRIM_THRESHOLD_": never} if keep_freed else {}
     rules["MALLOC_MMAP_THRESHOLD_"] = never if keep_freed else at_once
     with tempfile.TemporaryDirectory() as folder:
         entries = Path(folder) / "entries.json"
-        command = [sys.executable, "-m", "benchmarks.child", str(entries), module, *map(str, arguments)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **rules})
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.child",
+            str(entries),
+            module,
+            *map(str, arguments),
+        ]
+        done = subprocess.run(
+            command, check=True, capture_output=True, text=True, env={**os.environ, **rules}
+        )
         for name in json.loads(entries.read_text(encoding="utf-8")):
             zoo.load(name)
     return [float(number) for number in done.stdout.split()]
@@ -122,10 +138,14 @@ def about(doc: str | None) -> str:
 
 
 def replaced(page: str, title: str, text: str, order: Sequence[str]) -> str:
-    """Return the sections of a page, one of them replaced or added, in the order of their titles; drop all others."""
+    """Return the sections of a page, one of them replaced or added, in the order of their titles;
+    drop all others.
+    """
     parts = re.split(r"^## (.+)\n", page, flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True)) | {title: text}
-    return "".join(f"\n## {name}\n\n{sections[name].strip()}\n" for name in order if name in sections)
+    return "".join(
+        f"\n## {name}\n\n{sections[name].strip()}\n" for name in order if name in sections
+    )
 
 
 def machine() -> str:

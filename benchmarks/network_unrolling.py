@@ -1,9 +1,11 @@
-"""What a meta-step over networks costs: checkpointed, against the whole graph of nested gradients, and against others.
+"""What a meta-step over networks costs: checkpointed, against the whole graph of nested gradients,
+and against others.
 
-The convolutional networks of the experiments on random images, each learning step on 100 of them: ratios of memory and
-time do not depend on how many, and the whole graph would not fit with 1000. The others are torchopt and higher,
-which learn the same here: a number per entry for plain gradient descent, on the same minibatches. Both keep the whole
-graph. They are left out unless installed (`pip install -c constraints.txt -e ".[bench]"`).
+The convolutional networks of the experiments on random images, each learning step on 100 of them:
+ratios of memory and time do not depend on how many, and the whole graph would not fit with 1000.
+The others are torchopt and higher, which learn the same here: a number per entry for plain gradient
+descent, on the same minibatches. Both keep the whole graph. They are left out unless installed
+(`pip install -c constraints.txt -e ".[bench]"`).
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from mirrordescent.problems.networks import Networks, NetworkTraining
 from mirrordescent_lab.architectures import small_cnn
 from mirrordescent_lab.recipes.networks import accelerated
 
-MINIBATCH, SHAPE, STEP = 100, (1, 14, 14), 0.05
+MINIBATCH = 100
+SHAPE = (1, 14, 14)
+STEP = 0.05
 SIZES = ((20, 40), (4, 120))
 JUDGED = (20, 40)
 WAYS: dict[str, Differentiation] = {"full": Full(), "checkpointed": Checkpointed()}
@@ -37,8 +41,11 @@ WAYS: dict[str, Differentiation] = {"full": Full(), "checkpointed": Checkpointed
 def networks_to_train(count: int) -> Draw:
     """Return networks, and random images to train them on."""
     generator = torch.Generator().manual_seed(0)
-    images, labels = torch.rand(2000, *SHAPE, generator=generator), torch.arange(2000) % 10
-    return NetworkFamily(small_cnn(), images, labels, evaluation=MINIBATCH).draw(torch.arange(count))
+    images = torch.rand(2000, *SHAPE, generator=generator)
+    labels = torch.arange(2000) % 10
+    return NetworkFamily(small_cnn(), images, labels, evaluation=MINIBATCH).draw(
+        torch.arange(count)
+    )
 
 
 def accelerated_method() -> AMD:
@@ -47,15 +54,21 @@ def accelerated_method() -> AMD:
 
 
 def descent() -> MD:
-    """Return gradient descent with a learned number per entry, x⁺ = x − t w·g, which others can learn too."""
+    """Return gradient descent with a learned number per entry, x⁺ = x − t w·g, which others can
+    learn too.
+    """
     return MD(layerwise(small_cnn(), example=torch.zeros(1, *SHAPE)), STEP)
 
 
-def meta_step(method: AMD | MD, draw: Draw, horizon: int, differentiation: str = "checkpointed") -> None:
+def meta_step(
+    method: AMD | MD, draw: Draw, horizon: int, differentiation: str = "checkpointed"
+) -> None:
     """Compute one meta-gradient."""
     method.zero_grad()
     objective = Objective("log_value", every=_every(horizon), differentiation=WAYS[differentiation])
-    losses, _ = objective.losses(method, draw, horizon, 0, Minibatch(MINIBATCH), torch.Generator().manual_seed(0))
+    losses, _ = objective.losses(
+        method, draw, horizon, 0, Minibatch(MINIBATCH), torch.Generator().manual_seed(0)
+    )
     torch.autograd.backward(losses.mean())
 
 
@@ -72,13 +85,18 @@ Inner: TypeAlias = Callable[[Networks, Networks], Callable[[Loss], Networks]]
 def others_meta_step(inner: Inner, method: MD, draw: Draw, horizon: int) -> None:
     """Compute the meta-gradient of :func:`descent` with steps by another library."""
     method.zero_grad()
-    problem, generator = cast(NetworkTraining, draw.problem), torch.Generator().manual_seed(0)
+    problem = cast(NetworkTraining, draw.problem)
+    generator = torch.Generator().manual_seed(0)
     x = {name: leaf.clone().requires_grad_() for name, leaf in cast(Networks, draw.x0).items()}
-    rates = {name: STEP * each.multipliers[each.groups] for name, each in _multipliers(method).items()}
-    step, looked = inner(x, rates), []
+    rates = {
+        name: STEP * each.multipliers[each.groups] for name, each in _multipliers(method).items()
+    }
+    step = inner(x, rates)
+    looked = []
     for k in range(1, horizon + 1):
         subset = torch.randperm(problem.terms, generator=generator)[:MINIBATCH]
-        images, labels = problem.inputs[subset], problem.targets[subset]
+        images = problem.inputs[subset]
+        labels = problem.targets[subset]
         x = step(partial(_total_loss, problem, images, labels))
         if k % _every(horizon) == 0 or k == horizon:
             looked.append(problem.value(x).log())
@@ -94,14 +112,17 @@ def _multipliers(method: MD) -> dict[str, Multipliers]:
 
 
 def with_torchopt(x: Networks, rates: Networks) -> Callable[[Loss], Networks]:
-    """Return a step of torchopt's functional optimiser, which scales gradients before plain descent."""
+    """Return a step of torchopt's functional optimiser, which scales gradients before plain
+    descent.
+    """
     torchopt = import_module("torchopt")
 
     def scale(gradients: Any, state: Any, **_: Any) -> tuple[Any, Any]:
         return tuple(rate * g for rate, g in zip(rates.values(), gradients, strict=True)), state
 
     scaling = torchopt.base.GradientTransformation(init=lambda _: (), update=scale)
-    optimiser, networks = torchopt.FuncOptimizer(torchopt.chain(scaling, torchopt.sgd(lr=1.0))), x
+    optimiser = torchopt.FuncOptimizer(torchopt.chain(scaling, torchopt.sgd(lr=1.0)))
+    networks = x
 
     def step(loss: Loss) -> Networks:
         nonlocal networks
@@ -115,7 +136,8 @@ def with_torchopt(x: Networks, rates: Networks) -> Callable[[Loss], Networks]:
 def with_higher(x: Networks, rates: Networks) -> Callable[[Loss], Networks]:
     """Return a step of higher's differentiable SGD, with the rates in place of its own."""
     higher = import_module("higher")
-    names, module = list(x), nn.ParameterList([nn.Parameter(leaf.detach()) for leaf in x.values()])
+    names = list(x)
+    module = nn.ParameterList([nn.Parameter(leaf.detach()) for leaf in x.values()])
     plain = torch.optim.SGD([{"params": [p]} for p in module.parameters()], lr=1.0)
     functional = higher.monkeypatch(module, copy_initial_weights=False, track_higher_grads=True)
     optimiser = higher.optim.get_diff_optim(plain, module.parameters(), fmodel=functional)
@@ -144,7 +166,9 @@ def run(kind: str, draw: Draw, horizon: int) -> Callable[[], None]:
 
 
 def print_peak(kind: str, networks: int, horizon: int) -> None:
-    """Print by how many megabytes a meta-step raises the peak, after a short one has loaded everything."""
+    """Print by how many megabytes a meta-step raises the peak, after a short one has loaded
+    everything.
+    """
     run(kind, networks_to_train(1), 1)()
     before = peak_megabytes()
     run(kind, networks_to_train(networks), horizon)()
@@ -163,17 +187,23 @@ def rows() -> Iterator[Row]:
     for networks, horizon in SIZES:
         size = f"{networks} networks, N = {horizon}"
         for ours, theirs in (("checkpointed", "full"), *(("descent", name) for name in OTHERS)):
-            label = f"checkpointed / {'nested create_graph' if theirs == 'full' else theirs}, {size}"
+            label = (
+                f"checkpointed / {'nested create_graph' if theirs == 'full' else theirs}, {size}"
+            )
             if theirs in OTHERS and find_spec(theirs) is None:
                 yield label, "not installed", "", ""
                 continue
-            peaks = [fresh("peak", kind, networks, horizon, keep_freed=False) for kind in (ours, theirs)]
+            peaks = [
+                fresh("peak", kind, networks, horizon, keep_freed=False) for kind in (ours, theirs)
+            ]
             time = fresh("time", ours, theirs, networks, horizon, keep_freed=True)
             judge = theirs == "full" and (networks, horizon) == JUDGED
             yield judged(f"{label}, memory", peaks[0] / peaks[1], 0.2 if judge else None, ".3f")
             yield judged(f"{label}, time", time, 1.5 if judge else None)
     long = fresh("peak", "checkpointed", 20, 360, keep_freed=False) / 1024
-    yield judged(f"checkpointed, 20 networks, N = 360, {MINIBATCH} images a step, gigabytes", long, 4)
+    yield judged(
+        f"checkpointed, 20 networks, N = 360, {MINIBATCH} images a step, gigabytes", long, 4
+    )
 
 
 def main() -> str:

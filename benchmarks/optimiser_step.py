@@ -1,9 +1,9 @@
 """What a step of an optimiser costs, against torch's optimisers on the same parameters.
 
-Targets are for 10 M parameters and for 200 small tensors. Bytes are those that the algorithm reads and writes per
-parameter, in single precision, counted by hand; what repeats along a tensor stays in the cache. The share is that of
-the bandwidth of x ← x + s·y on as many numbers, measured in turn with the step: less than 1 means time spent on
-arithmetic, or on starting the step.
+Targets are for 10 M parameters and for 200 small tensors. Bytes are those that the algorithm reads
+and writes per parameter, in single precision, counted by hand; what repeats along a tensor stays in
+the cache. The share is that of the bandwidth of x ← x + s·y on as many numbers, measured in turn
+with the step: less than 1 means time spent on arithmetic, or on starting the step.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ PAIRS: list[tuple[str, str, float | None]] = [
     ("AMD spline", "Adam fused", 1.5),
 ]
 
-# Words read and written per parameter: x, z, m, v and what is made on the way both, the gradient g only read.
+# Words read and written per parameter: x, z, m, v and what is made on the way both, the gradient g
+# only read.
 WORDS = {
     "SGD foreach": 3,  # x += a g
     "SMD diagonal": 3,
@@ -121,7 +122,9 @@ def repeated(optimizer: Optimizer, steps: int) -> None:
 
 def print_ratio(our: str, their: str, size: str) -> None:
     """Print the time of our step over that of theirs."""
-    first, second = (partial(repeated, make(size), STEPS[size]) for make in (OURS[our], THEIRS[their]))
+    first, second = (
+        partial(repeated, make(size), STEPS[size]) for make in (OURS[our], THEIRS[their])
+    )
     print(paired_ratio(first, second, repeats=REPEATS))
 
 
@@ -140,7 +143,9 @@ def print_share(name: str, size: str) -> None:
 def times() -> Iterator[tuple[str, ...]]:
     """Yield ratios of times of steps."""
     for our, their, target in PAIRS:
-        fresh = partial(printed_by, "benchmarks.optimiser_step", "ratio", our, their, keep_freed=True)
+        fresh = partial(
+            printed_by, "benchmarks.optimiser_step", "ratio", our, their, keep_freed=True
+        )
         ratios = {size: fresh(size) for size in SIZES}
         met = target is not None and max(ratios[size] for size in JUDGED) <= target
         goal = ("", "") if target is None else (f"≤ {target}", verdict(met))

@@ -1,7 +1,7 @@
 """Other people's solvers of the same problems, each left out if its package is not installed.
 
-Most of them report nothing on the way, and solve one plane at a time: they are rerun for growing numbers of iterations,
-plane by plane, in the precision that they work in.
+Most of them report nothing on the way, and solve one plane at a time: they are rerun for growing
+numbers of iterations, plane by plane, in the precision that they work in.
 """
 
 from __future__ import annotations
@@ -42,10 +42,13 @@ def missing() -> list[str]:
 def families(problem: TVInpainting) -> list[Family]:
     """Return the solvers that minimise this very function."""
     found = []
-    denoising, isotropic = problem.mask is None, problem.isotropic
+    denoising = problem.mask is None
+    isotropic = problem.isotropic
     if _importable("skimage") and denoising and not isotropic:
         variants = [Rerun(bregman, margin) for margin in MARGINS]
-        found.append(Family("scikit-image, split Bregman", "peer", variants, alike=False, slow=True))
+        found.append(
+            Family("scikit-image, split Bregman", "peer", variants, alike=False, slow=True)
+        )
     if _importable("skimage") and denoising and isotropic:
         found.append(Family("scikit-image, Chambolle", "peer", [Rerun(chambolle, 0)]))
     if _importable("prox_tv") and denoising and not isotropic:
@@ -55,7 +58,9 @@ def families(problem: TVInpainting) -> list[Family]:
         lines = [LineADMM(penalty) for penalty in PENALTIES]
         found.append(Family("ADMM, exact TV of lines", "classical", lines, slow=True))
     if _importable("deepinv") and denoising and isotropic:
-        found.append(Family("deepinv", "peer", [Rerun(deepinv, tau) for tau in PRIMAL_STEPS], slow=True))
+        found.append(
+            Family("deepinv", "peer", [Rerun(deepinv, tau) for tau in PRIMAL_STEPS], slow=True)
+        )
     return found
 
 
@@ -71,7 +76,9 @@ def _importable(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Rerun:
-    """A function of the problem, a setting and a number of iterations, called anew for every number."""
+    """A function of the problem, a setting and a number of iterations, called anew for every
+    number.
+    """
 
     function: Callable[[TVInpainting, Any, int], Tensor]
     setting: Any
@@ -88,31 +95,48 @@ class Rerun:
 def bregman(problem: TVInpainting, margin: int, iterations: int) -> Tensor:
     """scikit-image's split Bregman method: |Dx|₁ + (w/2)‖x − y‖² is a multiple of f for w = 2/λ.
 
-    It solves our problem except at the border, where it keeps the pixels as observed: hence a margin of mirrored ones.
+    It solves our problem except at the border, where it keeps the pixels as observed: hence a
+    margin of mirrored ones.
     """
     denoise = import_module("skimage.restoration").denoise_tv_bregman
     inside = slice(margin, -margin or None)
-    images = np.pad(_planes(problem.y).numpy(), ((0, 0), (margin, margin), (margin, margin)), mode="symmetric")
-    options = {"weight": 2 / problem.weight, "max_num_iter": iterations, "eps": 0.0, "isotropic": False}
+    images = np.pad(
+        _planes(problem.y).numpy(), ((0, 0), (margin, margin), (margin, margin)), mode="symmetric"
+    )
+    options = {
+        "weight": 2 / problem.weight,
+        "max_num_iter": iterations,
+        "eps": 0.0,
+        "isotropic": False,
+    }
     return _images([denoise(image, **options)[inside, inside] for image in images], problem.y)
 
 
 def chambolle(problem: TVInpainting, _: Any, iterations: int) -> Tensor:
-    """scikit-image's method of Chambolle: ½‖x − y‖² + w|Dx| with |Dx| isotropic is a multiple of f for w = λ/2."""
+    """scikit-image's method of Chambolle: ½‖x − y‖² + w|Dx| with |Dx| isotropic is a multiple of f
+    for w = λ/2.
+    """
     denoise = import_module("skimage.restoration").denoise_tv_chambolle
     options = {"weight": problem.weight / 2, "max_num_iter": iterations, "eps": 0.0}
     return _images([denoise(image, **options) for image in _planes(problem.y).numpy()], problem.y)
 
 
 def prox_tv(problem: TVInpainting, method: str, iterations: int) -> Tensor:
-    """proxTV's methods: ½‖x − y‖² + w‖Dx‖₁ is a multiple of f for w = λ/2. Two of them use several threads."""
-    solve, weight = import_module("prox_tv").tv1_2d, problem.weight / 2
+    """proxTV's methods: ½‖x − y‖² + w‖Dx‖₁ is a multiple of f for w = λ/2. Two of them use several
+    threads.
+    """
+    solve = import_module("prox_tv").tv1_2d
+    weight = problem.weight / 2
     options = {"n_threads": torch.get_num_threads(), "max_iters": iterations, "method": method}
-    return _images([solve(image, weight, **options) for image in _planes(problem.y).numpy()], problem.y)
+    return _images(
+        [solve(image, weight, **options) for image in _planes(problem.y).numpy()], problem.y
+    )
 
 
 def deepinv(problem: TVInpainting, tau: float, iterations: int) -> Tensor:
-    """deepinv's prox of isotropic total variation, for the whole batch: ½‖x − y‖² + γ|Dx| with γ = λ/2."""
+    """deepinv's prox of isotropic total variation, for the whole batch: ½‖x − y‖² + γ|Dx| with γ =
+    λ/2.
+    """
     denoiser = import_module("deepinv").models.TVDenoiser(tau=tau, n_it_max=iterations, crit=0.0)
     return denoiser(problem.y, problem.weight / 2)
 
@@ -127,14 +151,16 @@ def _images(planes: list[np.ndarray], like: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LineADMM:
-    """ADMM, with the total variations of rows and of columns each minimised exactly. With ρ the penalty:
+    """ADMM, with the total variations of rows and of columns each minimised exactly. With ρ the
+    penalty:
 
     .. code-block:: none
 
         x⁺ = argmin s‖Z(x − y)‖² + (ρ/2)Σᵢ‖x − rᵢ + pᵢ‖²                 i = 1, 2: rows, columns
         rᵢ⁺ = argmin sλ·TVᵢ(r) + (ρ/2)‖r − x⁺ − pᵢ‖²,   pᵢ⁺ = pᵢ + x⁺ − rᵢ⁺
 
-    All lines are solved by one call of proxTV's taut string, as one long line whose pieces are not tied.
+    All lines are solved by one call of proxTV's taut string, as one long line whose pieces are not
+    tied.
     """
 
     penalty: float
@@ -148,10 +174,17 @@ class LineADMM:
         return next(islice(self._iterates(race), iterations - 1, None))
 
     def _iterates(self, race: Race) -> Iterator[Tensor]:
-        problem, rho = race.problem, self.penalty
-        y, start = problem.y.double().numpy(), race.x0.double().numpy()
-        seen = 2 * problem.scale * (np.ones_like(y) if problem.mask is None else problem.mask.double().numpy())
-        r, p = [start, start], [np.zeros_like(start)] * 2
+        problem = race.problem
+        rho = self.penalty
+        y = problem.y.double().numpy()
+        start = race.x0.double().numpy()
+        seen = (
+            2
+            * problem.scale
+            * (np.ones_like(y) if problem.mask is None else problem.mask.double().numpy())
+        )
+        r = [start, start]
+        p = [np.zeros_like(start)] * 2
         while True:
             x = (seen * y + rho * (r[0] - p[0] + r[1] - p[1])) / (seen + 2 * rho)
             for i, axis in enumerate((-1, -2)):

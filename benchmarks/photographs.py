@@ -1,12 +1,13 @@
 """Photographs restored by the command's defaults, against the best weight and scikit-image.
 
-The 100 test photographs of BSDS500, the middle 160×160 pixels of each, damaged and stored as PNG of 8 bits: PSNR in
-dB, on average. `default` is what `mirrordescent solve` makes of the files without any option. It does not know the
-noise; `best weight` is the same total variation with the weight that is best for each photograph, found with the truth;
-scikit-image's methods are told the noise, and Chambolle's also the best of four weights. Required for denoising: at
-most 0.3 dB below the best weight and below the better of scikit-image's methods on average, no photograph below what
-it was (one without noise stays as it is); for inpainting: at most 0.5 dB below biharmonic without noise, above it with
-noise.
+The 100 test photographs of BSDS500, the middle 160×160 pixels of each, damaged and stored as PNG of
+8 bits: PSNR in dB, on average. `default` is what `mirrordescent solve` makes of the files without
+any option. It does not know the noise; `best weight` is the same total variation with the weight
+that is best for each photograph, found with the truth; scikit-image's methods are told the noise,
+and Chambolle's also the best of four weights. Required for denoising: at most 0.3 dB below the best
+weight and below the better of scikit-image's methods on average, no photograph below what it was
+(one without noise stays as it is); for inpainting: at most 0.5 dB below biharmonic without noise,
+above it with noise.
 """
 
 from __future__ import annotations
@@ -33,19 +34,25 @@ from mirrordescent.restore.outcome import Outcome
 from mirrordescent.restore.planning import Task
 from mirrordescent_lab import data
 
-SIDE, NOISES = 160, (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
+SIDE = 160
+NOISES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 WEIGHTS = tuple(3.56 * 2 ** (k / 2) for k in range(-4, 4))  # times σ^1.245
 CLEAN_WEIGHTS = (0.003, 0.01, 0.03)
 CHAMBOLLE = (0.5, 1.0, 1.5, 2.0)  # times σ
 VARIANT = {"isotropic": True, "coupled": True}
-DENOISING, INPAINTING = 0.3, 0.5  # dB
+# dB
+DENOISING = 0.3
+INPAINTING = 0.5
 
 
 def photographs() -> list[Tensor]:
     """Return the middle of every test photograph."""
     found = data.bsds500("test")[: 3 if quick() else None]
     corners = [((p.shape[1] - SIDE) // 2, (p.shape[2] - SIDE) // 2) for p in found]
-    return [p[:, i : i + SIDE, j : j + SIDE].contiguous() for p, (i, j) in zip(found, corners, strict=True)]
+    return [
+        p[:, i : i + SIDE, j : j + SIDE].contiguous()
+        for p, (i, j) in zip(found, corners, strict=True)
+    ]
 
 
 def stored(image: Tensor) -> Tensor:
@@ -53,7 +60,9 @@ def stored(image: Tensor) -> Tensor:
     return (image.clamp(0, 1) * 255).round() / 255
 
 
-def defaults(task: Task, images: list[Tensor], mask: Tensor | None = None) -> list[tuple[Tensor, Outcome]]:
+def defaults(
+    task: Task, images: list[Tensor], mask: Tensor | None = None
+) -> list[tuple[Tensor, Outcome]]:
     """Restore images as the command does, from files to files."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -63,10 +72,17 @@ def defaults(task: Task, images: list[Tensor], mask: Tensor | None = None) -> li
         if mask is not None:
             Image.fromarray(mask.numpy()).save(folder / "mask.png")
         wanted = Wanted(
-            task, folder / "out", variant=VARIANT, masks=Masks() if mask is None else Masks(folder / "mask.png")
+            task,
+            folder / "out",
+            variant=VARIANT,
+            masks=Masks() if mask is None else Masks(folder / "mask.png"),
         )
-        outcomes = Jobs(wanted, [folder / "in"]).run(plan(task, fused=True, isotropic=True), progress=False)
-        found = [(read_photo(o.record["output"]).colour, o) for o in outcomes if isinstance(o, Outcome)]
+        outcomes = Jobs(wanted, [folder / "in"]).run(
+            plan(task, fused=True, isotropic=True), progress=False
+        )
+        found = [
+            (read_photo(o.record["output"]).colour, o) for o in outcomes if isinstance(o, Outcome)
+        ]
     assert len(found) == len(images)
     return found
 
@@ -77,7 +93,12 @@ def best(y: Tensor, mask: Tensor | None, truth: Tensor, weights: tuple[float, ..
 
     def quality(weight: float) -> float:
         problem = TVInpainting(y[None], mask, weight, isotropic=True, coupled=True)
-        rules: dict[str, Any] = {"iterations": 600, "stop": gap(1e-3), "check_every": 20, "fused": True}
+        rules: dict[str, Any] = {
+            "iterations": 600,
+            "stop": gap(1e-3),
+            "check_every": 20,
+            "fused": True,
+        }
         x = solve(problem, method, problem.start(fill=True), **rules).x
         return psnr(cast(Tensor, x)[0].clamp(0, 1), truth)
 
@@ -92,9 +113,21 @@ def denoising(images: list[Tensor]) -> Iterator[tuple[str, ...]]:
         ours = defaults("denoise", noisy)
         if not sigma:
             kept = sum(torch.equal(x, truth) for (x, _), truth in zip(ours, images, strict=True))
-            errors = [psnr(x, truth) for (x, _), truth in zip(ours, images, strict=True) if not torch.equal(x, truth)]
+            errors = [
+                psnr(x, truth)
+                for (x, _), truth in zip(ours, images, strict=True)
+                if not torch.equal(x, truth)
+            ]
             worst = f"; the others have at least {min(errors):.1f} dB" if errors else ""
-            yield "0", "∞", f"{kept} of {len(images)} as they were{worst}", "∞", "∞", "∞", verdict(kept == len(images))
+            yield (
+                "0",
+                "∞",
+                f"{kept} of {len(images)} as they were{worst}",
+                "∞",
+                "∞",
+                "∞",
+                verdict(kept == len(images)),
+            )
             continue
         rows = []
         for (x, _), y, truth in zip(ours, noisy, images, strict=True):
@@ -106,7 +139,13 @@ def denoising(images: list[Tensor]) -> Iterator[tuple[str, ...]]:
         worst = min(row[1] - row[0] for row in rows)
         met = mine >= top - DENOISING and mine >= max(theirs) - DENOISING and worst >= 0
         gain = f"{mine:.2f} (least gain {worst:.2f})"
-        yield f"{sigma:g}", f"{before:.2f}", gain, *(f"{each:.2f}" for each in (top, *theirs)), verdict(met)
+        yield (
+            f"{sigma:g}",
+            f"{before:.2f}",
+            gain,
+            *(f"{each:.2f}" for each in (top, *theirs)),
+            verdict(met),
+        )
 
 
 def inpainting(images: list[Tensor]) -> Iterator[tuple[str, ...]]:
@@ -114,13 +153,18 @@ def inpainting(images: list[Tensor]) -> Iterator[tuple[str, ...]]:
     generator = torch.Generator().manual_seed(18)
     scattered = torch.rand(SIDE, SIDE, generator=generator) >= 0.3
     for name, mask, sigma in (
-        ("text, no noise", written(), 0.0), ("30 % missing, no noise", scattered, 0.0),
+        ("text, no noise", written(), 0.0),
+        ("30 % missing, no noise", scattered, 0.0),
         ("30 % missing, noise 0.05", scattered, 0.05),
-    ):  # fmt: skip
-        noisy = [stored(x + sigma * torch.randn(x.shape, generator=generator)) * mask for x in images]
+    ):
+        noisy = [
+            stored(x + sigma * torch.randn(x.shape, generator=generator)) * mask for x in images
+        ]
         rows = []
         for (x, _), y, truth in zip(defaults("inpaint", noisy, mask), noisy, images, strict=True):
-            weights = CLEAN_WEIGHTS if not sigma else tuple(weight * sigma**1.245 for weight in WEIGHTS)
+            weights = (
+                CLEAN_WEIGHTS if not sigma else tuple(weight * sigma**1.245 for weight in WEIGHTS)
+            )
             top = best(y, mask, truth, weights)
             other = inpaint_biharmonic(y.movedim(0, -1).numpy(), ~mask.numpy(), channel_axis=-1)
             rows.append((psnr(y, truth), psnr(x, truth), top, _psnr(other, truth)))
@@ -141,7 +185,9 @@ def written() -> Tensor:
 def _by_scikit_image(y: Tensor, truth: Tensor, sigma: float) -> tuple[float, float]:
     pixels = y.movedim(0, -1).numpy()
     chambolle = (denoise_tv_chambolle(pixels, weight=w * sigma, channel_axis=-1) for w in CHAMBOLLE)
-    means = denoise_nl_means(pixels, 5, 6, h=0.8 * sigma, sigma=sigma, fast_mode=True, channel_axis=-1)
+    means = denoise_nl_means(
+        pixels, 5, 6, h=0.8 * sigma, sigma=sigma, fast_mode=True, channel_axis=-1
+    )
     return max(_psnr(each, truth) for each in chambolle), _psnr(means, truth)
 
 
@@ -159,7 +205,9 @@ def main() -> str:
     images = photographs()
     first = ("noise", "input", "default", "best weight", "Chambolle", "non-local means", "")
     second = ("damage", "input", "default", "best weight, nothing kept", "biharmonic", "")
-    return f"{about(__doc__)}\n{table(first, denoising(images))}\n{table(second, inpainting(images))}"
+    return (
+        f"{about(__doc__)}\n{table(first, denoising(images))}\n{table(second, inpainting(images))}"
+    )
 
 
 if __name__ == "__main__":

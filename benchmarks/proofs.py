@@ -1,9 +1,10 @@
 """How close proven gaps are to the true ones, and what a proof costs.
 
-`md.proven(image-tv)` from filled holes on test photographs, 8 × 3×128², handed over after 20 steps. The true gap is to
-a lower bound that is proven to 1e-5; the proven one is to the method's own. A look is a value and a bound; what it
-costs is told in steps of the method, with one thread. Steps to a proven gap, with a look after every ten, are compared
-with those of PDHG with the best of its ratios for that case; its dual points are made to suit the holes, too.
+`md.proven(image-tv)` from filled holes on test photographs, 8 × 3×128², handed over after 20 steps.
+The true gap is to a lower bound that is proven to 1e-5; the proven one is to the method's own. A
+look is a value and a bound; what it costs is told in steps of the method, with one thread. Steps to
+a proven gap, with a look after every ten, are compared with those of PDHG with the best of its
+ratios for that case; its dual points are made to suit the holes, too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from mirrordescent.oracles import Default
 from mirrordescent.solve.loop import steps_of
 
 AT = (21, 25, 30, 40, 80, 160)
-GOAL, TOLERANCE, LONGEST = 3.0, 1e-3, 2000
+GOAL = 3.0
+TOLERANCE = 1e-3
+LONGEST = 2000
 CASES = (
     Case(8, 128),
     *(Case(8, 128, missing=missing) for missing in (0.5, 0.8, None)),
@@ -37,24 +40,34 @@ CASES = (
 def row(case: Case) -> tuple[str, ...]:
     """Follow a run, and count the steps to a proof."""
     race = Race(*prepared(case)[0], case.fill)
-    problem, method = race.problem, proven(entry(LEARNED_ENTRY))
-    run, state = steps_of(method, problem, Default(), fused=True), method.init(race.x0, problem)
+    problem = race.problem
+    method = proven(entry(LEARNED_ENTRY))
+    run = steps_of(method, problem, Default(), fused=True)
+    state = method.init(race.x0, problem)
     ratios = []
     for k in AT:
         state = run(state, k - state.k)
-        value, bound = problem.value(method.answer(state)).double(), method.lower_bound(problem, state)
+        value = problem.value(method.answer(state)).double()
+        bound = method.lower_bound(problem, state)
         assert bound is not None
         ratios.append(float((value - bound).sum() / (value - race.lower).sum()))
     look = min(
-        seconds(lambda: (problem.value(method.answer(state)), method.lower_bound(problem, state))) for _ in "look"
+        seconds(lambda: (problem.value(method.answer(state)), method.lower_bound(problem, state)))
+        for _ in "look"
     )
     step = min(seconds(lambda: run(state, 20)) for _ in "step") / 20
-    ours, theirs = _steps(method, race), min(_steps(PDHG(ratio), race) for ratio in RATIOS)
+    ours = _steps(method, race)
+    theirs = min(_steps(PDHG(ratio), race) for ratio in RATIOS)
     worst = max(ratios)
     return (
-        case.title, *(f"{ratio:.2f}" for ratio in ratios), f"{look / step:.0f}", f"{ours:.0f}", f"{theirs:.0f}",
-        f"≤ {GOAL:g}", verdict(worst <= GOAL),
-    )  # fmt: skip
+        case.title,
+        *(f"{ratio:.2f}" for ratio in ratios),
+        f"{look / step:.0f}",
+        f"{ours:.0f}",
+        f"{theirs:.0f}",
+        f"≤ {GOAL:g}",
+        verdict(worst <= GOAL),
+    )
 
 
 def _steps(method: Method[Any], race: Race) -> float:
@@ -69,7 +82,9 @@ def _steps(method: Method[Any], race: Race) -> float:
         fused=True,
         progress=False,
     )
-    return float(found.steps.max()) if found.ok and bool((found.steps < LONGEST).all()) else math.inf
+    return (
+        float(found.steps.max()) if found.ok and bool((found.steps < LONGEST).all()) else math.inf
+    )
 
 
 def rows() -> Iterator[tuple[str, ...]]:
@@ -82,9 +97,14 @@ def main() -> str:
     """Measure."""
     kernels.library()
     header = (
-        "proven over true gap after", *map(str, AT), "a look, in steps", f"steps to {TOLERANCE:g} proven", "PDHG's",
-        "target", "",
-    )  # fmt: skip
+        "proven over true gap after",
+        *map(str, AT),
+        "a look, in steps",
+        f"steps to {TOLERANCE:g} proven",
+        "PDHG's",
+        "target",
+        "",
+    )
     with threads(1):
         return f"{about(__doc__)}\n{table(header, rows())}"
 

@@ -1,4 +1,6 @@
-"""Restarted PDHG, a classical opponent: begin anew at averages of iterates, with steps balanced anew."""
+"""Restarted PDHG, a classical opponent: begin anew at averages of iterates, with steps balanced
+anew.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,16 @@ from mirrordescent.problems.base import Problem
 from mirrordescent.trees import Tree, dot, tree_map
 
 SAMPLES = 4  # iterates that enter the average in every period
-ENOUGH, SOME, LONG = 0.2, 0.8, 0.36  # when to begin anew, as in the reference
+# when to begin anew, as in the reference
+ENOUGH = 0.2
+SOME = 0.8
+LONG = 0.36
 SMOOTHING = 0.5  # of the logarithm of the step ratio
 
 
 class RestartedState(NamedTuple):
-    """The state of PDHG, that at the last restart, the sums of iterates since and their number, ratio, and gaps.
+    """The state of PDHG, that at the last restart, the sums of iterates since and their number,
+    ratio, and gaps.
 
     ``first`` is the gap at the last restart, ``last`` that at the last look.
     """
@@ -43,7 +49,8 @@ class RestartedState(NamedTuple):
 
 
 class RestartedPDHG(Method[RestartedState]):
-    """PDHG that begins anew at an average of its iterates. Every ``period`` steps, with x̄, ū the means since then:
+    """PDHG that begins anew at an average of its iterates. Every ``period`` steps, with x̄, ū the
+    means since then:
 
     .. code-block:: none
 
@@ -54,8 +61,9 @@ class RestartedPDHG(Method[RestartedState]):
                                                   or more than 0.36 of all steps were taken since the last restart
                     ratio ← √(ratio·‖Δx‖/‖Δu‖),   Δ the change since the last restart
 
-    The duality gap is finite, because ℓ uses that minimisers lie in a box; that of a batch is the sum. Only some
-    iterates of every period enter the averages, so that the others are steps of PDHG's own kernel, many a call.
+    The duality gap is finite, because ℓ uses that minimisers lie in a box; that of a batch is the
+    sum. Only some iterates of every period enter the averages, so that the others are steps of
+    PDHG's own kernel, many a call.
 
     Reference: Applegate, Díaz, Hinder, Lu, Lubin, O'Donoghue, Schudy, NeurIPS 2021 (PDLP).
     """
@@ -63,14 +71,22 @@ class RestartedPDHG(Method[RestartedState]):
     def __init__(self, ratio: float, period: int, adaptive: bool) -> None:
         super().__init__()
         if period % SAMPLES:
-            raise ValueError(f"RestartedPDHG needs a period that is a multiple of {SAMPLES}, got {period}")
-        self.ratio, self.period, self.adaptive = float(ratio), period, adaptive
+            raise ValueError(
+                f"RestartedPDHG needs a period that is a multiple of {SAMPLES}, got {period}"
+            )
+        self.ratio = float(ratio)
+        self.period = period
+        self.adaptive = adaptive
 
     def init(self, x0: Tree, problem: Problem | None = None) -> RestartedState:
         return _begun(PDHG(self.ratio).init(x0, problem), self.ratio, math.inf)
 
     def step(
-        self, problem: Problem, state: RestartedState, oracle: Oracle, generator: Generator | None = None
+        self,
+        problem: Problem,
+        state: RestartedState,
+        oracle: Oracle,
+        generator: Generator | None = None,
     ) -> RestartedState:
         def plain(ratio: float) -> Run[PDHGState]:
             return lambda inner, _: PDHG(ratio).step(problem, inner, oracle)
@@ -93,9 +109,14 @@ class RestartedPDHG(Method[RestartedState]):
         return state.inner.x
 
     def _advance(
-        self, problem: Problem, state: RestartedState, steps: int, run: Callable[[float], Run[PDHGState]]
+        self,
+        problem: Problem,
+        state: RestartedState,
+        steps: int,
+        run: Callable[[float], Run[PDHGState]],
     ) -> RestartedState:
-        stride, end = self.period // SAMPLES, state.k + steps
+        stride = self.period // SAMPLES
+        end = state.k + steps
         while state.k < end:
             count = min(end - state.k, stride - state.k % stride)
             state = state._replace(inner=run(state.ratio)(state.inner, count))
@@ -116,8 +137,13 @@ class RestartedPDHG(Method[RestartedState]):
         anew = gap <= ENOUGH * state.first or (gap <= SOME * state.first and gap > state.last)
         if not anew and state.k - state.start.k < LONG * state.k:
             return state._replace(last=gap)
-        dx, du = _distance(better.x, state.start.x), _distance(better.u, state.start.u)
-        ratio = state.ratio ** (1 - SMOOTHING) * (dx / du) ** SMOOTHING if dx > 0 and du > 0 else state.ratio
+        dx = _distance(better.x, state.start.x)
+        du = _distance(better.u, state.start.u)
+        ratio = (
+            state.ratio ** (1 - SMOOTHING) * (dx / du) ** SMOOTHING
+            if dx > 0 and du > 0
+            else state.ratio
+        )
         return _begun(better, ratio, gap)
 
     def _gap(self, problem: Problem, point: PDHGState) -> float:
@@ -132,7 +158,10 @@ def _begun(point: PDHGState, ratio: float, gap: float) -> RestartedState:
 
 
 def _added(state: RestartedState) -> RestartedState:
-    x, u = (tree_map(torch.add, *parts) for parts in ((state.x, state.inner.x), (state.u, state.inner.u)))
+    x, u = (
+        tree_map(torch.add, *parts)
+        for parts in ((state.x, state.inner.x), (state.u, state.inner.u))
+    )
     return state._replace(x=x, u=u, number=state.number + 1)
 
 

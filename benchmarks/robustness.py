@@ -1,8 +1,8 @@
 """The entry for any image on problems of all kinds: 500, 10 000 iterations each.
 
-Required: no value above the one at the start, no divergence, and of every kind a median of at most 1e-4 of the first
-gap left, by the best of the lower bounds of PDHG with three step ratios, as many iterations each in double precision.
-Where there is no gap to begin with, none is left.
+Required: no value above the one at the start, no divergence, and of every kind a median of at most
+    1e-4 of the first gap left, by the best of the lower bounds of PDHG with three step ratios, as
+    many iterations each in double precision. Where there is no gap to begin with, none is left.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from mirrordescent import PDHG, TVDenoising, TVInpainting, relative_gap, solve, 
 from mirrordescent.methods import Method
 from mirrordescent_lab import data
 
-SIDE, COUNT, ITERATIONS = 32, 50, 10_000
-ENTRY, LEFT = "image-tv", 1e-4
+SIDE = 32
+COUNT = 50
+ITERATIONS = 10_000
+ENTRY = "image-tv"
+LEFT = 1e-4
 RATIOS = (0.5, 5.0, 50.0)
 
 
@@ -32,7 +35,11 @@ def cases(count: int) -> Iterator[tuple[str, TVInpainting]]:
     photographs = data.photographs("bundled", "test", SIDE)
     clean = photographs[torch.randint(len(photographs), (count,), generator=generator)]
     mask = torch.rand(count, 1, SIDE, SIDE, generator=generator) >= 0.2
-    one = torch.zeros(count, SIDE * SIDE).index_fill_(1, torch.tensor([SIDE + 7]), 1.0).reshape(-1, 1, SIDE, SIDE)
+    one = (
+        torch.zeros(count, SIDE * SIDE)
+        .index_fill_(1, torch.tensor([SIDE + 7]), 1.0)
+        .reshape(-1, 1, SIDE, SIDE)
+    )
     noisy = clean + 0.05 * torch.randn(clean.shape, generator=generator)
     grey = torch.rand(count, 3, 1, 1, generator=generator).expand_as(clean).clone()
     yield "photographs", TVInpainting(noisy, mask)
@@ -57,16 +64,24 @@ def rows(count: int, iterations: int) -> Iterator[tuple[str, ...]]:
     for name, problem in cases(count):
         method = cast(Method[Any], zoo.load(ENTRY))
         x0 = problem.start(fill=problem.mask is not None)
-        run = partial(solve, problem, iterations=iterations, trace=[0, iterations], fused=True, progress=False)
-        solution, classical = run(method, x0), run(PDHG(0.5), x0)
+        run = partial(
+            solve, problem, iterations=iterations, trace=[0, iterations], fused=True, progress=False
+        )
+        solution = run(method, x0)
+        classical = run(PDHG(0.5), x0)
         first, last = solution.trace.values
         precise = copy.deepcopy(problem).double()
-        proofs = (solve(precise, PDHG(ratio), x0.double(), iterations=iterations, progress=False) for ratio in RATIOS)
+        proofs = (
+            solve(precise, PDHG(ratio), x0.double(), iterations=iterations, progress=False)
+            for ratio in RATIOS
+        )
         lower = torch.stack([cast(Tensor, proof.lower) for proof in proofs]).amax(0).to(first)
         # In single precision a value has seven digits: less than that is no gap.
         rounding = 8 * torch.finfo(first.dtype).eps * first
         gaps = [
-            torch.where(s.value - lower <= rounding, 0.0, relative_gap(s.value, lower, first)).median()
+            torch.where(
+                s.value - lower <= rounding, 0.0, relative_gap(s.value, lower, first)
+            ).median()
             for s in (solution, classical)
         ]
         worst = float((last / first.clamp(min=torch.finfo(first.dtype).tiny)).nan_to_num(1.0).max())

@@ -10,12 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Row, judged, paired_ratio, peak_megabytes, printed_by, ratios, seconds
+from benchmarks.measure import (
+    Row,
+    judged,
+    paired_ratio,
+    peak_megabytes,
+    printed_by,
+    ratios,
+    seconds,
+)
 from mirrordescent import AMD, GD, TVInpainting, solve
 from mirrordescent.methods import Method
 from mirrordescent.mirrors import Euclidean
 
-STEP, R = 0.01, 3.0
+STEP = 0.01
+R = 3.0
 ITERATIONS = 2000
 TRACE = sorted({round(ITERATIONS ** (i / 19)) for i in range(20)} | {0})
 
@@ -83,7 +92,8 @@ def print_overhead(name: str) -> None:
     """Print the time of the loop over that of the same arithmetic by hand, 8×3×96×96."""
     problem = problem_of(8)
     assert problem.mask is not None
-    x0, (method, loop) = problem.start(), METHODS[name]
+    x0 = problem.start()
+    (method, loop) = METHODS[name]
     ours = partial(solve, problem, method, x0, iterations=ITERATIONS, trace=TRACE, progress=False)
     theirs = partial(loop, x0, problem.y, problem.mask, problem.weight)
     torch.testing.assert_close(ours().trace.values, torch.stack(theirs()), rtol=1e-4, atol=1e-2)
@@ -115,11 +125,21 @@ def batching() -> Iterator[Row]:
     def run(batch: int) -> float:
         problem = problem_of(batch)
         method = GD(STEP)
-        return min(seconds(lambda: solve(problem, method, iterations=200, progress=False)) for _ in range(5)) / batch
+        return (
+            min(
+                seconds(lambda: solve(problem, method, iterations=200, progress=False))
+                for _ in range(5)
+            )
+            / batch
+        )
 
     single = run(1)
     for batch in (1, 8, 64):
-        yield judged(f"time per image, batch {batch} / single", run(batch) / single, 1.0 if batch == 64 else None)
+        yield judged(
+            f"time per image, batch {batch} / single",
+            run(batch) / single,
+            1.0 if batch == 64 else None,
+        )
 
 
 def main() -> str:

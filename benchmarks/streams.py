@@ -1,4 +1,6 @@
-"""Problems that change slowly: what is gained by going on with the state of the one before (examples/video.py)."""
+"""Problems that change slowly: what is gained by going on with the state of the one before
+(examples/video.py).
+"""
 
 from benchmarks.measure import quick, table
 from mirrordescent import PDHG, DualFISTA

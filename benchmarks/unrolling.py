@@ -1,4 +1,6 @@
-"""What a meta-step costs: in memory and time, by the kind of differentiation, and against nested autograd."""
+"""What a meta-step costs: in memory and time, by the kind of differentiation, and against nested
+autograd.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ WAYS: dict[str, Differentiation] = {"full": Full(), "checkpointed": Checkpointed
 def setting(horizon: int) -> tuple[SMD, Draw]:
     """Return a one-network map with an explicit gradient, and 8 crops of 48×48."""
     generator = torch.Generator().manual_seed(0)
-    method = SMD(Conjugate(ConvICNN(3, generator=generator), start="scaled"), Prefix(torch.full((horizon,), 0.1)))
+    method = SMD(
+        Conjugate(ConvICNN(3, generator=generator), start="scaled"),
+        Prefix(torch.full((horizon,), 0.1)),
+    )
     y = torch.rand(8, 3, 48, 48, generator=generator)
     problem = TVInpainting(y, torch.rand(48, 48, generator=generator) > 0.2)
     return method, Draw(problem, problem.start())
@@ -36,7 +41,9 @@ def meta_step(method: SMD, draw: Draw, horizon: int, differentiation: str) -> No
 
 
 def nested_meta_step(method: SMD, draw: Draw, horizon: int) -> None:
-    """Compute the same with the network's gradient by autograd, as one would without explicit gradients."""
+    """Compute the same with the network's gradient by autograd, as one would without explicit
+    gradients.
+    """
     method.zero_grad()
     mirror = method.mirror
     assert isinstance(mirror, Conjugate)
@@ -47,7 +54,8 @@ def nested_meta_step(method: SMD, draw: Draw, horizon: int) -> None:
 
     y = mirror.dual_start(draw.x0)
     assert isinstance(y, Tensor)
-    x, total = to_primal(y), torch.zeros(8)
+    x = to_primal(y)
+    total = torch.zeros(8)
     for k in range(1, horizon + 1):
         y = y - method.t(k) * draw.problem.grad(x)
         x = to_primal(y)
@@ -56,7 +64,9 @@ def nested_meta_step(method: SMD, draw: Draw, horizon: int) -> None:
 
 
 def print_growth(differentiation: str, horizon: int) -> None:
-    """Print by how many megabytes a meta-step raises the peak, after one forward step has loaded everything."""
+    """Print by how many megabytes a meta-step raises the peak, after one forward step has loaded
+    everything.
+    """
     with torch.no_grad():
         Objective().losses(*setting(1), 1, 0)
     before = peak_megabytes()
@@ -70,25 +80,43 @@ def largest_difference(first: Callable[[], None], second: Callable[[], None], me
     a = [p.grad.clone() for p in method.parameters() if p.grad is not None]
     second()
     b = [p.grad for p in method.parameters() if p.grad is not None]
-    return max(float((x - y).abs().max() / y.abs().max().clamp(min=1e-30)) for x, y in zip(a, b, strict=True))
+    return max(
+        float((x - y).abs().max() / y.abs().max().clamp(min=1e-30))
+        for x, y in zip(a, b, strict=True)
+    )
 
 
 def rows() -> Iterator[Row]:
     """Yield ratios of time and memory."""
     method, draw = setting(40)
     time = paired_ratio(
-        lambda: meta_step(method, draw, 40, "checkpointed"), lambda: meta_step(method, draw, 40, "full"), repeats=3
+        lambda: meta_step(method, draw, 40, "checkpointed"),
+        lambda: meta_step(method, draw, 40, "full"),
+        repeats=3,
     )
     peak = partial(printed_by, "benchmarks.unrolling", keep_freed=False)
     kept = {horizon: peak("checkpointed", horizon) for horizon in (10, 40, 160)}
     yield judged("checkpointed / full, N = 40, time", time, 1.5)
     yield judged("checkpointed / full, N = 40, memory", kept[40] / peak("full", 40), 0.25, ".3f")
     for small, large in ((10, 40), (40, 160)):
-        yield judged(f"checkpointed memory, N = {large} / N = {small}: √N", kept[large] / kept[small], 2)
+        yield judged(
+            f"checkpointed memory, N = {large} / N = {small}: √N", kept[large] / kept[small], 2
+        )
     method, draw = setting(10)
-    ours, theirs = lambda: meta_step(method, draw, 10, "full"), lambda: nested_meta_step(method, draw, 10)
+
+    def ours():
+        return meta_step(method, draw, 10, "full")
+
+    def theirs():
+        return nested_meta_step(method, draw, 10)
+
     yield judged("explicit / nested create_graph, N = 10, time", paired_ratio(ours, theirs), 1)
-    yield judged("relative difference of their gradients", largest_difference(ours, theirs, method), 1e-5, ".1e")
+    yield judged(
+        "relative difference of their gradients",
+        largest_difference(ours, theirs, method),
+        1e-5,
+        ".1e",
+    )
 
 
 def main() -> str:

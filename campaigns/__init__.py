@@ -1,1 +1,3 @@
-"""Campaigns of faults: ``python -m campaigns NAME --minutes M --seed S``, reported in docs/results/reliability.md."""
+"""Campaigns of faults: ``python -m campaigns NAME --minutes M --seed S``, reported in
+docs/results/reliability.md.
+"""

@@ -11,20 +11,38 @@ from campaigns.tally import PAGE, Tally, write
 from mirrordescent_lab.provenance import recorded
 
 CAMPAIGNS = {
-    "fuzz": fuzz.run, "kill": kill.run, "disk": faults.disk, "memory": faults.memory, "clock": faults.clock,
-    "solve": solves.run, "optim": optimisers.run, "processes": processes.run, "race": race.run, "load": load.run,
-}  # fmt: skip
+    "fuzz": fuzz.run,
+    "kill": kill.run,
+    "disk": faults.disk,
+    "memory": faults.memory,
+    "clock": faults.clock,
+    "solve": solves.run,
+    "optim": optimisers.run,
+    "processes": processes.run,
+    "race": race.run,
+    "load": load.run,
+}
 
 SMALL = {
-    "fuzz": 200, "kill": 6, "disk": 4, "memory": 6, "clock": 1, "solve": 25, "optim": 15, "processes": 1, "race": 1,
+    "fuzz": 200,
+    "kill": 6,
+    "disk": 4,
+    "memory": 6,
+    "clock": 1,
+    "solve": 25,
+    "optim": 15,
+    "processes": 1,
+    "race": 1,
     "load": 120,
-}  # fmt: skip
+}
 
 
 def main() -> int:
     """Run a campaign and write what it found; the exit code is 1 if it found a fault."""
     parser = argparse.ArgumentParser(prog="campaigns", description="Look for faults.")
-    parser.add_argument("name", choices=[*CAMPAIGNS, "small"], help="small: a few cases of each, and no page")
+    parser.add_argument(
+        "name", choices=[*CAMPAIGNS, "small"], help="small: a few cases of each, and no page"
+    )
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--most", type=int, default=None, help="cases after which to end")

@@ -1,4 +1,6 @@
-"""Work in forked processes, which start warm and can be ended at any moment; and the work that is tried on."""
+"""Work in forked processes, which start warm and can be ended at any moment; and the work that is
+tried on.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,15 @@ class Bowls(ProblemFamily):
     """½(x−c)ᵀA(x−c) with one A = diag(1, 25) and random centres: problems that take no time."""
 
     def draw(self, seeds: Tensor) -> Draw:
-        centres = torch.stack([torch.randn(2, generator=each, dtype=torch.float64) for each in generators(seeds)])
+        centres = torch.stack(
+            [torch.randn(2, generator=each, dtype=torch.float64) for each in generators(seeds)]
+        )
         start = torch.zeros(len(seeds), 2, dtype=torch.float64)
-        return Draw(md.Quadratic(torch.tensor([1.0, 25.0], dtype=torch.float64), centres), start, start[:, 0])
+        return Draw(
+            md.Quadratic(torch.tensor([1.0, 25.0], dtype=torch.float64), centres),
+            start,
+            start[:, 0],
+        )
 
     def validation(self, count: int) -> Draw:
         return self.draw(torch.arange(count) + 10**6)
@@ -39,21 +47,29 @@ def train(folder: Path, callback: Callable[[int], object] | None = None) -> dict
     d = nn.Parameter(torch.ones(2, dtype=torch.float64))
     method = md.SMD(Diagonal(d), Prefix(torch.full((3,), 0.03, dtype=torch.float64)))
     settings = Settings(
-        meta_steps=20, batch=4, horizon=3, optimiser=Descent(learning_rate=0.05),
-        validation=Validation(every=5, batch=4), save_every=3,
-    )  # fmt: skip
+        meta_steps=20,
+        batch=4,
+        horizon=3,
+        optimiser=Descent(learning_rate=0.05),
+        validation=Validation(every=5, batch=4),
+        save_every=3,
+    )
     learned = learn(Bowls(), method, settings, folder=folder, progress=False, callback=callback)
     return learned.method.state_dict()
 
 
 def restore(images: Path, out: Path) -> None:
     """Denoise a folder of photographs."""
-    for _ in Jobs(Wanted("denoise", out, 0.15), [images]).run(plan("denoise", iterations=5), progress=False):
+    for _ in Jobs(Wanted("denoise", out, 0.15), [images]).run(
+        plan("denoise", iterations=5), progress=False
+    ):
         pass
 
 
 def forked(work: Callable[[], object], end: int | None = None, after: float = 0.0) -> int:
-    """Do something in a child, which gets a signal after a while; return how it ended, as ``Popen.returncode`` does."""
+    """Do something in a child, which gets a signal after a while; return how it ended, as
+    ``Popen.returncode`` does.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     child = os.fork()
     if child == 0:

@@ -1,4 +1,6 @@
-"""Disks that fail, memory that runs out, clocks that jump: a clear error and nothing lost, or nothing at all."""
+"""Disks that fail, memory that runs out, clocks that jump: a clear error and nothing lost, or
+nothing at all.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,18 @@ from mirrordescent.learn import Draw, ProblemFamily, Settings, learn
 from mirrordescent.learn.families import generators
 from mirrordescent.mirrors import Diagonal
 
-ERRORS = {"full": errno.ENOSPC, "read-only": errno.EROFS, "no permission": errno.EACCES, "broken": errno.EIO}
+ERRORS = {
+    "full": errno.ENOSPC,
+    "read-only": errno.EROFS,
+    "no permission": errno.EACCES,
+    "broken": errno.EIO,
+}
 
 
 def _failing(after: int, number: int) -> None:
     """Let every sync after so many fail."""
-    sync, count = os.fsync, iter(range(10**9))
+    sync = os.fsync
+    count = iter(range(10**9))
 
     def fsync(handle: int) -> None:
         if next(count) >= after:
@@ -59,7 +67,8 @@ def disk(tally: Tally) -> None:
         place = Path(folder)
         whole = train(place / "whole")
         for _ in tally.cases():
-            run, random = place / "run", tally.random
+            run = place / "run"
+            random = tally.random
             shutil.rmtree(run, ignore_errors=True)
             how = random.choice([*ERRORS, "small", "slow", "vanished"])
             after = random.randint(1, 20)
@@ -67,7 +76,9 @@ def disk(tally: Tally) -> None:
                 code = forked(lambda: (_failing(after, ERRORS[how]), train(run)))
             elif how == "small":  # a file cannot grow beyond a size
                 size = random.randint(0, 6000)
-                code = forked(lambda: (resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)), train(run)))
+                code = forked(
+                    lambda: (resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)), train(run))
+                )
             elif how == "slow":
                 code = forked(lambda: (_slow(), train(run)))
             else:
@@ -89,7 +100,9 @@ class Wide(ProblemFamily):
         self.dimensions = dimensions
 
     def draw(self, seeds: Tensor) -> Draw:
-        centres = torch.stack([torch.randn(self.dimensions, generator=each) for each in generators(seeds)])
+        centres = torch.stack(
+            [torch.randn(self.dimensions, generator=each) for each in generators(seeds)]
+        )
         start = torch.zeros_like(centres)
         return Draw(Quadratic(torch.ones(self.dimensions), centres), start, start[:, 0])
 
@@ -98,9 +111,11 @@ class Wide(ProblemFamily):
 
 
 def memory(tally: Tally) -> None:
-    """Certify and learn with little address space, in processes that have done it before with enough of it.
+    """Certify and learn with little address space, in processes that have done it before with
+    enough of it.
 
-    Importing half of torch without memory ends in any way that the interpreter knows: what is tried is our own work.
+    Importing half of torch without memory ends in any way that the interpreter knows: what is tried
+    is our own work.
     """
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
@@ -108,7 +123,13 @@ def memory(tally: Tally) -> None:
         def work(how: str, size: int) -> None:
             if how == "learn":
                 method = SMD(Diagonal(nn.Parameter(torch.ones(size))), 0.1)
-                learn(Wide(size), method, Settings(meta_steps=2, batch=2, horizon=3), folder=run, progress=False)
+                learn(
+                    Wide(size),
+                    method,
+                    Settings(meta_steps=2, batch=2, horizon=3),
+                    folder=run,
+                    progress=False,
+                )
             elif how == "certify":
                 certify(TVDenoising(torch.rand(1, 1, size // 512, 512)), 0.5, cache=False)
             else:
@@ -116,22 +137,27 @@ def memory(tally: Tally) -> None:
 
         (Path(folder) / "images").mkdir()
         for name in ("learn", "certify", "solve"):
-            Image.fromarray(torch.full((32, 32), 99, dtype=torch.uint8).numpy()).save(Path(folder) / "images" / "a.png")
+            Image.fromarray(torch.full((32, 32), 99, dtype=torch.uint8).numpy()).save(
+                Path(folder) / "images" / "a.png"
+            )
             work(name, 1024)
         for _ in tally.cases():
-            how, size = (
-                tally.random.choice(("learn", "certify", "solve")),
-                tally.random.choice((1024, 1 << 18, 1 << 21)),
-            )
+            how = tally.random.choice(("learn", "certify", "solve"))
+            size = tally.random.choice((1024, 1 << 18, 1 << 21))
             pixels = torch.randint(256, (size // 512, 512), dtype=torch.uint8).numpy()
             Image.fromarray(pixels).save(Path(folder) / "images" / "a.png")
             used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             limit = used + int(10 ** tally.random.uniform(4, 9))
             for each in (run, Path(folder) / "out"):
                 shutil.rmtree(each, ignore_errors=True)
-            code = forked(lambda: (resource.setrlimit(resource.RLIMIT_AS, (limit, limit)), work(how, size)))
+            code = forked(
+                lambda: (resource.setrlimit(resource.RLIMIT_AS, (limit, limit)), work(how, size))
+            )
             if code not in (0, 2) or (wrong := damaged_files(run)):
-                tally.fault(how, f"exit code {code} with {limit - used} bytes" if code not in (0, 2) else wrong)
+                tally.fault(
+                    how,
+                    f"exit code {code} with {limit - used} bytes" if code not in (0, 2) else wrong,
+                )
             else:
                 tally.note(how, "an error" if code else "enough")
 
@@ -153,11 +179,16 @@ def clock(tally: Tally) -> None:
             shutil.rmtree(run, ignore_errors=True)
             time.perf_counter = time.time = jumping
             try:
-                found, bound = train(run), certify(problem, cache=False).lower
+                found = train(run)
+                bound = certify(problem, cache=False).lower
             except Exception as error:
                 tally.fault("jumps", error)
                 continue
             finally:
                 time.perf_counter, time.time = real
-            same = all(torch.equal(found[name], whole[name]) for name in whole) and torch.equal(bound, lower)
-            tally.note("jumps", "the same result") if same else tally.fault("jumps", "another result")
+            same = all(torch.equal(found[name], whole[name]) for name in whole) and torch.equal(
+                bound, lower
+            )
+            tally.note("jumps", "the same result") if same else tally.fault(
+                "jumps", "another result"
+            )

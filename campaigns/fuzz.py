@@ -1,4 +1,6 @@
-"""Damaged and hostile files, documents and arguments: a result that is right, or one clear error, nothing else."""
+"""Damaged and hostile files, documents and arguments: a result that is right, or one clear error,
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,43 @@ from mirrordescent.mirrors import ConvICNN, Diagonal, LearnedPair
 from mirrordescent.restore import read_photo
 from mirrordescent.schedules import Prefix
 
-SECONDS, MEMORY = 10, 1 << 20  # of the processor for one case, at most; kilobytes of growth
+# of the processor for one case, at most; kilobytes of growth
+SECONDS = 10
+MEMORY = 1 << 20
 IN_MEMORY = "/dev/shm"  # a file system where writing costs nothing, if there is one
 WORDS = [
-    "zoo", "show", "verify", "list", "solve", "denoise", "inpaint", "learn", "--weight", "nan", "-1", "1e999", "--mask",
-    "/dev/null", "--json", "--out", "/dev/null/x", "hf://", "..", "a.toml", "entry0", "--set", "x=", "--iterations",
-    "0", "--tolerance", "--method", "lamd", "version", "é", "",
-]  # fmt: skip
+    "zoo",
+    "show",
+    "verify",
+    "list",
+    "solve",
+    "denoise",
+    "inpaint",
+    "learn",
+    "--weight",
+    "nan",
+    "-1",
+    "1e999",
+    "--mask",
+    "/dev/null",
+    "--json",
+    "--out",
+    "/dev/null/x",
+    "hf://",
+    "..",
+    "a.toml",
+    "entry0",
+    "--set",
+    "x=",
+    "--iterations",
+    "0",
+    "--tolerance",
+    "--method",
+    "lamd",
+    "version",
+    "é",
+    "",
+]
 
 
 class Hang(BaseException):
@@ -63,9 +95,13 @@ class Fuzz:
     """One kind of case each, by name."""
 
     def __init__(self, folder: Path, random: Random) -> None:
-        self.folder, self.random = folder, random
+        self.folder = folder
+        self.random = random
         pair = LearnedPair(*(ConvICNN(1, filters=2, layers=1) for _ in range(2)))
-        methods = [md.SMD(pair, Prefix([0.1, 0.2])), md.AMD(Diagonal(nn.Parameter(torch.ones(3))), 0.1)]
+        methods = [
+            md.SMD(pair, Prefix([0.1, 0.2])),
+            md.AMD(Diagonal(nn.Parameter(torch.ones(3))), 0.1),
+        ]
         self.entries = [zoo.save(method, folder / f"entry{i}") for i, method in enumerate(methods)]
         self.contents = [path.read_bytes() for path in self.entries]
         self.read = [read_whole(path) for path in self.entries]
@@ -81,7 +117,9 @@ class Fuzz:
             yield file.getvalue()
 
     def entry(self) -> str:
-        """Bytes of an entry, a checkpoint or a cached reference, all of which are read in one way."""
+        """Bytes of an entry, a checkpoint or a cached reference, all of which are read in
+        one way.
+        """
         which = self.random.randrange(len(self.entries))
         path = self.folder / "damaged.safetensors"
         path.write_bytes(damaged(self.contents[which], self.random))
@@ -90,7 +128,9 @@ class Fuzz:
         except Damaged:
             return "refused"
         good, said = self.read[which]
-        same = tensors.keys() == good.keys() and all(torch.equal(tensors[name], good[name]) for name in good)
+        same = tensors.keys() == good.keys() and all(
+            torch.equal(tensors[name], good[name]) for name in good
+        )
         if not same or metadata != said:
             raise AssertionError("the content changed silently")
         return "the same"
@@ -98,12 +138,15 @@ class Fuzz:
     def structure(self) -> str:
         """The description and the card of an entry, with a checksum that is right."""
         tensors, metadata = self.read[self.random.randrange(len(self.read))]
-        told, tensors = dict(metadata), dict(tensors)
+        told = dict(metadata)
+        tensors = dict(tensors)
         for key in self.random.sample(("structure", "card"), self.random.choice((1, 2))):
             told[key] = json.dumps(changed(json.loads(told[key]), self.random))
         if self.random.random() < 0.2:
             name = self.random.choice(list(tensors))
-            tensors[name] = self.random.choice((tensors[name] * 1e30, tensors[name] * torch.nan, torch.zeros(2, 0)))
+            tensors[name] = self.random.choice(
+                (tensors[name] * 1e30, tensors[name] * torch.nan, torch.zeros(2, 0))
+            )
         del told["sha256"]
         assert checksum(tensors, told)
         path = self.folder / "hostile.safetensors"
@@ -129,7 +172,8 @@ class Fuzz:
         except CLEAR:
             return "refused"
         if not (
-            bool(photo.colour.isfinite().all()) and 0 <= float(photo.colour.min()) <= float(photo.colour.max()) <= 1
+            bool(photo.colour.isfinite().all())
+            and 0 <= float(photo.colour.min()) <= float(photo.colour.max()) <= 1
         ):
             raise AssertionError("pixels outside [0, 1]")
         return "read"
@@ -203,7 +247,8 @@ def run(tally: Tally) -> None:
     """Try cases of all kinds."""
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory(dir=IN_MEMORY if Path(IN_MEMORY).is_dir() else None) as folder:
-        fuzz, readers = Fuzz(Path(folder), tally.random), Readers(Path(folder), tally.random)
+        fuzz = Fuzz(Path(folder), tally.random)
+        readers = Readers(Path(folder), tally.random)
         kinds = KINDS | READ
         for _ in tally.cases():
             kind = tally.random.choices(list(kinds), list(kinds.values()))[0]

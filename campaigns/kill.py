@@ -1,8 +1,9 @@
-"""Ended at any moment, by signals or by a power cut: what is resumed ends as if nothing had happened.
+"""Ended at any moment, by signals or by a power cut: what is resumed ends as if nothing had
+happened.
 
-Learning, the restoration of a folder and an experiment are forked from a process that is warm, and killed within the
-time they take. Commands (``train``, another name of ``learn``) are started cold, and killed at any moment, also
-during imports.
+Learning, the restoration of a folder and an experiment are forked from a process that is warm, and
+killed within the time they take. Commands (``train``, another name of ``learn``) are started cold,
+and killed at any moment, also during imports.
 """
 
 from __future__ import annotations
@@ -50,12 +51,18 @@ save_every = 5
 
 
 class PowerCut:
-    """Everything that was written and not yet synced is lost, up to a random part of it, at the n-th sync."""
+    """Everything that was written and not yet synced is lost, up to a random part of it, at the
+    n-th sync.
+    """
 
     def __init__(self, folder: Path, at: int, random: Random) -> None:
-        self.folder, self.left, self.random = folder, at, random
+        self.folder = folder
+        self.left = at
+        self.random = random
         there = [path.stat() for path in folder.rglob("*") if path.is_file()]
-        self.synced = {found.st_ino: found.st_size for found in there}  # what was there before has lasted
+        self.synced = {
+            found.st_ino: found.st_size for found in there
+        }  # what was there before has lasted
         self.sync = os.fsync
         os.fsync = self
 
@@ -73,7 +80,8 @@ class PowerCut:
         """Drop what was not synced, and end the process."""
         for path in self.folder.rglob("*"):
             if path.is_file():
-                safe, size = self.synced.get(path.stat().st_ino, 0), path.stat().st_size
+                safe = self.synced.get(path.stat().st_ino, 0)
+                size = path.stat().st_size
                 os.truncate(path, self.random.randint(min(safe, size), size))
         os._exit(99)
 
@@ -97,7 +105,9 @@ class Kill:
     """A place to work in, and how it ends if nobody interferes."""
 
     def __init__(self, place: Path, tally: Tally) -> None:
-        self.place, self.tally, self.random = place, tally, tally.random
+        self.place = place
+        self.tally = tally
+        self.random = tally.random
         self.hits = self.cold = 0
         train(place / "warm")
         began = time.monotonic()
@@ -135,11 +145,14 @@ class Kill:
         self._compare(run)
 
     def _interrupt(self, kind: str, work: Callable[[], object], folder: Path) -> tuple[str, int]:
-        """Do something in a warm process, and end it at a random moment: return in which way, and its exit code."""
+        """Do something in a warm process, and end it at a random moment: return in which way, and
+        its exit code.
+        """
         how = self.random.choice([*SIGNALS, "power cut"])
         if how != "power cut":
             return how, forked(work, SIGNALS[how], self.random.uniform(0, self.seconds[kind]))
-        cut, seed = self.random.randint(1, SYNCS[kind]), self.random.random()
+        cut = self.random.randint(1, SYNCS[kind])
+        seed = self.random.random()
         return how, forked(lambda: (PowerCut(folder, cut, Random(seed)), work()))
 
     def _compare(self, run: Path) -> None:
@@ -195,21 +208,40 @@ class Kill:
             how = self.random.choice(list(SIGNALS))
             self._train(how)
         found = self._train(None)
-        if found is None or not all(torch.equal(found[name], tensor) for name, tensor in (self.trained or {}).items()):
+        if found is None or not all(
+            torch.equal(found[name], tensor) for name, tensor in (self.trained or {}).items()
+        ):
             self.tally.fault("train, resumed", "to another result")
         self.tally.note("train, resumed", "bit-identical")
 
     def _train(self, how: str | None) -> dict[str, Tensor] | None:
-        """Start the command, and end it by a signal after a while; return what it has learned if it came to its end."""
+        """Start the command, and end it by a signal after a while; return what it has learned if it
+        came to its end.
+        """
         out = self.place / "learned"
         shutil.rmtree(out, ignore_errors=True)
-        arguments = ["train", str(self.place / "mine.toml"), "--runs", str(self.place / "runs"), "--out", str(out)]
-        command = [sys.executable, "-c", "from mirrordescent.__main__ import main; main()", *arguments]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        arguments = [
+            "train",
+            str(self.place / "mine.toml"),
+            "--runs",
+            str(self.place / "runs"),
+            "--out",
+            str(out),
+        ]
+        command = [
+            sys.executable,
+            "-c",
+            "from mirrordescent.__main__ import main; main()",
+            *arguments,
+        ]
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
         if how is not None:
             time.sleep(self.random.uniform(0.0, 6.0))
             process.send_signal(SIGNALS[how])
-        said, code = process.communicate()[1], process.returncode
+        said = process.communicate()[1]
+        code = process.returncode
         if wrong := damaged_files(self.place / "runs") + damaged_files(out):
             self.tally.fault(f"train, {how}, cold", wrong)
         if how is not None:
@@ -219,11 +251,13 @@ class Kill:
 
     def _judge(self, how: str, code: int, said: str) -> None:
         """A command that was interrupted says so in a line, and nothing else."""
-        kind, ours = f"train, {how}, cold", "mirrordescent" in said
+        kind = f"train, {how}, cold"
+        ours = "mirrordescent" in said
         if "Traceback" in said and ours:
             self.tally.fault(kind, said[-300:])
         elif how == "SIGINT" and code not in (0, 130):
-            # Before the first line of ours runs, the interpreter has words and an exit code of its own.
+            # Before the first line of ours runs, the interpreter has words and an exit code of its
+            # own.
             starting = not ours and (code == -signal.SIGINT or "Fatal Python error: init" in said)
             if not starting:
                 self.tally.fault(kind, f"exit code {code}: {said[-250:]}")
@@ -239,7 +273,9 @@ class Kill:
         self.tally.measure("kills that hit", f"{self.hits}, of them {self.cold} from a cold start")
 
     def _same(self, what: str, found: dict[str, bytes], expected: dict[str, bytes]) -> None:
-        self.tally.note(what, "the same files") if found == expected else self.tally.fault(what, "other files")
+        self.tally.note(what, "the same files") if found == expected else self.tally.fault(
+            what, "other files"
+        )
 
 
 def _ended(code: int) -> str:
@@ -253,12 +289,16 @@ def reproduce(out: Path) -> None:
 
 def _contents(folder: Path, names: str = "*") -> dict[str, bytes]:
     """Return all files of a folder that are not hidden."""
-    return {path.name: path.read_bytes() for path in folder.glob(names) if not path.name.startswith(".")}
+    return {
+        path.name: path.read_bytes() for path in folder.glob(names) if not path.name.startswith(".")
+    }
 
 
 def run(tally: Tally) -> None:
     """Kill all of it again and again."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # in the background of a shell it is ignored
     with tempfile.TemporaryDirectory() as folder:
         kill = Kill(Path(folder), tally)
         for _ in tally.cases():

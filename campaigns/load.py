@@ -1,6 +1,7 @@
 """Many small photographs, and a few large ones, through ``mirrordescent solve``.
 
-Memory does not grow with their number, a run that was killed is resumed, and a bad file costs only itself.
+Memory does not grow with their number, a run that was killed is resumed, and a bad file costs only
+itself.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from PIL import Image
 
 from campaigns.tally import Tally
 
-MANY, SMALL_SIDES = 10_000, (48, 64)
+MANY = 10_000
+SMALL_SIDES = (48, 64)
 LARGE = (8660, 5774)  # 50 megapixels
 BAD = 100  # one of so many files is no picture
 GROWTH = 100.0  # megabytes that ten times as many photographs may take more
@@ -45,17 +47,22 @@ def solve(folder: Path, out: Path, *options: str, kill_after: float | None = Non
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
         if kill_after is not None:
             time.sleep(kill_after)
-            os.kill(process.pid, signal.SIGKILL)  # send_signal would look first, and take the exit code away
+            os.kill(
+                process.pid, signal.SIGKILL
+            )  # send_signal would look first, and take the exit code away
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         said.seek(0)
-        return Done(process.returncode, time.monotonic() - began, used.ru_maxrss / 1024, said.read())
+        return Done(
+            process.returncode, time.monotonic() - began, used.ru_maxrss / 1024, said.read()
+        )
 
 
 def write_small(folder: Path, count: int, seed: int) -> list[str]:
     """Write so many small photographs; return the names of those that are none."""
     folder.mkdir(parents=True)
-    random, bad = np.random.default_rng(seed), []
+    random = np.random.default_rng(seed)
+    bad = []
     for i in range(count):
         height, width = random.choice(SMALL_SIDES, 2)
         name = f"{i:05d}.png"
@@ -64,7 +71,9 @@ def write_small(folder: Path, count: int, seed: int) -> list[str]:
             bad.append(name)
         else:
             ramp = np.add.outer(np.linspace(0, 150, height), np.linspace(0, 80, width))
-            Image.fromarray((ramp + random.normal(10, 8, ramp.shape)).clip(0, 255).astype(np.uint8)).save(folder / name)
+            Image.fromarray(
+                (ramp + random.normal(10, 8, ramp.shape)).clip(0, 255).astype(np.uint8)
+            ).save(folder / name)
     return bad
 
 
@@ -74,7 +83,8 @@ def write_large(folder: Path, count: int, seed: int, size: tuple[int, int] = LAR
     random = np.random.default_rng(seed)
     for i in range(count):
         ramp = np.add.outer(
-            np.linspace(0, 150, size[1], dtype=np.float32), np.linspace(0, 80, size[0], dtype=np.float32)
+            np.linspace(0, 150, size[1], dtype=np.float32),
+            np.linspace(0, 80, size[0], dtype=np.float32),
         )
         pixels = np.empty((size[1], size[0], 3), np.uint8)
         for channel in range(3):
@@ -84,21 +94,36 @@ def write_large(folder: Path, count: int, seed: int, size: tuple[int, int] = LAR
 
 
 def many(tally: Tally, place: Path, count: int) -> None:
-    """A tenth of many photographs, all of them, and all of them again after being killed half-way."""
-    few, full = place / "few", place / "many"
+    """A tenth of many photographs, all of them, and all of them again after being killed
+    half-way.
+    """
+    few = place / "few"
+    full = place / "many"
     write_small(few, count // 10, tally.seed)
     bad = write_small(full, count, tally.seed)
     first = solve(few, place / "few-out")
     done = solve(full, place / "many-out")
     grown = done.megabytes - first.megabytes
-    _expect(tally, f"{count} photographs", grown < GROWTH, "memory does not grow with their number", f"{grown:.0f} MB")
+    _expect(
+        tally,
+        f"{count} photographs",
+        grown < GROWTH,
+        "memory does not grow with their number",
+        f"{grown:.0f} MB",
+    )
     tally.measure(f"{count} photographs of about 56² pixels", f"{done.megabytes:.0f} MB at most")
     tally.measure(f"{count // 10} of them", f"{first.megabytes:.0f} MB at most")
     tally.measure("photographs a second", f"{count / done.seconds:.0f}")
     written = {path.name for path in (place / "many-out").glob("*.png")}
     wanted = {path.name for path in full.iterdir()} - set(bad)
     only = done.code == 1 and written == wanted and all(name in done.said for name in bad)
-    _expect(tally, f"{count} photographs", only, "bad ones cost only themselves", (done.code, done.said[-200:]))
+    _expect(
+        tally,
+        f"{count} photographs",
+        only,
+        "bad ones cost only themselves",
+        (done.code, done.said[-200:]),
+    )
     killed = solve(full, place / "again", kill_after=done.seconds * 0.6)
     there = len(list((place / "again").glob("*.png")))
     resumed = solve(full, place / "again", "--resume")
@@ -109,11 +134,21 @@ def many(tally: Tally, place: Path, count: int) -> None:
     )
     whole = same and {path.name for path in (place / "again").glob("*.png")} == wanted
     _expect(
-        tally, f"{count} photographs", whole, "killed and resumed, the same files", (killed.code, resumed.said[-200:])
+        tally,
+        f"{count} photographs",
+        whole,
+        "killed and resumed, the same files",
+        (killed.code, resumed.said[-200:]),
     )
     if there > count // 10:
         quicker = resumed.seconds < done.seconds
-        _expect(tally, f"{count} photographs", quicker, "what was done is left out", (resumed.seconds, done.seconds))
+        _expect(
+            tally,
+            f"{count} photographs",
+            quicker,
+            "what was done is left out",
+            (resumed.seconds, done.seconds),
+        )
 
 
 def large(tally: Tally, place: Path, count: int, size: tuple[int, int] = LARGE) -> None:
@@ -123,19 +158,33 @@ def large(tally: Tally, place: Path, count: int, size: tuple[int, int] = LARGE) 
     written = sorted((place / "large-out").glob("*.png"))
     sizes = {Image.open(path).size for path in written}
     pixels = f"{count} photographs of {size[0] * size[1] / 1e6:.0f} megapixels"
-    _expect(tally, pixels, len(written) == count and sizes == {size} and done.code == 0, "restored", done.said[-200:])
+    _expect(
+        tally,
+        pixels,
+        len(written) == count and sizes == {size} and done.code == 0,
+        "restored",
+        done.said[-200:],
+    )
     _expect(tally, pixels, done.megabytes < MOST, "memory is bounded", f"{done.megabytes:.0f} MB")
     tally.measure(pixels, f"{done.megabytes:.0f} MB at most, {done.seconds / count:.0f} s each")
 
 
 def _expect(tally: Tally, kind: str, holds: bool, outcome: str, otherwise: object) -> None:
-    tally.note(kind, outcome) if holds else tally.fault(f"{kind}, {outcome}", json.dumps(otherwise, default=str))
+    tally.note(kind, outcome) if holds else tally.fault(
+        f"{kind}, {outcome}", json.dumps(otherwise, default=str)
+    )
 
 
 def run(tally: Tally) -> None:
-    """Go through both. The cases are photographs, 10 000 small and 3 large ones unless fewer are wanted."""
+    """Go through both. The cases are photographs, 10 000 small and 3 large ones unless fewer are
+    wanted.
+    """
     Image.MAX_IMAGE_PIXELS = None
     count = min(MANY, tally.most or MANY)
     with tempfile.TemporaryDirectory() as folder:
         many(tally, Path(folder), count)
-        large(tally, Path(folder), *((3, LARGE) if count == MANY else (1, LARGE if count >= 1000 else (700, 500))))
+        large(
+            tally,
+            Path(folder),
+            *((3, LARGE) if count == MANY else (1, LARGE if count >= 1000 else (700, 500))),
+        )

@@ -1,11 +1,12 @@
-"""Small changes to the mathematics of the library, one at a time: does a test of the package notice each of them?
+"""Small changes to the mathematics of the library, one at a time: does a test of the package notice
+each of them?
 
-Written for this project because the sample has to be seeded, the tests of each change chosen by the line it is on, and
-a run continued after an interruption, on a machine that is shared: mutmut runs all mutants of a tree from a copy of
-it, and cosmic-ray rewrites the working tree in place.
+Written for this project because the sample has to be seeded, the tests of each change chosen by the
+line it is on, and a run continued after an interruption, on a machine that is shared: mutmut runs
+all mutants of a tree from a copy of it, and cosmic-ray rewrites the working tree in place.
 
-    python -m campaigns.mutants cover               which tests reach which lines, once
-    python -m campaigns.mutants run --count 420     try that many, or go on with them; write the page
+    python -m campaigns.mutants cover               which tests reach which lines, once python -m
+    campaigns.mutants run --count 420     try that many, or go on with them; write the page
 """
 
 from __future__ import annotations
@@ -32,31 +33,80 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "mirrordescent"
 MUTATED = ("methods", "theory", "references", "schedules.py", "oracles.py")
 TESTS = (
-    "tests/test_schedules.py", "tests/test_oracles.py", "tests/test_one_file.py", "tests/test_storage.py",
-    "tests/methods", "tests/theory", "tests/references", "tests/solve", "tests/test_conditioning.py",
-    "tests/optim/test_equal_to_methods.py", "tests/optim/test_preconditioned.py",
-)  # fmt: skip
+    "tests/test_schedules.py",
+    "tests/test_oracles.py",
+    "tests/test_one_file.py",
+    "tests/test_storage.py",
+    "tests/methods",
+    "tests/theory",
+    "tests/references",
+    "tests/solve",
+    "tests/test_conditioning.py",
+    "tests/optim/test_equal_to_methods.py",
+    "tests/optim/test_preconditioned.py",
+)
 PAGE = ROOT / "docs" / "results" / "mutants.md"
-SLOWEST = 40.0  # seconds of a test above which it is not run: there are faster ones on the same lines
-MOST_TESTS, MOST_SECONDS = 60, 60.0  # of a mutant, well below the limit that follows
+SLOWEST = (
+    40.0  # seconds of a test above which it is not run: there are faster ones on the same lines
+)
+# of a mutant, well below the limit that follows
+MOST_TESTS = 60
+MOST_SECONDS = 60.0
 BROKEN = 97  # the exit code of a child that has not got to pytest's
 LIMIT = 180  # seconds of processor time for one mutant: a loop that does not end is noticed too
 SWAPS: dict[type[ast.AST], str] = {
-    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.Is: "is not",
-    ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in", ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*",
-    ast.Pow: "*", ast.FloorDiv: "*", ast.Mod: "*", ast.And: "or", ast.Or: "and",
-}  # fmt: skip
+    ast.Lt: "<=",
+    ast.LtE: "<",
+    ast.Gt: ">=",
+    ast.GtE: ">",
+    ast.Eq: "!=",
+    ast.NotEq: "==",
+    ast.Is: "is not",
+    ast.IsNot: "is",
+    ast.In: "not in",
+    ast.NotIn: "in",
+    ast.Add: "-",
+    ast.Sub: "+",
+    ast.Mult: "/",
+    ast.Div: "*",
+    ast.Pow: "*",
+    ast.FloorDiv: "*",
+    ast.Mod: "*",
+    ast.And: "or",
+    ast.Or: "and",
+}
 NAMES = {
-    "min": "max", "max": "min", "amin": "amax", "amax": "amin", "minimum": "maximum", "maximum": "minimum",
-    "fmin": "fmax", "fmax": "fmin", "exp": "log", "log": "exp", "sqrt": "square", "square": "sqrt", "any": "all",
-    "all": "any", "cumsum": "cummax", "zeros_like": "ones_like", "ones_like": "zeros_like", "to_dual": "to_primal",
-    "to_primal": "to_dual", "add": "sub", "sub": "add", "mul": "div", "div": "mul",
-}  # fmt: skip
+    "min": "max",
+    "max": "min",
+    "amin": "amax",
+    "amax": "amin",
+    "minimum": "maximum",
+    "maximum": "minimum",
+    "fmin": "fmax",
+    "fmax": "fmin",
+    "exp": "log",
+    "log": "exp",
+    "sqrt": "square",
+    "square": "sqrt",
+    "any": "all",
+    "all": "any",
+    "cumsum": "cummax",
+    "zeros_like": "ones_like",
+    "ones_like": "zeros_like",
+    "to_dual": "to_primal",
+    "to_primal": "to_dual",
+    "add": "sub",
+    "sub": "add",
+    "mul": "div",
+    "div": "mul",
+}
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of one place: between two offsets of a file, what is there, and what is there instead."""
+    """A change of one place: between two offsets of a file, what is there, and what is there
+    instead.
+    """
 
     file: str
     line: int
@@ -82,10 +132,13 @@ def mutants(path: Path) -> list[Mutant]:
     lines = [0]
     for line in text.encode().splitlines(keepends=True):
         lines.append(lines[-1] + len(line))
-    file, raw = str(path.relative_to(SOURCE.parent)), text.encode()
+    file = str(path.relative_to(SOURCE.parent))
+    raw = text.encode()
 
     def place(node: Any) -> tuple[int, int]:
-        return lines[node.lineno - 1] + node.col_offset, lines[node.end_lineno - 1] + node.end_col_offset
+        return lines[node.lineno - 1] + node.col_offset, lines[
+            node.end_lineno - 1
+        ] + node.end_col_offset
 
     found: dict[tuple[int, int, str], Mutant] = {}
 
@@ -95,8 +148,11 @@ def mutants(path: Path) -> list[Mutant]:
             found[(start, end, becomes)] = Mutant(file, line, start, end, was, becomes)
 
     def between(left: Any, right: Any, becomes: str) -> None:
-        """Replace the operator between two operands, which is all that is there besides brackets."""
-        start, end = place(left)[1], place(right)[0]
+        """Replace the operator between two operands, which is all that is there besides
+        brackets.
+        """
+        start = place(left)[1]
+        end = place(right)[0]
         inside = raw[start:end].decode()
         stripped = inside.strip(" ()\n")
         if stripped and "#" not in inside:
@@ -111,12 +167,18 @@ def mutants(path: Path) -> list[Mutant]:
                 between(left, right, SWAPS[type(op)])
             case ast.BoolOp(op=op, values=[first, second, *_]):
                 between(first, second, SWAPS[type(op)])
-            case ast.UnaryOp(op=ast.USub() | ast.Not(), operand=operand) if not isinstance(operand, ast.Constant):
+            case ast.UnaryOp(op=ast.USub() | ast.Not(), operand=operand) if not isinstance(
+                operand, ast.Constant
+            ):
                 add(place(node)[0], place(operand)[0], "", node.lineno)
             case ast.Constant(value=bool() as value):
                 add(*place(node), str(not value), node.lineno)
             case ast.Constant(value=int() | float() as number):
-                add(*place(node), repr(number + 1 if isinstance(number, int) else 2 * number or 1.0), node.lineno)
+                add(
+                    *place(node),
+                    repr(number + 1 if isinstance(number, int) else 2 * number or 1.0),
+                    node.lineno,
+                )
             case ast.IfExp(test=test, body=body, orelse=other):
                 one, two = (raw[slice(*place(each))].decode() for each in (body, other))
                 condition = raw[slice(*place(test))].decode()
@@ -124,7 +186,12 @@ def mutants(path: Path) -> list[Mutant]:
             case ast.AugAssign(target=target, op=op, value=value) if type(op) in SWAPS:
                 between(target, value, f"{SWAPS[type(op)]}=")
             case ast.Attribute(attr=attr) if attr in NAMES:
-                add(place(node)[1] - len(attr), place(node)[1], NAMES[attr], node.end_lineno or node.lineno)
+                add(
+                    place(node)[1] - len(attr),
+                    place(node)[1],
+                    NAMES[attr],
+                    node.end_lineno or node.lineno,
+                )
             case ast.Call(func=ast.Name(id=name) as called) if name in NAMES:
                 add(*place(called), NAMES[name], node.lineno)
             case ast.If(test=test):
@@ -147,7 +214,11 @@ def _code(tree: ast.AST) -> Iterator[ast.AST]:
                 yield from _code(node.value)
             continue
         if isinstance(node, ast.FunctionDef):
-            for part in (*node.args.defaults, *(d for d in node.args.kw_defaults if d is not None), *node.body):
+            for part in (
+                *node.args.defaults,
+                *(d for d in node.args.kw_defaults if d is not None),
+                *node.body,
+            ):
                 yield part
                 yield from _code(part)
             continue
@@ -157,20 +228,31 @@ def _code(tree: ast.AST) -> Iterator[ast.AST]:
 def sample(count: int, seed: int) -> list[Mutant]:
     """Draw so many of all changes, always the same ones first."""
     places = [SOURCE / part for part in MUTATED]
-    files = [path for place in places for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place])]
+    files = [
+        path
+        for place in places
+        for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place])
+    ]
     every = [mutant for path in files for mutant in mutants(path)]
     Random(seed).shuffle(every)
     return every[:count]
 
 
 def cover(folder: Path) -> None:
-    """Run the tests once under coverage, and note which of them reach which lines, and how long each takes."""
+    """Run the tests once under coverage, and note which of them reach which lines, and how long
+    each takes.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "coveragerc"
-    settings.write_text(f"[run]\ndynamic_context = test_function\nsource = {SOURCE}\ndata_file = {folder}/coverage\n")
+    settings.write_text(
+        f"[run]\ndynamic_context = test_function\nsource = {SOURCE}\ndata_file = {folder}/coverage\n"
+    )
     plugin = folder / "mutants_contexts.py"
     plugin.write_text(CONTEXTS)
-    environment = os.environ | {"PYTHONPATH": f"{folder}:{ROOT / 'src'}:{ROOT}", "MUTANTS_FOLDER": str(folder)}
+    environment = os.environ | {
+        "PYTHONPATH": f"{folder}:{ROOT / 'src'}:{ROOT}",
+        "MUTANTS_FOLDER": str(folder),
+    }
     command = ["-m", "pytest", "-p", "mutants_contexts", "-p", "no:cacheprovider", "-q", *TESTS]
     subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=False)
 
@@ -209,14 +291,20 @@ def pytest_sessionfinish(session):
 
 
 def tests_of(mutant: Mutant, reached: dict[str, Any]) -> list[str]:
-    """Return tests that reach the line, or a neighbour of a statement over several lines, the fastest first.
+    """Return tests that reach the line, or a neighbour of a statement over several lines, the
+    fastest first.
 
-    Of lines that only run when the module is imported, such as attributes of a class: tests that reach the module.
-    Where there are too many, of every test function its fastest case, then the second, and so on: cases of one function
-    are much alike, and hundreds of them would leave no place for others.
+    Of lines that only run when the module is imported, such as attributes of a class: tests that
+    reach the module. Where there are too many, of every test function its fastest case, then the
+    second, and so on: cases of one function are much alike, and hundreds of them would leave no
+    place for others.
     """
-    lines, seconds = reached["lines"].get(mutant.file, {}), reached["seconds"]
-    near = next((line for line in (mutant.line + by for by in (0, -1, 1, -2, 2)) if lines.get(str(line))), None)
+    lines = reached["lines"].get(mutant.file, {})
+    seconds = reached["seconds"]
+    near = next(
+        (line for line in (mutant.line + by for by in (0, -1, 1, -2, 2)) if lines.get(str(line))),
+        None,
+    )
     found = set(lines.get(str(near), ())) or {test for tests in lines.values() for test in tests}
     earlier: Counter[str] = Counter()
     turns: list[tuple[int, float, str]] = []
@@ -234,10 +322,13 @@ def tests_of(mutant: Mutant, reached: dict[str, Any]) -> list[str]:
 
 
 def attempt(mutant: Mutant, tests: list[str], copy: Path) -> str:
-    """Run the tests against a copy of the sources with the change, in a forked process; return the outcome."""
+    """Run the tests against a copy of the sources with the change, in a forked process; return the
+    outcome.
+    """
     if not tests:
         return "not reached"
-    target, log = copy / mutant.file, copy.parent / "last.log"
+    target = copy / mutant.file
+    log = copy.parent / "last.log"
     original = (SOURCE.parent / mutant.file).read_text(encoding="utf-8")
     target.write_text(mutant.applied(original), encoding="utf-8")
     try:
@@ -273,22 +364,35 @@ def _test(tests: list[str], copy: Path, log: Path) -> None:
 def _wait(child: int) -> str:
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
-        return "killed: too long" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "killed: crashed"
+        return (
+            "killed: too long"
+            if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
+            else "killed: crashed"
+        )
     code = os.WEXITSTATUS(status)
     if code == BROKEN:
         raise RuntimeError("the tests could not be run at all: see last.log")
-    return {0: "survived", 1: "killed", 2: "killed", 5: "not reached"}.get(code, f"killed: exit {code}")
+    return {0: "survived", 1: "killed", 2: "killed", 5: "not reached"}.get(
+        code, f"killed: exit {code}"
+    )
 
 
-def run(count: int, seed: int, folder: Path, minutes: float, turn: int = 0, processes: int = 1) -> None:
-    """Try a sample, or every so-manieth of it; go on where an earlier run has ended, and write the page in the end."""
+def run(
+    count: int, seed: int, folder: Path, minutes: float, turn: int = 0, processes: int = 1
+) -> None:
+    """Try a sample, or every so-manieth of it; go on where an earlier run has ended, and write the
+    page in the end.
+    """
     # Before forking, so that no child has to import them, nor to compile kernels.
     import hypothesis  # noqa: F401
     import pytest  # noqa: F401
     import scipy.optimize  # noqa: F401
     import torch
 
-    os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "MIRRORDESCENT_TEST_KERNELS": str(folder / "kernels")}
+    os.environ |= {
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "MIRRORDESCENT_TEST_KERNELS": str(folder / "kernels"),
+    }
     torch.set_num_threads(1)
     reached = json.loads((folder / "reached.json").read_text())
     record = folder / f"outcomes-{seed}-{turn}.json"
@@ -310,7 +414,9 @@ def run(count: int, seed: int, folder: Path, minutes: float, turn: int = 0, proc
 
 def gathered(folder: Path, seed: int) -> dict[str, str]:
     """Return the outcomes so far, of all processes."""
-    records = [json.loads(path.read_text()) for path in sorted(folder.glob(f"outcomes-{seed}-*.json"))]
+    records = [
+        json.loads(path.read_text()) for path in sorted(folder.glob(f"outcomes-{seed}-*.json"))
+    ]
     return {name: outcome for record in records for name, outcome in record.items()}
 
 
@@ -320,7 +426,8 @@ def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
     >>> [round(end, 3) for end in wilson(90, 100)]
     [0.826, 0.945]
     """
-    share, spread = successes / trials, z**2 / trials
+    share = successes / trials
+    spread = z**2 / trials
     centre = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(share * (1 - share) / trials + spread / (4 * trials))
     return centre - half, centre + half
@@ -334,19 +441,41 @@ def write(outcomes: dict[str, str], count: int, seed: int, of: str | None = None
     parts = sorted(Counter(map(_part, outcomes)).items())
     low, high = wilson(len(killed), len(outcomes))
     lines = [
-        "# Mutants", "",
+        "# Mutants",
+        "",
         "Written by `python -m campaigns.mutants`. Each mutant is one small change of the mathematics: an operator, a "
         "number, a condition, a function. It is killed if a test of the package that reaches its line fails, or does "
-        "not end.", "",
+        "not end.",
+        "",
         f"**Score: {len(killed)} of {len(outcomes)}, {100 * len(killed) / len(outcomes):.1f} %** (95 % interval by "
         f"Wilson: {100 * low:.1f} to {100 * high:.1f} %). These are {len(outcomes)} of a random sample of {count}, "
-        f"seed {seed}; tests that were written for survivors since then do not count.", "",
-        "| part | killed | of |", "|---|---|---|",
-        *(f"| {part} | {sum(_part(name) == part for name in killed)} | {tried} |" for part, tried in parts), "",
-        "## Survivors", "",
-        *(f"- `{_words(name)}` ({outcome})" for name, outcome in sorted(outcomes.items()) if name not in killed), "",
-        mark({"commit": of or commit(), "date": _today(), "seeds": str(seed), "machine": machine(), "entries": {}}),
-    ]  # fmt: skip
+        f"seed {seed}; tests that were written for survivors since then do not count.",
+        "",
+        "| part | killed | of |",
+        "|---|---|---|",
+        *(
+            f"| {part} | {sum(_part(name) == part for name in killed)} | {tried} |"
+            for part, tried in parts
+        ),
+        "",
+        "## Survivors",
+        "",
+        *(
+            f"- `{_words(name)}` ({outcome})"
+            for name, outcome in sorted(outcomes.items())
+            if name not in killed
+        ),
+        "",
+        mark(
+            {
+                "commit": of or commit(),
+                "date": _today(),
+                "seeds": str(seed),
+                "machine": machine(),
+                "entries": {},
+            }
+        ),
+    ]
     PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
     stored = json.dumps({"seed": seed, "outcomes": outcomes}, indent=1, ensure_ascii=False)
     PAGE.with_suffix(".json").write_text(stored + "\n", encoding="utf-8")
@@ -366,14 +495,19 @@ def _today() -> str:
 
 def main() -> None:
     """Cover, list or run."""
-    parser = argparse.ArgumentParser(prog="campaigns.mutants", description="Do the tests notice small changes?")
+    parser = argparse.ArgumentParser(
+        prog="campaigns.mutants", description="Do the tests notice small changes?"
+    )
     parser.add_argument("what", choices=["cover", "list", "run", "page"])
     parser.add_argument("--count", type=int, default=420)
     parser.add_argument("--seed", type=int, default=15)
     parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("--processes", type=int, default=1, help="that share the sample")
     parser.add_argument("--turn", type=int, default=0, help="of this process, from 0")
-    parser.add_argument("--commit", help="of the sources that were changed, if it is not the one that is checked out")
+    parser.add_argument(
+        "--commit",
+        help="of the sources that were changed, if it is not the one that is checked out",
+    )
     parser.add_argument("--folder", type=Path, default=Path("/tmp/mutants"))
     chosen = parser.parse_args()
     if chosen.what == "cover":

@@ -5,12 +5,47 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-CLEAR = (ValueError, TypeError, OSError, LookupError, ImportError, MemoryError)  # errors that are one line
+CLEAR = (
+    ValueError,
+    TypeError,
+    OSError,
+    LookupError,
+    ImportError,
+    MemoryError,
+)  # errors that are one line
 ODD: list[Any] = [
-    None, True, False, 0, -1, 1, 2, 3 * 10**9, 10**30, -0.5, 1e30, 1e-320, float("nan"), float("inf"), "", "..", "a/b",
-    "\x1b[2J", "os:system", "é" * 50, [], [[]], [1, 2], ["x"], {}, {"type": "Euclidean"}, {"tensor": "x"}, {"same": ""},
-    {"type": 3}, {"dict": []}, [0.1] * 100,
-]  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    2,
+    3 * 10**9,
+    10**30,
+    -0.5,
+    1e30,
+    1e-320,
+    float("nan"),
+    float("inf"),
+    "",
+    "..",
+    "a/b",
+    "\x1b[2J",
+    "os:system",
+    "é" * 50,
+    [],
+    [[]],
+    [1, 2],
+    ["x"],
+    {},
+    {"type": "Euclidean"},
+    {"tensor": "x"},
+    {"same": ""},
+    {"type": 3},
+    {"dict": []},
+    [0.1] * 100,
+]
 
 
 def damaged(content: bytes, random: Random) -> bytes:
@@ -47,6 +82,9 @@ def changed(value: Any, random: Random) -> Any:
         case 0:
             return {k: v for k, v in value.items() if k != key}
         case 1:
-            return {**value, random.choice(("type", "x", "tensor", "same", "p", "\x1b")): random.choice(ODD)}
+            return {
+                **value,
+                random.choice(("type", "x", "tensor", "same", "p", "\x1b")): random.choice(ODD),
+            }
         case _:
             return {**value, key: changed(value[key], random)}

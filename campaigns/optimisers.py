@@ -1,7 +1,8 @@
-"""Every optimiser × map × option, ours and those that torch tries its own with, and every scheduler of torch.
+"""Every optimiser × map × option, ours and those that torch tries its own with, and every scheduler
+of torch.
 
-Steps are finite; copies, resumed runs, scaled losses and compiled steps are the same bits; hooks are called; moves are
-followed. What is refused is refused by its name.
+Steps are finite; copies, resumed runs, scaled losses and compiled steps are the same bits; hooks
+are called; moves are followed. What is refused is refused by its name.
 """
 
 from __future__ import annotations
@@ -29,19 +30,33 @@ from mirrordescent.mirrors import (
     PNorm,
     Spline,
     SquaredPNorm,
-)  # fmt: skip
+)
 
 OPTIMISERS = (optim.MD, optim.SMD, optim.AMD, optim.ASMD, optim.Preconditioned)
 MIRRORS: dict[str, Callable[[], MirrorMap | None]] = {
-    "none": lambda: None, "diagonal": lambda: Diagonal(2.0), "multipliers": lambda: Multipliers(torch.tensor(0)),
-    "spline": lambda: Spline(torch.tensor(0)), "hyperbolic": HyperbolicEntropy, "entropy": NegativeEntropy,
-    "p-norm": lambda: PNorm(1.5), "squared p-norm": lambda: SquaredPNorm(1.5),
-}  # fmt: skip
+    "none": lambda: None,
+    "diagonal": lambda: Diagonal(2.0),
+    "multipliers": lambda: Multipliers(torch.tensor(0)),
+    "spline": lambda: Spline(torch.tensor(0)),
+    "hyperbolic": HyperbolicEntropy,
+    "entropy": NegativeEntropy,
+    "p-norm": lambda: PNorm(1.5),
+    "squared p-norm": lambda: SquaredPNorm(1.5),
+}
 OPTIONS: list[dict[str, Any]] = [
-    {}, {"lr": torch.tensor(0.01)}, {"weight_decay": 0.1}, {"weight_decay": optim.Decoupled(0.1)}, {"maximize": True},
-    {"foreach": False}, {"fused": False}, {"max_grad_norm": 0.5}, {"nonfinite": "skip"}, {"nonfinite": None},
-    {"dual_dtype": torch.float64}, {"t": lambda k: 1 / k},
-]  # fmt: skip
+    {},
+    {"lr": torch.tensor(0.01)},
+    {"weight_decay": 0.1},
+    {"weight_decay": optim.Decoupled(0.1)},
+    {"maximize": True},
+    {"foreach": False},
+    {"fused": False},
+    {"max_grad_norm": 0.5},
+    {"nonfinite": "skip"},
+    {"nonfinite": None},
+    {"dual_dtype": torch.float64},
+    {"t": lambda k: 1 / k},
+]
 SCHEDULERS: dict[str, Callable[[Any], Any]] = {
     "step": lambda o: lr_scheduler.StepLR(o, 2),
     "milestones": lambda o: lr_scheduler.MultiStepLR(o, [2, 5]),
@@ -54,27 +69,42 @@ SCHEDULERS: dict[str, Callable[[Any], Any]] = {
     "function": lambda o: lr_scheduler.LambdaLR(o, lambda k: 1 / (k + 1)),
     "factors": lambda o: lr_scheduler.MultiplicativeLR(o, lambda k: 0.9),
     "one cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.01, total_steps=50),
-    "one cycle of rates": lambda o: lr_scheduler.OneCycleLR(o, 0.01, total_steps=50, cycle_momentum=False),
+    "one cycle of rates": lambda o: lr_scheduler.OneCycleLR(
+        o, 0.01, total_steps=50, cycle_momentum=False
+    ),
     "cycles": lambda o: lr_scheduler.CyclicLR(o, 1e-3, 0.01, 3),
     "cycles of rates": lambda o: lr_scheduler.CyclicLR(o, 1e-3, 0.01, 3, cycle_momentum=False),
     "plateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0),
     "one after another": lambda o: lr_scheduler.SequentialLR(
         o, [lr_scheduler.LinearLR(o), lr_scheduler.ExponentialLR(o, 0.9)], [3]
     ),
-    "chained": lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.LinearLR(o), lr_scheduler.ExponentialLR(o, 0.9)]),
+    "chained": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.LinearLR(o), lr_scheduler.ExponentialLR(o, 0.9)]
+    ),
 }
 SHAPES = [(3, 4), (4,), (), (2, 3, 2), (0, 3)]
 COMPILED = 0.1  # of all combinations, since compiling takes a second
 
 
 class Case:
-    """Parameters, an optimiser and a scheduler, stepped along gradients that depend on k alone and where they are."""
+    """Parameters, an optimiser and a scheduler, stepped along gradients that depend on k alone and
+    where they are.
+    """
 
-    def __init__(self, make: Any, mirror: str, options: dict[str, Any], scheduler: str, dtype: torch.dtype) -> None:
+    def __init__(
+        self, make: Any, mirror: str, options: dict[str, Any], scheduler: str, dtype: torch.dtype
+    ) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.params = [nn.Parameter((0.3 + torch.rand(s, generator=generator)).to(dtype)) for s in SHAPES]
-        options = {key: value.clone() if isinstance(value, Tensor) else value for key, value in options.items()}
-        self.optimizer = make([{"params": self.params[:2]}], mirror=MIRRORS[mirror](), **{"lr": 0.01, **options})
+        self.params = [
+            nn.Parameter((0.3 + torch.rand(s, generator=generator)).to(dtype)) for s in SHAPES
+        ]
+        options = {
+            key: value.clone() if isinstance(value, Tensor) else value
+            for key, value in options.items()
+        }
+        self.optimizer = make(
+            [{"params": self.params[:2]}], mirror=MIRRORS[mirror](), **{"lr": 0.01, **options}
+        )
         self.optimizer.add_param_group({"params": self.params[2:]})
         self.scheduler = SCHEDULERS[scheduler](self.optimizer)
         self.step: Callable[[], Any] = self.optimizer.step
@@ -90,7 +120,9 @@ class Case:
         for k in range(first, first + count):
             self.pull(k)
             self.step()
-            self.scheduler.step(*([1.0] if isinstance(self.scheduler, lr_scheduler.ReduceLROnPlateau) else []))
+            self.scheduler.step(
+                *([1.0] if isinstance(self.scheduler, lr_scheduler.ReduceLROnPlateau) else [])
+            )
 
     def numbers(self) -> list[Tensor]:
         """Return copies of the parameters."""
@@ -111,13 +143,19 @@ class Checks:
         dtype: of the parameters.
     """
 
-    def __init__(self, tally: Tally, name: str, make: Callable[[], Case], dtype: torch.dtype) -> None:
-        self.tally, self.name, self.make, self.dtype = tally, name, make, dtype
+    def __init__(
+        self, tally: Tally, name: str, make: Callable[[], Case], dtype: torch.dtype
+    ) -> None:
+        self.tally = tally
+        self.name = name
+        self.make = make
+        self.dtype = dtype
         self.kind = name.partition(",")[0]
 
     def all(self) -> None:
         """Try everything; of what takes a second, some."""
-        whole, cut = self.make(), self.make()
+        whole = self.make()
+        cut = self.make()
         whole.steps(0, 8)
         cut.steps(0, 4)
         self._expect("steps are finite", all(bool(x.isfinite().all()) for x in whole.numbers()))
@@ -138,10 +176,13 @@ class Checks:
     def _resumed(self, whole: Case, cut: Case) -> None:
         """A copy, and another optimiser that loads the state from a file, go on alike."""
         file = io.BytesIO()
-        torch.save((cut.optimizer.state_dict(), _plain(cut.scheduler.state_dict()), cut.numbers()), file)
+        torch.save(
+            (cut.optimizer.state_dict(), _plain(cut.scheduler.state_dict()), cut.numbers()), file
+        )
         file.seek(0)
         state, schedule, numbers = torch.load(file, weights_only=True)
-        resumed, copied = self.make(), copy.deepcopy(cut)
+        resumed = self.make()
+        copied = copy.deepcopy(cut)
         copied.step = copied.optimizer.step
         for p, x in zip(resumed.params, numbers, strict=True):
             p.data.copy_(x)
@@ -166,8 +207,11 @@ class Checks:
         self._expect("hooks are called", called == expected and case.ends_like(whole), called)
 
     def _scaled(self, whole: Case) -> None:
-        """Losses scaled by a power of two make the same steps, and one with an infinity makes none."""
-        case, scaler = self.make(), torch.amp.GradScaler("cpu", init_scale=2.0**8)
+        """Losses scaled by a power of two make the same steps, and one with an infinity
+        makes none.
+        """
+        case = self.make()
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
         scaler.scale(torch.ones(()))
 
         def step() -> None:
@@ -183,10 +227,15 @@ class Checks:
         case.pull(8)
         case.params[0].grad[0] = torch.inf
         scaler.step(case.optimizer)
-        self._expect("scaled losses make the same steps", same and all(map(torch.equal, before, case.numbers())))
+        self._expect(
+            "scaled losses make the same steps",
+            same and all(map(torch.equal, before, case.numbers())),
+        )
 
     def _compiled(self, whole: Case) -> None:
-        """Compiled in one piece; without what a scheduler wraps around a step, which torch does not trace."""
+        """Compiled in one piece; without what a scheduler wraps around a step, which torch does not
+        trace.
+        """
         torch._dynamo.reset()
         case = self.make()
         case.step = torch.compile(
@@ -196,7 +245,9 @@ class Checks:
         self._expect("compiled is the same", case.ends_like(whole), "ends elsewhere")
 
     def _moved(self, cut: Case) -> None:
-        """Zero gradients leave parameters where somebody has put them; or move them as if nobody had, by momentum."""
+        """Zero gradients leave parameters where somebody has put them; or move them as if nobody
+        had, by momentum.
+        """
         other = copy.deepcopy(cut)
         before = cut.numbers()
         for case, distance in ((cut, 0.25), (other, 0.0)):
@@ -215,8 +266,14 @@ class Checks:
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
-    """Return what of the state of a scheduler can be stored without code, as torch itself leaves out functions."""
-    return {key: value for key, value in state.items() if isinstance(value, int | float | str | list | dict | None)}
+    """Return what of the state of a scheduler can be stored without code, as torch itself leaves
+    out functions.
+    """
+    return {
+        key: value
+        for key, value in state.items()
+        if isinstance(value, int | float | str | list | dict | None)
+    }
 
 
 def of_torch() -> list[dict[str, Any]]:
@@ -252,7 +309,10 @@ def run(tally: Tally) -> None:
             given = error.optimizer_error_input
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # one of them is a warning
-                make(given.params if given.params is not None else [nn.Parameter(torch.ones(1))], **given.kwargs)
+                make(
+                    given.params if given.params is not None else [nn.Parameter(torch.ones(1))],
+                    **given.kwargs,
+                )
             tally.fault(f"{make.__name__}, {given.desc}", "was not refused")
         except error.error_type:
             tally.note(make.__name__, "errors that torch expects")
@@ -272,6 +332,10 @@ def run(tally: Tally) -> None:
             if any(key in str(error) for key in (*options, "cycle_momentum")):
                 tally.note(make.__name__, f"refused: {' '.join(str(error).split())[:60]}")
             else:  # what is refused has to be named
-                tally.fault(f"{name}, {type(error).__name__}", f"{options} {dtype} {scheduler}: {error}")
+                tally.fault(
+                    f"{name}, {type(error).__name__}", f"{options} {dtype} {scheduler}: {error}"
+                )
         except Exception as error:
-            tally.fault(f"{name}, {type(error).__name__}", f"{options} {dtype} {scheduler}: {error}")
+            tally.fault(
+                f"{name}, {type(error).__name__}", f"{options} {dtype} {scheduler}: {error}"
+            )

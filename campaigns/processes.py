@@ -1,5 +1,6 @@
-"""Several processes that train one network, one of which is killed: the others end with an error and do not wait for
-ever, and all of them, started again from the last checkpoint, end where an uninterrupted run does.
+"""Several processes that train one network, one of which is killed: the others end with an error
+and do not wait for ever, and all of them, started again from the last checkpoint, end where an
+uninterrupted run does.
 """
 
 from __future__ import annotations
@@ -30,13 +31,20 @@ from mirrordescent import optim
 from mirrordescent.files import whole
 from mirrordescent.mirrors import Diagonal, HyperbolicEntropy, MirrorMap
 
-STEPS, PATIENCE = 10, 60.0  # seconds after which somebody who still waits is taken to wait for ever
-MIRRORS: dict[str, MirrorMap | None] = {"none": None, "diagonal": Diagonal(2.0), "hyperbolic": HyperbolicEntropy(0.5)}
+# seconds after which somebody who still waits is taken to wait for ever
+STEPS = 10
+PATIENCE = 60.0
+MIRRORS: dict[str, MirrorMap | None] = {
+    "none": None,
+    "diagonal": Diagonal(2.0),
+    "hyperbolic": HyperbolicEntropy(0.5),
+}
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 class Training:
-    """Steps of a small network, spread over processes in one of two ways, with a checkpoint after every one of them.
+    """Steps of a small network, spread over processes in one of two ways, with a checkpoint after
+    every one of them.
 
     Args:
         folder: for checkpoints.
@@ -46,13 +54,21 @@ class Training:
     """
 
     def __init__(self, folder: Path, world: int, spread: str, optimiser: str, mirror: str) -> None:
-        self.folder, self.world, self.spread, self.optimiser, self.mirror = folder, world, spread, optimiser, mirror
+        self.folder = folder
+        self.world = world
+        self.spread = spread
+        self.optimiser = optimiser
+        self.mirror = mirror
         folder.mkdir(parents=True, exist_ok=True)
 
     def work(self, rank: int, meeting: Path) -> None:
         """Be one of the processes, until the end."""
         distributed.init_process_group(
-            "gloo", init_method=f"file://{meeting}", rank=rank, world_size=self.world, timeout=timedelta(seconds=30)
+            "gloo",
+            init_method=f"file://{meeting}",
+            rank=rank,
+            world_size=self.world,
+            timeout=timedelta(seconds=30),
         )
         generator = torch.Generator().manual_seed(0)
         model: nn.Module = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4)).double()
@@ -93,10 +109,16 @@ class Training:
         saved = torch.load(self.folder / "checkpoint.pt", weights_only=True)
         return saved["model"] if saved["k"] == STEPS else {}
 
-    def together(self, number: int, killed: int | None = None, after: float = 0.0) -> list[int | None]:
-        """Run all processes, of which one may be killed; return how they ended, None of those that did not."""
+    def together(
+        self, number: int, killed: int | None = None, after: float = 0.0
+    ) -> list[int | None]:
+        """Run all processes, of which one may be killed; return how they ended, None of those that
+        did not.
+        """
         meeting = self.folder / f"meeting{number}"
-        children = [_start(lambda rank=rank: self.work(rank, meeting)) for rank in range(self.world)]
+        children = [
+            _start(lambda rank=rank: self.work(rank, meeting)) for rank in range(self.world)
+        ]
         if killed is not None:
             time.sleep(after)
             os.kill(children[killed], signal.SIGKILL)
@@ -143,10 +165,12 @@ def run(tally: Tally) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number in tally.cases():
             spread = random.choice(("DDP", "FSDP"))
-            name, mirror = random.choice(("MD", "SMD", "AMD", "ASMD", "Preconditioned")), random.choice(list(MIRRORS))
+            name = random.choice(("MD", "SMD", "AMD", "ASMD", "Preconditioned"))
+            mirror = random.choice(list(MIRRORS))
             how = (random.choice((2, 2, 3, 4)), spread, name, mirror)
             if how not in known:
-                alone, began = Training(Path(folder) / f"whole{number}", *how), time.monotonic()
+                alone = Training(Path(folder) / f"whole{number}", *how)
+                began = time.monotonic()
                 codes = alone.together(0)
                 if any(codes):
                     tally.fault(f"{spread}, {name}", f"{how} ended with {codes}")
@@ -157,13 +181,21 @@ def run(tally: Tally) -> None:
             killed = random.randrange(how[0])
             codes = training.together(0, killed, random.uniform(0, seconds))
             if None in codes:
-                tally.fault(f"{spread}, {name}, killed", f"{codes.count(None)} of {how[0]} processes wait for ever")
+                tally.fault(
+                    f"{spread}, {name}, killed",
+                    f"{codes.count(None)} of {how[0]} processes wait for ever",
+                )
             ends = {0: "at the end", 2: "the others end with an error"}
-            others = max((code for i, code in enumerate(codes) if i != killed and code is not None), default=0)
+            others = max(
+                (code for i, code in enumerate(codes) if i != killed and code is not None),
+                default=0,
+            )
             tally.note(f"{spread}, one of {how[0]} killed", ends.get(others, f"exit code {others}"))
             codes = training.together(1)
             found = training.found() if not any(codes) else {}
-            same = found.keys() == expected.keys() and all(torch.equal(found[each], expected[each]) for each in found)
+            same = found.keys() == expected.keys() and all(
+                torch.equal(found[each], expected[each]) for each in found
+            )
             if same and found:
                 tally.note(f"{spread}, resumed", "bit-identical")
             else:

@@ -47,7 +47,9 @@ def run(tally: Tally) -> None:
         whole = train(place / "whole")
         os.environ["MIRRORDESCENT_CACHE"] = str(place / "kernels")
         codes = together(*[lambda: kernels.library()] * 3)
-        tally.fault("kernels", codes) if any(codes) else tally.note("kernels", "built once and loaded by three")
+        tally.fault("kernels", codes) if any(codes) else tally.note(
+            "kernels", "built once and loaded by three"
+        )
         for number in tally.cases():
             os.environ["MIRRORDESCENT_CACHE"] = str(place / f"cache{number}")
             _entries(tally, place)

@@ -1,4 +1,5 @@
-"""What else is read: checkpoints, references, archives, kernels, lists of what was done, states; and every option.
+"""What else is read: checkpoints, references, archives, kernels, lists of what was done, states;
+and every option.
 
 Files of tensors get a checksum that is right, so that what is tried is what comes after it.
 """
@@ -39,22 +40,80 @@ from mirrordescent.restore import plan
 from mirrordescent.restore.jobs import RECORDS, Jobs, Wanted
 
 VALUES = [
-    "", "..", "nan", "inf", "-inf", "-1", "0", "1", "7", "0.5", "1e999", "1e-320", "1e30", "auto", "yes", "no", "None",
-    "é" * 50, "\x1b[2J", "/dev/null", "/dev/null/x", "a/b", "#ff00ff", "red", "lamd", "pdhg", "gd", "image-tv",
-    "photo-inpaint-pair", "known", "missing", "cuda", "bundled", "denoise", "--json", "--", "[1]", "{}", "0x10",
-]  # fmt: skip
+    "",
+    "..",
+    "nan",
+    "inf",
+    "-inf",
+    "-1",
+    "0",
+    "1",
+    "7",
+    "0.5",
+    "1e999",
+    "1e-320",
+    "1e30",
+    "auto",
+    "yes",
+    "no",
+    "None",
+    "é" * 50,
+    "\x1b[2J",
+    "/dev/null",
+    "/dev/null/x",
+    "a/b",
+    "#ff00ff",
+    "red",
+    "lamd",
+    "pdhg",
+    "gd",
+    "image-tv",
+    "photo-inpaint-pair",
+    "known",
+    "missing",
+    "cuda",
+    "bundled",
+    "denoise",
+    "--json",
+    "--",
+    "[1]",
+    "{}",
+    "0x10",
+]
 HUGE = ["99999999999", "1" + "0" * 30]  # but not for iterations, which are taken on purpose
 COUNTED = ("--iterations",)
-NUMBERS, SWITCHES = ["-1", "0", "1", "3", "0.3", "1e-3", "1e-30", "1e30", "nan", "inf"], ["yes", "no", "auto"]
-KEYS = ("name", "map.d", "map.type", "method.step", "settings.batch", "settings.horizon", "settings.optimiser.clip")
+NUMBERS = ["-1", "0", "1", "3", "0.3", "1e-3", "1e-30", "1e30", "nan", "inf"]
+SWITCHES = ["yes", "no", "auto"]
+KEYS = (
+    "name",
+    "map.d",
+    "map.type",
+    "method.step",
+    "settings.batch",
+    "settings.horizon",
+    "settings.optimiser.clip",
+)
 LIKELY: dict[str, list[str]] = {
-    **dict.fromkeys(("--weight", "--tolerance", "--iterations", "--missing", "--seed", "--count", "--noise"), NUMBERS),
-    **dict.fromkeys(("--isotropic", "--coupled", "--fused", "--keep-known"), SWITCHES), "--size": ["7", "8", "9"],
-    "--json": [], "--verbose": [], "--resume": [], "--problem": ["denoise", "inpaint"],
-    "--method": ["lamd", "pdhg", "gd", "dual-fista", "adam", "amd"], "--mirror": ["image-tv", "photo-inpaint-pair"],
-    "--set": [f"{key}={value}" for key in KEYS for value in ("-1", "0", "2", "nan", "inf", "x", "[]", "1e30", "'..'")],
-    "--mask-white": ["known", "missing"], "--mask-colour": ["#ff00ff", "red", "#000"],
-}  # fmt: skip
+    **dict.fromkeys(
+        ("--weight", "--tolerance", "--iterations", "--missing", "--seed", "--count", "--noise"),
+        NUMBERS,
+    ),
+    **dict.fromkeys(("--isotropic", "--coupled", "--fused", "--keep-known"), SWITCHES),
+    "--size": ["7", "8", "9"],
+    "--json": [],
+    "--verbose": [],
+    "--resume": [],
+    "--problem": ["denoise", "inpaint"],
+    "--method": ["lamd", "pdhg", "gd", "dual-fista", "adam", "amd"],
+    "--mirror": ["image-tv", "photo-inpaint-pair"],
+    "--set": [
+        f"{key}={value}"
+        for key in KEYS
+        for value in ("-1", "0", "2", "nan", "inf", "x", "[]", "1e30", "'..'")
+    ],
+    "--mask-white": ["known", "missing"],
+    "--mask-colour": ["#ff00ff", "red", "#000"],
+}
 
 
 DOCUMENT = """
@@ -92,7 +151,8 @@ class Readers:
     """One kind of case each, by name."""
 
     def __init__(self, folder: Path, random: Random) -> None:
-        self.folder, self.random = folder, random
+        self.folder = folder
+        self.random = random
         os.environ["MIRRORDESCENT_CACHE"] = str(folder / "cache")
         self.run = folder / "run"
         self._learn_half()
@@ -106,7 +166,8 @@ class Readers:
         self.document = folder / "bowls.toml"
         self.document.write_text(DOCUMENT)
         self.library_ = random.randbytes(3000)
-        runs, pictures = str(folder / "runs"), str(self.images)
+        runs = str(folder / "runs")
+        pictures = str(self.images)
         self.commands = {
             "denoise": ["solve", "denoise", f"{pictures}/0.png", "--iterations", "3"],
             "inpaint": ["solve", "inpaint", f"{pictures}/0.png", "--iterations", "3"],
@@ -124,12 +185,19 @@ class Readers:
             train(self.run, stop)
 
     def _write_pictures(self, generator: torch.Generator) -> None:
-        self.images, zipped, tarred = self.folder / "images", io.BytesIO(), io.BytesIO()
+        self.images = self.folder / "images"
+        zipped = io.BytesIO()
+        tarred = io.BytesIO()
         self.images.mkdir()
-        with zipfile.ZipFile(zipped, "w") as archive, tarfile.open(fileobj=tarred, mode="w:gz") as other:
+        with (
+            zipfile.ZipFile(zipped, "w") as archive,
+            tarfile.open(fileobj=tarred, mode="w:gz") as other,
+        ):
             for i in range(3):
                 path = self.images / f"{i}.png"
-                Image.fromarray((255 * torch.rand(10, 12, generator=generator)).byte().numpy()).save(path)
+                Image.fromarray(
+                    (255 * torch.rand(10, 12, generator=generator)).byte().numpy()
+                ).save(path)
                 archive.write(path, path.name)
                 other.add(path, path.name)
         self.archives = [zipped.getvalue(), tarred.getvalue()]
@@ -145,10 +213,18 @@ class Readers:
         name = self.random.choice(list(tensors))
         tensor = tensors[name]
         others = (
-            tensor * 0, tensor[..., :0] if tensor.ndim else tensor[None], torch.tensor(3), tensor.to(torch.int32), None,
-            torch.full_like(tensor, torch.nan if tensor.is_floating_point() else 1), tensor[None],
-        )  # fmt: skip
-        made = {**tensors, self.random.choice((name, name, "x.y", "optimiser.7.step")): self.random.choice(others)}
+            tensor * 0,
+            tensor[..., :0] if tensor.ndim else tensor[None],
+            torch.tensor(3),
+            tensor.to(torch.int32),
+            None,
+            torch.full_like(tensor, torch.nan if tensor.is_floating_point() else 1),
+            tensor[None],
+        )
+        made = {
+            **tensors,
+            self.random.choice((name, name, "x.y", "optimiser.7.step")): self.random.choice(others),
+        }
         return {key: value for key, value in made.items() if value is not None}
 
     def checkpoint(self) -> str:
@@ -174,7 +250,9 @@ class Readers:
         """A reference of another problem, or of none."""
         write_whole(self._odd(self.reference_), {}, self.kept)
         found = certify(self.problem, 1e-2)
-        if found.x.shape != self.certified.x.shape or not bool((found.lower <= found.value + 1e-6).all()):
+        if found.x.shape != self.certified.x.shape or not bool(
+            (found.lower <= found.value + 1e-6).all()
+        ):
             raise AssertionError(f"a bound of {found.lower} for {found.value}")
         return "read or found again"
 
@@ -191,7 +269,8 @@ class Readers:
 
     def library(self) -> str:
         """A compiled library, which is not loaded unless it is what was compiled."""
-        path, sealed_ = self.folder / "kernels.so", self.library_ + build._seal(self.library_)
+        path = self.folder / "kernels.so"
+        sealed_ = self.library_ + build._seal(self.library_)
         content = damaged(sealed_, self.random)
         path.write_bytes(content)
         path.chmod(0o700)
@@ -202,7 +281,9 @@ class Readers:
     def record(self) -> str:
         """The list of photographs that are done: what is damaged in it is done again."""
         (self.out / RECORDS).write_bytes(damaged(self.records, self.random))
-        known = {json.dumps(unsealed(line)["record"]) for line in self.records.decode().splitlines()}
+        known = {
+            json.dumps(unsealed(line)["record"]) for line in self.records.decode().splitlines()
+        }
         found = self._jobs().done
         if {json.dumps(each) for each in found.values()} - known:
             raise AssertionError("a record changed silently")
@@ -212,7 +293,9 @@ class Readers:
         """Plain data with a checksum."""
         content = {"a": [1, 2.5, None, "é"], "b": {"c": True}}
         try:
-            found = unsealed(damaged(sealed(content).encode(), self.random).decode(errors="replace"))
+            found = unsealed(
+                damaged(sealed(content).encode(), self.random).decode(errors="replace")
+            )
         except Damaged:
             return "refused"
         if found != content:
@@ -243,7 +326,12 @@ class Readers:
         shutil.rmtree(self.folder / "runs", ignore_errors=True)
         for _ in range(self.random.choice((1, 1, 2, 3))):
             option = self.random.choice(self.options_[name])
-            values = [*VALUES, str(self.images), str(self.images / "1.png"), *(() if option in COUNTED else HUGE)]
+            values = [
+                *VALUES,
+                str(self.images),
+                str(self.images / "1.png"),
+                *(() if option in COUNTED else HUGE),
+            ]
             likely = LIKELY.get(option)
             if likely is not None and self.random.random() < 0.7:
                 values = likely
@@ -253,9 +341,13 @@ class Readers:
 
 
 def told(arguments: list[str]) -> int:
-    """Run the command line in this process; return its exit code, or raise if it ends in another way."""
-    before, sys.argv = sys.argv, ["mirrordescent", *arguments]
-    out, err = io.StringIO(), io.StringIO()
+    """Run the command line in this process; return its exit code, or raise if it ends in another
+    way.
+    """
+    before = sys.argv
+    sys.argv = ["mirrordescent", *arguments]
+    out = io.StringIO()
+    err = io.StringIO()
     code: Any = 0
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -265,25 +357,41 @@ def told(arguments: list[str]) -> int:
     finally:
         sys.argv = before
     said = err.getvalue()
-    if "Traceback" in said or "\x1b[2J" in said + out.getvalue() or code not in (0, 1, 2) or (code == 2 and not said):
+    if (
+        "Traceback" in said
+        or "\x1b[2J" in said + out.getvalue()
+        or code not in (0, 1, 2)
+        or (code == 2 and not said)
+    ):
         raise AssertionError(f"{arguments} ended with {code}: {said[-200:]}")
     return int(code)
 
 
 def _options(command: str) -> list[str]:
     """Return all options of a command."""
-    functions: dict[str, Callable[..., Any]] = {"compare": comparing.compare, "learn": learning.learn}
+    functions: dict[str, Callable[..., Any]] = {
+        "compare": comparing.compare,
+        "learn": learning.learn,
+    }
     if command in functions:
         names = list(inspect.signature(functions[command]).parameters)[1:]
     else:
         tables = (solve.Solving, solve.Writing, *((solve.Damage,) if command == "inpaint" else ()))
-        names = [field.name for table in tables for field in dataclasses.fields(table) if field.name != "images"]
-    return [f"--{name.replace('_', '-')}" for name in names if name not in ("out", "runs", "modules")]
+        names = [
+            field.name
+            for table in tables
+            for field in dataclasses.fields(table)
+            if field.name != "images"
+        ]
+    return [
+        f"--{name.replace('_', '-')}" for name in names if name not in ("out", "runs", "modules")
+    ]
 
 
 def _changed_state(state: dict[str, Any], random: Random) -> dict[str, Any]:
     """Return the state of an optimiser with something odd in a group or beside a parameter."""
-    group, stored = dict(state["param_groups"][0]), dict(state["state"])
+    group = dict(state["param_groups"][0])
+    stored = dict(state["state"])
     match random.randrange(3):
         case 0:
             group[random.choice(list(group))] = random.choice(ODD)

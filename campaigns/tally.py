@@ -27,9 +27,14 @@ class Tally:
     """
 
     def __init__(self, name: str, seed: int, minutes: float, most: int | None = None) -> None:
-        self.name, self.seed, self.random, self.most = name, seed, Random(seed), most
-        self.began, self.until = time.monotonic(), time.monotonic() + 60 * minutes
-        self.tried, self.found = Counter[str](), Counter[str]()
+        self.name = name
+        self.seed = seed
+        self.random = Random(seed)
+        self.most = most
+        self.began = time.monotonic()
+        self.until = time.monotonic() + 60 * minutes
+        self.tried = Counter[str]()
+        self.found = Counter[str]()
         self.examples: dict[str, str] = {}
         self.measured: dict[str, str] = {}
         self.provenance: Provenance = {}
@@ -60,7 +65,9 @@ class Tally:
         """Return it as data."""
         return {
             "tried": dict(sorted(self.tried.items())),
-            "found": {kind: [count, self.examples[kind]] for kind, count in sorted(self.found.items())},
+            "found": {
+                kind: [count, self.examples[kind]] for kind, count in sorted(self.found.items())
+            },
             "measured": self.measured,
             "seed": self.seed,
             "seconds": round(time.monotonic() - self.began, 1),
@@ -73,7 +80,9 @@ def write(tally: Tally, page: Path) -> None:
     data = page.with_suffix(".json")
     known = json.loads(data.read_text(encoding="utf-8")) if data.exists() else {}
     known[tally.name] = tally.record()
-    data.write_text(json.dumps(known, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
+    data.write_text(
+        json.dumps(known, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8"
+    )
     page.write_text(markdown(json.loads(data.read_text(encoding="utf-8"))), encoding="utf-8")
 
 
@@ -87,7 +96,8 @@ def markdown(known: dict[str, Any]) -> str:
     ]
     for name, record in known.items():
         where = record.get("provenance") or record  # earlier ones say less
-        faults, tried = sum(count for count, _ in record["found"].values()), sum(record["tried"].values())
+        faults = sum(count for count, _ in record["found"].values())
+        tried = sum(record["tried"].values())
         lines += [
             f"## {name}",
             "",
@@ -100,7 +110,10 @@ def markdown(known: dict[str, Any]) -> str:
             *(f"| {case} | {count} |" for case, count in record["tried"].items()),
             "",
             *(f"- {what}: {found}" for what, found in record.get("measured", {}).items()),
-            *(f"- **{kind}** ({count}): {example}" for kind, (count, example) in record["found"].items()),
+            *(
+                f"- **{kind}** ({count}): {example}"
+                for kind, (count, example) in record["found"].items()
+            ),
             "",
         ]
     return "\n".join(lines).rstrip() + "\n"

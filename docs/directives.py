@@ -1,4 +1,6 @@
-"""What the documentation takes from the project as it is built: claims, pictures, entries of the zoo, help texts."""
+"""What the documentation takes from the project as it is built: claims, pictures, entries of the
+zoo, help texts.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
 
 def experiments() -> dict[str, dict[str, Any]]:
     """Return the stored summaries, by experiment."""
-    return {path.parent.name: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*/summary.json"))}
+    return {
+        path.parent.name: json.loads(path.read_text())
+        for path in sorted(RESULTS.glob("*/summary.json"))
+    }
 
 
 class Overview(SphinxDirective):
@@ -43,11 +48,18 @@ class Overview(SphinxDirective):
         """Count the claims."""
         rows = []
         for name, summary in experiments().items():
-            claims, settings = summary["claims"], summary["settings"]
-            held = f"{sum(claim['holds'] is True for claim in claims)} of {len(claims)}" if claims else "none made"
+            claims = summary["claims"]
+            settings = summary["settings"]
+            held = (
+                f"{sum(claim['holds'] is True for claim in claims)} of {len(claims)}"
+                if claims
+                else "none made"
+            )
             title = f"[{summary['title']}](results/{name}/claims.md)"
             rows.append((title, f"`{name}`", str(settings.get("scale", "")), held))
-        return self.parse_text_to_nodes(Table(("experiment", "name", "scale", "claims that hold"), rows).markdown())
+        return self.parse_text_to_nodes(
+            Table(("experiment", "name", "scale", "claims that hold"), rows).markdown()
+        )
 
 
 class PaperClaims(SphinxDirective):
@@ -55,7 +67,10 @@ class PaperClaims(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Judge them."""
-        rows = [(c.statement, VERDICTS.get(c.verdict, c.verdict), c.measured) for c in paper_claims(RESULTS)]
+        rows = [
+            (c.statement, VERDICTS.get(c.verdict, c.verdict), c.measured)
+            for c in paper_claims(RESULTS)
+        ]
         return self.parse_text_to_nodes(Table(("the paper", "here", "measured"), rows).markdown())
 
 
@@ -67,12 +82,18 @@ class Gains(SphinxDirective):
         path = RESULTS / "attribution" / "summary.json"
         self.env.note_dependency(str(path))
         if not path.exists():
-            return self.parse_text_to_nodes("Not measured yet: `mirrordescent reproduce attribution`.")
-        return self.parse_text_to_nodes(Table(**json.loads(path.read_text())["tables"]["gains"]).markdown())
+            return self.parse_text_to_nodes(
+                "Not measured yet: `mirrordescent reproduce attribution`."
+            )
+        return self.parse_text_to_nodes(
+            Table(**json.loads(path.read_text())["tables"]["gains"]).markdown()
+        )
 
 
 class Claims(SphinxDirective):
-    """The claims of an experiment, with what was measured; those whose statement begins with ``starting``, if given."""
+    """The claims of an experiment, with what was measured; those whose statement begins with
+    ``starting``, if given.
+    """
 
     required_arguments = 1
     option_spec = {"starting": directives.unchanged, "pictures": directives.unchanged}  # noqa: RUF012
@@ -83,15 +104,24 @@ class Claims(SphinxDirective):
         path = RESULTS / name / "summary.json"
         self.env.note_dependency(str(path))
         if not path.exists():
-            text = (
-                f"`mirrordescent reproduce {name}` runs this experiment; it has not been run at the standard scale yet."
-            )
+            text = f"`mirrordescent reproduce {name}` runs this experiment; it has not been run at the standard scale yet."
             return self.parse_text_to_nodes(text)
         claims = json.loads(path.read_text())["claims"]
-        shown = [claim for claim in claims if claim["statement"].startswith(self.options.get("starting", ""))]
+        shown = [
+            claim
+            for claim in claims
+            if claim["statement"].startswith(self.options.get("starting", ""))
+        ]
         made = [Claim(claim["statement"], claim["holds"], claim["measured"]) for claim in shown]
-        rows = [(claim.statement, VERDICTS.get(claim.verdict, claim.verdict), claim.measured) for claim in made]
-        pictures = [file for file in self.options.get("pictures", "").split() if (RESULTS / name / file).exists()]
+        rows = [
+            (claim.statement, VERDICTS.get(claim.verdict, claim.verdict), claim.measured)
+            for claim in made
+        ]
+        pictures = [
+            file
+            for file in self.options.get("pictures", "").split()
+            if (RESULTS / name / file).exists()
+        ]
         parts = [Table(("claim", "here", "measured"), rows).markdown()] if rows else []
         parts += [f"![{name}: {Path(file).stem}](results/{name}/{file})" for file in pictures]
         more = f"[All of it](results/{name}/claims.md)"
@@ -121,7 +151,9 @@ class Zoo(SphinxDirective):
         """Read the cards."""
         cards = {name: zoo.card(name) for name in zoo.list()}
         rows = [(f"`{name}`", card.description, card.gain) for name, card in cards.items()]
-        return self.parse_text_to_nodes(Table(("name", "what it is", "its gain is"), rows).markdown())
+        return self.parse_text_to_nodes(
+            Table(("name", "what it is", "its gain is"), rows).markdown()
+        )
 
 
 class Help(SphinxDirective):
@@ -151,11 +183,15 @@ def help_of(command: list[str]) -> str:
 
 def wrapped(line: str) -> str:
     """Break a long line of running text."""
-    return "\n".join(textwrap.wrap(line, HELP_WIDTH, replace_whitespace=False)) if line.strip() else ""
+    return (
+        "\n".join(textwrap.wrap(line, HELP_WIDTH, replace_whitespace=False)) if line.strip() else ""
+    )
 
 
 def escape_bars(_: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Keep |x| in docstrings from being read as the name of a substitution, except in blocks of code."""
+    """Keep |x| in docstrings from being read as the name of a substitution, except in blocks of
+    code.
+    """
     code = False
     for i, line in enumerate(lines):
         if line.lstrip().startswith(".. code-block::"):
@@ -164,13 +200,23 @@ def escape_bars(_: Sphinx, what: str, name: str, obj: Any, options: Any, lines: 
             code = line.startswith(">>>") or (code and line.startswith("..."))
         if not code:
             parts = line.split("``")
-            lines[i] = "``".join(part if odd % 2 else part.replace("|", "\\|") for odd, part in enumerate(parts))
+            lines[i] = "``".join(
+                part if odd % 2 else part.replace("|", "\\|") for odd, part in enumerate(parts)
+            )
 
 
 def clean_signature(
-    _: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
+    _: Sphinx,
+    what: str,
+    name: str,
+    obj: Any,
+    options: Any,
+    signature: str | None,
+    returns: str | None,
 ) -> tuple[str | None, str | None]:
-    """Name types by their aliases, and say of classes without arguments that they have none, not that they take any."""
+    """Name types by their aliases, and say of classes without arguments that they have none, not
+    that they take any.
+    """
     if signature == "(*args: Any, **kwargs: Any)":
         return "()", returns
     return tuple(text and ALIAS.sub(r"\1", text) for text in (signature, returns))  # type: ignore[return-value]
@@ -180,7 +226,8 @@ def trim_code(_: Sphinx, doctree: nodes.document) -> None:
     """Remove the empty line that ends an example for the sake of doctest."""
     for block in doctree.findall(nodes.literal_block):
         text = block.astext().rstrip()
-        block.rawsource, block[:] = text, [nodes.Text(text)]
+        block.rawsource = text
+        block[:] = [nodes.Text(text)]
 
 
 def copy_pages(app: Sphinx, error: Exception | None) -> None:
@@ -195,9 +242,14 @@ def copy_pages(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register all of it."""
     for name, directive in {
-        "overview": Overview, "paper-claims": PaperClaims, "gains": Gains, "claims": Claims, "diagnoses": Diagnoses,
-        "zoo": Zoo, "help": Help,
-    }.items():  # fmt: skip
+        "overview": Overview,
+        "paper-claims": PaperClaims,
+        "gains": Gains,
+        "claims": Claims,
+        "diagnoses": Diagnoses,
+        "zoo": Zoo,
+        "help": Help,
+    }.items():
         app.add_directive(name, directive)
     app.connect("autodoc-process-docstring", escape_bars)
     app.connect("autodoc-process-signature", clean_signature)

@@ -1,8 +1,9 @@
 """The pictures of the documentation: ``python docs/figures.py``.
 
-docs/idea.png, on the landing page: mirror descent on the simplex, seen from both of its sides. docs/rooms.png, of
-ARCHITECTURE.md: the rooms of the library, drawn from the contract in pyproject.toml that keeps them apart.
-docs/photographs: a photograph that comes with scikit-image, damaged, and what the commands of the README make of it.
+docs/idea.png, on the landing page: mirror descent on the simplex, seen from both of its sides.
+docs/rooms.png, of ARCHITECTURE.md: the rooms of the library, drawn from the contract in
+pyproject.toml that keeps them apart. docs/photographs: a photograph that comes with scikit-image,
+damaged, and what the commands of the README make of it.
 """
 
 from __future__ import annotations
@@ -27,14 +28,22 @@ from torch import Tensor
 import mirrordescent as md
 
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]])
-PLANE = -np.array([[1.0, -1.0, 0.0], [1.0, 1.0, -2.0]]) / np.array([[2**0.5], [6**0.5]])  # what Σy = const leaves free
+PLANE = -np.array([[1.0, -1.0, 0.0], [1.0, 1.0, -2.0]]) / np.array(
+    [[2**0.5], [6**0.5]]
+)  # what Σy = const leaves free
 CENTRE = torch.tensor([0.06, 0.74, 0.20])
 METRIC = torch.diag(torch.tensor([6.0, 1.0, 1.0]))
 START = torch.tensor([[0.10, 0.03, 0.87]])
-STEP, STEPS = 0.9, 12
+STEP = 0.9
+STEPS = 12
 STEPPED = 0  # the step that is explained
-LOW, HIGH = np.array([-1.9, -1.0]), np.array([2.5, 3.0])  # the window of the dual plane
-BLUE, ORANGE, GREY, INK = "#2563eb", "#ea7317", "#9aa3af", "#1f2937"
+# the window of the dual plane
+LOW = np.array([-1.9, -1.0])
+HIGH = np.array([2.5, 3.0])
+BLUE = "#2563eb"
+ORANGE = "#ea7317"
+GREY = "#9aa3af"
+INK = "#1f2937"
 
 
 def objective(x: Tensor) -> Tensor:
@@ -46,7 +55,8 @@ def objective(x: Tensor) -> Tensor:
 def path(method: Any) -> Tensor:
     """Return x_0, …, x_K: (K + 1, 3)."""
     problem = md.Function(objective)
-    state, points = method.init(START), [START]
+    state = method.init(START)
+    points = [START]
     for _ in range(STEPS):
         state = method.update(state, problem.grad(state.x))
         points.append(state.x)
@@ -73,7 +83,10 @@ def grid(every: float = 0.5, reach: float = 6.0) -> list[np.ndarray[Any, Any]]:
     along = np.linspace(-reach, reach, 400)
     lines = []
     for at in np.arange(-reach, reach + 1e-9, every):
-        lines += [np.stack([np.full_like(along, at), along], 1), np.stack([along, np.full_like(along, at)], 1)]
+        lines += [
+            np.stack([np.full_like(along, at), along], 1),
+            np.stack([along, np.full_like(along, at)], 1),
+        ]
     return lines
 
 
@@ -81,7 +94,8 @@ def draw() -> Figure:
     """Draw the triangle, the plane, both paths on both, and the maps between."""
     figure = Figure(figsize=(11, 5.0), dpi=150, facecolor="white")
     FigureCanvasAgg(figure)
-    left, right = figure.add_axes((0.0, 0.02, 0.5, 0.88)), figure.add_axes((0.54, 0.05, 0.45, 0.85))
+    left = figure.add_axes((0.0, 0.02, 0.5, 0.88))
+    right = figure.add_axes((0.54, 0.05, 0.45, 0.85))
     mirrored = path(md.MD(md.mirrors.SimplexEntropy(), STEP))
     projected = path(md.ProjectedGradient(md.domains.Simplex(), STEP))
     draw_primal(left, mirrored, projected)
@@ -91,7 +105,9 @@ def draw() -> Figure:
 
 
 def draw_primal(axes: Any, mirrored: Tensor, projected: Tensor) -> None:
-    """Draw the triangle with level sets and paths; the grid of the dual plane is carried over by ∇ψ*."""
+    """Draw the triangle with level sets and paths; the grid of the dual plane is carried over by
+    ∇ψ*.
+    """
     triangle = Polygon(CORNERS, closed=True, fill=False, edgecolor=INK, linewidth=1.4, zorder=3)
     axes.add_patch(triangle)
     for line in grid():
@@ -105,16 +121,33 @@ def draw_primal(axes: Any, mirrored: Tensor, projected: Tensor) -> None:
     levels = np.geomspace(0.01, 3, 12)
     shades = LinearSegmentedColormap.from_list("levels", ["#bcd7f7", "#ffffff"])
     axes.contourf(
-        a, b, values, levels=[1e-9, *levels], cmap=shades, extend="max", norm=LogNorm(0.004, 3, clip=True), zorder=0
+        a,
+        b,
+        values,
+        levels=[1e-9, *levels],
+        cmap=shades,
+        extend="max",
+        norm=LogNorm(0.004, 3, clip=True),
+        zorder=0,
     )
     axes.contour(a, b, values, levels=levels, colors="#7aa7e0", linewidths=0.7, zorder=2)
     points = flat(projected)
     axes.plot(
-        *points.T, "o--", color=ORANGE, markersize=4, linewidth=1.4, label="projected gradient, the same t", zorder=4
+        *points.T,
+        "o--",
+        color=ORANGE,
+        markersize=4,
+        linewidth=1.4,
+        label="projected gradient, the same t",
+        zorder=4,
     )
     points = flat(mirrored)
-    axes.plot(*points.T, "o-", color=BLUE, markersize=5, linewidth=1.8, label="mirror descent", zorder=5)
-    axes.plot(*flat(CENTRE), "*", color=INK, markersize=11, linestyle="none", label="minimum", zorder=6)
+    axes.plot(
+        *points.T, "o-", color=BLUE, markersize=5, linewidth=1.8, label="mirror descent", zorder=5
+    )
+    axes.plot(
+        *flat(CENTRE), "*", color=INK, markersize=11, linestyle="none", label="minimum", zorder=6
+    )
     axes.set(xlim=(-0.12, 1.12), ylim=(-0.1, 0.95), aspect="equal")
     axes.set_title("primal: points x, here probabilities", color=INK, fontsize=12)
     axes.legend(loc="upper left", frameon=False, fontsize=10)
@@ -135,38 +168,62 @@ def draw_dual(axes: Any, mirrored: Tensor) -> None:
 
 def connect(figure: Figure, left: Any, right: Any, mirrored: Tensor) -> None:
     """Draw the way there, the step, and the way back."""
-    x, y = flat(mirrored), dual(mirrored)
+    x = flat(mirrored)
+    y = dual(mirrored)
     ways = (
         (x[STEPPED], y[STEPPED], left, right, -0.28, "∇ψ", (0.446, 0.885)),
         (y[STEPPED + 1], x[STEPPED + 1], right, left, -0.28, "∇ψ*", (0.5, 0.42)),
     )
     for start, end, here, there, bend, label, place in ways:
         arrow = ConnectionPatch(
-            start, end, "data", "data", axesA=here, axesB=there, arrowstyle="-|>", mutation_scale=15,
-            connectionstyle=f"arc3,rad={bend}", color=INK, linewidth=1.3, shrinkA=7, shrinkB=7,
-        )  # fmt: skip
+            start,
+            end,
+            "data",
+            "data",
+            axesA=here,
+            axesB=there,
+            arrowstyle="-|>",
+            mutation_scale=15,
+            connectionstyle=f"arc3,rad={bend}",
+            color=INK,
+            linewidth=1.3,
+            shrinkA=7,
+            shrinkB=7,
+        )
         figure.add_artist(arrow)
         figure.text(*place, label, color=INK, fontsize=15, ha="center")
     middle = (y[STEPPED] + y[STEPPED + 1]) / 2
-    right.annotate("− t ∇f(x)", middle, (10, 6), textcoords="offset points", color=BLUE, fontsize=13)
+    right.annotate(
+        "− t ∇f(x)", middle, (10, 6), textcoords="offset points", color=BLUE, fontsize=13
+    )
 
 
 FLOORS = {  # the rooms on every floor, from the top, and what happens there
     "what people use": ("cli", "auto | restore", "theory", "optim | report"),
     "learning, and what was learned": ("learn", "data", "zoo"),
     "solving": ("references", "solve", "methods", "oracles"),
-    "what is solved, and in which geometry": ("problems", "mirrors", "conditioning", "schedules", "domains"),
+    "what is solved, and in which geometry": (
+        "problems",
+        "mirrors",
+        "conditioning",
+        "schedules",
+        "domains",
+    ),
 }
 FOUNDATION = "the foundation"
 
 
 def draw_rooms() -> Figure:
     """Draw the layers of the contract as rooms; what is below them all is the foundation."""
-    contract = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    contract = tomllib.loads(
+        (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+    )
     layers = contract["tool"]["importlinter"]["contracts"][0]["layers"]
     known = [layer for floor in FLOORS.values() for layer in floor]
     if layers[: len(known)] != known:
-        raise ValueError(f"the contract in pyproject.toml has other layers than this picture: {layers}")
+        raise ValueError(
+            f"the contract in pyproject.toml has other layers than this picture: {layers}"
+        )
     floors = FLOORS | {FOUNDATION: tuple(layers[len(known) :])}
     figure = Figure(figsize=(10, 6.4), dpi=150, facecolor="white")
     FigureCanvasAgg(figure)
@@ -181,7 +238,9 @@ def draw_rooms() -> Figure:
         width = 90 / len(rooms)
         for place, room in enumerate(rooms):
             left = 2 + place * width
-            axes.add_patch(Rectangle((left, bottom + 0.5), width - 1, 2.3, facecolor="white", edgecolor=GREY))
+            axes.add_patch(
+                Rectangle((left, bottom + 0.5), width - 1, 2.3, facecolor="white", edgecolor=GREY)
+            )
             text = room.replace(" | ", ", ")
             lines = textwrap.fill(text, 36)
             axes.text(
@@ -193,14 +252,26 @@ def draw_rooms() -> Figure:
                 ha="center",
                 va="center",
             )
-    axes.annotate("", (96, 0.8), (96, 5 * len(floors) + 0.6), arrowprops={"arrowstyle": "-|>", "color": INK})
-    axes.text(97.6, 2.5 * len(floors), "may know what is to the right and below", rotation=270, fontsize=11,
-              color=INK, ha="center", va="center")  # fmt: skip
+    axes.annotate(
+        "", (96, 0.8), (96, 5 * len(floors) + 0.6), arrowprops={"arrowstyle": "-|>", "color": INK}
+    )
+    axes.text(
+        97.6,
+        2.5 * len(floors),
+        "may know what is to the right and below",
+        rotation=270,
+        fontsize=11,
+        color=INK,
+        ha="center",
+        va="center",
+    )
     return figure
 
 
 def draw_photographs(folder: Path) -> Path:
-    """Damage a photograph, let the command line restore it, and put before and after side by side."""
+    """Damage a photograph, let the command line restore it, and put before and after side
+    by side.
+    """
     cat = md.data.bundled_photographs("test")[0]
     generator = torch.Generator().manual_seed(0)
     noisy = cat + 0.1 * torch.randn(cat.shape, generator=generator)
@@ -210,7 +281,12 @@ def draw_photographs(folder: Path) -> Path:
     with Image.open(folder / "written.png") as picture:
         pen = ImageDraw.Draw(picture)
         for top in range(8, picture.height, 48):
-            pen.text((10 + top % 30, top), "mirror descent in learned geometry", fill="#ff00ff", font_size=26)
+            pen.text(
+                (10 + top % 30, top),
+                "mirror descent in learned geometry",
+                fill="#ff00ff",
+                font_size=26,
+            )
         picture.save(folder / "written.png")
     commands = (["inpaint", "written.png", "--mask-colour", "#ff00ff"], ["denoise", "noisy.png"])
     with tempfile.TemporaryDirectory() as out:

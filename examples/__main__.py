@@ -1,4 +1,6 @@
-"""Find a solver for every example, and write what came out: ``python -m examples [NAME …] [--minutes M]``."""
+"""Find a solver for every example, and write what came out: ``python -m examples [NAME …]
+[--minutes M]``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from mirrordescent_lab.provenance import mark, recorded
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "docs" / "results"
-NAMES = sorted(path.stem for path in HERE.glob("[a-z]*.py") if path.stem != "video")  # which warms solvers, not learns
+NAMES = sorted(
+    path.stem for path in HERE.glob("[a-z]*.py") if path.stem != "video"
+)  # which warms solvers, not learns
 HEAD = """# Your own problems
 
 Written by `python -m examples`: a solver is looked for with `mirrordescent learn examples/NAME.py`, for each class of
@@ -46,9 +50,13 @@ def main() -> None:
     for name in given.names:
         path = HERE / f"{name}.py"
         with recorded("0") as origin:
-            found = md.auto(family_in(path), name=name, minutes=given.minutes, out=given.out, say=print)
+            found = md.auto(
+                family_in(path), name=name, minutes=given.minutes, out=given.out, say=print
+            )
         draw(name, found, family_in(path))
-        kept = json.loads(store.read_text()) if store.exists() else {}  # now: others may have been run meanwhile
+        kept = (
+            json.loads(store.read_text()) if store.exists() else {}
+        )  # now: others may have been run meanwhile
         kept[name] = {"cells": row(found, len(path.read_text().splitlines())), "origin": origin}
         with whole(store) as partial:
             partial.write_text(json.dumps(kept, indent=1, sort_keys=True))
@@ -57,9 +65,13 @@ def main() -> None:
 
 
 def draw(name: str, found: Auto, family: ProblemFamily, count: int = 4) -> None:
-    """Show some unseen problems: where the solver starts, and its solutions, as pictures or as lines."""
+    """Show some unseen problems: where the solver starts, and its solutions, as pictures or as
+    lines.
+    """
     problems = family.validation(count)
-    solved = md.solve(problems.problem, found.method, problems.x0, iterations=500, progress=False).best_x
+    solved = md.solve(
+        problems.problem, found.method, problems.x0, iterations=500, progress=False
+    ).best_x
     figure = Figure(figsize=(2 * count, 4), layout="constrained")
     axes = figure.subplots(2, count)
     for row, (title, points) in enumerate({"start": problems.x0, "solution": solved}.items()):
@@ -84,7 +96,9 @@ def page(kept: dict[str, Any]) -> str:
     origins = [each["origin"] for each in kept.values()]
     entries = {name: sha for each in origins for name, sha in each["entries"].items()}
     latest = max(origins, key=lambda each: each["date"])
-    shown = "\n\n".join(f"**{name}.** {row[2]}\n\n![{name}](own-{name}.png)" for name, row in cells.items())
+    shown = "\n\n".join(
+        f"**{name}.** {row[2]}\n\n![{name}](own-{name}.png)" for name, row in cells.items()
+    )
     return HEAD + "\n".join(rows) + f"\n\n{shown}\n\n" + mark({**latest, "entries": entries}) + "\n"
 
 
@@ -92,13 +106,19 @@ def row(found: Auto, lines: int) -> list[str]:
     """Return what is said about one class of problems."""
 
     shares = attribution(found.contestants, found.classical, found.learned)
-    ours, best = found.learned, found.classical
+    ours = found.learned
+    best = found.classical
     return [
-        str(lines), found.words, f"{best.name}: {1e3 * best.unseen.seconds:.3g}",
+        str(lines),
+        found.words,
+        f"{best.name}: {1e3 * best.unseen.seconds:.3g}",
         "–" if ours is None else f"{ours.name}: {1e3 * ours.unseen.seconds:.3g}",
-        *(f"{shares[part]:.2f}×" if part in shares else "–" for part in ("schedules", "map", "safeguard")),
+        *(
+            f"{shares[part]:.2f}×" if part in shares else "–"
+            for part in ("schedules", "map", "safeguard")
+        ),
         f"{found.seconds / 60:.1f}",
-    ]  # fmt: skip
+    ]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Logistic regressions on bootstrap samples of the breast-cancer data: how certain are the coefficients?"""
+"""Logistic regressions on bootstrap samples of the breast-cancer data: how certain are the
+coefficients?
+"""
 
 import torch
 from sklearn.datasets import load_breast_cancer
@@ -12,10 +14,13 @@ class Bootstraps(ProblemFamily):
     def __init__(self):
         features, labels = load_breast_cancer(return_X_y=True)
         features = (features - features.mean(0)) / features.std(0)
-        self.features, self.labels = torch.tensor(features).float(), torch.tensor(2.0 * labels - 1).float()
+        self.features = torch.tensor(features).float()
+        self.labels = torch.tensor(2.0 * labels - 1).float()
 
     def draw(self, seeds):
         size = len(self.labels)
-        rows = torch.stack([torch.randint(size, (size,), generator=generator) for generator in generators(seeds)])
+        rows = torch.stack(
+            [torch.randint(size, (size,), generator=generator) for generator in generators(seeds)]
+        )
         problem = md.LogisticRegression(self.features[rows], self.labels[rows], ridge=1e-3)
         return Draw(problem, problem.start())

@@ -1,4 +1,6 @@
-"""Portfolios: shares of assets with little risk and much return, from estimates that change with every window."""
+"""Portfolios: shares of assets with little risk and much return, from estimates that change with
+every window.
+"""
 
 import torch
 
@@ -20,10 +22,15 @@ class Markowitz(Problem):
         self.trade = trade
 
     def value(self, x):
-        return 0.5 * torch.einsum("bij,bj->bi", self.R, x).square().mean(1) - self.trade * (self.m * x).sum(1)
+        return 0.5 * torch.einsum("bij,bj->bi", self.R, x).square().mean(1) - self.trade * (
+            self.m * x
+        ).sum(1)
 
     def grad(self, x):
-        risk = torch.einsum("bij,bi->bj", self.R, torch.einsum("bij,bj->bi", self.R, x)) / self.R.shape[1]
+        risk = (
+            torch.einsum("bij,bi->bj", self.R, torch.einsum("bij,bj->bi", self.R, x))
+            / self.R.shape[1]
+        )
         return risk - self.trade * self.m
 
 
@@ -35,6 +42,8 @@ class Portfolios(ProblemFamily):
 
     def draw(self, seeds):
         days = [torch.randn(120, 45, generator=generator) for generator in generators(seeds)]
-        returns = torch.stack([0.05 + each[:, :5] @ self.loadings + 0.7 * each[:, 5:] for each in days])
+        returns = torch.stack(
+            [0.05 + each[:, :5] @ self.loadings + 0.7 * each[:, 5:] for each in days]
+        )
         problem = Markowitz(returns)
         return Draw(problem, problem.start())

@@ -1,4 +1,6 @@
-"""Magnetic resonance: pictures from a fifth of their Fourier coefficients, along lines that turn from each to each."""
+"""Magnetic resonance: pictures from a fifth of their Fourier coefficients, along lines that turn
+from each to each.
+"""
 
 import torch
 
@@ -12,12 +14,15 @@ from mirrordescent.problems import Fourier, radial_mask
 class Resonance(Pictures):
     def __init__(self, size=32):
         grey = [
-            [picture.mean(0, keepdim=True) for picture in md.data.bundled_photographs(s)] for s in ("train", "test")
+            [picture.mean(0, keepdim=True) for picture in md.data.bundled_photographs(s)]
+            for s in ("train", "test")
         ]
         super().__init__(*grey, size)
 
     def make(self, pictures, seeds):
-        crops, masks, noise = [], [], []
+        crops = []
+        masks = []
+        noise = []
         for generator in generators(seeds):
             crops.append(random_crops(pictures, self.size, 1, generator))
             masks.append(radial_mask(self.size, 9, turn=float(torch.rand(1, generator=generator))))

@@ -12,17 +12,22 @@ DOUBLE = torch.float64
 def blob(size, x=0.3, y=-0.2, width=0.12):
     """A Gaussian, whose projections are Gaussians: (1, 1, size, size)."""
     centres = (torch.arange(size, dtype=DOUBLE) + 0.5) * (2 / size) - 1
-    u, v = centres, -centres[:, None]
+    u = centres
+    v = -centres[:, None]
     return torch.exp(-((u - x).square() + (v - y).square()) / (2 * width**2))[None, None]
 
 
 def blob_projections(angles, s, x=0.3, y=-0.2, width=0.12):
     middle = x * angles.cos() + y * angles.sin()
-    return width * math.sqrt(2 * math.pi) * torch.exp(-(s - middle[:, None]).square() / (2 * width**2))
+    return (
+        width * math.sqrt(2 * math.pi) * torch.exp(-(s - middle[:, None]).square() / (2 * width**2))
+    )
 
 
 def round_image(generator):
-    """A smooth random image of odd size that is zero outside the circle, as scikit-image wants it."""
+    """A smooth random image of odd size that is zero outside the circle, as scikit-image
+    wants it.
+    """
     size = 65
     image = sum(
         blob(size, float(x), float(y), 0.08) * float(height)

@@ -10,7 +10,8 @@ from hypothesis import settings
 
 from mirrordescent import kernels
 
-# Most tensors here are tiny, and threads that wait for each other on a busy machine cost more than they gain.
+# Most tensors here are tiny, and threads that wait for each other on a busy machine cost more than
+# they gain.
 torch.set_num_threads(1)
 
 settings.register_profile("default", deadline=None)
@@ -38,13 +39,16 @@ def compiled(tmp_path_factory):
         except kernels.BuildError as error:
             pytest.skip(f"kernels cannot be built here: {error}")
         yield
-    kernels.library.cache_clear()  # where they are compiled they are used, and other tests are not about them
+    # where they are compiled they are used, and other tests are not about them
+    kernels.library.cache_clear()
 
 
 @pytest.fixture(
     params=[
         "cpu",
-        pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")),
+        pytest.param(
+            "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+        ),
     ]
 )
 def device(request):

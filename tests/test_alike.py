@@ -16,7 +16,9 @@ types = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str
 @functions
 @types
 def test_an_entry_is_the_same_wherever_it_is(function, dtype):
-    numbers = torch.randn(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+    numbers = torch.randn(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(
+        dtype
+    )
     whole = evenly(function, numbers)
     for first in range(0, 130, 3):
         for last in (first + 1, first + 7, first + 64, first + 101):
@@ -32,13 +34,16 @@ def test_it_is_the_function(function):
 
 
 def test_derivatives_of_any_order():
-    x = torch.randn(3, 23, generator=torch.Generator().manual_seed(1), dtype=torch.float64, requires_grad=True)
+    x = torch.randn(
+        3, 23, generator=torch.Generator().manual_seed(1), dtype=torch.float64, requires_grad=True
+    )
     assert torch.autograd.gradcheck(lambda x: evenly(torch.sinh, x), x)
     assert torch.autograd.gradgradcheck(lambda x: evenly(torch.sigmoid, x), x)
 
 
 def test_every_thread_has_an_end_of_its_own():
-    count, threads = 2 * GRAIN + 3331, torch.get_num_threads()
+    count = 2 * GRAIN + 3331
+    threads = torch.get_num_threads()
     numbers = torch.randn(3, count, generator=torch.Generator().manual_seed(2))
     try:
         for some in (1, 2, 3):

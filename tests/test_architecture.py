@@ -17,8 +17,14 @@ import mirrordescent
 
 ROOT = Path(mirrordescent.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-LINES, FILE_LINES, ARGUMENTS, PUBLIC_NAMES = 26_500, 400, 12, 350
-LATE = ("cli", "__main__.py")  # commands import what they need when they run, so that --help is quick
+LINES = 26_500
+FILE_LINES = 400
+ARGUMENTS = 12
+PUBLIC_NAMES = 350
+LATE = (
+    "cli",
+    "__main__.py",
+)  # commands import what they need when they run, so that --help is quick
 
 
 def test_the_library_is_small_and_so_is_every_file():
@@ -34,7 +40,11 @@ def modules():
 
 def test_no_constructor_takes_more_than_a_dozen_arguments():
     classes = {c for module in modules() for _, c in inspect.getmembers(module, inspect.isclass)}
-    own = [c for c in classes if c.__module__.startswith("mirrordescent.") and not issubclass(c, Exception)]
+    own = [
+        c
+        for c in classes
+        if c.__module__.startswith("mirrordescent.") and not issubclass(c, Exception)
+    ]
     many = {c.__qualname__: len(_arguments(c)) for c in own if len(_arguments(c)) > ARGUMENTS}
     assert many == {}
 
@@ -51,13 +61,17 @@ def test_there_are_not_more_public_names_than_there_were():
     names |= {("mirrordescent", name) for name in mirrordescent.__all__}
     assert len(names) < PUBLIC_NAMES
     for module, name in names:
-        assert hasattr(importlib.import_module(module), name), f"{module} exports {name}, which is not there"
+        assert hasattr(importlib.import_module(module), name), (
+            f"{module} exports {name}, which is not there"
+        )
 
 
 def imports(path):
     """Yield what a file imports from the library, and whether it does so inside a function."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    inner = {id(node) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for node in ast.walk(f)}
+    inner = {
+        id(node) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for node in ast.walk(f)
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mirrordescent"):
             yield node.module, [alias.name for alias in node.names], id(node) in inner
@@ -69,13 +83,28 @@ def test_no_private_name_crosses_a_module_and_no_import_hides(path):
         assert not [name for name in names if name.startswith("_") and not name.endswith("__")], (
             f"private names of {module}"
         )
-        assert not late or path.relative_to(ROOT).parts[0] in LATE, f"{module} is imported inside a function"
+        assert not late or path.relative_to(ROOT).parts[0] in LATE, (
+            f"{module} is imported inside a function"
+        )
 
 
 def test_importing_the_library_brings_no_more_than_it_needs():
     code = "import sys, json, mirrordescent; print(json.dumps(sorted(sys.modules)))"
-    loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-    unwanted = {"mirrordescent.learn", "mirrordescent.zoo", "matplotlib", "skimage", "sklearn", "PIL", "rich", "tyro"}
+    loaded = json.loads(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+    )
+    unwanted = {
+        "mirrordescent.learn",
+        "mirrordescent.zoo",
+        "matplotlib",
+        "skimage",
+        "sklearn",
+        "PIL",
+        "rich",
+        "tyro",
+    }
     assert not unwanted & set(loaded)
     for name in ("data", "learn", "optim", "theory", "zoo"):
         assert getattr(mirrordescent, name).__name__ == f"mirrordescent.{name}"
@@ -83,7 +112,11 @@ def test_importing_the_library_brings_no_more_than_it_needs():
         mirrordescent.zo  # noqa: B018
 
 
-@pytest.mark.parametrize("module", ["oracles", "methods", "problems", "kernels", "solve", "optim", "theory", "restore"])
+@pytest.mark.parametrize(
+    "module", ["oracles", "methods", "problems", "kernels", "solve", "optim", "theory", "restore"]
+)
 def test_every_room_can_be_entered_first(module):
     """A cycle would show in one order of imports or another."""
-    subprocess.run([sys.executable, "-c", f"import mirrordescent.{module}"], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", f"import mirrordescent.{module}"], check=True, capture_output=True
+    )

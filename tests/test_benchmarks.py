@@ -35,12 +35,16 @@ Words.
 
 
 def picture(isotropic=False, mask=None):
-    y = torch.rand(1, 1, 24, 24, generator=torch.Generator().manual_seed(0)).repeat_interleave(2, -1)
+    y = torch.rand(1, 1, 24, 24, generator=torch.Generator().manual_seed(0)).repeat_interleave(
+        2, -1
+    )
     return TVInpainting(y, mask, isotropic=isotropic)
 
 
 def gap_of(problem, x):
-    return float(relative_gap(problem.value(x), certify(problem, 1e-6).lower, problem.value(problem.y)))
+    return float(
+        relative_gap(problem.value(x), certify(problem, 1e-6).lower, problem.value(problem.y))
+    )
 
 
 def test_a_section_is_replaced_and_the_others_stay():
@@ -71,7 +75,10 @@ def test_threads_are_as_before_afterwards(monkeypatch):
 
 def test_titles_tell_all_cases_apart():
     assert len({case.title for case in CASES}) == len(CASES)
-    assert Case(8, 128, missing=0.5, weight=1.5).title == "inpainting, 8 × 128² BSDS500, filled, 50% missing, λ = 1.5"
+    assert (
+        Case(8, 128, missing=0.5, weight=1.5).title
+        == "inpainting, 8 × 128² BSDS500, filled, 50% missing, λ = 1.5"
+    )
 
 
 def test_a_case_makes_what_it_says():
@@ -124,7 +131,10 @@ def test_admm_with_exact_lines_solves_our_problem(missing):
 
 
 def test_families_are_asked_only_for_the_problem_that_they_solve():
-    names = {isotropic: {family.name for family in peers.families(picture(isotropic))} for isotropic in (False, True)}
+    names = {
+        isotropic: {family.name for family in peers.families(picture(isotropic))}
+        for isotropic in (False, True)
+    }
     assert "scikit-image, split Bregman" in names[False]
     assert "scikit-image, Chambolle" in names[True]
     assert not names[False] & names[True]
@@ -132,17 +142,24 @@ def test_families_are_asked_only_for_the_problem_that_they_solve():
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_restarted_pdhg_converges_and_its_kernel_does_what_its_steps_do(adaptive, compiled):
-    problem, method = picture(), RestartedPDHG(1.0, 16, adaptive)
-    plain, fused = (solve(problem, method, iterations=600, fused=each, progress=False) for each in (False, True))
+    problem = picture()
+    method = RestartedPDHG(1.0, 16, adaptive)
+    plain, fused = (
+        solve(problem, method, iterations=600, fused=each, progress=False) for each in (False, True)
+    )
     assert gap_of(problem, plain.x) < 1e-4
     assert gap_of(problem, fused.x) < 1e-4
-    plain, fused = (solve(problem, method, iterations=40, fused=each, progress=False) for each in (False, True))
+    plain, fused = (
+        solve(problem, method, iterations=40, fused=each, progress=False) for each in (False, True)
+    )
     torch.testing.assert_close(plain.x, fused.x, rtol=1e-4, atol=1e-5)
 
 
 def test_restarts_begin_at_the_mean_of_every_so_many_iterates():
-    problem, method = picture(), RestartedPDHG(0.3, 8, adaptive=False)
-    inner, points = PDHG(0.3), []
+    problem = picture()
+    method = RestartedPDHG(0.3, 8, adaptive=False)
+    inner = PDHG(0.3)
+    points = []
     state = inner.init(problem.start(), problem)
     for k in range(1, 9):
         state = solve(problem, inner, iterations=k, fused=False, progress=False).state
@@ -156,19 +173,25 @@ def test_restarts_begin_at_the_mean_of_every_so_many_iterates():
 def test_lower_bounds_are_those_of_the_reference(compiled):
     y = torch.rand(2, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     problem = TVDenoising(y)
-    lower, reference = lower_bounds(problem), certify(problem, 1e-6)
+    lower = lower_bounds(problem)
+    reference = certify(problem, 1e-6)
     assert bool((lower <= reference.value).all())
     torch.testing.assert_close(lower, reference.lower, rtol=3e-5, atol=0)
 
 
 def test_counts_are_those_after_which_the_gap_is_below_the_levels():
     problem = picture()
-    race, solver = Race(problem, certify(problem, 1e-6).lower, fill=False), Steps(DualFISTA())
+    race = Race(problem, certify(problem, 1e-6).lower, fill=False)
+    solver = Steps(DualFISTA())
     counts = race.counts(solver)
     for count, level in zip(counts, LEVELS, strict=True):
         assert race.gap(solver.run(race, int(count))) <= level
         assert race.gap(solver.run(race, max(k for k in looks(1500) if k < count))) > level
-    assert race.counts(Steps(DualFISTA(), iterations=int(counts[1]))) == [*counts[:2], math.inf, math.inf]
+    assert race.counts(Steps(DualFISTA(), iterations=int(counts[1]))) == [
+        *counts[:2],
+        math.inf,
+        math.inf,
+    ]
     assert race.counts(solver, LEVELS[1]) == [*counts[:2], math.inf, math.inf]
 
 
@@ -178,7 +201,9 @@ def test_the_best_setting_is_taken_for_every_level():
     variants = [Steps(PDHG(ratio)) for ratio in (0.05, 0.5, 5.0)]
     chosen = Family("PDHG", "classical", variants).tuned(race)
     for level, solver in enumerate(chosen):
-        assert race.counts(solver)[level] == min(race.counts(variant)[level] for variant in variants)
+        assert race.counts(solver)[level] == min(
+            race.counts(variant)[level] for variant in variants
+        )
     times = clocked([entered(Family("PDHG", "classical", variants[1:2]), race, race)], 1)
     (runs,) = times.values()
     assert all(each and min(each) > 0 for each in runs)
@@ -213,14 +238,20 @@ def test_the_summary_judges_by_the_best_classical_solver_at_every_level():
 def test_packages_are_to_be_ten_times_slower():
     ours = [[1.0], [1.0], [1.0], [1.0]]
     for seconds, verdict in (([9.9], "NOT MET"), ([10.0], "met"), ([], "met")):
-        found = against_peers([result(Case(1, 96), ours=ours, package=[[1.0], [1.0], seconds, [1.0]])])
+        found = against_peers(
+            [result(Case(1, 96), ours=ours, package=[[1.0], [1.0], seconds, [1.0]])]
+        )
         assert verdict in found
-    never = against_peers([result(Case(1, 96), ours=[[1.0], [1.0], [], []], package=[[1.0], [1.0], [], []])])
+    never = against_peers(
+        [result(Case(1, 96), ours=[[1.0], [1.0], [], []], package=[[1.0], [1.0], [], []])]
+    )
     assert "NOT MET" in never
 
 
 def test_entries_that_other_processes_load_are_noted(tmp_path, monkeypatch):
-    (tmp_path / "loading.py").write_text("from mirrordescent import zoo\nzoo.load('photo-inpaint-lpd')\nprint(2.5)\n")
+    (tmp_path / "loading.py").write_text(
+        "from mirrordescent import zoo\nzoo.load('photo-inpaint-lpd')\nprint(2.5)\n"
+    )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[1]}")
     with recorded("0") as found:
         assert printed_by("loading", keep_freed=True) == 2.5

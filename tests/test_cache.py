@@ -34,7 +34,8 @@ def test_a_second_call_reads_the_first(problem, monkeypatch):
 
 
 def test_content_decides(problem):
-    y, keys = problem.y, set()
+    y = problem.y
+    keys = set()
     variants = [
         problem,
         TVDenoising(y + 1e-6),

@@ -20,7 +20,9 @@ from mirrordescent_lab.provenance import recorded
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="campaigns fork, and limit processes as Linux does")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="campaigns fork, and limit processes as Linux does"
+)
 def test_a_few_cases_of_every_campaign():
     command = [sys.executable, "-m", "campaigns", "small", "--seed", "7"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -67,23 +69,38 @@ def test_mutants_are_small_changes_that_can_be_compiled():
         changed = mutant.applied(text)
         assert changed != text
         compile(changed, mutant.file, "exec")
-        assert any(mutant.file.startswith(f"mirrordescent/{part.split('.')[0]}") for part in mutants.MUTATED)
+        assert any(
+            mutant.file.startswith(f"mirrordescent/{part.split('.')[0]}")
+            for part in mutants.MUTATED
+        )
 
 
 def test_the_tests_of_a_mutant_are_those_that_reach_its_line():
     mutant = mutants.sample(1, seed=1)[0]
     lines = {str(mutant.line): ["slow", "quick", "too slow"], str(mutant.line + 1): ["another"]}
-    reached = {"seconds": {"slow": 3.0, "quick": 1.0, "too slow": 1e3, "another": 1.0}, "lines": {mutant.file: lines}}
+    reached = {
+        "seconds": {"slow": 3.0, "quick": 1.0, "too slow": 1e3, "another": 1.0},
+        "lines": {mutant.file: lines},
+    }
     assert mutants.tests_of(mutant, reached) == ["quick", "slow"]
     del lines[str(mutant.line)]
-    assert mutants.tests_of(mutant, reached) == ["another"], "a statement over several lines is counted at another one"
+    assert mutants.tests_of(mutant, reached) == ["another"], (
+        "a statement over several lines is counted at another one"
+    )
     far = {"seconds": {"a": 1.0}, "lines": {mutant.file: {str(mutant.line + 50): ["a"]}}}
-    assert mutants.tests_of(mutant, far) == ["a"], "what is run on import concerns all tests of the module"
+    assert mutants.tests_of(mutant, far) == ["a"], (
+        "what is run on import concerns all tests of the module"
+    )
 
 
 def test_of_many_cases_of_one_test_some_make_way_for_other_tests():
     mutant = mutants.sample(1, seed=1)[0]
-    seconds = {**{f"alike[{i}]": 0.001 * i for i in range(500)}, "other": 2.0, "third[a]": 3.0, "long": 59.0}
+    seconds = {
+        **{f"alike[{i}]": 0.001 * i for i in range(500)},
+        "other": 2.0,
+        "third[a]": 3.0,
+        "long": 59.0,
+    }
     reached = {"lines": {mutant.file: {str(mutant.line): list(seconds)}}, "seconds": seconds}
     chosen = mutants.tests_of(mutant, reached)
     assert len(chosen) == mutants.MOST_TESTS
@@ -95,5 +112,9 @@ def test_of_many_cases_of_one_test_some_make_way_for_other_tests():
 
 def test_wilsons_interval():
     """Against numbers from Newcombe (1998), table I: 81 of 263, 15 of 148, 0 of 20."""
-    for successes, trials, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611)):
+    for successes, trials, low, high in (
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+    ):
         assert mutants.wilson(successes, trials) == pytest.approx((low, high), abs=5e-4)

@@ -1,4 +1,6 @@
-"""A machine without a compiler, a network, a home folder or a clone: the wheel works. On all Pythons: ``nox``."""
+"""A machine without a compiler, a network, a home folder or a clone: the wheel works. On all
+Pythons: ``nox``.
+"""
 
 from __future__ import annotations
 
@@ -53,21 +55,43 @@ print("fine")
 
 @pytest.mark.skipif(os.name == "nt", reason="needs an empty PATH")
 def test_no_compiler_no_network_no_home_no_clone(tmp_path):
-    site, work = tmp_path / "site", tmp_path / "work"
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    site = tmp_path / "site"
+    work = tmp_path / "work"
+    command = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        "wheel",
+        "--directory",
+        str(tmp_path),
+    ]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(site)
     work.mkdir()
-    clean = {"PATH": "", "HOME": str(tmp_path / "nowhere"), "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
-    (tmp_path / "script.py").write_text(f"import sys\nHERE = {str(site)!r}\nfrom importlib.abc import MetaPathFinder\n"
+    clean = {
+        "PATH": "",
+        "HOME": str(tmp_path / "nowhere"),
+        "PYTHONPATH": str(site),
+        "OMP_NUM_THREADS": "1",
+    }
+    (tmp_path / "script.py").write_text(
+        f"import sys\nHERE = {str(site)!r}\nfrom importlib.abc import MetaPathFinder\n"
         "class NoLab(MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
         "        if name == 'mirrordescent_lab':\n"
         "            raise ModuleNotFoundError(name, name=name)\n"
-        "sys.meta_path.insert(0, NoLab())\n" + SCRIPT)  # fmt: skip
+        "sys.meta_path.insert(0, NoLab())\n" + SCRIPT
+    )
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "script.py")], cwd=work, env=clean, capture_output=True, text=True, check=False
+        [sys.executable, str(tmp_path / "script.py")],
+        cwd=work,
+        env=clean,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout == "fine\n", done.stderr
     assert list(work.iterdir()) == []  # nothing is left in the folder somebody happens to be in

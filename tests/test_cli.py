@@ -23,14 +23,35 @@ def test_demo_prints_tables_and_writes_a_page(monkeypatch, capsys, tmp_path, fil
     monkeypatch.setattr(demo, "TRAINING_STEPS", 20)
     monkeypatch.setattr(demo, "ADAM", replace(demo.ADAM, grid=demo.ADAM.grid[:1]))
     monkeypatch.setenv("COLUMNS", "140")
-    run(monkeypatch, "demo", "--out", str(tmp_path / "a" / "b"), "--size", "16", "--iterations", "20", fill)
+    run(
+        monkeypatch,
+        "demo",
+        "--out",
+        str(tmp_path / "a" / "b"),
+        "--size",
+        "16",
+        "--iterations",
+        "20",
+        fill,
+    )
     printed = capsys.readouterr().out
     page = (tmp_path / "a" / "b" / "index.html").read_text(encoding="utf-8")
-    for name in (*demo.learned_methods(), "GD", "Adam", "Nesterov", "PDHG", "k = 10", "k = 20", "test accuracy"):
+    for name in (
+        *demo.learned_methods(),
+        "GD",
+        "Adam",
+        "Nesterov",
+        "PDHG",
+        "k = 10",
+        "k = 20",
+        "test accuracy",
+    ):
         assert name in printed
         assert name in page
     methods = len(demo.learned_methods()) + len(demo.RIVALS)
-    assert page.count('src="data:image/png') == 2 * (methods + len(("damaged", "certified optimum", "original")))
+    assert page.count('src="data:image/png') == 2 * (
+        methods + len(("damaged", "certified optimum", "original"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,11 +83,17 @@ def test_unknown_commands_exit_with_2(monkeypatch, capsys):
 
 def test_a_reader_that_stops_and_an_old_name_are_no_mistakes():
     command = [sys.executable, "-c", "from mirrordescent.cli import main; main()", "zoo"]
-    with subprocess.Popen([*command, "list", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as stopped:
+    with subprocess.Popen(
+        [*command, "list", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as stopped:
         stopped.stdout.close()
         assert stopped.stderr.read() == b""
-    shown = subprocess.run([*command, "show", "photo-inpaint"], check=True, capture_output=True, text=True)
-    assert shown.stderr == "mirrordescent: the entry photo-inpaint is called photo-inpaint-pair now\n"
+    shown = subprocess.run(
+        [*command, "show", "photo-inpaint"], check=True, capture_output=True, text=True
+    )
+    assert (
+        shown.stderr == "mirrordescent: the entry photo-inpaint is called photo-inpaint-pair now\n"
+    )
 
 
 def test_version(monkeypatch, capsys):
@@ -86,14 +113,19 @@ except SystemExit:
     pass
 print("torch" in sys.modules)
 """
-        done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", script], check=True, capture_output=True, text=True
+        )
         assert done.stdout.splitlines()[-1] == "False"
         assert __version__ in done.stdout or "usage: mirrordescent" in done.stdout
 
 
 def test_the_package_is_the_command():
     done = subprocess.run(
-        [sys.executable, "-m", "mirrordescent", "--version"], check=True, capture_output=True, text=True
+        [sys.executable, "-m", "mirrordescent", "--version"],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     assert done.stdout.strip() == __version__
 
@@ -133,7 +165,9 @@ def test_compare_prints_a_verdict_and_writes_a_page(monkeypatch, capsys, tmp_pat
 def test_importing_the_package_loads_nothing_heavy():
     heavy = ("torch", "skimage", "sklearn", "matplotlib", "rich", "PIL", "pooch")
     script = f"import sys, mirrordescent; print([m for m in {heavy} if m in sys.modules])"
-    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    ).stdout
     assert loaded.strip() == "[]"
 
 
@@ -155,7 +189,9 @@ main()
 
 
 # Torch imports NumPy from compiled code, and goes on without it whatever is raised there.
-@pytest.mark.parametrize("name", ["mirrordescent.cli", "tyro", "torch", "mirrordescent.zoo", "numpy.lib._utils_impl"])
+@pytest.mark.parametrize(
+    "name", ["mirrordescent.cli", "tyro", "torch", "mirrordescent.zoo", "numpy.lib._utils_impl"]
+)
 def test_an_interruption_during_imports_is_one_line(name):
     command = [sys.executable, "-c", INTERRUPTED.format(name=name)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

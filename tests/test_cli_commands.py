@@ -97,7 +97,16 @@ def test_unknown_names_answer_with_the_nearest(monkeypatch, capsys, tmp_path, ar
 
 
 def result():
-    panel = Panel([Curve("LMD", [0, 1, 10], [0.0, 0.1, 1.0], torch.tensor([[3.0, 5.0], [2.0, 2.0], [1.0, torch.nan]]))])
+    panel = Panel(
+        [
+            Curve(
+                "LMD",
+                [0, 1, 10],
+                [0.0, 0.1, 1.0],
+                torch.tensor([[3.0, 5.0], [2.0, 2.0], [1.0, torch.nan]]),
+            )
+        ]
+    )
     return Result(
         "tiny",
         "A tiny experiment",
@@ -110,9 +119,13 @@ def result():
 
 
 def test_an_experiment_is_run_and_summed_up(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(experiments.EXPERIMENTS, "tiny", lambda scale, directory, say: (say("working"), result())[1])
+    monkeypatch.setitem(
+        experiments.EXPERIMENTS, "tiny", lambda scale, directory, say: (say("working"), result())[1]
+    )
     monkeypatch.setattr(Result, "write", lambda self, folder: None)
-    assert run(monkeypatch, "reproduce", "tiny", "--scale", "quick", "--out", tmp_path, "--json") == 0
+    assert (
+        run(monkeypatch, "reproduce", "tiny", "--scale", "quick", "--out", tmp_path, "--json") == 0
+    )
     printed = capsys.readouterr()
     assert json.loads(printed.out)["tiny"]["claims"][1]["holds"] is False
     assert "working" in printed.err
@@ -135,7 +148,10 @@ def test_pages_are_built_again_from_summaries(monkeypatch, capsys, tmp_path):
     page = (tmp_path / "tiny" / "index.html").read_text(encoding="utf-8")
     assert "it converges" in page
     assert "LMD" in page
-    assert "[A tiny experiment](tiny/claims.md) | quick | 1 of 2" in (tmp_path / "README.md").read_text()
+    assert (
+        "[A tiny experiment](tiny/claims.md) | quick | 1 of 2"
+        in (tmp_path / "README.md").read_text()
+    )
     (tmp_path / "tiny" / "summary.json").write_text("{}")
     assert run(monkeypatch, "results", tmp_path) == 2
     assert "summary.json is not the summary of an experiment" in one_line(capsys)
@@ -169,7 +185,18 @@ validation = {every = 2, batch = 2}
 def test_a_map_is_learned_from_a_file_and_used(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(CONFIG)
-    assert run(monkeypatch, "learn", "mine.toml", "--set", "settings.meta_steps=2", "--set", "map.layers=2") == 0
+    assert (
+        run(
+            monkeypatch,
+            "learn",
+            "mine.toml",
+            "--set",
+            "settings.meta_steps=2",
+            "--set",
+            "map.layers=2",
+        )
+        == 0
+    )
     assert "entry: out/zoo/mine.safetensors" in capsys.readouterr().out
     card = zoo.card("out/zoo/mine.safetensors")
     assert card.stages[0]["settings"]["meta_steps"] == 2
@@ -179,7 +206,15 @@ def test_a_map_is_learned_from_a_file_and_used(monkeypatch, capsys, tmp_path):
     method = zoo.load("out/zoo/mine.safetensors")
     assert method.mirror.dual_potential.layers == 2
     assert len(method.t.values) == 3
-    arguments = ("learn", "mine.toml", "--set", "settings.meta_steps=2", "--set", "map.layers=2", "--json")
+    arguments = (
+        "learn",
+        "mine.toml",
+        "--set",
+        "settings.meta_steps=2",
+        "--set",
+        "map.layers=2",
+        "--json",
+    )
     assert run(monkeypatch, *arguments) == 0  # goes on where it stopped: at its end
     report = json.loads(capsys.readouterr().out)
     assert report["best validation"] == card.stages[0]["best_validation"]
@@ -234,30 +269,45 @@ def test_a_document_imports_nothing(monkeypatch, capsys, tmp_path):
     assert run(monkeypatch, "learn", path) == 2
     message = one_line(capsys)
     assert "bowls_not_imported:Bowls is in a module that has not been imported" in message
-    assert "give --import bowls_not_imported, or in Python import bowls_not_imported first" in message
+    assert (
+        "give --import bowls_not_imported, or in Python import bowls_not_imported first" in message
+    )
     assert "bowls_not_imported" not in sys.modules
     assert run(monkeypatch, "learn", path, "--import", "bowls_nowhere") == 2
     assert "No module named 'bowls_nowhere'" in one_line(capsys)
 
 
 def test_families_and_maps_of_ones_own(monkeypatch, capsys, tmp_path):
-    path, out = own_document(tmp_path), tmp_path / "out"
-    arguments = ("learn", path, "--runs", tmp_path / "runs", "--out", out, "--import", "bowls_of_mine")
+    path = own_document(tmp_path)
+    out = tmp_path / "out"
+    arguments = (
+        "learn",
+        path,
+        "--runs",
+        tmp_path / "runs",
+        "--out",
+        out,
+        "--import",
+        "bowls_of_mine",
+    )
     before = list(sys.path)
     assert run(monkeypatch, *arguments) == 0
     assert sys.path == before
-    card, learned = zoo.card(out / "mine.safetensors"), zoo.load(out / "mine.safetensors")
+    card = zoo.card(out / "mine.safetensors")
+    learned = zoo.load(out / "mine.safetensors")
     assert card.requires == ["bowls_of_mine"]
     assert type(learned.mirror) is sys.modules["bowls_of_mine"].Stretch
     assert not torch.equal(learned.mirror.log_d, torch.zeros(3))
     assert learned.mirror.log_d.argmax() == 2  # the steepest direction is stretched most
     script = f"import mirrordescent as md; md.zoo.load({str(out / 'mine.safetensors')!r})"
-    in_another = lambda text: subprocess.run(  # noqa: E731
+    in_another = lambda text: subprocess.run(
         [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     refused = in_another(script)
     assert refused.returncode == 1
-    assert f"{PartMissing.__name__}: {out / 'mine.safetensors'} cannot be loaded yet" in refused.stderr
+    assert (
+        f"{PartMissing.__name__}: {out / 'mine.safetensors'} cannot be loaded yet" in refused.stderr
+    )
     assert "import bowls_of_mine, then load" in refused.stderr
     assert in_another(f"import bowls_of_mine; {script}").returncode == 0
 
@@ -266,7 +316,9 @@ def test_what_cannot_be_stored_is_refused_before_it_is_learned(monkeypatch, caps
     path = own_document(tmp_path, "forgetful_bowls")
     module = tmp_path / "forgetful_bowls.py"
     module.write_text(
-        module.read_text().replace("        self.width = width\n        self.log_d", "        self.log_d")
+        module.read_text().replace(
+            "        self.width = width\n        self.log_d", "        self.log_d"
+        )
     )
     monkeypatch.chdir(tmp_path)
     assert run(monkeypatch, "learn", path, "--import", "forgetful_bowls") == 2
@@ -277,7 +329,10 @@ def test_what_cannot_be_stored_is_refused_before_it_is_learned(monkeypatch, caps
 def test_nothing_learned_ends_with_1(monkeypatch, capsys, tmp_path, recwarn):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(CONFIG)
-    assert run(monkeypatch, "learn", "mine.toml", "--set", "settings.optimiser.learning_rate=100.0") == 1
+    assert (
+        run(monkeypatch, "learn", "mine.toml", "--set", "settings.optimiser.learning_rate=100.0")
+        == 1
+    )
     printed = capsys.readouterr()
     assert "entry: out/zoo/mine.safetensors" in printed.out
     assert "mirrordescent: in stage unrolled, SMD was not learned: " in printed.err.splitlines()[-1]
@@ -300,9 +355,18 @@ def test_nothing_learned_ends_with_1(monkeypatch, capsys, tmp_path, recwarn):
         ("family.source=nowhere", "nowhere"),
         ("settings.objective.weights=[1]", "weights must be one of"),
         ("settings.objective.differentiation=ful", "did you mean 'full'?"),
-        ("settings.objective.differentiation={type='truncated', segment=0}", "segment must be at least 1"),
-        ("settings.objective.differentiation={type='truncated', segmnt=3}", "did you mean 'segment'?"),
-        ("settings.objective.differentiation=3", "settings.objective.differentiation must be a table"),
+        (
+            "settings.objective.differentiation={type='truncated', segment=0}",
+            "segment must be at least 1",
+        ),
+        (
+            "settings.objective.differentiation={type='truncated', segmnt=3}",
+            "did you mean 'segment'?",
+        ),
+        (
+            "settings.objective.differentiation=3",
+            "settings.objective.differentiation must be a table",
+        ),
         ("settings.objective=3", "settings.objective must be a table"),
         ("settings.horizon=ten", "settings.horizon cannot be text"),
         ("settings.learning_rate=0.1", "it is settings.optimiser.learning_rate now"),
@@ -329,7 +393,10 @@ def test_nothing_learned_ends_with_1(monkeypatch, capsys, tmp_path, recwarn):
         ("name=nan", "name must be text"),
         ("settings.validation.batch=inf", "settings.validation.batch must be a whole number"),
         ("settings.meta_steps=2.5", "settings.meta_steps must be a whole number"),
-        ("settings.optimiser.learning_rate=nan", "settings.optimiser.learning_rate must be a finite number"),
+        (
+            "settings.optimiser.learning_rate=nan",
+            "settings.optimiser.learning_rate must be a finite number",
+        ),
         ("settings.optimiser.betas=[0.9]", "settings.optimiser.betas must be a list of 2"),
         ("settings.validation.geometric=1", "settings.validation.geometric must be true or false"),
         ("settings.horizon=99999999999", "horizon must be at most"),
@@ -366,9 +433,18 @@ def test_other_mistakes_in_learning(monkeypatch, capsys, tmp_path):
 
 
 def test_help_has_examples(monkeypatch, capsys):
-    for command in (("solve", "inpaint"), ("solve", "denoise"), ("learn",), ("reproduce",), ("diagnose",)):
+    for command in (
+        ("solve", "inpaint"),
+        ("solve", "denoise"),
+        ("learn",),
+        ("reproduce",),
+        ("diagnose",),
+    ):
         assert run(monkeypatch, *command, "--help") == 0
-        assert f"mirrordescent {' '.join(command)}" in capsys.readouterr().out.split("For example", 1)[1]
+        assert (
+            f"mirrordescent {' '.join(command)}"
+            in capsys.readouterr().out.split("For example", 1)[1]
+        )
 
 
 def test_a_library_that_is_missing_is_a_mistake_in_one_line(monkeypatch, capsys):
@@ -384,7 +460,11 @@ def test_importing_the_package_takes_little_longer_than_importing_torch():
     )
 
     def ratio():
-        return float(subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout)
+        return float(
+            subprocess.run(
+                [sys.executable, "-c", script], check=True, capture_output=True, text=True
+            ).stdout
+        )
 
     assert any(ratio() < 1.3 for _ in range(3))  # a busy moment may hit one of the two imports
 
@@ -431,5 +511,7 @@ print(sum(p.numel() for p in model.parameters()))
 
 
 def test_the_library_needs_nothing_that_only_the_repository_has():
-    printed = subprocess.run([sys.executable, "-c", WITHOUT_THE_LAB], check=True, capture_output=True, text=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THE_LAB], check=True, capture_output=True, text=True
+    ).stdout
     assert printed.split() == ["201"]

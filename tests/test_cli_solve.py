@@ -55,7 +55,9 @@ def test_a_trial_says_how_good_it_was(here, monkeypatch, capsys):
     assert 0 < image["ssim"] <= 1
     restored = np.asarray(Image.open(here / image["output"]), dtype=float) / 255
     error = ((restored - photo() / 255) ** 2).mean()
-    assert image["psnr"] == pytest.approx(-10 * np.log10(error), abs=0.05)  # up to rounding to bytes
+    assert image["psnr"] == pytest.approx(
+        -10 * np.log10(error), abs=0.05
+    )  # up to rounding to bytes
     page = (here / "out" / "solve" / "index.html").read_text(encoding="utf-8")
     assert "photo.png" in page
     assert "Convergence" in page
@@ -63,17 +65,27 @@ def test_a_trial_says_how_good_it_was(here, monkeypatch, capsys):
 
 def test_denoising_prints_a_line_for_every_image(here, monkeypatch, capsys):
     Image.fromarray(photo(30, 16, seed=1)).save("other.png")
-    assert run(monkeypatch, "denoise", "photo.png", "other.png", "--weight", 0.1, "--out", "restored") == 0
+    assert (
+        run(monkeypatch, "denoise", "photo.png", "other.png", "--weight", 0.1, "--out", "restored")
+        == 0
+    )
     lines = capsys.readouterr().out.splitlines()
-    words = r"restored/photo.png: weight 0.1, restored in \d+.\d s, within 0.\d+ % of the best possible"
+    words = (
+        r"restored/photo.png: weight 0.1, restored in \d+.\d s, within 0.\d+ % of the best possible"
+    )
     assert re.fullmatch(words, lines[0])
     assert lines[1].startswith("restored/other.png: weight 0.1")
     assert lines[2] == "page: restored/index.html"
     assert run(monkeypatch, "denoise", "photo.png", "--weight", 0.1, "--verbose") == 0
     line = capsys.readouterr().out.splitlines()[0]
-    assert re.search(r"20×24, value \d.*, relative gap ≤ .*, \d+ iterations of image-tv-isotropic", line)
+    assert re.search(
+        r"20×24, value \d.*, relative gap ≤ .*, \d+ iterations of image-tv-isotropic", line
+    )
     smooth = np.asarray(Image.open("restored/photo.png"), dtype=float)
-    assert np.abs(np.diff(smooth, axis=0)).sum() < 0.75 * np.abs(np.diff(photo().astype(float), axis=0)).sum()
+    assert (
+        np.abs(np.diff(smooth, axis=0)).sum()
+        < 0.75 * np.abs(np.diff(photo().astype(float), axis=0)).sum()
+    )
 
 
 def test_transparent_pixels_are_filled_in(here, monkeypatch):
@@ -103,7 +115,9 @@ def test_a_folder_with_masks_and_truths_by_name(here, monkeypatch, capsys):
     (here / "in" / "notes.txt").write_text("no image")
     assert run(monkeypatch, "inpaint", "in", "--mask", "masks", "--truth", "truth", "--json") == 0
     images = json.loads(capsys.readouterr().out)["images"]
-    assert [image["output"] for image in images] == [f"out/solve/{name}" for name in ("a.png", "b.png", "sub/a.png")]
+    assert [image["output"] for image in images] == [
+        f"out/solve/{name}" for name in ("a.png", "b.png", "sub/a.png")
+    ]
     assert all(image["psnr"] > 25 for image in images)
 
 
@@ -156,30 +170,60 @@ def mistakes():
         "unreadable": (("denoise", "text.png"), "text.png is not an image of a known format"),
         "an empty folder": (("denoise", "empty"), "there is no image in empty"),
         "nothing missing": (("inpaint", "photo.png"), "which pixels of photo.png are missing?"),
-        "no colour": (("inpaint", "photo.png", "--mask-colour", "pink"), "a colour is given as '#rrggbb'"),
-        "another colour": (("inpaint", "photo.png", "--mask-colour", "#ff00ff"), "has the colour #ff00ff"),
-        "mask of another size": (("inpaint", "photo.png", "--mask", "wide.png"), "wide.png is 30×24, but photo.png is"),
-        "black mask": (("inpaint", "photo.png", "--mask", "black.png"), "no pixel of photo.png is known"),
+        "no colour": (
+            ("inpaint", "photo.png", "--mask-colour", "pink"),
+            "a colour is given as '#rrggbb'",
+        ),
+        "another colour": (
+            ("inpaint", "photo.png", "--mask-colour", "#ff00ff"),
+            "has the colour #ff00ff",
+        ),
+        "mask of another size": (
+            ("inpaint", "photo.png", "--mask", "wide.png"),
+            "wide.png is 30×24, but photo.png is",
+        ),
+        "black mask": (
+            ("inpaint", "photo.png", "--mask", "black.png"),
+            "no pixel of photo.png is known",
+        ),
         "absent mask": (("inpaint", "photo.png", "--mask", "no.png"), "there is no image no.png"),
         "mask and missing": (("inpaint", "photo.png", "--mask", "black.png", *trial), "not both"),
-        "truth of another size": (("denoise", "photo.png", "--truth", "wide.png"), "wide.png is 30×24"),
-        "truth with other channels": (("denoise", "photo.png", "--truth", "black.png"), "3 channels, but its truth 1"),
+        "truth of another size": (
+            ("denoise", "photo.png", "--truth", "wide.png"),
+            "wide.png is 30×24",
+        ),
+        "truth with other channels": (
+            ("denoise", "photo.png", "--truth", "black.png"),
+            "3 channels, but its truth 1",
+        ),
         "a file for a folder": (("denoise", "photo.png", "--out", "text.png"), "text.png"),
         "no folder possible": (("denoise", "photo.png", "--out", "text.png/out"), "text.png"),
         "overwriting": (("denoise", "photo.png", "--out", "."), "photo.png would be overwritten"),
         "one name twice": (("denoise", "photo.png", "sub/photo.png"), "would both be written to"),
         "negative weight": (("denoise", "photo.png", "--weight", -1), "weight must be positive"),
         "no weight": (("denoise", "photo.png", "--weight", "nan"), "weight must be positive"),
-        "too much missing": (("inpaint", "photo.png", "--missing", 1), "missing must be a share between 0 and 1"),
-        "iterations": (("denoise", "photo.png", "--iterations", 0), "iterations must be at least 1"),
+        "too much missing": (
+            ("inpaint", "photo.png", "--missing", 1),
+            "missing must be a share between 0 and 1",
+        ),
+        "iterations": (
+            ("denoise", "photo.png", "--iterations", 0),
+            "iterations must be at least 1",
+        ),
         "tolerance": (("denoise", "photo.png", "--tolerance", 0), "tolerance must be in (0, 1)"),
         "method": (("denoise", "photo.png", "--method", "nestorov"), "did you mean 'nesterov'?"),
         "mirror": (
             ("inpaint", "photo.png", *trial, "--mirror", "photo-inpant-lpd"),
             "did you mean 'photo-inpaint-lpd'?",
         ),
-        "mirror file": (("inpaint", "photo.png", *trial, "--mirror", "text.safetensors"), "No such file"),
-        "no kernel": (("denoise", "photo.png", "--method", "lamd", "--fused"), "AMD has no kernel for TVInpainting"),
+        "mirror file": (
+            ("inpaint", "photo.png", *trial, "--mirror", "text.safetensors"),
+            "No such file",
+        ),
+        "no kernel": (
+            ("denoise", "photo.png", "--method", "lamd", "--fused"),
+            "AMD has no kernel for TVInpainting",
+        ),
         "wrong method": (
             ("inpaint", "photo.png", *trial, "--method", "dual-fista"),
             "DualFISTA needs a strongly convex",
@@ -207,7 +251,8 @@ def test_mistakes_end_in_one_line_and_leave_nothing(here, monkeypatch, capsys, a
 
 def test_an_interruption_leaves_whole_files_only(here, monkeypatch, capsys):
     Image.fromarray(photo(30, 16)).save("second.png")
-    real, calls = pipeline._restore, []
+    real = pipeline._restore
+    calls = []
 
     def interrupted(*arguments):
         calls.append(arguments)
@@ -218,7 +263,10 @@ def test_an_interruption_leaves_whole_files_only(here, monkeypatch, capsys):
     monkeypatch.setattr(pipeline, "_restore", interrupted)
     assert run(monkeypatch, "denoise", "photo.png", "second.png") == 130
     assert capsys.readouterr().err.splitlines()[-1] == "mirrordescent: interrupted"
-    assert {path.name for path in (here / "out" / "solve").iterdir()} == {"photo.png", "restored.jsonl"}
+    assert {path.name for path in (here / "out" / "solve").iterdir()} == {
+        "photo.png",
+        "restored.jsonl",
+    }
     with Image.open("out/solve/photo.png") as done:
         done.load()
 
@@ -238,7 +286,10 @@ def test_the_weight_is_chosen_by_the_noise(here, monkeypatch, capsys):
     for percent in (3, 10):
         Image.fromarray(noisy(percent / 100)).save(f"noise{percent}.png")
     Image.fromarray(clean_photo()).save("clean.png")
-    assert run(monkeypatch, "denoise", "noise3.png", "noise10.png", "--truth", "clean.png", "--json") == 0
+    assert (
+        run(monkeypatch, "denoise", "noise3.png", "noise10.png", "--truth", "clean.png", "--json")
+        == 0
+    )
     images = json.loads(capsys.readouterr().out)["images"]
     assert [image["noise"] for image in images] == pytest.approx([0.03, 0.1], rel=0.15)
     assert images[1]["weight"] > 2 * images[0]["weight"]
@@ -258,15 +309,20 @@ def test_what_is_known_is_kept_if_there_is_no_noise_or_if_asked_for(here, monkey
     for name, pixels in (("clean", clean_photo()), ("noisy", noisy(0.05))):
         Image.fromarray(pixels).save(f"{name}.png")
     mask = np.full((64, 80), 255, np.uint8)
-    mask[20:24], mask[:, 30] = 0, 0
+    mask[20:24] = 0
+    mask[:, 30] = 0
     Image.fromarray(mask).save("mask.png")
     for name, options, kept in (
-        ("clean", (), True), ("noisy", (), False), ("noisy", ("--keep-known",), True),
+        ("clean", (), True),
+        ("noisy", (), False),
+        ("noisy", ("--keep-known",), True),
         ("clean", ("--no-keep-known",), False),
-    ):  # fmt: skip
+    ):
         assert run(monkeypatch, "inpaint", f"{name}.png", "--mask", "mask.png", *options) == 0
         assert ("known pixels kept" in capsys.readouterr().out) == kept
-        restored, original = (np.asarray(Image.open(p)) for p in (f"out/solve/{name}.png", f"{name}.png"))
+        restored, original = (
+            np.asarray(Image.open(p)) for p in (f"out/solve/{name}.png", f"{name}.png")
+        )
         assert np.array_equal(restored[mask > 0], original[mask > 0]) == kept
     assert run(monkeypatch, "inpaint", "clean.png", "--mask", "mask.png") == 0
     restored = np.asarray(Image.open("out/solve/clean.png")).astype(float)
@@ -307,7 +363,9 @@ def test_a_run_is_resumed(here, monkeypatch, capsys):
     assert (here / "out/solve/b.png").is_file()
     assert (here / "out/solve/a.png").stat().st_mtime_ns == times["a"]
     assert (here / "out/solve/c.png").stat().st_mtime_ns > times["c"]
-    assert run(monkeypatch, "denoise", "in", "--weight", 0.2, "--resume") == 0  # another setting: nothing is done yet
+    assert (
+        run(monkeypatch, "denoise", "in", "--weight", 0.2, "--resume") == 0
+    )  # another setting: nothing is done yet
     assert (here / "out/solve/a.png").stat().st_mtime_ns > times["a"]
 
 
@@ -318,7 +376,13 @@ def test_damaged_notes_of_what_is_done_are_done_again(here, monkeypatch, capsys)
     assert run(monkeypatch, "denoise", "in") == 0
     notes = here / "out/solve" / RECORDS
     lines = notes.read_bytes().splitlines()
-    for wrong in (b"\xff" + lines[0], lines[0][:40], lines[0].replace(b'"width": 2', b'"width": 3'), b"[]", b"{}"):
+    for wrong in (
+        b"\xff" + lines[0],
+        lines[0][:40],
+        lines[0].replace(b'"width": 2', b'"width": 3'),
+        b"[]",
+        b"{}",
+    ):
         assert wrong != lines[0]
         notes.write_bytes(wrong + b"\n" + lines[1] + b"\n")
         times = {name: (here / f"out/solve/{name}.png").stat().st_mtime_ns for name in ("a", "b")}
@@ -329,7 +393,17 @@ def test_damaged_notes_of_what_is_done_are_done_again(here, monkeypatch, capsys)
 
 def test_iterations_are_counted_in_all(here, monkeypatch, capsys):
     for options in ((), ("--tolerance", 1e-7)):
-        run(monkeypatch, "inpaint", "photo.png", "--missing", 0.3, "--iterations", 30, "--json", *options)
+        run(
+            monkeypatch,
+            "inpaint",
+            "photo.png",
+            "--missing",
+            0.3,
+            "--iterations",
+            30,
+            "--json",
+            *options,
+        )
         (image,) = json.loads(capsys.readouterr().out)["images"]
         assert sum(image["iterations"].values()) <= 30
 
@@ -353,7 +427,12 @@ def test_masks_are_explained_and_questioned(here, monkeypatch, capsys):
     assert "photo.png: white = known; 8.3% missing" in capsys.readouterr().err
     run(monkeypatch, "inpaint", "photo.png", "--mask", "inverted.png")
     assert "if white means missing there, add --mask-white missing" in capsys.readouterr().err
-    assert run(monkeypatch, "inpaint", "photo.png", "--mask", "inverted.png", "--mask-white", "missing") == 0
+    assert (
+        run(
+            monkeypatch, "inpaint", "photo.png", "--mask", "inverted.png", "--mask-white", "missing"
+        )
+        == 0
+    )
     said = capsys.readouterr()
     assert "photo.png: white = missing; 8.3% missing" in said.err
     assert "add --mask-white" not in said.err

@@ -25,15 +25,20 @@ def method(dtype=torch.float64, seed=0):
     unit = ConditionalLaws([1], [1.0], exponents={"unit": 1.0})
     mirror = Stencil(ConditionalLaws([1], [0.6], bound=1.0, features=NAMES))
     amd = md.AMD(
-        mirror, Within(ConditionalLaws([1], [0.6], **laws), curvature, unit, rough=1.5), regulariser=mirror,
-        storage="primal", mixing=ConditionalLaws([1, 10], [0.8, 0.3], 1.0, 1.0, **laws),
+        mirror,
+        Within(ConditionalLaws([1], [0.6], **laws), curvature, unit, rough=1.5),
+        regulariser=mirror,
+        storage="primal",
+        mixing=ConditionalLaws([1, 10], [0.8, 0.3], 1.0, 1.0, **laws),
         dual_weight=ConditionalLaws([1, 10], [1.5, 6.0], -1.0, **laws),
-    )  # fmt: skip
+    )
     made = Conditioned(Equipped(amd, Rounded(curvature))).to(dtype)
     generator = torch.Generator().manual_seed(seed)
     for part in made.modules():
         if isinstance(part, ConditionalLaws):
-            part.slopes.data.copy_(0.2 * torch.randn(part.slopes.shape, generator=generator, dtype=torch.float64))
+            part.slopes.data.copy_(
+                0.2 * torch.randn(part.slopes.shape, generator=generator, dtype=torch.float64)
+            )
     return made.requires_grad_(False)
 
 
@@ -53,13 +58,20 @@ def run(problem, steps=15, plain=None, fill=True):
 
 
 def test_laws_are_log_linear_in_features_and_linear_in_log_k_between_counts():
-    laws = ConditionalLaws([1, 100], [2.0, 0.2], features=["a", "b"], slope_counts=[1, 100]).double()
+    laws = ConditionalLaws(
+        [1, 100], [2.0, 0.2], features=["a", "b"], slope_counts=[1, 100]
+    ).double()
     laws.slopes.data.copy_(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
-    a, b = torch.tensor([0.0, 0.3, -1.0]), torch.tensor([0.0, 0.5, 0.2])
+    a = torch.tensor([0.0, 0.3, -1.0])
+    b = torch.tensor([0.0, 0.5, 0.2])
     bound = laws.given({"a": a.double(), "b": b.double()})
-    expected = [2 / math.sqrt(10) * math.exp(0.5 * u + 0.5 * 2 * v) for u, v in zip(a, b, strict=True)]  # at k = 10
+    expected = [
+        2 / math.sqrt(10) * math.exp(0.5 * u + 0.5 * 2 * v) for u, v in zip(a, b, strict=True)
+    ]  # at k = 10
     assert bound(10).tolist() == pytest.approx(expected)
-    assert laws(10).item() == pytest.approx(expected[0])  # without features, as with those that are 0
+    assert laws(10).item() == pytest.approx(
+        expected[0]
+    )  # without features, as with those that are 0
     torch.testing.assert_close(bound.sequence(9, 3)[1], bound(10).detach().double())
 
 
@@ -72,7 +84,8 @@ def test_an_exponent_is_fixed_and_a_bound_holds():
 
 
 def test_given_replaces_what_is_conditional_and_shares_the_rest():
-    conditional, other = ConditionalLaws([1], [1.0], features=["a"]), nn.Linear(2, 2)
+    conditional = ConditionalLaws([1], [1.0], features=["a"])
+    other = nn.Linear(2, 2)
     module = nn.ModuleDict({"one": nn.Sequential(conditional), "two": conditional, "other": other})
     found = given(module, {"a": torch.ones(2)})
     assert found["two"] is not conditional
@@ -86,8 +99,14 @@ def test_given_replaces_what_is_conditional_and_shares_the_rest():
 
 def test_a_problem_that_does_not_describe_itself_is_told_so():
     problem = md.Quadratic(torch.eye(2)[None], torch.ones(1, 2))
-    with pytest.raises(TypeError, match=r"does not tell its 'weight'.*it tells nothing.*features\(\)"):
-        md.solve(problem, Conditioned(md.GD(ConditionalLaws([1], [0.1], features=["weight"]))), iterations=2)
+    with pytest.raises(
+        TypeError, match=r"does not tell its 'weight'.*it tells nothing.*features\(\)"
+    ):
+        md.solve(
+            problem,
+            Conditioned(md.GD(ConditionalLaws([1], [0.1], features=["weight"]))),
+            iterations=2,
+        )
     with pytest.raises(TypeError, match="know the problem from the start"):
         method().init(torch.zeros(1, 1, 4, 4))
 
@@ -104,13 +123,16 @@ def test_every_sample_has_its_own_steps():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_kernel_takes_the_same_steps(dtype):
     y, mask, weight = damaged(dtype=dtype)
-    problem, plain = TVInpainting(y, mask, weight), method(dtype)
+    problem = TVInpainting(y, mask, weight)
+    plain = method(dtype)
     kernel = plain.kernel(problem, Default())
     assert kernel is not None
     fused = kernel(plain.init(problem.start(fill=True), problem), 15)
     assert fused.k == 15
     tolerance = 1e-5 if dtype == torch.float32 else 1e-13
-    torch.testing.assert_close(plain.answer(fused), run(problem, plain=plain), atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(
+        plain.answer(fused), run(problem, plain=plain), atol=tolerance, rtol=tolerance
+    )
 
 
 SYMMETRIES = {
@@ -136,12 +158,17 @@ def test_exact_symmetries_of_the_problem_are_those_of_the_method(name):
 
 def test_it_is_stored_and_learned(tmp_path):
     y, mask, weight = damaged()
-    problem, plain = TVInpainting(y, mask, weight), method()
+    problem = TVInpainting(y, mask, weight)
+    plain = method()
     loaded = zoo.load(zoo.save(plain, tmp_path / "entry.safetensors"))
     assert torch.equal(run(problem, plain=plain), run(problem, plain=loaded))
     loaded.requires_grad_(True)
     problem.value(run(problem, 4, loaded)).sum().backward()
-    slopes = [part.slopes.grad for part in loaded.modules() if isinstance(part, ConditionalLaws) and part.features]
+    slopes = [
+        part.slopes.grad
+        for part in loaded.modules()
+        if isinstance(part, ConditionalLaws) and part.features
+    ]
     assert len(slopes) == 5
     assert all(bool((grad != 0).any()) for grad in slopes)
 
@@ -155,7 +182,9 @@ def test_features_of_images():
     assert found["unit"].exp().tolist() == pytest.approx([4.0, 4.0])
     assert float(found["weight"][1] - found["weight"][0]) == pytest.approx(math.log(2), abs=0.02)
     assert found["observed"].exp().tolist() == pytest.approx([1.0, 72 / 81])
-    assert found["depth"].exp().tolist() == pytest.approx([1.0, (9 + 1) / 9])  # one pixel is two away
+    assert found["depth"].exp().tolist() == pytest.approx(
+        [1.0, (9 + 1) / 9]
+    )  # one pixel is two away
     flat = TVInpainting(torch.ones(1, 1, 3, 3), None, 0.1).features()
     assert all(bool(value.isfinite().all()) for value in flat.values())
 
@@ -178,7 +207,9 @@ def test_a_stencil_may_be_another_one_for_every_sample():
     for i, q in enumerate(both.damping.tolist()):
         alone = Stencil(q).double()
         for way in ("to_primal", "to_dual", "potential"):
-            torch.testing.assert_close(getattr(both, way)(x)[i], getattr(alone, way)(x[i : i + 1])[0])
+            torch.testing.assert_close(
+                getattr(both, way)(x)[i], getattr(alone, way)(x[i : i + 1])[0]
+            )
     torch.testing.assert_close(both.to_dual(both.to_primal(x)), x)
     problem = TVInpainting(x, None, 0.1)
     norms = [problem.K_norm_in(Stencil(q).double()) for q in both.damping.tolist()]
@@ -201,13 +232,16 @@ def ratios(dtype=torch.float64):
 
 
 @pytest.mark.parametrize("blurred", [False, True], ids=["pixels", "blur"])
-@pytest.mark.parametrize("kind", [md.PDHG, md.CondatVu, lambda ratio: md.CondatVu(ratio, Stencil(0.6).double())])
+@pytest.mark.parametrize(
+    "kind", [md.PDHG, md.CondatVu, lambda ratio: md.CondatVu(ratio, Stencil(0.6).double())]
+)
 def test_the_ratio_of_primal_dual_steps_may_be_another_one_for_every_sample(kind, blurred):
     y, mask, weight = damaged()
     operator = Blur(gaussian_kernel(0.8).double()) if blurred else None
     together = Conditioned(kind(ratios()))
     batch = TVInpainting(y, mask, weight, operator=operator)
-    x0, found = batch.start(), ratios().given(batch.features())(1).tolist()
+    x0 = batch.start()
+    found = ratios().given(batch.features())(1).tolist()
     assert len(set(found)) == 3
     runs = [steps_of(together, batch, Default(), fused=False)]
     if not blurred:
@@ -217,14 +251,18 @@ def test_the_ratio_of_primal_dual_steps_may_be_another_one_for_every_sample(kind
         for i, ratio in enumerate(found):
             alone = TVInpainting(y[i : i + 1], mask[i : i + 1], float(weight[i]), operator=operator)
             method = kind(ratio)
-            one = steps_of(method, alone, Default(), fused=False)(method.init(x0[i : i + 1], alone), 12)
+            one = steps_of(method, alone, Default(), fused=False)(
+                method.init(x0[i : i + 1], alone), 12
+            )
             torch.testing.assert_close(together.answer(state)[i], one.x[0])
 
 
 def test_a_ratio_that_is_a_law_is_stored_and_loaded(tmp_path):
     y, mask, weight = damaged()
     problem = TVInpainting(y, mask, weight)
-    method = Conditioned(md.HandOver(md.GD(0.1), 3, md.CondatVu(ratios(), Stencil(0.6)), certified=False)).double()
+    method = Conditioned(
+        md.HandOver(md.GD(0.1), 3, md.CondatVu(ratios(), Stencil(0.6)), certified=False)
+    ).double()
     zoo.save(method, tmp_path / "own.safetensors", zoo.Card("own", "a method"))
     loaded = zoo.load(tmp_path / "own.safetensors")
     results = [md.solve(problem, each, iterations=9, progress=False).x for each in (method, loaded)]
@@ -233,5 +271,8 @@ def test_a_ratio_that_is_a_law_is_stored_and_loaded(tmp_path):
 
 def test_the_scale_of_f_does_not_change_the_iterates_of_a_conditioned_primal_dual_method():
     y, mask, weight = damaged()
-    results = [run(TVInpainting(y, mask, weight, scale=s), plain=Conditioned(md.PDHG(ratios()))) for s in (0.5, 3.0)]
+    results = [
+        run(TVInpainting(y, mask, weight, scale=s), plain=Conditioned(md.PDHG(ratios())))
+        for s in (0.5, 3.0)
+    ]
     torch.testing.assert_close(*results)

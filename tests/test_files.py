@@ -17,7 +17,11 @@ from mirrordescent import kernels, zoo
 from mirrordescent.files import Damaged, read_whole, whole, write_whole
 from mirrordescent.kernels import BuildError, build
 
-TENSORS = {"b": torch.arange(5.0), "a": torch.ones(2, 3, dtype=torch.float64), "flag": torch.tensor([True])}
+TENSORS = {
+    "b": torch.arange(5.0),
+    "a": torch.ones(2, 3, dtype=torch.float64),
+    "flag": torch.tensor([True]),
+}
 
 
 def test_the_same_content_gives_the_same_bytes(tmp_path):
@@ -37,7 +41,11 @@ def test_every_flipped_bit_is_noticed(tmp_path):
     write_whole(TENSORS, {"card": "x"}, path)
     content = path.read_bytes()
     for position in range(len(content)):
-        path.write_bytes(content[:position] + bytes([content[position] ^ 1 << position % 8]) + content[position + 1 :])
+        path.write_bytes(
+            content[:position]
+            + bytes([content[position] ^ 1 << position % 8])
+            + content[position + 1 :]
+        )
         try:
             tensors, metadata = read_whole(path)
         except Damaged:
@@ -101,12 +109,16 @@ def library(content, tmp_path, monkeypatch):
     kernels.library.cache_clear()
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b[:999] + b"?" + b[1000:]])
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b[:999] + b"?" + b[1000:]]
+)
 def test_a_damaged_library_is_not_loaded_but_built_again(library, damage, monkeypatch):
     whole = library.read_bytes()
     library.write_bytes(damage(whole))
     assert not kernels.ready()
-    monkeypatch.setattr(build, "_run", lambda command: Path(command[-2]).write_bytes(whole[: -build._SEAL]))
+    monkeypatch.setattr(
+        build, "_run", lambda command: Path(command[-2]).write_bytes(whole[: -build._SEAL])
+    )
     assert kernels.library() is not None
     assert library.read_bytes() == whole
 
@@ -138,6 +150,8 @@ def test_a_cache_that_cannot_be_written_has_a_cure(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("MIRRORDESCENT_CACHE", str(tmp_path / "file"))
     kernels.library.cache_clear()
-    with pytest.raises(BuildError, match="set MIRRORDESCENT_CACHE to a folder that can be written to"):
+    with pytest.raises(
+        BuildError, match="set MIRRORDESCENT_CACHE to a folder that can be written to"
+    ):
         kernels.library()
     assert not kernels.ready()

@@ -39,7 +39,11 @@ def test_pillow_numpy_and_torch_images_are_alike():
         expected,
     ):
         torch.testing.assert_close(as_images(given), expected)
-    assert as_images(rgb[..., 0]).shape == as_images(Image.fromarray(rgb[..., 0])).shape == (1, 1, 5, 4)
+    assert (
+        as_images(rgb[..., 0]).shape
+        == as_images(Image.fromarray(rgb[..., 0])).shape
+        == (1, 1, 5, 4)
+    )
     deep = pixels(5, 4, dtype=np.uint16)
     torch.testing.assert_close(as_images(deep), as_images(Image.fromarray(deep)))
     assert as_images([rgb, rgb]).shape == (2, 3, 5, 4)
@@ -63,11 +67,17 @@ def test_what_is_no_image_is_refused(given, error, message):
 
 
 def test_problems_take_images_and_masks_of_all_kinds():
-    rgb, known = pixels(6, 5, 3), np.random.default_rng(1).random((6, 5)) > 0.3
+    rgb = pixels(6, 5, 3)
+    known = np.random.default_rng(1).random((6, 5)) > 0.3
     expected = md.TVInpainting(as_images(rgb), torch.from_numpy(known))
     x = torch.rand(1, 3, 6, 5, generator=torch.Generator().manual_seed(0))
     for image in (rgb, Image.fromarray(rgb), [Image.fromarray(rgb)]):
-        for mask in (known, known.astype(np.uint8), Image.fromarray(known), Image.fromarray(np.uint8(255) * known)):
+        for mask in (
+            known,
+            known.astype(np.uint8),
+            Image.fromarray(known),
+            Image.fromarray(np.uint8(255) * known),
+        ):
             torch.testing.assert_close(md.TVInpainting(image, mask).value(x), expected.value(x))
     torch.testing.assert_close(md.TVDenoising(rgb).y, as_images(rgb))
     assert as_mask(Image.fromarray(np.array([[100, 200]], np.uint8))).tolist() == [[False, True]]
@@ -96,7 +106,9 @@ def test_a_physics_object_is_an_operator():
     reference = md.certify(problem, 1e-4, cache=False)
     solution = md.solve(problem, md.PDHG(1.5), iterations=2000)
     assert (solution.value.double() >= reference.lower - 1e-5).all()
-    assert (md.relative_gap(solution.value.double(), reference.lower, reference.start_value) < 1e-3).all()
+    assert (
+        md.relative_gap(solution.value.double(), reference.lower, reference.start_value) < 1e-3
+    ).all()
 
 
 def test_operators_that_are_none_are_refused():
@@ -209,7 +221,9 @@ def test_the_benchopt_solver(monkeypatch):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     rng = np.random.default_rng(0)
-    A, y, reg = np.eye(8) + 0.3 * np.eye(8, k=1), rng.random((8, 6)), 0.05
+    A = np.eye(8) + 0.3 * np.eye(8, k=1)
+    y = rng.random((8, 6))
+    reg = 0.05
 
     def objective(u):
         variation = np.abs(np.diff(u, axis=0)).sum() + np.abs(np.diff(u, axis=1)).sum()
@@ -227,4 +241,8 @@ def test_the_benchopt_solver(monkeypatch):
         solver.run(1000)
         reference = md.certify(solver.problem, 1e-6, cache=False)
         last = objective(solver.get_result()["u"])
-        assert float(reference.lower) - 1e-9 <= last < float(reference.value) + 0.05 * (first - float(reference.value))
+        assert (
+            float(reference.lower) - 1e-9
+            <= last
+            < float(reference.value) + 0.05 * (first - float(reference.value))
+        )

@@ -17,13 +17,16 @@ pytestmark = pytest.mark.usefixtures("compiled")
 
 def numbers(seed, dtype):
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in SHAPES]
+    return [
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in SHAPES
+    ]
 
 
 @pytest.mark.parametrize("beta", [0.9, 0.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_momenta_are_running_means_that_look_ahead(dtype, beta):
-    m, g = numbers(0, dtype), [1e-9 * each for each in numbers(1, dtype)]
+    m = numbers(0, dtype)
+    g = [1e-9 * each for each in numbers(1, dtype)]
     new = [beta * a + (1 - beta) * b for a, b in zip(m, g, strict=True)]
     v = kernels.momenta(m, g, beta)
     for each, wanted, ahead, b in zip(m, new, v, g, strict=True):
@@ -34,13 +37,17 @@ def test_momenta_are_running_means_that_look_ahead(dtype, beta):
 @pytest.mark.parametrize("second", [0.8, 0.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_steps_are_divided_by_the_roots_of_second_moments(dtype, second):
-    x, u = numbers(0, dtype), numbers(1, dtype)
-    n, steps = [each.square() for each in numbers(2, dtype)], [0.1 * (i + 1) for i in range(len(SHAPES))]
+    x = numbers(0, dtype)
+    u = numbers(1, dtype)
+    n = [each.square() for each in numbers(2, dtype)]
+    steps = [0.1 * (i + 1) for i in range(len(SHAPES))]
     w = [torch.tensor(0.1 * i, dtype=dtype) for i in range(len(SHAPES))]
     weights = [second * each + 1 - second for each in w]
     moments = [second * a + (1 - second) * b.square() for a, b in zip(n, u, strict=True)]
     places = zip(x, moments, weights, u, steps, strict=True)
-    wanted = [0.95 * a - step * weight.sqrt() * b / (c.sqrt() + 1e-8) for a, c, weight, b, step in places]
+    wanted = [
+        0.95 * a - step * weight.sqrt() * b / (c.sqrt() + 1e-8) for a, c, weight, b, step in places
+    ]
     kernels.adapted(x, n, w, u, steps, second=second, keep=0.95, tiny=1e-8)
     for found, expected in ((x, wanted), (n, moments), (w, weights)):
         for a, b in zip(found, expected, strict=True):
@@ -48,7 +55,8 @@ def test_steps_are_divided_by_the_roots_of_second_moments(dtype, second):
 
 
 def test_only_tensors_without_gaps_of_one_precision_are_taken():
-    a, b = torch.zeros(3, 4), torch.zeros(3, 4)
+    a = torch.zeros(3, 4)
+    b = torch.zeros(3, 4)
     assert kernels.has_moments([a, b], [b, a])
     assert not kernels.has_moments([a], [b.T])
     assert not kernels.has_moments([a], [b.double()])
@@ -59,14 +67,17 @@ def test_only_tensors_without_gaps_of_one_precision_are_taken():
 
 @pytest.mark.parametrize("second", [None, 0.9, 0.0])
 def test_optimisers_take_the_same_steps_with_kernels_and_without(second):
-    images, labels = (
-        torch.rand(16, 1, 14, 14, generator=torch.Generator().manual_seed(0)).double(),
-        torch.arange(16) % 10,
-    )
+    images = torch.rand(16, 1, 14, 14, generator=torch.Generator().manual_seed(0)).double()
+    labels = torch.arange(16) % 10
     ends = []
     for fused in (True, False):
         model = initialised(small_cnn, 0).double()
-        options = {"mirror": spectral_by_kind(), "second_momentum": second, "weight_decay": 0.1, "fused": fused}
+        options = {
+            "mirror": spectral_by_kind(),
+            "second_momentum": second,
+            "weight_decay": 0.1,
+            "fused": fused,
+        }
         optimizer = optim.Preconditioned(model.named_parameters(), lr=0.02, **options)
         for _ in range(6):
             optimizer.zero_grad()
@@ -91,7 +102,8 @@ def test_shapes_that_do_not_fit_are_an_error_with_kernels_too():
     optimizer = optim.Preconditioned([w], lr=0.01, second_momentum=0.9, fused=True)
     w.grad = torch.ones(4, 5)
     optimizer.step()
-    w.data, w.grad = torch.ones(2, 5), None
+    w.data = torch.ones(2, 5)
+    w.grad = None
     w.grad = torch.ones(2, 5)
     with pytest.raises(RuntimeError):
         optimizer.step()

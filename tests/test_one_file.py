@@ -1,4 +1,5 @@
-"""A map, a method and a problem, each in one class of one file, with no other line of the library knowing them.
+"""A map, a method and a problem, each in one class of one file, with no other line of the library
+knowing them.
 
 Each then solves, learns, is saved and loaded, is diagnosed, and (map, method) trains a network.
 """
@@ -26,7 +27,9 @@ from mirrordescent.trees import Tree, descend, sum_per_sample, tree_map
 
 
 class LogCosh(MirrorMap):
-    """ψ(x) = Σ a·x²/2 + log cosh x:  ∇ψ(x) = a·x + tanh x, inverted by Newton's method; log a is learned."""
+    """ψ(x) = Σ a·x²/2 + log cosh x:  ∇ψ(x) = a·x + tanh x, inverted by Newton's method; log a is
+    learned.
+    """
 
     def __init__(self, a: float = 1.0) -> None:
         super().__init__()
@@ -71,7 +74,8 @@ class HeavyBall(GradientMethod[HeavyBallState]):
         return HeavyBallState(0, x0, tree_map(torch.zeros_like, x0))
 
     def update(self, state, grad):
-        t, direction = self.t(state.k + 1), self.mirror.to_primal(grad)
+        t = self.t(state.k + 1)
+        direction = self.mirror.to_primal(grad)
         velocity = tree_map(lambda v, d: descend(self.beta * v, d, t), state.velocity, direction)
         return HeavyBallState(state.k + 1, tree_map(torch.add, state.x, velocity), velocity)
 
@@ -101,7 +105,12 @@ class Valley(Problem):
 
 class Valleys(ProblemFamily):
     def draw(self, seeds):
-        b = torch.stack([torch.randn(3, generator=torch.Generator().manual_seed(seed)) for seed in seeds.tolist()])
+        b = torch.stack(
+            [
+                torch.randn(3, generator=torch.Generator().manual_seed(seed))
+                for seed in seeds.tolist()
+            ]
+        )
         problem = Valley(b, torch.tensor([1.0, 0.5, 2.0]))
         return Draw(problem, problem.start(), torch.zeros(len(b)))
 
@@ -132,7 +141,9 @@ def test_it_solves(name, problem):
 def test_it_learns_and_comes_back_from_a_file(name, problem, tmp_path):
     method = METHODS[name]()
     before = md.solve(problem, method, iterations=10).value.mean()
-    learn(Valleys(), method, Settings(meta_steps=60, horizon=10, optimiser=Descent(learning_rate=0.1)))
+    learn(
+        Valleys(), method, Settings(meta_steps=60, horizon=10, optimiser=Descent(learning_rate=0.1))
+    )
     learned = md.solve(problem, method, iterations=10)
     assert learned.value.mean() < 0.8 * before
     path = md.zoo.save(method, tmp_path / "mine")
@@ -141,7 +152,9 @@ def test_it_learns_and_comes_back_from_a_file(name, problem, tmp_path):
     again = md.zoo.load(path)
     assert type(again) is type(method)
     assert torch.equal(md.solve(problem, again, iterations=10).x, learned.x)
-    with pytest.raises(PartMissing, match=rf"of the module {__name__}, which has not been imported"):
+    with pytest.raises(
+        PartMissing, match=rf"of the module {__name__}, which has not been imported"
+    ):
         raise_in_another_process(path)
 
 
@@ -170,7 +183,9 @@ def test_it_trains_a_network(name):
     own = METHODS[name]()
     mirror = own.mirror.requires_grad_(False)
     if isinstance(own, HeavyBall):
-        optimiser = md.optim.MirrorOptimizer(model.parameters(), lr=0.3, mirror=mirror, method=HeavyBall)
+        optimiser = md.optim.MirrorOptimizer(
+            model.parameters(), lr=0.3, mirror=mirror, method=HeavyBall
+        )
     else:
         optimiser = md.optim.SMD(model.parameters(), lr=1.0, mirror=mirror)
 

@@ -8,7 +8,15 @@ import math
 import pytest
 import torch
 
-from mirrordescent import SVM, LeastSquares, LogisticRegression, MatrixGame, Quadratic, TVDenoising, TVInpainting
+from mirrordescent import (
+    SVM,
+    LeastSquares,
+    LogisticRegression,
+    MatrixGame,
+    Quadratic,
+    TVDenoising,
+    TVInpainting,
+)
 from mirrordescent.oracles import (
     Default,
     Epochs,
@@ -45,7 +53,9 @@ def finite_sums():
 
 @pytest.mark.parametrize("problem", finite_sums(), ids=lambda p: type(p).__name__)
 def test_the_mean_over_all_subsets_is_the_gradient(problem):
-    x = torch.randn(2, *problem.sample_shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    x = torch.randn(
+        2, *problem.sample_shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     subsets = [torch.tensor(s) for s in itertools.combinations(range(6), 2)]
     mean = torch.stack([problem.grad_of_terms(x, s) for s in subsets]).mean(0)
     torch.testing.assert_close(mean, problem.grad(x), rtol=1e-12, atol=1e-12)
@@ -53,7 +63,8 @@ def test_the_mean_over_all_subsets_is_the_gradient(problem):
 
 @pytest.mark.parametrize("size", [4, 0.6])
 def test_minibatch_draws_that_many_distinct_terms(size, generator):
-    problem, drawn = finite_sums()[0], []
+    problem = finite_sums()[0]
+    drawn = []
     problem.grad_of_terms = lambda x, subset: drawn.append(subset) or x
     for k in range(20):
         Minibatch(size)(problem, torch.zeros(1, 3), k, generator)
@@ -63,21 +74,30 @@ def test_minibatch_draws_that_many_distinct_terms(size, generator):
 
 @pytest.mark.parametrize("size", [2, 0.5, 4])
 def test_in_an_epoch_every_term_serves_once(size, generator):
-    problem, drawn = finite_sums()[0], []
+    problem = finite_sums()[0]
+    drawn = []
     problem.grad_of_terms = lambda x, subset: drawn.append(subset) or x
-    oracle, count = Epochs(size), {2: 2, 0.5: 3, 4: 4}[size]
-    epochs, whole = 20, 6 // count
+    oracle = Epochs(size)
+    count = {2: 2, 0.5: 3, 4: 4}[size]
+    epochs = 20
+    whole = 6 // count
     for k in range(epochs * whole):
         oracle(problem, torch.zeros(1, 3), k, generator)
     assert {len(each) for each in drawn} == {count}
     passes = [torch.cat(drawn[whole * e : whole * (e + 1)]) for e in range(epochs)]
     assert all(len(each.unique()) == len(each) for each in passes)
-    assert len({tuple(each.tolist()) for each in passes}) > epochs / 2, "the order changes from epoch to epoch"
-    assert torch.cat(passes).unique().tolist() == list(range(6)), "what is left over is not always the same"
+    assert len({tuple(each.tolist()) for each in passes}) > epochs / 2, (
+        "the order changes from epoch to epoch"
+    )
+    assert torch.cat(passes).unique().tolist() == list(range(6)), (
+        "what is left over is not always the same"
+    )
     first = list(drawn)
     drawn.clear()
     torch.rand(3, generator=generator)
-    for k in range(3, epochs * whole):  # continued in the middle of an epoch, whatever was drawn meanwhile
+    for k in range(
+        3, epochs * whole
+    ):  # continued in the middle of an epoch, whatever was drawn meanwhile
         Epochs(size)(problem, torch.zeros(1, 3), k, generator)
     assert all(torch.equal(a, b) for a, b in zip(drawn, first[3:], strict=True))
     drawn.clear()
@@ -88,24 +108,36 @@ def test_in_an_epoch_every_term_serves_once(size, generator):
 
 @pytest.mark.parametrize("problem", finite_sums(), ids=lambda p: type(p).__name__)
 def test_an_epoch_adds_up_to_the_gradient(problem, generator):
-    x = torch.randn(2, *problem.sample_shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    x = torch.randn(
+        2, *problem.sample_shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     epoch = torch.stack([Epochs(2)(problem, x, k, generator) for k in range(3, 6)])
     torch.testing.assert_close(epoch.mean(0), problem.grad(x), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("problem", finite_sums(), ids=lambda p: type(p).__name__)
 def test_a_cycle_in_turn_adds_up_to_the_gradient(problem):
-    x = torch.randn(2, *problem.sample_shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    x = torch.randn(
+        2, *problem.sample_shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     cycle = torch.stack([InTurn()(problem, x, k) for k in range(4, 10)])
     torch.testing.assert_close(cycle.mean(0), problem.grad(x), rtol=1e-12, atol=1e-12)
     assert not torch.allclose(cycle[0], cycle[1])
 
 
 def test_relative_gradients_have_no_unit():
-    """With twice the counts and exposure, gradients are twice as large, and relative ones are as they were."""
+    """With twice the counts and exposure, gradients are twice as large, and relative ones are as
+    they were.
+    """
     beam = ParallelBeam(6, angles=4, detectors=9)
-    y = torch.poisson(torch.full((2, 1, 4, 9), 20.0, dtype=torch.float64), generator=torch.Generator().manual_seed(0))
-    one, two = (PoissonTomography(c * y, beam, exposure=10.0 * c, background=c, weight=3.0 * c) for c in (1.0, 2.0))
+    y = torch.poisson(
+        torch.full((2, 1, 4, 9), 20.0, dtype=torch.float64),
+        generator=torch.Generator().manual_seed(0),
+    )
+    one, two = (
+        PoissonTomography(c * y, beam, exposure=10.0 * c, background=c, weight=3.0 * c)
+        for c in (1.0, 2.0)
+    )
     x = one.start()
     torch.testing.assert_close(x, two.start())
     torch.testing.assert_close(2 * one.grad(x), two.grad(x))
@@ -128,7 +160,8 @@ def test_noise_has_the_stated_size(generator):
 
 
 def test_same_seed_same_numbers():
-    problem, x = finite_sums()[2], torch.ones(1, 3, dtype=torch.float64)
+    problem = finite_sums()[2]
+    x = torch.ones(1, 3, dtype=torch.float64)
     oracle = Noisy(0.1, oracle=Minibatch(3))
     draws = [oracle(problem, x, 0, torch.Generator().manual_seed(s)) for s in (5, 5, 6)]
     assert torch.equal(draws[0], draws[1])
@@ -136,23 +169,33 @@ def test_same_seed_same_numbers():
 
 
 def test_smoothed_follows_its_schedule_and_tends_to_the_gradient():
-    problem = TVDenoising(torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    problem = TVDenoising(
+        torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    )
     x = torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    torch.testing.assert_close(Smoothed(Reciprocal(0.5))(problem, x, 4), problem.smoothed_grad(x, 0.1))
+    torch.testing.assert_close(
+        Smoothed(Reciprocal(0.5))(problem, x, 4), problem.smoothed_grad(x, 0.1)
+    )
     torch.testing.assert_close(Smoothed(1e-9)(problem, x, 0), Exact()(problem, x, 0))
 
 
 @pytest.mark.parametrize("weight", [0.0015, 0.15, 15.0])
 @pytest.mark.parametrize("scale", [0.5, 2.0])
 def test_rounded_kinks_have_the_curvature_asked_for(weight, scale):
-    """Where all differences lie within the width the Hessian is 2s·I + a·DᵀD; it is never more, whatever λ is."""
+    """Where all differences lie within the width the Hessian is 2s·I + a·DᵀD; it is never more,
+    whatever λ is.
+    """
     problem = TVDenoising(torch.zeros(1, 1, 4, 5, dtype=torch.float64), weight, scale)
-    D = torch.autograd.functional.jacobian(lambda x: torch.cat([d.flatten() for d in problem.K(x).values()]), problem.y)
+    D = torch.autograd.functional.jacobian(
+        lambda x: torch.cat([d.flatten() for d in problem.K(x).values()]), problem.y
+    )
     D = D.reshape(-1, 20)
     bound = 2 * scale * torch.eye(20, dtype=torch.float64) + 3.0 * D.T @ D
     oracle = Rounded(Reciprocal(6.0))  # curvature 3 at k = 1
     for x in (torch.zeros_like(problem.y), torch.rand_like(problem.y)):
-        hessian = torch.autograd.functional.jacobian(lambda p: oracle(problem, p, 1), x).reshape(20, 20)
+        hessian = torch.autograd.functional.jacobian(lambda p: oracle(problem, p, 1), x).reshape(
+            20, 20
+        )
         assert torch.linalg.eigvalsh(bound - hessian).min() >= -1e-12
         if not x.any():
             torch.testing.assert_close(hessian, bound)
@@ -180,8 +223,12 @@ def kinked():
 
 @pytest.mark.parametrize("problem", kinked(), ids=lambda p: type(p).__name__)
 def test_smoothed_gradients_are_gradients(problem):
-    """Their Jacobian is symmetric and positive semidefinite, and of size at most of order 1/width."""
-    x = torch.randn(1, *problem.sample_shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    """Their Jacobian is symmetric and positive semidefinite, and of size at most of order
+    1/width.
+    """
+    x = torch.randn(
+        1, *problem.sample_shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     jacobian = torch.autograd.functional.jacobian(lambda p: problem.smoothed_grad(p, 0.5), x)
     jacobian = jacobian.reshape(x.numel(), x.numel())
     torch.testing.assert_close(jacobian, jacobian.T)
@@ -191,7 +238,8 @@ def test_smoothed_gradients_are_gradients(problem):
 
 
 def test_what_does_not_fit_is_said(generator):
-    quadratic, x = Quadratic(torch.ones(2), torch.zeros(2)), torch.zeros(1, 2)
+    quadratic = Quadratic(torch.ones(2), torch.zeros(2))
+    x = torch.zeros(1, 2)
     with pytest.raises(TypeError, match="Quadratic is not a finite sum"):
         Minibatch(1)(quadratic, x, 0, generator)
     with pytest.raises(TypeError, match="no smoothed gradient"):
@@ -233,7 +281,10 @@ def test_what_oracles_prove_and_which_are_random(oracle):
 
 
 def test_which_oracle_is_asked_where_a_method_brings_its_own():
-    own, default, exact, noisy = Smoothed(0.1), Default(), Exact(), Noisy(0.1)
+    own = Smoothed(0.1)
+    default = Default()
+    exact = Exact()
+    noisy = Noisy(0.1)
     assert default.around(None) is default
     assert default.around(own) is own
     assert exact.around(None) is exact
@@ -252,22 +303,27 @@ def test_which_oracle_is_asked_where_a_method_brings_its_own():
 
 
 def test_every_sample_has_its_own_factor():
-    problem, x = Quadratic(torch.tensor([1.0, 2.0]), torch.zeros(2)), torch.tensor([[1.0, 1.0], [3.0, 1.0]])
+    problem = Quadratic(torch.tensor([1.0, 2.0]), torch.zeros(2))
+    x = torch.tensor([[1.0, 1.0], [3.0, 1.0]])
     found = Scaled(torch.tensor([2.0, 0.5]))(problem, x, 0)
     assert found.tolist() == [[2.0, 4.0], [1.5, 1.0]]
 
 
 def test_first_order_gradients_are_constants():
-    problem, x = Quadratic(torch.tensor([1.0, 2.0]), torch.zeros(2)), torch.ones(1, 2, requires_grad=True)
+    problem = Quadratic(torch.tensor([1.0, 2.0]), torch.zeros(2))
+    x = torch.ones(1, 2, requires_grad=True)
     assert Exact()(problem, x, 0).requires_grad
     found = FirstOrder()(problem, x, 0)
     assert not found.requires_grad
     assert found.tolist() == [[1.0, 2.0]]
 
 
-@pytest.mark.parametrize(("size", "drawn"), [(1, 1), (6, 6), (1.0, 6), (0.5, 3), (0.51, 4), (0.01, 1), (1 / 6, 1)])
+@pytest.mark.parametrize(
+    ("size", "drawn"), [(1, 1), (6, 6), (1.0, 6), (0.5, 3), (0.51, 4), (0.01, 1), (1 / 6, 1)]
+)
 def test_sizes_count_terms_or_are_fractions_of_them(size, drawn, generator):
-    problem, seen = finite_sums()[0], []
+    problem = finite_sums()[0]
+    seen = []
     problem.grad_of_terms = lambda x, subset: seen.append(len(subset)) or x
     Minibatch(size)(problem, torch.zeros(1, 3), 0, generator)
     assert seen == [drawn]
@@ -280,12 +336,15 @@ def test_the_edges_of_sizes_and_of_noise(generator):
     for sigma in (-0.1, math.inf, math.nan):
         with pytest.raises(ValueError, match="sigma"):
             Noisy(sigma)
-    problem, x = Quadratic(torch.ones(2), torch.zeros(2)), torch.ones(1, 2)
+    problem = Quadratic(torch.ones(2), torch.zeros(2))
+    x = torch.ones(1, 2)
     assert torch.equal(Noisy(0.0)(problem, x, 0, generator), problem.grad(x))
 
 
 def test_terms_in_turn_are_all_of_them_with_neighbours_far_apart():
-    """A cycle with steps near 0.618 of its length, the golden ratio: every term once, and then the same again."""
+    """A cycle with steps near 0.618 of its length, the golden ratio: every term once, and then the
+    same again.
+    """
     for terms in (*range(1, 40), 100, 144):
         order = [spread(k, terms) for k in range(2 * terms)]
         assert sorted(order[:terms]) == list(range(terms))
@@ -307,9 +366,12 @@ class Asked(Oracle):
         return x
 
 
-@pytest.mark.parametrize("wrap", [Relative, lambda o: Noisy(0.1, o), lambda o: Scaled(torch.ones(1), o), FirstOrder])
+@pytest.mark.parametrize(
+    "wrap", [Relative, lambda o: Noisy(0.1, o), lambda o: Scaled(torch.ones(1), o), FirstOrder]
+)
 def test_what_is_around_passes_on_when_it_is_asked_and_by_whom(wrap, generator):
-    inner, problem = Asked(), Quadratic(torch.ones(2), torch.zeros(2))
+    inner = Asked()
+    problem = Quadratic(torch.ones(2), torch.zeros(2))
     problem.sensitivity = torch.ones(2)
     wrap(inner)(problem, torch.ones(1, 2), 7, generator)
     assert inner.seen == [(7, generator)]

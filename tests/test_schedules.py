@@ -118,7 +118,9 @@ def test_iterations_count_from_one():
 
 def test_interpolation_is_geometric_and_learned():
     t = Interpolated([2, 6, 7], [0.1, 1.6, 0.4])
-    assert [t(k).item() for k in (1, 2, 4, 6, 7, 100)] == pytest.approx([0.1, 0.1, 0.4, 1.6, 0.4, 0.4])
+    assert [t(k).item() for k in (1, 2, 4, 6, 7, 100)] == pytest.approx(
+        [0.1, 0.1, 0.4, 1.6, 0.4, 0.4]
+    )
     (slope,) = torch.autograd.grad(t(3), t.log_values)  # d/d log t_i = weight_i · t
     torch.testing.assert_close(slope, t(3).detach() * torch.tensor([0.75, 0.25, 0.0]))
     for counts, values in (([], []), ([2, 2], [1.0, 1.0]), ([1, 2], [1.0])):
@@ -206,7 +208,8 @@ SCHEDULES = {
         lambda: PowerLaws([3, 12], [0.8, 0.2], power=1.5),
         lambda k: 0.8 * (min(max(k, 3), 12) / 3) ** -1.0 * (max(k, 12) / 12) ** -1.5,
     ),
-    "bounded power laws": (  # by powers of t/(b − t): from 4 to ¼ over a factor of 16 in k, then like 1/k
+    # by powers of t/(b − t): from 4 to ¼ over a factor of 16 in k, then like 1/k
+    "bounded power laws": (
         lambda: PowerLaws([1, 16], [1.6, 0.4], power=1.0, bound=2.0),
         lambda k: 2 / (1 + 1 / (4 * min(k, 16) ** -1.0 * 16 / max(k, 16))),
     ),
@@ -223,17 +226,24 @@ def test_single_values_and_sequences_are_those_of_the_formula(name):
     assert learned == pytest.approx([formula(k) for k in counts], rel=1e-6)
     schedule.requires_grad_(False)
     for _ in range(2):  # the second time from a table
-        assert [float(schedule(k)) for k in counts] == pytest.approx([formula(k) for k in counts], rel=1e-6)
+        assert [float(schedule(k)) for k in counts] == pytest.approx(
+            [formula(k) for k in counts], rel=1e-6
+        )
     for first, count in ((1, 5), (9, 12), (TABULATED - 1, 4)):
         found = schedule.sequence(first, count)
         assert (found.dtype, tuple(found.shape)) == (torch.float64, (count, 1))
-        assert found[:, 0].tolist() == pytest.approx([formula(k) for k in range(first, first + count)], rel=1e-6)
+        assert found[:, 0].tolist() == pytest.approx(
+            [formula(k) for k in range(first, first + count)], rel=1e-6
+        )
 
 
 @pytest.mark.parametrize("bound", [math.inf, 1.0])
 def test_power_laws_of_a_batch_are_those_of_its_samples(bound):
     values = torch.tensor([[0.8, 0.2], [0.3, 0.6]], dtype=torch.float64)
-    laws = [PowerLaws([3, 12], each, power=1.5, bound=bound).double().requires_grad_(False) for each in values]
+    laws = [
+        PowerLaws([3, 12], each, power=1.5, bound=bound).double().requires_grad_(False)
+        for each in values
+    ]
     both = PowerLaws([3, 12], values[0], power=1.5, bound=bound).double().requires_grad_(False)
     both.raw = torch.nn.Parameter(torch.stack([law.raw for law in laws]), requires_grad=False)
     found = both.sequence(1, 40)
@@ -241,7 +251,9 @@ def test_power_laws_of_a_batch_are_those_of_its_samples(bound):
     torch.testing.assert_close(found, torch.cat([law.sequence(1, 40) for law in laws], 1))
     both.raw.requires_grad_(True)
     for k in (1, 3, 5, 12, 30):
-        torch.testing.assert_close(both(k), torch.tensor([law(k) for law in laws], dtype=torch.float64))
+        torch.testing.assert_close(
+            both(k), torch.tensor([law(k) for law in laws], dtype=torch.float64)
+        )
 
 
 @pytest.mark.parametrize("extension", ["min", "last", "mean"])
@@ -260,23 +272,35 @@ def test_the_shape_of_a_run():
     """Rises over the first quarter of 8 steps, then falls to 0; the last value stays."""
     rising = OverRun(8, warmup=0.25)
     u = [(k - 0.5) / 8 for k in range(1, 9)]
-    assert [rising(k) for k in range(1, 9)] == pytest.approx([min(1, each / 0.25) * (1 - each) for each in u])
+    assert [rising(k) for k in range(1, 9)] == pytest.approx(
+        [min(1, each / 0.25) * (1 - each) for each in u]
+    )
     assert rising(9) == rising(100) == rising(8)
     flat = OverRun(8, warmup=0.0, power=0.0)
     assert [flat(k) for k in (1, 5, 20)] == [1.0] * 3
     assert OverRun(1)(1) == 0.5, "the middle of the only step"
     shorter = OverRun(25, warmup=0.1, power=0.5, length=0.5)
-    assert shorter(5) == pytest.approx(2 * OverRun(25, warmup=0.1, power=0.5)(5)), "a quarter as long, twice the step"
+    assert shorter(5) == pytest.approx(2 * OverRun(25, warmup=0.1, power=0.5)(5)), (
+        "a quarter as long, twice the step"
+    )
     longer = shorter.over(1600)
     assert [longer.steps, longer.warmup, longer.power, longer.length] == [1600, 0.1, 0.5, 0.5]
     assert longer(800) == pytest.approx((1 - 799.5 / 1600) ** 0.5 / 4)
-    assert [OverRun(8)(k) for k in (1, 2)] == pytest.approx([1 - 0.5 / 8, 1 - 1.5 / 8]), "a twentieth is over by then"
+    assert [OverRun(8)(k) for k in (1, 2)] == pytest.approx([1 - 0.5 / 8, 1 - 1.5 / 8]), (
+        "a twentieth is over by then"
+    )
     slow = OverRun(100)
     assert [slow(k) for k in (1, 3, 10)] == pytest.approx([0.1 * 0.995, 0.5 * 0.975, 0.905])
 
 
 @pytest.mark.parametrize(
-    "good", [{"steps": 1}, {"steps": 5, "warmup": 0.0}, {"steps": 5, "warmup": 1.0}, {"steps": 5, "power": 0.0}]
+    "good",
+    [
+        {"steps": 1},
+        {"steps": 5, "warmup": 0.0},
+        {"steps": 5, "warmup": 1.0},
+        {"steps": 5, "power": 0.0},
+    ],
 )
 def test_the_edges_of_what_a_run_may_be(good):
     OverRun(**good)

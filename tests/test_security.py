@@ -33,9 +33,16 @@ def entry(tmp_path):
 def forged(path, structure=lambda s: s, card=lambda c: c, tensors=lambda t: t):
     """Change an entry, with a checksum that is right."""
     numbers, metadata = read_whole(path)
-    changed = {"structure": structure(json.loads(metadata["structure"])), "card": card(json.loads(metadata["card"]))}
+    changed = {
+        "structure": structure(json.loads(metadata["structure"])),
+        "card": card(json.loads(metadata["card"])),
+    }
     metadata = {key: value for key, value in metadata.items() if key != "sha256"}
-    write_whole(tensors(numbers), metadata | {key: json.dumps(value) for key, value in changed.items()}, path)
+    write_whole(
+        tensors(numbers),
+        metadata | {key: json.dumps(value) for key, value in changed.items()},
+        path,
+    )
 
 
 def test_sizes_come_from_the_tensors(entry):
@@ -54,7 +61,10 @@ def test_sizes_come_from_the_tensors(entry):
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e30])
 def test_weights_that_are_no_weights_are_refused(entry, number):
     def spoil(tensors):
-        return {name: tensor.fill_(number) if "mirror" in name else tensor for name, tensor in tensors.items()}
+        return {
+            name: tensor.fill_(number) if "mirror" in name else tensor
+            for name, tensor in tensors.items()
+        }
 
     forged(entry, tensors=spoil)
     with pytest.raises(zoo.EntryDamaged, match=r"not finite or larger|NaN"):
@@ -66,7 +76,8 @@ def nested(depth):
 
 
 @pytest.mark.parametrize(
-    "card", [[], None, 3, {"name": 3}, {"name": "x", "stages": 3}, {"name": "x", "use": nested(200)}]
+    "card",
+    [[], None, 3, {"name": 3}, {"name": "x", "stages": 3}, {"name": "x", "use": nested(200)}],
 )
 def test_a_card_that_is_none_is_one_line(entry, card, monkeypatch, capsys):
     forged(entry, card=lambda _: card)
@@ -103,7 +114,9 @@ def test_a_picture_in_an_archive_has_a_limit(tmp_path, monkeypatch):
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "a.png", "../../a.png")
     for name in ("a.zip", "a.tar.gz"):
-        with pytest.raises(data.DataDamaged, match=r"would be 2000 bytes when unpacked|cannot be unpacked"):
+        with pytest.raises(
+            data.DataDamaged, match=r"would be 2000 bytes when unpacked|cannot be unpacked"
+        ):
             list(data.read_images(tmp_path / name))
     assert not (tmp_path.parent.parent / "a.png").exists()
 
@@ -112,10 +125,13 @@ def test_a_picture_in_an_archive_has_a_limit(tmp_path, monkeypatch):
 def test_many_pixels_in_a_few_bytes_are_refused(tmp_path, form):
     """The header of a small picture says that it is 6000 pixels wide and high."""
     file = io.BytesIO()
-    Image.new("RGB", (77, 77)).save(file, form, compression="tiff_adobe_deflate" if form == "TIFF" else None)
+    Image.new("RGB", (77, 77)).save(
+        file, form, compression="tiff_adobe_deflate" if form == "TIFF" else None
+    )
     where = {"GIF": (6, "<H"), "BMP": (18, "<i"), "TIFF": (None, "<I")}[form]
     content = bytearray(file.getvalue())
-    small, large = struct.pack(where[1], 77), struct.pack(where[1], 6000)
+    small = struct.pack(where[1], 77)
+    large = struct.pack(where[1], 6000)
     if where[0] is None:  # wherever the tags of its sides are
         content = content.replace(small, large)
     else:
@@ -123,11 +139,15 @@ def test_many_pixels_in_a_few_bytes_are_refused(tmp_path, form):
     (tmp_path / "a.png").write_bytes(content[:1000])
     with pytest.raises(data.DataDamaged, match="36 million pixels in a file of"):
         read_photo(tmp_path / "a.png")
-    Image.new("1", (6000, 6000)).save(tmp_path / "black.png")  # as dense as they come, and what it says it is
+    Image.new("1", (6000, 6000)).save(
+        tmp_path / "black.png"
+    )  # as dense as they come, and what it says it is
     assert read_photo(tmp_path / "black.png").size == (6000, 6000)
 
 
-@pytest.mark.parametrize("arguments", [["\x1b[2J", "x=", "learn"], ["zoo", "show", "\x1b[2J"], ["\x9b2J"]])
+@pytest.mark.parametrize(
+    "arguments", [["\x1b[2J", "x=", "learn"], ["zoo", "show", "\x1b[2J"], ["\x9b2J"]]
+)
 def test_arguments_leave_terminals_alone(arguments, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["mirrordescent", *arguments])
     with pytest.raises(SystemExit) as stop:

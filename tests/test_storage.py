@@ -111,7 +111,9 @@ SCHEDULES = {
     "dual weight": lambda: DualWeight(3.0, 1, 9),
     "mixing by areas": AreaMixing,
     "weight by areas": AreaWeight,
-    "conditional": lambda: learned(ConditionalLaws([1, 9], [0.3, 0.2], features=["weight"], exponents={"unit": -1.0})),
+    "conditional": lambda: learned(
+        ConditionalLaws([1, 9], [0.3, 0.2], features=["weight"], exponents={"unit": -1.0})
+    ),
     "within": lambda: Within(0.7, PowerLaws([1, 9], [0.3, 2.0]), Reciprocal(3.0), 2.0),
     "a learned number": lambda: as_schedule(nn.Parameter(torch.tensor(0.1)), "t"),
     "a number that is not learned": lambda: as_schedule(torch.tensor(0.1, dtype=DOUBLE), "t"),
@@ -149,10 +151,13 @@ PROBLEMS = {
     "tomography by total variation": lambda: TVInpainting(
         random(2, 1, 4, 9), None, operator=ParallelBeam(6, angles=4, detectors=9)
     ),
-    "squared error": lambda: SquaredError(random(2, 3, 8, 8), Blur(random(3, 3)), random(8, 8) > 0.2, 2.0),
+    "squared error": lambda: SquaredError(
+        random(2, 3, 8, 8), Blur(random(3, 3)), random(8, 8) > 0.2, 2.0
+    ),
     "counts": lambda: Counts(random(2, 5), background=0.5),
     "composite": lambda: Composite(
-        SquaredError(random(2, 2, 8, 8), Fourier(radial_mask(8, 3))), [TV(0.1 + random(2)), L1(0.1, Haar(1))]
+        SquaredError(random(2, 2, 8, 8), Fourier(radial_mask(8, 3))),
+        [TV(0.1 + random(2)), L1(0.1, Haar(1))],
     ),
     "composite on a box": lambda: Composite(SquaredError(random(2, 5)), [L1(0.1), Box(-1.0, 2.0)]),
     "poisson tomography": lambda: PoissonTomography(
@@ -161,28 +166,43 @@ PROBLEMS = {
     "poisson tomography, double": lambda: PoissonTomography(
         random(1, 1, 3, 11, dtype=DOUBLE) * 20, ParallelBeam(7, torch.tensor([0.1, 0.5, 2.0]), 11)
     ),
-}  # fmt: skip
-BOWLS, PICTURES = "diagonal quadratic", "denoising"
+}
+BOWLS = "diagonal quadratic"
+PICTURES = "denoising"
 METHODS = {  # with the problems they are tried on
     "GD": (lambda: GD(PowerLaws([1, 9], [0.2, 0.1], bound=0.5)), BOWLS),
     "MD": (lambda: md.MD(SimplexEntropy(), Reciprocal(0.3)), "least squares on a simplex"),
     "ProximalNesterov": (lambda: ProximalNesterov(Reciprocal(0.3)), "composite on a box"),
     "SMD": (lambda: learned(SMD(Diagonal(nn.Parameter(1 + random(4))), Prefix([0.1, 0.2]))), BOWLS),
-    "AMD": (lambda: md.AMD(Euclidean(Simplex()), 0.1, cap=4, weight_offset=1), "least squares on a simplex"),
+    "AMD": (
+        lambda: md.AMD(Euclidean(Simplex()), 0.1, cap=4, weight_offset=1),
+        "least squares on a simplex",
+    ),
     "ASMD": (lambda: md.ASMD(Euclidean(), RootReciprocal(0.1)), BOWLS),
     "Adam": (lambda: md.Adam(0.1, (0.8, 0.9), 1e-6, 0.01), BOWLS),
     "SGD": (lambda: md.SGD(0.1, 0.9), BOWLS),
     "Nesterov": (lambda: md.Nesterov(0.3), BOWLS),
-    "ProjectedGradient": (lambda: md.ProjectedGradient(Simplex(), 0.1), "least squares on a simplex"),
+    "ProjectedGradient": (
+        lambda: md.ProjectedGradient(Simplex(), 0.1),
+        "least squares on a simplex",
+    ),
     "ProjectedNesterov": (lambda: ProjectedNesterov(Simplex(), 0.1), "least squares on a simplex"),
-    "AdaptivePreconditioned": (lambda: AdaptivePreconditioned(SoftSign(0.1), 0.1, 0.5, 0.9, False, 0.1), BOWLS),
-    "Preconditioned": (lambda: Preconditioned(SoftSign(0.1), 0.1, 0.5, lookahead=False, decay=0.1), BOWLS),
+    "AdaptivePreconditioned": (
+        lambda: AdaptivePreconditioned(SoftSign(0.1), 0.1, 0.5, 0.9, False, 0.1),
+        BOWLS,
+    ),
+    "Preconditioned": (
+        lambda: Preconditioned(SoftSign(0.1), 0.1, 0.5, lookahead=False, decay=0.1),
+        BOWLS,
+    ),
     "FISTA": (lambda: md.FISTA(t=0.2), BOWLS),
     "LBFGS": (md.LBFGS, BOWLS),
     "PDHG": (lambda: md.PDHG(PowerLaws([1, 5], [0.3, 0.6])), PICTURES),
     "CondatVu": (lambda: md.CondatVu(0.4, Stencil(0.3)), PICTURES),
     "ScheduledPrimalDual": (
-        lambda: ScheduledPrimalDual(0.4, PowerLaws([1, 5], [0.9, 1.2]), 0.8, Reciprocal(0.3), Stencil(0.3)),
+        lambda: ScheduledPrimalDual(
+            0.4, PowerLaws([1, 5], [0.9, 1.2]), 0.8, Reciprocal(0.3), Stencil(0.3)
+        ),
         PICTURES,
     ),
     "DualFISTA": (md.DualFISTA, PICTURES),
@@ -191,7 +211,10 @@ METHODS = {  # with the problems they are tried on
     "Certified": (lambda: md.Certified(GD(0.1)), PICTURES),
     "Safeguarded": (lambda: Safeguarded(GD(5.0), every=2, slack=0.1), BOWLS),
     "Equipped": (lambda: Equipped(GD(0.1), Smoothed(PowerLaws([1, 5], [0.5, 0.1]))), PICTURES),
-    "Conditioned": (lambda: Conditioned(GD(ConditionalLaws([1], [0.5], exponents={"unit": -1.0}))), PICTURES),
+    "Conditioned": (
+        lambda: Conditioned(GD(ConditionalLaws([1], [0.5], exponents={"unit": -1.0}))),
+        PICTURES,
+    ),
     "HandOver": (lambda: md.HandOver(GD(0.1), 3, md.PDHG(0.2)), PICTURES),
     "Relay": (lambda: Relay(GD(0.1), 3, md.LBFGS()), BOWLS),
 }
@@ -233,12 +256,15 @@ def stored(part, tmp_path):
     """Save and load, and check all tensors and the description."""
     again = zoo.load(zoo.save(part, tmp_path / "entry"))
     assert type(again) is type(part)
-    state, same = part.state_dict(), again.state_dict()
+    state = part.state_dict()
+    same = again.state_dict()
     assert list(state) == list(same)
     for name, tensor in state.items():
         assert tensor.dtype == same[name].dtype
         assert torch.equal(tensor, same[name])
-    assert json.dumps(describe(again.requires_grad_(False))) == json.dumps(describe(part.requires_grad_(False)))
+    assert json.dumps(describe(again.requires_grad_(False))) == json.dumps(
+        describe(part.requires_grad_(False))
+    )
     assert repr(again) == repr(part)
     return again
 
@@ -258,9 +284,15 @@ def test_schedules(make, tmp_path):
 def test_oracles(make, tmp_path):
     oracle = make()
     again = stored(oracle, tmp_path)
-    problem = TVDenoising(random(2, 1, 5, 4)) if oracle_of_kinks(oracle) else PROBLEMS["poisson tomography"]()
+    problem = (
+        TVDenoising(random(2, 1, 5, 4))
+        if oracle_of_kinks(oracle)
+        else PROBLEMS["poisson tomography"]()
+    )
     x = problem.start() + 0.1
-    first, second = (each(problem, x, 3, torch.Generator().manual_seed(5)) for each in (oracle, again))
+    first, second = (
+        each(problem, x, 3, torch.Generator().manual_seed(5)) for each in (oracle, again)
+    )
     assert torch.equal(first, second)
     assert oracle.stochastic == again.stochastic
 
@@ -295,11 +327,19 @@ def test_operators(make, tmp_path):
 @both(TERMS)
 def test_terms(make, tmp_path):
     term = make()
-    again, x = stored(term, tmp_path), random(2, 2, 6, 6)
+    again = stored(term, tmp_path)
+    x = random(2, 2, 6, 6)
     assert torch.equal(again.value(x), term.value(x))
 
 
-DOMAINS = [WholeSpace(), PositiveOrthant(), NegativeOrthant(), Box(-1, 0.3), Simplex(), SpectralBall(2.0)]
+DOMAINS = [
+    WholeSpace(),
+    PositiveOrthant(),
+    NegativeOrthant(),
+    Box(-1, 0.3),
+    Simplex(),
+    SpectralBall(2.0),
+]
 
 
 @pytest.mark.parametrize("domain", DOMAINS, ids=lambda domain: type(domain).__name__)
@@ -322,29 +362,50 @@ def test_initial_networks(tmp_path):
 def test_methods(make, name, tmp_path):
     method = make()
     assert type(method).__name__ == next(key for key, value in METHODS.items() if value[0] is make)
-    again, problem = stored(method, tmp_path), PROBLEMS[name]()
+    again = stored(method, tmp_path)
+    problem = PROBLEMS[name]()
     first, second = (md.solve(problem, each, iterations=9, fused=False) for each in (method, again))
     assert torch.equal(first.x, second.x)
     assert torch.equal(first.trace.values, second.trace.values)
 
 
-UNSTORED = {  # what others subclass, what holds code of users, what theory and optimisers make for themselves
-    "Domain", "Fit", "GradientMethod", "Method", "OfDifferences", "Oracle", "PrimalDual", "Problem", "Schedule",
-    "StatefulWrapper", "Term", "WrappedOracle", "Wrapper",
-    "Function", "NetworkTraining", "Watched", "Rate",
-}  # fmt: skip
+# what others subclass, what holds code of users, what theory and optimisers make for themselves
+UNSTORED = {
+    "Domain",
+    "Fit",
+    "GradientMethod",
+    "Method",
+    "OfDifferences",
+    "Oracle",
+    "PrimalDual",
+    "Problem",
+    "Schedule",
+    "StatefulWrapper",
+    "Term",
+    "WrappedOracle",
+    "Wrapper",
+    "Function",
+    "NetworkTraining",
+    "Watched",
+    "Rate",
+}
 
 
 def test_every_public_part_is_stored_by_some_test():
     """Maps and potentials, by tests/mirrors/test_storage.py; everything else, here."""
     for module in pkgutil.walk_packages(md.__path__, "mirrordescent."):
         importlib.import_module(module.name)
-    waiting, public = [Part], set()
+    waiting = [Part]
+    public = set()
     while waiting:
         found = waiting.pop().__subclasses__()
         waiting += found
         public |= {each for each in found if each.__module__.partition(".")[0] == "mirrordescent"}
-    public = {each for each in public if not each.__name__.startswith("_") and each.kind not in ("map", "potential")}
+    public = {
+        each
+        for each in public
+        if not each.__name__.startswith("_") and each.kind not in ("map", "potential")
+    }
     tables = (SCHEDULES, ORACLES, PROBLEMS, OPERATORS, TERMS)
     tried = {type(make()).__name__ for table in tables for make in table.values()} | set(METHODS)
     tried |= {type(domain).__name__ for domain in DOMAINS} | {"Initialisation"}
@@ -370,7 +431,10 @@ class Mirrored:
 
 
 UNSTORABLE = [
-    (lambda: Function(lambda x: x.sum(-1)), "function of Function cannot be stored: a function is neither data nor"),
+    (
+        lambda: Function(lambda x: x.sum(-1)),
+        "function of Function cannot be stored: a function is neither data nor",
+    ),
     (lambda: Function(torch.Tensor.sum), "function of Function cannot be stored"),
     (
         lambda: NetworkTraining(nn.Linear(2, 3), torch.zeros(4, 2), torch.tensor([0, 1, 2, 0])),
@@ -401,5 +465,7 @@ def test_a_part_that_hides_its_arguments_says_which(tmp_path):
         def __init__(self, strength):
             super().__init__()
 
-    with pytest.raises(TypeError, match="its constructor takes 'strength', but it has no attribute of that name"):
+    with pytest.raises(
+        TypeError, match="its constructor takes 'strength', but it has no attribute of that name"
+    ):
         zoo.save(Forgetful(1.0), tmp_path / "entry")

@@ -66,8 +66,11 @@ class Solver(BaseSolver):
     def run(self, n_iter: int) -> None:
         """Run from the start."""
         if n_iter > 0:
-            start, method = torch.zeros_like(self.iterate), named(self.method, t=STEPS.get(self.method))
-            self.iterate = solve(self.problem, method, start, iterations=n_iter, trace=[n_iter], progress=False).x
+            start = torch.zeros_like(self.iterate)
+            method = named(self.method, t=STEPS.get(self.method))
+            self.iterate = solve(
+                self.problem, method, start, iterations=n_iter, trace=[n_iter], progress=False
+            ).x
 
     def get_result(self) -> dict[str, Any]:
         """Return the image."""

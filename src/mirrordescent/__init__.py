@@ -1,10 +1,11 @@
-"""mirrordescent: learn the geometry of a class of optimisation problems, then solve new ones faster.
+"""mirrordescent: learn the geometry of a class of optimisation problems, then solve new ones
+faster.
 
     geometry (mirrors) → problems → methods → solve → learn
 
-A mirror map turns points into dual ones and back; a method takes its steps there; ``solve`` runs any
-method on any batch of problems; ``mirrordescent.learn`` improves a method on a family of problems, and
-``zoo`` has methods that were learned already.
+A mirror map turns points into dual ones and back; a method takes its steps there; ``solve`` runs
+any method on any batch of problems; ``mirrordescent.learn`` improves a method on a family of
+problems, and ``zoo`` has methods that were learned already.
 """
 
 from __future__ import annotations
@@ -85,41 +86,148 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _ROOMS = (
-    "conditioning", "data", "domains", "learn", "methods", "mirrors", "optim", "oracles", "problems", "references",
-    "report", "restore", "schedules", "theory", "zoo",
-)  # fmt: skip
+    "conditioning",
+    "data",
+    "domains",
+    "learn",
+    "methods",
+    "mirrors",
+    "optim",
+    "oracles",
+    "problems",
+    "references",
+    "report",
+    "restore",
+    "schedules",
+    "theory",
+    "zoo",
+)
 _OFFERED = {
     "auto": ("auto",),
     "domains": ("Box", "DomainError", "NonNegative", "Simplex"),
     "methods": (
-        "AMD", "ASMD", "FISTA", "GD", "LBFGS", "LPD", "MD", "PDHG", "SGD", "SMD", "Adam", "Averaged", "Certified",
-        "CondatVu", "DualFISTA", "HandOver", "Nesterov", "ProjectedGradient", "proven",
+        "AMD",
+        "ASMD",
+        "FISTA",
+        "GD",
+        "LBFGS",
+        "LPD",
+        "MD",
+        "PDHG",
+        "SGD",
+        "SMD",
+        "Adam",
+        "Averaged",
+        "Certified",
+        "CondatVu",
+        "DualFISTA",
+        "HandOver",
+        "Nesterov",
+        "ProjectedGradient",
+        "proven",
     ),
     "problems": (
-        "L1", "SVM", "TV", "Composite", "Counts", "Function", "LeastSquares", "LogisticRegression", "MatrixGame",
-        "Quadratic", "SquaredError", "TVDenoising", "TVInpainting",
+        "L1",
+        "SVM",
+        "TV",
+        "Composite",
+        "Counts",
+        "Function",
+        "LeastSquares",
+        "LogisticRegression",
+        "MatrixGame",
+        "Quadratic",
+        "SquaredError",
+        "TVDenoising",
+        "TVInpainting",
     ),
     "references": ("certify",),
     "restore": ("choose_weight",),
     "solve": (
-        "Solution", "Status", "gap", "gradient_norm", "layer", "relative_change", "relative_gap", "solve", "wall_clock",
+        "Solution",
+        "Status",
+        "gap",
+        "gradient_norm",
+        "layer",
+        "relative_change",
+        "relative_gap",
+        "solve",
+        "wall_clock",
     ),
-}  # fmt: skip
+}
 _HOMES = {name: room for room, names in _OFFERED.items() for name in names}
 
 __all__ = [
-    "AMD", "ASMD", "FISTA", "GD", "L1", "LBFGS", "LPD", "MD", "PDHG", "SGD", "SMD", "SVM", "TV", "Adam", "Averaged",
-    "Box", "Certified", "Composite", "CondatVu", "Counts", "DomainError", "DualFISTA", "Function", "HandOver",
-    "LeastSquares", "LogisticRegression", "MatrixGame", "Nesterov", "NonNegative", "ProjectedGradient", "Quadratic",
-    "Simplex", "Solution", "SquaredError", "Status", "TVDenoising", "TVInpainting", "auto", "certify",
-    "choose_weight", "conditioning", "data", "domains", "gap", "gradient_norm", "layer", "learn", "methods",
-    "mirrors", "optim", "oracles", "problems", "proven", "references", "relative_change", "relative_gap", "report",
-    "restore", "schedules", "solve", "theory", "wall_clock", "zoo",
-]  # fmt: skip
+    "AMD",
+    "ASMD",
+    "FISTA",
+    "GD",
+    "L1",
+    "LBFGS",
+    "LPD",
+    "MD",
+    "PDHG",
+    "SGD",
+    "SMD",
+    "SVM",
+    "TV",
+    "Adam",
+    "Averaged",
+    "Box",
+    "Certified",
+    "Composite",
+    "CondatVu",
+    "Counts",
+    "DomainError",
+    "DualFISTA",
+    "Function",
+    "HandOver",
+    "LeastSquares",
+    "LogisticRegression",
+    "MatrixGame",
+    "Nesterov",
+    "NonNegative",
+    "ProjectedGradient",
+    "Quadratic",
+    "Simplex",
+    "Solution",
+    "SquaredError",
+    "Status",
+    "TVDenoising",
+    "TVInpainting",
+    "auto",
+    "certify",
+    "choose_weight",
+    "conditioning",
+    "data",
+    "domains",
+    "gap",
+    "gradient_norm",
+    "layer",
+    "learn",
+    "methods",
+    "mirrors",
+    "optim",
+    "oracles",
+    "problems",
+    "proven",
+    "references",
+    "relative_change",
+    "relative_gap",
+    "report",
+    "restore",
+    "schedules",
+    "solve",
+    "theory",
+    "wall_clock",
+    "zoo",
+]
 
 
 class _Package(ModuleType):
-    """This package: it imports what is asked of it when it is asked, so that nobody waits for what is not used."""
+    """This package: it imports what is asked of it when it is asked, so that nobody waits for what
+    is not used.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name in _ROOMS:
@@ -131,7 +239,9 @@ class _Package(ModuleType):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Python binds a room to its name when it is imported; but ``solve`` and ``auto`` are functions of theirs."""
+        """Python binds a room to its name when it is imported; but ``solve`` and ``auto`` are
+        functions of theirs.
+        """
         room = name in ("auto", "solve") and isinstance(value, ModuleType)
         super().__setattr__(name, getattr(value, name) if room else value)
 

@@ -4,7 +4,9 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; an interruption is one line, also while what it needs is still being imported."""
+    """Run the command line; an interruption is one line, also while what it needs is still being
+    imported.
+    """
     try:
         from mirrordescent.interruption import stoppable
 

@@ -1,9 +1,10 @@
 """The same bits for a sample, whatever is in the batch beside it.
 
-Most entries of a tensor are computed in vectors, and those left over at its end one by one, by other code: powers,
-hyperbolic sines and sigmoids of both differ in their last bits. Products of matrices are cut into blocks by how many
-rows there are, and where these lie in memory. Where a method jumps, as with total variation, a last bit may become any
-other difference; so a sample would depend on its neighbours.
+Most entries of a tensor are computed in vectors, and those left over at its end one by one, by
+other code: powers, hyperbolic sines and sigmoids of both differ in their last bits. Products of
+matrices are cut into blocks by how many rows there are, and where these lie in memory. Where a
+method jumps, as with total variation, a last bit may become any other difference; so a sample would
+depend on its neighbours.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,8 @@ GRAIN = 1 << 15  # entries, below which torch does not share work among threads
 
 
 def evenly(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Apply a function to every entry by the same code: what is left over is filled up with ones to whole vectors.
+    """Apply a function to every entry by the same code: what is left over is filled up with ones to
+    whole vectors.
 
     >>> x = torch.linspace(0, 1, 70, dtype=torch.float64)
     >>> torch.equal(evenly(torch.sinh, x[:66]), evenly(torch.sinh, x)[:66])
@@ -28,13 +30,16 @@ def evenly(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     if not over:
         return function(x.contiguous())
     flat = x.reshape(-1)
-    whole, rest = flat[: flat.numel() - over], flat[flat.numel() - over :]
+    whole = flat[: flat.numel() - over]
+    rest = flat[flat.numel() - over :]
     filled = function(torch.cat([rest, rest.new_ones(-over % VECTORS)]))[:over]
     return (torch.cat([function(whole), filled]) if len(whole) else filled).view(x.shape)
 
 
 def _shares(count: int) -> int:
-    """Return among how many threads torch shares so many entries: each of them has an end of its own."""
+    """Return among how many threads torch shares so many entries: each of them has an end of its
+    own.
+    """
     if count <= GRAIN or torch.compiler.is_compiling():  # which does not know of threads
         return 1
     return min(torch.get_num_threads(), -(-count // GRAIN))
@@ -42,4 +47,8 @@ def _shares(count: int) -> int:
 
 def one_by_one(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Apply a function to every sample by itself, in memory of its own."""
-    return torch.cat([function(sample.clone()) for sample in torch.split(x, 1)]) if len(x) else function(x)
+    return (
+        torch.cat([function(sample.clone()) for sample in torch.split(x, 1)])
+        if len(x)
+        else function(x)
+    )

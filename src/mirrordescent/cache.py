@@ -16,7 +16,9 @@ VERSION = "2"  # raised when the meaning of stored entries changes
 
 
 def directory() -> Path:
-    """Return the cache folder: ``MIRRORDESCENT_CACHE``, or else where the system keeps a user's caches."""
+    """Return the cache folder: ``MIRRORDESCENT_CACHE``, or else where the system keeps a user's
+    caches.
+    """
     if chosen := os.environ.get("MIRRORDESCENT_CACHE"):
         return Path(chosen)
     import pooch
@@ -25,10 +27,13 @@ def directory() -> Path:
 
 
 def remember(
-    key: str | None, compute: Callable[[], dict[str, Tensor]],
+    key: str | None,
+    compute: Callable[[], dict[str, Tensor]],
     suits: Callable[[dict[str, Tensor]], bool] = lambda entry: True,
-) -> dict[str, Tensor]:  # fmt: skip
-    """Return the entry under a key if it suits, or compute and store it; a key of None is never stored."""
+) -> dict[str, Tensor]:
+    """Return the entry under a key if it suits, or compute and store it; a key of None is never
+    stored.
+    """
     entry = load(key) if key else None
     if entry is None or not suits(entry):
         entry = compute()
@@ -44,7 +49,8 @@ def key_of(purpose: str, **settings: bool | int | float | str | None) -> str:
 
 
 def fingerprint(module: nn.Module, purpose: str) -> str | None:
-    """Hash all that defines a problem or another module; None if some of it is neither a tensor nor a plain value.
+    """Hash all that defines a problem or another module; None if some of it is neither a tensor nor
+    a plain value.
 
     An operator that is not a module hides its content, for example.
     """
@@ -74,7 +80,9 @@ def load(key: str) -> dict[str, Tensor] | None:
 
 
 def store(key: str, tensors: dict[str, Tensor]) -> None:
-    """Write an entry whole or not at all; a cache that cannot be written to is no reason to fail."""
+    """Write an entry whole or not at all; a cache that cannot be written to is no reason to
+    fail.
+    """
     with contextlib.suppress(OSError):
         directory().mkdir(parents=True, exist_ok=True)
         write_whole(tensors, {}, directory() / f"{key}.safetensors")

@@ -25,7 +25,9 @@ def require_not_negative(**numbers: float) -> None:
 
 
 def require_data(**tensors: Tensor) -> None:
-    """Raise unless all tensors consist of finite floating-point numbers of one dtype, on one device."""
+    """Raise unless all tensors consist of finite floating-point numbers of one dtype, on one
+    device.
+    """
     first, one = next(iter(tensors.items()), ("", None))
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():

@@ -1,8 +1,10 @@
-"""Numbers that depend on the problem: schedules, and parameters of maps, as functions of a few features.
+"""Numbers that depend on the problem: schedules, and parameters of maps, as functions of a few
+features.
 
-A problem describes itself by features φ, one number each for every sample, such as log(weight/contrast)
-(:meth:`~mirrordescent.problems.base.Problem.features`). A *conditional* part is a family of parts, one for every φ;
-:func:`given` takes the member for the problem at hand, of it and of everything that contains it.
+A problem describes itself by features φ, one number each for every sample, such as
+log(weight/contrast) (:meth:`~mirrordescent.problems.base.Problem.features`). A *conditional* part
+is a family of parts, one for every φ; :func:`given` takes the member for the problem at hand, of it
+and of everything that contains it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent.parts import Config
-from mirrordescent.schedules import TABULATED, PowerLaws, Schedule, Values, as_numbers, as_schedule, between, log_hats
+from mirrordescent.schedules import (
+    TABULATED,
+    PowerLaws,
+    Schedule,
+    Values,
+    as_numbers,
+    as_schedule,
+    between,
+    log_hats,
+)
 
 Features: TypeAlias = Mapping[str, Tensor]
 M = TypeVar("M", bound=nn.Module)
@@ -44,19 +55,25 @@ class Conditional(Protocol):
 
 
 def shallow(part: M, **changed: object) -> M:
-    """Return a copy with the same parameters and parts but for some, as ``copy.copy`` would, in a tenth of the time."""
+    """Return a copy with the same parameters and parts but for some, as ``copy.copy`` would, in a
+    tenth of the time.
+    """
     other = object.__new__(type(part))
     other.__dict__.update(part.__dict__, **changed)
     return other
 
 
 def rebuilt(module: M, change: Callable[[nn.Module], nn.Module]) -> M:
-    """Return a module in which parts are changed, from the innermost outwards; what stays the same is not copied."""
+    """Return a module in which parts are changed, from the innermost outwards; what stays the same
+    is not copied.
+    """
     made: dict[int, nn.Module] = {}  # one part in two places stays one
 
     def visit(part: nn.Module) -> nn.Module:
         if id(part) not in made:
-            children = {name: visit(child) for name, child in part._modules.items() if child is not None}
+            children = {
+                name: visit(child) for name, child in part._modules.items() if child is not None
+            }
             other = part
             if any(child is not part._modules[name] for name, child in children.items()):
                 other = shallow(part, _modules={**part._modules, **children})
@@ -67,8 +84,13 @@ def rebuilt(module: M, change: Callable[[nn.Module], nn.Module]) -> M:
 
 
 def given(module: M, features: Features) -> M:
-    """Return a module in which every conditional part is the one for these features; the rest is shared, not copied."""
-    return rebuilt(module, lambda part: cast(Conditional, part).given(features) if _conditional(type(part)) else part)
+    """Return a module in which every conditional part is the one for these features; the rest is
+    shared, not copied.
+    """
+    return rebuilt(
+        module,
+        lambda part: cast(Conditional, part).given(features) if _conditional(type(part)) else part,
+    )
 
 
 def _conditional(kind: type) -> bool:
@@ -77,11 +99,18 @@ def _conditional(kind: type) -> bool:
 
 def own_parameters(module: nn.Module) -> set[nn.Parameter]:
     """Return the parameters of which every sample may have its own."""
-    return {p for part in module.modules() if isinstance(part, ConditionalLaws) for p in part.parameters()}
+    return {
+        p
+        for part in module.modules()
+        if isinstance(part, ConditionalLaws)
+        for p in part.parameters()
+    }
 
 
 def with_own(module: M, values: Mapping[nn.Parameter, Tensor]) -> M:
-    """Return a module in which some of ``own_parameters`` have values (batch, …) in place of those for all samples."""
+    """Return a module in which some of ``own_parameters`` have values (batch, …) in place of those
+    for all samples.
+    """
 
     def change(part: nn.Module) -> nn.Module:
         found = {name: values[p] for name, p in part._parameters.items() if p in values}  # type: ignore[index]
@@ -95,16 +124,18 @@ def with_own(module: M, values: Mapping[nn.Parameter, Tensor]) -> M:
 class ConditionalLaws(PowerLaws):
     """t(k) = base(k)·exp(φ·θ(k)): power laws of k whose logarithms are linear in features.
 
-    Between the counts of ``slopes`` θ is linear in log k, and constant beyond them. With a ``bound`` it is the logit
-    that is shifted. θ is learned and begins at 0. With ``units`` φ is (feature − origin)/unit, so that all θ are
-    learned at one pace, and base is the schedule in the middle.
+    Between the counts of ``slopes`` θ is linear in log k, and constant beyond them. With a
+    ``bound`` it is the logit that is shifted. θ is learned and begins at 0. With ``units`` φ is
+    (feature − origin)/unit, so that all θ are learned at one pace, and base is the schedule in the
+    middle.
 
     Args:
         counts, values, power, bound: the base, see :class:`~mirrordescent.schedules.PowerLaws`.
         features: the names of the features it depends on.
         slope_counts: where θ has values of its own.
         exponents: features with a fixed θ, which an exact symmetry of the problem prescribes.
-        units: the origin and the unit of features, by their names, such as mean and spread over some problems.
+        units: the origin and the unit of features, by their names, such as mean and spread over
+            some problems.
 
     >>> import torch
     >>> t = ConditionalLaws([1], [2.0], features=["weight"])
@@ -114,16 +145,30 @@ class ConditionalLaws(PowerLaws):
     """
 
     def __init__(
-        self, counts: Sequence[int], values: Values, power: float = 0.0, bound: float = math.inf,
-        features: Sequence[str] = (), slope_counts: Sequence[int] = (1,), exponents: Mapping[str, float] | None = None,
+        self,
+        counts: Sequence[int],
+        values: Values,
+        power: float = 0.0,
+        bound: float = math.inf,
+        features: Sequence[str] = (),
+        slope_counts: Sequence[int] = (1,),
+        exponents: Mapping[str, float] | None = None,
         units: Mapping[str, Sequence[float]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(counts, values, power, bound)
-        self.features, self.slope_counts, self.exponents = list(features), list(slope_counts), dict(exponents or {})
-        self.units = {name: [float(origin), float(unit)] for name, (origin, unit) in (units or {}).items()}
-        self.slopes = nn.Parameter(torch.zeros(len(self.slope_counts), len(self.features)).to(self.raw))
+        self.features = list(features)
+        self.slope_counts = list(slope_counts)
+        self.exponents = dict(exponents or {})
+        self.units = {
+            name: [float(origin), float(unit)] for name, (origin, unit) in (units or {}).items()
+        }
+        self.slopes = nn.Parameter(
+            torch.zeros(len(self.slope_counts), len(self.features)).to(self.raw)
+        )
         self.found: Told | None = None  # once they are given
-        self._told: tuple[tuple[int, ...], Tensor] | None = None  # the last sequence, and what it depends on
+        self._told: tuple[tuple[int, ...], Tensor] | None = (
+            None  # the last sequence, and what it depends on
+        )
         self._first: tuple[tuple[int, ...], Tensor] | None = None  # the first values, likewise
 
     def given(self, features: Features) -> ConditionalLaws:
@@ -134,9 +179,17 @@ class ConditionalLaws(PowerLaws):
                 f"{', '.join(features) or 'nothing'}. Problems describe themselves in features()"
             )
         if self.units:
-            shifts = {name: (features[name] - origin) / unit for name, (origin, unit) in self.units.items()}
+            shifts = {
+                name: (features[name] - origin) / unit
+                for name, (origin, unit) in self.units.items()
+            }
             features = {**features, **shifts}
-        return shallow(self, found=features if isinstance(features, Told) else Told(features), _told=None, _first=None)
+        return shallow(
+            self,
+            found=features if isinstance(features, Told) else Told(features),
+            _told=None,
+            _first=None,
+        )
 
     def __call__(self, k: int) -> float | Tensor:
         return super().__call__(k) if self.found is None else self.forward(k)
@@ -148,12 +201,16 @@ class ConditionalLaws(PowerLaws):
         if wanted or self.raw.is_cuda or k > TABULATED:
             return self._value(self._raw(k) + self._shift(k, self.found))
         asked = (self.raw._version, self.slopes._version)
-        if self._first is None or self._first[0] != asked:  # a row of a table takes less time than its formula
+        if (
+            self._first is None or self._first[0] != asked
+        ):  # a row of a table takes less time than its formula
             self._first = asked, super().sequence(1, TABULATED).to(self.raw)
         return self._first[1][k - 1]
 
     def sequence(self, first: int, count: int) -> Tensor:
-        """Return what it returned before if nothing has changed: a step size and a curvature may share a schedule."""
+        """Return what it returned before if nothing has changed: a step size and a curvature may
+        share a schedule.
+        """
         asked = (first, count, self.raw._version, self.slopes._version)
         if self.found is None or self._told is None or self._told[0] != asked:
             self._told = asked, super().sequence(first, count)
@@ -168,11 +225,14 @@ class ConditionalLaws(PowerLaws):
         if not self.features:
             return raws
         if self.slopes.ndim == 2:
-            slopes = between(self.slopes, self.slope_counts, first, count)[..., None]  # (count, features, 1)
+            slopes = between(self.slopes, self.slope_counts, first, count)[
+                ..., None
+            ]  # (count, features, 1)
         else:
             hats = log_hats(tuple(self.slope_counts), first, count)[0]
             slopes = np.einsum("cs,bsf->cfb", hats, as_numbers(self.slopes))
-        # A product and a sum, not a product of matrices, whose digits depend on how many samples there are.
+        # A product and a sum, not a product of matrices, whose digits depend on how many samples
+        # there are.
         return raws + (slopes * self.found.rows(*self.features)).sum(1)
 
     def _shift(self, k: int, found: Features) -> Tensor:
@@ -183,25 +243,34 @@ class ConditionalLaws(PowerLaws):
         if not self.features:
             return shift
         hats = torch.from_numpy(log_hats(tuple(self.slope_counts), k, 1)[0][0]).to(self.slopes)
-        here = hats @ self.slopes  # (features,), or (batch, features) if samples have slopes of their own
-        return shift + (here * torch.stack([found[name].to(here) for name in self.features], -1)).sum(-1)
+        here = (
+            hats @ self.slopes
+        )  # (features,), or (batch, features) if samples have slopes of their own
+        return shift + (
+            here * torch.stack([found[name].to(here) for name in self.features], -1)
+        ).sum(-1)
 
     def config(self) -> Config:
         return {
-            **super().config(), "features": self.features, "slope_counts": self.slope_counts,
-            "exponents": self.exponents, "units": self.units,
-        }  # fmt: skip
+            **super().config(),
+            "features": self.features,
+            "slope_counts": self.slope_counts,
+            "exponents": self.exponents,
+            "units": self.units,
+        }
 
 
 class Within(Schedule):
-    """t(k) = share(k) / (ℓ(k) + b·a(k)): a share of the longest safe step for a curvature a that is a schedule too.
+    """t(k) = share(k) / (ℓ(k) + b·a(k)): a share of the longest safe step for a curvature a that is
+    a schedule too.
 
-    f_a, rounded to a curvature a, has second derivatives up to ℓ + b·a, in the geometry of the map. Where a depends on
-    features, so does the step.
+    f_a, rounded to a curvature a, has second derivatives up to ℓ + b·a, in the geometry of the map.
+    Where a depends on features, so does the step.
 
     Args:
         share: of the longest step.
-        curvature: a(k), often the very schedule of a :class:`~mirrordescent.oracles.Rounded` oracle.
+        curvature: a(k), often the very schedule of a :class:`~mirrordescent.oracles.Rounded`
+            oracle.
         smooth: ℓ, of the smooth part.
         rough: b, of the rounded kinks.
 
@@ -211,15 +280,23 @@ class Within(Schedule):
     """
 
     def __init__(
-        self, share: Schedule | float, curvature: Schedule, smooth: Schedule | float = 1.0, rough: float = 1.0
+        self,
+        share: Schedule | float,
+        curvature: Schedule,
+        smooth: Schedule | float = 1.0,
+        rough: float = 1.0,
     ) -> None:
         super().__init__()
-        self.share, self.curvature, self.smooth = as_schedule(share, "share"), curvature, as_schedule(smooth, "smooth")
+        self.share = as_schedule(share, "share")
+        self.curvature = curvature
+        self.smooth = as_schedule(smooth, "smooth")
         self.rough = float(rough)
 
     def forward(self, k: int) -> float | Tensor:
         return self.share(k) / (self.smooth(k) + self.rough * self.curvature(k))
 
     def sequence(self, first: int, count: int) -> Tensor:
-        share, smooth, curvature = (part.sequence(first, count) for part in (self.share, self.smooth, self.curvature))
+        share, smooth, curvature = (
+            part.sequence(first, count) for part in (self.share, self.smooth, self.curvature)
+        )
         return share / (smooth + self.rough * curvature)

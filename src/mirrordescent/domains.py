@@ -1,7 +1,8 @@
 """Convex sets: where a mirror map is defined, and what constrained methods project onto.
 
-A mirror map lives on the *interior* of its domain, but rounding may put its iterates on the boundary. Membership can
-therefore be asked of the interior or of the closed set; projections are onto the closed set.
+A mirror map lives on the *interior* of its domain, but rounding may put its iterates on the
+boundary. Membership can therefore be asked of the interior or of the closed set; projections are
+onto the closed set.
 """
 
 from abc import ABC, abstractmethod
@@ -10,7 +11,14 @@ import torch
 from torch import Tensor
 
 from mirrordescent.parts import Part
-from mirrordescent.trees import Tree, add_over_leaves, all_over_leaves, leaves, sum_per_sample, tree_map
+from mirrordescent.trees import (
+    Tree,
+    add_over_leaves,
+    all_over_leaves,
+    leaves,
+    sum_per_sample,
+    tree_map,
+)
 
 
 class DomainError(ValueError):
@@ -25,7 +33,9 @@ class Domain(Part, ABC):
 
     def contains(self, x: Tree, *, closed: bool = False) -> Tensor:
         """Tell per sample whether x lies in the interior, or in the closed set: (batch,) bool."""
-        return all_over_leaves(lambda leaf: self._contains(leaf, closed).reshape(leaf.shape[0], -1).all(1), x)
+        return all_over_leaves(
+            lambda leaf: self._contains(leaf, closed).reshape(leaf.shape[0], -1).all(1), x
+        )
 
     def project(self, x: Tree) -> Tree:
         """Return the Euclidean projection onto the closed set."""
@@ -40,11 +50,15 @@ class Domain(Part, ABC):
         return add_over_leaves(self._least, g)
 
     def along_face(self, at: Tree, v: Tree) -> Tree:
-        """Project v on the directions in which a point may move within the face of the closed set that it lies in."""
+        """Project v on the directions in which a point may move within the face of the closed set
+        that it lies in.
+        """
         return tree_map(self._along_face, at, v)
 
     def require(self, x: Tree, what: str, of: str, *, closed: bool = False) -> None:
-        """Raise unless every leaf lies in the interior, or in the closed set; leaves may differ in their batch here."""
+        """Raise unless every leaf lies in the interior, or in the closed set; leaves may differ in
+        their batch here.
+        """
         for leaf in leaves(x):
             inside = self._contains(leaf, closed)
             if not bool(inside.all()):
@@ -115,7 +129,8 @@ class PositiveOrthant(Domain):
         return v * (at > 0)
 
 
-NonNegative = PositiveOrthant  # its name among the terms of a composite problem, where the closed set is meant
+# its name among the terms of a composite problem, where the closed set is meant
+NonNegative = PositiveOrthant
 
 
 class NegativeOrthant(Domain):
@@ -142,7 +157,9 @@ class Box(Domain):
     def __init__(self, lower: float, upper: float) -> None:
         if not lower < upper:
             raise ValueError(f"a box needs lower < upper, got lower={lower}, upper={upper}")
-        self.lower, self.upper, self.bounded = float(lower), float(upper), True
+        self.lower = float(lower)
+        self.upper = float(upper)
+        self.bounded = True
         self.description = f"{lower:g} < x < {upper:g} in every entry"
 
     def _contains(self, x: Tensor, closed: bool) -> Tensor:
@@ -177,11 +194,15 @@ class Simplex(Domain):
 
     def _project(self, x: Tensor) -> Tensor:
         """Subtract the θ with Σ max(x − θ, 0) = 1, found by sorting (Held, Wolfe, Crowder 1974)."""
-        x = x - x.amax(-1, keepdim=True)  # shifting changes nothing, and large entries would swallow the 1
+        x = x - x.amax(
+            -1, keepdim=True
+        )  # shifting changes nothing, and large entries would swallow the 1
         descending = x.sort(dim=-1, descending=True).values
         rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
         excess = descending.cumsum(-1) - 1
-        active = (descending * rank > excess).sum(-1, keepdim=True).clamp(min=1)  # 0 only for NaN, which passes through
+        active = (
+            (descending * rank > excess).sum(-1, keepdim=True).clamp(min=1)
+        )  # 0 only for NaN, which passes through
         theta = excess.gather(-1, active - 1) / active
         return (x - theta).clamp(min=0)
 
@@ -194,11 +215,15 @@ class Simplex(Domain):
     def _along_face(self, at: Tensor, v: Tensor) -> Tensor:
         """Entries that are 0 stay so, and the changes of the others sum to 0."""
         free = (at > 0).to(v)
-        return free * (v - (free * v).sum(-1, keepdim=True) / free.sum(-1, keepdim=True).clamp(min=1))
+        return free * (
+            v - (free * v).sum(-1, keepdim=True) / free.sum(-1, keepdim=True).clamp(min=1)
+        )
 
 
 def _drift(x: Tensor) -> float:
-    """√eps: how far off a closed set the rounding errors of thousands of averages may carry an iterate."""
+    """√eps: how far off a closed set the rounding errors of thousands of averages may carry an
+    iterate.
+    """
     return float(torch.finfo(x.dtype).eps) ** 0.5
 
 

@@ -1,4 +1,6 @@
-"""Files that are either whole or not there, and tensors in files that notice when they were damaged."""
+"""Files that are either whole or not there, and tensors in files that notice when they were
+damaged.
+"""
 
 import contextlib
 import hashlib
@@ -26,10 +28,11 @@ class Damaged(ValueError):
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Give a path to write to, whose file then replaces ``path``: a reader finds the old one or the new, never half.
+    """Give a path to write to, whose file then replaces ``path``: a reader finds the old one or the
+    new, never half.
 
-    This holds whenever the process, or the power, ends. What processes of this machine that were killed have left is
-    removed by the next that writes to the same folder.
+    This holds whenever the process, or the power, ends. What processes of this machine that were
+    killed have left is removed by the next that writes to the same folder.
     """
     _remove_left(path.parent.resolve())
     name = path.name.encode(errors="surrogateescape")[:_LONGEST].decode(errors="ignore")
@@ -45,14 +48,19 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def write_whole(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
-    """Write a safetensors file as a whole, with a checksum of everything; the same content gives the same bytes."""
+    """Write a safetensors file as a whole, with a checksum of everything; the same content gives
+    the same bytes.
+    """
     # Copies: tied or sliced tensors share memory, which the format does not store.
     apart = {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
     }
     content = save(apart, metadata | {"sha256": checksum(apart, metadata)})
     length = int.from_bytes(content[:8], "little")
-    header = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
+    header = json.dumps(
+        json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")
+    ).encode()
     header += b" " * (-len(header) % 8)  # the format wants tensors aligned
     with whole(path) as partial, partial.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
@@ -60,26 +68,41 @@ def write_whole(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path
 
 
 def read_whole(path: Path, unsigned: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and the metadata of a file, or raise ``Damaged`` if they are not what was written.
+    """Return the tensors and the metadata of a file, or raise ``Damaged`` if they are not what was
+    written.
 
     A file that has no checksum is damaged too, unless ``unsigned`` says that such files are known.
     """
     try:
-        content = path.read_bytes()  # in one go: by its name it might be another file a moment later
+        content = (
+            path.read_bytes()
+        )  # in one go: by its name it might be another file a moment later
         tensors = load(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         metadata: dict[str, str] = header.get("__metadata__") or {}
     except FileNotFoundError:
         raise
-    except (OSError, SafetensorError, ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+    except (
+        OSError,
+        SafetensorError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RuntimeError,
+    ) as error:
         raise Damaged(f"{path} cannot be read: {error}") from error
-    if metadata.get("sha256") != checksum(tensors, metadata) and not (unsigned and "sha256" not in metadata):
+    if metadata.get("sha256") != checksum(tensors, metadata) and not (
+        unsigned and "sha256" not in metadata
+    ):
         raise Damaged(f"{path} is damaged: its content differs from its checksum")
     return tensors, metadata
 
 
 def checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
-    """Hash names, types, shapes and contents of tensors, and all metadata but the checksum itself."""
+    """Hash names, types, shapes and contents of tensors, and all metadata but the checksum
+    itself.
+    """
     digest = hashlib.sha256()
     for key in sorted(metadata.keys() - {"sha256"}):
         digest.update(f"{key}={metadata[key]}\n".encode())
@@ -102,7 +125,8 @@ def unsealed(text: str) -> Any:
     """Return the data of such a line, or raise ``Damaged`` if they are not what was written."""
     try:
         found = json.loads(text)
-        content, told = found["content"], found["sha256"]
+        content = found["content"]
+        told = found["sha256"]
         same = told == _digest(content)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise Damaged(f"it cannot be read: {error}") from error
@@ -117,14 +141,17 @@ def _digest(content: Any) -> str:
 
 def content_of(tensor: Tensor) -> bytes:
     """Return the entries of a tensor of any type as bytes, in their order."""
-    # A view of a single entry counts as contiguous whatever its stride is, so it has to be copied by format.
+    # A view of a single entry counts as contiguous whatever its stride is, so it has to be copied
+    # by format.
     flat = tensor.detach().cpu().flatten().clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8).numpy().tobytes()
 
 
 @cache
 def _remove_left(folder: Path) -> None:
-    """Remove partial files that processes of this machine which have ended left in a folder; one look is enough."""
+    """Remove partial files that processes of this machine which have ended left in a folder; one
+    look is enough.
+    """
     ending = re.compile(rf"\..+\.{re.escape(platform.node())}\.(\d+)\.partial", re.DOTALL)
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):

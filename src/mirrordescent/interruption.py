@@ -1,4 +1,6 @@
-"""Being asked to stop, by Ctrl-C or by a system that ends its processes, while a step or an import is half done."""
+"""Being asked to stop, by Ctrl-C or by a system that ends its processes, while a step or an import
+is half done.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,11 @@ INTERRUPTED = 128 + signal.SIGINT  # the exit code
 
 
 def stop(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, as Python does by itself; but where a module is half imported, end the process at once.
+    """Raise KeyboardInterrupt, as Python does by itself; but where a module is half imported, end
+    the process at once.
 
-    Compiled modules import others, and take whatever is raised there for another error, or go on without them: torch
-    without half of NumPy, say, which is noticed later, elsewhere, or never.
+    Compiled modules import others, and take whatever is raised there for another error, or go on
+    without them: torch without half of NumPy, say, which is noticed later, elsewhere, or never.
     """
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
@@ -34,7 +37,10 @@ def stop(number: int, frame: FrameType | None) -> None:
 def stoppable() -> Iterator[None]:
     """Let Ctrl-C :func:`stop` the process, unless somebody has a handler of his own."""
     before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+    if (
+        before is not signal.default_int_handler
+        or threading.current_thread() is not threading.main_thread()
+    ):
         yield
         return
     signal.signal(signal.SIGINT, stop)
@@ -53,7 +59,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """Notes in ``asked`` which signal asked to stop, instead of stopping at once; a second one stops at once.
+    """Notes in ``asked`` which signal asked to stop, instead of stopping at once; a second one
+    stops at once.
 
     Only the main thread of a program can do this; elsewhere signals do what they always do.
     """

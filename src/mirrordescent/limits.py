@@ -1,4 +1,6 @@
-"""Refusing what asks for more than it may: building something from a file must not take all memory, or for ever."""
+"""Refusing what asks for more than it may: building something from a file must not take all memory,
+or for ever.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,19 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_MADE = {"empty", "zeros", "ones", "full", "rand", "randn", "arange", "linspace", "eye", "empty_strided", "new_empty"}
+_MADE = {
+    "empty",
+    "zeros",
+    "ones",
+    "full",
+    "rand",
+    "randn",
+    "arange",
+    "linspace",
+    "eye",
+    "empty_strided",
+    "new_empty",
+}
 
 
 class TooLarge(ValueError):
@@ -15,7 +29,8 @@ class TooLarge(ValueError):
 
 
 class Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within this context, making tensors of more than so many bytes in all, or by too many calls, is an error.
+    """Within this context, making tensors of more than so many bytes in all, or by too many calls,
+    is an error.
 
     It is raised before the memory is asked for.
 
@@ -28,23 +43,35 @@ class Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, what: str, memory: float, calls: int = 10_000_000) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.what, self.memory, self.calls, self.taken, self.called = what, memory, calls, 0.0, 0
+        self.what = what
+        self.memory = memory
+        self.calls = calls
+        self.taken = 0.0
+        self.called = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, self.called = kwargs or {}, self.called + 1
+        kwargs = kwargs or {}
+        self.called = self.called + 1
         if self.called > self.calls:
-            raise TooLarge(f"{self.what} has too many parts: building it took more than {self.calls} operations")
+            raise TooLarge(
+                f"{self.what} has too many parts: building it took more than {self.calls} operations"
+            )
         name = func.overloadpacket.__name__
         if name.removesuffix("_like") in _MADE:
             self.taken += _entries(name, args) * getattr(kwargs.get("dtype"), "itemsize", 4)
             if self.taken > self.memory:
-                needed, allowed = _bytes(self.taken), _bytes(self.memory)
-                raise TooLarge(f"{self.what} would need more than {needed} of memory, and may have {allowed}")
+                needed = _bytes(self.taken)
+                allowed = _bytes(self.memory)
+                raise TooLarge(
+                    f"{self.what} would need more than {needed} of memory, and may have {allowed}"
+                )
         return func(*args, **kwargs)
 
 
 def _entries(name: str, args: Any) -> float:
-    """Return how many entries a call makes, from its sizes, or from the range of whole numbers that it covers."""
+    """Return how many entries a call makes, from its sizes, or from the range of whole numbers that
+    it covers.
+    """
     sizes = args[1] if name.startswith("new_") else args[0] if args else 0
     if isinstance(sizes, (list, tuple)):
         return math.prod(sizes)

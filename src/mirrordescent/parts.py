@@ -1,8 +1,9 @@
 """Parts: what can be described by plain data and built again, so that it can be stored and shared.
 
-A part says how it was made (``config``): the arguments of its constructor, as numbers, text, lists, tensors and other
-parts. Every subclass of a part is one; there is no list to add it to. A description is built only from
-classes that are defined already: nothing is imported or run because a file says so.
+A part says how it was made (``config``): the arguments of its constructor, as numbers, text, lists,
+tensors and other parts. Every subclass of a part is one; there is no list to add it to. A
+description is built only from classes that are defined already: nothing is imported or run because
+a file says so.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ Config: TypeAlias = dict[str, Any]
 
 _LIBRARY = __name__.partition(".")[0]
 _CLASSES: dict[str, type[Part]] = {}
-_TOGETHER: dict[tuple[object, ...], bool] = {}  # answers of written_together, which every solve asks for
+_TOGETHER: dict[
+    tuple[object, ...], bool
+] = {}  # answers of written_together, which every solve asks for
 
 
 class PartMissing(LookupError):
@@ -28,8 +31,8 @@ class PartMissing(LookupError):
 class Part:
     """Something that can be stored, because it knows the arguments it was made with.
 
-    By default these are the attributes that have the names of the constructor's arguments. A class that keeps them in
-    another way overrides ``config`` and, if it has to, ``from_config``.
+    By default these are the attributes that have the names of the constructor's arguments. A class
+    that keeps them in another way overrides ``config`` and, if it has to, ``from_config``.
     """
 
     kind: ClassVar[str] = "part"
@@ -40,10 +43,18 @@ class Part:
         _CLASSES[type_name(cls)] = cls
 
     def config(self) -> Config:
-        """Return the arguments to make another like this one. Learned numbers need not be among them."""
-        made = type(self) if type(self).__init__ not in (nn.Module.__init__, object.__init__) else object
+        """Return the arguments to make another like this one. Learned numbers need not be among
+        them.
+        """
+        made = (
+            type(self)
+            if type(self).__init__ not in (nn.Module.__init__, object.__init__)
+            else object
+        )
         taken = inspect.signature(made).parameters.values()
-        names = [f"{'*' if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) else ''}{p.name}" for p in taken]
+        names = [
+            f"{'*' if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) else ''}{p.name}" for p in taken
+        ]
         if missing := [name for name in names if not hasattr(self, name) or name == "type"]:
             raise TypeError(
                 f"{type(self).__name__} cannot be stored: its constructor takes {missing[0]!r}, but it has no "
@@ -57,9 +68,11 @@ class Part:
         return cls(*arguments, **config)
 
     def but(self, **changes: Any) -> Self:
-        """Return another like this one, made with some other arguments; it shares the parts that are not changed.
+        """Return another like this one, made with some other arguments; it shares the parts that
+        are not changed.
 
-        Numbers that were learned and are not among the arguments (see :meth:`config`) are as in a new one.
+        Numbers that were learned and are not among the arguments (see :meth:`config`) are as in a
+        new one.
 
         >>> from mirrordescent.schedules import OverRun
         >>> OverRun(100, power=2.0).but(steps=50)
@@ -73,7 +86,9 @@ class Part:
             config = self.config()
         except TypeError:  # of a class that cannot be stored
             return ""
-        return ", ".join(f"{name}={text}" for name, value in config.items() if (text := _shown(value)))
+        return ", ".join(
+            f"{name}={text}" for name, value in config.items() if (text := _shown(value))
+        )
 
 
 def _shown(value: Any) -> str:
@@ -103,7 +118,9 @@ def describe(part: Part) -> Config:
 
     def write(value: Any, path: str) -> Any:
         if isinstance(value, Part):
-            if id(value) in written:  # one part in two places, such as a map that is its own regulariser
+            if (
+                id(value) in written
+            ):  # one part in two places, such as a map that is its own regulariser
                 return {"same": written[id(value)]}
             written[id(value)] = path
             inner = {key: write(item, f"{path}.{key}") for key, item in value.config().items()}
@@ -142,7 +159,9 @@ def build(description: Config, tensors: Mapping[str, Tensor]) -> Part:
             return nn.Parameter(tensor) if value["learned"] else tensor
         if "dict" in value and "type" not in value:
             return {key: make(item, f"{path}.{key}") for key, item in value["dict"].items()}
-        arguments = {key: make(item, f"{path}.{key}") for key, item in value.items() if key != "type"}
+        arguments = {
+            key: make(item, f"{path}.{key}") for key, item in value.items() if key != "type"
+        }
         built[path] = find(value["type"]).from_config(**arguments)
         return built[path]
 
@@ -156,7 +175,9 @@ def find(name: str) -> type[Part]:
     module, colon, cls = name.rpartition(":")
     if not colon:
         raise PartMissing(f"there is no part {name!r} in this version of the library")
-    raise PartMissing(f"it needs {cls} of the module {module}, which has not been imported: import {module}, then load")
+    raise PartMissing(
+        f"it needs {cls} of the module {module}, which has not been imported: import {module}, then load"
+    )
 
 
 def modules_of(description: Any) -> list[str]:
@@ -173,7 +194,9 @@ def modules_of(description: Any) -> list[str]:
 
 
 def hold(module: nn.Module, name: str, value: Tensor | float) -> None:
-    """Keep a tensor in a module: as a parameter if it is one (it will be learned), else as a buffer."""
+    """Keep a tensor in a module: as a parameter if it is one (it will be learned), else as a
+    buffer.
+    """
     if isinstance(value, nn.Parameter):
         module.register_parameter(name, value)
     else:
@@ -181,7 +204,8 @@ def hold(module: nn.Module, name: str, value: Tensor | float) -> None:
 
 
 def written_together(cls: type, form: str, *originals: str) -> bool:
-    """Tell whether a fast form of a class belongs to its methods: no subclass changed those but inherited the form.
+    """Tell whether a fast form of a class belongs to its methods: no subclass changed those but
+    inherited the form.
 
     >>> class A:
     ...     def step(self): ...
@@ -196,7 +220,9 @@ def written_together(cls: type, form: str, *originals: str) -> bool:
     if key not in _TOGETHER:
 
         def depth(name: str) -> int:
-            return next((i for i, each in enumerate(cls.__mro__) if name in vars(each)), len(cls.__mro__))
+            return next(
+                (i for i, each in enumerate(cls.__mro__) if name in vars(each)), len(cls.__mro__)
+            )
 
         _TOGETHER[key] = all(depth(form) <= depth(original) for original in originals)
     return _TOGETHER[key]

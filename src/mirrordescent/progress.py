@@ -11,14 +11,19 @@ INTERVAL = 10.0  # seconds between lines
 
 
 class ProgressBar:
-    """A bar on standard error: when asked for, or by default on a terminal once the work has lasted a second.
+    """A bar on standard error: when asked for, or by default on a terminal once the work has lasted
+    a second.
 
-    Where standard error is not a terminal, a line of text is printed now and then instead. The time that is left is
-    estimated from the pace so far, unless whoever moves the bar knows better (``estimate=False``).
+    Where standard error is not a terminal, a line of text is printed now and then instead. The time
+    that is left is estimated from the pace so far, unless whoever moves the bar knows better
+    (``estimate=False``).
     """
 
     def __init__(self, label: str, total: int, show: bool | None, estimate: bool = True) -> None:
-        self.label, self.total, self.show, self.estimate = label, total, show, estimate
+        self.label = label
+        self.total = total
+        self.show = show
+        self.estimate = estimate
         self.began = perf_counter()
         self.bar: Any = None
 
@@ -40,9 +45,20 @@ class ProgressBar:
             self.bar = _Lines(self.label, self.total)
             return
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
-        columns = [TextColumn(self.label), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")]
+        columns = [
+            TextColumn(self.label),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.description}"),
+        ]
         if self.estimate:
             columns.insert(3, TimeRemainingColumn())
         self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
@@ -61,8 +77,10 @@ class _Lines:
     """Progress for a log file: a line every few seconds, and one at the end."""
 
     def __init__(self, label: str, total: int) -> None:
-        self.label, self.total = label, total
-        self.last, self.unsaid = perf_counter(), ""
+        self.label = label
+        self.total = total
+        self.last = perf_counter()
+        self.unsaid = ""
 
     def update(self, task: int, completed: int, description: str) -> None:
         self.unsaid = f"{self.label} {completed}/{self.total}, {description}"
@@ -72,4 +90,5 @@ class _Lines:
     def stop(self) -> None:
         if self.unsaid:
             print(self.unsaid, file=sys.stderr, flush=True)
-        self.last, self.unsaid = perf_counter(), ""
+        self.last = perf_counter()
+        self.unsaid = ""

@@ -1,7 +1,7 @@
 """Schedules: sequences t(1), t(2), … of step sizes, momenta and weights.
 
-A schedule is a callable of the count k ≥ 1. Iteration k of a method, counted from 0, uses t(k + 1), so that c/k is
-finite at the start. Any callable will do; a number means a constant.
+A schedule is a callable of the count k ≥ 1. Iteration k of a method, counted from 0, uses t(k + 1),
+so that c/k is finite at the start. Any callable will do; a number means a constant.
 """
 
 import math
@@ -39,7 +39,9 @@ class Schedule(Part, nn.Module):
 
     @torch.no_grad()
     def sequence(self, first: int, count: int) -> Tensor:
-        """Return t(first), t(first + 1), … in double precision: (count, 1), or (count, batch) if samples differ."""
+        """Return t(first), t(first + 1), … in double precision: (count, 1), or (count, batch) if
+        samples differ.
+        """
         values = (self(k) for k in range(first, first + count))
         rows = [torch.as_tensor(value, dtype=torch.float64, device="cpu") for value in values]
         return torch.stack(rows).reshape(count, -1)
@@ -57,13 +59,16 @@ class Polynomial(Schedule):
         require_positive(c=c)
         if not power >= 0:
             raise ValueError(f"a step size may not grow: power must be ≥ 0, got {power}")
-        self.c, self.power = float(c), float(power)
+        self.c = float(c)
+        self.power = float(power)
 
     def forward(self, k: int) -> float:
         return self.c / k**self.power
 
     def sequence(self, first: int, count: int) -> Tensor:
-        return self.c / torch.arange(first, first + count, dtype=torch.float64)[:, None] ** self.power
+        return (
+            self.c / torch.arange(first, first + count, dtype=torch.float64)[:, None] ** self.power
+        )
 
 
 class Constant(Polynomial):
@@ -100,9 +105,9 @@ class Prefix(Schedule):
     ``"root_reciprocal"``         scale · c'/√k,  c' = mean(√i·tᵢ)
     ============================  ======================================
 
-    The reciprocal rules may jump upwards at k = N + 1, although the theorems assume that steps never increase;
-    ``monotone=True`` takes the running minimum of the whole sequence. ``values`` become a parameter, so the steps can
-    be learned.
+    The reciprocal rules may jump upwards at k = N + 1, although the theorems assume that steps
+    never increase; ``monotone=True`` takes the running minimum of the whole sequence. ``values``
+    become a parameter, so the steps can be learned.
 
     >>> t = Prefix([0.4, 0.1], extension="reciprocal")
     >>> [round(t(k).item(), 3) for k in (1, 2, 3, 6)]
@@ -110,16 +115,24 @@ class Prefix(Schedule):
     """
 
     def __init__(
-        self, values: Values, extension: Extension = "reciprocal", scale: float = 1.0, monotone: bool = False
+        self,
+        values: Values,
+        extension: Extension = "reciprocal",
+        scale: float = 1.0,
+        monotone: bool = False,
     ) -> None:
         super().__init__()
         values = _positive(self, values)
         if values.ndim != 1 or len(values) == 0:
-            raise ValueError(f"Prefix needs a non-empty list of step sizes, got shape {tuple(values.shape)}")
+            raise ValueError(
+                f"Prefix needs a non-empty list of step sizes, got shape {tuple(values.shape)}"
+            )
         require_known(extension, get_args(Extension), "extension")
         require_positive(scale=scale)
         self.values = values if isinstance(values, nn.Parameter) else nn.Parameter(values)
-        self.extension, self.scale, self.monotone = extension, float(scale), monotone
+        self.extension = extension
+        self.scale = float(scale)
+        self.monotone = monotone
 
     def forward(self, k: int) -> Tensor:
         if k <= len(self.values):
@@ -131,7 +144,9 @@ class Prefix(Schedule):
         if self.extension in ("min", "last"):
             return self.values.min() if self.extension == "min" else self.values[-1]
         power = {"mean": 0.0, "reciprocal": 1.0, "root_reciprocal": 0.5}[self.extension]
-        counts = torch.arange(1, len(self.values) + 1, dtype=self.values.dtype, device=self.values.device)
+        counts = torch.arange(
+            1, len(self.values) + 1, dtype=self.values.dtype, device=self.values.device
+        )
         return (counts**power * self.values).mean() / k**power
 
     def extra_repr(self) -> str:
@@ -146,11 +161,20 @@ class _Knots(Schedule):
         self.counts = list(counts)
 
     def _checked(self, values: Values, bound: float = math.inf) -> Tensor:
-        """Return the values as a tensor, or raise unless there is one for every count, between 0 and the bound."""
-        values, counts = torch.as_tensor(values), self.counts
-        if not counts or values.shape != (len(counts),) or any(a >= b for a, b in pairwise([0, *counts])):
+        """Return the values as a tensor, or raise unless there is one for every count, between 0
+        and the bound.
+        """
+        values = torch.as_tensor(values)
+        counts = self.counts
+        if (
+            not counts
+            or values.shape != (len(counts),)
+            or any(a >= b for a, b in pairwise([0, *counts]))
+        ):
             name = type(self).__name__
-            raise ValueError(f"{name} needs increasing counts ≥ 1 and a value for each, got {counts} and {values}")
+            raise ValueError(
+                f"{name} needs increasing counts ≥ 1 and a value for each, got {counts} and {values}"
+            )
         return _positive(self, values, bound)
 
     def extra_repr(self) -> str:
@@ -158,10 +182,11 @@ class _Knots(Schedule):
 
 
 class Interpolated(_Knots):
-    """t(k) geometrically between values at given counts: log t is piecewise linear, and constant beyond the ends.
+    """t(k) geometrically between values at given counts: log t is piecewise linear, and constant
+    beyond the ends.
 
-    A long schedule made of a few numbers. What is learned are the logarithms of the values, so that they stay positive;
-    a single value is a learned constant.
+    A long schedule made of a few numbers. What is learned are the logarithms of the values, so that
+    they stay positive; a single value is a learned constant.
 
     >>> t = Interpolated([1, 3], [1.0, 0.25])
     >>> [round(t(k).item(), 3) for k in (1, 2, 3, 9)]
@@ -176,8 +201,11 @@ class Interpolated(_Knots):
         after = bisect(self.counts, k)
         if after in (0, len(self.counts)):
             return self.log_values[max(0, after - 1)].exp()
-        start, end = self.counts[after - 1], self.counts[after]
-        return torch.lerp(self.log_values[after - 1], self.log_values[after], (k - start) / (end - start)).exp()
+        start = self.counts[after - 1]
+        end = self.counts[after]
+        return torch.lerp(
+            self.log_values[after - 1], self.log_values[after], (k - start) / (end - start)
+        ).exp()
 
     @property
     def values(self) -> Tensor:
@@ -186,7 +214,9 @@ class Interpolated(_Knots):
 
 
 class _Table(NamedTuple):
-    """Values of a schedule, and what they were computed from: where it is, a view of it, and its content then."""
+    """Values of a schedule, and what they were computed from: where it is, a view of it, and its
+    content then.
+    """
 
     at: int
     seen: np.ndarray
@@ -198,35 +228,46 @@ class _Table(NamedTuple):
 
 
 class PowerLaws(_Knots):
-    """t(k) by powers of k between values at given counts: log t is piecewise linear in log k; then t(K)·(K/k)^power.
+    """t(k) by powers of k between values at given counts: log t is piecewise linear in log k; then
+    t(K)·(K/k)^power.
 
-    For schedules that have to go on where learning has stopped: momenta and widths that fall like 1/k, weights that
-    grow like k (``power=-1``). What is learned are the logarithms. With a ``bound`` b the values stay in (0, b):
-    log(t/(b − t)) takes the place of log t, which is the same for small t.
+    For schedules that have to go on where learning has stopped: momenta and widths that fall like
+    1/k, weights that grow like k (``power=-1``). What is learned are the logarithms. With a
+    ``bound`` b the values stay in (0, b): log(t/(b − t)) takes the place of log t, which is the
+    same for small t.
 
     >>> t = PowerLaws([1, 4], [1.0, 0.5], power=1.0)
     >>> [round(t(k).item(), 3) for k in (1, 2, 4, 8)]
     [1.0, 0.707, 0.5, 0.25]
     """
 
-    def __init__(self, counts: Sequence[int], values: Values, power: float = 0.0, bound: float = math.inf) -> None:
+    def __init__(
+        self, counts: Sequence[int], values: Values, power: float = 0.0, bound: float = math.inf
+    ) -> None:
         super().__init__(counts)
         values = self._checked(values, bound)
-        self.power, self.bound = float(power), float(bound)
+        self.power = float(power)
+        self.bound = float(bound)
         self.raw = nn.Parameter(values.log() if math.isinf(bound) else (values / bound).logit())
         self._table: _Table | None = None
 
     def __call__(self, k: int) -> Number:
-        """Return t(k): a tensor where it is to be learned, else a number, with which a step needs fewer passes.
+        """Return t(k): a tensor where it is to be learned, else a number, with which a step needs
+        fewer passes.
 
-        The first numbers are kept in a table as long as what was learned is what it was: on small problems a step takes
-        less time than three powers, or than a call by way of a module's hooks.
+        The first numbers are kept in a table as long as what was learned is what it was: on small
+        problems a step takes less time than three powers, or than a call by way of a module's
+        hooks.
         """
         table = self._table
         if table is not None and 1 <= k <= TABULATED:
             raw = self._parameters["raw"]
             learning = raw.requires_grad and torch.is_grad_enabled()  # type: ignore[union-attr]
-            if not learning and raw.data_ptr() == table.at and table.seen.tobytes() == table.content:  # type: ignore[union-attr]
+            if (
+                not learning
+                and raw.data_ptr() == table.at
+                and table.seen.tobytes() == table.content
+            ):  # type: ignore[union-attr]
                 return table.values[k - 1]
         return self.forward(k)
 
@@ -234,7 +275,11 @@ class PowerLaws(_Knots):
         raw = self.raw
         if raw.is_cuda or (torch.is_grad_enabled() and raw.requires_grad):
             return self._value(self._raw(k))
-        if raw.ndim > 1 or raw.dtype not in (torch.float32, torch.float64) or not 1 <= k <= TABULATED:
+        if (
+            raw.ndim > 1
+            or raw.dtype not in (torch.float32, torch.float64)
+            or not 1 <= k <= TABULATED
+        ):
             return float(self.sequence(k, 1))
         seen = raw.detach().numpy()
         values = self.sequence(1, TABULATED).flatten().tolist()
@@ -242,13 +287,17 @@ class PowerLaws(_Knots):
         return values[k - 1]
 
     def sequence(self, first: int, count: int) -> Tensor:
-        """Return all at once, in NumPy: there is little to compute, and every call of a kernel asks for it."""
+        """Return all at once, in NumPy: there is little to compute, and every call of a kernel asks
+        for it.
+        """
         raws = self._raws(first, count)
         values = np.exp(raws) if math.isinf(self.bound) else self.bound / (1 + np.exp(-raws))
         return torch.from_numpy(values)
 
     def _raws(self, first: int, count: int) -> np.ndarray:
-        """Return the numbers that are learned, between the counts and beyond them: (count, 1), or (count, batch)."""
+        """Return the numbers that are learned, between the counts and beyond them: (count, 1), or
+        (count, batch).
+        """
         hats, beyond = log_hats(tuple(self.counts), first, count)
         if self.raw.ndim > 1:
             return hats @ as_numbers(self.raw).T - self.power * beyond
@@ -256,9 +305,11 @@ class PowerLaws(_Knots):
 
     def _raw(self, k: int) -> Tensor:
         """Return one of them, as a tensor to be learned."""
-        counts, after = self.counts, bisect(self.counts, k)
+        counts = self.counts
+        after = bisect(self.counts, k)
         last = len(counts) - 1
-        i, j = max(after - 1, 0), min(after, last)
+        i = max(after - 1, 0)
+        j = min(after, last)
         share = 0.0 if i == j else math.log(k / counts[i]) / math.log(counts[j] / counts[i])
         beyond = self.power * math.log(k / counts[last]) if after > last else 0.0
         return torch.lerp(self.raw[..., i], self.raw[..., j], share) - beyond
@@ -273,10 +324,12 @@ class PowerLaws(_Knots):
 
 
 class OverRun(Schedule):
-    """t(k) = (N/100)^−length · min(1, u/warmup) · (1 − u)^power with u = (k − ½)/N, over a run of N steps.
+    """t(k) = (N/100)^−length · min(1, u/warmup) · (1 − u)^power with u = (k − ½)/N, over a run of N
+    steps.
 
-    It rises, then falls to 0. A function of the share of the run that is done, so that what was learned on short runs
-    serves long ones, which want shorter steps the longer they are. From the N-th step on it stays where it is.
+    It rises, then falls to 0. A function of the share of the run that is done, so that what was
+    learned on short runs serves long ones, which want shorter steps the longer they are. From the
+    N-th step on it stays where it is.
 
     Args:
         steps: N.
@@ -288,12 +341,19 @@ class OverRun(Schedule):
     [0.475, 0.85, 0.55, 0.05]
     """
 
-    def __init__(self, steps: int, warmup: float = 0.05, power: float = 1.0, length: float = 0.0) -> None:
+    def __init__(
+        self, steps: int, warmup: float = 0.05, power: float = 1.0, length: float = 0.0
+    ) -> None:
         super().__init__()
         if steps < 1 or not 0 <= warmup <= 1 or not power >= 0 or not length >= 0:
             given = f"{steps}, {warmup}, {power} and {length}"
-            raise ValueError(f"OverRun needs steps ≥ 1, warmup in [0, 1], power ≥ 0 and length ≥ 0, got {given}")
-        self.steps, self.warmup, self.power, self.length = int(steps), float(warmup), float(power), float(length)
+            raise ValueError(
+                f"OverRun needs steps ≥ 1, warmup in [0, 1], power ≥ 0 and length ≥ 0, got {given}"
+            )
+        self.steps = int(steps)
+        self.warmup = float(warmup)
+        self.power = float(power)
+        self.length = float(length)
 
     def over(self, steps: int) -> "OverRun":
         """Return the same schedule for a run of another length."""
@@ -331,17 +391,21 @@ class _Call(Schedule):
 
 @lru_cache(maxsize=256)
 def log_hats(counts: tuple[int, ...], first: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return what each of some counts has to say at first, first + 1, …, linearly in log k: (length, counts).
+    """Return what each of some counts has to say at first, first + 1, …, linearly in log k:
+    (length, counts).
 
-    Beside it, how far log k is beyond the last of them, (length, 1). All schedules of a run ask for the same.
+    Beside it, how far log k is beyond the last of them, (length, 1). All schedules of a run ask for
+    the same.
     """
-    at, knots = np.log(np.arange(first, first + length)), np.log(counts)
+    at = np.log(np.arange(first, first + length))
+    knots = np.log(counts)
     hats = np.stack([np.interp(at, knots, each) for each in np.eye(len(counts))], 1)
     return hats, np.maximum(at - knots[-1], 0)[:, None]
 
 
 def between(learned: Tensor, counts: Sequence[int], first: int, length: int) -> np.ndarray:
-    """Return what is learned at some counts, (counts, …), at first, first + 1, …, linearly in log k: (length, …).
+    """Return what is learned at some counts, (counts, …), at first, first + 1, …, linearly in log
+    k: (length, …).
 
     It is remembered by its content, since every solve with a method asks for the same.
     """
@@ -351,9 +415,16 @@ def between(learned: Tensor, counts: Sequence[int], first: int, length: int) -> 
 
 @lru_cache(maxsize=256)
 def _between(
-    content: bytes, dtype: str, shape: tuple[int, ...], counts: tuple[int, ...], first: int, length: int
+    content: bytes,
+    dtype: str,
+    shape: tuple[int, ...],
+    counts: tuple[int, ...],
+    first: int,
+    length: int,
 ) -> np.ndarray:
-    return log_hats(counts, first, length)[0] @ np.frombuffer(content, dtype).reshape(shape).astype(np.float64)
+    return log_hats(counts, first, length)[0] @ np.frombuffer(content, dtype).reshape(shape).astype(
+        np.float64
+    )
 
 
 def as_numbers(tensor: Tensor) -> np.ndarray:
@@ -362,24 +433,31 @@ def as_numbers(tensor: Tensor) -> np.ndarray:
 
 
 def as_schedule(value: ScheduleLike, name: str) -> Schedule:
-    """Make a schedule of a number, a callable of k ≥ 1, or a schedule. Errors call the argument by its ``name``."""
+    """Make a schedule of a number, a callable of k ≥ 1, or a schedule. Errors call the argument by
+    its ``name``.
+    """
     if isinstance(value, Schedule):
         return value
     if isinstance(value, (Tensor, Real)):
         number = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
         if isinstance(number, Tensor) or not 0 < float(number) < math.inf:
-            raise ValueError(f"{name} must be one positive, finite number, or a schedule; got {value}")
+            raise ValueError(
+                f"{name} must be one positive, finite number, or a schedule; got {value}"
+            )
         return Scalar(value) if isinstance(value, Tensor) else Constant(float(number))
     if callable(value):
         return _Call(value)
-    raise TypeError(f"{name} must be a number, a schedule or a function of k, got {type(value).__name__}")
+    raise TypeError(
+        f"{name} must be a number, a schedule or a function of k, got {type(value).__name__}"
+    )
 
 
 def admissible_step(smoothness: float, gamma: float = 1.0, lower_regularity: float = 1.0) -> float:
     """Return the largest step of Lemma 1 for accelerated mirror descent: t = ℓ_R / (L_f γ).
 
-    ``smoothness`` is L_f, ``lower_regularity`` the ℓ_R of the regulariser (1 for the Euclidean one). Lemma 1 also asks
-    for γ ≥ L_R L_ψ*, that is, γ ≥ 1/α for an α-strongly convex potential and the Euclidean regulariser.
+    ``smoothness`` is L_f, ``lower_regularity`` the ℓ_R of the regulariser (1 for the Euclidean
+    one). Lemma 1 also asks for γ ≥ L_R L_ψ*, that is, γ ≥ 1/α for an α-strongly convex potential
+    and the Euclidean regulariser.
 
     >>> admissible_step(smoothness=4.0, gamma=2.0)
     0.125
@@ -392,6 +470,10 @@ def _positive(schedule: Schedule, values: Values, bound: float = math.inf) -> Te
     values = torch.as_tensor(values)
     values = values if values.is_floating_point() else values.to(torch.get_default_dtype())
     if not bool(((values > 0) & (values < bound)).all()):
-        wanted = "positive, finite values" if math.isinf(bound) else f"values between 0 and its bound {bound}"
+        wanted = (
+            "positive, finite values"
+            if math.isinf(bound)
+            else f"values between 0 and its bound {bound}"
+        )
         raise ValueError(f"{type(schedule).__name__} needs {wanted}, got {values}")
     return values

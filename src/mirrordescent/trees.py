@@ -1,6 +1,7 @@
 """Iterates: a tensor, or a dict of tensors, with the batch as the leading dimension.
 
-Methods are written once for both, leaf by leaf: a batch of images is one tensor, the parameters of networks are a dict.
+Methods are written once for both, leaf by leaf: a batch of images is one tensor, the parameters of
+networks are a dict.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +11,9 @@ import torch
 from torch import Tensor
 
 Tree: TypeAlias = Tensor | dict[str, Tensor]
-Point: TypeAlias = Any  # a tree, where an implementation of the interface says which of the two it takes
+Point: TypeAlias = (
+    Any  # a tree, where an implementation of the interface says which of the two it takes
+)
 S = TypeVar("S")
 
 
@@ -48,10 +51,14 @@ def descend(y: Tensor, g: Tensor, t: float | Tensor) -> Tensor:
 
 
 def mix(weight: float | Tensor, first: Tree, second: Tree) -> Tree:
-    """Return the convex combination weight·first + (1 − weight)·second; the weight may be one for every sample."""
+    """Return the convex combination weight·first + (1 − weight)·second; the weight may be one for
+    every sample.
+    """
 
     def combine(a: Tensor, b: Tensor) -> Tensor:
-        return torch.lerp(b, a, spread(weight, a).to(a.dtype) if isinstance(weight, Tensor) else weight)
+        return torch.lerp(
+            b, a, spread(weight, a).to(a.dtype) if isinstance(weight, Tensor) else weight
+        )
 
     return tree_map(combine, first, second)
 
@@ -99,7 +106,9 @@ def spread(number: Tensor, like: Tensor) -> Tensor:
 
 
 def where(mask: Tensor, first: S, second: S) -> S:
-    """Take whole samples of one tree or state where ``mask`` (batch,) is true, and the others from a second one."""
+    """Take whole samples of one tree or state where ``mask`` (batch,) is true, and the others from
+    a second one.
+    """
     if bool(mask.all()):  # the usual case, which need not copy
         return first
 
@@ -110,16 +119,21 @@ def where(mask: Tensor, first: S, second: S) -> S:
 
 
 def map_tensors(function: Callable[..., Any], first: Any, *rest: Any) -> Any:
-    """Apply ``function`` to the corresponding tensors of states of the same structure: NamedTuples, dicts, lists.
+    """Apply ``function`` to the corresponding tensors of states of the same structure: NamedTuples,
+    dicts, lists.
 
-    What is not a tensor, such as a count, is taken from the first state, and so is what the others do not have.
+    What is not a tensor, such as a count, is taken from the first state, and so is what the others
+    do not have.
     """
     if isinstance(first, Tensor):
         return function(first, *rest) if all(isinstance(each, Tensor) for each in rest) else first
     if any(type(each) is not type(first) for each in rest):
         return first
     if isinstance(first, dict):
-        return {name: map_tensors(function, part, *(each[name] for each in rest)) for name, part in first.items()}
+        return {
+            name: map_tensors(function, part, *(each[name] for each in rest))
+            for name, part in first.items()
+        }
     if isinstance(first, list | tuple):
         parts = [map_tensors(function, *each) for each in zip(first, *rest, strict=True)]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)

@@ -25,16 +25,21 @@ def moons_network() -> nn.Sequential:
 
 
 def mlp() -> nn.Sequential:
-    """784 → 50 → 40 → 30 → 20 → 10, dense with ReLUs between: 43 350 parameters. It flattens its images."""
+    """784 → 50 → 40 → 30 → 20 → 10, dense with ReLUs between: 43 350 parameters. It flattens its
+    images.
+    """
     return nn.Sequential(nn.Flatten(), *dense(MLP_WIDTHS))
 
 
 def small_cnn() -> nn.Sequential:
-    """3×3 convolution to 8 channels, 2×2 max-pooling, ReLU, then 288 → 10, on images (1, 14, 14): 2 970 parameters.
+    """3×3 convolution to 8 channels, 2×2 max-pooling, ReLU, then 288 → 10, on images (1, 14, 14): 2
+    970 parameters.
 
     The ReLU commutes with the pooling; it comes after it, where it is four times cheaper.
     """
-    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10)
+    )
 
 
 def dense(widths: tuple[int, ...]) -> nn.Sequential:
@@ -50,8 +55,12 @@ class Residual(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
-        self.second = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
+        self.first = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        )
+        self.second = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Add to x what two layers make of it."""
@@ -59,7 +68,15 @@ class Residual(nn.Module):
 
 
 def small_resnet(channels: int = 16) -> nn.Sequential:
-    """Return a convolution, two residual blocks, the mean over space, and a dense layer, for images (1, 28, 28)."""
-    stem = [nn.Conv2d(1, channels, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()]
+    """Return a convolution, two residual blocks, the mean over space, and a dense layer, for images
+    (1, 28, 28).
+    """
+    stem = [
+        nn.Conv2d(1, channels, 3, stride=2, padding=1, bias=False),
+        nn.BatchNorm2d(channels),
+        nn.ReLU(),
+    ]
     blocks = [Residual(channels), nn.MaxPool2d(2), Residual(channels)]
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
+    return nn.Sequential(
+        *stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10)
+    )

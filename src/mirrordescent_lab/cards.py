@@ -1,4 +1,5 @@
-"""What was measured about the entries of the zoo, written onto their cards; those not measured yet are measured first.
+"""What was measured about the entries of the zoo, written onto their cards; those not measured yet
+are measured first.
 
 python -m mirrordescent_lab.cards docs/results/attribution/summary.json
 """
@@ -17,7 +18,9 @@ from mirrordescent_lab.experiments.attribution import add_missing
 
 
 def write_controls(summary: Path, folder: Path = zoo.FOLDER) -> list[str]:
-    """Write ``held_out.control`` of every entry that was measured; refuse what was measured on other weights."""
+    """Write ``held_out.control`` of every entry that was measured; refuse what was measured on
+    other weights.
+    """
     stored = json.loads(summary.read_text(encoding="utf-8"))
     measured = stored["provenance"]["entries"]
     written = []
@@ -25,7 +28,9 @@ def write_controls(summary: Path, folder: Path = zoo.FOLDER) -> list[str]:
         path = folder / f"{name}.safetensors"
         before = zoo.fingerprint(path)
         if name in measured and measured[name] != before:
-            raise ValueError(f"{name} was measured with other weights than it has now: reproduce attribution again")
+            raise ValueError(
+                f"{name} was measured with other weights than it has now: reproduce attribution again"
+            )
         card = zoo.card(path)
         held_out: dict[str, Any] = {**card.held_out, "control": control}
         replace_card(path, replace(card, held_out=held_out))

@@ -1,4 +1,6 @@
-"""Optimisers to train networks with, each made for a model and a number of steps, and what they are tuned over."""
+"""Optimisers to train networks with, each made for a model and a number of steps, and what they are
+tuned over.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +31,32 @@ Setting: TypeAlias = tuple[float, Shape] | tuple[float, Shape, float]
 SHAPES: tuple[Shape, ...] = ("constant", "cosine", "linear")
 FALLING: tuple[Shape, ...] = ("cosine", "linear")
 BETAS = (0.999, 0.95)  # β₂ of AdamW
-ADAMW, MUON, SGD = "AdamW", "Muon with AdamW", "SGD with momentum"
-HAND, CONTROL = "set by hand", "the identity in its place"
+ADAMW = "AdamW"
+MUON = "Muon with AdamW"
+SGD = "SGD with momentum"
+HAND = "set by hand"
+CONTROL = "the identity in its place"
 ONCE: list[Setting] = [(1.0, "constant")]  # of what is not tuned
-MULTIPLES: list[Setting] = [(c, "constant") for c in (0.5, 1.0, 2.0, 4.0)]  # of the control's own steps
+MULTIPLES: list[Setting] = [
+    (c, "constant") for c in (0.5, 1.0, 2.0, 4.0)
+]  # of the control's own steps
 HAND_SETTINGS: list[Setting] = [(rate, "linear") for rate in (2.5e-3, 5e-3, 1e-2)]
 ADAMW_SHARE = 1 / 3  # of Muon's learning rate
-OF_METHODS = ("momentum", "second_momentum", "lookahead")  # what an optimiser is told of a learned method
+OF_METHODS = (
+    "momentum",
+    "second_momentum",
+    "lookahead",
+)  # what an optimiser is told of a learned method
 MATRICES: tuple[LayerKind, ...] = ("input", "hidden", "conv")
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """An optimiser up to a learning rate and the shape of its schedule, and the settings it is tuned over.
+    """An optimiser up to a learning rate and the shape of its schedule, and the settings it is
+    tuned over.
 
-    Those that are ``judged`` are run as often as claims about them need; those ``of_entry`` change when it is learned
-    anew.
+    Those that are ``judged`` are run as often as claims about them need; those ``of_entry`` change
+    when it is learned anew.
     """
 
     name: str
@@ -68,7 +80,9 @@ def adamw(lr: float, shape: Shape, beta: float = 0.999) -> Make:
     """AdamW without decay; β₂ may be tuned."""
 
     def make(model: nn.Module, steps: int) -> tuple[Optimizer, LRScheduler]:
-        optimiser = torch.optim.AdamW(model.parameters(), lr, betas=(0.9, beta), weight_decay=0.0, fused=True)
+        optimiser = torch.optim.AdamW(
+            model.parameters(), lr, betas=(0.9, beta), weight_decay=0.0, fused=True
+        )
         return optimiser, scheduled(optimiser, shape, steps)
 
     return make
@@ -85,11 +99,13 @@ def sgd(lr: float, shape: Shape) -> Make:
 
 
 class MuonWithAdamW(Optimizer):
-    """``torch.optim.Muon`` for matrices inside the network, and AdamW for the rest, as Muon's documentation says.
+    """``torch.optim.Muon`` for matrices inside the network, and AdamW for the rest, as Muon's
+    documentation says.
 
-    Muon refuses tensors that are not matrices: it is given convolutions flattened to (outputs, all inputs), which share
-    memory with the layers. Its steps are scaled like those of AdamW, times 0.2, so that one learning rate serves both;
-    AdamW gets a third of it, with which both are near their best.
+    Muon refuses tensors that are not matrices: it is given convolutions flattened to (outputs, all
+    inputs), which share memory with the layers. Its steps are scaled like those of AdamW, times
+    0.2, so that one learning rate serves both; AdamW gets a third of it, with which both are near
+    their best.
     """
 
     def __init__(self, model: nn.Module, lr: float) -> None:
@@ -125,7 +141,9 @@ def muon(lr: float, shape: Shape) -> Make:
 
 
 def has_soap() -> bool:
-    """Tell whether SOAP can be had: it is in the package pytorch_optimizer, of the extra ``bench``."""
+    """Tell whether SOAP can be had: it is in the package pytorch_optimizer, of the extra
+    ``bench``.
+    """
     return find_spec("pytorch_optimizer") is not None
 
 
@@ -142,13 +160,16 @@ def soap(lr: float, shape: Shape) -> Make:
 
 @contextmanager
 def muon_in_single_precision() -> Iterator[None]:
-    """Let torch's Muon compute in float32 for a while: in bfloat16, as it does, products take up to 60 times as long
-    on processors without instructions for it. The algorithm is the same."""
+    """Let torch's Muon compute in float32 for a while: in bfloat16, as it does, products take up to
+    60 times as long on processors without instructions for it. The algorithm is the same.
+    """
     from torch.optim import _muon
 
     original = _muon._zeropower_via_newtonschulz
 
-    def newton_schulz(grad: Tensor, ns_coefficients: tuple[float, float, float], ns_steps: int, eps: float) -> Tensor:
+    def newton_schulz(
+        grad: Tensor, ns_coefficients: tuple[float, float, float], ns_steps: int, eps: float
+    ) -> Tensor:
         a, b, c = ns_coefficients
         tall = grad.shape[0] > grad.shape[1]
         X = grad.T if tall else grad
@@ -170,7 +191,11 @@ def by_hand(p: float = 0.0) -> Callable[[float, Shape], Make]:
 
     def of(lr: float, shape: Shape) -> Make:
         def make(model: nn.Module, steps: int) -> tuple[Optimizer, None]:
-            options: Any = {"mirror": spectral_by_kind(p), "roles": roles_of(model), "nonfinite": None}
+            options: Any = {
+                "mirror": spectral_by_kind(p),
+                "roles": roles_of(model),
+                "nonfinite": None,
+            }
             return optim.Preconditioned(model.named_parameters(), lr, steps=steps, **options), None
 
         return make
@@ -178,8 +203,12 @@ def by_hand(p: float = 0.0) -> Callable[[float, Shape], Make]:
     return of
 
 
-def learned(entry: Any, maps: dict[LayerKind, MirrorMap] | None = None) -> Callable[[float, Shape], Make]:
-    """Return a learned method, perhaps with other maps in the place of its own; its scales and schedules stay."""
+def learned(
+    entry: Any, maps: dict[LayerKind, MirrorMap] | None = None
+) -> Callable[[float, Shape], Make]:
+    """Return a learned method, perhaps with other maps in the place of its own; its scales and
+    schedules stay.
+    """
     own = dict(zip(KINDS, entry.mirror.maps, strict=True))
     method = entry.but(mirror=entry.mirror.but(maps={**own, **(maps or {})}))
 
@@ -189,14 +218,24 @@ def learned(entry: Any, maps: dict[LayerKind, MirrorMap] | None = None) -> Calla
     return of
 
 
-def optimiser_of(method: Preconditioned, model: nn.Module, steps: int, lr: float = 1.0) -> Optimizer:
-    """Return the optimiser of a model that takes the steps of a method, over a run of another length."""
+def optimiser_of(
+    method: Preconditioned, model: nn.Module, steps: int, lr: float = 1.0
+) -> Optimizer:
+    """Return the optimiser of a model that takes the steps of a method, over a run of another
+    length.
+    """
     assert method.normalised  # as the optimiser's always are
     taken = {name: value for name, value in method.config().items() if name in OF_METHODS}
     return optim.Preconditioned(
-        model.named_parameters(), lr, method.mirror, t=cast(OverRun, method.t).over(steps), weight_decay=method.decay,
-        roles=roles_of(model), nonfinite=None, **taken,
-    )  # fmt: skip
+        model.named_parameters(),
+        lr,
+        method.mirror,
+        t=cast(OverRun, method.t).over(steps),
+        weight_decay=method.decay,
+        roles=roles_of(model),
+        nonfinite=None,
+        **taken,
+    )
 
 
 def with_power(entry: Any, p: float) -> Callable[[float, Shape], Make]:
@@ -205,7 +244,9 @@ def with_power(entry: Any, p: float) -> Callable[[float, Shape], Make]:
 
 
 def control(entry: Any) -> Callable[[float, Shape], Make]:
-    """Return a learned method with the identity in place of all its maps: the same momentum, scales and schedules."""
+    """Return a learned method with the identity in place of all its maps: the same momentum, scales
+    and schedules.
+    """
     return learned(entry, {kind: Euclidean() for kind in KINDS})
 
 
@@ -220,11 +261,16 @@ def adamw_grid(rates: Sequence[float], shapes: Sequence[Shape] = SHAPES) -> list
 
 
 def rivals(shapes: Sequence[Shape] = SHAPES) -> list[Contestant]:
-    """Return what others train networks with, and SOAP if it is there; all but AdamW with falling schedules only."""
+    """Return what others train networks with, and SOAP if it is there; all but AdamW with falling
+    schedules only.
+    """
     falling = [shape for shape in shapes if shape in FALLING]
     made = [
         Contestant(ADAMW, adamw, adamw_grid((1e-3, 3e-3, 1e-2, 3e-2), shapes)),
         Contestant(MUON, muon, grid((1e-2, 3e-2, 1e-1), falling)),
         Contestant(SGD, sgd, grid((0.03, 0.1, 0.3), falling), judged=False),
     ]
-    return [*made, *([Contestant("SOAP", soap, grid((3e-3, 1e-2, 3e-2), falling))] if has_soap() else [])]
+    return [
+        *made,
+        *([Contestant("SOAP", soap, grid((3e-3, 1e-2, 3e-2), falling))] if has_soap() else []),
+    ]

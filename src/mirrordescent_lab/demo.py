@@ -1,4 +1,6 @@
-"""The demonstration: photographs restored and a network trained, in learned geometries and without."""
+"""The demonstration: photographs restored and a network trained, in learned geometries and
+without.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,15 @@ SCENES = ("cat", "cup")  # the photographs bundled for testing
 SHOWN_AT = (10, 50, 200)
 TUNED_AT = 100  # step sizes are the best of their grid at this iteration
 STEPS = grid(2e-3, 2e-1)
-RIVALS = [Tunable("GD", GD, STEPS), Tunable("Nesterov", Nesterov, STEPS), Tunable("Adam", Adam, STEPS), CLASSICAL]
-NETWORKS, TRAINING_STEPS, BATCH = 4, 200, 100
+RIVALS = [
+    Tunable("GD", GD, STEPS),
+    Tunable("Nesterov", Nesterov, STEPS),
+    Tunable("Adam", Adam, STEPS),
+    CLASSICAL,
+]
+NETWORKS = 4
+TRAINING_STEPS = 200
+BATCH = 100
 ADAM = Tunable("Adam, tuned", Adam, grid(5e-3, 1e-1))
 PICTURES_NOTE = (
     "Drag across the picture. Any two can be laid over each other; clicking one below puts it on the right. The "
@@ -53,7 +62,9 @@ LOSS_NOTE = (
 )
 
 
-def run(out: Path, size: int, iterations: int, missing: float, noise: float, fill: bool, seed: int) -> None:
+def run(
+    out: Path, size: int, iterations: int, missing: float, noise: float, fill: bool, seed: int
+) -> None:
     """Restore photographs, train networks, print tables, and write a page."""
     _check(size, iterations, missing, noise)
     out.mkdir(parents=True, exist_ok=True)
@@ -68,8 +79,17 @@ def run(out: Path, size: int, iterations: int, missing: float, noise: float, fil
         *photographs(size, iterations, missing, noise, fill, seed, console),
         *networks(console),
     ]
-    settings = {"size": size, "iterations": iterations, "missing": missing, "noise": noise, "fill": fill, "seed": seed}
-    page = Page("Mirror descent in learned geometries", lead, sections, settings).write(out / "index.html")
+    settings = {
+        "size": size,
+        "iterations": iterations,
+        "missing": missing,
+        "noise": noise,
+        "fill": fill,
+        "seed": seed,
+    }
+    page = Page("Mirror descent in learned geometries", lead, sections, settings).write(
+        out / "index.html"
+    )
     console.print(f"Pictures and curves: {page}")
 
 
@@ -85,7 +105,13 @@ def _check(size: int, iterations: int, missing: float, noise: float) -> None:
 
 
 def photographs(
-    size: int, iterations: int, missing: float, noise: float, fill: bool, seed: int, console: Console
+    size: int,
+    iterations: int,
+    missing: float,
+    noise: float,
+    fill: bool,
+    seed: int,
+    console: Console,
 ) -> list[Section]:
     """Damage photographs, tune step sizes on others, and restore them with every method."""
     generator = torch.Generator().manual_seed(seed)
@@ -102,14 +128,18 @@ def photographs(
     console.print(_printable(table, "Photographs: mean gap f(x) − f*, certified"))
     few = min(SHOWN_AT[0], iterations)
     return [
-        Section(f"Restored in {few} iterations", comparison(clean, contest, methods, few), PICTURES_NOTE),
+        Section(
+            f"Restored in {few} iterations", comparison(clean, contest, methods, few), PICTURES_NOTE
+        ),
         Section("Photographs in numbers", table, GAP_NOTE),
         Section("Gap along the way", Panel(curves)),
     ]
 
 
 def learned_methods() -> dict[str, Method[Any]]:
-    """Return the shipped methods for inpainting: a pair of networks, one network, and any others."""
+    """Return the shipped methods for inpainting: a pair of networks, one network, and any
+    others.
+    """
     one = cast(SMD, zoo.load("photo-inpaint-conjugate"))
     methods = {
         "LMD": cast(Method[Any], zoo.load("photo-inpaint-pair")),
@@ -132,10 +162,17 @@ def squares(images: list[Tensor], size: int) -> Tensor:
     return torch.cat(crops)
 
 
-def comparison(clean: Tensor, contest: Contest, methods: dict[str, Method[Any]], iterations: int) -> Comparison:
-    """Show what every method makes of the photographs in a few iterations, and what they could be at best."""
+def comparison(
+    clean: Tensor, contest: Contest, methods: dict[str, Method[Any]], iterations: int
+) -> Comparison:
+    """Show what every method makes of the photographs in a few iterations, and what they could be
+    at best.
+    """
     problem = cast(TVInpainting, contest.problem)
-    restored = {name: cast(Tensor, contest.solve(method, iterations=iterations).x) for name, method in methods.items()}
+    restored = {
+        name: cast(Tensor, contest.solve(method, iterations=iterations).x)
+        for name, method in methods.items()
+    }
     images = {"damaged": problem.start(), **restored, "certified optimum": certify(problem).x}
     scenes = {
         scene: {
@@ -153,25 +190,32 @@ def _rated(image: Tensor, truth: Tensor) -> Picture:
 
 def networks(console: Console) -> list[Section]:
     """Train small networks on digits, with a learned method and with Adam."""
-    training, rehearsal = training_of(range(NETWORKS)), training_of([NETWORKS])
+    training = training_of(range(NETWORKS))
+    rehearsal = training_of([NETWORKS])
     setting = rehearsal.tune(ADAM)
     methods = {
         "LAMD": cast(Method[Any], zoo.load("mnist-cnn-diagonal")),
         f"Adam ({PAPER_ADAM:g})": Adam(PAPER_ADAM),
         f"{ADAM.name} ({setting:g})": ADAM.make(setting),
     }
-    measured = panels([training.run(*each) for each in _track(list(methods.items()), "Training", console)])
+    measured = panels(
+        [training.run(*each) for each in _track(list(methods.items()), "Training", console)]
+    )
     table = numbers(measured[LOSS].curves, TRAINING_STEPS, measured[TEST_ACCURACY].curves)
     console.print(_printable(table, "Digits: mean loss on the training data"))
     return [
         Section("Digits in numbers", table, LOSS_NOTE),
-        *(Section(f"{name.capitalize()} along the way", measured[name]) for name in (LOSS, TEST_ACCURACY)),
+        *(
+            Section(f"{name.capitalize()} along the way", measured[name])
+            for name in (LOSS, TEST_ACCURACY)
+        ),
     ]
 
 
 def training_of(seeds: Iterable[int]) -> Training:
     """Return networks from these random starts, with the digits they are trained and tested on."""
-    (images, labels), (test, test_labels) = digits("train", size=28), digits("test", size=28)
+    (images, labels) = digits("train", size=28)
+    (test, test_labels) = digits("test", size=28)
     images, test = (halve(each).unsqueeze(1) for each in (images, test))
     problem = NetworkTraining(small_cnn(), images, labels)
     return Training(
@@ -186,9 +230,16 @@ def training_of(seeds: Iterable[int]) -> Training:
 
 
 def numbers(curves: Sequence[Curve], last: int, shares: Sequence[Curve] = ()) -> Table:
-    """Return a row per method: its means at a few iterations, its share at the end if there is one, and its time."""
+    """Return a row per method: its means at a few iterations, its share at the end if there is one,
+    and its time.
+    """
     shown = sorted({k for k in SHOWN_AT if k <= last} | {last})
-    columns = ["method", *(f"k = {k}" for k in shown), *(["test accuracy"] if shares else []), "time"]
+    columns = [
+        "method",
+        *(f"k = {k}" for k in shown),
+        *(["test accuracy"] if shares else []),
+        "time",
+    ]
     ends = [[f"{share.mean_at(last):.1%}"] for share in shares] or [[] for _ in curves]
     rows = [
         [curve.name, *(_mean(curve, k) for k in shown), *end, f"{curve.seconds[-1]:.2f} s"]

@@ -19,20 +19,27 @@ from mirrordescent.theory.watched import bare, storage_of, theorem_of
 from mirrordescent_lab.provenance import Provenance, mark
 
 SYMBOLS = {"holds": "holds", "does not hold": "**does not hold**", "not known": "*not known*"}
-COLUMNS, DPI = 3, 60
+COLUMNS = 3
+DPI = 60
 ERROR: dict[Theorem | None, str] = {
     "descent": "‖U‖_*",
     "accelerated": "⟨∇ψ(z̃) − ∇ψ(ẑ), z̃ − x*⟩, whose largest is M",
     "accelerated stochastic": "⟨∇f(x), U⟩, whose largest is K",
 }
 TERMS = {
-    "error_pairing": "⟨U, x − x*⟩", "dual_error": "⟨∇ψ(x̂) − ∇ψ(x), x* − x⟩", "primal_error": "⟨∇f(x̂), x − x̂⟩",
+    "error_pairing": "⟨U, x − x*⟩",
+    "dual_error": "⟨∇ψ(x̂) − ∇ψ(x), x* − x⟩",
+    "primal_error": "⟨∇f(x̂), x − x̂⟩",
     "noise_pairing": "⟨Δ, x − x*⟩",
-}  # fmt: skip
+}
 UPDATES = {
-    "dual": "‖(∇M∘∇M* − I)y‖", "primal": "‖(∇M*∘∇M − I)x‖", "dual_update": "dual update",
-    "primal_update": "primal update", "dual_total": "dual updates, summed", "primal_total": "primal updates, summed",
-}  # fmt: skip
+    "dual": "‖(∇M∘∇M* − I)y‖",
+    "primal": "‖(∇M*∘∇M − I)x‖",
+    "dual_update": "dual update",
+    "primal_update": "primal update",
+    "dual_total": "dual updates, summed",
+    "primal_total": "primal updates, summed",
+}
 Line: TypeAlias = tuple[str, str, Sequence[int], Tensor]
 """What a figure shows of a run: a name, a style, iterations, and a series (points, batch)."""
 
@@ -58,7 +65,11 @@ def markdown(diagnosis: Diagnosis) -> str:
         "A theorem promises something of a run only if all that it assumes of problem, map and run holds.",
         "\n".join(f"- {label}: {_in_short(part)}" for label, part in diagnosis.judged.items()),
         "## The problem",
-        _table("constant", "value", rows=(("L_f", of_problem.smoothness), ("μ", of_problem.strong_convexity))),
+        _table(
+            "constant",
+            "value",
+            rows=(("L_f", of_problem.smoothness), ("μ", of_problem.strong_convexity)),
+        ),
         _verdicts(diagnosis.problem_verdicts),
         *_map(diagnosis),
         *(section for name, run in diagnosis.runs.items() for section in _run(name, run)),
@@ -81,10 +92,14 @@ def markdown(diagnosis: Diagnosis) -> str:
 
 
 def _in_short(verdicts: Sequence[Verdict]) -> str:
-    failed, unknown = ("; ".join(v.assumption for v in verdicts if v.answer == ANSWERS[a]) for a in (False, None))
+    failed, unknown = (
+        "; ".join(v.assumption for v in verdicts if v.answer == ANSWERS[a]) for a in (False, None)
+    )
     if failed:
         return f"**does not hold:** {failed}."
-    return f"nothing was found against it; not known: {unknown}." if unknown else "everything holds."
+    return (
+        f"nothing was found against it; not known: {unknown}." if unknown else "everything holds."
+    )
 
 
 def _map(diagnosis: Diagnosis) -> Iterator[str]:
@@ -93,18 +108,33 @@ def _map(diagnosis: Diagnosis) -> Iterator[str]:
         yield "How far the way back is from the inverse of the way there, mean and largest over samples."
         kinds = ("primal", "relative primal", "dual", "relative dual")
         found = diagnosis.inconsistency.items()
-        at = [(where, kind, getattr(each, kind.replace(" ", "_"))) for where, each in found for kind in kinds]
-        yield _table("at", "kind", "mean, largest", rows=[(*names, f"{_mean(n)}, {_largest(n)}") for *names, n in at])
+        at = [
+            (where, kind, getattr(each, kind.replace(" ", "_")))
+            for where, each in found
+            for kind in kinds
+        ]
+        yield _table(
+            "at",
+            "kind",
+            "mean, largest",
+            rows=[(*names, f"{_mean(n)}, {_largest(n)}") for *names, n in at],
+        )
     for storage, geometry in diagnosis.geometries.items():
         c = geometry.constants
         yield f"## The map, as {storage}-stored methods use it"
         yield f"**{geometry.likeness}**"
-        yield _table("constant", "value", rows=(("α", c.alpha), ("L_ψ", c.smoothness), ("L_ψ*", c.dual_smoothness)))
+        yield _table(
+            "constant",
+            "value",
+            rows=(("α", c.alpha), ("L_ψ", c.smoothness), ("L_ψ*", c.dual_smoothness)),
+        )
         yield _verdicts(geometry.verdicts)
 
 
 def _run(name: str, run: Run) -> Iterator[str]:
-    record, bounded, theorem = run.record, run.bounded, theorem_of(run.method)
+    record = run.record
+    bounded = run.bounded
+    theorem = theorem_of(run.method)
     stored = f", {storage_of(run.method)}-stored" if theorem else ""
     ended = ", ".join(sorted({str(status) for status in run.solution.statuses}))
     rows = [("gap, first and last", f"{_mean(record['gap'][0])}, {_mean(record['gap'][-1])}")]
@@ -112,19 +142,31 @@ def _run(name: str, run: Run) -> Iterator[str]:
         far = f"{_mean(record['divergence'][0])}, {_largest(record['divergence'])}"
         rows.append((f"{bounded.what}, last", _mean(bounded.measured[-1])))
         rows.append((f"its a-priori bound, {bounded.theorem}", _mean(bounded.bound[-1])))
-        rows.append(("its pathwise bound, of what was met along the run", _mean(bounded.pathwise[-1])))
+        rows.append(
+            ("its pathwise bound, of what was met along the run", _mean(bounded.pathwise[-1]))
+        )
         further = bounded.further.items()
-        rows += [(name, each if isinstance(each, str) else _mean(each[-1])) for name, each in further]
+        rows += [
+            (name, each if isinstance(each, str) else _mean(each[-1])) for name, each in further
+        ]
         rows.append(("divergence from the minimiser, first and largest (M_ψ)", far))
     if "energy" in record:
-        rows.append(("energy, first and last", f"{_mean(record['energy'][0])}, {_mean(record['energy'][-1])}"))
+        rows.append(
+            (
+                "energy, first and last",
+                f"{_mean(record['energy'][0])}, {_mean(record['energy'][-1])}",
+            )
+        )
     largest = {key: f"largest {label}" for key, label in _error_terms(run).items()}
     if theorem == "accelerated":
         largest["distance"] = "largest distance ‖z̃ − ẑ‖ from the exact iterate"
     largest["displacement"] = "σ², the largest ‖G + U‖_*²"
     rows += [(label, _largest(record[key])) for key, label in largest.items() if key in record]
     if run.updates is not None:
-        rows += [(f"{UPDATES[key]}, last", _mean(series[-1])) for key, series in run.updates.series.items()]
+        rows += [
+            (f"{UPDATES[key]}, last", _mean(series[-1]))
+            for key, series in run.updates.series.items()
+        ]
     yield f"## {name}"
     yield f"{type(bare(run.method)).__name__}{stored}; ended: {ended}. Means over the problems."
     yield _table("quantity", "value", rows=rows)
@@ -144,12 +186,20 @@ def _equivariance(defects: Defects | None) -> Iterator[str]:
     )
     columns = defects.by_name.values()
     whats = dict.fromkeys(what for found in columns for what in found)
-    rows = [(what, *(f"{found[what]:.2g}" if what in found else "" for found in columns)) for what in whats]
+    rows = [
+        (what, *(f"{found[what]:.2g}" if what in found else "" for found in columns))
+        for what in whats
+    ]
     yield _table("", *defects.by_name, rows=rows)
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> str:
-    return _table("assumption", "", "why", rows=[(v.assumption, SYMBOLS[v.answer], v.because) for v in verdicts])
+    return _table(
+        "assumption",
+        "",
+        "why",
+        rows=[(v.assumption, SYMBOLS[v.answer], v.because) for v in verdicts],
+    )
 
 
 def _table(*head: str, rows: Iterable[Sequence[object]]) -> str:
@@ -166,20 +216,37 @@ def _largest(numbers: Tensor) -> str:
 
 def _error_terms(run: Run) -> dict[str, str]:
     """Return the error terms that are not zero throughout: {series: what it is}."""
-    record, labels = run.record, {"error": ERROR.get(theorem_of(run.method), ""), **TERMS}
-    return {key: label for key, label in labels.items() if key in record and bool(record[key].nan_to_num().any())}
+    record = run.record
+    labels = {"error": ERROR.get(theorem_of(run.method), ""), **TERMS}
+    return {
+        key: label
+        for key, label in labels.items()
+        if key in record and bool(record[key].nan_to_num().any())
+    }
 
 
 def _lines(run: Run) -> dict[str, list[Line]]:
     """Return what each figure shows of a run."""
-    record, bounded = run.record, run.bounded
+    record = run.record
+    bounded = run.bounded
     gaps: list[Line] = [("f(x_k) − f*", "-", (), record["gap"][1:])]
-    energies: list[Line] = [(n, "-", (), record[n][1:]) for n in ("energy", "divergence") if n in record]
-    errors: list[Line] = [(label, "-", (), record[key].abs()) for key, label in _error_terms(run).items()]
+    energies: list[Line] = [
+        (n, "-", (), record[n][1:]) for n in ("energy", "divergence") if n in record
+    ]
+    errors: list[Line] = [
+        (label, "-", (), record[key].abs()) for key, label in _error_terms(run).items()
+    ]
     if bounded is not None:
-        both = [("a-priori bound", "--", (), bounded.bound), ("pathwise bound", ":", (), bounded.pathwise)]
+        both = [
+            ("a-priori bound", "--", (), bounded.bound),
+            ("pathwise bound", ":", (), bounded.pathwise),
+        ]
         gaps = [(bounded.what, "-", (), bounded.measured), *both]
-        gaps += [(name, "-.", (), each) for name, each in bounded.further.items() if isinstance(each, Tensor)]
+        gaps += [
+            (name, "-.", (), each)
+            for name, each in bounded.further.items()
+            if isinstance(each, Tensor)
+        ]
         if bounded.slack is not None:
             energies.append(("slack of the inequality", ":", (), bounded.slack))
     if run.updates is not None:
@@ -192,7 +259,8 @@ def _draw(runs: dict[str, Run], figure_name: str, quantity: str, path: Path) -> 
     """Draw the means of some series of every run, three runs to a row."""
     from matplotlib.figure import Figure
 
-    columns, rows = min(len(runs), COLUMNS), math.ceil(len(runs) / COLUMNS)
+    columns = min(len(runs), COLUMNS)
+    rows = math.ceil(len(runs) / COLUMNS)
     figure = Figure(figsize=(5 * columns, 4 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
     for axes in grid[len(runs) :]:
@@ -200,13 +268,17 @@ def _draw(runs: dict[str, Run], figure_name: str, quantity: str, path: Path) -> 
     for axes, (name, run) in zip(grid, runs.items(), strict=False):
         for label, style, at, series in _lines(run)[figure_name]:
             means = torch.nanmean(series.double(), 1)
-            shown = torch.where(means > 0, means, torch.nan)  # a logarithmic axis can show no others
+            shown = torch.where(
+                means > 0, means, torch.nan
+            )  # a logarithmic axis can show no others
             axes.plot(at or range(1, len(series) + 1), shown.tolist(), style, label=label)
         axes.set(title=name, xscale="log", yscale="log", xlabel="k", ylabel=quantity)
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.legend(fontsize="small")
         else:
-            nothing = "no errors: the run is exact" if run.bounded is not None else "there is no theorem"
+            nothing = (
+                "no errors: the run is exact" if run.bounded is not None else "there is no theorem"
+            )
             axes.text(0.5, 0.5, nothing, ha="center", transform=axes.transAxes)
     figure.savefig(path, dpi=DPI)

@@ -1,6 +1,8 @@
-"""Methods for emission tomography, min KL(y, Ax + b) + (ρ/2)‖Dx‖² over x ≥ 0: the classics, and a stochastic one.
+"""Methods for emission tomography, min KL(y, Ax + b) + (ρ/2)‖Dx‖² over x ≥ 0: the classics, and a
+stochastic one.
 
-Expectation maximisation uses the multiplier m(x) = Aᵀ(y/(Ax + b)) / Aᵀ1, of all rays or of ordered subsets of them.
+Expectation maximisation uses the multiplier m(x) = Aᵀ(y/(Ax + b)) / Aᵀ1, of all rays or of ordered
+subsets of them.
 """
 
 from typing import Any, NamedTuple, cast
@@ -19,18 +21,22 @@ from mirrordescent.trees import Tree
 class MLEM(Method[MDState]):
     """Maximum likelihood by expectation maximisation:  x⁺ = x·m(x).
 
-    With a roughness term, x⁺ > 0 minimises De Pierro's separable majorant, and f decreases as before: for s = Aᵀ1 and
-    q ≥ ‖ρDᵀD‖ it is the root of  qx⁺² + (s + ρDᵀDx − qx)x⁺ = s·x·m(x).
+    With a roughness term, x⁺ > 0 minimises De Pierro's separable majorant, and f decreases as
+    before: for s = Aᵀ1 and q ≥ ‖ρDᵀD‖ it is the root of  qx⁺² + (s + ρDᵀDx − qx)x⁺ = s·x·m(x).
 
-    References: Shepp and Vardi, IEEE Trans. Med. Imaging 1 (1982); De Pierro, IEEE Trans. Med. Imaging 14 (1995).
+    References: Shepp and Vardi, IEEE Trans. Med. Imaging 1 (1982); De Pierro, IEEE Trans. Med.
+        Imaging 14 (1995).
     """
 
     def init(self, x0: Tree, problem: Problem | None = None) -> MDState:
         """Start at x0 > 0; entries that are 0 stay 0."""
         return MDState(0, x0)
 
-    def step(self, problem: Problem, state: MDState, oracle: Oracle, generator: Generator | None = None) -> MDState:
-        counts, x = _emission(problem, self), cast(Tensor, state.x)
+    def step(
+        self, problem: Problem, state: MDState, oracle: Oracle, generator: Generator | None = None
+    ) -> MDState:
+        counts = _emission(problem, self)
+        x = cast(Tensor, state.x)
         explained = counts.sensitivity * x * counts.multiplier(x, self._term(counts, state.k))
         q = counts.roughness_curvature
         half = (counts.sensitivity + counts.roughness_grad(x) - q * x) / 2
@@ -45,8 +51,8 @@ class MLEM(Method[MDState]):
 class OSEM(MLEM):
     """Ordered subsets: a step of :class:`MLEM` with the multiplier of one group of rays, in turn.
 
-    One step for each group makes a pass over the data. Early on, a pass is worth that many steps of MLEM; later the
-    iterates cycle around the minimum.
+    One step for each group makes a pass over the data. Early on, a pass is worth that many steps of
+    MLEM; later the iterates cycle around the minimum.
 
     Reference: Hudson and Larkin, IEEE Trans. Med. Imaging 13 (1994).
     """
@@ -56,7 +62,9 @@ class OSEM(MLEM):
 
 
 class SPDHGState(NamedTuple):
-    """Steps taken, the image, the dual along all rays, its back-projection Aᵀu, and that extrapolated."""
+    """Steps taken, the image, the dual along all rays, its back-projection Aᵀu, and that
+    extrapolated.
+    """
 
     k: int
     x: Tree
@@ -66,7 +74,8 @@ class SPDHGState(NamedTuple):
 
 
 class SPDHG(Method[SPDHGState]):
-    """Stochastic primal-dual hybrid gradient, with a random group i of n groups of rays in every step:
+    """Stochastic primal-dual hybrid gradient, with a random group i of n groups of rays in every
+    step:
 
     .. code-block:: none
 
@@ -75,7 +84,8 @@ class SPDHG(Method[SPDHGState]):
         z⁺   =  z + δ,  z̄⁺ = z⁺ + nδ,     δ = Aᵢᵀ(uᵢ⁺ − uᵢ),  z = Aᵀu
         σ    =  1/(ratio·max‖Aᵢ‖),  1/τ = n·max‖Aᵢ‖/ratio + ‖ρDᵀD‖/2
 
-    The roughness enters by its gradient, as in Condat and Vũ's method. One step for each group makes a pass.
+    The roughness enters by its gradient, as in Condat and Vũ's method. One step for each group
+    makes a pass.
 
     Reference: Chambolle, Ehrhardt, Richtárik, Schönlieb, SIAM J. Optim. 28 (2018).
     """
@@ -91,27 +101,38 @@ class SPDHG(Method[SPDHGState]):
         return SPDHGState(0, x, torch.zeros_like(_emission(problem, self).rays(x)), zero, zero)
 
     def step(
-        self, problem: Problem, state: SPDHGState, oracle: Oracle, generator: Generator | None = None
+        self,
+        problem: Problem,
+        state: SPDHGState,
+        oracle: Oracle,
+        generator: Generator | None = None,
     ) -> SPDHGState:
         """Take a primal step, and a dual one along the rays of a random group."""
         generator = require_generator(generator, self)
-        groups, x = _emission(problem, self), cast(Tensor, state.x)
+        groups = _emission(problem, self)
+        x = cast(Tensor, state.x)
         n = groups.terms
         norm = max(map(groups.rays_norm, range(n)))
-        sigma, tau = 1 / (self.ratio * norm), 1 / (n * norm / self.ratio + groups.roughness_curvature / 2)
+        sigma = 1 / (self.ratio * norm)
+        tau = 1 / (n * norm / self.ratio + groups.roughness_curvature / 2)
         x = (x - tau * (groups.roughness_grad(x) + state.ahead)).clamp(min=0)
         i = int(torch.randint(n, (), generator=generator, device=generator.device))
         old = state.u[:, :, i::n]
         new = groups.prox_rays(old + sigma * groups.rays(x, i), sigma, i)
         delta = groups.back(new - old, i)
-        u, back = state.u.clone(), state.back + delta
+        u = state.u.clone()
+        back = state.back + delta
         u[:, :, i::n] = new
         return SPDHGState(state.k + 1, x, u, back, back + n * delta)
 
 
 def _emission(problem: Problem | None, method: Method[Any]) -> PoissonTomography:
     if problem is None:
-        raise TypeError(f"{type(method).__name__} has to know the problem from the start: init(x0, problem)")
+        raise TypeError(
+            f"{type(method).__name__} has to know the problem from the start: init(x0, problem)"
+        )
     if not isinstance(problem, PoissonTomography):
-        raise TypeError(f"{type(method).__name__} needs counts along rays, and {type(problem).__name__} has none")
+        raise TypeError(
+            f"{type(method).__name__} needs counts along rays, and {type(problem).__name__} has none"
+        )
     return problem

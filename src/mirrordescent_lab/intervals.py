@@ -28,27 +28,34 @@ class Estimate:
 
 
 def paired(differences: Tensor, level: float = 0.95) -> Estimate:
-    """Return the mean of differences over problems, with Student's interval; with one problem it is unbounded.
+    """Return the mean of differences over problems, with Student's interval; with one problem it is
+    unbounded.
 
     >>> print(paired(torch.tensor([1.0, 2.0, 3.0, 4.0])))
     2.50 [0.45, 4.55]
     """
     numbers = differences.double()
-    mean, count = float(numbers.mean()), len(numbers)
+    mean = float(numbers.mean())
+    count = len(numbers)
     if count < 2:
         return Estimate(mean, -math.inf, math.inf)
     half = student(count - 1, level) * float(numbers.std()) / math.sqrt(count)
     return Estimate(mean, mean - half, mean + half)
 
 
-def resampled(statistic: Callable[..., float], *runs: Tensor, level: float = 0.95, draws: int = 500) -> Estimate:
-    """Return a statistic of runs on the same problems, with the interval of its values on resampled problems.
+def resampled(
+    statistic: Callable[..., float], *runs: Tensor, level: float = 0.95, draws: int = 500
+) -> Estimate:
+    """Return a statistic of runs on the same problems, with the interval of its values on resampled
+    problems.
 
     What is not a number, as a difference of two failures, counts as the least.
     """
     generator = torch.Generator().manual_seed(0)
     picks = torch.randint(len(runs[0]), (draws, len(runs[0])), generator=generator)
-    found = torch.tensor([statistic(*(each[pick] for each in runs)) for pick in picks], dtype=torch.float64)
+    found = torch.tensor(
+        [statistic(*(each[pick] for each in runs)) for pick in picks], dtype=torch.float64
+    )
     ordered = found.nan_to_num(nan=-math.inf, neginf=-math.inf, posinf=math.inf).sort().values
     cut = round((1 - level) / 2 * (draws - 1))
     return Estimate(statistic(*runs), float(ordered[cut]), float(ordered[-1 - cut]))
@@ -61,13 +68,18 @@ def student(freedom: int, level: float) -> float:
     >>> round(student(7, 0.95), 3), round(student(1000, 0.95), 2)
     (2.365, 1.96)
     """
-    constant = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
+    constant = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(
+        freedom * math.pi
+    )
 
     def share(t: float) -> float:
         x = torch.linspace(0, t, 20_001, dtype=torch.float64)
-        return float(2 * constant * torch.trapezoid((1 + x.square() / freedom) ** (-(freedom + 1) / 2), x))
+        return float(
+            2 * constant * torch.trapezoid((1 + x.square() / freedom) ** (-(freedom + 1) / 2), x)
+        )
 
-    low, high = 0.0, 1e3
+    low = 0.0
+    high = 1e3
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if share(middle) < level else (low, middle)

@@ -1,4 +1,6 @@
-"""Where results come from: the commit, the entries that were used, the date and the machine; and which are stale."""
+"""Where results come from: the commit, the entries that were used, the date and the machine; and
+which are stale.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,19 @@ Provenance: TypeAlias = dict[str, Any]
 
 
 def commit() -> str:
-    """Return the commit of the sources, with a + if they were changed since, or that it is not known."""
-    asked = ["git", "-C", str(SOURCES), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    """Return the commit of the sources, with a + if they were changed since, or that it is not
+    known.
+    """
+    asked = [
+        "git",
+        "-C",
+        str(SOURCES),
+        "describe",
+        "--always",
+        "--abbrev=12",
+        "--dirty=+",
+        "--exclude=*",
+    ]
     try:
         found = subprocess.run(asked, capture_output=True, text=True, check=False)
     except OSError:
@@ -44,7 +57,8 @@ def machine() -> str:
 
 @contextmanager
 def recorded(seeds: str) -> Iterator[Provenance]:
-    """Fill in where what is computed inside comes from: the entries of the zoo that are loaded there, and the rest.
+    """Fill in where what is computed inside comes from: the entries of the zoo that are loaded
+    there, and the rest.
 
     >>> with recorded("0") as provenance:
     ...     _ = zoo.load("photo-inpaint-lpd")
@@ -52,10 +66,14 @@ def recorded(seeds: str) -> Iterator[Provenance]:
     ['photo-inpaint-lpd']
     """
     found: Provenance = {
-        "commit": commit(), "date": datetime.now(UTC).date().isoformat(), "seeds": seeds, "machine": machine(),
+        "commit": commit(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "seeds": seeds,
+        "machine": machine(),
         "entries": {},
-    }  # fmt: skip
-    load, shipped = storage.load_entry, zoo.FOLDER.resolve()
+    }
+    load = storage.load_entry
+    shipped = zoo.FOLDER.resolve()
 
     def noted(path: Path) -> Any:
         if path.resolve().parent == shipped:
@@ -72,14 +90,18 @@ def mark(provenance: Provenance, section: bool = False) -> str:
 
 
 def problems(provenance: Provenance | None) -> list[str]:
-    """Say why results are stale: nothing is known about them, or the entries they used are not those shipped."""
+    """Say why results are stale: nothing is known about them, or the entries they used are not
+    those shipped.
+    """
     if not provenance or provenance.get("entries", UNKNOWN) == UNKNOWN:
         return ["the entries that were used are not known"]
     shipped = zoo.list()
     gone = [name for name in provenance["entries"] if name not in shipped]
     kept = {name: sha for name, sha in provenance["entries"].items() if name in shipped}
     other = [name for name, sha in kept.items() if sha != zoo.fingerprint(name)]
-    return [f"{name} is no longer shipped" for name in gone] + [f"{name} has been learned anew" for name in other]
+    return [f"{name} is no longer shipped" for name in gone] + [
+        f"{name} has been learned anew" for name in other
+    ]
 
 
 def pages(folder: Path) -> dict[str, Provenance | None]:
@@ -89,15 +111,19 @@ def pages(folder: Path) -> dict[str, Provenance | None]:
     """
     found: dict[str, Provenance | None] = {}
     for summary in sorted(folder.glob("*/summary.json")):
-        found[summary.parent.name] = json.loads(summary.read_text(encoding="utf-8")).get("provenance")
+        found[summary.parent.name] = json.loads(summary.read_text(encoding="utf-8")).get(
+            "provenance"
+        )
     for page in sorted([*folder.glob("*.md"), *folder.glob("diagnosis/*/diagnosis.md")]):
         if page.name != "README.md":
             name = str(page.relative_to(folder).with_suffix(""))
             text = page.read_text(encoding="utf-8")
-            parts, pattern = {name: text}, MARK
+            parts = {name: text}
+            pattern = MARK
             if OF_SECTION.search(text):
                 sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
-                parts, pattern = {f"{name}: {each.splitlines()[0]}": each for each in sections}, OF_SECTION
+                parts = {f"{name}: {each.splitlines()[0]}": each for each in sections}
+                pattern = OF_SECTION
             for title, part in parts.items():
                 marked = pattern.search(part)
                 found[title] = json.loads(marked[1]) if marked else None
@@ -105,12 +131,21 @@ def pages(folder: Path) -> dict[str, Provenance | None]:
 
 
 def check(folder: Path) -> list[str]:
-    """Return what is wrong with the pages of a folder: stale ones that are not listed, listed ones that are not.
+    """Return what is wrong with the pages of a folder: stale ones that are not listed, listed ones
+    that are not.
 
     The list is ``stale.json`` in the folder, {page: why}.
     """
     listing = folder / STALE
-    listed: dict[str, str] = json.loads(listing.read_text(encoding="utf-8")) if listing.exists() else {}
-    stale = {name: why for name, provenance in pages(folder).items() if (why := problems(provenance))}
-    wrong = [f"{name} is stale: {'; '.join(why)}" for name, why in stale.items() if name not in listed]
-    return wrong + [f"{name} is listed as stale in {STALE}, and is not" for name in listed if name not in stale]
+    listed: dict[str, str] = (
+        json.loads(listing.read_text(encoding="utf-8")) if listing.exists() else {}
+    )
+    stale = {
+        name: why for name, provenance in pages(folder).items() if (why := problems(provenance))
+    }
+    wrong = [
+        f"{name} is stale: {'; '.join(why)}" for name, why in stale.items() if name not in listed
+    ]
+    return wrong + [
+        f"{name} is listed as stale in {STALE}, and is not" for name in listed if name not in stale
+    ]

@@ -25,10 +25,12 @@ Start: TypeAlias = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Reptile(Stage):
-    """θ ← θ + ε_k · mean_b(θ̃_b − θ), k = 0, …, K−1: move towards where gradient descent goes on random problems.
+    """θ ← θ + ε_k · mean_b(θ̃_b − θ), k = 0, …, K−1: move towards where gradient descent goes on
+    random problems.
 
-    θ̃_b is what ``inner_steps`` steps of gradient descent make of θ on a problem b; ε_k falls linearly from ``epsilon``
-    to 0. As a stage of a recipe it learns an :class:`~mirrordescent.problems.networks.Initialisation`.
+    θ̃_b is what ``inner_steps`` steps of gradient descent make of θ on a problem b; ε_k falls
+    linearly from ``epsilon`` to 0. As a stage of a recipe it learns an
+    :class:`~mirrordescent.problems.networks.Initialisation`.
 
     Args:
         steps: K, the number of steps.
@@ -37,7 +39,8 @@ class Reptile(Stage):
         epsilon: ε_0, the first step size.
         seed: determines the problems.
         save_every: steps between checkpoints.
-        looks: how often, evenly over the run, the loss is measured that the inner steps reach on held-out problems.
+        looks: how often, evenly over the run, the loss is measured that the inner steps reach on
+            held-out problems.
         held_out: on how many of them.
 
     Reference: Nichol, Achiam, Schulman, arXiv:1803.02999, Algorithm 1.
@@ -83,29 +86,50 @@ class Reptile(Stage):
 
     @torch.no_grad()
     def _learned(
-        self, family: ProblemFamily, start: Start, folder: str | Path | None, resume: bool, progress: bool | None
+        self,
+        family: ProblemFamily,
+        start: Start,
+        folder: str | Path | None,
+        resume: bool,
+        progress: bool | None,
     ) -> tuple[Start, Tensor]:
-        """Return θ after the last step, and the curve: (looks, 2) with numbers of problems and losses."""
-        theta, generator, state = dict(start), torch.Generator().manual_seed(self.seed), Progress(plain(self))
+        """Return θ after the last step, and the curve: (looks, 2) with numbers of problems and
+        losses.
+        """
+        theta = dict(start)
+        generator = torch.Generator().manual_seed(self.seed)
+        state = Progress(plain(self))
         held_out = family.validation(self.held_out).problem if self.looks else None
         curve = torch.empty(0, 2, dtype=torch.float64)
         store = None if folder is None else RunFolder(folder)
         if store is not None and resume and (saved := store.load(state.settings)):
-            state, theta, curve = saved[0], saved[1]["theta"], saved[1]["curve"]["measured"]
+            state = saved[0]
+            theta = saved[1]["theta"]
+            curve = saved[1]["curve"]["measured"]
             generator.set_state(saved[1]["generator"]["state"])
         with ProgressBar("reptile", self.steps, progress) as bar:
             for k in range(state.meta_step, self.steps):
                 if held_out is not None and k % max(1, self.steps // self.looks) == 0:
                     curve = self._looked(curve, k, held_out, theta)
-                reached = self._descended(family.draw(draw_seeds(self.batch, generator)).problem, theta)
+                reached = self._descended(
+                    family.draw(draw_seeds(self.batch, generator)).problem, theta
+                )
                 rate = self.epsilon * (1 - k / self.steps)
-                theta = {name: torch.lerp(leaf, reached[name].mean(0), rate) for name, leaf in theta.items()}
+                theta = {
+                    name: torch.lerp(leaf, reached[name].mean(0), rate)
+                    for name, leaf in theta.items()
+                }
                 state.meta_step = k + 1
                 if held_out is not None and state.meta_step == self.steps:
                     curve = self._looked(curve, self.steps, held_out, theta)
-                if store is not None and (state.meta_step % self.save_every == 0 or state.meta_step == self.steps):
+                if store is not None and (
+                    state.meta_step % self.save_every == 0 or state.meta_step == self.steps
+                ):
                     store.save(
-                        state, theta=theta, generator={"state": generator.get_state()}, curve={"measured": curve}
+                        state,
+                        theta=theta,
+                        generator={"state": generator.get_state()},
+                        curve={"measured": curve},
                     )
                 bar.update(state.meta_step, f"ε = {rate:.3g}")
         return theta, curve
@@ -113,11 +137,17 @@ class Reptile(Stage):
     def run(self, module: Any, family: ProblemFamily, **work: Any) -> tuple[nn.Module, Numbers]:
         """Learn an initialisation."""
         if oracle := work.pop("oracle", None):
-            raise TypeError(f"Reptile descends along exact gradients, and cannot use {type(oracle).__name__}")
-        theta, curve = self._learned(family, module.network, work["folder"], work["resume"], work["progress"])
+            raise TypeError(
+                f"Reptile descends along exact gradients, and cannot use {type(oracle).__name__}"
+            )
+        theta, curve = self._learned(
+            family, module.network, work["folder"], work["resume"], work["progress"]
+        )
         record: Numbers = {"stage": self.name, "settings": plain(self)}
         if self.looks:
-            record["loss_against_problems"] = {f"{int(count)}": round(loss, 4) for count, loss in curve.tolist()}
+            record["loss_against_problems"] = {
+                f"{int(count)}": round(loss, 4) for count, loss in curve.tolist()
+            }
         return Initialisation(theta), record
 
     def changed(self, settings: Mapping[str, Any]) -> Reptile:
@@ -126,7 +156,8 @@ class Reptile(Stage):
 
     def _descended(self, problem: Problem, theta: Start) -> Start:
         """θ̃, for every problem of a batch."""
-        method, count = GD(self.inner_step_size), problem.batch or self.batch
+        method = GD(self.inner_step_size)
+        count = problem.batch or self.batch
         state = method.init(tree_map(lambda leaf: leaf.expand(count, *leaf.shape), theta), problem)
         for _ in range(self.inner_steps):
             state = method.step(problem, state, Exact())

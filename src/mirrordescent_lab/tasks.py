@@ -1,4 +1,6 @@
-"""Small training tasks of many kinds, to learn optimisers on and to compare them on: networks, data, steps."""
+"""Small training tasks of many kinds, to learn optimisers on and to compare them on: networks,
+data, steps.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +21,31 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from mirrordescent_lab import data
-from mirrordescent_lab.architectures import MLP_WIDTHS, dense, initialised, mlp, small_cnn, small_resnet
+from mirrordescent_lab.architectures import (
+    MLP_WIDTHS,
+    dense,
+    initialised,
+    mlp,
+    small_cnn,
+    small_resnet,
+)
 
 Named: TypeAlias = list[tuple[str, Tensor]]
 Make: TypeAlias = Callable[[nn.Module, int], tuple[Optimizer, LRScheduler | None]]
 """An optimiser for a model and a number of steps, and what schedules its learning rate."""
 Source: TypeAlias = str
-"""Images: ``"digits"``, ``"mnist"`` or ``"fashion-mnist"``, with ``-14`` or ``-28`` for the size. Texts: ``"numpy"``,
-``"stdlib"``."""
+"""Images: ``"digits"``, ``"mnist"`` or ``"fashion-mnist"``, with ``-14`` or ``-28`` for the size.
+Texts: ``"numpy"``, ``"stdlib"``.
+"""
 
 CHARACTERS = 96  # printable ASCII and the line feed; everything else is one of them
 TEXT = 2_000_000  # characters to read at most
 
 
 class End(NamedTuple):
-    """How a run ended: mean loss on training data, on test data, share of test data told rightly, seconds of steps."""
+    """How a run ended: mean loss on training data, on test data, share of test data told rightly,
+    seconds of steps.
+    """
 
     loss: float
     test_loss: float
@@ -43,7 +55,9 @@ class End(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """A network to train: for so many steps, on so many examples each; texts are examples of ``length`` characters."""
+    """A network to train: for so many steps, on so many examples each; texts are examples of
+    ``length`` characters.
+    """
 
     name: str
     model: Callable[[], nn.Module]
@@ -53,27 +67,44 @@ class Task:
     length: int = 0
     evaluated: int = 2000
 
-    def train(self, make: Make, seed: int, directory: Path | None = None, steps: int | None = None) -> End:
-        """Train a network from its own start and on its own minibatches, both determined by the seed."""
+    def train(
+        self, make: Make, seed: int, directory: Path | None = None, steps: int | None = None
+    ) -> End:
+        """Train a network from its own start and on its own minibatches, both determined by the
+        seed.
+        """
         *_, (_, end) = self.along(make, seed, directory, steps)
         return end
 
     def along(
-        self, make: Make, seed: int, directory: Path | None = None, steps: int | None = None, every: int | None = None
+        self,
+        make: Make,
+        seed: int,
+        directory: Path | None = None,
+        steps: int | None = None,
+        every: int | None = None,
     ) -> Iterator[tuple[int, End]]:
-        """Train like :meth:`train`, and yield counts of steps and how it would end there: at the end, and if ``every``
-        is given, from the start on. Looking changes nothing, and is not on the clock."""
+        """Train like :meth:`train`, and yield counts of steps and how it would end there: at the
+        end, and if ``every`` is given, from the start on. Looking changes nothing, and is not on
+        the clock.
+        """
         steps = steps or self.steps
         model = initialised(self.model, seed)
-        training, test = self._data("train", directory), self._data("test", directory)
+        training = self._data("train", directory)
+        test = self._data("test", directory)
         minibatches = self._minibatches(training, torch.Generator().manual_seed(seed))
-        fixed = [self._examples(part, self.evaluated, torch.Generator().manual_seed(0)) for part in (training, test)]
+        fixed = [
+            self._examples(part, self.evaluated, torch.Generator().manual_seed(0))
+            for part in (training, test)
+        ]
         optimiser, scheduler = make(model, steps)
         seconds = 0.0
         for k in range(steps + 1):
             if k == steps or (every and k % every == 0):
                 model.eval()
-                (loss, _), (test_loss, accuracy) = (_measured(model, *examples) for examples in fixed)
+                (loss, _), (test_loss, accuracy) = (
+                    _measured(model, *examples) for examples in fixed
+                )
                 model.train()
                 yield k, End(loss, test_loss, accuracy, seconds)
             if k == steps:
@@ -87,9 +118,14 @@ class Task:
             if scheduler is not None:
                 scheduler.step()
 
-    def pace(self, ours: Make, theirs: Make, directory: Path | None = None, repeats: int = 15) -> float:
-        """Return the time of a training step with one optimiser over that with another: the median of runs in turn."""
-        source, generator = self._data("train", directory), torch.Generator().manual_seed(0)
+    def pace(
+        self, ours: Make, theirs: Make, directory: Path | None = None, repeats: int = 15
+    ) -> float:
+        """Return the time of a training step with one optimiser over that with another: the median
+        of runs in turn.
+        """
+        source = self._data("train", directory)
+        generator = torch.Generator().manual_seed(0)
         inputs, targets = self._examples(source, self.batch, generator)
 
         def trained(make: Make) -> Callable[[], float]:
@@ -107,10 +143,13 @@ class Task:
             some_steps()
             return some_steps
 
-        first, second = trained(ours), trained(theirs)
+        first = trained(ours)
+        second = trained(theirs)
         return median(first() / second() for _ in range(repeats))
 
-    def _data(self, split: Literal["train", "test"], directory: Path | None) -> tuple[Tensor, Tensor | None]:
+    def _data(
+        self, split: Literal["train", "test"], directory: Path | None
+    ) -> tuple[Tensor, Tensor | None]:
         if self.source in ("numpy", "stdlib"):
             return _text(self.source, split), None
         return _images(self.source, split, directory)
@@ -118,7 +157,9 @@ class Task:
     def _minibatches(
         self, source: tuple[Tensor, Tensor | None], generator: Generator
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield minibatches for ever: of images in epochs, each in a new order; of texts at random places."""
+        """Yield minibatches for ever: of images in epochs, each in a new order; of texts at random
+        places.
+        """
         images, labels = source
         while labels is not None:
             order = torch.randperm(len(labels), generator=generator)
@@ -151,9 +192,12 @@ def _measured(model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[float,
 
 
 @lru_cache(maxsize=16)
-def _images(source: Source, split: Literal["train", "test"], directory: Path | None) -> tuple[Tensor, Tensor]:
+def _images(
+    source: Source, split: Literal["train", "test"], directory: Path | None
+) -> tuple[Tensor, Tensor]:
     """Return images (n, 1, height, width) and labels."""
-    whole, size = source.removesuffix("-14").removesuffix("-28"), source[-3:]
+    whole = source.removesuffix("-14").removesuffix("-28")
+    size = source[-3:]
     if whole == "digits":
         images, labels = data.digits(split) if source == "digits" else data.digits(split, size=28)
     else:
@@ -164,7 +208,9 @@ def _images(source: Source, split: Literal["train", "test"], directory: Path | N
 
 @lru_cache(maxsize=4)
 def _text(source: Source, split: Literal["train", "test"]) -> Tensor:
-    """Return the sources of Python's standard library, or of NumPy, as numbers: nine tenths, or the last tenth."""
+    """Return the sources of Python's standard library, or of NumPy, as numbers: nine tenths, or the
+    last tenth.
+    """
     folder = Path(sysconfig.get_path("stdlib"))
     files = sorted(folder.glob("*.py"))
     if source == "numpy":
@@ -179,14 +225,21 @@ def _text(source: Source, split: Literal["train", "test"]) -> Tensor:
 
 
 class Block(nn.Module):
-    """x + A(N(x)), then x + M(N(x)): causal attention A with several heads, a dense network M, layer norms N."""
+    """x + A(N(x)), then x + M(N(x)): causal attention A with several heads, a dense network M,
+    layer norms N.
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
-        self.dense = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.first = nn.LayerNorm(width)
+        self.second = nn.LayerNorm(width)
+        self.query, self.key, self.value, self.out = (
+            nn.Linear(width, width, bias=False) for _ in range(4)
+        )
+        self.dense = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Add to x, (batch, length, width), what attention and the dense network make of it."""
@@ -195,20 +248,25 @@ class Block(nn.Module):
             layer(normed).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for layer in (self.query, self.key, self.value)
         )
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        attended = (
+            F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        )
         x = x + self.out(attended)
         return x + self.dense(self.second(x))
 
 
 class Transformer(nn.Module):
-    """A language model of characters: embeddings of characters and positions, blocks, a norm and a dense layer."""
+    """A language model of characters: embeddings of characters and positions, blocks, a norm and a
+    dense layer.
+    """
 
     def __init__(self, width: int, depth: int, heads: int, length: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(CHARACTERS, width)
         self.position_embedding = nn.Parameter(0.02 * torch.randn(length, width))
         self.blocks = nn.ModuleList([Block(width, heads) for _ in range(depth)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, CHARACTERS)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, CHARACTERS)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits of the next character at every position: (batch, length, characters)."""
@@ -224,7 +282,8 @@ class Recurrent(nn.Module):
     def __init__(self, kind: type[nn.LSTM] | type[nn.GRU], embedded: int, hidden: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(CHARACTERS, embedded)
-        self.recurrent, self.head = kind(embedded, hidden, batch_first=True), nn.Linear(hidden, CHARACTERS)
+        self.recurrent = kind(embedded, hidden, batch_first=True)
+        self.head = nn.Linear(hidden, CHARACTERS)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits of the next character at every position."""
@@ -247,10 +306,16 @@ def normed(widths: tuple[int, ...]) -> nn.Sequential:
 def grouped_cnn(channels: int, side: int) -> nn.Sequential:
     """Two convolutions with group norms and ReLUs, the second of stride 2, and a dense layer."""
     return nn.Sequential(
-        nn.Conv2d(1, channels, 3, padding=1), nn.GroupNorm(2, channels), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(channels, 2 * channels, 3, padding=1, stride=2), nn.GroupNorm(2, 2 * channels), nn.ReLU(),
-        nn.Flatten(), nn.Linear(2 * channels * (-(-(side // 2) // 2)) ** 2, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, channels, 3, padding=1),
+        nn.GroupNorm(2, channels),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(channels, 2 * channels, 3, padding=1, stride=2),
+        nn.GroupNorm(2, 2 * channels),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(2 * channels * (-(-(side // 2) // 2)) ** 2, 10),
+    )
 
 
 def plain_cnn(channels: int, kernel: int, side: int) -> nn.Sequential:
@@ -288,7 +353,9 @@ TEST: tuple[Task, ...] = (
     Task("MLP, Fashion-MNIST", partial(flat, MLP_WIDTHS), "fashion-mnist", 250, 128),
     Task("CNN, Fashion-MNIST", small_cnn, "fashion-mnist-14", 200, 128),
     Task("residual network", partial(small_resnet, 16), "fashion-mnist", 80, 64),
-    Task("MLP with layer norms", partial(normed, (784, 128, 128, 128, 10)), "fashion-mnist", 200, 128),
+    Task(
+        "MLP with layer norms", partial(normed, (784, 128, 128, 128, 10)), "fashion-mnist", 200, 128
+    ),
     Task("transformer", partial(Transformer, 64, 2, 4, 64), "stdlib", 150, 16, 64),
     Task("LSTM", partial(Recurrent, nn.LSTM, 32, 96), "stdlib", 150, 16, 48),
 )

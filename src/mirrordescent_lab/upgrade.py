@@ -1,4 +1,6 @@
-"""Entries saved by version 0.1, rewritten for this version: ``python -m mirrordescent_lab.upgrade FILE …``."""
+"""Entries saved by version 0.1, rewritten for this version: ``python -m mirrordescent_lab.upgrade
+FILE …``.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +49,23 @@ def card_of(old: dict[str, Any], name: str) -> Card:
         for settings, outcome in (
             (
                 old.get("settings"),
-                {"best_meta_step": old.get("best_meta_step"), "skipped": old.get("skipped_meta_steps")},
+                {
+                    "best_meta_step": old.get("best_meta_step"),
+                    "skipped": old.get("skipped_meta_steps"),
+                },
             ),
             (old.get("refinement"), {"best_meta_step": old.get("best_refinement_step")}),
         )
         if settings
     ]
-    used = ("minibatch", "learning_minibatch", "accelerated_scale", "descent_scale", "descent_shape", "step_sizes")
+    used = (
+        "minibatch",
+        "learning_minibatch",
+        "accelerated_scale",
+        "descent_scale",
+        "descent_shape",
+        "step_sizes",
+    )
     return Card(
         name=str(old.get("name", name)),
         description=str(old.get("description", "")),
@@ -102,7 +114,8 @@ _MAKERS: dict[str, Callable[..., Any]] = {
     "Prefix": lambda count, **rule: find("Prefix")(torch.ones(count), **rule),  # type: ignore[call-arg]
     "Interpolated": lambda counts: find("Interpolated")(counts, torch.ones(len(counts))),  # type: ignore[call-arg]
     "Layerwise": lambda names, maps, shapes: find("Layerwise")(  # type: ignore[call-arg]
-        dict(zip(names, maps, strict=True)), None if shapes is None else dict(zip(names, shapes, strict=True))
+        dict(zip(names, maps, strict=True)),
+        None if shapes is None else dict(zip(names, shapes, strict=True)),
     ),
     "Initialisation": lambda shapes: find("Initialisation")(  # type: ignore[call-arg]
         {name: torch.zeros(shape) for name, shape in shapes.items()}

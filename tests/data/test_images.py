@@ -9,7 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
-from mirrordescent.data import DataDamaged, DataMissing, random_crops, read_image, read_images, tiles
+from mirrordescent.data import (
+    DataDamaged,
+    DataMissing,
+    random_crops,
+    read_image,
+    read_images,
+    tiles,
+)
 
 
 def picture(generator, height=5, width=4):
@@ -33,7 +40,9 @@ def test_colour_and_grey(tmp_path, generator):
     Image.fromarray(rgb[..., 0] > 127).save(tmp_path / "bits.png")
     assert read_image(tmp_path / "rgb.png").shape == (3, 5, 4)
     assert np.array_equal(shades(read_image(tmp_path / "rgb.png")), rgb)
-    assert np.array_equal(shades(read_image(tmp_path / "grey.png")), np.stack([rgb[..., 0]] * 3, -1))
+    assert np.array_equal(
+        shades(read_image(tmp_path / "grey.png")), np.stack([rgb[..., 0]] * 3, -1)
+    )
     assert np.array_equal(read_image(tmp_path / "bits.png")[1].numpy(), rgb[..., 0] > 127)
 
 
@@ -62,7 +71,10 @@ def test_sixteen_bits_keep_their_precision(tmp_path, suffix):
     grey = np.array([[0, 1, 65535]], np.uint16)
     Image.fromarray(grey).save(tmp_path / f"deep.{suffix}")
     assert torch.allclose(
-        read_image(tmp_path / f"deep.{suffix}")[2, 0], torch.tensor([0.0, 1 / 65535, 1.0]), rtol=1e-6, atol=0
+        read_image(tmp_path / f"deep.{suffix}")[2, 0],
+        torch.tensor([0.0, 1 / 65535, 1.0]),
+        rtol=1e-6,
+        atol=0,
     )
 
 

@@ -1,4 +1,6 @@
-"""Expectation maximisation and SPDHG: monotone, optimal in the end, and what they claim per pass."""
+"""Expectation maximisation and SPDHG: monotone, optimal in the end, and what they claim per
+pass.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ def tomography(weight):
     generator = torch.Generator().manual_seed(1)
     beam = ParallelBeam(10, 12, detectors=15)
     expected = 60 * beam.A(ellipse_phantoms(2, 10, generator=generator).double()) + 1.0
-    return PoissonTomography(torch.poisson(expected, generator=generator), beam, 60.0, 1.0, weight, terms=4)
+    return PoissonTomography(
+        torch.poisson(expected, generator=generator), beam, 60.0, 1.0, weight, terms=4
+    )
 
 
 @pytest.fixture(params=[0.0, 2.0], ids=["likelihood", "smooth"])
@@ -28,7 +32,8 @@ def test_expectation_maximisation_descends_to_a_kkt_point(problem):
     solution = solve(problem, MLEM(), iterations=2500, check_every=1)
     values = solution.trace.values
     assert bool((values[1:] <= values[:-1] + 1e-9 * values[0]).all())
-    slope, x = problem.grad(solution.x), solution.x
+    slope = problem.grad(solution.x)
+    x = solution.x
     assert bool((slope > -0.3).all())
     assert bool((x * slope).abs().max() < 2e-2)
 
@@ -46,19 +51,26 @@ def test_without_roughness_a_step_multiplies():
 
 def test_the_step_minimises_the_majorant(problem):
     """It touches f at x, lies above it at other points, and is stationary at the next iterate."""
-    x = torch.rand(2, 1, 10, 10, generator=torch.Generator().manual_seed(4), dtype=torch.float64) + 0.1
+    x = (
+        torch.rand(2, 1, 10, 10, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+        + 0.1
+    )
     explained = problem.sensitivity * x * problem.multiplier(x)
 
     def majorant(z):
         data = problem.sensitivity * (z - x) - explained * (z / x).log()
-        rough = problem.roughness_grad(x) * (z - x) + problem.roughness_curvature / 2 * (z - x).square()
+        rough = (
+            problem.roughness_grad(x) * (z - x) + problem.roughness_curvature / 2 * (z - x).square()
+        )
         return problem.value(x) + (data + rough).sum((1, 2, 3))
 
     following = MLEM().step(problem, MLEM().init(x), None).x.requires_grad_()
     (slope,) = torch.autograd.grad(majorant(following).sum(), following)
     assert float(slope.abs().max()) < 1e-8
     for factor in (0.3, 0.9, 1.1, 2.0):
-        z = x * factor ** torch.randn(x.shape, generator=torch.Generator().manual_seed(5), dtype=x.dtype)
+        z = x * factor ** torch.randn(
+            x.shape, generator=torch.Generator().manual_seed(5), dtype=x.dtype
+        )
         assert bool((majorant(z) >= problem.value(z) - 1e-9).all())
 
 
@@ -79,8 +91,12 @@ def test_a_pass_of_ordered_subsets_is_worth_several_steps(problem):
 
 
 def test_a_single_group_is_everything(problem):
-    whole = PoissonTomography(problem.y, problem.beam, problem.exposure, problem.background, problem.weight, terms=1)
-    torch.testing.assert_close(solve(whole, OSEM(), iterations=5).x, solve(whole, MLEM(), iterations=5).x)
+    whole = PoissonTomography(
+        problem.y, problem.beam, problem.exposure, problem.background, problem.weight, terms=1
+    )
+    torch.testing.assert_close(
+        solve(whole, OSEM(), iterations=5).x, solve(whole, MLEM(), iterations=5).x
+    )
 
 
 @pytest.mark.parametrize("terms", range(1, 20))

@@ -27,9 +27,12 @@ from mirrordescent_lab.reptile import Reptile
 
 METHOD = accelerated(moons_network, (2,), [1, 5], [0.2, 0.1])
 SETTINGS = Settings(
-    meta_steps=2, batch=2, horizon=6, objective=Objective("log_value"),
+    meta_steps=2,
+    batch=2,
+    horizon=6,
+    objective=Objective("log_value"),
     validation=Validation(every=1, batch=2, horizons=(1.0,)),
-)  # fmt: skip
+)
 
 
 def half_circles(directory):
@@ -38,13 +41,21 @@ def half_circles(directory):
 
 def tiny(refinement=None):
     return network_recipe(
-        "tiny", "a test", METHOD, SETTINGS, refinement, minibatch=20, learning_minibatch=10, family=half_circles
+        "tiny",
+        "a test",
+        METHOD,
+        SETTINGS,
+        refinement,
+        minibatch=20,
+        learning_minibatch=10,
+        family=half_circles,
     )
 
 
 def test_descent_and_rescaling_keep_the_geometry():
     method = METHOD()
-    plain, slower = descent(method, 3.0), rescaled(method, 0.5)
+    plain = descent(method, 3.0)
+    slower = rescaled(method, 0.5)
     assert plain.mirror is method.mirror
     assert slower.regulariser is slower.mirror
     for k in (1, 5, 50):
@@ -74,8 +85,11 @@ def test_schedules_are_learned_on_with_the_map_as_it_is(tmp_path):
     objective = Objective("log_value", every=9, differentiation=Evolution(pairs=1))
     refinement = replace(SETTINGS, horizon=9, objective=objective, meta_steps=2)
     first = zoo.load(tiny().train(tmp_path, tmp_path / "first", progress=False))
-    path = tiny(refinement).train(tmp_path, tmp_path / "second", progress=False)  # goes on from the first
-    second, card = zoo.load(path), zoo.card(path)
+    path = tiny(refinement).train(
+        tmp_path, tmp_path / "second", progress=False
+    )  # goes on from the first
+    second = zoo.load(path)
+    card = zoo.card(path)
     assert card.held_out["accelerated"]["steps"][-1] == 9
     assert [stage["stage"] for stage in card.stages] == ["unrolled", "schedules", "scales"]
     assert card.stages[1]["settings"]["objective"]["differentiation"]["pairs"] == 1
@@ -86,14 +100,20 @@ def test_schedules_are_learned_on_with_the_map_as_it_is(tmp_path):
 
 def test_a_recipe_makes_an_entry(tmp_path):
     path = tiny().train(tmp_path / "runs", tmp_path, progress=False)
-    method, card = zoo.load(path), zoo.card(path)
+    method = zoo.load(path)
+    card = zoo.card(path)
     assert card.use["map_parameters"] == 5
     assert card.use["descent_scale"] in networks.DESCENT_SCALES
     assert (card.use["minibatch"], card.use["learning_minibatch"]) == (20, 10)
     assert list(card.held_out) == ["accelerated", "descent", "Adam 1e-2"]
     draw = half_circles(None).validation(2)
     solution = md.solve(
-        draw.problem, method, draw.x0, iterations=6, oracle=Minibatch(20), generator=torch.Generator().manual_seed(0)
+        draw.problem,
+        method,
+        draw.x0,
+        iterations=6,
+        oracle=Minibatch(20),
+        generator=torch.Generator().manual_seed(0),
     )
     stated = card.held_out["accelerated"]
     assert float(solution.value.mean()) == pytest.approx(stated["loss"][-1], abs=1e-6)
@@ -105,9 +125,15 @@ def test_reptile_makes_an_entry(tmp_path, monkeypatch):
     (recipe,) = REPTILE_RECIPES.values()
     changes = ["steps=2", "batch=2", "inner_steps=1"]
     path = recipe.train(tmp_path / "runs", tmp_path, tmp_path, changes=changes, progress=False)
-    network, card = zoo.load(path).network, zoo.card(path)
+    network = zoo.load(path).network
+    card = zoo.card(path)
     shapes = {name: tuple(leaf.shape) for name, leaf in network.items()}
-    assert shapes == {"0.weight": (8, 1, 3, 3), "0.bias": (8,), "4.weight": (10, 288), "4.bias": (10,)}
+    assert shapes == {
+        "0.weight": (8, 1, 3, 3),
+        "0.bias": (8,),
+        "4.weight": (10, 288),
+        "4.bias": (10,),
+    }
     assert card.kind == "initialisation"
     assert card.stages[0]["settings"]["steps"] == 2
     assert isinstance(recipe.stages[0], Reptile)
@@ -117,9 +143,13 @@ def test_reptile_makes_an_entry(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", [name for name in NETWORK_RECIPES if name in zoo.list()])
 def test_shipped_entries_are_those_of_their_recipes(name):
-    recipe, module, card = NETWORK_RECIPES[name], zoo.load(name), zoo.card(name)
+    recipe = NETWORK_RECIPES[name]
+    module = zoo.load(name)
+    card = zoo.card(name)
     made = recipe.method(torch.Generator(), None)
-    assert [tuple(p.shape) for p in module.parameters()] == [tuple(p.shape) for p in made.parameters()]
+    assert [tuple(p.shape) for p in module.parameters()] == [
+        tuple(p.shape) for p in made.parameters()
+    ]
     *unrolled, chosen = recipe.stages
     assert all(isinstance(stage, Unrolled) for stage in unrolled)
     assert isinstance(chosen, ChooseScale)
@@ -132,8 +162,11 @@ def test_shipped_entries_are_those_of_their_recipes(name):
 
 def test_the_shipped_start_is_that_of_its_recipe():
     ((name, recipe),) = REPTILE_RECIPES.items()
-    made, shipped = recipe.method(torch.Generator(), None).network, zoo.load(name).network
-    assert {key: leaf.shape for key, leaf in made.items()} == {key: leaf.shape for key, leaf in shipped.items()}
+    made = recipe.method(torch.Generator(), None).network
+    shipped = zoo.load(name).network
+    assert {key: leaf.shape for key, leaf in made.items()} == {
+        key: leaf.shape for key, leaf in shipped.items()
+    }
     assert sum(leaf.numel() for leaf in shipped.values()) == 2970
     settings = zoo.card(name).stages[0]["settings"]
     assert all(settings[key] == getattr(recipe.stages[0], key) for key in settings)

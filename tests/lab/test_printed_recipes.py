@@ -19,15 +19,24 @@ from mirrordescent_lab.recipes.printed import (
 )
 
 SETTINGS = Settings(
-    meta_steps=2, batch=2, horizon=6, objective=Objective("sum"),
+    meta_steps=2,
+    batch=2,
+    horizon=6,
+    objective=Objective("sum"),
     validation=Validation(every=1, batch=2, horizons=(1.0,)),
-)  # fmt: skip
+)
 METHOD = plain(moons_network, (2,))
 
 
 def tiny():
     return printed_recipe(
-        "tiny", "a test", METHOD, SETTINGS, minibatch=20, learning_minibatch=10, family=lambda _: moons_family(40)
+        "tiny",
+        "a test",
+        METHOD,
+        SETTINGS,
+        minibatch=20,
+        learning_minibatch=10,
+        family=lambda _: moons_family(40),
     )
 
 
@@ -35,7 +44,8 @@ def tiny():
 def test_a_recipe_learns_map_and_step_through_mirror_descent(tmp_path, control):
     recipe = tiny().control() if control else tiny()
     path = recipe.train(tmp_path / "runs", tmp_path, progress=False)
-    method, card = zoo.load(path), zoo.card(path)
+    method = zoo.load(path)
+    card = zoo.card(path)
     assert float(method.t(1)) == float(method.t(99)) != pytest.approx(FIRST_STEP, rel=1e-4)
     assert isinstance(method.mirror, Euclidean) == control
     assert sum(p.numel() for p in method.parameters()) == (1 if control else 6)
@@ -59,9 +69,13 @@ def test_lamd_as_printed_has_the_weights_of_the_paper():
 
 @pytest.mark.parametrize("name", [name for name in PRINTED_RECIPES if name in zoo.list()])
 def test_shipped_entries_are_those_of_their_recipes(name):
-    recipe, module, card = PRINTED_RECIPES[name], zoo.load(name), zoo.card(name)
+    recipe = PRINTED_RECIPES[name]
+    module = zoo.load(name)
+    card = zoo.card(name)
     made = recipe.method(torch.Generator(), None)
-    assert [tuple(p.shape) for p in module.parameters()] == [tuple(p.shape) for p in made.parameters()]
+    assert [tuple(p.shape) for p in module.parameters()] == [
+        tuple(p.shape) for p in made.parameters()
+    ]
     (stage,) = recipe.stages
     assert isinstance(stage, Unrolled)
     settings = card.stages[0]["settings"]
@@ -73,9 +87,18 @@ def test_shipped_entries_are_those_of_their_recipes(name):
 def test_reptile_has_the_steps_of_the_paper():
     ((name, recipe),) = PRINTED_REPTILE_RECIPES.items()
     (stage,) = recipe.stages
-    assert (stage.batch, stage.inner_steps, stage.inner_step_size, stage.epsilon) == (1, 10, 0.01, 0.1)
+    assert (stage.batch, stage.inner_steps, stage.inner_step_size, stage.epsilon) == (
+        1,
+        10,
+        0.01,
+        0.1,
+    )
     if name in zoo.list():
         (record,) = zoo.card(name).stages
         curve = list(record["loss_against_problems"].values())
-        assert record["settings"]["steps"] == stage.steps == int(list(record["loss_against_problems"])[-1])
+        assert (
+            record["settings"]["steps"]
+            == stage.steps
+            == int(list(record["loss_against_problems"])[-1])
+        )
         assert curve[-1] < curve[0]

@@ -60,17 +60,24 @@ def test_pages_whose_entries_are_not_those_shipped_are_found(tmp_path):
     wrong = provenance.check(tmp_path)
     assert [line.split()[0] for line in wrong] == ["gone", "older", "unknown", "page"]
     assert f"{ENTRY} has been learned anew" in wrong[1]
-    (tmp_path / "stale.json").write_text(json.dumps({"gone": "", "older": "", "unknown": "", "page": "", "good": ""}))
+    (tmp_path / "stale.json").write_text(
+        json.dumps({"gone": "", "older": "", "unknown": "", "page": "", "good": ""})
+    )
     assert provenance.check(tmp_path) == ["good is listed as stale in stale.json, and is not"]
 
 
 def test_sections_that_were_made_by_themselves_are_judged_by_themselves(tmp_path):
     with provenance.recorded("0") as good:
         zoo.load(ENTRY)
-    first, other = (provenance.mark(good | each, section=True) for each in ({}, {"entries": {ENTRY: "0" * 16}}))
+    first, other = (
+        provenance.mark(good | each, section=True) for each in ({}, {"entries": {ENTRY: "0" * 16}})
+    )
     text = f"# A page\n\n## First\n\n{first}\n\n## Second\n\nno mark\n\n## Third\n\n{other}\n"
     (tmp_path / "page.md").write_text(text)
-    assert [line.split(" is stale")[0] for line in provenance.check(tmp_path)] == ["page: Second", "page: Third"]
+    assert [line.split(" is stale")[0] for line in provenance.check(tmp_path)] == [
+        "page: Second",
+        "page: Third",
+    ]
 
 
 def test_the_command_fails_where_the_check_does(tmp_path, monkeypatch, capsys):
@@ -100,9 +107,13 @@ def test_a_summary_keeps_runs_and_where_they_come_from(tmp_path):
 
 def test_a_diagnosis_says_what_it_is_of(tmp_path):
     with provenance.recorded("0") as found:
-        diagnosis = diagnose_entry("ellipse-denoise-pair", "denoise", tmp_path, count=1, side=12, iterations=3)
+        diagnosis = diagnose_entry(
+            "ellipse-denoise-pair", "denoise", tmp_path, count=1, side=12, iterations=3
+        )
     page = write(diagnosis, tmp_path / "page", found)
-    assert json.loads(provenance.MARK.search(page.read_text())[1])["entries"].keys() == {"ellipse-denoise-pair"}
+    assert json.loads(provenance.MARK.search(page.read_text())[1])["entries"].keys() == {
+        "ellipse-denoise-pair"
+    }
 
 
 def test_every_claim_of_the_paper_is_judged_or_said_not_to_be_measured(tmp_path):
@@ -111,20 +122,31 @@ def test_every_claim_of_the_paper_is_judged_or_said_not_to_be_measured(tmp_path)
     found = paper_claims(RESULTS)
     assert len(found) == len(CLAIMS) == len({claim.statement for claim in found})
     for claim in found:
-        assert claim.verdict == "not measured" or any(character.isdigit() for character in claim.measured)
+        assert claim.verdict == "not measured" or any(
+            character.isdigit() for character in claim.measured
+        )
 
 
-@pytest.mark.parametrize(("ours", "theirs", "verdict"), [(1.0, 2.0, "holds"), (2.0, 1.0, "does not hold")])
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"), [(1.0, 2.0, "holds"), (2.0, 1.0, "does not hold")]
+)
 def test_a_claim_of_the_paper_can_fail(tmp_path, ours, theirs, verdict):
     gaps = {"LAMD": ours, "GD": theirs, "Nesterov": theirs, "Adam": theirs, "LPD": theirs}
     wobble = torch.tensor([1.0, 1.01, 0.99])
-    curves = [Curve(f"{n} (x)", [1000, 2000], [0.0, 1.0], torch.stack([g * wobble] * 2)) for n, g in gaps.items()]
+    curves = [
+        Curve(f"{n} (x)", [1000, 2000], [0.0, 1.0], torch.stack([g * wobble] * 2))
+        for n, g in gaps.items()
+    ]
     with provenance.recorded("0") as found:
         zoo.load(ENTRY)
     result = Result("denoise", "x", {}, {"comparison from y": Panel(curves)}, provenance=found)
     (tmp_path / "denoise").mkdir()
     (tmp_path / "denoise" / "summary.json").write_text(json.dumps(result.summary()))
-    (claim,) = [c for c in paper_claims(tmp_path) if c.statement.startswith("denoising: LAMD ends below LPD")]
+    (claim,) = [
+        c
+        for c in paper_claims(tmp_path)
+        if c.statement.startswith("denoising: LAMD ends below LPD")
+    ]
     assert claim.verdict == verdict
     assert "margin in decades" in claim.measured
     assert "stale" not in claim.measured

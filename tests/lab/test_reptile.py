@@ -23,8 +23,11 @@ class TwoBowls(ProblemFamily):
 
     def draw(self, seeds):
         which = torch.arange(len(seeds)) % 2
-        c, a = CENTRES[which], CURVATURES[which]
-        return Draw(Function(lambda x: 0.5 * (a * (x["w"] - c).square()).sum(1)), {"w": torch.zeros_like(c)})
+        c = CENTRES[which]
+        a = CURVATURES[which]
+        return Draw(
+            Function(lambda x: 0.5 * (a * (x["w"] - c).square()).sum(1)), {"w": torch.zeros_like(c)}
+        )
 
     def validation(self, count):
         return self.draw(torch.arange(count))
@@ -35,7 +38,9 @@ def start():
 
 
 def test_the_fixed_point():
-    """n steps map w to c + (1 − ηa)ⁿ(w − c), so θ* is the mean of the c with weights 1 − (1 − ηa)ⁿ."""
+    """n steps map w to c + (1 − ηa)ⁿ(w − c), so θ* is the mean of the c with weights 1 − (1
+    − ηa)ⁿ.
+    """
     weights = 1 - (1 - 0.1 * CURVATURES) ** 7
     expected = (weights * CENTRES).sum(0) / weights.sum(0)
     stage = Reptile(400, batch=2, inner_steps=7, inner_step_size=0.1, epsilon=0.5)
@@ -44,7 +49,8 @@ def test_the_fixed_point():
 
 
 def test_one_step_and_the_falling_rate():
-    theta, shown = {"w": torch.zeros(2, dtype=torch.float64)}, []
+    theta = {"w": torch.zeros(2, dtype=torch.float64)}
+    shown = []
     for k in range(3):  # by hand, with ε_k = 0.6 (1 − k/3)
         moved = CENTRES + (1 - 0.1 * CURVATURES) ** 2 * (theta["w"] - CENTRES)
         theta = {"w": theta["w"] + 0.6 * (1 - k / 3) * (moved.mean(0) - theta["w"])}
@@ -58,8 +64,12 @@ class RandomBowls(TwoBowls):
     """One bowl for each seed."""
 
     def draw(self, seeds):
-        c = torch.stack([torch.randn(2, generator=torch.Generator().manual_seed(int(s))) for s in seeds]).double()
-        return Draw(Function(lambda x: 0.5 * (x["w"] - c).square().sum(1)), {"w": torch.zeros_like(c)})
+        c = torch.stack(
+            [torch.randn(2, generator=torch.Generator().manual_seed(int(s))) for s in seeds]
+        ).double()
+        return Draw(
+            Function(lambda x: 0.5 * (x["w"] - c).square().sum(1)), {"w": torch.zeros_like(c)}
+        )
 
 
 def test_an_interrupted_run_ends_where_it_would_have(tmp_path):
@@ -82,7 +92,9 @@ def test_an_interrupted_run_ends_where_it_would_have(tmp_path):
     resumed = stage.learn(counted, start(), folder=folder, progress=False)
     assert counted.draws == 10  # from the tenth step on
     assert torch.equal(resumed["w"], whole["w"])
-    assert torch.equal(stage.learn(counted, start(), folder=folder, progress=False)["w"], whole["w"])
+    assert torch.equal(
+        stage.learn(counted, start(), folder=folder, progress=False)["w"], whole["w"]
+    )
     assert counted.draws == 10
     with pytest.raises(RunDamaged, match="other settings"):
         replace(stage, steps=30).learn(RandomBowls(), start(), folder=folder, progress=False)
@@ -99,15 +111,28 @@ def test_an_interrupted_run_ends_where_it_would_have(tmp_path):
 
 
 def test_the_loss_along_the_way(tmp_path):
-    """After n steps from w a bowl has the value ½a(1 − ηa)²ⁿ(w − c)²; an interrupted run has the same curve."""
+    """After n steps from w a bowl has the value ½a(1 − ηa)²ⁿ(w − c)²; an interrupted run has the
+    same curve.
+    """
     stage = Reptile(
-        8, batch=2, inner_steps=2, inner_step_size=0.1, epsilon=0.5, save_every=3, looks=4, held_out=2
-    )  # fmt: skip
-    _, record = stage.run(Initialisation(start()), TwoBowls(), folder=None, resume=True, progress=False)
+        8,
+        batch=2,
+        inner_steps=2,
+        inner_step_size=0.1,
+        epsilon=0.5,
+        save_every=3,
+        looks=4,
+        held_out=2,
+    )
+    _, record = stage.run(
+        Initialisation(start()), TwoBowls(), folder=None, resume=True, progress=False
+    )
     curve = record["loss_against_problems"]
     assert list(curve) == ["0", "4", "8", "12", "16"]
     left = (1 - 0.1 * CURVATURES) ** 2 * CENTRES
-    assert curve["0"] == pytest.approx(float((0.5 * CURVATURES * left.square()).sum(1).mean()), abs=1e-4)
+    assert curve["0"] == pytest.approx(
+        float((0.5 * CURVATURES * left.square()).sum(1).mean()), abs=1e-4
+    )
     assert curve["16"] < curve["0"]
 
     class Interrupted(TwoBowls):
@@ -122,13 +147,17 @@ def test_the_loss_along_the_way(tmp_path):
     work = {"folder": tmp_path, "resume": True, "progress": False}
     with pytest.raises(KeyboardInterrupt):
         stage.run(Initialisation(start()), Interrupted(), **work)
-    assert stage.run(Initialisation(start()), TwoBowls(), **work)[1]["loss_against_problems"] == curve
+    assert (
+        stage.run(Initialisation(start()), TwoBowls(), **work)[1]["loss_against_problems"] == curve
+    )
 
 
 def test_the_start_helps():
     """After Reptile, the same few steps of gradient descent reach lower values than from zero."""
     family = TwoBowls()
-    theta = Reptile(100, batch=2, inner_step_size=0.1, epsilon=0.5).learn(family, start(), progress=False)
+    theta = Reptile(100, batch=2, inner_step_size=0.1, epsilon=0.5).learn(
+        family, start(), progress=False
+    )
     draw = family.draw(draw_seeds(2, torch.Generator().manual_seed(0)))
     before = md.solve(draw.problem, md.GD(0.1), draw.x0, iterations=5).value.mean()
     x0 = {"w": theta["w"].expand(2, 2).clone()}
@@ -136,7 +165,10 @@ def test_the_start_helps():
 
 
 def test_an_initialisation_can_be_stored(tmp_path):
-    network = {"0.weight": torch.randn(3, 2, generator=torch.Generator().manual_seed(0)), "0.bias": torch.ones(3)}
+    network = {
+        "0.weight": torch.randn(3, 2, generator=torch.Generator().manual_seed(0)),
+        "0.bias": torch.ones(3),
+    }
     md.zoo.save(Initialisation(network), tmp_path / "start")
     assert md.zoo.card(tmp_path / "start.safetensors").kind == "initialisation"
     loaded = md.zoo.load(tmp_path / "start.safetensors").network

@@ -1,4 +1,6 @@
-"""The gradient of small convolutional networks, against automatic differentiation of the same network."""
+"""The gradient of small convolutional networks, against automatic differentiation of the same
+network.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,19 @@ def drawn(batch=3, n=7):
     images = torch.rand(batch, n, 1, 14, 14, generator=generator, dtype=torch.float64)
     images = images * (images > 0.6)  # as drawings are, mostly blank
     labels = torch.randint(10, (batch, n), generator=generator)
-    problems = [each(small_cnn().double(), images, labels) for each in (SmallCNNTraining, NetworkTraining)]
+    problems = [
+        each(small_cnn().double(), images, labels) for each in (SmallCNNTraining, NetworkTraining)
+    ]
     return *problems, problems[0].initial(range(batch))
 
 
 def test_the_value_the_gradient_and_its_derivative():
     """⟨v, ∇f(x)⟩ is differentiated once more, as learning does through unrolled runs."""
     written, automatic, x = drawn()
-    v = {name: torch.randn(leaf.shape, generator=torch.Generator().manual_seed(1)).double() for name, leaf in x.items()}
+    v = {
+        name: torch.randn(leaf.shape, generator=torch.Generator().manual_seed(1)).double()
+        for name, leaf in x.items()
+    }
     second = []
     for problem in (written, automatic):
         at = {name: leaf.clone().requires_grad_() for name, leaf in x.items()}
@@ -42,7 +49,9 @@ def test_blank_images_share_their_maxima():
     """All patches of a window are alike: a share of each makes up one."""
     blank = torch.ones(1, 2, 1, 14, 14, dtype=torch.float64)
     labels = torch.tensor([[3, 4]])
-    written, automatic = (each(small_cnn().double(), blank, labels) for each in (SmallCNNTraining, NetworkTraining))
+    written, automatic = (
+        each(small_cnn().double(), blank, labels) for each in (SmallCNNTraining, NetworkTraining)
+    )
     x = written.initial([0])
     for name, slope in automatic.grad(x).items():
         torch.testing.assert_close(written.grad(x)[name], slope)
@@ -51,5 +60,7 @@ def test_blank_images_share_their_maxima():
 def test_other_networks_are_refused():
     with pytest.raises(TypeError, match="a convolution and a dense layer"):
         SmallCNNTraining(
-            nn.Sequential(nn.Flatten(), nn.Linear(196, 10)), torch.zeros(1, 2, 1, 14, 14), torch.zeros(1, 2).long()
+            nn.Sequential(nn.Flatten(), nn.Linear(196, 10)),
+            torch.zeros(1, 2, 1, 14, 14),
+            torch.zeros(1, 2).long(),
         )

@@ -1,4 +1,6 @@
-"""Evolution, the tasks it learns a geometry on, and the optimisers that the geometry is compared with."""
+"""Evolution, the tasks it learns a geometry on, and the optimisers that the geometry is compared
+with.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ TINY = (Task("tiny", partial(flat, (64, 8, 10)), "digits", 3, 16, evaluated=50),
 
 def test_evolution_finds_the_minimum_of_a_stretched_bowl():
     search = CovarianceAdaptation(torch.ones(4), torch.full((4,), 0.5), 10)
-    generator, axes = torch.Generator().manual_seed(0), torch.tensor([1.0, 10.0, 30.0, 100.0]).double()
+    generator = torch.Generator().manual_seed(0)
+    axes = torch.tensor([1.0, 10.0, 30.0, 100.0]).double()
     for _ in range(120):
         candidates = search.ask(generator)
         search.tell(candidates, (axes * (candidates - 3)).square().sum(1))
@@ -38,12 +41,16 @@ def test_tasks_are_determined_by_their_seeds_and_kept_apart():
     names = [{task.name for task in group} for group in (LEARNING, VALIDATION, TEST)]
     assert not names[0] & names[1] | names[1] & names[2] | names[0] & names[2]
     task = Task("tiny", lambda: flat((64, 8, 10)), "digits", 3, 16)
-    first, again, other = (task.train(contestants.adamw(1e-2, "cosine"), seed) for seed in (0, 0, 1))
+    first, again, other = (
+        task.train(contestants.adamw(1e-2, "cosine"), seed) for seed in (0, 0, 1)
+    )
     assert first[:3] == again[:3] != other[:3]
 
 
 @pytest.mark.parametrize("shape", contestants.SHAPES)
-@pytest.mark.parametrize("make", [contestants.adamw, contestants.sgd, contestants.muon, contestants.by_hand()])
+@pytest.mark.parametrize(
+    "make", [contestants.adamw, contestants.sgd, contestants.muon, contestants.by_hand()]
+)
 def test_every_contestant_trains_a_network_with_convolutions(make, shape):
     task = replace(network_geometry.small(TEST[3], 0.2), steps=20)
     with contestants.muon_in_single_precision():
@@ -78,9 +85,13 @@ def test_muon_with_adamw_steps_every_parameter_through_flat_views():
 
 def test_the_start_is_what_its_numbers_say():
     method = spectral.method_of(torch.tensor([start for start, _ in spectral.START.values()]))
-    assert (method.momentum, method.second_momentum) == pytest.approx((1 - math.exp(-1.7), 1 - math.exp(-3.5)))
+    assert (method.momentum, method.second_momentum) == pytest.approx(
+        (1 - math.exp(-1.7), 1 - math.exp(-3.5))
+    )
     assert method.mirror.scales["hidden"] == pytest.approx(math.exp(-4.65))
-    assert (method.mirror.widths["output"], method.mirror.widths["hidden"]) == pytest.approx((0.47, 0.45))
+    assert (method.mirror.widths["output"], method.mirror.widths["hidden"]) == pytest.approx(
+        (0.47, 0.45)
+    )
     assert (method.mirror.depth, method.mirror.depth_normed) == pytest.approx((0.65, 0.1))
     optimizer = contestants.optimiser_of(method, Transformer(8, 1, 2, 4), 10)
     assert isinstance(optimizer, optim.Preconditioned)
@@ -116,7 +127,8 @@ def test_evolution_of_a_geometry_goes_on_where_it_was(tmp_path):
 
 
 def test_the_shipped_entry_is_that_of_its_numbers():
-    entry, numbers = zoo.load(spectral.ENTRY), zoo.card(spectral.ENTRY).use["numbers"]
+    entry = zoo.load(spectral.ENTRY)
+    numbers = zoo.card(spectral.ENTRY).use["numbers"]
     again = spectral.method_of(torch.tensor([numbers[name] for name in spectral.START]))
     for name in ("scales", "widths", "depth", "depth_normed"):
         assert getattr(entry.mirror, name) == pytest.approx(getattr(again.mirror, name), rel=1e-3)
@@ -125,21 +137,36 @@ def test_the_shipped_entry_is_that_of_its_numbers():
         for name, tensor in states[0].items():
             torch.testing.assert_close(tensor, states[1][name], rtol=1e-3, atol=1e-3)
     for found, wanted in ((entry, again), (entry.t, again.t)):
-        for name in ("momentum", "second_momentum", "decay") if found is entry else ("warmup", "power", "length"):
+        for name in (
+            ("momentum", "second_momentum", "decay")
+            if found is entry
+            else ("warmup", "power", "length")
+        ):
             assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-3)
 
 
 def test_the_control_has_no_map_and_all_the_rest():
     numbers = torch.tensor([start for start, _ in spectral.START.values()])
-    method, control = spectral.method_of(numbers), spectral.method_of(numbers, identity=True)
-    g = {"0.weight": torch.randn(1, 6, 5), "0.bias": torch.randn(1, 6), "2.weight": torch.randn(1, 3, 6)}
+    method = spectral.method_of(numbers)
+    control = spectral.method_of(numbers, identity=True)
+    g = {
+        "0.weight": torch.randn(1, 6, 5),
+        "0.bias": torch.randn(1, 6),
+        "2.weight": torch.randn(1, 3, 6),
+    }
     for name, direction in control.mirror.direction(g).items():
         leaf = g[name]
         cosine = torch.nn.functional.cosine_similarity(direction.flatten(), leaf.flatten(), 0)
         torch.testing.assert_close(cosine, torch.tensor(1.0))
-        sizes = [each[name].norm() for each in (method.mirror.direction(g), control.mirror.direction(g))]
+        sizes = [
+            each[name].norm() for each in (method.mirror.direction(g), control.mirror.direction(g))
+        ]
         torch.testing.assert_close(*sizes, rtol=1e-4, atol=0)
-    assert (control.momentum, control.decay, control.t(7)) == (method.momentum, method.decay, method.t(7))
+    assert (control.momentum, control.decay, control.t(7)) == (
+        method.momentum,
+        method.decay,
+        method.t(7),
+    )
     assert spectral.SPECTRAL_RECIPES[f"{spectral.ENTRY}-control"].stages[0].identity
     shipped = [zoo.load(name) for name in (spectral.ENTRY, f"{spectral.ENTRY}-control")]
     assert type(shipped[0]) is type(shipped[1])
@@ -147,9 +174,12 @@ def test_the_control_has_no_map_and_all_the_rest():
 
 
 def test_minibatches_of_images_come_in_epochs():
-    """Every image once, then all of them again in another order; the rest that is no whole minibatch waits."""
+    """Every image once, then all of them again in another order; the rest that is no whole
+    minibatch waits.
+    """
     task = Task("tiny", lambda: flat((1, 10)), "digits", 3, 4)
-    images, labels = torch.arange(10.0)[:, None], torch.arange(10)
+    images = torch.arange(10.0)[:, None]
+    labels = torch.arange(10)
     drawn = task._minibatches((images, labels), torch.Generator().manual_seed(0))
     epochs = [torch.cat([next(drawn)[1], next(drawn)[1]]) for _ in range(5)]
     assert all(len(epoch.unique()) == 8 for epoch in epochs)

@@ -1,4 +1,6 @@
-"""A tiny family whose best geometry is known: ½(x−c)ᵀA(x−c) with one A = diag(1, 25) and random centres."""
+"""A tiny family whose best geometry is known: ½(x−c)ᵀA(x−c) with one A = diag(1, 25) and random
+centres.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,15 @@ CURVATURE = torch.tensor([1.0, 25.0], dtype=torch.float64)
 
 class Bowls(ProblemFamily):
     def draw(self, seeds):
-        centres = [torch.randn(2, generator=generator, dtype=torch.float64) for generator in generators(seeds)]
+        centres = [
+            torch.randn(2, generator=generator, dtype=torch.float64)
+            for generator in generators(seeds)
+        ]
         problem = md.Quadratic(CURVATURE, torch.stack(centres))
         return Draw(
-            problem, torch.zeros(len(seeds), 2, dtype=torch.float64), torch.zeros(len(seeds), dtype=torch.float64)
+            problem,
+            torch.zeros(len(seeds), 2, dtype=torch.float64),
+            torch.zeros(len(seeds), dtype=torch.float64),
         )
 
     def validation(self, count):
@@ -34,12 +41,18 @@ def untrained():
 
 
 def train(folder, steps=30, **options):
-    """Also a script: ``bowls.py FOLDER OUT [KILL_AT]`` trains, dies at a meta-step if told to, and saves the result."""
+    """Also a script: ``bowls.py FOLDER OUT [KILL_AT]`` trains, dies at a meta-step if told to, and
+    saves the result.
+    """
     method = untrained()
     settings = Settings(
-        meta_steps=steps, batch=4, horizon=3, optimiser=Descent(learning_rate=0.05),
-        validation=Validation(every=5, batch=4), save_every=4,
-    )  # fmt: skip
+        meta_steps=steps,
+        batch=4,
+        horizon=3,
+        optimiser=Descent(learning_rate=0.05),
+        validation=Validation(every=5, batch=4),
+        save_every=4,
+    )
     return learn(Bowls(), method, settings, folder=folder, progress=False, **options)
 
 

@@ -1,4 +1,6 @@
-"""A search for a solver, as a script for ``torchrun``: ``searching.py OUT`` writes what every process has found."""
+"""A search for a solver, as a script for ``torchrun``: ``searching.py OUT`` writes what every
+process has found.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ class Bowls(ProblemFamily):
     """Quadratics of one geometry."""
 
     def draw(self, seeds):
-        centres = torch.stack([torch.randn(3, generator=generator) for generator in generators(seeds)])
+        centres = torch.stack(
+            [torch.randn(3, generator=generator) for generator in generators(seeds)]
+        )
         problem = md.Quadratic(torch.tensor([1.0, 5.0, 10.0]), centres)
         return Draw(problem, problem.start())
 

@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from mirrordescent import AMD
-from mirrordescent.learn import Descent, InpaintingFamily, Objective, Pooled, Settings, Validation, learn
+from mirrordescent.learn import (
+    Descent,
+    InpaintingFamily,
+    Objective,
+    Pooled,
+    Settings,
+    Validation,
+    learn,
+)
 from mirrordescent.methods import Equipped
 from mirrordescent.mirrors import Spectral, Stencil
 from mirrordescent.oracles import Rounded
@@ -18,7 +26,9 @@ STEP = 1e-6  # of difference quotients
 
 def family(fill="alternate"):
     generator = torch.Generator().manual_seed(0)
-    pictures = [torch.rand(3, 5, 6, generator=generator).repeat_interleave(4, 1).repeat_interleave(4, 2)] * 2
+    pictures = [
+        torch.rand(3, 5, 6, generator=generator).repeat_interleave(4, 1).repeat_interleave(4, 2)
+    ] * 2
     return Pooled(InpaintingFamily(pictures, pictures, size=12, fill=fill), 4, tolerance=1e-2)
 
 
@@ -37,8 +47,11 @@ def accelerated(mirror):
 @pytest.mark.parametrize("mirror", [Stencil(0.6), Spectral(0.5, 3)], ids=lambda m: type(m).__name__)
 def test_meta_gradients_of_map_schedules_and_oracle(mirror):
     drawn = family().draw(torch.arange(3))
-    problem, x0, lower = drawn.problem.double(), drawn.x0.double(), drawn.lower.double()
-    draw, method = type(drawn)(problem, x0, lower), accelerated(mirror).double()
+    problem = drawn.problem.double()
+    x0 = drawn.x0.double()
+    lower = drawn.lower.double()
+    draw = type(drawn)(problem, x0, lower)
+    method = accelerated(mirror).double()
     objective = Objective(weights="log_gap")
 
     def loss():
@@ -53,22 +66,33 @@ def test_meta_gradients_of_map_schedules_and_oracle(mirror):
             parameter.sub_(2 * STEP)
             behind = loss()
             parameter.add_(STEP)
-        assert float((ahead - behind) / (2 * STEP)) == pytest.approx(float(gradient.sum()), rel=1e-3, abs=1e-5), name
+        assert float((ahead - behind) / (2 * STEP)) == pytest.approx(
+            float(gradient.sum()), rel=1e-3, abs=1e-5
+        ), name
 
 
 def test_what_was_learned_is_better_from_both_starts():
-    method, objective = accelerated(Stencil(0.6)), Objective(weights="log_gap")
+    method = accelerated(Stencil(0.6))
+    objective = Objective(weights="log_gap")
     held_out = {fill: family(fill).validation(4) for fill in (False, True)}
 
     def losses():
         with torch.no_grad():
-            return {fill: objective.losses(method, draw, 6, 0)[0].mean() for fill, draw in held_out.items()}
+            return {
+                fill: objective.losses(method, draw, 6, 0)[0].mean()
+                for fill, draw in held_out.items()
+            }
 
     before = losses()
     settings = Settings(
-        meta_steps=25, batch=4, horizon=6, optimiser=Descent(learning_rate=5e-2), step_bounds=None, objective=objective,
+        meta_steps=25,
+        batch=4,
+        horizon=6,
+        optimiser=Descent(learning_rate=5e-2),
+        step_bounds=None,
+        objective=objective,
         validation=Validation(every=25, horizons=(1.0,)),
-    )  # fmt: skip
+    )
     learn(family(), method, settings, progress=False)
     after = losses()
     assert all(after[fill] < before[fill] - 1 for fill in before)

@@ -1,4 +1,6 @@
-"""A solver for a class of problems in one call: what is chosen, what is said, what is refused before it begins."""
+"""A solver for a class of problems in one call: what is chosen, what is said, what is refused
+before it begins.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ import torch
 
 import mirrordescent as md
 from mirrordescent import zoo
-from mirrordescent.auto.candidates import DUAL, PLAIN, Candidate, candidates, forms_of, method_for, telling
+from mirrordescent.auto.candidates import (
+    DUAL,
+    PLAIN,
+    Candidate,
+    candidates,
+    forms_of,
+    method_for,
+    telling,
+)
 from mirrordescent.auto.classical import RATIOS, fitting
 from mirrordescent.auto.course import Course
 from mirrordescent.auto.outcome import Contestant, attribution, verdict
@@ -27,7 +37,16 @@ from mirrordescent.cli.files import family_in
 from mirrordescent.conditioning import Told, given
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
 from mirrordescent.files import Damaged, unsealed
-from mirrordescent.learn import Descent, Draw, NothingLearned, Objective, ProblemFamily, Settings, Validation, learn
+from mirrordescent.learn import (
+    Descent,
+    Draw,
+    NothingLearned,
+    Objective,
+    ProblemFamily,
+    Settings,
+    Validation,
+    learn,
+)
 from mirrordescent.learn.distributed import agreed
 from mirrordescent.learn.families import Pooled, generators
 from mirrordescent.methods import GD, Conditioned
@@ -44,7 +63,9 @@ class Valleys(ProblemFamily):
     """Bowls with one steep geometry, and minima of −100."""
 
     def draw(self, seeds):
-        centres = torch.stack([torch.randn(3, generator=generator) for generator in generators(seeds)])
+        centres = torch.stack(
+            [torch.randn(3, generator=generator) for generator in generators(seeds)]
+        )
         problem = Shifted(centres)
         return Draw(problem, problem.start())
 
@@ -77,7 +98,9 @@ def test_a_search_finds_the_geometry_and_says_so(tmp_path):
     method = zoo.load(found.file)
     problem = Shifted(torch.randn(4, 3, generator=torch.Generator().manual_seed(5)))
     solved = md.solve(problem, method, iterations=300, progress=False)
-    assert float((solved.value + 100).max()) < 1e-2 * float((problem.value(problem.start()) + 100).max())
+    assert float((solved.value + 100).max()) < 1e-2 * float(
+        (problem.value(problem.start()) + 100).max()
+    )
     assert said[-1] == found.words
     assert found.words.startswith("Use this" if found.recommended else "Do not learn")
     choices = unsealed((tmp_path / "valleys.runs" / "choices.json").read_text())
@@ -86,7 +109,9 @@ def test_a_search_finds_the_geometry_and_says_so(tmp_path):
     assert {each.name for each in again.contestants} == {each.name for each in found.contestants}
     md.auto(Valleys(), name="valleys", minutes=0.03, out=tmp_path, batch=4, accuracy=0.5)
     other = unsealed((tmp_path / "valleys.runs" / "choices.json").read_text())
-    assert other["for"] != choices["for"], "what was chosen for one accuracy is not used for another"
+    assert other["for"] != choices["for"], (
+        "what was chosen for one accuracy is not used for another"
+    )
 
 
 def test_the_fastest_go_on_and_the_best_without_a_map():
@@ -98,15 +123,26 @@ def test_the_fastest_go_on_and_the_best_without_a_map():
 
 
 def test_two_processes_share_the_candidates(tmp_path):
-    """Each teaches its own, and both end with the same solver, numbers and times; the first one writes."""
+    """Each teaches its own, and both end with the same solver, numbers and times; the first one
+    writes.
+    """
     script = str(Path(__file__).parent / "searching.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        script,
+    ]
     done = subprocess.run([*command, str(tmp_path)], capture_output=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr.decode()
     first, second = (json.loads((tmp_path / f"found-{rank}.json").read_text()) for rank in (0, 1))
     assert first == second
     assert zoo.card(tmp_path / "bowls.safetensors").description == first["words"]
-    choices = [unsealed((tmp_path / "bowls.runs" / f"choices{who}.json").read_text()) for who in ("", "-1")]
+    choices = [
+        unsealed((tmp_path / "bowls.runs" / f"choices{who}.json").read_text()) for who in ("", "-1")
+    ]
     taught = [{key for key in each if key.endswith(", first")} for each in choices]
     assert taught[0]
     assert taught[1]
@@ -116,7 +152,9 @@ def test_two_processes_share_the_candidates(tmp_path):
 def test_a_failure_of_one_process_is_that_of_all(monkeypatch):
     """What the first process is asked to choose, the others wait for."""
     sent = []
-    monkeypatch.setattr("mirrordescent.learn.distributed._told", lambda text: sent.append(text) or sent[0])
+    monkeypatch.setattr(
+        "mirrordescent.learn.distributed._told", lambda text: sent.append(text) or sent[0]
+    )
 
     def fail():
         raise ValueError("no problems")
@@ -130,8 +168,12 @@ def test_a_failure_of_one_process_is_that_of_all(monkeypatch):
 
 def test_parts_of_a_gain_multiply_to_the_whole():
     best = Contestant("PDHG", GD(1.0), "classical", result([5, 5], 2.0))
-    plain = Contestant("learned, schedules", GD(1.0), PLAIN, result([3, 3], 1.7), bare=result([3, 3], 1.6))
-    slow = Contestant("learned, schedules of steps alone", GD(1.0), f"{PLAIN} of steps alone", result([9, 9], 5.0))
+    plain = Contestant(
+        "learned, schedules", GD(1.0), PLAIN, result([3, 3], 1.7), bare=result([3, 3], 1.6)
+    )
+    slow = Contestant(
+        "learned, schedules of steps alone", GD(1.0), f"{PLAIN} of steps alone", result([9, 9], 5.0)
+    )
     ours = Contestant("learned, map", GD(1.0), "map", result([2, 2], 0.5), bare=result([2, 2], 0.4))
     shares = attribution([best, slow, plain, ours], best, ours)
     assert shares == pytest.approx({"schedules": 1.25, "map": 4.0, "safeguard": 0.8})
@@ -154,17 +196,22 @@ def test_a_course_knows_how_long_it_will_take(capsys, monkeypatch):
             pass
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
-        "searching 0/100, tuning, about 10 min left", "searching 16/100, tuning, about 8 min left",
+        "searching 0/100, tuning, about 10 min left",
+        "searching 16/100, tuning, about 8 min left",
         "searching 50/100, learning, about 7 min left",
-    ]  # fmt: skip
+    ]
 
 
 # Forms of steps, and schedules that depend on what problems tell
 
 
 def test_momentum_with_learned_numbers_may_become_chebyshev():
-    """On a quadratic with curvatures in [a, b] the gap after n steps is at most 1/T_n((b + a)/(b − a))², the best."""
-    a, b, n = 1.0, 25.0, 8
+    """On a quadratic with curvatures in [a, b] the gap after n steps is at most 1/T_n((b + a)/(b −
+    a))², the best.
+    """
+    a = 1.0
+    b = 25.0
+    n = 8
     curvatures = torch.linspace(a, b, 40, dtype=torch.float64)
     problem = md.Quadratic(curvatures, torch.zeros(1, 40, dtype=torch.float64))
     x0 = torch.ones(1, 40, dtype=torch.float64)
@@ -172,8 +219,11 @@ def test_momentum_with_learned_numbers_may_become_chebyshev():
     assert isinstance(method, md.ASMD)
     method.t, method.mixing, method.dual_weight = Listed(*chebyshev(a, b, n))
     found = md.solve(problem, method, x0, iterations=n)
-    centre, x = (b + a) / (b - a), (b + a - 2 * curvatures) / (b - a)
-    expected = torch.special.chebyshev_polynomial_t(x, n) / np.polynomial.chebyshev.chebval(centre, [0] * n + [1])
+    centre = (b + a) / (b - a)
+    x = (b + a - 2 * curvatures) / (b - a)
+    expected = torch.special.chebyshev_polynomial_t(x, n) / np.polynomial.chebyshev.chebval(
+        centre, [0] * n + [1]
+    )
     torch.testing.assert_close(found.x[0], expected, atol=1e-9, rtol=1e-6)
 
 
@@ -193,10 +243,13 @@ def Listed(*sequences):
 def chebyshev(a, b, n):
     """t, w and s of ASMD that make it Chebyshev's iteration, by the recursion of the heavy ball.
 
-    Δ_{k+1} = w_{k+1}(1/w_k − 1) Δ_k − w_{k+1} s_k g: so w follows from the momentum, and s from the length.
+    Δ_{k+1} = w_{k+1}(1/w_k − 1) Δ_k − w_{k+1} s_k g: so w follows from the momentum, and s from the
+    length.
     """
-    d, c = (b + a) / 2, (b - a) / 2
-    lengths, momenta = [1 / d], [0.0]
+    d = (b + a) / 2
+    c = (b - a) / 2
+    lengths = [1 / d]
+    momenta = [0.0]
     for k in range(1, n):
         alpha = 1 / (d - c**2 * lengths[-1] / 4) if k > 1 else 1 / (d - c**2 / (2 * d))
         lengths.append(alpha)
@@ -216,7 +269,9 @@ class Telling(md.Quadratic):
 
 class OfManyScales(ProblemFamily):
     def draw(self, seeds):
-        numbers = torch.stack([torch.rand(2, generator=generator) for generator in generators(seeds)])
+        numbers = torch.stack(
+            [torch.rand(2, generator=generator) for generator in generators(seeds)]
+        )
         A = (10 ** (3 * numbers[:, :1]))[..., None] * torch.eye(2)
         problem = Telling(A, numbers + 1)
         return Draw(problem, problem.start(), torch.zeros(len(seeds)))
@@ -234,12 +289,18 @@ def test_schedules_that_depend_on_features_are_tried_where_there_are_some():
     scores = []
     for learner in (method, blind):
         settings = Settings(
-            meta_steps=120, batch=16, horizon=8, step_bounds=None, optimiser=Descent(learning_rate=5e-2),
+            meta_steps=120,
+            batch=16,
+            horizon=8,
+            step_bounds=None,
+            optimiser=Descent(learning_rate=5e-2),
             objective=Objective("log_gap", floor=1e-4),
             validation=Validation(every=20, batch=16, horizons=(1.0,), geometric=True),
-        )  # fmt: skip
+        )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NothingLearned)  # one step length for all is as good as it can be
+            warnings.simplefilter(
+                "ignore", NothingLearned
+            )  # one step length for all is as good as it can be
             scores.append(learn(OfManyScales(), learner, settings, progress=False).best_validation)
     assert scores[0] < 0.1 * scores[1]
     plain = md.Quadratic(torch.ones(2), torch.ones(3, 2))
@@ -248,7 +309,9 @@ def test_schedules_that_depend_on_features_are_tried_where_there_are_some():
 
 def test_pictures_with_weights_of_their_own_have_geometries_of_their_own():
     weights = torch.tensor([0.01, 0.1, 1.0])
-    problem = md.TVDenoising(torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(0)), weights)
+    problem = md.TVDenoising(
+        torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(0)), weights
+    )
     draw = Draw(problem, problem.start())
     assert "weight" in telling(draw)
     each = next(each for each in candidates(draw) if each.name == "a stencil by features")
@@ -260,7 +323,9 @@ def test_pictures_with_weights_of_their_own_have_geometries_of_their_own():
     twins = forms_of(each, draw)
     assert [twin.form for twin in twins] == ["momentum", "primal-dual"]
     assert md.solve(problem, method, iterations=20).ok
-    dual = method_for(copy.deepcopy(method.mirror), problem, 0.3, 8, twins[1].form, twins[1].features)
+    dual = method_for(
+        copy.deepcopy(method.mirror), problem, 0.3, 8, twins[1].form, twins[1].features
+    )
     assert md.solve(problem, dual, iterations=20).ok
 
 
@@ -268,21 +333,29 @@ class Rough(ProblemFamily):
     """½‖x − y‖² + 50‖Dx‖², whose curvatures go with the squares of frequencies."""
 
     def draw(self, seeds):
-        y = torch.stack([torch.rand(1, 8, 8, generator=generator) for generator in generators(seeds)])
+        y = torch.stack(
+            [torch.rand(1, 8, 8, generator=generator) for generator in generators(seeds)]
+        )
         problem = md.Composite(md.SquaredError(y), [md.problems.Roughness(100.0)])
         return Draw(problem, problem.start(), md.certify(problem, 1e-6, cache=False).lower.float())
 
 
 def test_a_spectrum_is_learned_for_curvatures_of_frequencies():
     """With a few numbers it is far ahead of schedules that were learned alike."""
-    draw, scores = Rough().draw(torch.arange(4)), {}
+    draw = Rough().draw(torch.arange(4))
+    scores = {}
     for each in candidates(draw):
         if each.name in (PLAIN, "a spectrum"):
             method = method_for(each.geometry(), draw.problem, 1e-3, 10, each.form, each.features)
             settings = Settings(
-                meta_steps=25, batch=4, horizon=10, step_bounds=None, optimiser=Descent(learning_rate=1e-1),
-                objective=Objective("log_gap", floor=1e-6), validation=Validation(every=25, batch=4, horizons=(1.0,)),
-            )  # fmt: skip
+                meta_steps=25,
+                batch=4,
+                horizon=10,
+                step_bounds=None,
+                optimiser=Descent(learning_rate=1e-1),
+                objective=Objective("log_gap", floor=1e-6),
+                validation=Validation(every=25, batch=4, horizons=(1.0,)),
+            )
             scores[each.name] = learn(Rough(), method, settings, progress=False).best_validation
     assert scores["a spectrum"] < 0.3 * scores[PLAIN]
 
@@ -291,7 +364,9 @@ class Blurred(ProblemFamily):
     """Blurred steps, to be found again by total variation: f has kinks."""
 
     def draw(self, seeds):
-        steps = torch.stack([torch.rand(1, 2, 2, generator=generator) for generator in generators(seeds)])
+        steps = torch.stack(
+            [torch.rand(1, 2, 2, generator=generator) for generator in generators(seeds)]
+        )
         blur = md.problems.Blur(md.problems.gaussian_kernel(1.0, radius=2))
         seen = blur.A(steps.repeat_interleave(4, -1).repeat_interleave(4, -2))
         problem = md.Composite(md.SquaredError(seen, blur), [md.TV(0.01, isotropic=True)])
@@ -299,18 +374,29 @@ class Blurred(ProblemFamily):
 
 
 def test_a_primal_dual_method_is_learned_where_there_are_kinks():
-    """With a few numbers of its own for every count it is far ahead of Condat and Vũ's with the best ratio."""
-    family, draw = Pooled(Blurred(), 8, 1e-3), Pooled(Blurred(), 4, 1e-3, seed=1).draw(torch.arange(4))
+    """With a few numbers of its own for every count it is far ahead of Condat and Vũ's with the
+    best ratio.
+    """
+    family = Pooled(Blurred(), 8, 1e-3)
+    draw = Pooled(Blurred(), 4, 1e-3, seed=1).draw(torch.arange(4))
     dual = next(each for each in candidates(draw) if each.form == "primal-dual")
     assert dual.plain
-    assert [each.form for each in candidates(draw) if each.form in DUAL] == ["primal-dual", "proximal"]
+    assert [each.form for each in candidates(draw) if each.form in DUAL] == [
+        "primal-dual",
+        "proximal",
+    ]
     method = method_for(dual.geometry(), draw.problem, 3.0, 12, dual.form)
     race = Race(draw, 1e-2, 12)
     classical = min(float(race.curve(md.CondatVu(ratio))[0][-1].log().mean()) for ratio in RATIOS)
     settings = Settings(
-        meta_steps=40, batch=4, horizon=12, step_bounds=None, optimiser=Descent(learning_rate=3e-2),
-        objective=Objective("log_gap", floor=1e-3), validation=Validation(every=20, batch=4, horizons=(1.0,)),
-    )  # fmt: skip
+        meta_steps=40,
+        batch=4,
+        horizon=12,
+        step_bounds=None,
+        optimiser=Descent(learning_rate=3e-2),
+        objective=Objective("log_gap", floor=1e-3),
+        validation=Validation(every=20, batch=4, horizons=(1.0,)),
+    )
     learn(family, method, settings, progress=False)
     assert float(race.curve(method)[0][-1].log().mean()) < classical - math.log(2)
     smooth = Rough().draw(torch.arange(2))
@@ -331,7 +417,9 @@ def test_choices_that_were_damaged_are_not_followed(tmp_path):
     assert ledger.once("step", lambda: 0.25) == 0.25
     assert Ledger(ledger.path, True).once("step", lambda: 3.0) == 0.25
     ledger.path.write_text(ledger.path.read_text().replace("0.25", "0.75"))
-    with pytest.raises(Damaged, match=r"choices.json: its content differs from its checksum. To search afresh"):
+    with pytest.raises(
+        Damaged, match=r"choices.json: its content differs from its checksum. To search afresh"
+    ):
         Ledger(ledger.path, True)
     ledger.path.write_bytes(b"\xff{")
     with pytest.raises(Damaged, match="cannot be read"):
@@ -349,8 +437,13 @@ def test_values_below_zero_are_learned_on():
 
     scores = []
     for family in (Valleys(), Bowls()):
-        settings = Settings(meta_steps=20, batch=4, horizon=4, optimiser=Descent(learning_rate=3e-2),
-                            validation=Validation(every=5, batch=4, horizons=(1.0,)))  # fmt: skip
+        settings = Settings(
+            meta_steps=20,
+            batch=4,
+            horizon=4,
+            optimiser=Descent(learning_rate=3e-2),
+            validation=Validation(every=5, batch=4, horizons=(1.0,)),
+        )
         method = md.SMD(Diagonal(torch.nn.Parameter(STEEP.clone())), Prefix([0.3] * 4))
         found = learn(family, method, settings, progress=False)
         assert found.best_step > 0
@@ -363,7 +456,8 @@ def names(problem):
 
 
 def test_solvers_that_fit():
-    A, b = torch.ones(2, 3, 2), torch.ones(2, 3)
+    A = torch.ones(2, 3, 2)
+    b = torch.ones(2, 3)
     assert {"L-BFGS", "Nesterov", "gradient descent"} <= names(md.LeastSquares(A, b))
     assert "L-BFGS" not in names(md.LeastSquares(A, b, Simplex()))
     assert "exponentiated gradient" in names(md.LeastSquares(A, b, Simplex()))
@@ -374,11 +468,13 @@ def test_solvers_that_fit():
 @pytest.mark.parametrize(
     ("domain", "wanted"),
     [
-        (None, "a full matrix"), (Simplex(), "weighted entropy"), (PositiveOrthant(), "weighted hyperbolic entropy"),
+        (None, "a full matrix"),
+        (Simplex(), "weighted entropy"),
+        (PositiveOrthant(), "weighted hyperbolic entropy"),
         (Box(-1, 1), "weighted logit"),
     ],
     ids=["everywhere", "simplex", "orthant", "box"],
-)  # fmt: skip
+)
 def test_maps_that_fit(domain, wanted):
     problem = md.LeastSquares(torch.rand(2, 3, 2), torch.ones(2, 3), domain)
     draw = Draw(problem, problem.start())
@@ -415,7 +511,9 @@ def test_the_verdict_in_words():
     slower = Contestant("learned, map", GD(1.0), "map", result([2, 2], 3.0), result([2, 2], 3.0))
     assert "PDHG is as fast" in verdict(1e-2, best, slower, False, True)
     assert "nothing learned" in verdict(1e-2, best, None, False, True)
-    never = Contestant("learned, map", GD(1.0), "map", result([2, 2], 3.0), result([-1, -1], torch.inf))
+    never = Contestant(
+        "learned, map", GD(1.0), "map", result([2, 2], 3.0), result([-1, -1], torch.inf)
+    )
     assert "solves 0 of 2 unseen problems" in verdict(1e-2, best, never, False, True)
     assert not ours.unseen.beats(best.unseen)
     assert result([2, 2], 1.0).beats(best.unseen, 1.5)
@@ -435,8 +533,11 @@ def test_a_wrong_gradient_is_named():
         require_sound(Draw(problem, problem.start()))
     right = Shifted(problem.centre)
     require_sound(Draw(right, right.start()))
-    for kinked in (md.TVDenoising(torch.rand(2, 1, 5, 5)), md.MatrixGame(torch.randn(2, 3, 4)),
-                   md.LeastSquares(torch.rand(2, 3, 4), torch.ones(2, 3), PositiveOrthant())):  # fmt: skip
+    for kinked in (
+        md.TVDenoising(torch.rand(2, 1, 5, 5)),
+        md.MatrixGame(torch.randn(2, 3, 4)),
+        md.LeastSquares(torch.rand(2, 3, 4), torch.ones(2, 3), PositiveOrthant()),
+    ):
         require_sound(Draw(kinked, kinked.start()))
 
 

@@ -26,7 +26,12 @@ from bowls import Bowls
 
 def maps(method):
     owners = [part for part in method.modules() if not isinstance(part, MirrorMap)]
-    return [child for owner in owners for child in owner._modules.values() if isinstance(child, MirrorMap)]
+    return [
+        child
+        for owner in owners
+        for child in owner._modules.values()
+        if isinstance(child, MirrorMap)
+    ]
 
 
 def test_only_the_maps_are_replaced():
@@ -43,17 +48,21 @@ def test_only_the_maps_are_replaced():
 
 @pytest.mark.parametrize("mirror", [Diagonal(torch.tensor([1.0, 3.0])), OrthantEntropy(0.2)])
 def test_a_multiple_of_the_identity(mirror):
-    x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[4.0, -2.0]])
+    x = torch.tensor([[1.0, 2.0]])
+    y = torch.tensor([[4.0, -2.0]])
     (scaled,) = maps(without_map(MD(mirror, 0.1), 4.0))
     torch.testing.assert_close(scaled.to_dual(x), 4 * x)
     positive = isinstance(mirror.primal_domain, PositiveOrthant)
-    torch.testing.assert_close(scaled.to_primal(y), torch.tensor([[1.0, 0.0 if positive else -0.5]]))
+    torch.testing.assert_close(
+        scaled.to_primal(y), torch.tensor([[1.0, 0.0 if positive else -0.5]])
+    )
 
 
 ENTRIES = [
     n
     for n in zoo.list()
-    if not n.startswith("image-tv-") and not n.endswith(("reptile-init", "reptile-init-printed", CONTROL))
+    if not n.startswith("image-tv-")
+    and not n.endswith(("reptile-init", "reptile-init-printed", CONTROL))
 ]
 
 
@@ -65,35 +74,65 @@ def test_every_entry_with_a_map_has_a_control(name):
             RECIPES[name].control().method(torch.Generator(), None)
         return
     control = without_map(method)
-    assert not any(part.__class__.__name__ in ("LearnedPair", "Conjugate", "Stencil") for part in control.modules())
-    assert sum(p.numel() for p in control.parameters()) < sum(p.numel() for p in method.parameters())
+    assert not any(
+        part.__class__.__name__ in ("LearnedPair", "Conjugate", "Stencil")
+        for part in control.modules()
+    )
+    assert sum(p.numel() for p in control.parameters()) < sum(
+        p.numel() for p in method.parameters()
+    )
 
 
-SETTINGS = Settings(meta_steps=3, batch=2, horizon=3, validation=Validation(every=1, batch=2, horizons=(1.0,)), seed=5)
+SETTINGS = Settings(
+    meta_steps=3,
+    batch=2,
+    horizon=3,
+    validation=Validation(every=1, batch=2, horizons=(1.0,)),
+    seed=5,
+)
 
 
 def test_the_control_of_a_recipe_is_learned_alike(tmp_path):
-    """The same stages, settings, seeds, family, validation: only the map differs, and the control's has no numbers."""
+    """The same stages, settings, seeds, family, validation: only the map differs, and the control's
+    has no numbers.
+    """
 
     def method(generator, family):
-        return SMD(Diagonal(torch.nn.Parameter(torch.ones(2))), Prefix(torch.full((3,), 0.1), "reciprocal")).double()
+        return SMD(
+            Diagonal(torch.nn.Parameter(torch.ones(2))), Prefix(torch.full((3,), 0.1), "reciprocal")
+        ).double()
 
-    original = Recipe("bowls", "bowls", lambda directory: Bowls(), method, (Unrolled(SETTINGS),), problems=2)
+    original = Recipe(
+        "bowls", "bowls", lambda directory: Bowls(), method, (Unrolled(SETTINGS),), problems=2
+    )
     control = original.control()
-    assert (control.name, control.stages, control.family) == ("bowls-control", original.stages, original.family)
-    cards = [zoo.card(each.train(tmp_path / "runs", tmp_path, progress=False)) for each in (original, control)]
+    assert (control.name, control.stages, control.family) == (
+        "bowls-control",
+        original.stages,
+        original.family,
+    )
+    cards = [
+        zoo.card(each.train(tmp_path / "runs", tmp_path, progress=False))
+        for each in (original, control)
+    ]
     assert cards[0].stages[0]["settings"] == cards[1].stages[0]["settings"]
     assert (cards[0].parameters, cards[1].parameters) == (5, 3)
     learned = zoo.load(tmp_path / "bowls-control.safetensors")
     assert isinstance(learned.mirror, Euclidean)
-    assert not torch.equal(learned.t.values, torch.full((3,), 0.1).double()), "its schedules are learned"
+    assert not torch.equal(learned.t.values, torch.full((3,), 0.1).double()), (
+        "its schedules are learned"
+    )
     assert next(leaves(learned.t.values)).isfinite().all()
 
 
 def test_controls_by_name_and_by_document(tmp_path):
     assert recipe("photo-inpaint-pair-control").stages == RECIPES["photo-inpaint-pair"].stages
-    assert recipe("image-tv-control") is RECIPES["image-tv-control"], "one that is written out stays"
-    (tmp_path / "mine.toml").write_text('control = true\n[family]\ntype = "moons"\n[map]\ntype = "diagonal"\n')
+    assert recipe("image-tv-control") is RECIPES["image-tv-control"], (
+        "one that is written out stays"
+    )
+    (tmp_path / "mine.toml").write_text(
+        'control = true\n[family]\ntype = "moons"\n[map]\ntype = "diagonal"\n'
+    )
     control = read_recipe(tmp_path / "mine.toml")
     assert control.name == "mine-control"
     assert isinstance(control.method(torch.Generator(), control.family(None)).mirror, Euclidean)

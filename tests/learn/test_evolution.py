@@ -33,7 +33,9 @@ from mirrordescent.schedules import Interpolated
 
 @dataclass
 class Loss:
-    """What ``Evolution`` needs of an unrolling, whose run is a function of parameters and of noise."""
+    """What ``Evolution`` needs of an unrolling, whose run is a function of parameters and
+    of noise.
+    """
 
     function: Callable
     learned: list
@@ -64,16 +66,20 @@ def test_one_pair_is_a_central_difference_along_its_perturbation():
 
 def test_many_pairs_average_to_the_gradient_of_the_smoothed_loss():
     """E Σ (θ + sε)⁴ = Σ θ⁴ + 6 s² θ² + 3 s⁴."""
-    a, b = nn.Parameter(torch.tensor([1.0, -0.5])), nn.Parameter(torch.tensor(0.8))
+    a = nn.Parameter(torch.tensor([1.0, -0.5]))
+    b = nn.Parameter(torch.tensor(0.8))
     spread = 0.3
     found = gradient(lambda: (a**4).sum() + b**4, [a, b], pairs=3000, spread=spread)
     for g, p in zip(found, (a, b), strict=True):
-        torch.testing.assert_close(g, 4 * p.detach() ** 3 + 12 * spread**2 * p.detach(), atol=0.3, rtol=0.05)
+        torch.testing.assert_close(
+            g, 4 * p.detach() ** 3 + 12 * spread**2 * p.detach(), atol=0.3, rtol=0.05
+        )
 
 
 def test_parameters_come_back_exactly_and_every_run_meets_the_same_noise():
     theta = nn.Parameter(torch.tensor([0.1, 0.7]))
-    before, draws = theta.detach().clone(), []
+    before = theta.detach().clone()
+    draws = []
 
     def run(random):
         draws.append(float(torch.rand((), generator=random)))
@@ -89,7 +95,9 @@ def test_a_failing_run_counts_as_the_worst_of_the_others():
     theta = nn.Parameter(torch.tensor(0.0, dtype=torch.float64))
 
     def loss():
-        return torch.where(theta > 0, torch.nan, -theta)  # nothing is known above 0, and 0 is better than below
+        return torch.where(
+            theta > 0, torch.nan, -theta
+        )  # nothing is known above 0, and 0 is better than below
 
     (found,) = gradient(loss, [theta], pairs=1)
     assert found == 0  # the failure was given the one loss that is known
@@ -100,9 +108,15 @@ def test_a_failing_run_counts_as_the_worst_of_the_others():
 class Quadratics(ProblemFamily):
     def draw(self, seeds):
         b = torch.stack(
-            [torch.randn(4, generator=torch.Generator().manual_seed(int(s)), dtype=torch.float64) for s in seeds]
+            [
+                torch.randn(4, generator=torch.Generator().manual_seed(int(s)), dtype=torch.float64)
+                for s in seeds
+            ]
         )
-        return Draw(Quadratic(torch.tensor([1.0, 1.0, 4.0, 4.0], dtype=torch.float64), b), torch.zeros_like(b) + 1.0)
+        return Draw(
+            Quadratic(torch.tensor([1.0, 1.0, 4.0, 4.0], dtype=torch.float64), b),
+            torch.zeros_like(b) + 1.0,
+        )
 
     def validation(self, count):
         return self.draw(torch.arange(10**6, 10**6 + count))
@@ -119,16 +133,22 @@ def test_objective_agrees_with_the_derivative():
         return torch.autograd.grad(losses.mean(), list(method.parameters()))[0]
 
     epsilon = torch.randn(1, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    torch.testing.assert_close(meta_gradient(Evolution(1, 1e-4)), meta_gradient(Full()) * epsilon**2, rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        meta_gradient(Evolution(1, 1e-4)), meta_gradient(Full()) * epsilon**2, rtol=1e-5, atol=0
+    )
 
 
 def test_learns_the_best_step_size():
     method = GD(Interpolated([1], [0.05])).double()
     objective = Objective("last", differentiation=Evolution(pairs=2))
     settings = Settings(
-        meta_steps=60, batch=4, horizon=2, optimiser=Descent(learning_rate=0.15), objective=objective,
+        meta_steps=60,
+        batch=4,
+        horizon=2,
+        optimiser=Descent(learning_rate=0.15),
+        objective=objective,
         validation=Validation(every=20, horizons=(1.0,)),
-    )  # fmt: skip
+    )
     learn(Quadratics(), method, settings, progress=False)
     draw = Quadratics().draw(torch.arange(500))
 
@@ -146,7 +166,9 @@ def test_settings_are_checked(name, value):
 
 def test_needs_a_generator():
     with pytest.raises(ValueError, match="Evolution is random: pass generator"):
-        Objective(differentiation=Evolution()).losses(GD(0.1), Quadratics().draw(torch.arange(1)), 2, 0)
+        Objective(differentiation=Evolution()).losses(
+            GD(0.1), Quadratics().draw(torch.arange(1)), 2, 0
+        )
 
 
 def test_takes_no_derivative_so_none_can_be_left_out():
@@ -155,8 +177,12 @@ def test_takes_no_derivative_so_none_can_be_left_out():
 
 
 def test_runs_are_compiled_and_looks_are_the_same(monkeypatch):
-    """Where a method has a kernel, it takes the steps from look to look, and no plain step is taken."""
-    draw, method, asked = Quadratics().draw(torch.arange(2)), GD(Interpolated([1], [0.05])).double(), []
+    """Where a method has a kernel, it takes the steps from look to look, and no plain step is
+    taken.
+    """
+    draw = Quadratics().draw(torch.arange(2))
+    method = GD(Interpolated([1], [0.05])).double()
+    asked = []
 
     def kernel(problem, oracle):
         def run(state, steps):
@@ -186,7 +212,9 @@ def test_runs_are_compiled_and_looks_are_the_same(monkeypatch):
 
 @pytest.mark.usefixtures("compiled")
 def test_problems_with_perturbations_of_their_own_average_to_the_same_gradient():
-    """Against the derivative; and with more directions for the same runs, the estimate is the better one."""
+    """Against the derivative; and with more directions for the same runs, the estimate is the
+    better one.
+    """
     generator = torch.Generator().manual_seed(0)
     y = torch.rand(6, 1, 8, 8, generator=generator, dtype=torch.float64)
     problem = TVDenoising(y, torch.linspace(0.05, 1.0, 6, dtype=torch.float64))
@@ -194,23 +222,35 @@ def test_problems_with_perturbations_of_their_own_average_to_the_same_gradient()
     curvature = laws([4.0, 8.0])
     mirror = Stencil(ConditionalLaws([1], [0.6], bound=1.0, features=["weight"]))
     amd = AMD(
-        mirror, Within(laws([0.6, 0.5]), curvature, rough=1.6), regulariser=mirror, storage="primal",
-        mixing=laws([0.7, 0.5], bound=1.0), dual_weight=laws([1.2, 1.5]),
-    )  # fmt: skip
+        mirror,
+        Within(laws([0.6, 0.5]), curvature, rough=1.6),
+        regulariser=mirror,
+        storage="primal",
+        mixing=laws([0.7, 0.5], bound=1.0),
+        dual_weight=laws([1.2, 1.5]),
+    )
     method = Conditioned(Equipped(amd, Rounded(curvature))).double()
-    draw, parameters = Draw(problem, y.clone()), list(method.parameters())
+    draw = Draw(problem, y.clone())
+    parameters = list(method.parameters())
 
     def gradients(differentiation, seed=0):
         objective = Objective("last", differentiation=differentiation)
-        loss, _ = objective.losses(method, draw, 3, 0, generator=torch.Generator().manual_seed(seed))
+        loss, _ = objective.losses(
+            method, draw, 3, 0, generator=torch.Generator().manual_seed(seed)
+        )
         return torch.cat([g.flatten() for g in torch.autograd.grad(loss.mean(), parameters)])
 
     exact = gradients(Full())
     errors = {
-        apart: sum(float((gradients(Evolution(30, 1e-4, apart), i) - exact).square().sum()) for i in range(5))
+        apart: sum(
+            float((gradients(Evolution(30, 1e-4, apart), i) - exact).square().sum())
+            for i in range(5)
+        )
         for apart in (False, True)
     }
     assert errors[True] < errors[False] / 2
-    mean = torch.stack([gradients(Evolution(100, 1e-4, apart=True), 10 + i) for i in range(6)]).mean(0)
+    mean = torch.stack(
+        [gradients(Evolution(100, 1e-4, apart=True), 10 + i) for i in range(6)]
+    ).mean(0)
     assert float((mean - exact).norm()) < 0.2 * float(exact.norm())
     assert all(p.ndim == q.ndim for p, q in zip(parameters, method.parameters(), strict=True))

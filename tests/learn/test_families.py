@@ -8,7 +8,14 @@ import torch
 import mirrordescent as md
 from mirrordescent import certify
 from mirrordescent.auto.soundness import require_sound
-from mirrordescent.learn import DenoisingFamily, Draw, InpaintingFamily, Pooled, ProblemFamily, SVMFamily
+from mirrordescent.learn import (
+    DenoisingFamily,
+    Draw,
+    InpaintingFamily,
+    Pooled,
+    ProblemFamily,
+    SVMFamily,
+)
 from mirrordescent.learn.families import draw_seeds
 from mirrordescent_lab.families import TomographyFamily
 
@@ -20,9 +27,12 @@ def pictures(seed, count=3):
 
 def families():
     generator = torch.Generator().manual_seed(2)
-    features, labels = torch.randn(30, 4, generator=generator), torch.randn(30, generator=generator).sign()
+    features = torch.randn(30, 4, generator=generator)
+    labels = torch.randn(30, generator=generator).sign()
     return {
-        "inpainting": InpaintingFamily(pictures(0), pictures(1), size=12, missing=0.3, noise=0.1, weight=0.2),
+        "inpainting": InpaintingFamily(
+            pictures(0), pictures(1), size=12, missing=0.3, noise=0.1, weight=0.2
+        ),
         "filled": InpaintingFamily(pictures(0), pictures(1), size=12, fill=True),
         "alternate": InpaintingFamily(pictures(0), pictures(1), size=12, fill="alternate"),
         "denoising": DenoisingFamily(pictures(0), pictures(1), size=12),
@@ -35,7 +45,8 @@ def families():
 def test_a_problem_is_a_function_of_its_seed(name):
     family = families()[name]
     seeds = draw_seeds(4, torch.Generator().manual_seed(3))
-    together, apart = family.draw(seeds), [family.draw(seed.unsqueeze(0)) for seed in seeds]
+    together = family.draw(seeds)
+    apart = [family.draw(seed.unsqueeze(0)) for seed in seeds]
     assert torch.equal(together.x0, torch.cat([draw.x0 for draw in apart]))
     values = torch.cat([draw.problem.value(draw.x0) for draw in apart])
     torch.testing.assert_close(together.problem.value(together.x0), values)
@@ -46,7 +57,8 @@ def test_a_problem_is_a_function_of_its_seed(name):
 @pytest.mark.parametrize("name", families())
 def test_validation_is_fixed_and_not_drawn(name):
     family = families()[name]
-    first, longer = family.validation(2), family.validation(4)
+    first = family.validation(2)
+    longer = family.validation(4)
     assert torch.equal(first.x0, longer.x0[:2])
     drawn = family.draw(torch.arange(50)).x0.flatten(1)
     assert torch.cdist(first.x0.flatten(1), drawn).min() > 1e-3
@@ -63,7 +75,8 @@ def test_the_damage_is_as_stated():
 
 def test_starts_alternate_by_seed():
     draw = families()["alternate"].draw(torch.tensor([4, 7, 9, 2]))
-    filled, black = draw.problem.start(fill=True), draw.problem.start()
+    filled = draw.problem.start(fill=True)
+    black = draw.problem.start()
     assert not torch.equal(filled, black)
     assert torch.equal(draw.x0, torch.stack([filled[0], black[1], black[2], filled[3]]))
 
@@ -79,7 +92,9 @@ def test_a_pool_knows_its_lower_bounds():
 
 
 class OfFunctions(ProblemFamily):
-    """‖Ax − b‖² as a function that keeps its data to itself, in single precision; points may be dicts."""
+    """‖Ax − b‖² as a function that keeps its data to itself, in single precision; points may be
+    dicts.
+    """
 
     A = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 
@@ -87,12 +102,20 @@ class OfFunctions(ProblemFamily):
         self.dicts = dicts
 
     def draw(self, seeds):
-        b = torch.stack([torch.randn(3, generator=torch.Generator().manual_seed(seed)) for seed in seeds.tolist()])
+        b = torch.stack(
+            [
+                torch.randn(3, generator=torch.Generator().manual_seed(seed))
+                for seed in seeds.tolist()
+            ]
+        )
         x0 = torch.zeros(len(seeds), 2)
-        value = lambda x: (x @ self.A.T - b).square().sum(-1)  # noqa: E731
+        value = lambda x: (x @ self.A.T - b).square().sum(-1)
         if not self.dicts:
             return Draw(md.Function(value), x0)
-        return Draw(md.Function(lambda x: value(torch.cat([x["u"], x["v"]], -1))), {"u": x0[:, :1], "v": x0[:, 1:]})
+        return Draw(
+            md.Function(lambda x: value(torch.cat([x["u"], x["v"]], -1))),
+            {"u": x0[:, :1], "v": x0[:, 1:]},
+        )
 
 
 @pytest.mark.parametrize("dicts", [False, True], ids=["tensors", "dicts"])
@@ -128,7 +151,9 @@ def test_tomography_draws_counts_of_phantoms():
     assert torch.equal(problem.y[1:], family.draw(seeds[1:]).problem.y)
     assert bool((problem.y == problem.y.round()).all())
     expected = problem.expected(phantoms)
-    assert float((problem.y - expected).square().sum() / expected.sum()) == pytest.approx(1, abs=0.15)  # Poisson
+    assert float((problem.y - expected).square().sum() / expected.sum()) == pytest.approx(
+        1, abs=0.15
+    )  # Poisson
     many = family.draw(torch.arange(60)).problem
     assert float(many.y.mean()) - many.background == pytest.approx(45, rel=0.1)
     assert not torch.equal(family.validation(2).problem.y, problem.y)

@@ -6,7 +6,16 @@ import pytest
 import torch
 
 import mirrordescent as md
-from mirrordescent.learn import Checkpointed, Descent, Full, Objective, Settings, Validation, learn, unroll
+from mirrordescent.learn import (
+    Checkpointed,
+    Descent,
+    Full,
+    Objective,
+    Settings,
+    Validation,
+    learn,
+    unroll,
+)
 from mirrordescent.learn.families import draw_seeds
 from mirrordescent.learn.networks import NetworkFamily, moons_family
 from mirrordescent.methods import AMD, GD, SMD, Adam
@@ -25,7 +34,11 @@ def characters(count, seed):
 
 def families():
     start = {name: leaf[0] for name, leaf in few_shot().draw(torch.tensor([5])).x0.items()}
-    return {"moons": moons_family(40), "few-shot": few_shot(), "few-shot, one start": few_shot(initial=start)}
+    return {
+        "moons": moons_family(40),
+        "few-shot": few_shot(),
+        "few-shot, one start": few_shot(initial=start),
+    }
 
 
 def few_shot(**options):
@@ -36,7 +49,8 @@ def few_shot(**options):
 def test_a_problem_is_a_function_of_its_seed(name):
     family = families()[name]
     seeds = draw_seeds(3, torch.Generator().manual_seed(3))
-    together, apart = family.draw(seeds), [family.draw(seed.unsqueeze(0)) for seed in seeds]
+    together = family.draw(seeds)
+    apart = [family.draw(seed.unsqueeze(0)) for seed in seeds]
     for key, leaf in together.x0.items():
         assert torch.equal(leaf, torch.cat([draw.x0[key] for draw in apart]))
     values = torch.cat([draw.problem.value(draw.x0) for draw in apart])
@@ -46,7 +60,9 @@ def test_a_problem_is_a_function_of_its_seed(name):
 
 def test_validation_is_fixed_and_not_drawn():
     family = moons_family(40)
-    first, longer, drawn = family.validation(2).x0, family.validation(4).x0, family.draw(torch.arange(50)).x0
+    first = family.validation(2).x0
+    longer = family.validation(4).x0
+    drawn = family.draw(torch.arange(50)).x0
     for name, leaf in first.items():
         assert torch.equal(leaf, longer[name][:2])
         assert torch.cdist(leaf.flatten(1), drawn[name].flatten(1)).min() > 1e-5
@@ -74,22 +90,33 @@ def test_few_shot_networks_learn_their_own_tasks():
     assert (draw.problem.accuracy(swapped) < 1).all()
 
 
-@pytest.mark.parametrize("differentiation", [Full(), Checkpointed()], ids=lambda d: type(d).__name__)
+@pytest.mark.parametrize(
+    "differentiation", [Full(), Checkpointed()], ids=lambda d: type(d).__name__
+)
 @pytest.mark.parametrize("accelerated", [False, True])
 def test_meta_gradients_through_minibatches(differentiation, accelerated):
     """Compare the derivative of the final loss by a log-multiplier with a difference quotient."""
     model = dense((2, 4, 3)).double()
     generator = torch.Generator().manual_seed(0)
-    inputs, targets = torch.randn(9, 2, generator=generator).double(), torch.randint(3, (9,), generator=generator)
+    inputs = torch.randn(9, 2, generator=generator).double()
+    targets = torch.randint(3, (9,), generator=generator)
     problem = NetworkTraining(model, inputs, targets)
-    x0, mirror = problem.initial([0, 1]), layerwise(model, "diagonal")
+    x0 = problem.initial([0, 1])
+    mirror = layerwise(model, "diagonal")
     method = AMD(mirror, 0.1, cap=3, regulariser=mirror) if accelerated else SMD(mirror, 0.3)
 
     def loss():
         values = unroll(
-            method, problem, x0, 9, Minibatch(4), torch.Generator().manual_seed(1),
-            differentiation=differentiation, every=4, measure=lambda k, x: problem.value(x),
-        )  # fmt: skip
+            method,
+            problem,
+            x0,
+            9,
+            Minibatch(4),
+            torch.Generator().manual_seed(1),
+            differentiation=differentiation,
+            every=4,
+            measure=lambda k, x: problem.value(x),
+        )
         assert len(values) == 3  # after 4, 8 and 9 steps
         return values[-1].sum()
 
@@ -107,14 +134,18 @@ def test_meta_gradients_through_minibatches(differentiation, accelerated):
 
 
 def test_checkpointed_meta_gradients_are_those_of_the_whole_graph():
-    family, oracle = few_shot(), Minibatch(4)
+    family = few_shot()
+    oracle = Minibatch(4)
     mirror = layerwise(small_cnn(), "spline", "tensor")
-    method, found = SMD(mirror, 0.1), {}
+    method = SMD(mirror, 0.1)
+    found = {}
     draw = family.draw(torch.tensor([1, 2]))
     for differentiation in (Full(), Checkpointed()):
         mirror.zero_grad()
         objective = Objective("log_value", every=3, differentiation=differentiation)
-        losses, values = objective.losses(method, draw, 12, 0, oracle, torch.Generator().manual_seed(0))
+        losses, values = objective.losses(
+            method, draw, 12, 0, oracle, torch.Generator().manual_seed(0)
+        )
         assert values.shape == (4, 2)
         losses.mean().backward()
         found[type(differentiation)] = torch.cat([p.grad.flatten() for p in mirror.parameters()])
@@ -129,10 +160,14 @@ def test_learning_multipliers_speeds_up_fresh_networks(tmp_path):
     draw = family.validation(4)
     before = md.solve(draw.problem, method, draw.x0, iterations=10).value.mean()
     settings = Settings(
-        meta_steps=15, batch=4, horizon=10, optimiser=Descent(learning_rate=0.2),
-        objective=Objective("log_value", every=5), validation=Validation(every=5, batch=4, horizons=(1.0,)),
+        meta_steps=15,
+        batch=4,
+        horizon=10,
+        optimiser=Descent(learning_rate=0.2),
+        objective=Objective("log_value", every=5),
+        validation=Validation(every=5, batch=4, horizons=(1.0,)),
         save_every=5,
-    )  # fmt: skip
+    )
     learn(family, method, settings, oracle=Minibatch(30), folder=tmp_path, progress=False)
     after = md.solve(draw.problem, method, draw.x0, iterations=10).value.mean()
     assert after < 0.8 * before
@@ -145,6 +180,11 @@ def test_a_family_of_any_data():
     assert batch_size(draw.x0) == 5
     assert draw.problem.terms == len(labels)
     solution = md.solve(
-        draw.problem, GD(0.5), draw.x0, iterations=100, oracle=Minibatch(50), generator=torch.Generator().manual_seed(0)
+        draw.problem,
+        GD(0.5),
+        draw.x0,
+        iterations=100,
+        oracle=Minibatch(50),
+        generator=torch.Generator().manual_seed(0),
     )
     assert (draw.problem.accuracy(solution.x) > 0.8).all()

@@ -28,11 +28,20 @@ class Halfway(MirrorMap):
 
 
 def setting(lower=None):
-    problem = Quadratic(torch.tensor([1.0, 2.0], dtype=torch.float64), torch.ones(3, 2, dtype=torch.float64))
+    problem = Quadratic(
+        torch.tensor([1.0, 2.0], dtype=torch.float64), torch.ones(3, 2, dtype=torch.float64)
+    )
     x0 = torch.tensor([[0.0, 4.0]] * 3, dtype=torch.float64)
     method = MD(Halfway(), Prefix(torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)))
     answers = []
-    solution = solve(problem, method, x0, iterations=3, check_every=1, callbacks=[lambda look: answers.append(look.x)])
+    solution = solve(
+        problem,
+        method,
+        x0,
+        iterations=3,
+        check_every=1,
+        callbacks=[lambda look: answers.append(look.x)],
+    )
     return method, Draw(problem, x0, lower), solution.trace.values[1:], answers
 
 
@@ -56,7 +65,9 @@ def test_weights(weights, expected):
 @pytest.mark.parametrize("norm", ["l1", "l2", "mean"])
 def test_penalty(points, chosen, norm):
     method, draw, values, answers = setting()
-    objective = Objective(penalty=2.0, penalty_growth=1.1, penalty_every=10, penalty_points=points, penalty_norm=norm)
+    objective = Objective(
+        penalty=2.0, penalty_growth=1.1, penalty_every=10, penalty_points=points, penalty_norm=norm
+    )
     losses, _ = objective.losses(method, draw, 3, meta_step=25)
     inconsistency = sum(method.mirror.inconsistency(answers[k], norm) for k in chosen)
     torch.testing.assert_close(losses.detach(), values.sum(0) + 2.0 * 1.1**2 * inconsistency)
@@ -66,7 +77,12 @@ def test_mistakes_are_named():
     method, draw, _, _ = setting()
     with pytest.raises(ValueError, match="use a Pooled family"):
         Objective(weights="log_gap").losses(method, draw, 3, 0)
-    for bad in ({"weights": "best"}, {"penalty_points": "some"}, {"penalty_norm": "l3"}, {"differentiation": "full"}):
+    for bad in (
+        {"weights": "best"},
+        {"penalty_points": "some"},
+        {"penalty_norm": "l3"},
+        {"differentiation": "full"},
+    ):
         with pytest.raises(ValueError, match="must be one of"):
             Objective(**bad)
     with pytest.raises(ValueError, match="penalty"):

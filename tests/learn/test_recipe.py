@@ -35,27 +35,45 @@ sys.path.insert(0, str(Path(__file__).parent))
 import bowls
 
 SETTINGS = Settings(
-    meta_steps=30, batch=4, horizon=3, optimiser=Descent(learning_rate=0.05), validation=Validation(every=5, batch=4)
+    meta_steps=30,
+    batch=4,
+    horizon=3,
+    optimiser=Descent(learning_rate=0.05),
+    validation=Validation(every=5, batch=4),
 )
 
 
 def recipe(*stages, **options):
     return Recipe(
-        "bowls", "for bowls", lambda directory: bowls.Bowls(), lambda generator, family: bowls.untrained(),
-        stages or (Unrolled(SETTINGS),), on="bowls", **options,
-    )  # fmt: skip
+        "bowls",
+        "for bowls",
+        lambda directory: bowls.Bowls(),
+        lambda generator, family: bowls.untrained(),
+        stages or (Unrolled(SETTINGS),),
+        on="bowls",
+        **options,
+    )
 
 
 def test_an_entry_is_made_with_its_card(tmp_path):
     path = recipe(use={"minibatch": 5}).train(tmp_path / "runs", tmp_path, progress=False)
-    method, card = zoo.load(path), zoo.card(path)
+    method = zoo.load(path)
+    card = zoo.card(path)
     assert path == tmp_path / "bowls.safetensors"
     assert torch.equal(method.mirror.d, bowls.train(None).method.mirror.d)
-    assert (card.name, card.description, card.kind, card.family) == ("bowls", "for bowls", "method", "bowls")
+    assert (card.name, card.description, card.kind, card.family) == (
+        "bowls",
+        "for bowls",
+        "method",
+        "bowls",
+    )
     assert card.stages[0]["settings"] == plain(SETTINGS)
     assert 0 < card.stages[0]["best_meta_step"] <= 30
     assert card.parameters == 5
-    assert card.use == {"minibatch": 5, "step_sizes": [round(t, 5) for t in method.t.values.tolist()]}
+    assert card.use == {
+        "minibatch": 5,
+        "step_sizes": [round(t, 5) for t in method.t.values.tolist()],
+    }
     draw = bowls.Bowls().validation(8)
     values = md.solve(draw.problem, method, draw.x0, iterations=10).value
     assert card.held_out["gap"]["10"] == pytest.approx(float(values.mean()))
@@ -73,8 +91,11 @@ class Doubled(Stage):
 
 def test_stages_follow_each_other_and_are_resumed_each_by_itself(tmp_path):
     frozen = Unrolled(SETTINGS, prepare=lambda method: method.requires_grad_(True), name="again")
-    path = recipe(Unrolled(SETTINGS), Doubled(), frozen).train(tmp_path / "runs", tmp_path, progress=False)
-    card, first = zoo.card(path), zoo.load(path).state_dict()
+    path = recipe(Unrolled(SETTINGS), Doubled(), frozen).train(
+        tmp_path / "runs", tmp_path, progress=False
+    )
+    card = zoo.card(path)
+    first = zoo.load(path).state_dict()
     assert [stage["stage"] for stage in card.stages] == ["unrolled", "doubled", "again"]
     assert card.use["factor"] == 2
     assert card.use["told"] == ["folder", "oracle", "progress", "resume"]
@@ -83,7 +104,9 @@ def test_stages_follow_each_other_and_are_resumed_each_by_itself(tmp_path):
     recipe(Unrolled(SETTINGS), Doubled(), frozen).train(tmp_path / "runs", tmp_path, progress=False)
     assert [len(log.read_text()) for log in logs] == lengths  # nothing was left to do
     assert zoo.card(path) == card
-    assert all(torch.equal(zoo.load(path).state_dict()[name], tensor) for name, tensor in first.items())
+    assert all(
+        torch.equal(zoo.load(path).state_dict()[name], tensor) for name, tensor in first.items()
+    )
     with pytest.raises(ValueError, match="stages of different names"):
         recipe(Unrolled(SETTINGS), Unrolled(SETTINGS))
 
@@ -91,24 +114,35 @@ def test_stages_follow_each_other_and_are_resumed_each_by_itself(tmp_path):
 def test_changes_reach_all_stages(tmp_path):
     changes = ["meta_steps=20", "settings.optimiser.decay=constant"]
     stages = (Unrolled(SETTINGS), Doubled(), Unrolled(replace(SETTINGS, seed=1), name="again"))
-    card = zoo.card(recipe(*stages).train(tmp_path / "runs", tmp_path, changes=changes, progress=False))
+    card = zoo.card(
+        recipe(*stages).train(tmp_path / "runs", tmp_path, changes=changes, progress=False)
+    )
     for i in (0, 2):
         settings = card.stages[i]["settings"]
-        assert (settings["meta_steps"], settings["optimiser"]["decay"], settings["seed"]) == (20, "constant", i // 2)
+        assert (settings["meta_steps"], settings["optimiser"]["decay"], settings["seed"]) == (
+            20,
+            "constant",
+            i // 2,
+        )
     with pytest.raises(ValueError, match="did you mean 'meta_steps'"):
         recipe().train(tmp_path / "runs", tmp_path, changes=["meta_step=20"])
 
 
 def test_settings_come_back_from_tables():
     settings = replace(
-        SETTINGS, curriculum=((5, 2),), step_bounds=None, seed=3,
-        objective=Objective("log_gap", every=(1, 3), differentiation=Truncated(30), through_gradient=False),
-    )  # fmt: skip
+        SETTINGS,
+        curriculum=((5, 2),),
+        step_bounds=None,
+        seed=3,
+        objective=Objective(
+            "log_gap", every=(1, 3), differentiation=Truncated(30), through_gradient=False
+        ),
+    )
     assert plain(changed(Settings(), plain(settings), "settings")) == plain(settings)
     table = {"objective": {"differentiation": {"type": "evolution", "spread": 0.2}}}
-    assert changed(settings, {"objective": {"differentiation": "checkpointed"}}, "settings").objective == replace(
-        settings.objective, differentiation=Checkpointed()
-    )
+    assert changed(
+        settings, {"objective": {"differentiation": "checkpointed"}}, "settings"
+    ).objective == replace(settings.objective, differentiation=Checkpointed())
     assert changed(Settings(), table, "settings").objective.differentiation == Evolution(spread=0.2)
     longer = changed(settings, {"objective": {"differentiation": {"segment": 40}}}, "settings")
     assert longer.objective.differentiation == Truncated(40)
@@ -132,9 +166,18 @@ IMAGES = "family.size = 12\n"
 @pytest.mark.parametrize(
     ("text", "check"),
     [
-        ("map = {type = 'Stencil', damping = 0.5}", lambda m: isinstance(m, Stencil) and m.damping == 0.5),
-        ("map = {type = 'Multipliers', groups = 0}", lambda m: isinstance(m, Multipliers) and m.count == 1),
-        ("map = {type = 'diagonal'}", lambda m: isinstance(m, Diagonal) and m.d.shape == (3, 12, 12)),
+        (
+            "map = {type = 'Stencil', damping = 0.5}",
+            lambda m: isinstance(m, Stencil) and m.damping == 0.5,
+        ),
+        (
+            "map = {type = 'Multipliers', groups = 0}",
+            lambda m: isinstance(m, Multipliers) and m.count == 1,
+        ),
+        (
+            "map = {type = 'diagonal'}",
+            lambda m: isinstance(m, Diagonal) and m.d.shape == (3, 12, 12),
+        ),
         ("map = {type = 'Diagonal', d = 2.0}", lambda m: isinstance(m, Diagonal) and m.d == 2),
         (
             "map = {type = 'Conjugate', potential = {type = 'ConvICNN', channels = 3, filters = 2}, start = 'exact'}",
@@ -143,13 +186,15 @@ IMAGES = "family.size = 12\n"
         ("map = {type = 'pair', filters = 2}", lambda m: not m.exact),
         ("", lambda m: m.log_scale is not None),
     ],
-)  # fmt: skip
+)
 def test_any_map_of_the_library(tmp_path, text, check):
     method = made(tmp_path, IMAGES + text)
     assert check(method.mirror)
     assert isinstance(method, md.SMD)
     again = made(tmp_path, IMAGES + text)
-    assert all(torch.equal(p, q) for p, q in zip(method.parameters(), again.parameters(), strict=True))
+    assert all(
+        torch.equal(p, q) for p, q in zip(method.parameters(), again.parameters(), strict=True)
+    )
 
 
 def test_networks_are_learned_from_a_document(tmp_path):
@@ -167,15 +212,25 @@ optimiser.learning_rate = 0.1
 validation = {every = 2, batch = 2, horizons = [1.0]}
 """
     path = document(tmp_path, text).train(tmp_path / "runs", tmp_path, progress=False)
-    method, card = zoo.load(path), zoo.card(path)
+    method = zoo.load(path)
+    card = zoo.card(path)
     assert isinstance(method.mirror, Layerwise)
     assert sum(p.numel() for p in method.mirror.parameters()) == 5
     assert card.held_out["relative value"]["10"] < 1
     draw = moons_family(40).validation(2)
-    assert (md.solve(draw.problem, method, draw.x0, iterations=10).value < draw.problem.value(draw.x0)).all()
-    splines = made(tmp_path, text.replace("method =", "map = {type = 'spline', ties = 'tensor', knots = 3}\nmethod ="))
-    assert all(isinstance(each, Spline) and each.knots == 3 for each in splines.mirror.by_name.values())
-    with pytest.raises(ValueError, match="'pair' is not for networks: choose one of diagonal, spline"):
+    assert (
+        md.solve(draw.problem, method, draw.x0, iterations=10).value < draw.problem.value(draw.x0)
+    ).all()
+    splines = made(
+        tmp_path,
+        text.replace("method =", "map = {type = 'spline', ties = 'tensor', knots = 3}\nmethod ="),
+    )
+    assert all(
+        isinstance(each, Spline) and each.knots == 3 for each in splines.mirror.by_name.values()
+    )
+    with pytest.raises(
+        ValueError, match="'pair' is not for networks: choose one of diagonal, spline"
+    ):
         made(tmp_path, text.replace("method =", "map = {type = 'pair'}\nmethod ="))
 
 
@@ -184,7 +239,12 @@ class Wide(ProblemFamily):
         self.width = width
 
     def draw(self, seeds):
-        centres = torch.stack([torch.randn(self.width, generator=torch.Generator().manual_seed(int(s))) for s in seeds])
+        centres = torch.stack(
+            [
+                torch.randn(self.width, generator=torch.Generator().manual_seed(int(s)))
+                for s in seeds
+            ]
+        )
         problem = md.Quadratic(torch.linspace(1, 4, self.width), centre=centres)
         return md.learn.Draw(problem, torch.zeros_like(centres))
 
@@ -243,9 +303,13 @@ def test_a_document_imports_nothing(tmp_path, monkeypatch):
     (tmp_path / "never_imported.py").write_text("raise RuntimeError('it was imported')")
     monkeypatch.syspath_prepend(tmp_path)
     for text in ("[map]\ntype = 'never_imported:Map'", "[method]\nname = 'never_imported:Method'"):
-        with pytest.raises(ValueError, match="--import never_imported, or in Python import never_imported first"):
+        with pytest.raises(
+            ValueError, match="--import never_imported, or in Python import never_imported first"
+        ):
             made(tmp_path, IMAGES + text)
-    with pytest.raises(ValueError, match="has not been imported, and a document imports nothing by itself"):
+    with pytest.raises(
+        ValueError, match="has not been imported, and a document imports nothing by itself"
+    ):
         document(tmp_path, "[family]\ntype = 'never_imported:Family'").family(None)
     lazy = type(sys)("lazy")  # imports what is asked of it on demand
     lazy.__getattr__ = lambda name: pytest.fail("it was asked")

@@ -7,11 +7,21 @@ import torch
 
 from mirrordescent import AMD, mirrors
 from mirrordescent.data.holes import SHAPES
-from mirrordescent.learn import DeblurringFamily, Draw, Objective, Pooled, RestorationFamily, Settings, Validation
+from mirrordescent.learn import (
+    DeblurringFamily,
+    Draw,
+    Objective,
+    Pooled,
+    RestorationFamily,
+    Settings,
+    Validation,
+)
 from mirrordescent.learn.trainer import validation_score
 from mirrordescent.problems import TVDenoising
 
-PICTURES = [torch.rand(3, 40, 50, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+PICTURES = [
+    torch.rand(3, 40, 50, generator=torch.Generator().manual_seed(seed)) for seed in range(3)
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -43,7 +53,11 @@ def test_restoration_problems_are_functions_of_their_seeds_and_cover_the_range()
     assert torch.equal(alone.problem.y[0], drawn.problem.y[7])
     assert torch.equal(alone.x0[0], drawn.x0[7])
     assert family.draw(torch.arange(2)).problem.isotropic is False
-    assert RestorationFamily(PICTURES, PICTURES, size=24, isotropic=True).draw(torch.arange(2)).problem.isotropic
+    assert (
+        RestorationFamily(PICTURES, PICTURES, size=24, isotropic=True)
+        .draw(torch.arange(2))
+        .problem.isotropic
+    )
 
 
 def test_deblurring_problems_have_a_blur_each():
@@ -72,10 +86,16 @@ def drawn_with_gaps():
 
 
 def test_gaps_below_the_floor_count_as_much_as_it():
-    draw, method = drawn_with_gaps(), AMD(mirrors.Euclidean(), 1e-9)  # which does not move
-    plain, floored = (Objective("log_gap", floor=floor).losses(method, draw, 1, 0)[0] for floor in (0.0, 10.0))
+    # which does not move
+    draw = drawn_with_gaps()
+    method = AMD(mirrors.Euclidean(), 1e-9)
+    plain, floored = (
+        Objective("log_gap", floor=floor).losses(method, draw, 1, 0)[0] for floor in (0.0, 10.0)
+    )
     torch.testing.assert_close(plain, torch.tensor([0.0, math.log(100.0)]), atol=1e-4, rtol=0)
-    torch.testing.assert_close(floored, torch.tensor([math.log(10.0), math.log(1000.0)]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        floored, torch.tensor([math.log(10.0), math.log(1000.0)]), atol=1e-4, rtol=0
+    )
 
 
 def test_a_geometric_mean_over_problems():
@@ -84,7 +104,9 @@ def test_a_geometric_mean_over_problems():
     scores = {}
     for geometric in (False, True):
         validation = Validation(horizons=(1.0,), geometric=geometric)
-        scores[geometric] = validation_score(method, draw, Settings(horizon=4, validation=validation))
+        scores[geometric] = validation_score(
+            method, draw, Settings(horizon=4, validation=validation)
+        )
     state = method.init(draw.x0)
     for _ in range(4):
         state = method.update(state, draw.problem.grad(state.x))

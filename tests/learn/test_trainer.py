@@ -17,7 +17,15 @@ from torch import nn
 import mirrordescent as md
 from mirrordescent import files
 from mirrordescent.files import read_whole, write_whole
-from mirrordescent.learn import Descent, NothingLearned, Objective, RunDamaged, Settings, Validation, learn
+from mirrordescent.learn import (
+    Descent,
+    NothingLearned,
+    Objective,
+    RunDamaged,
+    Settings,
+    Validation,
+    learn,
+)
 from mirrordescent.learn.checkpoint import RunBusy
 from mirrordescent.mirrors import Diagonal
 from mirrordescent.oracles import Noisy
@@ -31,10 +39,16 @@ SCRIPT = str(Path(__file__).parent / "bowls.py")
 
 
 def test_it_finds_the_geometry_of_the_family():
-    """One step of SMD solves the bowls if t/d is the inverse curvature: t/d must come to (1, 1/25) up to a factor."""
+    """One step of SMD solves the bowls if t/d is the inverse curvature: t/d must come to (1, 1/25)
+    up to a factor.
+    """
     method = bowls.untrained()
     settings = Settings(
-        meta_steps=400, batch=16, horizon=3, optimiser=Descent(learning_rate=0.05), validation=AT_THE_HORIZON
+        meta_steps=400,
+        batch=16,
+        horizon=3,
+        optimiser=Descent(learning_rate=0.05),
+        validation=AT_THE_HORIZON,
     )
     result = learn(bowls.Bowls(), method, settings, progress=False)
     ratio = method.mirror.d[1] / method.mirror.d[0]
@@ -102,13 +116,18 @@ def test_early_stopping_keeps_the_best(tmp_path):
     class Misleading(bowls.Bowls):
         def validation(self, count):
             draw = super().validation(count)
-            draw.problem.A = torch.tensor([25.0, 1.0], dtype=torch.float64)  # the axes are exchanged
+            draw.problem.A = torch.tensor(
+                [25.0, 1.0], dtype=torch.float64
+            )  # the axes are exchanged
             return draw
 
     settings = Settings(
-        meta_steps=500, optimiser=Descent(learning_rate=0.05), validation=Validation(every=2, patience=3), horizon=3,
+        meta_steps=500,
+        optimiser=Descent(learning_rate=0.05),
+        validation=Validation(every=2, patience=3),
+        horizon=3,
         step_bounds=None,
-    )  # fmt: skip
+    )
     method = bowls.untrained()
     result = learn(Misleading(), method, settings, folder=tmp_path, progress=False)
     scores = [entry["validation"] for entry in entries(tmp_path) if "validation" in entry]
@@ -139,12 +158,16 @@ def entries(folder):
 
 def test_a_killed_run_resumes_to_the_identical_result(tmp_path):
     """Killed twice by SIGKILL, at meta-steps that are no checkpoints."""
-    run = lambda *args: subprocess.run([sys.executable, SCRIPT, *map(str, args)], check=False).returncode  # noqa: E731
+
+    def run(*args):
+        return subprocess.run([sys.executable, SCRIPT, *map(str, args)], check=False).returncode
+
     assert run(tmp_path / "whole", tmp_path / "whole.out") == 0
     assert run(tmp_path / "cut", tmp_path / "cut.out", 11) == -signal.SIGKILL
     assert run(tmp_path / "cut", tmp_path / "cut.out", 18) == -signal.SIGKILL
     assert run(tmp_path / "cut", tmp_path / "cut.out") == 0
-    whole, cut = load_file(tmp_path / "whole.out"), load_file(tmp_path / "cut.out")
+    whole = load_file(tmp_path / "whole.out")
+    cut = load_file(tmp_path / "cut.out")
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
     assert entries(tmp_path / "whole") == entries(tmp_path / "cut")
 
@@ -156,12 +179,22 @@ def test_two_processes_give_the_result_of_one(tmp_path):
         ).returncode
         == 0
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", SCRIPT]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        SCRIPT,
+    ]
     done = subprocess.run(
-        [*command, str(tmp_path / "two"), str(tmp_path / "two.out")], capture_output=True, check=False
+        [*command, str(tmp_path / "two"), str(tmp_path / "two.out")],
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
-    one, two = load_file(tmp_path / "one.out"), load_file(tmp_path / "two.out")
+    one = load_file(tmp_path / "one.out")
+    two = load_file(tmp_path / "two.out")
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-6, atol=1e-6)
 
@@ -225,7 +258,10 @@ def test_tensors_of_another_run_are_refused(tmp_path, name):
     bowls.train(tmp_path)
     path = tmp_path / "checkpoint.safetensors"
     tensors, told = read_whole(path)
-    wrong = {key: torch.zeros(7) if key.startswith(f"{name}.") else tensor for key, tensor in tensors.items()}
+    wrong = {
+        key: torch.zeros(7) if key.startswith(f"{name}.") else tensor
+        for key, tensor in tensors.items()
+    }
     write_whole(wrong, {"progress": told["progress"]}, path)
     with pytest.raises(RunDamaged, match="it is another run"):
         bowls.train(tmp_path)
@@ -239,7 +275,9 @@ def test_after_damage_the_checkpoint_before_serves_and_says_so(tmp_path, positio
     content = bytearray(path.read_bytes())
     content[int(position * len(content))] ^= 8
     path.write_bytes(content)
-    with pytest.warns(UserWarning, match=r"cannot be resumed.*Going on from the checkpoint before it"):
+    with pytest.warns(
+        UserWarning, match=r"cannot be resumed.*Going on from the checkpoint before it"
+    ):
         again = bowls.train(tmp_path / "damaged")
     for name, tensor in again.method.state_dict().items():
         assert torch.equal(tensor, whole[name])
@@ -282,8 +320,12 @@ def test_what_was_learned_is_kept_when_asked_to_stop(tmp_path, number, request):
     before = signal.signal(number, usual)  # in the background of a shell SIGINT is ignored
     request.addfinalizer(lambda: signal.signal(number, before))
     whole = bowls.train(tmp_path / "whole").method.state_dict()
-    with pytest.raises(KeyboardInterrupt, match=r"at meta-step 7 of 30, which is kept: started again"):
-        bowls.train(tmp_path / "cut", callback=lambda step: step == 7 and signal.raise_signal(number))
+    with pytest.raises(
+        KeyboardInterrupt, match=r"at meta-step 7 of 30, which is kept: started again"
+    ):
+        bowls.train(
+            tmp_path / "cut", callback=lambda step: step == 7 and signal.raise_signal(number)
+        )
     steps = []
     again = bowls.train(tmp_path / "cut", callback=steps.append).method.state_dict()
     assert steps[0] == 8
@@ -302,21 +344,36 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="GD has nothing to learn"):
         learn(bowls.Bowls(), md.GD(0.1))
     for kind, bad in (
-        (Settings, {"meta_steps": 0}), (Settings, {"batch": 0}), (Settings, {"horizon": 0}),
-        (Settings, {"save_every": 0}), (Descent, {"learning_rate": 0.0}), (Descent, {"decay": "linear"}),
-        (Validation, {"every": 0}), (Validation, {"batch": 0}),
-    ):  # fmt: skip
+        (Settings, {"meta_steps": 0}),
+        (Settings, {"batch": 0}),
+        (Settings, {"horizon": 0}),
+        (Settings, {"save_every": 0}),
+        (Descent, {"learning_rate": 0.0}),
+        (Descent, {"decay": "linear"}),
+        (Validation, {"every": 0}),
+        (Validation, {"batch": 0}),
+    ):
         with pytest.raises(ValueError, match=next(iter(bad))):
             kind(**bad)
     with pytest.raises(ValueError, match="log_gap"):
-        learn(NoBounds(), bowls.untrained(), Settings(objective=Objective(weights="log_gap")), progress=False)
+        learn(
+            NoBounds(),
+            bowls.untrained(),
+            Settings(objective=Objective(weights="log_gap")),
+            progress=False,
+        )
 
 
 def test_steps_outside_their_bounds_are_not_moved_without_a_word():
     """The default bounds would have made steps of 20 into steps of 10."""
-    method = md.SMD(Diagonal(nn.Parameter(torch.full((2,), 500.0, dtype=torch.float64))), Prefix([20.0] * 3).double())
+    method = md.SMD(
+        Diagonal(nn.Parameter(torch.full((2,), 500.0, dtype=torch.float64))),
+        Prefix([20.0] * 3).double(),
+    )
     settings = Settings(meta_steps=2, horizon=3, validation=AT_THE_HORIZON)
-    with pytest.raises(ValueError, match="steps begin from 20 to 20, but step_bounds keeps them between"):
+    with pytest.raises(
+        ValueError, match="steps begin from 20 to 20, but step_bounds keeps them between"
+    ):
         learn(bowls.Bowls(), method, settings, progress=False)
     learn(bowls.Bowls(), method, replace(settings, step_bounds=None), progress=False)
     assert float(method.t.values.detach().min()) > 19
@@ -333,7 +390,11 @@ class Tripled(Diagonal):
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [(NoInverse, "is not the inverse of to_dual"), (Tripled, "is not the gradient of its potential")]
+    ("kind", "words"),
+    [
+        (NoInverse, "is not the inverse of to_dual"),
+        (Tripled, "is not the gradient of its potential"),
+    ],
 )
 @pytest.mark.parametrize("around", [lambda method: method, md.Averaged], ids=["bare", "wrapped"])
 def test_a_map_that_is_not_what_it_says_is_not_learned(kind, words, around):
@@ -344,7 +405,12 @@ def test_a_map_that_is_not_what_it_says_is_not_learned(kind, words, around):
         learn(bowls.Bowls(), method, Settings(meta_steps=2, horizon=3), progress=False)
     mirror.exact = False
     if kind is NoInverse:
-        learn(bowls.Bowls(), method, Settings(meta_steps=2, horizon=3, validation=AT_THE_HORIZON), progress=False)
+        learn(
+            bowls.Bowls(),
+            method,
+            Settings(meta_steps=2, horizon=3, validation=AT_THE_HORIZON),
+            progress=False,
+        )
 
 
 def diverging(draw):
@@ -375,7 +441,9 @@ class Unjudged(bowls.Bowls):
     ids=["skipped", "not validated", "no better"],
 )
 def test_a_run_in_which_nothing_was_learned_says_so(family, rate, reason):
-    settings = Settings(meta_steps=4, horizon=3, optimiser=Descent(learning_rate=rate), validation=AT_THE_HORIZON)
+    settings = Settings(
+        meta_steps=4, horizon=3, optimiser=Descent(learning_rate=rate), validation=AT_THE_HORIZON
+    )
     with pytest.warns(NothingLearned, match=f"SMD was not learned: .*{reason}"):
         result = learn(family, bowls.untrained(), settings, progress=False)
     assert reason in result.failure

@@ -1,4 +1,6 @@
-"""Does a solver pay on problems of one's own? Answers that are known beforehand; and the commands that ask."""
+"""Does a solver pay on problems of one's own? Answers that are known beforehand; and the commands
+that ask.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Bowls(ProblemFamily):
 
 class Bowls(ProblemFamily):
     def draw(self, seeds):
-        centres = torch.stack([torch.randn(2, generator=generator) for generator in generators(seeds)])
+        centres = torch.stack(
+            [torch.randn(2, generator=generator) for generator in generators(seeds)]
+        )
         problem = md.Quadratic(STEEP, centres)
         return Draw(problem, problem.start())
 
@@ -63,7 +67,9 @@ def test_no_problem_can_be_raced_to_an_accuracy_that_none_reaches():
 
 
 def known(gaps, needed, seconds=1.0):
-    """A trial of two problems, with gaps at 0, 1, … of the solver; the classical one has solved both at 2."""
+    """A trial of two problems, with gaps at 0, 1, … of the solver; the classical one has solved
+    both at 2.
+    """
     gaps = torch.tensor(gaps)
     ours = Contestant("mine", GD(1.0), "learned", Result(torch.tensor(needed), seconds))
     ours.unseen = ours.rehearsal
@@ -73,17 +79,25 @@ def known(gaps, needed, seconds=1.0):
 
 
 def test_where_it_stalls_and_on_which_it_fails():
-    found = known([[1.0, 1.0], [0.1, 0.2], [0.05, 1e-2], [0.05, 1e-3], [0.05, 1e-4]], [-1, 3], torch.inf)
+    found = known(
+        [[1.0, 1.0], [0.1, 0.2], [0.05, 1e-2], [0.05, 1e-3], [0.05, 1e-4]], [-1, 3], torch.inf
+    )
     stalled, words = found.stalls()
     assert stalled.tolist() == [True, False]
-    assert words == "It stalls on 1 of 2 problems: their gaps stay at about 5.0e-02 from iteration 2 on."
+    assert (
+        words
+        == "It stalls on 1 of 2 problems: their gaps stay at about 5.0e-02 from iteration 2 on."
+    )
     assert found.failures() == [(0, pytest.approx(0.05), 2)]
     assert "PDHG fails on 0 of them" in found.failures_in_words()
     assert "solves 1 of 2 unseen problems, and PDHG 2" in found.words
     assert [level for level, *_ in found.levels] == [0.1, 0.01, 0.001]
     assert [ours.tolist() for _, ours, _ in found.levels] == [[1, 2], [-1, 2], [-1, 3]]
     assert found.table().rows[1][:3] == ("0.01", "1 of 2", "2")
-    assert "PDHG is as fast (mine takes 1.25 times as long)" in known([[1.0, 1.0], [0.0, 0.0]], [1, 1], 2.5).words
+    assert (
+        "PDHG is as fast (mine takes 1.25 times as long)"
+        in known([[1.0, 1.0], [0.0, 0.0]], [1, 1], 2.5).words
+    )
 
 
 def test_the_first_look_below():
@@ -125,7 +139,9 @@ def test_problems_of_a_file_are_solved(folder, monkeypatch, capsys):
     start = (STEEP * centres.square()).sum(1) / 2
     assert bool((found["value"] <= 1e-2 * start).all())
     torch.testing.assert_close((STEEP * (found["x"] - centres).square()).sum(1) / 2, found["value"])
-    code, out = run(monkeypatch, capsys, "solve", "own_bowls.py", "--iterations", "1", "--accuracy", "1e-6")
+    code, out = run(
+        monkeypatch, capsys, "solve", "own_bowls.py", "--iterations", "1", "--accuracy", "1e-6"
+    )
     assert code == 1
     assert "budget" in out
 
@@ -136,7 +152,17 @@ def test_a_learned_solver_is_used_where_it_is_there_and_diagnosed(folder, monkey
     code, out = run(monkeypatch, capsys, "solve", "own_bowls.py", "--count", "2", "--no-prove")
     assert code == 0
     assert "solver: out/zoo/own_bowls.safetensors" in out
-    code, out = run(monkeypatch, capsys, "diagnose", str(path), "--problem", "own_bowls.py", "--count", "4", "--json")
+    code, out = run(
+        monkeypatch,
+        capsys,
+        "diagnose",
+        str(path),
+        "--problem",
+        "own_bowls.py",
+        "--count",
+        "4",
+        "--json",
+    )
     report = json.loads(out)
     assert code == 0
     assert report["verdict"].startswith("It pays:")
@@ -146,13 +172,17 @@ def test_a_learned_solver_is_used_where_it_is_there_and_diagnosed(folder, monkey
 
 
 def test_mistakes_are_one_line(folder, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["mirrordescent", "diagnose", "image-tv", "--problem", "inpant"])
+    monkeypatch.setattr(
+        sys, "argv", ["mirrordescent", "diagnose", "image-tv", "--problem", "inpant"]
+    )
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2
     assert "did you mean 'inpaint'?" in capsys.readouterr().err
     zoo.save(Diagonal(STEEP), folder / "map")
-    monkeypatch.setattr(sys, "argv", ["mirrordescent", "solve", "own_bowls.py", "--solver", "map.safetensors"])
+    monkeypatch.setattr(
+        sys, "argv", ["mirrordescent", "solve", "own_bowls.py", "--solver", "map.safetensors"]
+    )
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2

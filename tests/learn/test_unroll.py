@@ -7,7 +7,17 @@ import torch
 from torch import nn
 
 from mirrordescent import AMD, ASMD, LPD, MD, SMD, Function, Quadratic, TVDenoising, solve
-from mirrordescent.learn import Checkpointed, Draw, Full, Objective, ProblemFamily, Settings, Truncated, learn, unroll
+from mirrordescent.learn import (
+    Checkpointed,
+    Draw,
+    Full,
+    Objective,
+    ProblemFamily,
+    Settings,
+    Truncated,
+    learn,
+    unroll,
+)
 from mirrordescent.methods import Equipped
 from mirrordescent.mirrors import Diagonal
 from mirrordescent.oracles import Exact, FirstOrder, Minibatch, Noisy, Smoothed
@@ -30,18 +40,29 @@ def gradients(method, values):
 
 
 def run(problem, method, horizon=10, oracle=None, generator=None, **options):
-    measure = lambda k, x: problem.value(x)  # noqa: E731
+    measure = lambda k, x: problem.value(x)
     return unroll(
-        method, problem, problem.start(), horizon, oracle or Smoothed(0.2), generator, measure=measure, **options
+        method,
+        problem,
+        problem.start(),
+        horizon,
+        oracle or Smoothed(0.2),
+        generator,
+        measure=measure,
+        **options,
     )
 
 
 @pytest.mark.parametrize("make", METHODS)
-@pytest.mark.parametrize("differentiation", [Full(), Checkpointed(), Truncated(3)], ids=lambda d: type(d).__name__)
+@pytest.mark.parametrize(
+    "differentiation", [Full(), Checkpointed(), Truncated(3)], ids=lambda d: type(d).__name__
+)
 def test_values_are_those_of_solve(make, differentiation):
     problem, method = setting(make)
     values = run(problem, method, differentiation=differentiation)
-    solved = solve(problem, method, iterations=10, oracle=Smoothed(0.2), trace=range(1, 11)).trace.values
+    solved = solve(
+        problem, method, iterations=10, oracle=Smoothed(0.2), trace=range(1, 11)
+    ).trace.values
     torch.testing.assert_close(values.detach(), solved, rtol=1e-12, atol=0)
 
 
@@ -61,7 +82,8 @@ def test_checkpointing_draws_the_same_noise_twice():
     generators = [torch.Generator().manual_seed(1) for _ in range(2)]
     full = gradients(method, run(problem, method, oracle=noisy, generator=generators[0]))
     again = gradients(
-        method, run(problem, method, oracle=noisy, generator=generators[1], differentiation=Checkpointed())
+        method,
+        run(problem, method, oracle=noisy, generator=generators[1], differentiation=Checkpointed()),
     )
     for a, b in zip(full, again, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-14)
@@ -78,11 +100,17 @@ def test_a_checkpointed_gradient_by_autograd_is_computed_twice_but_for_the_last_
         return x.square().square().sum(-1)
 
     method = MD(Diagonal(nn.Parameter(torch.tensor([1.0, 2.0]))), 0.01)
-    x0, measure = torch.ones(1, 2), lambda k, x: x.sum(-1)
+    x0 = torch.ones(1, 2)
+
+    def measure(k, x):
+        return x.sum(-1)
+
     found = {}
     for differentiation in (Full(), Checkpointed(4)):
         calls = 0
-        values = unroll(method, Function(f), x0, 13, Exact(), differentiation=differentiation, measure=measure)
+        values = unroll(
+            method, Function(f), x0, 13, Exact(), differentiation=differentiation, measure=measure
+        )
         found[type(differentiation)] = gradients(method, values)[0], calls
     torch.testing.assert_close(found[Checkpointed][0], found[Full][0])
     assert (found[Full][1], found[Checkpointed][1]) == (13, 13 + 9)
@@ -97,14 +125,17 @@ def test_a_checkpointed_segment_may_depend_on_nothing_learned():
         def forward(self, k):
             return self.late if k > 4 else 0.1
 
-    problem, method = setting()[0], MD(Diagonal(1.5).double(), Late())
+    problem = setting()[0]
+    method = MD(Diagonal(1.5).double(), Late())
     full = gradients(method, run(problem, method))
     again = gradients(method, run(problem, method, differentiation=Checkpointed(2)))
     torch.testing.assert_close(full, again)
 
 
 def test_truncation_cuts_between_segments():
-    """The loss of the last step alone, with segments of one: only that step's own use of d and t counts."""
+    """The loss of the last step alone, with segments of one: only that step's own use of d and t
+    counts.
+    """
     problem, method = setting(MD)
     whole = gradients(method, run(problem, method, differentiation=Truncated(10)))
     full = gradients(method, run(problem, method))
@@ -117,7 +148,9 @@ def test_truncation_cuts_between_segments():
 
 def test_first_order_takes_the_gradient_as_a_constant():
     """x⁺ = x − t∇f(x)/d with ∇f detached, differentiated by hand on a quadratic."""
-    problem = Quadratic(torch.tensor([3.0], dtype=torch.float64), torch.zeros(1, dtype=torch.float64))
+    problem = Quadratic(
+        torch.tensor([3.0], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    )
     method = MD(Diagonal(1.0).double(), Prefix(torch.tensor([0.1, 0.1], dtype=torch.float64)))
     x0 = torch.ones(1, 1, dtype=torch.float64)
     last = unroll(method, problem, x0, 2, FirstOrder(Exact()), measure=lambda k, x: x.sum())[-1]
@@ -135,7 +168,9 @@ def test_first_order_goes_around_the_oracle_that_a_method_brings():
     values = run(problem, method, horizon=5, oracle=FirstOrder(Smoothed(0.2)))
     torch.testing.assert_close(found, torch.autograd.grad(values.sum(), list(method.parameters())))
     full, _ = Objective(penalty=0.0).losses(equipped, draw, 5, 0)
-    assert not torch.allclose(found[0], torch.autograd.grad(full.sum(), list(method.parameters()))[0])
+    assert not torch.allclose(
+        found[0], torch.autograd.grad(full.sum(), list(method.parameters()))[0]
+    )
 
 
 class Denoising(ProblemFamily):
@@ -148,26 +183,54 @@ class Denoising(ProblemFamily):
     ("method", "oracle", "objective", "message"),
     [
         (LPD(), Noisy(0.1), Objective(), "LPD asks for no gradients, and cannot use Noisy"),
-        (LPD(), None, Objective(through_gradient=False), "through_gradient=False cannot be honoured: LPD asks for no"),
-        (Equipped(setting()[1], Smoothed(0.2)), Minibatch(1), Objective(), "brings its own oracle, Smoothed"),
+        (
+            LPD(),
+            None,
+            Objective(through_gradient=False),
+            "through_gradient=False cannot be honoured: LPD asks for no",
+        ),
+        (
+            Equipped(setting()[1], Smoothed(0.2)),
+            Minibatch(1),
+            Objective(),
+            "brings its own oracle, Smoothed",
+        ),
     ],
     ids=["an oracle", "first order", "a second oracle"],
 )
-def test_what_a_method_cannot_honour_is_refused_before_anything_is_done(method, oracle, objective, message, tmp_path):
+def test_what_a_method_cannot_honour_is_refused_before_anything_is_done(
+    method, oracle, objective, message, tmp_path
+):
     problem = setting()[0]
     with pytest.raises(TypeError, match=message):
         objective.losses(method, Draw(problem, problem.start()), 2, 0, oracle, torch.Generator())
     with pytest.raises(TypeError, match=message):
-        learn(Denoising(), method, Settings(objective=objective), oracle=oracle, folder=tmp_path / "run")
+        learn(
+            Denoising(),
+            method,
+            Settings(objective=objective),
+            oracle=oracle,
+            folder=tmp_path / "run",
+        )
     assert not (tmp_path / "run").exists()
     if oracle is not None:
         with pytest.raises(TypeError, match=message):
-            unroll(method, problem, problem.start(), 2, oracle, torch.Generator(), measure=lambda k, x: x.sum())
+            unroll(
+                method,
+                problem,
+                problem.start(),
+                2,
+                oracle,
+                torch.Generator(),
+                measure=lambda k, x: x.sum(),
+            )
 
 
 def test_mistakes_are_named():
     problem, method = setting()
-    with pytest.raises(ValueError, match="differentiation must be one of Full, Checkpointed, Truncated, Evolution"):
+    with pytest.raises(
+        ValueError, match="differentiation must be one of Full, Checkpointed, Truncated, Evolution"
+    ):
         run(problem, method, differentiation="magic")
     with pytest.raises(ValueError, match="horizon must be at least 1"):
         run(problem, method, horizon=0)

@@ -1,4 +1,6 @@
-"""Dual-space preconditioning with second moments, against a plain transcription and what it has to become."""
+"""Dual-space preconditioning with second moments, against a plain transcription and what it has to
+become.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,21 @@ def quadratic():
 @pytest.mark.parametrize("lookahead", [True, False])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_every_step_is_what_the_docstring_says(lookahead, decay):
-    a, c = np.array([0.3, 1.0, 0.6]), np.array([[0.4, 0.3, -0.2], [0.1, -0.2, 0.5]])
-    x, m, n, beta, second = np.zeros((2, 3)), np.zeros((2, 3)), np.zeros((2, 3)), 0.8, 0.9
+    a = np.array([0.3, 1.0, 0.6])
+    c = np.array([[0.4, 0.3, -0.2], [0.1, -0.2, 0.5]])
+    x = np.zeros((2, 3))
+    m = np.zeros((2, 3))
+    n = np.zeros((2, 3))
+    beta = 0.8
+    second = 0.9
     mirror = ScaledMap(SoftSign(0.5), 0.1)
     method = AdaptivePreconditioned(mirror, OverRun(20), beta, second, lookahead, decay)
-    state, problem = method.init(torch.zeros(2, 3).double()), quadratic()
+    state = method.init(torch.zeros(2, 3).double())
+    problem = quadratic()
     for k in range(20):
         share = (k + 0.5) / 20
-        t, g = min(1, share / 0.05) * (1 - share), a * (x - c)
+        t = min(1, share / 0.05) * (1 - share)
+        g = a * (x - c)
         m = beta * m + (1 - beta) * g
         v = beta * m + (1 - beta) * g if lookahead else m
         v = v / np.sqrt((v**2).mean(1, keepdims=True))
@@ -43,7 +52,8 @@ def test_every_step_is_what_the_docstring_says(lookahead, decay):
 
 def test_a_direction_that_stays_becomes_its_sign():
     method = AdaptivePreconditioned(SpectralPower(0.3), 0.01, second_momentum=0.5)
-    state, g = method.init(torch.zeros(1, 4, 5)), torch.randn(1, 4, 5, generator=torch.Generator().manual_seed(0))
+    state = method.init(torch.zeros(1, 4, 5))
+    g = torch.randn(1, 4, 5, generator=torch.Generator().manual_seed(0))
     for _ in range(5):
         after = method.update(state, g)
         wanted = -0.01 * SpectralPower(0.3).direction(g).sign()
@@ -52,18 +62,27 @@ def test_a_direction_that_stays_becomes_its_sign():
 
 
 def test_steps_have_about_the_length_they_say():
-    method, generator = AdaptivePreconditioned(SpectralPower(0.0), 0.01), torch.Generator().manual_seed(0)
+    method = AdaptivePreconditioned(SpectralPower(0.0), 0.01)
+    generator = torch.Generator().manual_seed(0)
     state = method.init(torch.zeros(3, 40, 50))
     for k in range(60):
-        after = method.update(state, 3.0**k * torch.randn(3, 40, 50, generator=generator).double().float())
+        after = method.update(
+            state, 3.0**k * torch.randn(3, 40, 50, generator=generator).double().float()
+        )
         moved = (after.x - state.x).square().mean((1, 2)).sqrt()
         torch.testing.assert_close(moved, torch.full((3,), 0.01), rtol=0.05, atol=0)
         state = after
 
 
 def test_sizes_are_of_every_leaf():
-    maps = ByKind({kind: Euclidean() for kind in KINDS}, {"vector": 0.1, "output": 0.3}, width={"output": 0.0})
-    tree = {"0.weight": torch.randn(1, 2, 64), "0.bias": torch.randn(1, 2), "1.weight": torch.randn(1, 3, 2)}
+    maps = ByKind(
+        {kind: Euclidean() for kind in KINDS}, {"vector": 0.1, "output": 0.3}, width={"output": 0.0}
+    )
+    tree = {
+        "0.weight": torch.randn(1, 2, 64),
+        "0.bias": torch.randn(1, 2),
+        "1.weight": torch.randn(1, 3, 2),
+    }
     sizes = maps.direction_sizes(tree)
     for name, d in maps.direction(tree).items():
         assert float(d.square().mean().sqrt()) == pytest.approx(sizes[name], rel=1e-5)
@@ -71,7 +90,8 @@ def test_sizes_are_of_every_leaf():
 
 
 def test_a_run_that_is_resumed_takes_no_long_step():
-    method, problem = AdaptivePreconditioned(Euclidean(), 0.1, second_momentum=0.98), quadratic()
+    method = AdaptivePreconditioned(Euclidean(), 0.1, second_momentum=0.98)
+    problem = quadratic()
     state = method.resume(torch.zeros(2, 3).double(), problem, 500)
     moved = method.update(state, problem.grad(state.x)).x
     torch.testing.assert_close(moved.abs(), torch.full_like(moved, 0.1), rtol=1e-5, atol=0)

@@ -22,9 +22,12 @@ from mirrordescent.schedules import RootReciprocal
 )
 def test_it_is_the_weighted_mean_of_the_answers(method):
     generator = torch.Generator().manual_seed(0)
-    A, b = torch.randn(6, 3, generator=generator, dtype=torch.float64), torch.ones(6, dtype=torch.float64)
-    problem, x0 = LeastSquares(A, b), torch.ones(2, 3, dtype=torch.float64)
-    state, answers = method.init(x0), []
+    A = torch.randn(6, 3, generator=generator, dtype=torch.float64)
+    b = torch.ones(6, dtype=torch.float64)
+    problem = LeastSquares(A, b)
+    x0 = torch.ones(2, 3, dtype=torch.float64)
+    state = method.init(x0)
+    answers = []
     for _ in range(12):
         answers.append(method.answer(state))
         state = method.step(problem, state, Exact())
@@ -39,6 +42,8 @@ def test_primal_dual_methods_can_be_averaged_with_given_weights():
     problem = TVDenoising(torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(0)))
     solution = solve(problem, Averaged(PDHG(), weights=1.0), iterations=200)
     assert solution.lower is not None
-    assert (solution.value - solution.lower <= 0.05 * (problem.value(problem.y) - solution.lower)).all()
+    assert (
+        solution.value - solution.lower <= 0.05 * (problem.value(problem.y) - solution.lower)
+    ).all()
     with pytest.raises(ValueError, match="give weights="):
         Averaged(PDHG())

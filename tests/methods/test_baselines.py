@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mirrordescent import SGD, Adam, LogisticRegression, MatrixGame, Nesterov, ProjectedGradient, solve
+from mirrordescent import (
+    SGD,
+    Adam,
+    LogisticRegression,
+    MatrixGame,
+    Nesterov,
+    ProjectedGradient,
+    solve,
+)
 from mirrordescent.domains import PositiveOrthant, Simplex
 from mirrordescent.methods import ProjectedNesterov
 from mirrordescent.oracles import Exact
@@ -31,7 +39,7 @@ def problem():
         (SGD(0.3), lambda p: torch.optim.SGD([p], lr=0.3)),
         (SGD(0.3, momentum=0.9), lambda p: torch.optim.SGD([p], lr=0.3, momentum=0.9)),
     ],
-)  # fmt: skip
+)
 def test_equal_to_torch_optim(problem, method, optimiser):
     x0 = torch.randn(2, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     p = x0.clone().requires_grad_()
@@ -64,7 +72,8 @@ def test_projected_gradient_stays_on_the_simplex():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: SGD(0.1, momentum=1.0), lambda: Adam(0.1, betas=(0.9, 1.0)), lambda: Adam(-1.0)]
+    "make",
+    [lambda: SGD(0.1, momentum=1.0), lambda: Adam(0.1, betas=(0.9, 1.0)), lambda: Adam(-1.0)],
 )
 def test_impossible_settings_are_refused(make):
     with pytest.raises(ValueError, match="must be"):
@@ -73,7 +82,8 @@ def test_impossible_settings_are_refused(make):
 
 def test_projected_nesterov_finds_the_constrained_minimum_from_points_in_the_set():
     """½‖x − c‖²_D on x ≥ 0 has the solution max(c, 0); no gradient is asked for outside."""
-    curvature, centre = torch.tensor([[1.0, 10.0, 3.0]]), torch.tensor([[-1.0, 2.0, 0.5]])
+    curvature = torch.tensor([[1.0, 10.0, 3.0]])
+    centre = torch.tensor([[-1.0, 2.0, 0.5]])
     method = ProjectedNesterov(PositiveOrthant(), 0.1)
     state = method.init(torch.full((1, 3), 5.0))
     for _ in range(300):

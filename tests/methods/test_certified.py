@@ -30,21 +30,28 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("oracle", [Exact(), Smoothed(lambda k: 0.5 / k)], ids=["exact", "smoothed"])
+@pytest.mark.parametrize(
+    "oracle", [Exact(), Smoothed(lambda k: 0.5 / k)], ids=["exact", "smoothed"]
+)
 @pytest.mark.parametrize("name", METHODS)
 def test_the_bound_is_the_dual_value_of_the_mean_dual_point(name, oracle):
-    problem, steps = inpainting(), 12
+    problem = inpainting()
+    steps = 12
     certified = md.Certified(METHODS[name]())
-    state, plain = certified.init(problem.start()), METHODS[name]()
+    state = certified.init(problem.start())
+    plain = METHODS[name]()
     inner = plain.init(problem.start())
     total = {direction: 0.0 for direction in ("vertical", "horizontal")}
     for k in range(1, steps + 1):
         for direction, d in differences(inner.x).items():
             slope = d.sign() if isinstance(oracle, Exact) else (d / (0.5 / k)).clamp(-1, 1)
             total[direction] = total[direction] + k**2 * problem.scale * problem.weight * slope
-        state, inner = certified.step(problem, state, oracle), plain.step(problem, inner, oracle)
+        state = certified.step(problem, state, oracle)
+        inner = plain.step(problem, inner, oracle)
     mean = {direction: u / sum(k**2 for k in range(1, steps + 1)) for direction, u in total.items()}
-    torch.testing.assert_close(certified.lower_bound(problem, state), dual_bound(problem._data, mean))
+    torch.testing.assert_close(
+        certified.lower_bound(problem, state), dual_bound(problem._data, mean)
+    )
     assert torch.equal(certified.answer(state), plain.answer(inner))
 
 
@@ -60,15 +67,19 @@ def test_the_bound_is_below_the_optimum_and_comes_close(scale):
 
 
 def test_random_gradients_and_operators_prove_nothing():
-    problem, method = inpainting(), md.Certified(md.SMD(Euclidean(), 0.1))
+    problem = inpainting()
+    method = md.Certified(md.SMD(Euclidean(), 0.1))
     state = method.init(problem.start())
     state = method.step(problem, state, Noisy(0.1), torch.Generator().manual_seed(0))
     assert method.lower_bound(problem, state) is None
     with pytest.raises(ValueError, match="gives none"):
         md.solve(
-            md.Quadratic(torch.ones(2), torch.zeros(1, 2)), md.Certified(md.GD(0.1)), torch.ones(1, 2),
-            iterations=5, stop=md.gap(1e-3),
-        )  # fmt: skip
+            md.Quadratic(torch.ones(2), torch.zeros(1, 2)),
+            md.Certified(md.GD(0.1)),
+            torch.ones(1, 2),
+            iterations=5,
+            stop=md.gap(1e-3),
+        )
 
 
 def test_hand_over_ends_with_a_certificate():
@@ -83,21 +94,27 @@ def test_hand_over_ends_with_a_certificate():
 
 
 def test_after_the_hand_over_it_is_pdhg_from_there():
-    problem, first, then = inpainting(), METHODS["AMD"](), md.PDHG(0.4)
+    problem = inpainting()
+    first = METHODS["AMD"]()
+    then = md.PDHG(0.4)
     method = md.HandOver(first, after=3, then=then)
-    state, inner = method.init(problem.start()), first.init(problem.start())
+    state = method.init(problem.start())
+    inner = first.init(problem.start())
     for _ in range(3):
-        state, inner = method.step(problem, state, Exact()), first.step(problem, inner, Exact())
+        state = method.step(problem, state, Exact())
+        inner = first.step(problem, inner, Exact())
     assert torch.equal(method.answer(state), first.answer(inner))
     second = then.init(first.answer(inner), problem, then.dual_step(problem))
     for _ in range(4):
-        state, second = method.step(problem, state, Exact()), then.step(problem, second, Exact())
+        state = method.step(problem, state, Exact())
+        second = then.step(problem, second, Exact())
     assert torch.equal(method.answer(state), second.x)
     torch.testing.assert_close(method.lower_bound(problem, state), problem.lower_bound(second.u))
 
 
 def test_hand_over_to_dual_fista():
-    problem, first = md.TVDenoising(images(2, 1, 12, 10), weight=0.3), METHODS["AMD"]()
+    problem = md.TVDenoising(images(2, 1, 12, 10), weight=0.3)
+    first = METHODS["AMD"]()
     reference = md.certify(problem, cache=False)
     method = md.HandOver(first, after=5, then=md.DualFISTA())
     solution = md.solve(problem, method, iterations=2000, stop=md.gap(1e-7), check_every=10)
@@ -122,7 +139,9 @@ def test_a_sample_that_stopped_before_the_hand_over_keeps_its_numbers():
 
 def test_an_oracle_that_the_second_method_could_not_honour_is_refused():
     with pytest.raises(TypeError, match="PDHG asks for no gradients, and cannot use Smoothed"):
-        md.solve(inpainting(), md.HandOver(METHODS["AMD"](), after=3), iterations=5, oracle=Smoothed(0.1))
+        md.solve(
+            inpainting(), md.HandOver(METHODS["AMD"](), after=3), iterations=5, oracle=Smoothed(0.1)
+        )
 
 
 def test_hand_over_needs_a_first_step():
@@ -141,13 +160,21 @@ def test_what_cancels_in_single_precision_proves_nothing(size, weight, t):
     for y in (torch.ones(1, 1, 1, 1), near, one, images(2, 1, 9, 8).float()):
         problem = md.TVDenoising(size * y, weight)
         method = md.Certified(md.AMD(Diagonal(1.0), t))
-        found = md.solve(problem, method, torch.zeros_like(y), iterations=30, check_every=1, fused=False)
-        best = md.solve(copy.deepcopy(problem).double(), md.PDHG(), iterations=400, check_every=50).best_value
-        assert bool((found.lower.double() <= best * (1 + 1e-12)).all())  # above the optimum, but not by much
+        found = md.solve(
+            problem, method, torch.zeros_like(y), iterations=30, check_every=1, fused=False
+        )
+        best = md.solve(
+            copy.deepcopy(problem).double(), md.PDHG(), iterations=400, check_every=50
+        ).best_value
+        assert bool(
+            (found.lower.double() <= best * (1 + 1e-12)).all()
+        )  # above the optimum, but not by much
 
 
 def test_means_that_are_no_dual_point_prove_nothing():
-    """|Dᵀu| ≤ 4sλ: what is far from that was spoiled by rounding, or by an oracle of another problem."""
+    """|Dᵀu| ≤ 4sλ: what is far from that was spoiled by rounding, or by an oracle of another
+    problem.
+    """
     problem = inpainting()
     x = problem.start()
     bound = problem.bound_from_means(problem.grad(x), x)

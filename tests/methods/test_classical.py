@@ -18,7 +18,9 @@ DOUBLE = torch.float64
 
 def least_squares(domain=None, batch=3, m=12, n=5):
     generator = torch.Generator().manual_seed(0)
-    A, b = (torch.randn(batch, *shape, generator=generator, dtype=DOUBLE) for shape in ((m, n), (m,)))
+    A, b = (
+        torch.randn(batch, *shape, generator=generator, dtype=DOUBLE) for shape in ((m, n), (m,))
+    )
     return md.LeastSquares(A * torch.logspace(0, 1, n, dtype=DOUBLE), b, domain)
 
 
@@ -26,7 +28,9 @@ def least_squares(domain=None, batch=3, m=12, n=5):
 def test_least_squares(method):
     problem = least_squares()
     found = md.solve(problem, method, iterations=500, progress=False)
-    torch.testing.assert_close(found.x, torch.linalg.lstsq(problem.A, problem.b[..., None]).solution[..., 0])
+    torch.testing.assert_close(
+        found.x, torch.linalg.lstsq(problem.A, problem.b[..., None]).solution[..., 0]
+    )
 
 
 def test_non_negative_least_squares_as_scipy_has_it():
@@ -45,11 +49,20 @@ def test_a_fixed_point_of_projected_gradients(domain):
 
 def test_rosenbrock_as_fast_as_scipy():
     def rosenbrock(x):
-        return 100 * (x[:, 1:] - x[:, :-1].square()).square().sum(1) + (1 - x[:, :-1]).square().sum(1)
+        return 100 * (x[:, 1:] - x[:, :-1].square()).square().sum(1) + (1 - x[:, :-1]).square().sum(
+            1
+        )
 
     start = torch.tensor([[-1.2, 1.0, 0.5], [2.0, -1.0, 0.0]], dtype=DOUBLE)
-    found = md.solve(md.Function(rosenbrock), LBFGS(), start, iterations=120, check_every=1, progress=False,
-                     stop=md.gradient_norm(1e-8))  # fmt: skip
+    found = md.solve(
+        md.Function(rosenbrock),
+        LBFGS(),
+        start,
+        iterations=120,
+        check_every=1,
+        progress=False,
+        stop=md.gradient_norm(1e-8),
+    )
     torch.testing.assert_close(found.x, torch.ones_like(start), atol=1e-6, rtol=0)
     theirs = [
         scipy.optimize.minimize(
@@ -64,7 +77,9 @@ def test_samples_do_not_see_each_other():
     problem = least_squares()
     alone = md.LeastSquares(problem.A[1:2], problem.b[1:2])
     for method in (FISTA(), LBFGS()):
-        together, single = (md.solve(each, method, iterations=25, progress=False).x for each in (problem, alone))
+        together, single = (
+            md.solve(each, method, iterations=25, progress=False).x for each in (problem, alone)
+        )
         torch.testing.assert_close(together[1:2], single, rtol=1e-9, atol=1e-11)
 
 
@@ -76,7 +91,8 @@ def test_flat_and_finished_problems_stay_where_they_are():
 
 
 def test_random_gradients_are_refused():
-    problem, generator = least_squares(), torch.Generator()
+    problem = least_squares()
+    generator = torch.Generator()
     for method in (FISTA(), LBFGS()):
         with pytest.raises(TypeError, match="cannot use Minibatch"):
             md.solve(problem, method, oracle=Minibatch(2), generator=generator)
@@ -100,8 +116,15 @@ def test_a_warm_start_keeps_the_dual_variable():
     options = {"iterations": 4000, "stop": md.gap(1e-4), "check_every": 5, "progress": False}
     solved = md.solve(first, PDHG(0.3), **options)
     cold = md.solve(second, PDHG(0.3), **options)
-    warm = md.solve(second, PDHG(0.3), state=solved.state, iterations=4000, check_every=5, progress=False,
-                    stop=md.gap(1e-4, start_value=second.value(second.start())))  # fmt: skip
+    warm = md.solve(
+        second,
+        PDHG(0.3),
+        state=solved.state,
+        iterations=4000,
+        check_every=5,
+        progress=False,
+        stop=md.gap(1e-4, start_value=second.value(second.start())),
+    )
     assert int(warm.steps.max()) <= int(cold.steps.max()) / 3
     assert bool((warm.lower <= warm.value).all())
     with pytest.raises(ValueError, match="either x0 or a state"):

@@ -1,4 +1,6 @@
-"""Wrappers inside wrappers: bounds stay bounds, overridden steps are taken, samples keep to themselves."""
+"""Wrappers inside wrappers: bounds stay bounds, overridden steps are taken, samples keep to
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from mirrordescent.schedules import Schedule
 
 @pytest.fixture
 def problem():
-    return md.TVDenoising(torch.rand(2, 1, 12, 13, generator=torch.Generator().manual_seed(0)).double())
+    return md.TVDenoising(
+        torch.rand(2, 1, 12, 13, generator=torch.Generator().manual_seed(0)).double()
+    )
 
 
 def test_shortened_steps_prove_nothing_false(problem):
@@ -25,7 +29,12 @@ def test_shortened_steps_prove_nothing_false(problem):
     solution = md.solve(problem, wild, iterations=400, check_every=5)
     assert (solution.state.own.fallbacks > 0).all()
     assert (solution.lower <= reference.value + 1e-9).all()
-    scaled = md.solve(problem, md.Certified(md.GD(0.1)), iterations=20, oracle=Scaled(torch.full((2,), 0.3).double()))
+    scaled = md.solve(
+        problem,
+        md.Certified(md.GD(0.1)),
+        iterations=20,
+        oracle=Scaled(torch.full((2,), 0.3).double()),
+    )
     assert scaled.lower is None
 
 
@@ -45,7 +54,9 @@ def test_a_kernel_does_not_replace_steps_that_a_subclass_changed(compiled, probl
     md.solve(problem, Counted(entry), iterations=10)
     assert len(taken) == 10
     inner = entry.method
-    still = Equipped(Still(inner.mirror, inner.t, regulariser=inner.mirror, storage="primal"), entry.oracle)
+    still = Equipped(
+        Still(inner.mirror, inner.t, regulariser=inner.mirror, storage="primal"), entry.oracle
+    )
     assert torch.equal(md.solve(problem, still, iterations=10).x, problem.start())
     with pytest.raises(ValueError, match="has no kernel"):
         md.solve(problem, still, iterations=10, fused=True)
@@ -76,7 +87,9 @@ def test_the_fall_back_of_one_sample_is_no_matter_to_its_neighbours():
     steep = torch.tensor([[1.0, 2.0], [1.0, 30.0]])
     bowls = md.Function(lambda x: (steep[: len(x)] * (x - 1) ** 2).sum(-1) / 2)
     method = Safeguarded(md.Averaged(md.GD(0.1)), every=5)
-    both, alone = (md.solve(bowls, method, torch.zeros(n, 2), iterations=40, check_every=40) for n in (2, 1))
+    both, alone = (
+        md.solve(bowls, method, torch.zeros(n, 2), iterations=40, check_every=40) for n in (2, 1)
+    )
     assert both.state.own.fallbacks.tolist()[0] == 0 < both.state.own.fallbacks.tolist()[1]
     torch.testing.assert_close(both.x[:1], alone.x)
 

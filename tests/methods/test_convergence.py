@@ -53,7 +53,9 @@ MAPS = {
 
 
 def _gamma(mirror):
-    """1/α, with α over the region the iterates visit for the maps that have none on their whole domain."""
+    """1/α, with α over the region the iterates visit for the maps that have none on their whole
+    domain.
+    """
     constant = mirror.strong_convexity
     return max(1.0, 1 / (constant.alpha if constant and constant.alpha else 0.25))
 
@@ -76,7 +78,9 @@ BASELINES = {
 
 def quadratic(dtype):
     A = torch.diag(torch.tensor([0.3, 0.6, 1.0, 0.8])) + 0.05
-    return Quadratic(A.to(dtype), torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.5, 0.2]], dtype=dtype))
+    return Quadratic(
+        A.to(dtype), torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.5, 0.2]], dtype=dtype)
+    )
 
 
 def least_squares(dtype):
@@ -88,7 +92,8 @@ def least_squares(dtype):
 def logistic(dtype):
     features = torch.randn(30, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     labels = (
-        features[:, 0] + 0.5 * torch.randn(30, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        features[:, 0]
+        + 0.5 * torch.randn(30, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     ).sign()
     return LogisticRegression(features.to(dtype), labels.to(dtype), ridge=0.3)
 
@@ -107,14 +112,16 @@ def optimality(problem, domain, x):
 @pytest.mark.parametrize("mirror", MAPS)
 @pytest.mark.parametrize("method", METHODS)
 def test_mirror_methods_reach_the_optimality_condition(method, mirror, problem, dtype):
-    geometry, task = MAPS[mirror]().to(dtype), PROBLEMS[problem](dtype)
+    geometry = MAPS[mirror]().to(dtype)
+    task = PROBLEMS[problem](dtype)
     x0 = torch.full((2, 4), 0.25, dtype=dtype)
     t = 0.9 / (task.smoothness() * _gamma(geometry))
     chosen = METHODS[method](geometry, t)
     solution = solve(task, chosen, x0.to(dtype), iterations=2000)
     assert solution.ok, solution
     assert optimality(task, geometry.primal_domain, x0) > 0.1
-    # Accelerated and averaged methods converge sublinearly; ASMD's theory promises no more than 1/√k.
+    # Accelerated and averaged methods converge sublinearly; ASMD's theory promises no more than
+    # 1/√k.
     tolerance = {"MD": 1e-4, "SMD": 1e-4, "ASMD": 2e-2}.get(method, 2e-3)
     assert optimality(task, geometry.primal_domain, solution.x) <= tolerance
 
@@ -124,16 +131,27 @@ def test_mirror_methods_reach_the_optimality_condition(method, mirror, problem, 
 @pytest.mark.parametrize("method", BASELINES)
 def test_baselines_reach_the_optimality_condition(method, problem, dtype):
     task = PROBLEMS[problem](dtype)
-    solution = solve(task, BASELINES[method](0.9 / task.smoothness()), torch.zeros(2, 4, dtype=dtype), iterations=3000)
+    solution = solve(
+        task,
+        BASELINES[method](0.9 / task.smoothness()),
+        torch.zeros(2, 4, dtype=dtype),
+        iterations=3000,
+    )
     assert optimality(task, WholeSpace(), solution.x) <= (2e-2 if method == "Adam" else 1e-4)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize("domain", [Simplex(), Box(-0.1, 0.3), PositiveOrthant()], ids=lambda d: type(d).__name__)
+@pytest.mark.parametrize(
+    "domain", [Simplex(), Box(-0.1, 0.3), PositiveOrthant()], ids=lambda d: type(d).__name__
+)
 def test_projected_gradient_reaches_the_optimality_condition_on_sets(domain, problem, dtype):
     task = PROBLEMS[problem](dtype)
-    solution = solve(task, ProjectedGradient(domain, 0.9 / task.smoothness()), torch.full((2, 4), 0.25, dtype=dtype))
+    solution = solve(
+        task,
+        ProjectedGradient(domain, 0.9 / task.smoothness()),
+        torch.full((2, 4), 0.25, dtype=dtype),
+    )
     assert solution.ok
     assert optimality(task, domain, solution.x) <= 1e-4
 
@@ -143,7 +161,9 @@ def test_projected_gradient_reaches_the_optimality_condition_on_sets(domain, pro
 @pytest.mark.parametrize("method", [MD, SMD], ids=lambda m: m.__name__)
 def test_maps_with_unbounded_curvature_reach_an_inner_optimum(method, mirror, dtype):
     task = quadratic(dtype)
-    solution = solve(task, method(mirror, 0.2), torch.full((2, 4), 0.25, dtype=dtype), iterations=8000)
+    solution = solve(
+        task, method(mirror, 0.2), torch.full((2, 4), 0.25, dtype=dtype), iterations=8000
+    )
     assert solution.ok
     assert optimality(task, mirror.primal_domain, solution.x) <= 2e-4
 
@@ -180,7 +200,11 @@ def test_nonsmooth_problems_come_close_to_the_certified_optimum(method, problem)
 
 @pytest.mark.parametrize(
     "method",
-    [MD(SimplexEntropy(), 0.05), ProjectedGradient(Simplex(), 0.01), AMD(SimplexEntropy(), RootReciprocal(0.02))],
+    [
+        MD(SimplexEntropy(), 0.05),
+        ProjectedGradient(Simplex(), 0.01),
+        AMD(SimplexEntropy(), RootReciprocal(0.02)),
+    ],
     ids=lambda m: type(m).__name__,
 )
 def test_a_game_comes_close_to_its_value(method):
@@ -195,6 +219,7 @@ def test_a_game_comes_close_to_its_value(method):
         bounds=[(0, None)] * 5 + [(None, None)],
     )
     game = MatrixGame(A)
-    first, solution = game.value(game.start()), solve(game, method, iterations=3000)
+    first = game.value(game.start())
+    solution = solve(game, method, iterations=3000)
     assert float(solution.best_value) >= programme.fun - 1e-9
     assert float(solution.best_value) - programme.fun <= 0.03 * (float(first) - programme.fun)

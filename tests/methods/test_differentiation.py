@@ -31,7 +31,9 @@ def unrolled_loss(make, problem, x0, oracle, steps=4):
         method = make(Diagonal(nn.Parameter(torch.ones_like(d))), Prefix(t.detach()))
         parameters = {"mirror.d": d, "t.values": t}
         state = torch.func.functional_call(
-            _Unroll(method, problem, oracle, steps), {f"method.{k}": v for k, v in parameters.items()}, (x0,)
+            _Unroll(method, problem, oracle, steps),
+            {f"method.{k}": v for k, v in parameters.items()},
+            (x0,),
         )
         return problem.value(state).sum()
 
@@ -41,7 +43,10 @@ def unrolled_loss(make, problem, x0, oracle, steps=4):
 class _Unroll(nn.Module):
     def __init__(self, method, problem, oracle, steps):
         super().__init__()
-        self.method, self.problem, self.oracle, self.steps = method, problem, oracle, steps
+        self.method = method
+        self.problem = problem
+        self.oracle = oracle
+        self.steps = steps
 
     def forward(self, x0):
         state = self.method.init(x0)
@@ -103,12 +108,16 @@ def test_a_dict_of_tensors_is_solved_like_its_concatenation(method):
     x0 = torch.full((2, 3), 0.1, dtype=torch.float64)
     flat = solve(Function(of_tensor), method, x0, iterations=30)
     tree = solve(Function(of_dict), method, {"w": x0[:, :2], "b": x0[:, 2:]}, iterations=30)
-    torch.testing.assert_close(torch.cat([tree.x["w"], tree.x["b"]], -1), flat.x, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        torch.cat([tree.x["w"], tree.x["b"]], -1), flat.x, rtol=1e-12, atol=1e-12
+    )
     torch.testing.assert_close(tree.trace.values, flat.trace.values, rtol=1e-12, atol=1e-12)
 
 
 def test_a_network_is_trained_by_feeding_gradients():
-    """The third use of a method: gradients come from ``backward``, one parameter tensor per leaf."""
+    """The third use of a method: gradients come from ``backward``, one parameter tensor per
+    leaf.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
     inputs = torch.randn(64, 2)
@@ -128,7 +137,9 @@ def test_a_network_is_trained_by_feeding_gradients():
     assert float(loss().detach()) < 0.6 * before
 
 
-@pytest.mark.parametrize("mirror", [PNorm(1.5), PNorm(3.0), SquaredPNorm(1.5), SquaredPNorm(3.0)], ids=str)
+@pytest.mark.parametrize(
+    "mirror", [PNorm(1.5), PNorm(3.0), SquaredPNorm(1.5), SquaredPNorm(3.0)], ids=str
+)
 def test_meta_gradients_are_finite_from_a_start_at_zero(mirror):
     problem = Quadratic(torch.ones(2), torch.tensor([[1.0, 0.0]]))
     method = SMD(mirror, Prefix([0.1, 0.1]))

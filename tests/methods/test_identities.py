@@ -48,7 +48,8 @@ def inside(mirror, seed=0):
 
 def iterate(problem, method, x0, steps):
     """The points at which a method asks for gradients."""
-    state, points = method.init(x0), []
+    state = method.init(x0)
+    points = []
     for _ in range(steps):
         points.append(state.x)
         state = method.step(problem, state, Exact())
@@ -106,8 +107,13 @@ def test_amd_storages_agree_for_exact_maps(problem, mirror):
 
 @pytest.mark.parametrize("cap", [None, 5])
 def test_amd_follows_algorithm_1(problem, cap):
-    """Against the algorithm as printed, with the logit map written out by hand and R Euclidean on the box."""
-    mirror, t, r, gamma = Logit(-3.0, 3.0), 0.005, 4.0, 1.5
+    """Against the algorithm as printed, with the logit map written out by hand and R Euclidean on
+    the box.
+    """
+    mirror = Logit(-3.0, 3.0)
+    t = 0.005
+    r = 4.0
+    gamma = 1.5
     x_tilde = z_tilde = inside(mirror)
     for k in range(20):
         k = k if cap is None else min(k, cap)
@@ -123,7 +129,9 @@ def test_amd_follows_algorithm_1(problem, cap):
     solution = solve(problem, method, inside(mirror), iterations=20)
     torch.testing.assert_close(solution.x, final, **EXACT)
     method = AMD(mirror, t, r=r, gamma=gamma, returns="x_tilde", cap=cap)
-    torch.testing.assert_close(solve(problem, method, inside(mirror), iterations=20).x, x_tilde, **EXACT)
+    torch.testing.assert_close(
+        solve(problem, method, inside(mirror), iterations=20).x, x_tilde, **EXACT
+    )
 
 
 def test_asmd_follows_algorithm_3(problem):
@@ -132,7 +140,9 @@ def test_asmd_follows_algorithm_3(problem):
     y = 2 * x  # ∇ψ of the diagonal map 2
     weights = []
     for k in range(20):
-        A_k, A_next, s = (k * (k + 1) / 2 if k else 0.5), (k + 1) * (k + 2) / 2, (k + 1) ** 1.5
+        A_k = k * (k + 1) / 2 if k else 0.5
+        A_next = (k + 1) * (k + 2) / 2
+        s = (k + 1) ** 1.5
         w = (A_next - A_k) / A_next
         weights.append(w)
         x = w * (y / 2) + (1 - w) * x
@@ -179,7 +189,8 @@ def test_a_step_is_the_prox_mapping(mirror):
         return value.item(), point.grad.squeeze(0).numpy()
 
     domain = mirror.primal_domain
-    bounds, constraints = None, ()
+    bounds = None
+    constraints = ()
     if isinstance(domain, (PositiveOrthant, Simplex)):
         bounds = [(1e-9 if isinstance(domain, PositiveOrthant) else 0.0, None)] * 5
     if isinstance(domain, Box):
@@ -189,17 +200,30 @@ def test_a_step_is_the_prox_mapping(mirror):
         if isinstance(mirror, SimplexEntropy):
             bounds = [(1e-9, None)] * 5
     best = minimize(
-        objective, x.squeeze(0).numpy() if not isinstance(mirror, Euclidean) else np.full(5, 0.2), jac=True,
-        method="SLSQP", bounds=bounds, constraints=constraints, options={"ftol": 1e-16, "maxiter": 500},
-    )  # fmt: skip
-    torch.testing.assert_close(mirror.step(x, v).squeeze(0), torch.tensor(best.x), rtol=1e-5, atol=1e-6)
+        objective,
+        x.squeeze(0).numpy() if not isinstance(mirror, Euclidean) else np.full(5, 0.2),
+        jac=True,
+        method="SLSQP",
+        bounds=bounds,
+        constraints=constraints,
+        options={"ftol": 1e-16, "maxiter": 500},
+    )
+    torch.testing.assert_close(
+        mirror.step(x, v).squeeze(0), torch.tensor(best.x), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_amd_keeps_constrained_domains():
     generator = torch.Generator().manual_seed(0)
     A = torch.randn(20, 10, generator=generator, dtype=torch.float64)
     b = torch.randn(1, 20, generator=generator, dtype=torch.float64)
-    for mirror in (SimplexEntropy(), Euclidean(Simplex()), NegativeEntropy(), Logit(0.0, 1.0), Burg()):
+    for mirror in (
+        SimplexEntropy(),
+        Euclidean(Simplex()),
+        NegativeEntropy(),
+        Logit(0.0, 1.0),
+        Burg(),
+    ):
         problem = LeastSquares(A, b)
         x0 = torch.full((1, 10), 0.1, dtype=torch.float64)
         points = iterate(problem, AMD(mirror, 0.02), x0, 300)

@@ -1,4 +1,6 @@
-"""Methods one after the other and under guard: who is at work, what is handed over, when a run falls back."""
+"""Methods one after the other and under guard: who is at work, what is handed over, when a run
+falls back.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,18 @@ import pytest
 import torch
 
 import mirrordescent as md
-from mirrordescent import GD, LPD, PDHG, SGD, Adam, CondatVu, Function, HandOver, Quadratic, TVDenoising
+from mirrordescent import (
+    GD,
+    LPD,
+    PDHG,
+    SGD,
+    Adam,
+    CondatVu,
+    Function,
+    HandOver,
+    Quadratic,
+    TVDenoising,
+)
 from mirrordescent.domains import Box
 from mirrordescent.methods import (
     LBFGS,
@@ -35,7 +48,9 @@ def double(*rows):
 
 
 def image():
-    return TVDenoising(torch.rand(2, 1, 6, 5, generator=torch.Generator().manual_seed(0), dtype=DOUBLE), 0.2, 0.7)
+    return TVDenoising(
+        torch.rand(2, 1, 6, 5, generator=torch.Generator().manual_seed(0), dtype=DOUBLE), 0.2, 0.7
+    )
 
 
 class Counted(Schedule):
@@ -53,13 +68,22 @@ class Counted(Schedule):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda t: md.MD(Euclidean(), t), lambda t: md.SMD(Euclidean(), t), lambda t: md.AMD(Euclidean(), t),
-        lambda t: md.AMD(Euclidean(), 0.1, gamma=t), lambda t: md.AMD(Euclidean(), 0.1, dual_weight=t),
-        lambda t: md.ASMD(Euclidean(), t), lambda t: md.ASMD(Euclidean(), dual_weight=t), md.Nesterov,
-        lambda t: ProjectedNesterov(Box(0.0, 1.0), t), SGD, lambda t: SGD(t, momentum=0.5), Adam,
-        lambda t: Preconditioned(Euclidean(), t), GD,
+        lambda t: md.MD(Euclidean(), t),
+        lambda t: md.SMD(Euclidean(), t),
+        lambda t: md.AMD(Euclidean(), t),
+        lambda t: md.AMD(Euclidean(), 0.1, gamma=t),
+        lambda t: md.AMD(Euclidean(), 0.1, dual_weight=t),
+        lambda t: md.ASMD(Euclidean(), t),
+        lambda t: md.ASMD(Euclidean(), dual_weight=t),
+        md.Nesterov,
+        lambda t: ProjectedNesterov(Box(0.0, 1.0), t),
+        SGD,
+        lambda t: SGD(t, momentum=0.5),
+        Adam,
+        lambda t: Preconditioned(Euclidean(), t),
+        GD,
     ],
-)  # fmt: skip
+)
 def test_steps_are_counted_from_one_and_states_from_zero(make):
     t = Counted()
     method = make(t)
@@ -85,7 +109,8 @@ def test_the_mixing_of_a_point_is_that_of_the_step_after_it(kind):
 
 
 def test_what_a_hand_over_is_made_of():
-    first, then = GD(0.1), CondatVu(0.5)
+    first = GD(0.1)
+    then = CondatVu(0.5)
     plain = HandOver(first, 3)
     assert (plain.after, plain.first, plain.then.ratio, plain.certified) == (3, first, 0.3, True)
     assert isinstance(plain.method, Certified)
@@ -119,7 +144,12 @@ def test_the_second_method_begins_with_the_curvature_that_the_first_has_reached(
 
 def test_what_can_be_handed_over():
     method = GD(0.1)
-    for whole in (method, Conditioned(method), HandOver(method, 3), Conditioned(HandOver(method, 3, certified=False))):
+    for whole in (
+        method,
+        Conditioned(method),
+        HandOver(method, 3),
+        Conditioned(HandOver(method, 3, certified=False)),
+    ):
         assert beginning(whole) is method
     assert beginning(PDHG()) is None
     assert beginning(Conditioned(PDHG())) is None
@@ -128,7 +158,9 @@ def test_what_can_be_handed_over():
 
 
 def test_a_method_that_proves_is_handed_over_to_condat_and_vu():
-    """After 20 steps, in the geometry of a stencil; the ratio is 0.3, times (unit)⁻¹(λ/λ₀)^−½ where λ is known."""
+    """After 20 steps, in the geometry of a stencil; the ratio is 0.3, times (unit)⁻¹(λ/λ₀)^−½ where
+    λ is known.
+    """
     method = GD(0.1)
     plain = proven(method)
     assert (type(plain), plain.first, plain.after, plain.certified) == (HandOver, method, 20, True)
@@ -137,7 +169,11 @@ def test_a_method_that_proves_is_handed_over_to_condat_and_vu():
     conditioned = proven(Conditioned(method))
     assert type(conditioned) is Conditioned
     inner = conditioned.method
-    assert (inner.first, inner.after, inner.then.mirror.damping.item()) == (method, 20, pytest.approx(0.6))
+    assert (inner.first, inner.after, inner.then.mirror.damping.item()) == (
+        method,
+        20,
+        pytest.approx(0.6),
+    )
     law = inner.then.ratio
     assert not any(p.requires_grad for p in law.parameters())
     given = law.given({"unit": torch.tensor([2.0]).log(), "weight": torch.tensor([4.0]).log()})
@@ -158,7 +194,9 @@ def test_a_hand_over_without_kernels_has_none_and_takes_the_steps_of_both():
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 7])
 def test_a_kernel_stops_at_the_hand_over_and_at_the_end(steps):
-    """GD has no kernel and is stepped, PDHG has one: the same as step by step, wherever the calls end."""
+    """GD has no kernel and is stepped, PDHG has one: the same as step by step, wherever the calls
+    end.
+    """
     task = image()
     method = HandOver(GD(0.05), 3, PDHG(0.4))
     kernel = method.kernel(task, Default())
@@ -176,7 +214,9 @@ def test_a_kernel_stops_at_the_hand_over_and_at_the_end(steps):
 
 
 def test_a_relay_counts_on_and_asks_the_second_without_noise():
-    """The second one's schedule goes on at the count the first has reached; noise was asked for the first alone."""
+    """The second one's schedule goes on at the count the first has reached; noise was asked for the
+    first alone.
+    """
     problem = Quadratic(double([1.0, 2.0])[0], double([1.0, 1.0]))
     t = Counted()
     relay = Relay(GD(0.2), 2, GD(t))
@@ -210,7 +250,8 @@ class Script(GradientMethod):
 
     def __init__(self, *points):
         super().__init__()
-        self.points, self.told = points, []
+        self.points = points
+        self.told = []
 
     def init(self, x0, problem=None):
         return ScriptState(0, x0)
@@ -221,7 +262,9 @@ class Script(GradientMethod):
 
 
 def test_a_guard_looks_every_few_steps_and_falls_back_by_the_slack():
-    """f(x) = x from f₀ = 10 to a best of 4: a rise to 4 + 0.01·6 is let pass, a higher one is not."""
+    """f(x) = x from f₀ = 10 to a best of 4: a rise to 4 + 0.01·6 is let pass, a higher one
+    is not.
+    """
     line = Function(lambda x: x[:, 0])
     script = Script(99.0, 4.0, 99.0, 4.059, 99.0, 4.061, 99.0, 4.0, 99.0, 3.0)
     guard = Safeguarded(script, every=2)
@@ -230,7 +273,15 @@ def test_a_guard_looks_every_few_steps_and_falls_back_by_the_slack():
     for _ in range(10):
         state = guard.step(line, state, Default())
         own = state.own
-        seen.append((own.best.item(), own.best_value.item(), own.factor.item(), own.fallbacks.item(), state.x.item()))
+        seen.append(
+            (
+                own.best.item(),
+                own.best_value.item(),
+                own.factor.item(),
+                own.fallbacks.item(),
+                state.x.item(),
+            )
+        )
     assert state.own.start_value.item() == 10.0
     assert seen[0] == (10.0, 10.0, 1.0, 0, 99.0), "nothing is looked at between looks"
     assert seen[1] == (4.0, 4.0, 1.0, 0, 4.0)
@@ -257,7 +308,8 @@ def test_a_compiled_guard_looks_at_the_same_steps():
     mirror = md.mirrors.Stencil(0.5).double().requires_grad_(False)
     inner = Equipped(md.AMD(mirror, 0.1, regulariser=mirror, storage="primal"), Rounded(2.0))
     task = image()
-    guard, twin = Safeguarded(inner, every=4), Safeguarded(inner, every=4)
+    guard = Safeguarded(inner, every=4)
+    twin = Safeguarded(inner, every=4)
     state = plain = guard.init(task.start(), task)
     kernel = guard.kernel(task, Default())
     guard.step = None  # which is for shortened steps alone
@@ -278,7 +330,8 @@ def test_an_average_weighs_by_the_steps_or_as_it_is_told():
     for weights, used in ((None, [0.2, 0.1, 0.2 / 3]), (lambda k: k**2, [1, 4, 9])):
         method = GD(lambda k: 0.2 / k)
         averaged = Averaged(method, weights)
-        state, points = averaged.init(double([3.0, 4.0])), []
+        state = averaged.init(double([3.0, 4.0]))
+        points = []
         for _ in range(3):
             points.append(state.x)
             last = state

@@ -19,11 +19,19 @@ pytestmark = pytest.mark.usefixtures("compiled")
 def method(dtype=torch.float32):
     mirror = Stencil(0.6)
     amd = md.AMD(
-        mirror, PowerLaws([1, 10], [0.3, 0.05], power=1.0), regulariser=mirror, storage="primal", gamma=0.8,
+        mirror,
+        PowerLaws([1, 10], [0.3, 0.05], power=1.0),
+        regulariser=mirror,
+        storage="primal",
+        gamma=0.8,
         mixing=PowerLaws([1, 10], [0.8, 0.3], power=1.0, bound=1.0),
         dual_weight=PowerLaws([1, 10], [1.5, 6.0], power=-1.0),
-    )  # fmt: skip
-    return Equipped(amd, Rounded(PowerLaws([1, 10], [0.5, 20.0], power=-1.0))).to(dtype).requires_grad_(False)
+    )
+    return (
+        Equipped(amd, Rounded(PowerLaws([1, 10], [0.5, 20.0], power=-1.0)))
+        .to(dtype)
+        .requires_grad_(False)
+    )
 
 
 def problem(kind, shape, dtype, **variant):
@@ -51,7 +59,12 @@ METHODS = {
     "Condat–Vũ": lambda dtype: md.CondatVu(0.3),
     "dual FISTA": lambda dtype: md.DualFISTA(),
 }
-PARTS = {"AMD": ("x", "z"), "PDHG": ("x", "u"), "Condat–Vũ": ("x", "u"), "dual FISTA": ("x", "u", "v", "theta")}
+PARTS = {
+    "AMD": ("x", "z"),
+    "PDHG": ("x", "u"),
+    "Condat–Vũ": ("x", "u"),
+    "dual FISTA": ("x", "u", "v", "theta"),
+}
 KINDS = ["denoising", "one mask", "a mask each", "own masks", "channels", "columns"]
 WITHIN = {torch.float32: 1e-6, torch.float64: 1e-14}
 VARIANTS = {
@@ -67,17 +80,25 @@ VARIANTS = {
 
 
 def pairs(*kinds):
-    """All methods, and what to try them on: FISTA only on problems without masks, where the dual is smooth."""
-    return [(name, kind) for name in METHODS for kind in (["denoising"] if name == "dual FISTA" else kinds)]
+    """All methods, and what to try them on: FISTA only on problems without masks, where the dual is
+    smooth.
+    """
+    return [
+        (name, kind)
+        for name in METHODS
+        for kind in (["denoising"] if name == "dual FISTA" else kinds)
+    ]
 
 
 def compare(name, task, dtype, steps=12):
     """Take every step in both ways, from the same state."""
     plain = METHODS[name](dtype)
-    kernel, state = plain.kernel(task, Default()), plain.init(task.start(), task)
+    kernel = plain.kernel(task, Default())
+    state = plain.init(task.start(), task)
     with torch.no_grad():
         for _ in range(steps):
-            other, state = kernel(state, 1), plain.step(task, state, Default())
+            other = kernel(state, 1)
+            state = plain.step(task, state, Default())
             assert other.k == state.k
             for part in PARTS[name]:
                 assert close(getattr(state, part), getattr(other, part), WITHIN[dtype]), part
@@ -91,12 +112,17 @@ def both(one, other):
 
 def close(one, other, tolerance):
     sides = both(one, other)
-    return all((a - b).abs().amax() <= tolerance * max(1.0, float(a.abs().max())) for a, b in sides if a.numel())
+    return all(
+        (a - b).abs().amax() <= tolerance * max(1.0, float(a.abs().max()))
+        for a, b in sides
+        if a.numel()
+    )
 
 
 @pytest.mark.parametrize("dtype", WITHIN)
 @pytest.mark.parametrize(
-    "shape", [(2, 3, 9, 13), (1, 1, 150, 70), (3, 1, 1, 8), (2, 2, 8, 1), (1, 1, 1, 1), (1, 2, 65, 2)]
+    "shape",
+    [(2, 3, 9, 13), (1, 1, 150, 70), (3, 1, 1, 8), (2, 2, 8, 1), (1, 1, 1, 1), (1, 2, 65, 2)],
 )
 @pytest.mark.parametrize(("name", "kind"), pairs(*KINDS))
 def test_the_same_steps(name, kind, shape, dtype):
@@ -104,33 +130,44 @@ def test_the_same_steps(name, kind, shape, dtype):
 
 
 @pytest.mark.parametrize("dtype", WITHIN)
-@pytest.mark.parametrize("shape", [(3, 3, 9, 13), (1, 2, 70, 33), (2, 3, 1, 8), (2, 2, 8, 1), (1, 1, 1, 1)])
+@pytest.mark.parametrize(
+    "shape", [(3, 3, 9, 13), (1, 2, 70, 33), (2, 3, 1, 8), (2, 2, 8, 1), (1, 1, 1, 1)]
+)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("name", "kind"), pairs("denoising", "own masks"))
 def test_the_same_steps_for_every_total_variation(name, kind, variant, shape, dtype):
     task = problem(kind, shape, dtype, **VARIANTS[variant])
     assert len(list(compare(name, task, dtype))) == 12
     if min(shape[1:]) > 1:  # or else the variant may be none
-        x, plain = task.start(), problem(kind, shape, dtype)
+        x = task.start()
+        plain = problem(kind, shape, dtype)
         assert not torch.allclose(task.value(x), plain.value(x))
 
 
 @pytest.mark.parametrize("variant", [{}, *VARIANTS.values()])
 def test_samples_restart_by_themselves(variant):
     task = problem("denoising", (4, 2, 12, 9), torch.float64, **variant)
-    restarts = torch.stack([state.theta == 1 for state in compare("dual FISTA", task, torch.float64, steps=60)])
+    restarts = torch.stack(
+        [state.theta == 1 for state in compare("dual FISTA", task, torch.float64, steps=60)]
+    )
     assert int(restarts.any(0).sum()) > 1
     assert bool((restarts.any(1) & ~restarts.all(1)).any())  # some without the others
 
 
 @pytest.mark.parametrize(
-    "shape", [(1, 2, 40, 9), (2, 3, 5, 30), (1, 1, 3, 3), (1, 1, 70, 4), (1, 2, 130, 140), (1, 1, 2, 9000)]
+    "shape",
+    [(1, 2, 40, 9), (2, 3, 5, 30), (1, 1, 3, 3), (1, 1, 70, 4), (1, 2, 130, 140), (1, 1, 2, 9000)],
 )
-@pytest.mark.parametrize("variant", [{}, {"isotropic": True, "coupled": True, "huber": 0.1, "weights": True}])
+@pytest.mark.parametrize(
+    "variant", [{}, {"isotropic": True, "coupled": True, "huber": 0.1, "weights": True}]
+)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize(("name", "kind"), pairs("own masks"))
-def test_many_steps_in_one_call_are_the_same_as_one_by_one(name, kind, threads, variant, shape, monkeypatch):
-    task, plain = problem(kind, shape, torch.float32, **variant), METHODS[name](torch.float32)
+def test_many_steps_in_one_call_are_the_same_as_one_by_one(
+    name, kind, threads, variant, shape, monkeypatch
+):
+    task = problem(kind, shape, torch.float32, **variant)
+    plain = METHODS[name](torch.float32)
     kernel = plain.kernel(task, Default())
     one = many = plain.init(task.start(), task)
     for _ in range(37):
@@ -140,24 +177,32 @@ def test_many_steps_in_one_call_are_the_same_as_one_by_one(name, kind, threads, 
         many = kernel(many, steps)
     assert one.k == many.k == 37
     for part in PARTS[name]:
-        assert all(torch.equal(a, b) for a, b in both(getattr(one, part), getattr(many, part))), part
+        assert all(torch.equal(a, b) for a, b in both(getattr(one, part), getattr(many, part))), (
+            part
+        )
 
 
 @pytest.mark.parametrize(("name", "kind"), pairs("one mask"))
 def test_solve_and_threads(name, kind, monkeypatch):
-    task, plain = problem(kind, (2, 3, 90, 70), torch.float64), METHODS[name](torch.float64)
+    task = problem(kind, (2, 3, 90, 70), torch.float64)
+    plain = METHODS[name](torch.float64)
     one, two = (md.solve(task, plain, iterations=60, fused=fused) for fused in (False, True))
     torch.testing.assert_close(one.value, two.value)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    three = md.solve(task, plain, iterations=60)  # they are compiled, and so used without being asked for
+    three = md.solve(
+        task, plain, iterations=60
+    )  # they are compiled, and so used without being asked for
     assert torch.equal(two.x, three.x)
     assert not torch.equal(one.x, three.x)
 
 
-@pytest.mark.parametrize("variant", [{}, {"isotropic": True}, {"coupled": True, "huber": 0.1, "weights": True}])
+@pytest.mark.parametrize(
+    "variant", [{}, {"isotropic": True}, {"coupled": True, "huber": 0.1, "weights": True}]
+)
 @pytest.mark.parametrize(("name", "kind"), pairs("a mask each")[1:])
 def test_primal_dual_methods_stop_on_their_certificate(name, kind, variant):
-    task, plain = problem(kind, (3, 1, 20, 30), torch.float64, **variant), METHODS[name](torch.float64)
+    task = problem(kind, (3, 1, 20, 30), torch.float64, **variant)
+    plain = METHODS[name](torch.float64)
     one, two = (
         md.solve(task, plain, iterations=3000, stop=md.gap(1e-6), check_every=20, fused=fused)
         for fused in (False, True)
@@ -169,27 +214,35 @@ def test_primal_dual_methods_stop_on_their_certificate(name, kind, variant):
 
 @pytest.mark.parametrize("variant", [{}, {"isotropic": True}, {"coupled": True, "weights": True}])
 def test_what_the_kernel_was_told_proves_a_bound(variant):
-    task, plain = problem("one mask", (2, 2, 70, 20), torch.float64, **variant), method(torch.float64)
-    one, two = (md.solve(task, md.Certified(plain), iterations=30, fused=fused) for fused in (False, True))
+    task = problem("one mask", (2, 2, 70, 20), torch.float64, **variant)
+    plain = method(torch.float64)
+    one, two = (
+        md.solve(task, md.Certified(plain), iterations=30, fused=fused) for fused in (False, True)
+    )
     torch.testing.assert_close(one.lower, two.lower)
     assert torch.equal(md.solve(task, plain, iterations=30, fused=True).x, two.x)
 
 
 def test_a_bound_that_needs_the_points_is_left_to_the_method():
-    task, plain = problem("one mask", (2, 1, 20, 20), torch.float64, huber=0.1), method(torch.float64)
+    task = problem("one mask", (2, 1, 20, 20), torch.float64, huber=0.1)
+    plain = method(torch.float64)
     assert plain.kernel(task, Default()) is not None
     assert md.Certified(plain).kernel(task, Default()) is None
     handed = md.HandOver(plain, 5, md.PDHG(0.4))  # whose second half is compiled nevertheless
-    found, same = (md.solve(task, handed, iterations=9, check_every=3, fused=fused) for fused in (False, True))
+    found, same = (
+        md.solve(task, handed, iterations=9, check_every=3, fused=fused) for fused in (False, True)
+    )
     torch.testing.assert_close(found.lower, same.lower)
 
 
 def test_from_kernel_to_kernel():
-    task, plain = problem("own masks", (2, 1, 20, 30), torch.float64), method(torch.float64)
+    task = problem("own masks", (2, 1, 20, 30), torch.float64)
+    plain = method(torch.float64)
     handed = md.HandOver(plain, 15, md.PDHG(0.4))
     for iterations in (15, 40):
         found, same = (
-            md.solve(task, handed, iterations=iterations, check_every=5, fused=fused) for fused in (False, True)
+            md.solve(task, handed, iterations=iterations, check_every=5, fused=fused)
+            for fused in (False, True)
         )
         torch.testing.assert_close(found.x, same.x)
         torch.testing.assert_close(found.lower, same.lower)
@@ -199,10 +252,13 @@ def test_from_kernel_to_kernel():
 
 @pytest.mark.parametrize("then", [md.DualFISTA, md.LPD])  # with a kernel, and without one
 def test_a_hand_over_to_another_method(then):
-    task, plain = problem("denoising", (2, 1, 20, 30), torch.float64), method(torch.float64)
+    task = problem("denoising", (2, 1, 20, 30), torch.float64)
+    plain = method(torch.float64)
     handed = md.HandOver(plain, 7, then().double().requires_grad_(False))
     assert (handed.then.kernel(task, Default()) is None) == (then is md.LPD)
-    found, same = (md.solve(task, handed, iterations=20, check_every=4, fused=fused) for fused in (False, True))
+    found, same = (
+        md.solve(task, handed, iterations=20, check_every=4, fused=fused) for fused in (False, True)
+    )
     torch.testing.assert_close(found.x, same.x)
     torch.testing.assert_close(found.lower, same.lower)
 
@@ -218,9 +274,12 @@ class Identity:
 @pytest.mark.parametrize("name", ["AMD", "PDHG", "Condat–Vũ"])
 def test_elsewhere_it_is_the_method(name):
     y = torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(0))
-    task, plain = md.TVInpainting(y, None, operator=Identity()), METHODS[name](torch.float32)
+    task = md.TVInpainting(y, None, operator=Identity())
+    plain = METHODS[name](torch.float32)
     assert plain.kernel(task, Default()) is None
-    assert torch.equal(*(md.solve(task, plain, iterations=5, fused=fused).x for fused in (None, False)))
+    assert torch.equal(
+        *(md.solve(task, plain, iterations=5, fused=fused).x for fused in (None, False))
+    )
     with pytest.raises(ValueError, match="has no kernel for TVInpainting"):
         md.solve(task, plain, iterations=5, fused=True)
     x = y.clone().requires_grad_()  # a step makes a graph, kernels or not
@@ -252,8 +311,13 @@ def test_a_subclass_with_another_step_does_not_inherit_the_kernel():
         def dual_step(self, problem):
             return super().dual_step(problem) / 2
 
-    task, mirror = problem("denoising", (1, 1, 6, 6), torch.float32), Stencil(0.5)
-    for other in (Slower(0.3), Shorter(), Halved(mirror, 0.1, regulariser=mirror, storage="primal")):
+    task = problem("denoising", (1, 1, 6, 6), torch.float32)
+    mirror = Stencil(0.5)
+    for other in (
+        Slower(0.3),
+        Shorter(),
+        Halved(mirror, 0.1, regulariser=mirror, storage="primal"),
+    ):
         assert other.kernel(task, Rounded(1.0)) is None
 
 
@@ -262,7 +326,9 @@ def test_noise_goes_around_the_oracle_of_the_method_and_past_the_kernel():
     random = [torch.Generator().manual_seed(0) for _ in range(2)]
     noisy = md.solve(task, method(), iterations=5, oracle=Noisy(0.1), generator=random[0])
     own = method()
-    same = md.solve(task, own.method, iterations=5, oracle=Noisy(0.1, own.oracle), generator=random[1])
+    same = md.solve(
+        task, own.method, iterations=5, oracle=Noisy(0.1, own.oracle), generator=random[1]
+    )
     assert torch.equal(noisy.x, same.x)
     assert not torch.equal(noisy.x, md.solve(task, method(), iterations=5).x)
 
@@ -272,15 +338,22 @@ def test_other_methods_have_no_kernel():
     euclidean = Equipped(md.AMD(Euclidean(), 0.1), Rounded(1.0))
     for other in (md.GD(0.1), euclidean, md.AMD(Stencil(0.5), 0.1), md.LPD()):
         assert other.kernel(task, Default()) is None
-    assert md.DualFISTA().kernel(problem("one mask", (1, 1, 6, 6), torch.float32), Default()) is None
+    assert (
+        md.DualFISTA().kernel(problem("one mask", (1, 1, 6, 6), torch.float32), Default()) is None
+    )
 
 
 def test_c_functions_are_called_by_the_names_of_their_arguments():
     function = kernels.Function("md_scaled", torch.float32)
     assert function.names == ["count", "sizes", "periods", "x", "g", "w", "t", "threads"]
-    with pytest.raises(TypeError, match="takes count, sizes, periods, x, g, w, t, threads; wrong or missing: sizes, z"):
+    with pytest.raises(
+        TypeError,
+        match="takes count, sizes, periods, x, g, w, t, threads; wrong or missing: sizes, z",
+    ):
         function(count=0, periods=None, x=None, g=None, w=None, t=0.1, z=None)
-    x, y, numbers = torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 2, 3), kernels.numbers(*[1.0] * 8)
+    x = torch.zeros(1, 1, 2, 2)
+    y = torch.zeros(1, 1, 2, 3)
+    numbers = kernels.numbers(*[1.0] * 8)
     with pytest.raises(ValueError, match="one shape and type, on the CPU"):
         kernels.amd_stencil(x, x, y, None, None, numbers, steps=1)
     with pytest.raises(ValueError, match=r"curvature, bound, .* for every step and sample; got"):

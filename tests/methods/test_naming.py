@@ -10,7 +10,8 @@ from mirrordescent.mirrors import Euclidean, Logit
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("md", md.MD), ("smd", md.SMD), ("amd", md.AMD), ("asmd", md.ASMD), ("LAMD", md.AMD)]
+    ("name", "kind"),
+    [("md", md.MD), ("smd", md.SMD), ("amd", md.AMD), ("asmd", md.ASMD), ("LAMD", md.AMD)],
 )
 def test_the_papers_names_are_the_same_methods_with_a_map(name, kind):
     method = named(name, Logit(), 0.1)
@@ -22,7 +23,9 @@ def test_the_papers_names_are_the_same_methods_with_a_map(name, kind):
 
 
 def test_every_name_makes_a_method():
-    for name in (name for name, kind in names().items() if kind.__module__.startswith("mirrordescent.")):
+    for name in (
+        name for name, kind in names().items() if kind.__module__.startswith("mirrordescent.")
+    ):
         primal_dual = name in ("pdhg", "dual-fista")
         arguments = {} if primal_dual else {"t": 0.1}
         if name.startswith("l"):

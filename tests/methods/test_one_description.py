@@ -1,7 +1,9 @@
-"""Every way to take the steps of MD and AMD, against one plain transcription of what is printed in their docstrings.
+"""Every way to take the steps of MD and AMD, against one plain transcription of what is printed in
+their docstrings.
 
-The transcription is in NumPy and double precision and shares no code with the library. The ways are the pure methods
-in their storages, the steps in place on lists, the kernels of the optimisers, and the kernel for images.
+The transcription is in NumPy and double precision and shares no code with the library. The ways are
+the pure methods in their storages, the steps in place on lists, the kernels of the optimisers, and
+the kernel for images.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ STEPS = 40
 SHAPE = (7, 30)
 CLOSE = {torch.float32: {"rtol": 2e-5, "atol": 2e-5}, torch.float64: {"rtol": 1e-11, "atol": 1e-11}}
 
-dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+dtypes = pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64], ids=["float32", "float64"]
+)
 compiled = pytest.mark.usefixtures("compiled")
 
 
@@ -30,7 +34,10 @@ compiled = pytest.mark.usefixtures("compiled")
 
 def printed_amd(x0, gradient, to_dual, to_primal, step, *, t, r, gamma, cap):
     """x^(k+1) of k = 0, …, STEPS, and x̃ before each; ``step`` is argmin_x ⟨v, x⟩ + R(x, ·)."""
-    z, x_tilde, points, corrected = x0, x0, [], [x0]
+    z = x0
+    x_tilde = x0
+    points = []
+    corrected = [x0]
     for k in range(STEPS + 1):
         held = k if cap is None else min(k, cap)
         share = r / (r + held)
@@ -58,12 +65,18 @@ def numbers(seed, *shape):
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-START, TARGETS, CURVATURE = 0.7 * numbers(0, *SHAPE), numbers(1, STEPS + 1, *SHAPE), np.exp(numbers(2, *SHAPE) / 2)
+START = 0.7 * numbers(0, *SHAPE)
+TARGETS = numbers(1, STEPS + 1, *SHAPE)
+CURVATURE = np.exp(numbers(2, *SHAPE) / 2)
 
 
 def gradient(x, k):
     """∇ of ½ Σ c (x − b)², with another b at every step."""
-    c, b = (CURVATURE, TARGETS[k]) if isinstance(x, np.ndarray) else map(torch.tensor, (CURVATURE, TARGETS[k]))
+    c, b = (
+        (CURVATURE, TARGETS[k])
+        if isinstance(x, np.ndarray)
+        else map(torch.tensor, (CURVATURE, TARGETS[k]))
+    )
     return c * (x - b) if isinstance(x, np.ndarray) else c.to(x) * (x - b.to(x))
 
 
@@ -94,7 +107,9 @@ def spline():
     values = np.concatenate([-np.cumsum(slopes[5::-1])[::-1], [0], np.cumsum(slopes[6:])]) * 0.15
     far = 30
     knots = np.concatenate([[knots[0] - far], knots, [knots[-1] + far]])
-    values = np.concatenate([[values[0] - far * slopes[0]], values, [values[-1] + far * slopes[-1]]])
+    values = np.concatenate(
+        [[values[0] - far * slopes[0]], values, [values[-1] + far * slopes[-1]]]
+    )
     return mirror, lambda x: np.interp(x, knots, values), lambda y: np.interp(y, values, knots)
 
 
@@ -118,7 +133,9 @@ def expected_amd(name, correction, numbers_of):
 
 def assert_same(ours, printed, dtype):
     assert all(point.dtype == dtype for point in ours)
-    torch.testing.assert_close(torch.stack(list(ours)).double(), torch.tensor(np.stack(printed)), **CLOSE[dtype])
+    torch.testing.assert_close(
+        torch.stack(list(ours)).double(), torch.tensor(np.stack(printed)), **CLOSE[dtype]
+    )
 
 
 # Pure methods
@@ -127,7 +144,8 @@ def assert_same(ours, printed, dtype):
 def run_pure(method, dtype):
     """All query points, and all answers."""
     state = method.init(torch.tensor(START)[None].to(dtype))
-    points, answers = [state.x[0]], [method.answer(state)[0]]
+    points = [state.x[0]]
+    answers = [method.answer(state)[0]]
     for k in range(STEPS):
         state = method.update(state, gradient(state.x[0], k)[None])
         points.append(state.x[0].detach())
@@ -144,7 +162,12 @@ def test_amd(name, correction, numbers_of, storage, dtype):
     mirror, points, corrected = expected_amd(name, correction, numbers_of)
     mirror = mirror.to(dtype)
     regulariser = mirror if correction == "mirror" else None
-    options = {"gamma": gamma, "regulariser": regulariser, "storage": storage, **SETTINGS[numbers_of]}
+    options = {
+        "gamma": gamma,
+        "regulariser": regulariser,
+        "storage": storage,
+        **SETTINGS[numbers_of],
+    }
     ours, answers = run_pure(methods.AMD(mirror, t, returns="x_tilde", **options), dtype)
     assert_same(ours, points, dtype)
     assert_same(answers, corrected, dtype)
@@ -222,7 +245,9 @@ def test_amd_of_the_optimiser(name, correction, numbers_of, fused, dtype):
     options = {"t": t, "gamma": gamma, "correction": correction, **SETTINGS[numbers_of]}
     options["fused"] = fused = fused and not no_kernel
     form = {"spline": "amd_spline"}.get(name, "amd_scaled") if fused else None
-    assert_same(run_optimiser(lambda p: optim.AMD(p, 1.0, mirror, **options), dtype, form), points, dtype)
+    assert_same(
+        run_optimiser(lambda p: optim.AMD(p, 1.0, mirror, **options), dtype, form), points, dtype
+    )
 
 
 @dtypes
@@ -243,14 +268,20 @@ def test_md_of_the_optimiser(name, fused, dtype):
 def smoothed(image, side):
     """S image Sᵀ with S = (side, 1 − 2 side, side), the image continued by reflection."""
     for axis in (-2, -1):
-        padded = np.pad(image, [(0, 0)] * 2 + [(1, 1) if axis == each else (0, 0) for each in (-2, -1)], mode="edge")
+        padded = np.pad(
+            image,
+            [(0, 0)] * 2 + [(1, 1) if axis == each else (0, 0) for each in (-2, -1)],
+            mode="edge",
+        )
         before, after = (np.delete(padded, drop, axis) for drop in ([-1, -2], [0, 1]))
         image = side * before + (1 - 2 * side) * image + side * after
     return image
 
 
 def rounded_gradient(x, y, mask, scale, weight, curvature):
-    """∇ of s·(‖Z(x − y)‖² + λ‖Dx‖₁), where |·| is rounded: its slope is c·d up to the height of the kink."""
+    """∇ of s·(‖Z(x − y)‖² + λ‖Dx‖₁), where |·| is rounded: its slope is c·d up to the height of the
+    kink.
+    """
     g = 2 * scale * mask * (x - y)
     for axis in (-2, -1):
         slope = np.clip(curvature * np.diff(x, axis=axis), -scale * weight, scale * weight)
@@ -269,7 +300,8 @@ def test_amd_on_images(numbers_of, masked, fused, dtype):
     y = np.abs(numbers(5, 2, 3, 19, 23))
     mask = (numbers(6, 19, 23) > -0.5) * 1.0 if masked else np.ones((19, 23))
     images = torch.tensor(y).to(dtype)
-    weight, scale = 0.3, 0.8
+    weight = 0.3
+    scale = 0.8
     problem = md.TVInpainting(images, torch.tensor(mask).to(dtype), weight=weight, scale=scale)
     mirror = Stencil(0.7).to(dtype).requires_grad_(False)
     side = float(mirror.damping) / 4
@@ -295,7 +327,8 @@ class Pulled:
     """A dual point ∇ψ(z) − v, as z and v."""
 
     def __init__(self, point, pull=0.0):
-        self.point, self.pull = point, pull
+        self.point = point
+        self.pull = pull
 
     def __sub__(self, v):
         return Pulled(self.point, self.pull + v)

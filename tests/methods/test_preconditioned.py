@@ -9,7 +9,15 @@ import torch
 from mirrordescent import MD, Quadratic, solve, zoo
 from mirrordescent.learn import Descent, Draw, ProblemFamily, Settings, learn
 from mirrordescent.methods import GD, Preconditioned
-from mirrordescent.mirrors import Diagonal, Euclidean, Multipliers, PNorm, SoftSign, SpectralPower, spectral_by_kind
+from mirrordescent.mirrors import (
+    Diagonal,
+    Euclidean,
+    Multipliers,
+    PNorm,
+    SoftSign,
+    SpectralPower,
+    spectral_by_kind,
+)
 from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent.schedules import OverRun
 from mirrordescent.theory import diagnose
@@ -24,13 +32,18 @@ def quadratic():
 @pytest.mark.parametrize("lookahead", [True, False])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_every_step_is_what_the_docstring_says(lookahead, decay):
-    a, c = np.array([0.3, 1.0, 0.6]), np.array([[0.4, 0.3, -0.2], [0.1, -0.2, 0.5]])
-    x, m, beta = np.zeros((2, 3)), np.zeros((2, 3)), 0.8
+    a = np.array([0.3, 1.0, 0.6])
+    c = np.array([[0.4, 0.3, -0.2], [0.1, -0.2, 0.5]])
+    x = np.zeros((2, 3))
+    m = np.zeros((2, 3))
+    beta = 0.8
     method = Preconditioned(PNorm(3.0), OverRun(20), beta, lookahead, decay=decay)
-    state, problem = method.init(torch.zeros(2, 3).double()), quadratic()
+    state = method.init(torch.zeros(2, 3).double())
+    problem = quadratic()
     for k in range(20):
         u = (k + 0.5) / 20
-        t, g = min(1, u / 0.05) * (1 - u), a * (x - c)
+        t = min(1, u / 0.05) * (1 - u)
+        g = a * (x - c)
         m = beta * m + (1 - beta) * g
         v = beta * m + (1 - beta) * g if lookahead else m
         x = (1 - t * decay) * x - t * np.sign(v) * np.sqrt(np.abs(v))
@@ -39,13 +52,18 @@ def test_every_step_is_what_the_docstring_says(lookahead, decay):
 
 
 def test_with_the_euclidean_map_it_is_gradient_descent():
-    ours, theirs = (solve(quadratic(), m, iterations=30).x for m in (Preconditioned(Euclidean(), 0.7), GD(0.7)))
+    ours, theirs = (
+        solve(quadratic(), m, iterations=30).x for m in (Preconditioned(Euclidean(), 0.7), GD(0.7))
+    )
     torch.testing.assert_close(ours, theirs)
 
 
 def test_with_a_diagonal_map_it_is_mirror_descent_too():
     mirror = Diagonal(torch.tensor([0.5, 2.0, 1.0]).double())
-    ours, theirs = (solve(quadratic(), m, iterations=30).x for m in (Preconditioned(mirror, 0.3), MD(mirror, 0.3)))
+    ours, theirs = (
+        solve(quadratic(), m, iterations=30).x
+        for m in (Preconditioned(mirror, 0.3), MD(mirror, 0.3))
+    )
     torch.testing.assert_close(ours, theirs)
 
 
@@ -67,9 +85,12 @@ def test_a_sign_finds_the_minimum_of_a_function_with_steps_that_fall():
 
 
 def test_trains_networks_of_a_batch_and_is_stored(tmp_path):
-    images, labels = torch.rand(40, 1, 14, 14), torch.arange(40) % 10
+    images = torch.rand(40, 1, 14, 14)
+    labels = torch.arange(40) % 10
     problem = NetworkTraining(small_cnn(), images, labels)
-    method = Preconditioned(spectral_by_kind(), OverRun(30), momentum=0.9, normalised=True).requires_grad_(False)
+    method = Preconditioned(
+        spectral_by_kind(), OverRun(30), momentum=0.9, normalised=True
+    ).requires_grad_(False)
     method.mirror.log_scales.add_(torch.tensor(0.02).log())
     start = problem.initial([0, 1])
     solution = solve(problem, method, start, iterations=30)

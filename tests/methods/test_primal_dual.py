@@ -6,7 +6,16 @@ import pytest
 import torch
 
 import mirrordescent as md
-from mirrordescent import LPD, PDHG, CondatVu, TVDenoising, TVInpainting, certify, relative_gap, solve
+from mirrordescent import (
+    LPD,
+    PDHG,
+    CondatVu,
+    TVDenoising,
+    TVInpainting,
+    certify,
+    relative_gap,
+    solve,
+)
 from mirrordescent.mirrors import Stencil
 from mirrordescent.oracles import Exact
 
@@ -18,16 +27,17 @@ def problem():
 
 
 def test_lpd_without_relaxation_is_pdhg():
-    """The order differs: LPD updates u first, so its x after k steps is PDHG's with u one step ahead."""
-    task, learned = problem(), LPD().double()
+    """The order differs: LPD updates u first, so its x after k steps is PDHG's with u one step
+    ahead.
+    """
+    task = problem()
+    learned = LPD().double()
     with torch.no_grad():
         learned.theta[2:] = torch.tensor([50.0, 0.4])  # στ = 1/‖K‖²
     x = x_old = task.start()
     u = {name: torch.zeros_like(block) for name, block in task.K(x).items()}
-    sigma, tau = (
-        torch.exp(torch.tensor(0.4)).double() / task.K_norm,
-        torch.exp(torch.tensor(-0.4)).double() / task.K_norm,
-    )
+    sigma = torch.exp(torch.tensor(0.4)).double() / task.K_norm
+    tau = torch.exp(torch.tensor(-0.4)).double() / task.K_norm
     state = learned.init(x, task)
     with torch.no_grad():
         for _ in range(30):
@@ -40,7 +50,8 @@ def test_lpd_without_relaxation_is_pdhg():
 
 @pytest.mark.parametrize("seed", range(8))
 def test_lpd_converges_for_all_parameters(seed):
-    task, method = problem(), LPD().double()
+    task = problem()
+    method = LPD().double()
     with torch.no_grad():
         method.theta.copy_(torch.randn(4, generator=torch.Generator().manual_seed(seed)))
         method.theta[2] = 6.0  # as long as the steps may be
@@ -59,10 +70,13 @@ def relaxed(c, a):
 
 
 @pytest.mark.parametrize(
-    ("c", "a", "longest"), [(1.0, 1.0, 1), (1.5, 1.5, 1), (1.5, 0.5, 9 / 25), (0.25, 1.75, 49 / 625), (0.5, 1.0, 3 / 4)]
+    ("c", "a", "longest"),
+    [(1.0, 1.0, 1), (1.5, 1.5, 1), (1.5, 0.5, 9 / 25), (0.25, 1.75, 49 / 625), (0.5, 1.0, 3 / 4)],
 )
 def test_the_longest_steps_of_lpd(c, a, longest):
-    """στ = ca(2−c)(2−a)/(c+a−ca)², worked out by hand, whichever of the two relaxations is the larger one."""
+    """στ = ca(2−c)(2−a)/(c+a−ca)², worked out by hand, whichever of the two relaxations is the
+    larger one.
+    """
     for method in (relaxed(c, a), relaxed(a, c)):
         found = [float(number) for number in method.requires_grad_(False).scalars()]
         assert found[2] * found[3] == pytest.approx(longest, rel=1e-6)
@@ -70,7 +84,9 @@ def test_the_longest_steps_of_lpd(c, a, longest):
     assert float(relaxed(c, a).requires_grad_(False).scalars()[0]) == pytest.approx(c)
 
 
-@pytest.mark.parametrize(("c", "a"), [(0.3, 1.7), (1.7, 0.3), (0.6, 1.6), (1.6, 0.6), (1.9, 1.0), (1.0, 1.9)])
+@pytest.mark.parametrize(
+    ("c", "a"), [(0.3, 1.7), (1.7, 0.3), (0.6, 1.6), (1.6, 0.6), (1.9, 1.0), (1.0, 1.9)]
+)
 def test_lpd_converges_however_different_its_relaxations_are(c, a):
     task = problem()
     reference = certify(task, 1e-8)
@@ -79,7 +95,8 @@ def test_lpd_converges_however_different_its_relaxations_are(c, a):
 
 
 def test_lpd_can_be_learned():
-    task, method = TVDenoising(problem().y), LPD().double()
+    task = TVDenoising(problem().y)
+    method = LPD().double()
     optimiser = torch.optim.Adam(method.parameters(), lr=0.05)
     losses = []
     for _ in range(40):
@@ -113,7 +130,8 @@ def test_condat_vu_reaches_the_optimum(ratio):
 
 @pytest.mark.parametrize("q", [0.2, 0.5, 0.8])
 def test_the_norm_of_differences_in_the_geometry_of_a_stencil(q):
-    problem, stencil = TVDenoising(torch.zeros(1, 1, 40, 40, dtype=torch.float64)), Stencil(q).double()
+    problem = TVDenoising(torch.zeros(1, 1, 40, 40, dtype=torch.float64))
+    stencil = Stencil(q).double()
     x = torch.rand(1, 1, 40, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         for _ in range(300):  # power iteration
@@ -132,7 +150,9 @@ def test_a_stencil_halves_the_steps_of_condat_and_vu():
         )
     assert mirrored.ok
     assert bool((mirrored.steps < 0.65 * plain.steps).all())
-    torch.testing.assert_close(mirrored.value, plain.value, atol=0, rtol=1e-5)  # minimisers are not unique in holes
+    torch.testing.assert_close(
+        mirrored.value, plain.value, atol=0, rtol=1e-5
+    )  # minimisers are not unique in holes
     assert bool((mirrored.lower <= plain.value).all())
 
 

@@ -7,7 +7,17 @@ import math
 import pytest
 import torch
 
-from mirrordescent import AMD, ASMD, MD, SMD, Averaged, MatrixGame, ProjectedGradient, Quadratic, solve
+from mirrordescent import (
+    AMD,
+    ASMD,
+    MD,
+    SMD,
+    Averaged,
+    MatrixGame,
+    ProjectedGradient,
+    Quadratic,
+    solve,
+)
 from mirrordescent.domains import Simplex
 from mirrordescent.mirrors import Euclidean, SimplexEntropy
 from mirrordescent.oracles import Noisy
@@ -31,7 +41,8 @@ def slope(trace):
     """Least-squares slope of log(mean gap) against log k."""
     k = torch.tensor(trace.iterations, dtype=torch.float64).log()
     gap = trace.values.double().mean(1).log()
-    k, gap = k - k.mean(), gap - gap.mean()
+    k = k - k.mean()
+    gap = gap - gap.mean()
     return float((k * gap).sum() / k.square().sum())
 
 
@@ -65,13 +76,15 @@ def test_accelerated_stochastic_mirror_descent_is_of_order_one_over_root_k():
 
 
 def test_entropy_beats_euclid_on_a_large_simplex():
-    """Section 1.3: √(2 log n)·‖g‖_∞/√k against √2·‖g‖₂/√k, each with the constant step its theory asks for.
+    """Section 1.3: √(2 log n)·‖g‖_∞/√k against √2·‖g‖₂/√k, each with the constant step its theory
+    asks for.
 
-    With k steps, mirror descent takes t = √(2α·D/k)/L, where D bounds B(x*, x₀): log n for the entropy with
-    L = ‖g‖_∞, and ½·max‖x* − x₀‖² ≤ ½ for the projection with L = ‖g‖₂. Compared are the ergodic averages,
-    which is what the rates are about.
+    With k steps, mirror descent takes t = √(2α·D/k)/L, where D bounds B(x*, x₀): log n for the
+    entropy with L = ‖g‖_∞, and ½·max‖x* − x₀‖² ≤ ½ for the projection with L = ‖g‖₂. Compared are
+    the ergodic averages, which is what the rates are about.
     """
-    n, steps = 2000, 400
+    n = 2000
+    steps = 400
     A = torch.randint(0, 2, (200, n), generator=torch.Generator().manual_seed(0)).double() * 2 - 1
     game = MatrixGame(A)
     entropic = MD(SimplexEntropy(), math.sqrt(2 * math.log(n) / steps))

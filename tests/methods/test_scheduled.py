@@ -1,4 +1,6 @@
-"""A primal-dual method with schedules: what it is without them, with a map, with momentum, and on constraints."""
+"""A primal-dual method with schedules: what it is without them, with a map, with momentum, and on
+constraints.
+"""
 
 import pytest
 import torch
@@ -33,8 +35,12 @@ def blurred(*terms: object) -> md.Composite:
 @pytest.mark.parametrize("make", [pictures, blurred])
 def test_without_schedules_it_is_a_method_of_the_textbooks(make, terms, implicit):
     """That of Condat and Vũ with the gradient of F, that of Chambolle and Pock with its prox."""
-    problem, classical = make(*terms), PDHG(0.6) if implicit else CondatVu(0.6)
-    ours, theirs = (after(problem, method) for method in (ScheduledPrimalDual(0.6, implicit=implicit), classical))
+    problem = make(*terms)
+    classical = PDHG(0.6) if implicit else CondatVu(0.6)
+    ours, theirs = (
+        after(problem, method)
+        for method in (ScheduledPrimalDual(0.6, implicit=implicit), classical)
+    )
     torch.testing.assert_close(ours.x, theirs.x)
     torch.testing.assert_close(ours.u, theirs.u)
     assert ours.k == 7
@@ -42,24 +48,37 @@ def test_without_schedules_it_is_a_method_of_the_textbooks(make, terms, implicit
 
 def test_with_a_map_it_takes_mirror_steps():
     """Those of Condat and Vũ's method are longer by what the stencil makes of the norms."""
-    problem, stencil = pictures(), Stencil(0.6).double().requires_grad_(False)
+    problem = pictures()
+    stencil = Stencil(0.6).double().requires_grad_(False)
     mirrored = CondatVu(0.6, stencil)
     stretch = mirrored.step_sizes(problem)[0] / CondatVu(0.6).step_sizes(problem)[0]
     ours = after(problem, ScheduledPrimalDual(0.6, float(stretch), mirror=stencil))
     torch.testing.assert_close(ours.x, after(problem, mirrored).x)
 
 
-@pytest.mark.parametrize("kind", [CondatVu, lambda ratio, mirror: ScheduledPrimalDual(ratio, mirror=mirror)])
+@pytest.mark.parametrize(
+    "kind", [CondatVu, lambda ratio, mirror: ScheduledPrimalDual(ratio, mirror=mirror)]
+)
 def test_a_map_does_not_project(kind):
     """Steps of a map that are clipped end elsewhere than at the minimum, without a word."""
-    with pytest.raises(TypeError, match="does not project in the geometry of a map: without one it can solve a Compo"):
-        md.solve(pictures(md.NonNegative()), kind(1.0, Stencil(0.3)).double(), iterations=3, progress=False)
+    with pytest.raises(
+        TypeError,
+        match="does not project in the geometry of a map: without one it can solve a Compo",
+    ):
+        md.solve(
+            pictures(md.NonNegative()),
+            kind(1.0, Stencil(0.3)).double(),
+            iterations=3,
+            progress=False,
+        )
 
 
 def test_every_number_changes_from_step_to_step():
     """Against the formulas, written out."""
     problem = pictures()
-    ratio, stretch, ahead, momentum = (PowerLaws([1, 8], v) for v in ([0.5, 2.0], [0.8, 1.6], [0.5, 1.2], [0.3, 0.6]))
+    ratio, stretch, ahead, momentum = (
+        PowerLaws([1, 8], v) for v in ([0.5, 2.0], [0.8, 1.6], [0.5, 1.2], [0.3, 0.6])
+    )
     method = ScheduledPrimalDual(ratio, stretch, ahead, momentum).double().requires_grad_(False)
     x = old = problem.start()
     u = {name: torch.zeros_like(block) for name, block in problem.K(x).items()}
@@ -69,14 +88,17 @@ def test_every_number_changes_from_step_to_step():
         new = x + momentum(k) * (x - old) - tau * (problem.grad_F(x) + problem.K_adjoint(u))
         image = problem.K(new + ahead(k) * (new - x))
         u = problem.prox_G_conjugate({name: u[name] + sigma * image[name] for name in u}, sigma)
-        old, x = x, new
+        old = x
+        x = new
     torch.testing.assert_close(after(problem, method).x, x)
 
 
 def test_it_proves_bounds_and_starts_warm():
     problem = pictures()
     method = ScheduledPrimalDual(0.6)
-    found = md.solve(problem, method, iterations=2000, stop=md.gap(1e-6), check_every=20, progress=False)
+    found = md.solve(
+        problem, method, iterations=2000, stop=md.gap(1e-6), check_every=20, progress=False
+    )
     assert found.ok
     warm = md.solve(problem, method, state=found.state, iterations=3, progress=False)
     cold = md.solve(problem, method, found.x, iterations=3, progress=False)

@@ -103,18 +103,29 @@ def test_the_first_query_is_a_mixture_of_the_start_and_what_the_map_makes_of_it(
 
 def test_where_states_are_inside():
     """Points on the edge are, dual ones outside the dual domain are not; sample by sample."""
-    box, edge, out = Euclidean(Box(0.0, 1.0)), [0.0, 1.0], [0.5, 1.1]
-    ok, bad = double(edge, edge), double(edge, out)
+    box = Euclidean(Box(0.0, 1.0))
+    edge = [0.0, 1.0]
+    out = [0.5, 1.1]
+    ok = double(edge, edge)
+    bad = double(edge, out)
     primal = AMD(box, 0.1, storage="primal")
-    for z, x, answer in ((ok, ok, [True, True]), (bad, ok, [True, False]), (ok, bad, [True, False])):
+    for z, x, answer in (
+        (ok, ok, [True, True]),
+        (bad, ok, [True, False]),
+        (ok, bad, [True, False]),
+    ):
         assert primal.inside(AMDState(0, z, x, ok)).tolist() == answer
     assert MD(box, 0.1).inside(MDState(0, ok)).tolist() == [True, True]
     assert MD(box, 0.1).inside(MDState(0, bad)).tolist() == [True, False]
-    y, beyond = double([-1.0, -2.0], [-1.0, -2.0]), double([-1.0, -2.0], [-1.0, 2.0])  # ∇ψ = −1/x is negative
-    x, outside = double([1.0, 2.0], [0.0, 2.0]), double([1.0, 2.0], [-1.0, 2.0])
+    # ∇ψ = −1/x is negative
+    y = double([-1.0, -2.0], [-1.0, -2.0])
+    beyond = double([-1.0, -2.0], [-1.0, 2.0])
+    x = double([1.0, 2.0], [0.0, 2.0])
+    outside = double([1.0, 2.0], [-1.0, 2.0])
     for kind, state in (
-        (AMD, lambda y, x: AMDState(0, y, x, x)), (ASMD, lambda y, x: ASMDState(0, y, x)),
-    ):  # fmt: skip
+        (AMD, lambda y, x: AMDState(0, y, x, x)),
+        (ASMD, lambda y, x: ASMDState(0, y, x)),
+    ):
         method = kind(Burg(), 0.1)
         assert method.inside(state(y, x)).tolist() == [True, True]
         assert method.inside(state(beyond, x)).tolist() == [True, False]
@@ -130,7 +141,10 @@ def test_which_steps_are_taken_in_place():
     assert not AMD(mirror, 0.1, regulariser=Diagonal(2.0)).steps_in_place
     assert not AMD(mirror, 0.1, regulariser=Euclidean(Box(0.0, 1.0))).steps_in_place
     assert (MD(mirror, 0.1).steps_in_place, SMD(mirror, 0.1).steps_in_place) == (True, False)
-    assert (Preconditioned(mirror, 0.1).steps_together, MD(mirror, 0.1).steps_together) == (True, False)
+    assert (Preconditioned(mirror, 0.1).steps_together, MD(mirror, 0.1).steps_together) == (
+        True,
+        False,
+    )
 
     class Other(MD):
         def update(self, state, grad):
@@ -146,7 +160,8 @@ def test_asmd_in_place_takes_the_same_steps(scaled):
     method = ASMD(mirror, lambda k: 0.3 / k)
     x0 = double([1.0, -2.0, 0.5])
     state = method.init(x0)
-    x, y = [state.x[0].clone()], [state.y[0].clone()]
+    x = [state.x[0].clone()]
+    y = [state.y[0].clone()]
     for k in range(1, 8):
         g = double([1.0, 0.3, -0.7]) * k
         state = method.update(state, g)
@@ -159,7 +174,14 @@ def test_asmd_in_place_takes_the_same_steps(scaled):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"momentum": 0.8}, {"momentum": 0.8, "lookahead": False}, {"decay": 0.7}, {"normalised": True}]
+    "options",
+    [
+        {},
+        {"momentum": 0.8},
+        {"momentum": 0.8, "lookahead": False},
+        {"decay": 0.7},
+        {"normalised": True},
+    ],
 )
 def test_preconditioned_steps_taken_together_are_the_same(options):
     maps = [Diagonal(double(0.5, 2.0, 4.0)), SoftSign(0.1)]
@@ -168,7 +190,9 @@ def test_preconditioned_steps_taken_together_are_the_same(options):
     x, m = ([torch.full((3,), start, dtype=DOUBLE) for _ in maps] for start in (1.0, 0.0))
     for k in range(1, 5):
         g = double(1.0, 0.3, -0.7) * k
-        states = [method.update(state, g[None]) for method, state in zip(alone, states, strict=True)]
+        states = [
+            method.update(state, g[None]) for method, state in zip(alone, states, strict=True)
+        ]
         alone[0].together(k, Maps(maps), x, m, [g.clone(), g.clone()])
         for i, state in enumerate(states):
             torch.testing.assert_close(x[i], state.x[0])
@@ -177,7 +201,9 @@ def test_preconditioned_steps_taken_together_are_the_same(options):
 
 @pytest.mark.usefixtures("compiled")
 def test_which_runs_of_amd_are_compiled():
-    task, stencil, plain = image(), Stencil(0.5).double(), Euclidean()
+    task = image()
+    stencil = Stencil(0.5).double()
+    plain = Euclidean()
 
     def kernel(mirror=stencil, oracle=None, problem=task, **options):
         options = {"regulariser": mirror, "storage": "primal", **options}
@@ -187,10 +213,15 @@ def test_which_runs_of_amd_are_compiled():
     assert kernel(plain) is not None
     bowl = md.Quadratic(torch.ones(2), torch.zeros(2))
     for without in (
-        {"oracle": Smoothed(1.0)}, {"oracle": Exact()}, {"problem": bowl}, {"mirror": Diagonal(2.0)},
-        {"mirror": Euclidean(Box(0.0, 1.0))}, {"regulariser": Euclidean()}, {"storage": "dual"},
+        {"oracle": Smoothed(1.0)},
+        {"oracle": Exact()},
+        {"problem": bowl},
+        {"mirror": Diagonal(2.0)},
+        {"mirror": Euclidean(Box(0.0, 1.0))},
+        {"regulariser": Euclidean()},
+        {"storage": "dual"},
         {"returns": "x_tilde"},
-    ):  # fmt: skip
+    ):
         assert kernel(**without) is None, without
     method = AMD(plain, 0.1, regulariser=plain, storage="primal")
     state = method.init(task.start())
@@ -206,9 +237,15 @@ def test_which_runs_of_amd_are_compiled():
 
 
 def test_the_steps_of_pdhg():
-    """τ = ratio/‖K‖ and σ = 1/(ratio ‖K‖); a ratio that is a schedule counts with its first value."""
+    """τ = ratio/‖K‖ and σ = 1/(ratio ‖K‖); a ratio that is a schedule counts with its first
+    value.
+    """
     task = image()
-    for method, ratio in ((PDHG(), 1.0), (PDHG(0.3), 0.3), (PDHG(Prefix([0.3, 5.0]).requires_grad_(False)), 0.3)):
+    for method, ratio in (
+        (PDHG(), 1.0),
+        (PDHG(0.3), 0.3),
+        (PDHG(Prefix([0.3, 5.0]).requires_grad_(False)), 0.3),
+    ):
         tau, sigma = (float(step) for step in method.step_sizes(task))
         assert (tau, sigma) == pytest.approx((ratio / task.K_norm, 1 / (ratio * task.K_norm)))
         assert float(method.dual_step(task)) == pytest.approx(sigma)
@@ -219,8 +256,10 @@ def test_the_steps_of_pdhg():
 
 def test_the_steps_of_condat_and_vu():
     """σ = 1/(ratio ‖K‖), 1/τ = L/2 + σ‖K‖²; with a map both norms are those of its geometry."""
-    task, stencil = image(), Stencil(0.6).double()
-    L, K = 2 * 0.7, task.K_norm
+    task = image()
+    stencil = Stencil(0.6).double()
+    L = 2 * 0.7
+    K = task.K_norm
     sigma = 1 / (0.3 * K)
     assert CondatVu(0.3).step_sizes(task) == pytest.approx((1 / (L / 2 + sigma * K**2), sigma))
     mirrored = 1 / (L / stencil.convexity_in_l2() / 2 + sigma * task.K_norm_in(stencil) ** 2)
@@ -244,9 +283,13 @@ def test_the_dual_steps_of_the_others():
     assert sigma / tau == pytest.approx(math.exp(0.8))
 
 
-@pytest.mark.parametrize("method", [PDHG(0.3), CondatVu(0.3), DualFISTA(), LPD()], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "method", [PDHG(0.3), CondatVu(0.3), DualFISTA(), LPD()], ids=lambda m: type(m).__name__
+)
 def test_the_dual_variable_begins_with_that_of_the_start(method):
-    """u⁰ = prox(aKx⁰) is aKx⁰ clipped to ±sλ; 0 for a = 0; with a curvature for every sample, too."""
+    """u⁰ = prox(aKx⁰) is aKx⁰ clipped to ±sλ; 0 for a = 0; with a curvature for every
+    sample, too.
+    """
     task = image()
     x = task.start()
     assert not any(bool(block.any()) for block in method.init(x, task).u.values())
@@ -260,7 +303,8 @@ def test_the_dual_variable_begins_with_that_of_the_start(method):
 
 
 def test_a_warm_start_makes_the_dual_variable_feasible():
-    task, lighter = image(weight=1.0), image(weight=0.1)
+    task = image(weight=1.0)
+    lighter = image(weight=0.1)
     method = PDHG(0.3)
     solved = md.solve(task, method, iterations=30)
     state = method.warm(solved.state, lighter)
@@ -274,7 +318,8 @@ def test_a_warm_start_makes_the_dual_variable_feasible():
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("kind", [PDHG, CondatVu])
 def test_kernels_take_a_ratio_for_every_sample(kind):
-    task, ratios = image(), double(0.3, 2.0)
+    task = image()
+    ratios = double(0.3, 2.0)
     method = kind(as_schedule(lambda k: ratios, "ratio"))
     state = plain = method.init(task.start(), task)
     state = method.kernel(task, Default())(state, 4)
@@ -287,14 +332,19 @@ def test_kernels_take_a_ratio_for_every_sample(kind):
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("method", [PDHG(0.3), CondatVu(0.3)], ids=lambda m: type(m).__name__)
 def test_kernels_clip_where_the_method_does(method):
-    """From a start far outside the range of the data PDHG returns at once, by its prox; Condat and Vũ's does not."""
+    """From a start far outside the range of the data PDHG returns at once, by its prox; Condat and
+    Vũ's does not.
+    """
     task = image()
     state = method.init(task.start() + 3.0, task)
-    fused, plain = method.kernel(task, Default())(state, 1), method.step(task, state, Default())
+    fused = method.kernel(task, Default())(state, 1)
+    plain = method.step(task, state, Default())
     torch.testing.assert_close(fused.x, plain.x)
     assert bool((plain.x <= task.high).all()) == (type(method) is PDHG)
     assert fused.k == 1
-    assert type(CondatVu(0.3, Stencil(0.5)).kernel(task, Default())) is type(method.kernel(task, Default()))
+    assert type(CondatVu(0.3, Stencil(0.5)).kernel(task, Default())) is type(
+        method.kernel(task, Default())
+    )
     assert CondatVu(0.3, Diagonal(2.0)).kernel(task, Default()) is None
 
 
@@ -310,12 +360,18 @@ def test_primal_dual_methods_need_a_problem_with_a_saddle():
 
 def test_which_methods_prove_bounds():
     assert [PDHG().certifies, LPD().certifies, GD(0.1).certifies] == [True, True, False]
-    wrapped = (Averaged(PDHG(), weights=1.0), Averaged(GD(0.1)), Certified(GD(0.1)), Safeguarded(Certified(GD(0.1))))
+    wrapped = (
+        Averaged(PDHG(), weights=1.0),
+        Averaged(GD(0.1)),
+        Certified(GD(0.1)),
+        Safeguarded(Certified(GD(0.1))),
+    )
     assert [method.certifies for method in wrapped] == [True, False, True, True]
 
 
 def test_wrappers_prove_what_the_method_inside_proves():
-    task, method = image(), PDHG(0.3)
+    task = image()
+    method = PDHG(0.3)
     around = Averaged(method, weights=1.0)
     state = around.init(task.start(), task)
     for _ in range(20):
@@ -323,7 +379,9 @@ def test_wrappers_prove_what_the_method_inside_proves():
     assert state.k == state.inner.k == 20
     assert state.x is state.inner.x
     for bound in ("lower_bound", "tight_bound"):
-        torch.testing.assert_close(getattr(around, bound)(task, state), getattr(method, bound)(task, state.inner))
+        torch.testing.assert_close(
+            getattr(around, bound)(task, state), getattr(method, bound)(task, state.inner)
+        )
     assert around.inside(state) is None
     assert GD(0.1).lower_bound(task, None) is None
     assert Safeguarded(MD(Logit(), 0.1)).inside(
@@ -332,7 +390,9 @@ def test_wrappers_prove_what_the_method_inside_proves():
 
 
 def test_a_method_goes_on_at_another_point_with_its_steps_counted():
-    """On the edge, where the map is not defined, √eps of the way inside; elsewhere the point itself."""
+    """On the edge, where the map is not defined, √eps of the way inside; elsewhere the point
+    itself.
+    """
     eps = torch.finfo(DOUBLE).eps ** 0.5
     method = MD(Logit(0.0, 1.0), 0.1)
     state = method.resume(double([0.0, 0.25]), None, 7)
@@ -361,7 +421,8 @@ def test_a_fresh_start_is_at_the_answer():
 
 
 def test_oracles_are_taken_by_methods_that_ask():
-    noisy, exact = Noisy(0.1), Exact()
+    noisy = Noisy(0.1)
+    exact = Exact()
     assert GD(0.1).asked(noisy) is noisy
     assert PDHG().asked(exact) is exact
     with pytest.raises(TypeError, match="PDHG asks for no gradients"):
@@ -377,7 +438,9 @@ def test_oracles_are_taken_by_methods_that_ask():
 
 def test_means_weigh_by_the_squares_of_the_counts():
     """wᵢ = i²/Σ j²: of the next one (n+1)²/Σ_{j ≤ n+1} j²."""
-    points, gradients = (torch.randn(5, 1, 3, generator=torch.Generator().manual_seed(s)).double() for s in (0, 1))
+    points, gradients = (
+        torch.randn(5, 1, 3, generator=torch.Generator().manual_seed(s)).double() for s in (0, 1)
+    )
     means = Means.none(points[0])
     for n, (x, g) in enumerate(zip(points, gradients, strict=True), 1):
         assert means.share == pytest.approx(n**2 / sum(j**2 for j in range(1, n + 1)))

@@ -1,4 +1,6 @@
-"""Steps of classical methods against plain transcriptions in NumPy, and what they do where values tell nothing."""
+"""Steps of classical methods against plain transcriptions in NumPy, and what they do where values
+tell nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from mirrordescent.problems import Problem
 
 DOUBLE = torch.float64
 EPS = float(np.finfo(float).eps)
-CURVATURE, CENTRE = np.array([0.5, 3.0, 40.0]), np.array([1.0, -2.0, 0.5])
+CURVATURE = np.array([0.5, 3.0, 40.0])
+CENTRE = np.array([1.0, -2.0, 0.5])
 
 
 def value(x):
@@ -30,8 +33,11 @@ def slope(x):
 
 
 def function(domain=None):
-    curvature, centre = torch.tensor(CURVATURE), torch.tensor(CENTRE)
-    problem = md.Function(lambda x: 0.5 * (curvature * (x - centre) ** 2).sum(1) + 0.25 * (x**4).sum(1))
+    curvature = torch.tensor(CURVATURE)
+    centre = torch.tensor(CENTRE)
+    problem = md.Function(
+        lambda x: 0.5 * (curvature * (x - centre) ** 2).sum(1) + 0.25 * (x**4).sum(1)
+    )
     if domain is not None:
         problem.domain = domain
     return problem
@@ -46,25 +52,32 @@ def states(method, problem, x0, steps):
 
 @pytest.mark.parametrize(("box", "t"), [(None, 1.0), (None, 0.01), ((-0.3, 0.9), 1.0)])
 def test_fista(box, t):
-    """u⁺ = P(x − tg) with t halved to sufficient descent and then grown; momentum (θ − 1)/θ⁺, restarted uphill."""
+    """u⁺ = P(x − tg) with t halved to sufficient descent and then grown; momentum (θ − 1)/θ⁺,
+    restarted uphill.
+    """
     project = (lambda x: x) if box is None else lambda x: np.clip(x, *box)
     x = u = project(np.array([3.0, 3.0, 3.0]))
-    theta, restarts = 1.0, 0
+    theta = 1.0
+    restarts = 0
     domain = WholeSpace() if box is None else Box(*box)
     for state in states(FISTA(t=t), function(domain), x, 40):
         g = slope(x)
         while True:
             new = project(x - t * g)
             move = new - x
-            if value(new) <= value(x) + g @ move + move @ move / (2 * t) + 8 * EPS * (1 + abs(value(x))):
+            if value(new) <= value(x) + g @ move + move @ move / (2 * t) + 8 * EPS * (
+                1 + abs(value(x))
+            ):
                 break
             t /= 2
         t *= 1.1 if g @ (x - new) > 800 * EPS * (1 + abs(value(x))) else 1.0
-        grown, change = (1 + np.sqrt(1 + 4 * theta**2)) / 2, new - u
+        grown = (1 + np.sqrt(1 + 4 * theta**2)) / 2
+        change = new - u
         against = (x - new) @ change > 0
         restarts += against
         x = project(new if against else new + (theta - 1) / grown * change)
-        u, theta = new, 1.0 if against else grown
+        u = new
+        theta = 1.0 if against else grown
         np.testing.assert_allclose(state.iterate[0], u, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(state.x[0], x, rtol=1e-9, atol=1e-9)
         assert (state.theta.item(), state.t.item()) == (pytest.approx(theta), pytest.approx(t))
@@ -74,8 +87,11 @@ def test_fista(box, t):
 
 @pytest.mark.parametrize("memory", [2, 5])
 def test_lbfgs(memory):
-    """x⁺ = x − aHg with the dense H = (I − ρsyᵀ)H(I − ρysᵀ) + ρssᵀ of the last pairs, from the scale ⟨s, y⟩/⟨y, y⟩."""
-    x, pairs = np.array([3.0, 3.0, 3.0]), []
+    """x⁺ = x − aHg with the dense H = (I − ρsyᵀ)H(I − ρysᵀ) + ρssᵀ of the last pairs, from the
+    scale ⟨s, y⟩/⟨y, y⟩.
+    """
+    x = np.array([3.0, 3.0, 3.0])
+    pairs = []
     for k, state in enumerate(states(LBFGS(memory), function(), x, 12), 1):
         g = slope(x)
         H = np.eye(3) / max(1.0, np.linalg.norm(g))
@@ -83,10 +99,16 @@ def test_lbfgs(memory):
             s, y = pairs[-1]
             H = np.eye(3) * (s @ y) / (y @ y)
         for s, y in pairs[-memory:]:
-            rho, eye = 1 / (s @ y), np.eye(3)
-            H = (eye - rho * np.outer(s, y)) @ H @ (eye - rho * np.outer(y, s)) + rho * np.outer(s, s)
-        a, direction = 1.0, H @ g
-        while value(x - a * direction) > value(x) - 1e-4 * a * g @ direction + 4 * EPS * abs(value(x)):
+            rho = 1 / (s @ y)
+            eye = np.eye(3)
+            H = (eye - rho * np.outer(s, y)) @ H @ (eye - rho * np.outer(y, s)) + rho * np.outer(
+                s, s
+            )
+        a = 1.0
+        direction = H @ g
+        while value(x - a * direction) > value(x) - 1e-4 * a * g @ direction + 4 * EPS * abs(
+            value(x)
+        ):
             a /= 2
         new = x - a * direction
         pairs.append((new - x, slope(new) - g))
@@ -98,14 +120,19 @@ def test_lbfgs(memory):
 
 
 class Rough(Problem):
-    """½x² on top of a level; at x ≤ 0 values are off by some machine epsilons of 1 + f. Gradients are exact."""
+    """½x² on top of a level; at x ≤ 0 values are off by some machine epsilons of 1 + f. Gradients
+    are exact.
+    """
 
     def __init__(self, level, off=0.0):
         super().__init__(None, (1,))
-        self.level, self.off = level, off
+        self.level = level
+        self.off = off
 
     def value(self, x):
-        return self.level + x.square().sum(1) / 2 + self.off * EPS * (1 + self.level) * (x[:, 0] <= 0)
+        return (
+            self.level + x.square().sum(1) / 2 + self.off * EPS * (1 + self.level) * (x[:, 0] <= 0)
+        )
 
     def grad(self, x):
         return x
@@ -160,8 +187,11 @@ def test_lbfgs_takes_steps_whose_values_rise_by_rounding(level, off, taken):
 
 
 def test_nesterov_s_method_with_a_prox():
-    """½‖x − c‖² + λ‖x‖₁ by u⁺ = S_{tλ}(x − t(x − c)), x⁺ = u⁺ + k/(k+3)(u⁺ − u), with steps that fall."""
-    c, weight = np.array([[2.0, -0.3, 0.7]]), 0.5
+    """½‖x − c‖² + λ‖x‖₁ by u⁺ = S_{tλ}(x − t(x − c)), x⁺ = u⁺ + k/(k+3)(u⁺ − u), with steps that
+    fall.
+    """
+    c = np.array([[2.0, -0.3, 0.7]])
+    weight = 0.5
     problem = md.Composite(md.SquaredError(torch.tensor(c), curvature=1.0), [md.L1(weight)])
     method = ProximalNesterov(lambda k: 0.4 / k**0.5)
     x = u = np.zeros((1, 3))
@@ -170,7 +200,8 @@ def test_nesterov_s_method_with_a_prox():
         t = 0.4 / (k + 1) ** 0.5
         z = x - t * (x - c)
         new = np.sign(z) * np.maximum(np.abs(z) - t * weight, 0)
-        x, u = new + k / (k + 3) * (new - u), new
+        x = new + k / (k + 3) * (new - u)
+        u = new
         state = method.step(problem, state, Default())
         np.testing.assert_allclose(method.answer(state), u, rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(state.x, x, rtol=1e-12, atol=1e-14)
@@ -192,20 +223,25 @@ class Counting(Exact):
 
 
 @pytest.mark.parametrize(
-    ("method", "asked"), [(FISTA(), [0, 1, 2]), (LBFGS(), [1, 2, 3]), (ProximalNesterov(0.1), [0, 1, 2])],
-)  # fmt: skip
+    ("method", "asked"),
+    [(FISTA(), [0, 1, 2]), (LBFGS(), [1, 2, 3]), (ProximalNesterov(0.1), [0, 1, 2])],
+)
 def test_oracles_are_told_which_gradient_is_wanted(method, asked):
     """L-BFGS asks for the gradient after its step; it has that of the start from the problem."""
     problem = md.Composite(md.SquaredError(torch.zeros(1, 3, dtype=DOUBLE)), [md.L1(0.1)])
-    oracle, state = Counting(), method.init(torch.ones(1, 3, dtype=DOUBLE), problem)
+    oracle = Counting()
+    state = method.init(torch.ones(1, 3, dtype=DOUBLE), problem)
     for _ in range(3):
         state = method.step(problem, state, oracle)
     assert oracle.asked == asked
 
 
-# Total variation of a row of pixels: f = s(‖x − y‖² + λ‖Dx‖₁), with F = s‖x − y‖² on the range of y, and |u| ≤ sλ
+# Total variation of a row of pixels: f = s(‖x − y‖² + λ‖Dx‖₁), with F = s‖x − y‖² on the range of
+# y, and |u| ≤ sλ
 
-ROW, WEIGHT, SCALE = np.array([0.1, 0.9, 0.3, 0.35, 0.8, 0.2]), 0.3, 0.7
+ROW = np.array([0.1, 0.9, 0.3, 0.35, 0.8, 0.2])
+WEIGHT = 0.3
+SCALE = 0.7
 
 
 def D(x):
@@ -244,9 +280,12 @@ def assert_is(tensor, numbers):
 
 
 def test_dual_fista():
-    """u⁺ = P(v + σDx(v)), θ⁺ = (1 + √(1 + 4θ²))/2, v⁺ = u⁺ + (θ − 1)/θ⁺(u⁺ − u), restarted; σ = 2s/‖D‖²."""
+    """u⁺ = P(v + σDx(v)), θ⁺ = (1 + √(1 + 4θ²))/2, v⁺ = u⁺ + (θ − 1)/θ⁺(u⁺ − u), restarted; σ =
+    2s/‖D‖².
+    """
     u = v = np.zeros(5)
-    theta, restarts = 1.0, 0
+    theta = 1.0
+    restarts = 0
 
     def least(w):
         return clipped(ROW - w / (2 * SCALE))
@@ -257,7 +296,8 @@ def test_dual_fista():
         against = (v - new) @ (new - u) > 0
         restarts += against
         v = new if against else new + (theta - 1) / grown * (new - u)
-        u, theta = new, 1.0 if against else grown
+        u = new
+        theta = 1.0 if against else grown
         assert_is(state.u["horizontal"], u)
         assert_is(state.v["horizontal"], v)
         assert_is(state.x, least(D_adjoint(u)))
@@ -268,11 +308,14 @@ def test_dual_fista():
 @pytest.mark.parametrize("ratio", [0.3, 2.0])
 def test_pdhg(ratio):
     """x⁺ = prox_{τF}(x − τDᵀu), u⁺ = P(u + σD(2x⁺ − x)), τ = ratio/‖D‖, σ = 1/(ratio ‖D‖)."""
-    x, u = ROW, np.zeros(5)
+    x = ROW
+    u = np.zeros(5)
     for norm, state in row_by_row(PDHG(ratio)):
-        tau, sigma = ratio / norm, 1 / (ratio * norm)
+        tau = ratio / norm
+        sigma = 1 / (ratio * norm)
         new = prox_F(x - tau * D_adjoint(u), tau)
-        u, x = bounded(u + sigma * D(2 * new - x)), new
+        u = bounded(u + sigma * D(2 * new - x))
+        x = new
         assert_is(state.x, x)
         assert_is(state.u["horizontal"], u)
 
@@ -280,32 +323,43 @@ def test_pdhg(ratio):
 @pytest.mark.parametrize("ratio", [0.3, 2.0])
 def test_condat_and_vu(ratio):
     """x⁺ = x − τ(∇F(x) + Dᵀu), with 1/τ = L/2 + σ‖D‖² and L = 2s."""
-    x, u = ROW, np.zeros(5)
+    x = ROW
+    u = np.zeros(5)
     for norm, state in row_by_row(CondatVu(ratio)):
         sigma = 1 / (ratio * norm)
         tau = 1 / (SCALE + sigma * norm**2)
         new = x - tau * (2 * SCALE * (x - ROW) + D_adjoint(u))
-        u, x = bounded(u + sigma * D(2 * new - x)), new
+        u = bounded(u + sigma * D(2 * new - x))
+        x = new
         assert_is(state.x, x)
         assert_is(state.u["horizontal"], u)
 
 
-@pytest.mark.parametrize("theta", [[0.0, 0.0, 3.0, 0.0], [0.5, -0.7, 1.0, 0.3], [-0.8, 0.4, 2.0, -0.5]])
+@pytest.mark.parametrize(
+    "theta", [[0.0, 0.0, 3.0, 0.0], [0.5, -0.7, 1.0, 0.3], [-0.8, 0.4, 2.0, -0.5]]
+)
 def test_lpd(theta):
     """The four steps of its docstring, with all four numbers different from 1."""
     method = LPD().double()
     with torch.no_grad():
         method.theta.copy_(torch.tensor(theta))
     squashed = 1 / (1 + np.exp(-np.array(theta)))
-    c, a = 2 * squashed[0], 2 * squashed[1]
+    c = 2 * squashed[0]
+    a = 2 * squashed[1]
     product = c * a * (2 - c) * (2 - a) / (c + a - c * a) ** 2 * squashed[2]
     x = x_old = p = ROW
     u = np.zeros(5)
     for norm, state in row_by_row(method):
-        sigma, tau = np.sqrt(product) * np.exp(theta[3]) / norm, np.sqrt(product) / np.exp(theta[3]) / norm
+        sigma = np.sqrt(product) * np.exp(theta[3]) / norm
+        tau = np.sqrt(product) / np.exp(theta[3]) / norm
         q = bounded(u + sigma * D(x_old + (1 + a / c) * (p - x_old)))
         u = u + c * (q - u)
         p = prox_F(x - tau * D_adjoint(u), tau)
         x, x_old = x + a * (p - x), x
-        for ours, numbers in ((state.x, x), (state.p, p), (state.x_old, x_old), (state.u["horizontal"], u)):
+        for ours, numbers in (
+            (state.x, x),
+            (state.p, p),
+            (state.x_old, x_old),
+            (state.u["horizontal"], u),
+        ):
             assert_is(ours, numbers)

@@ -36,7 +36,12 @@ def test_a_dense_network():
 
 
 def test_convolutions_come_before_an_output():
-    assert [role.kind for role in roles_of(small_cnn()).values()] == ["conv", "vector", "output", "vector"]
+    assert [role.kind for role in roles_of(small_cnn()).values()] == [
+        "conv",
+        "vector",
+        "output",
+        "vector",
+    ]
     assert roles_of(small_cnn())["0.weight"].fan_in == 9
     assert "input" not in kinds(small_resnet()).values()
 
@@ -57,7 +62,9 @@ def test_recurrent_layers_are_divided_into_gates(layer, gates):
 
 
 def test_only_a_model_knows_embeddings_by_other_names_and_groups_of_convolutions():
-    model = nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 4), nn.Conv1d(4, 8, 3, groups=2), nn.Linear(8, 2))
+    model = nn.Sequential(
+        nn.Embedding(7, 4), nn.Linear(4, 4), nn.Conv1d(4, 8, 3, groups=2), nn.Linear(8, 2)
+    )
     by_shape = roles({name: tuple(p.shape) for name, p in model.named_parameters()})
     assert by_shape["0.weight"].kind == "input"
     assert by_shape["2.weight"].parts == 1
@@ -72,10 +79,13 @@ def test_attention_with_one_matrix_for_three():
 def test_each_leaf_has_the_map_of_its_kind_with_its_scale():
     mirror = ByKind(
         {kind: SpectralPower(0.5) if kind == "hidden" else Euclidean() for kind in KINDS},
-        {"hidden": 0.3, "vector": 2.0}, width=0.5, depth=1.0,
-    ).requires_grad_(False)  # fmt: skip
+        {"hidden": 0.3, "vector": 2.0},
+        width=0.5,
+        depth=1.0,
+    ).requires_grad_(False)
     tree = {name: torch.randn(2, *p.shape) for name, p in mlp().named_parameters()}
-    found, depth = mirror.to_primal(tree), (5 / 4) ** -1
+    found = mirror.to_primal(tree)
+    depth = (5 / 4) ** -1
     hidden = found["3.weight"]
     expected = 0.3 * (50 / 64) ** -0.5 * depth * SpectralPower(0.5).to_primal(tree["3.weight"])
     torch.testing.assert_close(hidden, expected)
@@ -86,8 +96,14 @@ def test_each_leaf_has_the_map_of_its_kind_with_its_scale():
 
 
 def test_the_potential_is_that_of_its_gradient():
-    mirror = ByKind({kind: PNorm(1.5) for kind in KINDS}, {"output": 0.2}).requires_grad_(False).double()
-    tree = {"0.weight": torch.randn(1, 3, 4), "2.weight": torch.randn(1, 2, 3), "2.bias": torch.randn(1, 2)}
+    mirror = (
+        ByKind({kind: PNorm(1.5) for kind in KINDS}, {"output": 0.2}).requires_grad_(False).double()
+    )
+    tree = {
+        "0.weight": torch.randn(1, 3, 4),
+        "2.weight": torch.randn(1, 2, 3),
+        "2.bias": torch.randn(1, 2),
+    }
     tree = {name: leaf.double().requires_grad_() for name, leaf in tree.items()}
     gradients = torch.autograd.grad(mirror.potential(tree).sum(), list(tree.values()))
     for gradient, ours in zip(gradients, mirror.to_dual(tree).values(), strict=True):
@@ -106,10 +122,14 @@ def test_stored_and_loaded(tmp_path):
 def test_a_rotation_of_hidden_units_rotates_the_direction():
     generator = torch.Generator().manual_seed(0)
     P = torch.linalg.qr(torch.randn(50, 50, generator=generator))[0]
-    tree = {name: torch.randn(1, *p.shape, generator=generator) for name, p in mlp().named_parameters()}
+    tree = {
+        name: torch.randn(1, *p.shape, generator=generator) for name, p in mlp().named_parameters()
+    }
     mirror = spectral_by_kind().requires_grad_(False)
     plain = mirror.direction(tree)
-    rotated = mirror.direction({**tree, "1.weight": P @ tree["1.weight"], "3.weight": tree["3.weight"] @ P.T})
+    rotated = mirror.direction(
+        {**tree, "1.weight": P @ tree["1.weight"], "3.weight": tree["3.weight"] @ P.T}
+    )
     torch.testing.assert_close(rotated["1.weight"], P @ plain["1.weight"], rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(rotated["3.weight"], plain["3.weight"] @ P.T, rtol=1e-3, atol=1e-3)
 
@@ -121,7 +141,9 @@ def test_directions_of_many_tensors_with_maps_of_all_sorts():
     maps[1] = ScaledMap(maps[1], 3.0)
     ys = [torch.randn(p.shape) for p in small_cnn().parameters()]
     together = Maps(maps)
-    for each, y, u, length in zip(maps, ys, together.unit_directions(ys), together.sizes, strict=True):
+    for each, y, u, length in zip(
+        maps, ys, together.unit_directions(ys), together.sizes, strict=True
+    ):
         torch.testing.assert_close(length * u, each.direction(y[None])[0], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(u.square().mean(), torch.tensor(1.0), rtol=1e-4, atol=0)
 
@@ -148,11 +170,16 @@ def test_networks_that_normalise_have_a_depth_exponent_of_their_own():
 @pytest.mark.parametrize(
     ("layer", "normed"),
     [
-        (nn.LayerNorm(6), True), (nn.RMSNorm(6), True), (nn.BatchNorm1d(6), True), (nn.GroupNorm(2, 6), True),
-        (nn.PReLU(), False), (nn.GELU(), False), (nn.PReLU(6), None),
+        (nn.LayerNorm(6), True),
+        (nn.RMSNorm(6), True),
+        (nn.BatchNorm1d(6), True),
+        (nn.GroupNorm(2, 6), True),
+        (nn.PReLU(), False),
+        (nn.GELU(), False),
+        (nn.PReLU(6), None),
     ],
     ids=lambda each: type(each).__name__,
-)  # fmt: skip
+)
 def test_layers_that_normalise_are_seen_by_names_and_by_the_model(layer, normed):
     model = nn.Sequential(nn.Linear(4, 6), layer, nn.Linear(6, 2))
     by_name = roles({name: tuple(p.shape) for name, p in model.named_parameters()})
@@ -162,7 +189,9 @@ def test_layers_that_normalise_are_seen_by_names_and_by_the_model(layer, normed)
 
 
 def test_norms_without_gains_are_seen_by_the_model():
-    model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6, elementwise_affine=False), nn.Linear(6, 2))
+    model = nn.Sequential(
+        nn.Linear(4, 6), nn.LayerNorm(6, elementwise_affine=False), nn.Linear(6, 2)
+    )
     assert {role.normed for role in roles_of(model).values()} == {True}
 
 

@@ -56,7 +56,8 @@ def matrix_of(function):
 @pytest.mark.parametrize("kind", QUADRATIC)
 def test_quadratic_maps_are_symmetric_positive_definite_matrices_and_their_inverses(kind):
     mirror = learned(QUADRATIC[kind]())
-    P, Q = matrix_of(mirror.to_primal), matrix_of(mirror.to_dual)
+    P = matrix_of(mirror.to_primal)
+    Q = matrix_of(mirror.to_dual)
     torch.testing.assert_close(P, P.T)
     torch.testing.assert_close(P @ Q, torch.eye(6, dtype=DOUBLE))
     values = torch.linalg.eigvalsh(P)
@@ -73,7 +74,9 @@ def test_quadratic_maps_are_symmetric_positive_definite_matrices_and_their_inver
 
 def test_a_kronecker_product_is_one():
     mirror = learned(KroneckerQuadratic((2, 3), 0.7))
-    left, right = (part.factor().detach() @ part.factor().detach().T for part in (mirror.rows, mirror.columns))
+    left, right = (
+        part.factor().detach() @ part.factor().detach().T for part in (mirror.rows, mirror.columns)
+    )
     torch.testing.assert_close(matrix_of(mirror.to_primal), torch.kron(left, right))
 
 
@@ -103,14 +106,18 @@ def test_what_is_no_metric_is_refused():
 def test_weighted_maps_are_gradients_with_exact_inverses(kind):
     make, draw = WEIGHTED[kind]
     mirror = learned(make())
-    x = draw(3, 5, dtype=DOUBLE, generator=torch.Generator().manual_seed(2)) + (0.05 if draw is torch.rand else 0)
+    x = draw(3, 5, dtype=DOUBLE, generator=torch.Generator().manual_seed(2)) + (
+        0.05 if draw is torch.rand else 0
+    )
     x = x / x.sum(-1, keepdim=True) if kind == "simplex" else x
     y = mirror.to_dual(x)
     torch.testing.assert_close(mirror.to_primal(y), x)
     point = x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(mirror.potential(point).sum(), point)
     off = (gradient - y).detach()
-    torch.testing.assert_close(off - off.mean(-1, keepdim=True) if kind == "simplex" else off, torch.zeros_like(off))
+    torch.testing.assert_close(
+        off - off.mean(-1, keepdim=True) if kind == "simplex" else off, torch.zeros_like(off)
+    )
     dual = (y + 0.1).detach().requires_grad_()
     assert torch.autograd.gradcheck(mirror.to_primal, dual)
     v = torch.linspace(-1, 1, 5, dtype=DOUBLE).expand(3, 5)
@@ -121,7 +128,9 @@ def test_equal_weights_are_no_weights():
     x = torch.rand(3, 5, dtype=DOUBLE, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(Weighted(PNorm(3.0), 5).double().to_dual(x), PNorm(3.0).to_dual(x))
     y = 40 * x - 20
-    torch.testing.assert_close(WeightedSimplexEntropy(5).double().to_primal(y), SimplexEntropy().to_primal(y))
+    torch.testing.assert_close(
+        WeightedSimplexEntropy(5).double().to_primal(y), SimplexEntropy().to_primal(y)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
@@ -129,7 +138,9 @@ def test_the_weighted_simplex_at_extremes(dtype):
     mirror = WeightedSimplexEntropy(4).to(dtype)
     with torch.no_grad():
         mirror.log_weights.copy_(torch.tensor([-3.0, 3.0, 0.0, 1.0]))
-    y = torch.tensor([[1e4, 0, 0, -1e4], [0, 0, 0, 0], [-1e4, 1e-4, 5, 1e4], [1e-3, 0, 0, 0]], dtype=dtype)
+    y = torch.tensor(
+        [[1e4, 0, 0, -1e4], [0, 0, 0, 0], [-1e4, 1e-4, 5, 1e4], [1e-3, 0, 0, 0]], dtype=dtype
+    )
     x = mirror.to_primal(y)
     assert bool(x.isfinite().all())
     assert bool((x >= 0).all())
@@ -155,13 +166,17 @@ class _Call(torch.nn.Module):
         return self.mirror.to_primal(y)
 
 
-@pytest.mark.parametrize("domain", [Box(-1.0, 2.0), Simplex(), PositiveOrthant()], ids=lambda d: type(d).__name__)
+@pytest.mark.parametrize(
+    "domain", [Box(-1.0, 2.0), Simplex(), PositiveOrthant()], ids=lambda d: type(d).__name__
+)
 def test_the_least_of_a_linear_function(domain):
     """Against many points of the set, and against one where it is attained."""
     g = torch.randn(3, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
     g = g.abs() if isinstance(domain, PositiveOrthant) else g
     least = domain.least(g)
-    points = domain.project(5 * torch.randn(1000, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(1)))
+    points = domain.project(
+        5 * torch.randn(1000, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+    )
     assert bool((points @ g.T >= least - 1e-12).all())
     far = domain.project(-1e6 * g)
     torch.testing.assert_close((far * g).sum(-1), least)

@@ -1,4 +1,6 @@
-"""Input-convex potentials: gradients, convexity, locality, at parameters far from the initial ones."""
+"""Input-convex potentials: gradients, convexity, locality, at parameters far from the
+initial ones.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ OPTIONS = [
     for quadratic in (False, True)
 ]
 every_kind = pytest.mark.parametrize("make", SMALL.values(), ids=SMALL.keys())
-every_option = pytest.mark.parametrize("options", OPTIONS, ids=lambda o: f"{o['activation']}-{o['quadratic']}")
+every_option = pytest.mark.parametrize(
+    "options", OPTIONS, ids=lambda o: f"{o['activation']}-{o['quadratic']}"
+)
 seeds = st.integers(0, 10**6)
 
 
@@ -32,7 +36,9 @@ def randomised(potential, seed=0, spread=1.0):
     potential = potential.double()
     with torch.no_grad():
         for parameter in potential.parameters():
-            parameter.add_(spread * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+            parameter.add_(
+                spread * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            )
     return potential
 
 
@@ -68,7 +74,9 @@ def test_the_value_is_the_formula():
     b0, b1 = potential.bias.chunk(2)
     z = positive(x @ L0.T + (x @ Q0.T) ** 2 + b0)
     z = positive(z @ positive(potential.mixing[0]).T + x @ L1.T + (x @ Q1.T) ** 2 + b1)
-    expected = z @ positive(potential.output) + 0.5 * (0.1 + positive(potential.scale)) * per_sample(x**2)
+    expected = z @ positive(potential.output) + 0.5 * (
+        0.1 + positive(potential.scale)
+    ) * per_sample(x**2)
     torch.testing.assert_close(potential.value(x), expected, rtol=1e-8, atol=1e-8)
 
 
@@ -108,13 +116,16 @@ class _Gradient(torch.nn.Module):
 @given(seed=seeds, weight=st.floats(0, 1), spread=st.floats(0.1, 10))
 def test_strongly_convex_everywhere(make, options, seed, weight, spread):
     potential = randomised(make(**options), seed)
-    a, b = points(potential, seed=seed, spread=spread), points(potential, seed=seed + 1, spread=spread)
+    a = points(potential, seed=seed, spread=spread)
+    b = points(potential, seed=seed + 1, spread=spread)
     distance = per_sample((a - b).square())
     alpha = potential.strong_convexity
     assert alpha >= potential.mu
     chord = weight * potential.value(a) + (1 - weight) * potential.value(b)
     bulge = 0.5 * alpha * weight * (1 - weight) * distance
-    assert (potential.value(weight * a + (1 - weight) * b) <= chord - bulge + 1e-12 * chord.abs()).all()
+    assert (
+        potential.value(weight * a + (1 - weight) * b) <= chord - bulge + 1e-12 * chord.abs()
+    ).all()
     product = per_sample((potential.gradient(a) - potential.gradient(b)) * (a - b))
     assert (product >= alpha * distance * (1 - 1e-10)).all()
 
@@ -197,7 +208,9 @@ def test_circular_padding_commutes_with_shifts(generator):
     potential = randomised(ConvICNN(2, filters=3, padding="circular", quadratic=True), spread=0.5)
     x = torch.rand(2, 2, 7, 9, generator=generator, dtype=torch.float64)
     shifted = potential.gradient(x.roll((3, -2), (2, 3)))
-    torch.testing.assert_close(shifted, potential.gradient(x).roll((3, -2), (2, 3)), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        shifted, potential.gradient(x).roll((3, -2), (2, 3)), rtol=1e-10, atol=1e-10
+    )
     zeros = ConvICNN(2, filters=3, quadratic=True).double()
     zeros.load_state_dict(potential.state_dict())
     border = (zeros.gradient(x) - potential.gradient(x)).abs()
@@ -219,7 +232,9 @@ def test_layouts_and_single_precision_agree(device, generator):
     potential = randomised(ConvICNN(3, quadratic=True), spread=0.1)
     x = torch.rand(2, 3, 9, 8, generator=generator, dtype=torch.float64)
     expected = potential.gradient(x)
-    torch.testing.assert_close(potential.gradient(x.to(memory_format=torch.channels_last)), expected)
+    torch.testing.assert_close(
+        potential.gradient(x.to(memory_format=torch.channels_last)), expected
+    )
     single = potential.float().to(device).gradient(x.float().to(device))
     assert single.device.type == device.type
     torch.testing.assert_close(single.double().cpu(), expected, rtol=1e-4, atol=1e-4)

@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from mirrordescent.mirrors import ConvICNN, DenseICNN, HyperbolicEntropy, NotConverged, Potential, invert
+from mirrordescent.mirrors import (
+    ConvICNN,
+    DenseICNN,
+    HyperbolicEntropy,
+    NotConverged,
+    Potential,
+    invert,
+)
 from mirrordescent.mirrors.inverse import conjugate_gradients
 from mirrordescent.trees import sum_per_sample
 
@@ -36,7 +43,8 @@ class Elementwise(Potential):
 
     def __init__(self, mirror, mu):
         super().__init__()
-        self.mirror, self.mu = mirror, mu
+        self.mirror = mirror
+        self.mu = mu
 
     @property
     def strong_convexity(self):
@@ -57,7 +65,9 @@ def random_potential(kind, seed, quadratic=True):
         potential = ConvICNN(1, filters=2, layers=2, quadratic=quadratic).double()
     with torch.no_grad():
         for parameter in potential.parameters():
-            parameter.add_(0.7 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+            parameter.add_(
+                0.7 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            )
     shape = (3, 4) if kind == "dense" else (3, 1, 3, 3)
     return potential, 2 * torch.randn(shape, generator=generator, dtype=torch.float64)
 
@@ -65,7 +75,11 @@ def random_potential(kind, seed, quadratic=True):
 def spd(n, condition, seed=0):
     generator = torch.Generator().manual_seed(seed)
     basis, _ = torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.float64))
-    return basis @ torch.diag(torch.logspace(0, torch.tensor(condition).log10(), n, dtype=torch.float64)) @ basis.T
+    return (
+        basis
+        @ torch.diag(torch.logspace(0, torch.tensor(condition).log10(), n, dtype=torch.float64))
+        @ basis.T
+    )
 
 
 def test_conjugate_gradients_solve_each_sample_to_its_own_tolerance():
@@ -141,7 +155,9 @@ def test_agrees_with_dense_newton(kind, seed):
         refined = x.flatten() + 0.1
         for _ in range(40):
             hessian = torch.autograd.functional.jacobian(gradient, refined)
-            refined = refined + torch.linalg.solve(hessian, target.flatten() - gradient(refined).detach())
+            refined = refined + torch.linalg.solve(
+                hessian, target.flatten() - gradient(refined).detach()
+            )
         torch.testing.assert_close(x.flatten(), refined, rtol=1e-8, atol=1e-8)
 
 
@@ -163,13 +179,18 @@ def test_a_converged_sample_moves_no_more():
 def test_derivatives_agree_with_finite_differences(kind, quadratic):
     potential, y = random_potential(kind, 1, quadratic)
     names = [name for name, _ in potential.named_parameters()]
-    inputs = [y[:1].requires_grad_(), *(p.detach().requires_grad_() for p in potential.parameters())]
+    inputs = [
+        y[:1].requires_grad_(),
+        *(p.detach().requires_grad_() for p in potential.parameters()),
+    ]
 
     def inverse(y, *parameters):
         swapped = {f"potential.{name}": p for name, p in zip(names, parameters, strict=True)}
         return torch.func.functional_call(_Inverse(potential), swapped, (y,))
 
-    assert torch.autograd.gradcheck(inverse, inputs, atol=1e-6, rtol=1e-4, fast_mode=kind == "images")
+    assert torch.autograd.gradcheck(
+        inverse, inputs, atol=1e-6, rtol=1e-4, fast_mode=kind == "images"
+    )
 
 
 class _Inverse(nn.Module):
@@ -183,7 +204,9 @@ class _Inverse(nn.Module):
 
 def test_derivatives_of_a_quadratic_in_closed_form():
     potential = QuadraticPotential(spd(4, 10.0))
-    y = torch.randn(2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    y = torch.randn(
+        2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True
+    )
     v = torch.randn(2, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     wrt_y, wrt_matrix = torch.autograd.grad(invert(potential, y).x, [y, potential.matrix], v)
     inverse = torch.linalg.inv(potential.matrix.detach())
@@ -221,7 +244,9 @@ def test_in_inference_mode(kind):
 def test_samples_that_do_not_converge_are_named():
     potential, y = random_potential("dense", 0)
     start = torch.stack([invert(potential, y).x.detach()[0], 50 * y[1], 50 * y[2]])
-    with pytest.warns(NotConverged, match=r"DenseICNN has not converged for samples \[1, 2\]: residual"):
+    with pytest.warns(
+        NotConverged, match=r"DenseICNN has not converged for samples \[1, 2\]: residual"
+    ):
         found = invert(potential, y, start=start, max_iterations=1)
     assert found.converged.tolist() == [True, False, False]
     assert (found.residual[1:] > 1e-6).all()

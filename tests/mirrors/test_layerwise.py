@@ -1,4 +1,6 @@
-"""Maps for all parameters of a network: leaf by leaf, tied at three levels, and on to other networks."""
+"""Maps for all parameters of a network: leaf by leaf, tied at three levels, and on to other
+networks.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ from mirrordescent.mirrors import (
 
 
 def mlp(*widths):
-    layers = [layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
+    layers = [
+        layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())
+    ]
     return nn.Sequential(*layers[:-1])
 
 
@@ -42,7 +46,9 @@ def moons():
 
 
 def cnn():
-    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(288, 10))
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(288, 10)
+    )
 
 
 def digits():
@@ -99,8 +105,11 @@ def test_the_numbers_of_the_paper(model, kind, ties, count):
 @pytest.mark.parametrize("ties", ["orbit", "paper", "tensor"])
 def test_each_leaf_goes_through_its_own_map(kind, ties):
     model = cnn()
-    mirror, x, v = learned(layerwise(model, kind, ties)), stacked(model), stacked(model, seed=1)
-    y, z = mirror.to_dual(x), mirror.step(x, v, 0.1)
+    mirror = learned(layerwise(model, kind, ties))
+    x = stacked(model)
+    v = stacked(model, seed=1)
+    y = mirror.to_dual(x)
+    z = mirror.step(x, v, 0.1)
     for name, leaf in x.items():
         own = mirror[name]
         assert torch.equal(y[name], own.to_dual(leaf))
@@ -108,7 +117,9 @@ def test_each_leaf_goes_through_its_own_map(kind, ties):
         assert torch.equal(mirror.to_primal(y)[name], own.to_primal(y[name]))
         assert torch.equal(z[name], own.step(leaf, v[name], 0.1))
         torch.testing.assert_close(mirror.to_primal(y)[name], leaf, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(mirror.potential(x), sum(mirror[name].potential(leaf) for name, leaf in x.items()))
+    torch.testing.assert_close(
+        mirror.potential(x), sum(mirror[name].potential(leaf) for name, leaf in x.items())
+    )
     divergence = sum(mirror[name].divergence(leaf, v[name]) for name, leaf in x.items())
     torch.testing.assert_close(mirror.divergence(x, v), divergence)
     assert mirror.potential(x).shape == (3,)
@@ -117,7 +128,8 @@ def test_each_leaf_goes_through_its_own_map(kind, ties):
 
 def test_every_method_runs_with_it():
     model = mlp(2, 4, 1).double()
-    inputs, x0 = torch.randn(8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2)), stacked(model)
+    inputs = torch.randn(8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    x0 = stacked(model)
     loss = torch.vmap(lambda z: functional_call(model, z, inputs).square().mean())
     for method in (
         md.MD(layerwise(model, initial=0.5), 0.02),
@@ -135,16 +147,19 @@ def test_every_method_runs_with_it():
 
 def test_starts_as_gradient_descent():
     model = cnn()
-    x, v = stacked(model), stacked(model, seed=1)
+    x = stacked(model)
+    v = stacked(model, seed=1)
     for kind in ("diagonal", "spline"):
         for name, leaf in layerwise(model, kind).step(x, v, 0.1).items():
             torch.testing.assert_close(leaf, x[name] - 0.1 * v[name], rtol=1e-4, atol=1e-4)
 
 
 def test_trees_of_other_models_are_refused():
-    mirror, x = layerwise(mlp(2, 4, 1)), stacked(mlp(2, 4, 1))
+    mirror = layerwise(mlp(2, 4, 1))
+    x = stacked(mlp(2, 4, 1))
     with pytest.raises(
-        ValueError, match=r"made for another model: '0\.weight' has the shape \(4, 2\) there and \(5, 2\)"
+        ValueError,
+        match=r"made for another model: '0\.weight' has the shape \(4, 2\) there and \(5, 2\)",
     ):
         mirror.to_dual(stacked(mlp(2, 5, 1)))
     with pytest.raises(ValueError, match=r"made for another model: this one has no '2\.bias'"):
@@ -161,9 +176,15 @@ def test_trees_of_other_models_are_refused():
 
 def test_domains_are_those_of_the_leaves():
     mirror = Layerwise({"w": Logit(-1, 1), "b": Euclidean(), "s": Burg()})
-    x = {"w": torch.tensor([[0.5], [1.5]]), "b": torch.full((2, 1), 9.0), "s": torch.tensor([[1.0], [1.0]])}
+    x = {
+        "w": torch.tensor([[0.5], [1.5]]),
+        "b": torch.full((2, 1), 9.0),
+        "s": torch.tensor([[1.0], [1.0]]),
+    }
     assert mirror.primal_domain.contains(x).tolist() == [True, False]
-    with pytest.raises(DomainError, match=r"(?s)x0\['w'\] is outside .* its part of Layerwise.*samples 1\b"):
+    with pytest.raises(
+        DomainError, match=r"(?s)x0\['w'\] is outside .* its part of Layerwise.*samples 1\b"
+    ):
         md.MD(mirror, 0.1).init(x)
     inside = mirror.primal_domain.project(x)
     assert (inside["w"] == torch.tensor([[0.5], [1.0]])).all()
@@ -173,7 +194,9 @@ def test_domains_are_those_of_the_leaves():
     assert not mirror.dual_domain.contains({**state.y, "s": -state.y["s"]}).any()
     assert mirror.strong_convexity == (0.0, 2.0)  # because of the barrier
     assert Layerwise({"w": Logit(-1, 1), "b": Diagonal(3.0)}).strong_convexity == (2.0, 2.0)
-    assert Layerwise({"w": SquaredPNorm(1.5), "b": Euclidean()}).strong_convexity is None  # two norms
+    assert (
+        Layerwise({"w": SquaredPNorm(1.5), "b": Euclidean()}).strong_convexity is None
+    )  # two norms
     with pytest.raises(TypeError, match="got one tensor"):
         mirror.primal_domain.contains(torch.ones(1, 2))
 
@@ -181,14 +204,27 @@ def test_domains_are_those_of_the_leaves():
 def test_which_maps_are_elementwise():
     one = torch.tensor(0)
     for mirror in (
-        *(Euclidean(), Diagonal(1.0), Multipliers(one), Spline(one), HyperbolicEntropy(), NegativeEntropy(), PNorm(3)),
+        *(
+            Euclidean(),
+            Diagonal(1.0),
+            Multipliers(one),
+            Spline(one),
+            HyperbolicEntropy(),
+            NegativeEntropy(),
+            PNorm(3),
+        ),
         *(Burg(), Logit()),
     ):
         assert mirror.elementwise
         x = torch.rand(2, 6, generator=torch.Generator().manual_seed(0)) * 0.8 + 0.1
         assert torch.equal(mirror.to_dual(x)[:, 3:], mirror.to_dual(x[:, 3:]))
         assert Layerwise({"a": mirror}).elementwise
-    for mirror in (SimplexEntropy(), SquaredPNorm(1.5), Conjugate(DenseICNN(2)), Euclidean(md.domains.Simplex())):
+    for mirror in (
+        SimplexEntropy(),
+        SquaredPNorm(1.5),
+        Conjugate(DenseICNN(2)),
+        Euclidean(md.domains.Simplex()),
+    ):
         assert not mirror.elementwise
         assert not Layerwise({"a": mirror, "b": Euclidean()}).elementwise
 
@@ -203,7 +239,9 @@ def test_frozen_parameters_have_no_map():
 
 
 def test_what_is_not_understood_is_untied_and_said():
-    model = nn.Sequential(nn.Linear(2, 4), nn.GroupNorm(2, 4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
+    model = nn.Sequential(
+        nn.Linear(2, 4), nn.GroupNorm(2, 4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1)
+    )
     with pytest.warns(UserWarning, match=r"1 \(GroupNorm\): entries there are left untied"):
         mirror = layerwise(model, ties="orbit")
     assert [part.count for part in mirror.maps] == [8, 4, 4, 4, 4, 1, 1, 1]
@@ -222,7 +260,9 @@ def test_options_reach_the_maps():
     assert layerwise(moons(), initial=0.25)["0.bias"].multipliers.item() == pytest.approx(0.25)
     mirror = layerwise(moons(), "spline", knots=3, reach=2.0)["0.bias"]
     assert (mirror.knots, mirror.reach) == (3, 2.0)
-    with pytest.raises(ValueError, match="unknown kind of map 'quadratic'; known: diagonal, spline"):
+    with pytest.raises(
+        ValueError, match="unknown kind of map 'quadratic'; known: diagonal, spline"
+    ):
         layerwise(moons(), "quadratic")
     with pytest.raises(ValueError, match="unknown ties 'none'; known: orbit, paper, tensor"):
         layerwise(moons(), ties="none")
@@ -238,7 +278,8 @@ def test_a_saved_map_comes_back_the_same(tmp_path, kind, ties):
     mirror = learned(layerwise(model, kind, ties, **options))
     zoo.save(mirror, tmp_path / "entry", zoo.Card("entry", "a test"))
     again = zoo.load(tmp_path / "entry.safetensors")
-    x, v = stacked(model), stacked(model, seed=1)
+    x = stacked(model)
+    v = stacked(model, seed=1)
     for name, leaf in mirror.step(x, v, 0.1).items():
         assert torch.equal(again.step(x, v, 0.1)[name], leaf)
         assert torch.equal(again[name].groups, mirror[name].groups)
@@ -248,7 +289,9 @@ def test_a_saved_map_comes_back_the_same(tmp_path, kind, ties):
 
 
 def test_a_method_with_a_map_without_shapes_comes_back(tmp_path):
-    method = md.SMD(Layerwise({"0.weight": Diagonal(nn.Parameter(torch.rand(3) + 1)), "b": Euclidean()}), 0.1)
+    method = md.SMD(
+        Layerwise({"0.weight": Diagonal(nn.Parameter(torch.rand(3) + 1)), "b": Euclidean()}), 0.1
+    )
     method.t = md.schedules.Prefix([0.1])
     zoo.save(method, tmp_path / "entry", zoo.Card("entry", "a test"))
     again = zoo.load(tmp_path / "entry.safetensors")
@@ -266,7 +309,8 @@ def test_transfer_matches_layers_by_role():
     sources = [0, 2, 2, 4, 4, 6]  # the weights; every other tensor is a bias
     for i, source in enumerate(sources):
         for kind, offset in (("weight", 0), ("bias", 1)):
-            made, old = again[f"{2 * i}.{kind}"], mirror.maps[source + offset]
+            made = again[f"{2 * i}.{kind}"]
+            old = mirror.maps[source + offset]
             torch.testing.assert_close(made.log_multiplier, old.log_multiplier)
     x = stacked(mlp(2, 30, 30, 30, 30, 30, 3))
     assert again.to_dual(x).keys() == x.keys()
@@ -280,7 +324,9 @@ def test_transfer_to_other_inputs_takes_the_mean():
     torch.testing.assert_close(again["2.bias"].multipliers, mirror["2.bias"].multipliers.expand(3))
     splines = learned(layerwise(mlp(2, 8, 1), "spline", "orbit"))
     slopes = splines["0.weight"].slopes.mean(0).expand(5, -1)
-    torch.testing.assert_close(transfer(splines, mlp(5, 4, 3)).by_name["0.weight"].slopes, slopes, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        transfer(splines, mlp(5, 4, 3)).by_name["0.weight"].slopes, slopes, rtol=1e-4, atol=1e-6
+    )
 
 
 def test_transfer_to_the_same_network_changes_nothing():
@@ -293,10 +339,14 @@ def test_transfer_to_the_same_network_changes_nothing():
 
 
 def test_transfer_says_what_it_lacks():
-    mirror = layerwise(nn.Sequential(nn.Linear(2, 4, bias=False), nn.ReLU(), nn.Linear(4, 1, bias=False)))
+    mirror = layerwise(
+        nn.Sequential(nn.Linear(2, 4, bias=False), nn.ReLU(), nn.Linear(4, 1, bias=False))
+    )
     with pytest.raises(ValueError, match=r"nothing was learned that could serve '0\.bias'"):
         transfer(mirror, moons())
     with pytest.raises(ValueError, match="must know the shapes"):
         transfer(Layerwise({"0.weight": Euclidean()}), moons())
-    mixed = Layerwise({"0.weight": Euclidean(), "0.bias": Diagonal(2.0)}, {"0.weight": (1, 2), "0.bias": (1,)})
+    mixed = Layerwise(
+        {"0.weight": Euclidean(), "0.bias": Diagonal(2.0)}, {"0.weight": (1, 2), "0.bias": (1,)}
+    )
     assert isinstance(transfer(mixed, moons())["2.weight"], Euclidean)

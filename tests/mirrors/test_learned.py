@@ -1,4 +1,6 @@
-"""Learned mirror maps: a pair with its inconsistency, one network with its conjugate, in every method."""
+"""Learned mirror maps: a pair with its inconsistency, one network with its conjugate, in every
+method.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ import torch
 from torch import nn
 
 from mirrordescent import AMD, ASMD, MD, SMD, Quadratic, Status, TVDenoising, solve
-from mirrordescent.mirrors import Conjugate, ConvICNN, DenseICNN, Euclidean, LearnedPair, NotConverged, StrongConvexity
+from mirrordescent.mirrors import (
+    Conjugate,
+    ConvICNN,
+    DenseICNN,
+    Euclidean,
+    LearnedPair,
+    NotConverged,
+    StrongConvexity,
+)
 from mirrordescent.oracles import Exact
 
 METHODS = {
@@ -25,7 +35,9 @@ def randomised(potential, seed=0, spread=0.3):
     potential = potential.double()
     with torch.no_grad():
         for parameter in potential.parameters():
-            parameter.add_(spread * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+            parameter.add_(
+                spread * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            )
     return potential
 
 
@@ -63,8 +75,10 @@ def test_a_pair_is_two_gradients(pair):
 @pytest.mark.parametrize(("norm", "p"), [("l1", 1), ("l2", 2)])
 def test_inconsistency_in_both_directions(pair, norm, p):
     x = random(4, 3)
-    forward, backward = pair.forward_potential.gradient, pair.backward_potential.gradient
-    primal, dual = backward(forward(x)) - x, forward(backward(x)) - x
+    forward = pair.forward_potential.gradient
+    backward = pair.backward_potential.gradient
+    primal = backward(forward(x)) - x
+    dual = forward(backward(x)) - x
     torch.testing.assert_close(pair.inconsistency(x, norm), primal.norm(p, dim=1))
     torch.testing.assert_close(pair.dual_inconsistency(x, norm), dual.norm(p, dim=1))
     assert not torch.allclose(primal, dual)
@@ -73,9 +87,12 @@ def test_inconsistency_in_both_directions(pair, norm, p):
 
 def test_inconsistency_of_a_dict_is_that_of_its_concatenation():
     pair = LearnedPair(image_potential(0), image_potential(1))
-    first, second = random(2, 1, 4, 4), random(2, 1, 3, 5)
+    first = random(2, 1, 4, 4)
+    second = random(2, 1, 3, 5)
     joined = pair.inconsistency({"a": first, "b": second}, "l2")
-    torch.testing.assert_close(joined.square(), sum(pair.inconsistency(x, "l2").square() for x in (first, second)))
+    torch.testing.assert_close(
+        joined.square(), sum(pair.inconsistency(x, "l2").square() for x in (first, second))
+    )
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
@@ -84,7 +101,8 @@ def test_a_consistent_pair_has_finite_derivatives(norm):
     with torch.no_grad():
         for potential in (pair.forward_potential, pair.backward_potential):
             potential.output.fill_(-1e4)  # softplus underflows: ∇M is a multiple of the identity
-            potential.mu, potential.scale[...] = 1.0, -1e4
+            potential.mu = 1.0
+            potential.scale[...] = -1e4
     inconsistency = pair.inconsistency(random(2, 3), norm)
     assert torch.equal(inconsistency, torch.zeros(2, dtype=torch.float64))
     inconsistency.sum().backward()
@@ -93,7 +111,8 @@ def test_a_consistent_pair_has_finite_derivatives(norm):
 
 def test_conjugate_is_an_exact_map():
     mirror = Conjugate(image_potential())
-    x, x0 = random(3, 1, 4, 5), random(3, 1, 4, 5, seed=1)
+    x = random(3, 1, 4, 5)
+    x0 = random(3, 1, 4, 5, seed=1)
     assert mirror.exact
     assert mirror.strong_convexity is None
     y = mirror.to_dual(x)
@@ -129,7 +148,9 @@ def test_a_learned_start_is_a_multiple_of_x0():
     torch.testing.assert_close(mirror.dual_start({"w": x0})["w"], 2.5 * x0, rtol=1e-6, atol=1e-6)
     mirror.dual_start(x0).sum().backward()
     assert mirror.log_scale.grad == pytest.approx(2.5 * x0.sum().item(), rel=1e-6)
-    assert [name for name, _ in Conjugate(dense_potential()).named_parameters() if "log_scale" in name] == []
+    assert [
+        name for name, _ in Conjugate(dense_potential()).named_parameters() if "log_scale" in name
+    ] == []
 
 
 def test_unknown_choices_are_refused(pair):
@@ -161,19 +182,26 @@ def test_storage_does_not_matter_to_a_conjugate(denoising):
     mirror = Conjugate(image_potential())
     x0 = denoising.start()
     same = {"rtol": 1e-8, "atol": 1e-8}
-    for primal, dual in [(MD(mirror, 0.1), SMD(mirror, 0.1)), (AMD(mirror, 0.1, storage="primal"), AMD(mirror, 0.1))]:
+    for primal, dual in [
+        (MD(mirror, 0.1), SMD(mirror, 0.1)),
+        (AMD(mirror, 0.1, storage="primal"), AMD(mirror, 0.1)),
+    ]:
         stored_primal = solve(denoising, primal, x0, iterations=12)
         stored_dual = solve(denoising, dual, x0, iterations=12)
         torch.testing.assert_close(stored_primal.x, stored_dual.x, **same)
         assert (stored_dual.x - x0).abs().max() > 1e-3
     euclidean = solve(denoising, SMD(Euclidean(), 0.1), x0, iterations=12)
-    assert (euclidean.x - solve(denoising, SMD(mirror, 0.1), x0, iterations=12).x).abs().max() > 1e-3
+    assert (
+        euclidean.x - solve(denoising, SMD(mirror, 0.1), x0, iterations=12).x
+    ).abs().max() > 1e-3
 
 
 def test_storage_matters_to_a_pair(denoising):
     pair = LearnedPair(image_potential(0), image_potential(1))
     x0 = denoising.start()
-    primal, dual = (solve(denoising, method(pair, 0.05), x0, iterations=5).x for method in (MD, SMD))
+    primal, dual = (
+        solve(denoising, method(pair, 0.05), x0, iterations=5).x for method in (MD, SMD)
+    )
     assert (primal - dual).abs().max() > 1e-3
 
 
@@ -208,14 +236,18 @@ def test_unrolled_gradients_agree_with_finite_differences(make, kind):
     gradients = torch.autograd.grad(loss(*parameters), parameters, allow_unused=True)
     idle = {name for name, g in zip(names, gradients, strict=True) if g is None or not g.any()}
     # Only a primal-stored method, which begins at x0 itself, has no use for a learned start.
-    primal_stored = isinstance(unroll.method, MD) or getattr(unroll.method, "storage", "dual") == "primal"
+    primal_stored = (
+        isinstance(unroll.method, MD) or getattr(unroll.method, "storage", "dual") == "primal"
+    )
     assert idle == ({"method.mirror.log_scale"} if kind == "scaled" and primal_stored else set())
 
 
 class _Unroll(nn.Module):
     def __init__(self, method, problem, steps):
         super().__init__()
-        self.method, self.problem, self.steps = method, problem, steps
+        self.method = method
+        self.problem = problem
+        self.steps = steps
 
     def forward(self, x0):
         state = self.method.init(x0)

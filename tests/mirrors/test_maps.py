@@ -65,7 +65,9 @@ MAPS = {
     "spectral 0, damped": SpectralPower(0.0, damping=0.5),
     "singular values, hyperbolic": SingularValues(HyperbolicEntropy(0.5)),
     "singular values, squared norm": SingularValues(SquaredPNorm(1.7)),
-    "singular values, saturating": SingularValues(Saturating([0.6, 0.4], floor=0.05)).requires_grad_(False),
+    "singular values, saturating": SingularValues(
+        Saturating([0.6, 0.4], floor=0.05)
+    ).requires_grad_(False),
 }
 maps = pytest.mark.parametrize("mirror", MAPS.values(), ids=MAPS.keys())
 many = settings(max_examples=40)
@@ -79,14 +81,21 @@ def shapes(draw):
 
 def points(mirror, shape, seed, dtype=torch.float64, spread=2.0):
     """Random points well inside the primal domain."""
-    raw = spread * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    raw = spread * torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
     match mirror.primal_domain:
         case PositiveOrthant():
             raw = raw.exp()
         case Simplex():
             raw = raw.softmax(-1)
         case SpectralBall() as ball:
-            raw = 0.9 * ball.radius * raw / (1 + raw.flatten(1).norm(dim=1).reshape(-1, *[1] * (len(shape) - 1)))
+            raw = (
+                0.9
+                * ball.radius
+                * raw
+                / (1 + raw.flatten(1).norm(dim=1).reshape(-1, *[1] * (len(shape) - 1)))
+            )
         case Box() as box:
             raw = box.lower + (box.upper - box.lower) * (0.01 + 0.98 * raw.sigmoid())
     raw = raw.to(dtype)
@@ -95,7 +104,11 @@ def points(mirror, shape, seed, dtype=torch.float64, spread=2.0):
 
 @maps
 @many
-@given(shape=shapes(), seed=st.integers(0, 10**6), dtype=st.sampled_from([torch.float32, torch.float64]))
+@given(
+    shape=shapes(),
+    seed=st.integers(0, 10**6),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
 def test_to_primal_inverts_to_dual(mirror, shape, seed, dtype):
     x = points(mirror, shape, seed, dtype)
     mirror = mirror.to(dtype)
@@ -116,7 +129,9 @@ def test_to_dual_inverts_to_primal(mirror, shape, seed):
     difference = again - y
     if isinstance(mirror, SimplexEntropy):  # dual points are equal up to a constant
         difference = difference - difference.mean(-1, keepdim=True)
-    torch.testing.assert_close(difference, torch.zeros_like(y), rtol=0, atol=1e-10 * (1 + float(y.abs().max())))
+    torch.testing.assert_close(
+        difference, torch.zeros_like(y), rtol=0, atol=1e-10 * (1 + float(y.abs().max()))
+    )
 
 
 @maps
@@ -135,14 +150,19 @@ def test_to_dual_is_the_gradient_of_the_potential(mirror, shape, seed):
 @given(shape=shapes(), seed=st.integers(0, 10**6))
 def test_monotone_and_strongly_convex_as_stated(mirror, shape, seed):
     mirror = mirror.double()
-    a, b = points(mirror, shape, seed), points(mirror, shape, seed + 1)
+    a = points(mirror, shape, seed)
+    b = points(mirror, shape, seed + 1)
     product = ((mirror.to_dual(a) - mirror.to_dual(b)) * (a - b)).flatten(1).sum(1)
     a_single_point = isinstance(mirror, SimplexEntropy) and shape[-1] == 1
     assert (product > 0).all() or a_single_point
     if mirror.strong_convexity is not None:
         alpha, p = mirror.strong_convexity
         # Norms of a batch of simplices are taken simplex by simplex, and added up.
-        distance = torch.linalg.vector_norm(a - b, ord=p, dim=-1) if p == 1 else (a - b).flatten(1).norm(p, dim=1)
+        distance = (
+            torch.linalg.vector_norm(a - b, ord=p, dim=-1)
+            if p == 1
+            else (a - b).flatten(1).norm(p, dim=1)
+        )
         squared = distance.square().reshape(shape[0], -1).sum(1)
         assert (product >= alpha * squared - 1e-9).all()
 
@@ -152,7 +172,8 @@ def test_monotone_and_strongly_convex_as_stated(mirror, shape, seed):
 @given(shape=shapes(), seed=st.integers(0, 10**6))
 def test_divergence(mirror, shape, seed):
     mirror = mirror.double()
-    a, b = points(mirror, shape, seed), points(mirror, shape, seed + 1)
+    a = points(mirror, shape, seed)
+    b = points(mirror, shape, seed + 1)
     divergence = mirror.divergence(a, b)
     linear = (mirror.to_dual(b) * (a - b)).flatten(1).sum(1)
     definition = mirror.potential(a) - mirror.potential(b) - linear
@@ -220,17 +241,28 @@ def test_a_start_outside_the_domain_is_named(mirror, outside):
 
 
 def test_dual_domain_of_burg():
-    assert Burg().dual_domain.contains(torch.tensor([[-1.0], [0.0], [1.0]])).tolist() == [True, False, False]
+    assert Burg().dual_domain.contains(torch.tensor([[-1.0], [0.0], [1.0]])).tolist() == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_dicts_are_sums_over_leaves():
     mirror = HyperbolicEntropy(2.0).double()
-    tree = {"w": torch.randn(2, 3, dtype=torch.float64), "b": torch.randn(2, 1, dtype=torch.float64)}
+    tree = {
+        "w": torch.randn(2, 3, dtype=torch.float64),
+        "b": torch.randn(2, 1, dtype=torch.float64),
+    }
     joined = torch.cat(list(tree.values()), 1)
     torch.testing.assert_close(mirror.potential(tree), mirror.potential(joined))
-    torch.testing.assert_close(torch.cat(list(mirror.to_dual(tree).values()), 1), mirror.to_dual(joined))
+    torch.testing.assert_close(
+        torch.cat(list(mirror.to_dual(tree).values()), 1), mirror.to_dual(joined)
+    )
     other = {name: leaf + 1 for name, leaf in tree.items()}
-    torch.testing.assert_close(mirror.divergence(tree, other), mirror.divergence(joined, joined + 1))
+    torch.testing.assert_close(
+        mirror.divergence(tree, other), mirror.divergence(joined, joined + 1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -263,7 +295,8 @@ def test_a_subclass_with_another_formula_does_not_inherit_that_it_is_linear():
 
     assert Diagonal.linear
     assert not Cubed.linear
-    x, v = torch.ones(1, 3), torch.full((1, 3), 0.5)
+    x = torch.ones(1, 3)
+    v = torch.full((1, 3), 0.5)
     for mirror, expected in ((Diagonal(1.0), x - 0.5 * v), (Doubled(1.0), x - v)):
         torch.testing.assert_close(mirror.steps(v, (x, 0.5)), [expected])
 
@@ -293,7 +326,9 @@ def test_a_diagonal_of_another_width_is_refused():
     mirror = Diagonal(torch.ones(5))
     one = torch.ones(2, 1)
     for call in (mirror.potential, mirror.to_dual, mirror.to_primal, lambda x: mirror.step(x, x)):
-        with pytest.raises(ValueError, match=r"d of shape \(5,\) does not broadcast to points \(2, 1\)"):
+        with pytest.raises(
+            ValueError, match=r"d of shape \(5,\) does not broadcast to points \(2, 1\)"
+        ):
             call(one)
     assert mirror.to_dual(torch.ones(2, 3, 5)).shape == (2, 3, 5)
     assert Diagonal(torch.ones(3, 1)).to_dual(torch.ones(2, 3, 5)).shape == (2, 3, 5)

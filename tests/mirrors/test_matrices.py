@@ -1,4 +1,6 @@
-"""Functions of singular values: against LAPACK, under rotations, where they degenerate, and by products."""
+"""Functions of singular values: against LAPACK, under rotations, where they degenerate, and by
+products.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
 def numbers(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
 @pytest.fixture(params=["products", "resolvents"])
@@ -58,7 +62,8 @@ def test_powers_of_singular_values(shape, p):
 
 @shapes
 def test_the_conjugate_of_a_power_is_a_schatten_norm(shape):
-    p, y = 0.5, numbers(3, *shape)
+    p = 0.5
+    y = numbers(3, *shape)
     sigma = torch.linalg.svdvals(y.reshape(3, shape[0], -1))
     torch.testing.assert_close(SpectralPower(p).conjugate(y), sigma.pow(1 + p).sum(1) / (1 + p))
 
@@ -73,10 +78,14 @@ def test_half_the_square_of_a_schatten_norm_is_a_gradient_with_its_normalisation
 
 
 @pytest.mark.parametrize("steps", [None, 4])
-@pytest.mark.parametrize("inner", [PNorm(3.0), SoftSign(0.1), HyperbolicEntropy(), Saturating([0.5, 0.5])], ids=repr)
+@pytest.mark.parametrize(
+    "inner", [PNorm(3.0), SoftSign(0.1), HyperbolicEntropy(), Saturating([0.5, 0.5])], ids=repr
+)
 def test_equivariant_under_rotations(inner, steps, form):
     mirror = SingularValues(inner, products=steps).requires_grad_(False).double()
-    y, P, Q = numbers(1, 5, 8), rotation(5, 1), rotation(8, 2)
+    y = numbers(1, 5, 8)
+    P = rotation(5, 1)
+    Q = rotation(8, 2)
     for apply in (mirror.to_primal, mirror.direction):
         torch.testing.assert_close(apply(P @ y @ Q.T), P @ apply(y) @ Q.T, rtol=1e-8, atol=1e-8)
 
@@ -90,11 +99,18 @@ def test_a_convolution_is_a_matrix_of_outputs_by_all_inputs():
 @pytest.mark.parametrize("steps", [None, 4])
 def test_blocks_of_rows_are_matrices_of_their_own(steps, form):
     y = numbers(1, 12, 5)
-    whole, block = SpectralPower(0.2, parts=3, products=steps), SpectralPower(0.2, products=steps)
-    torch.testing.assert_close(whole.to_primal(y), torch.cat([block.to_primal(b) for b in y.split(4, 1)], 1))
+    whole = SpectralPower(0.2, parts=3, products=steps)
+    block = SpectralPower(0.2, products=steps)
+    torch.testing.assert_close(
+        whole.to_primal(y), torch.cat([block.to_primal(b) for b in y.split(4, 1)], 1)
+    )
     along = torch.nn.functional.cosine_similarity
-    for ours, alone in zip(whole.direction(y).split(4, 1), (block.direction(b) for b in y.split(4, 1)), strict=True):
-        torch.testing.assert_close(along(ours.flatten(), alone.flatten(), 0), torch.tensor(1.0).double())
+    for ours, alone in zip(
+        whole.direction(y).split(4, 1), (block.direction(b) for b in y.split(4, 1)), strict=True
+    ):
+        torch.testing.assert_close(
+            along(ours.flatten(), alone.flatten(), 0), torch.tensor(1.0).double()
+        )
     with pytest.raises(ValueError, match="cannot be divided"):
         SpectralPower(0.2, parts=5).to_primal(y)
 
@@ -107,7 +123,14 @@ def test_degenerate_matrices_give_finite_directions(p, steps, dtype, form):
         pytest.skip("decompositions are in double precision, and bfloat16 has no digits to lose")
     mirror = SpectralPower(p, products=steps)
     rank_one = numbers(6, 1) @ numbers(1, 9)
-    for y in (torch.zeros(6, 9), rank_one, torch.eye(9)[:6], 1e-15 * rank_one, 1e15 * rank_one, torch.ones(6, 9)):
+    for y in (
+        torch.zeros(6, 9),
+        rank_one,
+        torch.eye(9)[:6],
+        1e-15 * rank_one,
+        1e15 * rank_one,
+        torch.ones(6, 9),
+    ):
         d = mirror.direction(y[None].to(dtype))
         assert d.dtype == dtype
         assert d.isfinite().all()
@@ -140,16 +163,21 @@ def test_combined_steps_fit_powers(p, steps):
 
 
 @pytest.mark.parametrize("p", POWERS)
-@pytest.mark.parametrize("shape", [(20, 20), (20, 90), (90, 20), (16, 24), (8, 3, 3, 3), (70, 70)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(20, 20), (20, 90), (90, 20), (16, 24), (8, 3, 3, 3), (70, 70)], ids=str
+)
 def test_approximations_agree_with_the_decomposition(shape, p, form):
-    mirror, y = SpectralPower(p, damping=1e-4, products=5), numbers(1, *shape, dtype=torch.float32)
-    exact, approximate = MirrorMap._direction(mirror, y), mirror.direction(y)
+    mirror = SpectralPower(p, damping=1e-4, products=5)
+    y = numbers(1, *shape, dtype=torch.float32)
+    exact = MirrorMap._direction(mirror, y)
+    approximate = mirror.direction(y)
     assert float((exact - approximate).norm() / exact.norm()) < 0.08
 
 
 def test_matrices_of_many_shapes_are_computed_together_as_they_are_alone(form):
     maps = [
-        SpectralPower(p, products=4, parts=parts) for p, parts in ((0, 1), (0.5, 1), (0.2, 2), (1, 1), (0, 1), (0.3, 1))
+        SpectralPower(p, products=4, parts=parts)
+        for p, parts in ((0, 1), (0.5, 1), (0.2, 2), (1, 1), (0, 1), (0.3, 1))
     ]
     ys = [numbers(*shape) for shape in ((10, 40), (14, 60), (8, 30), (60, 10), (12, 12), (12, 12))]
     together = approximate_directions(list(zip(maps, ys, strict=True)))
@@ -170,7 +198,8 @@ def test_the_sum_of_iterates_is_that_of_the_polynomials_of_singular_values():
 def test_weights_are_fitted_again_when_the_inner_map_has_changed():
     inner = Saturating([1.0, 1e-6, 1e-6]).requires_grad_(False)
     mirror = SingularValues(inner, products=4)
-    before, resolved = mirror.fit("products"), mirror.fit("resolvents")
+    before = mirror.fit("products")
+    resolved = mirror.fit("resolvents")
     assert mirror.fit("products") is before
     inner.log_weights.copy_(torch.tensor([1e-6, 1e-6, 1.0]).log())
     assert mirror.fit("products")[0] < 0.1 < 0.9 < before[0]
@@ -189,7 +218,9 @@ def test_resolvents_fit_powers_more_closely_than_polynomials(p, steps):
     assert float(error.abs().max()) < 0.06
     assert p == 1 or error.abs().max() < by_products.abs().max()
     assert float(error.square().mean().sqrt()) < 0.03
-    assert float((1 - h(s) / h(s).cummax(0).values).max()) < 0.08  # it may fall a little where it should rise
+    assert (
+        float((1 - h(s) / h(s).cummax(0).values).max()) < 0.08
+    )  # it may fall a little where it should rise
 
 
 def test_errors_are_what_the_documentation_says():
@@ -203,7 +234,8 @@ def test_errors_are_what_the_documentation_says():
 def test_both_forms_fit_what_a_learned_map_does():
     steps = 4
     inner = Saturating([0.02, 0.03, 0.03, 0.05, 0.87], 3.6).requires_grad_(False)
-    mirror, s = SingularValues(inner, products=steps), torch.logspace(-1.5, 0, 300, dtype=torch.float64)
+    mirror = SingularValues(inner, products=steps)
+    s = torch.logspace(-1.5, 0, 300, dtype=torch.float64)
     wanted = mirror._slope(s)
     by_products = torch.tensor(mirror.fit("products")).double() @ ramps(s, steps)
     for found in (by_products, mirror.fit("resolvents")(s)):
@@ -211,11 +243,14 @@ def test_both_forms_fit_what_a_learned_map_does():
 
 
 def test_resolvents_act_on_singular_values():
-    X, h = numbers(2, 5, 8), resolvents.Resolvents((0.3, 0.1, 0.2), (1e-3, 0.1))
+    X = numbers(2, 5, 8)
+    h = resolvents.Resolvents((0.3, 0.1, 0.2), (1e-3, 0.1))
     (found,) = resolvents.combined([X], [h])
     for each, ours in zip(X, found, strict=True):
         size = (each @ each.T).norm().sqrt()
-        expected = by_svd(each / size, lambda s: 0.3 * s + 0.1 * s / (s**2 + 1e-3) + 0.2 * s / (s**2 + 0.1))
+        expected = by_svd(
+            each / size, lambda s: 0.3 * s + 0.1 * s / (s**2 + 1e-3) + 0.2 * s / (s**2 + 0.1)
+        )
         torch.testing.assert_close(ours, expected)
 
 
@@ -245,7 +280,9 @@ def test_directions_of_zeros_and_of_nothing():
     torch.testing.assert_close(found[2], ys[2])
 
 
-@pytest.mark.parametrize("mirror", [SoftSign(0.1), PNorm(4.0), Saturating([0.5, 0.5]).requires_grad_(False)], ids=repr)
+@pytest.mark.parametrize(
+    "mirror", [SoftSign(0.1), PNorm(4.0), Saturating([0.5, 0.5]).requires_grad_(False)], ids=repr
+)
 def test_directions_of_many_tensors_are_those_of_each(mirror):
     ys = [numbers(3, 4, dtype=torch.float32), numbers(5, dtype=torch.float32), torch.zeros(2)]
     for together, y in zip(mirror.directions(ys), ys, strict=True):
@@ -255,7 +292,13 @@ def test_directions_of_many_tensors_are_those_of_each(mirror):
 def test_directions_of_tensors_of_many_kinds_without_kernels(form, monkeypatch):
     monkeypatch.setattr(matrices.kernels, "ready", lambda: False)
     mirror = SpectralPower(0.0, products=4)
-    ys = [torch.ones(3, 3).double(), torch.zeros(3, 3), torch.ones(5, 0), torch.ones(0, 5), torch.ones(4, 2).bfloat16()]
+    ys = [
+        torch.ones(3, 3).double(),
+        torch.zeros(3, 3),
+        torch.ones(5, 0),
+        torch.ones(0, 5),
+        torch.ones(4, 2).bfloat16(),
+    ]
     found = mirror.directions(ys)
     for d, y in zip(found, ys, strict=True):
         assert d.dtype == y.dtype
@@ -264,8 +307,10 @@ def test_directions_of_tensors_of_many_kinds_without_kernels(form, monkeypatch):
 
 def test_casting_products_does_not_matter(form, monkeypatch):
     monkeypatch.setattr(matrices.kernels, "ready", lambda: False)
-    mirror, y = SpectralPower(0.0, products=5), numbers(1, 32, 32, dtype=torch.float32)
+    mirror = SpectralPower(0.0, products=5)
+    y = numbers(1, 32, 32, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        cast, together = mirror.direction(y), mirror.directions([y[0]])[0]
+        cast = mirror.direction(y)
+        together = mirror.directions([y[0]])[0]
     torch.testing.assert_close(cast, mirror.direction(y))
     torch.testing.assert_close(together, mirror.direction(y)[0], rtol=1e-4, atol=1e-4)

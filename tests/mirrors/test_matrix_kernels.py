@@ -1,4 +1,6 @@
-"""Directions of matrices by a kernel in C: against LAPACK, in every shape, and as optimisers use them."""
+"""Directions of matrices by a kernel in C: against LAPACK, in every shape, and as optimisers use
+them.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,34 @@ from mirrordescent.mirrors.matrices import approximate_directions
 from mirrordescent.mirrors.resolvents import Resolvents
 
 H = Resolvents((0.5, 0.02, 0.3), (2e-4, 0.04))
-SHAPES = [(64, 64), (200, 20), (20, 200), (50, 40), (40, 50), (17, 33), (3, 7), (1, 5), (5, 1), (1, 1), (16, 130)]
+SHAPES = [
+    (64, 64),
+    (200, 20),
+    (20, 200),
+    (50, 40),
+    (40, 50),
+    (17, 33),
+    (3, 7),
+    (1, 5),
+    (5, 1),
+    (1, 1),
+    (16, 130),
+]
 
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
 
 def numbers(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
 def by_svd(X, h=H):
-    """h(σ/‖σ²‖^½) in the place of σ, for blocks (count, rows, columns), with mean square 1 over all of them."""
+    """h(σ/‖σ²‖^½) in the place of σ, for blocks (count, rows, columns), with mean square 1 over all
+    of them.
+    """
     U, sigma, V = torch.linalg.svd(X.double(), full_matrices=False)
     size = sigma.square().norm(dim=-1, keepdim=True).sqrt()
     D = U @ (h(sigma / size)[..., None] * V)
@@ -37,7 +55,9 @@ def test_resolvents_act_on_singular_values(shape, dtype):
     (found,) = kernels.directions([X], [H])
     wanted = by_svd(X[None])[0]
     # Small singular values are those of a Gram matrix, and keep half of their digits.
-    assert float((found - wanted).norm() / wanted.norm()) < (1e-4 if dtype == torch.float32 else 1e-12)
+    assert float((found - wanted).norm() / wanted.norm()) < (
+        1e-4 if dtype == torch.float32 else 1e-12
+    )
 
 
 @pytest.mark.parametrize("rank", [1, 5, 30])
@@ -51,7 +71,9 @@ def test_matrices_of_low_rank_keep_their_digits(shape, rank):
 
 @pytest.mark.parametrize("poles", [0, 1, 2, 3, 5])
 def test_any_number_of_resolvents(poles):
-    h = Resolvents((0.2, *[1.0 / (k + 1) for k in range(poles)]), tuple(10.0**-k for k in range(poles)))
+    h = Resolvents(
+        (0.2, *[1.0 / (k + 1) for k in range(poles)]), tuple(10.0**-k for k in range(poles))
+    )
     X = numbers(12, 30, seed=1)
     (found,) = kernels.directions([X], [h])
     assert torch.allclose(found, by_svd(X[None], h)[0], atol=1e-11)
@@ -74,7 +96,9 @@ def test_convolutions_vectors_and_numbers_are_matrices_too():
 
 def test_many_at_once_are_as_they_are_alone_on_any_number_of_threads():
     Xs = [numbers(*shape, seed=i, dtype=torch.float32) for i, shape in enumerate(SHAPES)]
-    functions = [Resolvents((0.1 * (i + 1), 0.02, 0.3), (1e-3 / (i + 1), 0.04)) for i in range(len(Xs))]
+    functions = [
+        Resolvents((0.1 * (i + 1), 0.02, 0.3), (1e-3 / (i + 1), 0.04)) for i in range(len(Xs))
+    ]
     alone = [kernels.directions([X], [h])[0] for X, h in zip(Xs, functions, strict=True)]
     before = torch.get_num_threads()
     try:
@@ -88,7 +112,8 @@ def test_many_at_once_are_as_they_are_alone_on_any_number_of_threads():
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.float64, 1e-9)])
 def test_degenerate_matrices(dtype, tolerance):
-    zero, rank_one = torch.zeros(20, 30, dtype=dtype), torch.ones(20, 30, dtype=dtype)
+    zero = torch.zeros(20, 30, dtype=dtype)
+    rank_one = torch.ones(20, 30, dtype=dtype)
     assert kernels.directions([torch.zeros(0, 5, dtype=dtype)], [H])[0].shape == (0, 5)
     found = kernels.directions([zero, rank_one, 1e-18 * rank_one, 1e12 * rank_one], [H] * 4)
     assert torch.equal(found[0], zero)
@@ -106,11 +131,19 @@ def test_views_that_are_not_contiguous():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_maps_find_the_same_with_and_without_kernels(dtype, monkeypatch):
-    maps = [SpectralPower(p, products=4, parts=parts) for p, parts in ((0, 1), (0.5, 1), (0.2, 2), (0, 1))]
-    ys = [numbers(*shape, seed=i, dtype=dtype) for i, shape in enumerate([(24, 60), (60, 24), (30, 10), (600, 520)])]
+    maps = [
+        SpectralPower(p, products=4, parts=parts)
+        for p, parts in ((0, 1), (0.5, 1), (0.2, 2), (0, 1))
+    ]
+    ys = [
+        numbers(*shape, seed=i, dtype=dtype)
+        for i, shape in enumerate([(24, 60), (60, 24), (30, 10), (600, 520)])
+    ]
     work = list(zip(maps, ys, strict=True))
     asked = []
-    monkeypatch.setattr(kernels, "directions", lambda *given, own=kernels.directions: asked.append(1) or own(*given))
+    monkeypatch.setattr(
+        kernels, "directions", lambda *given, own=kernels.directions: asked.append(1) or own(*given)
+    )
     by_kernel = approximate_directions(work)
     batched = maps[0].direction(torch.stack([ys[0], 2 * ys[0]]))
     assert len(asked) == 2
@@ -146,7 +179,9 @@ def test_fused_preconditioning():
 
 def test_who_does_not_want_kernels_gets_none(monkeypatch):
     asked = []
-    monkeypatch.setattr(kernels, "directions", lambda *given, own=kernels.directions: asked.append(1) or own(*given))
+    monkeypatch.setattr(
+        kernels, "directions", lambda *given, own=kernels.directions: asked.append(1) or own(*given)
+    )
     for options, wanted in (
         ({"fused": False}, 0),
         ({"fused": False, "foreach": False}, 0),

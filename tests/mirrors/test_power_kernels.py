@@ -1,4 +1,6 @@
-"""Directions of powers by a kernel in C: against torch in double precision, and as maps use them."""
+"""Directions of powers by a kernel in C: against torch in double precision, and as maps use
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ SIZES = [(96, 64), (7,), (3, 4, 5), (1,), (70_000,)]
 
 
 def numbers(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
 def by_torch(x, exponent):
@@ -29,12 +33,16 @@ def test_powers(exponent, scale, dtype, tolerance):
     xs = [(scale * numbers(*size, seed=i)).to(dtype) for i, size in enumerate(SIZES)]
     for x, found in zip(xs, kernels.powers(xs, exponent), strict=True):
         assert found.shape == x.shape
-        torch.testing.assert_close(found.double(), by_torch(x, exponent), rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(
+            found.double(), by_torch(x, exponent), rtol=tolerance, atol=tolerance
+        )
 
 
 def test_zeros_nothing_and_what_is_not_finite():
-    broken, infinite = torch.ones(40), torch.ones(40)
-    broken[3], infinite[3] = torch.nan, torch.inf
+    broken = torch.ones(40)
+    infinite = torch.ones(40)
+    broken[3] = torch.nan
+    infinite[3] = torch.inf
     x = [torch.zeros(5), torch.ones(0), broken, infinite, torch.tensor([0.0, -2.0])]
     zeros, nothing, *nan, signs = kernels.powers(x, 0.3)
     assert torch.equal(zeros, x[0])
@@ -46,7 +54,9 @@ def test_zeros_nothing_and_what_is_not_finite():
 def test_entries_far_below_the_others():
     x = torch.tensor([1.0, 1e-30, 1e-44, -1e-30])
     (found,) = kernels.powers([x], 0.5)
-    torch.testing.assert_close(found, torch.tensor([2.0, 2e-15, 0.0, -2e-15]), rtol=1e-4, atol=1e-21)
+    torch.testing.assert_close(
+        found, torch.tensor([2.0, 2e-15, 0.0, -2e-15]), rtol=1e-4, atol=1e-21
+    )
 
 
 @pytest.mark.parametrize("size", [2.9e-39, 1e-40, 6e-45])
@@ -62,7 +72,9 @@ def test_results_out_of_range():
 
 def test_momenta_that_die_out_leave_weights_as_they_are():
     model = nn.Linear(3, 2)
-    optimiser = optim.Preconditioned(model.named_parameters(), mirror=PNorm(4.0), momentum=0.5, fused=True)
+    optimiser = optim.Preconditioned(
+        model.named_parameters(), mirror=PNorm(4.0), momentum=0.5, fused=True
+    )
     model(torch.eye(3)).sum().backward()
     optimiser.step()
     for p in model.parameters():
@@ -82,7 +94,8 @@ def test_subclasses_with_a_power_of_their_own():
 
 
 def test_any_number_of_threads():
-    x, before = [numbers(300_000, dtype=torch.float32), numbers(9, dtype=torch.float32)], torch.get_num_threads()
+    x = [numbers(300_000, dtype=torch.float32), numbers(9, dtype=torch.float32)]
+    before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
         alone = kernels.powers(x, 0.3)
@@ -93,9 +106,12 @@ def test_any_number_of_threads():
 
 
 def test_maps_find_the_same_with_and_without_kernels(monkeypatch):
-    mirror, ys = PNorm(4.0), [numbers(30, 7), numbers(7, 30).mT, numbers(3)]
+    mirror = PNorm(4.0)
+    ys = [numbers(30, 7), numbers(7, 30).mT, numbers(3)]
     asked = []
-    monkeypatch.setattr(kernels, "powers", lambda *given, own=kernels.powers: asked.append(1) or own(*given))
+    monkeypatch.setattr(
+        kernels, "powers", lambda *given, own=kernels.powers: asked.append(1) or own(*given)
+    )
     by_kernel = mirror.directions(ys)
     assert asked == [1]
     for ours, theirs in zip(by_kernel, MirrorMap.directions(mirror, ys), strict=True):

@@ -15,7 +15,9 @@ SIZES = [(1, 1), (1, 7), (2, 3), (8, 8), (12, 9), (31, 20)]
 
 
 def images(height, width, seed=0, dtype=torch.float64):
-    return torch.rand(2, 3, height, width, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+    return torch.rand(
+        2, 3, height, width, generator=torch.Generator().manual_seed(seed), dtype=dtype
+    )
 
 
 def spectral(cutoff=0.4, knots=4, seed=1):
@@ -27,7 +29,9 @@ def spectral(cutoff=0.4, knots=4, seed=1):
 def splines(seed=2):
     mirror = SpectralSpline(0.4, bands=3, knots=4, reach=2.0).double().requires_grad_(False)
     raw = mirror.spline.raw_slopes
-    raw.add_(torch.randn(raw.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64))
+    raw.add_(
+        torch.randn(raw.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    )
     return mirror
 
 
@@ -44,13 +48,16 @@ maps = pytest.mark.parametrize("make", MAPS.values(), ids=MAPS.keys())
 @pytest.mark.parametrize("size", SIZES)
 def test_transform_is_scipys(size):
     x = images(*size)
-    torch.testing.assert_close(low_frequencies(x, 1.0), torch.from_numpy(dctn(x.numpy(), axes=(-2, -1), norm="ortho")))
+    torch.testing.assert_close(
+        low_frequencies(x, 1.0), torch.from_numpy(dctn(x.numpy(), axes=(-2, -1), norm="ortho"))
+    )
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_block_of_low_frequencies(size):
     x = images(*size)
-    low, whole = low_frequencies(x, 0.3), low_frequencies(x, 1.0)
+    low = low_frequencies(x, 0.3)
+    whole = low_frequencies(x, 1.0)
     rows, columns = (sum(i / n < 0.3 for i in range(n)) for n in size)
     torch.testing.assert_close(low, whole[..., :rows, :columns])
     torch.testing.assert_close(low_frequencies(add_low(x, low), 0.3), 2 * low)
@@ -71,19 +78,25 @@ def test_spectrum_by_hand():
 @linear_maps
 @pytest.mark.parametrize("size", SIZES)
 def test_diagonal_in_the_cosine_transform(make, size):
-    mirror, x = make(), images(*size)
+    mirror = make()
+    x = images(*size)
     factors = torch.ones(size, dtype=torch.float64)
     m = mirror.spectrum(*size)
     factors[: m.shape[0], : m.shape[1]] = m
-    torch.testing.assert_close(low_frequencies(mirror.to_primal(x), 1.0), factors * low_frequencies(x, 1.0))
-    torch.testing.assert_close(low_frequencies(mirror.to_dual(x), 1.0), low_frequencies(x, 1.0) / factors)
+    torch.testing.assert_close(
+        low_frequencies(mirror.to_primal(x), 1.0), factors * low_frequencies(x, 1.0)
+    )
+    torch.testing.assert_close(
+        low_frequencies(mirror.to_dual(x), 1.0), low_frequencies(x, 1.0) / factors
+    )
 
 
 @maps
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_inverse_is_exact_to_rounding(make, size, dtype):
-    mirror, x = make().to(dtype), images(*size, dtype=dtype)
+    mirror = make().to(dtype)
+    x = images(*size, dtype=dtype)
     eps = torch.finfo(dtype).eps
     for back in (mirror.to_primal(mirror.to_dual(x)), mirror.to_dual(mirror.to_primal(x))):
         assert back.dtype == dtype
@@ -92,27 +105,37 @@ def test_inverse_is_exact_to_rounding(make, size, dtype):
 
 @maps
 def test_gradient_of_its_potential(make):
-    mirror, x = make(), images(7, 9).requires_grad_()
+    mirror = make()
+    x = images(7, 9).requires_grad_()
     (gradient,) = torch.autograd.grad(mirror.potential(x).sum(), x)
     torch.testing.assert_close(gradient, mirror.to_dual(x))
-    a, b = images(7, 9, 1), images(7, 9, 2)
+    a = images(7, 9, 1)
+    b = images(7, 9, 2)
     linear = (mirror.to_dual(b) * (a - b)).flatten(1).sum(1)
-    torch.testing.assert_close(mirror.divergence(a, b), mirror.potential(a) - mirror.potential(b) - linear)
+    torch.testing.assert_close(
+        mirror.divergence(a, b), mirror.potential(a) - mirror.potential(b) - linear
+    )
 
 
 @linear_maps
 def test_strong_convexity_is_the_largest_there_is(make):
     mirror = make()
     alpha = mirror.strong_convexity.alpha
-    hessian = torch.autograd.functional.jacobian(mirror.to_dual, torch.zeros(1, 1, 12, 12, dtype=torch.float64))
+    hessian = torch.autograd.functional.jacobian(
+        mirror.to_dual, torch.zeros(1, 1, 12, 12, dtype=torch.float64)
+    )
     least = float(torch.linalg.eigvalsh(hessian.reshape(144, 144)).min())
     assert alpha <= least * (1 + 1e-12)
-    assert isinstance(mirror, Spectral) or least == pytest.approx(alpha)  # that of a spectrum is taken at its knots
+    assert isinstance(mirror, Spectral) or least == pytest.approx(
+        alpha
+    )  # that of a spectrum is taken at its knots
 
 
 @linear_maps
 def test_linear_step(make):
-    mirror, x, v = make(), images(6, 5), images(6, 5, 1)
+    mirror = make()
+    x = images(6, 5)
+    v = images(6, 5, 1)
     expected = mirror.to_primal(mirror.to_dual(x) - 0.3 * v)
     torch.testing.assert_close(mirror.step(x, v, 0.3), expected)
 
@@ -134,13 +157,16 @@ def test_differentiable_in_points_and_parameters(make):
         )
 
     x = images(4, 5)[:1, :1].requires_grad_()
-    assert torch.autograd.gradcheck(through, (x, *(p.detach().requires_grad_() for p in mirror.parameters())))
+    assert torch.autograd.gradcheck(
+        through, (x, *(p.detach().requires_grad_() for p in mirror.parameters()))
+    )
 
 
 class Call(torch.nn.Module):
     def __init__(self, mirror, field):
         super().__init__()
-        self.mirror, self.field = mirror, field
+        self.mirror = mirror
+        self.field = field
 
     def forward(self, x):
         return getattr(self.mirror, self.field)(x)
@@ -148,7 +174,8 @@ class Call(torch.nn.Module):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_stencil_has_the_same_numbers_without_a_graph(size):
-    mirror, x = Stencil(0.6).double(), images(*size)
+    mirror = Stencil(0.6).double()
+    x = images(*size)
     with torch.no_grad():
         fast = mirror.to_primal(x)
     torch.testing.assert_close(fast, mirror.to_primal(x).detach(), rtol=1e-14, atol=1e-15)
@@ -157,8 +184,11 @@ def test_stencil_has_the_same_numbers_without_a_graph(size):
 @maps
 @pytest.mark.parametrize("field", ["to_dual", "to_primal"])
 def test_equivariance(make, field):
-    """Flips, rotations and colours exactly; translations, if the map is linear, away from the border."""
-    mirror, x = make(), images(64, 64)
+    """Flips, rotations and colours exactly; translations, if the map is linear, away from the
+    border.
+    """
+    mirror = make()
+    x = images(64, 64)
     omega = getattr(mirror, field)
     for motion in ("horizontal flip", "vertical flip", "rotation by 90°"):
         assert defect(omega, IMAGE_ACTIONS[motion], x) < 1e-13, motion
@@ -176,7 +206,8 @@ def test_use_in_inference_mode_does_not_spoil_derivatives(make):
     """What is computed there is kept for later, and must then be fit for a graph."""
     for kept in (dct, _hats, _positions):
         kept.cache_clear()
-    mirror, x = make().requires_grad_(), images(9, 9).requires_grad_()
+    mirror = make().requires_grad_()
+    x = images(9, 9).requires_grad_()
     with torch.inference_mode():
         mirror.to_primal(mirror.to_dual(x))
     mirror.potential(mirror.to_primal(mirror.to_dual(x))).sum().backward()
@@ -185,13 +216,18 @@ def test_use_in_inference_mode_does_not_spoil_derivatives(make):
 
 
 def test_splines_of_bands_by_hand():
-    """A pure wave is changed by the spline of its band alone; one above the block is not changed."""
-    mirror, n = splines(), 20
+    """A pure wave is changed by the spline of its band alone; one above the block is not
+    changed.
+    """
+    mirror = splines()
+    n = 20
     waves = dct(n, n, torch.float64, torch.device("cpu"))
     for i, band in ((0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (7, 2)):  # bands end at 0.1, 0.2, 0.4
         wave = torch.outer(waves[i], waves[0])[None, None]
         for size in (-3.0, 0.4):
-            inputs = torch.zeros(1, 3, dtype=torch.float64).index_fill_(1, torch.tensor([band]), size)
+            inputs = torch.zeros(1, 3, dtype=torch.float64).index_fill_(
+                1, torch.tensor([band]), size
+            )
             expected = mirror.spline.to_dual(inputs)[0, band]
             torch.testing.assert_close(mirror.to_dual(size * wave), expected * wave)
             torch.testing.assert_close(mirror.to_dual(-size * wave), -expected * wave)
@@ -200,14 +236,20 @@ def test_splines_of_bands_by_hand():
 
 
 def test_splines_are_strongly_convex_as_stated():
-    mirror, a, b = splines(), images(16, 16, 1), images(16, 16, 2)
+    mirror = splines()
+    a = images(16, 16, 1)
+    b = images(16, 16, 2)
     product = ((mirror.to_dual(a) - mirror.to_dual(b)) * (a - b)).flatten(1).sum(1)
     assert (product >= mirror.strong_convexity.alpha * (a - b).square().flatten(1).sum(1)).all()
-    torch.testing.assert_close(SpectralSpline().double().to_dual(a).detach(), a)  # the identity before learning
+    torch.testing.assert_close(
+        SpectralSpline().double().to_dual(a).detach(), a
+    )  # the identity before learning
 
 
 def test_one_set_of_parameters_for_all_sizes():
-    """A wave of the same length in pixels is multiplied by the same number in images of all sizes."""
+    """A wave of the same length in pixels is multiplied by the same number in images of all
+    sizes.
+    """
     mirror, _ = spectral(cutoff=0.5, knots=5)
     found = []
     for n in (16, 64, 256):

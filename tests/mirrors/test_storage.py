@@ -1,4 +1,6 @@
-"""Every public map and potential can be stored: what is saved comes back the same to the last bit."""
+"""Every public map and potential can be stored: what is saved comes back the same to the
+last bit.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,11 @@ GROUPS = torch.tensor([0, 1, 0, 2])
 
 
 def leaves():
-    maps = {"0.weight": Spline(GROUPS, knots=3), "0.bias": Logit(-4, 4), "1": Conjugate(DenseICNN(4, 3), "scaled")}
+    maps = {
+        "0.weight": Spline(GROUPS, knots=3),
+        "0.bias": Logit(-4, 4),
+        "1": Conjugate(DenseICNN(4, 3), "scaled"),
+    }
     return Layerwise(maps, dict.fromkeys(maps, (4,)))
 
 
@@ -63,11 +69,17 @@ def shared():
 
 CASES = {
     "burg": Burg,
-    "by kind": lambda: ByKind(dict.fromkeys(KINDS, SpectralPower(0.5, products=4)), {"hidden": 0.3}, 0.4, 0.2),
+    "by kind": lambda: ByKind(
+        dict.fromkeys(KINDS, SpectralPower(0.5, products=4)), {"hidden": 0.3}, 0.4, 0.2
+    ),
     "conjugate": lambda: Conjugate(DenseICNN(4, hidden=3)),
     "conjugate, scaled": lambda: Conjugate(ConvICNN(1, filters=2, kernel=1), start="scaled"),
-    "convolutions": lambda: ConvICNN(1, filters=2, layers=3, padding="circular", activation="leaky_relu", mu=0.3),
-    "dense": lambda: DenseICNN(4, hidden=3, layers=1, quadratic=False, generator=torch.Generator().manual_seed(5)),
+    "convolutions": lambda: ConvICNN(
+        1, filters=2, layers=3, padding="circular", activation="leaky_relu", mu=0.3
+    ),
+    "dense": lambda: DenseICNN(
+        4, hidden=3, layers=1, quadratic=False, generator=torch.Generator().manual_seed(5)
+    ),
     "diagonal, fixed": lambda: Diagonal(torch.tensor([1.0, 2.0, 3.0, 0.1])),
     "diagonal, learned": lambda: Diagonal(nn.Parameter(torch.tensor([1.0, 2.0, 3.0, 0.1]))),
     "diagonal, a number": lambda: Diagonal(0.3),
@@ -92,7 +104,9 @@ CASES = {
     "spectral": lambda: Spectral(0.7, knots=3),
     "spectral power": lambda: SpectralPower(0.3, parts=2),
     "spectral power, damped": lambda: SpectralPower(0.0, damping=0.3, products=5),
-    "spectral splines": lambda: SpectralSpline(0.7, bands=2, knots=3, reach=2.0, slope=1.5, floor=0.01),
+    "spectral splines": lambda: SpectralSpline(
+        0.7, bands=2, knots=3, reach=2.0, slope=1.5, floor=0.01
+    ),
     "spline": lambda: Spline(GROUPS, knots=3, reach=2.0, slope=0.5, floor=0.1),
     "squared p-norm": lambda: SquaredPNorm(1.3),
     "stencil": lambda: Stencil(0.3),
@@ -120,7 +134,9 @@ def learned(part, dtype):
 
 def points(part, dtype):
     """Points inside all domains: simplices along the last dimension."""
-    images = isinstance(part, IMAGES) or any(isinstance(module, ConvICNN) for module in part.modules())
+    images = isinstance(part, IMAGES) or any(
+        isinstance(module, ConvICNN) for module in part.modules()
+    )
     shape = (2, 1, 6, 5) if images else (2, 6, 5) if isinstance(part, MATRICES) else (2, 4)
     x = torch.rand(shape, generator=torch.Generator().manual_seed(2), dtype=dtype) + 0.1
     x = x / x.sum(-1, keepdim=True)
@@ -133,13 +149,26 @@ def results(part, x):
     if isinstance(part, Potential):
         return [part.value(x), part.gradient(x)]
     y = part.to_dual(x)
-    found = (part.potential(x), y, part.to_primal(y), part.dual_start(x), part.step(x, x, 0.1), part.divergence(x, x))
-    return [leaf for tree in found for leaf in (tree.values() if isinstance(tree, dict) else [tree])]
+    found = (
+        part.potential(x),
+        y,
+        part.to_primal(y),
+        part.dual_start(x),
+        part.step(x, x, 0.1),
+        part.divergence(x, x),
+    )
+    return [
+        leaf for tree in found for leaf in (tree.values() if isinstance(tree, dict) else [tree])
+    ]
 
 
 def test_every_public_class_is_here():
     public = {vars(mirrors)[name] for name in mirrors.__all__}
-    storable = {each for each in public if isinstance(each, type) and issubclass(each, (MirrorMap, Potential))}
+    storable = {
+        each
+        for each in public
+        if isinstance(each, type) and issubclass(each, (MirrorMap, Potential))
+    }
     assert {type(make()) for make in CASES.values()} == storable - ABSTRACT
 
 

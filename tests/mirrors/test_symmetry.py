@@ -1,4 +1,6 @@
-"""Permutation symmetries: the network's function does not see them, and orbits are those of the whole group."""
+"""Permutation symmetries: the network's function does not see them, and orbits are those of the
+whole group.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,27 @@ from mirrordescent.mirrors import check_equivariance, layerwise, permute, symmet
 
 
 def mlp(*widths, activation=nn.ReLU):
-    layers = [layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), activation())]
+    layers = [
+        layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), activation())
+    ]
     return nn.Sequential(*layers[:-1])
 
 
 def cnn(channels=8, side=14, classes=10):
     features = channels * ((side - 2) // 2) ** 2
     return nn.Sequential(
-        nn.Conv2d(1, channels, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(features, classes)
+        nn.Conv2d(1, channels, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(features, classes),
     )
 
 
 class Residual(nn.Module):
-    """Two branches over one stream of batch-normalised channels, and functions instead of modules."""
+    """Two branches over one stream of batch-normalised channels, and functions instead of
+    modules.
+    """
 
     def __init__(self):
         super().__init__()
@@ -53,7 +63,9 @@ class Shaped(nn.Module):
 
     def __init__(self, flatten):
         super().__init__()
-        self.conv, self.norm, self.dense = nn.Conv2d(1, 4, 3), nn.BatchNorm1d(36), nn.Linear(36, 2)
+        self.conv = nn.Conv2d(1, 4, 3)
+        self.norm = nn.BatchNorm1d(36)
+        self.dense = nn.Linear(36, 2)
         self.flatten = flatten
 
     def forward(self, x):
@@ -65,11 +77,16 @@ class Scaled(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.last, self.gain = nn.Linear(3, 4), nn.Linear(4, 2), nn.Parameter(torch.tensor(2.0))
+        self.first = nn.Linear(3, 4)
+        self.last = nn.Linear(4, 2)
+        self.gain = nn.Parameter(torch.tensor(2.0))
         self.register_buffer("temperature", torch.tensor([3.0]))
 
     def forward(self, x):
-        return self.last(self.gain * torch.tanh(self.first(x / x.shape[1]) / self.temperature) + torch.tensor(0.1))
+        return self.last(
+            self.gain * torch.tanh(self.first(x / x.shape[1]) / self.temperature)
+            + torch.tensor(0.1)
+        )
 
 
 class Shared(nn.Module):
@@ -77,29 +94,50 @@ class Shared(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.again, self.twin = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.first = nn.Linear(3, 4)
+        self.again = nn.Linear(4, 4)
+        self.twin = nn.Linear(4, 4)
         self.twin.weight = self.again.weight
         self.last = nn.Linear(4, 2)
 
     def forward(self, x):
-        return self.last(self.twin(self.again(self.again(self.first(x).sigmoid()).sigmoid()).sigmoid()).sigmoid())
+        return self.last(
+            self.twin(self.again(self.again(self.first(x).sigmoid()).sigmoid()).sigmoid()).sigmoid()
+        )
 
 
 NETWORKS = {
     "mlp": (mlp(3, 7, 6, 5, 2), (3,)),
     "mlp with norms": (
-        nn.Sequential(nn.Linear(3, 7), nn.LayerNorm(7), nn.SiLU(), nn.Dropout(0.5), nn.Linear(7, 7), nn.Softmax(1))
+        nn.Sequential(
+            nn.Linear(3, 7),
+            nn.LayerNorm(7),
+            nn.SiLU(),
+            nn.Dropout(0.5),
+            nn.Linear(7, 7),
+            nn.Softmax(1),
+        )
         + nn.Sequential(nn.BatchNorm1d(7), nn.Linear(7, 2)),
         (3,),
     ),
     "cnn": (cnn(4, 8, 3), (1, 8, 8)),
     "convolutions": (
-        nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ELU(), nn.Conv2d(4, 6, 2, stride=2), nn.LeakyReLU())
-        + nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(24, 5), nn.Tanh(), nn.Linear(5, 2)),
+        nn.Sequential(
+            nn.Conv2d(1, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ELU(),
+            nn.Conv2d(4, 6, 2, stride=2),
+            nn.LeakyReLU(),
+        )
+        + nn.Sequential(
+            nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(24, 5), nn.Tanh(), nn.Linear(5, 2)
+        ),
         (1, 8, 8),
     ),
     "one dimension": (
-        nn.Sequential(nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.Softplus(), nn.MaxPool1d(2), nn.Flatten())
+        nn.Sequential(
+            nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.Softplus(), nn.MaxPool1d(2), nn.Flatten()
+        )
         + nn.Sequential(nn.Linear(12, 3)),
         (2, 8),
     ),
@@ -121,7 +159,9 @@ def prepare(model, shape, seed=0):
     model = model.double().eval()
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.is_floating_point():
-            tensor.data.copy_(torch.rand(tensor.shape, generator=generator, dtype=tensor.dtype) - 0.4)
+            tensor.data.copy_(
+                torch.rand(tensor.shape, generator=generator, dtype=tensor.dtype) - 0.4
+            )
     for name, tensor in model.named_buffers():
         if name.endswith("running_var"):
             tensor.add_(1.0)
@@ -142,7 +182,9 @@ def test_renumbered_networks_are_the_same_function(name, with_example, generator
     before = functional_call(model, state(model), inputs)
     for _ in range(3):
         permuted = permute(state(model), symmetry.random(generator), symmetry)
-        torch.testing.assert_close(functional_call(model, permuted, inputs), before, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(
+            functional_call(model, permuted, inputs), before, rtol=1e-12, atol=1e-12
+        )
         moved = [key for key in permuted if not torch.equal(permuted[key], state(model)[key])]
         assert moved or name == "no hidden units"
 
@@ -167,7 +209,8 @@ def test_all_hidden_units_are_found(name, sizes):
 
 def test_the_action_is_that_of_the_notes(generator):
     model = mlp(2, 4, 3, 1)
-    symmetry, z = symmetries(model), {name: p.detach() for name, p in model.named_parameters()}
+    symmetry = symmetries(model)
+    z = {name: p.detach() for name, p in model.named_parameters()}
     g = symmetry.random(generator)
     first, second = (g[symmetry.axes[name][0][0].group] for name in ("0.bias", "2.bias"))
     assert len(first) == 4
@@ -195,7 +238,9 @@ def brute_force_orbits(name, shape, symmetry):
     for element in elements:
         g = {group: torch.tensor(rho) for group, rho in zip(groups, element, strict=True)}
         for here, there in zip(
-            positions.flatten().tolist(), permute({name: positions}, g, symmetry)[name].flatten().tolist(), strict=True
+            positions.flatten().tolist(),
+            permute({name: positions}, g, symmetry)[name].flatten().tolist(),
+            strict=True,
         ):
             orbits[here].add(there)
     return {frozenset(orbit) for orbit in orbits.values()}
@@ -204,12 +249,11 @@ def brute_force_orbits(name, shape, symmetry):
 class Tiny(nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv, self.square, self.mix = (
-            nn.Conv2d(1, 3, 2),
-            nn.Conv2d(3, 3, (1, 2), padding="same"),
-            nn.Conv2d(3, 2, 1),
-        )
-        self.norm, self.dense = nn.BatchNorm2d(3), nn.Linear(8, 2)
+        self.conv = nn.Conv2d(1, 3, 2)
+        self.square = nn.Conv2d(3, 3, (1, 2), padding="same")
+        self.mix = nn.Conv2d(3, 2, 1)
+        self.norm = nn.BatchNorm2d(3)
+        self.dense = nn.Linear(8, 2)
 
     def forward(self, x):
         h = self.conv(x)
@@ -235,7 +279,12 @@ def test_orbits_are_those_of_the_group(model):
 def test_orbits_come_in_the_smallest_shape():
     symmetry = symmetries(cnn())
     shapes = {name: tuple(symmetry.orbits(name).shape) for name in symmetry.axes}
-    assert shapes == {"0.weight": (1, 1, 3, 3), "0.bias": (1,), "4.weight": (10, 288), "4.bias": (10,)}
+    assert shapes == {
+        "0.weight": (1, 1, 3, 3),
+        "0.bias": (1,),
+        "4.weight": (10, 288),
+        "4.bias": (10,),
+    }
     assert symmetry.orbits("4.weight", whole_axes=True).shape == (10, 1)
 
 
@@ -244,8 +293,11 @@ class Odd(nn.Module):
 
     def __init__(self, cut):
         super().__init__()
-        self.first, self.second, self.third = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
-        self.scale, self.cut = nn.Parameter(torch.rand(4)), cut
+        self.first = nn.Linear(3, 4)
+        self.second = nn.Linear(4, 4)
+        self.third = nn.Linear(4, 2)
+        self.scale = nn.Parameter(torch.rand(4))
+        self.cut = cut
 
     def forward(self, x):
         return self.third(torch.relu(self.second(self.cut(self, torch.relu(self.first(x))))))
@@ -268,22 +320,38 @@ def test_what_is_not_understood_keeps_its_order_and_is_named(cut, named, generat
     symmetry = symmetries(model)
     assert any(named in what for what in symmetry.not_understood)
     assert list(symmetry.sizes.values()) == [4]  # the units of the second layer
-    assert symmetry.orbits("first.weight").numel() == symmetry.orbits("first.weight").unique().numel() == 12
+    assert (
+        symmetry.orbits("first.weight").numel()
+        == symmetry.orbits("first.weight").unique().numel()
+        == 12
+    )
     permuted = permute(state(model), symmetry.random(generator), symmetry)
-    torch.testing.assert_close(functional_call(model, permuted, inputs), model(inputs), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        functional_call(model, permuted, inputs), model(inputs), rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize(
     ("model", "shape", "understood"),
     [
         (nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(2, 4), nn.Linear(4, 2)), (3,), False),
-        (nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.ReLU(), nn.Conv2d(4, 2, 3)), (2, 6, 6), False),
+        (
+            nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.ReLU(), nn.Conv2d(4, 2, 3)),
+            (2, 6, 6),
+            False,
+        ),
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Linear(4, 3)), (1, 6, 6), False),
         (nn.Sequential(nn.Linear(3, 4), nn.MaxPool1d(2), nn.Linear(2, 2)), (3,), False),
         (nn.Sequential(nn.Linear(3, 4), nn.PReLU(4), nn.Linear(4, 2)), (3,), False),
         (nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)), (3,), False),
         (nn.Sequential(nn.Linear(3, 4), nn.Flatten(0), nn.Linear(16, 2)), (3,), False),
-        (nn.Sequential(nn.Flatten(), nn.LayerNorm(12), nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 2)), (3, 4), True),
+        (
+            nn.Sequential(
+                nn.Flatten(), nn.LayerNorm(12), nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 2)
+            ),
+            (3, 4),
+            True,
+        ),
     ],
 )
 def test_layers_beyond_the_rules(model, shape, understood, generator):
@@ -291,7 +359,9 @@ def test_layers_beyond_the_rules(model, shape, understood, generator):
     symmetry = symmetries(model)
     assert (symmetry.not_understood == ()) == understood
     permuted = permute(state(model), symmetry.random(generator), symmetry)
-    torch.testing.assert_close(functional_call(model, permuted, inputs), model(inputs), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        functional_call(model, permuted, inputs), model(inputs), rtol=1e-12, atol=1e-12
+    )
 
 
 class Sequences(nn.Module):
@@ -299,7 +369,8 @@ class Sequences(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.last = nn.Linear(3, 4), nn.Linear(20, 2)
+        self.first = nn.Linear(3, 4)
+        self.last = nn.Linear(20, 2)
 
     def forward(self, x):
         return self.last(torch.relu(self.first(x)).flatten(1))
@@ -312,7 +383,9 @@ def test_an_example_tells_shapes(generator):
     assert symmetry.not_understood == ()
     assert [(f.size, f.group) for f in symmetry.axes["last.weight"][1]] == [(5, None), (4, 0)]
     permuted = permute(state(model), symmetry.random(generator), symmetry)
-    torch.testing.assert_close(functional_call(model, permuted, inputs), model(inputs), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        functional_call(model, permuted, inputs), model(inputs), rtol=1e-12, atol=1e-12
+    )
 
 
 class Branching(nn.Module):
@@ -347,9 +420,17 @@ def test_the_model_is_left_alone():
             return F.dropout(self.layer(x) + torch.ones(()), training=self.training)
 
     model = WithConstant()
-    before = set(vars(model)), {name: id(p) for name, p in model.named_parameters()}, torch.get_rng_state().tolist()
+    before = (
+        set(vars(model)),
+        {name: id(p) for name, p in model.named_parameters()},
+        torch.get_rng_state().tolist(),
+    )
     assert symmetries(model, torch.zeros(1, 2)).not_understood == ()
-    after = set(vars(model)), {name: id(p) for name, p in model.named_parameters()}, torch.get_rng_state().tolist()
+    after = (
+        set(vars(model)),
+        {name: id(p) for name, p in model.named_parameters()},
+        torch.get_rng_state().tolist(),
+    )
     assert before == after
     assert model.training
 
@@ -378,7 +459,9 @@ def test_which_methods_are_equivariant(name, generator):
                 p.add_(torch.randn(p.shape, generator=generator, dtype=p.dtype))
 
         def update(z, g):
-            after = mirror.step({key: p[None] for key, p in z.items()}, {key: p[None] for key, p in g.items()}, 0.1)
+            after = mirror.step(
+                {key: p[None] for key, p in z.items()}, {key: p[None] for key, p in g.items()}, 0.1
+            )
             return {key: p[0] for key, p in after.items()}
 
         return check_equivariance(descent(model, inputs, update), model, generator)
@@ -386,6 +469,9 @@ def test_which_methods_are_equivariant(name, generator):
     for ties in ("orbit", "paper", "tensor"):
         assert multiplied(layerwise(model, "diagonal", ties)) < 1e-12
     assert multiplied(layerwise(model, "spline", "orbit", knots=3)) < 1e-12
-    weights = {key: torch.rand(p.shape, generator=generator, dtype=p.dtype) for key, p in model.named_parameters()}
+    weights = {
+        key: torch.rand(p.shape, generator=generator, dtype=p.dtype)
+        for key, p in model.named_parameters()
+    }
     untied = descent(model, inputs, lambda z, g: {key: z[key] - weights[key] * g[key] for key in z})
     assert check_equivariance(untied, model, generator) > 0.1

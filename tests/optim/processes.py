@@ -9,19 +9,28 @@ from pathlib import Path
 
 import torch
 from torch import distributed, nn
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from mirrordescent import optim
 from mirrordescent.kernels import BuildError
-from mirrordescent.mirrors import Diagonal, HyperbolicEntropy, SquaredPNorm, layerwise, spectral_by_kind
+from mirrordescent.mirrors import (
+    Diagonal,
+    HyperbolicEntropy,
+    SquaredPNorm,
+    layerwise,
+    spectral_by_kind,
+)
 
 WORLD = 2
-# Every optimiser, and every way a map may meet a shard: nothing, one number, numbers that serve every shard
-# ("tensor"), numbers that must be cut ("orbit": the output layer has one for each of its rows), tables of them, and
-# what has to see the whole of a tensor.
+# Every optimiser, and every way a map may meet a shard: nothing, one number, numbers that serve
+# every shard ("tensor"), numbers that must be cut ("orbit": the output layer has one for each of
+# its rows), tables of them, and what has to see the whole of a tensor.
 CASES = [
     ("SMD", "euclidean"),
     ("AMD", "diagonal"),
@@ -38,7 +47,9 @@ CASES = [
 
 def model_of():
     generator = torch.Generator().manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    model = nn.Sequential(
+        nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2)
+    ).double()
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(0.5 * torch.randn(p.shape, generator=generator, dtype=torch.float64))
@@ -80,7 +91,10 @@ def train(model, optimizer, first, last, rank=None):
         optimizer.zero_grad()
         model(batch).square().sum(-1).mean().backward()
         optimizer.step()
-    return {name.removeprefix("module."): _whole(p.detach()).clone() for name, p in model.named_parameters()}
+    return {
+        name.removeprefix("module."): _whole(p.detach()).clone()
+        for name, p in model.named_parameters()
+    }
 
 
 def _whole(tensor):
@@ -94,7 +108,9 @@ def alone(name, kind, steps=6, **options):
 
 def sharded(name, kind, **options):
     model = model_of()
-    mirror = mirror_of(kind, model)  # before the network is sharded, as its symmetries are of the whole
+    mirror = mirror_of(
+        kind, model
+    )  # before the network is sharded, as its symmetries are of the whole
     for layer in model:
         if isinstance(layer, nn.Linear):
             fully_shard(layer)
@@ -110,7 +126,8 @@ def checks(rank):
     """Return what was found, by name: distances from a single process, and messages."""
     found = {}
     for name, kind in CASES:
-        # Not by kernels for matrices, whose last digits are others: here processes are compared, and nothing else.
+        # Not by kernels for matrices, whose last digits are others: here processes are compared,
+        # and nothing else.
         options = {"fused": False} if name == "Preconditioned" else {}
         expected = alone(name, kind, **options)
         model, optimizer = sharded(name, kind, **options)
@@ -133,12 +150,16 @@ def _compiled(rank):
         model, optimizer = sharded("AMD", "diagonal-orbit", fused=True)
     except BuildError:
         return None
-    return distance(train(model, optimizer, 0, 6, rank), alone("AMD", "diagonal-orbit", fused=False))
+    return distance(
+        train(model, optimizer, 0, 6, rank), alone("AMD", "diagonal-orbit", fused=False)
+    )
 
 
 def _clipped(rank):
     model, optimizer = sharded("AMD", "diagonal-orbit", max_grad_norm=0.01)
-    return distance(train(model, optimizer, 0, 6, rank), alone("AMD", "diagonal-orbit", max_grad_norm=0.01))
+    return distance(
+        train(model, optimizer, 0, 6, rank), alone("AMD", "diagonal-orbit", max_grad_norm=0.01)
+    )
 
 
 def _resumed(rank):
@@ -176,7 +197,9 @@ def work(rank, folder):
     """Enter the group, make the checks, and write what this process found."""
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(WORLD), LOCAL_RANK=str(rank))
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD
+    )
     Path(folder, f"{rank}.json").write_text(json.dumps(checks(rank)))
     distributed.destroy_process_group()
     os._exit(0)  # threads of torch sometimes abort a process that is taken down in the usual way

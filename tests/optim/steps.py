@@ -37,7 +37,8 @@ def run(optimizer, params, steps, first=0):
 def run_pure(method, params, steps):
     """The same by the pure method, on each parameter as a batch of one.
 
-    The first gradient is taken at the parameters, where an inexact pair would have it at ∇M*(∇M(x)).
+    The first gradient is taken at the parameters, where an inexact pair would have it at
+    ∇M*(∇M(x)).
     """
     samples = [p.detach()[None].clone() for p in params]
     states = [method.init(sample)._replace(x=sample) for sample in samples]

@@ -28,12 +28,16 @@ def learned_spline(seed, knots=20):
 def parameters(dtype=torch.float32):
     generator = torch.Generator().manual_seed(1)
     shapes = [(70, 300), (5,), (4, 3, 3, 3), (20_000,), (7, 11)]
-    return [nn.Parameter(0.7 * torch.randn(shape, generator=generator, dtype=dtype)) for shape in shapes]
+    return [
+        nn.Parameter(0.7 * torch.randn(shape, generator=generator, dtype=dtype)) for shape in shapes
+    ]
 
 
 MAPS = {
     "euclidean": lambda: Euclidean(),
-    "one multiplier": lambda: Layerwise({f"p{i}": Multipliers(torch.tensor(0), 0.3 + 0.2 * i) for i in range(5)}),
+    "one multiplier": lambda: Layerwise(
+        {f"p{i}": Multipliers(torch.tensor(0), 0.3 + 0.2 * i) for i in range(5)}
+    ),
     "multipliers of columns": lambda: Layerwise(
         {
             "p0": Multipliers(torch.arange(300)[None] % 7, 0.5),
@@ -43,13 +47,17 @@ MAPS = {
             "p4": Multipliers(torch.arange(7)[:, None], 0.4),  # of rows: no kernel, so foreach
         }
     ),
-    "splines": lambda: Layerwise({f"p{i}": learned_spline(i, knots=20 if i else 3) for i in range(5)}),
+    "splines": lambda: Layerwise(
+        {f"p{i}": learned_spline(i, knots=20 if i else 3) for i in range(5)}
+    ),
 }
 OPTIMISERS = {
     "MD": lambda named, **options: optim.MD(named, lr=0.1, **options),
     "SMD": lambda named, **options: optim.SMD(named, lr=0.1, t=Reciprocal(1.0), **options),
     "AMD": lambda named, **options: optim.AMD(named, lr=0.05, gamma=0.7, **options),
-    "AMD mirror": lambda named, **options: optim.AMD(named, lr=0.05, correction="mirror", **options),
+    "AMD mirror": lambda named, **options: optim.AMD(
+        named, lr=0.05, correction="mirror", **options
+    ),
     "ASMD": lambda named, **options: optim.ASMD(named, lr=0.05, **options),
 }
 
@@ -80,7 +88,9 @@ def test_the_same_steps(name, geometry, dtype):
     for a, b in zip(fused, plain, strict=True):
         assert float((a - b).detach().abs().max()) <= tolerance * float(b.detach().abs().max())
     by_rows = geometry == "multipliers of columns"
-    assert [slot.form is not None for slot in optimiser._plans[0].slots] == [True] * 4 + [not by_rows]
+    assert [slot.form is not None for slot in optimiser._plans[0].slots] == [True] * 4 + [
+        not by_rows
+    ]
     assert not any(slot.form for slot in reference._plans[0].slots)
 
 
@@ -88,7 +98,12 @@ def test_by_default_where_they_are_compiled(monkeypatch):
     named = [("p", nn.Parameter(torch.ones(3)))]
     for options in ({}, {"foreach": None}, {"fused": True}, {"fused": True, "foreach": False}):
         assert optim.AMD(named, **options)._plans[0].slots[0].form is not None
-    for options in ({"foreach": True}, {"foreach": False}, {"fused": False}, {"dual_dtype": torch.float64}):
+    for options in (
+        {"foreach": True},
+        {"foreach": False},
+        {"fused": False},
+        {"dual_dtype": torch.float64},
+    ):
         assert optim.AMD(named, **options)._plans[0].slots[0].form is None
     monkeypatch.setattr(kernels, "ready", lambda: False)
     assert optim.AMD(named)._plans[0].slots[0].form is None
@@ -109,19 +124,27 @@ def test_graphs_know_that_parameters_have_moved(fused):
 def test_a_map_learned_by_kernels_is_read_anew():
     mirror = Diagonal(nn.Parameter(torch.ones(3)))
     p = nn.Parameter(torch.zeros(3))
-    inner, outer = optim.MD([p], lr=1.0, mirror=mirror, fused=True), optim.MD([mirror.d], lr=1.0, fused=True)
+    inner = optim.MD([p], lr=1.0, mirror=mirror, fused=True)
+    outer = optim.MD([mirror.d], lr=1.0, fused=True)
     for expected in (-1.0, -1.5):
-        p.grad, mirror.d.grad = torch.ones(3), -torch.ones(3)
+        p.grad = torch.ones(3)
+        mirror.d.grad = -torch.ones(3)
         inner.step()
         outer.step()
         torch.testing.assert_close(p.detach(), torch.full((3,), expected))
 
 
-@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="this torch has gradients of one type only")
+@pytest.mark.skipif(
+    not hasattr(torch.Tensor, "grad_dtype"), reason="this torch has gradients of one type only"
+)
 @pytest.mark.parametrize("name", ["SMD", "AMD"])
-@pytest.mark.parametrize("mirror", [None, Diagonal(2.0), Spline(torch.tensor(0))], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "mirror", [None, Diagonal(2.0), Spline(torch.tensor(0))], ids=lambda m: type(m).__name__
+)
 def test_gradients_that_kernels_cannot_read_are_left_to_others(name, mirror):
-    """Of another type, which torch allows on request, or not laid out row by row: all, some, or at some steps."""
+    """Of another type, which torch allows on request, or not laid out row by row: all, some, or at
+    some steps.
+    """
 
     def end(fused, prepare):
         generator = torch.Generator().manual_seed(0)
@@ -149,7 +172,10 @@ def test_gradients_that_kernels_cannot_read_are_left_to_others(name, mirror):
 def test_parameters_that_are_not_contiguous():
     def end(arrange, fused):
         generator = torch.Generator().manual_seed(0)
-        params = [nn.Parameter(arrange(torch.randn(30, 20, generator=generator))), nn.Parameter(torch.ones(7))]
+        params = [
+            nn.Parameter(arrange(torch.randn(30, 20, generator=generator))),
+            nn.Parameter(torch.ones(7)),
+        ]
         optimiser = optim.AMD(params, lr=0.1, fused=fused)
         for _ in range(4):
             for p in params:
@@ -164,7 +190,8 @@ def test_parameters_that_are_not_contiguous():
 
 def test_parameters_that_move_in_memory_are_followed():
     ours, theirs = ([nn.Parameter(torch.ones(300)), nn.Parameter(torch.ones(5))] for _ in range(2))
-    first, second = optim.AMD(ours, lr=0.1, fused=True), optim.AMD(theirs, lr=0.1, fused=False)
+    first = optim.AMD(ours, lr=0.1, fused=True)
+    second = optim.AMD(theirs, lr=0.1, fused=False)
     generator = torch.Generator().manual_seed(0)
     for k in range(6):
         for p, q in zip(ours, theirs, strict=True):
@@ -184,7 +211,9 @@ def test_parameters_that_move_in_memory_are_followed():
 @pytest.mark.parametrize("geometry", ["euclidean", "multipliers of columns", "splines"])
 @pytest.mark.parametrize("size", [300, 20_003, 140_001])
 def test_kernels_notice_what_was_moved(geometry, size, dtype):
-    """Of a small tensor, or one that was moved before, the moved entries start anew; of a large one their parts."""
+    """Of a small tensor, or one that was moved before, the moved entries start anew; of a large one
+    their parts.
+    """
     maps = {
         "euclidean": Euclidean(),
         "multipliers of columns": Diagonal(torch.linspace(0.5, 2, size, dtype=dtype)),
@@ -204,7 +233,8 @@ def test_kernels_notice_what_was_moved(geometry, size, dtype):
     for entries in ([size - 1, 3], [size // 2]):
         p.data[entries] += 1.0
         after = step(0.0)
-        anew, part = torch.zeros(size, dtype=torch.bool), PART if size > LARGE and len(entries) == 2 else 1
+        anew = torch.zeros(size, dtype=torch.bool)
+        part = PART if size > LARGE and len(entries) == 2 else 1
         for entry in entries:
             anew[entry // part * part : (entry // part + 1) * part] = True
         assert torch.equal(after[~anew], before[~anew])
@@ -238,7 +268,9 @@ def test_a_map_that_has_become_another_is_refused():
     p.grad = torch.ones(3)
     optimiser.step()
     mirror.d = torch.ones(3, dtype=torch.float64)
-    with pytest.raises(RuntimeError, match="another type or shape than when the optimiser was made"):
+    with pytest.raises(
+        RuntimeError, match="another type or shape than when the optimiser was made"
+    ):
         optimiser.step()
 
 

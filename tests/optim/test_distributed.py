@@ -13,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import processes
 
 pytestmark = pytest.mark.skipif(
-    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="no gloo"
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+    reason="no gloo",
 )
 
 
@@ -28,7 +29,8 @@ def found(tmp_path_factory):
 @pytest.mark.parametrize("wrapper", ["DDP", "FSDP"])
 @pytest.mark.parametrize(("name", "kind"), processes.CASES)
 def test_equal_to_one_process(found, wrapper, name, kind):
-    # Means of gradients differ in the last digit, which a polar factor makes more of where singular values are small.
+    # Means of gradients differ in the last digit, which a polar factor makes more of where singular
+    # values are small.
     tolerance = 1e-11 if name == "Preconditioned" else 1e-12
     for each in found:
         assert each[f"{wrapper} {name} {kind}"] < tolerance

@@ -90,12 +90,16 @@ def test_a_correction_in_the_geometry_of_the_map(name, foreach):
     params = parameters(*SHAPES, positive=name in POSITIVE)
     expected = run_pure(methods.AMD(mirror, 0.02, gamma=0.5, cap=5, regulariser=mirror), params, 12)
     options = {"gamma": 0.5, "cap": 5, "correction": "mirror", "foreach": foreach}
-    assert_same(run(optim.AMD(params, lr=0.02, mirror=mirror, **options), params, 12), expected, **ROUNDED)
+    assert_same(
+        run(optim.AMD(params, lr=0.02, mirror=mirror, **options), params, 12), expected, **ROUNDED
+    )
 
 
 def test_a_learned_method_of_the_zoo_is_that_method():
-    model, method = small_cnn(), zoo.load("mnist-cnn-diagonal")
-    images, labels = torch.rand(20, 1, 14, 14), torch.arange(20) % 10
+    model = small_cnn()
+    method = zoo.load("mnist-cnn-diagonal")
+    images = torch.rand(20, 1, 14, 14)
+    labels = torch.arange(20) % 10
     problem = NetworkTraining(model, images, labels)
     state = method.init({name: p.detach()[None].clone() for name, p in model.named_parameters()})
     optimizer = optim.AMD(model.named_parameters(), lr=1.0, mirror="mnist-cnn-diagonal")
@@ -114,15 +118,24 @@ def test_euclidean_steps_are_the_same_bits(optimiser, foreach):
     params = parameters(*SHAPES, dtype=torch.float32)
     options = {"cap": 27} if optimiser is optim.AMD else {}
     expected = run_pure(pure(optimiser, Euclidean(), 0.1, **options), params, 40)
-    assert_same(run(optimiser(params, lr=0.1, foreach=foreach, fused=False), params, 40), expected, **EXACT)
+    assert_same(
+        run(optimiser(params, lr=0.1, foreach=foreach, fused=False), params, 40), expected, **EXACT
+    )
 
 
 @each
 @pytest.mark.parametrize("name", ["euclidean", "diagonal", "multipliers"])
 def test_in_place_steps_equal_those_one_by_one(optimiser, name):
     mirror = learned(name)
-    options = {"lr": 0.1, "mirror": mirror, "weight_decay": 0.1, "maximize": True, "max_grad_norm": 3.0}
-    together, alone = parameters(*SHAPES), parameters(*SHAPES)
+    options = {
+        "lr": 0.1,
+        "mirror": mirror,
+        "weight_decay": 0.1,
+        "maximize": True,
+        "max_grad_norm": 3.0,
+    }
+    together = parameters(*SHAPES)
+    alone = parameters(*SHAPES)
     first = run(optimiser(together, foreach=True, **options), together, 40)
     second = run(optimiser(alone, foreach=False, **options), alone, 40)
     assert_same(first, second, **ROUNDED)
@@ -134,7 +147,9 @@ def test_in_place_steps_equal_those_one_by_one(optimiser, name):
 )
 def test_learned_maps_of_whole_tensors(optimiser, make):
     generator = torch.Generator().manual_seed(0)
-    mirror = make(*(DenseICNN(4, hidden=6, layers=1, generator=generator).double() for _ in range(2)))
+    mirror = make(
+        *(DenseICNN(4, hidden=6, layers=1, generator=generator).double() for _ in range(2))
+    )
     params = parameters((4,))
     method = pure(optimiser, mirror, 0.05, **({"cap": 27} if optimiser is optim.AMD else {}))
     expected = run_pure(method, params, 10)
@@ -150,14 +165,17 @@ def test_schedules_multiply_the_learning_rate(optimiser):
     assert_same(run(optimizer, params, 10), expected, **ROUNDED)
     assert_same(
         run(optimiser(again := parameters(*SHAPES), lr=2.0, t=Prefix([0.01, 0.02])), again, 2),
-        run_pure(pure(optimiser, Euclidean(), lambda k: 0.02 * k, **options), parameters(*SHAPES), 2),
+        run_pure(
+            pure(optimiser, Euclidean(), lambda k: 0.02 * k, **options), parameters(*SHAPES), 2
+        ),
         rtol=1e-6,
         atol=1e-8,
     )
 
 
 def test_smd_with_the_euclidean_map_is_sgd():
-    ours, theirs = parameters(*SHAPES, dtype=torch.float32), parameters(*SHAPES, dtype=torch.float32)
+    ours = parameters(*SHAPES, dtype=torch.float32)
+    theirs = parameters(*SHAPES, dtype=torch.float32)
     options = {"lr": 0.1, "weight_decay": 0.01, "maximize": True}
     first = run(optim.SMD(ours, fused=False, **options), ours, 30)
     second = run(torch.optim.SGD(theirs, **options), theirs, 30)
@@ -165,9 +183,14 @@ def test_smd_with_the_euclidean_map_is_sgd():
 
 
 def test_capped_amd_is_sgd_with_nesterov_momentum():
-    """From k = cap on, and with γ = β; the velocity is handed over by m = −(w − γ) t v, m = (z − x)/(1 − λ)."""
-    r, cap, t = 3.0, 12, 0.05
-    beta, weight = cap / (r + cap), cap / r
+    """From k = cap on, and with γ = β; the velocity is handed over by m = −(w − γ) t v, m = (z −
+    x)/(1 − λ).
+    """
+    r = 3.0
+    cap = 12
+    t = 0.05
+    beta = cap / (r + cap)
+    weight = cap / r
     ours = parameters(*SHAPES)
     optimizer = optim.AMD(ours, lr=t, r=r, cap=cap, gamma=beta)
     run(optimizer, ours, cap)
@@ -181,8 +204,12 @@ def test_capped_amd_is_sgd_with_nesterov_momentum():
 
 def test_capped_amd_is_descent_with_momentum_for_every_gamma():
     """v⁺ = βv + g, x⁺ = x − t(γg + (β − (1−β)γ)v⁺), with m = −(w − γ) t v at the start."""
-    r, cap, t, gamma = 4.0, 20, 0.05, 0.3
-    beta, weight = cap / (r + cap), cap / r
+    r = 4.0
+    cap = 20
+    t = 0.05
+    gamma = 0.3
+    beta = cap / (r + cap)
+    weight = cap / r
     (p,) = params = parameters((5, 2))
     optimizer = optim.AMD(params, lr=t, r=r, cap=cap, gamma=gamma)
     run(optimizer, params, cap)
@@ -207,12 +234,15 @@ def test_amd_without_a_cap_is_the_printed_algorithm():
         pull([p], k)
         g = p.grad.clone()
         optimizer.step()
-        z, x_tilde = z - k * 0.03 / 4 * g, x - 1.5 * 0.03 * g
+        z = z - k * 0.03 / 4 * g
+        x_tilde = x - 1.5 * 0.03 * g
 
 
 @each
 def test_minibatches_of_a_module(optimiser):
-    """On a real module with autograd's gradients, against the pure method on a dict of its parameters."""
+    """On a real module with autograd's gradients, against the pure method on a dict of its
+    parameters.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
     options = {"cap": 27} if optimiser is optim.AMD else {}
@@ -225,7 +255,9 @@ def test_minibatches_of_a_module(optimiser):
         point = {name: leaf[0].clone().requires_grad_() for name, leaf in state.x.items()}
         loss = torch.func.functional_call(model, point, (inputs,)).square().sum()
         gradients = torch.autograd.grad(loss, list(point.values()))
-        state = method.update(state, {name: g[None] for name, g in zip(point, gradients, strict=True)})
+        state = method.update(
+            state, {name: g[None] for name, g in zip(point, gradients, strict=True)}
+        )
         optimizer.zero_grad()
         model(inputs).square().sum().backward()
         optimizer.step()
@@ -243,7 +275,9 @@ def test_a_map_that_changes_is_read_anew():
         before = p.detach().clone()
         p.grad = torch.ones_like(p)
         optimizer.step()
-        torch.testing.assert_close(before - p.detach(), torch.full_like(p.detach(), factor), rtol=1e-6, atol=0)
+        torch.testing.assert_close(
+            before - p.detach(), torch.full_like(p.detach(), factor), rtol=1e-6, atol=0
+        )
 
 
 @each

@@ -1,4 +1,6 @@
-"""What happens to gradients on their way: bad ones, long ones, absent ones, and those of penalties."""
+"""What happens to gradients on their way: bad ones, long ones, absent ones, and those of
+penalties.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from torch import nn
 
 from mirrordescent import optim
 from mirrordescent.domains import DomainError
-from mirrordescent.mirrors import Diagonal, HyperbolicEntropy, Logit, NegativeEntropy, SimplexEntropy, SquaredPNorm
+from mirrordescent.mirrors import (
+    Diagonal,
+    HyperbolicEntropy,
+    Logit,
+    NegativeEntropy,
+    SimplexEntropy,
+    SquaredPNorm,
+)
 from mirrordescent.optim import gradients as looks
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -25,7 +34,11 @@ maps = pytest.mark.parametrize("mirror", [None, HyperbolicEntropy(), SquaredPNor
 
 def everything(optimizer, params):
     fields = [field.clone() for p in params for field in optimizer.state.get(p, {}).values()]
-    return [p.detach().clone() for p in params] + fields + [torch.tensor(g["k"]) for g in optimizer.param_groups]
+    return (
+        [p.detach().clone() for p in params]
+        + fields
+        + [torch.tensor(g["k"]) for g in optimizer.param_groups]
+    )
 
 
 def same(first, second):
@@ -44,16 +57,20 @@ def test_a_bad_gradient_changes_nothing(optimiser, mirror, bad, where):
     before = everything(optimizer, params)
     pull(params, 5)
     params[where].grad.flatten()[1] = bad
-    with pytest.raises(FloatingPointError, match=f"parameter {names[where]} is not finite; nothing was changed"):
+    with pytest.raises(
+        FloatingPointError, match=f"parameter {names[where]} is not finite; nothing was changed"
+    ):
         optimizer.step()
     assert same(everything(optimizer, params), before)
 
 
 @each
 def test_bad_steps_can_be_skipped(optimiser):
-    params, others = parameters(*SHAPES), parameters(*SHAPES)
+    params = parameters(*SHAPES)
+    others = parameters(*SHAPES)
     groups = [{"params": params[:1]}, {"params": params[1:]}]
-    optimizer, undisturbed = optimiser(groups, nonfinite="skip"), optimiser(others)
+    optimizer = optimiser(groups, nonfinite="skip")
+    undisturbed = optimiser(others)
     for k in range(6):
         pull(params, k)
         params[1].grad.fill_(math.nan)
@@ -109,8 +126,11 @@ def test_sparse_gradients_are_refused(optimiser):
 @each
 @maps
 def test_clipping_is_that_of_torch(optimiser, mirror):
-    ours, theirs = parameters(*SHAPES), parameters(*SHAPES)
-    clipped = optimiser([{"params": ours[:2]}, {"params": ours[2:]}], mirror=mirror, max_grad_norm=0.5)
+    ours = parameters(*SHAPES)
+    theirs = parameters(*SHAPES)
+    clipped = optimiser(
+        [{"params": ours[:2]}, {"params": ours[2:]}], mirror=mirror, max_grad_norm=0.5
+    )
     plain = optimiser([{"params": theirs[:2]}, {"params": theirs[2:]}], mirror=mirror)
     for k in range(5):
         pull(ours, k)
@@ -126,8 +146,10 @@ def test_clipping_is_that_of_torch(optimiser, mirror):
 @each
 @maps
 def test_weight_decay_is_a_penalty_on_the_function(optimiser, mirror):
-    ours, theirs = parameters(*SHAPES), parameters(*SHAPES)
-    decayed, plain = optimiser(ours, mirror=mirror, weight_decay=0.3), optimiser(theirs, mirror=mirror)
+    ours = parameters(*SHAPES)
+    theirs = parameters(*SHAPES)
+    decayed = optimiser(ours, mirror=mirror, weight_decay=0.3)
+    plain = optimiser(theirs, mirror=mirror)
     for k in range(5):
         run(decayed, ours, 1, first=k)
         pull(theirs, k)
@@ -140,8 +162,10 @@ def test_weight_decay_is_a_penalty_on_the_function(optimiser, mirror):
 @each
 @maps
 def test_maximize_is_descent_on_the_negative(optimiser, mirror):
-    ours, theirs = parameters(*SHAPES), parameters(*SHAPES)
-    up, down = optimiser(ours, mirror=mirror, maximize=True), optimiser(theirs, mirror=mirror)
+    ours = parameters(*SHAPES)
+    theirs = parameters(*SHAPES)
+    up = optimiser(ours, mirror=mirror, maximize=True)
+    down = optimiser(theirs, mirror=mirror)
     for k in range(5):
         run(up, ours, 1, first=k)
         pull(theirs, k)
@@ -158,7 +182,9 @@ def test_parameters_outside_the_domain_are_refused(optimiser, mirror):
         ("good", nn.Parameter(torch.full((4,), 0.25))),
         ("bad", nn.Parameter(torch.tensor([0.5, 1.5, -0.5, 0.0]))),
     ]
-    with pytest.raises(DomainError, match=rf"parameter bad is outside the domain of {type(mirror).__name__}"):
+    with pytest.raises(
+        DomainError, match=rf"parameter bad is outside the domain of {type(mirror).__name__}"
+    ):
         optimiser(outside, mirror=mirror)
     optimizer = optimiser(outside[:1], mirror=mirror)
     run(optimizer, [outside[0][1]], 5)

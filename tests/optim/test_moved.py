@@ -1,4 +1,6 @@
-"""Parameters that somebody else has moved, decay beside the gradient, and states of other settings or versions."""
+"""Parameters that somebody else has moved, decay beside the gradient, and states of other settings
+or versions.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,14 @@ from mirrordescent.mirrors import (
 sys.path.insert(0, str(Path(__file__).parent))
 from steps import OPTIMISERS, parameters, pull, run
 
-MIRRORS = [None, Diagonal(2.0), PNorm(1.5), SquaredPNorm(1.5), NegativeEntropy(), HyperbolicEntropy()]
+MIRRORS = [
+    None,
+    Diagonal(2.0),
+    PNorm(1.5),
+    SquaredPNorm(1.5),
+    NegativeEntropy(),
+    HyperbolicEntropy(),
+]
 each = pytest.mark.parametrize("optimiser", OPTIMISERS, ids=lambda o: o.__name__)
 mirrors = pytest.mark.parametrize("mirror", MIRRORS, ids=lambda m: type(m).__name__)
 STATES = Path(__file__).parent / "states.json"
@@ -54,7 +63,9 @@ def by_assignment(model, values):
 @each
 @mirrors
 @pytest.mark.parametrize("move", [by_data, by_assignment])
-@pytest.mark.parametrize("options", [{}, {"foreach": False}, {"dual_dtype": torch.float64}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"foreach": False}, {"dual_dtype": torch.float64}], ids=str
+)
 def test_parameters_stay_where_they_were_put(optimiser, mirror, move, options):
     params = parameters((3, 4), (4,), dtype=torch.float32, positive=True)
     optimizer = optimiser(params, lr=0.05, mirror=mirror, **options)
@@ -68,7 +79,8 @@ def test_parameters_stay_where_they_were_put(optimiser, mirror, move, options):
 def test_a_model_that_is_loaded_alone_goes_on_from_there(optimiser):
     """Like an optimiser that starts at the loaded weights, but for its k."""
     torch.manual_seed(0)
-    model, data = nn.Linear(3, 2), torch.randn(8, 3)
+    model = nn.Linear(3, 2)
+    data = torch.randn(8, 3)
     best = copy.deepcopy(model.state_dict())
     optimizer = optimiser(model.parameters(), lr=0.1)
 
@@ -105,7 +117,8 @@ def test_entries_that_were_not_moved_keep_their_dual():
 
 def test_means_of_gradients_are_not_forgotten():
     """Adam's moments are tied to no place: moving the parameters leaves them alone, as in torch."""
-    ours, theirs = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    ours = nn.Parameter(torch.ones(3))
+    theirs = nn.Parameter(torch.ones(3))
     mine = optim.MirrorOptimizer([ours], lr=0.1, method=lambda mirror, t: methods.Adam(t))
     torchs = torch.optim.Adam([theirs], lr=0.1)
     for k in range(6):
@@ -123,12 +136,16 @@ def test_a_place_outside_the_domain_is_named():
     optimizer = optim.AMD([("weight", x)], mirror=NegativeEntropy())
     run(optimizer, [x], 2)
     x.data[0] = -1.0
-    with pytest.raises(DomainError, match="parameter weight, which was moved, is outside the domain"):
+    with pytest.raises(
+        DomainError, match="parameter weight, which was moved, is outside the domain"
+    ):
         run(optimizer, [x], 1)
 
 
 def test_a_map_of_gradients_does_not_restrict_where_parameters_are_put():
-    """Stored in another type, a parameter is stored too, and followed; its map acts on momenta alone."""
+    """Stored in another type, a parameter is stored too, and followed; its map acts on momenta
+    alone.
+    """
     x = nn.Parameter(torch.full((3,), 0.5))
     optimizer = optim.Preconditioned([x], lr=0.1, dual_dtype=torch.float64)
     run(optimizer, [x], 2)
@@ -150,9 +167,12 @@ def test_watching_can_be_left_out():
 
 
 def test_decoupled_decay_with_adams_method_is_adamw():
-    ours, theirs = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    ours = nn.Parameter(torch.ones(3))
+    theirs = nn.Parameter(torch.ones(3))
     decay = optim.Decoupled(0.1)
-    mine = optim.MirrorOptimizer([ours], lr=0.05, method=lambda mirror, t: methods.Adam(t), weight_decay=decay)
+    mine = optim.MirrorOptimizer(
+        [ours], lr=0.05, method=lambda mirror, t: methods.Adam(t), weight_decay=decay
+    )
     torchs = torch.optim.AdamW([theirs], lr=0.05, weight_decay=0.1)
     for k in range(8):
         for p, optimizer in ((ours, mine), (theirs, torchs)):
@@ -161,7 +181,9 @@ def test_decoupled_decay_with_adams_method_is_adamw():
     torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("mirror", [None, PNorm(1.5), SquaredPNorm(1.5)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "mirror", [None, PNorm(1.5), SquaredPNorm(1.5)], ids=lambda m: type(m).__name__
+)
 @pytest.mark.parametrize("optimiser", [optim.MD, optim.SMD])
 def test_decoupled_decay_shrinks_before_the_step(optimiser, mirror):
     x = nn.Parameter(torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64))
@@ -179,7 +201,8 @@ def test_decoupled_decay_shrinks_before_the_step(optimiser, mirror):
 def test_decoupled_decay_leaves_momentum_alone():
     """z − x̃ is the momentum of AMD in the Euclidean geometry; both points move by −t c x."""
     ours, other = (nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
-    decayed, plain = optim.AMD([ours], lr=0.1, weight_decay=optim.Decoupled(0.5)), optim.AMD([other], lr=0.1)
+    decayed = optim.AMD([ours], lr=0.1, weight_decay=optim.Decoupled(0.5))
+    plain = optim.AMD([other], lr=0.1)
     for k in range(4):
         moved = -0.1 * 0.5 * ours.detach()
         before = ours.detach().clone()
@@ -242,7 +265,9 @@ CASES = {
     for optimiser in OPTIMISERS
     for mirror in (None, PNorm(1.5), SquaredPNorm(1.5))
 } | {"Preconditioned None": (optim.Preconditioned, None)}
-STORED = [(version, name) for version, states in json.loads(STATES.read_text()).items() for name in states]
+STORED = [
+    (version, name) for version, states in json.loads(STATES.read_text()).items() for name in states
+]
 
 
 def uninterrupted(name, steps):
@@ -262,7 +287,9 @@ def test_states_of_earlier_versions_go_on(version, name):
     for p, values in zip(params, stored["parameters"], strict=True):
         p.data.copy_(torch.tensor(values, dtype=torch.float64))
     tensors = {
-        int(number): {field: torch.tensor(values, dtype=torch.float64) for field, values in fields.items()}
+        int(number): {
+            field: torch.tensor(values, dtype=torch.float64) for field, values in fields.items()
+        }
         for number, fields in stored["state"].items()
     }
     optimizer.load_state_dict({"state": tensors, "param_groups": stored["param_groups"]})
@@ -285,9 +312,13 @@ def test_a_layerwise_map_of_a_compiled_model():
 
 
 @each
-@pytest.mark.parametrize("option", ["capturable", "differentiable", "momentum", "amsgrad", "weight_deca"])
+@pytest.mark.parametrize(
+    "option", ["capturable", "differentiable", "momentum", "amsgrad", "weight_deca"]
+)
 def test_options_that_there_are_not_say_what_to_use(optimiser, option):
-    with pytest.raises(TypeError, match=f"{option} is not an option of mirror descent|did you mean 'weight_decay'"):
+    with pytest.raises(
+        TypeError, match=f"{option} is not an option of mirror descent|did you mean 'weight_decay'"
+    ):
         optimiser([nn.Parameter(torch.ones(1))], **{option: True})
 
 
@@ -308,13 +339,21 @@ def test_empty_parameters_take_steps(optimiser, mirror):
     assert x.shape == (0, 3)
 
 
-if __name__ == "__main__":  # python tests/optim/test_moved.py VERSION adds the states of this version
+if (
+    __name__ == "__main__"
+):  # python tests/optim/test_moved.py VERSION adds the states of this version
 
     def as_data(name):
         optimizer, params = uninterrupted(name, 3)
         state = optimizer.state_dict()
-        fields = {n: {f: v.tolist() for f, v in fields.items()} for n, fields in state["state"].items()}
-        return {"parameters": [p.tolist() for p in params], "state": fields, "param_groups": state["param_groups"]}
+        fields = {
+            n: {f: v.tolist() for f, v in fields.items()} for n, fields in state["state"].items()
+        }
+        return {
+            "parameters": [p.tolist() for p in params],
+            "state": fields,
+            "param_groups": state["param_groups"],
+        }
 
     known = json.loads(STATES.read_text())
     known[sys.argv[1]] = {name: as_data(name) for name in CASES}

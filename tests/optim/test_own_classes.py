@@ -75,14 +75,16 @@ class HeavyState(NamedTuple):
 
 
 class HeavyBall(GradientMethod[HeavyState]):
-    """y⁺ = y − t_k g + β(∇ψ(x) − ∇ψ(previous x)),  x⁺ = ∇ψ*(y⁺), with a length that is summed up on the way.
+    """y⁺ = y − t_k g + β(∇ψ(x) − ∇ψ(previous x)),  x⁺ = ∇ψ*(y⁺), with a length that is summed up on
+    the way.
 
     Its states have a dual point, an older point, which is the x that was, and a number.
     """
 
     def __init__(self, mirror, t, momentum=0.8):
         super().__init__(mirror)
-        self.t, self.momentum = as_schedule(t, "t"), momentum
+        self.t = as_schedule(t, "t")
+        self.momentum = momentum
 
     def init(self, x0, problem=None):
         return HeavyState(0, x0, self.mirror.to_dual(x0), x0, 0.0)
@@ -91,7 +93,9 @@ class HeavyBall(GradientMethod[HeavyState]):
         t = self.t(state.k + 1)
         kept = self.mirror.to_dual(state.x) - self.mirror.to_dual(state.previous)
         y = state.y - t * grad + self.momentum * kept
-        return HeavyState(state.k + 1, self.mirror.to_primal(y), y, state.x, state.length + float(grad.norm()))
+        return HeavyState(
+            state.k + 1, self.mirror.to_primal(y), y, state.x, state.length + float(grad.norm())
+        )
 
 
 def network(seed=0):
@@ -120,7 +124,12 @@ METHODS = {
     "Adam": lambda mirror, t: methods.Adam(t),
     "Nesterov": lambda mirror, t: methods.Nesterov(t),
 }
-MAPS = {"own": Quartic, "own diagonal": Halved, "Euclidean": Euclidean, "p-norm": lambda: SquaredPNorm(1.8)}
+MAPS = {
+    "own": Quartic,
+    "own diagonal": Halved,
+    "Euclidean": Euclidean,
+    "p-norm": lambda: SquaredPNorm(1.8),
+}
 each_method = pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
 each_map = pytest.mark.parametrize("mirror", MAPS.values(), ids=MAPS)
 
@@ -152,7 +161,12 @@ def test_a_run_goes_on_from_a_file_bit_for_bit(make, mirror, dual_dtype):
         model = network().to(torch.float32 if dual_dtype else torch.float64)
         if weights:
             model.load_state_dict(weights)
-        options = {"method": make, "dual_dtype": dual_dtype, "weight_decay": 0.01, "t": lambda k: 1 / k**0.5}
+        options = {
+            "method": make,
+            "dual_dtype": dual_dtype,
+            "weight_decay": 0.01,
+            "t": lambda k: 1 / k**0.5,
+        }
         return model, optim.MirrorOptimizer(model.parameters(), 0.05, mirror(), **options)
 
     def train(model, optimizer, first, last):
@@ -196,7 +210,9 @@ def test_what_is_stored():
     assert stored["length"] > 0
     assert optimizer.param_groups[0]["method"] == "HeavyBall"
     other = optim.MirrorOptimizer(params, 0.1, Quartic(), method=methods.SMD)
-    with pytest.raises(ValueError, match="state of HeavyBall, and cannot be loaded where method is SMD"):
+    with pytest.raises(
+        ValueError, match="state of HeavyBall, and cannot be loaded where method is SMD"
+    ):
         other.load_state_dict(optimizer.state_dict())
     shorter = optim.MirrorOptimizer(parameters((2,)), 0.1, Quartic(), method=HeavyBall)
     with pytest.raises(ValueError, match="other shapes"):
@@ -210,7 +226,9 @@ def test_groups_and_weight_decay(make):
         c.copy_(a)
     optimizer = optim.MirrorOptimizer([b], 0.1, Quartic(), method=make)
     run(optimizer, [b], 2)
-    optimizer.add_param_group({"params": [a], "lr": 0.05, "mirror": Quartic(0.5), "weight_decay": 0.3})
+    optimizer.add_param_group(
+        {"params": [a], "lr": 0.05, "mirror": Quartic(0.5), "weight_decay": 0.3}
+    )
     alone = optim.MirrorOptimizer([c], 0.05, Quartic(0.5), method=make)
     for k in range(2, 8):
         run(optimizer, [a, b], 1, first=k)
@@ -221,9 +239,12 @@ def test_groups_and_weight_decay(make):
 
 
 def test_adam_is_that_of_torch():
-    ours, theirs = parameters((3, 4), (4,)), parameters((3, 4), (4,))
+    ours = parameters((3, 4), (4,))
+    theirs = parameters((3, 4), (4,))
     optimizer = optim.MirrorOptimizer(ours, 0.01, method=lambda mirror, t: methods.Adam(t))
-    for first, second in zip(run(optimizer, ours, 20), run(torch.optim.Adam(theirs, 0.01), theirs, 20), strict=True):
+    for first, second in zip(
+        run(optimizer, ours, 20), run(torch.optim.Adam(theirs, 0.01), theirs, 20), strict=True
+    ):
         torch.testing.assert_close(first, second, rtol=1e-10, atol=1e-12)
 
 
@@ -270,7 +291,9 @@ def test_fast_forms_are_used_where_they_belong_to_the_method(method, mirror):
     assert [slot.form is not None for slot in optimizer._plans[0].slots] == [method is Faster] * 2
     for ours, theirs in zip(run(optimizer, params, 8), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-    in_place = optim.MirrorOptimizer(params, 0.05, mirror(), method=method, fused=False)._plans[0].slots
+    in_place = (
+        optim.MirrorOptimizer(params, 0.05, mirror(), method=method, fused=False)._plans[0].slots
+    )
     assert [slot.in_place for slot in in_place] == [method is Faster] * 2
 
 
@@ -286,7 +309,9 @@ class Scaled(Multipliers):
 
 
 @pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("mirror", [Tilted(), Scaled(torch.tensor(0)).double()], ids=["other map", "other numbers"])
+@pytest.mark.parametrize(
+    "mirror", [Tilted(), Scaled(torch.tensor(0)).double()], ids=["other map", "other numbers"]
+)
 @pytest.mark.parametrize("optimiser", [optim.MD, optim.AMD])
 def test_fast_forms_are_used_where_they_belong_to_the_map(optimiser, mirror):
     params = parameters((3, 4), (4,))
@@ -304,10 +329,17 @@ def test_methods_with_other_numbers_are_not_stepped_together(fused):
     def make(mirror, t):
         return methods.AMD(mirror, t, cap=9, gamma=float(mirror.diagonal()[0]))
 
-    maps = {"a": Diagonal(torch.tensor([0.5])).double(), "b": Diagonal(torch.tensor([2.0])).double()}
+    maps = {
+        "a": Diagonal(torch.tensor([0.5])).double(),
+        "b": Diagonal(torch.tensor([2.0])).double(),
+    }
     params = parameters((3,), (4,))
-    expected = [run_pure(make(maps[name], 0.05), [p], 8) for name, p in zip("ab", params, strict=True)]
-    optimizer = optim.MirrorOptimizer(zip("ab", params, strict=True), 0.05, Layerwise(maps), method=make, fused=fused)
+    expected = [
+        run_pure(make(maps[name], 0.05), [p], 8) for name, p in zip("ab", params, strict=True)
+    ]
+    optimizer = optim.MirrorOptimizer(
+        zip("ab", params, strict=True), 0.05, Layerwise(maps), method=make, fused=fused
+    )
     for k in range(8):
         before = [p.detach().clone() for p in params]
         for p in params:
@@ -332,7 +364,9 @@ def saved(method, tmp_path):
 
 
 def test_an_entry_of_ones_own_class_is_that_method(tmp_path):
-    entry = saved(HeavyBall(Quartic(0.7), PowerLaws([1, 4], [0.2, 0.1]), momentum=0.3).double(), tmp_path)
+    entry = saved(
+        HeavyBall(Quartic(0.7), PowerLaws([1, 4], [0.2, 0.1]), momentum=0.3).double(), tmp_path
+    )
     params = parameters((3, 4), (4,))
     expected = run_pure(zoo.load(entry), params, 10)
     for options in ({}, {"method": HeavyBall}):
@@ -350,12 +384,19 @@ def test_an_amd_with_all_its_settings(tmp_path, correction, storage):
 
     def make(mirror):
         return methods.AMD(
-            mirror, Interpolated([1, 5], [0.05, 0.02]), r=4.0, gamma=Interpolated([1, 5], [1.0, 0.5]), cap=6,
-            regulariser=mirror if correction == "mirror" else None, storage=storage, weight_offset=1,
+            mirror,
+            Interpolated([1, 5], [0.05, 0.02]),
+            r=4.0,
+            gamma=Interpolated([1, 5], [1.0, 0.5]),
+            cap=6,
+            regulariser=mirror if correction == "mirror" else None,
+            storage=storage,
+            weight_offset=1,
             mixing=PowerLaws([1, 4], [0.9, 0.5], bound=1.0),
-        ).double()  # fmt: skip
+        ).double()
 
-    maps, params = {"w": NegativeEntropy(), "b": HyperbolicEntropy(0.5)}, weights()
+    maps = {"w": NegativeEntropy(), "b": HyperbolicEntropy(0.5)}
+    params = weights()
     entry = saved(make(Layerwise(maps)), tmp_path)
     pure = [make(mirror) for mirror in maps.values()]
     states = [method.init(p.detach()[None]) for method, p in zip(pure, params, strict=True)]
@@ -376,7 +417,9 @@ def weights():
 
 
 def test_a_map_and_schedule_of_another_method(tmp_path):
-    entry = saved(methods.AMD(Quartic(0.7), PowerLaws([1, 4], [0.2, 0.1]), gamma=0.5).double(), tmp_path)
+    entry = saved(
+        methods.AMD(Quartic(0.7), PowerLaws([1, 4], [0.2, 0.1]), gamma=0.5).double(), tmp_path
+    )
     params = parameters((3, 4))
     expected = run_pure(methods.SMD(zoo.load(entry).mirror, zoo.load(entry).t), params, 5)
     for first, second in zip(run(optim.SMD(params, 1.0, entry), params, 5), expected, strict=True):
@@ -385,11 +428,17 @@ def test_a_map_and_schedule_of_another_method(tmp_path):
 
 def test_methods_that_cannot_be_honoured_are_refused(tmp_path):
     params = parameters((3,))
-    with pytest.raises(ValueError, match=r"'ellipse-denoise-stencil' in the zoo brings its own oracle, Rounded"):
+    with pytest.raises(
+        ValueError, match=r"'ellipse-denoise-stencil' in the zoo brings its own oracle, Rounded"
+    ):
         optim.AMD(params, mirror="ellipse-denoise-stencil")
     with pytest.raises(ValueError, match="the method brings its own oracle, Exact"):
-        optim.MirrorOptimizer(params, method=lambda mirror, t: methods.Equipped(methods.GD(t), Exact()))
-    with pytest.raises(TypeError, match=r"in the zoo \(Averaged\) is not a method that is told gradients"):
+        optim.MirrorOptimizer(
+            params, method=lambda mirror, t: methods.Equipped(methods.GD(t), Exact())
+        )
+    with pytest.raises(
+        TypeError, match=r"in the zoo \(Averaged\) is not a method that is told gradients"
+    ):
         optim.SMD(params, mirror=saved(methods.Averaged(methods.GD(0.1)), tmp_path))
     with pytest.raises(TypeError, match=r"the method \(PDHG\) is not"):
         optim.MirrorOptimizer(params, method=lambda mirror, t: methods.PDHG())

@@ -1,4 +1,6 @@
-"""Kernels evaluate splines exactly: against numpy, at ends and beyond them, with ends close together and far apart."""
+"""Kernels evaluate splines exactly: against numpy, at ends and beyond them, with ends close
+together and far apart.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,12 @@ def random(knots):
 SLOPES = {
     "equal": lambda knots: np.ones(2 * knots),
     "random": random,
-    "small near 0": lambda knots: np.where(np.abs(np.arange(2 * knots) - knots + 0.5) < 0.4 * knots, 1e-3, 20.0),
-    "large near 0": lambda knots: np.where(np.abs(np.arange(2 * knots) - knots + 0.5) < 0.4 * knots, 50.0, 2e-4),
+    "small near 0": lambda knots: np.where(
+        np.abs(np.arange(2 * knots) - knots + 0.5) < 0.4 * knots, 1e-3, 20.0
+    ),
+    "large near 0": lambda knots: np.where(
+        np.abs(np.arange(2 * knots) - knots + 0.5) < 0.4 * knots, 50.0, 2e-4
+    ),
     "in turn": lambda knots: np.where(np.arange(2 * knots) % 2, 1e-3, 1e3),
     "one wall": lambda knots: np.where(np.arange(2 * knots) < 2 * knots - 2, 2e-4, 1e4),
     "over many scales": lambda knots: np.geomspace(2e-4, 1e4, 2 * knots),
@@ -49,8 +55,13 @@ def spline_with(kind, knots, dtype):
 
 def pieces(spline):
     """Return the knots, the values there and the slopes in between, as the spline has them."""
-    t = torch.arange(-spline.knots, spline.knots + 1, dtype=spline.slopes.dtype) * (spline.reach / spline.knots)
-    return [each.detach().numpy().astype(np.longdouble) for each in (t, spline.values[0], spline.slopes[0])]
+    t = torch.arange(-spline.knots, spline.knots + 1, dtype=spline.slopes.dtype) * (
+        spline.reach / spline.knots
+    )
+    return [
+        each.detach().numpy().astype(np.longdouble)
+        for each in (t, spline.values[0], spline.slopes[0])
+    ]
 
 
 def joined(tensors):
@@ -58,14 +69,18 @@ def joined(tensors):
 
 
 def evaluated(at, x, y, slopes):
-    """The function through the points (x, y) with slopes in between and beyond, each piece from its end nearer to 0."""
+    """The function through the points (x, y) with slopes in between and beyond, each piece from its
+    end nearer to 0.
+    """
     piece = np.searchsorted(x[1:-1], at, side="right")
     end = piece + (piece < len(slopes) // 2)
     return y[end] + slopes[piece] * (at - x[end])
 
 
 def steepest(y, values, slopes):
-    """The largest slope of the inverse next to y; at an end that is rounded, any of two may be meant."""
+    """The largest slope of the inverse next to y; at an end that is rounded, any of two may be
+    meant.
+    """
     at = np.searchsorted(values[1:-1], y, side="right")
     around = np.clip(at + np.array([[-1], [0], [1]]), 0, len(slopes) - 1)
     return 1 / slopes[around].min(0)
@@ -79,7 +94,9 @@ def numbers(values, dtype):
     special = np.array([0.0, -0.0, 1e-30, -1e-30, 1e30, -1e30, np.inf, -np.inf, np.nan])
     drawn = np.random.default_rng(0).uniform(*(1.5 * values[[0, -1]].astype(float)), size=1501)
     near_0 = np.random.default_rng(1).normal(size=1000) * values[len(values) // 2 + 1].astype(float)
-    every = np.concatenate([ends, *next_to, (ends[1:] + ends[:-1]) / 2, special, drawn, near_0]).astype(kind)
+    every = np.concatenate(
+        [ends, *next_to, (ends[1:] + ends[:-1]) / 2, special, drawn, near_0]
+    ).astype(kind)
     return torch.as_tensor(np.random.default_rng(2).permutation(every))
 
 
@@ -97,11 +114,15 @@ def assert_close(ours, expected, size, dtype):
 def test_every_number_takes_its_line(kind, knots, dtype):
     """With no step and all the weight on ∇ψ*(z), the accelerated kernel writes just that."""
     spline = spline_with(kind, knots, dtype)
-    (t, values, slopes), table = pieces(spline), tabulated(spline, torch.zeros(1, dtype=dtype))
+    (t, values, slopes) = pieces(spline)
+    table = tabulated(spline, torch.zeros(1, dtype=dtype))
     y = numbers(values, dtype)
     z = [part.clone() for part in y.split([1, 2, 3, 5, 255, len(y) - 266])]
     x, g = ([torch.zeros_like(part) for part in z] for _ in range(2))
-    lists = {name: array("Q", [part.data_ptr() for part in parts]) for name, parts in {"x": x, "z": z, "g": g}.items()}
+    lists = {
+        name: array("Q", [part.data_ptr() for part in parts])
+        for name, parts in {"x": x, "z": z, "g": g}.items()
+    }
     nowhere = array("Q", [0] * len(z))
     kernels.Function("amd_spline", dtype)(
         count=len(z),
@@ -118,7 +139,8 @@ def test_every_number_takes_its_line(kind, knots, dtype):
     )
     at = joined([y])
     with np.errstate(invalid="ignore"):
-        expected, steep = evaluated(at, values, t, 1 / slopes), steepest(at, values, slopes)
+        expected = evaluated(at, values, t, 1 / slopes)
+        steep = steepest(at, values, slopes)
         assert_close(joined(x), expected, np.abs(at) * steep, dtype)
 
 
@@ -126,7 +148,9 @@ def test_every_number_takes_its_line(kind, knots, dtype):
 @kinds
 @pytest.mark.parametrize("knots", [1, 20])
 def test_steps_of_mirror_descent(kind, knots, dtype):
-    """x ← ∇ψ*(∇ψ(x) − t·g), before and after the map has changed, on tensors shorter and longer than a block."""
+    """x ← ∇ψ*(∇ψ(x) − t·g), before and after the map has changed, on tensors shorter and longer
+    than a block.
+    """
     spline = spline_with("equal", knots, dtype)
     x = numbers(pieces(spline)[0], dtype)
     parts = [nn.Parameter(part.clone()) for part in x.split([1, 2, 3, 5, 255, len(x) - 266])]
@@ -137,7 +161,8 @@ def test_steps_of_mirror_descent(kind, knots, dtype):
         for k, part in enumerate(parts):
             generator = torch.Generator().manual_seed(k)
             part.grad = torch.randn(part.shape, generator=generator, dtype=dtype)
-        before, g = joined(parts), joined([part.grad for part in parts])
+        before = joined(parts)
+        g = joined([part.grad for part in parts])
         optimiser.step()
         with np.errstate(invalid="ignore"):
             dual = evaluated(before, t, values, slopes)
@@ -147,7 +172,9 @@ def test_steps_of_mirror_descent(kind, knots, dtype):
 
 
 def test_cells_have_one_end_where_that_is_possible():
-    """One comparison then finds the piece; if not, there are fewer cells, each with a tree of ends."""
+    """One comparison then finds the piece; if not, there are fewer cells, each with a tree
+    of ends.
+    """
     like = torch.zeros(1, dtype=torch.float64)
     assert tabulated(spline_with("equal", 20, torch.float64), like)[2] == LEAVES
     assert tabulated(spline_with("small near 0", 20, torch.float64), like)[2] < LEAVES

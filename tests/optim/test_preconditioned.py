@@ -1,4 +1,6 @@
-"""Dual-space preconditioning as an optimiser: the steps of the method, what torch's optimisers do, and networks."""
+"""Dual-space preconditioning as an optimiser: the steps of the method, what torch's optimisers do,
+and networks.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,8 @@ def test_equal_to_the_method_on_every_tensor(name, foreach, lookahead, second):
 @pytest.mark.parametrize("fused", [None, False])
 def test_tensors_with_gaps_take_the_same_steps(fused):
     params = [
-        nn.Parameter(p.detach().to(memory_format=torch.channels_last)) for p in parameters((4, 3, 2, 2), (3, 2, 3, 3))
+        nn.Parameter(p.detach().to(memory_format=torch.channels_last))
+        for p in parameters((4, 3, 2, 2), (3, 2, 3, 3))
     ]
     alike = [nn.Parameter(p.detach().contiguous()) for p in params]
     for some in (params, alike):
@@ -80,18 +83,26 @@ def test_tensors_with_gaps_take_the_same_steps(fused):
 
 def test_a_tensor_whose_gradients_come_late_takes_no_long_step():
     first, late = parameters((4, 5), (4, 5))
-    optimizer = optim.Preconditioned([first, late], lr=0.01, mirror=PNorm(2.0), second_momentum=0.98)
+    optimizer = optim.Preconditioned(
+        [first, late], lr=0.01, mirror=PNorm(2.0), second_momentum=0.98
+    )
     for _ in range(50):
         first.grad = torch.randn(4, 5, dtype=torch.float64)
         optimizer.step()
-    before, late.grad = late.detach().clone(), torch.randn(4, 5, dtype=torch.float64)
+    before = late.detach().clone()
+    late.grad = torch.randn(4, 5, dtype=torch.float64)
     optimizer.step()
-    torch.testing.assert_close((late.detach() - before).abs(), torch.full((4, 5), 0.01).double(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        (late.detach() - before).abs(), torch.full((4, 5), 0.01).double(), rtol=1e-5, atol=0
+    )
 
 
 def test_every_group_has_the_method_of_its_own_entry():
     a, b = parameters((4, 5), (4, 5))
-    groups = [{"params": [("a", a)], "mirror": "network-spectral"}, {"params": [("b", b)], "mirror": PNorm(3.0)}]
+    groups = [
+        {"params": [("a", a)], "mirror": "network-spectral"},
+        {"params": [("b", b)], "mirror": PNorm(3.0)},
+    ]
     optimizer = optim.Preconditioned(groups, lr=1.0)
     learned, plain = (plan.slots[0].method for plan in optimizer._plans)
     entry = zoo.load("network-spectral")
@@ -105,7 +116,8 @@ def test_the_order_of_what_is_stored_does_not_matter():
         (w,) = parameters((4, 5))
         return w, optim.Preconditioned([w], lr=0.01, second_momentum=0.9)
 
-    (w, optimizer), (again, other) = begin(), begin()
+    (w, optimizer) = begin()
+    (again, other) = begin()
     run(optimizer, [w], 3)
     saved = copy.deepcopy(optimizer.state_dict())
     saved["state"][0] = dict(reversed(saved["state"][0].items()))
@@ -132,11 +144,14 @@ def test_a_network_by_kinds_takes_the_steps_of_the_method_on_the_whole_of_it():
     method = methods.Preconditioned(mirror, 0.01, 0.9, normalised=True)
     state = method.init({name: p.detach()[None].clone() for name, p in model.named_parameters()})
     optimizer = optim.Preconditioned(model.named_parameters(), lr=0.01, momentum=0.9)
-    images, labels = torch.rand(20, 1, 14, 14), torch.arange(20) % 10
+    images = torch.rand(20, 1, 14, 14)
+    labels = torch.arange(20) % 10
     for _ in range(5):
         optimizer.zero_grad()
         F.cross_entropy(model(images), labels).backward()
-        state = method.update(state, {name: p.grad[None].clone() for name, p in model.named_parameters()})
+        state = method.update(
+            state, {name: p.grad[None].clone() for name, p in model.named_parameters()}
+        )
         optimizer.step()
     for name, p in model.named_parameters():
         torch.testing.assert_close(p.detach(), state.x[name][0], rtol=1e-3, atol=1e-4)
@@ -145,7 +160,9 @@ def test_a_network_by_kinds_takes_the_steps_of_the_method_on_the_whole_of_it():
 def test_the_polar_factor_is_that_of_the_singular_value_decomposition():
     (w,) = parameters((5, 8))
     before = w.detach().clone()
-    optimizer = optim.Preconditioned([w], lr=0.1, mirror=SpectralPower(0.0, damping=1e-9), momentum=0.0)
+    optimizer = optim.Preconditioned(
+        [w], lr=0.1, mirror=SpectralPower(0.0, damping=1e-9), momentum=0.0
+    )
     w.grad = torch.randn(5, 8, dtype=torch.float64)
     optimizer.step()
     U, _, Vh = torch.linalg.svd(w.grad, full_matrices=False)
@@ -154,14 +171,24 @@ def test_the_polar_factor_is_that_of_the_singular_value_decomposition():
 
 @pytest.mark.parametrize(
     "make",
-    [mlp, small_cnn, small_resnet, lambda: Transformer(16, 1, 2, 8), lambda: Recurrent(nn.LSTM, 8, 12)],
+    [
+        mlp,
+        small_cnn,
+        small_resnet,
+        lambda: Transformer(16, 1, 2, 8),
+        lambda: Recurrent(nn.LSTM, 8, 12),
+    ],
     ids=["mlp", "cnn", "resnet", "transformer", "lstm"],
 )
 def test_one_line_trains_any_network(make):
     torch.manual_seed(0)
     model = make()
     text = isinstance(model, Transformer | Recurrent)
-    inputs = torch.randint(90, (16, 8)) if text else torch.rand(16, 1, *[14 if make is small_cnn else 28] * 2)
+    inputs = (
+        torch.randint(90, (16, 8))
+        if text
+        else torch.rand(16, 1, *[14 if make is small_cnn else 28] * 2)
+    )
     targets = torch.randint(10, (16, 8) if text else (16,))
     optimizer = optim.Preconditioned(model.named_parameters(), steps=60)
     losses = []
@@ -179,19 +206,26 @@ def test_a_run_resumed_is_the_run(second):
     def begin():
         torch.manual_seed(0)
         model = small_cnn()
-        return model, optim.Preconditioned(model.named_parameters(), lr=0.02, steps=20, second_momentum=second)
+        return model, optim.Preconditioned(
+            model.named_parameters(), lr=0.02, steps=20, second_momentum=second
+        )
 
     def train(model, optimizer, steps):
-        images, labels = torch.rand(16, 1, 14, 14, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 10
+        images = torch.rand(16, 1, 14, 14, generator=torch.Generator().manual_seed(0))
+        labels = torch.arange(16) % 10
         for _ in range(steps):
             optimizer.zero_grad()
             F.cross_entropy(model(images), labels).backward()
             optimizer.step()
 
-    whole, first, second = begin(), begin(), begin()
+    whole = begin()
+    first = begin()
+    second = begin()
     train(*whole, 20)
     train(*first, 9)
-    for part, saved in zip(second, [copy.deepcopy(part.state_dict()) for part in first], strict=True):
+    for part, saved in zip(
+        second, [copy.deepcopy(part.state_dict()) for part in first], strict=True
+    ):
         part.load_state_dict(saved)
     train(*second, 11)
     assert all(map(torch.equal, whole[0].parameters(), second[0].parameters()))
@@ -224,12 +258,16 @@ def test_groups_share_what_is_known_of_the_network():
 
 def test_roles_can_be_told():
     w = nn.Parameter(torch.randn(6, 6))
-    mirror = ByKind({kind: SpectralPower(1.0) for kind in KINDS}, {"hidden": 0.5, "output": 1.0}, width=0.0)
+    mirror = ByKind(
+        {kind: SpectralPower(1.0) for kind in KINDS}, {"hidden": 0.5, "output": 1.0}, width=0.0
+    )
     optimizer = optim.Preconditioned([("w", w)], lr=1.0, mirror=mirror, roles={"w": Role("hidden")})
     before = w.detach().clone()
     w.grad = torch.randn(6, 6)
     optimizer.step()
-    assert float((w.detach() - before).square().mean().sqrt()) == pytest.approx(0.5 * 4**0.0, rel=1e-5)
+    assert float((w.detach() - before).square().mean().sqrt()) == pytest.approx(
+        0.5 * 4**0.0, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -277,7 +315,8 @@ def test_a_learned_method_is_used_by_name(tmp_path):
     mirror = spectral_by_kind(0.2).requires_grad_(False)
     method = methods.Preconditioned(mirror, OverRun(100, 0.1, 0.7), 0.8, normalised=True)
     path = zoo.save(method, tmp_path / "mine")
-    first, second = mlp(), mlp()
+    first = mlp()
+    second = mlp()
     second.load_state_dict(first.state_dict())
     ours = optim.Preconditioned(first.named_parameters(), mirror=str(path), steps=30)
     options = {"mirror": mirror, "t": OverRun(30, 0.1, 0.7), "momentum": 0.8}
@@ -291,15 +330,22 @@ def test_a_learned_method_is_used_by_name(tmp_path):
 
 
 def test_a_learned_method_keeps_its_momentum_and_decay(tmp_path):
-    method = methods.Preconditioned(spectral_by_kind(), OverRun(100, 0.1, 0.7, 0.4), 0.8, normalised=True, decay=0.01)
+    method = methods.Preconditioned(
+        spectral_by_kind(), OverRun(100, 0.1, 0.7, 0.4), 0.8, normalised=True, decay=0.01
+    )
     path = str(zoo.save(method.requires_grad_(False), tmp_path / "mine"))
-    first, second = mlp(), mlp()
+    first = mlp()
+    second = mlp()
     second.load_state_dict(first.state_dict())
     ours = optim.Preconditioned(first.named_parameters(), mirror=path, steps=400)
     theirs = optim.Preconditioned(
-        second.named_parameters(), lr=1.0, mirror=method.mirror, t=OverRun(400, 0.1, 0.7, 0.4), momentum=0.8,
+        second.named_parameters(),
+        lr=1.0,
+        mirror=method.mirror,
+        t=OverRun(400, 0.1, 0.7, 0.4),
+        momentum=0.8,
         weight_decay=0.01,
-    )  # fmt: skip
+    )
     for k in range(3):
         for model, optimizer in ((first, ours), (second, theirs)):
             run(optimizer, list(model.parameters()), 1, first=k)

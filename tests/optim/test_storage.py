@@ -73,7 +73,13 @@ def learned_pair():
 
 @pytest.mark.parametrize(
     "mirror",
-    [SquaredPNorm(1.5), Euclidean(Simplex()), Logit(0.0, 2.0), learned_pair(), Conjugate(DenseICNN(4, layers=1))],
+    [
+        SquaredPNorm(1.5),
+        Euclidean(Simplex()),
+        Logit(0.0, 2.0),
+        learned_pair(),
+        Conjugate(DenseICNN(4, layers=1)),
+    ],
     ids=lambda m: type(m).__name__,
 )
 def test_smd_stores_the_dual_where_the_primal_does_not_tell_it(mirror):
@@ -101,7 +107,9 @@ def test_smd_leaves_the_end_of_a_box_that_md_stays_at():
 
 @each
 @pytest.mark.parametrize(
-    "mirror", [None, Diagonal(2.0), HyperbolicEntropy(), SquaredPNorm(1.5), Logit(-3.0, 3.0)], ids=str
+    "mirror",
+    [None, Diagonal(2.0), HyperbolicEntropy(), SquaredPNorm(1.5), Logit(-3.0, 3.0)],
+    ids=str,
 )
 @pytest.mark.parametrize("dual_dtype", [None, torch.float64])
 def test_a_run_goes_on_from_a_file_bit_for_bit(optimiser, mirror, dual_dtype):
@@ -112,7 +120,9 @@ def test_a_run_goes_on_from_a_file_bit_for_bit(optimiser, mirror, dual_dtype):
     optimizer = optimiser(params, **options)
     run(optimizer, params, 4)
     file = io.BytesIO()
-    torch.save({"parameters": [p.detach() for p in params], "optimizer": optimizer.state_dict()}, file)
+    torch.save(
+        {"parameters": [p.detach() for p in params], "optimizer": optimizer.state_dict()}, file
+    )
     file.seek(0)
     saved = torch.load(file, weights_only=True)
     params = [nn.Parameter(p) for p in saved["parameters"]]
@@ -136,7 +146,9 @@ def test_a_loaded_state_is_a_copy():
 
 def test_a_state_holds_plain_data_only():
     params = parameters(*SHAPES)
-    optimizer = optim.AMD([("w", params[0]), ("b", params[1])], mirror=HyperbolicEntropy(), t=lambda k: 1.0)
+    optimizer = optim.AMD(
+        [("w", params[0]), ("b", params[1])], mirror=HyperbolicEntropy(), t=lambda k: 1.0
+    )
     (group,) = optimizer.state_dict()["param_groups"]
     plain = (int, float, bool, str, type(None), list)
     assert all(isinstance(value, plain) for value in group.values())
@@ -183,7 +195,9 @@ def test_states_of_another_precision_or_shape_are_refused():
 
 def test_copies_go_their_own_way():
     params = parameters(*SHAPES)
-    optimizer = optim.AMD(params, mirror=Diagonal(2.0), gamma=0.5, max_grad_norm=1.0, nonfinite="skip")
+    optimizer = optim.AMD(
+        params, mirror=Diagonal(2.0), gamma=0.5, max_grad_norm=1.0, nonfinite="skip"
+    )
     run(optimizer, params, 3)
     twin = copy.deepcopy(optimizer)
     twins = twin.param_groups[0]["params"]
@@ -192,7 +206,11 @@ def test_copies_go_their_own_way():
     first = run(optimizer, params, 3, first=3)
     assert all(torch.equal(a, b) for a, b in zip(twins, kept, strict=True))
     second = run(twin, twins, 3, first=3)
-    assert all(torch.equal(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True))
+    assert all(
+        torch.equal(a, b)
+        for x, y in zip(first, second, strict=True)
+        for a, b in zip(x, y, strict=True)
+    )
     twin.add_param_group({"params": parameters((2,))})
     assert len(twin.param_groups) == 2
 
@@ -209,7 +227,9 @@ def test_a_state_that_is_thrown_away_is_made_anew():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @each
 def test_small_steps_are_not_lost_in_low_precision(optimiser, dtype):
-    """Steps of a tenth of the spacing of numbers below 1 are rounded away one by one, but not in their sum."""
+    """Steps of a tenth of the spacing of numbers below 1 are rounded away one by one, but not in
+    their sum.
+    """
     spacing = torch.finfo(dtype).eps / 2
 
     def end(dtype, dual_dtype):
@@ -224,12 +244,16 @@ def test_small_steps_are_not_lost_in_low_precision(optimiser, dtype):
         assert types <= {dual_dtype or dtype}
         return p.detach().double()
 
-    expected, rounded, precise = end(torch.float64, None), end(dtype, None), end(dtype, torch.float32)
+    expected = end(torch.float64, None)
+    rounded = end(dtype, None)
+    precise = end(dtype, torch.float32)
     assert (precise - expected).abs().max() <= spacing
     assert optimiser is optim.AMD or (rounded == 1).all()
 
 
-@pytest.mark.parametrize(("name", "odd"), [("lr", None), ("lr", -1.0), ("weight_decay", True), ("k", -3), ("k", 0.5)])
+@pytest.mark.parametrize(
+    ("name", "odd"), [("lr", None), ("lr", -1.0), ("weight_decay", True), ("k", -3), ("k", 0.5)]
+)
 def test_numbers_that_are_none_are_refused(name, odd):
     p = nn.Parameter(torch.ones(3))
     optimizer = optim.SMD([p], lr=0.1)
@@ -237,7 +261,11 @@ def test_numbers_that_are_none_are_refused(name, odd):
     state["param_groups"][0][name] = odd
     with pytest.raises(ValueError, match=f"the state has {name} = "):
         optimizer.load_state_dict(state)
-    state["param_groups"][0] |= {"lr": 0.0, "weight_decay": 0.0, "k": 3}  # as at the end of a schedule
+    state["param_groups"][0] |= {
+        "lr": 0.0,
+        "weight_decay": 0.0,
+        "k": 3,
+    }  # as at the end of a schedule
     optimizer.load_state_dict(state)
     p.grad = torch.ones(3)
     optimizer.step()

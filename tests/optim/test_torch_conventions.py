@@ -17,7 +17,13 @@ from mirrordescent.mirrors import Diagonal, HyperbolicEntropy, Multipliers, Squa
 sys.path.insert(0, str(Path(__file__).parent))
 from steps import OPTIMISERS, parameters, pull, run
 
-MIRRORS = [None, Diagonal(2.0), Multipliers(torch.tensor(0), initial=0.5), HyperbolicEntropy(), SquaredPNorm(1.5)]
+MIRRORS = [
+    None,
+    Diagonal(2.0),
+    Multipliers(torch.tensor(0), initial=0.5),
+    HyperbolicEntropy(),
+    SquaredPNorm(1.5),
+]
 SETTINGS = [
     {},
     {"lr": 0.02},
@@ -34,7 +40,8 @@ mirrors = pytest.mark.parametrize("mirror", MIRRORS, ids=lambda m: type(m).__nam
 settings = pytest.mark.parametrize("options", SETTINGS, ids=lambda o: ", ".join(o) or "default")
 
 
-ONE, TWO = nn.Parameter(torch.ones(1, 1)), nn.Parameter(torch.ones(1, 1))
+ONE = nn.Parameter(torch.ones(1, 1))
+TWO = nn.Parameter(torch.ones(1, 1))
 
 
 @each
@@ -42,9 +49,17 @@ ONE, TWO = nn.Parameter(torch.ones(1, 1)), nn.Parameter(torch.ones(1, 1))
     ("params", "error", "message"),
     [
         (ONE, TypeError, "should be an iterable of Tensors or dicts"),
-        ([{"params": ONE}, {"params": ONE}], ValueError, "some parameters appear in more than one parameter group"),
+        (
+            [{"params": ONE}, {"params": ONE}],
+            ValueError,
+            "some parameters appear in more than one parameter group",
+        ),
         ([("weight", ONE), TWO], ValueError, "Some param names are missing"),
-        ([{"params": [ONE]}, {"params": [("w", TWO)]}], ValueError, "cannot add param group with names"),
+        (
+            [{"params": [ONE]}, {"params": [("w", TWO)]}],
+            ValueError,
+            "cannot add param group with names",
+        ),
         ([{"params": {ONE, TWO}}], TypeError, "ordered collections"),
         ([ONE * 2], ValueError, "can't optimize a non-leaf Tensor"),
         ([1.0], TypeError, "can only optimize Tensors"),
@@ -66,7 +81,9 @@ def test_duplicates_are_warned_of(optimiser):
 @settings
 def test_goes_in_the_right_direction(optimiser, mirror, options):
     torch.manual_seed(0)
-    weight, bias, data = nn.Parameter(0.3 * torch.randn(10, 5)), nn.Parameter(0.3 * torch.randn(10)), torch.randn(5) / 2
+    weight = nn.Parameter(0.3 * torch.randn(10, 5))
+    bias = nn.Parameter(0.3 * torch.randn(10))
+    data = torch.randn(5) / 2
     optimizer = optimiser([weight, bias], mirror=mirror, **options)
 
     def closure():
@@ -106,14 +123,23 @@ def test_learning_rates_and_decays_of_groups(optimiser, options):
     a, b, c, d = parameters((2, 3), (3,), (2, 3), (3,), dtype=torch.float32)
     with torch.no_grad():
         c.copy_(a), d.copy_(b)
-    options = {name: value for name, value in options.items() if name not in ("lr", "weight_decay", "max_grad_norm")}
-    grouped = optimiser([{"params": a, "lr": 0.1, "weight_decay": 0.2}, {"params": [b]}], lr=0.01, **options)
+    options = {
+        name: value
+        for name, value in options.items()
+        if name not in ("lr", "weight_decay", "max_grad_norm")
+    }
+    grouped = optimiser(
+        [{"params": a, "lr": 0.1, "weight_decay": 0.2}, {"params": [b]}], lr=0.01, **options
+    )
     for k in range(4):
         pull([a, b], k)
         gradients = a.grad, b.grad
         grouped.step()
         if k == 0:
-            separate = optimiser([c], lr=0.1, weight_decay=0.2, **options), optimiser([d], lr=0.01, **options)
+            separate = (
+                optimiser([c], lr=0.1, weight_decay=0.2, **options),
+                optimiser([d], lr=0.01, **options),
+            )
         c.grad, d.grad = gradients
         for optimizer in separate:
             optimizer.step()
@@ -124,8 +150,10 @@ def test_learning_rates_and_decays_of_groups(optimiser, options):
 @each
 @mirrors
 def test_a_tensor_for_a_learning_rate(optimiser, mirror):
-    first, second = parameters((2, 3), dtype=torch.float32), parameters((2, 3), dtype=torch.float32)
-    as_tensor, as_number = optimiser(first, torch.tensor(0.25), mirror), optimiser(second, 0.25, mirror)
+    first = parameters((2, 3), dtype=torch.float32)
+    second = parameters((2, 3), dtype=torch.float32)
+    as_tensor = optimiser(first, torch.tensor(0.25), mirror)
+    as_number = optimiser(second, 0.25, mirror)
     for k in range(4):
         run(as_tensor, first, 1, first=k)
         run(as_number, second, 1, first=k)
@@ -179,14 +207,18 @@ def test_parameters_of_different_types_and_none_dimensions(optimiser, mirror):
     kinds = [(p.dtype, p.shape) for p in params]
     run(optimizer, params, 3)
     assert [(p.dtype, p.shape) for p in params] == kinds
-    assert all(field.dtype == p.dtype for p in params for field in optimizer.state.get(p, {}).values())
+    assert all(
+        field.dtype == p.dtype for p in params for field in optimizer.state.get(p, {}).values()
+    )
 
 
 @each
 @settings
 def test_states_are_deterministic_and_can_be_loaded(optimiser, options):
-    params, others = parameters((2, 3), (3,), dtype=torch.float32), parameters((2, 3), (3,), dtype=torch.float32)
-    optimizer, other = optimiser(params, **options), optimiser(others, **options)
+    params = parameters((2, 3), (3,), dtype=torch.float32)
+    others = parameters((2, 3), (3,), dtype=torch.float32)
+    optimizer = optimiser(params, **options)
+    other = optimiser(others, **options)
     run(optimizer, params, 3)
     before = copy.deepcopy(optimizer.state_dict())
     other.load_state_dict(copy.deepcopy(before))
@@ -196,10 +228,13 @@ def test_states_are_deterministic_and_can_be_loaded(optimiser, options):
     run(optimizer, params, 3, first=3)
     run(other, others, 3, first=3)
     assert all(map(torch.equal, params, others))
-    again, loaded = optimizer.state_dict(), other.state_dict()
+    again = optimizer.state_dict()
+    loaded = other.state_dict()
     assert again["param_groups"] == loaded["param_groups"]
     for number, fields in again["state"].items():
-        assert all(torch.equal(field, loaded["state"][number][name]) for name, field in fields.items())
+        assert all(
+            torch.equal(field, loaded["state"][number][name]) for name, field in fields.items()
+        )
     optimizer.load_state_dict(before)
     assert optimizer.param_groups[0]["k"] == 3
 
@@ -207,7 +242,8 @@ def test_states_are_deterministic_and_can_be_loaded(optimiser, options):
 @each
 def test_states_with_and_without_names(optimiser):
     params = parameters((2, 3), (3,))
-    named, bare = optimiser(zip(["w", "b"], params, strict=True)), optimiser(params)
+    named = optimiser(zip(["w", "b"], params, strict=True))
+    bare = optimiser(params)
     run(named, params, 1)
     assert named.state_dict()["param_groups"][0]["param_names"] == ["w", "b"]
     bare.load_state_dict(named.state_dict())
@@ -235,7 +271,9 @@ def test_hooks(optimiser):
     assert len(calls) == 4
 
     saves = optimizer.register_state_dict_post_hook(lambda o, state: {**state, "extra": 1})
-    loads = optimizer.register_load_state_dict_pre_hook(lambda o, state: calls.append(state.pop("extra")))
+    loads = optimizer.register_load_state_dict_pre_hook(
+        lambda o, state: calls.append(state.pop("extra"))
+    )
     optimizer.load_state_dict(optimizer.state_dict())
     assert calls[-1] == 1
     saves.remove()
@@ -255,7 +293,12 @@ def test_a_hook_may_mend_a_state(optimiser):
         optimizer.load_state_dict(state)
 
     def mend(_, incoming):
-        return {**incoming, "param_groups": [{**group, "mirror": "Euclidean"} for group in incoming["param_groups"]]}
+        return {
+            **incoming,
+            "param_groups": [
+                {**group, "mirror": "Euclidean"} for group in incoming["param_groups"]
+            ],
+        }
 
     optimizer.register_load_state_dict_pre_hook(mend)
     optimizer.load_state_dict(state)
@@ -291,4 +334,12 @@ def test_it_can_be_printed(optimiser):
 
 def test_they_are_optimisers():
     assert all(issubclass(optimiser, torch.optim.Optimizer) for optimiser in OPTIMISERS)
-    assert optim.__all__ == ["AMD", "ASMD", "MD", "SMD", "Decoupled", "MirrorOptimizer", "Preconditioned"]
+    assert optim.__all__ == [
+        "AMD",
+        "ASMD",
+        "MD",
+        "SMD",
+        "Decoupled",
+        "MirrorOptimizer",
+        "Preconditioned",
+    ]

@@ -1,4 +1,6 @@
-"""Steps in graphs of torch.compile: without breaks, the same bits, and all that a step decides by numbers."""
+"""Steps in graphs of torch.compile: without breaks, the same bits, and all that a step decides by
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,13 @@ def fresh():
 def twins(make, shapes=((3, 4), (4,))):
     """Return two optimisers of equal parameters, one of them with a compiled step."""
     plain, traced = (parameters(*shapes, dtype=torch.float32) for _ in range(2))
-    one, two = make(plain), make(traced)
-    return (plain, one, one.step), (traced, two, torch.compile(two.step, backend="aot_eager", fullgraph=True))
+    one = make(plain)
+    two = make(traced)
+    return (plain, one, one.step), (
+        traced,
+        two,
+        torch.compile(two.step, backend="aot_eager", fullgraph=True),
+    )
 
 
 @each
@@ -42,7 +49,8 @@ def twins(make, shapes=((3, 4), (4,))):
 def test_there_are_no_breaks_and_no_graph_for_every_shape(optimiser, backend):
     shapes = [(n, m) for n in range(1, 8) for m in (1, 3)]
     plain, traced = (parameters(*shapes, dtype=torch.float32) for _ in range(2))
-    one, two = optimiser(plain, lr=0.1), optimiser(traced, lr=0.1)
+    one = optimiser(plain, lr=0.1)
+    two = optimiser(traced, lr=0.1)
     step = torch.compile(two.step, backend=backend, fullgraph=True)
     for k in range(5):
         pull(plain, k)
@@ -69,7 +77,11 @@ def test_the_default_compiler_takes_it():
 
 @each
 def test_parameters_that_were_moved_are_followed(optimiser):
-    pairs = twins(lambda p: optimiser(p, lr=0.1, **({} if optimiser is optim.Preconditioned else {"mirror": PNorm(3)})))
+    pairs = twins(
+        lambda p: optimiser(
+            p, lr=0.1, **({} if optimiser is optim.Preconditioned else {"mirror": PNorm(3)})
+        )
+    )
     for k in range(6):
         for params, _, step in pairs:
             if k == 3:
@@ -83,12 +95,19 @@ def test_parameters_that_were_moved_are_followed(optimiser):
 @pytest.mark.parametrize(
     "options",
     [
-        {"weight_decay": 0.1}, {"weight_decay": optim.Decoupled(0.1)}, {"maximize": True}, {"foreach": False},
-        {"max_grad_norm": 0.1}, {"dual_dtype": torch.float64}, {"mirror": SquaredPNorm(1.5)},
-        {"mirror": LearnedPair(*(DenseICNN(4, layers=1) for _ in range(2)))},  # gradients of networks
+        {"weight_decay": 0.1},
+        {"weight_decay": optim.Decoupled(0.1)},
+        {"maximize": True},
+        {"foreach": False},
+        {"max_grad_norm": 0.1},
+        {"dual_dtype": torch.float64},
+        {"mirror": SquaredPNorm(1.5)},
+        {
+            "mirror": LearnedPair(*(DenseICNN(4, layers=1) for _ in range(2)))
+        },  # gradients of networks
     ],
     ids=lambda o: str(o)[:30],
-)  # fmt: skip
+)
 def test_options_are_honoured(options):
     pairs = twins(lambda p: optim.AMD(p, lr=0.1, **options), [(4,), (4,)])
     for k in range(4):
@@ -104,7 +123,11 @@ def test_groups_and_parameters_without_gradients():
     for compiled in (False, True):
         params = parameters((2, 3), (3,), (4,), dtype=torch.float32)
         optimizer = optim.AMD([{"params": params[:1]}, {"params": params[1:], "lr": 0.01}], lr=0.1)
-        step = torch.compile(optimizer.step, backend="aot_eager", fullgraph=True) if compiled else optimizer.step
+        step = (
+            torch.compile(optimizer.step, backend="aot_eager", fullgraph=True)
+            if compiled
+            else optimizer.step
+        )
         pairs.append((params, step))
     for k in range(4):
         for params, step in pairs:
@@ -140,7 +163,10 @@ def test_a_closure_leaves_the_graph():
 
         return loss
 
-    assert torch.equal(one.step(closure(plain, one)), torch.compile(two.step, backend="eager")(closure(traced, two)))
+    assert torch.equal(
+        one.step(closure(plain, one)),
+        torch.compile(two.step, backend="eager")(closure(traced, two)),
+    )
     assert all(map(torch.equal, plain, traced))
 
 
@@ -156,15 +182,21 @@ def test_a_copy_is_stepped_by_its_own_graph():
     assert not torch.equal(before[0], together["params"][0])
 
 
-@pytest.mark.parametrize("make", [methods.MD, methods.SMD, methods.AMD, methods.ASMD, methods.Preconditioned])
+@pytest.mark.parametrize(
+    "make", [methods.MD, methods.SMD, methods.AMD, methods.ASMD, methods.Preconditioned]
+)
 def test_pure_methods_compile_in_one_piece(make):
-    """Their updates are functions of a state and a gradient; the count k is a number of the graph."""
+    """Their updates are functions of a state and a gradient; the count k is a number of the
+    graph.
+    """
     method = make(PNorm(3.0), 0.1)
-    x, g = torch.linspace(0.5, 1.5, 6)[None], torch.linspace(-1, 1, 6)[None]
+    x = torch.linspace(0.5, 1.5, 6)[None]
+    g = torch.linspace(-1, 1, 6)[None]
     update = torch.compile(method.update, backend="aot_eager", fullgraph=True)
     ours = theirs = method.init(x)
     for _ in range(3):
-        ours, theirs = update(ours, g), method.update(theirs, g)
+        ours = update(ours, g)
+        theirs = method.update(theirs, g)
     torch.testing.assert_close(ours.x, theirs.x)
 
 
@@ -175,7 +207,9 @@ def test_pure_methods_compile_in_one_piece(make):
 def test_momentum_is_not_cycled_where_there_is_none(optimiser):
     optimizer = optimiser([nn.Parameter(torch.ones(1))], lr=0.1)
     for schedule in (
-        lambda **options: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10, **options),
+        lambda **options: torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, 0.1, total_steps=10, **options
+        ),
         lambda **options: torch.optim.lr_scheduler.CyclicLR(optimizer, 0.01, 0.1, **options),
     ):
         with pytest.raises(ValueError, match="cycle_momentum"):
@@ -185,14 +219,17 @@ def test_momentum_is_not_cycled_where_there_is_none(optimiser):
 
 def test_without_a_cap_the_momentum_of_amd_is_its_own():
     with pytest.raises(ValueError, match="cycle_momentum"):
-        torch.optim.lr_scheduler.OneCycleLR(optim.AMD([nn.Parameter(torch.ones(1))], cap=None), 0.1, total_steps=10)
+        torch.optim.lr_scheduler.OneCycleLR(
+            optim.AMD([nn.Parameter(torch.ones(1))], cap=None), 0.1, total_steps=10
+        )
 
 
 @pytest.mark.parametrize("options", [{}, {"foreach": False}], ids=str)
 def test_the_momentum_of_amd_is_its_cap(options):
     """β = cap/(r + cap): 0.8 is a cap of 12."""
     first, second = (parameters((3, 4), dtype=torch.float64) for _ in range(2))
-    cycled, plain = optim.AMD(first, lr=0.1, **options), optim.AMD(second, lr=0.1, cap=12, **options)
+    cycled = optim.AMD(first, lr=0.1, **options)
+    plain = optim.AMD(second, lr=0.1, cap=12, **options)
     assert cycled.param_groups[0]["momentum"] == pytest.approx(0.9)
     cycled.param_groups[0]["momentum"] = 0.8
     for k in range(40):
@@ -206,10 +243,14 @@ def test_one_cycle_of_a_preconditioned_method():
     """With the Euclidean map: m ← βm + (1 − β)g, x ← x − t m, with t and β of the schedule."""
     x = nn.Parameter(torch.ones(3, dtype=torch.float64))
     optimizer = optim.MirrorOptimizer(
-        [x], lr=0.1, method=lambda mirror, t: methods.Preconditioned(mirror, t, momentum=0.9, lookahead=False)
+        [x],
+        lr=0.1,
+        method=lambda mirror, t: methods.Preconditioned(mirror, t, momentum=0.9, lookahead=False),
     )
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=12, pct_start=0.25)
-    place, m, seen = x.detach().clone(), torch.zeros(3, dtype=torch.float64), set()
+    place = x.detach().clone()
+    m = torch.zeros(3, dtype=torch.float64)
+    seen = set()
     for _ in range(12):
         group = optimizer.param_groups[0]
         x.grad = x.detach() - 3
@@ -229,7 +270,11 @@ def test_a_cycled_run_goes_on_where_it_was(optimiser):
     def begun():
         params = parameters((3, 4), (4,), dtype=torch.float64)
         optimizer = optimiser(params, lr=0.1)
-        return params, optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=30)
+        return (
+            params,
+            optimizer,
+            torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=30),
+        )
 
     def run(params, optimizer, scheduler, first, last):
         for k in range(first, last):
@@ -237,7 +282,9 @@ def test_a_cycled_run_goes_on_where_it_was(optimiser):
             optimizer.step()
             scheduler.step()
 
-    whole, cut, resumed = begun(), begun(), begun()
+    whole = begun()
+    cut = begun()
+    resumed = begun()
     run(*whole, 0, 12)
     run(*cut, 0, 5)
     for p, q in zip(resumed[0], cut[0], strict=True):

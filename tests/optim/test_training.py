@@ -1,4 +1,6 @@
-"""Training as it is done: schedulers, groups, mixed precision, compiled models, layer-wise maps, the zoo."""
+"""Training as it is done: schedulers, groups, mixed precision, compiled models, layer-wise maps,
+the zoo.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from mirrordescent import methods, optim, zoo
-from mirrordescent.mirrors import Diagonal, Euclidean, HyperbolicEntropy, Layerwise, Multipliers, layerwise
+from mirrordescent.mirrors import (
+    Diagonal,
+    Euclidean,
+    HyperbolicEntropy,
+    Layerwise,
+    Multipliers,
+    layerwise,
+)
 
 sys.path.insert(0, str(Path(__file__).parent))
 from steps import OPTIMISERS, parameters, pull, pure, run
@@ -49,7 +58,9 @@ def fit(model, optimizer, steps):
 SCHEDULERS = {
     "step": lambda o: lr_scheduler.StepLR(o, 2, gamma=0.5),
     "cosine to 0": lambda o: lr_scheduler.CosineAnnealingLR(o, 6),
-    "one cycle": lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.2, total_steps=12, cycle_momentum=False),
+    "one cycle": lambda o: lr_scheduler.OneCycleLR(
+        o, max_lr=0.2, total_steps=12, cycle_momentum=False
+    ),
     "plateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0, threshold=10.0),
 }
 
@@ -62,7 +73,12 @@ def test_schedulers_drive_the_step(optimiser, name):
     optimizer = optimiser(params, lr=0.2)
     scheduler = SCHEDULERS[name](optimizer)
     rates = []  # without 0, at which nothing moves, and a step does not count
-    method = pure(optimiser, Euclidean(), lambda k: rates[k - 1], **({"cap": 27} if optimiser is optim.AMD else {}))
+    method = pure(
+        optimiser,
+        Euclidean(),
+        lambda k: rates[k - 1],
+        **({"cap": 27} if optimiser is optim.AMD else {}),
+    )
     state = method.init(p.detach()[None].clone())
     for k in range(8):
         pull(params, k)
@@ -87,12 +103,17 @@ def test_groups_have_their_own_settings(optimiser):
     shared = {"cap": 27} if optimiser is optim.AMD else {}
     a, b = parameters((3,), (4,))
     optimizer = optimiser(
-        [{"params": [a], "mirror": Diagonal(2.0).double(), "weight_decay": 0.1}, {"params": [b]}], lr=0.1
+        [{"params": [a], "mirror": Diagonal(2.0).double(), "weight_decay": 0.1}, {"params": [b]}],
+        lr=0.1,
     )
     c = parameters((2,), seed=3)[0]
     run(optimizer, [a, b], 2)
     optimizer.add_param_group({"params": [c], "lr": 0.5, "maximize": True, "t": lambda k: 1 / k})
-    assert [group["mirror"] for group in optimizer.param_groups] == ["Diagonal", "Euclidean", "Euclidean"]
+    assert [group["mirror"] for group in optimizer.param_groups] == [
+        "Diagonal",
+        "Euclidean",
+        "Euclidean",
+    ]
     before = c.detach().clone()
     run(optimizer, [a, b, c], 3, first=2)
     assert [group["k"] for group in optimizer.param_groups] == [5, 5, 3]
@@ -127,8 +148,10 @@ def test_a_rate_of_zero_is_a_pause(optimiser):
 
 @each
 def test_closures(optimiser):
-    params, others = parameters((3,)), parameters((3,))
-    optimizer, other = optimiser(params), optimiser(others)
+    params = parameters((3,))
+    others = parameters((3,))
+    optimizer = optimiser(params)
+    other = optimiser(others)
 
     def closure():
         optimizer.zero_grad()
@@ -145,9 +168,12 @@ def test_closures(optimiser):
 
 @each
 def test_autocast_and_gradient_scaling(optimiser):
-    """bfloat16 activations, and float32 gradients of a scaled loss: an overflow leaves out a step."""
+    """bfloat16 activations, and float32 gradients of a scaled loss: an overflow leaves out
+    a step.
+    """
     model = network()
-    optimizer, scaler = optimiser(model.parameters(), lr=0.2), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    optimizer = optimiser(model.parameters(), lr=0.2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     inputs, labels = data()
     losses = []
     for k in range(60):
@@ -166,7 +192,8 @@ def test_autocast_and_gradient_scaling(optimiser):
 
 @each
 def test_low_precision_networks_train(optimiser):
-    model, reference = network().bfloat16(), network()
+    model = network().bfloat16()
+    reference = network()
     options = {"lr": 0.2, "mirror": HyperbolicEntropy()}
     optimizer = optimiser(model.parameters(), dual_dtype=torch.float32, **options)
     inputs, labels = data()
@@ -204,7 +231,9 @@ def test_layerwise_maps_equal_the_pure_method_on_a_dict(optimiser, kind):
     for k in range(10):
         here = [leaf[0].detach().clone() for leaf in state.x.values()]
         pull(here, k)
-        state = method.update(state, {name: h.grad[None] for name, h in zip(state.x, here, strict=True)})
+        state = method.update(
+            state, {name: h.grad[None] for name, h in zip(state.x, here, strict=True)}
+        )
         run(optimizer, params, 1, first=k)
     for name, p in model.named_parameters():
         torch.testing.assert_close(p.detach(), state.x[name][0].detach(), rtol=1e-10, atol=1e-12)
@@ -215,20 +244,26 @@ def test_layerwise_maps_go_by_name():
     mirror = learned_map(model)
     with pytest.raises(ValueError, match=r"pass model\.named_parameters\(\)"):
         optim.SMD(model.parameters(), mirror=mirror)
-    with pytest.raises(ValueError, match=r"a map made for another model: it has none for 'other\.weight'"):
+    with pytest.raises(
+        ValueError, match=r"a map made for another model: it has none for 'other\.weight'"
+    ):
         optim.SMD([("other.weight", model[0].weight)], mirror=mirror)
     with pytest.raises(ValueError, match=r"a map made for another model: '0\.weight' has shape"):
         optim.SMD([("0.weight", model[2].weight)], mirror=mirror)
     backwards = list(model.named_parameters())[::-1]
     optimizer = optim.SMD(backwards, mirror=mirror)
-    assert [slot.mirror for slot in optimizer._plans[0].slots] == [mirror[name] for name, _ in backwards]
+    assert [slot.mirror for slot in optimizer._plans[0].slots] == [
+        mirror[name] for name, _ in backwards
+    ]
     assert optimizer.param_groups[0]["mirror"] == "Layerwise(Multipliers)"
 
 
 def test_parts_of_a_layerwise_map_serve_groups():
     model = network()
     named = dict(model.named_parameters())
-    groups = [{"params": [(name, p)], "lr": 0.1 * (i + 1)} for i, (name, p) in enumerate(named.items())]
+    groups = [
+        {"params": [(name, p)], "lr": 0.1 * (i + 1)} for i, (name, p) in enumerate(named.items())
+    ]
     optimizer = optim.AMD(groups, mirror=learned_map(model))
     run(optimizer, list(named.values()), 2)
 
@@ -248,9 +283,12 @@ def test_frozen_parameters_need_no_map():
 def test_mixtures_of_maps():
     """One of them steps in place, one by the pure method."""
     model = nn.Linear(3, 2)
-    mirror = Layerwise({"weight": Multipliers(torch.tensor([[0, 1, 2]])), "bias": HyperbolicEntropy()})
+    mirror = Layerwise(
+        {"weight": Multipliers(torch.tensor([[0, 1, 2]])), "bias": HyperbolicEntropy()}
+    )
     optimizer = optim.SMD(model.named_parameters(), lr=0.1, mirror=mirror)
-    bias, weight = model.bias.detach().clone(), model.weight.detach().clone()
+    bias = model.bias.detach().clone()
+    weight = model.weight.detach().clone()
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     torch.testing.assert_close(model.weight.detach(), weight - 0.1)
@@ -260,10 +298,13 @@ def test_mixtures_of_maps():
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compiled_models(backend):
     torch.compiler.reset()
-    model, plain = network(), network()
+    model = network()
+    plain = network()
     compiled = torch.compile(model, backend=backend)
     assert all(name.startswith("_orig_mod.") for name, _ in compiled.named_parameters())
-    ours = fit(compiled, optim.AMD(compiled.named_parameters(), lr=0.1, mirror=learned_map(plain)), 5)
+    ours = fit(
+        compiled, optim.AMD(compiled.named_parameters(), lr=0.1, mirror=learned_map(plain)), 5
+    )
     theirs = fit(plain, optim.AMD(plain.named_parameters(), lr=0.1, mirror=learned_map(plain)), 5)
     assert ours == pytest.approx(theirs, rel=1e-5)
 

@@ -35,12 +35,15 @@ def test_projection_agrees_with_scikit_image(generator):
     assert np.linalg.norm(ours - expected) < 1e-2 * np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize(("size", "angles", "detectors", "reach"), [(16, 5, 23, 1.4), (9, 4, 6, 0.7), (1, 1, 1, 1)])
+@pytest.mark.parametrize(
+    ("size", "angles", "detectors", "reach"), [(16, 5, 23, 1.4), (9, 4, 6, 0.7), (1, 1, 1, 1)]
+)
 def test_the_adjoint_is_exact(size, angles, detectors, reach, generator):
     beam = ParallelBeam(size, angles, detectors, reach)
     x = torch.randn(2, 3, size, size, dtype=DOUBLE, generator=generator)
     y = torch.randn(2, 3, angles, detectors, dtype=DOUBLE, generator=generator)
-    forward, backward = (beam.A(x) * y).sum(), (x * beam.A_adjoint(y)).sum()
+    forward = (beam.A(x) * y).sum()
+    backward = (x * beam.A_adjoint(y)).sum()
     assert abs(float(forward - backward)) < 1e-10
 
 

@@ -10,12 +10,15 @@ from mirrordescent.problems import Blur, gaussian_kernel, motion_kernel
 
 
 def random(*shape):
-    return torch.rand(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
+    return torch.rand(
+        shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64
+    )
 
 
 @pytest.mark.parametrize("kernel", [gaussian_kernel(1.3), motion_kernel(7.3, 0.4), random(3, 7)])
 def test_it_is_a_convolution_with_zeros_beyond_the_border(kernel):
-    x, blur = random(2, 3, 11, 14), Blur(kernel.double())
+    x = random(2, 3, 11, 14)
+    blur = Blur(kernel.double())
     weight = kernel.double().flip(0, 1)[None, None]
     padding = (kernel.shape[0] // 2, kernel.shape[1] // 2)
     direct = F.conv2d(x.reshape(6, 1, 11, 14), weight, padding=padding).reshape(x.shape)
@@ -25,7 +28,8 @@ def test_it_is_a_convolution_with_zeros_beyond_the_border(kernel):
 
 
 def test_a_kernel_for_each_image():
-    kernels, x = random(2, 3, 5), random(2, 1, 8, 9)
+    kernels = random(2, 3, 5)
+    x = random(2, 1, 8, 9)
     both = Blur(kernels)
     for i in range(2):
         torch.testing.assert_close(both.A(x)[i : i + 1], Blur(kernels[i]).A(x[i : i + 1]))
@@ -33,7 +37,8 @@ def test_a_kernel_for_each_image():
 
 
 def test_what_is_kept_is_forgotten_with_the_kernel():
-    x, blur = random(1, 1, 6, 6), Blur(random(3, 3))
+    x = random(1, 1, 6, 6)
+    blur = Blur(random(3, 3))
     before = blur.A(x)
     blur.kernel.mul_(2)
     torch.testing.assert_close(blur.A(x), 2 * before)
@@ -41,7 +46,8 @@ def test_what_is_kept_is_forgotten_with_the_kernel():
 
 
 def test_motion_goes_along_its_direction():
-    level, upright = motion_kernel(7.0), motion_kernel(7.0, math.pi / 2)
+    level = motion_kernel(7.0)
+    upright = motion_kernel(7.0, math.pi / 2)
     assert float(level[level.shape[0] // 2].sum()) == pytest.approx(1.0, abs=1e-5)
     torch.testing.assert_close(upright, level.T, atol=1e-5, rtol=0)
     assert int((level[level.shape[0] // 2] > 1e-3).sum()) == 7

@@ -1,4 +1,6 @@
-"""Composite problems: parts against closed forms, bounds against optimality, solvers against other solvers."""
+"""Composite problems: parts against closed forms, bounds against optimality, solvers against other
+solvers.
+"""
 
 from __future__ import annotations
 
@@ -63,38 +65,56 @@ def fourier(real):
 PROBLEMS = {
     "denoising": lambda: Composite(SquaredError(images()), [TV(0.1)]),
     "isotropic inpainting on a box": lambda: Composite(
-        SquaredError(images(), mask=images(seed=3) > 0.4), [TV(weights(), isotropic=True), Box(0.0, 1.0)]
+        SquaredError(images(), mask=images(seed=3) > 0.4),
+        [TV(weights(), isotropic=True), Box(0.0, 1.0)],
     ),
-    "deblurring": lambda: Composite(SquaredError(images(), Blur(gaussian_kernel(0.8).double())), [TV(weights())]),
+    "deblurring": lambda: Composite(
+        SquaredError(images(), Blur(gaussian_kernel(0.8).double())), [TV(weights())]
+    ),
     "complex MRI": lambda: Composite(
-        SquaredError(fourier(False).A(images(channels=2)), fourier(False)), [TV(0.02, isotropic=True, coupled=True)]
+        SquaredError(fourier(False).A(images(channels=2)), fourier(False)),
+        [TV(0.02, isotropic=True, coupled=True)],
     ),
     "real MRI, wavelets": lambda: Composite(
         SquaredError(fourier(True).A(images()), fourier(True)), [L1(0.01, Haar(2))]
     ),
     "MRI with two terms": lambda: Composite(
-        SquaredError(fourier(True).A(images()), fourier(True)), [TV(weights(0.005, 0.02)), L1(0.01, Haar(1))]
+        SquaredError(fourier(True).A(images()), fourier(True)),
+        [TV(weights(0.005, 0.02)), L1(0.01, Haar(1))],
     ),
     "CT with positivity": lambda: Composite(
-        SquaredError(ParallelBeam(8, 5, 11).A(images()), ParallelBeam(8, 5, 11)), [TV(0.02), PositiveOrthant()]
+        SquaredError(ParallelBeam(8, 5, 11).A(images()), ParallelBeam(8, 5, 11)),
+        [TV(0.02), PositiveOrthant()],
     ),
-    "lasso": lambda: Composite(SquaredError(random(2, 6), Matrix(random(2, 6, 9))), [L1(weights(0.5, 1.0))]),
+    "lasso": lambda: Composite(
+        SquaredError(random(2, 6), Matrix(random(2, 6, 9))), [L1(weights(0.5, 1.0))]
+    ),
     "lasso, not negative": lambda: Composite(
         SquaredError(random(2, 6), Matrix(random(6, 9))), [L1(0.5), PositiveOrthant()]
     ),
-    "elastic net": lambda: Composite(SquaredError(random(2, 6), Matrix(random(6, 9))), [L1(0.5), Ridge(0.1)]),
+    "elastic net": lambda: Composite(
+        SquaredError(random(2, 6), Matrix(random(6, 9))), [L1(0.5), Ridge(0.1)]
+    ),
     "least squares, not negative": lambda: Composite(
         SquaredError(random(2, 6), Matrix(random(6, 4).abs())), [PositiveOrthant()]
     ),
-    "least squares on the simplex": lambda: Composite(SquaredError(random(2, 6), Matrix(random(6, 4))), [Simplex()]),
-    "counts": lambda: Composite(Counts((5 * images()).round(), Blur(gaussian_kernel(0.8).double()))),
-    "counts with TV": lambda: Composite(Counts((5 * images()).round(), Blur(gaussian_kernel(0.8).double())), [TV(0.1)]),
+    "least squares on the simplex": lambda: Composite(
+        SquaredError(random(2, 6), Matrix(random(6, 4))), [Simplex()]
+    ),
+    "counts": lambda: Composite(
+        Counts((5 * images()).round(), Blur(gaussian_kernel(0.8).double()))
+    ),
+    "counts with TV": lambda: Composite(
+        Counts((5 * images()).round(), Blur(gaussian_kernel(0.8).double())), [TV(0.1)]
+    ),
     "sparse logistic regression": lambda: Composite(
         LogisticRegression(random(2, 20, 5), random(2, 20, seed=1).sign(), ridge=0.01), [L1(0.02)]
     ),
     "Huber": lambda: Composite(SquaredError(images()), [TV(0.1, huber=0.05)]),
-    "smooth": lambda: Composite(SquaredError(images(), mask=images(seed=3) > 0.4), [Roughness(0.3), Ridge(0.1)]),
-}  # fmt: skip
+    "smooth": lambda: Composite(
+        SquaredError(images(), mask=images(seed=3) > 0.4), [Roughness(0.3), Ridge(0.1)]
+    ),
+}
 
 
 @pytest.fixture(params=PROBLEMS)
@@ -119,7 +139,9 @@ def inside(problem, seed=5):
 
 def test_the_gradient_is_that_of_the_value(problem):
     x = (inside(problem) + 0.01).requires_grad_()
-    assert torch.allclose(torch.autograd.grad(problem.value(x).sum(), x)[0], problem.grad(x.detach()), atol=1e-10)
+    assert torch.allclose(
+        torch.autograd.grad(problem.value(x).sum(), x)[0], problem.grad(x.detach()), atol=1e-10
+    )
 
 
 def test_samples_do_not_know_of_each_other(problem):
@@ -137,9 +159,12 @@ def test_rounded_kinks_tend_to_kinks(problem):
 
 @pytest.mark.parametrize("explicit", [False, True])
 def test_the_saddle_point_form_is_one(problem, explicit):
-    """K has its adjoint and its norm; and with σ = 0 the prox of G* projects: a second time changes nothing."""
+    """K has its adjoint and its norm; and with σ = 0 the prox of G* projects: a second time changes
+    nothing.
+    """
     form = problem.explicit() if explicit else problem
-    x, y = random(problem.batch, *problem.sample_shape), random(problem.batch, *problem.sample_shape, seed=1)
+    x = random(problem.batch, *problem.sample_shape)
+    y = random(problem.batch, *problem.sample_shape, seed=1)
     if not form.block_norms:
         return
     u = form.K(y)
@@ -159,14 +184,18 @@ def test_proxes_of_conjugates_minimise(problem, sigma):
     parts = [(term, term.K(3 * inside(problem)), term.conjugate) for term in problem.parts]
     step = sigma if isinstance(sigma, torch.Tensor) else torch.full((2,), sigma, dtype=DOUBLE)
     if isinstance(fit := problem.smooth, Fit):  # the data, as a block like the others
-        alone = SimpleNamespace(prox_conjugate=lambda v, t: {"data": fit.prox_conjugate(v["data"], t)})
+        alone = SimpleNamespace(
+            prox_conjugate=lambda v, t: {"data": fit.prox_conjugate(v["data"], t)}
+        )
         seen = {"data": fit.masked(random(*fit.y.shape)).clamp(max=0.9)}
         parts.append((alone, seen, lambda v: fit.conjugate(fit.masked(v["data"]))[0]))
     for term, u, conjugate in parts:
         found = term.prox_conjugate(u, sigma)
 
         def cost(v, u=u, conjugate=conjugate):
-            return conjugate(v) + sum((v[n] - u[n]).square().flatten(1).sum(1) for n in u) / (2 * step)
+            return conjugate(v) + sum((v[n] - u[n]).square().flatten(1).sum(1) for n in u) / (
+                2 * step
+            )
 
         for seed in range(5):
             moved = {n: b + 0.01 * random(*b.shape, seed=seed) for n, b in found.items()}
@@ -184,7 +213,8 @@ def test_certificates_prove(problem, best):
 def test_bounds_are_below_everything(problem, best):
     """Whatever the primal and dual points are."""
     for seed in range(4):
-        x, y = inside(problem, seed), 2 * inside(problem, seed + 10)
+        x = inside(problem, seed)
+        y = 2 * inside(problem, seed + 10)
         for form in (problem, problem.explicit()):
             u = form.K(y)
             assert bool((form.bound_of_pair(x, u) <= best.value + 1e-12).all())
@@ -212,7 +242,11 @@ def test_classical_solvers_find_the_minimum(problem, best, method):
         return  # kinks without a simple prox
     made = method(3.0) if method is not FISTA else FISTA()
     found = solve(problem, made, iterations=1000 if method is FISTA else 2000, progress=False)
-    assert bool((found.best_value - best.value <= 3e-4 * (best.start_value - best.lower).clamp(min=1e-3)).all())
+    assert bool(
+        (
+            found.best_value - best.value <= 3e-4 * (best.start_value - best.lower).clamp(min=1e-3)
+        ).all()
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e6])
@@ -220,29 +254,42 @@ def test_certificates_do_not_depend_on_the_unit(scale):
     """y and x times c, f times c²: weights of total variation go with c."""
     blur = Blur(gaussian_kernel(0.8).double())
     plain = certify(Composite(SquaredError(images(), blur), [TV(0.05)]), 1e-5, cache=False)
-    found = certify(Composite(SquaredError(scale * images(), blur), [TV(scale * 0.05)]), 1e-5, cache=False)
+    found = certify(
+        Composite(SquaredError(scale * images(), blur), [TV(scale * 0.05)]), 1e-5, cache=False
+    )
     assert bool((found.relative_gap <= 1e-5).all())
     assert torch.allclose(found.value / scale**2, plain.value, rtol=1e-4)
 
 
 def test_total_variation_is_the_one_of_the_problems_that_have_kernels():
-    y, mask, x = images(), images(seed=2) > 0.3, images(seed=4)
+    y = images()
+    mask = images(seed=2) > 0.3
+    x = images(seed=4)
     own = Composite(SquaredError(y, mask=mask), [TV(0.05, isotropic=True)])
     known = TVInpainting(y, mask.double(), 0.1, isotropic=True)
     assert torch.allclose(own.value(x), known.value(x))
     assert torch.allclose(own.grad(x), known.grad(x))
-    assert torch.allclose(certify(own, 1e-7, cache=False).value, certify(known, 1e-7, cache=False).value, rtol=1e-6)
+    assert torch.allclose(
+        certify(own, 1e-7, cache=False).value, certify(known, 1e-7, cache=False).value, rtol=1e-6
+    )
     plain = TVDenoising(y, 0.1)
     own = Composite(SquaredError(y), [TV(0.05)])
-    assert torch.allclose(certify(own, 1e-8, cache=False).x, certify(plain, 1e-8, cache=False).x, atol=1e-4)
+    assert torch.allclose(
+        certify(own, 1e-8, cache=False).x, certify(plain, 1e-8, cache=False).x, atol=1e-4
+    )
 
 
 def test_counts_are_those_of_tomography():
-    beam, y, x = ParallelBeam(6, 4, 9), (10 * random(2, 1, 4, 9).abs()).round(), images(size=6)
-    own, known = Composite(Counts(y, beam, 1.5), [Roughness(0.3)]), PoissonTomography(y, beam, 1.0, 1.5, 0.3)
+    beam = ParallelBeam(6, 4, 9)
+    y = (10 * random(2, 1, 4, 9).abs()).round()
+    x = images(size=6)
+    own = Composite(Counts(y, beam, 1.5), [Roughness(0.3)])
+    known = PoissonTomography(y, beam, 1.0, 1.5, 0.3)
     assert torch.allclose(own.value(x), known.value(x))
     assert torch.allclose(own.grad(x), known.grad(x))
-    assert torch.allclose(certify(own, 1e-6, cache=False).value, certify(known, 1e-6, cache=False).value, rtol=1e-5)
+    assert torch.allclose(
+        certify(own, 1e-6, cache=False).value, certify(known, 1e-6, cache=False).value, rtol=1e-5
+    )
 
 
 def test_soft_thresholding_solves_sparse_denoising():
@@ -254,14 +301,18 @@ def test_soft_thresholding_solves_sparse_denoising():
 def test_the_lasso_is_that_of_scikit_learn():
     from sklearn.linear_model import Lasso
 
-    A, b = random(30, 12), random(30, seed=1)
+    A = random(30, 12)
+    b = random(30, seed=1)
     x = certify(Composite(SquaredError(b[None], Matrix(A)), [L1(2.0)]), 1e-9, cache=False).x[0]
-    known = Lasso(alpha=2.0 / 30, fit_intercept=False, tol=1e-10, max_iter=100_000).fit(A.numpy(), b.numpy())
+    known = Lasso(alpha=2.0 / 30, fit_intercept=False, tol=1e-10, max_iter=100_000).fit(
+        A.numpy(), b.numpy()
+    )
     assert torch.allclose(x, torch.from_numpy(known.coef_), atol=1e-4)
 
 
 def test_least_squares_on_a_set_are_the_same():
-    A, b = random(6, 4), random(2, 6)
+    A = random(6, 4)
+    b = random(2, 6)
     own = certify(Composite(SquaredError(b, Matrix(A)), [Simplex()]), 1e-8, cache=False)
     known = certify(LeastSquares(A, b, Simplex()), 1e-8, cache=False)
     assert torch.allclose(own.value, known.value, rtol=1e-6)
@@ -270,9 +321,12 @@ def test_least_squares_on_a_set_are_the_same():
 def test_proximal_steps_that_are_given_find_the_minimum_too():
     """A half of 1/L is safe; kinks that have no simple prox are refused."""
     for name in ("lasso", "lasso, not negative", "elastic net", "real MRI, wavelets"):
-        problem, best = PROBLEMS[name](), optimum(name)
+        problem = PROBLEMS[name]()
+        best = optimum(name)
         smooth, _ = problem.proximal()
-        found = solve(problem, ProximalNesterov(0.5 / smooth.smoothness()), iterations=2000, progress=False)
+        found = solve(
+            problem, ProximalNesterov(0.5 / smooth.smoothness()), iterations=2000, progress=False
+        )
         assert bool((found.value - best.value <= 1e-4 * (best.start_value - best.lower)).all())
     with pytest.raises(TypeError, match="simple prox"):
         solve(PROBLEMS["denoising"](), ProximalNesterov(0.1), iterations=1, progress=False)
@@ -285,7 +339,9 @@ def test_without_terms_and_set_the_minimum_is_that_of_what_is_smooth():
 
 
 def test_what_cannot_be_proven_says_so():
-    problem = Composite(SquaredError(random(2, 3), Matrix(random(3, 5))), [L1(0.1, Matrix(random(4, 5, seed=1)))])
+    problem = Composite(
+        SquaredError(random(2, 3), Matrix(random(3, 5))), [L1(0.1, Matrix(random(4, 5, seed=1)))]
+    )
     with pytest.raises(TypeError, match="cannot be certified"):
         certify(problem, cache=False)
 
@@ -299,9 +355,12 @@ OPERATORS = {
     "real Fourier": (lambda: fourier(True), (1, 8, 8)),
     "Haar": (lambda: Haar(2), (3, 8, 4)),
     "chain": (lambda: Chain(Blur(gaussian_kernel(1.0).double()), fourier(True)), (1, 8, 8)),
-    "any function": (lambda: Linear(lambda x: x.flip(-1).cumsum(-1)[..., ::2], (1, 6, 6)), (1, 6, 6)),
+    "any function": (
+        lambda: Linear(lambda x: x.flip(-1).cumsum(-1)[..., ::2], (1, 6, 6)),
+        (1, 6, 6),
+    ),
     "beam": (lambda: ParallelBeam(8, 5, 11), (1, 8, 8)),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(params=OPERATORS)
@@ -313,7 +372,10 @@ def operator(request):
 def dense(A, x):
     """Return the matrices of an operator, one for every sample: (batch, m, n)."""
     n = x[0].numel()
-    columns = [A.A(torch.eye(n, dtype=DOUBLE)[j].reshape(x[0].shape).expand_as(x).contiguous()) for j in range(n)]
+    columns = [
+        A.A(torch.eye(n, dtype=DOUBLE)[j].reshape(x[0].shape).expand_as(x).contiguous())
+        for j in range(n)
+    ]
     return torch.stack([column.flatten(1) for column in columns], -1)
 
 
@@ -335,7 +397,8 @@ def test_operators_can_be_differentiated(operator):
 @pytest.mark.parametrize("name", ["sampling", "Fourier", "real Fourier"])
 def test_resolvents_solve_their_equation(name):
     make, shape = OPERATORS[name]
-    A, x = make(), random(2, *shape)
+    A = make()
+    x = random(2, *shape)
     t = torch.tensor([0.3, 7.0], dtype=DOUBLE).reshape(2, 1, 1, 1)
     found = A.resolvent(x, t)
     assert torch.allclose(found + t * A.A_adjoint(A.A(found)), x)
@@ -361,7 +424,10 @@ def test_the_transform_of_magnetic_resonance_is_that_of_fft():
 
 
 BAD = {
-    "two sets": (lambda: Composite(SquaredError(images()), [Box(0, 1), PositiveOrthant()]), "one set"),
+    "two sets": (
+        lambda: Composite(SquaredError(images()), [Box(0, 1), PositiveOrthant()]),
+        "one set",
+    ),
     "no term": (lambda: Composite(SquaredError(images()), [3.0]), "terms or sets"),
     "kinks": (lambda: Composite(TVDenoising(images()), []), "belongs to the terms"),
     "weights": (lambda: Composite(SquaredError(images(3)), [TV(weights())]), "disagree"),
@@ -374,8 +440,14 @@ BAD = {
     "no adjoint": (lambda: SquaredError(images(), Wrong()), "Linear"),
     "shape": (lambda: Matrix(random(3, 4), (5,)), "do not have the 4 entries"),
     "Haar": (lambda: Composite(SquaredError(images(size=6)), [L1(1.0, Haar(2))]), "multiples of 4"),
-    "a wrong adjoint of a term": (lambda: Composite(SquaredError(images()), [L1(1.0, Wrong())]), "not the adjoint"),
-    "any function": (lambda: Composite(md.Function(lambda x: x.sum(-1)), [L1(1.0)]), "shape of its points"),
+    "a wrong adjoint of a term": (
+        lambda: Composite(SquaredError(images()), [L1(1.0, Wrong())]),
+        "not the adjoint",
+    ),
+    "any function": (
+        lambda: Composite(md.Function(lambda x: x.sum(-1)), [L1(1.0)]),
+        "shape of its points",
+    ),
 }
 
 
@@ -396,7 +468,9 @@ def test_what_makes_no_sense_is_refused(name):
 
 def test_data_may_require_derivatives():
     y = images().requires_grad_()
-    problem = Composite(SquaredError(y), [TV(torch.tensor([0.1, 0.2], dtype=DOUBLE, requires_grad=True))])
+    problem = Composite(
+        SquaredError(y), [TV(torch.tensor([0.1, 0.2], dtype=DOUBLE, requires_grad=True))]
+    )
     x = md.layer(problem, PDHG(0.3), iterations=60, last=20)
     assert bool(torch.autograd.grad(x.sum(), y)[0].isfinite().all())
 
@@ -421,5 +495,8 @@ def test_operators_of_others_are_certified_in_their_own_precision():
     found = certify(problem, 1e-3, cache=False)
     assert found.proven
     assert bool((found.relative_gap <= 1e-3).all())
-    same = Composite(SquaredError(problem.smooth.y.double(), Matrix(physics.matrix.double(), (1, 8, 8))), [TV(0.02)])
+    same = Composite(
+        SquaredError(problem.smooth.y.double(), Matrix(physics.matrix.double(), (1, 8, 8))),
+        [TV(0.02)],
+    )
     assert torch.allclose(found.value.double(), certify(same, 1e-6, cache=False).value, rtol=2e-3)

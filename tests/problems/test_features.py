@@ -15,14 +15,20 @@ def test_the_kernel_finds_the_same(monkeypatch, dtype, shape, masked):
     generator = torch.Generator().manual_seed(0)
     y, x = (torch.rand(shape, generator=generator, dtype=dtype) + 3 for _ in range(2))
     shapes = {"one": (1, 1, *shape[2:]), "each": (shape[0], 1, *shape[2:]), "channels": shape}
-    mask = None if masked == "none" else (torch.rand(shapes[masked], generator=generator) > 0.3).to(dtype)
+    mask = (
+        None
+        if masked == "none"
+        else (torch.rand(shapes[masked], generator=generator) > 0.3).to(dtype)
+    )
     if mask is not None:
         mask[..., 0, 0] = 1
     compiled = image_features(y, mask, 0.2, 0.5, x)
     monkeypatch.setattr(kernels, "ready", lambda: False)
     plain = image_features(y, mask, 0.2, 0.5, x)
     for name, value in plain.items():
-        torch.testing.assert_close(compiled[name], value, atol=1e-4 if dtype == torch.float32 else 1e-10, rtol=0)
+        torch.testing.assert_close(
+            compiled[name], value, atol=1e-4 if dtype == torch.float32 else 1e-10, rtol=0
+        )
 
 
 def test_contrast_and_roughness_are_those_of_the_definition():
@@ -35,4 +41,6 @@ def test_contrast_and_roughness_are_those_of_the_definition():
         contrast = y[i][mask[i]].std(correction=0)
         assert float(found["weight"][i].exp()) == pytest.approx(0.3 / float(contrast) / 0.6)
         differences = torch.cat([y[i].diff(dim=d).flatten() for d in (-1, -2)])
-        assert float(found["rough"][i].exp()) == pytest.approx(float(differences.abs().mean() / contrast) / 0.4)
+        assert float(found["rough"][i].exp()) == pytest.approx(
+            float(differences.abs().mean() / contrast) / 0.4
+        )

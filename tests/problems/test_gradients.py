@@ -18,7 +18,9 @@ from mirrordescent.problems import Blur, gaussian_kernel
 
 
 def random(*shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64
+    )
 
 
 def problems():
@@ -29,7 +31,9 @@ def problems():
     return {
         "diagonal quadratic": Quadratic(random(4).abs(), random(4)),
         "quadratic": Quadratic(A.T @ A, random(3, 4)),
-        "quadratics": Quadratic(torch.stack([A.T @ A, torch.eye(4, dtype=torch.float64)]), random(4)),
+        "quadratics": Quadratic(
+            torch.stack([A.T @ A, torch.eye(4, dtype=torch.float64)]), random(4)
+        ),
         "least squares": LeastSquares(A, random(5)),
         "least squares, batched": LeastSquares(random(2, 5, 4), random(2, 5)),
         "logistic": LogisticRegression(random(7, 3), labels, ridge=0.2),
@@ -40,7 +44,9 @@ def problems():
         "games": MatrixGame(random(2, 5, 4)),
         "denoising": TVDenoising(random(2, 3, 6, 5), weight=0.3, scale=1.0),
         "inpainting": TVInpainting(random(2, 3, 6, 5), mask, weight=0.3),
-        "inpainting, a mask each": TVInpainting(random(2, 1, 6, 5), random(2, 1, 6, 5) > -1, weight=0.3),
+        "inpainting, a mask each": TVInpainting(
+            random(2, 1, 6, 5), random(2, 1, 6, 5) > -1, weight=0.3
+        ),
         "deblurring": TVInpainting(random(2, 3, 6, 5), mask, operator=blur, scale=2.0),
         "one row": TVDenoising(random(1, 1, 1, 5)),
         "one pixel": TVDenoising(random(1, 1, 1, 1)),
@@ -85,7 +91,9 @@ def test_convexity_and_smoothness(problem):
     bregman = problem.value(b) - problem.value(a) - (problem.grad(a) * (b - a)).flatten(1).sum(1)
     assert (bregman >= -1e-10).all()
     if problem.smoothness() is not None:
-        assert (bregman <= problem.smoothness() / 2 * (b - a).flatten(1).square().sum(1) + 1e-10).all()
+        assert (
+            bregman <= problem.smoothness() / 2 * (b - a).flatten(1).square().sum(1) + 1e-10
+        ).all()
 
 
 @every
@@ -97,6 +105,8 @@ def test_float32_and_devices(problem, device):
     small.check(x)
     assert x.device.type == device.type
     x = point(problem).float().to(device)
-    torch.testing.assert_close(small.value(x).cpu().double(), problem.value(point(problem)), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        small.value(x).cpu().double(), problem.value(point(problem)), rtol=1e-4, atol=1e-4
+    )
     assert small.grad(x).dtype == torch.float32
     assert small.start().shape[1:] == problem.sample_shape

@@ -48,7 +48,9 @@ masks = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 
 def make(mask, variant=None, weight=None):
     y = random(*SHAPE, seed=7) + random(2, 2, 1, 1, seed=8)
-    return md.TVInpainting(y, mask, torch.tensor([0.3, 0.8]).double() if weight is None else weight, **(variant or {}))
+    return md.TVInpainting(
+        y, mask, torch.tensor([0.3, 0.8]).double() if weight is None else weight, **(variant or {})
+    )
 
 
 def in_holes(problem, u):
@@ -58,7 +60,9 @@ def in_holes(problem, u):
 def forms(u, problem):
     """Return what is computed with the kernel, and without."""
     feasible = problem.groups.project(u, problem.kink)
-    plain = holes._closed(feasible, problem.mask.expand(problem.y.shape), problem.groups, problem.kink)
+    plain = holes._closed(
+        feasible, problem.mask.expand(problem.y.shape), problem.groups, problem.kink
+    )
     return closed(u, problem.mask, problem.groups, problem.kink), plain
 
 
@@ -74,7 +78,9 @@ def test_closed_points_are_feasible_and_nearly_vanish_in_the_holes(variant, mask
         torch.testing.assert_close(ours[name], plain[name])
         near = hidden.narrow(k, 0, hidden.shape[k] - 1) + hidden.narrow(k, 1, hidden.shape[k] - 1)
         if problem.groups.single:
-            expected = u[name].clamp(-problem.kink.reshape(-1, 1, 1, 1), problem.kink.reshape(-1, 1, 1, 1))
+            expected = u[name].clamp(
+                -problem.kink.reshape(-1, 1, 1, 1), problem.kink.reshape(-1, 1, 1, 1)
+            )
             torch.testing.assert_close(ours[name][near == 0], expected[near == 0])
     assert (problem.groups.largest(ours) <= problem.kink * (1 + 1e-12)).all()
     assert (in_holes(problem, ours).flatten(2).abs().sum(2) <= 0.03 * before + 1e-12).all()
@@ -112,7 +118,9 @@ def test_bounds_in_one_pass_are_those_pixel_by_pixel(variant, mask, compiled, mo
     fast = dual_bound(problem._data, u), adjoint_bound(problem._data, w, torch.zeros_like(w))
     monkeypatch.setattr(bounds, "_compiled", lambda *_: False)
     for ours, plain in zip(
-        fast, (dual_bound(problem._data, u), adjoint_bound(problem._data, w, torch.zeros_like(w))), strict=True
+        fast,
+        (dual_bound(problem._data, u), adjoint_bound(problem._data, w, torch.zeros_like(w))),
+        strict=True,
     ):
         torch.testing.assert_close(ours, plain, rtol=1e-11, atol=1e-12)
 
@@ -120,11 +128,17 @@ def test_bounds_in_one_pass_are_those_pixel_by_pixel(variant, mask, compiled, mo
 @variants
 @masks
 def test_bounds_are_below_the_optimum(variant, mask):
-    """Of random dual points, and of those on the way of PDHG, which are nearly optimal in the end."""
-    problem, method = make(mask, variant), md.PDHG(0.3)
+    """Of random dual points, and of those on the way of PDHG, which are nearly optimal in
+    the end.
+    """
+    problem = make(mask, variant)
+    method = md.PDHG(0.3)
     end = md.solve(problem, method, iterations=800, check_every=400)
     for scale in (0.1, 1.0, 10.0):
-        assert (problem.tight_bound(times(scale, differences(random(*SHAPE, seed=11)))) <= end.best_value).all()
+        assert (
+            problem.tight_bound(times(scale, differences(random(*SHAPE, seed=11))))
+            <= end.best_value
+        ).all()
     state = method.init(problem.start(fill=True), problem)
     for _ in range(20):
         state = method.step(problem, state, md.oracles.Exact())
@@ -137,9 +151,13 @@ def test_bounds_are_below_the_optimum(variant, mask):
 
 @masks
 def test_single_precision_never_promises_too_much(mask):
-    """The problem in single precision is one of its own, with its own data; its dual points are nearly optimal."""
-    y, weight = make(mask).y.float(), torch.tensor([0.3, 0.8])
-    single, double = md.TVInpainting(y, mask, weight), md.TVInpainting(y.double(), mask, weight.double())
+    """The problem in single precision is one of its own, with its own data; its dual points are
+    nearly optimal.
+    """
+    y = make(mask).y.float()
+    weight = torch.tensor([0.3, 0.8])
+    single = md.TVInpainting(y, mask, weight)
+    double = md.TVInpainting(y.double(), mask, weight.double())
     best = md.solve(double, md.PDHG(0.3), iterations=2000, check_every=1000)
     u = {name: part.float() for name, part in best.state.u.items()}
     for factor in (1.0, 1 + 1e-6, 2.0):
@@ -158,9 +176,11 @@ def test_a_sample_does_not_depend_on_its_neighbours():
     for i in range(2):
         alone = md.TVInpainting(
             problem.y[i : i + 1], problem.mask[i : i + 1], float(problem.weight[i]), isotropic=True
-        )  # fmt: skip
+        )
         mine = {name: part[i : i + 1] for name, part in u.items()}
-        torch.testing.assert_close(alone.tight_bound(mine), problem.tight_bound(u)[i : i + 1], rtol=1e-10, atol=0)
+        torch.testing.assert_close(
+            alone.tight_bound(mine), problem.tight_bound(u)[i : i + 1], rtol=1e-10, atol=0
+        )
 
 
 @pytest.mark.parametrize("missing", [0.2, 0.8])

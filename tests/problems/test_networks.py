@@ -23,7 +23,8 @@ class Gated(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.left, self.right = nn.Linear(5, 4), nn.Linear(5, 4)
+        self.left = nn.Linear(5, 4)
+        self.right = nn.Linear(5, 4)
 
     def forward(self, x):
         return self.left(x) * self.right(x).sigmoid()
@@ -50,28 +51,39 @@ PROBLEMS = {
 
 
 def one_by_one(problem, networks, index, subset=slice(None)):
-    """Return the loss, gradient and accuracy of one network as a user of PyTorch would compute them."""
+    """Return the loss, gradient and accuracy of one network as a user of PyTorch would compute
+    them.
+    """
     model = problem.model
     model.load_state_dict({name: leaf[index] for name, leaf in networks.items()})
     own = problem.batch is not None
     inputs, targets = (t[index] if own else t for t in (problem.inputs, problem.targets))
-    inputs, targets = inputs[subset], targets[subset]
+    inputs = inputs[subset]
+    targets = targets[subset]
     model.requires_grad_(True).zero_grad()
     outputs = model(inputs)
     if targets.is_floating_point():
         loss = F.binary_cross_entropy_with_logits(outputs[:, 0], targets)
         right = (outputs[:, 0].sigmoid() > 0.5) == targets.bool()
     else:
-        loss, right = F.cross_entropy(outputs, targets), outputs.argmax(1) == targets
+        loss = F.cross_entropy(outputs, targets)
+        right = outputs.argmax(1) == targets
     loss.backward()
-    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}, right.double().mean()
+    return (
+        loss.detach(),
+        {name: p.grad.clone() for name, p in model.named_parameters()},
+        right.double().mean(),
+    )
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_batch_is_its_networks_one_by_one(name):
     problem = PROBLEMS[name]()
-    networks, subset = problem.initial(SEEDS), torch.tensor([4, 0, 2])
-    values, grads, accuracies = problem.value(networks), problem.grad(networks), problem.accuracy(networks)
+    networks = problem.initial(SEEDS)
+    subset = torch.tensor([4, 0, 2])
+    values = problem.value(networks)
+    grads = problem.grad(networks)
+    accuracies = problem.accuracy(networks)
     partial = problem.grad_of_terms(networks, subset)
     for i in range(len(SEEDS)):
         value, grad, accuracy = one_by_one(problem, networks, i)
@@ -84,7 +96,10 @@ def test_a_batch_is_its_networks_one_by_one(name):
 
 
 def test_the_architectures_have_the_paper_s_sizes():
-    counts = [sum(p.numel() for p in model.parameters()) for model in (moons_network(), mlp(), small_cnn())]
+    counts = [
+        sum(p.numel() for p in model.parameters())
+        for model in (moons_network(), mlp(), small_cnn())
+    ]
     assert counts == [201, 43350, 2970]
     x = torch.rand(2, 1, 14, 14)
     convolution, *_, last = model = small_cnn()
@@ -112,10 +127,13 @@ def test_values_are_means_over_all_chunks_or_the_part_for_evaluation():
     inputs = torch.randn(2345, 2, generator=generator, dtype=torch.float64)
     targets = (inputs[:, 0] > 0).double()
     model = moons_network().double()
-    whole, part = NetworkTraining(model, inputs, targets), NetworkTraining(model, inputs, targets, evaluation=1500)
+    whole = NetworkTraining(model, inputs, targets)
+    part = NetworkTraining(model, inputs, targets, evaluation=1500)
     networks = whole.initial(SEEDS)
     torch.testing.assert_close(whole.value(networks)[0], one_by_one(whole, networks, 0)[0])
-    torch.testing.assert_close(part.value(networks)[0], one_by_one(whole, networks, 0, slice(1500))[0])
+    torch.testing.assert_close(
+        part.value(networks)[0], one_by_one(whole, networks, 0, slice(1500))[0]
+    )
     grads = whole.grad(networks), part.grad(networks)
     assert all(torch.equal(grads[0][name], grads[1][name]) for name in networks)
 
@@ -128,9 +146,15 @@ def test_gradients_can_be_differentiated(name):
 
     def after(t):
         w = {key: leaf.requires_grad_(t.requires_grad) for key, leaf in networks.items()}
-        first = {key: leaf - t * g for (key, leaf), g in zip(w.items(), problem.grad(w).values(), strict=True)}
+        first = {
+            key: leaf - t * g
+            for (key, leaf), g in zip(w.items(), problem.grad(w).values(), strict=True)
+        }
         return problem.value(
-            {k: leaf - t * g for (k, leaf), g in zip(first.items(), problem.grad(first).values(), strict=True)}
+            {
+                k: leaf - t * g
+                for (k, leaf), g in zip(first.items(), problem.grad(first).values(), strict=True)
+            }
         )
 
     t = torch.tensor(0.05, dtype=torch.float64, requires_grad=True)
@@ -146,11 +170,17 @@ def test_training_is_that_of_torch_optim():
     problem = PROBLEMS["mlp"]()
     networks = problem.initial(SEEDS)
     solution = md.solve(
-        problem, Adam(0.01), networks, iterations=5, oracle=Minibatch(3), generator=torch.Generator().manual_seed(5)
+        problem,
+        Adam(0.01),
+        networks,
+        iterations=5,
+        oracle=Minibatch(3),
+        generator=torch.Generator().manual_seed(5),
     )
     model = problem.model.requires_grad_(True)
     model.load_state_dict({name: leaf[1] for name, leaf in networks.items()})
-    optimiser, generator = torch.optim.Adam(model.parameters(), lr=0.01), torch.Generator().manual_seed(5)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    generator = torch.Generator().manual_seed(5)
     for _ in range(5):
         subset = torch.randperm(problem.terms, generator=generator)[:3]
         optimiser.zero_grad()
@@ -178,15 +208,19 @@ def test_a_start_may_be_shared():
 
 
 def test_another_loss():
-    inputs, targets = torch.tensor([[1.0], [2.0]]), torch.tensor([3.0, 5.0])
-    problem = NetworkTraining(nn.Linear(1, 1), inputs, targets, loss=lambda out, b: (out[:, 0] - b).square())
+    inputs = torch.tensor([[1.0], [2.0]])
+    targets = torch.tensor([3.0, 5.0])
+    problem = NetworkTraining(
+        nn.Linear(1, 1), inputs, targets, loss=lambda out, b: (out[:, 0] - b).square()
+    )
     networks = {"weight": torch.ones(1, 1, 1), "bias": torch.zeros(1, 1)}
     assert problem.value(networks).tolist() == [(4 + 9) / 2]
     assert problem.grad(networks)["bias"].tolist() == [[-(2 + 3)]]
 
 
 def test_mistakes_are_named():
-    inputs, targets = torch.rand(4, 2), torch.tensor([0.0, 1, 0, 1])
+    inputs = torch.rand(4, 2)
+    targets = torch.tensor([0.0, 1, 0, 1])
     problem = NetworkTraining(moons_network(), inputs, targets)
     good = problem.initial([0, 1])
     with pytest.raises(TypeError, match="must be a dict with the parameters"):
@@ -211,9 +245,13 @@ def test_networks_with_convolutions_one_by_one_are_as_together(own, monkeypatch)
     asked = []
     monkeypatch.setattr(networks, "MANY", 1)
     monkeypatch.setattr(
-        NetworkTraining, "_in_turn", lambda *given, own=NetworkTraining._in_turn: asked.append(1) or own(*given)
+        NetworkTraining,
+        "_in_turn",
+        lambda *given, own=NetworkTraining._in_turn: asked.append(1) or own(*given),
     )
     assert torch.allclose(problem.value(x), together[0], rtol=1e-12)
-    assert all(torch.allclose(g, together[1][name], atol=1e-12) for name, g in problem.grad(x).items())
+    assert all(
+        torch.allclose(g, together[1][name], atol=1e-12) for name, g in problem.grad(x).items()
+    )
     assert torch.equal(problem.accuracy(x), together[2])
     assert asked

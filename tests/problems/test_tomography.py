@@ -1,4 +1,6 @@
-"""Poisson tomography: value, gradient, proximal operators, and a dual bound that holds and is tight."""
+"""Poisson tomography: value, gradient, proximal operators, and a dual bound that holds and is
+tight.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def tomography(weight=2.0, batch=2, terms=3, size=12, angles=7):
     generator = torch.Generator().manual_seed(3)
     beam = ParallelBeam(size, angles, detectors=17)
     expected = 30 * beam.A(ellipse_phantoms(batch, size, generator=generator).to(DOUBLE)) + 1.5
-    return PoissonTomography(torch.poisson(expected, generator=generator), beam, 30.0, 1.5, weight, terms)
+    return PoissonTomography(
+        torch.poisson(expected, generator=generator), beam, 30.0, 1.5, weight, terms
+    )
 
 
 def positive(problem, seed=0):
@@ -27,16 +31,22 @@ def positive(problem, seed=0):
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE) + 0.01
 
 
-both = pytest.mark.parametrize("problem", [tomography(), tomography(weight=0.0)], ids=["smooth", "likelihood"])
+both = pytest.mark.parametrize(
+    "problem", [tomography(), tomography(weight=0.0)], ids=["smooth", "likelihood"]
+)
 
 
 @both
 def test_the_value_is_a_likelihood_ratio(problem):
     x = positive(problem)
     likelihood = torch.distributions.Poisson(problem.expected(x)).log_prob(problem.y).sum((1, 2, 3))
-    saturated = torch.distributions.Poisson(problem.y.clamp(min=1e-300)).log_prob(problem.y).sum((1, 2, 3))
+    saturated = (
+        torch.distributions.Poisson(problem.y.clamp(min=1e-300)).log_prob(problem.y).sum((1, 2, 3))
+    )
     rough = sum(x.diff(dim=d).square().sum((1, 2, 3)) for d in (-2, -1))
-    torch.testing.assert_close(problem.value(x), saturated - likelihood + problem.weight / 2 * rough)
+    torch.testing.assert_close(
+        problem.value(x), saturated - likelihood + problem.weight / 2 * rough
+    )
 
 
 @both
@@ -46,7 +56,9 @@ def test_the_gradient_is_that_of_the_value(problem):
     torch.testing.assert_close(problem.grad(x.detach()), expected)
     direction = positive(problem, 5)
     (curvature,) = torch.autograd.grad((problem.grad(x) * direction).sum(), x)
-    moved = (problem.grad(x.detach() + 1e-6 * direction) - problem.grad(x.detach() - 1e-6 * direction)) / 2e-6
+    moved = (
+        problem.grad(x.detach() + 1e-6 * direction) - problem.grad(x.detach() - 1e-6 * direction)
+    ) / 2e-6
     torch.testing.assert_close(curvature, moved, rtol=1e-5, atol=1e-4)
 
 
@@ -56,7 +68,9 @@ def test_the_mean_over_groups_of_angles_is_the_gradient(angles):
     x = positive(problem)
     single = torch.stack([problem.grad_of_terms(x, torch.tensor([i])) for i in range(3)])
     torch.testing.assert_close(single.mean(0), problem.grad(x))
-    torch.testing.assert_close(problem.grad_of_terms(x, torch.tensor([2, 0])), single[[0, 2]].mean(0))
+    torch.testing.assert_close(
+        problem.grad_of_terms(x, torch.tensor([2, 0])), single[[0, 2]].mean(0)
+    )
     assert not torch.allclose(single[0], single[1])
 
 
@@ -71,7 +85,9 @@ def test_the_start_explains_the_number_of_counts():
 
 @pytest.mark.parametrize("sigma", [0.01, 0.7, 20.0])
 def test_proximal_points_minimise(sigma):
-    """−y log(1 − u') − bu' + (u' − u)²/(2σ) is convex, and stationary at the answer, or at u' = 1 where y = 0."""
+    """−y log(1 − u') − bu' + (u' − u)²/(2σ) is convex, and stationary at the answer, or at u' = 1
+    where y = 0.
+    """
     problem = tomography()
     problem.y[:, :, :2] = 0
     u = 3 * torch.randn(problem.y.shape, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
@@ -79,23 +95,36 @@ def test_proximal_points_minimise(sigma):
     slope = problem.y / (1 - found) - problem.background + (found - u) / sigma
     inside = found < 1
     assert bool((slope[inside].abs() < 1e-6 * (1 + 1 / sigma)).all())
-    assert bool((problem.y[~inside] == 0).all() and ((1 - u) / sigma <= problem.background + 1e-9)[~inside].all())
+    assert bool(
+        (problem.y[~inside] == 0).all()
+        and ((1 - u) / sigma <= problem.background + 1e-9)[~inside].all()
+    )
     torch.testing.assert_close(problem.prox_rays(u[:, :, 1::3], sigma, 1), found[:, :, 1::3])
 
 
 @both
 def test_the_saddle_point_is_the_problem(problem):
-    """F(x) + G(Kx) = f(x): checked by G(Kx) = max over u of ⟨Kx, u⟩ − G*(u), which u = ∇G(Kx) attains."""
+    """F(x) + G(Kx) = f(x): checked by G(Kx) = max over u of ⟨Kx, u⟩ − G*(u), which u = ∇G(Kx)
+    attains.
+    """
     x = positive(problem)
-    Kx, norm = problem.K(x), problem.K_norm
-    u = {name: torch.randn(v.shape, generator=torch.Generator().manual_seed(2), dtype=DOUBLE) for name, v in Kx.items()}
+    Kx = problem.K(x)
+    norm = problem.K_norm
+    u = {
+        name: torch.randn(v.shape, generator=torch.Generator().manual_seed(2), dtype=DOUBLE)
+        for name, v in Kx.items()
+    }
     forward = sum(float((Kx[name] * u[name]).sum()) for name in u)
     assert forward == pytest.approx(float((x * problem.K_adjoint(u)).sum()))
     length = math.sqrt(sum(float(v.square().sum()) for v in Kx.values()))
     assert length <= norm * float(x.norm())
     # Moreau: prox of σG* at σKx + u is u exactly where u is a subgradient of G at Kx.
     slopes = {DATA: 1 - problem.y / problem.expected(x)}
-    slopes |= {name: problem.weight / problem.block_scales[0] ** 2 * v for name, v in Kx.items() if name != DATA}
+    slopes |= {
+        name: problem.weight / problem.block_scales[0] ** 2 * v
+        for name, v in Kx.items()
+        if name != DATA
+    }
     fixed = problem.prox_G_conjugate({name: slopes[name] + 0.3 * Kx[name] for name in Kx}, 0.3)
     for name in Kx:
         torch.testing.assert_close(fixed[name], slopes[name])

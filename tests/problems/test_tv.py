@@ -21,11 +21,14 @@ def random(*shape, seed=0):
 
 
 def variants():
-    y, mask = random(2, 3, 7, 6), random(2, 1, 7, 6, seed=1) > -0.5
+    y = random(2, 3, 7, 6)
+    mask = random(2, 1, 7, 6, seed=1) > -0.5
     return {
         "denoising": TVDenoising(y, weight=0.3),
         "inpainting": TVInpainting(y, mask, weight=0.3, scale=0.8),
-        "deblurring": TVInpainting(y, mask, weight=0.3, scale=0.8, operator=Blur(gaussian_kernel(0.8)).double()),
+        "deblurring": TVInpainting(
+            y, mask, weight=0.3, scale=0.8, operator=Blur(gaussian_kernel(0.8)).double()
+        ),
     }
 
 
@@ -44,14 +47,17 @@ def test_the_value_by_hand():
 
 @every
 def test_adjoint_and_norm(problem):
-    x, u = random(2, 3, 7, 6), problem.K(random(2, 3, 7, 6, seed=5))
+    x = random(2, 3, 7, 6)
+    u = problem.K(random(2, 3, 7, 6, seed=5))
     torch.testing.assert_close(dot(problem.K(x), u), dot(x, problem.K_adjoint(u)))
     assert (dot(problem.K(x), problem.K(x)) <= problem.K_norm**2 * dot(x, x)).all()
 
 
 def test_blur_is_the_direct_convolution_with_an_exact_adjoint():
     kernel = random(3, 5)
-    blur, x, y = Blur(kernel), random(2, 3, 9, 8), random(2, 3, 9, 8, seed=1)
+    blur = Blur(kernel)
+    x = random(2, 3, 9, 8)
+    y = random(2, 3, 9, 8, seed=1)
     weight = kernel.flip(0, 1).expand(3, 1, 3, 5)
     direct = torch.nn.functional.conv2d(x, weight, padding=(1, 2), groups=3)
     torch.testing.assert_close(blur.A(x), direct)
@@ -68,7 +74,9 @@ def test_an_operator_without_a_norm_gets_one():
             return 3 * y
 
     assert 3 <= norm_bound(Scaling(), random(1, 1, 4, 4)) <= 3.3
-    problem = TVInpainting(random(1, 1, 4, 4), torch.ones(4, 4, dtype=torch.float64), operator=Scaling())
+    problem = TVInpainting(
+        random(1, 1, 4, 4), torch.ones(4, 4, dtype=torch.float64), operator=Scaling()
+    )
     assert problem.K_norm**2 >= 8 + 9
 
 
@@ -93,7 +101,8 @@ def test_prox_of_F_minimises(problem, tau):
 @every
 def test_prox_of_the_conjugate_by_moreau(problem):
     """prox_{σG*}(u) = u − σ prox_{G/σ}(u/σ): soft thresholding and a quadratic, written out."""
-    sigma, bound = 0.7, problem.scale * problem.weight
+    sigma = 0.7
+    bound = problem.scale * problem.weight
     u = tree_map(lambda v: 2 * v, problem.K(random(2, 3, 7, 6, seed=4)))
     proxed = problem.prox_G_conjugate(u, sigma)
     for name in ("vertical", "horizontal"):
@@ -140,12 +149,16 @@ def small_problems():
         "inpainting, a mask per channel": TVInpainting(y, mask, weight=0.7),
         "blur": TVInpainting(y, mask, weight=0.7, operator=Blur(gaussian_kernel(0.6)).double()),
         "an operator per sample": TVInpainting(y, None, weight=0.7, operator=per_sample),
-        "an operator that returns its argument": TVInpainting(y, None, weight=0.7, operator=Identity()),
+        "an operator that returns its argument": TVInpainting(
+            y, None, weight=0.7, operator=Identity()
+        ),
     }
 
 
 def by_scipy(problem, sample, channel):
-    """min s‖Z(Ax − y)‖² + sλ Σ t with |Dx| ≤ t, as a quadratic programme for a general-purpose solver."""
+    """min s‖Z(Ax − y)‖² + sλ Σ t with |Dx| ≤ t, as a quadratic programme for a general-purpose
+    solver.
+    """
     shape = torch.Size(problem.sample_shape[1:])
 
     def image(x):
@@ -158,11 +171,15 @@ def by_scipy(problem, sample, channel):
         return problem.smooth.masked(whole - problem.y)[sample, channel].flatten().numpy()
 
     def slopes(x):
-        return torch.cat([d[sample, channel].flatten() for d in differences(image(x)).values()]).numpy()
+        return torch.cat(
+            [d[sample, channel].flatten() for d in differences(image(x)).values()]
+        ).numpy()
 
     edges = len(slopes(torch.zeros(shape.numel())))
     start = np.concatenate([problem.y[sample, channel].flatten().numpy(), np.full(edges, 10.0)])
-    jacobian = np.stack([residual(e) - residual(np.zeros_like(start)) for e in np.eye(len(start))], 1)
+    jacobian = np.stack(
+        [residual(e) - residual(np.zeros_like(start)) for e in np.eye(len(start))], 1
+    )
     D = np.stack([slopes(e) for e in np.eye(len(start))], 1)
     T = np.eye(len(start))[shape.numel() :]
     s = problem.scale
@@ -196,7 +213,10 @@ def test_certificates_enclose_the_optimum_of_a_general_solver(problem):
 def test_no_dual_point_gives_more_than_the_optimum(problem):
     """The bound is climbed by gradient ascent from a random dual point."""
     optimum = certify(problem, 1e-9, cache=False).value
-    u = {name: (0.1 * block).requires_grad_() for name, block in problem.K(random(3, 3, 4, 3, seed=6)).items()}
+    u = {
+        name: (0.1 * block).requires_grad_()
+        for name, block in problem.K(random(3, 3, 4, 3, seed=6)).items()
+    }
     ascent = torch.optim.Adam(u.values(), lr=0.03)
     first = problem.lower_bound(u).detach()
     for _ in range(300):
@@ -257,7 +277,11 @@ def test_bad_images_are_refused():
         ),
         (lambda: TVInpainting(y, torch.ones(5, 4)), ValueError, r"mask has shape \(5, 4\)"),
         (lambda: TVInpainting(y, torch.full((4, 4), 0.5)), ValueError, "mask must be 0"),
-        (lambda: TVInpainting(y, torch.ones(4, 4).double()), TypeError, "mask and y must share dtype"),
+        (
+            lambda: TVInpainting(y, torch.ones(4, 4).double()),
+            TypeError,
+            "mask and y must share dtype",
+        ),
         (lambda: Blur(torch.ones(2, 2)), ValueError, "odd sides"),
     ]
     for make, error, message in cases:

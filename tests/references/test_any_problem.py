@@ -1,4 +1,6 @@
-"""Certificates beyond total variation: bounds from gradients, games, what users register, and estimates."""
+"""Certificates beyond total variation: bounds from gradients, games, what users register, and
+estimates.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ PROBLEMS = {
     "non-negative, underdetermined": lambda: md.LeastSquares(
         data(3, 4, 9).abs(), data(3, 4, seed=1), PositiveOrthant()
     ),
-    "logistic regression": lambda: md.LogisticRegression(data(3, 30, 4), data(3, 30, seed=1).sign(), 1e-2),
+    "logistic regression": lambda: md.LogisticRegression(
+        data(3, 30, 4), data(3, 30, seed=1).sign(), 1e-2
+    ),
     "game": lambda: md.MatrixGame(data(3, 5, 4)),
     "quadratic": lambda: md.Quadratic(data(4).abs() + 0.1, data(3, 4, seed=1)),
 }
@@ -50,14 +54,20 @@ def test_a_game_has_the_value_of_its_linear_program():
     found = certify(md.MatrixGame(A), 1e-5, cache=False)
     for matrix, lower, value in zip(A.numpy(), found.lower, found.value, strict=True):
         program = scipy.optimize.linprog(
-            np.r_[np.zeros(4), 1.0], A_ub=np.c_[matrix, -np.ones(5)], b_ub=np.zeros(5),
-            A_eq=np.r_[np.ones(4), 0.0][None], b_eq=[1.0], bounds=[(0, None)] * 4 + [(None, None)],
-        )  # fmt: skip
+            np.r_[np.zeros(4), 1.0],
+            A_ub=np.c_[matrix, -np.ones(5)],
+            b_ub=np.zeros(5),
+            A_eq=np.r_[np.ones(4), 0.0][None],
+            b_eq=[1.0],
+            bounds=[(0, None)] * 4 + [(None, None)],
+        )
         assert float(lower) <= program.fun + 1e-12
         assert program.fun <= float(value) + 1e-9
 
 
-@pytest.mark.parametrize("name", ["on a simplex", "in a box", "non-negative", "logistic regression"])
+@pytest.mark.parametrize(
+    "name", ["on a simplex", "in a box", "non-negative", "logistic regression"]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
 def test_bounds_at_any_point_hold(name, dtype):
     problem = PROBLEMS[name]()
@@ -80,7 +90,9 @@ def test_an_estimate_says_that_it_is_one():
     problem = md.Function(lambda x: (x - 1).square().sum(-1) - 100)
     found = certify(problem, estimate=True, x0=torch.zeros(2, 3), cache=False)
     assert not found.proven
-    torch.testing.assert_close(found.value, torch.full((2,), -100.0, dtype=DOUBLE), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        found.value, torch.full((2,), -100.0, dtype=DOUBLE), atol=1e-6, rtol=0
+    )
     assert bool((found.lower < found.value).all())
 
 
@@ -89,7 +101,9 @@ def test_estimates_respect_constraints():
     x, value, lower = estimate(problem, problem.start(), iterations=300)
     assert bool((x >= 0).all())
     reference = certify(problem, 1e-6, cache=False)
-    assert bool((value <= reference.value + 1e-5 * (problem.value(problem.start()) - reference.value)).all())
+    assert bool(
+        (value <= reference.value + 1e-5 * (problem.value(problem.start()) - reference.value)).all()
+    )
     assert bool((lower <= value).all())
 
 
@@ -109,5 +123,8 @@ class Tilted(Problem):
 def test_users_can_certify_their_classes():
     with pytest.raises(TypeError, match="cannot be certified"):
         certify(Tilted(2), cache=False)
-    register(Tilted, lambda problem, tolerance: (torch.zeros(2, 2, dtype=DOUBLE), torch.zeros(2, dtype=DOUBLE)))
+    register(
+        Tilted,
+        lambda problem, tolerance: (torch.zeros(2, 2, dtype=DOUBLE), torch.zeros(2, dtype=DOUBLE)),
+    )
     assert certify(Tilted(2), cache=False).proven

@@ -7,7 +7,16 @@ import copy
 import pytest
 import torch
 
-from mirrordescent import PDHG, SVM, LeastSquares, LogisticRegression, Quadratic, TVInpainting, certify, solve
+from mirrordescent import (
+    PDHG,
+    SVM,
+    LeastSquares,
+    LogisticRegression,
+    Quadratic,
+    TVInpainting,
+    certify,
+    solve,
+)
 from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.operators import Blur
 from mirrordescent.problems.tomography import PoissonTomography
@@ -19,7 +28,9 @@ def draw(seed):
 
 
 def test_numbers_are_rounded_to_their_side():
-    numbers = torch.randn(1000, generator=draw(0), dtype=torch.float64) * 10.0 ** torch.arange(-30, 30, 0.06)
+    numbers = torch.randn(1000, generator=draw(0), dtype=torch.float64) * 10.0 ** torch.arange(
+        -30, 30, 0.06
+    )
     down, up = (each(numbers, torch.float32) for each in (rounded_down, rounded_up))
     assert (down.double() <= numbers).all()
     assert (up.double() >= numbers).all()
@@ -51,7 +62,9 @@ def test_the_bound_of_a_machine_in_single_precision(C, seed):
 
 
 def test_the_bound_of_tomography_in_single_precision():
-    """At a minimiser itself, where there is nothing to spare; sums of single precision are off by more."""
+    """At a minimiser itself, where there is nothing to spare; sums of single precision are off by
+    more.
+    """
     beam = ParallelBeam(10, angles=6, detectors=15)
     for seed in range(2):
         image = torch.rand(2, 1, 10, 10, generator=draw(seed))
@@ -65,7 +78,8 @@ def test_the_bound_of_tomography_in_single_precision():
 
 
 def test_the_bound_behind_a_blur_in_single_precision():
-    y, kernel = torch.rand(4, 1, 8, 8, generator=draw(0)), torch.rand(3, 3, generator=draw(1))
+    y = torch.rand(4, 1, 8, 8, generator=draw(0))
+    kernel = torch.rand(3, 3, generator=draw(1))
     problem = TVInpainting(y, None, 0.15, operator=Blur(kernel / kernel.sum()))
     optimum = certify(copy.deepcopy(problem).double(), 1e-8, cache=False)
     found = solve(problem, PDHG(problem.ratio), iterations=3000, check_every=100, progress=False)

@@ -1,4 +1,6 @@
-"""When a certificate is good enough, what is kept of it, and how estimates are made, with made-up numbers."""
+"""When a certificate is good enough, what is kept of it, and how estimates are made, with made-up
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def stops(rule, best, lower, start):
     ],
 )
 def test_a_saddle_point_is_solved_to_the_smaller_of_two_gaps(weight, start, allowed):
-    """The tolerance is a share of f(x₀) − lower, or of f of the constant image if that is less; lower = 1."""
+    """The tolerance is a share of f(x₀) − lower, or of f of the constant image if that is less;
+    lower = 1.
+    """
     problem = image(weight=weight, scale=30.0)
     flat = problem.y.mean((-2, -1), keepdim=True).expand_as(problem.y)
     constant = float(problem.value(flat)[:1])
@@ -85,9 +89,12 @@ def test_which_method_solves_which_saddle_point():
 
 @pytest.mark.parametrize("scale", [0.01, 0.1, 1.0, 3.0, 30.0])
 def test_a_ratio_that_is_not_known_is_the_best_of_five(scale, monkeypatch):
-    """The dual variable is of the size of f, so f multiplied by a number wants ratios from 50 to 0.1."""
+    """The dual variable is of the size of f, so f multiplied by a number wants ratios from 50 to
+    0.1.
+    """
     monkeypatch.setattr(certificate, "TRIAL", 30)
-    holes, gaps = TVInpainting(image().y, torch.eye(5, 4, dtype=DOUBLE), 0.2, scale=scale), {}
+    holes = TVInpainting(image().y, torch.eye(5, 4, dtype=DOUBLE), 0.2, scale=scale)
+    gaps = {}
     found = primal_dual(holes, SimpleNamespace(F_convexity=0.0, proximable=True, ratio=None))
     for ratio in (0.1, 0.5, 2.0, 10.0, 50.0):
         run = md.solve(holes, PDHG(ratio), iterations=30, check_every=30, progress=False)
@@ -171,7 +178,10 @@ def test_a_tolerance_that_one_sample_misses_is_warned_of(bowl, gap, warned):
     x = torch.zeros(2, 2, dtype=DOUBLE)
     x[1, 0] = (2 * gap) ** 0.5
     asked = []
-    register(Bowl, lambda problem, tolerance: asked.append(tolerance) or (x, torch.zeros(2, dtype=DOUBLE)))
+    register(
+        Bowl,
+        lambda problem, tolerance: asked.append(tolerance) or (x, torch.zeros(2, dtype=DOUBLE)),
+    )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = certify(bowl, 1e-3, cache=False)
@@ -194,7 +204,10 @@ def test_tolerances_are_shares(bad):
 
 def test_certificates_are_kept_unless_they_depend_on_a_start(bowl):
     made = []
-    register(Bowl, lambda problem, tolerance: made.append(1) or (problem.centre, torch.zeros(2, dtype=DOUBLE)))
+    register(
+        Bowl,
+        lambda problem, tolerance: made.append(1) or (problem.centre, torch.zeros(2, dtype=DOUBLE)),
+    )
     for _ in range(2):
         certify(bowl)
     assert len(made) == 1
@@ -209,7 +222,10 @@ def test_users_classes_inherit_what_was_registered(bowl):
     class Steeper(Bowl):
         pass
 
-    register(Bowl, lambda problem, tolerance: (problem.centre + 0.0, torch.full((2,), -7.0, dtype=DOUBLE)))
+    register(
+        Bowl,
+        lambda problem, tolerance: (problem.centre + 0.0, torch.full((2,), -7.0, dtype=DOUBLE)),
+    )
     with pytest.warns(UserWarning, match="only"):
         found = certify(Steeper(double(1.0, 1.0), torch.zeros(2, 2, dtype=DOUBLE)), cache=False)
     assert found.lower.tolist() == [-7.0, -7.0]
@@ -221,7 +237,9 @@ def test_bounds_from_gradients_are_relative_to_what_can_be_gained(domain, residu
     """Not to the value, of which a residual that no x changes may be the greatest part."""
     generator = torch.Generator().manual_seed(0)
     A, b = (torch.randn(*shape, generator=generator, dtype=DOUBLE) for shape in ((2, 4, 6), (2, 4)))
-    A = torch.cat([A * torch.logspace(0, 2, 6, dtype=DOUBLE), torch.zeros(2, 1, 6, dtype=DOUBLE)], 1)
+    A = torch.cat(
+        [A * torch.logspace(0, 2, 6, dtype=DOUBLE), torch.zeros(2, 1, 6, dtype=DOUBLE)], 1
+    )
     problem = LeastSquares(A, torch.cat([b, torch.full((2, 1), residual, dtype=DOUBLE)], 1), domain)
     loose, tight = (certify(problem, tolerance, cache=False) for tolerance in (0.3, 1e-4))
     assert (loose.relative_gap <= 0.3).all()
@@ -251,7 +269,9 @@ class Bounded(Problem):
 
 @pytest.mark.parametrize(("domain", "kind"), [(None, LBFGS), (Box(0.0, 1.0), FISTA)])
 def test_bounds_from_gradients_end_a_run_at_the_best_of_them(domain, kind, monkeypatch):
-    """f − best ≤ tolerance·(f(x₀) − best), or 64 epsilons of 1 + |f(x₀)|; a bound that was proven stays so."""
+    """f − best ≤ tolerance·(f(x₀) − best), or 64 epsilons of 1 + |f(x₀)|; a bound that was proven
+    stays so.
+    """
     calls = []
 
     def noted(problem, method, **options):
@@ -266,7 +286,9 @@ def test_bounds_from_gradients_end_a_run_at_the_best_of_them(domain, kind, monke
     assert type(method) is kind
 
     def stopped(rule, bound, best, start):
-        look = SimpleNamespace(x=double([bound]), best_value=double(best), start_value=double(start))
+        look = SimpleNamespace(
+            x=double([bound]), best_value=double(best), start_value=double(start)
+        )
         return rule(look).item()
 
     assert not stopped(rule, 0.8, 1.03, 3.0)
@@ -298,7 +320,8 @@ class Down(GradientMethod):
 
     def __init__(self, *moves):
         super().__init__()
-        self.moves, self.starts = double(*moves)[:, None], []
+        self.moves = double(*moves)[:, None]
+        self.starts = []
 
     def init(self, x0, problem=None):
         self.starts.append(x0.flatten().tolist())
@@ -312,15 +335,20 @@ LINE = Function(lambda x: x[:, 0])
 
 
 def estimated(monkeypatch, *solvers, start=(10.0, 10.0)):
-    monkeypatch.setattr(sys.modules[estimate.__module__], "_solvers", lambda *arguments: list(solvers))
+    monkeypatch.setattr(
+        sys.modules[estimate.__module__], "_solvers", lambda *arguments: list(solvers)
+    )
     x, value, lower = estimate(LINE, double(*start)[:, None], iterations=3)
     assert x[:, 0].tolist() == value.tolist()
     return value, lower
 
 
 def test_an_estimate_takes_the_best_of_every_sample_and_goes_on_with_the_best_method(monkeypatch):
-    """The second gains 8 in all and the first 5, so it goes on, four times, from the best of both."""
-    first, second = Down(5.0, 0.0), Down(1.0, 7.0)
+    """The second gains 8 in all and the first 5, so it goes on, four times, from the best
+    of both.
+    """
+    first = Down(5.0, 0.0)
+    second = Down(1.0, 7.0)
     value, lower = estimated(monkeypatch, first, second)
     assert first.starts == [[10.0, 10.0]]
     assert second.starts == [[10.0, 10.0], [5.0, 3.0], [4.0, -4.0], [3.0, -11.0], [2.0, -18.0]]
@@ -337,7 +365,12 @@ def test_it_stops_where_a_fresh_start_gains_next_to_nothing(monkeypatch):
             small = torch.tensor(self.then, dtype=DOUBLE)[:, None] if gained else self.moves
             return ScriptState(state.k + 1, state.x - small if state.k == 0 else state.x)
 
-    for then, runs in (([0.9e-8, -1.0], 2), ([0.9e-8, 0.9e-8], 2), ([1.2e-8, 0.0], 5), ([0.0, 1.2e-8], 5)):
+    for then, runs in (
+        ([0.9e-8, -1.0], 2),
+        ([0.9e-8, 0.9e-8], 2),
+        ([1.2e-8, 0.0], 5),
+        ([0.0, 1.2e-8], 5),
+    ):
         method = Once(10.0, 10.0)
         method.then = then
         value, _ = estimated(monkeypatch, method)
@@ -353,7 +386,9 @@ def test_where_nothing_is_gained_an_estimate_is_below_by_rounding(monkeypatch):
 
 @pytest.mark.parametrize("size", [1.0, 0.0, 4.0])
 def test_the_classical_solvers(size):
-    """FISTA everywhere; elsewhere than on a set L-BFGS, and Adam with steps of the size of the start, falling to 0."""
+    """FISTA everywhere; elsewhere than on a set L-BFGS, and Adam with steps of the size of the
+    start, falling to 0.
+    """
     from mirrordescent.references.estimate import _solvers
 
     x0 = {"a": double([size, -size]), "b": double([0.5 * size])}

@@ -39,13 +39,17 @@ def test_agrees_with_libsvm(data, C):
 
 def test_batched_data_are_solved_side_by_side():
     pairs = [random_data(seed=s) for s in range(3)]
-    together = certify(SVM(torch.stack([f for f, _ in pairs]), torch.stack([y for _, y in pairs])), 1e-8)
+    together = certify(
+        SVM(torch.stack([f for f, _ in pairs]), torch.stack([y for _, y in pairs])), 1e-8
+    )
     alone = torch.cat([certify(SVM(f, y), 1e-8).value for f, y in pairs])
     torch.testing.assert_close(together.value, alone, rtol=1e-6, atol=0)
 
 
 def test_the_minimiser_satisfies_the_optimality_condition():
-    """0 is in the subdifferential: margins off the hinge fix a slope, those on it leave an interval."""
+    """0 is in the subdifferential: margins off the hinge fix a slope, those on it leave an
+    interval.
+    """
     features, labels = random_data()
     problem = SVM(features, labels)
     theta = certify(problem, 1e-10).x
@@ -61,12 +65,16 @@ def test_the_minimiser_satisfies_the_optimality_condition():
 
 
 def test_one_class_only_has_optimum_zero():
-    reference = certify(SVM(torch.randn(20, 3, dtype=torch.float64), torch.ones(20, dtype=torch.float64)), 1e-6)
+    reference = certify(
+        SVM(torch.randn(20, 3, dtype=torch.float64), torch.ones(20, dtype=torch.float64)), 1e-6
+    )
     assert float(reference.value) == pytest.approx(0, abs=1e-5)
 
 
 def test_a_tolerance_beyond_double_precision_ends_with_what_can_be_proven():
-    problem = SVM(*(torch.stack(each) for each in zip(fours_and_nines(), fours_and_nines(), strict=True)))
+    problem = SVM(
+        *(torch.stack(each) for each in zip(fours_and_nines(), fours_and_nines(), strict=True))
+    )
     usual = certify(problem, 1e-8, cache=False)
     with pytest.warns(UserWarning, match="only, not 1.0e-15"):
         closest = certify(problem, 1e-15, cache=False)

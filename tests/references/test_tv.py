@@ -24,22 +24,31 @@ from mirrordescent.problems import Blur, gaussian_kernel
 
 def photographs(size, names=("astronaut", "chelsea")):
     images = [resize(getattr(data, name)(), (size, size), anti_aliasing=True) for name in names]
-    return torch.stack([torch.tensor(image, dtype=torch.float64).permute(2, 0, 1) for image in images])
+    return torch.stack(
+        [torch.tensor(image, dtype=torch.float64).permute(2, 0, 1) for image in images]
+    )
 
 
 def noisy(images, sigma=0.05):
-    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0), dtype=images.dtype)
+    noise = torch.randn(
+        images.shape, generator=torch.Generator().manual_seed(0), dtype=images.dtype
+    )
     return images + sigma * noise
 
 
 def missing(size, share=0.2):
-    return torch.rand(size, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64) > share
+    return (
+        torch.rand(size, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        > share
+    )
 
 
 def assert_certified(problem, reference, tolerance):
     torch.testing.assert_close(reference.value, problem.double().value(reference.x))
     assert (reference.lower <= reference.value).all()
-    assert (relative_gap(reference.value, reference.lower, problem.value(problem.start())) <= tolerance).all()
+    assert (
+        relative_gap(reference.value, reference.lower, problem.value(problem.start())) <= tolerance
+    ).all()
 
 
 def test_denoising_128():
@@ -92,7 +101,9 @@ def test_methods_certify_themselves_in_float32():
 
 
 def test_what_cannot_be_certified_is_said():
-    with pytest.raises(TypeError, match="Function cannot be certified: it has neither a saddle-point form"):
+    with pytest.raises(
+        TypeError, match="Function cannot be certified: it has neither a saddle-point form"
+    ):
         certify(Function(lambda x: x.sum(-1)))
     with pytest.raises(ValueError, match="tolerance"):
         certify(TVDenoising(torch.rand(1, 1, 4, 4)), 0.0)
@@ -119,7 +130,9 @@ def test_kernels_certify_the_same_and_are_not_compiled_unasked(monkeypatch):
     except BuildError as error:
         pytest.skip(f"kernels cannot be built here: {error}")
     steps = []
-    monkeypatch.setattr(PDHG, "step", lambda *arguments: steps.append(arguments))  # what the kernel replaces
+    monkeypatch.setattr(
+        PDHG, "step", lambda *arguments: steps.append(arguments)
+    )  # what the kernel replaces
     fused = certify(problem, 1e-6, cache=False)
     assert not steps
     # The bounds of kernels are better in holes, so they are done sooner.

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from mirrordescent.report import Claim, Comparison, Curve, Dots, Link, Page, Panel, Picture, Section, Strip, Table
+from mirrordescent.report import (
+    Claim,
+    Comparison,
+    Curve,
+    Dots,
+    Link,
+    Page,
+    Panel,
+    Picture,
+    Section,
+    Strip,
+    Table,
+)
 
 HOSTILE = "</script><script>window.hacked = true</script><img src=x onerror='window.hacked = true'> & \"quotes\""
 WIDE = (Link("a b.png", "javascript:alert(1)/a b.png"), "31.20", "0.912", "1.0e-03", "0.8")
@@ -41,14 +53,29 @@ def page():
         f"A title {HOSTILE}",
         f"A lead {HOSTILE}",
         [
-            Section("Pictures", Comparison({"cat": pictures(), HOSTILE: pictures()}, "damaged", "restored"), HOSTILE),
-            Section("Claims", [Claim("one is less than two", True, "1, 2"), Claim(HOSTILE, False, HOSTILE)]),
+            Section(
+                "Pictures",
+                Comparison({"cat": pictures(), HOSTILE: pictures()}, "damaged", "restored"),
+                HOSTILE,
+            ),
+            Section(
+                "Claims",
+                [Claim("one is less than two", True, "1, 2"), Claim(HOSTILE, False, HOSTILE)],
+            ),
             Section("Convergence", Panel(curves())),
             Section("Accuracy", Panel(curves()[:2], "share", "seconds", ("linear", "linear"))),
-            Section("Multipliers", Dots({"a": torch.arange(5.0), "b": torch.arange(5.0, 12.0)}, "multiplier")),
+            Section(
+                "Multipliers",
+                Dots({"a": torch.arange(5.0), "b": torch.arange(5.0, 12.0)}, "multiplier"),
+            ),
             Section("Weights", Strip(pictures(), "restored"), "A slider."),
             Section("Files", Table(("file", "PSNR", "SSIM", "gap", "seconds"), [WIDE])),
-            Section("Table", Table(("method", "gap", HOSTILE), [("GD", "0.1", "ok"), (HOSTILE, "12.5", "failed")])),
+            Section(
+                "Table",
+                Table(
+                    ("method", "gap", HOSTILE), [("GD", "0.1", "ok"), (HOSTILE, "12.5", "failed")]
+                ),
+            ),
         ],
         {"weight": 0.15, "note": HOSTILE},
     )

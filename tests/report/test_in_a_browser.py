@@ -15,7 +15,9 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parent))
 import pages
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -32,7 +34,9 @@ CHART = "(canvas) => Chart.getChart(canvas)"
 def browser():
     if BROWSER is None:
         pytest.skip("no Chromium found: install the system's chromium to test pages in a browser")
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser can be driven")
+    driver = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: no browser can be driven"
+    )
     with driver.sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS)
         yield running
@@ -46,8 +50,11 @@ def address(tmp_path_factory):
 
 @contextmanager
 def opened(browser, address, **options):
-    """Open the page; at the end nothing may have been complained about, and nothing loaded but the page itself."""
-    complaints, loaded = [], []
+    """Open the page; at the end nothing may have been complained about, and nothing loaded but the
+    page itself.
+    """
+    complaints = []
+    loaded = []
     with browser.new_context(**options) as context:
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text))
@@ -73,12 +80,15 @@ def pixels(element):
 def test_it_loads_with_every_picture_and_nothing_hostile_runs(page):
     assert page.title() == f"A title {pages.HOSTILE}"
     assert page.evaluate("window.hacked") is None
-    widths = page.locator("img").evaluate_all("(images) => images.map((image) => image.naturalWidth)")
+    widths = page.locator("img").evaluate_all(
+        "(images) => images.map((image) => image.naturalWidth)"
+    )
     assert widths == 13 * [32]
 
 
 def test_the_slider_moves_by_keyboard(page):
-    slider, left = page.locator(".viewer input[type=range]"), page.locator(".viewer .left")
+    slider = page.locator(".viewer input[type=range]")
+    left = page.locator(".viewer .left")
     clip = "(image) => getComputedStyle(image).clipPath"
     slider.focus()
     page.keyboard.press("ArrowRight")
@@ -119,7 +129,8 @@ def test_any_two_pictures_of_any_scene_can_be_compared(page):
 
 def test_the_legend_shows_and_hides_curves_by_keyboard(page):
     chart = page.locator(".chart").first
-    canvas, button = chart.locator("canvas"), chart.locator(".legend button", has_text="LAMD")
+    canvas = chart.locator("canvas")
+    button = chart.locator(".legend button", has_text="LAMD")
     canvas.scroll_into_view_if_needed()
     drawn = pixels(canvas)
     for key, pressed in (("Space", "false"), ("Enter", "true")):
@@ -157,7 +168,9 @@ def test_the_view_is_zoomed_moved_and_reset(page):
     canvas = chart.locator("canvas")
 
     def view():
-        return canvas.evaluate(f"(c) => {{ const s = ({CHART})(c).scales.x; return [s.min, s.max]; }}")
+        return canvas.evaluate(
+            f"(c) => {{ const s = ({CHART})(c).scales.x; return [s.min, s.max]; }}"
+        )
 
     whole = view()
     chart.get_by_role("button", name="Zoom in").click()
@@ -186,13 +199,27 @@ def test_everything_that_does_something_can_be_reached_by_tab(page):
     seen = set()
     for _ in range(60):
         page.keyboard.press("Tab")
-        seen.add(page.evaluate("document.activeElement.tagName + (document.activeElement.className || '')"))
-    assert {"A", "SELECTleft-choice", "BUTTONthumbnail", "CANVAS", "SUMMARY", "BUTTON", "INPUT"} <= seen
+        seen.add(
+            page.evaluate(
+                "document.activeElement.tagName + (document.activeElement.className || '')"
+            )
+        )
+    assert {
+        "A",
+        "SELECTleft-choice",
+        "BUTTONthumbnail",
+        "CANVAS",
+        "SUMMARY",
+        "BUTTON",
+        "INPUT",
+    } <= seen
 
 
 @pytest.mark.parametrize("width", [375, 320])
 def test_it_fits_on_a_phone(browser, address, width):
-    with opened(browser, address, viewport={"width": width, "height": 780}, has_touch=True, is_mobile=True) as page:
+    with opened(
+        browser, address, viewport={"width": width, "height": 780}, has_touch=True, is_mobile=True
+    ) as page:
         page.locator("details").evaluate_all("(all) => all.forEach((one) => { one.open = true; })")
         assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [width, width]
         page.locator(".viewer").scroll_into_view_if_needed()
@@ -205,12 +232,18 @@ def test_it_fits_on_a_phone(browser, address, width):
 def test_text_has_contrast_in_light_and_dark(browser, address, scheme):
     with opened(browser, address, color_scheme=scheme) as page:
         paper, *inks = (
-            page.locator(name).first.evaluate(f"(e) => getComputedStyle(e).{what}.match(/\\d+/g).map(Number)")[:3]
+            page.locator(name).first.evaluate(
+                f"(e) => getComputedStyle(e).{what}.match(/\\d+/g).map(Number)"
+            )[:3]
             for name, what in (
-                ("body", "backgroundColor"), ("body", "color"), (".lead", "color"), ("nav a", "color"),
-                (".fails .verdict", "color"), (".holds .verdict", "color"),
+                ("body", "backgroundColor"),
+                ("body", "color"),
+                (".lead", "color"),
+                ("nav a", "color"),
+                (".fails .verdict", "color"),
+                (".holds .verdict", "color"),
             )
-        )  # fmt: skip
+        )
         assert (luminance(paper) > 0.5) == (scheme == "light")
         for ink in inks:
             dark, light = sorted((luminance(ink), luminance(paper)))
@@ -264,7 +297,9 @@ def test_pictures_are_shown_pixel_by_pixel_and_move_together(browser, address):
         images = page.locator(".pane img")
         assert [image.bounding_box()["width"] for image in images.all()] == [32, 32]
         panes = page.locator(".pane")
-        panes.evaluate_all("(all) => all.forEach((p) => { p.style.width = '20px'; p.style.height = '15px'; })")
+        panes.evaluate_all(
+            "(all) => all.forEach((p) => { p.style.width = '20px'; p.style.height = '15px'; })"
+        )
         panes.nth(0).evaluate("(pane) => pane.scrollTo(7, 5)")
         page.wait_for_function("() => document.querySelectorAll('.pane')[1].scrollTop === 5")
         assert panes.nth(1).evaluate("(pane) => [pane.scrollLeft, pane.scrollTop]") == [7, 5]

@@ -15,7 +15,18 @@ import torch
 from PIL import Image
 
 from mirrordescent import __version__, files
-from mirrordescent.report import Claim, Comparison, Curve, Dots, Page, Panel, Picture, Section, Table, charts
+from mirrordescent.report import (
+    Claim,
+    Comparison,
+    Curve,
+    Dots,
+    Page,
+    Panel,
+    Picture,
+    Section,
+    Table,
+    charts,
+)
 from mirrordescent_lab.experiments.result import Result
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -29,7 +40,10 @@ class Reader(HTMLParser):
 
     def __init__(self, html):
         super().__init__()
-        self.open, self.elements, self.texts, self.data = [], [], [], []
+        self.open = []
+        self.elements = []
+        self.texts = []
+        self.data = []
         self.feed(html)
         self.close()
         assert not self.open
@@ -50,7 +64,9 @@ class Reader(HTMLParser):
 
     def images(self):
         sources = [a["src"] for tag, a in self.elements if tag == "img" and "src" in a]
-        return [Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))) for source in sources]
+        return [
+            Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))) for source in sources
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +98,16 @@ def test_what_looks_like_markup_is_text(reader):
 
 def test_every_section_is_there_with_its_verdicts_numbers_and_versions(reader):
     text = " ".join("".join(reader.texts).split())
-    for words in ("Pictures", "Claims", "Convergence", "Accuracy", "Multipliers", "29.4 dB", "weight", "0.15"):
+    for words in (
+        "Pictures",
+        "Claims",
+        "Convergence",
+        "Accuracy",
+        "Multipliers",
+        "29.4 dB",
+        "weight",
+        "0.15",
+    ):
         assert words in text
     assert "1 of 2 hold here" in text
     assert "✓ holds one is less than two" in text
@@ -103,14 +128,19 @@ def test_small_pictures_are_embedded_exactly(reader):
     images = reader.images()
     assert len(images) == 9
     for image, picture in zip(images, 3 * list(pages.pictures().values()), strict=True):
-        mode, planes = ("RGB", picture.image) if picture.image.ndim == 3 else ("L", picture.image.unsqueeze(0))
-        pixels = torch.tensor(list(image.convert(mode).tobytes())).reshape(24, 32, -1).movedim(-1, 0)
+        mode, planes = (
+            ("RGB", picture.image) if picture.image.ndim == 3 else ("L", picture.image.unsqueeze(0))
+        )
+        pixels = (
+            torch.tensor(list(image.convert(mode).tobytes())).reshape(24, 32, -1).movedim(-1, 0)
+        )
         assert image.mode == mode
         assert torch.equal(pixels, (planes * 255).round().long())
 
 
 @pytest.mark.parametrize(
-    ("shape", "size"), [((3, 1200, 1800), (1200, 800)), ((1, 900, 300), (300, 900)), ((4, 8, 8), (8, 8))]
+    ("shape", "size"),
+    [((3, 1200, 1800), (1200, 800)), ((1, 900, 300), (300, 900)), ((4, 8, 8), (8, 8))],
 )
 def test_pictures_of_any_size(shape, size):
     image = torch.linspace(-0.5, 1.5, shape[-1]).expand(shape)
@@ -119,7 +149,10 @@ def test_pictures_of_any_size(shape, size):
 
 
 def test_pictures_of_the_wrong_shape():
-    page = Page("A picture", sections=[Section("", Comparison({"": {"a": Picture(torch.zeros(2, 3, 8, 8))}}))])
+    page = Page(
+        "A picture",
+        sections=[Section("", Comparison({"": {"a": Picture(torch.zeros(2, 3, 8, 8))}}))],
+    )
     with pytest.raises(ValueError, match="a picture must be"):
         page.html()
 
@@ -146,14 +179,20 @@ def test_curves_keep_their_ends_and_their_numbers(reader):
     for k, seconds, mean, low, high in points:
         assert seconds == pytest.approx(original.seconds[k], rel=1e-4)
         assert mean == pytest.approx(original.mean_at(k), rel=1e-4)
-        assert [low, high] == pytest.approx([float(f(original.values[k])) for f in (min, max)], rel=1e-4)
+        assert [low, high] == pytest.approx(
+            [float(f(original.values[k])) for f in (min, max)], rel=1e-4
+        )
     assert linear["series"][0]["points"][0][0] == 0  # only a logarithmic axis has no 0
-    assert [point for series in dots["series"] for point in series["points"]] == [[i, i] for i in range(12)]
+    assert [point for series in dots["series"] for point in series["points"]] == [
+        [i, i] for i in range(12)
+    ]
 
 
 def test_failed_runs_and_zeros_can_be_drawn():
     values = torch.tensor([[1.0], [0.0], [torch.nan], [torch.inf]])
-    page = Page("Failed", sections=[Section("", Panel([Curve("GD", [0, 1, 2, 3], [0, 1, 2, 3], values)]))])
+    page = Page(
+        "Failed", sections=[Section("", Panel([Curve("GD", [0, 1, 2, 3], [0, 1, 2, 3], values)]))]
+    )
     points = Reader(page.html()).data[0]["series"][0]["points"]
     assert [point[2] for point in points] == [charts.FLOOR, None, None]
 
@@ -186,7 +225,9 @@ def test_a_failure_leaves_the_old_page(tmp_path, monkeypatch):
     path = pages.page().write(tmp_path / "new" / "index.html")
     before = path.read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="a picture must be"):
-        Page("", sections=[Section("", Comparison({"": {"a": Picture(torch.zeros(9))}}))]).write(path)
+        Page("", sections=[Section("", Comparison({"": {"a": Picture(torch.zeros(9))}}))]).write(
+            path
+        )
     monkeypatch.setattr(files.os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         Page("another").write(path)
@@ -204,11 +245,21 @@ def test_results_of_experiments_are_pages(tmp_path):
     result.write(tmp_path)
     reader = Reader((tmp_path / "index.html").read_text(encoding="utf-8"))
     text = "".join(reader.texts)
-    for words in ("TV inpainting", "a < b", "At the end", "Phantom", "Comparison", "Multipliers", "--scale quick"):
+    for words in (
+        "TV inpainting",
+        "a < b",
+        "At the end",
+        "Phantom",
+        "Comparison",
+        "Multipliers",
+        "--scale quick",
+    ):
         assert words in text
     assert len(reader.images()) == 3
     assert [len(data["series"]) for data in reader.data] == [3, 2]
-    shown = next(attributes for _, attributes in reader.elements if attributes.get("class") == "comparison")
+    shown = next(
+        attributes for _, attributes in reader.elements if attributes.get("class") == "comparison"
+    )
     assert (shown["data-before"], shown["data-after"]) == ("restored", "")
 
 

@@ -35,11 +35,18 @@ def test_the_verdict_says_what_the_numbers_say():
 
 def test_an_entry_is_compared_with_all_others(tmp_path):
     found = compare("photo-inpaint-stencil", "inpaint", **SMALL)
-    assert [each.name for each in found.contestants] == ["photo-inpaint-stencil", "PDHG, tuned", "image-tv"]
+    assert [each.name for each in found.contestants] == [
+        "photo-inpaint-stencil",
+        "PDHG, tuned",
+        "image-tv",
+    ]
     for each in found.contestants:
         gaps = each.curve.values[:, 0].tolist()
         for level, reached in zip((1e-2, 1e-3), each.iterations, strict=True):
-            first = next((k for k, gap in zip(each.curve.iterations, gaps, strict=True) if gap <= level), None)
+            first = next(
+                (k for k, gap in zip(each.curve.iterations, gaps, strict=True) if gap <= level),
+                None,
+            )
             assert reached == first
     assert found.words.startswith("photo-inpaint-stencil ")
     page = found.page().write(tmp_path / "page.html").read_text(encoding="utf-8")
@@ -74,16 +81,29 @@ def test_maps_of_frequencies_are_learned_from_a_document_with_power_laws(tmp_pat
         every = 1
         batch = 2
     """)
-    method = md.zoo.load(read_recipe(document).train(tmp_path / "runs", tmp_path / "zoo", progress=False))
+    method = md.zoo.load(
+        read_recipe(document).train(tmp_path / "runs", tmp_path / "zoo", progress=False)
+    )
     assert type(method.mirror).__name__ == kind
     assert isinstance(method.t, PowerLaws)
     assert method.t.counts == [1, 2, 4, 5]
-    assert any(bool((p != q).any()) for p, q in zip(method.t.parameters(), [torch.full((4,), 0.05).log()], strict=True))
+    assert any(
+        bool((p != q).any())
+        for p, q in zip(method.t.parameters(), [torch.full((4,), 0.05).log()], strict=True)
+    )
 
 
 @pytest.mark.parametrize(
     "odd",
-    [{"count": -1}, {"count": 0}, {"size": 0}, {"weight": 0.0}, {"iterations": -3}, {"noise": -1.0}, {"missing": 1.0}],
+    [
+        {"count": -1},
+        {"count": 0},
+        {"size": 0},
+        {"weight": 0.0},
+        {"iterations": -3},
+        {"noise": -1.0},
+        {"missing": 1.0},
+    ],
     ids=str,
 )
 def test_impossible_numbers_are_named(odd):

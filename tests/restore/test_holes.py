@@ -12,7 +12,9 @@ from mirrordescent.restore.holes import pulled, smooth_holes
 
 def damaged(missing=0.3, size=48):
     image = md.data.bundled_photographs("train")[0][:, 100 : 100 + size, 200 : 200 + size]
-    return image, torch.rand(1, 1, size, size, generator=torch.Generator().manual_seed(0)) >= missing
+    return image, torch.rand(
+        1, 1, size, size, generator=torch.Generator().manual_seed(0)
+    ) >= missing
 
 
 def test_small_holes_become_biharmonic():
@@ -32,7 +34,8 @@ def test_deep_holes_are_filled_from_around_and_small_ones_from_near():
     image = torch.full((1, 1, 64, 64), 0.25)
     image[..., 32:] = 0.75
     mask = torch.ones(1, 1, 64, 64, dtype=torch.bool)
-    mask[..., 4:60, 2:30], mask[..., 10, 50] = False, False
+    mask[..., 4:60, 2:30] = False
+    mask[..., 10, 50] = False
     filled = pulled(torch.where(mask, image, 9.0), mask)
     assert torch.equal(filled[mask], image[mask])
     assert float(filled.max()) <= 0.75

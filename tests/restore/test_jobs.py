@@ -14,7 +14,9 @@ from mirrordescent.restore.outcome import LARGEST_SIDE, Failure
 
 def write(path, height, width, seed=0):
     path.parent.mkdir(exist_ok=True)
-    Image.fromarray(np.random.default_rng(seed).integers(100, 140, (height, width, 3), np.uint8)).save(path)
+    Image.fromarray(
+        np.random.default_rng(seed).integers(100, 140, (height, width, 3), np.uint8)
+    ).save(path)
 
 
 def run(tmp_path, **options):
@@ -27,7 +29,9 @@ def test_pictures_of_the_first_few_are_kept_as_bytes(tmp_path):
         write(tmp_path / "in" / f"{index:02}.png", 8, 9)
     outcomes = run(tmp_path)
     assert [bool(outcome.pictures) for outcome in outcomes] == [True] * SHOWN + [False] * 2
-    assert {image.dtype for o in outcomes for scene in o.pictures.values() for image in scene.values()} == {torch.uint8}
+    assert {
+        image.dtype for o in outcomes for scene in o.pictures.values() for image in scene.values()
+    } == {torch.uint8}
 
 
 def test_a_large_photograph_is_kept_small_with_its_middle_at_full_size(tmp_path):

@@ -36,7 +36,9 @@ def test_a_mask_is_found_by_the_whole_name(tmp_path):
         mask[: index + 1] = 0
         write(folder / name, mask)
     for index, name in enumerate(("img.1.png", "img.2.png", "img.png", "img.tif")):
-        assert beside(folder, Source(tmp_path / name, Path(name))).name == name.replace(".tif", ".png")
+        assert beside(folder, Source(tmp_path / name, Path(name))).name == name.replace(
+            ".tif", ".png"
+        )
         found = known(tmp_path, Masks(folder), name=name)
         assert found.missing == pytest.approx((min(index, 2) + 1) / 20)
     write(folder / "img.bmp", mask)
@@ -53,11 +55,15 @@ def test_a_mask_is_found_by_the_whole_name(tmp_path):
 def test_polarity_is_said_and_questioned(tmp_path):
     mask = np.full((20, 30), 255, np.uint8)
     mask[3:5] = 0
-    usual, inverted = write(tmp_path / "m.png", mask), write(tmp_path / "i.png", 255 - mask)
+    usual = write(tmp_path / "m.png", mask)
+    inverted = write(tmp_path / "i.png", 255 - mask)
     found = known(tmp_path, Masks(usual))
     assert (found.words, found.question) == ("white = known", "")
     assert found.missing == pytest.approx(0.1)
-    assert "if white means missing there, add --mask-white missing" in known(tmp_path, Masks(inverted)).question
+    assert (
+        "if white means missing there, add --mask-white missing"
+        in known(tmp_path, Masks(inverted)).question
+    )
     other = known(tmp_path, Masks(inverted, white="missing"))
     assert (other.words, other.question) == ("white = missing", "")
     assert other.missing == pytest.approx(0.1)
@@ -68,7 +74,9 @@ def test_polarity_is_said_and_questioned(tmp_path):
 def test_a_layer_drawn_on_transparency_is_a_mask(tmp_path):
     layer = np.zeros((20, 30, 4), np.uint8)
     layer[3:5] = (200, 0, 0, 255)  # red strokes on nothing
-    assert known(tmp_path, Masks(write(tmp_path / "layer.png", layer))).missing == pytest.approx(0.1)
+    assert known(tmp_path, Masks(write(tmp_path / "layer.png", layer))).missing == pytest.approx(
+        0.1
+    )
 
 
 def test_a_colour_marks_what_is_missing(tmp_path):
@@ -76,7 +84,12 @@ def test_a_colour_marks_what_is_missing(tmp_path):
     pixels[4:6] = (255, 0, 255)
     found = known(tmp_path, Masks(colour="#ff00ff"), pixels)
     assert found.words == "#ff00ff = missing"
-    assert (~found.mask).any(1).nonzero().flatten().tolist() == [3, 4, 5, 6]  # and what touches them
+    assert (~found.mask).any(1).nonzero().flatten().tolist() == [
+        3,
+        4,
+        5,
+        6,
+    ]  # and what touches them
     pixels[9:11, 5] = (230, 40, 230)  # blended, but far from anything marked
     assert bool(known(tmp_path, Masks(colour="#ff00ff"), pixels).mask[10, 5])
     pixels[4:8] = (255, 0, 255)

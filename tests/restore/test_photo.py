@@ -91,7 +91,8 @@ def test_a_transparent_grey_of_sixteen_bits_is_a_grey(tmp_path):
 
 def test_a_photograph_taken_sideways_stands_upright_and_stays_so(tmp_path):
     exif = Image.Exif()
-    exif[0x0112], exif[0x0110] = 6, "a camera"
+    exif[0x0112] = 6
+    exif[0x0110] = "a camera"
     Image.fromarray(numbers(8, 16, 3)).save(tmp_path / "side.jpg", exif=exif, quality=95)
     photo = read_photo(tmp_path / "side.jpg")
     assert photo.size == (8, 16)
@@ -144,18 +145,24 @@ def filtered(rows, depth):
         line = [y % 5]
         for i, byte in enumerate(row):
             before = [line_of[i - depth] if i >= depth else 0 for line_of in (row, above)]
-            line.append((int(byte) - predicted(y % 5, int(before[0]), int(above[i]), int(before[1]))) % 256)
+            line.append(
+                (int(byte) - predicted(y % 5, int(before[0]), int(above[i]), int(before[1]))) % 256
+            )
         out.append(bytes(line))
     return b"".join(out)
 
 
 def deep_colour_png(channels=3, extra=()):
     pixels = numbers(7, 4, channels, dtype=np.uint16)
-    rows = filtered([np.frombuffer(row.astype(">u2").tobytes(), np.uint8) for row in pixels], 2 * channels)
+    rows = filtered(
+        [np.frombuffer(row.astype(">u2").tobytes(), np.uint8) for row in pixels], 2 * channels
+    )
     kind = {3: 2, 4: 6}[channels]
     head = (b"IHDR", struct.pack(">IIBBBBB", 4, 7, 16, kind, 0, 0, 0))
     chunks = [head, *extra, (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
-    packed = [struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks]
+    packed = [
+        struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks
+    ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
 
 
@@ -166,10 +173,14 @@ def test_colours_of_sixteen_bits_in_png(tmp_path, channels):
     photo = read_photo(tmp_path / "deep.png")
     assert (photo.bits, photo.size, photo.alpha is None) == (16, (4, 7), channels == 3)
     deep = numbers(7, 4, channels, dtype=np.uint16)
-    assert np.array_equal((photo.colour * 65535).round().numpy().astype(int), deep[..., :3].transpose(2, 0, 1))
+    assert np.array_equal(
+        (photo.colour * 65535).round().numpy().astype(int), deep[..., :3].transpose(2, 0, 1)
+    )
     again = written_back(tmp_path / "deep.png", tmp_path)
     assert b"Author\0nobody" in again.read_bytes()
-    assert np.array_equal((read_photo(again).colour * 65535).round(), (photo.colour * 65535).round())
+    assert np.array_equal(
+        (read_photo(again).colour * 65535).round(), (photo.colour * 65535).round()
+    )
     with Image.open(again) as seen:  # another reader sees the same, as far as it goes
         assert np.abs(np.asarray(seen).astype(int) - (deep / 257)).max() < 1
 
@@ -184,9 +195,12 @@ def test_colours_of_floating_point(tmp_path, channels):
 
 
 def test_a_deep_tiff_taken_sideways_stands_upright_and_keeps_its_profile(tmp_path):
-    deep, profile = numbers(5, 6, 3, dtype=np.uint16), b"a profile" * 20
+    deep = numbers(5, 6, 3, dtype=np.uint16)
+    profile = b"a profile" * 20
     tags = [(274, 3, 1, 6, True)]
-    tifffile.imwrite(tmp_path / "d.tif", deep, photometric="rgb", extratags=tags, iccprofile=profile)
+    tifffile.imwrite(
+        tmp_path / "d.tif", deep, photometric="rgb", extratags=tags, iccprofile=profile
+    )
     assert read_photo(tmp_path / "d.tif").size == (5, 6)
     with tifffile.TiffFile(written_back(tmp_path / "d.tif", tmp_path)) as again:
         assert np.array_equal(again.asarray(), np.rot90(deep, 3))
@@ -198,9 +212,16 @@ def test_lossless_stays_lossless_and_notes_are_kept(tmp_path):
     exif = Image.Exif()
     exif[0x0110] = "a camera"
     for name, options in {
-        "a.webp": {"lossless": True}, "b.tif": {"compression": "tiff_lzw"}, "c.png": {}, "d.jp2": {},
-    }.items():  # fmt: skip
-        options |= {} if name == "d.jp2" else {"exif": exif, "icc_profile": b"a profile" * 20, "dpi": (300, 300)}
+        "a.webp": {"lossless": True},
+        "b.tif": {"compression": "tiff_lzw"},
+        "c.png": {},
+        "d.jp2": {},
+    }.items():
+        options |= (
+            {}
+            if name == "d.jp2"
+            else {"exif": exif, "icc_profile": b"a profile" * 20, "dpi": (300, 300)}
+        )
         Image.fromarray(pixels).save(tmp_path / name, **options)
         with Image.open(written_back(tmp_path / name, tmp_path)) as again:
             assert np.array_equal(np.asarray(again), pixels)

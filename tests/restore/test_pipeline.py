@@ -16,10 +16,13 @@ from mirrordescent.restore.tiling import windows
 
 def inpainting(height=24, width=20, channels=3, batch=1):
     generator = torch.Generator().manual_seed(0)
-    rows, columns = torch.linspace(0, 3, height)[:, None], torch.linspace(0, 2, width)
+    rows = torch.linspace(0, 3, height)[:, None]
+    columns = torch.linspace(0, 2, width)
     image = (0.5 + 0.4 * torch.sin(rows + columns)).expand(batch, channels, -1, -1)
     mask = torch.rand(batch, 1, height, width, generator=generator) > 0.3
-    return md.TVInpainting(mask * (image + 0.05 * torch.randn(image.shape, generator=generator)), mask)
+    return md.TVInpainting(
+        mask * (image + 0.05 * torch.randn(image.shape, generator=generator)), mask
+    )
 
 
 def denoising(**shape):
@@ -27,19 +30,24 @@ def denoising(**shape):
 
 
 @pytest.mark.parametrize(("task", "make"), [("inpaint", inpainting), ("denoise", denoising)])
-@pytest.mark.parametrize("options", [{}, {"method": "lamd", "tolerance": 1e-4}, {"tolerance": 1e-7}])
+@pytest.mark.parametrize(
+    "options", [{}, {"method": "lamd", "tolerance": 1e-4}, {"tolerance": 1e-7}]
+)
 def test_the_gap_is_proven_and_reached(task, make, options):
     problem = make(batch=2)
     found = restore(problem, plan(task, **options))
     reference = md.certify(problem, 1e-8, cache=False)
-    gap = md.relative_gap(problem.double().value(found.x.double()), reference.lower, reference.start_value)
+    gap = md.relative_gap(
+        problem.double().value(found.x.double()), reference.lower, reference.start_value
+    )
     assert (found.gap <= options.get("tolerance", 1e-3)).all()
     assert (gap <= found.gap + 1e-6).all()
     assert found.statuses == [md.Status.CONVERGED] * 2
 
 
 def test_what_was_learned_begins_and_a_primal_dual_method_finishes():
-    problem, how = inpainting(batch=2), plan("inpaint")
+    problem = inpainting(batch=2)
+    how = plan("inpaint")
     found = restore(problem, how)
     assert isinstance(how.method, Conditioned)
     assert isinstance(how.method.method, md.HandOver)
@@ -52,7 +60,8 @@ def test_what_was_learned_begins_and_a_primal_dual_method_finishes():
 
 
 def test_an_entry_without_a_tolerance_gives_its_own_answer():
-    problem, how = denoising(), plan("denoise", mirror="ellipse-denoise-stencil")
+    problem = denoising()
+    how = plan("denoise", mirror="ellipse-denoise-stencil")
     own = md.solve(problem, md.zoo.load("ellipse-denoise-stencil"), iterations=how.iterations)
     found = restore(problem, how)
     torch.testing.assert_close(found.x, own.x)
@@ -74,7 +83,9 @@ def test_kernels_give_the_same(compiled, task, make, options):
     fused = restore(problem, plan(task, **options, fused=True))
     plain = restore(problem, plan(task, **options, fused=False))
     assert fused.steps == plain.steps
-    torch.testing.assert_close(fused.value, plain.value, rtol=1e-4, atol=0)  # roundings add up over the iterations
+    torch.testing.assert_close(
+        fused.value, plain.value, rtol=1e-4, atol=0
+    )  # roundings add up over the iterations
     torch.testing.assert_close(fused.lower, plain.lower, rtol=1e-4, atol=0)
 
 
@@ -90,7 +101,9 @@ def test_a_chosen_method_gives_its_own_answer():
     torch.testing.assert_close(found.trace.values[-1], own.value)
 
 
-@pytest.mark.parametrize("method", ["lsmd", "lasmd", "smd", "asmd", "md", "gd", "nesterov", "adam", "pdhg"])
+@pytest.mark.parametrize(
+    "method", ["lsmd", "lasmd", "smd", "asmd", "md", "gd", "nesterov", "adam", "pdhg"]
+)
 def test_every_method_improves(method):
     problem = inpainting()
     found = restore(problem, plan("inpaint", method))
@@ -103,7 +116,10 @@ def test_a_grey_map_takes_colours_one_by_one():
     together = restore(problem, plan("denoise", "lsmd", iterations=5))
     assert together.x.shape == problem.y.shape
     for channel in range(3):
-        alone = restore(md.TVDenoising(problem.y[:, channel : channel + 1]), plan("denoise", "lsmd", iterations=5))
+        alone = restore(
+            md.TVDenoising(problem.y[:, channel : channel + 1]),
+            plan("denoise", "lsmd", iterations=5),
+        )
         torch.testing.assert_close(together.x[:, channel : channel + 1], alone.x)
     torch.testing.assert_close(together.trace.values[-1], together.value)
 
@@ -112,7 +128,9 @@ def test_a_colour_map_takes_grey_thrice():
     grey = inpainting(channels=1)
     found = restore(grey, plan("inpaint", "lsmd", iterations=5))
     thrice = md.TVInpainting(grey.y.expand(-1, 3, -1, -1).contiguous(), grey.mask)
-    torch.testing.assert_close(found.x, restore(thrice, plan("inpaint", "lsmd", iterations=5)).x.mean(1, keepdim=True))
+    torch.testing.assert_close(
+        found.x, restore(thrice, plan("inpaint", "lsmd", iterations=5)).x.mean(1, keepdim=True)
+    )
     with pytest.raises(ValueError, match="is for images of 3 channels, not of 2"):
         restore(inpainting(channels=2), plan("inpaint", "lsmd"))
 
@@ -123,14 +141,22 @@ def test_windows_cover_an_image_once():
         for outer, inner, core in windows(height, width, side):
             covered[core] += 1
             assert all(s.stop - s.start <= side for s in outer)
-            positions = [torch.arange(length)[o][i] for length, o, i in zip((height, width), outer, inner, strict=True)]
-            assert all(torch.equal(p, torch.arange(p[0], c.stop)) for p, c in zip(positions, core, strict=True))
+            positions = [
+                torch.arange(length)[o][i]
+                for length, o, i in zip((height, width), outer, inner, strict=True)
+            ]
+            assert all(
+                torch.equal(p, torch.arange(p[0], c.stop))
+                for p, c in zip(positions, core, strict=True)
+            )
         assert (covered == 1).all()
 
 
 def test_an_image_too_large_for_the_memory_is_solved_in_tiles():
-    problem, how = inpainting(height=220, width=180, channels=1), plan("inpaint", tolerance=1e-5)
-    at_once, memory = restore(problem, how), int(0.8 * needed(problem, how.method))
+    problem = inpainting(height=220, width=180, channels=1)
+    how = plan("inpaint", tolerance=1e-5)
+    at_once = restore(problem, how)
+    memory = int(0.8 * needed(problem, how.method))
     tiled = restore(problem, how, memory=memory)
     assert tiled.tiles > 1
     assert (tiled.gap <= 1e-5).all()
@@ -142,9 +168,14 @@ def test_an_image_too_large_for_the_memory_is_solved_in_tiles():
 
 def test_the_memory_is_known_here():
     assert available() > 1 << 20
-    grey, colour = inpainting(channels=1), inpainting()
+    grey = inpainting(channels=1)
+    colour = inpainting()
     assert needed(colour, md.PDHG()) == 3 * needed(grey, md.PDHG())
-    assert needed(colour, md.zoo.load("photo-inpaint-conjugate")) > needed(colour, md.PDHG()) > needed(colour, None)
+    assert (
+        needed(colour, md.zoo.load("photo-inpaint-conjugate"))
+        > needed(colour, md.PDHG())
+        > needed(colour, None)
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,7 +200,9 @@ def test_iterations_are_the_budget_in_all():
         assert found.steps["image-tv"] == [own, own]
         assert found.steps["condat-vu"] == [iterations - own] * 2
         assert found.statuses == [md.Status.BUDGET] * 2
-    enough = restore(problem, plan("inpaint", mirror="photo-inpaint-stencil", iterations=600, tolerance=1e-3))
+    enough = restore(
+        problem, plan("inpaint", mirror="photo-inpaint-stencil", iterations=600, tolerance=1e-3)
+    )
     assert (enough.gap <= 1e-3).all()
 
 
@@ -177,11 +210,19 @@ def test_a_tile_that_lies_in_a_hole_is_filled():
     problem = inpainting(height=300, width=280, channels=1)
     mask = problem.mask.clone()
     mask[..., 60:250, 60:240] = 0
-    deep, how = md.TVInpainting(problem.y * mask, mask), plan("inpaint", tolerance=1e-3)
+    deep = md.TVInpainting(problem.y * mask, mask)
+    how = plan("inpaint", tolerance=1e-3)
     told = []
-    tiled = restore(deep, how, memory=int(0.35 * needed(deep, how.method)) + needed(deep, None), announce=told.append)
+    tiled = restore(
+        deep,
+        how,
+        memory=int(0.35 * needed(deep, how.method)) + needed(deep, None),
+        announce=told.append,
+    )
     assert tiled.tiles > 4
-    assert told == [f"280×300 pixels: in {tiled.tiles} tiles, each solved by itself with a margin of 32 pixels"]
+    assert told == [
+        f"280×300 pixels: in {tiled.tiles} tiles, each solved by itself with a margin of 32 pixels"
+    ]
     assert float(tiled.x.min()) >= float(problem.y[problem.mask.bool()].min()) - 1e-3
     assert torch.isfinite(tiled.x).all()
     whole = restore(deep, how)
@@ -191,7 +232,12 @@ def test_a_tile_that_lies_in_a_hole_is_filled():
 
 def test_the_value_of_strips_is_the_value_of_the_whole(monkeypatch):
     monkeypatch.setattr(pipeline, "STRIP", 7)
-    for variant in ({}, {"isotropic": True}, {"isotropic": True, "coupled": True}, {"coupled": True, "huber": 0.05}):
+    for variant in (
+        {},
+        {"isotropic": True},
+        {"isotropic": True, "coupled": True},
+        {"coupled": True, "huber": 0.05},
+    ):
         plain = inpainting(height=30)
         problem = md.TVInpainting(plain.y, plain.mask, torch.tensor([0.2]), **variant).double()
         x = torch.rand(problem.y.shape, generator=torch.Generator().manual_seed(1)).double()

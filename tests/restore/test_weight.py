@@ -1,4 +1,6 @@
-"""The weight that is chosen is nearly the best there is, and noise is known from the picture alone."""
+"""The weight that is chosen is nearly the best there is, and noise is known from the
+picture alone.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def test_noise_of_grey_pictures_and_of_files_that_halve_their_colours():
     assert estimate_noise(image[None], halved=[True])[0].level < NEGLIGIBLE
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=["isotropic and coupled", "isotropic", "anisotropic"])
+@pytest.mark.parametrize(
+    "variant", VARIANTS, ids=["isotropic and coupled", "isotropic", "anisotropic"]
+)
 @pytest.mark.parametrize("sigma", [0.03, 0.1])
 def test_the_weight_is_near_the_best(compiled, variant, sigma):
     image = photograph()
@@ -72,18 +76,23 @@ def test_the_weight_is_near_the_best(compiled, variant, sigma):
 
     def quality(weight):
         problem = md.TVDenoising(y, weight, **variant)
-        return psnr(md.solve(problem, method, iterations=400, stop=md.gap(1e-3), check_every=20).x[0], image)
+        return psnr(
+            md.solve(problem, method, iterations=400, stop=md.gap(1e-3), check_every=20).x[0], image
+        )
 
     (choice,) = choose_weight(md.TVDenoising(y, **variant))
     assert choice.noise == pytest.approx(sigma, rel=0.1)
     best = max(quality(choice.weight * factor) for factor in (0.35, 0.5, 0.7, 1, 1.4, 2, 2.8))
     assert quality(choice.weight) > best - 0.15
     for point in choice.path:  # the errors that Stein's formula estimates are those there are
-        assert -10 * torch.tensor(point.risk).log10() == pytest.approx(quality(point.weight), abs=0.6)
+        assert -10 * torch.tensor(point.risk).log10() == pytest.approx(
+            quality(point.weight), abs=0.6
+        )
 
 
 def test_a_batch_has_a_weight_for_each_and_missing_pixels_do_not_matter(compiled):
-    image, mask = photograph(96), torch.rand(1, 1, 96, 96, generator=torch.Generator().manual_seed(2)) > 0.3
+    image = photograph(96)
+    mask = torch.rand(1, 1, 96, 96, generator=torch.Generator().manual_seed(2)) > 0.3
     y = torch.stack([with_noise(image, 0.02), with_noise(image, 0.1)])
     variant = {"isotropic": True, "coupled": True}
     choices = choose_weight(md.TVInpainting(mask * y, mask, **variant))
@@ -106,8 +115,12 @@ def test_no_noise_means_that_what_is_known_is_kept():
 
 def test_pixels_that_are_predicted_better_than_the_noise_say_that_it_is_less(compiled, monkeypatch):
     image = photograph(96)
-    monkeypatch.setattr("mirrordescent.restore.weight.estimate_noise", lambda y, mask, halved: [Noise(0.3)] * len(y))
-    (choice,) = choose_weight(md.TVDenoising(with_noise(image, 0.05)[None], isotropic=True, coupled=True))
+    monkeypatch.setattr(
+        "mirrordescent.restore.weight.estimate_noise", lambda y, mask, halved: [Noise(0.3)] * len(y)
+    )
+    (choice,) = choose_weight(
+        md.TVDenoising(with_noise(image, 0.05)[None], isotropic=True, coupled=True)
+    )
     assert choice.noise < 0.2
 
 

@@ -21,7 +21,8 @@ def data(*shape, seed=0):
 
 def test_ridge_regression_by_its_closed_form():
     """dx*/db of ½‖Ax − b‖² is the pseudoinverse of A."""
-    A, b = data(6, 3), data(1, 6, seed=1).requires_grad_()
+    A = data(6, 3)
+    b = data(1, 6, seed=1).requires_grad_()
     problem = md.LeastSquares(A, b)
     x = md.layer(problem, md.GD(1 / problem.smoothness()), iterations=3000, last=1000)
     rows = torch.stack([torch.autograd.grad(x[0, i], b, retain_graph=True)[0][0] for i in range(3)])
@@ -30,7 +31,8 @@ def test_ridge_regression_by_its_closed_form():
 
 def test_total_variation_by_finite_differences():
     """With respect to the picture and to λ, through PDHG with its dual variables."""
-    y, weight = data(1, 1, 3, 2).requires_grad_(), torch.tensor([0.3], dtype=DOUBLE, requires_grad=True)
+    y = data(1, 1, 3, 2).requires_grad_()
+    weight = torch.tensor([0.3], dtype=DOUBLE, requires_grad=True)
 
     def solved(y, weight):
         return md.layer(md.TVInpainting(y, None, weight), PDHG(0.3), iterations=700, last=250)
@@ -39,8 +41,11 @@ def test_total_variation_by_finite_differences():
 
 
 def test_constraints_that_are_active_pass_nothing_on():
-    A, b = torch.eye(2, dtype=DOUBLE), torch.tensor([[1.0, -1.0]], dtype=DOUBLE, requires_grad=True)
-    x = md.layer(md.LeastSquares(A, b, PositiveOrthant()), ProjectedGradient(PositiveOrthant(), 0.5), last=40)
+    A = torch.eye(2, dtype=DOUBLE)
+    b = torch.tensor([[1.0, -1.0]], dtype=DOUBLE, requires_grad=True)
+    x = md.layer(
+        md.LeastSquares(A, b, PositiveOrthant()), ProjectedGradient(PositiveOrthant(), 0.5), last=40
+    )
     (gradient,) = torch.autograd.grad(x.sum(), b)
     torch.testing.assert_close(gradient, torch.tensor([[1.0, 0.0]], dtype=DOUBLE))
 
@@ -49,10 +54,16 @@ def test_inside_a_network():
     """The weight of a total variation is learned by a loss on its solutions."""
     clean = torch.zeros(1, 1, 8, 8, dtype=DOUBLE)
     clean[..., 2:6, 2:6] = 1
-    noisy, log_weight = clean + 0.2 * data(1, 1, 8, 8), torch.tensor([-5.0], dtype=DOUBLE, requires_grad=True)
-    optimiser, losses = torch.optim.Adam([log_weight], 0.3), []
+    noisy = clean + 0.2 * data(1, 1, 8, 8)
+    log_weight = torch.tensor([-5.0], dtype=DOUBLE, requires_grad=True)
+    optimiser = torch.optim.Adam([log_weight], 0.3)
+    losses = []
     for _ in range(10):
-        loss = (md.layer(md.TVInpainting(noisy, None, log_weight.exp()), PDHG(0.3)) - clean).square().mean()
+        loss = (
+            (md.layer(md.TVInpainting(noisy, None, log_weight.exp()), PDHG(0.3)) - clean)
+            .square()
+            .mean()
+        )
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -78,10 +89,14 @@ def through(problem, method=None, **options):
 
 def test_the_theorem_for_least_squares_by_its_closed_form():
     """x* = A⁺b of a batch, with respect to A and b, against autograd through the pseudoinverse."""
-    A, b, weights = data(2, 6, 3).requires_grad_(), data(2, 6, seed=1).requires_grad_(), data(2, 3, seed=2)
+    A = data(2, 6, 3).requires_grad_()
+    b = data(2, 6, seed=1).requires_grad_()
+    weights = data(2, 3, seed=2)
     found = torch.autograd.grad((weights * through(md.LeastSquares(A, b))).sum(), (A, b))
     closed = (torch.linalg.pinv(A) @ b[..., None])[..., 0]
-    for ours, theirs in zip(found, torch.autograd.grad((weights * closed).sum(), (A, b)), strict=True):
+    for ours, theirs in zip(
+        found, torch.autograd.grad((weights * closed).sum(), (A, b)), strict=True
+    ):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
 
 
@@ -103,43 +118,58 @@ class Blurred(Problem):
         return 0.5 * (self._residual(x).square() + x.square() / 5).sum((1, 2))
 
     def grad(self, x):
-        back = torch.nn.functional.conv_transpose2d(self._residual(x)[:, None], self.kernel[None, None], padding=1)
+        back = torch.nn.functional.conv_transpose2d(
+            self._residual(x)[:, None], self.kernel[None, None], padding=1
+        )
         return back[:, 0] + x / 5
 
     def _residual(self, x):
-        return torch.nn.functional.conv2d(x[:, None], self.kernel[None, None], padding=1)[:, 0] - self.y
+        return (
+            torch.nn.functional.conv2d(x[:, None], self.kernel[None, None], padding=1)[:, 0]
+            - self.y
+        )
 
 
 GRADIENTS = {
     "huber, picture and weight": (
-        huber, lambda: (data(1, 1, 3, 2), torch.tensor([0.3], dtype=DOUBLE)),
+        huber,
+        lambda: (data(1, 1, 3, 2), torch.tensor([0.3], dtype=DOUBLE)),
     ),
     "a blur and what it left": (Blurred, lambda: (0.3 * data(3, 3), data(1, 4, 3, seed=1))),
     "logistic regression": (
-        lambda features: md.LogisticRegression(features, data(8, seed=5).sign(), ridge=0.1), lambda: (data(8, 2),),
+        lambda features: md.LogisticRegression(features, data(8, seed=5).sign(), ridge=0.1),
+        lambda: (data(8, 2),),
     ),
     "on the orthant": (
-        lambda A, b: md.LeastSquares(A, b, PositiveOrthant()), lambda: (data(6, 4), data(1, 6, seed=1)),
+        lambda A, b: md.LeastSquares(A, b, PositiveOrthant()),
+        lambda: (data(6, 4), data(1, 6, seed=1)),
     ),
     "in a box": (
-        lambda A, b: md.LeastSquares(A, b, Box(-0.1, 0.2)), lambda: (data(6, 4), data(1, 6, seed=1)),
+        lambda A, b: md.LeastSquares(A, b, Box(-0.1, 0.2)),
+        lambda: (data(6, 4), data(1, 6, seed=1)),
     ),
     "on a simplex": (
-        lambda A, b: md.LeastSquares(A, b, Simplex()), lambda: (data(6, 5), data(1, 6, seed=1)),
+        lambda A, b: md.LeastSquares(A, b, Simplex()),
+        lambda: (data(6, 5), data(1, 6, seed=1)),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("make", "inputs"), GRADIENTS.values(), ids=GRADIENTS)
 def test_the_theorem_by_finite_differences(make, inputs):
     tensors = tuple(tensor.requires_grad_() for tensor in inputs())
-    assert torch.autograd.gradcheck(lambda *given: through(make(*given)), tensors, eps=1e-5, atol=1e-4, rtol=1e-3)
+    assert torch.autograd.gradcheck(
+        lambda *given: through(make(*given)), tensors, eps=1e-5, atol=1e-4, rtol=1e-3
+    )
 
 
-@pytest.mark.parametrize("domain", [PositiveOrthant(), Box(-0.1, 0.2), Simplex()], ids=["orthant", "box", "simplex"])
+@pytest.mark.parametrize(
+    "domain", [PositiveOrthant(), Box(-0.1, 0.2), Simplex()], ids=["orthant", "box", "simplex"]
+)
 def test_some_constraints_of_these_problems_are_active_and_some_are_not(domain):
     """Or the tests above would test nothing."""
-    A, b = data(6, 5 if isinstance(domain, Simplex) else 4), data(1, 6, seed=1)
+    A = data(6, 5 if isinstance(domain, Simplex) else 4)
+    b = data(1, 6, seed=1)
     problem = md.LeastSquares(A, b, domain)
     x = through(problem)
     moved = problem.domain.along_face(x, torch.arange(1.0, 1 + x.shape[-1]).to(x)[None])
@@ -148,7 +178,8 @@ def test_some_constraints_of_these_problems_are_active_and_some_are_not(domain):
 
 def test_functions_of_dicts_and_of_what_they_capture():
     """x* = (a/2, 3b) of (u − a/2)² + (v − 3b)⁴ + (v − 3b)²."""
-    a, b = torch.tensor(2.0, dtype=DOUBLE, requires_grad=True), torch.tensor(0.5, dtype=DOUBLE, requires_grad=True)
+    a = torch.tensor(2.0, dtype=DOUBLE, requires_grad=True)
+    b = torch.tensor(0.5, dtype=DOUBLE, requires_grad=True)
 
     def f(x):
         v = x["v"] - 3 * b
@@ -156,13 +187,19 @@ def test_functions_of_dicts_and_of_what_they_capture():
 
     x0 = {"u": torch.zeros(2, 1, dtype=DOUBLE), "v": torch.zeros(2, 2, dtype=DOUBLE)}
     x = through(md.Function(f), md.GD(0.1), x0=x0)
-    torch.testing.assert_close(x["v"].detach(), torch.full((2, 2), 1.5, dtype=DOUBLE), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        x["v"].detach(), torch.full((2, 2), 1.5, dtype=DOUBLE), atol=1e-6, rtol=0
+    )
     found = torch.autograd.grad(x["u"].sum() + 10 * x["v"].sum(), (a, b))
-    torch.testing.assert_close(torch.stack(found), torch.tensor([1.0, 120.0], dtype=DOUBLE), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        torch.stack(found), torch.tensor([1.0, 120.0], dtype=DOUBLE), atol=1e-5, rtol=0
+    )
 
 
 def test_what_the_theorem_cannot_do_is_said():
-    with pytest.raises(TypeError, match="has kinks, where the implicit function theorem says nothing"):
+    with pytest.raises(
+        TypeError, match="has kinks, where the implicit function theorem says nothing"
+    ):
         through(md.TVDenoising(data(1, 1, 3, 3)), PDHG())
     flat = md.LeastSquares(data(1, 3), data(1, 1).requires_grad_())
     with pytest.raises(ValueError, match="not the only one nearby"):
@@ -191,7 +228,8 @@ class InABall(Problem):
 
 def test_conjugate_gradients_solve_every_sample_by_itself():
     A = data(3, 5, 5)
-    H, b = A @ A.mT + 0.1 * torch.eye(5, dtype=DOUBLE), data(3, 5, seed=1)
+    H = A @ A.mT + 0.1 * torch.eye(5, dtype=DOUBLE)
+    b = data(3, 5, seed=1)
     b[1] = 0
     found = conjugate_gradients(lambda v: (H @ v[..., None])[..., 0], b)
     torch.testing.assert_close(found, torch.linalg.solve(H, b), atol=1e-8, rtol=1e-8)

@@ -46,7 +46,9 @@ ONES = torch.ones(3, 2, dtype=torch.float64)
 
 
 def test_converged_budget_and_diverged():
-    solution = solve(bowl(1.0, 1e-4, 1e3), GD(0.5), ONES, iterations=60, stop=gradient_norm(1e-6), check_every=1)
+    solution = solve(
+        bowl(1.0, 1e-4, 1e3), GD(0.5), ONES, iterations=60, stop=gradient_norm(1e-6), check_every=1
+    )
     assert solution.statuses == [Status.CONVERGED, Status.BUDGET, Status.DIVERGED]
     assert not solution.ok
     assert torch.equal(solution.x[2], ONES[2])  # nothing better was seen than the start
@@ -58,11 +60,16 @@ def test_non_finite_and_left_domain():
     assert solution.statuses == [Status.NON_FINITE]
     assert solution.x.isfinite().all()
     falling = Function(lambda x: -x.sum(-1))
-    for method in (MD(Burg(), 0.3), SMD(Burg(), 0.3)):  # y grows by 0.3 a step and passes 0 at the fourth
+    for method in (
+        MD(Burg(), 0.3),
+        SMD(Burg(), 0.3),
+    ):  # y grows by 0.3 a step and passes 0 at the fourth
         solution = solve(falling, method, torch.ones(1, 1), iterations=10, check_every=1)
         assert solution.statuses == [Status.LEFT_DOMAIN]
         assert solution.steps.tolist() == [4]
-        assert float(solution.x) == pytest.approx(10, rel=1e-3)  # the last iterate inside: 1/(1 − 0.9)
+        assert float(solution.x) == pytest.approx(
+            10, rel=1e-3
+        )  # the last iterate inside: 1/(1 − 0.9)
 
 
 @pytest.mark.parametrize(
@@ -98,14 +105,16 @@ def test_primal_dual_states_freeze_too(method):
     y = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     y[0] = 0.5  # already optimal
     problem = TVDenoising(y)
-    solution = solve(problem, method, y, iterations=400, stop=gap(1e-5, lower=torch.zeros(2)), check_every=10)
+    solution = solve(
+        problem, method, y, iterations=400, stop=gap(1e-5, lower=torch.zeros(2)), check_every=10
+    )
     assert solution.steps.tolist() == [0, 400]
     assert solution.statuses[0] is Status.CONVERGED
 
 
 def test_the_best_iterate_is_kept():
     problem = bowl(1.0)
-    steps = lambda k: 0.5 if k < 5 else 2.2  # noqa: E731 - good steps first, then ever worse ones
+    steps = lambda k: 0.5 if k < 5 else 2.2 - good steps first, then ever worse ones
     solution = solve(problem, GD(steps), ONES[:1], iterations=12, check_every=1, diverge_factor=1e9)
     assert solution.best_value.item() == solution.trace.values.min().item() < solution.value.item()
     assert problem.value(solution.best_x).item() == solution.best_value.item()
@@ -113,8 +122,16 @@ def test_the_best_iterate_is_kept():
 
 def test_looks_and_traces():
     seen = []
-    record = lambda look: seen.append(look.k)  # noqa: E731
-    solution = solve(bowl(1.0), GD(0.1), ONES[:1], iterations=25, check_every=10, trace=[0, 3, 25], callbacks=[record])
+    record = lambda look: seen.append(look.k)
+    solution = solve(
+        bowl(1.0),
+        GD(0.1),
+        ONES[:1],
+        iterations=25,
+        check_every=10,
+        trace=[0, 3, 25],
+        callbacks=[record],
+    )
     assert seen == [0, 10, 20, 25]
     assert solution.trace.iterations == [0, 3, 25]
     for k in (0, 3, 25):  # GD on ½‖x‖² multiplies x by 0.9
@@ -129,9 +146,11 @@ def test_looks_and_traces():
 
 
 def test_recording_changes_nothing():
-    problem, rule = Quadratic(torch.tensor([1.0, 0.01]), torch.zeros(2)), relative_change(1e-2)
+    problem = Quadratic(torch.tensor([1.0, 0.01]), torch.zeros(2))
+    rule = relative_change(1e-2)
     runs = [
-        solve(problem, GD(1.0), torch.ones(1, 2), iterations=1000, stop=rule, trace=trace) for trace in (None, 20, [61])
+        solve(problem, GD(1.0), torch.ones(1, 2), iterations=1000, stop=rule, trace=trace)
+        for trace in (None, 20, [61])
     ]
     assert len({int(run.steps) for run in runs}) == 1
     assert all(torch.equal(run.x, runs[0].x) for run in runs)
@@ -144,7 +163,9 @@ def test_a_run_that_stops_early_still_has_its_trace():
 
 
 def test_a_point_outside_is_never_the_best():
-    problem = LeastSquares(torch.eye(2, dtype=torch.float64), torch.tensor([[-3.0, 3.0]], dtype=torch.float64))
+    problem = LeastSquares(
+        torch.eye(2, dtype=torch.float64), torch.tensor([[-3.0, 3.0]], dtype=torch.float64)
+    )
     method = AMD(NegativeEntropy(), 0.5, regulariser=Euclidean())  # leaves the orthant
     solution = solve(problem, method, ONES[:1], iterations=50, check_every=1)
     assert solution.statuses == [Status.LEFT_DOMAIN]
@@ -160,17 +181,27 @@ def test_the_domain_of_a_problem_is_kept_to():
         solve(problem, GD(0.1), torch.full((1, 3), -7.0))
 
 
-@pytest.mark.parametrize("make", [lambda t: ProjectedGradient(Simplex(), t), lambda t: AMD(SimplexEntropy(), t)])
+@pytest.mark.parametrize(
+    "make", [lambda t: ProjectedGradient(Simplex(), t), lambda t: AMD(SimplexEntropy(), t)]
+)
 def test_a_sample_that_explodes_on_the_simplex_leaves_the_others_alone(make):
-    problem = LeastSquares(torch.stack([torch.eye(3), 1e9 * torch.eye(3)]), torch.tensor([[1.0, 0.0, 0.0]] * 2))
+    problem = LeastSquares(
+        torch.stack([torch.eye(3), 1e9 * torch.eye(3)]), torch.tensor([[1.0, 0.0, 0.0]] * 2)
+    )
     x0 = torch.full((2, 3), 1 / 3)
     both = solve(problem, make(0.5), x0, iterations=20)
-    alone = solve(LeastSquares(torch.eye(3), torch.tensor([[1.0, 0.0, 0.0]])), make(0.5), x0[:1], iterations=20)
+    alone = solve(
+        LeastSquares(torch.eye(3), torch.tensor([[1.0, 0.0, 0.0]])),
+        make(0.5),
+        x0[:1],
+        iterations=20,
+    )
     torch.testing.assert_close(both.x[:1], alone.x)
 
 
 def test_stop_rules():
-    problem, x0 = bowl(1.0, 0.1, 0.01), ONES
+    problem = bowl(1.0, 0.1, 0.01)
+    x0 = ONES
     by_norm = solve(problem, GD(0.5), x0, iterations=5000, stop=gradient_norm(1e-3), check_every=1)
     assert (problem.grad(by_norm.x).norm(dim=1) <= 1e-3).all()
     before = by_norm.x / torch.tensor([[0.5], [0.95], [0.995]], dtype=torch.float64)
@@ -188,7 +219,12 @@ def test_stop_rules():
     assert 0.05 <= timed.seconds < 2
 
     either = solve(
-        problem, GD(0.5), x0, iterations=5000, stop=[gradient_norm(1e-3), gap(0.5, lower=0.0)], check_every=1
+        problem,
+        GD(0.5),
+        x0,
+        iterations=5000,
+        stop=[gradient_norm(1e-3), gap(0.5, lower=0.0)],
+        check_every=1,
     )
     assert (either.steps <= by_norm.steps).all()
 
@@ -203,11 +239,19 @@ def test_gap_needs_a_bound():
 
 def test_randomness_is_explicit_and_repeatable():
     generator = torch.Generator().manual_seed(0)
-    problem = SVM(torch.randn(50, 3, generator=generator), torch.randn(50, generator=generator).sign())
-    run = lambda seed: solve(  # noqa: E731
-        problem, SMD(Euclidean(), 0.1), iterations=20, oracle=Noisy(0.1, Minibatch(10)),
-        generator=torch.Generator().manual_seed(seed),
-    ).x  # fmt: skip
+    problem = SVM(
+        torch.randn(50, 3, generator=generator), torch.randn(50, generator=generator).sign()
+    )
+    def run(seed):
+        return (
+            solve(
+                problem,
+                SMD(Euclidean(), 0.1),
+                iterations=20,
+                oracle=Noisy(0.1, Minibatch(10)),
+                generator=torch.Generator().manual_seed(seed),
+            ).x
+        )
     assert torch.equal(run(1), run(1))
     assert not torch.equal(run(1), run(2))
 
@@ -229,7 +273,11 @@ def test_memory_does_not_grow_with_iterations():
 
 def test_no_graph_is_kept():
     x0 = torch.ones(1, 2, requires_grad=True)
-    solution = solve(Function(lambda x: x.square().sum(-1)), MD(Diagonal(torch.nn.Parameter(torch.ones(2))), 0.1), x0)
+    solution = solve(
+        Function(lambda x: x.square().sum(-1)),
+        MD(Diagonal(torch.nn.Parameter(torch.ones(2))), 0.1),
+        x0,
+    )
     assert not solution.x.requires_grad
     assert solution.x.grad_fn is None
 
@@ -249,31 +297,76 @@ def test_the_summary_can_be_read():
 
 
 def test_bad_arguments_are_named():
-    problem, method = bowl(1.0, 2.0, 3.0), GD(0.1)
+    problem = bowl(1.0, 2.0, 3.0)
+    method = GD(0.1)
     cases = [
-        (lambda: solve(problem, method, ONES, iterations=0), ValueError, "iterations must be a whole number"),
-        (lambda: solve(problem, method, ONES, iterations=10.0), ValueError, "iterations must be a whole number"),
+        (
+            lambda: solve(problem, method, ONES, iterations=0),
+            ValueError,
+            "iterations must be a whole number",
+        ),
+        (
+            lambda: solve(problem, method, ONES, iterations=10.0),
+            ValueError,
+            "iterations must be a whole number",
+        ),
         (lambda: solve(problem, method, [1.0, 2.0]), TypeError, "x0 must be a tensor or a dict"),
-        (lambda: solve(problem, method, {"a": ONES}), TypeError, "x0 must be a tensor for Quadratic"),
-        (lambda: solve(problem, AMD(Euclidean(), 0.1, regulariser=Logit()), 5 * ONES), DomainError, "Logit"),
+        (
+            lambda: solve(problem, method, {"a": ONES}),
+            TypeError,
+            "x0 must be a tensor for Quadratic",
+        ),
+        (
+            lambda: solve(problem, AMD(Euclidean(), 0.1, regulariser=Logit()), 5 * ONES),
+            DomainError,
+            "Logit",
+        ),
         (lambda: solve(problem, method, ONES, check_every=0), ValueError, "check_every"),
         (lambda: solve(problem, method, ONES, trace=1), ValueError, "trace"),
-        (lambda: solve(problem, method, ONES, trace=[5000]), ValueError, "trace must name iterations"),
-        (lambda: solve(problem, method, ONES[:2]), ValueError, r"\(2, 2\), but Quadratic needs .* \(3, 2\)"),
+        (
+            lambda: solve(problem, method, ONES, trace=[5000]),
+            ValueError,
+            "trace must name iterations",
+        ),
+        (
+            lambda: solve(problem, method, ONES[:2]),
+            ValueError,
+            r"\(2, 2\), but Quadratic needs .* \(3, 2\)",
+        ),
         (lambda: solve(problem, method, ONES[:, :1]), ValueError, "x0 has shape"),
-        (lambda: solve(problem, method, ONES.float()), TypeError, r"x0 is torch.float32, but the data of Quadratic"),
+        (
+            lambda: solve(problem, method, ONES.float()),
+            TypeError,
+            r"x0 is torch.float32, but the data of Quadratic",
+        ),
         (lambda: solve(problem, method, ONES.long()), TypeError, "floating-point"),
         (lambda: solve(problem, method, ONES * float("nan")), ValueError, "x0 has NaN"),
         (lambda: solve(problem, method, ONES[:0]), ValueError, "non-empty leading batch"),
-        (lambda: solve(problem, MD(Diagonal(torch.ones(2)), 0.1), ONES), TypeError, "mirror.d of MD is torch.float32"),
-        (lambda: solve(problem, MD(NegativeEntropy(), 0.1), -ONES), DomainError, "x0 is outside .* NegativeEntropy"),
+        (
+            lambda: solve(problem, MD(Diagonal(torch.ones(2)), 0.1), ONES),
+            TypeError,
+            "mirror.d of MD is torch.float32",
+        ),
+        (
+            lambda: solve(problem, MD(NegativeEntropy(), 0.1), -ONES),
+            DomainError,
+            "x0 is outside .* NegativeEntropy",
+        ),
         (lambda: solve(problem, method, ONES, oracle=Noisy(0.1)), ValueError, "pass generator"),
         (lambda: solve(Function(lambda x: x), method, {}), ValueError, "empty dict"),
-        (lambda: solve(Function(lambda x: x), method, {"a": ONES, "b": ONES[:1]}), ValueError, "disagree on the batch"),
+        (
+            lambda: solve(Function(lambda x: x), method, {"a": ONES, "b": ONES[:1]}),
+            ValueError,
+            "disagree on the batch",
+        ),
         (lambda: AMD(Euclidean(), 0.1, r=2.9), ValueError, "r ≥ 3"),
-        (lambda: AMD(Euclidean(), 0.1, storage="both"), ValueError, "storage must be one of 'primal', 'dual'"),
+        (
+            lambda: AMD(Euclidean(), 0.1, storage="both"),
+            ValueError,
+            "storage must be one of 'primal', 'dual'",
+        ),
         (lambda: PDHG(0.0), ValueError, "ratio"),
-    ]  # fmt: skip
+    ]
     for call, error, message in cases:
         with pytest.raises(error, match=message):
             call()

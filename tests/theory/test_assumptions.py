@@ -63,7 +63,9 @@ class UserMap(MirrorMap):
 
     def __init__(self, there, back, alpha=None):
         super().__init__()
-        self.there, self.back, self.alpha = there, back, alpha
+        self.there = there
+        self.back = back
+        self.alpha = alpha
 
     @property
     def strong_convexity(self):
@@ -82,12 +84,32 @@ class UserMap(MirrorMap):
 TURN = torch.tensor([[1.0, -1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
 BROKEN = {
     "not monotone": (UserMap(lambda x: x - 2 * x.tanh(), lambda y: y), "monotone", "not monotone"),
-    "wrong inverse": (UserMap(lambda x: 2 * x, lambda y: y / 3), "the way back", "says that it is exact"),
-    "flat at 0": (UserMap(lambda x: x**3, lambda y: y.sign() * y.abs() ** (1 / 3)), "strongly", "curvature falls"),
-    "flat far out": (UserMap(lambda x: x.asinh(), lambda y: y.sinh()), "strongly", "curvature falls"),
+    "wrong inverse": (
+        UserMap(lambda x: 2 * x, lambda y: y / 3),
+        "the way back",
+        "says that it is exact",
+    ),
+    "flat at 0": (
+        UserMap(lambda x: x**3, lambda y: y.sign() * y.abs() ** (1 / 3)),
+        "strongly",
+        "curvature falls",
+    ),
+    "flat far out": (
+        UserMap(lambda x: x.asinh(), lambda y: y.sinh()),
+        "strongly",
+        "curvature falls",
+    ),
     "overstated": (UserMap(lambda x: x, lambda y: y, alpha=2.0), "strongly", "states α = 2"),
-    "no gradient": (UserMap(lambda x: x @ TURN, lambda y: y @ TURN.inverse()), "gradient of", "not symmetric"),
-    "with a jump": (UserMap(lambda x: x + x.sign(), lambda y: y - y.clamp(-1, 1)), "continuous", "jumps"),
+    "no gradient": (
+        UserMap(lambda x: x @ TURN, lambda y: y @ TURN.inverse()),
+        "gradient of",
+        "not symmetric",
+    ),
+    "with a jump": (
+        UserMap(lambda x: x + x.sign(), lambda y: y - y.clamp(-1, 1)),
+        "continuous",
+        "jumps",
+    ),
 }
 
 
@@ -113,7 +135,9 @@ def test_a_broken_map_is_reported_in_words(name):
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_map_is_diagnosed_as_such(name):
-    """Primal-stored, where the broken way there is used; what dual storage does not use, it need not mind."""
+    """Primal-stored, where the broken way there is used; what dual storage does not use, it need
+    not mind.
+    """
     mirror, assumption, words = BROKEN[name]
     problem = Quadratic(torch.ones(3, dtype=torch.float64), random(3))
     methods = {"MD": MD(mirror, 0.1), "SMD": SMD(mirror, 0.1), "AMD": AMD(mirror, 0.1)}
@@ -144,7 +168,8 @@ def test_a_user_map_that_seems_sound_is_not_known_to_be():
 
 
 def test_dual_storage_is_judged_by_the_second_network_alone():
-    first, second = DenseICNN(3).double(), DenseICNN(3, generator=torch.Generator().manual_seed(1)).double()
+    first = DenseICNN(3).double()
+    second = DenseICNN(3, generator=torch.Generator().manual_seed(1)).double()
     verdicts = judged(LearnedPair(first, second), "dual")
     assert "∇M enters only through y⁰" in the(verdicts, "way back").because
     assert the(verdicts, "monotone").answer == "holds"
@@ -159,7 +184,10 @@ def test_a_kinked_network_is_no_mirror_potential():
 
 
 def test_classical_maps_without_strong_convexity():
-    for mirror, points in ((HyperbolicEntropy(), POINTS), (NegativeEntropy(), [x.exp() for x in POINTS])):
+    for mirror, points in (
+        (HyperbolicEntropy(), POINTS),
+        (NegativeEntropy(), [x.exp() for x in POINTS]),
+    ):
         assert the(judged(mirror, points=points), "strongly").answer == "does not hold"
     simplex = judged(SimplexEntropy(), points=[x.softmax(-1) for x in POINTS])
     assert the(simplex, "strongly").answer == "holds"
@@ -167,7 +195,9 @@ def test_classical_maps_without_strong_convexity():
 
 def test_problems():
     def answers(problem, points=POINTS):
-        return [v.answer for v in problem_verdicts(problem, points, problem_constants(problem, points))]
+        return [
+            v.answer for v in problem_verdicts(problem, points, problem_constants(problem, points))
+        ]
 
     assert answers(LeastSquares(random(4, 3), random(4))) == ["holds", "holds"]
     assert answers(Quadratic(torch.tensor([1.0, 1.0, -1.0], dtype=torch.float64), random(3))) == [
@@ -182,7 +212,8 @@ def test_problems():
 
 def conditions(method, problem=None, oracle=None, iterations=30, record=None, points=POINTS):
     problem = problem or Quadratic(torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64), random(3))
-    of_map, of_problem = map_constants(method.mirror, points), problem_constants(problem, points)
+    of_map = map_constants(method.mirror, points)
+    of_problem = problem_constants(problem, points)
     setting = Setting(problem, oracle or Exact(), iterations, of_map, of_problem, points, record)
     return {verdict.assumption: verdict for verdict in method_verdicts(method, setting)}
 
@@ -200,13 +231,19 @@ def test_admissible_acceleration_has_nothing_against_it():
         ({"gamma": 2.0, "t": Reciprocal(0.1)}, "c < 1", "leaves this rule out"),
         ({"gamma": 2.0, "weight_offset": 1}, "weights", "at k = 0 is 0.3333, not 0"),
         ({"gamma": 2.0, "cap": 5}, "weights", "outside the theorem"),
-        ({"gamma": 2.0, "t": Prefix([0.1, 0.01], "reciprocal")}, "does not increase", "Step 3 is 2 times step 2"),
+        (
+            {"gamma": 2.0, "t": Prefix([0.1, 0.01], "reciprocal")},
+            "does not increase",
+            "Step 3 is 2 times step 2",
+        ),
         ({"gamma": 2.0, "regulariser": NegativeEntropy()}, "γ ≥", "L_R L_ψ* = inf"),
     ],
 )
 def test_what_is_outside_lemma_1_and_theorem_1(options, assumption, words):
     points = [x.abs() + 0.1 for x in POINTS]
-    verdict = the(conditions(AMD(Diagonal(0.5), **{"t": 0.125, **options}), points=points), assumption)
+    verdict = the(
+        conditions(AMD(Diagonal(0.5), **{"t": 0.125, **options}), points=points), assumption
+    )
     assert verdict.answer == "does not hold"
     assert words in verdict.because
 
@@ -232,7 +269,10 @@ def test_descent():
     assert the(conditions(SMD(Euclidean(), 0.1)), "E‖G‖").answer == "does not hold"
     simplex = LeastSquares(random(4, 3), random(4), Simplex())
     inside = [x.softmax(-1) for x in POINTS]
-    assert the(conditions(SMD(SimplexEntropy(), 0.1), simplex, points=inside), "E‖G‖").answer == "holds"
+    assert (
+        the(conditions(SMD(SimplexEntropy(), 0.1), simplex, points=inside), "E‖G‖").answer
+        == "holds"
+    )
     for t, answer, words in (
         (Reciprocal(0.1), "holds", "1/log k"),
         (RootReciprocal(0.1), "does not hold", "log k/√k"),
@@ -250,23 +290,38 @@ def test_accelerated_stochastic_descent():
     assert the(constant, "constant").answer == "holds"
     assert the(decaying, "constant").answer == "does not hold"
     increasing = the(conditions(ASMD(Euclidean(), Prefix([0.1, 0.2], "min"))), "constant")
-    assert (increasing.answer, "increases at times" in increasing.because) == ("does not hold", True)
+    assert (increasing.answer, "increases at times" in increasing.because) == (
+        "does not hold",
+        True,
+    )
     assert the(constant, "M_ψ").answer == "does not hold"
     assert the(constant, "weights").answer == "holds"
-    assert the(conditions(ASMD(Euclidean(), 0.1, dual_weight=1.0)), "weights").answer == "does not hold"
+    assert (
+        the(conditions(ASMD(Euclidean(), 0.1, dual_weight=1.0)), "weights").answer
+        == "does not hold"
+    )
     simplex = LeastSquares(random(4, 3), random(4), Simplex())
     inside = [x.softmax(-1) for x in POINTS]
-    assert the(conditions(ASMD(Euclidean(Simplex()), 0.1), simplex, points=inside), "M_ψ").answer == "holds"
+    assert (
+        the(conditions(ASMD(Euclidean(Simplex()), 0.1), simplex, points=inside), "M_ψ").answer
+        == "holds"
+    )
 
 
 def test_measured_errors_are_judged():
     problem = Quadratic(torch.ones(3, dtype=torch.float64), random(3))
-    pair = LearnedPair(DenseICNN(3).double(), DenseICNN(3, generator=torch.Generator().manual_seed(1)).double())
+    pair = LearnedPair(
+        DenseICNN(3).double(), DenseICNN(3, generator=torch.Generator().manual_seed(1)).double()
+    )
     for t, words in ((0.3, "does not grow"), (Reciprocal(0.3), "It grows")):
-        record = observe(problem, MD(pair, t), POINTS[0], minimiser=problem.centre, iterations=60).record
+        record = observe(
+            problem, MD(pair, t), POINTS[0], minimiser=problem.centre, iterations=60
+        ).record
         verdict = the(conditions(MD(pair, t), problem, record=record), "⟨U_k")
         assert (verdict.answer, words in verdict.because) == ("not known", True)
-    record = observe(problem, SMD(pair, 0.3), POINTS[0], minimiser=problem.centre, iterations=10).record
+    record = observe(
+        problem, SMD(pair, 0.3), POINTS[0], minimiser=problem.centre, iterations=10
+    ).record
     assert the(conditions(SMD(pair, 0.3), problem, record=record), "⟨U_k").answer == "holds"
 
 
@@ -275,7 +330,10 @@ def test_methods_without_a_theorem_are_said_to_have_none():
     for method, words in (
         (Adam(0.1), "No theorem is known for Adam"),
         (Averaged(SMD(Euclidean(), 0.1)), "about the SMD inside"),
-        (Averaged(Equipped(SMD(Euclidean(), 0.1), Smoothed(0.1)), weights=1.0), "about the SMD inside"),
+        (
+            Averaged(Equipped(SMD(Euclidean(), 0.1), Smoothed(0.1)), weights=1.0),
+            "about the SMD inside",
+        ),
     ):
         (verdict,) = method_verdicts(method, setting)
         assert verdict.answer == "not known"
@@ -290,7 +348,10 @@ def test_a_subclass_with_other_steps_inherits_no_theorem():
     class Renamed(MD):
         pass
 
-    assert (theorem_of(Backwards(Euclidean(), 0.1)), theorem_of(Renamed(Euclidean(), 0.1))) == (None, "descent")
+    assert (theorem_of(Backwards(Euclidean(), 0.1)), theorem_of(Renamed(Euclidean(), 0.1))) == (
+        None,
+        "descent",
+    )
     assert theorem_of(Equipped(Renamed(Euclidean(), 0.1), Smoothed(0.1))) == "descent"
 
 
@@ -313,7 +374,9 @@ def test_a_subclass_with_another_gradient_inherits_no_proof():
     assert the(judged(Stated()), "gradient of").answer == "holds"
 
 
-@pytest.mark.parametrize("mirror", [Multipliers(torch.tensor([0, 1, 1])), Spline(torch.tensor([0, 1, 1]), knots=2)])
+@pytest.mark.parametrize(
+    "mirror", [Multipliers(torch.tensor([0, 1, 1])), Spline(torch.tensor([0, 1, 1]), knots=2)]
+)
 def test_what_is_proven_of_tied_maps_and_of_maps_made_of_them(mirror):
     mirror = mirror.double()
     tree = [{"w": x} for x in POINTS]
@@ -321,12 +384,17 @@ def test_what_is_proven_of_tied_maps_and_of_maps_made_of_them(mirror):
         assert {v.answer for v in verdicts.values()} == {"holds"}
     kinked = DenseICNN(3, activation="leaky_relu").double()
     mixed = Layerwise({"w": LearnedPair(kinked, kinked)})
-    assert (mixed.continuous, mixed.certified, Layerwise({"w": mirror}).certified) == (False, True, False)
+    assert (mixed.continuous, mixed.certified, Layerwise({"w": mirror}).certified) == (
+        False,
+        True,
+        False,
+    )
 
 
 def test_an_exact_map_is_exact_at_the_origin_too():
     """Where the error of an inversion is not to be compared with ‖x‖ = 0."""
-    mirror, points = Conjugate(DenseICNN(3).double()), [torch.zeros(2, 3, dtype=torch.float64), POINTS[0]]
+    mirror = Conjugate(DenseICNN(3).double())
+    points = [torch.zeros(2, 3, dtype=torch.float64), POINTS[0]]
     assert the(judged(mirror, points=points), "way back").answer == "holds"
 
 
@@ -349,20 +417,25 @@ def test_recommended_steps_descend():
     t = recommend(mirror, problem, "SMD").t
 
     def gaps(t):
-        return observe(problem, SMD(mirror, t), POINTS[0], minimiser=problem.centre, iterations=20).record["gap"]
+        return observe(
+            problem, SMD(mirror, t), POINTS[0], minimiser=problem.centre, iterations=20
+        ).record["gap"]
 
     assert (gaps(t).diff(dim=0) <= 0).all()
     assert (gaps(4 * t).diff(dim=0) > 0).any()
 
 
 def test_recommended_extensions():
-    problem, images = Quadratic(torch.ones(3, dtype=torch.float64), random(3)), random(1, 1, 4, 4)
+    problem = Quadratic(torch.ones(3, dtype=torch.float64), random(3))
+    images = random(1, 1, 4, 4)
     tv = TVDenoising(images)
     assert recommend(Euclidean(), tv, "AMD").t is None
     assert recommend(Euclidean(), tv, "SMD").extension == "root_reciprocal"
     assert recommend(Euclidean(), problem, "SMD").extension == "min"
     assert recommend(Euclidean(), problem, "SMD", oracle=Noisy(1.0)).extension == "root_reciprocal"
-    pair = LearnedPair(DenseICNN(3).double(), DenseICNN(3, generator=torch.Generator().manual_seed(1)).double())
+    pair = LearnedPair(
+        DenseICNN(3).double(), DenseICNN(3, generator=torch.Generator().manual_seed(1)).double()
+    )
     assert "U = e/t grows" in str(recommend(pair, problem, "MD"))
     assert recommend(pair, problem, "MD", oracle=Noisy(1.0)).extension == "min"
     assert recommend(pair, problem, "SMD", oracle=Noisy(1.0)).extension == "root_reciprocal"
@@ -371,7 +444,9 @@ def test_recommended_extensions():
 
 def test_a_map_that_is_only_locally_strongly_convex_gets_local_advice():
     problem = Quadratic(torch.ones(3, dtype=torch.float64), random(3))
-    advice = recommend(HyperbolicEntropy(1.0), problem, "SMD", points=[torch.zeros(1, 3, dtype=torch.float64)])
+    advice = recommend(
+        HyperbolicEntropy(1.0), problem, "SMD", points=[torch.zeros(1, 3, dtype=torch.float64)]
+    )
     assert advice.t == pytest.approx(0.8)  # the curvature at 0 is 1, times 0.8 for safety
     assert not advice.certain
 

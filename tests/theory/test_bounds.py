@@ -30,7 +30,9 @@ def rounding(*series):
 
 
 def scaled(case, t):
-    """Steps up to three times as long as those that descend, or of the size of 1 where f has kinks."""
+    """Steps up to three times as long as those that descend, or of the size of 1 where f
+    has kinks.
+    """
     smoothness = problem_constants(case.problem, [case.x0]).smoothness.value
     return t * (case.mirror.strong_convexity.alpha / smoothness if smoothness < torch.inf else 1.0)
 
@@ -38,12 +40,20 @@ def scaled(case, t):
 def observed_amd(case, storage, power, r, gamma_factor):
     gamma = gamma_factor / case.mirror.strong_convexity.alpha
     t = 1 / (problem_constants(case.problem, [case.x0]).smoothness.value * gamma)
-    method = AMD(case.mirror, Polynomial(t, power), r=r, gamma=gamma, storage=storage, returns="x_tilde")
+    method = AMD(
+        case.mirror, Polynomial(t, power), r=r, gamma=gamma, storage=storage, returns="x_tilde"
+    )
     return observe(case.problem, method, case.x0, minimiser=case.u, iterations=K).record
 
 
 @many
-@given(case=smooth, storage=storages, power=powers, r=st.sampled_from([3.0, 4.5]), factor=st.sampled_from([1.0, 2.0]))
+@given(
+    case=smooth,
+    storage=storages,
+    power=powers,
+    r=st.sampled_from([3.0, 4.5]),
+    factor=st.sampled_from([1.0, 2.0]),
+)
 def test_lemma_1_proposition_1_and_theorem_1(case, storage, power, r, factor):
     record = observed_amd(case, storage, power, r, factor)
     assert not record["energy"].isnan().any()
@@ -75,7 +85,13 @@ def test_the_pathwise_inequality_of_stochastic_mirror_descent(case, storage, pow
     oracle = Minibatch(2) if case.problem.terms and seed % 2 else Noisy(1.0)
     generator = torch.Generator().manual_seed(seed)
     record = observe(
-        case.problem, method, case.x0, minimiser=case.u, iterations=K, oracle=oracle, generator=generator
+        case.problem,
+        method,
+        case.x0,
+        minimiser=case.u,
+        iterations=K,
+        oracle=oracle,
+        generator=generator,
     ).record
     slack = bounds.smd_slack(record, case.mirror.strong_convexity.alpha)
     alive = ~slack.isnan()
@@ -89,8 +105,11 @@ def test_the_pathwise_inequality_of_stochastic_mirror_descent(case, storage, pow
 def test_the_inequalities_can_fail():
     """With steps or constants that are not admissible: else the tests above would prove nothing."""
     u = torch.ones(1, 1, dtype=torch.float64)
-    problem, x0 = Quadratic(torch.ones(1, dtype=torch.float64), u), torch.zeros_like(u)
-    too_long = observe(problem, AMD(Euclidean(), 2.5, returns="x_tilde"), x0, minimiser=u, iterations=K).record
+    problem = Quadratic(torch.ones(1, dtype=torch.float64), u)
+    x0 = torch.zeros_like(u)
+    too_long = observe(
+        problem, AMD(Euclidean(), 2.5, returns="x_tilde"), x0, minimiser=u, iterations=K
+    ).record
     assert (bounds.amd_slack(too_long, 3.0) < -0.1).any()
     descent = observe(problem, SMD(Euclidean(), 1.9), x0, minimiser=u, iterations=K).record
     assert (bounds.smd_slack(descent, 1.0) >= -1e-12).all()
@@ -100,14 +119,21 @@ def test_the_inequalities_can_fail():
 def test_the_realised_bound_is_the_bound_of_mirror_descent_without_noise():
     u = torch.ones(1, 2, dtype=torch.float64)
     problem = Quadratic(torch.tensor([1.0, 2.0], dtype=torch.float64), u)
-    record = observe(problem, MD(Euclidean(), 0.3), torch.zeros_like(u), minimiser=u, iterations=K).record
+    record = observe(
+        problem, MD(Euclidean(), 0.3), torch.zeros_like(u), minimiser=u, iterations=K
+    ).record
     bound = bounds.md_bound(record["divergence"][0], record.steps, record["displacement"], 1.0)
     torch.testing.assert_close(bounds.smd_realised_bound(record, 1.0), bound)
 
 
 def test_theorem_1_is_met_with_equality_where_lemma_1_is():
-    """Energies that grow by r·M in every step, all of them in the gap: the worst that Lemma 1 allows."""
-    r, M, first, K = 3.0, 0.7, 2.5, 9
+    """Energies that grow by r·M in every step, all of them in the gap: the worst that Lemma 1
+    allows.
+    """
+    r = 3.0
+    M = 0.7
+    first = 2.5
+    K = 9
     t = torch.tensor([0.4 / (k + 1) ** 0.5 for k in range(K)], dtype=torch.float64)
     k = torch.arange(K, dtype=torch.float64)
     energy = first + r * M * k  # Ẽ_1, …, Ẽ_K
@@ -115,24 +141,34 @@ def test_theorem_1_is_met_with_equality_where_lemma_1_is():
     torch.testing.assert_close(bounds.amd_bound(first, t, r, M)[:, 0], gap)
     running = torch.linspace(0.1, 1.0, K, dtype=torch.float64)[:, None]
     torch.testing.assert_close(
-        bounds.amd_bound(first, t, r, running)[:, 0], r / ((k + 1) ** 2 * t) * (first + k * r * running[:, 0])
+        bounds.amd_bound(first, t, r, running)[:, 0],
+        r / ((k + 1) ** 2 * t) * (first + k * r * running[:, 0]),
     )
 
 
 def test_theorem_3_in_numbers():
-    """E_0 = 7, M_ψ = 2, α = 0.4, L_f = 3, σ² = 1, ‖∇f(x*)‖² = 4, K = 0.1, t = ¼, by hand: A_k = 1, 3, 6.
+    """E_0 = 7, M_ψ = 2, α = 0.4, L_f = 3, σ² = 1, ‖∇f(x*)‖² = 4, K = 0.1, t = ¼, by hand: A_k = 1,
+    3, 6.
 
     With α = ½ both 1/α² and 2/α would be 4.
     """
-    bound = bounds.asmd_bound(3, torch.tensor([7.0]).double(), 2.0, 0.4, 3.0, 1.0, 4.0, 0.1, t=0.25)[:, 0]
+    bound = bounds.asmd_bound(
+        3, torch.tensor([7.0]).double(), 2.0, 0.4, 3.0, 1.0, 4.0, 0.1, t=0.25
+    )[:, 0]
     c = 244.25  # 2/¼ + ¼(8·9·2 + 2·0.4·1 + 4·0.4·4)/0.16 = 8 + ¼·151.2/0.16
     by_hand = [0.1 + 7 + 2**1.5 * c, 0.1 + 7 / 3 + 3**1.5 / 3 * c, 0.1 + 7 / 6 + 8 / 6 * c]
     torch.testing.assert_close(bound, torch.tensor(by_hand, dtype=torch.float64))
 
 
 def test_theorem_3_follows_from_the_second_moments_it_allows():
-    """E‖G‖² ≤ (8L²M_ψ + 2ασ² + 4α‖∇f(x*)‖²)/α on the run, and Σ √(j+1) ≤ 2(k+1)^{3/2}: within a factor of 8."""
-    L, M, alpha, t, K = 1.3, 0.8, 0.6, 0.5, 400
+    """E‖G‖² ≤ (8L²M_ψ + 2ασ² + 4α‖∇f(x*)‖²)/α on the run, and Σ √(j+1) ≤ 2(k+1)^{3/2}: within a
+    factor of 8.
+    """
+    L = 1.3
+    M = 0.8
+    alpha = 0.6
+    t = 0.5
+    K = 400
     moments = torch.full((K, 1), 8 * L**2 * M / alpha, dtype=torch.float64)
     steps = torch.full((K,), t, dtype=torch.float64)
     by_moments = bounds.asmd_bound_by_moments(torch.zeros(1).double(), steps, 0.0, moments, alpha)
@@ -151,24 +187,39 @@ def test_bounds_in_single_precision_are_rounded_up_and_slacks_down():
 
     K = 300
     t = drawn(K).sort(descending=True).values
-    start, sizes, M = drawn(5), drawn(K, 5), drawn(5)
+    start = drawn(5)
+    sizes = drawn(K, 5)
+    M = drawn(5)
     pairs = [
-        (bounds.md_bound(start, t, sizes, 0.3), bounds.md_bound(start.double(), t.double(), sizes.double(), 0.3)),
+        (
+            bounds.md_bound(start, t, sizes, 0.3),
+            bounds.md_bound(start.double(), t.double(), sizes.double(), 0.3),
+        ),
         (
             bounds.smd_bound_strongly_convex(start, t, M, 0.3, M, 0.7),
-            bounds.smd_bound_strongly_convex(start.double(), t.double(), M.double(), 0.3, M.double(), 0.7),
+            bounds.smd_bound_strongly_convex(
+                start.double(), t.double(), M.double(), 0.3, M.double(), 0.7
+            ),
         ),
         (
             bounds.amd_first_energy(start, M, 0.3, 3.0, M),
             bounds.amd_first_energy(start.double(), M.double(), 0.3, 3.0, M.double()),
         ),
-        (bounds.amd_bound(start, t, 3.0, M), bounds.amd_bound(start.double(), t.double(), 3.0, M.double())),
+        (
+            bounds.amd_bound(start, t, 3.0, M),
+            bounds.amd_bound(start.double(), t.double(), 3.0, M.double()),
+        ),
         (
             bounds.asmd_bound_by_moments(start, t, M, sizes, 0.3),
-            bounds.asmd_bound_by_moments(start.double(), t.double(), M.double(), sizes.double(), 0.3),
+            bounds.asmd_bound_by_moments(
+                start.double(), t.double(), M.double(), sizes.double(), 0.3
+            ),
         ),
-        (bounds.asmd_bound(K, start, M, 0.3, 2.0), bounds.asmd_bound(K, start.double(), M.double(), 0.3, 2.0)),
-    ]  # fmt: skip
+        (
+            bounds.asmd_bound(K, start, M, 0.3, 2.0),
+            bounds.asmd_bound(K, start.double(), M.double(), 0.3, 2.0),
+        ),
+    ]
     for single, double in pairs:
         assert single.dtype is torch.float32
         assert (single.double() >= double * (1 - 1e-12)).all()

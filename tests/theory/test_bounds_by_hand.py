@@ -1,4 +1,6 @@
-"""The right-hand sides of the theorems, sum by sum in plain Python, with numbers that no two terms share."""
+"""The right-hand sides of the theorems, sum by sum in plain Python, with numbers that no two terms
+share.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,25 @@ import torch
 
 from mirrordescent.theory import Record, bounds
 
-K, BATCH = 5, 2
-ALPHA, R, MU, L, T = 0.7, 3.5, 0.3, 1.7, 0.6
+K = 5
+BATCH = 2
+ALPHA = 0.7
+R = 3.5
+MU = 0.3
+L = 1.7
+T = 0.6
 
 
 def drawn(seed, *shape):
-    return 0.1 + torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return 0.1 + torch.rand(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 STEPS = drawn(0, K).sort(descending=True).values
-AT_STATES = {name: drawn(seed, K + 1, BATCH) for seed, name in enumerate(("gap", "divergence", "energy"), 1)}
+AT_STATES = {
+    name: drawn(seed, K + 1, BATCH) for seed, name in enumerate(("gap", "divergence", "energy"), 1)
+}
 AT_STEPS = {
     name: drawn(seed, K, BATCH) - 0.5
     for seed, name in enumerate(("displacement", "error", "noise_pairing", "error_pairing"), 4)
@@ -26,7 +37,9 @@ B, MOMENT, C, ERROR, VARIANCE, GRADIENT = (drawn(10 + i, BATCH) for i in range(6
 
 t = STEPS.tolist()
 gap, divergence, energy = (AT_STATES[name].tolist() for name in ("gap", "divergence", "energy"))
-displacement, error, noise_pairing, error_pairing = (series.tolist() for series in AT_STEPS.values())
+displacement, error, noise_pairing, error_pairing = (
+    series.tolist() for series in AT_STEPS.values()
+)
 
 
 def area(k):
@@ -35,7 +48,9 @@ def area(k):
 
 def table(entry, rows=K):
     """The numbers of ``entry(row, sample)``."""
-    return torch.tensor([[entry(s, b) for b in range(BATCH)] for s in range(rows)], dtype=torch.float64)
+    return torch.tensor(
+        [[entry(s, b) for b in range(BATCH)] for s in range(rows)], dtype=torch.float64
+    )
 
 
 def moved(s, b):
@@ -55,7 +70,9 @@ def test_mirror_descent():
 
 @pytest.mark.parametrize("case", ["no errors", "case 1", "case 2"])
 def test_theorem_2(case):
-    further = {"no errors": (0.0, 0.0), "case 1": C.tolist(), "case 2": (C / (2 * MU)).tolist()}[case]
+    further = {"no errors": (0.0, 0.0), "case 1": C.tolist(), "case 2": (C / (2 * MU)).tolist()}[
+        case
+    ]
 
     def entry(s, b):
         squares = float(MOMENT[b]) * sum(each**2 for each in t[: s + 1]) / (2 * ALPHA)
@@ -87,7 +104,9 @@ def test_the_pathwise_inequality():
 def test_lemma_1():
     def entry(k, b):
         before = t[k - 1] if k else 0.0
-        allowed = (2 * k + 1 - R * k) * t[k] / R * gap[k + 1][b] - k**2 * (before - t[k]) / R * gap[k][b]
+        allowed = (2 * k + 1 - R * k) * t[k] / R * gap[k + 1][b] - k**2 * (before - t[k]) / R * gap[
+            k
+        ][b]
         return allowed + R * error[k][b] - (energy[k + 1][b] - energy[k][b])
 
     torch.testing.assert_close(bounds.amd_slack(RECORD, R), table(entry))
@@ -102,7 +121,9 @@ def test_proposition_1():
         numbers = [torch.tensor([0.3]) if i == number else 0.1 for i in range(3)]
         found = bounds.amd_first_energy(*numbers[:2], T, R, numbers[2])
         assert found.dtype is torch.float32
-        assert found.item() == pytest.approx(sum(w * float(n) for w, n in zip((R, T / R, R), numbers, strict=True)))
+        assert found.item() == pytest.approx(
+            sum(w * float(n) for w, n in zip((R, T / R, R), numbers, strict=True))
+        )
 
 
 def test_theorem_1():
@@ -110,16 +131,23 @@ def test_theorem_1():
         return R / ((k + 1) ** 2 * t[k]) * (float(B[b]) + k * R * largest)
 
     torch.testing.assert_close(bounds.amd_bound(B, STEPS, R), table(entry))
-    torch.testing.assert_close(bounds.amd_bound(B, STEPS, R, 0.4), table(lambda k, b: entry(k, b, 0.4)))
+    torch.testing.assert_close(
+        bounds.amd_bound(B, STEPS, R, 0.4), table(lambda k, b: entry(k, b, 0.4))
+    )
 
 
 @pytest.mark.parametrize("full", [True, False], ids=["noise and errors", "defaults"])
 def test_theorem_3_as_printed(full):
-    options = {"variance": VARIANCE, "squared_gradient": GRADIENT, "error": ERROR, "t": T} if full else {}
+    options = (
+        {"variance": VARIANCE, "squared_gradient": GRADIENT, "error": ERROR, "t": T} if full else {}
+    )
 
     def entry(row, b):
-        k, M = row + 1, float(MOMENT[b])
-        sigma, slope, K_, step = (float(VARIANCE[b]), float(GRADIENT[b]), float(ERROR[b]), T) if full else (0, 0, 0, 1)
+        k = row + 1
+        M = float(MOMENT[b])
+        sigma, slope, K_, step = (
+            (float(VARIANCE[b]), float(GRADIENT[b]), float(ERROR[b]), T) if full else (0, 0, 0, 1)
+        )
         moment = (8 * L**2 * M + 2 * ALPHA * sigma + 4 * ALPHA * slope) / ALPHA**2
         return K_ + float(B[b]) / area(k) + (k + 1) ** 1.5 / area(k) * (M / step + step * moment)
 
@@ -132,7 +160,8 @@ def test_theorem_3_has_the_precision_of_the_tensors_it_is_given():
     assert (plain.dtype, tuple(plain.shape)) == (torch.get_default_dtype(), (3, 1))
     for number in range(3):
         first, largest, error = (
-            torch.tensor([n], dtype=torch.float64) if i == number else n for i, n in enumerate(numbers)
+            torch.tensor([n], dtype=torch.float64) if i == number else n
+            for i, n in enumerate(numbers)
         )
         found = bounds.asmd_bound(3, first, largest, ALPHA, L, error=error)
         assert found.dtype is torch.float64
@@ -144,9 +173,16 @@ def test_theorem_3_by_second_moments(worst):
     def entry(row, b):
         k = row + 1
         following = t[min(k, K - 1)]  # t_k; of the step after the last one nothing is known
-        sizes = (t[j] * (area(j + 1) - area(j)) ** 2 / (j + 1) ** 1.5 * displacement[j][b] for j in range(k))
-        total = float(B[b]) + (k + 1) ** 1.5 / following * float(MOMENT[b]) + sum(sizes) / (2 * ALPHA)
+        sizes = (
+            t[j] * (area(j + 1) - area(j)) ** 2 / (j + 1) ** 1.5 * displacement[j][b]
+            for j in range(k)
+        )
+        total = (
+            float(B[b]) + (k + 1) ** 1.5 / following * float(MOMENT[b]) + sum(sizes) / (2 * ALPHA)
+        )
         return worst + total / area(k)
 
-    found = bounds.asmd_bound_by_moments(B, STEPS, MOMENT, AT_STEPS["displacement"], ALPHA, *([worst] if worst else []))
+    found = bounds.asmd_bound_by_moments(
+        B, STEPS, MOMENT, AT_STEPS["displacement"], ALPHA, *([worst] if worst else [])
+    )
     torch.testing.assert_close(found, table(entry))

@@ -1,4 +1,6 @@
-"""Verdicts on schedules and runs at the edges of what the theorems allow, with constants made up for the purpose."""
+"""Verdicts on schedules and runs at the edges of what the theorems allow, with constants made up
+for the purpose.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,20 @@ from mirrordescent.mirrors import Diagonal, Euclidean
 from mirrordescent.oracles import Exact, Noisy, Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.schedules import Polynomial, Prefix
-from mirrordescent.theory import Constant, MapConstants, ProblemConstants, Record, Setting, method_verdicts
+from mirrordescent.theory import (
+    Constant,
+    MapConstants,
+    ProblemConstants,
+    Record,
+    Setting,
+    method_verdicts,
+)
 from mirrordescent.theory.conditions import decay
 
-POINTS = [torch.tensor([[1.0, 2.0]], dtype=torch.float64), torch.tensor([[-0.5, 0.1]], dtype=torch.float64)]
+POINTS = [
+    torch.tensor([[1.0, 2.0]], dtype=torch.float64),
+    torch.tensor([[-0.5, 0.1]], dtype=torch.float64),
+]
 BOWL = Quadratic(torch.tensor([1.0, 4.0], dtype=torch.float64), torch.zeros(2, dtype=torch.float64))
 
 
@@ -29,7 +41,18 @@ def sampled(value, safety=1.25):
     return Constant(value, "sampled", safety)
 
 
-def judged(method, words, problem=BOWL, oracle=None, *, alpha=None, smoothness=None, L=None, record=None, iterations=6):
+def judged(
+    method,
+    words,
+    problem=BOWL,
+    oracle=None,
+    *,
+    alpha=None,
+    smoothness=None,
+    L=None,
+    record=None,
+    iterations=6,
+):
     """The one verdict whose assumption has these words."""
     of_map = MapConstants(alpha or formula(0.5), smoothness or formula(2.0))
     of_problem = ProblemConstants(L or formula(4.0), formula(1.0))
@@ -80,7 +103,9 @@ def test_constant_steps_need_no_decay_with_exact_gradients_if_they_are_short(t, 
     assert words in judged(MD(Euclidean(), t), "Σ t_k", oracle=oracle).because
 
 
-@pytest.mark.parametrize(("power", "answer"), [(0.9985, "holds"), (0.9995, "does not hold"), (0.25, "holds")])
+@pytest.mark.parametrize(
+    ("power", "answer"), [(0.9985, "holds"), (0.9995, "does not hold"), (0.25, "holds")]
+)
 def test_theorem_1_leaves_out_steps_that_fall_like_1_over_k(power, answer):
     verdict = judged(AMD(Diagonal(0.5), Polynomial(0.01, power), gamma=2.0), "c < 1")
     assert verdict.answer == answer
@@ -92,7 +117,12 @@ def test_theorem_1_leaves_out_steps_that_fall_like_1_over_k(power, answer):
     ("gamma", "alpha", "smoothness", "answer"),
     [
         (4.0, formula(0.5), formula(2.0), "holds"),  # γ = L_R L_ψ* itself
-        (4.0 * (1 - 1e-10), formula(0.5), formula(2.0), "not known"),  # to rounding, so that nothing is refuted
+        (
+            4.0 * (1 - 1e-10),
+            formula(0.5),
+            formula(2.0),
+            "not known",
+        ),  # to rounding, so that nothing is refuted
         (4.0 * (1 - 1e-8), formula(0.5), formula(2.0), "does not hold"),
         (100.0, sampled(0.5, 0.8), formula(2.0), "not known"),
         (100.0, formula(0.5), sampled(2.0), "holds"),  # enough for the factor of safety, too
@@ -103,7 +133,9 @@ def test_theorem_1_leaves_out_steps_that_fall_like_1_over_k(power, answer):
 def test_gamma_is_compared_with_the_smoothness_of_both_maps(gamma, alpha, smoothness, answer):
     """With the map for its regulariser, L_R and L_ψ* = 1/α are those of one map."""
     mirror = Diagonal(0.5)
-    method = AMD(mirror, 0.01, gamma=Prefix([2 * gamma, gamma], "last").double(), regulariser=mirror)
+    method = AMD(
+        mirror, 0.01, gamma=Prefix([2 * gamma, gamma], "last").double(), regulariser=mirror
+    )
     method.gamma.values.data = torch.tensor([2 * gamma, gamma], dtype=torch.float64)
     verdict = judged(method, "γ ≥", alpha=alpha, smoothness=smoothness)
     assert verdict.answer == answer
@@ -125,9 +157,16 @@ def test_gamma_is_compared_with_the_smoothness_of_both_maps(gamma, alpha, smooth
 )
 def test_steps_are_compared_with_the_largest_product_of_gamma_and_t(longest, L, answer):
     """γ_k t_k is largest at the second step, where neither γ nor t is."""
-    mirror, gammas, steps = Diagonal(0.5), [1.0, 2.0, 8.0], [0.5, 0.5, 0.01]
+    mirror = Diagonal(0.5)
+    gammas = [1.0, 2.0, 8.0]
+    steps = [0.5, 0.5, 0.01]
     steps = [longest * each for each in steps]
-    method = AMD(mirror, lambda k: steps[min(k, 3) - 1], gamma=lambda k: gammas[min(k, 3) - 1], regulariser=mirror)
+    method = AMD(
+        mirror,
+        lambda k: steps[min(k, 3) - 1],
+        gamma=lambda k: gammas[min(k, 3) - 1],
+        regulariser=mirror,
+    )
     verdict = judged(method, "t_k ≤", L=L)
     assert verdict.answer == answer
     if math.isfinite(L.value):
@@ -138,7 +177,9 @@ def test_steps_are_compared_with_the_largest_product_of_gamma_and_t(longest, L, 
 
 @pytest.mark.parametrize("own", [True, False])
 def test_the_regulariser_is_judged_by_its_own_constants(own):
-    """Another map, L_R = 3 and ℓ_R = 3, or the map itself with the constants that are known of it."""
+    """Another map, L_R = 3 and ℓ_R = 3, or the map itself with the constants that are known
+    of it.
+    """
     mirror = Diagonal(0.5)
     method = AMD(mirror, 0.1, gamma=5.0, regulariser=mirror if own else Diagonal(3.0))
     assert f"L_R L_ψ* = {4 if own else 6}" in judged(method, "γ ≥").because
@@ -155,7 +196,11 @@ def test_the_regulariser_is_judged_by_its_own_constants(own):
     ],
 )
 def test_steps_that_increase_are_named(steps, answer, words):
-    verdict = judged(MD(Euclidean(), lambda k: steps[k - 1] if k <= 3 else 0.1), "does not increase", iterations=3)
+    verdict = judged(
+        MD(Euclidean(), lambda k: steps[k - 1] if k <= 3 else 0.1),
+        "does not increase",
+        iterations=3,
+    )
     assert (verdict.answer, words in verdict.because) == (answer, True), verdict.because
     assert "monotone=True" not in verdict.because
     learned = judged(MD(Euclidean(), Prefix([0.1, 0.2], "last")), "does not increase")
@@ -181,7 +226,9 @@ def test_a_constant_step_is_one_that_does_not_change(steps, answer, words):
 @pytest.mark.parametrize("which", ["mixing", "dual_weight"])
 @pytest.mark.parametrize("kind", [AMD, ASMD])
 def test_the_weights_are_those_of_the_theorem_to_a_millionth(kind, which, off):
-    """λ_k = r/(r+k) and k/r; or (A_{k+1} − A_k)/A_{k+1} and (A_{k+1} − A_k)/(k+1)^{3/2}, as printed."""
+    """λ_k = r/(r+k) and k/r; or (A_{k+1} − A_k)/A_{k+1} and (A_{k+1} − A_k)/(k+1)^{3/2}, as
+    printed.
+    """
     areas = [0.5, 1, 3, 6, 10, 15, 21]
     printed = {
         (AMD, "mixing"): lambda k: 3 / (3 + k),
@@ -225,40 +272,61 @@ def test_gradients_that_grow_tenfold_far_out_are_called_unbounded(far, answer):
 
 
 def test_gradients_are_bounded_on_a_bounded_domain_or_by_themselves():
-    simplex = LeastSquares(torch.eye(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64), Simplex())
+    simplex = LeastSquares(
+        torch.eye(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64), Simplex()
+    )
     assert "The domain is bounded." in judged(MD(Euclidean(), 0.1), "E‖G‖", simplex).because
-    logistic = LogisticRegression(torch.eye(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
+    logistic = LogisticRegression(
+        torch.eye(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    )
     assert "The gradients are bounded." in judged(MD(Euclidean(), 0.1), "E‖G‖", logistic).because
 
 
 def test_a_bounded_divergence_takes_a_bounded_domain_and_a_lipschitz_map():
-    simplex = LeastSquares(torch.eye(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64), Simplex())
+    simplex = LeastSquares(
+        torch.eye(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64), Simplex()
+    )
     for problem, smoothness, answer in (
         (simplex, formula(2.0), "holds"),
         (simplex, formula(math.inf), "does not hold"),
         (BOWL, formula(2.0), "does not hold"),
     ):
-        assert judged(ASMD(Euclidean(), 0.1), "M_ψ", problem, smoothness=smoothness).answer == answer
+        assert (
+            judged(ASMD(Euclidean(), 0.1), "M_ψ", problem, smoothness=smoothness).answer == answer
+        )
 
 
 def record_of(name, series, **others):
-    return Record(torch.ones(len(series)), others, {name: torch.tensor(series, dtype=torch.float64)})
+    return Record(
+        torch.ones(len(series)), others, {name: torch.tensor(series, dtype=torch.float64)}
+    )
 
 
 @pytest.mark.parametrize(
     ("series", "words"),
     [
-        ([-1.0, -2.0, -2.0, -3.9], "first half of the run is 2, over the second 3.9. It does not grow"),
+        (
+            [-1.0, -2.0, -2.0, -3.9],
+            "first half of the run is 2, over the second 3.9. It does not grow",
+        ),
         ([-1.0, -2.0, -2.0, -4.1], "first half of the run is 2, over the second 4.1. It grows"),
         ([-2.0, 0.0, -4.1, 0.0], "first half of the run is 2, over the second 4.1. It grows"),
-        ([-1.0, -5.0, -4.1], "first half of the run is 1, over the second 5. It grows"),  # the middle is in the second
-        ([7.0, 7.0, 1.0, 2.0], "first half of the run is 0, over the second 0. It does not grow"),  # errors that help
+        (
+            [-1.0, -5.0, -4.1],
+            "first half of the run is 1, over the second 5. It grows",
+        ),  # the middle is in the second
+        (
+            [7.0, 7.0, 1.0, 2.0],
+            "first half of the run is 0, over the second 0. It does not grow",
+        ),  # errors that help
     ],
 )
 def test_an_error_grows_if_it_doubles_from_the_first_half_to_the_second(series, words):
     """−⟨U, x − x*⟩ counts, and of several samples the largest."""
     record = record_of(
-        "error_pairing", [[each, math.nan] for each in series], displacement=torch.tensor([[3.0, 5.0], [math.nan, 1.0]])
+        "error_pairing",
+        [[each, math.nan] for each in series],
+        displacement=torch.tensor([[3.0, 5.0], [math.nan, 1.0]]),
     )
     verdict = judged(MD(Euclidean(), 0.1), "⟨U_k", record=record)
     assert (verdict.answer, words in verdict.because) == ("not known", True), verdict.because
@@ -266,20 +334,32 @@ def test_an_error_grows_if_it_doubles_from_the_first_half_to_the_second(series, 
 
 
 def test_without_errors_a_run_is_exact():
-    record = record_of("error", [[0.0], [0.0]], displacement=torch.ones(2, 1), divergence=torch.full((3, 1), 0.75))
+    record = record_of(
+        "error", [[0.0], [0.0]], displacement=torch.ones(2, 1), divergence=torch.full((3, 1), 0.75)
+    )
     verdict = judged(ASMD(Euclidean(), 0.1), "U_k⟩", record=record)
     assert (verdict.answer, "exact mirror descent" in verdict.because) == ("holds", True)
-    assert "Along the run M_ψ = 0.75." in judged(ASMD(Euclidean(), 0.1), "M_ψ", record=record).because
+    assert (
+        "Along the run M_ψ = 0.75." in judged(ASMD(Euclidean(), 0.1), "M_ψ", record=record).because
+    )
     grown = record_of("error", [[1.0], [3.0]])
     words = "first half of the run is 1, over the second 3. It grows"
     assert words in judged(AMD(Euclidean(), 0.1), "error terms", record=grown).because
 
 
 def test_without_a_run_there_is_nothing_to_say_about_errors():
-    setting = Setting(BOWL, Exact(), 3, MapConstants(formula(1.0), formula(1.0)),
-                      ProblemConstants(formula(4.0), formula(1.0)), POINTS)  # fmt: skip
+    setting = Setting(
+        BOWL,
+        Exact(),
+        3,
+        MapConstants(formula(1.0), formula(1.0)),
+        ProblemConstants(formula(4.0), formula(1.0)),
+        POINTS,
+    )
     assert not any("U_k" in v.assumption for v in method_verdicts(MD(Euclidean(), 0.1), setting))
-    assert not any("Along the run" in v.because for v in method_verdicts(ASMD(Euclidean(), 0.1), setting))
+    assert not any(
+        "Along the run" in v.because for v in method_verdicts(ASMD(Euclidean(), 0.1), setting)
+    )
 
 
 class Claims(Exact):
@@ -308,8 +388,13 @@ def test_acceleration_takes_exact_gradients(oracle, answer, words):
 def test_a_wrapper_around_a_method_with_a_theorem_says_where_it_is():
     verdict = judged(Averaged(MD(Euclidean(), 0.1)), "a theorem")
     assert verdict.because.startswith("No theorem is known for Averaged")
-    assert verdict.because.endswith("There is one about the MD inside: examine that (method.method).")
-    assert "inside" not in judged(Averaged(Averaged(MD(Euclidean(), 0.1)), weights=1.0), "a theorem").because
+    assert verdict.because.endswith(
+        "There is one about the MD inside: examine that (method.method)."
+    )
+    assert (
+        "inside"
+        not in judged(Averaged(Averaged(MD(Euclidean(), 0.1)), weights=1.0), "a theorem").because
+    )
 
 
 def test_what_is_learned_for_the_first_steps_says_nothing_about_the_decay():

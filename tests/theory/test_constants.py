@@ -9,7 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrordescent import SVM, Function, LeastSquares, LogisticRegression, MatrixGame, Quadratic, TVDenoising
+from mirrordescent import (
+    SVM,
+    Function,
+    LeastSquares,
+    LogisticRegression,
+    MatrixGame,
+    Quadratic,
+    TVDenoising,
+)
 from mirrordescent.mirrors import (
     Burg,
     Conjugate,
@@ -27,7 +35,13 @@ from mirrordescent.mirrors import (
     Spline,
     SquaredPNorm,
 )
-from mirrordescent.theory import Constant, exact_geometry, extreme_eigenvalues, map_constants, problem_constants
+from mirrordescent.theory import (
+    Constant,
+    exact_geometry,
+    extreme_eigenvalues,
+    map_constants,
+    problem_constants,
+)
 from mirrordescent.theory.curvature import any_jumps, asymmetry, smallest_secant
 
 
@@ -40,7 +54,9 @@ def randomised(potential, seed=0):
     potential = potential.double()
     with torch.no_grad():
         for parameter in potential.parameters():
-            parameter.add_(0.5 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+            parameter.add_(
+                0.5 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            )
     return potential
 
 
@@ -49,7 +65,9 @@ def dense_eigenvalues(gradient, x):
     found = []
     for sample in x:
         shape = sample.shape
-        jacobian = torch.func.jacrev(lambda p, s=shape: gradient(p.reshape(1, *s)).flatten())(sample.flatten())
+        jacobian = torch.func.jacrev(lambda p, s=shape: gradient(p.reshape(1, *s)).flatten())(
+            sample.flatten()
+        )
         found.append(torch.linalg.eigvalsh(jacobian.detach()))
     return torch.stack(found)
 
@@ -80,7 +98,8 @@ def test_learned_potentials(kind):
 @settings(max_examples=30)
 @given(n=st.integers(1, 12), seed=st.integers(1, 10**6), rank=st.integers(1, 12))
 def test_lanczos_finds_the_extremes_of_any_matrix(n, seed, rank):
-    """Also of those with few distinct eigenvalues, of low rank, and where samples of a batch differ.
+    """Also of those with few distinct eigenvalues, of low rank, and where samples of a batch
+    differ.
 
     Seed 0 is that of Lanczos' own first vector, which must not be an eigenvector.
     """
@@ -101,7 +120,9 @@ def test_lanczos_on_a_large_matrix_in_single_precision():
 
 
 def problems():
-    A, b, labels = random(7, 4), random(7), random(7).sign()
+    A = random(7, 4)
+    b = random(7)
+    labels = random(7).sign()
     return {
         "quadratic": Quadratic(A.T @ A, random(4)),
         "least squares": LeastSquares(A, b),
@@ -112,7 +133,8 @@ def problems():
 
 @pytest.mark.parametrize("name", problems())
 def test_problems(name):
-    problem, x = problems()[name], random(3, 4, seed=1)
+    problem = problems()[name]
+    x = random(3, 4, seed=1)
     constants = problem_constants(problem, [x])
     eigenvalues = dense_eigenvalues(problem.grad, x)
     low, high = extreme_eigenvalues(problem.grad, x)
@@ -148,7 +170,9 @@ def test_maps_without_strong_convexity_say_so():
         assert math.isinf(constants.dual_smoothness.value)
     assert map_constants(SimplexEntropy(), [x]).alpha.value == 1
     assert map_constants(Logit(0.0, 2.0), [x]).alpha.value == 2
-    assert map_constants(Diagonal(torch.tensor([1.0, 3.0])), [x]).smoothness == Constant(3.0, "formula")
+    assert map_constants(Diagonal(torch.tensor([1.0, 3.0])), [x]).smoothness == Constant(
+        3.0, "formula"
+    )
 
 
 def test_jumps_are_told_from_steep_slopes():
@@ -177,17 +201,24 @@ def test_constants_say_how_they_are_known():
     assert inverse.value == pytest.approx(1 / 1.6)
     assert inverse.estimate == 0.5
     assert Constant(0.0, "formula").inverse().value == math.inf
-    assert (str(Constant(math.inf, "sampled", 1.25)), str(Constant(0.0, "formula"))) == ("∞ (sampled)", "0 (formula)")
+    assert (str(Constant(math.inf, "sampled", 1.25)), str(Constant(0.0, "formula"))) == (
+        "∞ (sampled)",
+        "0 (formula)",
+    )
 
 
 def test_maps_of_networks_have_formulas():
     """Against the curvature that is met at points in every interval of the splines."""
-    spline, multipliers = Spline(torch.tensor([0, 1, 1]), knots=2), Multipliers(torch.tensor([0, 1, 1]))
+    spline = Spline(torch.tensor([0, 1, 1]), knots=2)
+    multipliers = Multipliers(torch.tensor([0, 1, 1]))
     with torch.no_grad():
         for p in (*spline.parameters(), *multipliers.parameters()):
             p.add_(random(*p.shape))
     mirror = Layerwise({"w": spline.double(), "v": multipliers.double()})
-    points = [{"w": torch.full((1, 3), a, dtype=torch.float64), "v": random(1, 3)} for a in (-0.8, -0.3, 0.3, 0.8)]
+    points = [
+        {"w": torch.full((1, 3), a, dtype=torch.float64), "v": random(1, 3)}
+        for a in (-0.8, -0.3, 0.3, 0.8)
+    ]
     constants = map_constants(mirror, points)
     met = [float(e) for x in points for e in extreme_eigenvalues(mirror.to_dual, x)]
     assert (constants.alpha.how, constants.smoothness.how) == ("formula", "formula")
@@ -198,6 +229,10 @@ def test_maps_of_networks_have_formulas():
 
 
 def test_where_a_curvature_overflows_it_is_infinite():
-    low, high = extreme_eigenvalues(lambda x: x.sinh(), torch.tensor([[1e4, 1.0], [0.0, 1.0]], dtype=torch.float64))
+    low, high = extreme_eigenvalues(
+        lambda x: x.sinh(), torch.tensor([[1e4, 1.0], [0.0, 1.0]], dtype=torch.float64)
+    )
     assert (low[0], high[0]) == (math.inf, math.inf)
-    torch.testing.assert_close(torch.stack([low[1], high[1]]), torch.tensor([0.0, 1.0], dtype=torch.float64).cosh())
+    torch.testing.assert_close(
+        torch.stack([low[1], high[1]]), torch.tensor([0.0, 1.0], dtype=torch.float64).cosh()
+    )

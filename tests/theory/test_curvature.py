@@ -1,4 +1,6 @@
-"""What is measured of gradient fields, and the constants made of it, on fields whose numbers are known."""
+"""What is measured of gradient fields, and the constants made of it, on fields whose numbers are
+known.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ import torch
 
 from mirrordescent import Function, Quadratic
 from mirrordescent.domains import Simplex
-from mirrordescent.mirrors import Conjugate, Diagonal, Euclidean, MirrorMap, Potential, StrongConvexity
+from mirrordescent.mirrors import (
+    Conjugate,
+    Diagonal,
+    Euclidean,
+    MirrorMap,
+    Potential,
+    StrongConvexity,
+)
 from mirrordescent.problems import Problem
 from mirrordescent.theory import Constant, extreme_eigenvalues, map_constants, problem_constants
 from mirrordescent.theory.constants import SAFETY, Likeness, likeness
@@ -41,9 +50,14 @@ def test_the_range_is_over_all_points_and_samples():
 
 
 def test_few_steps_find_what_lies_between_the_extremes():
-    """With one step the Rayleigh quotient of a random vector, of which low and high are the same."""
+    """With one step the Rayleigh quotient of a random vector, of which low and high are the
+    same.
+    """
     spectrum = torch.arange(1.0, 9.0, dtype=torch.float64)
-    one, many = (extreme_eigenvalues(lambda x: spectrum * x, torch.zeros(3, 8).double(), steps=n) for n in (1, 8))
+    one, many = (
+        extreme_eigenvalues(lambda x: spectrum * x, torch.zeros(3, 8).double(), steps=n)
+        for n in (1, 8)
+    )
     torch.testing.assert_close(*one)
     assert (one[0] > 1.01).all()
     assert (one[1] < 7.99).all()
@@ -53,7 +67,9 @@ def test_few_steps_find_what_lies_between_the_extremes():
 def test_another_generator_draws_other_directions():
     spectrum = torch.arange(1.0, 9.0, dtype=torch.float64)
     found = [
-        extreme_eigenvalues(lambda x: spectrum * x, torch.zeros(1, 8).double(), steps=1, generator=generator)[0]
+        extreme_eigenvalues(
+            lambda x: spectrum * x, torch.zeros(1, 8).double(), steps=1, generator=generator
+        )[0]
         for generator in (None, torch.Generator().manual_seed(0), torch.Generator().manual_seed(5))
     ]
     assert torch.equal(found[0], found[1])
@@ -69,7 +85,9 @@ def test_a_potential_is_off_by_its_share_of_the_larger_gradient(factor):
 
 def test_the_sample_that_is_off_most_counts_and_no_gradient_is_no_error():
     x = double([1.0, 2.0], [3.0, 4.0])
-    found = potential_error(lambda x: x.square().sum(1) / 2, lambda x: torch.tensor([[1.0], [0.5]]) * x, x)
+    found = potential_error(
+        lambda x: x.square().sum(1) / 2, lambda x: torch.tensor([[1.0], [0.5]]) * x, x
+    )
     assert found == pytest.approx(0.5)
     assert potential_error(lambda x: 0 * x.sum(1), torch.zeros_like, x) == 0
     assert potential_error(lambda x: x.detach().sum(1), torch.zeros_like, x) is None
@@ -84,7 +102,9 @@ def test_potentials_of_trees_are_compared_leaf_by_leaf():
     assert potential_error(value, lambda x: x, x) == 0
     off = potential_error(value, lambda x: {"a": x["a"], "b": 0.5 * x["b"]}, x)
     assert off == pytest.approx(2.5 / 30**0.5)
-    unused = potential_error(lambda x: x["a"].square().sum(1) / 2, lambda x: {"a": x["a"], "b": 0 * x["b"]}, x)
+    unused = potential_error(
+        lambda x: x["a"].square().sum(1) / 2, lambda x: {"a": x["a"], "b": 0 * x["b"]}, x
+    )
     assert unused == 0
 
 
@@ -119,14 +139,19 @@ def test_a_leaf_whose_gradient_is_constant_has_no_curvature():
     x = {"a": double([1.0, 2.0]), "b": double([3.0, 1.0, 4.0])}
     for order in (("a", "b"), ("b", "a")):
         tree = {name: x[name] for name in order}
-        field = lambda x, order=order: {n: 2 * x[n] if n == "a" else torch.ones_like(x[n]) for n in order}  # noqa: E731
+
+        def field(x, order=order):
+            return {n: 2 * x[n] if n == "a" else torch.ones_like(x[n]) for n in order}
+
         low, high = extreme_eigenvalues(field, tree)
         assert (low.item(), high.item()) == pytest.approx((0, 2))
 
 
 @pytest.mark.parametrize("scale", [1.0, 10.0, 1e-3])
 def test_asymmetry_has_no_unit_and_is_that_of_the_worst_sample(scale):
-    """|⟨v, Jᵀw⟩ − ⟨w, Jᵀv⟩|/(‖Jᵀv‖ + ‖Jᵀw‖) is the |sin| of an angle for a rotation by 90°, and 0 for a dilation."""
+    """|⟨v, Jᵀw⟩ − ⟨w, Jᵀv⟩|/(‖Jᵀv‖ + ‖Jᵀw‖) is the |sin| of an angle for a rotation by 90°, and 0
+    for a dilation.
+    """
     turn = torch.stack([double([0.0, -1.0], [1.0, 0.0]), torch.eye(2, dtype=torch.float64)])
     x = double([1.0, 2.0], [3.0, 4.0])
     alone = asymmetry(lambda x: scale * torch.einsum("ij,bj->bi", turn[0], x), x[:1])
@@ -139,7 +164,11 @@ def test_asymmetry_has_no_unit_and_is_that_of_the_worst_sample(scale):
 
 
 def test_the_smallest_secant_is_over_neighbours_and_samples():
-    points = [double([0.0, 0.0], [1.0, 1.0]), double([1.0, 2.0], [1.0, 1.0]), double([3.0, 2.0], [1.5, 1.0])]
+    points = [
+        double([0.0, 0.0], [1.0, 1.0]),
+        double([1.0, 2.0], [1.0, 1.0]),
+        double([3.0, 2.0], [1.5, 1.0]),
+    ]
     d = double([4.0, 1.0])
     # Sample 0: (4·1 + 1·4)/5 = 1.6 and 4; sample 1 rests, then 4.
     assert smallest_secant(lambda x: d * x, points) == pytest.approx(1.6)
@@ -150,7 +179,10 @@ def test_the_smallest_secant_is_over_neighbours_and_samples():
 @pytest.mark.parametrize("at", [-0.99, -0.7, -0.125, 0.0, 0.3, 0.8, 0.99])
 @pytest.mark.parametrize("jump", [1.0, 1e-2])
 def test_jumps_are_found_wherever_they_are(at, jump):
-    points = [double([-1.0], [5.0]), double([1.0], [6.0])]  # between which only the first sample jumps
+    points = [
+        double([-1.0], [5.0]),
+        double([1.0], [6.0]),
+    ]  # between which only the first sample jumps
     assert any_jumps(lambda x: x + jump * (x > at), points)
     assert any_jumps(lambda x: x + jump * (x > at), [double([-2.0], [5.0]), *points])
     assert not any_jumps(lambda x: x + jump * (x > 2 + at), points)
@@ -165,9 +197,14 @@ def test_a_short_ramp_is_no_jump(at, width):
 def test_a_jump_as_small_as_rounding_is_none():
     points = [double([-1.0]), double([1.0])]
     eps = torch.finfo(torch.float64).eps
-    for level, jump, found in ((100.0, 8e4, False), (100.0, 1.5e5, True), (0.0, 8e2, False), (0.0, 1.5e3, True)):
+    for level, jump, found in (
+        (100.0, 8e4, False),
+        (100.0, 1.5e5, True),
+        (0.0, 8e2, False),
+        (0.0, 1.5e3, True),
+    ):
         # Of numbers of this size 10³ epsilons of 1 + 100, or of 1, are rounding.
-        field = lambda x, level=level, size=jump * eps: level + size * (x > 0.1).to(x)  # noqa: E731
+        field = lambda x, level=level, size=jump * eps: level + size * (x > 0.1).to(x)
         assert any_jumps(field, points) == found
 
 
@@ -212,7 +249,10 @@ def test_the_constants_of_a_conjugate_are_those_of_the_dual_potential_inverted()
     alike = likeness(mirror, [], [y])
     assert (alike.lowest, alike.highest) == pytest.approx((0.25, 2.0))
     field = map_constants(Conjugate(Field(lambda y: double([0.5, 4.0]) * y)), [y], duals=[y])
-    assert (field.smoothness.value, field.smoothness.how) == (pytest.approx(SAFETY / 0.5), "sampled")
+    assert (field.smoothness.value, field.smoothness.how) == (
+        pytest.approx(SAFETY / 0.5),
+        "sampled",
+    )
     # Without dual points they are the images of the points: ∇M(x) = x³ for ∇M* a cube root.
     root = Conjugate(Field(lambda y: y.sign() * y.abs() ** (1 / 3)))
     root._to_dual = lambda x: x**3
@@ -247,15 +287,34 @@ class Stated(MirrorMap):
     ("said", "smooth", "alpha", "L", "lowest"),
     [
         (None, None, Constant(4.0, "sampled", 1 / SAFETY), Constant(13.0, "sampled", SAFETY), 4.0),
-        (StrongConvexity(0.9, 2.0), None, Constant(0.9, "formula"), Constant(13.0, "sampled", SAFETY), 4.0),
-        (StrongConvexity(0.9, 1.0), 20.0, Constant(0.9, "formula"), Constant(20.0, "formula"), None),
-        (StrongConvexity(0.9, 3.0), 20.0, Constant(4.0, "sampled", 1 / SAFETY), Constant(20.0, "formula"), 4.0),
+        (
+            StrongConvexity(0.9, 2.0),
+            None,
+            Constant(0.9, "formula"),
+            Constant(13.0, "sampled", SAFETY),
+            4.0,
+        ),
+        (
+            StrongConvexity(0.9, 1.0),
+            20.0,
+            Constant(0.9, "formula"),
+            Constant(20.0, "formula"),
+            None,
+        ),
+        (
+            StrongConvexity(0.9, 3.0),
+            20.0,
+            Constant(4.0, "sampled", 1 / SAFETY),
+            Constant(20.0, "formula"),
+            4.0,
+        ),
     ],
 )
 def test_what_a_map_states_is_taken_and_the_rest_is_sampled(said, smooth, alpha, L, lowest):
     """Strong convexity in ℓ_p with p ≤ 2 implies that in ℓ₂; with p > 2 it does not."""
     mirror = Stated()
-    mirror.said, mirror.smooth = said, smooth
+    mirror.said = said
+    mirror.smooth = smooth
     found = map_constants(mirror, [double([1.0, 2.0])])
     for ours, expected in ((found.alpha, alpha), (found.smoothness, L)):
         assert (ours.how, ours.safety, ours.estimate) == (
@@ -290,17 +349,26 @@ class Half(Problem):
 def test_what_a_problem_states_is_taken_and_the_rest_is_sampled(states):
     found = problem_constants(Half(states), [double([1.0, 2.0]), double([-1.0, 0.0])])
     assert found.smoothness.value == pytest.approx(7.0 if states == "smoothness" else 3.0 * SAFETY)
-    assert found.strong_convexity.value == pytest.approx(0.1 if states == "convexity" else 0.5 / SAFETY)
+    assert found.strong_convexity.value == pytest.approx(
+        0.1 if states == "convexity" else 0.5 / SAFETY
+    )
 
 
 def test_concave_directions_and_kinks():
     concave = Function(lambda x: (double([1.0, -2.0]) * x.square()).sum(1))
     assert problem_constants(concave, [double([1.0, 1.0])]).strong_convexity.value == 0
-    both = problem_constants(Quadratic(double([1.0, 4.0])[0], double([0.0, 0.0])), [double([1.0, 1.0])])
-    assert (both.smoothness, both.strong_convexity) == (Constant(4.0, "formula"), Constant(1.0, "formula"))
+    both = problem_constants(
+        Quadratic(double([1.0, 4.0])[0], double([0.0, 0.0])), [double([1.0, 1.0])]
+    )
+    assert (both.smoothness, both.strong_convexity) == (
+        Constant(4.0, "formula"),
+        Constant(1.0, "formula"),
+    )
     kinked = Half("smoothness")
     kinked.grad = lambda x: x + x.sign()
-    assert problem_constants(kinked, [double([-1.0, 1.0]), double([1.0, 1.0])]).smoothness.value == 7.0, "as stated"
+    assert (
+        problem_constants(kinked, [double([-1.0, 1.0]), double([1.0, 1.0])]).smoothness.value == 7.0
+    ), "as stated"
 
 
 def test_certified_constants_are_called_so():

@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from mirrordescent import AMD, LPD, MD, SMD, Function, LeastSquares, Quadratic, TVDenoising, solve, zoo
+from mirrordescent import (
+    AMD,
+    LPD,
+    MD,
+    SMD,
+    Function,
+    LeastSquares,
+    Quadratic,
+    TVDenoising,
+    solve,
+    zoo,
+)
 from mirrordescent.domains import Simplex
 from mirrordescent.learn.recipe import CONTROL
 from mirrordescent.methods import Averaged, Equipped
@@ -49,7 +60,8 @@ def test_a_sound_map_passes_every_test_and_its_page_says_so(quadratic, tmp_path)
     assert set(diagnosis.runs) == {"MD", "SMD", "AMD", "ASMD"}
     assert set(diagnosis.geometries) == {"primal", "dual"}
     unsound = [v for v in diagnosis.verdicts if v.answer == "does not hold"]
-    # All that is against it is what no quadratic on Rⁿ satisfies, and constant steps, which exact gradients allow.
+    # All that is against it is what no quadratic on Rⁿ satisfies, and constant steps, which exact
+    # gradients allow.
     assert {v.assumption for v in unsound} <= {
         "E‖G‖_*² ≤ σ² on the whole domain",
         "Σ t_k = ∞ and Σ t_k² < ∞",
@@ -74,8 +86,14 @@ def test_a_sound_map_passes_every_test_and_its_page_says_so(quadratic, tmp_path)
 
 
 def test_a_pair_is_told_apart_by_storage(quadratic):
-    mirror = LearnedPair(*(DenseICNN(3, generator=torch.Generator().manual_seed(s)).double() for s in (0, 1)))
-    methods = {"primal": MD(mirror, 0.1), "dual": SMD(mirror, 0.1), "Algorithm 1": AMD(mirror, 0.1, storage="primal")}
+    mirror = LearnedPair(
+        *(DenseICNN(3, generator=torch.Generator().manual_seed(s)).double() for s in (0, 1))
+    )
+    methods = {
+        "primal": MD(mirror, 0.1),
+        "dual": SMD(mirror, 0.1),
+        "Algorithm 1": AMD(mirror, 0.1, storage="primal"),
+    }
     diagnosis = diagnose(mirror, quadratic, methods=methods, iterations=20, exact_iterates=True)
     assert diagnosis.runs["primal"].record["error"].min() > 0
     assert "primal_error" in diagnosis.runs["primal"].record
@@ -89,7 +107,9 @@ def test_a_pair_is_told_apart_by_storage(quadratic):
 
 @pytest.mark.parametrize("kind", ["hyperbolic", "logit", "orthant", "simplex"])
 def test_maps_of_any_domain(kind):
-    """Points to sample at lie inside the domain of the map, and bounds are computed with an α of theirs if need be."""
+    """Points to sample at lie inside the domain of the map, and bounds are computed with an α of
+    theirs if need be.
+    """
     u = random(2, 3).softmax(-1)
     A = random(2, 4, 3, seed=1)
     mirror = {
@@ -110,7 +130,9 @@ def test_maps_of_any_domain(kind):
 
 
 def test_images_noise_and_kinks():
-    problem = TVDenoising(torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    problem = TVDenoising(
+        torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    )
     mirror = LearnedPair(ConvICNN(1, filters=3).double(), ConvICNN(1, filters=3).double())
     diagnosis = diagnose(SMD(mirror, 0.1), problem, iterations=6, oracle=Noisy(0.1))
     assert diagnosis.settings["compared with"] == "a certified minimiser"
@@ -129,12 +151,18 @@ def test_without_a_certificate_a_longer_run_serves(quadratic):
     with pytest.raises(ValueError, match="give minimiser="):
         diagnose(Euclidean(), problem, x0)
     assert (
-        diagnose(Euclidean(), problem, x0, minimiser=quadratic.centre, iterations=5).runs["MD"].record["gap"].min() >= 0
+        diagnose(Euclidean(), problem, x0, minimiser=quadratic.centre, iterations=5)
+        .runs["MD"]
+        .record["gap"]
+        .min()
+        >= 0
     )
 
 
 def test_a_method_that_asks_for_no_gradients_is_diagnosed_as_far_as_that_goes(quadratic):
-    problem = TVDenoising(torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    problem = TVDenoising(
+        torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    )
     diagnosis = diagnose(LPD().double(), problem, iterations=30)
     assert (diagnosis.geometries, diagnosis.inconsistency) == ({}, {})
     assert [v.answer for v in diagnosis.problem_verdicts] == ["holds", "does not hold"]
@@ -147,16 +175,23 @@ def test_a_method_that_asks_for_no_gradients_is_diagnosed_as_far_as_that_goes(qu
 
 def few_features(scale, directory):
     """Of the right dimension, without the training of a feature extractor."""
-    features, labels = random(40, 50).float(), random(40, seed=1).sign().float()
+    features = random(40, 50).float()
+    labels = random(40, seed=1).sign().float()
     return Features(features, labels, features, labels), "random"
 
 
-@pytest.mark.parametrize(("name", "problem"), [("ellipse-denoise-pair", "denoise"), ("mnist49-svm-conjugate", "svm")])
+@pytest.mark.parametrize(
+    ("name", "problem"), [("ellipse-denoise-pair", "denoise"), ("mnist49-svm-conjugate", "svm")]
+)
 def test_entries_of_the_zoo(name, problem, tmp_path, monkeypatch):
     monkeypatch.delenv("MIRRORDESCENT_DATA", raising=False)
     monkeypatch.setattr("mirrordescent_lab.experiments.diagnose.load_features", few_features)
     diagnosis = diagnose_entry(name, problem, tmp_path / "no data", count=2, side=16, iterations=10)
-    runs = {"LMD", "LSMD", "LAMD", "LASMD", "Algorithm 1"} if problem == "denoise" else {"LSMD", "LAMD", "LASMD"}
+    runs = (
+        {"LMD", "LSMD", "LAMD", "LASMD", "Algorithm 1"}
+        if problem == "denoise"
+        else {"LSMD", "LAMD", "LASMD"}
+    )
     assert set(diagnosis.runs) == runs
     assert diagnosis.name == name
     assert name in markdown(diagnosis)
@@ -166,7 +201,9 @@ def test_entries_of_the_zoo(name, problem, tmp_path, monkeypatch):
 
 def test_a_saved_file_is_diagnosed_and_mistakes_are_explained(tmp_path):
     zoo.save(zoo.load("ellipse-denoise-pair"), tmp_path / "mine")
-    diagnosis = diagnose_entry(tmp_path / "mine.safetensors", "denoise", tmp_path, count=1, side=12, iterations=3)
+    diagnosis = diagnose_entry(
+        tmp_path / "mine.safetensors", "denoise", tmp_path, count=1, side=12, iterations=3
+    )
     assert diagnosis.name == "mine"
     with pytest.raises(ValueError, match="there are inpaint, denoise, svm, tomography, network"):
         diagnose_entry("ellipse-denoise-pair", "denoising")
@@ -187,7 +224,9 @@ def test_a_map_that_is_expensive_to_invert_is_inverted_rarely(monkeypatch):
 
     monkeypatch.setattr("mirrordescent.mirrors.learned.invert", counting)
     mirror = Conjugate(ConvICNN(1, filters=2).double(), "scaled")
-    problem = TVDenoising(torch.rand(6, 1, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    problem = TVDenoising(
+        torch.rand(6, 1, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    )
     methods = {"SMD": SMD(mirror, 0.1), "AMD": AMD(mirror, 0.1)}
     diagnose(mirror, problem, methods=methods, iterations=5, minimiser=problem.start())
     assert sizes.count(6) == 1
@@ -210,7 +249,9 @@ def test_a_method_that_trains_networks():
 def test_a_method_with_an_oracle_of_its_own_is_diagnosed_with_it(tmp_path):
     method = Equipped(AMD(Spectral(), 0.05, returns="x_tilde"), Rounded(2.0))
     zoo.save(method, tmp_path / "mine")
-    diagnosis = diagnose_entry(tmp_path / "mine.safetensors", "denoise", tmp_path, count=1, side=12, iterations=4)
+    diagnosis = diagnose_entry(
+        tmp_path / "mine.safetensors", "denoise", tmp_path, count=1, side=12, iterations=4
+    )
     assert set(diagnosis.runs) == {"LAMD"}
     assert "Rounded" in diagnosis.settings["gradients"]
     verdicts = {v.assumption: v for v in diagnosis.runs["LAMD"].verdicts}
@@ -228,18 +269,24 @@ def test_relative_gradients_are_true_ones_in_a_weighted_geometry(tmp_path):
     plain = solve(drawn.problem.double(), zoo.load(name).double(), drawn.x0.double(), iterations=8)
     torch.testing.assert_close(run.solution.x, plain.x)
 
-    s, x = random(1, 1, 3, 3).abs() + 0.1, random(2, 1, 3, 3, seed=1).abs()
-    weighted, entropy = Weighted(NegativeEntropy(), s), NegativeEntropy()
+    s = random(1, 1, 3, 3).abs() + 0.1
+    x = random(2, 1, 3, 3, seed=1).abs()
+    weighted = Weighted(NegativeEntropy(), s)
+    entropy = NegativeEntropy()
     at = x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(weighted.potential(at).sum(), at)
     torch.testing.assert_close(weighted.to_dual(x), gradient)
     torch.testing.assert_close(weighted.to_primal(weighted.to_dual(x)), x)
-    torch.testing.assert_close(Weighted(entropy, torch.ones_like(s)).potential(x), entropy.potential(x))
+    torch.testing.assert_close(
+        Weighted(entropy, torch.ones_like(s)).potential(x), entropy.potential(x)
+    )
 
 
 def test_every_shipped_map_has_a_page():
     pages = Path(__file__).parents[2] / "docs" / "results" / "diagnosis"
-    shipped = [name for name in zoo.list() if not name.endswith(CONTROL)]  # whose map is the identity
+    shipped = [
+        name for name in zoo.list() if not name.endswith(CONTROL)
+    ]  # whose map is the identity
     with_maps = [name for name in shipped if getattr(zoo.load(name), "mirror", None) is not None]
     assert sorted(page.parent.name for page in pages.glob("*/diagnosis.md")) == with_maps
     for name in with_maps:
@@ -253,18 +300,25 @@ def test_before_learning_a_map_has_the_same_structure_and_nothing_learned():
     for learned in (pair, stencil, tied):
         before = unlearned(learned)
         assert before.state_dict().keys() == learned.state_dict().keys()
-        assert any(not torch.equal(p, q) for p, q in zip(before.parameters(), learned.parameters(), strict=True))
+        assert any(
+            not torch.equal(p, q)
+            for p, q in zip(before.parameters(), learned.parameters(), strict=True)
+        )
         again = unlearned(before)
         assert type(again) is type(learned)
     assert unlearned(stencil).damping.item() == pytest.approx(Stencil().damping.item())
     assert all((part.multipliers == 1).all() for part in unlearned(tied).maps)
-    learnable, fixed = Diagonal(torch.nn.Parameter(torch.tensor([3.0]))), Diagonal(torch.tensor([3.0]))
+    learnable = Diagonal(torch.nn.Parameter(torch.tensor([3.0])))
+    fixed = Diagonal(torch.tensor([3.0]))
     assert (unlearned(learnable).d.item(), unlearned(fixed).d.item()) == (1.0, 3.0)
 
 
 def test_methods_in_wrappers(quadratic, tmp_path):
-    """With its own oracle where it brings one, and without a theorem where a wrapper changes the run."""
-    x0, method = random(2, 3, seed=1), SMD(Diagonal(torch.ones(3, dtype=torch.float64)), 0.2)
+    """With its own oracle where it brings one, and without a theorem where a wrapper changes the
+    run.
+    """
+    x0 = random(2, 3, seed=1)
+    method = SMD(Diagonal(torch.ones(3, dtype=torch.float64)), 0.2)
     noisy = diagnose(Equipped(method, Noisy(0.1)), quadratic, x0, iterations=20)
     plain = diagnose(method, quadratic, x0, iterations=20, oracle=Noisy(0.1))
     assert (noisy.settings["gradients"], noisy.name) == ("Noisy", "Equipped")

@@ -18,7 +18,11 @@ def double(*rows):
 
 def test_the_constant_of_the_euclidean_map_is_the_largest_eigenvalue():
     problem = Quadratic(torch.tensor([0.5, 3.0]).double(), torch.zeros(1, 2).double())
-    axes = [torch.tensor([[1.0, 0.0]]).double(), torch.tensor([[0.0, 1.0]]).double(), torch.zeros(1, 2).double()]
+    axes = [
+        torch.tensor([[1.0, 0.0]]).double(),
+        torch.tensor([[0.0, 1.0]]).double(),
+        torch.zeros(1, 2).double(),
+    ]
     assert dual_smoothness(problem, Euclidean(), axes).estimate == pytest.approx(3.0)
 
 
@@ -29,15 +33,23 @@ def test_the_constant_of_a_power_on_a_quadratic_is_the_curvature_of_the_composit
     assert dual_smoothness(problem, PNorm(1.5), points).estimate == pytest.approx(8.0, rel=1e-3)
 
 
-@pytest.mark.parametrize("mirror", [Euclidean(), SoftSign(0.3), HyperbolicEntropy(1.0), PNorm(1.7)], ids=repr)
+@pytest.mark.parametrize(
+    "mirror", [Euclidean(), SoftSign(0.3), HyperbolicEntropy(1.0), PNorm(1.7)], ids=repr
+)
 def test_it_falls_and_stays_below_the_bound(mirror):
     generator = torch.Generator().manual_seed(0)
     A = torch.randn(30, 4, generator=generator, dtype=torch.float64)
-    labels = (A[:, 0] + 0.5 * torch.randn(30, generator=generator, dtype=torch.float64) > 0).double()
+    labels = (
+        A[:, 0] + 0.5 * torch.randn(30, generator=generator, dtype=torch.float64) > 0
+    ).double()
     problem = LogisticRegression(A, 2 * labels - 1, ridge=0.1)
     x0 = torch.ones(1, 4).double()
     least = solve(problem, GD(0.5), x0, iterations=3000).best_value
-    points = [x0, torch.zeros(1, 4).double(), *(torch.randn(1, 4, generator=generator).double() for _ in range(4))]
+    points = [
+        x0,
+        torch.zeros(1, 4).double(),
+        *(torch.randn(1, 4, generator=generator).double() for _ in range(4)),
+    ]
     t = 1 / dual_smoothness(problem, mirror, points).value
     found = dual_descent(problem, Preconditioned(mirror, t), x0, 60, least)
     assert found.falls
@@ -49,13 +61,17 @@ def test_steps_that_are_too_long_do_not_fall():
     problem = Quadratic(torch.tensor([0.5, 3.0]).double(), torch.zeros(1, 2).double())
     x0 = torch.ones(1, 2).double()
     assert not dual_descent(problem, Preconditioned(Euclidean(), 0.8), x0, 10, 0.0).falls
-    assert dual_descent(problem, Preconditioned(Euclidean(), 0.33), x0, 10, certify(problem).value).falls
+    assert dual_descent(
+        problem, Preconditioned(Euclidean(), 0.33), x0, 10, certify(problem).value
+    ).falls
 
 
 def test_what_the_theorem_does_not_speak_of_is_refused():
     problem = Quadratic(torch.ones(2), torch.zeros(1, 2))
     with pytest.raises(ValueError, match="no momentum"):
-        dual_descent(problem, Preconditioned(Euclidean(), 0.1, momentum=0.9), torch.ones(1, 2), 3, 0.0)
+        dual_descent(
+            problem, Preconditioned(Euclidean(), 0.1, momentum=0.9), torch.ones(1, 2), 3, 0.0
+        )
 
 
 def test_the_constant_of_a_diagonal_map_by_hand():
@@ -64,15 +80,21 @@ def test_the_constant_of_a_diagonal_map_by_hand():
     problem = Quadratic(double(2.0, 3.0), double([0.0, 0.0]))
     found = dual_smoothness(problem, Diagonal(double(0.5, 6.0)), points)
     assert (found.estimate, found.safety, found.how) == (pytest.approx(4.0), 1.25, "sampled")
-    assert dual_smoothness(problem, Diagonal(double(6.0, 0.5)), points).estimate == pytest.approx(6.0)
+    assert dual_smoothness(problem, Diagonal(double(6.0, 0.5)), points).estimate == pytest.approx(
+        6.0
+    )
     # D_ψ* with ψ* = Σ|y|³/3 from 0 to p: |p|³/3, or 2|p|³/3 the other way; D_f = p²/2a.
-    cubes = dual_smoothness(Quadratic(double(2.0), double([0.0])), PNorm(1.5), [double([1.0]), double([0.0])])
+    cubes = dual_smoothness(
+        Quadratic(double(2.0), double([0.0])), PNorm(1.5), [double([1.0]), double([0.0])]
+    )
     assert cubes.estimate == pytest.approx((2 * 8 / 3) / 1.0)
 
 
 def test_a_run_of_dual_descent_by_hand():
     """x⁺ = (1 − ta/d)x, with ψ*(∇f(x)) = Σ a²x²/2d and the bound (f(x₀) − f*)/(tk)."""
-    a, d, t = double(2.0, 3.0), double(4.0, 6.0), 0.5
+    a = double(2.0, 3.0)
+    d = double(4.0, 6.0)
+    t = 0.5
     problem = Quadratic(a, double([0.0, 0.0]))
     x = double([1.0, -2.0])
     found = dual_descent(problem, Preconditioned(Diagonal(d), t), x, 4, -0.5)

@@ -7,10 +7,30 @@ from itertools import pairwise
 import pytest
 import torch
 
-from mirrordescent import AMD, ASMD, LPD, MD, SMD, Adam, Function, Quadratic, TVDenoising, gradient_norm, solve
+from mirrordescent import (
+    AMD,
+    ASMD,
+    LPD,
+    MD,
+    SMD,
+    Adam,
+    Function,
+    Quadratic,
+    TVDenoising,
+    gradient_norm,
+    solve,
+)
 from mirrordescent.domains import Simplex
 from mirrordescent.methods import Equipped
-from mirrordescent.mirrors import Conjugate, DenseICNN, Diagonal, Euclidean, LearnedPair, SimplexEntropy, SquaredPNorm
+from mirrordescent.mirrors import (
+    Conjugate,
+    DenseICNN,
+    Diagonal,
+    Euclidean,
+    LearnedPair,
+    SimplexEntropy,
+    SquaredPNorm,
+)
 from mirrordescent.oracles import Exact, Noisy, Smoothed
 from mirrordescent.problems import LeastSquares
 from mirrordescent.schedules import Prefix
@@ -29,7 +49,10 @@ def problem():
 
 @pytest.fixture
 def pair():
-    networks = [DenseICNN(3, hidden=6, generator=torch.Generator().manual_seed(seed)).double() for seed in (0, 1)]
+    networks = [
+        DenseICNN(3, hidden=6, generator=torch.Generator().manual_seed(seed)).double()
+        for seed in (0, 1)
+    ]
     for network in networks:
         network.requires_grad_(False).skips.mul_(3)
     return LearnedPair(*networks)
@@ -44,14 +67,20 @@ def states(problem, method, x0, iterations):
 
 @pytest.mark.parametrize("storage", ["primal", "dual"])
 def test_the_energy_of_amd_by_hand(problem, pair, storage):
-    """B_ψ*(∇ψ(z̃), ∇ψ(x*)) from its definition: ψ = M for primal storage, (M*)* for dual storage."""
-    method, x0, u, r = AMD(pair, 0.2, storage=storage, r=4.0), random(2, 3), problem.centre, 4.0
+    """B_ψ*(∇ψ(z̃), ∇ψ(x*)) from its definition: ψ = M for primal storage, (M*)* for dual
+    storage.
+    """
+    method = AMD(pair, 0.2, storage=storage, r=4.0)
+    x0 = random(2, 3)
+    u = problem.centre
+    r = 4.0
     record = observe(problem, method, x0, minimiser=u, iterations=5).record
     for k, state in enumerate(states(problem, method, x0, 5)):
         if storage == "primal":
             divergence = pair.divergence(u, state.z)
         else:
-            potential, y = pair.backward_potential, Conjugate(pair.backward_potential).to_dual(u)
+            potential = pair.backward_potential
+            y = Conjugate(pair.backward_potential).to_dual(u)
             divergence = potential.value(state.z) - potential.value(y) - (u * (state.z - y)).sum(1)
         energy = k**2 * 0.2 / r * problem.value(state.x_tilde) + r * divergence
         torch.testing.assert_close(record["divergence"][k], divergence, rtol=1e-8, atol=1e-8)
@@ -59,21 +88,29 @@ def test_the_energy_of_amd_by_hand(problem, pair, storage):
 
 
 def test_the_error_term_of_amd_by_hand(problem, pair):
-    method, x0, u = AMD(pair, 0.2, storage="primal"), random(2, 3), problem.centre
+    method = AMD(pair, 0.2, storage="primal")
+    x0 = random(2, 3)
+    u = problem.centre
     record = observe(problem, method, x0, minimiser=u, iterations=4, exact_iterates=True).record
-    run, twin = states(problem, method, x0, 4), Inverted(pair)
+    run = states(problem, method, x0, 4)
+    twin = Inverted(pair)
     for k, (before, after) in enumerate(pairwise(run)):
         z_hat = twin.to_primal(pair.to_dual(before.z) - k / 3 * 0.2 * problem.grad(before.x))
         error = ((pair.to_dual(after.z) - pair.to_dual(z_hat)) * (after.z - u)).sum(1)
         torch.testing.assert_close(record["error"][k], error, rtol=1e-6, atol=1e-9)
-        torch.testing.assert_close(record["distance"][k], (after.z - z_hat).norm(dim=1), rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(
+            record["distance"][k], (after.z - z_hat).norm(dim=1), rtol=1e-6, atol=1e-9
+        )
     assert record["error"].abs().min() > 1e-6
     assert "distance" not in observe(problem, method, x0, minimiser=u, iterations=2).record
 
 
 def test_the_error_of_a_dual_vector_by_hand(problem, pair):
     """U from the paper-free definition: what moved the dual iterate beside the gradient."""
-    method, x0, u, t = MD(pair, 0.3), random(2, 3), problem.centre, 0.3
+    method = MD(pair, 0.3)
+    x0 = random(2, 3)
+    u = problem.centre
+    t = 0.3
     record = observe(problem, method, x0, minimiser=u, iterations=3).record
     run = states(problem, method, x0, 3)
     for k, (before, after) in enumerate(pairwise(run)):
@@ -81,29 +118,40 @@ def test_the_error_of_a_dual_vector_by_hand(problem, pair):
         moved = (pair.to_dual(before.x) - pair.to_dual(after.x)) / t
         torch.testing.assert_close(record["error"][k], (moved - g).norm(dim=1))
         torch.testing.assert_close(record["displacement"][k], moved.square().sum(1))
-        torch.testing.assert_close(record["error_pairing"][k], ((moved - g) * (before.x - u)).sum(1))
+        torch.testing.assert_close(
+            record["error_pairing"][k], ((moved - g) * (before.x - u)).sum(1)
+        )
         torch.testing.assert_close(record["divergence"][k], pair.divergence(u, before.x))
 
 
 def test_a_dual_stored_pair_has_no_errors_in_its_own_geometry_but_has_in_the_other(problem, pair):
-    x0, u = random(2, 3), problem.centre
+    x0 = random(2, 3)
+    u = problem.centre
     for method in (SMD(pair, 0.3), AMD(pair, 0.3), ASMD(pair, 0.3)):
         own = observe(problem, method, x0, minimiser=u, iterations=3).record
-        forward = observe(problem, method, x0, minimiser=u, iterations=3, geometry=Inverted(pair)).record
+        forward = observe(
+            problem, method, x0, minimiser=u, iterations=3, geometry=Inverted(pair)
+        ).record
         assert not own["error"].any()
         assert forward["error"][1:].abs().min() > 1e-6
         torch.testing.assert_close(own["gap"], forward["gap"])
 
 
 def test_the_energy_of_asmd_by_hand(problem):
-    """A_k(f(x_k) − f*) + (s_k/t) B(x*, ∇ψ*(y_k)), where x_0 is the start and x_{k+1} what state k holds."""
-    mirror, t, x0, u = Diagonal(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)), 0.7, random(2, 3), problem.centre
+    """A_k(f(x_k) − f*) + (s_k/t) B(x*, ∇ψ*(y_k)), where x_0 is the start and x_{k+1} what state k
+    holds.
+    """
+    mirror = Diagonal(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
+    t = 0.7
+    x0 = random(2, 3)
+    u = problem.centre
     method = ASMD(mirror, t)
     record = observe(problem, method, x0, minimiser=u, iterations=5).record
     run = states(problem, method, x0, 5)
     queries = [x0] + [state.x for state in run]
     for k, state in enumerate(run):
-        area, divergence = (k * (k + 1) / 2 or 0.5), mirror.divergence(u, mirror.to_primal(state.y))
+        area = k * (k + 1) / 2 or 0.5
+        divergence = mirror.divergence(u, mirror.to_primal(state.y))
         energy = area * problem.value(queries[k]) + (k + 1) ** 1.5 / t * divergence
         torch.testing.assert_close(record["energy"][k], energy)
         if k < 5:
@@ -112,24 +160,35 @@ def test_the_energy_of_asmd_by_hand(problem):
 
 def test_noise_is_measured_against_the_true_gradient(problem):
     record = observe(
-        problem, SMD(Euclidean(), 0.1), random(2, 3), minimiser=problem.centre, iterations=400, oracle=Noisy(0.5),
+        problem,
+        SMD(Euclidean(), 0.1),
+        random(2, 3),
+        minimiser=problem.centre,
+        iterations=400,
+        oracle=Noisy(0.5),
         generator=torch.Generator().manual_seed(0),
-    ).record  # fmt: skip
+    ).record
     assert float(record["noise"].mean()) == pytest.approx(3 * 0.25, rel=0.1)
-    exact = observe(problem, SMD(Euclidean(), 0.1), random(2, 3), minimiser=problem.centre, iterations=3).record
+    exact = observe(
+        problem, SMD(Euclidean(), 0.1), random(2, 3), minimiser=problem.centre, iterations=3
+    ).record
     assert not exact["noise"].any()
 
 
 def test_smoothed_gradients_are_not_the_true_ones():
-    y, x0 = random(1, 1, 3, 3), random(1, 1, 3, 3, seed=1)
+    y = random(1, 1, 3, 3)
+    x0 = random(1, 1, 3, 3, seed=1)
     problem = TVDenoising(y)
-    record = observe(problem, SMD(Euclidean(), 0.1), x0, minimiser=y, iterations=1, oracle=Smoothed(0.5)).record
+    record = observe(
+        problem, SMD(Euclidean(), 0.1), x0, minimiser=y, iterations=1, oracle=Smoothed(0.5)
+    ).record
     difference = problem.smoothed_grad(x0, 0.5) - problem.grad(x0)
     torch.testing.assert_close(record["noise"][0], difference.square().sum((1, 2, 3)))
 
 
 def test_a_coupling_can_be_given_for_a_geometry(problem, pair):
-    u, x0 = problem.centre, random(2, 3)
+    u = problem.centre
+    x0 = random(2, 3)
     coupling = Coupling(exact_geometry(pair, "dual"), u)
     for method in (SMD(pair, 0.2), AMD(pair, 0.2), ASMD(pair, 0.2)):
         given, own = (
@@ -143,33 +202,56 @@ def test_samples_that_stop_leave_nan_and_do_not_disturb_others(problem):
     x0 = torch.stack([problem.centre[0] + 1e-3, problem.centre[1] + 1])
     energies = Energies(problem.centre)
     solution = solve(
-        problem, Watched(MD(Euclidean(), 0.5)), x0, iterations=40, callbacks=[energies], check_every=1,
+        problem,
+        Watched(MD(Euclidean(), 0.5)),
+        x0,
+        iterations=40,
+        callbacks=[energies],
+        check_every=1,
         stop=gradient_norm(1e-4),
-    )  # fmt: skip
-    record, first = energies.record, int(solution.steps[0])
+    )
+    record = energies.record
+    first = int(solution.steps[0])
     assert first < int(solution.steps[1])
     assert record["gap"][first + 1 :, 0].isnan().all()
     assert not record["gap"][: first + 1, 0].isnan().any()
     assert not record["gap"][:, 1].isnan().any()
-    alone = observe(problem, MD(Euclidean(), 0.5), x0, minimiser=problem.centre, iterations=len(record.steps)).record
+    alone = observe(
+        problem, MD(Euclidean(), 0.5), x0, minimiser=problem.centre, iterations=len(record.steps)
+    ).record
     assert torch.equal(alone["gap"][:, 1], record["gap"][:, 1])
 
 
 def test_observing_does_not_change_the_run(problem, pair):
     x0 = random(2, 3)
     for method in (MD(pair, 0.2), SMD(pair, 0.2), AMD(pair, 0.2), ASMD(pair, 0.2)):
-        plain = solve(problem, method, x0, iterations=10, oracle=Noisy(0.1), generator=torch.Generator().manual_seed(1))
-        observed = observe(
-            problem, method, x0, minimiser=problem.centre, iterations=10, oracle=Noisy(0.1),
+        plain = solve(
+            problem,
+            method,
+            x0,
+            iterations=10,
+            oracle=Noisy(0.1),
             generator=torch.Generator().manual_seed(1),
-        )  # fmt: skip
+        )
+        observed = observe(
+            problem,
+            method,
+            x0,
+            minimiser=problem.centre,
+            iterations=10,
+            oracle=Noisy(0.1),
+            generator=torch.Generator().manual_seed(1),
+        )
         assert torch.equal(plain.x, observed.solution.x)
 
 
 def test_what_it_needs_it_asks_for(problem):
-    x0, method = random(2, 3), MD(Euclidean(), 0.1)
+    x0 = random(2, 3)
+    method = MD(Euclidean(), 0.1)
     with pytest.raises(ValueError, match="must hear"):
-        solve(problem, method, x0, iterations=2, callbacks=[Energies(problem.centre)], check_every=1)
+        solve(
+            problem, method, x0, iterations=2, callbacks=[Energies(problem.centre)], check_every=1
+        )
     energies = Energies(problem.centre)
     with pytest.raises(ValueError, match="nothing was observed"):
         _ = energies.record
@@ -189,7 +271,8 @@ def test_a_method_without_a_theorem_has_a_gap_and_nothing_else(problem):
 
 def test_watching_is_pure(problem):
     """A step of a watched method depends on its state alone, and remembers what led to it."""
-    method, x0 = Watched(AMD(Euclidean(), 0.1)), random(2, 3)
+    method = Watched(AMD(Euclidean(), 0.1))
+    x0 = random(2, 3)
     generator = torch.Generator().manual_seed(0)
     first = method.step(problem, method.init(x0), Noisy(0.1), generator)
     again = method.step(problem, method.init(x0), Noisy(0.1), torch.Generator().manual_seed(0))
@@ -201,21 +284,29 @@ def test_watching_is_pure(problem):
 
 
 def test_a_method_with_an_oracle_is_observed_with_it():
-    y, x0 = random(1, 1, 3, 3), random(1, 1, 3, 3, seed=1)
-    problem, method = TVDenoising(y), SMD(Euclidean(), 0.1)
+    y = random(1, 1, 3, 3)
+    x0 = random(1, 1, 3, 3, seed=1)
+    problem = TVDenoising(y)
+    method = SMD(Euclidean(), 0.1)
     plain = observe(problem, method, x0, minimiser=y, iterations=3, oracle=Smoothed(0.5)).record
-    equipped = observe(problem, Equipped(method, Smoothed(0.5)), x0, minimiser=y, iterations=3).record
+    equipped = observe(
+        problem, Equipped(method, Smoothed(0.5)), x0, minimiser=y, iterations=3
+    ).record
     assert plain["noise"].any()
     for name in ("gap", "divergence", "noise", "displacement"):
         assert torch.equal(plain[name], equipped[name])
     with pytest.raises(TypeError, match="brings its own oracle"):
-        observe(problem, Equipped(method, Smoothed(0.5)), x0, minimiser=y, iterations=3, oracle=Exact())
+        observe(
+            problem, Equipped(method, Smoothed(0.5)), x0, minimiser=y, iterations=3, oracle=Exact()
+        )
 
 
 def test_works_in_single_precision_and_with_learned_steps(problem):
     problem = problem.float()
     method = AMD(Diagonal(torch.tensor([1.0, 2.0, 3.0])), Prefix([0.2, 0.1]))
-    record = observe(problem, method, random(2, 3).float(), minimiser=problem.centre, iterations=4).record
+    record = observe(
+        problem, method, random(2, 3).float(), minimiser=problem.centre, iterations=4
+    ).record
     assert record["energy"].dtype == torch.float32
     torch.testing.assert_close(record.steps[:2], torch.tensor([0.2, 0.1]))
 
@@ -229,19 +320,26 @@ def test_dicts_are_observed_too():
 
 
 def test_the_coupling_is_the_divergence_of_legendre_maps(pair):
-    x, u = random(2, 3).softmax(-1), random(2, 3, seed=1).softmax(-1)
+    x = random(2, 3).softmax(-1)
+    u = random(2, 3, seed=1).softmax(-1)
     simplex = SimplexEntropy()
     torch.testing.assert_close(Coupling(simplex, u)(simplex.to_dual(x)), simplex.divergence(u, x))
     conjugate = Conjugate(pair.backward_potential)
     y = random(2, 3, seed=2)
     torch.testing.assert_close(
-        Coupling(conjugate, u)(y), conjugate.divergence(u, conjugate.to_primal(y)), rtol=1e-7, atol=1e-9
+        Coupling(conjugate, u)(y),
+        conjugate.divergence(u, conjugate.to_primal(y)),
+        rtol=1e-7,
+        atol=1e-9,
     )
 
 
 def test_a_field_knows_its_potential(pair):
-    """Up to the value at 0, and well enough to stand in for the potential in the geometry of a user's map."""
-    potential, field = pair.forward_potential, Field(pair.forward_potential.gradient)
+    """Up to the value at 0, and well enough to stand in for the potential in the geometry of a
+    user's map.
+    """
+    potential = pair.forward_potential
+    field = Field(pair.forward_potential.gradient)
     x = random(3, 3)
     expected = potential.value(x) - potential.value(torch.zeros_like(x))
     torch.testing.assert_close(field.value(x), expected, rtol=1e-6, atol=1e-8)
@@ -250,7 +348,8 @@ def test_a_field_knows_its_potential(pair):
 
 def test_geometries(pair):
     assert exact_geometry(Euclidean(), "dual").exact
-    primal, dual = exact_geometry(pair, "primal"), exact_geometry(pair, "dual")
+    primal = exact_geometry(pair, "primal")
+    dual = exact_geometry(pair, "dual")
     y = random(2, 3)
     torch.testing.assert_close(primal.to_dual(primal.to_primal(y)), y, rtol=1e-8, atol=1e-8)
     assert torch.equal(dual.to_primal(y), pair.to_primal(y))

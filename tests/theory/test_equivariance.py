@@ -7,7 +7,14 @@ import torch
 from torch import nn
 
 from mirrordescent import GD, SMD
-from mirrordescent.learn import DenoisingFamily, Descent, NetworkFamily, Objective, Settings, Validation
+from mirrordescent.learn import (
+    DenoisingFamily,
+    Descent,
+    NetworkFamily,
+    Objective,
+    Settings,
+    Validation,
+)
 from mirrordescent.mirrors import (
     Conjugate,
     ConvICNN,
@@ -41,7 +48,9 @@ def generator():
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    return nn.Sequential(
+        nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1)
+    ).double()
 
 
 @pytest.fixture
@@ -55,7 +64,12 @@ def parameters(model):
 
 
 def untied(model, value=1.0):
-    return Layerwise({name: Diagonal(nn.Parameter(torch.full_like(p, value))) for name, p in parameters(model).items()})
+    return Layerwise(
+        {
+            name: Diagonal(nn.Parameter(torch.full_like(p, value)))
+            for name, p in parameters(model).items()
+        }
+    )
 
 
 def test_gradient_descent_is_equivariant(problem, model, generator):
@@ -82,14 +96,19 @@ def test_the_meta_gradient_is_invariant_on_a_batch_closed_under_g(problem, model
     if kind == "diagonal":
         mirror = untied(model)
     else:
-        mirror = layerwise(model, kind="diagonal" if kind == "tied" else "spline", ties="orbit").double()
+        mirror = layerwise(
+            model, kind="diagonal" if kind == "tied" else "spline", ties="orbit"
+        ).double()
     start = parameters(model)
     defect = learning.meta_gradient_defect(SMD(mirror, 0.5), problem, start, symmetry, g, horizon=4)
     assert defect < 1e-12
     if kind == "diagonal":
         with torch.no_grad():
             mirror["0.weight"].d[:2] *= 2.0
-        assert learning.meta_gradient_defect(SMD(mirror, 0.5), problem, start, symmetry, g, horizon=4) > 0.01
+        assert (
+            learning.meta_gradient_defect(SMD(mirror, 0.5), problem, start, symmetry, g, horizon=4)
+            > 0.01
+        )
 
 
 def test_on_a_batch_that_is_not_closed_it_is_not(problem, model, generator, monkeypatch):
@@ -97,7 +116,10 @@ def test_on_a_batch_that_is_not_closed_it_is_not(problem, model, generator, monk
     monkeypatch.setattr(learning, "_closed_under", lambda g, z, symmetry: [dict(z)])
     g = symmetry.random(generator)
     method = SMD(untied(model), 0.5)
-    assert learning.meta_gradient_defect(method, problem, parameters(model), symmetry, g, horizon=4) > 0.01
+    assert (
+        learning.meta_gradient_defect(method, problem, parameters(model), symmetry, g, horizon=4)
+        > 0.01
+    )
 
 
 def test_learning_keeps_tied_maps_equivariant_and_untied_ones_nearly(generator):
@@ -105,31 +127,50 @@ def test_learning_keeps_tied_maps_equivariant_and_untied_ones_nearly(generator):
     inputs = torch.randn(20, 2, generator=generator)
     family = NetworkFamily(model, inputs, (inputs[:, 0] > inputs[:, 1]).float())
     settings = Settings(
-        meta_steps=20, batch=16, horizon=5, optimiser=Descent(0.05), objective=Objective(weights="last"),
+        meta_steps=20,
+        batch=16,
+        horizon=5,
+        optimiser=Descent(0.05),
+        objective=Objective(weights="last"),
         validation=Validation(every=20, horizons=(1.0,)),
-    )  # fmt: skip
-    free = Layerwise({name: Diagonal(nn.Parameter(torch.ones_like(p))) for name, p in model.named_parameters()})
+    )
+    free = Layerwise(
+        {name: Diagonal(nn.Parameter(torch.ones_like(p))) for name, p in model.named_parameters()}
+    )
     tied = layerwise(model, ties="orbit")
     methods = {"untied": SMD(free, 0.5), "tied": SMD(tied, 0.5)}
     held_out = family.validation(1).problem
     found = learning.defects_through_learning(
-        methods, family, settings, lambda m: equivariance.network_defect(m, held_out, model, generator)
+        methods,
+        family,
+        settings,
+        lambda m: equivariance.network_defect(m, held_out, model, generator),
     )
-    before, learned = ({kind: found[kind][when] for kind in methods} for when in ("before learning", "learned"))
+    before, learned = (
+        {kind: found[kind][when] for kind in methods} for when in ("before learning", "learned")
+    )
     assert max(before["untied"], before["tied"], learned["tied"]) < 1e-5
     assert 1e-3 < learned["untied"] < 0.5
-    assert torch.equal(free["0.weight"].d, torch.ones(4, 2)), "the method given must be left as it was"
+    assert torch.equal(free["0.weight"].d, torch.ones(4, 2)), (
+        "the method given must be left as it was"
+    )
 
 
 @pytest.mark.parametrize("motion", ["translation", "vertical flip", "rotation by 90°"])
 def test_learning_on_images_keeps_tied_maps_equivariant_and_untied_ones_not(generator, motion):
-    """Pictures that are bright at the top: a number for every pixel learns that, one for all cannot."""
+    """Pictures that are bright at the top: a number for every pixel learns that, one for all
+    cannot.
+    """
     slope = torch.linspace(1, 0, 8)[:, None].expand(1, 8, 8)
     pictures = [slope + 0.1 * torch.rand(1, 8, 8, generator=generator) for _ in range(8)]
     family = DenoisingFamily(pictures, pictures[:2], size=8)
     settings = Settings(
-        meta_steps=5, batch=4, horizon=3, optimiser=Descent(0.05), validation=Validation(every=5, horizons=(1.0,)),
-    )  # fmt: skip
+        meta_steps=5,
+        batch=4,
+        horizon=3,
+        optimiser=Descent(0.05),
+        validation=Validation(every=5, horizons=(1.0,)),
+    )
     every_pixel = Multipliers(torch.arange(64).reshape(1, 8, 8))
     methods = {"untied": SMD(every_pixel, 0.5), "tied": SMD(Multipliers(torch.tensor(0)), 0.5)}
     x = family.validation(1).x0
@@ -142,12 +183,15 @@ def test_learning_on_images_keeps_tied_maps_equivariant_and_untied_ones_not(gene
 
 
 def test_spread_within_orbits(model, generator):
-    symmetry, start = symmetries(model), parameters(model)
+    symmetry = symmetries(model)
+    start = parameters(model)
     mirror = untied(model)
     assert set(learning.orbit_spread(mirror, start, symmetry).values()) == {0.0}
     with torch.no_grad():
         mirror["2.bias"].d.copy_(torch.tensor([1.0, 3.0, 1.0, 3.0]))
-        mirror["0.weight"].d[:, 1] = 7.0  # the two inputs are different orbits, so this is no spread
+        mirror["0.weight"].d[:, 1] = (
+            7.0  # the two inputs are different orbits, so this is no spread
+        )
     spread = learning.orbit_spread(mirror, start, symmetry)
     assert spread["2.bias"] == pytest.approx(1 / 5**0.5)
     assert spread["0.weight"] == 0
@@ -185,7 +229,9 @@ def test_motions_of_images(generator):
         assert found[field]["translation"] > 1e-3
         assert found[field]["translation, away from the border"] < 1e-12
 
-    symmetric = LearnedPair(network("zeros", generator, symmetric=True), network("zeros", generator, symmetric=True))
+    symmetric = LearnedPair(
+        network("zeros", generator, symmetric=True), network("zeros", generator, symmetric=True)
+    )
     found = equivariance.image_defects(symmetric, x)
     for motion in ("horizontal flip", "vertical flip", "rotation by 90°"):
         assert found["∇ψ"][motion] < 1e-12
@@ -218,25 +264,38 @@ def test_motions_of_an_image():
 
 
 def test_a_defect_is_relative_to_the_image_and_that_of_the_worst_sample():
-    """Ω multiplies the first column by 3: after a flip the last column is off, ‖(2a, −2b)‖ of ‖(b, 3a)‖."""
+    """Ω multiplies the first column by 3: after a flip the last column is off, ‖(2a, −2b)‖ of ‖(b,
+    3a)‖.
+    """
 
     def omega(x):
         return torch.cat([3 * x[..., :1], x[..., 1:]], -1)
 
     flip = equivariance.IMAGE_ACTIONS["horizontal flip"]
     x = double([[[1.0, 2.0]]], [[[5.0, 1.0]]])
-    worst = max(((2 * a) ** 2 + (2 * b) ** 2) ** 0.5 / (b**2 + (3 * a) ** 2) ** 0.5 for a, b in ((1, 2), (5, 1)))
+    worst = max(
+        ((2 * a) ** 2 + (2 * b) ** 2) ** 0.5 / (b**2 + (3 * a) ** 2) ** 0.5
+        for a, b in ((1, 2), (5, 1))
+    )
     assert equivariance.defect(omega, flip, x) == pytest.approx(worst)
     inner = torch.ones(1, 1, 6, 6, dtype=torch.float64)
     assert equivariance.defect(omega, flip, inner) > 0.1
-    assert equivariance.defect(omega, flip, inner, margin=1) == 0, "the columns at the border are left out"
-    rows = lambda x: torch.cat([3 * x[..., :1, :], x[..., 1:, :]], -2)  # noqa: E731
-    assert equivariance.defect(rows, equivariance.IMAGE_ACTIONS["vertical flip"], inner, margin=1) == 0
+    assert equivariance.defect(omega, flip, inner, margin=1) == 0, (
+        "the columns at the border are left out"
+    )
+    rows = lambda x: torch.cat([3 * x[..., :1, :], x[..., 1:, :]], -2)
+    assert (
+        equivariance.defect(rows, equivariance.IMAGE_ACTIONS["vertical flip"], inner, margin=1) == 0
+    )
     assert equivariance.defect(lambda x: 0 * x, flip, x) == 0
     weights = torch.ones(6, 6, dtype=torch.float64)
-    weights[2, 1], weights[0, 3] = 3.0, 9.0  # one pixel inside, and one at the border
+    # one pixel inside, and one at the border
+    weights[2, 1] = 3.0
+    weights[0, 3] = 9.0
     # Inside, where 16 pixels are left, Ω(g·x) has the 3 at one place and g·Ω(x) at another.
-    assert equivariance.defect(lambda x: weights * x, flip, inner, margin=1) == pytest.approx((8 / (15 + 9)) ** 0.5)
+    assert equivariance.defect(lambda x: weights * x, flip, inner, margin=1) == pytest.approx(
+        (8 / (15 + 9)) ** 0.5
+    )
 
 
 @pytest.mark.parametrize("side", [26, 27])

@@ -1,4 +1,6 @@
-"""Theorems 2 and 3 in expectation, as mean plus three standard errors, on problems where their assumptions are true."""
+"""Theorems 2 and 3 in expectation, as mean plus three standard errors, on problems where their
+assumptions are true.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,14 @@ from mirrordescent.schedules import RootReciprocal
 from mirrordescent.theory import Coupling, bounds, observe
 from mirrordescent.theory.geometry import Inverted
 
-SEEDS, K = 200, 60
+SEEDS = 200
+K = 60
 
 
 class OneTermEach(Oracle):
-    """The gradient of one random data point, another one for every sample: many runs in one batch."""
+    """The gradient of one random data point, another one for every sample: many runs in one
+    batch.
+    """
 
     stochastic = True
 
@@ -38,7 +43,9 @@ def data(rows=30, columns=4, seed=0):
 def logistic():
     """Slopes of at most 1, so ‖G‖ ≤ max‖φ‖ everywhere."""
     problem = LogisticRegression(*data())
-    solution = solve(problem, AMD(Euclidean(), 1 / problem.smoothness(), returns="x_tilde"), iterations=5000)
+    solution = solve(
+        problem, AMD(Euclidean(), 1 / problem.smoothness(), returns="x_tilde"), iterations=5000
+    )
     assert problem.grad(solution.x).abs().max() < 1e-8
     return problem, solution.x, problem.signed.square().sum(1).max(), OneTermEach()
 
@@ -49,7 +56,9 @@ def hinge():
     problem.ridge.zero_()
     generator = torch.Generator().manual_seed(1)
     # Any u will do in place of a minimiser; this one is better than where the runs start.
-    u = solve(problem, AMD(Euclidean(), RootReciprocal(0.1)), iterations=2000, generator=generator).best_x
+    u = solve(
+        problem, AMD(Euclidean(), RootReciprocal(0.1)), iterations=2000, generator=generator
+    ).best_x
     return problem, u, problem.signed.square().sum(1).max(), OneTermEach()
 
 
@@ -59,9 +68,16 @@ def simplex(squared_norm):
     A = torch.randn(6, 5, generator=generator, dtype=torch.float64)
     u = torch.randn(1, 5, generator=generator, dtype=torch.float64).softmax(-1)
     problem = LeastSquares(A, (u @ A.T)[0], Simplex())
-    vertices = problem.grad(torch.eye(5, dtype=torch.float64))  # the gradient is affine, its norm largest at a vertex
+    vertices = problem.grad(
+        torch.eye(5, dtype=torch.float64)
+    )  # the gradient is affine, its norm largest at a vertex
     noise = torch.randn(100_000, 5, generator=generator, dtype=torch.float64)
-    return problem, u, 2 * squared_norm(vertices).max() + 2 * squared_norm(noise).mean() * 1.02, Noisy(1.0)
+    return (
+        problem,
+        u,
+        2 * squared_norm(vertices).max() + 2 * squared_norm(noise).mean() * 1.02,
+        Noisy(1.0),
+    )
 
 
 CASES = {
@@ -75,7 +91,9 @@ CASES = {
 def observed(method, problem, u, oracle):
     x0 = problem.start(1).expand(SEEDS, -1).contiguous()
     generator = torch.Generator().manual_seed(3)
-    return observe(problem, method, x0, minimiser=u, iterations=K, oracle=oracle, generator=generator).record
+    return observe(
+        problem, method, x0, minimiser=u, iterations=K, oracle=oracle, generator=generator
+    ).record
 
 
 def upper(series):
@@ -108,18 +126,27 @@ def test_theorem_2_with_errors_in_both_cases():
     """Primal-stored with an inverse off by e: U = −e/t. C is the measured pairing, C' = ‖e‖²/t²."""
     problem, u, _, oracle = logistic()
     problem.ridge.fill_(0.2)
-    u = solve(problem, AMD(Euclidean(), 1 / problem.smoothness(), returns="x_tilde"), iterations=3000).x
+    u = solve(
+        problem, AMD(Euclidean(), 1 / problem.smoothness(), returns="x_tilde"), iterations=3000
+    ).x
     record = observed(MD(Shifted(), 0.2), problem, u, oracle)
-    moment, n = float(record["displacement"].mean(1).max()), u.shape[1]
-    torch.testing.assert_close(record["error"], torch.full_like(record["error"], 0.02 * n**0.5 / 0.2))
-    gaps, start = upper(bounds.weighted_mean_gap(record)), record["divergence"][0]
+    moment = float(record["displacement"].mean(1).max())
+    n = u.shape[1]
+    torch.testing.assert_close(
+        record["error"], torch.full_like(record["error"], 0.02 * n**0.5 / 0.2)
+    )
+    gaps = upper(bounds.weighted_mean_gap(record))
+    start = record["divergence"][0]
     pairing = float(-record["error_pairing"].mean(1).min())
     assert (gaps <= bounds.smd_bound(start, record.steps, moment, 1.0, max(0.0, pairing))).all()
     squared_error = float(record["error"].square().max())
-    strong = bounds.smd_bound_strongly_convex(start, record.steps, moment, 1.0, squared_error, mu=0.2)
+    strong = bounds.smd_bound_strongly_convex(
+        start, record.steps, moment, 1.0, squared_error, mu=0.2
+    )
     assert (gaps <= strong).all()
     torch.testing.assert_close(
-        strong - bounds.smd_bound(start, record.steps, moment, 1.0), torch.full_like(strong, squared_error / 0.4)
+        strong - bounds.smd_bound(start, record.steps, moment, 1.0),
+        torch.full_like(strong, squared_error / 0.4),
     )
 
 
@@ -130,7 +157,9 @@ def test_theorem_3(name, t):
     problem, u, _, oracle = make()
     record = observed(ASMD(mirror, t), problem, u, oracle)
     gradient = problem.grad(u)
-    largest = float(torch.maximum(record["divergence"].max(), 0.5 * record["distance"].square().max()))
+    largest = float(
+        torch.maximum(record["divergence"].max(), 0.5 * record["distance"].square().max())
+    )
     bound = bounds.asmd_bound(
         K,
         record["energy"][0],
@@ -142,7 +171,11 @@ def test_theorem_3(name, t):
         t=t,
     )
     by_moments = bounds.asmd_bound_by_moments(
-        record["energy"][0], record.steps, largest, record["displacement"].mean(1, keepdim=True), alpha=1.0
+        record["energy"][0],
+        record.steps,
+        largest,
+        record["displacement"].mean(1, keepdim=True),
+        alpha=1.0,
     )
     gaps = upper(record["gap"][1:])
     assert (gaps <= by_moments).all()
@@ -150,35 +183,55 @@ def test_theorem_3(name, t):
 
 
 def test_theorem_3_with_an_inexact_inverse():
-    """A dual-stored pair held against M: U is the constant error of the inverse, K the largest ⟨∇f, U⟩."""
+    """A dual-stored pair held against M: U is the constant error of the inverse, K the largest ⟨∇f,
+    U⟩.
+    """
     problem, u, _, oracle = logistic()
     mirror = Shifted()
     x0 = problem.start(1).expand(SEEDS, -1).contiguous()
     record = observe(
-        problem, ASMD(mirror, 0.5), x0, minimiser=u, iterations=K, oracle=oracle,
-        generator=torch.Generator().manual_seed(0), geometry=Inverted(mirror),
-    ).record  # fmt: skip
+        problem,
+        ASMD(mirror, 0.5),
+        x0,
+        minimiser=u,
+        iterations=K,
+        oracle=oracle,
+        generator=torch.Generator().manual_seed(0),
+        geometry=Inverted(mirror),
+    ).record
     assert (record["error"] != 0).any()
-    largest = float(torch.maximum(record["divergence"].max(), 0.5 * record["distance"].square().max()))
+    largest = float(
+        torch.maximum(record["divergence"].max(), 0.5 * record["distance"].square().max())
+    )
     bound = bounds.asmd_bound_by_moments(
-        record["energy"][0], record.steps, largest, record["displacement"].mean(1, keepdim=True), 1.0,
+        record["energy"][0],
+        record.steps,
+        largest,
+        record["displacement"].mean(1, keepdim=True),
+        1.0,
         error=max(0.0, float(record["error"].mean(1).max())),
-    )  # fmt: skip
+    )
     assert (upper(record["gap"][1:]) <= bound).all()
 
 
 def test_the_coupling_is_what_dual_storage_needs():
-    """On a set with an edge the step inequality holds for F(u, y) and fails for B_ψ(u, ∇ψ*(y)), beyond the edge."""
+    """On a set with an edge the step inequality holds for F(u, y) and fails for B_ψ(u, ∇ψ*(y)),
+    beyond the edge.
+    """
     mirror = Euclidean(Simplex())
-    u, y = torch.tensor([[0.0, 1.0]], dtype=torch.float64), torch.tensor([[5.0, 0.0]], dtype=torch.float64)
-    x, coupling = mirror.to_primal(y), Coupling(mirror, u)
+    u = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+    y = torch.tensor([[5.0, 0.0]], dtype=torch.float64)
+    x = mirror.to_primal(y)
+    coupling = Coupling(mirror, u)
     torch.testing.assert_close(coupling(y), coupling(y, x))
     g = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     for t in (0.5, 1.0):
         allowed = -t * (g * (x - u)).sum(1) + 0.5 * t**2 * g.square().sum(1)
         after = y - t * g
         assert coupling(after) - coupling(y) <= allowed + 1e-12
-        assert mirror.divergence(u, mirror.to_primal(after)) - mirror.divergence(u, x) > allowed + 0.3
+        assert (
+            mirror.divergence(u, mirror.to_primal(after)) - mirror.divergence(u, x) > allowed + 0.3
+        )
 
 
 def test_a_certificate_serves_as_a_minimiser():

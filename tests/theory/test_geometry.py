@@ -47,7 +47,9 @@ def test_a_point_outside_is_projected_and_drawn_inside():
     box = Box(0.0, 1.0)
     within = double([0.2, 0.9])
     assert inside(within, box) is within
-    torch.testing.assert_close(inside(double([2.0, -1.0]), box), 0.9 * double([1.0, 0.0]) + 0.1 * double([0.5, 0.5]))
+    torch.testing.assert_close(
+        inside(double([2.0, -1.0]), box), 0.9 * double([1.0, 0.0]) + 0.1 * double([0.5, 0.5])
+    )
 
 
 def test_where_a_map_is_used():
@@ -61,7 +63,9 @@ def test_where_a_map_is_used():
 
 def test_the_coupling_is_fenchel_s():
     """ψ(u) + ψ*(y) − ⟨y, u⟩ for ψ = Σ dx²/2: Σ (du − y)²/2d, by way of either form."""
-    d, u, y = double([2.0, 5.0])[0], double([1.0, -1.0]), double([0.5, 3.0])
+    d = double([2.0, 5.0])[0]
+    u = double([1.0, -1.0])
+    y = double([0.5, 3.0])
     expected = ((d * u - y).square() / (2 * d)).sum(1)
     for mirror in (Diagonal(d), Inverted(Diagonal(d))):
         coupling = Coupling(mirror, u)
@@ -74,7 +78,9 @@ def test_the_coupling_is_fenchel_s():
 def test_a_field_is_integrated_along_the_ray():
     """Exactly for polynomials up to degree 31: ∫₀¹ ⟨(sx)³⁰, x⟩ ds = x³¹/31."""
     x = double([1.1, -0.9])
-    torch.testing.assert_close(Field(lambda x: x**30).value(x), (x**31 / 31).sum(1), rtol=1e-13, atol=0)
+    torch.testing.assert_close(
+        Field(lambda x: x**30).value(x), (x**31 / 31).sum(1), rtol=1e-13, atol=0
+    )
     torch.testing.assert_close(Field(lambda x: 2 * x + 1).value(x), (x.square() + x).sum(1))
 
 
@@ -104,9 +110,18 @@ def test_a_field_is_integrated_along_the_ray():
 def test_advice(theorem, storage, exact, stochastic, kinks, t, gamma, rule):
     """α = ½ and L_f = 4, or kinks: t = α/L_f; γ = 1/α and t = 1/(L_f γ); t = α/(√8 L_f)."""
     advice = advise(
-        theorem, storage, exact, stochastic, Constant(0.5, "formula"), Constant(math.inf if kinks else 4.0, "formula")
+        theorem,
+        storage,
+        exact,
+        stochastic,
+        Constant(0.5, "formula"),
+        Constant(math.inf if kinks else 4.0, "formula"),
     )
-    assert (advice.t, advice.gamma, advice.extension) == (t if t is None else pytest.approx(t), gamma, rule)
+    assert (advice.t, advice.gamma, advice.extension) == (
+        t if t is None else pytest.approx(t),
+        gamma,
+        rule,
+    )
     assert "α = 0.5 (formula), L_f = " in advice.reasons[0]
     first_line = str(advice).splitlines()[0]
     assert ("t = " in first_line) == (t is not None)
@@ -115,7 +130,9 @@ def test_advice(theorem, storage, exact, stochastic, kinks, t, gamma, rule):
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, math.inf])
 def test_without_a_finite_convexity_there_is_no_advice(alpha):
-    advice = advise("accelerated", "dual", True, False, Constant(alpha, "formula"), Constant(4.0, "formula"))
+    advice = advise(
+        "accelerated", "dual", True, False, Constant(alpha, "formula"), Constant(4.0, "formula")
+    )
     assert (advice.t, advice.gamma) == (None, None)
     assert "No α > 0" in advice.reasons[1]
 
@@ -127,7 +144,11 @@ def test_without_a_finite_convexity_there_is_no_advice(alpha):
         (Constant(0.5, "certified"), Constant(4.0, "formula"), True),
         (Constant(0.5, "sampled"), Constant(4.0, "formula"), False),
         (Constant(0.5, "formula"), Constant(4.0, "sampled"), False),
-        (Constant(0.5, "formula"), Constant(math.inf, "sampled"), True),  # a jump that was found is one
+        (
+            Constant(0.5, "formula"),
+            Constant(math.inf, "sampled"),
+            True,
+        ),  # a jump that was found is one
     ],
 )
 def test_advice_is_certain_if_its_constants_are(alpha, L, certain):
@@ -136,18 +157,27 @@ def test_advice_is_certain_if_its_constants_are(alpha, L, certain):
 
 def test_kinks_and_noise_have_reasons_of_their_own():
     options = {"alpha": Constant(0.5, "formula"), "storage": "dual", "exact": True}
-    for stochastic, L, words in ((True, 4.0, "stochastic gradients"), (False, math.inf, "f has kinks")):
-        advice = advise("accelerated", stochastic=stochastic, smoothness=Constant(L, "formula"), **options)
+    for stochastic, L, words in (
+        (True, 4.0, "stochastic gradients"),
+        (False, math.inf, "f has kinks"),
+    ):
+        advice = advise(
+            "accelerated", stochastic=stochastic, smoothness=Constant(L, "formula"), **options
+        )
         assert words in advice.reasons[-1]
 
 
 def test_a_local_convexity_is_that_of_the_points():
-    """∇ψ = asinh x has the slope 1/√(1 + x²), without a lower bound; α is that of the outermost entry."""
+    """∇ψ = asinh x has the slope 1/√(1 + x²), without a lower bound; α is that of the outermost
+    entry.
+    """
     points = [double([0.0, 1.0]), double([0.5, 2.0])]
     mirror = HyperbolicEntropy(1.0)
     found = local_alpha(mirror, map_constants(mirror, points), points)
     assert (found.how, found.value) == ("sampled", pytest.approx(5**-0.5 / SAFETY))
-    assert local_alpha(Diagonal(2.0), map_constants(Diagonal(2.0), points), points) == Constant(2.0, "formula")
+    assert local_alpha(Diagonal(2.0), map_constants(Diagonal(2.0), points), points) == Constant(
+        2.0, "formula"
+    )
 
 
 def test_advice_is_for_the_oracle_that_is_used_and_the_points_that_are_given():
@@ -161,5 +191,8 @@ def test_advice_is_for_the_oracle_that_is_used_and_the_points_that_are_given():
     wrong = Stretched()
     assert "keep t constant" in str(recommend(wrong, bowl, MD(wrong, 1.0)))
     curved = HyperbolicEntropy(1.0)
-    drawn = [recommend(curved, bowl, "SMD", generator=torch.Generator().manual_seed(s)).t for s in (1, 1, 2)]
+    drawn = [
+        recommend(curved, bowl, "SMD", generator=torch.Generator().manual_seed(s)).t
+        for s in (1, 1, 2)
+    ]
     assert drawn[0] == drawn[1] != drawn[2]

@@ -1,4 +1,6 @@
-"""Runs held against bounds: which constants go into which bound, and when a run is called above one."""
+"""Runs held against bounds: which constants go into which bound, and when a run is called above
+one.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,31 @@ from mirrordescent.theory.findings import Bounded
 from mirrordescent.theory.geometry import Inverted
 from mirrordescent.theory.held import bounded_by, falls, stays_below
 
-K, BATCH, ALPHA, R = 4, 2, 0.7, 3.5
+K = 4
+BATCH = 2
+ALPHA = 0.7
+R = 3.5
 EPS = torch.finfo(torch.float64).eps
 
 
 def drawn(seed, *shape):
-    return 0.1 + torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return 0.1 + torch.rand(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 STEPS = drawn(0, K).sort(descending=True).values
 RECORD = Record(
     STEPS,
-    {name: drawn(seed, K + 1, BATCH) for seed, name in enumerate(("gap", "divergence", "energy"), 1)},
+    {
+        name: drawn(seed, K + 1, BATCH)
+        for seed, name in enumerate(("gap", "divergence", "energy"), 1)
+    },
     {
         name: drawn(seed, K, BATCH)
-        for seed, name in enumerate(("displacement", "error", "noise_pairing", "error_pairing", "distance"), 4)
+        for seed, name in enumerate(
+            ("displacement", "error", "noise_pairing", "error_pairing", "distance"), 4
+        )
     },
 )
 KNOWN = Beforehand(*(drawn(20 + i, BATCH) for i in range(7)))
@@ -47,21 +59,26 @@ def bounded(theorem, alpha=ALPHA, smoothness=1.7, mu=0.3, record=RECORD, known=K
 
 def with_series(**series):
     states, steps = (
-        {name: series.get(name, old) for name, old in group.items()} for group in (RECORD.at_states, RECORD.at_steps)
+        {name: series.get(name, old) for name, old in group.items()}
+        for group in (RECORD.at_states, RECORD.at_steps)
     )
     return Record(STEPS, states, steps)
 
 
 def test_descent_is_judged_by_both_cases_of_theorem_2():
-    found, start = bounded("descent"), RECORD["divergence"][0]
+    found = bounded("descent")
+    start = RECORD["divergence"][0]
     torch.testing.assert_close(
-        found.bound, bounds.smd_bound(start, STEPS, KNOWN.second_moment, ALPHA, error_pairing=KNOWN.pairing)
+        found.bound,
+        bounds.smd_bound(start, STEPS, KNOWN.second_moment, ALPHA, error_pairing=KNOWN.pairing),
     )
     torch.testing.assert_close(found.measured, bounds.weighted_mean_gap(RECORD))
     torch.testing.assert_close(found.pathwise, bounds.smd_realised_bound(RECORD, ALPHA))
     torch.testing.assert_close(found.slack, bounds.smd_slack(RECORD, ALPHA))
     (strongly,) = found.further.values()
-    expected = bounds.smd_bound(start, STEPS, KNOWN.second_moment, ALPHA) + KNOWN.squared_error / 0.6
+    expected = (
+        bounds.smd_bound(start, STEPS, KNOWN.second_moment, ALPHA) + KNOWN.squared_error / 0.6
+    )
     torch.testing.assert_close(strongly, expected)
     (none,) = bounded("descent", mu=0.0).further.values()
     assert "not strongly convex" in none
@@ -69,7 +86,9 @@ def test_descent_is_judged_by_both_cases_of_theorem_2():
 
 def test_acceleration_is_judged_by_theorem_1():
     found = bounded("accelerated")
-    start, gap, t = RECORD["divergence"][0], RECORD["gap"][0], float(STEPS[0])
+    start = RECORD["divergence"][0]
+    gap = RECORD["gap"][0]
+    t = float(STEPS[0])
 
     def expected(first_error, error):
         return bounds.amd_bound(R * start + t / R * gap + R * first_error, STEPS, R, error)
@@ -81,25 +100,36 @@ def test_acceleration_is_judged_by_theorem_1():
     torch.testing.assert_close(found.slack, bounds.amd_slack(RECORD, R))
 
 
-@pytest.mark.parametrize("far", [True, False], ids=["points farther than the start", "the start is farthest"])
+@pytest.mark.parametrize(
+    "far", [True, False], ids=["points farther than the start", "the start is farthest"]
+)
 def test_stochastic_acceleration_is_judged_by_theorem_3(far):
-    """M_ψ is the larger of B(x*, x_0) and (α/2)‖x − x*‖² at the points, or of both along the run."""
+    """M_ψ is the larger of B(x*, x_0) and (α/2)‖x − x*‖² at the points, or of both along
+    the run.
+    """
     first = RECORD["energy"][0]
     size = 10.0 if far else 0.01
-    known = Beforehand(**{**vars(KNOWN), "squared_distance": size * torch.ones(BATCH, dtype=torch.float64)})
+    known = Beforehand(
+        **{**vars(KNOWN), "squared_distance": size * torch.ones(BATCH, dtype=torch.float64)}
+    )
     record = with_series(distance=size * RECORD["distance"])
     found = bounded("accelerated stochastic", record=record, known=known)
     M = ALPHA / 2 * known.squared_distance if far else RECORD["divergence"][0]
     moments = KNOWN.second_moment.expand(K, -1)
-    torch.testing.assert_close(found.bound, bounds.asmd_bound_by_moments(first, STEPS, M, moments, ALPHA))
+    torch.testing.assert_close(
+        found.bound, bounds.asmd_bound_by_moments(first, STEPS, M, moments, ALPHA)
+    )
     met = ALPHA / 2 * record["distance"].square().amax(0) if far else RECORD["divergence"].amax(0)
     worst = RECORD["error"].amax(0)
     torch.testing.assert_close(
-        found.pathwise, bounds.asmd_bound_by_moments(first, STEPS, met, RECORD["displacement"], ALPHA, worst)
+        found.pathwise,
+        bounds.asmd_bound_by_moments(first, STEPS, met, RECORD["displacement"], ALPHA, worst),
     )
     torch.testing.assert_close(found.measured, RECORD["gap"][1:])
     (printed,) = found.further.values()
-    expected = bounds.asmd_bound(K, first, M, ALPHA, 1.7, KNOWN.variance, KNOWN.squared_gradient, t=float(STEPS.max()))
+    expected = bounds.asmd_bound(
+        K, first, M, ALPHA, 1.7, KNOWN.variance, KNOWN.squared_gradient, t=float(STEPS.max())
+    )
     torch.testing.assert_close(printed, expected)
     (none,) = bounded("accelerated stochastic", smoothness=math.inf).further.values()
     assert "f has kinks" in none
@@ -108,7 +138,8 @@ def test_stochastic_acceleration_is_judged_by_theorem_3(far):
 def test_errors_that_help_count_as_none():
     found = bounded("accelerated stochastic", record=with_series(error=-RECORD["error"]))
     torch.testing.assert_close(
-        found.pathwise, bounded("accelerated stochastic", record=with_series(error=0 * RECORD["error"])).pathwise
+        found.pathwise,
+        bounded("accelerated stochastic", record=with_series(error=0 * RECORD["error"])).pathwise,
     )
 
 
@@ -127,7 +158,9 @@ def below(measured, bound, stochastic=False, statuses=None, pathwise=None):
     return stays_below(found, solution, stochastic)
 
 
-@pytest.mark.parametrize(("bound", "allowed"), [(0.0, 1e3 * EPS), (7.0, 8e3 * EPS), (-7.0, 8e3 * EPS)])
+@pytest.mark.parametrize(
+    ("bound", "allowed"), [(0.0, 1e3 * EPS), (7.0, 8e3 * EPS), (-7.0, 8e3 * EPS)]
+)
 def test_rounding_is_not_above_a_bound(bound, allowed):
     """10³ machine epsilons of 1 + |bound| are rounding, twice that is not."""
     for excess, answer in ((0.8 * allowed, "holds"), (1.4 * allowed, "does not hold")):
@@ -135,7 +168,9 @@ def test_rounding_is_not_above_a_bound(bound, allowed):
 
 
 def test_the_numbers_of_a_verdict_are_those_at_the_end():
-    verdict = below([[9.0, 9.0], [1.0, 2.0]], [[8.0, 8.0], [3.0, 4.0]], pathwise=[[0.0, 0.0], [5.0, 6.0]])
+    verdict = below(
+        [[9.0, 9.0], [1.0, 2.0]], [[8.0, 8.0], [3.0, 4.0]], pathwise=[[0.0, 0.0], [5.0, 6.0]]
+    )
     assert verdict.answer == "does not hold"
     assert "first after 1 steps" in verdict.because
     for words in ("f is 1.5,", "Theorem 3.5,", "is 5.5."):
@@ -155,7 +190,8 @@ def test_failed_runs_and_missing_bounds():
 
 
 def test_with_noise_the_mean_over_samples_is_judged_step_by_step():
-    measured, bound = [[1.0, 5.0], [9.0, 1.0]], [[4.0, 4.0], [4.0, 4.0]]
+    measured = [[1.0, 5.0], [9.0, 1.0]]
+    bound = [[4.0, 4.0], [4.0, 4.0]]
     verdict = below(measured, bound, stochastic=True)
     assert (verdict.answer, "first after 2 steps" in verdict.because) == ("does not hold", True)
 
@@ -163,7 +199,9 @@ def test_with_noise_the_mean_over_samples_is_judged_step_by_step():
 def lemma(slack, energy):
     series = torch.tensor(slack, dtype=torch.float64)
     found = Bounded("f", "Theorem 1", series, series, series, series)
-    record = Record(torch.ones(len(slack)), {"energy": torch.tensor(energy, dtype=torch.float64)}, {})
+    record = Record(
+        torch.ones(len(slack)), {"energy": torch.tensor(energy, dtype=torch.float64)}, {}
+    )
     (verdict,) = falls("accelerated", found, record)
     return verdict
 
@@ -199,13 +237,16 @@ class Stretched(Diagonal):
 
 
 class ByTurns(Oracle):
-    """The gradient plus s in every entry, then minus s, and so on: noise whose mean and variance are known."""
+    """The gradient plus s in every entry, then minus s, and so on: noise whose mean and variance
+    are known.
+    """
 
     stochastic = True
 
     def __init__(self, s):
         super().__init__()
-        self.s, self.asked_before = s, False
+        self.s = s
+        self.asked_before = False
 
     def forward(self, problem, x, k, generator=None):
         self.asked_before = not self.asked_before
@@ -214,11 +255,18 @@ class ByTurns(Oracle):
 
 @pytest.mark.parametrize(("kind", "t"), [(MD, 1.5), (AMD, 6.0)])
 def test_what_is_known_before_a_noisy_run_with_an_inexact_inverse(kind, t):
-    """x⁺ = (1+e)(x − tG/2), so G + U = (1+e)G − 2ex/t and U = e(Ḡ − 2x/t) in the mean; z likewise, by AMD's weights."""
-    e, s, iterations = Stretched.e, 0.3, 4
-    u, points, centre = drawn(30, 3, 2), [drawn(31, 3, 2) - 0.5, 2 * drawn(32, 3, 2)], drawn(33, 3, 2)
+    """x⁺ = (1+e)(x − tG/2), so G + U = (1+e)G − 2ex/t and U = e(Ḡ − 2x/t) in the mean; z likewise,
+    by AMD's weights.
+    """
+    e = Stretched.e
+    s = 0.3
+    iterations = 4
+    u = drawn(30, 3, 2)
+    points = [drawn(31, 3, 2) - 0.5, 2 * drawn(32, 3, 2)]
+    centre = drawn(33, 3, 2)
     curvature = torch.tensor([1.0, 2.0], dtype=torch.float64)
-    problem, mirror = Quadratic(curvature, centre), Stretched()
+    problem = Quadratic(curvature, centre)
+    mirror = Stretched()
     steps = [t / k for k in range(1, iterations + 1)]
     weights = steps if kind is MD else [k / 3 * step for k, step in enumerate(steps)]
 
@@ -232,7 +280,8 @@ def test_what_is_known_before_a_noisy_run_with_an_inexact_inverse(kind, t):
         seen["squared_distance"].append(sums((x - u) ** 2))
         seen["second_moment"].append(sums(g**2) + 2 * s**2)
         for step in (steps[0], steps[-1]):
-            U, total = e * (g - 2 * x / step), (1 + e) * g - 2 * e * x / step
+            U = e * (g - 2 * x / step)
+            total = (1 + e) * g - 2 * e * x / step
             seen["squared_error"].append(sums(U**2))
             seen["pairing"].append(-sums(U * (x - u)))
             seen["second_moment"].append(sums(total**2) + 2 * ((1 + e) * s) ** 2)
@@ -244,20 +293,31 @@ def test_what_is_known_before_a_noisy_run_with_an_inexact_inverse(kind, t):
     assert (light < heavy).any(), "and for others the heaviest"
     del seen["squared_gradient"]
     found = beforehand(
-        kind(mirror, Reciprocal(t)), problem, Coupling(Inverted(mirror), u), points, ByTurns(s), torch.Generator(),
-        iterations, exact=False,
-    )  # fmt: skip
+        kind(mirror, Reciprocal(t)),
+        problem,
+        Coupling(Inverted(mirror), u),
+        points,
+        ByTurns(s),
+        torch.Generator(),
+        iterations,
+        exact=False,
+    )
     for name, each in seen.items():
         wanted = SAFETY * torch.stack(each).amax(0).clamp(min=0)
-        torch.testing.assert_close(getattr(found, name), wanted, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(
+            getattr(found, name), wanted, msg=lambda m, name=name: f"{name}: {m}"
+        )
     torch.testing.assert_close(found.squared_gradient, sums((curvature * (u - centre)) ** 2))
 
 
 def test_exact_runs_are_known_to_make_no_errors_and_exact_gradients_to_have_no_noise():
-    u, x = drawn(30, 3, 2), drawn(31, 3, 2)
+    u = drawn(30, 3, 2)
+    x = drawn(31, 3, 2)
     problem = Quadratic(torch.ones(2, dtype=torch.float64), u)
     method = MD(Euclidean(), 0.1)
-    known = beforehand(method, problem, Coupling(Euclidean(), u), [x], Exact(), torch.Generator(), 3, exact=True)
+    known = beforehand(
+        method, problem, Coupling(Euclidean(), u), [x], Exact(), torch.Generator(), 3, exact=True
+    )
     for name in ("pairing", "squared_error", "energy_error", "variance", "squared_gradient"):
         assert not getattr(known, name).any(), name
     torch.testing.assert_close(known.second_moment, SAFETY * (x - u).square().sum(1))

@@ -1,4 +1,6 @@
-"""What a diagnosis must not let pass: wrong potentials, inverses that are none, runs that diverge below a bound."""
+"""What a diagnosis must not let pass: wrong potentials, inverses that are none, runs that diverge
+below a bound.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def verdicts(diagnosis, assumption):
 class Wrong(Diagonal):
     """A diagonal map whose potential is something else."""
 
-    factor, off, only = 3.0, 0.0, None
+    factor = 3.0
+    off = 0.0
+    only = None
 
     def _potential(self, x):
         if self.only is not None:
@@ -66,7 +70,13 @@ class Wrong(Diagonal):
 
 @pytest.mark.parametrize(
     "fault",
-    [{"factor": 3.0}, {"factor": 0.0}, {"factor": 1.0, "off": 0.1}, {"only": slice(0, 2)}, {"factor": torch.nan}],
+    [
+        {"factor": 3.0},
+        {"factor": 0.0},
+        {"factor": 1.0, "off": 0.1},
+        {"only": slice(0, 2)},
+        {"factor": torch.nan},
+    ],
 )
 def test_a_potential_that_is_not_the_maps_is_found(quadratic, fault):
     mirror = Wrong(torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64))
@@ -79,17 +89,29 @@ def test_a_potential_that_is_not_the_maps_is_found(quadratic, fault):
 @pytest.mark.parametrize(
     "mirror",
     [
-        Euclidean(), Euclidean(Simplex()), Euclidean(Box(0.0, 1.0)), Diagonal(torch.tensor([0.5, 1.0, 2.0]).double()),
-        PNorm(1.5), SquaredPNorm(1.5), NegativeEntropy(), SimplexEntropy(), HyperbolicEntropy(), Logit(0.0, 2.0),
-        LearnedPair(*(DenseICNN(3, generator=torch.Generator().manual_seed(s)).double() for s in (0, 1))),
+        Euclidean(),
+        Euclidean(Simplex()),
+        Euclidean(Box(0.0, 1.0)),
+        Diagonal(torch.tensor([0.5, 1.0, 2.0]).double()),
+        PNorm(1.5),
+        SquaredPNorm(1.5),
+        NegativeEntropy(),
+        SimplexEntropy(),
+        HyperbolicEntropy(),
+        Logit(0.0, 2.0),
+        LearnedPair(
+            *(DenseICNN(3, generator=torch.Generator().manual_seed(s)).double() for s in (0, 1))
+        ),
         Conjugate(DenseICNN(3).double()),
     ],
     ids=lambda mirror: f"{type(mirror).__name__} {type(mirror.primal_domain).__name__}",
-)  # fmt: skip
+)
 def test_potentials_of_sound_maps_pass(mirror):
     u = random(2, 3).softmax(-1)
     problem = Quadratic(torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64), u)
-    diagnosis = diagnose(mirror, problem, random(2, 3, seed=1).softmax(-1), minimiser=u, iterations=3)
+    diagnosis = diagnose(
+        mirror, problem, random(2, 3, seed=1).softmax(-1), minimiser=u, iterations=3
+    )
     assert "does not hold" not in verdicts(diagnosis, POTENTIAL)
 
 
@@ -98,7 +120,9 @@ def test_a_potential_without_derivatives_is_not_known(quadratic):
         def _potential(self, x):
             return super()._potential(x).detach()
 
-    diagnosis = diagnose(Opaque(torch.ones(3, dtype=torch.float64)), quadratic, random(2, 3, seed=1), iterations=3)
+    diagnosis = diagnose(
+        Opaque(torch.ones(3, dtype=torch.float64)), quadratic, random(2, 3, seed=1), iterations=3
+    )
     assert verdicts(diagnosis, POTENTIAL) == {"not known"}
 
 
@@ -117,25 +141,46 @@ def test_observe_tests_whether_a_map_is_exact(quadratic, explicit):
     mirror = Boastful()
     if explicit:
         with pytest.raises(ValueError, match="does not invert"):
-            observe(quadratic, MD(mirror, 0.1), minimiser=quadratic.centre, iterations=3, geometry=mirror)
+            observe(
+                quadratic,
+                MD(mirror, 0.1),
+                minimiser=quadratic.centre,
+                iterations=3,
+                geometry=mirror,
+            )
         return
     record = observe(quadratic, MD(mirror, 0.1), minimiser=quadratic.centre, iterations=5).record
-    torch.testing.assert_close(record["error"], torch.full_like(record["error"], 0.02 * 3**0.5 / 0.1))
-    amd = observe(quadratic, AMD(mirror, 0.1, storage="primal"), minimiser=quadratic.centre, iterations=5).record
+    torch.testing.assert_close(
+        record["error"], torch.full_like(record["error"], 0.02 * 3**0.5 / 0.1)
+    )
+    amd = observe(
+        quadratic, AMD(mirror, 0.1, storage="primal"), minimiser=quadratic.centre, iterations=5
+    ).record
     assert (amd["error"] != 0).all()
 
 
 def test_a_dual_stored_run_is_exact_only_in_its_own_geometry(quadratic):
     """Held against another map, errors are measured, not zero because the run is dual-stored."""
     method = SMD(Diagonal(torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)), 0.1)
-    own = observe(quadratic, method, random(2, 3, seed=1), minimiser=quadratic.centre, iterations=5).record
+    own = observe(
+        quadratic, method, random(2, 3, seed=1), minimiser=quadratic.centre, iterations=5
+    ).record
     assert not own["error"].any()
     other = observe(
-        quadratic, method, random(2, 3, seed=1), minimiser=quadratic.centre, iterations=5, geometry=Euclidean()
+        quadratic,
+        method,
+        random(2, 3, seed=1),
+        minimiser=quadratic.centre,
+        iterations=5,
+        geometry=Euclidean(),
     ).record
     assert (other["error"] > 0).all()
     shifted = observe(
-        quadratic, ASMD(Boastful(), 0.1), minimiser=quadratic.centre, iterations=5, geometry=Inverted(Boastful())
+        quadratic,
+        ASMD(Boastful(), 0.1),
+        minimiser=quadratic.centre,
+        iterations=5,
+        geometry=Inverted(Boastful()),
     ).record
     assert (shifted["error"] != 0).any()
 
@@ -144,7 +189,9 @@ def test_a_diverged_run_is_not_below_its_bound(quadratic):
     diagnosis = diagnose(MD(Euclidean(), 0.6), quadratic, random(2, 3, seed=1), iterations=10)
     (run,) = diagnosis.runs.values()
     assert float(run.record["gap"][-1].max()) > 100 * float(run.record["gap"][0].max())
-    assert (run.bounded.measured <= run.bounded.pathwise + 1e-6 * run.bounded.pathwise.abs()).all(), "f is convex"
+    assert (
+        run.bounded.measured <= run.bounded.pathwise + 1e-6 * run.bounded.pathwise.abs()
+    ).all(), "f is convex"
     assert verdicts(diagnosis, BELOW) == {"does not hold"}
 
 
@@ -158,7 +205,9 @@ def test_a_run_that_was_stopped_for_diverging_is_not_below_its_bound(quadratic):
 
 
 def test_a_descending_run_is_below_both_bounds_and_the_page_names_them(quadratic):
-    diagnosis = diagnose(Diagonal(torch.ones(3, dtype=torch.float64)), quadratic, random(2, 3, seed=1), iterations=20)
+    diagnosis = diagnose(
+        Diagonal(torch.ones(3, dtype=torch.float64)), quadratic, random(2, 3, seed=1), iterations=20
+    )
     for run in diagnosis.runs.values():
         assert (run.bounded.measured <= run.bounded.bound).all()
     assert verdicts(diagnosis, BELOW) == {"holds"}
@@ -168,10 +217,16 @@ def test_a_descending_run_is_below_both_bounds_and_the_page_names_them(quadratic
 
 
 def test_noise_counts_in_the_second_moment():
-    """σ² = E‖G‖² of the theorem contains the noise, here n·s² = 3·4 in every point, times 1.25; gradients are small."""
+    """σ² = E‖G‖² of the theorem contains the noise, here n·s² = 3·4 in every point, times 1.25;
+    gradients are small.
+    """
     problem = Quadratic(torch.full((3,), 1e-6, dtype=torch.float64), random(2, 3))
     method = SMD(Euclidean(), Polynomial(0.05, 0.5))
-    bound = diagnose(method, problem, problem.centre, iterations=10, oracle=Noisy(2.0)).runs["SMD"].bounded.bound
+    bound = (
+        diagnose(method, problem, problem.centre, iterations=10, oracle=Noisy(2.0))
+        .runs["SMD"]
+        .bounded.bound
+    )
     t = torch.tensor([0.05 / (k + 1) ** 0.5 for k in range(10)], dtype=torch.float64)
     second_moment = bound / (t.square().cumsum(0) / (2 * t.cumsum(0)))[:, None]
     assert (second_moment > 10).all()
@@ -194,8 +249,15 @@ def test_a_geometry_is_not_called_a_multiple_of_the_identity(quadratic):
     page = markdown(diagnose(mirror, quadratic, random(2, 3, seed=1), iterations=3))
     assert "no multiple of the identity: its curvatures lie between 0.5 and 2" in page
     conjugate = Conjugate(DenseICNN(3).double())
-    found = diagnose(conjugate, quadratic, random(2, 3, seed=1), methods={"SMD": SMD(conjugate, 0.1)}, iterations=3)
-    lowest, highest = found.geometries["dual"].likeness.lowest, found.geometries["dual"].likeness.highest
+    found = diagnose(
+        conjugate,
+        quadratic,
+        random(2, 3, seed=1),
+        methods={"SMD": SMD(conjugate, 0.1)},
+        iterations=3,
+    )
+    lowest = found.geometries["dual"].likeness.lowest
+    highest = found.geometries["dual"].likeness.highest
     assert 0 < lowest <= highest
 
 
@@ -209,36 +271,54 @@ class Off(Euclidean):
 
 
 def test_what_is_known_of_an_inexact_inverse_before_the_run():
-    """U = −e/t in every point: C' = n e²/t² with the shortest step, C from ⟨e, x − u⟩/t; times 1.25."""
+    """U = −e/t in every point: C' = n e²/t² with the shortest step, C from ⟨e, x − u⟩/t; times
+    1.25.
+    """
     u = random(4, 3)
     problem = Quadratic(torch.ones(3, dtype=torch.float64), u)
     points = [u + 1, u - 2]
-    method, mirror = MD(Off(), Polynomial(0.5, 1.0)), Off()
+    method = MD(Off(), Polynomial(0.5, 1.0))
+    mirror = Off()
     generator = torch.Generator().manual_seed(0)
-    known = beforehand(method, problem, Coupling(Inverted(mirror), u), points, Exact(), generator, 5, exact=False)
+    known = beforehand(
+        method, problem, Coupling(Inverted(mirror), u), points, Exact(), generator, 5, exact=False
+    )
     shortest = 0.1
     expected = {
         "squared_error": 1.25 * 3 * (0.02 / shortest) ** 2,
-        "pairing": 1.25 * 3 * 0.02 * 1 / shortest,  # −⟨U, x − u⟩ = ⟨e, x − u⟩/t, largest where x − u = 1
+        "pairing": 1.25
+        * 3
+        * 0.02
+        * 1
+        / shortest,  # −⟨U, x − u⟩ = ⟨e, x − u⟩/t, largest where x − u = 1
         "squared_distance": 1.25 * 3 * 4,
         "second_moment": 1.25 * 3 * (2 + 0.02 / shortest) ** 2,  # g = −2 and U = −e/t
         "variance": 0.0,
         "squared_gradient": 0.0,
     }
     for name, value in expected.items():
-        torch.testing.assert_close(getattr(known, name), torch.full((4,), value, dtype=torch.float64))
-    exact = beforehand(method, problem, Coupling(Euclidean(), u), points, Exact(), generator, 5, exact=True)
-    assert not any(getattr(exact, name).any() for name in ("squared_error", "pairing", "energy_error"))
+        torch.testing.assert_close(
+            getattr(known, name), torch.full((4,), value, dtype=torch.float64)
+        )
+    exact = beforehand(
+        method, problem, Coupling(Euclidean(), u), points, Exact(), generator, 5, exact=True
+    )
+    assert not any(
+        getattr(exact, name).any() for name in ("squared_error", "pairing", "energy_error")
+    )
 
 
 def judged_below(measured, bound, stochastic, slack=None):
-    bounded = Bounded("f", "Theorem", torch.tensor(measured), torch.tensor(bound), torch.tensor(bound), slack)
+    bounded = Bounded(
+        "f", "Theorem", torch.tensor(measured), torch.tensor(bound), torch.tensor(bound), slack
+    )
     solution = SimpleNamespace(statuses=[Status.BUDGET] * len(measured[0]))
     return stays_below(bounded, solution, stochastic)
 
 
 def test_with_noise_a_bound_is_one_on_the_mean():
-    measured, bound = [[1.0, 1.0], [3.0, 0.5]], [[2.0, 2.0], [2.0, 2.0]]
+    measured = [[1.0, 1.0], [3.0, 0.5]]
+    bound = [[2.0, 2.0], [2.0, 2.0]]
     assert judged_below(measured, bound, stochastic=True).answer == "holds"
     exact = judged_below(measured, bound, stochastic=False)
     assert exact.answer == "does not hold"

@@ -14,11 +14,15 @@ def random(*shape, seed=0):
 
 
 def pair():
-    return LearnedPair(*(DenseICNN(3, generator=torch.Generator().manual_seed(s)).double() for s in (0, 1)))
+    return LearnedPair(
+        *(DenseICNN(3, generator=torch.Generator().manual_seed(s)).double() for s in (0, 1))
+    )
 
 
 def test_it_is_that_of_the_pair_in_both_directions():
-    mirror, points, duals = pair(), [random(2, 3), random(4, 3, seed=1)], [random(3, 3, seed=2)]
+    mirror = pair()
+    points = [random(2, 3), random(4, 3, seed=1)]
+    duals = [random(3, 3, seed=2)]
     found = inconsistency(mirror, points, duals)
     torch.testing.assert_close(found.primal, mirror.inconsistency(torch.cat(points), "l2"))
     torch.testing.assert_close(found.dual, mirror.dual_inconsistency(duals[0], "l2"))
@@ -57,9 +61,12 @@ def test_a_box_is_sampled_inside():
             return 0.9 * super()._to_primal(y)
 
     like = {"w": torch.zeros(5, 4, dtype=torch.float64)}
-    found = inconsistency_over_box(Spy(2.0), -1.0, 3.0, like, torch.Generator().manual_seed(0), count=3)
+    found = inconsistency_over_box(
+        Spy(2.0), -1.0, 3.0, like, torch.Generator().manual_seed(0), count=3
+    )
     assert found.primal.shape == found.dual.shape == (15,)
-    drawn, images = torch.cat(seen["primal"][:3]), torch.cat(seen["dual"])
+    drawn = torch.cat(seen["primal"][:3])
+    images = torch.cat(seen["dual"])
     assert drawn.min() >= -1
     assert drawn.max() <= 3
     assert drawn.min() < -0.5
@@ -72,5 +79,7 @@ def test_a_box_is_sampled_inside():
 
 def test_a_box_on_a_simplex():
     like = torch.zeros(2, 3, dtype=torch.float64)
-    found = inconsistency_over_box(Euclidean(Simplex()), 0.0, 1.0, like, torch.Generator().manual_seed(0))
+    found = inconsistency_over_box(
+        Euclidean(Simplex()), 0.0, 1.0, like, torch.Generator().manual_seed(0)
+    )
     assert found.primal.max() < 1e-15

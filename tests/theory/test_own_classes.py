@@ -49,7 +49,9 @@ class MiddleState(NamedTuple):
 
 
 class Middle(Method):
-    """Half-way to the minimiser, which it asks the problem for: no gradients, no map, no step sizes."""
+    """Half-way to the minimiser, which it asks the problem for: no gradients, no map, no step
+    sizes.
+    """
 
     def init(self, x0, problem=None):
         return MiddleState(0, x0)
@@ -126,15 +128,26 @@ def answers(verdicts):
     return {verdict.assumption: verdict.answer for verdict in verdicts}
 
 
-@pytest.mark.parametrize("mirror", [None, Diagonal(torch.tensor([1.0, 2.0, 4.0], dtype=DOUBLE)), Cosh()])
+@pytest.mark.parametrize(
+    "mirror", [None, Diagonal(torch.tensor([1.0, 2.0, 4.0], dtype=DOUBLE)), Cosh()]
+)
 def test_a_method_without_a_theorem(mirror, quadratic, tmp_path):
     """Verdicts on the problem, on the map if there is one, and the run: but no bound."""
-    method, x0 = HeavyBall(0.1, mirror), torch.ones(2, 3, dtype=DOUBLE)
+    method = HeavyBall(0.1, mirror)
+    x0 = torch.ones(2, 3, dtype=DOUBLE)
     diagnosis = diagnose(method, quadratic, x0, iterations=30)
     assert set(answers(diagnosis.problem_verdicts).values()) == {"holds"}
-    judged = {} if mirror is None else {"the map, primal-stored": diagnosis.geometries["primal"].verdicts}
+    judged = (
+        {}
+        if mirror is None
+        else {"the map, primal-stored": diagnosis.geometries["primal"].verdicts}
+    )
     run = diagnosis.runs["HeavyBall"]
-    assert diagnosis.judged == {"the problem": diagnosis.problem_verdicts, **judged, "HeavyBall": run.verdicts}
+    assert diagnosis.judged == {
+        "the problem": diagnosis.problem_verdicts,
+        **judged,
+        "HeavyBall": run.verdicts,
+    }
     if mirror is not None:
         assert answers(diagnosis.geometries["primal"].verdicts)["ψ is strongly convex"] == "holds"
     (verdict,) = run.verdicts
@@ -171,8 +184,13 @@ def test_methods_with_and_without_a_theorem_side_by_side(quadratic):
 
 
 def test_random_gradients_for_a_method_without_a_theorem(quadratic):
-    """A run to compare with is found by exact gradients, the run itself is random and repeatable."""
-    found = [diagnose(HeavyBall(0.1), Smooth(quadratic.centre), iterations=9, oracle=Noisy(0.1)) for _ in range(2)]
+    """A run to compare with is found by exact gradients, the run itself is random and
+    repeatable.
+    """
+    found = [
+        diagnose(HeavyBall(0.1), Smooth(quadratic.centre), iterations=9, oracle=Noisy(0.1))
+        for _ in range(2)
+    ]
     first, second = (diagnosis.runs["HeavyBall"].solution.x for diagnosis in found)
     assert torch.equal(first, second)
     assert found[0].settings["gradients"] == "Noisy"
@@ -198,14 +216,18 @@ def test_a_map(states, quadratic):
 
 def test_a_problem(centre):
     """As far as it states nothing it is sampled, and a longer run serves for its minimiser."""
-    method, x0 = SMD(Euclidean(), 0.5), torch.zeros(2, 3, dtype=DOUBLE)
-    silent, stated = (diagnose(method, kind(centre), x0, iterations=20) for kind in (Smooth, StatedSmooth))
+    method = SMD(Euclidean(), 0.5)
+    x0 = torch.zeros(2, 3, dtype=DOUBLE)
+    silent, stated = (
+        diagnose(method, kind(centre), x0, iterations=20) for kind in (Smooth, StatedSmooth)
+    )
     assert list(answers(silent.problem_verdicts).values()) == ["not known", "not known"]
     assert list(answers(stated.problem_verdicts).values()) == ["holds", "holds"]
     assert "not certified" in silent.settings["compared with"]
     assert stated.settings["compared with"] == "a certified minimiser"
     moments = {
-        name: answers(found.runs["SMD"].verdicts) for name, found in {"silent": silent, "stated": stated}.items()
+        name: answers(found.runs["SMD"].verdicts)
+        for name, found in {"silent": silent, "stated": stated}.items()
     }
     assert moments["silent"]["E‖G‖_*² ≤ σ² on the whole domain"] == "not known"
     assert moments["stated"]["E‖G‖_*² ≤ σ² on the whole domain"] == "holds"
@@ -213,7 +235,9 @@ def test_a_problem(centre):
 
 
 def test_a_method_with_a_theorem_of_its_own_choice(quadratic):
-    """A subclass that says so has the theorem; one that steps otherwise and says nothing has none."""
+    """A subclass that says so has the theorem; one that steps otherwise and says nothing
+    has none.
+    """
 
     class Damped(MD):
         def update(self, state, grad):
@@ -225,8 +249,11 @@ def test_a_method_with_a_theorem_of_its_own_choice(quadratic):
         def update(self, state, grad):
             return MD.update(self, state, grad)
 
-    mirror, x0 = Cosh(), torch.ones(2, 3, dtype=DOUBLE)
-    assert diagnose(Damped(mirror, 0.5), quadratic, x0, iterations=10).runs["Damped"].bounded is None
+    mirror = Cosh()
+    x0 = torch.ones(2, 3, dtype=DOUBLE)
+    assert (
+        diagnose(Damped(mirror, 0.5), quadratic, x0, iterations=10).runs["Damped"].bounded is None
+    )
     run = diagnose(StillDescent(mirror, 0.5), quadratic, x0, iterations=10).runs["StillDescent"]
     twin = observe(quadratic, MD(mirror, 0.5), x0, minimiser=quadratic.centre, iterations=10).record
     assert torch.equal(run.record["divergence"], twin["divergence"])

@@ -7,7 +7,13 @@ import torch
 
 from mirrordescent import AMD, ASMD, MD, SMD, Quadratic, solve
 from mirrordescent.mirrors import Euclidean
-from mirrordescent.theory import UpdateErrors, bounds, dual_update_error, observe, primal_update_error
+from mirrordescent.theory import (
+    UpdateErrors,
+    bounds,
+    dual_update_error,
+    observe,
+    primal_update_error,
+)
 
 CURVATURE = torch.tensor([0.5, 1.0], dtype=torch.float64)
 ERROR = torch.tensor([0.01, -0.02], dtype=torch.float64)
@@ -32,13 +38,17 @@ def gap(problem, method, iterations):
 
 
 def test_primal_storage_stalls_acceleration_does_not_and_dual_storage_is_exact(problem):
-    """MD stops where t∇f = e, at ½⟨e/t, A⁻¹e/t⟩ above the minimum; AMD weighs its gradients by k/r, so ∇f ~ 1/k."""
+    """MD stops where t∇f = e, at ½⟨e/t, A⁻¹e/t⟩ above the minimum; AMD weighs its gradients by k/r,
+    so ∇f ~ 1/k.
+    """
     t = 0.5
     predicted = float(0.5 * (ERROR / t).square() @ (1 / CURVATURE))
     assert gap(problem, MD(Off(), t), 500) == pytest.approx(predicted, rel=1e-6)
     assert gap(problem, MD(Off(), t), 2000) == pytest.approx(predicted, rel=1e-6)
 
-    accelerated = [gap(problem, AMD(Off(), t, storage="primal", returns="x_tilde"), k) for k in (500, 2000)]
+    accelerated = [
+        gap(problem, AMD(Off(), t, storage="primal", returns="x_tilde"), k) for k in (500, 2000)
+    ]
     assert accelerated[0] < 1e-3 * predicted
     assert accelerated[1] < accelerated[0] / 4
 
@@ -48,11 +58,14 @@ def test_primal_storage_stalls_acceleration_does_not_and_dual_storage_is_exact(p
 
 
 def test_the_stall_is_of_the_size_that_theorem_2_allows(problem):
-    """The constant of the bound, C = −⟨U, x − x*⟩ at the end, is twice the stall of a quadratic: tight up to that."""
+    """The constant of the bound, C = −⟨U, x − x*⟩ at the end, is twice the stall of a quadratic:
+    tight up to that.
+    """
     t = 0.5
     record = observe(problem, MD(Off(), t), minimiser=problem.centre, iterations=600).record
     torch.testing.assert_close(record["error"][-1], (ERROR / t).norm().reshape(1))
-    stall, constant = float(record["gap"][-1]), -float(record["error_pairing"][-1])
+    stall = float(record["gap"][-1])
+    constant = -float(record["error_pairing"][-1])
     assert constant == pytest.approx(2 * stall, rel=1e-6)
     bound = bounds.smd_realised_bound(record, alpha=1.0)
     assert (bounds.weighted_mean_gap(record) <= bound).all()
@@ -63,19 +76,27 @@ def test_the_stall_is_of_the_size_that_theorem_2_allows(problem):
 def test_theorem_1_bounds_acceleration_with_errors(problem):
     t = 0.5
     method = AMD(Off(), t, storage="primal", returns="x_tilde")
-    record = observe(problem, method, minimiser=problem.centre, iterations=500, exact_iterates=True).record
+    record = observe(
+        problem, method, minimiser=problem.centre, iterations=500, exact_iterates=True
+    ).record
     assert (bounds.amd_slack(record, 3.0) >= -1e-12).all()
-    first = bounds.amd_first_energy(record["divergence"][0], record["gap"][0], t, 3.0, record["error"][0])
+    first = bounds.amd_first_energy(
+        record["divergence"][0], record["gap"][0], t, 3.0, record["error"][0]
+    )
     largest = record.running_maximum("error")
     assert float(largest[-1]) > 0
     assert (record["gap"][1:] <= bounds.amd_bound(first, record.steps, 3.0, largest)).all()
-    torch.testing.assert_close(record["distance"], torch.full_like(record["distance"], float(ERROR.norm())))
+    torch.testing.assert_close(
+        record["distance"], torch.full_like(record["distance"], float(ERROR.norm()))
+    )
 
 
 def test_the_error_terms_of_lmd(problem):
     """Against their definitions, with the exact iterate in closed form: x̂ = x − t∇f(x)."""
     t = 0.5
-    record = observe(problem, MD(Off(), t), minimiser=problem.centre, iterations=3, exact_iterates=True).record
+    record = observe(
+        problem, MD(Off(), t), minimiser=problem.centre, iterations=3, exact_iterates=True
+    ).record
     x = torch.zeros(1, 2, dtype=torch.float64)
     for k in range(3):
         x_hat = x - t * problem.grad(x)
@@ -97,13 +118,18 @@ class Warped(Euclidean):
 
 def test_update_errors_against_the_exact_step(problem):
     """∇M(x⁺) − ∇M(x̂⁺) for both updates, from its definition: x̂⁺ is the exact step from x."""
-    mirror, t = Warped(), 0.3
+    mirror = Warped()
+    t = 0.3
     y = torch.tensor([[0.4, 2.0]], dtype=torch.float64)
     x = mirror.to_primal(y)
     g = problem.grad(x)
     exact = x - t * g
-    torch.testing.assert_close(primal_update_error(mirror, x, g, t), mirror.to_primal(x - t * g) - exact)
-    torch.testing.assert_close(dual_update_error(mirror, y, g, t), mirror.to_primal(y - t * g) - exact)
+    torch.testing.assert_close(
+        primal_update_error(mirror, x, g, t), mirror.to_primal(x - t * g) - exact
+    )
+    torch.testing.assert_close(
+        dual_update_error(mirror, y, g, t), mirror.to_primal(y - t * g) - exact
+    )
 
 
 def test_update_errors_of_dual_storage_telescope(problem):
@@ -111,7 +137,8 @@ def test_update_errors_of_dual_storage_telescope(problem):
     solve(problem, SMD(Warped(), 0.1), iterations=60, callbacks=[updates], check_every=1)
     series = updates.series
     assert updates.iterations == list(range(60))
-    # Steps shrink, and with them the error that dual storage makes; the other one stays and adds up.
+    # Steps shrink, and with them the error that dual storage makes; the other one stays and adds
+    # up.
     assert series["dual_update"][-1] < 0.05 * series["dual_update"][0]
     assert series["primal_update"][-1] > 0.5 * series["primal_update"][0]
     assert series["dual_total"][-1] < 0.3
@@ -121,7 +148,9 @@ def test_update_errors_of_dual_storage_telescope(problem):
     solve(problem, SMD(Warped(), 0.1), iterations=60, callbacks=[few], check_every=1)
     assert few.iterations == list(range(0, 60, 6))
     torch.testing.assert_close(few.series["primal"], series["primal"][::6])
-    torch.testing.assert_close(few.series["primal_total"][-1], series["primal_total"][-1], rtol=0.1, atol=0)
+    torch.testing.assert_close(
+        few.series["primal_total"][-1], series["primal_total"][-1], rtol=0.1, atol=0
+    )
 
 
 def test_update_errors_want_every_step_of_a_dual_stored_run(problem):

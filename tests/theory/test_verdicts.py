@@ -43,7 +43,11 @@ class By(MirrorMap):
 
     def __init__(self, there, back, alpha=None, p=2.0, potential=None):
         super().__init__()
-        self.there, self.back, self.alpha, self.p, self.value = there, back, alpha, p, potential
+        self.there = there
+        self.back = back
+        self.alpha = alpha
+        self.p = p
+        self.value = potential
 
     @property
     def strong_convexity(self):
@@ -63,7 +67,9 @@ def the(mirror, words, points=POINTS, constants=None, geometry=None, duals=None)
     geometry = geometry or exact_geometry(mirror, "primal")
     duals = duals or [mirror.to_dual(x) for x in points]
     constants = constants or map_constants(geometry, points, duals)
-    (found,) = [v for v in map_verdicts(mirror, geometry, points, duals, constants) if words in v.assumption]
+    (found,) = [
+        v for v in map_verdicts(mirror, geometry, points, duals, constants) if words in v.assumption
+    ]
     return found
 
 
@@ -74,7 +80,9 @@ def identity(**options):
 # Maps
 
 
-@pytest.mark.parametrize(("off", "answer"), [(0.8 * ROOT, "not known"), (1.4 * ROOT, "does not hold")])
+@pytest.mark.parametrize(
+    ("off", "answer"), [(0.8 * ROOT, "not known"), (1.4 * ROOT, "does not hold")]
+)
 def test_a_potential_may_be_off_by_the_root_of_the_machine_epsilon(off, answer):
     mirror = identity(potential=lambda x: (1 + off) * sum_per_sample(x.square()) / 2)
     verdict = the(mirror, "∇ of the potential")
@@ -85,7 +93,10 @@ def test_a_potential_may_be_off_by_the_root_of_the_machine_epsilon(off, answer):
 @pytest.mark.parametrize(("skew", "answer"), [(1e-9, "not known"), (1e-3, "does not hold")])
 def test_a_jacobian_may_be_skew_by_rounding(skew, answer):
     turn = double([1.0, skew], [-skew, 1.0])
-    assert the(By(lambda x: x @ turn, lambda y: y @ turn.inverse()), "gradient of a function").answer == answer
+    assert (
+        the(By(lambda x: x @ turn, lambda y: y @ turn.inverse()), "gradient of a function").answer
+        == answer
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,8 +137,20 @@ def test_what_is_proven_to_be_convex(alpha, L, answer):
     [
         (identity(alpha=1.0), Constant(1.0, "formula"), 0.9992, "holds", "α = 1 (formula)"),
         (identity(alpha=1.0), Constant(1.0, "formula"), 0.9985, "does not hold", "states α = 1"),
-        (identity(alpha=1.0, p=1.0), Constant(1.0, "formula"), 0.5, "holds", "α = 1"),  # ℓ₁ curvatures are others
-        (identity(alpha=0.0), Constant(0.0, "formula"), 0.9, "does not hold", "no positive lower bound"),
+        (
+            identity(alpha=1.0, p=1.0),
+            Constant(1.0, "formula"),
+            0.5,
+            "holds",
+            "α = 1",
+        ),  # ℓ₁ curvatures are others
+        (
+            identity(alpha=0.0),
+            Constant(0.0, "formula"),
+            0.9,
+            "does not hold",
+            "no positive lower bound",
+        ),
         (identity(), Constant(0.8, "sampled"), 0.9, "not known", "found is 0.9; α = 0.8"),
         (identity(), Constant(-0.1, "sampled"), 0.0, "does not hold", "A curvature of 0 was found"),
         (identity(), Constant(0.8, "sampled"), 99.0, "not known", "found is 1;"),
@@ -136,7 +159,9 @@ def test_what_is_proven_to_be_convex(alpha, L, answer):
 )
 def test_strong_convexity_as_stated_as_found_and_as_sampled(mirror, alpha, lowest, answer, words):
     """Of the identity secants have the slope 1, so no larger curvature is believed."""
-    verdict = the(mirror, "strongly", constants=MapConstants(alpha, Constant(1.0, "formula"), lowest))
+    verdict = the(
+        mirror, "strongly", constants=MapConstants(alpha, Constant(1.0, "formula"), lowest)
+    )
     assert (verdict.answer, words in verdict.because) == (answer, True), verdict.because
 
 
@@ -190,7 +215,10 @@ class Bent(Potential):
 
 @pytest.mark.parametrize(
     ("s", "answer", "words"),
-    [(2.0, "not known", "slopes of at most 2.5 where sampled, so α = 0.4"), (-1.0, "does not hold", "not monotone")],
+    [
+        (2.0, "not known", "slopes of at most 2.5 where sampled, so α = 0.4"),
+        (-1.0, "does not hold", "not monotone"),
+    ],
 )
 def test_a_dual_potential_is_judged_by_its_slopes(s, answer, words):
     verdict = the(Conjugate(Bent(s)), "strongly", duals=POINTS)
@@ -211,8 +239,12 @@ def test_continuity_as_stated_or_as_found(stated):
     class Said(By):
         continuous = stated
 
-    smooth, jumps = Said(lambda x: x, lambda y: y), Said(lambda x: x + x.sign(), lambda y: y)
-    assert the(smooth, "continuous").answer == {True: "holds", False: "does not hold", None: "not known"}[stated]
+    smooth = Said(lambda x: x, lambda y: y)
+    jumps = Said(lambda x: x + x.sign(), lambda y: y)
+    assert (
+        the(smooth, "continuous").answer
+        == {True: "holds", False: "does not hold", None: "not known"}[stated]
+    )
     assert the(jumps, "continuous").answer == ("holds" if stated else "does not hold")
 
 
@@ -241,7 +273,9 @@ def test_dual_storage_names_the_inconsistency_of_a_pair_and_is_exact():
 
 def test_round_trips_are_relative_to_the_point_or_to_a_hundredth_of_the_largest():
     shift = By(lambda x: x, lambda y: y + double([0.0, 0.03]))
-    large, small, tiny = double([3.0, 4.0]), double([0.0, 0.5]), double([0.0, 0.001])
+    large = double([3.0, 4.0])
+    small = double([0.0, 0.5])
+    tiny = double([0.0, 0.001])
     assert round_trip_error(shift, [large], [large]) == pytest.approx(0.03 / 5)
     assert round_trip_error(shift, [large, small], [large, small]) == pytest.approx(0.03 / 0.5)
     assert round_trip_error(shift, [small, large], [small, large]) == pytest.approx(0.03 / 0.5)
@@ -253,10 +287,12 @@ def test_round_trips_are_relative_to_the_point_or_to_a_hundredth_of_the_largest(
 @pytest.mark.parametrize("dual_stored", [True, False])
 def test_which_runs_are_exact_in_which_geometry(dual_stored):
     """Dual-stored runs apply only ∇ψ*, primal-stored ones both ways."""
-    double_it, same = By(lambda x: 2 * x, lambda y: y / 2), Diagonal(2.0)
+    double_it = By(lambda x: 2 * x, lambda y: y / 2)
+    same = Diagonal(2.0)
     assert runs_exactly(double_it, dual_stored, same, POINTS)
     assert not runs_exactly(double_it, dual_stored, Diagonal(3.0), POINTS)
-    wrong_back, wrong_there = By(lambda x: 2 * x, lambda y: y / 3), By(lambda x: 3 * x, lambda y: y / 2)
+    wrong_back = By(lambda x: 2 * x, lambda y: y / 3)
+    wrong_there = By(lambda x: 3 * x, lambda y: y / 2)
     assert not runs_exactly(wrong_back, dual_stored, same, POINTS)
     assert runs_exactly(wrong_there, dual_stored, same, POINTS) == dual_stored
     inverse = By(lambda x: 3 * x, lambda y: y / 3)
@@ -301,7 +337,10 @@ def test_problems_are_convex_as_stated_or_as_found():
     found = judged([1.0, -2.0], None)
     assert (found.answer, "the curvature is -2" in found.because) == ("does not hold", True)
     said = judged([1.0, 2.0], False)
-    assert (said.answer, "The problem says that it is not" in said.because) == ("does not hold", True)
+    assert (said.answer, "The problem says that it is not" in said.because) == (
+        "does not hold",
+        True,
+    )
     assert judged([1.0, -0.7 * ROOT], None).answer == "not known"
     assert judged([1.0, -1.5 * ROOT], None).answer == "does not hold"
     assert judged([1.0, 0.0], False).because.startswith("The problem says")
@@ -312,7 +351,9 @@ def test_smoothness_is_known_by_a_formula_not_by_samples():
     of = problem_constants(bowl, POINTS)
     assert problem_verdicts(bowl, POINTS, of)[1].because == "L_f = 4 (formula)."
     for how, estimate, answer in (
-        ("formula", 4.0, "holds"), ("sampled", 4.0, "not known"), ("sampled", math.inf, "does not hold"),
-    ):  # fmt: skip
+        ("formula", 4.0, "holds"),
+        ("sampled", 4.0, "not known"),
+        ("sampled", math.inf, "does not hold"),
+    ):
         constants = type(of)(Constant(estimate, how), of.strong_convexity)
         assert problem_verdicts(bowl, POINTS, constants)[1].answer == answer

@@ -39,7 +39,13 @@ def odd_problems():
 def test_never_worse_than_the_start(name, fill):
     problem = odd_problems()[name]
     entry = "photo-inpaint-stencil" if problem.mask is not None else "ellipse-denoise-stencil"
-    solution = solve(problem, Safeguarded(zoo.load(entry)), problem.start(fill=fill), iterations=400, check_every=10)
+    solution = solve(
+        problem,
+        Safeguarded(zoo.load(entry)),
+        problem.start(fill=fill),
+        iterations=400,
+        check_every=10,
+    )
     assert solution.ok
     assert (solution.trace.values.diff(dim=0) <= 0).all()
 
@@ -47,7 +53,9 @@ def test_never_worse_than_the_start(name, fill):
 def photographs(seed=0):
     generator = torch.Generator().manual_seed(seed)
     clean = data.photographs("bundled", "test", 64)[::5][:3]
-    return clean + 0.05 * torch.randn(clean.shape, generator=generator), torch.rand(64, 64, generator=generator) >= 0.2
+    return clean + 0.05 * torch.randn(clean.shape, generator=generator), torch.rand(
+        64, 64, generator=generator
+    ) >= 0.2
 
 
 @pytest.mark.parametrize(
@@ -61,7 +69,9 @@ def photographs(seed=0):
 )
 def test_ahead_of_pdhg_at_equal_iterations(entry, make, fill):
     problem = make(*photographs())
-    lower, x0, at = certify(problem, 1e-5).lower, problem.start(fill=fill), (5, 10, 20, 40)
+    lower = certify(problem, 1e-5).lower
+    x0 = problem.start(fill=fill)
+    at = (5, 10, 20, 40)
 
     def gaps(method):
         values = solve(problem, method, x0, iterations=40, trace=at).trace.values
@@ -74,5 +84,7 @@ def test_ahead_of_pdhg_at_equal_iterations(entry, make, fill):
 def test_they_work_in_double_precision():
     problem = TVDenoising(photographs()[0].double())
     solution = solve(problem, zoo.load("ellipse-denoise-stencil").double(), iterations=20)
-    single = solve(TVDenoising(photographs()[0]), zoo.load("ellipse-denoise-stencil"), iterations=20)
+    single = solve(
+        TVDenoising(photographs()[0]), zoo.load("ellipse-denoise-stencil"), iterations=20
+    )
     torch.testing.assert_close(single.value.double(), solution.value, rtol=1e-4, atol=1e-3)

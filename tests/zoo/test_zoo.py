@@ -34,23 +34,33 @@ CARD = Card("entry", "a test")
 
 def methods():
     generator = torch.Generator().manual_seed(0)
-    image = lambda: ConvICNN(1, 4, quadratic=True, generator=generator)  # noqa: E731
-    dense = lambda: DenseICNN(3, 5, layers=3, activation="leaky_relu", generator=generator)  # noqa: E731
+    image = lambda: ConvICNN(1, 4, quadratic=True, generator=generator)
+    dense = lambda: DenseICNN(3, 5, layers=3, activation="leaky_relu", generator=generator)
     steps = Prefix([0.3, 0.1], "mean", scale=2.0, monotone=True)
     stencil = Stencil(0.6)
-    shared = md.AMD(stencil, steps, regulariser=stencil, storage="primal", dual_weight=PowerLaws([2], [0.3]))
+    shared = md.AMD(
+        stencil, steps, regulariser=stencil, storage="primal", dual_weight=PowerLaws([2], [0.3])
+    )
     return {
         "pair": md.MD(LearnedPair(image(), image()), steps),
         "conjugate": md.SMD(Conjugate(image(), start="scaled"), Polynomial(0.1, 1.0)),
         "dense": md.AMD(LearnedPair(dense(), dense()), steps),
         "diagonal": md.ASMD(Diagonal(nn.Parameter(torch.rand(3) + 0.5)), steps),
         "euclidean": md.AMD(Euclidean(), steps),
-        "double": md.SMD(Conjugate(dense().double()), Prefix(torch.tensor([0.1], dtype=torch.float64))),
+        "double": md.SMD(
+            Conjugate(dense().double()), Prefix(torch.tensor([0.1], dtype=torch.float64))
+        ),
         "lpd": md.LPD(),
-        "spectral": md.AMD(Spectral(0.3, 4), steps, mixing=PowerLaws([1, 3], [0.9, 0.5], power=1.0, bound=1.0)),
+        "spectral": md.AMD(
+            Spectral(0.3, 4), steps, mixing=PowerLaws([1, 3], [0.9, 0.5], power=1.0, bound=1.0)
+        ),
         "all angles": md.methods.Equipped(md.MD(OrthantEntropy(0.3), steps), Relative(Exact())),
-        "angles in turn": md.methods.Equipped(md.MD(OrthantEntropy(0.3), steps), Relative(InTurn())),
-        "random angles": md.methods.Equipped(md.MD(OrthantEntropy(0.3), steps), Relative(Minibatch(2))),
+        "angles in turn": md.methods.Equipped(
+            md.MD(OrthantEntropy(0.3), steps), Relative(InTurn())
+        ),
+        "random angles": md.methods.Equipped(
+            md.MD(OrthantEntropy(0.3), steps), Relative(Minibatch(2))
+        ),
         "equipped": md.methods.Equipped(shared, Rounded(PowerLaws([1, 2], [1.0, 4.0], power=-1.0))),
     }
 
@@ -61,7 +71,9 @@ def test_a_saved_method_comes_back_the_same(tmp_path, name):
     with torch.no_grad():
         for p in method.parameters():
             p.add_(0.1 * torch.rand(p.shape, dtype=p.dtype))
-    zoo.save(method, tmp_path / "entry", replace(CARD, family="λ = 0.15", stages=[{"best_meta_step": 3}]))
+    zoo.save(
+        method, tmp_path / "entry", replace(CARD, family="λ = 0.15", stages=[{"best_meta_step": 3}])
+    )
     again = zoo.load(tmp_path / "entry.safetensors")
     assert type(again) is type(method)
     assert str(again) == str(method)
@@ -85,13 +97,16 @@ def test_the_card_states_the_checksum(tmp_path):
         zoo.load(path)
 
 
-@pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[: len(b) // 2], lambda b: b[:-1], lambda b: b"\x80" + b])
+@pytest.mark.parametrize(
+    "damage", [lambda b: b"", lambda b: b[: len(b) // 2], lambda b: b[:-1], lambda b: b"\x80" + b]
+)
 def test_damaged_files_are_refused(tmp_path, damage):
     zoo.save(md.LPD(), tmp_path / "entry", CARD)
     path = tmp_path / "entry.safetensors"
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(
-        zoo.EntryDamaged, match=r"entry\.safetensors (cannot be read|is damaged).*Fetch or save it again"
+        zoo.EntryDamaged,
+        match=r"entry\.safetensors (cannot be read|is damaged).*Fetch or save it again",
     ):
         zoo.load(path)
 
@@ -102,13 +117,19 @@ def test_files_of_others_are_refused(tmp_path):
     with pytest.raises(zoo.EntryDamaged, match="has no checksum"):
         zoo.load(path)
     save_file({"x": torch.ones(2)}, path, {"blueprint": "{}", "card": "{}"})
-    with pytest.raises(zoo.EntryDamaged, match=r"saved by version 0\.1.*mirrordescent_lab\.upgrade"):
+    with pytest.raises(
+        zoo.EntryDamaged, match=r"saved by version 0\.1.*mirrordescent_lab\.upgrade"
+    ):
         zoo.load(path)
     for structure, message in (
         ({"type": "os.system"}, r"there is no part 'os\.system' in this version"),
         ({"type": "os:system"}, "import os, then load"),
     ):
-        metadata = {"format": storage.FORMAT, "structure": json.dumps(structure), "card": '{"name": "other"}'}
+        metadata = {
+            "format": storage.FORMAT,
+            "structure": json.dumps(structure),
+            "card": '{"name": "other"}',
+        }
         tensors = {"x": torch.ones(2)}
         save_file(tensors, path, metadata | {"sha256": checksum(tensors, metadata)})
         with pytest.raises(PartMissing, match=message):
@@ -138,7 +159,9 @@ def test_mistakes_are_named(tmp_path):
         zoo.save(nn.Linear(1, 1), tmp_path / "entry", CARD)
     with pytest.raises(TypeError, match="a function is neither data nor a part"):
         zoo.save(md.GD(lambda k: 0.1), tmp_path / "entry", CARD)
-    with pytest.raises(ValueError, match="unknown entry of a card 'descripton'; did you mean 'description'"):
+    with pytest.raises(
+        ValueError, match="unknown entry of a card 'descripton'; did you mean 'description'"
+    ):
         Card.from_data({"name": "entry", "descripton": "a test"})
     assert list(tmp_path.iterdir()) == []
 
@@ -153,7 +176,8 @@ def test_everything_shipped_is_whole():
     assert len(zoo.list()) > 0
     assert all(zoo.verify().values())
     for name in zoo.list():
-        entry, card = zoo.load(name), zoo.card(name)
+        entry = zoo.load(name)
+        card = zoo.card(name)
         assert card.name == name
         if card.kind == "initialisation":
             assert all(leaf.isfinite().all() for leaf in entry.network.values())
@@ -162,7 +186,9 @@ def test_everything_shipped_is_whole():
         held_out = {key: value for key, value in card.held_out.items() if key != "control"}
         has_map = any(isinstance(part, md.mirrors.MirrorMap) for part in entry.modules())
         attributed = has_map and not name.endswith("-control")
-        assert (card.gain in ("geometry", "schedules", "unknown")) if attributed else card.gain == "", name
+        assert (
+            (card.gain in ("geometry", "schedules", "unknown")) if attributed else card.gain == ""
+        ), name
         if "gap" in held_out:
             assert held_out["gap"]["10"] < held_out["gap"]["start"]
         elif held_out:
@@ -179,7 +205,9 @@ def test_shipped_image_methods_work_at_any_size(name):
     method = zoo.load(name)
     for size in ((24, 40), (48, 48)):
         y = torch.rand(1, 3, *size, generator=torch.Generator().manual_seed(0))
-        problem = md.TVInpainting(y, torch.rand(size, generator=torch.Generator().manual_seed(1)) > 0.2)
+        problem = md.TVInpainting(
+            y, torch.rand(size, generator=torch.Generator().manual_seed(1)) > 0.2
+        )
         solution = md.solve(problem, method, iterations=10)
         assert solution.value < problem.value(problem.start())
 

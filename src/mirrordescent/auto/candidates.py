@@ -1,4 +1,6 @@
-"""What can be learned for a class of problems: schedules with the plain geometry, then maps of growing richness."""
+"""What can be learned for a class of problems: schedules with the plain geometry, then maps of
+growing richness.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,27 @@ from torch import Tensor
 from mirrordescent.conditioning import ConditionalLaws
 from mirrordescent.domains import Box, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.learn.families import Draw
-from mirrordescent.methods import AMD, ASMD, MD, SMD, Conditioned, Equipped, GradientMethod, Method, ScheduledPrimalDual
+from mirrordescent.methods import (
+    AMD,
+    ASMD,
+    MD,
+    SMD,
+    Conditioned,
+    Equipped,
+    GradientMethod,
+    Method,
+    ScheduledPrimalDual,
+)
 from mirrordescent.methods.accelerated import DualWeight, Mixing
-from mirrordescent.mirrors import Euclidean, Logit, MirrorMap, OrthantEntropy, SimplexEntropy, Spectral, Stencil
+from mirrordescent.mirrors import (
+    Euclidean,
+    Logit,
+    MirrorMap,
+    OrthantEntropy,
+    SimplexEntropy,
+    Spectral,
+    Stencil,
+)
 from mirrordescent.mirrors.dense import DenseQuadratic, LowRankQuadratic
 from mirrordescent.mirrors.weighted import Weighted, WeightedSimplexEntropy
 from mirrordescent.oracles import Oracle, Rounded, Smoothed
@@ -35,7 +55,8 @@ Units: TypeAlias = Mapping[str, tuple[float, float]]
 
 @dataclass(frozen=True)
 class Candidate:
-    """What can be learned: a map, and how it is made; the form of the steps; and what schedules depend on.
+    """What can be learned: a map, and how it is made; the form of the steps; and what schedules
+    depend on.
 
     .. code-block:: none
 
@@ -45,8 +66,9 @@ class Candidate:
         primal-dual   Condat and Vũ's method with momentum: where f has kinks, which it need not round
         proximal      PDHG with momentum: where the rest of f has a prox
 
-    For a linear map the second is the heavy ball with a momentum and a step length of every count's own, which on
-    quadratics may become Chebyshev's method, the best there is. What a form is worth, the clock decides.
+    For a linear map the second is the heavy ball with a momentum and a step length of every count's
+    own, which on quadratics may become Chebyshev's method, the best there is. What a form is worth,
+    the clock decides.
     """
 
     name: str
@@ -62,9 +84,14 @@ class Candidate:
 
 def candidates(draw: Draw) -> list[Candidate]:
     """Return those that fit the domain and the shape of the points, the plain geometry first."""
-    domain, shape = draw.problem.domain, _shape(draw)
+    domain = draw.problem.domain
+    shape = _shape(draw)
     plain = Candidate(PLAIN, lambda: Euclidean(domain))
-    found = [plain, *forms_of(plain, draw), replace(plain, name=f"{PLAIN} of steps alone", form="steps")]
+    found = [
+        plain,
+        *forms_of(plain, draw),
+        replace(plain, name=f"{PLAIN} of steps alone", form="steps"),
+    ]
     if shape is None:
         return found
     if isinstance(domain, WholeSpace):
@@ -73,7 +100,11 @@ def candidates(draw: Draw) -> list[Candidate]:
             found.append(Candidate("a spectrum", lambda: Spectral(cutoff=1.0, knots=KNOTS)))
             found.append(Candidate("a stencil", lambda: Stencil(0.5)))
             if told := telling(draw):
-                found.append(Candidate("a stencil by features", lambda: Stencil(_damping(told)), features=told))
+                found.append(
+                    Candidate(
+                        "a stencil by features", lambda: Stencil(_damping(told)), features=told
+                    )
+                )
         found.append(Candidate("a diagonal and a low rank", lambda: LowRankQuadratic(shape)))
         if math.prod(shape) <= SMALL:
             found.append(Candidate("a full matrix", lambda: DenseQuadratic(shape)))
@@ -82,15 +113,21 @@ def candidates(draw: Draw) -> list[Candidate]:
         found.append(Candidate("weighted entropy", lambda: WeightedSimplexEntropy(shape[-1])))
     if isinstance(domain, PositiveOrthant):
         found.append(Candidate("hyperbolic entropy", OrthantEntropy))
-        found.append(Candidate("weighted hyperbolic entropy", lambda: Weighted(OrthantEntropy(), shape)))
+        found.append(
+            Candidate("weighted hyperbolic entropy", lambda: Weighted(OrthantEntropy(), shape))
+        )
     if isinstance(domain, Box):
         found.append(Candidate("logit", lambda: Logit(domain.lower, domain.upper)))
-        found.append(Candidate("weighted logit", lambda: Weighted(Logit(domain.lower, domain.upper), shape)))
+        found.append(
+            Candidate("weighted logit", lambda: Weighted(Logit(domain.lower, domain.upper), shape))
+        )
     return found
 
 
 def forms_of(candidate: Candidate, draw: Draw) -> list[Candidate]:
-    """Return the same geometry with steps of other forms, and with schedules that depend on what problems tell."""
+    """Return the same geometry with steps of other forms, and with schedules that depend on what
+    problems tell.
+    """
     found = []
     if candidate.form == "accelerated":
         found.append(replace(candidate, name=f"{candidate.name}, momentum", form="momentum"))
@@ -102,7 +139,9 @@ def forms_of(candidate: Candidate, draw: Draw) -> list[Candidate]:
 
 
 def dual_forms(problem: Problem, mirror: MirrorMap) -> list[Form]:
-    """Return the primal-dual forms of steps that fit, where f has kinks; with a map, which has to be linear, one."""
+    """Return the primal-dual forms of steps that fit, where f has kinks; with a map, which has to
+    be linear, one.
+    """
     saddle = problem.saddle_point() if problem.smoothness() == math.inf else None
     if saddle is None or not 0 < saddle.explicit().F_smoothness < math.inf:
         return []
@@ -117,20 +156,30 @@ def _plain(mirror: MirrorMap) -> bool:
 
 @torch.no_grad()
 def telling(draw: Draw) -> Units:
-    """Return the names of the features by which the problems of a batch differ, with their means and spreads."""
+    """Return the names of the features by which the problems of a batch differ, with their means
+    and spreads.
+    """
     told = draw.problem.features(cast(Tensor, draw.x0)).items()
-    found = {name: (float(values.double().mean()), float(values.double().std(correction=0))) for name, values in told}
+    found = {
+        name: (float(values.double().mean()), float(values.double().std(correction=0)))
+        for name, values in told
+    }
     return {name: (mean, spread) for name, (mean, spread) in found.items() if spread > FELT}
 
 
 def method_for(
-    mirror: MirrorMap, problem: Problem, step: float, horizon: int, form: Form = "accelerated",
+    mirror: MirrorMap,
+    problem: Problem,
+    step: float,
+    horizon: int,
+    form: Form = "accelerated",
     features: Units | None = None,
-) -> Method[Any]:  # fmt: skip
+) -> Method[Any]:
     """Return a method with all its numbers to be learned: t, λ and the dual weight, by powers of k.
 
-    It begins as the method of the textbooks, with r = 3. Where f has kinks that can be rounded, the rounding is
-    learned too: its width falls like 1/k at first. Of a primal-dual method ``step`` is the ratio.
+    It begins as the method of the textbooks, with r = 3. Where f has kinks that can be rounded, the
+    rounding is learned too: its width falls like 1/k at first. Of a primal-dual method ``step`` is
+    the ratio.
     """
     counts = sorted({2**i for i in range(horizon.bit_length()) if 2**i < horizon} | {horizon})
     law: Callable[..., PowerLaws] = partial(PowerLaws, counts)
@@ -138,7 +187,12 @@ def method_for(
         law = partial(ConditionalLaws, counts, features=tuple(features), units=features)
     if form in DUAL:
         begin = [1.0] * len(counts)
-        numbers = (law([step] * len(counts)), law(begin), law(begin), law([0.02] * len(counts), bound=1.0))
+        numbers = (
+            law([step] * len(counts)),
+            law(begin),
+            law(begin),
+            law([0.02] * len(counts), bound=1.0),
+        )
         dual: Method[Any] = ScheduledPrimalDual(
             *numbers, mirror=None if _plain(mirror) else mirror, implicit=form == "proximal"
         )
@@ -150,7 +204,9 @@ def method_for(
     method: GradientMethod[Any]
     if form == "accelerated" and (mirror.linear or mirror.diagonal() is not None):
         # One map of the gradient then serves both steps.
-        method = AMD(mirror, t, regulariser=mirror, storage="primal", mixing=mixing, dual_weight=weight)
+        method = AMD(
+            mirror, t, regulariser=mirror, storage="primal", mixing=mixing, dual_weight=weight
+        )
     elif form == "accelerated":
         method = AMD(mirror, t, mixing=mixing, dual_weight=weight)
     elif form == "momentum":
@@ -162,8 +218,12 @@ def method_for(
     return Conditioned(method) if features else method
 
 
-def _rounding(problem: Problem, law: Callable[..., PowerLaws], counts: Sequence[int]) -> Oracle | None:
-    """Return the oracle that rounds kinks, if there are any: in the form that kernels know, where there are some."""
+def _rounding(
+    problem: Problem, law: Callable[..., PowerLaws], counts: Sequence[int]
+) -> Oracle | None:
+    """Return the oracle that rounds kinks, if there are any: in the form that kernels know, where
+    there are some.
+    """
     if type(problem).smoothed_grad is Problem.smoothed_grad or problem.smoothness() != math.inf:
         return None
     widths = [0.1 / k for k in counts]

@@ -32,13 +32,21 @@ from mirrordescent.problems.base import Problem
 from mirrordescent.solve import solve
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-BEYOND_KINKS = (0.25, 1.0, 4.0, 16.0, 64.0)  # where a search for steps, as the typical one is of, makes them too short
+BEYOND_KINKS = (
+    0.25,
+    1.0,
+    4.0,
+    16.0,
+    64.0,
+)  # where a search for steps, as the typical one is of, makes them too short
 RATIOS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 @dataclass(frozen=True)
 class Solver:
-    """A method up to one number, and the numbers to try; with one of them there is nothing to tune."""
+    """A method up to one number, and the numbers to try; with one of them there is nothing
+    to tune.
+    """
 
     name: str
     make: Callable[[float], Method[Any]]
@@ -46,21 +54,28 @@ class Solver:
 
 
 def typical_step(draw: Draw, iterations: int = 30) -> float:
-    """Return a step length that suits a class of problems: the median of what backtracking ends with."""
+    """Return a step length that suits a class of problems: the median of what backtracking ends
+    with.
+    """
     state = solve(draw.problem, FISTA(), draw.x0, iterations=iterations, progress=False).state
     assert isinstance(state, FISTAState)
     return float(state.t.median())
 
 
 def fitting(problem: Problem, step: float) -> list[Solver]:
-    """Return the solvers that fit what a problem declares: constraints, kinks, a saddle-point form."""
-    domain, kinked = problem.domain, problem.smoothness() == math.inf
+    """Return the solvers that fit what a problem declares: constraints, kinks, a
+    saddle-point form.
+    """
+    domain = problem.domain
+    kinked = problem.smoothness() == math.inf
     steps = [step * factor for factor in (BEYOND_KINKS if kinked else FACTORS)]
     found = [Solver("FISTA with restarts", lambda t: FISTA(t=t), (step,))]
     if isinstance(domain, WholeSpace):
         found += [
-            Solver("gradient descent", GD, steps), Solver("Nesterov", Nesterov, steps), Solver("L-BFGS", _lbfgs),
-        ]  # fmt: skip
+            Solver("gradient descent", GD, steps),
+            Solver("Nesterov", Nesterov, steps),
+            Solver("L-BFGS", _lbfgs),
+        ]
         if kinked:
             found.append(Solver("Adam", Adam, [10.0**-i for i in range(5)]))
     else:
@@ -88,7 +103,9 @@ def fitting(problem: Problem, step: float) -> list[Solver]:
 
 
 def tuned(solver: Solver, race: Race) -> float:
-    """Return the setting that needs the fewest iterations, those that fail counted as the budget."""
+    """Return the setting that needs the fewest iterations, those that fail counted as the
+    budget.
+    """
     if len(solver.settings) == 1:
         return solver.settings[0]
 
@@ -105,7 +122,9 @@ def named(solver: Solver, setting: float) -> str:
 
 
 def entered(race: Race, step: float, say: Callable[[str], object]) -> list[Contestant]:
-    """Tune all solvers that fit, and let them run; those that cannot begin where these problems do are left out."""
+    """Tune all solvers that fit, and let them run; those that cannot begin where these problems do
+    are left out.
+    """
     found = []
     for solver in fitting(race.draw.problem, step):
         try:

@@ -14,24 +14,28 @@ WHOLE = 100
 class Course:
     """The plan of a search in seconds, stage by stage, and a bar that follows it.
 
-    ``left`` is what is planned still; the bar is at elapsed/(elapsed + left), so that a stage that takes longer than
-    planned moves the end, and not the past.
+    ``left`` is what is planned still; the bar is at elapsed/(elapsed + left), so that a stage that
+    takes longer than planned moves the end, and not the past.
     """
 
     def __init__(self, seconds: float, bar: ProgressBar) -> None:
-        self.left, self.bar, self.began = seconds, bar, perf_counter()
+        self.left = seconds
+        self.bar = bar
+        self.began = perf_counter()
 
     @contextmanager
     def stage(self, name: str, seconds: float) -> Iterator[None]:
         """Do something that takes so many seconds of the plan."""
-        self.now, self.planned = name, min(seconds, self.left)
+        self.now = name
+        self.planned = min(seconds, self.left)
         self.at(0.0)
         yield
         self.left -= self.planned
 
     def at(self, share: float) -> None:
         """Say which share of the stage is done."""
-        left, elapsed = self.left - share * self.planned, perf_counter() - self.began
+        left = self.left - share * self.planned
+        elapsed = perf_counter() - self.began
         done = WHOLE * elapsed / max(elapsed + left, 1e-9)
         self.bar.update(int(done), f"{self.now}, {in_words(left)} left")
 

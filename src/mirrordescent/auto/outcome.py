@@ -36,8 +36,9 @@ class Contestant:
 class Auto:
     """What was found.
 
-    ``method`` is the one to use: the learned one, which hands over to the classical one where it has not finished in
-    time, if it is ``recommended``, and otherwise the best classical one. ``file`` has it, for ``zoo.load``.
+    ``method`` is the one to use: the learned one, which hands over to the classical one where it
+    has not finished in time, if it is ``recommended``, and otherwise the best classical one.
+    ``file`` has it, for ``zoo.load``.
     """
 
     name: str
@@ -57,12 +58,16 @@ class Auto:
         return self.words
 
 
-def verdict(accuracy: float, best: Contestant, ours: Contestant | None, chosen: bool, proven: bool) -> str:
+def verdict(
+    accuracy: float, best: Contestant, ours: Contestant | None, chosen: bool, proven: bool
+) -> str:
     """Say in plain words what to use, and why."""
     assert best.unseen is not None
     note = "" if proven else " Minima are estimates: nothing could be proven for these problems."
     if ours is None or ours.unseen is None:
-        return f"Do not learn: nothing learned solves as many problems as {best.name}. Use that.{note}"
+        return (
+            f"Do not learn: nothing learned solves as many problems as {best.name}. Use that.{note}"
+        )
     solved = f"{ours.unseen.solved} of {ours.unseen.count} unseen problems"
     if ours.unseen.solved < best.unseen.solved or not math.isfinite(ours.unseen.seconds):
         return f"Do not learn: {ours.name} solves {solved}, and {best.name} {best.unseen.solved}.{note}"
@@ -82,16 +87,20 @@ def verdict(accuracy: float, best: Contestant, ours: Contestant | None, chosen: 
     return f"Do not learn: {best.name} is as fast (the best learned method takes {1 / ratio:.2f} times as long).{note}"
 
 
-def attribution(contestants: Sequence[Contestant], best: Contestant, ours: Contestant | None) -> dict[str, float]:
-    """Return how many times faster each part makes it, in the rehearsal: schedules alone, the map, and the safeguard.
+def attribution(
+    contestants: Sequence[Contestant], best: Contestant, ours: Contestant | None
+) -> dict[str, float]:
+    """Return how many times faster each part makes it, in the rehearsal: schedules alone, the map,
+    and the safeguard.
 
-    Their product is how many times faster it is than the best classical solver. The safeguard costs some time, so that
-    its share is usually below 1; where nothing works without it, it is infinite.
+    Their product is how many times faster it is than the best classical solver. The safeguard costs
+    some time, so that its share is usually below 1; where nothing works without it, it is infinite.
     """
     plain = [each for each in contestants if each.kind.startswith(PLAIN)]
     if ours is None or not plain:
         return {}
-    schedules, bare = min(map(_unguarded, plain)), _unguarded(ours)
+    schedules = min(map(_unguarded, plain))
+    bare = _unguarded(ours)
     if not math.isfinite(schedules):  # schedules alone are too slow to say by how much
         return {}
     if not math.isfinite(bare):

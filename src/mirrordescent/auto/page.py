@@ -1,4 +1,6 @@
-"""What was found, as a page: in plain words first, then who took part, where the gain comes from, and curves."""
+"""What was found, as a page: in plain words first, then who took part, where the gain comes from,
+and curves.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +15,50 @@ def page(found: Auto) -> Page:
     """Return the page of a search."""
     rows = [
         (
-            each.name, f"{each.rehearsal.solved} of {each.rehearsal.count}", str(each.rehearsal.most),
-            "–" if each.rehearsal.seconds == float("inf") else f"{1e3 * each.rehearsal.seconds:.3g}",
+            each.name,
+            f"{each.rehearsal.solved} of {each.rehearsal.count}",
+            str(each.rehearsal.most),
+            "–"
+            if each.rehearsal.seconds == float("inf")
+            else f"{1e3 * each.rehearsal.seconds:.3g}",
             "–" if each.unseen is None else f"{each.unseen.solved} of {each.unseen.count}",
             "–" if each.unseen is None else f"{1e3 * each.unseen.seconds:.3g}",
         )
         for each in found.contestants
-    ]  # fmt: skip
+    ]
     columns = ("method", "solved", "iterations of the last", "ms", "unseen: solved", "unseen: ms")
     shares = attribution(found.contestants, found.classical, found.learned)
-    sections = [Section(
-        "Who took part", Table(columns, rows),
-        f"Time for the whole batch to a relative gap of {found.accuracy:g}, the least of several runs. A method is "
-        "chosen by the first columns; unseen problems are looked at once, for the two that are left.",
-    )]  # fmt: skip
+    sections = [
+        Section(
+            "Who took part",
+            Table(columns, rows),
+            f"Time for the whole batch to a relative gap of {found.accuracy:g}, the least of several runs. A method is "
+            "chosen by the first columns; unseen problems are looked at once, for the two that are left.",
+        )
+    ]
     if shares:
-        parts = [(what, f"{factor:.2f}" if math.isfinite(factor) else "needed") for what, factor in shares.items()]
-        sections.append(Section(
-            "Where the gain comes from", Table(("part", "times faster"), parts), _parts_in_words(found.learned),
-        ))  # fmt: skip
+        parts = [
+            (what, f"{factor:.2f}" if math.isfinite(factor) else "needed")
+            for what, factor in shares.items()
+        ]
+        sections.append(
+            Section(
+                "Where the gain comes from",
+                Table(("part", "times faster"), parts),
+                _parts_in_words(found.learned),
+            )
+        )
     paces = {
-        each.name: each.unseen.seconds / max(1, each.unseen.most) if math.isfinite(each.unseen.seconds) else 0.0
+        each.name: each.unseen.seconds / max(1, each.unseen.most)
+        if math.isfinite(each.unseen.seconds)
+        else 0.0
         for each in found.contestants
         if each.unseen is not None
     }
-    curves = [Curve(name, at, [k * paces[name] for k in at], gaps) for name, (gaps, at) in found.curves.items()]
+    curves = [
+        Curve(name, at, [k * paces[name] for k in at], gaps)
+        for name, (gaps, at) in found.curves.items()
+    ]
     sections.append(Section("Unseen problems", Panel(curves, "relative gap")))
     return Page(f"A solver for {found.name}", found.words, sections, {"accuracy": found.accuracy})
 

@@ -1,4 +1,6 @@
-"""How long a method takes to an accuracy, on a batch of problems: iterations first, then the clock."""
+"""How long a method takes to an accuracy, on a batch of problems: iterations first, then
+the clock.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ FIRST = (60, 400)  # iterations that are tried before the whole budget
 
 @dataclass(frozen=True)
 class Result:
-    """What a method needed: iterations per problem, −1 where it never got there, and seconds for the whole batch.
+    """What a method needed: iterations per problem, −1 where it never got there, and seconds for
+    the whole batch.
 
-    ``seconds`` are those of as many iterations as the last of the problems needed that were solved; infinite if fewer
-    were solved than the race asks for.
+    ``seconds`` are those of as many iterations as the last of the problems needed that were solved;
+    infinite if fewer were solved than the race asks for.
     """
 
     iterations: Tensor
@@ -65,9 +68,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Race:
-    """Problems with bounds, an accuracy (f − lower)/(f(x₀) − lower) to reach, and a budget of iterations.
+    """Problems with bounds, an accuracy (f − lower)/(f(x₀) − lower) to reach, and a budget of
+    iterations.
 
-    ``share`` of the problems have to be solved, or the method counts as too slow: the others fall back.
+    ``share`` of the problems have to be solved, or the method counts as too slow: the others fall
+    back.
     """
 
     draw: Draw
@@ -96,20 +101,28 @@ class Race:
     def curve(self, method: Method[Any], most: int | None = None) -> tuple[Tensor, list[int]]:
         """Return relative gaps along a run, (points, batch), and the iterations they are of."""
         most = most or self.most
-        at, draw, problem = moments(most), self.draw, self.draw.problem
-        found = solve(problem, method, draw.x0, iterations=most, trace=at, check_every=most, progress=False)
+        at = moments(most)
+        draw = self.draw
+        problem = self.draw.problem
+        found = solve(
+            problem, method, draw.x0, iterations=most, trace=at, check_every=most, progress=False
+        )
         lower = torch.as_tensor(draw.lower).double()
         start = problem.value(draw.x0).double()
-        gaps = (found.trace.values.double() - lower) / (start - lower).clamp(min=torch.finfo(torch.float32).tiny)
+        gaps = (found.trace.values.double() - lower) / (start - lower).clamp(
+            min=torch.finfo(torch.float32).tiny
+        )
         return gaps.nan_to_num(nan=torch.inf).cpu(), at
 
     @torch.no_grad()
     def clock(self, method: Method[Any], iterations: int) -> float:
-        """Return the least time of so many iterations from the start, of several runs, with what comes before them.
+        """Return the least time of so many iterations from the start, of several runs, with what
+        comes before them.
 
         Others may use the machine too: they can only make a run longer.
         """
-        draw, times = self.draw, []
+        draw = self.draw
+        times = []
         for _ in range(REPEATS):
             began = perf_counter()
             run = steps_of(method, draw.problem, Default())
@@ -119,7 +132,9 @@ class Race:
 
 
 def first_below(gaps: Tensor, at: list[int], accuracy: float | Tensor) -> Tensor:
-    """Return the iteration of the first look, (batch,), at which gaps (looks, batch) are small enough; or −1."""
+    """Return the iteration of the first look, (batch,), at which gaps (looks, batch) are small
+    enough; or −1.
+    """
     reached = gaps <= accuracy
     return torch.where(reached.any(0), torch.tensor(at)[reached.int().argmax(0)], -1)
 

@@ -11,32 +11,45 @@ from mirrordescent.trees import dot, is_finite, norm, tree_map
 
 @torch.no_grad()
 def require_sound(draw: Draw) -> None:
-    """Raise unless values and gradients at the start are finite, and the gradient is that of the value.
+    """Raise unless values and gradients at the start are finite, and the gradient is that of the
+    value.
 
-    Along a direction d, ⟨∇f(x), d⟩ has to lie between (f(x) − f(x − hd))/h and (f(x + hd) − f(x))/h, up to rounding, as
-    for every convex f, and for a smooth one to the order of h. In double precision, if that can be had, beside the
+    Along a direction d, ⟨∇f(x), d⟩ has to lie between (f(x) − f(x − hd))/h and (f(x + hd) −
+    f(x))/h, up to rounding, as for every convex f, and for a smooth one to the order of h. In
+    double precision, if that can be had, beside the
     start: at the start itself there may be kinks, where a gradient tells little.
     """
-    problem, x0 = draw.problem, draw.x0
+    problem = draw.problem
+    x0 = draw.x0
     problem.check(x0)
-    value, g = problem.value(x0), problem.grad(x0)
+    value = problem.value(x0)
+    g = problem.grad(x0)
     if value.ndim != 1 or len(value) != len(norm(x0)):
-        raise ValueError(f"value() must return one number per problem, got shape {tuple(value.shape)}")
+        raise ValueError(
+            f"value() must return one number per problem, got shape {tuple(value.shape)}"
+        )
     if not bool(value.isfinite().all()):
-        raise ValueError("f is not finite at the start: look for NaN in the data, or give another x0")
+        raise ValueError(
+            "f is not finite at the start: look for NaN in the data, or give another x0"
+        )
     if not bool(is_finite(g).all()):
         raise ValueError("the gradient is not finite at the start")
     precise, start = in_double(problem, x0)
     x = problem.domain.project(tree_map(_beside, start))
-    toward = tree_map(torch.sub, problem.domain.project(tree_map(lambda leaf: leaf + _wave(leaf), x)), x)
+    toward = tree_map(
+        torch.sub, problem.domain.project(tree_map(lambda leaf: leaf + _wave(leaf), x)), x
+    )
     gradient = precise.grad(x)
     rounding = torch.finfo(dot(gradient, gradient).dtype).eps
     h = 1e-4 if rounding < 1e-12 else 1e-2
     middle, ahead, behind = (
         precise.value(tree_map(lambda leaf, d, s=s: leaf + s * d, x, toward)) for s in (0.0, h, -h)
     )
-    slope, right, left = dot(gradient, toward), (ahead - middle) / h, (middle - behind) / h
-    low, high = torch.minimum(left, right), torch.maximum(left, right)
+    slope = dot(gradient, toward)
+    right = (ahead - middle) / h
+    left = (middle - behind) / h
+    low = torch.minimum(left, right)
+    high = torch.maximum(left, right)
     size = (
         1e-6 * norm(gradient) * norm(toward)
         + 1e-3 * (right.abs() + left.abs())
@@ -54,7 +67,9 @@ def require_sound(draw: Draw) -> None:
 def _wave(leaf: torch.Tensor) -> torch.Tensor:
     """Return a direction without symmetries, of the size of the tensor."""
     size = leaf.square().mean().sqrt().clamp(min=1e-3)
-    return size * torch.sin(1.0 + torch.arange(leaf.numel(), dtype=leaf.dtype, device=leaf.device)).view_as(leaf)
+    return size * torch.sin(
+        1.0 + torch.arange(leaf.numel(), dtype=leaf.dtype, device=leaf.device)
+    ).view_as(leaf)
 
 
 def _beside(leaf: torch.Tensor) -> torch.Tensor:

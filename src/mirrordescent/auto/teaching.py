@@ -1,4 +1,6 @@
-"""Candidates are taught for as long as there is time, in three rounds; by the clock fewer get to each."""
+"""Candidates are taught for as long as there is time, in three rounds; by the clock fewer get to
+each.
+"""
 
 from __future__ import annotations
 
@@ -39,15 +41,20 @@ from mirrordescent.mirrors.soundness import require_inverse
 FEWEST = 5  # meta-steps that are worth beginning
 FEW = 100  # numbers, up to which evolution goes on where gradients end
 SHARES = (0.35, 0.35, 0.3)  # of the time, by rounds
-FAST, SLOW = 3e-2, 1e-2  # rates of learning, to begin with and later
+# rates of learning, to begin with and later
+FAST = 3e-2
+SLOW = 1e-2
 HURRIED = 100  # meta-steps, below which there is only time enough with rates three times as high
 
 
 class Ledger:
-    """Choices that depend on a clock, kept in a file: so a run that is continued makes the same ones."""
+    """Choices that depend on a clock, kept in a file: so a run that is continued makes the same
+    ones.
+    """
 
     def __init__(self, path: Path, resume: bool) -> None:
-        self.path, self.kept = path, dict[str, Any]()
+        self.path = path
+        self.kept = dict[str, Any]()
         if resume and path.exists():
             try:
                 self.kept = unsealed(path.read_text(encoding="utf-8", errors="replace"))
@@ -95,7 +102,8 @@ class Teaching:
 
     def taught(self, seconds: float) -> list[tuple[Candidate, Method[Any]]]:
         """Return those that got to the second round, taught for so many seconds in all."""
-        first, end = dict[Candidate, Method[Any]](), perf_counter() + seconds
+        first = dict[Candidate, Method[Any]]()
+        end = perf_counter() + seconds
         for each in candidates(self.race.draw):
             if first and not self._time_for(each, end):
                 continue
@@ -105,52 +113,77 @@ class Teaching:
                 self.say(f"{each.name} cannot begin: {error}")
         order = self._round("first", first, SHARES[0] * seconds, lambda _: FAST)
         second = {each: first[each] for each in _ahead(order, 4)} | self._twins(order, first, end)
-        order = self._round("second", second, SHARES[1] * seconds, lambda each: SLOW if each in first else FAST)
+        order = self._round(
+            "second", second, SHARES[1] * seconds, lambda each: SLOW if each in first else FAST
+        )
         third = {each: second[each] for each in _ahead(order, 2)}
-        self._in_turn(third, lambda each, time: self._refined(each, third[each], time), SHARES[2] * seconds)
+        self._in_turn(
+            third, lambda each, time: self._refined(each, third[each], time), SHARES[2] * seconds
+        )
         return list(second.items())
 
     def _twins(
         self, order: list[Candidate], begun: dict[Candidate, Method[Any]], end: float
     ) -> dict[Candidate, Method[Any]]:
-        """Return other forms of the fastest, and of the fastest with a map, which they get as far as it is learned."""
+        """Return other forms of the fastest, and of the fastest with a map, which they get as far
+        as it is learned.
+        """
         found: dict[Candidate, Method[Any]] = {}
         for parent in dict.fromkeys([order[0], *[each for each in order if not each.plain][:1]]):
             for twin in forms_of(parent, self.race.draw):
                 known = {each.name for each in (*begun, *found)}
                 if twin.name not in known and self._time_for(twin, end):
                     mirror = begun[parent].mirror
-                    found[twin] = self._begun(twin, parent.geometry() if mirror is None else copy.deepcopy(mirror))
+                    found[twin] = self._begun(
+                        twin, parent.geometry() if mirror is None else copy.deepcopy(mirror)
+                    )
         return found
 
     def _round(
-        self, stage: str, methods: dict[Candidate, Method[Any]], seconds: float, rate: Callable[[Candidate], float]
+        self,
+        stage: str,
+        methods: dict[Candidate, Method[Any]],
+        seconds: float,
+        rate: Callable[[Candidate], float],
     ) -> list[Candidate]:
-        """Teach all; return them in the order of the time they take then, as the first process sees it.
+        """Teach all; return them in the order of the time they take then, as the first process sees
+        it.
 
         Those that do not get to the accuracy are ordered by their scores, and come last.
         """
         scores = self._in_turn(
-            methods, lambda each, time: self._taught(each, methods[each], stage, time, rate(each)), seconds
+            methods,
+            lambda each, time: self._taught(each, methods[each], stage, time, rate(each)),
+            seconds,
         )
 
         def fastest() -> list[str]:
-            taken = {each: (self.race.run(method).seconds, scores[each]) for each, method in methods.items()}
+            taken = {
+                each: (self.race.run(method).seconds, scores[each])
+                for each, method in methods.items()
+            }
             return [each.name for each in sorted(methods, key=taken.__getitem__)]
 
-        order = agreed(lambda: self.ledger.once(f"the order after the {stage} round", fastest), *self.process)
+        order = agreed(
+            lambda: self.ledger.once(f"the order after the {stage} round", fastest), *self.process
+        )
         return sorted(methods, key=lambda each: order.index(each.name))
 
     def _time_for(self, candidate: Candidate, end: float) -> bool:
         """Tell whether there is time to begin with a candidate, as the first process sees it."""
         key = f"time for {candidate.name}"
-        there = agreed(lambda: bool(self.ledger.once(key, lambda: perf_counter() < end)), *self.process)
+        there = agreed(
+            lambda: bool(self.ledger.once(key, lambda: perf_counter() < end)), *self.process
+        )
         if not there and self.process[0] == 0:
             self.say(f"there is no time for {candidate.name}")
         return there
 
     def _in_turn(
-        self, methods: dict[Candidate, Method[Any]], teach: Callable[[Candidate, float], float], seconds: float
+        self,
+        methods: dict[Candidate, Method[Any]],
+        teach: Callable[[Candidate, float], float],
+        seconds: float,
     ) -> dict[Candidate, float]:
         """Teach all, every process its own, in so many seconds; return their scores."""
         rank, world = self.process
@@ -169,17 +202,25 @@ class Teaching:
     def _refined(self, candidate: Candidate, method: Method[Any], seconds: float) -> float:
         few = numbers(method) <= FEW
         score = self._taught(candidate, method, "third", seconds * (0.5 if few else 1.0), SLOW)
-        return self._taught(candidate, method, "evolved", 0.5 * seconds, SLOW, Evolution(6, 0.03)) if few else score
+        return (
+            self._taught(candidate, method, "evolved", 0.5 * seconds, SLOW, Evolution(6, 0.03))
+            if few
+            else score
+        )
 
     def _begun(self, candidate: Candidate, mirror: MirrorMap) -> Method[Any]:
         require_inverse(mirror, self.race.draw.x0)
         make = _maker(candidate, mirror, self.race.draw, self.horizon)
         return make(self._first_step(candidate, mirror, make))
 
-    def _first_step(self, candidate: Candidate, mirror: MirrorMap, make: Callable[[float], Method[Any]]) -> float:
-        """Return the step length, around the typical one, or the ratio, with which an unlearned method does best.
+    def _first_step(
+        self, candidate: Candidate, mirror: MirrorMap, make: Callable[[float], Method[Any]]
+    ) -> float:
+        """Return the step length, around the typical one, or the ratio, with which an unlearned
+        method does best.
 
-        That one is of the plain geometry, and of smooth functions: at kinks a search for steps makes them too short.
+        That one is of the plain geometry, and of smooth functions: at kinks a search for steps
+        makes them too short.
         """
         steps: Sequence[float] = [self.step * 10.0 ** (i / 2) for i in range(-4, 5)]
         smooth = self.race.draw.problem.smoothness() != math.inf
@@ -196,18 +237,32 @@ class Teaching:
         return min(steps, key=score)
 
     def _taught(
-        self, candidate: Candidate, method: Method[Any], stage: str, seconds: float, rate: float,
+        self,
+        candidate: Candidate,
+        method: Method[Any],
+        stage: str,
+        seconds: float,
+        rate: float,
         differentiation: Any = None,
-    ) -> float:  # fmt: skip
+    ) -> float:
         """Learn for some seconds, or go on; return the score on the rehearsal problems."""
         batch = self.race.count
         objective = Objective("log_gap", floor=self.race.accuracy / 30)
-        objective = objective if differentiation is None else replace(objective, differentiation=differentiation)
+        objective = (
+            objective
+            if differentiation is None
+            else replace(objective, differentiation=differentiation)
+        )
         settings = Settings(
-            meta_steps=3, batch=max(1, batch // 2), horizon=self.horizon, objective=objective, step_bounds=None,
-            save_every=10, seed=self.seed,
+            meta_steps=3,
+            batch=max(1, batch // 2),
+            horizon=self.horizon,
+            objective=objective,
+            step_bounds=None,
+            save_every=10,
+            seed=self.seed,
             validation=Validation(every=10, batch=batch, horizons=(0.25, 0.5, 1.0), geometric=True),
-        )  # fmt: skip
+        )
         key = f"{candidate.name}, {stage}"
         steps = self.ledger.once(key, lambda: self._affordable(method, settings, seconds))
         if stage == "first":
@@ -215,33 +270,47 @@ class Teaching:
         elif steps < FEWEST:
             return torch.inf  # there is no time for it
         settings = replace(
-            settings, meta_steps=steps, validation=replace(settings.validation, every=max(1, steps // 10)),
+            settings,
+            meta_steps=steps,
+            validation=replace(settings.validation, every=max(1, steps // 10)),
             optimiser=Descent(learning_rate=3 * rate if steps < HURRIED else rate),
-        )  # fmt: skip
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NothingLearned)  # it is compared with others anyway
             found = learn(
-                self.family, method, settings, folder=self.runs / key, resume=self.resume, progress=False,
+                self.family,
+                method,
+                settings,
+                folder=self.runs / key,
+                resume=self.resume,
+                progress=False,
                 callback=lambda step: self.course.at(step / steps),
-            )  # fmt: skip
+            )
         self.say(f"{key}: {steps} meta-steps, score {found.best_validation:.3g}")
         return found.best_validation
 
     def _affordable(self, method: Method[Any], settings: Settings, seconds: float) -> int:
-        """Return how many meta-steps there is time for, by taking a few on a copy; a fifth is left for validation."""
+        """Return how many meta-steps there is time for, by taking a few on a copy; a fifth is left
+        for validation.
+        """
         ends: list[float] = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NothingLearned)
             learn(
-                self.family, copy.deepcopy(method), settings, progress=False,
+                self.family,
+                copy.deepcopy(method),
+                settings,
+                progress=False,
                 callback=lambda _: ends.append(perf_counter()),
-            )  # fmt: skip
+            )
         each = ends[1] - ends[0]  # not the last one, which is followed by a validation
         return min(3000, int(0.8 * seconds / max(each, 1e-6)))
 
 
 def _ahead(order: list[Candidate], count: int) -> list[Candidate]:
-    """Return the first of them, and the first with schedules alone, which tells what a map is worth."""
+    """Return the first of them, and the first with schedules alone, which tells what a map is
+    worth.
+    """
     plain = next((each for each in order if each.plain), order[0])
     return list(dict.fromkeys([*order[:count], plain]))
 
@@ -255,6 +324,10 @@ def _of(score: float, owner: int, world: int) -> float:
     return float(found)
 
 
-def _maker(candidate: Candidate, mirror: MirrorMap, draw: Draw, horizon: int) -> Callable[[float], Method[Any]]:
+def _maker(
+    candidate: Candidate, mirror: MirrorMap, draw: Draw, horizon: int
+) -> Callable[[float], Method[Any]]:
     """Return what makes a candidate's method, given a step length."""
-    return lambda step: method_for(mirror, draw.problem, step, horizon, candidate.form, candidate.features)
+    return lambda step: method_for(
+        mirror, draw.problem, step, horizon, candidate.form, candidate.features
+    )

@@ -1,4 +1,6 @@
-"""Does a solver beat the tuned classical ones on a class of problems, where does it stall, and where does it fail?"""
+"""Does a solver beat the tuned classical ones on a class of problems, where does it stall, and
+where does it fail?
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,14 @@ from mirrordescent.methods.base import Method
 from mirrordescent.report import Curve, Page, Panel, Section, Table
 
 LEVELS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-STILL = 0.9  # a gap that is more than this share of what it was at half the budget does not fall any more
+# a gap that is more than this share of what it was at half the budget does not fall any more
+STILL = 0.9
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What came out: both contestants with their results on unseen problems, and gaps along runs of the whole budget.
+    """What came out: both contestants with their results on unseen problems, and gaps along runs of
+    the whole budget.
 
     ``gaps`` are (points, problems), at ``iterations``, of the solver and of the best classical one.
     """
@@ -41,10 +45,16 @@ class Trial:
     @property
     def words(self) -> str:
         """The answer in plain words."""
-        ours, best, who = self.ours.unseen, self.best.unseen, self.best.name
+        ours = self.ours.unseen
+        best = self.best.unseen
+        who = self.best.name
         assert ours is not None
         assert best is not None
-        note = "" if self.proven else " Minima are estimates: nothing could be proven for these problems."
+        note = (
+            ""
+            if self.proven
+            else " Minima are estimates: nothing could be proven for these problems."
+        )
         solved = f"{ours.solved} of {ours.count} unseen problems"
         if ours.solved < best.solved or not math.isfinite(ours.seconds):
             return f"It does not pay: {self.name} solves {solved}, and {who} {best.solved}.{note}"
@@ -58,9 +68,13 @@ class Trial:
 
     @property
     def levels(self) -> list[tuple[float, Tensor, Tensor]]:
-        """Accuracies that the bounds can tell, and the iterations both needed to them, −1 where it never got there."""
+        """Accuracies that the bounds can tell, and the iterations both needed to them, −1 where it
+        never got there.
+        """
         told = [level for level in LEVELS if level >= 9 * self.tolerance]
-        ours, theirs = ([first_below(gaps, self.iterations, level) for level in told] for gaps in self.gaps)
+        ours, theirs = (
+            [first_below(gaps, self.iterations, level) for level in told] for gaps in self.gaps
+        )
         return list(zip(told, ours, theirs, strict=True))
 
     def stalls(self) -> tuple[Tensor, str]:
@@ -78,11 +92,16 @@ class Trial:
         )
 
     def failures(self) -> list[tuple[int, float, int]]:
-        """Return the problems that are not solved: their numbers, the least gaps, and what the classical one needs."""
+        """Return the problems that are not solved: their numbers, the least gaps, and what the
+        classical one needs.
+        """
         assert self.ours.unseen is not None
         assert self.best.unseen is not None
         failed = (self.ours.unseen.iterations < 0).nonzero().flatten().tolist()
-        return [(i, float(self.gaps[0][:, i].min()), int(self.best.unseen.iterations[i])) for i in failed]
+        return [
+            (i, float(self.gaps[0][:, i].min()), int(self.best.unseen.iterations[i]))
+            for i in failed
+        ]
 
     def failures_in_words(self) -> str:
         """Say on which problems it fails."""
@@ -103,9 +122,14 @@ class Trial:
                 solved = needed[needed >= 0]
                 cells.append(f"{len(solved)} of {len(needed)}")
                 cells.append(str(int(solved.median())) if len(solved) else "–")
-                cells.append(f"{1e3 * self._pace(contestant) * int(solved.max()):.3g}" if len(solved) else "–")
+                cells.append(
+                    f"{1e3 * self._pace(contestant) * int(solved.max()):.3g}"
+                    if len(solved)
+                    else "–"
+                )
             rows.append(tuple(cells))
-        ours, theirs = self.name, self.best.name
+        ours = self.name
+        theirs = self.best.name
         columns = (
             "accuracy",
             f"{ours}: solved",
@@ -122,29 +146,54 @@ class Trial:
         said = f"{self.stalls()[1]} {self.failures_in_words()}"
         sections = [
             Section(
-                "To which accuracy, and how fast", self.table(),
+                "To which accuracy, and how fast",
+                self.table(),
                 "Problems are unseen ones, and times those of the whole batch, as long as the last of them needs that "
                 "is solved. The classical solver is the fastest of those that fit, with settings tuned on others.",
             ),
-            Section("Along the runs", Panel([
-                Curve(who.name, self.iterations, [k * self._pace(who) for k in self.iterations], gaps)
-                for who, gaps in zip((self.ours, self.best), self.gaps, strict=True)
-            ], "relative gap"), said),
-        ]  # fmt: skip
+            Section(
+                "Along the runs",
+                Panel(
+                    [
+                        Curve(
+                            who.name,
+                            self.iterations,
+                            [k * self._pace(who) for k in self.iterations],
+                            gaps,
+                        )
+                        for who, gaps in zip((self.ours, self.best), self.gaps, strict=True)
+                    ],
+                    "relative gap",
+                ),
+                said,
+            ),
+        ]
         return Page(f"Is {self.name} any good?", self.words, sections, {"accuracy": self.accuracy})
 
     def _pace(self, contestant: Contestant) -> float:
         """Return the seconds of an iteration."""
         found = contestant.unseen
-        return 0.0 if found is None or not math.isfinite(found.seconds) else found.seconds / max(1, found.most)
+        return (
+            0.0
+            if found is None or not math.isfinite(found.seconds)
+            else found.seconds / max(1, found.most)
+        )
 
 
 @torch.no_grad()
 def trial(
-    family: ProblemFamily, method: Method[Any], *, name: str = "this solver", accuracy: float = 1e-2, count: int = 32,
-    iterations: int = 2000, seed: int = 0, say: Callable[[str], object] | None = None,
-) -> Trial:  # fmt: skip
-    """Race a solver against the classical ones that fit, tuned on other problems, on a family's held-out problems.
+    family: ProblemFamily,
+    method: Method[Any],
+    *,
+    name: str = "this solver",
+    accuracy: float = 1e-2,
+    count: int = 32,
+    iterations: int = 2000,
+    seed: int = 0,
+    say: Callable[[str], object] | None = None,
+) -> Trial:
+    """Race a solver against the classical ones that fit, tuned on other problems, on a family's
+    held-out problems.
 
     Args:
         family: the class of problems.
@@ -156,16 +205,24 @@ def trial(
         seed: of the problems that classical solvers are tuned on.
         say: told what happens, in a line each.
     """
-    say, tolerance = say or (lambda _: None), min(1e-3, accuracy / 100)
+    say = say or (lambda _: None)
+    tolerance = min(1e-3, accuracy / 100)
     require_sound(family.draw(torch.arange(2)))
     say("certifying problems")
     draw = Pooled(family, count, tolerance, seed).draw(torch.arange(count))
     tuning = Race(draw, accuracy, iterations)
-    classical = [each for each in entered(tuning, typical_step(draw), say) if math.isfinite(each.rehearsal.seconds)]
+    classical = [
+        each
+        for each in entered(tuning, typical_step(draw), say)
+        if math.isfinite(each.rehearsal.seconds)
+    ]
     if not classical:
-        raise ValueError(f"no classical solver reaches {accuracy:g}: ask for a lower accuracy, or look at the problems")
+        raise ValueError(
+            f"no classical solver reaches {accuracy:g}: ask for a lower accuracy, or look at the problems"
+        )
     best = min(classical, key=lambda each: each.rehearsal.seconds)
-    unseen, proven = family.validation(count), True
+    unseen = family.validation(count)
+    proven = True
     if unseen.lower is None:
         lower, proven = reference_of(unseen, tolerance)
         unseen = replace(unseen, lower=lower)

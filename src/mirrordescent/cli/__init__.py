@@ -22,11 +22,16 @@ def version() -> None:
 
 COMMANDS = (learning.learn, comparing.compare, diagnosing.diagnose, version)
 GROUPS = {
-    "solve": (solve.app, "Restore your photographs: denoise, inpaint; or solve problems of your own."),
+    "solve": (
+        solve.app,
+        "Restore your photographs: denoise, inpaint; or solve problems of your own.",
+    ),
     "zoo": (collections.app, "Learned methods: list, show, verify."),
 }
 IN_THE_LABORATORY = ("demo", "reproduce", "results", "bench", "data")
-DESCRIPTION = "Mirror descent in learned and classical geometries. Examples are in the help of every command."
+DESCRIPTION = (
+    "Mirror descent in learned and classical geometries. Examples are in the help of every command."
+)
 SWITCHES = ("isotropic", "coupled", "fused", "keep-known")
 ALIASES = {"learn": ("train",)}
 
@@ -34,12 +39,15 @@ ALIASES = {"learn": ("train",)}
 def _app(brief: bool) -> SubcommandApp:
     """Return all commands, with a line of help each for the overview, or with all of it.
 
-    Those of the laboratory are among them where it is there; where it is not, asking for one says how to get it.
+    Those of the laboratory are among them where it is there; where it is not, asking for one says
+    how to get it.
     """
-    groups, commands = dict(GROUPS), COMMANDS
+    groups = dict(GROUPS)
+    commands = COMMANDS
     if (sys.argv[1:2] and sys.argv[1] in IN_THE_LABORATORY) or find_spec(PACKAGE) is not None:
         more = lab("commands")
-        groups, commands = groups | more.GROUPS, (*more.COMMANDS, *commands)
+        groups = groups | more.GROUPS
+        commands = (*more.COMMANDS, *commands)
     app = SubcommandApp()
     for name, (group, help) in groups.items():
         app.command(group, name=name, help=help)
@@ -50,7 +58,8 @@ def _app(brief: bool) -> SubcommandApp:
 
 
 def _switched(arguments: list[str]) -> list[str]:
-    """Return arguments with --x and --no-x, of options that are decided by themselves otherwise, as --x yes and --x no.
+    """Return arguments with --x and --no-x, of options that are decided by themselves otherwise, as
+    --x yes and --x no.
 
     What is to be solved may be a Python file, without saying that it has problems in it.
 
@@ -72,15 +81,21 @@ def _switched(arguments: list[str]) -> list[str]:
 
 
 def _no_memory(error: RuntimeError) -> bool:
-    """Tell whether an error is how torch says that there is no memory left, or Python that nesting is too deep."""
-    return isinstance(error, RecursionError) or "allocate memory" in str(error) or "out of memory" in str(error)
+    """Tell whether an error is how torch says that there is no memory left, or Python that nesting
+    is too deep.
+    """
+    return (
+        isinstance(error, RecursionError)
+        or "allocate memory" in str(error)
+        or "out of memory" in str(error)
+    )
 
 
 def main() -> None:
     """Run the command line.
 
-    Exit codes: 0 if all went well, 1 if a command ran and something failed in it, 2 for a user's mistake, which is one
-    line on standard error, and 130 for an interruption.
+    Exit codes: 0 if all went well, 1 if a command ran and something failed in it, 2 for a user's
+    mistake, which is one line on standard error, and 130 for an interruption.
     """
     if sys.argv[1:] in (["--version"], ["-V"]):
         return version()
@@ -89,7 +104,9 @@ def main() -> None:
     try:
         with warnings.catch_warnings(), redirect_stderr(Shown()) if odd else nullcontext():
             warnings.showwarning = lambda message, *_: say(f"mirrordescent: {message}")
-            code = _app(brief=overview).cli(prog="mirrordescent", description=DESCRIPTION, args=_switched(sys.argv[1:]))
+            code = _app(brief=overview).cli(
+                prog="mirrordescent", description=DESCRIPTION, args=_switched(sys.argv[1:])
+            )
         sys.stdout.flush()
     except BrokenPipeError:  # as of `| head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

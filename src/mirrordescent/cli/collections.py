@@ -15,7 +15,8 @@ def list_entries(json: AsJSON = False) -> None:
 
     cards = {name: zoo.card(name) for name in zoo.list()}
     rows = [
-        (name, card.kind, f"gain: {card.gain}" if card.gain else "", card.description) for name, card in cards.items()
+        (name, card.kind, f"gain: {card.gain}" if card.gain else "", card.description)
+        for name, card in cards.items()
     ]
     show(cards, aligned(rows), json)
 
@@ -44,5 +45,9 @@ def verify_entries(json: AsJSON = False) -> int:
     from mirrordescent import zoo
 
     found = zoo.verify()
-    show(found, aligned([(name, "ok" if whole else "damaged") for name, whole in found.items()]), json)
+    show(
+        found,
+        aligned([(name, "ok" if whole else "damaged") for name, whole in found.items()]),
+        json,
+    )
     return 0 if all(found.values()) else 1

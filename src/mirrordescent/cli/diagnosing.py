@@ -13,18 +13,26 @@ KINDS = ("inpaint", "denoise", "svm", "tomography", "network")
 
 
 def diagnose(
-    mirror: Positional[str], problem: Annotated[str, tyro.conf.arg(metavar="KIND|PROBLEMS")],
-    out: Path = Path("out/diagnosis"), count: int = 8, iterations: int | None = None, exact_iterates: bool = False,
-    accuracy: float = 1e-2, data: DataDirectory = None, json: AsJSON = False,
-) -> None:  # fmt: skip
-    """Say whether a learned map is a good mirror map on a kind of problem, and whether a solver pays on your own.
+    mirror: Positional[str],
+    problem: Annotated[str, tyro.conf.arg(metavar="KIND|PROBLEMS")],
+    out: Path = Path("out/diagnosis"),
+    count: int = 8,
+    iterations: int | None = None,
+    exact_iterates: bool = False,
+    accuracy: float = 1e-2,
+    data: DataDirectory = None,
+    json: AsJSON = False,
+) -> None:
+    """Say whether a learned map is a good mirror map on a kind of problem, and whether a solver
+    pays on your own.
 
-    On a kind of problem it writes OUT/MIRROR/diagnosis.md with numbers, figures and a verdict on every assumption of
-    the theorems, and prints the verdicts: how far are runs from their bounds?
+    On a kind of problem it writes OUT/MIRROR/diagnosis.md with numbers, figures and a verdict on
+    every assumption of the theorems, and prints the verdicts: how far are runs from their bounds?
 
-    On problems of your own, a Python file as for mirrordescent learn, it also answers the practical question, on
-    held-out problems and by the clock: does the solver beat the best of the classical ones that fit, tuned on other
-    problems; where does it stall; on which problems does it fail? OUT/MIRROR.html has tables and curves.
+    On problems of your own, a Python file as for mirrordescent learn, it also answers the practical
+    question, on held-out problems and by the clock: does the solver beat the best of the classical
+    ones that fit, tuned on other problems; where does it stall; on which problems does it fail?
+    OUT/MIRROR.html has tables and curves.
 
     For example:
 
@@ -37,7 +45,8 @@ def diagnose(
         out: the folder to write to.
         count: how many problems.
         iterations: the length of every run; 200 by default, or 2000 on problems of your own.
-        exact_iterates: follow the exact iterates of inexact maps too, which takes a Newton solve in every step.
+        exact_iterates: follow the exact iterates of inexact maps too, which takes a Newton solve in
+            every step.
         accuracy: for a .py file, the relative gap that is to be reached.
     """
     from mirrordescent.names import require_known
@@ -45,27 +54,49 @@ def diagnose(
     if problem.endswith(".py"):
         return _tried(mirror, Path(problem), out, count, iterations or 2000, accuracy, json)
     require_known(problem, KINDS, "kind of problem")
-    lab("commands").diagnose(mirror, problem, out, count, iterations or 200, exact_iterates, data, json)
+    lab("commands").diagnose(
+        mirror, problem, out, count, iterations or 200, exact_iterates, data, json
+    )
 
 
-def _tried(mirror: str, path: Path, out: Path, count: int, iterations: int, accuracy: float, json: bool) -> None:
+def _tried(
+    mirror: str, path: Path, out: Path, count: int, iterations: int, accuracy: float, json: bool
+) -> None:
     """Ask what theory says and whether it pays, on the problems of a Python file."""
     from mirrordescent.auto.trial import trial
     from mirrordescent.cli.files import family_in, solver_of
     from mirrordescent.cli.output import aligned, say, show
 
-    family, name = family_in(path), Path(mirror).stem
+    family = family_in(path)
+    name = Path(mirror).stem
     method = solver_of(mirror)
-    found = trial(family, method, name=name, accuracy=accuracy, count=count, iterations=iterations, say=say)
+    found = trial(
+        family, method, name=name, accuracy=accuracy, count=count, iterations=iterations, say=say
+    )
     page = found.page().write(out / f"{name}.html")
-    stalls, fails, table = found.stalls()[1], found.failures_in_words(), found.table()
+    stalls = found.stalls()[1]
+    fails = found.failures_in_words()
+    table = found.table()
     verdicts = _verdicts(family, method, min(count, 4))
     report: dict[str, Any] = {
-        "verdict": found.words, "stalls": stalls, "fails": fails,
-        "failures": [{"problem": i, "gap": gap, "classical": taken} for i, gap, taken in found.failures()],
-        "assumptions": [str(verdict) for verdict in verdicts], "page": page,
-    }  # fmt: skip
-    lines = [found.words, stalls, fails, "", *aligned([table.columns, *table.rows]), "", *map(str, verdicts)]
+        "verdict": found.words,
+        "stalls": stalls,
+        "fails": fails,
+        "failures": [
+            {"problem": i, "gap": gap, "classical": taken} for i, gap, taken in found.failures()
+        ],
+        "assumptions": [str(verdict) for verdict in verdicts],
+        "page": page,
+    }
+    lines = [
+        found.words,
+        stalls,
+        fails,
+        "",
+        *aligned([table.columns, *table.rows]),
+        "",
+        *map(str, verdicts),
+    ]
     show(report, [*lines, f"page: {page}"], json)
 
 

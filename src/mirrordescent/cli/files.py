@@ -7,7 +7,9 @@ from typing import Any
 
 
 def family_in(path: Path) -> Any:
-    """Return the family of problems in a Python file: what it calls ``family``, or its one ProblemFamily."""
+    """Return the family of problems in a Python file: what it calls ``family``, or its one
+    ProblemFamily.
+    """
     from mirrordescent.learn import ProblemFamily
 
     if not path.is_file():
@@ -23,7 +25,9 @@ def family_in(path: Path) -> Any:
     own = [
         each
         for each in vars(module).values()
-        if isinstance(each, type) and issubclass(each, ProblemFamily) and each.__module__ == path.stem
+        if isinstance(each, type)
+        and issubclass(each, ProblemFamily)
+        and each.__module__ == path.stem
     ]
     if len(own) != 1:
         named = ", ".join(each.__name__ for each in own) or "none"
@@ -41,5 +45,7 @@ def solver_of(what: str) -> Any:
 
     found = zoo.load(what)
     if not isinstance(found, Method):
-        raise TypeError(f"{what} is a {type(found).__name__}, and not a method: give a solver that learn has written")
+        raise TypeError(
+            f"{what} is a {type(found).__name__}, and not a method: give a solver that learn has written"
+        )
     return found

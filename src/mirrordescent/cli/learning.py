@@ -1,4 +1,6 @@
-"""``mirrordescent learn``: an entry of the zoo again, a method of your own, or a solver for your own problems."""
+"""``mirrordescent learn``: an entry of the zoo again, a method of your own, or a solver for your
+own problems.
+"""
 
 import importlib
 import os
@@ -16,24 +18,35 @@ from mirrordescent.cli.lab import lab
 
 
 def learn(
-    what: Annotated[Positional[str], tyro.conf.arg(metavar="PROBLEMS|CONFIG|NAME")], runs: Path = Path("runs"),
-    out: Path = Path("out/zoo"), data: Path | None = None, resume: bool = True, device: str = "cpu",
+    what: Annotated[Positional[str], tyro.conf.arg(metavar="PROBLEMS|CONFIG|NAME")],
+    runs: Path = Path("runs"),
+    out: Path = Path("out/zoo"),
+    data: Path | None = None,
+    resume: bool = True,
+    device: str = "cpu",
     set: UseAppendAction[tuple[str, ...]] = (),
-    modules: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="import", metavar="MODULE")] = (),
-    minutes: float = 10.0, accuracy: float = 1e-2, json: bool = False,
-) -> int:  # fmt: skip
-    """Learn a solver for your own problems, a method that a small TOML file describes, or an entry of the zoo again.
+    modules: Annotated[
+        UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="import", metavar="MODULE")
+    ] = (),
+    minutes: float = 10.0,
+    accuracy: float = 1e-2,
+    json: bool = False,
+) -> int:
+    """Learn a solver for your own problems, a method that a small TOML file describes, or an entry
+    of the zoo again.
 
-    Your own problems are a class in a Python file, a ProblemFamily (docs/learn.md). Everything else is done here: a
-    pool is certified, classical solvers are tuned, schedules and maps learned, the fastest chosen by the clock on other
-    problems and judged on unseen ones. Then OUT/NAME.html says in plain words what to use, or that learning does not
-    pay, and OUT/NAME.safetensors has the solver, for mirrordescent solve my_problems.py. Interrupted, it goes on where
-    it stopped. Started by torchrun, processes share what is tried, so that each has more time.
+    Your own problems are a class in a Python file, a ProblemFamily (docs/learn.md). Everything else
+    is done here: a pool is certified, classical solvers are tuned, schedules and maps learned, the
+    fastest chosen by the clock on other problems and judged on unseen ones. Then OUT/NAME.html says
+    in plain words what to use, or that learning does not pay, and OUT/NAME.safetensors has the
+    solver, for mirrordescent solve my_problems.py. Interrupted, it goes on where it stopped.
+    Started by torchrun, processes share what is tried, so that each has more time.
 
-    Runs are kept in RUNS/NAME and go on where they stopped. What was learned is written to OUT/NAME.safetensors, which
-    is used with --mirror OUT/NAME.safetensors, or mirrordescent.zoo.load. If nothing was learned, the command says why
-    and ends with 1. What was learned from a file about images is compared with other methods in the end, as
-    mirrordescent compare does, which takes pictures of your own.
+    Runs are kept in RUNS/NAME and go on where they stopped. What was learned is written to
+    OUT/NAME.safetensors, which is used with --mirror OUT/NAME.safetensors, or
+    mirrordescent.zoo.load. If nothing was learned, the command says why and ends with 1. What was
+    learned from a file about images is compared with other methods in the end, as mirrordescent
+    compare does, which takes pictures of your own.
 
     For example:
 
@@ -52,14 +65,12 @@ def learn(
         source = "holidays/"        # bundled, a folder or an archive of pictures
         size = 32
 
-        [map]                       # or type = "my_module:MyMap"
-        type = "conjugate"          # conjugate, pair, diagonal, spline, or a map of the library such as Stencil
-        filters = 16
+        [map]                       # or type = "my_module:MyMap" type = "conjugate"          #
+        conjugate, pair, diagonal, spline, or a map of the library such as Stencil filters = 16
 
-        [method]                    # or name = "my_module:MyMethod"
-        name = "lsmd"
-        step = 0.3
-        schedule = "power-laws"     # a few numbers that go on as powers of k; by default one number a step
+        [method]                    # or name = "my_module:MyMethod" name = "lsmd" step = 0.3
+        schedule = "power-laws"     # a few numbers that go on as powers of k; by default one number
+        a step
 
         [settings]
         meta_steps = 1000
@@ -71,15 +82,16 @@ def learn(
         differentiation = "full"    # checkpointed, evolution, or {type = "truncated", segment = 30}
 
     Args:
-        what: a .py file with a ProblemFamily, a .toml file, or the name of an entry such as photo-inpaint-conjugate.
+        what: a .py file with a ProblemFamily, a .toml file, or the name of an entry such as
+            photo-inpaint-conjugate.
         runs: the folder for checkpoints and logs.
         out: the folder to write the entry to.
         data: the data directory; MIRRORDESCENT_DATA by default.
         resume: go on where a run stopped, or start anew.
         device: to learn on, such as cuda.
         set: key=value, to change a setting; once for each.
-        modules: a module of yours to import first, from this folder or that of the file; once for each. A file can name
-            classes of imported modules only.
+        modules: a module of yours to import first, from this folder or that of the file; once for
+            each. A file can name classes of imported modules only.
         minutes: for a .py file, the time it may take, about.
         accuracy: for a .py file, the relative gap that the solver is to reach.
         json: print the outcome as JSON.
@@ -93,19 +105,27 @@ def learn(
     if what.endswith(".py"):
         return _searched(Path(what), out, minutes, accuracy, resume, json)
     if what.endswith(".toml"):
-        recipe, set = read_recipe(what, set), ()
+        recipe = read_recipe(what, set)
+        set = ()
     else:
         recipe = lab("recipes").recipe(what)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NothingLearned)  # it is said below
-        path = recipe.train(runs, out, data, changes=set, resume=resume, device=device, progress=progress())
+        path = recipe.train(
+            runs, out, data, changes=set, resume=resume, device=device, progress=progress()
+        )
     stages = zoo.card(path).stages
     report: dict[str, Any] = {"entry": path}
     for stage in stages:  # the last one that was judged
         if "best_validation" in stage:
-            report |= {"best validation": stage["best_validation"], "at meta-step": stage["best_meta_step"]}
+            report |= {
+                "best validation": stage["best_validation"],
+                "at meta-step": stage["best_meta_step"],
+            }
     report["seconds"] = perf_counter() - began
-    failures = [f"in stage {stage['stage']}, {stage['failure']}" for stage in stages if "failure" in stage]
+    failures = [
+        f"in stage {stage['stage']}, {stage['failure']}" for stage in stages if "failure" in stage
+    ]
     if not failures and (words := _compared(recipe.on, path)) is not None:
         report["verdict"] = words
     show(report, [f"{key}: {value}" for key, value in report.items()], json)
@@ -114,28 +134,41 @@ def learn(
     return 1 if failures else 0
 
 
-def _searched(path: Path, out: Path, minutes: float, accuracy: float, resume: bool, json: bool) -> int:
+def _searched(
+    path: Path, out: Path, minutes: float, accuracy: float, resume: bool, json: bool
+) -> int:
     """Find a solver for the problems of a Python file."""
     from mirrordescent import auto
     from mirrordescent.cli.output import progress, say, show
 
     found = auto(
-        family_in(path), name=path.stem, accuracy=accuracy, minutes=minutes, out=out, resume=resume, say=say,
+        family_in(path),
+        name=path.stem,
+        accuracy=accuracy,
+        minutes=minutes,
+        out=out,
+        resume=resume,
+        say=say,
         progress=progress(),
-    )  # fmt: skip
+    )
     if int(os.environ.get("RANK", 0)) > 0:  # the first process says what was found
         return 0
     page = found.file.with_suffix(".html")
     report = {
-        "verdict": found.words, "recommended": found.recommended, "solver": found.file, "page": page,
+        "verdict": found.words,
+        "recommended": found.recommended,
+        "solver": found.file,
+        "page": page,
         "seconds": found.seconds,
-    }  # fmt: skip
+    }
     show(report, [found.words, f"solver: {found.file}", f"page: {page}"], json)
     return 0
 
 
 def _compared(on: str, path: Path) -> str | None:
-    """Say how a method for total variation does against others on bundled pictures; None of other kinds of problems."""
+    """Say how a method for total variation does against others on bundled pictures; None of other
+    kinds of problems.
+    """
     from mirrordescent.restore.compare import compare
     from mirrordescent.restore.planning import Task
 

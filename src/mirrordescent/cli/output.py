@@ -1,4 +1,6 @@
-"""What commands print: lines for people, JSON for machines; and the options that many of them have."""
+"""What commands print: lines for people, JSON for machines; and the options that many of
+them have.
+"""
 
 import io
 import json
@@ -12,11 +14,21 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from tyro.conf import arg
 
-_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # controls, directions of writing, halves of characters, breaks
+_UNSEEN = (
+    "Cc",
+    "Cf",
+    "Cs",
+    "Zl",
+    "Zp",
+)  # controls, directions of writing, halves of characters, breaks
 
 AsJSON: TypeAlias = Annotated[bool, arg(help="print the report as JSON.")]
-Switch: TypeAlias = Literal["auto", "yes", "no"]  # an option that is decided by itself, or on, or off
-DataDirectory: TypeAlias = Annotated[Path | None, arg(help="the data directory; MIRRORDESCENT_DATA by default.")]
+Switch: TypeAlias = Literal[
+    "auto", "yes", "no"
+]  # an option that is decided by itself, or on, or off
+DataDirectory: TypeAlias = Annotated[
+    Path | None, arg(help="the data directory; MIRRORDESCENT_DATA by default.")
+]
 
 
 def show(report: Any, lines: Iterable[str], as_json: bool) -> None:
@@ -33,17 +45,23 @@ def say(line: str) -> None:
 
 
 def visible(text: str) -> str:
-    r"""Return text that does nothing to a terminal but show: what came from a file may hold sequences that do more.
+    r"""Return text that does nothing to a terminal but show: what came from a file may hold
+    sequences that do more.
 
     >>> print(visible("two\nlines, \x1b[2J, 5 °C"))
     two
     lines, \u001b[2J, 5 °C
     """
-    return "".join(c if c in "\n\t" or unicodedata.category(c) not in _UNSEEN else f"\\u{ord(c):04x}" for c in text)
+    return "".join(
+        c if c in "\n\t" or unicodedata.category(c) not in _UNSEEN else f"\\u{ord(c):04x}"
+        for c in text
+    )
 
 
 class Shown(io.TextIOBase):
-    """Standard error for arguments that would do something to a terminal when they are repeated: plain text only."""
+    """Standard error for arguments that would do something to a terminal when they are repeated:
+    plain text only.
+    """
 
     def __init__(self) -> None:
         self._there = sys.stderr
@@ -67,7 +85,10 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ['a     b', 'long  c']
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def outline(value: Any, indent: str = "") -> list[str]:
@@ -90,14 +111,18 @@ def outline(value: Any, indent: str = "") -> list[str]:
 
 def _words(value: Any) -> str:
     if isinstance(value, list) and value:
-        return ", ".join(f"({_words(each)})" if isinstance(each, list) else _words(each) for each in value)
+        return ", ".join(
+            f"({_words(each)})" if isinstance(each, list) else _words(each) for each in value
+        )
     if isinstance(value, float):
         return f"{value:.6g}"
     return str(value) if value or value == 0 else "none"
 
 
 def plain(value: Any) -> Any:
-    """Return data as JSON knows them: records as tables, paths as text, and null for numbers that are not finite."""
+    """Return data as JSON knows them: records as tables, paths as text, and null for numbers that
+    are not finite.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, dict):

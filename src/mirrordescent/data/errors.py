@@ -7,9 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 UNREADABLE = (
-    OSError, EOFError, ValueError, LookupError, SyntaxError, RuntimeError, zlib.error, tarfile.TarError,
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    SyntaxError,
+    RuntimeError,
+    zlib.error,
+    tarfile.TarError,
     zipfile.BadZipFile,
-)  # fmt: skip
+)
 
 
 class DataMissing(FileNotFoundError):
@@ -22,7 +29,9 @@ class DataDamaged(ValueError):
 
 @contextmanager
 def reading(fault: str, *others: type[Exception]) -> Iterator[None]:
-    """Raise ``DataDamaged`` with these words if a file cannot be read in this block, for whatever reason."""
+    """Raise ``DataDamaged`` with these words if a file cannot be read in this block, for whatever
+    reason.
+    """
     unreadable: tuple[type[Exception], ...] = (*UNREADABLE, *others)
     try:
         yield

@@ -1,4 +1,6 @@
-"""Shapes of what is missing in images: scattered pixels, blocks, scratches, and writing. 1 is known, 0 is missing."""
+"""Shapes of what is missing in images: scattered pixels, blocks, scratches, and writing. 1 is
+known, 0 is missing.
+"""
 
 import math
 from collections.abc import Callable
@@ -16,20 +18,25 @@ def scattered(size: int, generator: Generator, most: float = 0.9) -> Tensor:
 
 def blocks(size: int, generator: Generator, most: int = 5) -> Tensor:
     """Remove up to ``most`` rectangles, with sides of up to a third of the image."""
-    mask, largest = torch.ones(size, size), max(4, size // 3)
+    mask = torch.ones(size, size)
+    largest = max(4, size // 3)
     for _ in range(_whole(1, most, generator)):
         height, width = (min(size, _whole(3, largest, generator)) for _ in range(2))
-        top, left = _whole(0, size - height, generator), _whole(0, size - width, generator)
+        top = _whole(0, size - height, generator)
+        left = _whole(0, size - width, generator)
         mask[top : top + height, left : left + width] = 0
     return mask
 
 
 def scratches(size: int, generator: Generator, most: int = 11) -> Tensor:
     """Remove up to ``most`` straight lines of any direction, one to eight pixels wide."""
-    mask, at = torch.ones(size, size), torch.arange(size)
+    mask = torch.ones(size, size)
+    at = torch.arange(size)
     for _ in range(_whole(1, most, generator)):
-        angle, width = _between(0, math.pi, generator), _between(0.5, 4, generator)
-        down, along = math.sin(angle), math.cos(angle)
+        angle = _between(0, math.pi, generator)
+        width = _between(0.5, 4, generator)
+        down = math.sin(angle)
+        along = math.cos(angle)
         offset = _between(0, size, generator) * down + _between(0, size, generator) * along
         mask[(at[:, None] * down + at * along - offset).abs() < width] = 0
     return mask
@@ -39,7 +46,8 @@ def writing(size: int, generator: Generator) -> Tensor:
     """Remove lines of text."""
     height = _whole(8, 23, generator)
     page = Image.new("L", (size, size), 255)
-    pen, font = ImageDraw.Draw(page), ImageFont.load_default(height)
+    pen = ImageDraw.Draw(page)
+    font = ImageFont.load_default(height)
     for top in range(0, size, height + 2):
         line = "".join(chr(_whole(48, 121, generator)) for _ in range(30))
         pen.text((_whole(-10, 3, generator), top), line, fill=0, font=font)

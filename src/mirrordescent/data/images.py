@@ -1,4 +1,6 @@
-"""Pictures as tensors (3, height, width) with values in [0, 1], from folders and archives; pieces of them."""
+"""Pictures as tensors (3, height, width) with values in [0, 1], from folders and archives; pieces
+of them.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,13 @@ if TYPE_CHECKING:
 
 LARGEST_FILE = 1 << 29  # bytes of a picture in an archive
 MANY_PIXELS = 1 << 24  # of which a file may have more only if it is not too short for them:
-DENSEST = 1 << 14  # pixels in a byte; black and white, deflated as far as that goes, are half as many
+DENSEST = (
+    1 << 14
+)  # pixels in a byte; black and white, deflated as far as that goes, are half as many
 # By its suffix, without what systems hide beside pictures (._x.png).
-IMAGE = re.compile(r"[^.].*\.(png|jpe?g|jfif|jp2|j2k|bmp|gif|p[pgn]m|tiff?|webp|avif|qoi|tga)", re.IGNORECASE)
+IMAGE = re.compile(
+    r"[^.].*\.(png|jpe?g|jfif|jp2|j2k|bmp|gif|p[pgn]m|tiff?|webp|avif|qoi|tga)", re.IGNORECASE
+)
 
 
 @contextmanager
@@ -34,7 +40,9 @@ def opened(file: Path | io.BytesIO, name: object) -> Iterator[Image.Image]:
     from PIL import Image, UnidentifiedImageError
 
     if isinstance(file, Path) and not file.is_file():
-        raise DataMissing(f"{file} is a folder, not an image" if file.is_dir() else f"there is no image {file}")
+        raise DataMissing(
+            f"{file} is a folder, not an image" if file.is_dir() else f"there is no image {file}"
+        )
     with reading(f"{name} is not an image that can be read", Image.DecompressionBombError):
         try:
             picture = Image.open(file)
@@ -47,17 +55,21 @@ def opened(file: Path | io.BytesIO, name: object) -> Iterator[Image.Image]:
 
 
 def require_plausible(pixels: int, length: int, name: object) -> None:
-    """Refuse a file of a few bytes that says it has many pixels, before memory is taken for them."""
+    """Refuse a file of a few bytes that says it has many pixels, before memory is taken for
+    them.
+    """
     if pixels > max(MANY_PIXELS, DENSEST * length):
-        raise DataDamaged(f"{name} would have {pixels / 1e6:.0f} million pixels in a file of {length} bytes")
+        raise DataDamaged(
+            f"{name} would have {pixels / 1e6:.0f} million pixels in a file of {length} bytes"
+        )
 
 
 def read_image(file: str | Path | io.BytesIO, name: object = None) -> Tensor:
     """Read one picture, by its path or from its content: (3, height, width).
 
-    Grey becomes three equal channels, transparent pixels lie on white, 16 bits keep their precision, and a camera's
-    note on which side is up is followed. Of an animation the first frame is taken. Error messages call it by its name,
-    which is its path by default.
+    Grey becomes three equal channels, transparent pixels lie on white, 16 bits keep their
+    precision, and a camera's note on which side is up is followed. Of an animation the first frame
+    is taken. Error messages call it by its name, which is its path by default.
     """
     from PIL import ImageOps
 
@@ -69,9 +81,11 @@ def read_image(file: str | Path | io.BytesIO, name: object = None) -> Tensor:
 def read_images(source: str | Path, within: str = "") -> Iterator[tuple[str, Tensor]]:
     """Yield names and pictures of a folder, a zip or a tar archive, in the order of their names.
 
-    Only files below the folder ``within`` of the source count, and of those the ones with the suffix of an image.
+    Only files below the folder ``within`` of the source count, and of those the ones with the
+    suffix of an image.
     """
-    source, found = Path(source).expanduser(), False
+    source = Path(source).expanduser()
+    found = False
     for name, content in _sorted_contents(source, within):
         found = True
         yield name, read_image(io.BytesIO(content), f"{source}/{name}")
@@ -86,7 +100,8 @@ def unpack_tar(
 
     Nothing is written, whatever the names are. A file of more than ``largest`` bytes is refused.
 
-    They come in the order of the archive, since going back in a compressed one means starting it all over again.
+    They come in the order of the archive, since going back in a compressed one means starting it
+    all over again.
     """
     with reading(f"{source} cannot be unpacked"), tarfile.open(source) as archive:
         for member in archive:
@@ -100,11 +115,14 @@ def unpack_tar(
 def _require_small(size: int, name: str, largest: float) -> None:
     """Raise if a file in an archive is so large that it cannot be meant to be a picture."""
     if size > largest:
-        raise DataDamaged(f"{name} would be {size} bytes when unpacked, which is too much for a picture")
+        raise DataDamaged(
+            f"{name} would be {size} bytes when unpacked, which is too much for a picture"
+        )
 
 
 def tiles(image: Tensor, size: int) -> Tensor:
-    """Cut (channels, height, width) into squares side by side: (n, channels, size, size), row by row.
+    """Cut (channels, height, width) into squares side by side: (n, channels, size, size), row by
+    row.
 
     What is left over on the right and at the bottom is dropped.
 
@@ -118,7 +136,9 @@ def tiles(image: Tensor, size: int) -> Tensor:
     return squares.permute(1, 2, 0, 3, 4).reshape(-1, image.shape[0], size, size)
 
 
-def random_crops(images: Tensor | Sequence[Tensor], size: int, count: int, generator: Generator) -> Tensor:
+def random_crops(
+    images: Tensor | Sequence[Tensor], size: int, count: int, generator: Generator
+) -> Tensor:
     """Draw squares from pictures of any sizes: (count, channels, size, size).
 
     Every picture is equally likely, and so is every position in it.
@@ -153,7 +173,9 @@ def _sorted_contents(source: Path, within: str) -> Iterator[tuple[str, bytes]]:
 
     def wanted(name: str) -> bool:
         path = PurePosixPath(name)
-        return IMAGE.fullmatch(path.name) is not None and (not within or PurePosixPath(within) in path.parents)
+        return IMAGE.fullmatch(path.name) is not None and (
+            not within or PurePosixPath(within) in path.parents
+        )
 
     if source.is_dir():
         for path in sorted((source / within).rglob("*")):
@@ -168,7 +190,9 @@ def _sorted_contents(source: Path, within: str) -> Iterator[tuple[str, bytes]]:
         with archive:
             for name in sorted(filter(wanted, archive.namelist())):
                 with reading(f"{source}/{name} cannot be unpacked"):
-                    _require_small(archive.getinfo(name).file_size, f"{source}/{name}", LARGEST_FILE)
+                    _require_small(
+                        archive.getinfo(name).file_size, f"{source}/{name}", LARGEST_FILE
+                    )
                     content = archive.read(name)
                 yield name, content
     elif _is_archive(tarfile.is_tarfile, source):
@@ -178,7 +202,9 @@ def _sorted_contents(source: Path, within: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _is_archive(recognised: Callable[[Path], bool], source: Path) -> bool:
-    """Tell whether a file is an archive of a kind; one that ends before its first entry is an error."""
+    """Tell whether a file is an archive of a kind; one that ends before its first entry is an
+    error.
+    """
     with reading(f"{source} cannot be unpacked"):
         return recognised(source)
 

@@ -22,7 +22,8 @@ def photographs(source: str | Path = "bundled", split: Split = "train", size: in
     """Return square tiles of photographs: (n, 3, size, size) in [0, 1].
 
     Args:
-        source: "bundled" (with scikit-image, needs no file), or the path of a folder or an archive of pictures.
+        source: "bundled" (with scikit-image, needs no file), or the path of a folder or an archive
+            of pictures.
         split: no picture has tiles in both parts.
         size: side of the tiles.
     """
@@ -35,16 +36,21 @@ def pictures(source: str | Path = "bundled", split: Split = "train") -> list[Ten
     if source == "bundled":
         return bundled_photographs(split)
     if not Path(source).expanduser().exists():
-        raise DataMissing(f"there is no folder or archive {source}; 'bundled' photographs need none")
+        raise DataMissing(
+            f"there is no folder or archive {source}; 'bundled' photographs need none"
+        )
     return user_pictures(source, split)
 
 
 def bundled_photographs(split: Split = "train") -> list[Tensor]:
-    """Return the colour photographs in the scikit-image package: three for training, two for testing."""
+    """Return the colour photographs in the scikit-image package: three for training, two for
+    testing.
+    """
     require_known(split, BUNDLED, "split")
     import skimage
 
-    # Read as files, because asking skimage.data for one that a distribution left out starts a download.
+    # Read as files, because asking skimage.data for one that a distribution left out starts a
+    # download.
     folder = Path(skimage.__file__).parent / "data"
     return [read_image(folder / name) for name in BUNDLED[split]]
 
@@ -52,21 +58,26 @@ def bundled_photographs(split: Split = "train") -> list[Tensor]:
 def user_pictures(source: str | Path, split: Split = "train") -> list[Tensor]:
     """Return the pictures of a user's folder or archive.
 
-    Its folders ``train`` and ``test`` are the parts if it has both; otherwise a fixed random fifth of the pictures, in
-    the order of their names, is for testing.
+    Its folders ``train`` and ``test`` are the parts if it has both; otherwise a fixed random fifth
+    of the pictures, in the order of their names, is for testing.
     """
     require_known(split, get_args(Split), "split")
     named = list(read_images(source))
-    by_folder = {each: [p for name, p in named if name.startswith(f"{each}/")] for each in get_args(Split)}
+    by_folder = {
+        each: [p for name, p in named if name.startswith(f"{each}/")] for each in get_args(Split)
+    }
     if all(by_folder.values()):
         return by_folder[split]
     if len(named) < 2:
-        raise ValueError(f"{source} holds one picture, which cannot be both for training and for testing")
+        raise ValueError(
+            f"{source} holds one picture, which cannot be both for training and for testing"
+        )
     return [named[int(index)][1] for index in split_indices(split, len(named))]
 
 
 def digits(split: Split = "train", size: int = 8) -> tuple[Tensor, Tensor]:
-    """Return the 8×8 digits that come with scikit-learn, enlarged bilinearly to another size on request.
+    """Return the 8×8 digits that come with scikit-learn, enlarged bilinearly to another size on
+    request.
 
     1797 images in [0, 1], of which a fixed random fifth is for testing. They need no download.
 
@@ -80,5 +91,7 @@ def digits(split: Split = "train", size: int = 8) -> tuple[Tensor, Tensor]:
     kept = split_indices(split, len(bunch.target))
     images = torch.from_numpy(bunch.images)[kept].float() / 16
     if size != 8:
-        images = F.interpolate(images[:, None], size=(size, size), mode="bilinear", align_corners=False)[:, 0]
+        images = F.interpolate(
+            images[:, None], size=(size, size), mode="bilinear", align_corners=False
+        )[:, 0]
     return images, torch.from_numpy(bunch.target)[kept].long()

@@ -15,7 +15,8 @@ TEST_SHARE = 0.2
 def split_indices(split: Split, count: int, test: int | None = None, seed: int = 0) -> Tensor:
     """Return the indices below ``count`` that belong to a split, in increasing order.
 
-    A seeded permutation sets ``test`` of them apart, by default a fifth but at least one; never all.
+    A seeded permutation sets ``test`` of them apart, by default a fifth but at least one; never
+    all.
 
     >>> split_indices("test", 10), len(split_indices("train", 10))
     (tensor([1, 4]), 8)

@@ -17,7 +17,16 @@ from pathlib import Path
 from mirrordescent.cache import directory
 from mirrordescent.files import whole
 
-FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-std=c11", "-fPIC", "-shared", "-fopenmp")
+FLAGS = (
+    "-O3",
+    "-march=native",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-std=c11",
+    "-fPIC",
+    "-shared",
+    "-fopenmp",
+)
 _SEAL = 13 + 8 + 32  # bytes: a word, the length of the library, its hash
 
 _UNWANTED = ContextVar("unwanted", default=False)
@@ -29,7 +38,9 @@ class BuildError(OSError):
 
 @cache
 def library() -> ctypes.CDLL:
-    """Return the compiled kernels; the first call on a machine compiles them, which takes some seconds."""
+    """Return the compiled kernels; the first call on a machine compiles them, which takes some
+    seconds.
+    """
     path = _path()
     if not _trusted(path):
         _compile(sources("c"), path)
@@ -50,7 +61,9 @@ def without() -> Iterator[None]:
 
 
 def ready() -> bool:
-    """Tell whether the kernels are there already, so that nobody has to wait for them, and whether they are wanted."""
+    """Tell whether the kernels are there already, so that nobody has to wait for them, and whether
+    they are wanted.
+    """
     if _UNWANTED.get():
         return False
     if library.cache_info().currsize > 0:
@@ -62,7 +75,8 @@ def ready() -> bool:
 
 
 def _trusted(path: Path) -> bool:
-    """Tell whether a library may be loaded: nobody else can have written it, and it is what was compiled.
+    """Tell whether a library may be loaded: nobody else can have written it, and it is what was
+    compiled.
 
     Loading runs what is in the file, and a file that was cut off ends the process.
     """
@@ -93,7 +107,9 @@ def _path() -> Path:
 
 @cache
 def _name() -> str:
-    """Name the library by what it is built from, read once, since every new optimiser may ask for it."""
+    """Name the library by what it is built from, read once, since every new optimiser may ask for
+    it.
+    """
     text = b"".join(path.read_bytes() for path in (*sources("c"), *sources("h")))
     described = f"{FLAGS} {platform.machine()} {_processor()}".encode()
     return f"{hashlib.sha256(text + described).hexdigest()[:32]}.so"
@@ -105,9 +121,13 @@ def sources(suffix: str) -> list[Path]:
 
 
 def _compile(sources: list[Path], path: Path) -> None:
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    compiler = (
+        os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    )
     if compiler is None:
-        raise BuildError("there is no C compiler: install gcc or clang, set CC, or do without fused kernels")
+        raise BuildError(
+            "there is no C compiler: install gcc or clang, set CC, or do without fused kernels"
+        )
     try:
         path.parent.parent.mkdir(parents=True, exist_ok=True)
         path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -142,4 +162,6 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return " ".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+    return " ".join(
+        sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+    )

@@ -46,25 +46,32 @@ def declarations() -> dict[str, Declaration]:
 
 
 class Function:
-    """A C function for one precision, called by the names of its arguments; a missing or unknown one is an error.
+    """A C function for one precision, called by the names of its arguments; a missing or unknown
+    one is an error.
 
-    Tensors and arrays are passed by address, None as null. ``threads`` is filled in. ``numbers`` are the names of the
-    arguments that are real numbers.
+    Tensors and arrays are passed by address, None as null. ``threads`` is filled in. ``numbers``
+    are the names of the arguments that are real numbers.
     """
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
         declared = declarations()[name]
-        self.name, self.names = name, list(declared.arguments)
-        self.numbers = [argument for argument, kind in declared.arguments.items() if kind is ctypes.c_double]
+        self.name = name
+        self.names = list(declared.arguments)
+        self.numbers = [
+            argument for argument, kind in declared.arguments.items() if kind is ctypes.c_double
+        ]
         self._expected = declared.arguments.keys() - {"threads"}
         self._function = library()[f"{name}_{TYPES[dtype]}"]
-        self._function.restype, self._function.argtypes = declared.result, list(declared.arguments.values())
+        self._function.restype = declared.result
+        self._function.argtypes = list(declared.arguments.values())
 
     def __call__(self, **arguments: Tensor | array[Any] | float | None) -> None:
         """Call it."""
         if arguments.keys() != self._expected:
             wrong = ", ".join(sorted(arguments.keys() ^ self._expected))
-            raise TypeError(f"the kernel {self.name} takes {', '.join(self.names)}; wrong or missing: {wrong}")
+            raise TypeError(
+                f"the kernel {self.name} takes {', '.join(self.names)}; wrong or missing: {wrong}"
+            )
         arguments["threads"] = torch.get_num_threads()
         if self._function(*[_passed(arguments[name]) for name in self.names]):
             raise MemoryError("there is no memory left for a kernel to work in")
@@ -77,7 +84,9 @@ def function(name: str, dtype: torch.dtype) -> Function:
 
 
 def addresses(tensors: Sequence[Tensor | None]) -> array[int]:
-    """Return where tensors are in memory, 0 for those that are not there, as C functions take a list of them."""
+    """Return where tensors are in memory, 0 for those that are not there, as C functions take a
+    list of them.
+    """
     return array("Q", [0 if tensor is None else tensor.data_ptr() for tensor in tensors])
 
 

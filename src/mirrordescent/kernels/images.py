@@ -1,8 +1,9 @@
-"""Steps on images, many a call: f(x) = s·(‖Z(x − y)‖² + λ‖Dx‖₁) and its relatives, without an operator.
+"""Steps on images, many a call: f(x) = s·(‖Z(x − y)‖² + λ‖Dx‖₁) and its relatives, without an
+operator.
 
-``numbers`` has what a step needs to know for every step and sample, (steps, samples, columns) in double precision; one
-row for all samples, or for all steps, will do. ``isotropic`` and ``coupled`` say which differences are limited
-together.
+``numbers`` has what a step needs to know for every step and sample, (steps, samples, columns) in
+double precision; one row for all samples, or for all steps, will do. ``isotropic`` and ``coupled``
+say which differences are limited together.
 """
 
 import math
@@ -20,27 +21,51 @@ DUAL_FISTA_COLUMNS = ("sigma", "bound", "shrink", "pull")
 
 
 def amd_stencil(
-    x: Tensor, z: Tensor, y: Tensor, mask: Tensor | None, mean: Tensor | None, numbers: Tensor, steps: int, *,
-    isotropic: bool = False, coupled: bool = False,
-) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """With g the gradient of f, its kinks rounded, and S the stencil (side, 1 − 2·side, side) in both directions:
+    x: Tensor,
+    z: Tensor,
+    y: Tensor,
+    mask: Tensor | None,
+    mean: Tensor | None,
+    numbers: Tensor,
+    steps: int,
+    *,
+    isotropic: bool = False,
+    coupled: bool = False,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """With g the gradient of f, its kinks rounded, and S the stencil (side, 1 − 2·side, side) in
+    both directions:
 
-    z⁺ = z − far·SgS,  x⁺ = mixing·z⁺ + (1 − mixing)(x − near·SgS);  mean⁺ = mean + share·(w − mean), w = g − 2sZ(x − y)
+    z⁺ = z − far·SgS,  x⁺ = mixing·z⁺ + (1 − mixing)(x − near·SgS);  mean⁺ = mean + share·(w −
+    mean), w = g − 2sZ(x − y)
 
     Returns x, z and mean after these steps; the last is None if mean is.
     """
     x, z, y = _images(x, z, y)
-    x, z, mean = x.clone(), z.clone(), None if mean is None else mean.contiguous().clone()
+    x = x.clone()
+    z = z.clone()
+    mean = None if mean is None else mean.contiguous().clone()
     function("amd_stencil", x.dtype)(
-        **_shape(x, y, numbers, AMD_COLUMNS, steps, isotropic, coupled), **_mask(mask, x), x=x, z=z, mean=mean
+        **_shape(x, y, numbers, AMD_COLUMNS, steps, isotropic, coupled),
+        **_mask(mask, x),
+        x=x,
+        z=z,
+        mean=mean,
     )
     return x, z, mean
 
 
 def primal_dual(
-    x: Tensor, u: Dual, y: Tensor, mask: Tensor | None, box: tuple[Tensor, Tensor] | None, numbers: Tensor, steps: int,
-    *, isotropic: bool = False, coupled: bool = False,
-) -> tuple[Tensor, Dual]:  # fmt: skip
+    x: Tensor,
+    u: Dual,
+    y: Tensor,
+    mask: Tensor | None,
+    box: tuple[Tensor, Tensor] | None,
+    numbers: Tensor,
+    steps: int,
+    *,
+    isotropic: bool = False,
+    coupled: bool = False,
+) -> tuple[Tensor, Dual]:
     """With w = Dᵀu, S a stencil as above and P the limits on u, which are ``bound`` long:
 
     .. code-block:: none
@@ -52,73 +77,139 @@ def primal_dual(
     Returns x and both parts of u after these steps.
     """
     x, y = _images(x, y)
-    x, (v, h) = x.clone(), (part.contiguous().clone() for part in u)
+    x = x.clone()
+    (v, h) = (part.contiguous().clone() for part in u)
     low, high = (None, None) if box is None else (end.contiguous() for end in box)
     function("primal_dual", x.dtype)(
-        **_shape(x, y, numbers, PRIMAL_DUAL_COLUMNS, steps, isotropic, coupled), **_mask(mask, x),
-        x=x, v=v, h=h, low=low, high=high,
-    )  # fmt: skip
+        **_shape(x, y, numbers, PRIMAL_DUAL_COLUMNS, steps, isotropic, coupled),
+        **_mask(mask, x),
+        x=x,
+        v=v,
+        h=h,
+        low=low,
+        high=high,
+    )
     return x, (v, h)
 
 
 def dual_fista(
-    u: Dual, v: Dual, theta: Tensor, y: Tensor, box: tuple[Tensor, Tensor], numbers: Tensor, steps: int, *,
-    isotropic: bool = False, coupled: bool = False,
-) -> tuple[Tensor, Dual, Dual, Tensor]:  # fmt: skip
+    u: Dual,
+    v: Dual,
+    theta: Tensor,
+    y: Tensor,
+    box: tuple[Tensor, Tensor],
+    numbers: Tensor,
+    steps: int,
+    *,
+    isotropic: bool = False,
+    coupled: bool = False,
+) -> tuple[Tensor, Dual, Dual, Tensor]:
     """With x(v) = y − pull·Dᵀv, clipped to the box, and P as above:
 
     u⁺ = P(shrink·(v + σDx(v))),  θ⁺ = (1 + √(1+4θ²))/2,  v⁺ = u⁺ + (θ−1)/θ⁺ (u⁺ − u);
 
-    but v⁺ = u⁺ and θ⁺ = 1 in a sample where ⟨v − u⁺, u⁺ − u⟩ > 0. Returns x(u), u, v and θ after these steps, at least
-    one.
+    but v⁺ = u⁺ and θ⁺ = 1 in a sample where ⟨v − u⁺, u⁺ − u⟩ > 0. Returns x(u), u, v and θ after
+    these steps, at least one.
     """
     (y,) = _images(y)
-    x, theta, (low, high) = torch.empty_like(y), theta.clone(), (end.contiguous() for end in box)
+    x = torch.empty_like(y)
+    theta = theta.clone()
+    (low, high) = (end.contiguous() for end in box)
     own, ahead = ([part.contiguous().clone() for part in dual] for dual in (u, v))
     function("dual_fista", y.dtype)(
-        **_shape(y, y, numbers.expand(-1, len(y), -1), DUAL_FISTA_COLUMNS, steps, isotropic, coupled),
-        x=x, v=own[0], h=own[1], v_ahead=ahead[0], h_ahead=ahead[1], theta=theta, low=low, high=high,
-    )  # fmt: skip
-    u, v = (own[0], own[1]), (ahead[0], ahead[1])
-    return (x, v, u, theta) if steps % 2 else (x, u, v, theta)  # in C they change places at every step
+        **_shape(
+            y, y, numbers.expand(-1, len(y), -1), DUAL_FISTA_COLUMNS, steps, isotropic, coupled
+        ),
+        x=x,
+        v=own[0],
+        h=own[1],
+        v_ahead=ahead[0],
+        h_ahead=ahead[1],
+        theta=theta,
+        low=low,
+        high=high,
+    )
+    u = (own[0], own[1])
+    v = (ahead[0], ahead[1])
+    return (
+        (x, v, u, theta) if steps % 2 else (x, u, v, theta)
+    )  # in C they change places at every step
 
 
 def image_sums(y: Tensor, mask: Tensor | None, x: Tensor) -> Tensor:
-    """Return per sample the number of observed pixels, Σ(y − c) and Σ(y − c)² over them, c the first, and Σ|Dx|."""
+    """Return per sample the number of observed pixels, Σ(y − c) and Σ(y − c)² over them, c the
+    first, and Σ|Dx|.
+    """
     y, x = _images(y, x)
     seen, masks = planes_of(mask, x)
     batch, channels, height, width = x.shape
     sums = torch.empty(batch, 4, dtype=torch.float64)
     function("image_sums", x.dtype)(
-        samples=batch, channels=channels, height=height, width=width, y=y, mask=seen, masks=masks, x=x, sums=sums
+        samples=batch,
+        channels=channels,
+        height=height,
+        width=width,
+        y=y,
+        mask=seen,
+        masks=masks,
+        x=x,
+        sums=sums,
     )
     return sums
 
 
 def close_holes(
-    u: Dual, mask: Tensor, bound: Tensor, deepest: int, *, isotropic: bool = False, coupled: bool = False
+    u: Dual,
+    mask: Tensor,
+    bound: Tensor,
+    deepest: int,
+    *,
+    isotropic: bool = False,
+    coupled: bool = False,
 ) -> None:
-    """Move u in place to Dᵀu = 0 where the mask is 0, as far as its ``bound`` allows, one for all or (batch,)."""
+    """Move u in place to Dᵀu = 0 where the mask is 0, as far as its ``bound`` allows, one for all
+    or (batch,).
+    """
     v, h = u
     if not (v.is_contiguous() and h.is_contiguous() and v.dtype == h.dtype == mask.dtype):
-        raise ValueError(f"a kernel changes contiguous tensors of one type in place, got {v.dtype}, {mask.dtype}")
+        raise ValueError(
+            f"a kernel changes contiguous tensors of one type in place, got {v.dtype}, {mask.dtype}"
+        )
     batch, channels, height, width = *h.shape[:3], v.shape[3]
     seen, masks = planes_of(mask, torch.empty(batch, channels, height, width, device="meta"))
     function("close_holes", v.dtype)(
-        planes=batch * channels, channels=channels, coupled=channels if coupled else 1, height=height, width=width,
-        v=v, h=h, mask=seen, masks=masks, bounds=bound, samples=len(bound), deepest=deepest,
+        planes=batch * channels,
+        channels=channels,
+        coupled=channels if coupled else 1,
+        height=height,
+        width=width,
+        v=v,
+        h=h,
+        mask=seen,
+        masks=masks,
+        bounds=bound,
+        samples=len(bound),
+        deepest=deepest,
         groups=isotropic + 2 * coupled,
-    )  # fmt: skip
+    )
 
 
 def dual_value(
-    u: Dual | None, w: Tensor | None, y: Tensor, mask: Tensor | None, box: tuple[Tensor, Tensor], numbers: Tensor, *,
-    isotropic: bool = False, coupled: bool = False,
-) -> Tensor:  # fmt: skip
-    """Return Σ min s·m(x − y)² + w(x − low) over the box, Σ of the sizes of these terms, Σ(x − low), and ‖u‖².
+    u: Dual | None,
+    w: Tensor | None,
+    y: Tensor,
+    mask: Tensor | None,
+    box: tuple[Tensor, Tensor],
+    numbers: Tensor,
+    *,
+    isotropic: bool = False,
+    coupled: bool = False,
+) -> Tensor:
+    """Return Σ min s·m(x − y)² + w(x − low) over the box, Σ of the sizes of these terms, Σ(x −
+    low), and ‖u‖².
 
-    w is given, or Dᵀu of a u that is limited to its bound first. ``numbers`` are s and the bound, (1, 2) or (batch, 2).
-    The sums are of every sample, (batch, 4), in double precision.
+    w is given, or Dᵀu of a u that is limited to its bound first. ``numbers`` are s and the bound,
+    (1, 2) or (batch, 2). The sums are of every sample, (batch, 4), in double precision.
     """
     (y,) = _images(y)
     batch, channels, height, width = y.shape
@@ -127,34 +218,58 @@ def dual_value(
     low, high = (end.contiguous() for end in box)
     sums = torch.empty(batch, channels, 4, dtype=torch.float64)
     function("dual_value", y.dtype)(
-        planes=batch * channels, channels=channels, coupled=channels if coupled else 1, height=height, width=width, v=v,
-        h=h, given=None if w is None else w.contiguous(), y=y, mask=seen, masks=masks, low=low, high=high,
-        numbers=numbers.contiguous(), samples=len(numbers), groups=isotropic + 2 * coupled, sums=sums,
-    )  # fmt: skip
+        planes=batch * channels,
+        channels=channels,
+        coupled=channels if coupled else 1,
+        height=height,
+        width=width,
+        v=v,
+        h=h,
+        given=None if w is None else w.contiguous(),
+        y=y,
+        mask=seen,
+        masks=masks,
+        low=low,
+        high=high,
+        numbers=numbers.contiguous(),
+        samples=len(numbers),
+        groups=isotropic + 2 * coupled,
+        sums=sums,
+    )
     return sums.sum(1)
 
 
 def hole_depths(mask: Tensor, deepest: int) -> Tensor:
-    """Return for every plane of a mask the number of missing pixels, and the sum of their distances from observed ones.
+    """Return for every plane of a mask the number of missing pixels, and the sum of their distances
+    from observed ones.
 
     Distances are in steps to one of eight neighbours; none counts as more than ``deepest`` + 1.
     """
     *planes, height, width = mask.shape
     found = torch.empty(*planes, 2, dtype=torch.float64)
     function("hole_depths", mask.dtype)(
-        planes=math.prod(planes), height=height, width=width, mask=mask.contiguous(), deepest=deepest, depths=found
+        planes=math.prod(planes),
+        height=height,
+        width=width,
+        mask=mask.contiguous(),
+        deepest=deepest,
+        depths=found,
     )
     return found
 
 
 def numbers(*columns: Tensor | float) -> Tensor:
-    """Put columns beside one another: numbers, (steps,) or (steps, samples), with 1 in place of either.
+    """Put columns beside one another: numbers, (steps,) or (steps, samples), with 1 in place of
+    either.
 
     >>> numbers(1.0, torch.tensor([2.0, 3.0])).tolist()
     [[[1.0, 2.0]], [[1.0, 3.0]]]
     """
     tables = [column.numpy() if isinstance(column, Tensor) else column for column in columns]
-    tables = [table.reshape(-1, 1) if isinstance(table, np.ndarray) and table.ndim < 2 else table for table in tables]
+    tables = [
+        table.reshape(-1, 1) if isinstance(table, np.ndarray) and table.ndim < 2 else table
+        for table in tables
+    ]
     shapes = [table.shape for table in tables if isinstance(table, np.ndarray)]
     found = np.empty((*np.broadcast_shapes((1, 1), *shapes), len(tables)))
     for i, table in enumerate(tables):
@@ -163,7 +278,9 @@ def numbers(*columns: Tensor | float) -> Tensor:
 
 
 def planes_of(mask: Tensor | None, x: Tensor) -> tuple[Tensor | None, int]:
-    """Return a mask as kernels read it, and its number of planes: one, one per sample, or one per channel."""
+    """Return a mask as kernels read it, and its number of planes: one, one per sample, or one per
+    channel.
+    """
     if mask is None:
         return None, 0
     batch, _, *size = x.shape
@@ -187,15 +304,35 @@ def _mask(mask: Tensor | None, x: Tensor) -> dict[str, Tensor | int | None]:
 
 
 def _shape(
-    x: Tensor, y: Tensor, numbers: Tensor, columns: tuple[str, ...], steps: int, isotropic: bool, coupled: bool
+    x: Tensor,
+    y: Tensor,
+    numbers: Tensor,
+    columns: tuple[str, ...],
+    steps: int,
+    isotropic: bool,
+    coupled: bool,
 ) -> dict[str, Tensor | int | None]:
     """Return the arguments that all kernels share."""
     batch, channels, height, width = x.shape
     period, samples, found = numbers.shape
-    if numbers.dtype != torch.float64 or found != len(columns) or samples not in (1, batch) or period not in (1, steps):
-        raise ValueError(f"a kernel needs {', '.join(columns)} for every step and sample; got {tuple(numbers.shape)}")
+    if (
+        numbers.dtype != torch.float64
+        or found != len(columns)
+        or samples not in (1, batch)
+        or period not in (1, steps)
+    ):
+        raise ValueError(
+            f"a kernel needs {', '.join(columns)} for every step and sample; got {tuple(numbers.shape)}"
+        )
     return {
-        "planes": batch * channels, "channels": batch * channels // samples, "coupled": channels if coupled else 1,
-        "height": height, "width": width, "y": y, "numbers": numbers.contiguous(), "period": period, "steps": steps,
+        "planes": batch * channels,
+        "channels": batch * channels // samples,
+        "coupled": channels if coupled else 1,
+        "height": height,
+        "width": width,
+        "y": y,
+        "numbers": numbers.contiguous(),
+        "period": period,
+        "steps": steps,
         "groups": isotropic + 2 * coupled,
-    }  # fmt: skip
+    }

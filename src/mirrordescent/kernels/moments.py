@@ -10,7 +10,9 @@ from torch.autograd.graph import increment_version
 
 from mirrordescent.kernels.call import addresses, function, suits
 
-_dtype, _device, _shape = attrgetter("dtype"), attrgetter("device"), attrgetter("shape")
+_dtype = attrgetter("dtype")
+_device = attrgetter("device")
+_shape = attrgetter("shape")
 
 
 def has_moments(*lists: Sequence[Tensor]) -> bool:
@@ -24,7 +26,11 @@ def has_moments(*lists: Sequence[Tensor]) -> bool:
     every = [each for some in lists for each in some]
     kinds = set(map(_dtype, every)) == {first.dtype} and set(map(_device, every)) == {first.device}
     shapes = [list(map(_shape, some)) for some in lists]
-    return kinds and all(each == shapes[0] for each in shapes) and all(map(Tensor.is_contiguous, every))
+    return (
+        kinds
+        and all(each == shapes[0] for each in shapes)
+        and all(map(Tensor.is_contiguous, every))
+    )
 
 
 def momenta(m: Sequence[Tensor], g: Sequence[Tensor], beta: float) -> list[Tensor]:
@@ -38,14 +44,30 @@ def momenta(m: Sequence[Tensor], g: Sequence[Tensor], beta: float) -> list[Tenso
 
 
 def adapted(
-    x: Sequence[Tensor], n: Sequence[Tensor], w: Sequence[Tensor], u: Sequence[Tensor], steps: Sequence[float],
-    second: float, keep: float, tiny: float,
-) -> None:  # fmt: skip
-    """n ← β₂n + (1 − β₂)u²,  w ← β₂w + 1 − β₂,  x ← keep·x − step·√w·u/(√n + tiny), in place; every w is a number."""
+    x: Sequence[Tensor],
+    n: Sequence[Tensor],
+    w: Sequence[Tensor],
+    u: Sequence[Tensor],
+    steps: Sequence[float],
+    second: float,
+    keep: float,
+    tiny: float,
+) -> None:
+    """n ← β₂n + (1 − β₂)u²,  w ← β₂w + 1 − β₂,  x ← keep·x − step·√w·u/(√n + tiny), in place; every
+    w is a number.
+    """
     function("adapted", x[0].dtype)(
-        count=len(x), sizes=_sizes(x), x=addresses(x), n=addresses(n), w=addresses(w), u=addresses(u),
-        steps=array("d", steps), second=second, keep=keep, tiny=tiny,
-    )  # fmt: skip
+        count=len(x),
+        sizes=_sizes(x),
+        x=addresses(x),
+        n=addresses(n),
+        w=addresses(w),
+        u=addresses(u),
+        steps=array("d", steps),
+        second=second,
+        keep=keep,
+        tiny=tiny,
+    )
     increment_version([*x, *n, *w])
 
 

@@ -1,4 +1,6 @@
-"""Learning: a method is unrolled on problems of a family, and its map, schedules and oracle are improved."""
+"""Learning: a method is unrolled on problems of a family, and its map, schedules and oracle are
+improved.
+"""
 
 from mirrordescent.learn.checkpoint import RunDamaged
 from mirrordescent.learn.document import read_recipe
@@ -22,8 +24,33 @@ from mirrordescent.learn.trainer import Learned, NothingLearned, learn
 from mirrordescent.learn.unroll import Checkpointed, Differentiation, Full, Truncated, unroll
 
 __all__ = [
-    "Checkpointed", "DeblurringFamily", "DenoisingFamily", "Descent", "Differentiation", "Draw", "Evolution", "Full",
-    "InpaintingFamily", "Learned", "NetworkFamily", "NothingLearned", "Objective", "OnDevice", "Pooled",
-    "ProblemFamily", "Recipe", "RestorationFamily", "RunDamaged", "SVMFamily", "Settings", "Stage",
-    "Truncated", "Unrolled", "Validation", "learn", "moons_family", "read_recipe", "unroll",
-]  # fmt: skip
+    "Checkpointed",
+    "DeblurringFamily",
+    "DenoisingFamily",
+    "Descent",
+    "Differentiation",
+    "Draw",
+    "Evolution",
+    "Full",
+    "InpaintingFamily",
+    "Learned",
+    "NetworkFamily",
+    "NothingLearned",
+    "Objective",
+    "OnDevice",
+    "Pooled",
+    "ProblemFamily",
+    "Recipe",
+    "RestorationFamily",
+    "RunDamaged",
+    "SVMFamily",
+    "Settings",
+    "Stage",
+    "Truncated",
+    "Unrolled",
+    "Validation",
+    "learn",
+    "moons_family",
+    "read_recipe",
+    "unroll",
+]

@@ -1,8 +1,9 @@
 """Run folders that survive being killed at any moment.
 
-A checkpoint is one safetensors file with a checksum, written beside the old one and then renamed over it, so that there
-is always a whole one; the one before it is kept too, in case the disk damages the newest. It holds every number the
-next meta-step depends on; the log is cut back to it on resuming.
+A checkpoint is one safetensors file with a checksum, written beside the old one and then renamed
+over it, so that there is always a whole one; the one before it is kept too, in case the disk
+damages the newest. It holds every number the next meta-step depends on; the log is cut back to it
+on resuming.
 """
 
 import json
@@ -51,18 +52,24 @@ class Progress:
     def check(self) -> None:
         """Raise unless these can be the numbers of a run."""
         counts = (self.meta_step, self.best_step, self.skipped, self.log_bytes)
-        numbers = all(type(each) is int and each >= 0 for each in counts) and type(self.best_validation) is float
+        numbers = (
+            all(type(each) is int and each >= 0 for each in counts)
+            and type(self.best_validation) is float
+        )
         if not numbers or type(self.finished) is not bool or not isinstance(self.settings, dict):
             raise ValueError("what it says of its progress is none")
 
 
 class RunFolder:
-    """The checkpoint, the one before it, and the log of one run; one process at a time may hold it."""
+    """The checkpoint, the one before it, and the log of one run; one process at a time may
+    hold it.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
-        self.checkpoint, self.before = self.path / "checkpoint.safetensors", self.path / "checkpoint.before.safetensors"
+        self.checkpoint = self.path / "checkpoint.safetensors"
+        self.before = self.path / "checkpoint.before.safetensors"
         self.lines = self.path / "log.jsonl"
         self.board = _tensorboard(self.path)
         self._continues = False
@@ -88,9 +95,15 @@ class RunFolder:
         """Write all that the next meta-step depends on: groups of tensors by their names."""
         if self.lines.exists():
             with self.lines.open("rb+") as file:
-                os.fsync(file.fileno())  # the checkpoint must not last longer than the lines it counts
+                os.fsync(
+                    file.fileno()
+                )  # the checkpoint must not last longer than the lines it counts
                 progress.log_bytes = file.seek(0, os.SEEK_END)
-        tensors = {f"{group}.{name}": tensor for group, named in groups.items() for name, tensor in named.items()}
+        tensors = {
+            f"{group}.{name}": tensor
+            for group, named in groups.items()
+            for name, tensor in named.items()
+        }
         self._keep_the_last()
         write_whole(tensors, {"progress": json.dumps(vars(progress))}, self.checkpoint)
         self._continues = True
@@ -103,8 +116,11 @@ class RunFolder:
         else:
             self.before.unlink(missing_ok=True)
 
-    def load(self, settings: dict[str, Any]) -> tuple[Progress, dict[str, dict[str, Tensor]]] | None:
-        """Return what was saved last by a run with these settings, or None if there was nothing yet.
+    def load(
+        self, settings: dict[str, Any]
+    ) -> tuple[Progress, dict[str, dict[str, Tensor]]] | None:
+        """Return what was saved last by a run with these settings, or None if there was nothing
+        yet.
 
         If the newest checkpoint is damaged, the one before it serves, with a warning.
         """
@@ -117,9 +133,13 @@ class RunFolder:
             if not self.before.exists():
                 raise
             progress, groups = self._read(self.before)
-            warnings.warn(f"{error}. Going on from the checkpoint before it, {self.before}", stacklevel=4)
+            warnings.warn(
+                f"{error}. Going on from the checkpoint before it, {self.before}", stacklevel=4
+            )
         if progress.settings != settings:
-            raise RunDamaged(f"{self.path} holds a run with other settings: choose another folder, or resume=False")
+            raise RunDamaged(
+                f"{self.path} holds a run with other settings: choose another folder, or resume=False"
+            )
         if self.lines.exists() and self.lines.stat().st_size > progress.log_bytes:
             os.truncate(self.lines, progress.log_bytes)
         return progress, groups
@@ -131,7 +151,9 @@ class RunFolder:
             progress = Progress(**json.loads(metadata["progress"]))
             progress.check()
         except (OSError, KeyError, TypeError, ValueError) as error:
-            raise RunDamaged(f"{path} cannot be resumed: {error}. To start afresh, resume=False") from error
+            raise RunDamaged(
+                f"{path} cannot be resumed: {error}. To start afresh, resume=False"
+            ) from error
         for key, tensor in tensors.items():
             group, _, name = key.partition(".")
             groups.setdefault(group, {})[name] = tensor
@@ -139,7 +161,9 @@ class RunFolder:
 
     def log(self, meta_step: int, **numbers: float) -> None:
         """Append a line to the log, and to that of TensorBoard if it is installed."""
-        entry = {name: number if math.isfinite(number) else None for name, number in numbers.items()}
+        entry = {
+            name: number if math.isfinite(number) else None for name, number in numbers.items()
+        }
         with self.lines.open("a") as file:
             file.write(json.dumps({"meta_step": meta_step, **entry}) + "\n")
         if self.board is not None:

@@ -15,10 +15,12 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def without_map(method: M, scale: float = 1.0) -> M:
-    """Return a copy of a method with the identity in the place of its maps, or a multiple of it: ∇ψ(x) = scale·x.
+    """Return a copy of a method with the identity in the place of its maps, or a multiple of it:
+    ∇ψ(x) = scale·x.
 
-    Schedules, oracles and everything else stay as they are. On a set the identity is the projection onto it, which has
-    multiples if the set is a cone; of a map by kinds of layers only the maps are replaced, not the scales of the kinds.
+    Schedules, oracles and everything else stay as they are. On a set the identity is the projection
+    onto it, which has multiples if the set is a cone; of a map by kinds of layers only the maps are
+    replaced, not the scales of the kinds.
 
     >>> from mirrordescent import AMD
     >>> from mirrordescent.mirrors import Stencil
@@ -31,7 +33,9 @@ def without_map(method: M, scale: float = 1.0) -> M:
     changed = copy.deepcopy(method)
     numbers = [*method.parameters(), *method.buffers()]
     like = next((each for each in numbers if each.is_floating_point()), torch.empty(0))
-    replaced: dict[MirrorMap, MirrorMap] = {}  # a map that serves twice is replaced by one that does
+    replaced: dict[
+        MirrorMap, MirrorMap
+    ] = {}  # a map that serves twice is replaced by one that does
     for owner in list(changed.modules()):
         if isinstance(owner, MirrorMap):
             continue
@@ -49,5 +53,7 @@ def _identity(mirror: MirrorMap, scale: float) -> MirrorMap:
         return Euclidean() if scale == 1 else Diagonal(scale)
     identity = Euclidean(mirror.primal_domain)
     if scale != 1 and not isinstance(mirror.primal_domain, PositiveOrthant):
-        raise TypeError(f"on {mirror.primal_domain.description} there is no multiple of the identity: scale the steps")
+        raise TypeError(
+            f"on {mirror.primal_domain.description} there is no multiple of the identity: scale the steps"
+        )
     return identity if scale == 1 else ScaledMap(identity, 1 / scale)

@@ -1,4 +1,6 @@
-"""Sharing work among processes started by ``torchrun``: the problems of a meta-step, or whole searches."""
+"""Sharing work among processes started by ``torchrun``: the problems of a meta-step, or whole
+searches.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def join(patience: timedelta | None = None) -> tuple[int, int]:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         distributed.init_process_group(backend, timeout=patience)
         # Threads of a group that is still there may abort a process that ends.
-        atexit.register(lambda: distributed.is_initialized() and distributed.destroy_process_group())
+        atexit.register(
+            lambda: distributed.is_initialized() and distributed.destroy_process_group()
+        )
     return distributed.get_rank(), distributed.get_world_size()
 
 
@@ -44,7 +48,8 @@ def alone() -> Iterator[None]:
 
 
 def agreed(choose: Callable[[], T], rank: int, world: int) -> T:
-    """Return, in every process, what the first of them chooses: numbers, texts, lists and tables of them.
+    """Return, in every process, what the first of them chooses: numbers, texts, lists and tables of
+    them.
 
     Where it fails, the others fail too.
     """
@@ -85,7 +90,9 @@ def hand_round(module: nn.Module, owner: int, world: int) -> None:
 def share(items: Tensor, rank: int, world: int) -> Tensor:
     """Return this process's part of a batch."""
     if len(items) % world:
-        raise ValueError(f"a batch of {len(items)} cannot be shared equally among {world} processes")
+        raise ValueError(
+            f"a batch of {len(items)} cannot be shared equally among {world} processes"
+        )
     return items.chunk(world)[rank]
 
 

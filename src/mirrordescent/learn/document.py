@@ -1,7 +1,8 @@
-"""A recipe from a TOML document: its tables are ``[family]``, ``[map]``, ``[method]`` and ``[settings]``.
+"""A recipe from a TOML document: its tables are ``[family]``, ``[map]``, ``[method]`` and
+``[settings]``.
 
-A document imports nothing. Modules that it names, as in ``type = "my_module:MyMap"``, must be imported before: by
-``--import my_module`` on the command line, by ``import my_module`` in Python.
+A document imports nothing. Modules that it names, as in ``type = "my_module:MyMap"``, must be
+imported before: by ``--import my_module`` on the command line, by ``import my_module`` in Python.
 """
 
 import copy
@@ -16,7 +17,13 @@ import torch
 from torch import Generator, Tensor, nn
 
 from mirrordescent import data, mirrors
-from mirrordescent.learn.families import DenoisingFamily, InpaintingFamily, Pooled, ProblemFamily, SVMFamily
+from mirrordescent.learn.families import (
+    DenoisingFamily,
+    InpaintingFamily,
+    Pooled,
+    ProblemFamily,
+    SVMFamily,
+)
 from mirrordescent.learn.networks import moons_family
 from mirrordescent.learn.recipe import Recipe, Unrolled
 from mirrordescent.learn.settings import Settings
@@ -24,13 +31,23 @@ from mirrordescent.learn.tables import Table, apply, changed, require_fits
 from mirrordescent.limits import Bounded
 from mirrordescent.methods import Method, named, names
 from mirrordescent.methods.naming import takes
-from mirrordescent.mirrors import Conjugate, ConvICNN, DenseICNN, Diagonal, LearnedPair, MirrorMap, layerwise
+from mirrordescent.mirrors import (
+    Conjugate,
+    ConvICNN,
+    DenseICNN,
+    Diagonal,
+    LearnedPair,
+    MirrorMap,
+    layerwise,
+)
 from mirrordescent.names import require_known
 from mirrordescent.parts import build, find
 from mirrordescent.problems.networks import NetworkTraining
 from mirrordescent.schedules import PowerLaws, Prefix, Schedule
 
-MEMORY, CALLS = 8e9, 100_000  # bytes and operations to make a map or a family of problems: more is a slip of the pen
+# bytes and operations to make a map or a family of problems: more is a slip of the pen
+MEMORY = 8e9
+CALLS = 100_000
 SIZES = {"layers": 1000, "filters": 4096, "width": 65536}  # of networks
 TABLES = ("family", "map", "method", "settings")
 
@@ -38,13 +55,15 @@ TABLES = ("family", "map", "method", "settings")
 def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
     """Read a document, with changes ``table.key=value``, as a recipe.
 
-    ``[family]`` has a ``type``: inpainting, denoising, svm, moons, or your own class; ``pool = 128`` makes it a pool
-    of that many problems with certified lower bounds. ``[map]`` has a ``type``: conjugate, pair, diagonal or spline,
-    made to fit the family, a map of the library by the name of its class, or one of yours. ``[method]`` has a ``name``,
-    such as lsmd, or a class of yours, the first ``step``, and the ``extension`` of the step sizes beyond the horizon;
-    or ``schedule = "power-laws"``, a few numbers with a ``power`` of k beyond it.
-    All other entries are arguments of what is made. ``[settings]`` has the fields of :class:`Settings`. With
-    ``control = true`` at the top it is the recipe of the control: the same with the identity for the map.
+    ``[family]`` has a ``type``: inpainting, denoising, svm, moons, or your own class; ``pool =
+    128`` makes it a pool of that many problems with certified lower bounds. ``[map]`` has a
+    ``type``: conjugate, pair, diagonal or spline, made to fit the family, a map of the library by
+    the name of its class, or one of yours. ``[method]`` has a ``name``, such as lsmd, or a class of
+    yours, the first ``step``, and the ``extension`` of the step sizes beyond the horizon; or
+    ``schedule = "power-laws"``, a few numbers with a ``power`` of k beyond it. All other entries
+    are arguments of what is made. ``[settings]`` has the fields of :class:`Settings`. With
+    ``control = true`` at the top it is the recipe of the control: the same with the identity for
+    the map.
     """
     path = Path(path)
     try:
@@ -80,7 +99,8 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
 
 def _family(table: Table, folder: Path) -> ProblemFamily:
     entries = dict(table)
-    pool, kind = entries.pop("pool", None), str(entries.pop("type", "inpainting"))
+    pool = entries.pop("pool", None)
+    kind = str(entries.pop("type", "inpainting"))
     if ":" in kind:
         family = _called(_own(kind, ProblemFamily), entries, "[family]")
     else:
@@ -97,7 +117,9 @@ def _inpainting(folder: Path, source: str = "bundled", **options: Any) -> Inpain
     return InpaintingFamily(*_pictures(source, folder), **options)
 
 
-def _denoising(folder: Path, source: str = "bundled", noise: float = 0.05, **options: Any) -> DenoisingFamily:
+def _denoising(
+    folder: Path, source: str = "bundled", noise: float = 0.05, **options: Any
+) -> DenoisingFamily:
     _require_options(DenoisingFamily, options)
     generator = torch.Generator().manual_seed(0)
     noisy = [
@@ -133,18 +155,31 @@ FAMILIES: dict[str, Callable[..., ProblemFamily]] = {
 }
 
 
-def _method(tables: Mapping[str, Table], horizon: int, generator: Generator, family: ProblemFamily) -> Method[Any]:
+def _method(
+    tables: Mapping[str, Table], horizon: int, generator: Generator, family: ProblemFamily
+) -> Method[Any]:
     entries: Table = {"name": "lsmd", **tables["method"]}
-    for key, kind in (("name", str), ("step", float), ("schedule", str), ("extension", str), ("power", float)):
+    for key, kind in (
+        ("name", str),
+        ("step", float),
+        ("schedule", str),
+        ("extension", str),
+        ("power", float),
+    ):
         if key in entries:
             require_fits(entries[key], kind, f"[method] {key}")
-    name, steps = str(entries.pop("name")), _steps(entries, horizon)
-    with torch.random.fork_rng(devices=[]):  # so that classes that take no generator are the same every time
+    name = str(entries.pop("name"))
+    steps = _steps(entries, horizon)
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # so that classes that take no generator are the same every time
         torch.manual_seed(generator.initial_seed())
         if ":" not in name:
             require_known(name.casefold(), names(), "method")
             for key in entries:
-                require_known(key, ("name", "step", "schedule", "extension", "power"), "entry of [method]")
+                require_known(
+                    key, ("name", "step", "schedule", "extension", "power"), "entry of [method]"
+                )
             wanted = takes(name.casefold(), "mirror") or tables["map"]
             return named(name, _map(tables["map"], family) if wanted else None, steps)
         cls = _own(name, Method)
@@ -156,8 +191,11 @@ def _method(tables: Mapping[str, Table], horizon: int, generator: Generator, fam
 
 
 def _steps(entries: Table, horizon: int) -> Schedule:
-    """Return step sizes to be learned: one for every step, or a few values that powers of k connect."""
-    step, kind = entries.pop("step", 0.3), entries.pop("schedule", "prefix")
+    """Return step sizes to be learned: one for every step, or a few values that powers of k
+    connect.
+    """
+    step = entries.pop("step", 0.3)
+    kind = entries.pop("schedule", "prefix")
     require_known(kind, ("prefix", "power-laws"), "schedule of [method]")
     if kind == "prefix":
         return Prefix([step] * horizon, entries.pop("extension", "reciprocal"))
@@ -166,7 +204,8 @@ def _steps(entries: Table, horizon: int) -> Schedule:
 
 
 def _map(table: Table, family: ProblemFamily) -> MirrorMap:
-    entries, draw = dict(table), family.validation(1)
+    entries = dict(table)
+    draw = family.validation(1)
     networks = draw.problem if isinstance(draw.problem, NetworkTraining) else None
     kind = str(entries.pop("type", "conjugate" if networks is None else "diagonal"))
     if ":" in kind:
@@ -177,7 +216,9 @@ def _map(table: Table, family: ProblemFamily) -> MirrorMap:
         return _made("[map]", lambda: layerwise(model, kind, example=inputs, **entries))  # type: ignore[arg-type]
     if kind in MAPS:
         if not isinstance(draw.x0, Tensor):
-            raise ValueError(f"[map] type = {kind!r} is not for networks: choose one of {', '.join(NETWORK_MAPS)}")
+            raise ValueError(
+                f"[map] type = {kind!r} is not for networks: choose one of {', '.join(NETWORK_MAPS)}"
+            )
         return _called(MAPS[kind], entries, "[map]", example=draw.x0)
     require_known(kind, (*LIBRARY, *MAPS), "type of [map]")
     built = _made("[map]", lambda: {key: build(value, {}) for key, value in entries.items()})
@@ -211,9 +252,17 @@ def _diagonal(example: Tensor) -> Diagonal:
     return Diagonal(nn.Parameter(torch.ones_like(example[0])))
 
 
-MAPS: dict[str, Callable[..., MirrorMap]] = {"conjugate": _conjugate, "pair": _pair, "diagonal": _diagonal}
+MAPS: dict[str, Callable[..., MirrorMap]] = {
+    "conjugate": _conjugate,
+    "pair": _pair,
+    "diagonal": _diagonal,
+}
 NETWORK_MAPS = ("diagonal", "spline")  # layerwise maps of these kinds
-LIBRARY = [name for name, each in vars(mirrors).items() if isinstance(each, type) and issubclass(each, MirrorMap)]
+LIBRARY = [
+    name
+    for name, each in vars(mirrors).items()
+    if isinstance(each, type) and issubclass(each, MirrorMap)
+]
 
 
 def _called(function: Callable[..., Any], entries: Table, where: str, **given: Any) -> Any:
@@ -221,14 +270,18 @@ def _called(function: Callable[..., Any], entries: Table, where: str, **given: A
     parameters = inspect.signature(function).parameters.values()
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         for key in entries:
-            require_known(key, [p.name for p in parameters if p.name not in given], f"entry of {where}")
+            require_known(
+                key, [p.name for p in parameters if p.name not in given], f"entry of {where}"
+            )
     for key, value in entries.items():
         require_fits(value, _hints(function).get(key), f"{where} {key}")
     return _made(where, lambda: function(**given, **entries))
 
 
 def _made(where: str, make: Callable[[], Any]) -> Any:
-    """Make something within a bound of memory; what goes wrong is said with the table that it comes from."""
+    """Make something within a bound of memory; what goes wrong is said with the table that it comes
+    from.
+    """
     try:
         with Bounded(where, MEMORY, CALLS):
             return make()
@@ -237,7 +290,9 @@ def _made(where: str, make: Callable[[], Any]) -> Any:
 
 
 def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the annotations of a function or of a class's constructor, as far as they can be read."""
+    """Return the annotations of a function or of a class's constructor, as far as they can
+    be read.
+    """
     try:
         return get_type_hints(function.__init__ if isinstance(function, type) else function)  # type: ignore[misc]
     except (NameError, TypeError):

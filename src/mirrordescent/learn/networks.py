@@ -10,16 +10,19 @@ from mirrordescent.problems.networks import NetworkTraining
 class NetworkFamily(ProblemFamily):
     """One architecture on one data set, from PyTorch's random initialisation.
 
-    Minibatches are the oracle's business: ``learn(family, method, oracle=Minibatch(500))``. To learn in a reasonable
-    time, measure the loss on ``evaluation`` data points instead of all of them.
+    Minibatches are the oracle's business: ``learn(family, method, oracle=Minibatch(500))``. To
+    learn in a reasonable time, measure the loss on ``evaluation`` data points instead of all of
+    them.
 
     Args:
-        model: the architecture.
-        inputs, targets: (n, …) and (n,); see :class:`~mirrordescent.problems.networks.NetworkTraining`.
+        model: the architecture. inputs, targets: (n, …) and (n,); see
+            :class:`~mirrordescent.problems.networks.NetworkTraining`.
         evaluation: how many data points the loss is measured on, the first ones; all by default.
     """
 
-    def __init__(self, model: nn.Module, inputs: Tensor, targets: Tensor, *, evaluation: int | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, inputs: Tensor, targets: Tensor, *, evaluation: int | None = None
+    ) -> None:
         self.problem = NetworkTraining(model, inputs, targets, evaluation=evaluation)
 
     def draw(self, seeds: Tensor) -> Draw:

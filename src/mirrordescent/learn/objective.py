@@ -32,20 +32,25 @@ class Objective:
     """How a run of a method is judged, and how that is differentiated.
 
     Args:
-        weights: ``"sum"`` adds up f(x_1), …, f(x_N); ``"last"`` takes f(x_N); ``"log_value"`` and ``"log_gap"`` add up
-            logarithms, of f(x_k) or of f(x_k) − lower, so that every step counts relative to its size. The latter
-            needs a family that knows lower bounds.
-        floor: gaps below this share of f(x₀) − lower count as much as it, in ``"log_gap"``: bounds are only so tight.
+        weights: ``"sum"`` adds up f(x_1), …, f(x_N); ``"last"`` takes f(x_N); ``"log_value"`` and
+            ``"log_gap"`` add up logarithms, of f(x_k) or of f(x_k) − lower, so that every step
+            counts relative to its size. The latter needs a family that knows lower bounds.
+        floor: gaps below this share of f(x₀) − lower count as much as it, in ``"log_gap"``: bounds
+            are only so tight.
         penalty: s, the weight of the inconsistency of a learned pair; unused for exact maps.
         penalty_growth: s is multiplied by this every ``penalty_every`` meta-steps.
         penalty_every: see ``penalty_growth``.
-        penalty_points: where the inconsistency is measured: at x_0 and x_N (``"ends"``), or at all iterates.
-        penalty_norm: its norm, entrywise ℓ₁ or ℓ₂, or the mean of absolute entries, which does not grow with the size
-            of an image and leaves maps of images free to move away from the identity.
-        every: the number of steps between looks, or the steps to look at. The last is always looked at.
-        differentiation: :class:`Full`, :class:`Checkpointed` and :class:`Truncated` keep more or less of the graph;
-            :class:`Evolution` needs no derivatives.
-        through_gradient: whether the meta-gradient passes through ∇f, or treats it as a constant (first order).
+        penalty_points: where the inconsistency is measured: at x_0 and x_N (``"ends"``), or at all
+            iterates.
+        penalty_norm: its norm, entrywise ℓ₁ or ℓ₂, or the mean of absolute entries, which does not
+            grow with the size of an image and leaves maps of images free to move away from the
+            identity.
+        every: the number of steps between looks, or the steps to look at. The last is always looked
+            at.
+        differentiation: :class:`Full`, :class:`Checkpointed` and :class:`Truncated` keep more or
+            less of the graph; :class:`Evolution` needs no derivatives.
+        through_gradient: whether the meta-gradient passes through ∇f, or treats it as a constant
+            (first order).
     """
 
     weights: Weights = "sum"
@@ -71,9 +76,13 @@ class Objective:
         if self.penalty < 0 or self.penalty_growth < 1 or self.penalty_every < 1:
             raise ValueError("the penalty must be ≥ 0, its growth ≥ 1, and penalty_every ≥ 1")
         if min([self.every] if isinstance(self.every, int) else self.every, default=0) < 1:
-            raise ValueError(f"every must be at least 1, or a list of such numbers, got {self.every}")
+            raise ValueError(
+                f"every must be at least 1, or a list of such numbers, got {self.every}"
+            )
         if isinstance(self.differentiation, Evolution) and not self.through_gradient:
-            raise ValueError("through_gradient=False has no meaning for Evolution, which takes no derivatives")
+            raise ValueError(
+                "through_gradient=False has no meaning for Evolution, which takes no derivatives"
+            )
 
     def asked(self, method: Method[Any], oracle: Oracle | None = None) -> Oracle:
         """Return the oracle that the method is given, or raise if the method cannot honour it."""
@@ -88,10 +97,17 @@ class Objective:
         return FirstOrder(oracle)
 
     def losses(
-        self, method: Method[Any], draw: Draw, horizon: int, meta_step: int, oracle: Oracle | None = None,
+        self,
+        method: Method[Any],
+        draw: Draw,
+        horizon: int,
+        meta_step: int,
+        oracle: Oracle | None = None,
         generator: Generator | None = None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Return the loss of every problem (batch,), and f where it was looked at, (looks, batch), without a graph."""
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of every problem (batch,), and f where it was looked at, (looks, batch),
+        without a graph.
+        """
         mirror: object = method.mirror
         penalised = mirror if self.penalty > 0 and isinstance(mirror, Inconsistent) else None
 
@@ -99,14 +115,17 @@ class Objective:
             value = draw.problem.value(x)
             if penalised is None or (self.penalty_points == "ends" and k < horizon):
                 return torch.stack([value, torch.zeros_like(value)])
-            # Both numbers leave the segment together, so that a checkpointed run keeps no iterate for the penalty.
+            # Both numbers leave the segment together, so that a checkpointed run keeps no iterate
+            # for the penalty.
             return torch.stack([value, penalised.inconsistency(x, self.penalty_norm)])
 
         def judge(measured: list[Tensor]) -> Tensor:
             values, penalties = torch.stack(measured).unbind(1)
             loss = penalties.sum(0)
             if penalised is not None:
-                loss = self.penalty_at(meta_step) * (loss + penalised.inconsistency(draw.x0, self.penalty_norm))
+                loss = self.penalty_at(meta_step) * (
+                    loss + penalised.inconsistency(draw.x0, self.penalty_norm)
+                )
             return torch.cat([(loss + self._weigh(values, draw)).unsqueeze(0), values])
 
         found = unroll(
@@ -140,5 +159,7 @@ class Objective:
                     raise ValueError("weights='log_gap' needs lower bounds: use a Pooled family")
                 least = torch.full_like(draw.lower, torch.finfo(values.dtype).tiny)
                 if self.floor:
-                    least = torch.maximum(least, self.floor * (draw.problem.value(draw.x0) - draw.lower))
+                    least = torch.maximum(
+                        least, self.floor * (draw.problem.value(draw.x0) - draw.lower)
+                    )
                 return (values - draw.lower).clamp(min=least).log().sum(0)

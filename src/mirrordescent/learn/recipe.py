@@ -35,7 +35,9 @@ Numbers: TypeAlias = dict[str, Any]
 
 
 class Stage(ABC):
-    """A stage of learning. To add one, write ``run`` and give it a name, which is also that of its folder."""
+    """A stage of learning. To add one, write ``run`` and give it a name, which is also that of its
+    folder.
+    """
 
     name: str
     seed: int = 0
@@ -43,10 +45,12 @@ class Stage(ABC):
 
     @abstractmethod
     def run(self, module: Any, family: ProblemFamily, **work: Any) -> tuple[nn.Module, Numbers]:
-        """Learn, or continue an interrupted run; return the learned module, and a record for the card.
+        """Learn, or continue an interrupted run; return the learned module, and a record for the
+        card.
 
-        ``work`` has the folder, oracle, resume and progress of :func:`~mirrordescent.learn.trainer.learn`. Numbers that
-        belong to the entry, such as a minibatch, are under ``use`` in the record.
+        ``work`` has the folder, oracle, resume and progress of
+        :func:`~mirrordescent.learn.trainer.learn`. Numbers that belong to the entry, such as a
+        minibatch, are under ``use`` in the record.
         """
 
     def changed(self, settings: Mapping[str, Any]) -> Stage:
@@ -63,8 +67,16 @@ class Unrolled(Stage):
         name: the name of the stage.
     """
 
-    def __init__(self, settings: Settings, prepare: Callable[[Any], Any] | None = None, name: str = "unrolled") -> None:
-        self.settings, self.prepare, self.name, self.seed = settings, prepare, name, settings.seed
+    def __init__(
+        self,
+        settings: Settings,
+        prepare: Callable[[Any], Any] | None = None,
+        name: str = "unrolled",
+    ) -> None:
+        self.settings = settings
+        self.prepare = prepare
+        self.name = name
+        self.seed = settings.seed
 
     def run(self, module: Any, family: ProblemFamily, **work: Any) -> tuple[nn.Module, Numbers]:
         method = module if self.prepare is None else self.prepare(module)
@@ -73,7 +85,9 @@ class Unrolled(Stage):
             "stage": self.name,
             "settings": plain(self.settings),
             "best_meta_step": found.best_step,
-            "best_validation": found.best_validation if math.isfinite(found.best_validation) else None,
+            "best_validation": found.best_validation
+            if math.isfinite(found.best_validation)
+            else None,
             "skipped": found.skipped,
         }
         return method, record | ({} if found.failure is None else {"failure": found.failure})
@@ -84,14 +98,27 @@ class Unrolled(Stage):
 
 @torch.no_grad()
 def along_a_run(method: Any, draw: Draw, use: Numbers) -> Numbers:
-    """Return the mean gap along a run, or f(x_k)/f(x₀) where no bounds are known, and the inconsistency of a pair."""
-    start, random = draw.problem.value(draw.x0), torch.Generator().manual_seed(0)
+    """Return the mean gap along a run, or f(x_k)/f(x₀) where no bounds are known, and the
+    inconsistency of a pair.
+    """
+    start = draw.problem.value(draw.x0)
+    random = torch.Generator().manual_seed(0)
     solution = solve(
-        draw.problem, method, draw.x0, iterations=max(REPORTED), generator=random, trace=REPORTED, progress=False
+        draw.problem,
+        method,
+        draw.x0,
+        iterations=max(REPORTED),
+        generator=random,
+        trace=REPORTED,
+        progress=False,
     )
 
     def mean(values: Tensor) -> float:
-        return float((values.double() - draw.lower).mean() if draw.lower is not None else (values / start).mean())
+        return float(
+            (values.double() - draw.lower).mean()
+            if draw.lower is not None
+            else (values / start).mean()
+        )
 
     found: Numbers = {
         "problems": len(start),
@@ -103,7 +130,9 @@ def along_a_run(method: Any, draw: Draw, use: Numbers) -> Numbers:
     }
     if isinstance(method.mirror, Inconsistent):
         size = torch.as_tensor(draw.x0).flatten(1).abs().sum(1)
-        found["relative_inconsistency"] = float((method.mirror.inconsistency(draw.x0) / size).mean())
+        found["relative_inconsistency"] = float(
+            (method.mirror.inconsistency(draw.x0) / size).mean()
+        )
     return found
 
 
@@ -119,7 +148,8 @@ class Recipe:
         stages: the stages of learning, in order.
         on: what the family is, in words.
         data: where its data come from, in words.
-        oracle: how gradients are computed while learning; by default by the method's own oracle, if any, else exactly.
+        oracle: how gradients are computed while learning; by default by the method's own oracle, if
+            any, else exactly.
         use: numbers that belong to the entry; stages may add to them.
         evaluate: measures the entry, given held-out problems and ``use``; None: it is not measured.
         problems: the number of held-out problems.
@@ -139,16 +169,21 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
-            raise ValueError(f"a name has letters, digits, spaces, -, _ and dots inside, and is no path: {self.name!r}")
+            raise ValueError(
+                f"a name has letters, digits, spaces, -, _ and dots inside, and is no path: {self.name!r}"
+            )
         names = [stage.name for stage in self.stages]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"{self.name} needs at least one stage, and stages of different names, got {names}")
+            raise ValueError(
+                f"{self.name} needs at least one stage, and stages of different names, got {names}"
+            )
 
     def control(self) -> Recipe:
-        """Return the recipe of the control: the same method with the identity for its map, and all else as it is.
+        """Return the recipe of the control: the same method with the identity for its map, and all
+        else as it is.
 
-        The same stages with their budgets and seeds, the same family, oracle and validation. What it reaches is
-        what schedules, momentum and the rest reach without a learned geometry.
+        The same stages with their budgets and seeds, the same family, oracle and validation. What
+        it reaches is what schedules, momentum and the rest reach without a learned geometry.
         """
 
         def make(generator: Generator, family: ProblemFamily) -> nn.Module:
@@ -161,10 +196,18 @@ class Recipe:
         return replace(self, name=f"{self.name}{CONTROL}", description=description, method=make)
 
     def train(
-        self, runs: str | Path, out: str | Path, directory: Path | None = None, *, changes: Sequence[str] = (),
-        resume: bool = True, device: str = "cpu", progress: bool | None = None,
-    ) -> Path:  # fmt: skip
-        """Learn the entry, or continue an interrupted run, and write it with its card; return the file.
+        self,
+        runs: str | Path,
+        out: str | Path,
+        directory: Path | None = None,
+        *,
+        changes: Sequence[str] = (),
+        resume: bool = True,
+        device: str = "cpu",
+        progress: bool | None = None,
+    ) -> Path:
+        """Learn the entry, or continue an interrupted run, and write it with its card; return the
+        file.
 
         Args:
             runs: the folder for checkpoints and logs, which are in RUNS/NAME/STAGE.
@@ -184,7 +227,8 @@ class Recipe:
         module: Any = self.method(torch.Generator().manual_seed(stages[0].seed), family).to(device)
         describe(module)  # what cannot be stored is refused before it is learned
         Path(out).mkdir(parents=True, exist_ok=True)
-        records, use = [], dict(self.use)
+        records = []
+        use = dict(self.use)
         for stage in stages:
             folder = Path(runs) / self.name / stage.name
             module, record = stage.run(
@@ -195,7 +239,11 @@ class Recipe:
         steps = getattr(module, "t", None)
         if isinstance(steps, Prefix):
             use["step_sizes"] = [round(size, 5) for size in steps.values.tolist()]
-        evaluated = {} if self.evaluate is None else self.evaluate(module, family.validation(self.problems), use)
+        evaluated = (
+            {}
+            if self.evaluate is None
+            else self.evaluate(module, family.validation(self.problems), use)
+        )
         card = Card(
             self.name,
             self.description,

@@ -46,10 +46,11 @@ class Validation:
     Args:
         every: meta-steps between validations.
         batch: the number of problems.
-        horizons: where runs are judged, in multiples of N; beyond 1 the step sizes are extended, so that maps which
-            blow up later lose.
+        horizons: where runs are judged, in multiples of N; beyond 1 the step sizes are extended, so
+            that maps which blow up later lose.
         patience: validations without progress before stopping; None for never.
-        geometric: whether the mean over problems is geometric too, so that a few hard ones do not decide.
+        geometric: whether the mean over problems is geometric too, so that a few hard ones do not
+            decide.
     """
 
     every: int = 100
@@ -73,7 +74,8 @@ class Settings:
         curriculum: pairs (meta-step, horizon): before that meta-step, this smaller horizon is used.
         objective: what is minimised.
         optimiser: the optimiser of the meta-steps.
-        step_bounds: bounds on the step sizes of a :class:`~mirrordescent.schedules.Prefix`; None for no bounds.
+        step_bounds: bounds on the step sizes of a :class:`~mirrordescent.schedules.Prefix`; None
+            for no bounds.
         validation: how the best parameters are chosen.
         save_every: meta-steps between checkpoints.
         seed: determines the problems drawn and the oracle's noise.
@@ -95,7 +97,10 @@ class Settings:
 
     def horizon_at(self, meta_step: int) -> int:
         """N at a meta-step."""
-        return next((horizon for until, horizon in sorted(self.curriculum) if meta_step < until), self.horizon)
+        return next(
+            (horizon for until, horizon in sorted(self.curriculum) if meta_step < until),
+            self.horizon,
+        )
 
 
 def _require_positive(settings: Any, *names: str) -> None:

@@ -21,7 +21,10 @@ _PLAIN: dict[Any, tuple[Any, str]] = {
 }
 
 MOVED = {  # entries of version 0.1, and where they are now
-    **{f"settings.{key}": f"settings.optimiser.{key}" for key in ("learning_rate", "decay", "betas", "clip")},
+    **{
+        f"settings.{key}": f"settings.optimiser.{key}"
+        for key in ("learning_rate", "decay", "betas", "clip")
+    },
     **{f"settings.validation_{key}": f"settings.validation.{key}" for key in ("batch", "horizons")},
     "settings.validate_every": "settings.validation.every",
     "settings.patience": "settings.validation.patience",
@@ -44,7 +47,10 @@ def changed(base: T, table: Mapping[str, Any], where: str) -> T:
             raise ValueError(f"{key} is no longer an entry of [{where}]: it is {moved} now")
         require_known(key, known, f"entry of [{where}]")
     hints = get_type_hints(type(base))
-    values = {key: _value(getattr(base, key), hints[key], value, f"{where}.{key}") for key, value in table.items()}
+    values = {
+        key: _value(getattr(base, key), hints[key], value, f"{where}.{key}")
+        for key, value in table.items()
+    }
     return replace(base, **values)  # type: ignore[type-var]
 
 
@@ -91,7 +97,9 @@ def _parsed(text: str) -> Any:
 
 def _value(current: Any, hint: Any, value: Any, where: str) -> Any:
     if isinstance(current, Differentiation):
-        return _differentiation(current, {"type": value} if isinstance(value, str) else value, where)
+        return _differentiation(
+            current, {"type": value} if isinstance(value, str) else value, where
+        )
     if is_dataclass(current):
         return changed(current, _require_table(value, where), where)
     if isinstance(value, str) and not isinstance(current, str):
@@ -101,7 +109,8 @@ def _value(current: Any, hint: Any, value: Any, where: str) -> Any:
 
 
 def require_fits(value: Any, hint: Any, where: str) -> None:
-    """Raise unless a value is of the kind that an annotation asks for, as far as it asks for something plain.
+    """Raise unless a value is of the kind that an annotation asks for, as far as it asks for
+    something plain.
 
     >>> require_fits(2.5, int | None, "map.filters")
     Traceback (most recent call last):
@@ -127,11 +136,20 @@ def _wanted(value: Any, hint: Any) -> str | None:
         if not isinstance(value, list | tuple) or not (many or len(value) == len(inner)):
             return "a list of numbers" if many else f"a list of {len(inner)}"
         kinds = inner[:1] * len(value) if many else inner
-        return next((f"a list, each {w}" for v, k in zip(value, kinds, strict=True) if (w := _wanted(v, k))), None)
+        return next(
+            (
+                f"a list, each {w}"
+                for v, k in zip(value, kinds, strict=True)
+                if (w := _wanted(v, k))
+            ),
+            None,
+        )
     if get_origin(hint) is Sequence:
         if not isinstance(value, list | tuple):
             return "a list"
-        return next((f"a list, each {w}" for each in value if (w := _wanted(each, get_args(hint)[0]))), None)
+        return next(
+            (f"a list, each {w}" for each in value if (w := _wanted(each, get_args(hint)[0]))), None
+        )
     return "no more than a number or text" if hint is type(None) and value is not None else None
 
 

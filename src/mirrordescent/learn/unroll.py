@@ -1,4 +1,6 @@
-"""The iteration inside an autograd graph: what is differentiated, and how much of it is kept in memory."""
+"""The iteration inside an autograd graph: what is differentiated, and how much of it is kept in
+memory.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -21,7 +23,8 @@ Judge: TypeAlias = Callable[[list[Tensor]], Tensor]
 
 @dataclass(frozen=True)
 class Unrolling:
-    """x_1, …, x_N of a method on a batch of problems, and what ``measure(k, x_k)`` makes of those that are looked at.
+    """x_1, …, x_N of a method on a batch of problems, and what ``measure(k, x_k)`` makes of those
+    that are looked at.
 
     The fields are those of :func:`unroll`; ``compiled`` is for runs without a graph.
     """
@@ -39,10 +42,15 @@ class Unrolling:
         """Return the state before the first step."""
         return self.method.init(self.x0, self.problem)
 
-    def run(self, state: State, steps: int, generator: Generator | None) -> tuple[State, list[Tensor]]:
+    def run(
+        self, state: State, steps: int, generator: Generator | None
+    ) -> tuple[State, list[Tensor]]:
         """Take some steps; return the state after them, and what was measured on the way."""
-        advance = steps_of(self.method, self.problem, self.oracle, generator, None if self.compiled else False)
-        measured, end = [], state.k + steps
+        advance = steps_of(
+            self.method, self.problem, self.oracle, generator, None if self.compiled else False
+        )
+        measured = []
+        end = state.k + steps
         for k in range(state.k + 1, end + 1):
             if self._looked_at(k) or k == end:
                 state = advance(state, k - state.k)
@@ -62,19 +70,29 @@ class Unrolling:
     @property
     def learned(self) -> list[nn.Parameter]:
         """The parameters of the method and the oracle that are to be learned."""
-        return [p for p in dict.fromkeys((*self.method.parameters(), *self.oracle.parameters())) if p.requires_grad]
+        return [
+            p
+            for p in dict.fromkeys((*self.method.parameters(), *self.oracle.parameters()))
+            if p.requires_grad
+        ]
 
     def _looked_at(self, k: int) -> bool:
-        return k == self.horizon or (k % self.every == 0 if isinstance(self.every, int) else k in self.every)
+        return k == self.horizon or (
+            k % self.every == 0 if isinstance(self.every, int) else k in self.every
+        )
 
 
 @dataclass(frozen=True)
 class Differentiation(ABC):
-    """How d/dθ of a run is computed. To add a kind, write ``run``; a TOML file names it by its class."""
+    """How d/dθ of a run is computed. To add a kind, write ``run``; a TOML file names it by its
+    class.
+    """
 
     @abstractmethod
     def run(self, unrolling: Unrolling, judge: Judge, generator: Generator | None) -> Tensor:
-        """Return what ``judge`` makes of all that was measured, so that its gradients are those of this kind."""
+        """Return what ``judge`` makes of all that was measured, so that its gradients are those of
+        this kind.
+        """
 
 
 @dataclass(frozen=True)
@@ -87,11 +105,12 @@ class Full(Differentiation):
 
 @dataclass(frozen=True)
 class Checkpointed(Differentiation):
-    """The same gradients with memory that grows like √N: of all segments but the last, only the states between them
-    are kept, and the rest is computed again on the way back.
+    """The same gradients with memory that grows like √N: of all segments but the last, only the
+    states between them are kept, and the rest is computed again on the way back.
 
     Args:
-        segment: their length; by default ¾√N, less than √N because the graph of a step is larger than a state.
+        segment: their length; by default ¾√N, less than √N because the graph of a step is larger
+            than a state.
     """
 
     segment: int | None = None
@@ -100,8 +119,11 @@ class Checkpointed(Differentiation):
         _require_length(self.segment)
 
     def run(self, unrolling: Unrolling, judge: Judge, generator: Generator | None) -> Tensor:
-        *before, last = reversed(unrolling.segments(self.segment))  # a long one is last, since it is computed only once
-        state, measured = unrolling.begin(), []
+        *before, last = reversed(
+            unrolling.segments(self.segment)
+        )  # a long one is last, since it is computed only once
+        state = unrolling.begin()
+        measured = []
         for steps in before:
             state, found = _recomputed(unrolling, state, steps, generator)
             measured += found
@@ -110,7 +132,8 @@ class Checkpointed(Differentiation):
 
 @dataclass(frozen=True)
 class Truncated(Differentiation):
-    """No gradient passes from one segment to the one before, so that none can explode over more steps than a segment.
+    """No gradient passes from one segment to the one before, so that none can explode over more
+    steps than a segment.
 
     Args:
         segment: the number of steps over which gradients flow; ¾√N by default.
@@ -122,7 +145,8 @@ class Truncated(Differentiation):
         _require_length(self.segment)
 
     def run(self, unrolling: Unrolling, judge: Judge, generator: Generator | None) -> Tensor:
-        state, measured = unrolling.begin(), []
+        state = unrolling.begin()
+        measured = []
         for steps in unrolling.segments(self.segment):
             state, found = unrolling.run(state, steps, generator)
             state = map_tensors(Tensor.detach, state)
@@ -131,14 +155,24 @@ class Truncated(Differentiation):
 
 
 def unroll(
-    method: Method[Any], problem: Problem, x0: Tree, horizon: int, oracle: Oracle,
-    generator: Generator | None = None, *, differentiation: Differentiation | None = None,
-    every: int | Collection[int] = 1, measure: Callable[[int, Tree], Tensor], judge: Judge = torch.stack,
-) -> Tensor:  # fmt: skip
-    """Run a method for N steps and return ``judge`` of what ``measure(k, x_k)`` makes of its answers x_1, …, x_N.
+    method: Method[Any],
+    problem: Problem,
+    x0: Tree,
+    horizon: int,
+    oracle: Oracle,
+    generator: Generator | None = None,
+    *,
+    differentiation: Differentiation | None = None,
+    every: int | Collection[int] = 1,
+    measure: Callable[[int, Tree], Tensor],
+    judge: Judge = torch.stack,
+) -> Tensor:
+    """Run a method for N steps and return ``judge`` of what ``measure(k, x_k)`` makes of its
+    answers x_1, …, x_N.
 
-    Values are measured inside the segments of a run, so that a checkpointed one need not keep the iterates either.
-    Where no graph is wanted (``torch.no_grad()``), steps are compiled if the method has kernels for the problem.
+    Values are measured inside the segments of a run, so that a checkpointed one need not keep the
+    iterates either. Where no graph is wanted (``torch.no_grad()``), steps are compiled if the
+    method has kernels for the problem.
 
     Args:
         method: the method to unroll.
@@ -149,7 +183,8 @@ def unroll(
         differentiation: how to differentiate; :class:`Full` by default.
         every: steps between looks, or the steps to look at. The last is always looked at.
         measure: returns a tensor for each look, always of one shape.
-        judge: maps the list of these tensors to what is differentiated; by default they are stacked, (looks, …).
+        judge: maps the list of these tensors to what is differentiated; by default they are
+            stacked, (looks, …).
     """
     differentiation = Full() if differentiation is None else differentiation
     require_differentiation(differentiation)
@@ -159,7 +194,9 @@ def unroll(
     if asked.stochastic:
         require_generator(generator, asked)
     without_graph = not torch.is_grad_enabled()
-    unrolling = Unrolling(method, problem, x0, horizon, oracle, every, measure, compiled=without_graph)
+    unrolling = Unrolling(
+        method, problem, x0, horizon, oracle, every, measure, compiled=without_graph
+    )
     return differentiation.run(unrolling, judge, generator)
 
 
@@ -184,26 +221,35 @@ def _recomputed(
         given = iter(start)
         return unrolling.run(map_tensors(lambda _: next(given), state), steps, random)
 
-    start, ended = _tensors(state), list[Any]()
+    start = _tensors(state)
+    ended = list[Any]()
     apply: Callable[..., tuple[Tensor, ...]] = _Recomputed.apply
     computed = iter(apply(segment, generator, ended.append, len(start), *start, *unrolling.learned))
     return map_tensors(lambda _: next(computed), ended[0])
 
 
 class _Recomputed(torch.autograd.Function):
-    """A function of given and of captured tensors, which is computed again when gradients are asked for.
+    """A function of given and of captured tensors, which is computed again when gradients are asked
+    for.
 
-    A checkpoint of torch would do, but for the gradients inside the function: it keeps what they need all the same, and
-    computes it once more for each of them.
+    A checkpoint of torch would do, but for the gradients inside the function: it keeps what they
+    need all the same, and computes it once more for each of them.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, function: Callable[[Sequence[Tensor], Generator | None], Any], generator: Generator | None,
-        keep: Callable[[Any], None], count: int, *tensors: Tensor,
-    ) -> Any:  # fmt: skip
-        ctx.function, ctx.count = function, count
-        ctx.replayed = None if generator is None else generator.clone_state()  # to draw again what is drawn now
+        ctx: Any,
+        function: Callable[[Sequence[Tensor], Generator | None], Any],
+        generator: Generator | None,
+        keep: Callable[[Any], None],
+        count: int,
+        *tensors: Tensor,
+    ) -> Any:
+        ctx.function = function
+        ctx.count = count
+        ctx.replayed = (
+            None if generator is None else generator.clone_state()
+        )  # to draw again what is drawn now
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
         result = function(tensors[:count], generator)
@@ -213,18 +259,27 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        given, known = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        given = ctx.saved_tensors[: ctx.count]
+        known = ctx.saved_tensors[ctx.count :]
         inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in given]
         random = None if ctx.replayed is None else ctx.replayed.clone_state()
         with torch.enable_grad():
             outputs = _tensors(ctx.function(inputs, random))
-        pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o.requires_grad]
+        pairs = [
+            (o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o.requires_grad
+        ]
         sources = [tensor for tensor in (*inputs, *known) if tensor.requires_grad]
         found: Iterator[Tensor | None] = iter([None] * len(sources))
         if pairs:
             reached, weights = zip(*pairs, strict=True)
             found = iter(torch.autograd.grad(reached, sources, weights, allow_unused=True))
-        return None, None, None, None, *(next(found) if t.requires_grad else None for t in (*inputs, *known))
+        return (
+            None,
+            None,
+            None,
+            None,
+            *(next(found) if t.requires_grad else None for t in (*inputs, *known)),
+        )
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -3,8 +3,22 @@
 from mirrordescent.methods.accelerated import AMD, ASMD
 from mirrordescent.methods.adaptive import AdaptivePreconditioned
 from mirrordescent.methods.averaged import Averaged
-from mirrordescent.methods.base import GradientMethod, Method, State, StatefulWrapper, Wrapped, Wrapper
-from mirrordescent.methods.baselines import GD, SGD, Adam, Nesterov, ProjectedGradient, ProjectedNesterov
+from mirrordescent.methods.base import (
+    GradientMethod,
+    Method,
+    State,
+    StatefulWrapper,
+    Wrapped,
+    Wrapper,
+)
+from mirrordescent.methods.baselines import (
+    GD,
+    SGD,
+    Adam,
+    Nesterov,
+    ProjectedGradient,
+    ProjectedNesterov,
+)
 from mirrordescent.methods.certified import Certified
 from mirrordescent.methods.conditioned import Conditioned
 from mirrordescent.methods.descent import MD, SMD
@@ -20,9 +34,40 @@ from mirrordescent.methods.safeguarded import Safeguarded
 from mirrordescent.methods.scheduled import ScheduledPrimalDual
 
 __all__ = [
-    "AMD", "ASMD", "FISTA", "GD", "LBFGS", "LPD", "MD", "PDHG", "SGD", "SMD", "Adam", "AdaptivePreconditioned",
-    "Averaged", "Certified", "CondatVu", "Conditioned", "DualFISTA", "Equipped", "GradientMethod", "HandOver",
-    "Method", "Nesterov", "Preconditioned", "PrimalDual", "ProjectedGradient", "ProjectedNesterov", "Relay",
-    "Safeguarded", "ScheduledPrimalDual", "State", "StatefulWrapper", "Wrapped", "Wrapper", "named", "names",
+    "AMD",
+    "ASMD",
+    "FISTA",
+    "GD",
+    "LBFGS",
+    "LPD",
+    "MD",
+    "PDHG",
+    "SGD",
+    "SMD",
+    "Adam",
+    "AdaptivePreconditioned",
+    "Averaged",
+    "Certified",
+    "CondatVu",
+    "Conditioned",
+    "DualFISTA",
+    "Equipped",
+    "GradientMethod",
+    "HandOver",
+    "Method",
+    "Nesterov",
+    "Preconditioned",
+    "PrimalDual",
+    "ProjectedGradient",
+    "ProjectedNesterov",
+    "Relay",
+    "Safeguarded",
+    "ScheduledPrimalDual",
+    "State",
+    "StatefulWrapper",
+    "Wrapped",
+    "Wrapper",
+    "named",
+    "names",
     "proven",
-]  # fmt: skip
+]

@@ -20,7 +20,9 @@ from mirrordescent.trees import Tree, descend, mix, tree_map
 
 
 class AMDState(NamedTuple):
-    """Steps taken, the mirror iterate (primal or dual), the query point, and the corrected point."""
+    """Steps taken, the mirror iterate (primal or dual), the query point, and the corrected
+    point.
+    """
 
     k: int
     z: Tree
@@ -45,10 +47,12 @@ class AMD(GradientMethod[AMDState]):
     weight k/r is 0 at the first step, as printed; ``weight_offset=1`` gives (k+1)/r instead, which
     lies outside Lemma 1. ``returns`` chooses the answer: ``"x"``, the next query point, as the
     algorithm does, or ``"x_tilde"``, which Theorem 1 bounds. ``t``, ``gamma``, ``mixing`` (λ) and
-    ``dual_weight`` are schedules; :func:`~mirrordescent.schedules.admissible_step` gives the t of Lemma 1.
+    ``dual_weight`` are schedules; :func:`~mirrordescent.schedules.admissible_step` gives the t of
+    Lemma 1.
 
-    On noisy gradients use a decaying t, since a constant one accumulates noise; or a ``cap`` on the k of λ_k and of
-    the dual weight, beyond which both stay constant and old gradients are forgotten at a fixed rate, as by momentum.
+    On noisy gradients use a decaying t, since a constant one accumulates noise; or a ``cap`` on the
+    k of λ_k and of the dual weight, beyond which both stay constant and old gradients are forgotten
+    at a fixed rate, as by momentum.
 
     Reference: Krichene, Bayen, Bartlett, NeurIPS 2015.
     """
@@ -61,11 +65,20 @@ class AMD(GradientMethod[AMDState]):
     mirror: MirrorMap
 
     def __init__(
-        self, mirror: MirrorMap, t: ScheduleLike, *, r: float = 3.0, gamma: ScheduleLike = 1.0,
-        regulariser: MirrorMap | None = None, storage: Storage = "dual", returns: Literal["x", "x_tilde"] = "x",
-        mixing: ScheduleLike | None = None, dual_weight: ScheduleLike | None = None,
-        weight_offset: Literal[0, 1] = 0, cap: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        mirror: MirrorMap,
+        t: ScheduleLike,
+        *,
+        r: float = 3.0,
+        gamma: ScheduleLike = 1.0,
+        regulariser: MirrorMap | None = None,
+        storage: Storage = "dual",
+        returns: Literal["x", "x_tilde"] = "x",
+        mixing: ScheduleLike | None = None,
+        dual_weight: ScheduleLike | None = None,
+        weight_offset: Literal[0, 1] = 0,
+        cap: int | None = None,
+    ) -> None:
         super().__init__(mirror)
         if not r >= 3:
             raise ValueError(f"AMD needs r ≥ 3, got r={r}")
@@ -75,24 +88,35 @@ class AMD(GradientMethod[AMDState]):
         if cap is not None and cap < 1:
             raise ValueError(f"AMD needs cap ≥ 1, got cap={cap}")
         self.regulariser = regulariser or Euclidean(mirror.primal_domain)
-        self.t, self.gamma = as_schedule(t, "t"), as_schedule(gamma, "gamma")
+        self.t = as_schedule(t, "t")
+        self.gamma = as_schedule(gamma, "gamma")
         self.mixing = as_schedule(Mixing(r, cap) if mixing is None else mixing, "mixing")
         self.dual_weight = as_schedule(
             DualWeight(r, weight_offset, cap) if dual_weight is None else dual_weight, "dual_weight"
         )
-        self.r, self.storage, self.returns = float(r), storage, returns
-        self.weight_offset, self.cap = weight_offset, cap
+        self.r = float(r)
+        self.storage = storage
+        self.returns = returns
+        self.weight_offset = weight_offset
+        self.cap = cap
 
     @property
     def changing_momentum(self) -> float | None:
-        """cap/(r + cap), which 1 − λ is from the cap on; there is none without a cap, or with a λ of one's own."""
+        """cap/(r + cap), which 1 − λ is from the cap on; there is none without a cap, or with a λ
+        of one's own.
+        """
         mixing = self.mixing
-        if not isinstance(mixing, Mixing) or not isinstance(self.dual_weight, DualWeight) or mixing.cap is None:
+        if (
+            not isinstance(mixing, Mixing)
+            or not isinstance(self.dual_weight, DualWeight)
+            or mixing.cap is None
+        ):
             return None
         return mixing.cap / (mixing.r + mixing.cap)
 
     def change_momentum(self, momentum: float) -> None:
-        mixing, weight = cast(Mixing, self.mixing), cast(DualWeight, self.dual_weight)
+        mixing = cast(Mixing, self.mixing)
+        weight = cast(DualWeight, self.dual_weight)
         mixing.cap = weight.cap = mixing.r * momentum / (1 - momentum)
 
     def init(self, x0: Tree, problem: Problem | None = None) -> AMDState:
@@ -113,7 +137,8 @@ class AMD(GradientMethod[AMDState]):
         elif self.regulariser is self.mirror:
             z, x_tilde = self.mirror.steps(grad, (state.z, far), (state.x, near))
         else:
-            z, x_tilde = self.mirror.step(state.z, grad, far), self.regulariser.step(state.x, grad, near)
+            z = self.mirror.step(state.z, grad, far)
+            x_tilde = self.regulariser.step(state.x, grad, near)
         return AMDState(count, z, mix(mixing, self._primal(z), x_tilde), x_tilde)
 
     def lengths(self, count: int) -> tuple[float, float, float]:
@@ -121,7 +146,9 @@ class AMD(GradientMethod[AMDState]):
         far, near, mixing = map(float, self._numbers(count))
         return far, near, mixing
 
-    def in_place(self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None) -> None:
+    def in_place(
+        self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None
+    ) -> None:
         """z ← z − far g,  x ← λ z/d + (1 − λ)(x − near g), or with near g/d there."""
         far, near, mixing = self.lengths(count)
         torch._foreach_add_(beside, g, alpha=-far)
@@ -130,13 +157,19 @@ class AMD(GradientMethod[AMDState]):
 
     @property
     def steps_in_place(self) -> bool:
-        """Only with a dual z, and a correcting step in the geometry of the map or the Euclidean one."""
+        """Only with a dual z, and a correcting step in the geometry of the map or the Euclidean
+        one.
+        """
         fits = _is_plain(self.regulariser) or self.regulariser is self.mirror
         return super().steps_in_place and self.storage == "dual" and fits
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[AMDState] | None:
-        """Return compiled steps for a stencil, or no map, and rounded gradients on total-variation problems."""
-        pixels = problem.pixels() if written_together(type(self), "kernel", "update", "init") else None
+        """Return compiled steps for a stencil, or no map, and rounded gradients on total-variation
+        problems.
+        """
+        pixels = (
+            problem.pixels() if written_together(type(self), "kernel", "update", "init") else None
+        )
         if (
             pixels is not None
             and type(oracle) is Rounded
@@ -165,7 +198,8 @@ class AMD(GradientMethod[AMDState]):
 
 
 class StencilSteps:
-    """Steps of AMD with a stencil, or no map, and rounded gradients on total-variation problems, many a call.
+    """Steps of AMD with a stencil, or no map, and rounded gradients on total-variation problems,
+    many a call.
 
     Args:
         method, oracle: the method, and its oracle.
@@ -173,14 +207,17 @@ class StencilSteps:
     """
 
     def __init__(self, method: AMD, oracle: Rounded, pixels: Pixels) -> None:
-        self.method, self.oracle, self.pixels = method, oracle, pixels
+        self.method = method
+        self.oracle = oracle
+        self.pixels = pixels
 
     def __call__(self, state: AMDState, steps: int) -> AMDState:
         return self._steps(state, None, 1.0, steps)[0]
 
     @property
     def with_means(self) -> Callable[[AMDState, Means, int], tuple[AMDState, Means]] | None:
-        """Steps that return also the means of the gradients without the data term, as if all were at y.
+        """Steps that return also the means of the gradients without the data term, as if all were
+        at y.
 
         There are none for a Huber function, whose bounds need the mean of the points themselves.
         """
@@ -190,22 +227,38 @@ class StencilSteps:
     def _steps(
         self, state: AMDState, mean: Tensor | None, shares: Number, steps: int
     ) -> tuple[AMDState, Tensor | None]:
-        first, method, pixels = state.k + 1, self.method, self.pixels
-        t, curvature = method.t.sequence(first, steps), self.oracle.curvature.sequence(first, steps)
+        first = state.k + 1
+        method = self.method
+        pixels = self.pixels
+        t = method.t.sequence(first, steps)
+        curvature = self.oracle.curvature.sequence(first, steps)
         numbers = kernels.numbers(
-            pixels.rounded(curvature), pixels.bound, pixels.fidelity,
+            pixels.rounded(curvature),
+            pixels.bound,
+            pixels.fidelity,
             method.mirror.side if isinstance(method.mirror, Stencil) else 0.0,
-            method.dual_weight.sequence(first, steps) * t, method.gamma.sequence(first, steps) * t,
-            method.mixing.sequence(first + 1, steps), shares,
-        )  # fmt: skip
+            method.dual_weight.sequence(first, steps) * t,
+            method.gamma.sequence(first, steps) * t,
+            method.mixing.sequence(first + 1, steps),
+            shares,
+        )
         x, z, mean = kernels.amd_stencil(
-            cast(Tensor, state.x), cast(Tensor, state.z), pixels.y, pixels.mask, mean, numbers, steps,
-            isotropic=pixels.isotropic, coupled=pixels.coupled,
-        )  # fmt: skip
+            cast(Tensor, state.x),
+            cast(Tensor, state.z),
+            pixels.y,
+            pixels.mask,
+            mean,
+            numbers,
+            steps,
+            isotropic=pixels.isotropic,
+            coupled=pixels.coupled,
+        )
         return AMDState(state.k + steps, z, x, x), mean
 
     def _with_means(self, state: AMDState, means: Means, steps: int) -> tuple[AMDState, Means]:
-        state, gradient = self._steps(state, cast(Tensor, means.gradient), means.shares(steps), steps)
+        state, gradient = self._steps(
+            state, cast(Tensor, means.gradient), means.shares(steps), steps
+        )
         return state, Means(means.told + steps, cast(Tensor, gradient), self.pixels.y)
 
 
@@ -214,7 +267,8 @@ class Mixing(Schedule):
 
     def __init__(self, r: float, cap: float | None = None) -> None:
         super().__init__()
-        self.r, self.cap = r, cap
+        self.r = r
+        self.cap = cap
 
     def forward(self, k: int) -> float:
         return self.r / (self.r + (k - 1 if self.cap is None else min(k - 1, self.cap)))
@@ -225,7 +279,9 @@ class DualWeight(Schedule):
 
     def __init__(self, r: float, offset: int = 0, cap: float | None = None) -> None:
         super().__init__()
-        self.r, self.offset, self.cap = r, offset, cap
+        self.r = r
+        self.offset = offset
+        self.cap = cap
 
     def forward(self, k: int) -> float:
         return ((k - 1 if self.cap is None else min(k - 1, self.cap)) + self.offset) / self.r
@@ -260,13 +316,19 @@ class ASMD(GradientMethod[ASMDState]):
     mirror: MirrorMap
 
     def __init__(
-        self, mirror: MirrorMap, t: ScheduleLike = 1.0, *, mixing: ScheduleLike | None = None,
+        self,
+        mirror: MirrorMap,
+        t: ScheduleLike = 1.0,
+        *,
+        mixing: ScheduleLike | None = None,
         dual_weight: ScheduleLike | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(mirror)
         self.t = as_schedule(t, "t")
         self.mixing = as_schedule(AreaMixing() if mixing is None else mixing, "mixing")
-        self.dual_weight = as_schedule(AreaWeight() if dual_weight is None else dual_weight, "dual_weight")
+        self.dual_weight = as_schedule(
+            AreaWeight() if dual_weight is None else dual_weight, "dual_weight"
+        )
 
     def init(self, x0: Tree, problem: Problem | None = None) -> ASMDState:
         """Start at y⁰ = ∇ψ(x0)."""
@@ -284,7 +346,9 @@ class ASMD(GradientMethod[ASMDState]):
         """The dual step, and the w of the next point."""
         return float(self.t(count) * self.dual_weight(count)), float(self.mixing(count + 1))
 
-    def in_place(self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None) -> None:
+    def in_place(
+        self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None
+    ) -> None:
         """y ← y − length g,  x ← w y/d + (1 − w) x."""
         length, mixing = self.lengths(count)
         torch._foreach_add_(beside, g, alpha=-length)
@@ -292,7 +356,9 @@ class ASMD(GradientMethod[ASMDState]):
 
     def inside(self, state: ASMDState) -> Tensor:
         """Tell whether y is in the dual domain and x in the primal one."""
-        return self.mirror.dual_domain.contains(state.y) & self.mirror.primal_domain.contains(state.x, closed=True)
+        return self.mirror.dual_domain.contains(state.y) & self.mirror.primal_domain.contains(
+            state.x, closed=True
+        )
 
 
 def area(k: int) -> float:

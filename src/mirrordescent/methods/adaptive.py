@@ -1,4 +1,6 @@
-"""Dual-space preconditioning with second moments: what a map has done to a gradient, divided by its usual size."""
+"""Dual-space preconditioning with second moments: what a map has done to a gradient, divided by its
+usual size.
+"""
 
 from typing import ClassVar, NamedTuple
 
@@ -17,7 +19,9 @@ TINY = 1e-8  # beside numbers whose mean square is 1
 
 
 class AdaptiveState(NamedTuple):
-    """Steps taken, the iterate, running means of gradients and of squares of directions, and the weights of these."""
+    """Steps taken, the iterate, running means of gradients and of squares of directions, and the
+    weights of these.
+    """
 
     k: int
     x: Tree
@@ -35,10 +39,11 @@ class AdaptivePreconditioned(Preconditioned):
         u = s(v)∇ψ*(v/c(v)),   n⁺ = β₂n + (1 − β₂)u²,    w⁺ = β₂w + 1 − β₂
         x⁺ = (1 − t_k·decay)x − t_k ℓ u/√(n⁺/w⁺)
 
-    u is the normalised direction of :class:`Preconditioned`, its entries of mean square 1, and ℓ is what the map scales
-    it by. With the Euclidean map that is much like Adam, except that second moments are those of momenta of one size;
-    behind the polar factor of matrices they even out rows and columns that it leaves small, step after step. Since n/w
-    is a mean of squares whose mean over the entries is 1, steps keep about their length; the first is the sign of u.
+    u is the normalised direction of :class:`Preconditioned`, its entries of mean square 1, and ℓ is
+    what the map scales it by. With the Euclidean map that is much like Adam, except that second
+    moments are those of momenta of one size; behind the polar factor of matrices they even out rows
+    and columns that it leaves small, step after step. Since n/w is a mean of squares whose mean
+    over the entries is 1, steps keep about their length; the first is the sign of u.
 
     Args:
         mirror, t, momentum, lookahead, decay: see :class:`Preconditioned`.
@@ -53,12 +58,18 @@ class AdaptivePreconditioned(Preconditioned):
 
     called: ClassVar[tuple[str, ...]] = ("adaptive-preconditioned",)
 
-    # Its states are not those of the class it extends, and nobody hands one the states of the other.
+    # Its states are not those of the class it extends, and nobody hands one the states of the
+    # other.
 
     def __init__(
-        self, mirror: MirrorMap, t: ScheduleLike, momentum: float = 0.0, second_momentum: float = 0.98,
-        lookahead: bool = True, decay: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        mirror: MirrorMap,
+        t: ScheduleLike,
+        momentum: float = 0.0,
+        second_momentum: float = 0.98,
+        lookahead: bool = True,
+        decay: float = 0.0,
+    ) -> None:
         super().__init__(mirror, t, momentum, lookahead, normalised=True, decay=decay)
         if not 0 <= second_momentum < 1:
             raise ValueError(f"second_momentum must be in [0, 1), got {second_momentum}")
@@ -66,7 +77,13 @@ class AdaptivePreconditioned(Preconditioned):
 
     def init(self, x0: Tree, problem: Problem | None = None) -> AdaptiveState:  # type: ignore[override]
         zeros = tree_map(torch.zeros_like, x0)
-        return AdaptiveState(0, x0, zeros, tree_map(torch.zeros_like, x0), tree_map(lambda x: x.new_zeros(len(x)), x0))
+        return AdaptiveState(
+            0,
+            x0,
+            zeros,
+            tree_map(torch.zeros_like, x0),
+            tree_map(lambda x: x.new_zeros(len(x)), x0),
+        )
 
     def update(self, state: AdaptiveState, grad: Tree) -> AdaptiveState:  # type: ignore[override]
         m, v = self._momenta(state.m, grad)
@@ -74,14 +91,18 @@ class AdaptivePreconditioned(Preconditioned):
         u = tree_map(torch.div, self.mirror.direction(v), sizes)
         n = tree_map(lambda n, u: torch.lerp(n, u.square(), 1 - self.second_momentum), state.n, u)
         w = tree_map(lambda w: self.second_momentum * w + (1 - self.second_momentum), state.w)
-        d = tree_map(lambda u, n, w, c: c * per_sample(w.sqrt(), u) * u / (n.sqrt() + TINY), u, n, w, sizes)
+        d = tree_map(
+            lambda u, n, w, c: c * per_sample(w.sqrt(), u) * u / (n.sqrt() + TINY), u, n, w, sizes
+        )
         return AdaptiveState(state.k + 1, self._moved(state, d), m, n, w)
 
     def together(self, count: int, maps: Maps, x: Tensors, beside: Tensors, g: Tensors) -> None:
         """m, n and w as in ``update``,  x ← (1 − t·decay)x − t ℓ u/√(n/w)."""
-        t, (m, n, w) = float(self.t(count)), (beside[i::3] for i in range(3))
+        t = float(self.t(count))
+        (m, n, w) = (beside[i::3] for i in range(3))
         u = maps.unit_directions(self._momenta_in_place(m, g))
-        steps, keep = [t * size for size in maps.sizes], 1 - t * self.decay
+        steps = [t * size for size in maps.sizes]
+        keep = 1 - t * self.decay
         if kernels.ready() and kernels.has_moments(x, n, u):
             kernels.adapted(x, n, w, u, steps, self.second_momentum, keep, TINY)
             return
@@ -92,4 +113,6 @@ class AdaptivePreconditioned(Preconditioned):
         torch._foreach_add_(roots, TINY)
         if self.decay:
             torch._foreach_mul_(x, keep)
-        torch._foreach_addcdiv_(x, torch._foreach_mul(u, torch._foreach_sqrt(w)), roots, [-step for step in steps])
+        torch._foreach_addcdiv_(
+            x, torch._foreach_mul(u, torch._foreach_sqrt(w)), roots, [-step for step in steps]
+        )

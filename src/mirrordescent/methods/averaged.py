@@ -31,21 +31,29 @@ class Averaged(StatefulWrapper):
         if weights is None:
             weights = getattr(method, "t", None)
         if weights is None:
-            raise ValueError(f"{type(method).__name__} has no step sizes t to weigh iterates by: give weights=")
+            raise ValueError(
+                f"{type(method).__name__} has no step sizes t to weigh iterates by: give weights="
+            )
         self.weights = as_schedule(weights, "weights")
 
     def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
         """Start the inner method; the average starts as its first answer."""
         inner = self.method.init(x0, problem)
-        weight = next(leaves(x0)).new_ones(batch_size(x0)) * self.weights(1)  # one for each sample, which may restart
+        weight = next(leaves(x0)).new_ones(batch_size(x0)) * self.weights(
+            1
+        )  # one for each sample, which may restart
         return Wrapped(inner, Average(self.method.answer(inner), weight))
 
-    def step(self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None) -> Wrapped:
+    def step(
+        self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None
+    ) -> Wrapped:
         """Let the inner method step, and include its new answer in the average."""
-        inner, average = self.method.step(problem, state.inner, oracle, generator), state.own
+        inner = self.method.step(problem, state.inner, oracle, generator)
+        average = state.own
         t = self.weights(inner.k + 1)
         total = average.weight + t
-        answer, share = self.method.answer(inner), t / total
+        answer = self.method.answer(inner)
+        share = t / total
         mean = tree_map(lambda a, b: torch.lerp(b, a, per_sample(share, a)), answer, average.mean)
         return Wrapped(inner, Average(mean, total))
 

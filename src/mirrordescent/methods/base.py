@@ -38,8 +38,9 @@ Run: TypeAlias = Callable[[S, int], S]
 class Method(Part, nn.Module, Generic[S]):
     """An iteration. It owns its map and its schedules and holds no iterates: those live in a state.
 
-    ``init`` makes the state before the first step and ``step`` turns a state into the next one, out of place. Methods
-    that need nothing but gradients are :class:`GradientMethod`; the others use more of a problem.
+    ``init`` makes the state before the first step and ``step`` turns a state into the next one, out
+    of place. Methods that need nothing but gradients are :class:`GradientMethod`; the others use
+    more of a problem.
     """
 
     kind = "method"
@@ -67,9 +68,13 @@ class Method(Part, nn.Module, Generic[S]):
         return type(self).lower_bound is not Method.lower_bound
 
     def asked(self, oracle: Oracle) -> Oracle:
-        """Return the oracle that the method will ask when given this one, or raise if it cannot honour it."""
+        """Return the oracle that the method will ask when given this one, or raise if it cannot
+        honour it.
+        """
         if not isinstance(oracle, Exact):
-            raise TypeError(f"{type(self).__name__} asks for no gradients, and cannot use {type(oracle).__name__}")
+            raise TypeError(
+                f"{type(self).__name__} asks for no gradients, and cannot use {type(oracle).__name__}"
+            )
         return oracle
 
     def init(self, x0: Tree, problem: Problem | None = None) -> S:
@@ -79,26 +84,34 @@ class Method(Part, nn.Module, Generic[S]):
     def resume(self, x0: Tree, problem: Problem, k: int) -> S:
         """Return a fresh state at another point, with k steps counted as taken.
 
-        Rounding may have put the point on the boundary, where a map is not defined: it is moved inside, by √eps of the
-        way to a point well inside.
+        Rounding may have put the point on the boundary, where a map is not defined: it is moved
+        inside, by √eps of the way to a point well inside.
         """
         return self.init(self._moved_inside(x0), problem)._replace(k=k)  # type: ignore[attr-defined]
 
     def _moved_inside(self, x: Tree) -> Tree:
         mirror = self.mirror
-        if mirror is None or mirror.defined_on_boundary or bool(mirror.primal_domain.contains(x).all()):
+        if (
+            mirror is None
+            or mirror.defined_on_boundary
+            or bool(mirror.primal_domain.contains(x).all())
+        ):
             return x
         eps = torch.finfo(next(leaves(x)).dtype).eps ** 0.5
         return tree_map(lambda a, b: a + eps * (b - a), x, mirror.primal_domain.inner_point(x))
 
     def warm(self, state: S, problem: Problem) -> S:
-        """Return the state to begin with on a problem that is near the one this state was reached on.
+        """Return the state to begin with on a problem that is near the one this state was reached
+        on.
 
-        A fresh one at the answer, unless the method carries something that stays useful, such as a dual variable.
+        A fresh one at the answer, unless the method carries something that stays useful, such as a
+        dual variable.
         """
         return self.init(self.answer(state), problem)
 
-    def step(self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None) -> S:
+    def step(
+        self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None
+    ) -> S:
         """Return the state after a step."""
         raise NotImplementedError
 
@@ -107,7 +120,9 @@ class Method(Part, nn.Module, Generic[S]):
         return state.x
 
     def inside(self, state: S) -> Tensor | None:
-        """Tell per sample whether the state still lies where the method is defined; None: always."""
+        """Tell per sample whether the state still lies where the method is defined; None:
+        always.
+        """
         return None
 
     def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
@@ -119,15 +134,18 @@ class Method(Part, nn.Module, Generic[S]):
         return self.lower_bound(problem, state)
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[S] | None:
-        """Return compiled steps for this problem, without a graph, if there are any; they do what ``step`` does."""
+        """Return compiled steps for this problem, without a graph, if there are any; they do what
+        ``step`` does.
+        """
         return None
 
 
 class GradientMethod(Method[S]):
     """An iteration that is told gradients: ask for one at ``state.x``, tell it, move.
 
-    The caller provides the gradient: from a batch of problems to solve them, inside an autograd graph to learn the
-    method, from ``p.grad`` to train a network. To add a method, write ``init`` and ``update``.
+    The caller provides the gradient: from a batch of problems to solve them, inside an autograd
+    graph to learn the method, from ``p.grad`` to train a network. To add a method, write ``init``
+    and ``update``.
 
     >>> import torch
     >>> from mirrordescent.methods import GD
@@ -142,17 +160,21 @@ class GradientMethod(Method[S]):
     """The fields of a state besides k and x that the next step depends on; None: all of them."""
 
     needs_x: ClassVar[bool] = True
-    """Whether the next step depends on x; if not, every step computes x from what is carried alone."""
+    """Whether the next step depends on x; if not, every step computes x from what is carried alone.
+    """
 
     maps_points: ClassVar[bool] = True
-    """Whether the map acts on points, which then have to lie in its domain, or on gradients alone."""
+    """Whether the map acts on points, which then have to lie in its domain, or on gradients alone.
+    """
 
     compiled: ClassVar[str | None] = None
     """The name of the C kernels for steps on the parameters of networks, if there are any."""
 
     @property
     def changing_momentum(self) -> float | None:
-        """A momentum in [0, 1), if the method has one that may be changed between steps, as schedulers of torch do."""
+        """A momentum in [0, 1), if the method has one that may be changed between steps, as
+        schedulers of torch do.
+        """
         return None
 
     def change_momentum(self, momentum: float) -> None:
@@ -166,34 +188,47 @@ class GradientMethod(Method[S]):
         """Return the state after a step along the gradient at ``state.x``."""
         raise NotImplementedError
 
-    def gradient(self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None) -> Tree:
+    def gradient(
+        self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None
+    ) -> Tree:
         """Ask the oracle for the gradient at ``state.x``."""
         return oracle(problem, state.x, state.k, generator)
 
-    def step(self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None) -> S:
+    def step(
+        self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None
+    ) -> S:
         return self.update(state, self.gradient(problem, state, oracle, generator))
 
     def lengths(self, count: int) -> tuple[float, ...]:
-        """Return the numbers of the step with this count, k + 1, as ``in_place`` and the C kernels take them."""
+        """Return the numbers of the step with this count, k + 1, as ``in_place`` and the C kernels
+        take them.
+        """
         raise NotImplementedError
 
-    def in_place(self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None) -> None:
-        """Take the step of ``update`` in place on many tensors, for a map with ∇ψ(x) = d·x; d = None stands for 1.
+    def in_place(
+        self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None
+    ) -> None:
+        """Take the step of ``update`` in place on many tensors, for a map with ∇ψ(x) = d·x; d =
+        None stands for 1.
 
         ``beside`` has the carried field of every tensor, where the method has one.
         """
         raise NotImplementedError
 
     def together(self, count: int, maps: Maps, x: Tensors, beside: Tensors, g: Tensors) -> None:
-        """Take the step of ``update`` in place on many tensors, each with its own map, sharing the work.
+        """Take the step of ``update`` in place on many tensors, each with its own map, sharing the
+        work.
 
-        ``beside`` has all carried fields of the first tensor, in the order of the state, then those of the second, ….
+        ``beside`` has all carried fields of the first tensor, in the order of the state, then those
+        of the second, ….
         """
         raise NotImplementedError
 
     @property
     def steps_by_update(self) -> bool:
-        """Whether a step is ``update`` along ``gradient`` and nothing else, so that others may take it apart."""
+        """Whether a step is ``update`` along ``gradient`` and nothing else, so that others may take
+        it apart.
+        """
         return type(self).step is GradientMethod.step
 
     @property
@@ -210,7 +245,8 @@ class GradientMethod(Method[S]):
 
 
 class Wrapper(Method[S]):
-    """A method around another: everything is as in the inner method, except what a subclass overrides.
+    """A method around another: everything is as in the inner method, except what a subclass
+    overrides.
 
     A wrapper that carries something from step to step is a :class:`StatefulWrapper`.
     """
@@ -250,7 +286,9 @@ class Wrapper(Method[S]):
     def resume(self, x0: Tree, problem: Problem, k: int) -> S:
         return self.method.resume(x0, problem, k)
 
-    def step(self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None) -> S:
+    def step(
+        self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None
+    ) -> S:
         return self.method.step(problem, self.inner(state), oracle, generator)
 
     def answer(self, state: S) -> Tree:

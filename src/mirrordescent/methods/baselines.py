@@ -24,7 +24,9 @@ class GD(MD):
 
 
 class ProjectedGradient(MD):
-    """Projected (sub)gradient descent, x⁺ = P_X(x − t_k g): mirror descent with ½‖·‖² on the set X."""
+    """Projected (sub)gradient descent, x⁺ = P_X(x − t_k g): mirror descent with ½‖·‖² on
+    the set X.
+    """
 
     called = ()
 
@@ -42,7 +44,8 @@ class NesterovState(NamedTuple):
 
 
 class Nesterov(GradientMethod[NesterovState]):
-    """Nesterov's accelerated gradient:  u⁺ = x − t_k ∇f(x),  x⁺ = u⁺ + k/(k+3) (u⁺ − u),  k = 0, 1, …
+    """Nesterov's accelerated gradient:  u⁺ = x − t_k ∇f(x),  x⁺ = u⁺ + k/(k+3) (u⁺ − u),  k = 0, 1,
+    …
 
     The answer is u.
 
@@ -59,7 +62,8 @@ class Nesterov(GradientMethod[NesterovState]):
         return NesterovState(0, x0, x0)
 
     def update(self, state: NesterovState, grad: Tree) -> NesterovState:
-        t, momentum = self.t(state.k + 1), state.k / (state.k + 3)
+        t = self.t(state.k + 1)
+        momentum = state.k / (state.k + 3)
         iterate = tree_map(lambda x, g: descend(x, g, t), state.x, grad)
         x = tree_map(lambda new, old: new + momentum * (new - old), iterate, state.iterate)
         return NesterovState(state.k + 1, x, iterate)
@@ -82,7 +86,8 @@ class ProjectedNesterov(Nesterov):
         self.domain = domain
 
     def update(self, state: NesterovState, grad: Tree) -> NesterovState:
-        t, momentum = self.t(state.k + 1), state.k / (state.k + 3)
+        t = self.t(state.k + 1)
+        momentum = state.k / (state.k + 3)
         iterate = self.domain.project(tree_map(lambda x, g: descend(x, g, t), state.x, grad))
         x = tree_map(lambda new, old: new + momentum * (new - old), iterate, state.iterate)
         return NesterovState(state.k + 1, self.domain.project(x), iterate)
@@ -106,15 +111,22 @@ class SGD(GradientMethod[SGDState]):
         super().__init__()
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {momentum}")
-        self.t, self.momentum = as_schedule(t, "t"), float(momentum)
+        self.t = as_schedule(t, "t")
+        self.momentum = float(momentum)
 
     def init(self, x0: Tree, problem: Problem | None = None) -> SGDState:
         return SGDState(0, x0, tree_map(torch.zeros_like, x0))
 
     def update(self, state: SGDState, grad: Tree) -> SGDState:
         t = self.t(state.k + 1)
-        velocity = tree_map(lambda v, g: self.momentum * v + g, state.velocity, grad) if self.momentum else grad
-        return SGDState(state.k + 1, tree_map(lambda x, v: descend(x, v, t), state.x, velocity), velocity)
+        velocity = (
+            tree_map(lambda v, g: self.momentum * v + g, state.velocity, grad)
+            if self.momentum
+            else grad
+        )
+        return SGDState(
+            state.k + 1, tree_map(lambda x, v: descend(x, v, t), state.x, velocity), velocity
+        )
 
 
 class AdamState(NamedTuple):
@@ -127,7 +139,8 @@ class AdamState(NamedTuple):
 
 
 class Adam(GradientMethod[AdamState]):
-    """Adam:  m⁺ = β₁m + (1−β₁)g,  v⁺ = β₂v + (1−β₂)g²,  x⁺ = (1 − t_k w)x − t_k m̂/(√v̂ + ε), hats bias-corrected.
+    """Adam:  m⁺ = β₁m + (1−β₁)g,  v⁺ = β₂v + (1−β₂)g²,  x⁺ = (1 − t_k w)x − t_k m̂/(√v̂ + ε), hats
+    bias-corrected.
 
     With a ``decay`` w > 0 it is AdamW.
 
@@ -137,13 +150,20 @@ class Adam(GradientMethod[AdamState]):
     called = ("adam",)
 
     def __init__(
-        self, t: ScheduleLike, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8, decay: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        t: ScheduleLike,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-8,
+        decay: float = 0.0,
+    ) -> None:
         super().__init__()
         require_not_negative(decay=decay)
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas must be in [0, 1), got {betas}")
-        self.t, self.betas, self.epsilon, self.decay = as_schedule(t, "t"), (betas[0], betas[1]), epsilon, decay
+        self.t = as_schedule(t, "t")
+        self.betas = (betas[0], betas[1])
+        self.epsilon = epsilon
+        self.decay = decay
 
     def init(self, x0: Tree, problem: Problem | None = None) -> AdamState:
         zero = tree_map(torch.zeros_like, x0)
@@ -151,10 +171,12 @@ class Adam(GradientMethod[AdamState]):
 
     def update(self, state: AdamState, grad: Tree) -> AdamState:
         k = state.k + 1
-        t, (first, second) = self.t(k), self.betas
+        t = self.t(k)
+        (first, second) = self.betas
         m = tree_map(lambda m, g: torch.lerp(m, g, 1 - first), state.m, grad)
         v = tree_map(lambda v, g: torch.addcmul(second * v, g, g, value=1 - second), state.v, grad)
-        length, root = t / (1 - first**k), (1 - second**k) ** 0.5
+        length = t / (1 - first**k)
+        root = (1 - second**k) ** 0.5
         old = tree_map(lambda x: (1 - t * self.decay) * x, state.x) if self.decay else state.x
         x = tree_map(lambda x, m, v: x - length * m / (v.sqrt() / root + self.epsilon), old, m, v)
         return AdamState(k, x, m, v)

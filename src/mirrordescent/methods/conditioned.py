@@ -12,10 +12,12 @@ from mirrordescent.trees import Tree
 
 
 class Conditioned(StatefulWrapper):
-    """A method with parts that depend on the problem: schedules and maps as functions of its features φ.
+    """A method with parts that depend on the problem: schedules and maps as functions of its
+    features φ.
 
-    φ is what the problem tells of itself and of the start (``Problem.features``), one number of a kind for every
-    sample, so that each sample of a batch gets its own steps. The state carries φ along.
+    φ is what the problem tells of itself and of the start (``Problem.features``), one number of a
+    kind for every sample, so that each sample of a batch gets its own steps. The state carries φ
+    along.
 
     >>> import torch
     >>> from mirrordescent import GD, TVDenoising, solve
@@ -38,8 +40,12 @@ class Conditioned(StatefulWrapper):
         features = Told(problem.features(x0))
         return Wrapped(self._for(features).init(x0, problem), features)
 
-    def step(self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None) -> Wrapped:
-        return Wrapped(self._for(state.own).step(problem, state.inner, oracle, generator), state.own)
+    def step(
+        self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None
+    ) -> Wrapped:
+        return Wrapped(
+            self._for(state.own).step(problem, state.inner, oracle, generator), state.own
+        )
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[Wrapped] | None:
         """Return compiled steps, if the method has some."""
@@ -60,7 +66,9 @@ class Conditioned(StatefulWrapper):
         return self._for(state.own)
 
     def _for(self, features: Features) -> Method[Any]:
-        """Return the method for some features; it is kept, since every step asks for that of the same ones."""
+        """Return the method for some features; it is kept, since every step asks for that of the
+        same ones.
+        """
         if self._made is None or self._made[0] is not features:
             self._made = features, given(self.method, features)
         return self._made[1]

@@ -57,7 +57,9 @@ class MD(GradientMethod[MDState]):
     def lengths(self, count: int) -> tuple[float]:
         return (float(self.t(count)),)
 
-    def in_place(self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None) -> None:
+    def in_place(
+        self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None
+    ) -> None:
         """x ← x − t g/d."""
         add_scaled(x, g, d, -self.lengths(count)[0])
 
@@ -77,8 +79,8 @@ class SMD(GradientMethod[SMDState]):
     """Mirror descent stored in the dual:  y⁺ = y − t_k g,  x⁺ = ∇ψ*(y⁺).
 
     The form of the stochastic method (LSMD when the map is learned); with exact gradients it is the
-    dual-stored LMD. Equal to :class:`MD` for exact maps. For an inexact pair it is still exact mirror
-    descent, for the potential whose inverse map is ``to_primal``: ∇ψ enters only through y⁰.
+    dual-stored LMD. Equal to :class:`MD` for exact maps. For an inexact pair it is still exact
+    mirror descent, for the potential whose inverse map is ``to_primal``: ∇ψ enters only through y⁰.
 
     Reference: Nemirovski, Juditsky, Lan, Shapiro, SIAM J. Optim. 19 (2009).
     """
@@ -112,7 +114,9 @@ class SMD(GradientMethod[SMDState]):
 def require_inside(mirror: MirrorMap, x0: Tree) -> None:
     """Raise if a start lies outside the map's primal domain."""
     if not isinstance(mirror.primal_domain, WholeSpace):
-        mirror.primal_domain.require(x0, what="x0", of=str(mirror), closed=mirror.defined_on_boundary)
+        mirror.primal_domain.require(
+            x0, what="x0", of=str(mirror), closed=mirror.defined_on_boundary
+        )
 
 
 def add_scaled(x: Tensors, y: Tensors, d: Tensors | None, weight: float) -> None:

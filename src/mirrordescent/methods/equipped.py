@@ -13,8 +13,8 @@ from mirrordescent.trees import Tree
 class Equipped(Wrapper[Any], GradientMethod[Any]):
     """A method that brings its own oracle, so that both can be learned, stored and used as one.
 
-    An oracle that wraps another, such as ``Noisy(0.1)``, is put around the method's own; one that would replace it is
-    refused.
+    An oracle that wraps another, such as ``Noisy(0.1)``, is put around the method's own; one that
+    would replace it is refused.
 
     >>> import torch
     >>> from mirrordescent import GD, TVDenoising, solve
@@ -29,7 +29,9 @@ class Equipped(Wrapper[Any], GradientMethod[Any]):
 
     def __init__(self, method: GradientMethod[Any], oracle: Oracle) -> None:
         if not isinstance(method, GradientMethod):
-            raise TypeError(f"{type(method).__name__} asks for no gradients: an oracle is of no use to it")
+            raise TypeError(
+                f"{type(method).__name__} asks for no gradients: an oracle is of no use to it"
+            )
         super().__init__(method)
         self._modules["oracle"] = oracle  # the property below finds it
 
@@ -48,11 +50,15 @@ class Equipped(Wrapper[Any], GradientMethod[Any]):
         """Update the method along a gradient of its own oracle."""
         return self.method.update(state, grad)
 
-    def gradient(self, problem: Problem, state: Any, oracle: Oracle, generator: Generator | None = None) -> Tree:
+    def gradient(
+        self, problem: Problem, state: Any, oracle: Oracle, generator: Generator | None = None
+    ) -> Tree:
         """Ask the method's own oracle, or the given one around it."""
         return self.method.gradient(problem, state, oracle.around(self.oracle), generator)
 
-    def step(self, problem: Problem, state: Any, oracle: Oracle, generator: Generator | None = None) -> Any:
+    def step(
+        self, problem: Problem, state: Any, oracle: Oracle, generator: Generator | None = None
+    ) -> Any:
         """Let the method step with its own oracle, or the given one around it."""
         return self.method.step(problem, state, oracle.around(self.oracle), generator)
 

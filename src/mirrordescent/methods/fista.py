@@ -20,7 +20,9 @@ GROWTH = 1.1  # of the next step: the smoothness may be less where the run gets 
 
 
 class FISTAState(NamedTuple):
-    """Steps taken, the extrapolated point, the iterate, the momentum count and the step length of every sample."""
+    """Steps taken, the extrapolated point, the iterate, the momentum count and the step length of
+    every sample.
+    """
 
     k: int
     x: Tree
@@ -37,10 +39,11 @@ class FISTA(Method[FISTAState]):
         u⁺ = P_X(x − tg),   t halved until f(u⁺) ≤ f(x) + ⟨g, u⁺ − x⟩ + ‖u⁺ − x‖²/(2t)
         θ⁺ = (1 + √(1 + 4θ²))/2,   x⁺ = u⁺ + (θ − 1)/θ⁺ (u⁺ − u)
 
-    sample by sample: each has its own t, and its momentum restarts (θ = 1) when it points against the gradient. A step
-    costs a gradient and two values or more; nothing has to be tuned. Outside X, where f may not be defined, x⁺ is
-    projected. The answer is u. Where a problem is a smooth f plus something that has a simple prox
-    (:meth:`Problem.proximal`), the prox takes the place of P_X.
+    sample by sample: each has its own t, and its momentum restarts (θ = 1) when it points against
+    the gradient. A step costs a gradient and two values or more; nothing has to be tuned. Outside
+    X, where f may not be defined, x⁺ is projected. The answer is u. Where a problem is a smooth f
+    plus something that has a simple prox (:meth:`Problem.proximal`), the prox takes the place of
+    P_X.
 
     Args:
         domain: X; by default that of the problem.
@@ -52,7 +55,8 @@ class FISTA(Method[FISTAState]):
     >>> bool(solve(bowl, FISTA(), iterations=200).value < 1e-6)
     True
 
-    References: Beck and Teboulle, SIAM J. Imaging Sci. 2 (2009); O'Donoghue and Candès, Found. Comput. Math. 15 (2015).
+    References: Beck and Teboulle, SIAM J. Imaging Sci. 2 (2009); O'Donoghue and Candès, Found.
+        Comput. Math. 15 (2015).
     """
 
     called: ClassVar[tuple[str, ...]] = ("fista",)
@@ -60,7 +64,8 @@ class FISTA(Method[FISTAState]):
     def __init__(self, domain: Domain | None = None, t: float = 1.0) -> None:
         super().__init__()
         require_positive(t=t)
-        self.domain, self.t = domain, float(t)
+        self.domain = domain
+        self.t = float(t)
 
     def init(self, x0: Tree, problem: Problem | None = None) -> FISTAState:
         leaf = next(leaves(x0))
@@ -68,11 +73,17 @@ class FISTA(Method[FISTAState]):
         return FISTAState(0, x0, x0, ones, self.t * ones)
 
     def step(
-        self, problem: Problem, state: FISTAState, oracle: Oracle, generator: Generator | None = None
+        self,
+        problem: Problem,
+        state: FISTAState,
+        oracle: Oracle,
+        generator: Generator | None = None,
     ) -> FISTAState:
-        x, domain = state.x, self.domain or problem.domain
+        x = state.x
+        domain = self.domain or problem.domain
         smooth, prox = problem.proximal() or (problem, lambda point, t: domain.project(point))
-        g, value = oracle(smooth, x, state.k, generator), smooth.value(x)
+        g = oracle(smooth, x, state.k, generator)
+        value = smooth.value(x)
         u, t = self._searched(smooth, prox, x, g, value, state.t)
         grown = (1 + (1 + 4 * state.theta.square()).sqrt()) / 2
         change = tree_map(torch.sub, u, state.iterate)
@@ -81,17 +92,27 @@ class FISTA(Method[FISTAState]):
         ahead = tree_map(lambda a, d: a + per_sample(momentum, d) * d, u, change)
         if not isinstance(domain, WholeSpace):
             ahead = domain.project(ahead)
-        return FISTAState(state.k + 1, ahead, u, torch.where(against, torch.ones_like(grown), grown), t)
+        return FISTAState(
+            state.k + 1, ahead, u, torch.where(against, torch.ones_like(grown), grown), t
+        )
 
     def _searched(
-        self, problem: Problem, prox: Callable[[Tree, Tensor], Tree], x: Tree, g: Tree, value: Tensor, t: Tensor
+        self,
+        problem: Problem,
+        prox: Callable[[Tree, Tensor], Tree],
+        x: Tree,
+        g: Tree,
+        value: Tensor,
+        t: Tensor,
     ) -> tuple[Tree, Tensor]:
         """Return the next iterates, and the step lengths to try next.
 
-        Where f falls by no more than its rounding errors, values tell nothing: the step is taken as it is, and stays.
+        Where f falls by no more than its rounding errors, values tell nothing: the step is taken as
+        it is, and stays.
         """
         rounding = 8 * torch.finfo(value.dtype).eps * (1 + value.abs())
-        found, searching = x, torch.ones_like(value, dtype=torch.bool)
+        found = x
+        searching = torch.ones_like(value, dtype=torch.bool)
         for _ in range(HALVINGS):
             u = prox(tree_map(lambda p, d, t=t: p - per_sample(t, d) * d, x, g), t)
             moved = tree_map(torch.sub, u, x)
@@ -110,12 +131,15 @@ class FISTA(Method[FISTAState]):
 
     def asked(self, oracle: Oracle) -> Oracle:
         if oracle.stochastic:
-            raise TypeError(f"FISTA looks for its steps by values of f, and cannot use {type(oracle).__name__}")
+            raise TypeError(
+                f"FISTA looks for its steps by values of f, and cannot use {type(oracle).__name__}"
+            )
         return oracle
 
 
 class ProximalNesterov(Method[NesterovState]):
-    """Nesterov's method on a smooth f plus a g with a simple prox (:meth:`Problem.proximal`), with given steps:
+    """Nesterov's method on a smooth f plus a g with a simple prox (:meth:`Problem.proximal`), with
+    given steps:
 
     u⁺ = prox_{t_k g}(x − t_k ∇f(x)),  x⁺ = u⁺ + k/(k+3) (u⁺ − u).
 
@@ -130,13 +154,20 @@ class ProximalNesterov(Method[NesterovState]):
         return NesterovState(0, x0, x0)
 
     def step(
-        self, problem: Problem, state: NesterovState, oracle: Oracle, generator: Generator | None = None
+        self,
+        problem: Problem,
+        state: NesterovState,
+        oracle: Oracle,
+        generator: Generator | None = None,
     ) -> NesterovState:
         parts = problem.proximal()
         if parts is None:
-            raise TypeError(f"{type(problem).__name__} is not a smooth function plus one with a simple prox")
+            raise TypeError(
+                f"{type(problem).__name__} is not a smooth function plus one with a simple prox"
+            )
         smooth, prox = parts
-        t, momentum = self.t(state.k + 1), state.k / (state.k + 3)
+        t = self.t(state.k + 1)
+        momentum = state.k / (state.k + 3)
         g = oracle(smooth, state.x, state.k, generator)
         lengths = torch.as_tensor(t, dtype=next(leaves(g)).dtype, device=next(leaves(g)).device)
         u = prox(tree_map(lambda x, d: descend(x, d, t), state.x, g), lengths.expand(batch_size(g)))

@@ -1,4 +1,6 @@
-"""The quasi-Newton method that smooth problems without constraints are usually given to, for a batch of them."""
+"""The quasi-Newton method that smooth problems without constraints are usually given to, for a
+batch of them.
+"""
 
 from typing import NamedTuple
 
@@ -17,7 +19,9 @@ CURVED = 1e-10  # pairs of less curvature, relative to their lengths, are left o
 
 
 class Pair(NamedTuple):
-    """How a step moved the point and the gradient, and 1/⟨s, y⟩, or 0 where the pair is not used: (batch,)."""
+    """How a step moved the point and the gradient, and 1/⟨s, y⟩, or 0 where the pair is not used:
+    (batch,).
+    """
 
     s: Tree
     y: Tree
@@ -35,11 +39,13 @@ class LBFGSState(NamedTuple):
 
 
 class LBFGS(Method[LBFGSState]):
-    """L-BFGS:  x⁺ = x − aHg, with H made of the last m pairs s = x⁺ − x, y = g⁺ − g by the two-loop recursion.
+    """L-BFGS:  x⁺ = x − aHg, with H made of the last m pairs s = x⁺ − x, y = g⁺ − g by the two-loop
+    recursion.
 
-    a = 1 is halved until f falls by 10⁻⁴ a⟨g, Hg⟩, sample by sample; the first step has the length 1, or that of the
-    gradient if it is shorter. Pairs without curvature are left out. For smooth problems on all of Rⁿ. A step costs a
-    gradient and a value, more where a step has to be shortened.
+    a = 1 is halved until f falls by 10⁻⁴ a⟨g, Hg⟩, sample by sample; the first step has the length
+    1, or that of the gradient if it is shorter. Pairs without curvature are left out. For smooth
+    problems on all of Rⁿ. A step costs a gradient and a value, more where a step has to be
+    shortened.
 
     Args:
         memory: m.
@@ -65,21 +71,29 @@ class LBFGS(Method[LBFGSState]):
 
     def init(self, x0: Tree, problem: Problem | None = None) -> LBFGSState:
         if problem is None:
-            raise TypeError("L-BFGS looks at values, and has to know the problem from the start: init(x0, problem)")
+            raise TypeError(
+                "L-BFGS looks at values, and has to know the problem from the start: init(x0, problem)"
+            )
         return LBFGSState(0, x0, problem.grad(x0), problem.value(x0), ())
 
     def step(
-        self, problem: Problem, state: LBFGSState, oracle: Oracle, generator: Generator | None = None
+        self,
+        problem: Problem,
+        state: LBFGSState,
+        oracle: Oracle,
+        generator: Generator | None = None,
     ) -> LBFGSState:
         g = state.g
         direction = self._direction(state)
         slope = dot(g, direction)
         # Where rounding has spoilt the pairs, the direction does not descend: take the gradient.
         downhill = slope > 0
-        direction, slope = where(downhill, direction, g), torch.where(downhill, slope, dot(g, g))
+        direction = where(downhill, direction, g)
+        slope = torch.where(downhill, slope, dot(g, g))
         x, value = self._searched(problem, state, direction, slope)
         new = oracle(problem, x, state.k + 1, generator)
-        s, y = tree_map(torch.sub, x, state.x), tree_map(torch.sub, new, g)
+        s = tree_map(torch.sub, x, state.x)
+        y = tree_map(torch.sub, new, g)
         curvature = dot(s, y)
         used = curvature > CURVED * norm(s) * norm(y)
         pair = Pair(s, y, torch.where(used, 1 / curvature, torch.zeros_like(curvature)))
@@ -87,7 +101,8 @@ class LBFGS(Method[LBFGSState]):
 
     def _direction(self, state: LBFGSState) -> Tree:
         """Return Hg."""
-        q, weights = state.g, []
+        q = state.g
+        weights = []
         for s, y, rho in state.pairs:
             a = rho * dot(s, q)
             weights.append(a)
@@ -98,21 +113,33 @@ class LBFGS(Method[LBFGSState]):
         return q
 
     def _scale(self, state: LBFGSState) -> Tensor:
-        """⟨s, y⟩/⟨y, y⟩ of the newest pair that is used; at first the length that makes a step of at most 1."""
+        """⟨s, y⟩/⟨y, y⟩ of the newest pair that is used; at first the length that makes a step of
+        at most 1.
+        """
         scale = 1 / norm(state.g).clamp(min=1)
         for _, y, rho in reversed(state.pairs):
-            scale = torch.where(rho > 0, 1 / (rho * dot(y, y)).clamp(min=torch.finfo(rho.dtype).tiny), scale)
+            scale = torch.where(
+                rho > 0, 1 / (rho * dot(y, y)).clamp(min=torch.finfo(rho.dtype).tiny), scale
+            )
         return scale
 
-    def _searched(self, problem: Problem, state: LBFGSState, direction: Tree, slope: Tensor) -> tuple[Tree, Tensor]:
-        """Return the next points and their values; a sample that cannot fall any more stays where it is."""
-        a, rounding = torch.ones_like(slope), 4 * torch.finfo(slope.dtype).eps * state.value.abs()
-        x, value, searching = state.x, state.value, slope > 0
+    def _searched(
+        self, problem: Problem, state: LBFGSState, direction: Tree, slope: Tensor
+    ) -> tuple[Tree, Tensor]:
+        """Return the next points and their values; a sample that cannot fall any more stays where
+        it is.
+        """
+        a = torch.ones_like(slope)
+        rounding = 4 * torch.finfo(slope.dtype).eps * state.value.abs()
+        x = state.x
+        value = state.value
+        searching = slope > 0
         for _ in range(HALVINGS):
             trial = _add(state.x, direction, -a)
             new = problem.value(trial)
             good = searching & (new <= state.value - ARMIJO * a * slope + rounding)
-            x, value = where(good, trial, x), torch.where(good, new, value)
+            x = where(good, trial, x)
+            value = torch.where(good, new, value)
             searching = searching & ~good
             if not bool(searching.any()):
                 break

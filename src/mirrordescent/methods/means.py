@@ -11,7 +11,9 @@ from mirrordescent.trees import Tree, mix, tree_map
 
 
 class Means(NamedTuple):
-    """ḡ = Σ wᵢgᵢ and x̄ = Σ wᵢxᵢ over the gradients and points told so far, i = 1, …, ``told``, with wᵢ ∝ i²."""
+    """ḡ = Σ wᵢgᵢ and x̄ = Σ wᵢxᵢ over the gradients and points told so far, i = 1, …, ``told``,
+    with wᵢ ∝ i².
+    """
 
     told: int
     gradient: Tree
@@ -35,7 +37,9 @@ class Means(NamedTuple):
 
     def tell(self, x: Tree, gradient: Tree) -> Means:
         """Return the means with one more gradient, and its point."""
-        return self.after(x, gradient if not self.told else mix(self.share, gradient, self.gradient))
+        return self.after(
+            x, gradient if not self.told else mix(self.share, gradient, self.gradient)
+        )
 
     def after(self, x: Tree, gradient: Tree) -> Means:
         """Return the means with one more point, given the new mean of the gradients."""

@@ -10,7 +10,9 @@ from mirrordescent.schedules import ScheduleLike
 
 
 def names() -> dict[str, type[Method[Any]]]:
-    """Return the classes of methods that have a name (``Method.called``), the user's own included, by their names."""
+    """Return the classes of methods that have a name (``Method.called``), the user's own included,
+    by their names.
+    """
     found: dict[str, type[Method[Any]]] = {}
     classes: list[Any] = [Method]
     while classes:
@@ -21,15 +23,18 @@ def names() -> dict[str, type[Method[Any]]]:
 
 
 def takes(name: str, argument: str) -> bool:
-    """Tell whether the constructor of a named method takes an argument, such as ``mirror`` or ``t``."""
+    """Tell whether the constructor of a named method takes an argument, such as ``mirror`` or
+    ``t``.
+    """
     return argument in inspect.signature(names()[name]).parameters
 
 
 def named(name: str, mirror: MirrorMap | None = None, t: ScheduleLike | None = None) -> Method[Any]:
-    """Make a method by its name: ``md`` or ``lmd``, ``smd``, ``amd``, ``asmd``, ``gd``, ``adam``, ``pdhg``, …
+    """Make a method by its name: ``md`` or ``lmd``, ``smd``, ``amd``, ``asmd``, ``gd``, ``adam``,
+    ``pdhg``, …
 
-    The names with an l are the paper's for the same methods with a learned map, and need one. Without a map the others
-    are Euclidean. Primal-dual methods take neither a map nor step sizes.
+    The names with an l are the paper's for the same methods with a learned map, and need one.
+    Without a map the others are Euclidean. Primal-dual methods take neither a map nor step sizes.
 
     >>> type(named("LAMD", Euclidean(), t=0.1))
     <class 'mirrordescent.methods.accelerated.AMD'>
@@ -37,7 +42,8 @@ def named(name: str, mirror: MirrorMap | None = None, t: ScheduleLike | None = N
     Traceback (most recent call last):
     ValueError: unknown method 'nestorov'; did you mean 'nesterov'? known: ...
     """
-    key, known = name.casefold(), names()
+    key = name.casefold()
+    known = names()
     require_known(key, known, "method")
     if mirror is not None and not takes(key, "mirror"):
         mirrored = ", ".join(other for other in known if takes(other, "mirror"))

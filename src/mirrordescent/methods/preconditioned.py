@@ -30,14 +30,17 @@ class Preconditioned(GradientMethod[PreconditionedState]):
         m⁺ = βm + (1 − β)g,    v = βm⁺ + (1 − β)g  (or m⁺, without look-ahead)
         x⁺ = (1 − t_k w)x − t_k ∇ψ*(v)
 
-    The map sees gradients only, and x may lie anywhere. With β = w = 0 it is mirror descent with points and gradients
-    exchanged: where ψ*, taken at gradients, is 1/t-smooth relative to f*, ψ*(∇f(x_k)) falls and is at most
-    (f(x₀) − f*)/(tk) (Maddison et al.; measured by :func:`mirrordescent.theory.dual_descent`). With momentum it is
-    Lion-𝒦. The Euclidean map gives gradient descent with momentum, a sign Lion without its second β, and the
-    polar factor of matrices (:class:`~mirrordescent.mirrors.SpectralPower` with p = 0) Muon.
+    The map sees gradients only, and x may lie anywhere. With β = w = 0 it is mirror descent with
+    points and gradients
+    exchanged: where ψ*, taken at gradients, is 1/t-smooth relative to f*, ψ*(∇f(x_k)) falls and is
+        at most (f(x₀) − f*)/(tk) (Maddison et al.; measured by
+        :func:`mirrordescent.theory.dual_descent`). With momentum it is Lion-𝒦. The Euclidean map
+        gives gradient descent with momentum, a sign Lion without its second β, and the polar factor
+        of matrices (:class:`~mirrordescent.mirrors.SpectralPower` with p = 0) Muon.
 
-    ``normalised`` takes s(v)∇ψ*(v/c(v)) in place of ∇ψ*(v) (:meth:`MirrorMap.direction`), leaf by leaf: steps
-    whose entries have the mean square t_k², whatever the size of the gradients. The factor s belongs to the step size.
+    ``normalised`` takes s(v)∇ψ*(v/c(v)) in place of ∇ψ*(v) (:meth:`MirrorMap.direction`), leaf by
+    leaf: steps whose entries have the mean square t_k², whatever the size of the gradients. The
+    factor s belongs to the step size.
 
     Args:
         mirror: the map.
@@ -54,7 +57,8 @@ class Preconditioned(GradientMethod[PreconditionedState]):
     >>> method.update(state, torch.tensor([[3.0, -0.01]])).x
     tensor([[-0.1000,  0.1000]])
 
-    Reference: Maddison, Paulin, Teh, Doucet, SIAM J. Optim. 31 (2021); Chen et al., Lion-𝒦, ICLR 2024.
+    Reference: Maddison, Paulin, Teh, Doucet, SIAM J. Optim. 31 (2021); Chen et al., Lion-𝒦, ICLR
+        2024.
     """
 
     called: ClassVar[tuple[str, ...]] = ("preconditioned",)
@@ -63,15 +67,23 @@ class Preconditioned(GradientMethod[PreconditionedState]):
     mirror: MirrorMap
 
     def __init__(
-        self, mirror: MirrorMap, t: ScheduleLike, momentum: float = 0.0, lookahead: bool = True,
-        normalised: bool = False, decay: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        mirror: MirrorMap,
+        t: ScheduleLike,
+        momentum: float = 0.0,
+        lookahead: bool = True,
+        normalised: bool = False,
+        decay: float = 0.0,
+    ) -> None:
         super().__init__(mirror)
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {momentum}")
         require_not_negative(decay=decay)
-        self.t, self.momentum, self.lookahead = as_schedule(t, "t"), float(momentum), lookahead
-        self.normalised, self.decay = normalised, float(decay)
+        self.t = as_schedule(t, "t")
+        self.momentum = float(momentum)
+        self.lookahead = lookahead
+        self.normalised = normalised
+        self.decay = float(decay)
 
     @property
     def changing_momentum(self) -> float:
@@ -101,7 +113,8 @@ class Preconditioned(GradientMethod[PreconditionedState]):
 
     def together(self, count: int, maps: Maps, x: Tensors, beside: Tensors, g: Tensors) -> None:
         """m ← βm + (1 − β)g,  x ← (1 − tw)x − t ∇ψ*(v)."""
-        t, v = float(self.t(count)), self._momenta_in_place(beside, g)
+        t = float(self.t(count))
+        v = self._momenta_in_place(beside, g)
         if self.normalised:
             d = list(torch._foreach_mul(maps.unit_directions(v), maps.sizes))
         else:

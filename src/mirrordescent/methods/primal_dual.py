@@ -24,15 +24,17 @@ from mirrordescent.trees import Tree, descend, dot, mix, per_sample, spread, tre
 class PrimalDual(Method[S]):
     """A method with a dual variable u, which begins at u⁰ = prox_{aG*}(aKx⁰) and proves bounds.
 
-    a = 0 gives u⁰ = 0. Near a solution a curvature a > 0 makes it the dual variable that goes with x⁰; the larger a is,
-    the nearer x⁰ must be; ``dual_step`` is a safe choice.
+    a = 0 gives u⁰ = 0. Near a solution a curvature a > 0 makes it the dual variable that goes with
+    x⁰; the larger a is, the nearer x⁰ must be; ``dual_step`` is a safe choice.
     """
 
     def __init__(self) -> None:
         super().__init__()  # without a map
 
     def init(self, x0: Tree, problem: Problem | None = None, curvature: float | Tensor = 0.0) -> S:
-        """Start at x0, with the dual variable that goes with it at this curvature, one for all samples or one each."""
+        """Start at x0, with the dual variable that goes with it at this curvature, one for all
+        samples or one each.
+        """
         saddle = self.saddle(problem)
         a = torch.as_tensor(curvature, dtype=cast(Tensor, x0).dtype, device=cast(Tensor, x0).device)
         near = tree_map(lambda Kx: Kx * spread(a, Kx), saddle.K(cast(Tensor, x0)))
@@ -48,19 +50,27 @@ class PrimalDual(Method[S]):
         raise NotImplementedError
 
     def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
-        return self.saddle(problem).bound_of_pair(cast(Tensor, self.answer(state)), cast(Any, state).u)
+        return self.saddle(problem).bound_of_pair(
+            cast(Tensor, self.answer(state)), cast(Any, state).u
+        )
 
     def tight_bound(self, problem: Problem, state: S) -> Tensor | None:
-        return self.saddle(problem).tight_bound(cast(Any, state).u, cast(Tensor, self.answer(state)))
+        return self.saddle(problem).tight_bound(
+            cast(Any, state).u, cast(Tensor, self.answer(state))
+        )
 
     def saddle(self, problem: Problem | None) -> SaddlePoint:
         """Return the saddle-point form of a problem, or say that it has none."""
         if problem is None:
-            raise TypeError(f"{type(self).__name__} has to know the problem from the start: init(x0, problem)")
+            raise TypeError(
+                f"{type(self).__name__} has to know the problem from the start: init(x0, problem)"
+            )
         saddle = problem.saddle_point()
         if saddle is None:
             name = type(problem).__name__
-            raise TypeError(f"{type(self).__name__} needs proximal operators, which {name} does not offer")
+            raise TypeError(
+                f"{type(self).__name__} needs proximal operators, which {name} does not offer"
+            )
         return saddle
 
     def _start(self, x: Tensor, u: Tree) -> S:
@@ -68,7 +78,9 @@ class PrimalDual(Method[S]):
 
 
 class Numbers(NamedTuple):
-    """τ, c, b, σ of :class:`PixelSteps`, a quarter of the damping of a stencil, and whether x is clipped to the box."""
+    """τ, c, b, σ of :class:`PixelSteps`, a quarter of the damping of a stencil, and whether x is
+    clipped to the box.
+    """
 
     tau: Number
     pull: Number
@@ -123,8 +135,11 @@ class PDHG(PrimalDual[PDHGState]):
     def _balance(self) -> Number:
         return self.ratio(1) if isinstance(self.ratio, Schedule) else self.ratio
 
-    def step(self, problem: Problem, state: PDHGState, oracle: Oracle, generator: Generator | None = None) -> PDHGState:
-        saddle, x = self.saddle(problem), cast(Tensor, state.x)
+    def step(
+        self, problem: Problem, state: PDHGState, oracle: Oracle, generator: Generator | None = None
+    ) -> PDHGState:
+        saddle = self.saddle(problem)
+        x = cast(Tensor, state.x)
         tau, sigma = self.step_sizes(saddle)
         x_new = self._descend(saddle, x, saddle.K_adjoint(state.u), tau)
         ascended = tree_map(lambda u, Kx: descend(u, Kx, -sigma), state.u, saddle.K(2 * x_new - x))
@@ -134,7 +149,11 @@ class PDHG(PrimalDual[PDHGState]):
         if not written_together(type(self), "kernel", "step", "step_sizes", "_descend"):
             return None
         pixels = problem.pixels()
-        return None if pixels is None else PixelSteps(pixels, self._kernel_numbers(self.saddle(problem), pixels))
+        return (
+            None
+            if pixels is None
+            else PixelSteps(pixels, self._kernel_numbers(self.saddle(problem), pixels))
+        )
 
     def _descend(self, saddle: SaddlePoint, x: Tensor, pull: Tensor, tau: Number) -> Tensor:
         return saddle.prox_F(descend(x, pull, tau), tau)
@@ -149,23 +168,24 @@ class PDHG(PrimalDual[PDHGState]):
 
 
 class CondatVu(PDHG):
-    """The method of Condat and Vũ, which uses the L-Lipschitz gradient of a smooth F in place of its prox:
+    """The method of Condat and Vũ, which uses the L-Lipschitz gradient of a smooth F in place of
+    its prox:
 
     .. code-block:: none
 
         x⁺ = ∇ψ*(∇ψ(x) − τ(∇F(x) + Kᵀu)),   u⁺ = prox_{σG*}(u + σK(2x⁺ − x))
         σ = 1/(ratio·‖K‖),                   1/τ = L/2 + σ‖K‖²,  with norms in the geometry of ψ
 
-    Without a map it is the method itself, ψ(x) = ½‖x‖². With one it takes mirror steps (Chambolle and Pock's form with
-    Bregman distances): a :class:`~mirrordescent.mirrors.Stencil` damps what K is largest on, so that ‖K‖² ≤ 8 falls to
-    a fifth, and the steps grow by as much.
+    Without a map it is the method itself, ψ(x) = ½‖x‖². With one it takes mirror steps (Chambolle
+    and Pock's form with Bregman distances): a :class:`~mirrordescent.mirrors.Stencil` damps what K
+    is largest on, so that ‖K‖² ≤ 8 falls to a fifth, and the steps grow by as much.
 
     Args:
         ratio: of the steps.
         mirror: a linear map.
 
-    References: Condat, J. Optim. Theory Appl. 158 (2013); Vũ, Adv. Comput. Math. 38 (2013); Chambolle and Pock, Math.
-    Program. 159 (2016).
+    References: Condat, J. Optim. Theory Appl. 158 (2013); Vũ, Adv. Comput. Math. 38 (2013);
+        Chambolle and Pock, Math. Program. 159 (2016).
     """
 
     called = ()
@@ -183,13 +203,19 @@ class CondatVu(PDHG):
 
     def step_sizes(self, saddle: SaddlePoint) -> tuple[Number, Number]:
         sigma = 1 / (self._balance() * saddle.K_norm)
-        square, smoothness = saddle.K_norm**2, saddle.F_smoothness
+        square = saddle.K_norm**2
+        smoothness = saddle.F_smoothness
         if self.mirror is not None:
-            square, smoothness = saddle.K_norm_in(self.mirror) ** 2, smoothness / self.mirror.convexity_in_l2()
+            square = saddle.K_norm_in(self.mirror) ** 2
+            smoothness = smoothness / self.mirror.convexity_in_l2()
         return 1 / (smoothness / 2 + sigma * square), sigma
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[PDHGState] | None:
-        return super().kernel(problem, oracle) if self.mirror is None or type(self.mirror) is Stencil else None
+        return (
+            super().kernel(problem, oracle)
+            if self.mirror is None or type(self.mirror) is Stencil
+            else None
+        )
 
     def _descend(self, saddle: SaddlePoint, x: Tensor, pull: Tensor, tau: Number) -> Tensor:
         slope = saddle.grad_F(x) + pull
@@ -205,7 +231,11 @@ class CondatVu(PDHG):
 
 def require_no_constraint(method: Method[Any], problem: Problem | None) -> None:
     """Raise where steps in the geometry of a map would have to be projected in it."""
-    if method.mirror is not None and problem is not None and not isinstance(problem.domain, WholeSpace):
+    if (
+        method.mirror is not None
+        and problem is not None
+        and not isinstance(problem.domain, WholeSpace)
+    ):
         raise TypeError(
             f"{type(method).__name__} does not project in the geometry of a map: without one it can solve a "
             f"{type(problem).__name__} on {problem.domain.description}"
@@ -218,7 +248,8 @@ def _row(number: Number) -> Number:
 
 
 class PixelSteps:
-    """Steps of PDHG and of Condat and Vũ's method on total-variation problems. With w = Dᵀu both are
+    """Steps of PDHG and of Condat and Vũ's method on total-variation problems. With w = Dᵀu both
+    are
 
     .. code-block:: none
 
@@ -228,20 +259,33 @@ class PixelSteps:
     """
 
     def __init__(self, pixels: Pixels, n: Numbers) -> None:
-        self.pixels, self.box = pixels, (pixels.low, pixels.high) if n.clipped else None
-        self.numbers = kernels.numbers(n.tau, n.pull, n.shift, n.sigma, pixels.bound, n.side, pixels.shrink(n.sigma))
+        self.pixels = pixels
+        self.box = (pixels.low, pixels.high) if n.clipped else None
+        self.numbers = kernels.numbers(
+            n.tau, n.pull, n.shift, n.sigma, pixels.bound, n.side, pixels.shrink(n.sigma)
+        )
 
     def __call__(self, state: PDHGState, steps: int) -> PDHGState:
-        u, pixels = cast("dict[str, Tensor]", state.u), self.pixels
+        u = cast("dict[str, Tensor]", state.u)
+        pixels = self.pixels
         x, (vertical, horizontal) = kernels.primal_dual(
-            cast(Tensor, state.x), (u["vertical"], u["horizontal"]), pixels.y, pixels.mask, self.box, self.numbers,
-            steps, isotropic=pixels.isotropic, coupled=pixels.coupled,
-        )  # fmt: skip
+            cast(Tensor, state.x),
+            (u["vertical"], u["horizontal"]),
+            pixels.y,
+            pixels.mask,
+            self.box,
+            self.numbers,
+            steps,
+            isotropic=pixels.isotropic,
+            coupled=pixels.coupled,
+        )
         return PDHGState(state.k + steps, x, {"vertical": vertical, "horizontal": horizontal})
 
 
 class DualFISTAState(NamedTuple):
-    """Steps taken, the primal point, the dual iterate, its extrapolation, and the momentum count."""
+    """Steps taken, the primal point, the dual iterate, its extrapolation, and the momentum
+    count.
+    """
 
     k: int
     x: Tree
@@ -266,13 +310,21 @@ class DualFISTA(PrimalDual[DualFISTAState]):
     def dual_step(self, problem: Problem) -> float:
         saddle = self.saddle(problem)
         if saddle.F_convexity <= 0:
-            raise TypeError(f"DualFISTA needs a strongly convex data term, which {type(problem).__name__} lacks")
+            raise TypeError(
+                f"DualFISTA needs a strongly convex data term, which {type(problem).__name__} lacks"
+            )
         return saddle.F_convexity / saddle.K_norm**2
 
     def step(
-        self, problem: Problem, state: DualFISTAState, oracle: Oracle, generator: Generator | None = None
+        self,
+        problem: Problem,
+        state: DualFISTAState,
+        oracle: Oracle,
+        generator: Generator | None = None,
     ) -> DualFISTAState:
-        saddle, sigma, theta = self.saddle(problem), self.dual_step(problem), state.theta
+        saddle = self.saddle(problem)
+        sigma = self.dual_step(problem)
+        theta = state.theta
         slope = saddle.K(saddle.argmin_F(saddle.K_adjoint(state.v)))
         ascended = tree_map(lambda v, s: torch.add(v, s, alpha=sigma), state.v, slope)
         u = saddle.prox_G_conjugate(ascended, sigma)
@@ -282,10 +334,16 @@ class DualFISTA(PrimalDual[DualFISTAState]):
         momentum = torch.where(against, 0.0, (theta - 1) / grown)
         v = tree_map(lambda a, d: a + per_sample(momentum, d) * d, u, change)
         x = saddle.argmin_F(saddle.K_adjoint(u))
-        return DualFISTAState(state.k + 1, x, u, v, torch.where(against, torch.ones_like(theta), grown))
+        return DualFISTAState(
+            state.k + 1, x, u, v, torch.where(against, torch.ones_like(theta), grown)
+        )
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[DualFISTAState] | None:
-        pixels = problem.pixels() if written_together(type(self), "kernel", "step", "dual_step") else None
+        pixels = (
+            problem.pixels()
+            if written_together(type(self), "kernel", "step", "dual_step")
+            else None
+        )
         if pixels is None or pixels.mask is not None:
             return None
         return DualPixelSteps(pixels, self.dual_step(problem))
@@ -295,24 +353,39 @@ class DualFISTA(PrimalDual[DualFISTAState]):
 
 
 class DualPixelSteps:
-    """Steps of FISTA on the dual of total-variation denoising, many a call; x(v) = y − Dᵀv/(2s), clipped to the box."""
+    """Steps of FISTA on the dual of total-variation denoising, many a call; x(v) = y − Dᵀv/(2s),
+    clipped to the box.
+    """
 
     def __init__(self, pixels: Pixels, sigma: float) -> None:
         self.pixels = pixels
-        self.numbers = kernels.numbers(sigma, pixels.bound, pixels.shrink(sigma), 1 / pixels.fidelity)
+        self.numbers = kernels.numbers(
+            sigma, pixels.bound, pixels.shrink(sigma), 1 / pixels.fidelity
+        )
 
     def __call__(self, state: DualFISTAState, steps: int) -> DualFISTAState:
-        u, v, pixels = cast("dict[str, Tensor]", state.u), cast("dict[str, Tensor]", state.v), self.pixels
+        u = cast("dict[str, Tensor]", state.u)
+        v = cast("dict[str, Tensor]", state.v)
+        pixels = self.pixels
         x, *duals, theta = kernels.dual_fista(
-            (u["vertical"], u["horizontal"]), (v["vertical"], v["horizontal"]), state.theta, pixels.y,
-            (pixels.low, pixels.high), self.numbers, steps, isotropic=pixels.isotropic, coupled=pixels.coupled,
-        )  # fmt: skip
+            (u["vertical"], u["horizontal"]),
+            (v["vertical"], v["horizontal"]),
+            state.theta,
+            pixels.y,
+            (pixels.low, pixels.high),
+            self.numbers,
+            steps,
+            isotropic=pixels.isotropic,
+            coupled=pixels.coupled,
+        )
         u, v = ({"vertical": vertical, "horizontal": horizontal} for vertical, horizontal in duals)
         return DualFISTAState(state.k + steps, x, u, v, theta)
 
 
 class LPDState(NamedTuple):
-    """Steps taken, the primal iterate, the one before, the last proximal point, and the dual iterate."""
+    """Steps taken, the primal iterate, the one before, the last proximal point, and the dual
+    iterate.
+    """
 
     k: int
     x: Tree
@@ -322,7 +395,8 @@ class LPDState(NamedTuple):
 
 
 class LPD(PrimalDual[LPDState]):
-    """A learned primal-dual scheme with relaxations a, c ∈ (0, 2) and steps σ, τ, convergent for all its parameters:
+    """A learned primal-dual scheme with relaxations a, c ∈ (0, 2) and steps σ, τ, convergent for
+    all its parameters:
 
     .. code-block:: none
 
@@ -331,8 +405,9 @@ class LPD(PrimalDual[LPDState]):
         u⁺     =  u + c(q − u)
         x⁺     =  x + a(p⁺ − x),   x_old⁺ = x
 
-    The four scalars are free numbers θ: c = 2 sigmoid θ₁, a = 2 sigmoid θ₂, and with K scaled to norm 1
-    στ = B sigmoid θ₃, σ/τ = exp 2θ₄, B = ca(2−c)(2−a)/(c+a−ca)² ≤ 1. At c = a = 1 this is PDHG.
+    The four scalars are free numbers θ: c = 2 sigmoid θ₁, a = 2 sigmoid θ₂, and with K scaled to
+    norm 1 στ = B sigmoid θ₃, σ/τ = exp 2θ₄, B = ca(2−c)(2−a)/(c+a−ca)² ≤ 1. At c = a = 1 this is
+    PDHG.
 
     Reference: Banert, Ringh, Adler, Karlsson, Öktem, SIAM J. Imaging Sci. 13 (2020), Algorithm 4.4.
     """
@@ -343,7 +418,8 @@ class LPD(PrimalDual[LPDState]):
 
     def scalars(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return c, a, σ, τ for an operator of norm 1."""
-        c, a = 2 * self.theta[0].sigmoid(), 2 * self.theta[1].sigmoid()
+        c = 2 * self.theta[0].sigmoid()
+        a = 2 * self.theta[1].sigmoid()
         bound = c * a * (2 - c) * (2 - a) / (c + a - c * a).square()
         mean = (bound * self.theta[2].sigmoid()).sqrt()
         ratio = self.theta[3].exp()
@@ -352,11 +428,16 @@ class LPD(PrimalDual[LPDState]):
     def dual_step(self, problem: Problem) -> float:
         return float(self.scalars()[2].detach()) / self.saddle(problem).K_norm
 
-    def step(self, problem: Problem, state: LPDState, oracle: Oracle, generator: Generator | None = None) -> LPDState:
+    def step(
+        self, problem: Problem, state: LPDState, oracle: Oracle, generator: Generator | None = None
+    ) -> LPDState:
         saddle = self.saddle(problem)
         c, a, sigma, tau = self.scalars()
-        sigma, tau = sigma / saddle.K_norm, tau / saddle.K_norm
-        x, x_old, p = cast(Tensor, state.x), cast(Tensor, state.x_old), cast(Tensor, state.p)
+        sigma = sigma / saddle.K_norm
+        tau = tau / saddle.K_norm
+        x = cast(Tensor, state.x)
+        x_old = cast(Tensor, state.x_old)
+        p = cast(Tensor, state.p)
         ahead = saddle.K(x_old + (1 + a / c) * (p - x_old))
         q = saddle.prox_G_conjugate(tree_map(lambda u, Kx: u + sigma * Kx, state.u, ahead), sigma)
         u = mix(c, q, state.u)

@@ -12,10 +12,12 @@ from mirrordescent.trees import Tree
 
 
 class Relay(StatefulWrapper):
-    """One method for the first ``after`` steps, then another, which begins afresh at the answer of the first.
+    """One method for the first ``after`` steps, then another, which begins afresh at the answer of
+    the first.
 
-    For a learned method that is fast on most problems, and a classical one for those it has not finished by then. Where
-    the second is primal-dual, :class:`HandOver` gives it a dual variable to begin with.
+    For a learned method that is fast on most problems, and a classical one for those it has not
+    finished by then. Where the second is primal-dual, :class:`HandOver` gives it a dual variable to
+    begin with.
 
     >>> import torch
     >>> from mirrordescent import GD, Quadratic, solve
@@ -29,7 +31,8 @@ class Relay(StatefulWrapper):
         super().__init__(first)
         if after < 1:
             raise ValueError(f"Relay needs after ≥ 1, got {after}")
-        self.after, self.then = int(after), then
+        self.after = int(after)
+        self.then = then
 
     @property
     def first(self) -> Method[Any]:
@@ -45,8 +48,12 @@ class Relay(StatefulWrapper):
     def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
         return Wrapped(self.method.init(x0, problem), False)
 
-    def step(self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None) -> Wrapped:
+    def step(
+        self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None
+    ) -> Wrapped:
         if not state.own and state.k >= self.after:
-            state = Wrapped(self.then.resume(self.method.answer(state.inner), problem, state.k), True)
+            state = Wrapped(
+                self.then.resume(self.method.answer(state.inner), problem, state.k), True
+            )
         oracle = Default() if state.own else oracle
         return Wrapped(self.at_work(state).step(problem, state.inner, oracle, generator), state.own)

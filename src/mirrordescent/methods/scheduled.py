@@ -25,7 +25,8 @@ class ScheduledState(NamedTuple):
 
 
 class ScheduledPrimalDual(PrimalDual[ScheduledState]):
-    """The method of Condat and Vũ with momentum, every number of which may change from step to step:
+    """The method of Condat and Vũ with momentum, every number of which may change from step to
+    step:
 
     .. code-block:: none
 
@@ -40,10 +41,10 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
         x⁺ =  prox_{τF}(x + m_k (x − x_old) − τ_k Kᵀu),   τ_k = s_k ratio_k/‖K‖
 
     With s = a = 1, no momentum and no map this is :class:`~mirrordescent.methods.CondatVu`, or
-    :class:`~mirrordescent.methods.PDHG`, which converge for any ratio. Others are for learning: in a given number of
-    steps longer ones pay, with which it need not converge; so let another method end what is not finished then
-    (:class:`~mirrordescent.methods.Relay`). Kinks are dealt with exactly, where methods that are told gradients have to
-    round them.
+    :class:`~mirrordescent.methods.PDHG`, which converge for any ratio. Others are for learning: in
+    a given number of steps longer ones pay, with which it need not converge; so let another method
+    end what is not finished then (:class:`~mirrordescent.methods.Relay`). Kinks are dealt with
+    exactly, where methods that are told gradients have to round them.
 
     Args:
         ratio: balances σ and τ.
@@ -55,16 +56,24 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
     """
 
     def __init__(
-        self, ratio: ScheduleLike = 1.0, stretch: ScheduleLike = 1.0, ahead: ScheduleLike = 1.0,
-        momentum: ScheduleLike | None = None, mirror: MirrorMap | None = None, implicit: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        ratio: ScheduleLike = 1.0,
+        stretch: ScheduleLike = 1.0,
+        ahead: ScheduleLike = 1.0,
+        momentum: ScheduleLike | None = None,
+        mirror: MirrorMap | None = None,
+        implicit: bool = False,
+    ) -> None:
         Method.__init__(self, mirror)
         if mirror is not None and not mirror.linear:
-            raise TypeError(f"ScheduledPrimalDual needs a linear map, which {type(mirror).__name__} is not")
+            raise TypeError(
+                f"ScheduledPrimalDual needs a linear map, which {type(mirror).__name__} is not"
+            )
         if mirror is not None and implicit:
             raise TypeError("the prox of F is that of ½‖x‖²: leave out the map, or implicit=True")
         self.implicit = implicit
-        self.ratio, self.stretch = as_schedule(ratio, "ratio"), as_schedule(stretch, "stretch")
+        self.ratio = as_schedule(ratio, "ratio")
+        self.stretch = as_schedule(stretch, "stretch")
         self.ahead = as_schedule(ahead, "ahead")
         self.momentum = None if momentum is None else as_schedule(momentum, "momentum")
 
@@ -79,14 +88,24 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
         return 1 / (self.ratio(1) * self.saddle(problem).K_norm)
 
     def step(
-        self, problem: Problem, state: ScheduledState, oracle: Oracle, generator: Generator | None = None
+        self,
+        problem: Problem,
+        state: ScheduledState,
+        oracle: Oracle,
+        generator: Generator | None = None,
     ) -> ScheduledState:
-        saddle, x, count = self.saddle(problem), cast(Tensor, state.x), state.k + 1
+        saddle = self.saddle(problem)
+        x = cast(Tensor, state.x)
+        count = state.k + 1
         norm = saddle.K_norm
         sigma = 1 / (self.ratio(count) * norm)
         curvature = sigma * norm**2 if self.implicit else saddle.F_smoothness / 2 + sigma * norm**2
         tau = self.stretch(count) / curvature
-        moved = x if self.momentum is None else descend(x, cast(Tensor, state.move), -self.momentum(count))
+        moved = (
+            x
+            if self.momentum is None
+            else descend(x, cast(Tensor, state.move), -self.momentum(count))
+        )
         slope = saddle.K_adjoint(state.u)
         if self.implicit:
             x_new = saddle.prox_F(descend(moved, slope, tau), tau)

@@ -15,8 +15,8 @@ from mirrordescent.trees import Tree, descend, dot, per_sample, spread, sum_per_
 class StrongConvexity(NamedTuple):
     """ψ(x') ≥ ψ(x) + ⟨∇ψ(x), x'−x⟩ + (α/2)‖x'−x‖_p²: the constant α with the p of its norm.
 
-    Where a sample is made of several parts with a potential each (simplices, or the leaves of a dict), the square
-    of the norm is the sum over the parts.
+    Where a sample is made of several parts with a potential each (simplices, or the leaves of a
+    dict), the square of the norm is the sum over the parts.
     """
 
     alpha: float
@@ -31,7 +31,8 @@ class MirrorMap(Part, nn.Module):
 
     The public methods take a tensor ``(batch, …)`` or a dict of such tensors, over which ψ is the
     sum. To add a map, subclass and write the underscored twins for one tensor: ``_potential``,
-    ``_to_dual`` and ``_to_primal``; then state what is known about it: its domains, constants and the rest below.
+    ``_to_dual`` and ``_to_primal``; then state what is known about it: its domains, constants and
+    the rest below.
     """
 
     kind = "map"
@@ -40,22 +41,33 @@ class MirrorMap(Part, nn.Module):
     """Whether ``to_primal`` is the true inverse of ``to_dual``."""
 
     elementwise: bool = False
-    """Whether the map acts on every entry by itself, so that it may be applied to shards and in place."""
+    """Whether the map acts on every entry by itself, so that it may be applied to shards and in
+    place.
+    """
 
     symmetric: bool = False
-    """Whether ψ stays the same when entries of a sample change places or signs, as on singular values it must."""
+    """Whether ψ stays the same when entries of a sample change places or signs, as on singular
+    values it must.
+    """
 
     per_entry: tuple[str, ...] = ()
-    """The names of its tensors that broadcast to a sample: where a sample is cut into shards, they are cut with it."""
+    """The names of its tensors that broadcast to a sample: where a sample is cut into shards, they
+    are cut with it.
+    """
 
     linear: bool = False
-    """Whether ∇ψ is linear and ψ(0) = 0, so that ∇ψ*(∇ψ(x) − t·v) = x − t·∇ψ*(v) and B(x, x0) = ψ(x − x0)."""
+    """Whether ∇ψ is linear and ψ(0) = 0, so that ∇ψ*(∇ψ(x) − t·v) = x − t·∇ψ*(v) and B(x, x0) = ψ(x
+    − x0).
+    """
 
     proven: bool = False
-    """Whether it is proven, and not only suggested by samples, that ∇ψ is monotone and the gradient of ψ."""
+    """Whether it is proven, and not only suggested by samples, that ∇ψ is monotone and the gradient
+    of ψ.
+    """
 
     certified: bool = False
-    """Whether the α it states is a certificate, which holds whatever is learned, and not a formula."""
+    """Whether the α it states is a certificate, which holds whatever is learned, and not a formula.
+    """
 
     primal_domain: Domain = WholeSpace()
     dual_domain: Domain = WholeSpace()
@@ -80,23 +92,31 @@ class MirrorMap(Part, nn.Module):
 
     @property
     def smoothness(self) -> float | None:
-        """L_ψ, a Lipschitz constant of ∇ψ in ℓ₂ on the whole domain, infinite if there is none; None: not known."""
+        """L_ψ, a Lipschitz constant of ∇ψ in ℓ₂ on the whole domain, infinite if there is none;
+        None: not known.
+        """
         return None
 
     def diagonal(self) -> Tensor | float | None:
-        """Return the d of a map with ∇ψ(x) = d·x on all of Rⁿ, which broadcasts to one sample; None for other maps."""
+        """Return the d of a map with ∇ψ(x) = d·x on all of Rⁿ, which broadcasts to one sample; None
+        for other maps.
+        """
         return None
 
     def lines(self) -> Tensor | None:
-        """Return the lines of a map that applies one piecewise linear function to all entries; None for other maps.
+        """Return the lines of a map that applies one piecewise linear function to all entries; None
+        for other maps.
 
-        In one row: the ends of the intervals, the intercepts and the slopes of ∇ψ*, then those of ∇ψ.
+        In one row: the ends of the intervals, the intercepts and the slopes of ∇ψ*, then those of
+        ∇ψ.
         """
         return None
 
     def potential(self, x: Tree) -> Tensor:
         """ψ(x), one number per sample: (batch,)."""
-        return self._potential(x) if isinstance(x, Tensor) else _total(self._each("potential", (x,)))
+        return (
+            self._potential(x) if isinstance(x, Tensor) else _total(self._each("potential", (x,)))
+        )
 
     def conjugate(self, y: Tree) -> Tensor:
         """ψ*(y) = ⟨y, ∇ψ*(y)⟩ − ψ(∇ψ*(y)) of an exact map, one number per sample: (batch,)."""
@@ -119,23 +139,29 @@ class MirrorMap(Part, nn.Module):
         return self._to_primal(y) if isinstance(y, Tensor) else self._each("to_primal", (y,))
 
     def step(self, x: Tree, v: Tree, t: float | Tensor = 1.0) -> Tree:
-        """∇ψ*(∇ψ(x) − t·v) = argmin_x' t⟨v, x'⟩ + B(x', x): one mirror step along a dual vector v."""
+        """∇ψ*(∇ψ(x) − t·v) = argmin_x' t⟨v, x'⟩ + B(x', x): one mirror step along a dual
+        vector v.
+        """
         if isinstance(x, Tensor):
             return self._step(x, v, spread(t, x) if isinstance(t, Tensor) else t)  # type: ignore[arg-type]
         return self._each("step", (x, v), t)
 
     def steps(self, v: Tree, *starts: tuple[Tree, float | Tensor]) -> list[Tree]:
-        """Take a mirror step along the same v from each of several points x, each with its own length t."""
+        """Take a mirror step along the same v from each of several points x, each with its own
+        length t.
+        """
         if not self.linear:
             return [self.step(x, v, t) for x, t in starts]
         direction = self.to_primal(v)  # one application serves all
         return [tree_map(lambda x, d, t=t: descend(x, d, t), x, direction) for x, t in starts]
 
     def direction(self, y: Tree) -> Tree:
-        """s(y) ∇ψ*(y/c(y)): where c is the size of y, and s makes the mean square of the entries 1; 0 for y = 0.
+        """s(y) ∇ψ*(y/c(y)): where c is the size of y, and s makes the mean square of the entries 1;
+        0 for y = 0.
 
-        For a fixed c this is along the gradient of the convex function ψ*(·/c). As a function of y it is no gradient:
-        the factor s belongs to the step size, not to the map. Each leaf is by itself.
+        For a fixed c this is along the gradient of the convex function ψ*(·/c). As a function of y
+        it is no gradient: the factor s belongs to the step size, not to the map. Each leaf is by
+        itself.
         """
         return self._direction(y) if isinstance(y, Tensor) else self._each("direction", (y,))
 
@@ -146,15 +172,21 @@ class MirrorMap(Part, nn.Module):
 
     def direction_sizes(self, y: Tree) -> Any:
         """Return ℓ of every leaf of y: a number, or a dict of numbers."""
-        return self.direction_size if isinstance(y, Tensor) else dict.fromkeys(y, self.direction_size)
+        return (
+            self.direction_size if isinstance(y, Tensor) else dict.fromkeys(y, self.direction_size)
+        )
 
     def directions(self, ys: list[Tensor]) -> list[Tensor]:
-        """Return the directions of several tensors at once, each one sample without its leading dimension."""
+        """Return the directions of several tensors at once, each one sample without its leading
+        dimension.
+        """
         if not self.elementwise or len({(y.dtype, y.device) for y in ys}) > 1 or self.per_entry:
             return [self._direction(y[None])[0] for y in ys]
         sizes = [y.numel() for y in ys]
         counts = _counts(tuple(sizes), ys[0].device)
-        mapped = self._to_primal(_rescaled(torch.cat([y.flatten() for y in ys]), ys, counts)[None])[0]
+        mapped = self._to_primal(_rescaled(torch.cat([y.flatten() for y in ys]), ys, counts)[None])[
+            0
+        ]
         found = _rescaled(mapped, torch.split(mapped, sizes), counts)
         return [d.view(y.shape) for d, y in zip(torch.split(found, sizes), ys, strict=True)]
 
@@ -169,12 +201,16 @@ class MirrorMap(Part, nn.Module):
         return _total(self._each("divergence", (x, x0)))
 
     def _each(self, what: str, trees: tuple[Any, ...], *rest: Any) -> dict[str, Tensor]:
-        """Call the underscored twin of a method on the corresponding leaves of dicts, with what else it takes."""
+        """Call the underscored twin of a method on the corresponding leaves of dicts, with what
+        else it takes.
+        """
         twin = getattr(self, f"_{what}")
         return {name: twin(*(tree[name] for tree in trees), *rest) for name in trees[0]}
 
     def _size(self, y: Tensor) -> Tensor:
-        """c(y) of :meth:`direction`, which broadcasts to y: by default the root mean square of the entries."""
+        """c(y) of :meth:`direction`, which broadcasts to y: by default the root mean square of the
+        entries.
+        """
         return per_sample(sum_per_sample(y.square()).div(max(y[0].numel(), 1)).sqrt(), y)
 
     def _direction(self, y: Tensor) -> Tensor:
@@ -209,15 +245,21 @@ def unit(d: Tensor) -> Tensor:
 
 
 def _rescaled(flat: Tensor, pieces: Sequence[Tensor], counts: Tensor) -> Tensor:
-    """Divide the pieces of a flat tensor, of so many entries each, by their root mean squares; 0 stays 0."""
+    """Divide the pieces of a flat tensor, of so many entries each, by their root mean squares; 0
+    stays 0.
+    """
     roots = counts.clamp(min=1).to(torch.promote_types(flat.dtype, torch.float32)).sqrt()
     lengths = (torch.stack(torch._foreach_norm(list(pieces))) / roots).to(flat.dtype)
-    return flat / lengths.clamp(min=torch.finfo(flat.dtype).tiny).repeat_interleave(counts, output_size=len(flat))
+    return flat / lengths.clamp(min=torch.finfo(flat.dtype).tiny).repeat_interleave(
+        counts, output_size=len(flat)
+    )
 
 
 @lru_cache(maxsize=64)
 def _counts(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return numbers as a tensor, kept on a device, since copying them there makes everybody wait."""
+    """Return numbers as a tensor, kept on a device, since copying them there makes
+    everybody wait.
+    """
     with torch.inference_mode(False):
         return torch.tensor(sizes, device=device)
 

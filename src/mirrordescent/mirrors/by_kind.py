@@ -18,11 +18,14 @@ from mirrordescent.parts import Config
 from mirrordescent.trees import Tree
 
 KINDS: tuple[LayerKind, ...] = get_args(LayerKind)
-TYPICAL_FAN_IN, TYPICAL_DEPTH = 64, 4  # at which the scale of a kind of layer holds as it is
+# at which the scale of a kind of layer holds as it is
+TYPICAL_FAN_IN = 64
+TYPICAL_DEPTH = 4
 
 
 class ScaledMap(MirrorMap):
-    """ψ*(y) = c φ*(y):  ∇ψ*(y) = c ∇φ*(y),  ∇ψ(x) = ∇φ(x/c),  ψ(x) = c φ(x/c): longer or shorter steps.
+    """ψ*(y) = c φ*(y):  ∇ψ*(y) = c ∇φ*(y),  ∇ψ(x) = ∇φ(x/c),  ψ(x) = c φ(x/c): longer or shorter
+    steps.
 
     >>> import torch
     >>> from mirrordescent.mirrors import Euclidean
@@ -33,9 +36,18 @@ class ScaledMap(MirrorMap):
     def __init__(self, mirror: MirrorMap, c: float) -> None:
         super().__init__()
         require_positive(c=c)
-        self.mirror, self.c = mirror, float(c)
-        self.primal_domain, self.dual_domain = _dilated(mirror.primal_domain, self.c), mirror.dual_domain
-        for claim in ("exact", "proven", "certified", "elementwise", "symmetric", "defined_on_boundary"):
+        self.mirror = mirror
+        self.c = float(c)
+        self.primal_domain = _dilated(mirror.primal_domain, self.c)
+        self.dual_domain = mirror.dual_domain
+        for claim in (
+            "exact",
+            "proven",
+            "certified",
+            "elementwise",
+            "symmetric",
+            "defined_on_boundary",
+        ):
             setattr(self, claim, getattr(mirror, claim))
 
     @property
@@ -80,28 +92,34 @@ def unscaled(mirror: MirrorMap) -> MirrorMap:
 
 
 def _nameless(*_: Any, **__: Any) -> NoReturn:
-    raise TypeError("a map by kinds of layers takes the parameters of a model, a dict of tensors by name; got a tensor")
+    raise TypeError(
+        "a map by kinds of layers takes the parameters of a model, a dict of tensors by name; got a tensor"
+    )
 
 
 class ByKind(MirrorMap):
-    """ψ*(y) = Σ_leaf c_leaf φ*_kind(y_leaf) on the parameters of any network, tied by the kinds of its layers.
+    """ψ*(y) = Σ_leaf c_leaf φ*_kind(y_leaf) on the parameters of any network, tied by the kinds of
+    its layers.
 
     .. code-block:: none
 
         c_leaf = s_kind · (fan_in/64)^−width_kind · (layers/4)^−depth
 
-    Each kind of layer (:func:`~mirrordescent.mirrors.roles`) has a map φ and a scale s. Together with directions of
-    mean square 1 (:meth:`~MirrorMap.direction`), ``width`` says how steps shrink for wide layers: with ½, a change of
-    the weights changes what the layer puts out by as much at any width (the scaling of μP, Yang and Hu, ICML 2021), so
-    that one learning rate serves all. Vectors and embeddings do not scale with it. ``depth`` says how steps shrink in
-    networks of many layers, whose changes multiply; in those that normalise they do not, and ``depth_normed`` holds.
+    Each kind of layer (:func:`~mirrordescent.mirrors.roles`) has a map φ and a scale s. Together
+    with directions of mean square 1 (:meth:`~MirrorMap.direction`), ``width`` says how steps shrink
+    for wide layers: with ½, a change of the weights changes what the layer puts out by as much at
+    any width (the scaling of μP, Yang and Hu, ICML 2021), so that one learning rate serves all.
+    Vectors and embeddings do not scale with it. ``depth`` says how steps shrink in networks of many
+    layers, whose changes multiply; in those that normalise they do not, and ``depth_normed`` holds.
 
     Args:
-        maps: a map for every kind: ``"input"``, ``"hidden"``, ``"output"``, ``"conv"``, ``"embedding"``, ``"vector"``.
-        scales: s, by kind; 1 for those not given.
-        width, depth: the exponents; 0 for steps that do not depend on the width or the depth. The width may be given
-            by kind; it is ½ for those that are left out.
-        depth_normed: the exponent of the depth in networks with layers that normalise, if it is another.
+        maps: a map for every kind: ``"input"``, ``"hidden"``, ``"output"``, ``"conv"``,
+            ``"embedding"``, ``"vector"``.
+        scales: s, by kind; 1 for those not given. width, depth: the exponents; 0 for steps that do
+            not depend on the width or the depth. The width may be given by kind; it is ½ for those
+            that are left out.
+        depth_normed: the exponent of the depth in networks with layers that normalise, if it is
+            another.
 
     >>> import torch
     >>> from mirrordescent.mirrors import Euclidean
@@ -111,12 +129,18 @@ class ByKind(MirrorMap):
     """
 
     def __init__(
-        self, maps: Mapping[LayerKind, MirrorMap], scales: Mapping[LayerKind, float] | None = None,
-        width: float | Mapping[LayerKind, float] = 0.5, depth: float = 0.0, depth_normed: float | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        maps: Mapping[LayerKind, MirrorMap],
+        scales: Mapping[LayerKind, float] | None = None,
+        width: float | Mapping[LayerKind, float] = 0.5,
+        depth: float = 0.0,
+        depth_normed: float | None = None,
+    ) -> None:
         super().__init__()
         if missing := [kind for kind in KINDS if kind not in maps]:
-            raise ValueError(f"ByKind needs a map for every kind of layer; there is none for {', '.join(missing)}")
+            raise ValueError(
+                f"ByKind needs a map for every kind of layer; there is none for {', '.join(missing)}"
+            )
         if unknown := [
             kind
             for kind in (*maps, *(scales or {}), *(width if isinstance(width, Mapping) else ()))
@@ -125,7 +149,8 @@ class ByKind(MirrorMap):
             raise ValueError(f"{unknown[0]!r} is no kind of layer; there are {', '.join(KINDS)}")
         given = dict(scales or {})
         require_positive(**{f"the scale of {kind}": scale for kind, scale in given.items()})
-        self.width, self.depth = dict(width) if isinstance(width, Mapping) else float(width), float(depth)
+        self.width = dict(width) if isinstance(width, Mapping) else float(width)
+        self.depth = float(depth)
         self.depth_normed = None if depth_normed is None else float(depth_normed)
         self.maps = nn.ModuleList([maps[kind] for kind in KINDS])
         self.log_scales = nn.Parameter(torch.tensor([given.get(kind, 1.0) for kind in KINDS]).log())
@@ -146,9 +171,12 @@ class ByKind(MirrorMap):
     def config(self) -> Config:
         maps = dict(zip(KINDS, self.maps, strict=True))
         return {
-            "maps": maps, "scales": self.scales, "width": self.width, "depth": self.depth,
+            "maps": maps,
+            "scales": self.scales,
+            "width": self.width,
+            "depth": self.depth,
             **({} if self.depth_normed is None else {"depth_normed": self.depth_normed}),
-        }  # fmt: skip
+        }
 
     def of(self, role: Role) -> ScaledMap:
         """Return the map of a tensor with this role."""
@@ -162,7 +190,10 @@ class ByKind(MirrorMap):
     def _each(self, what: str, trees: tuple[Any, ...], *rest: Any) -> dict[str, Tensor]:
         """Call a method of each leaf's own map."""
         known = roles({name: tuple(leaf.shape[1:]) for name, leaf in trees[0].items()})
-        return {name: getattr(self.of(role), what)(*(t[name] for t in trees), *rest) for name, role in known.items()}
+        return {
+            name: getattr(self.of(role), what)(*(t[name] for t in trees), *rest)
+            for name, role in known.items()
+        }
 
     def direction_sizes(self, y: Tree) -> dict[str, float]:
         if isinstance(y, Tensor):
@@ -174,12 +205,15 @@ class ByKind(MirrorMap):
 
 
 def spectral_by_kind(p: float = 0.0, width: float = 0.5, products: int | None = 4) -> ByKind:
-    """Return the geometry set by hand: σᵖ for input, hidden and convolution layers, a damped sign for all others.
+    """Return the geometry set by hand: σᵖ for input, hidden and convolution layers, a damped sign
+    for all others.
 
-    With p = 0 that is the polar factor of every matrix inside a network, as in Muon, and the sign of the momentum for
-    the output layer, embeddings, biases and gains, where single entries mean something.
+    With p = 0 that is the polar factor of every matrix inside a network, as in Muon, and the sign
+    of the momentum for the output layer, embeddings, biases and gains, where single entries mean
+    something.
     """
-    matrix, entries = SpectralPower(p, products=products), SoftSign(1e-2)
+    matrix = SpectralPower(p, products=products)
+    entries = SoftSign(1e-2)
     inside = ("input", "hidden", "conv")
     return ByKind({kind: matrix if kind in inside else entries for kind in KINDS}, width=width)
 

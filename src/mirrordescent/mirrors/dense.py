@@ -1,8 +1,9 @@
-"""Quadratic potentials that couple entries: full matrices, diagonals plus a low rank, and Kronecker products.
+"""Quadratic potentials that couple entries: full matrices, diagonals plus a low rank, and Kronecker
+products.
 
-All of them are ψ(x) = ½ xᵀP⁻¹x, and what is held is P: a step x − tPg then needs products alone, and the inverse, which
-mirror descent never asks for, is the exact one. Diagonals are held as logarithms, so P stays positive definite whatever
-is learned.
+All of them are ψ(x) = ½ xᵀP⁻¹x, and what is held is P: a step x − tPg then needs products alone,
+and the inverse, which mirror descent never asks for, is the exact one. Diagonals are held as
+logarithms, so P stays positive definite whatever is learned.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class _Quadratic(MirrorMap):
 
     def _flat(self, x: Tensor) -> Tensor:
         if tuple(x.shape[1:]) != self.shape:
-            raise ValueError(f"{type(self).__name__} is for samples of shape {self.shape}, got {tuple(x.shape[1:])}")
+            raise ValueError(
+                f"{type(self).__name__} is for samples of shape {self.shape}, got {tuple(x.shape[1:])}"
+            )
         return x.flatten(1)
 
     def _potential(self, x: Tensor) -> Tensor:
@@ -59,10 +62,12 @@ class _Quadratic(MirrorMap):
 
 
 class DenseQuadratic(_Quadratic):
-    """ψ(x) = ½ xᵀP⁻¹x with any P = LLᵀ, L lower triangular with the diagonal e^d: ∇ψ*(y) = Py, ∇ψ(x) = P⁻¹x.
+    """ψ(x) = ½ xᵀP⁻¹x with any P = LLᵀ, L lower triangular with the diagonal e^d: ∇ψ*(y) = Py,
+    ∇ψ(x) = P⁻¹x.
 
-    Mirror descent with this map is gradient descent preconditioned by P: with P = (∇²f)⁻¹ of a quadratic f, and t = 1,
-    it is done after one step. What is learned is L: n(n + 1)/2 numbers that matter, for n entries of a sample.
+    Mirror descent with this map is gradient descent preconditioned by P: with P = (∇²f)⁻¹ of a
+    quadratic f, and t = 1, it is done after one step. What is learned is L: n(n + 1)/2 numbers that
+    matter, for n entries of a sample.
 
     Args:
         shape: that of a sample.
@@ -79,9 +84,12 @@ class DenseQuadratic(_Quadratic):
     def __init__(self, shape: int | Sequence[int], scale: float = 1.0) -> None:
         super().__init__(shape)
         require_positive(scale=scale)
-        self.scale, n = float(scale), math.prod(self.shape)
+        self.scale = float(scale)
+        n = math.prod(self.shape)
         if n > self.LARGEST:
-            raise ValueError(f"a full matrix for {n} entries takes too much memory: use LowRankQuadratic")
+            raise ValueError(
+                f"a full matrix for {n} entries takes too much memory: use LowRankQuadratic"
+            )
         self.log_diagonal = nn.Parameter(torch.full((n,), 0.5 * math.log(scale)))
         self.below = nn.Parameter(torch.zeros(n, n))
         self._product: tuple[Tensor, Tensor, Tensor] | None = None
@@ -150,10 +158,14 @@ class LowRankQuadratic(_Quadratic):
     def __init__(self, shape: int | Sequence[int], rank: int = 8, scale: float = 1.0) -> None:
         super().__init__(shape)
         require_positive(rank=rank, scale=scale)
-        self.rank, self.scale, n = int(rank), float(scale), math.prod(self.shape)
+        self.rank = int(rank)
+        self.scale = float(scale)
+        n = math.prod(self.shape)
         self.log_diagonal = nn.Parameter(torch.full((n,), math.log(scale)))
         # Waves, since from 0 the columns would get no gradient, and from equal columns equal ones.
-        waves = torch.cos(math.pi * (torch.arange(n)[:, None] + 0.5) * torch.arange(1, self.rank + 1) / n)
+        waves = torch.cos(
+            math.pi * (torch.arange(n)[:, None] + 0.5) * torch.arange(1, self.rank + 1) / n
+        )
         self.columns = nn.Parameter(0.03 * (scale / n) ** 0.5 * waves)
 
     def config(self) -> Config:
@@ -162,7 +174,9 @@ class LowRankQuadratic(_Quadratic):
     def eigenvalues(self) -> Tensor:
         """Return bounds of them: min e^d and max e^d + ‖U‖²."""
         d = self.log_diagonal.detach().exp()
-        return torch.stack([d.min(), d.max() + torch.linalg.matrix_norm(self.columns.detach(), 2).square()])
+        return torch.stack(
+            [d.min(), d.max() + torch.linalg.matrix_norm(self.columns.detach(), 2).square()]
+        )
 
     def _to_primal(self, y: Tensor) -> Tensor:
         flat = self._flat(y)
@@ -170,15 +184,20 @@ class LowRankQuadratic(_Quadratic):
 
     def _to_dual(self, x: Tensor) -> Tensor:
         inverse = (-self.log_diagonal).exp()
-        scaled, thin = inverse * self._flat(x), inverse[:, None] * self.columns
+        scaled = inverse * self._flat(x)
+        thin = inverse[:, None] * self.columns
         inner = torch.eye(self.rank).to(thin) + self.columns.mT @ thin
-        return (scaled - torch.linalg.solve(inner, (scaled @ self.columns).mT).mT @ thin.mT).view_as(x)
+        return (
+            scaled - torch.linalg.solve(inner, (scaled @ self.columns).mT).mT @ thin.mT
+        ).view_as(x)
 
 
 class KroneckerQuadratic(_Quadratic):
-    """ψ(X) = ½⟨X, P₁⁻¹XP₂⁻¹⟩ on matrices X, with full P₁ for rows and P₂ for columns: ∇ψ*(Y) = P₁YP₂.
+    """ψ(X) = ½⟨X, P₁⁻¹XP₂⁻¹⟩ on matrices X, with full P₁ for rows and P₂ for columns: ∇ψ*(Y) =
+    P₁YP₂.
 
-    m² + n² numbers for the geometry of an m×n matrix, as in Shampoo; leading axes of a sample are a batch.
+    m² + n² numbers for the geometry of an m×n matrix, as in Shampoo; leading axes of a sample are a
+    batch.
 
     >>> import torch
     >>> KroneckerQuadratic((2, 3)).to_primal(torch.ones(1, 2, 3)).shape
@@ -188,7 +207,9 @@ class KroneckerQuadratic(_Quadratic):
     def __init__(self, shape: Sequence[int], scale: float = 1.0) -> None:
         super().__init__(shape)
         if len(self.shape) < 2:
-            raise ValueError(f"KroneckerQuadratic is for matrices, got samples of shape {self.shape}")
+            raise ValueError(
+                f"KroneckerQuadratic is for matrices, got samples of shape {self.shape}"
+            )
         self.scale = float(scale)
         self.rows, self.columns = (DenseQuadratic(n, scale**0.5) for n in self.shape[-2:])
 
@@ -209,4 +230,6 @@ class KroneckerQuadratic(_Quadratic):
 
 
 def _same(first: Tensor, second: Tensor) -> bool:
-    return first.dtype == second.dtype and first.device == second.device and torch.equal(first, second)
+    return (
+        first.dtype == second.dtype and first.device == second.device and torch.equal(first, second)
+    )

@@ -1,4 +1,6 @@
-"""Entropies: Shannon's on the positive orthant and the simplex, Burg's, that of a box, and the hyperbolic one."""
+"""Entropies: Shannon's on the positive orthant and the simplex, Burg's, that of a box, and the
+hyperbolic one.
+"""
 
 import math
 
@@ -45,10 +47,12 @@ class NegativeEntropy(_Shannon):
 
 
 class SimplexEntropy(_Shannon):
-    """ψ(x) = Σ x log x − x on the simplex:  ∇ψ(x) = log x,  ∇ψ*(y) = softmax y, along the last dimension.
+    """ψ(x) = Σ x log x − x on the simplex:  ∇ψ(x) = log x,  ∇ψ*(y) = softmax y, along the last
+    dimension.
 
-    Mirror descent with this map is exponentiated gradient. 1-strongly convex in ℓ₁ (Pinsker). Dual points that differ
-    by a constant are the same linear form on the simplex, so ∇ψ(∇ψ*(y)) is y up to a constant.
+    Mirror descent with this map is exponentiated gradient. 1-strongly convex in ℓ₁ (Pinsker). Dual
+    points that differ by a constant are the same linear form on the simplex, so ∇ψ(∇ψ*(y)) is y up
+    to a constant.
     """
 
     primal_domain = Simplex()
@@ -89,7 +93,8 @@ class Burg(MirrorMap):
 
 
 class Logit(MirrorMap):
-    """ψ(x) = Σ (x−a)log(x−a) + (b−x)log(b−x):  ∇ψ(x) = log((x−a)/(b−x)),  ∇ψ*(y) = a + (b−a)·sigmoid y.
+    """ψ(x) = Σ (x−a)log(x−a) + (b−x)log(b−x):  ∇ψ(x) = log((x−a)/(b−x)),  ∇ψ*(y) = a +
+    (b−a)·sigmoid y.
 
     The map of a box (a, b) in every entry; 4/(b−a)-strongly convex in ℓ₂.
     """
@@ -100,7 +105,8 @@ class Logit(MirrorMap):
     def __init__(self, lower: float = 0.0, upper: float = 1.0) -> None:
         super().__init__()
         self.primal_domain: Box = Box(lower, upper)
-        self.lower, self.upper = self.primal_domain.lower, self.primal_domain.upper
+        self.lower = self.primal_domain.lower
+        self.upper = self.primal_domain.upper
 
     @property
     def strong_convexity(self) -> StrongConvexity:
@@ -119,12 +125,18 @@ class Logit(MirrorMap):
         return (below / above).log()
 
     def _to_primal(self, y: Tensor) -> Tensor:
-        a, b = self.lower, self.upper
-        return (a + (b - a) * evenly(torch.sigmoid, y)).clamp(a, b)  # rounding may carry a saturated entry past b
+        a = self.lower
+        b = self.upper
+        return (a + (b - a) * evenly(torch.sigmoid, y)).clamp(
+            a, b
+        )  # rounding may carry a saturated entry past b
 
     def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
-        (below, above), (below0, above0) = self._distances(x), self._distances(x0)
-        return sum_per_sample(torch.xlogy(below, below / below0) + torch.xlogy(above, above / above0))
+        (below, above) = self._distances(x)
+        (below0, above0) = self._distances(x0)
+        return sum_per_sample(
+            torch.xlogy(below, below / below0) + torch.xlogy(above, above / above0)
+        )
 
 
 class _Hyperbolic(MirrorMap):
@@ -170,9 +182,9 @@ class HyperbolicEntropy(_Hyperbolic):
 class OrthantEntropy(_Hyperbolic):
     """ψ(x) = Σ x arsinh(x/β) − √(x²+β²) on x ≥ 0:  ∇ψ(x) = arsinh(x/β),  ∇ψ*(y) = β sinh max(y, 0).
 
-    A learned geometry of the positive orthant: steps are multiplicative where x ≫ β, as with an entropy, and additive
-    where x ≪ β, so that an entry that has become 0 can return. As β → ∞ it becomes the projected Euclidean geometry.
-    What is learned is log β.
+    A learned geometry of the positive orthant: steps are multiplicative where x ≫ β, as with an
+    entropy, and additive where x ≪ β, so that an entry that has become 0 can return. As β → ∞ it
+    becomes the projected Euclidean geometry. What is learned is log β.
 
     >>> import torch
     >>> OrthantEntropy(0.5).step(torch.tensor([[0.0, 1.0]]), torch.ones(1, 2), 0.1).detach()
@@ -197,7 +209,9 @@ class OrthantEntropy(_Hyperbolic):
         return self.beta * evenly(torch.sinh, y.clamp(min=0))
 
     def _step(self, x: Tensor, v: Tensor, t: float | Tensor) -> Tensor:
-        """β sinh(arsinh(x/β) − tv) = ½(p e^−tv − (β²/p) e^tv) with p = x + √(x²+β²): several times faster."""
+        """β sinh(arsinh(x/β) − tv) = ½(p e^−tv − (β²/p) e^tv) with p = x + √(x²+β²): several times
+        faster.
+        """
         p = x + (x.square() + self.beta.square()).sqrt()
         shrink = (-t * v).exp()
         return (0.5 * (p * shrink - self.beta.square() / (p * shrink))).clamp(min=0)

@@ -20,8 +20,9 @@ Padding: TypeAlias = Literal["zeros", "circular"]
 class Potential(Part, nn.Module):
     """A convex ψ on all of Rⁿ with an explicit gradient, the building block of learned mirror maps.
 
-    ψ(x) − (α/2)‖x‖² is convex, with α = ``strong_convexity`` > 0. To add a potential, write ``value`` and ``gradient``
-    in differentiable operations: meta-training and the inverse differentiate through ``gradient``.
+    ψ(x) − (α/2)‖x‖² is convex, with α = ``strong_convexity`` > 0. To add a potential, write
+    ``value`` and ``gradient`` in differentiable operations: meta-training and the inverse
+    differentiate through ``gradient``.
     """
 
     kind = "potential"
@@ -54,20 +55,21 @@ class InputConvex(Potential):
         a_l  =  W_l σ(a_{l−1}) + L_l x + (Q_l x)² + b_l          W_l ≥ 0
         ψ(x) =  ⟨c, σ(a_last)⟩ + ((μ + a)/2)‖x‖²                 c ≥ 0,  a ≥ 0
 
-    Every a_l is convex in x, because σ is convex and non-decreasing and W_l ≥ 0; so ψ is convex for all
-    values of the parameters, and (μ + a)-strongly convex. Back through the same pre-activations,
+    Every a_l is convex in x, because σ is convex and non-decreasing and W_l ≥ 0; so ψ is convex for
+    all values of the parameters, and (μ + a)-strongly convex. Back through the same
+    pre-activations,
 
     .. code-block:: none
 
         g_last = c·σ'(a_last),    g_{l−1} = σ'(a_{l−1})·W_lᵀ g_l
         ∇ψ(x)  = Σ_l L_lᵀ g_l + 2 Q_lᵀ(Q_l x · g_l) + (μ + a) x
 
-    which is a forward computation of four linear maps for two layers: all L_l and Q_l are applied at
-    once, and so are their transposes.
+    which is a forward computation of four linear maps for two layers: all L_l and Q_l are applied
+    at once, and so are their transposes.
 
-    W, c and a are softplus of free parameters. With clamping or squaring, a weight that reaches 0 stops
-    learning, because its gradient vanishes there; with softplus it does not. At the start ∇ψ(x) ≈ x:
-    μ + a = 1, and L and Q are small.
+    W, c and a are softplus of free parameters. With clamping or squaring, a weight that reaches 0
+    stops learning, because its gradient vanishes there; with softplus it does not. At the start
+    ∇ψ(x) ≈ x: μ + a = 1, and L and Q are small.
 
     A subclass provides the linear maps: convolutions, or matrix products. ``quadratic`` adds the
     terms (Q_l x)². ``activation`` is ``"softplus"``, which makes ψ smooth, or ``"leaky_relu"``
@@ -80,31 +82,51 @@ class InputConvex(Potential):
     points: ClassVar[str]
 
     def __init__(
-        self, inputs: int, width: int, layers: int, window: tuple[int, ...], activation: ActivationName,
-        quadratic: bool, mu: float, generator: Generator | None,
-    ) -> None:  # fmt: skip
+        self,
+        inputs: int,
+        width: int,
+        layers: int,
+        window: tuple[int, ...],
+        activation: ActivationName,
+        quadratic: bool,
+        mu: float,
+        generator: Generator | None,
+    ) -> None:
         super().__init__()
         for name, number in (("inputs", inputs), ("width", width), ("layers", layers)):
             if number < 1:
                 raise ValueError(f"an input-convex network needs {name} ≥ 1, got {number}")
         require_known(activation, get_args(ActivationName), "activation")
         if not 0 < mu < 1:
-            raise ValueError(f"an input-convex network needs 0 < mu < 1, to start near the identity, got mu={mu}")
-        self.inputs, self.width, self.layers = inputs, width, layers
-        self.activation, self.quadratic, self.mu = activation, quadratic, float(mu)
+            raise ValueError(
+                f"an input-convex network needs 0 < mu < 1, to start near the identity, got mu={mu}"
+            )
+        self.inputs = inputs
+        self.width = width
+        self.layers = layers
+        self.activation = activation
+        self.quadratic = quadratic
+        self.mu = float(mu)
         self._sigma = _ACTIVATIONS[activation]
         self._start(window, generator or torch.Generator().manual_seed(0))
 
     def _start(self, window: tuple[int, ...], generator: Generator) -> None:
-        size, rows = prod(window), self.layers * self.width
+        size = prod(window)
+        rows = self.layers * self.width
         small = START / (self.inputs * size) ** 0.5
         kinds = 2 if self.quadratic else 1
-        self.skips = nn.Parameter(small * torch.randn(kinds * rows, self.inputs, *window, generator=generator))
+        self.skips = nn.Parameter(
+            small * torch.randn(kinds * rows, self.inputs, *window, generator=generator)
+        )
         self.bias = nn.Parameter(torch.zeros(rows))
         # Rows of W that add up to 1, and c that adds up to 1, keep the scale through the layers.
-        even = torch.full((self.layers - 1, self.width, self.width, *window), 1 / (self.width * size))
+        even = torch.full(
+            (self.layers - 1, self.width, self.width, *window), 1 / (self.width * size)
+        )
         self.mixing = nn.Parameter(_inverse_softplus(even))
-        self.output = nn.Parameter(_inverse_softplus(torch.full((self.width, *[1] * len(window)), 1 / self.width)))
+        self.output = nn.Parameter(
+            _inverse_softplus(torch.full((self.width, *[1] * len(window)), 1 / self.width))
+        )
         self.scale = nn.Parameter(_inverse_softplus(torch.tensor(1 - self.mu)))
 
     @property
@@ -132,14 +154,17 @@ class InputConvex(Potential):
             g = self._sigma.slope(preactivations[layer]) * self._times_transposed(weights[layer], g)
             pulled.insert(0, g)
         if roots is not None:
-            pulled += [2 * root * g for root, g in zip(roots.chunk(self.layers, 1), pulled, strict=True)]
+            pulled += [
+                2 * root * g for root, g in zip(roots.chunk(self.layers, 1), pulled, strict=True)
+            ]
         lowered = self._times_transposed(self.skips, torch.cat(pulled, 1))
         return torch.addcmul(lowered.contiguous(), self._curvature(), x)
 
     def _ascend(self, x: Tensor, weights: Tensor) -> tuple[list[Tensor], Tensor | None]:
         """Return a_0, …, a_last, and the Q_l x of all layers if there are any."""
         bias = F.pad(self.bias, (0, len(self.skips) - len(self.bias)))  # none for the Q_l x
-        lifted, roots = self._times(self.skips, self._checked(x), bias), None
+        lifted = self._times(self.skips, self._checked(x), bias)
+        roots = None
         if self.quadratic:
             lifted, roots = lifted.chunk(2, 1)
             lifted = torch.addcmul(lifted, roots, roots)
@@ -154,7 +179,9 @@ class InputConvex(Potential):
 
     def _checked(self, x: Tensor) -> Tensor:
         if x.ndim != self.skips.ndim or x.shape[1] != self.inputs:
-            raise ValueError(f"this potential is for {self.points.format(self.inputs)}, got {tuple(x.shape)}")
+            raise ValueError(
+                f"this potential is for {self.points.format(self.inputs)}, got {tuple(x.shape)}"
+            )
         return x
 
     def _times(self, weight: Tensor, z: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -167,7 +194,8 @@ class InputConvex(Potential):
 
 
 class DenseICNN(InputConvex):
-    """An input-convex network on Rⁿ: points (batch, dimension). The recursion is that of :class:`InputConvex`.
+    """An input-convex network on Rⁿ: points (batch, dimension). The recursion is that of
+    :class:`InputConvex`.
 
     Args:
         dimension: of the points, n.
@@ -187,11 +215,19 @@ class DenseICNN(InputConvex):
     points = "points (batch, {})"
 
     def __init__(
-        self, dimension: int, hidden: int = 64, layers: int = 2, *, activation: ActivationName = "softplus",
-        quadratic: bool = True, mu: float = 0.1, generator: Generator | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        dimension: int,
+        hidden: int = 64,
+        layers: int = 2,
+        *,
+        activation: ActivationName = "softplus",
+        quadratic: bool = True,
+        mu: float = 0.1,
+        generator: Generator | None = None,
+    ) -> None:
         super().__init__(dimension, hidden, layers, (), activation, quadratic, mu, generator)
-        self.dimension, self.hidden = dimension, hidden
+        self.dimension = dimension
+        self.hidden = hidden
 
     def _times(self, weight: Tensor, z: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.linear(z, weight, bias)
@@ -203,17 +239,18 @@ class DenseICNN(InputConvex):
 class ConvICNN(InputConvex):
     """An input-convex network on images (batch, channels, height, width) of any size.
 
-    The recursion is that of :class:`InputConvex` with convolutions as the linear maps; ⟨c, ·⟩ sums over
-    pixels, so that the map is local: ∇ψ(x) at a pixel depends on x within 2·layers·(kernel−1)/2 pixels
-    of it, and a map learned on small images serves large ones.
+    The recursion is that of :class:`InputConvex` with convolutions as the linear maps; ⟨c, ·⟩ sums
+    over pixels, so that the map is local: ∇ψ(x) at a pixel depends on x within
+    2·layers·(kernel−1)/2 pixels of it, and a map learned on small images serves large ones.
 
     Args:
         channels: of the images.
         filters: the width of every layer.
         layers: the number of layers.
         kernel: the side length of every filter, an odd number.
-        padding: ``"zeros"``: outside the image, x and the hidden layers are 0; then the transposes are plain transposed
-            convolutions. ``"circular"``: opposite borders touch, and the map commutes with circular shifts.
+        padding: ``"zeros"``: outside the image, x and the hidden layers are 0; then the transposes
+            are plain transposed convolutions. ``"circular"``: opposite borders touch, and the map
+            commutes with circular shifts.
         activation, quadratic, mu, generator: see :class:`DenseICNN`.
 
     >>> import torch
@@ -227,18 +264,33 @@ class ConvICNN(InputConvex):
     points = "images (batch, {}, height, width)"
 
     def __init__(
-        self, channels: int, filters: int = 16, layers: int = 2, kernel: int = 3, *, padding: Padding = "zeros",
-        activation: ActivationName = "softplus", quadratic: bool = True, mu: float = 0.1,
+        self,
+        channels: int,
+        filters: int = 16,
+        layers: int = 2,
+        kernel: int = 3,
+        *,
+        padding: Padding = "zeros",
+        activation: ActivationName = "softplus",
+        quadratic: bool = True,
+        mu: float = 0.1,
         generator: Generator | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if kernel < 1 or kernel % 2 == 0:
             raise ValueError(f"ConvICNN needs an odd kernel ≥ 1, got {kernel}")
         require_known(padding, get_args(Padding), "padding")
-        super().__init__(channels, filters, layers, (kernel, kernel), activation, quadratic, mu, generator)
-        self.channels, self.filters, self.kernel, self.padding = channels, filters, kernel, padding
+        super().__init__(
+            channels, filters, layers, (kernel, kernel), activation, quadratic, mu, generator
+        )
+        self.channels = channels
+        self.filters = filters
+        self.kernel = kernel
+        self.padding = padding
 
     def _checked(self, x: Tensor) -> Tensor:
-        """Store the channels of a pixel together, for which convolutions of few channels are fastest on a CPU."""
+        """Store the channels of a pixel together, for which convolutions of few channels are
+        fastest on a CPU.
+        """
         if super()._checked(x).shape[1] > 1:
             return x.contiguous(memory_format=torch.channels_last)
         # One channel fits both layouts; only its stride of 1 makes convolutions choose this one.
@@ -254,7 +306,9 @@ class ConvICNN(InputConvex):
         border = self.kernel // 2
         if self.padding == "zeros":
             return F.conv_transpose2d(g, weight, padding=border)
-        return F.conv_transpose2d(F.pad(g, (border,) * 4, mode="circular"), weight, padding=2 * border)
+        return F.conv_transpose2d(
+            F.pad(g, (border,) * 4, mode="circular"), weight, padding=2 * border
+        )
 
 
 class _Activation(NamedTuple):

@@ -21,7 +21,9 @@ class NotConverged(UserWarning):
 
 
 class Inversion(NamedTuple):
-    """x with ∇ψ(x) ≈ y, and per sample: whether the tolerance was reached, ‖∇ψ(x) − y‖, Newton steps."""
+    """x with ∇ψ(x) ≈ y, and per sample: whether the tolerance was reached, ‖∇ψ(x) − y‖, Newton
+    steps.
+    """
 
     x: Tensor
     converged: Tensor
@@ -30,9 +32,13 @@ class Inversion(NamedTuple):
 
 
 def invert(
-    potential: Potential, y: Tensor, *, start: Tensor | None = None, tolerance: float | None = None,
+    potential: Potential,
+    y: Tensor,
+    *,
+    start: Tensor | None = None,
+    tolerance: float | None = None,
     max_iterations: int = 50,
-) -> Inversion:  # fmt: skip
+) -> Inversion:
     """Solve ∇ψ(x) = y:  x = ∇ψ*(y) = argmin ψ(x) − ⟨y, x⟩, for a smooth, strongly convex ψ.
 
     .. code-block:: none
@@ -40,7 +46,8 @@ def invert(
         ∇²ψ(x) p  ≈  y − ∇ψ(x)        by conjugate gradients, ever more accurately
         x⁺        =  x + s p           s = 1, ½, ¼, … until ‖∇ψ(x⁺) − y‖ < (1 − s/100)‖∇ψ(x) − y‖
 
-    p is a descent direction for both the objective and the norm of its gradient. The line search watches the
+    p is a descent direction for both the objective and the norm of its gradient. The line search
+    watches the
     norm: it needs no values of ψ, and unlike a difference of values it stays meaningful to the last
     digits. The error is ‖x − ∇ψ*(y)‖ ≤ ‖∇ψ(x) − y‖/α with the potential's strong convexity α.
 
@@ -51,9 +58,9 @@ def invert(
         potential: ψ.
         y: (batch, …).
         start: the first x; y by default.
-        tolerance: a sample has converged, and moves no more, when ‖∇ψ(x) − y‖ ≤ tolerance·max(1, ‖y‖). By
-            default the machine epsilon to the power ⅔, which rounded gradients can reach: 4e-11 in double
-            precision, 2e-5 in single.
+        tolerance: a sample has converged, and moves no more, when ‖∇ψ(x) − y‖ ≤ tolerance·max(1,
+            ‖y‖). By default the machine epsilon to the power ⅔, which rounded gradients can reach:
+            4e-11 in double precision, 2e-5 in single.
         max_iterations: Newton steps. Samples that need more, and those that rounding stops earlier,
             are reported by a :class:`NotConverged` warning.
 
@@ -72,7 +79,9 @@ def invert(
     if not found.converged.all():
         late = (~found.converged).nonzero().flatten().tolist()
         worst = float(found.residual[~found.converged].max())
-        _warn(f"the inverse of {type(potential).__name__} has not converged for samples {late}: residual {worst:.1e}")
+        _warn(
+            f"the inverse of {type(potential).__name__} has not converged for samples {late}: residual {worst:.1e}"
+        )
     learning = y.requires_grad or any(p.requires_grad for p in potential.parameters())
     if not (torch.is_grad_enabled() and learning):
         return found
@@ -86,10 +95,13 @@ def conjugate_gradients(
 ) -> tuple[Tensor, Tensor]:
     """Solve Hs = b per sample, H symmetric positive definite, from s = 0.
 
-    A sample stops moving when ‖b − Hs‖ ≤ tolerance·‖b‖. Return s and whether each sample got there, (batch,).
+    A sample stops moving when ‖b − Hs‖ ≤ tolerance·‖b‖. Return s and whether each sample got there,
+    (batch,).
     """
-    s, r = torch.zeros_like(b), b
-    p, rho = r, dot(r, r)
+    s = torch.zeros_like(b)
+    r = b
+    p = r
+    rho = dot(r, r)
     bound = tolerance.square() * rho
     running = rho > bound
     for _ in range(max_iterations):
@@ -98,16 +110,20 @@ def conjugate_gradients(
         hp = product(p)
         curvature = dot(p, hp)
         length = per_sample(torch.where(running & (curvature > 0), rho / curvature, 0), b)
-        s, r = s + length * p, r - length * hp
+        s = s + length * p
+        r = r - length * hp
         next_rho = dot(r, r)
         p = r + per_sample(torch.where(rho > 0, next_rho / rho, 0), b) * p
         # Rounding and overflow can take away the curvature; then there is nowhere to go.
-        running, rho = running & (next_rho > bound) & (curvature > 0), next_rho
+        running = running & (next_rho > bound) & (curvature > 0)
+        rho = next_rho
     return s, rho <= bound
 
 
 class _Linearised:
-    """∇ψ at a point, with a graph for products with ∇²ψ, which keeps the parameters even if they are swapped later."""
+    """∇ψ at a point, with a graph for products with ∇²ψ, which keeps the parameters even if they
+    are swapped later.
+    """
 
     def __init__(self, potential: Potential, x: Tensor) -> None:
         with torch.inference_mode(False), torch.enable_grad():
@@ -123,7 +139,9 @@ class _Linearised:
         return y - self.gradient.detach()
 
 
-def _newton(potential: Potential, y: Tensor, start: Tensor, tolerance: float, max_iterations: int) -> Inversion:
+def _newton(
+    potential: Potential, y: Tensor, start: Tensor, tolerance: float, max_iterations: int
+) -> Inversion:
     bound = tolerance * norm(y).clamp(min=1)
     at = _Linearised(potential, start)
     size = norm(at.missing(y))
@@ -132,7 +150,8 @@ def _newton(potential: Potential, y: Tensor, start: Tensor, tolerance: float, ma
     for _ in range(max_iterations):
         if not running.any():
             break
-        # Accuracy that grows with the convergence makes the steps superlinear and the first ones cheap.
+        # Accuracy that grows with the convergence makes the steps superlinear and the first ones
+        # cheap.
         accuracy = (size / norm(y).clamp(min=1)).sqrt().clamp(max=LOOSEST)
         wanted = torch.where(per_sample(running, y), at.missing(y), 0)
         direction, _ = conjugate_gradients(at.hessian_times, wanted, accuracy)
@@ -145,7 +164,9 @@ def _newton(potential: Potential, y: Tensor, start: Tensor, tolerance: float, ma
 def _search(
     potential: Potential, y: Tensor, x: Tensor, direction: Tensor, size: Tensor, running: Tensor
 ) -> tuple[_Linearised, Tensor, Tensor]:
-    """Halve the step of each sample until its residual falls; return the new point, its residual and who moved."""
+    """Halve the step of each sample until its residual falls; return the new point, its residual
+    and who moved.
+    """
     length = running.to(size.dtype)
     for trial in range(HALVINGS + 1):
         # A length of 0 means x itself, even if the direction is not finite.
@@ -161,11 +182,14 @@ def _search(
 
 
 class _ImplicitFunction(torch.autograd.Function):
-    """x as a function of the residual ∇ψ_θ(x) − y, in which θ and y appear: dx = −(∇²ψ)⁻¹ d(residual)."""
+    """x as a function of the residual ∇ψ_θ(x) − y, in which θ and y appear: dx = −(∇²ψ)⁻¹
+    d(residual).
+    """
 
     @staticmethod
     def forward(ctx: Any, residual: Tensor, x: Tensor, at: _Linearised, tolerance: float) -> Tensor:
-        ctx.at, ctx.tolerance = at, tolerance
+        ctx.at = at
+        ctx.tolerance = tolerance
         return x.clone()
 
     @staticmethod

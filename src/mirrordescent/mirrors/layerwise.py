@@ -1,4 +1,6 @@
-"""One map for every parameter tensor of a network, with entries tied by the network's symmetries."""
+"""One map for every parameter tensor of a network, with entries tied by the network's
+symmetries.
+"""
 
 import copy
 import warnings
@@ -23,7 +25,9 @@ _KINDS: dict[str, type[Tied]] = {"diagonal": Multipliers, "spline": Spline}
 
 
 def _nameless(*_: Any, **__: Any) -> NoReturn:
-    raise TypeError("a layer-wise map takes the parameters of a model, a dict of tensors by name; got one tensor")
+    raise TypeError(
+        "a layer-wise map takes the parameters of a model, a dict of tensors by name; got one tensor"
+    )
 
 
 class Layerwise(MirrorMap):
@@ -40,12 +44,16 @@ class Layerwise(MirrorMap):
     {'0.weight': tensor([[2., 2.]]), '0.bias': tensor([[1.]])}
     """
 
-    def __init__(self, maps: Mapping[str, MirrorMap], shapes: Mapping[str, tuple[int, ...]] | None = None) -> None:
+    def __init__(
+        self, maps: Mapping[str, MirrorMap], shapes: Mapping[str, tuple[int, ...]] | None = None
+    ) -> None:
         super().__init__()
         if not maps:
             raise ValueError("a layer-wise map needs a map for at least one tensor")
         if shapes is not None and set(shapes) != set(maps):
-            raise ValueError("a layer-wise map needs the shapes of the same tensors that it has maps for")
+            raise ValueError(
+                "a layer-wise map needs the shapes of the same tensors that it has maps for"
+            )
         self.names = tuple(maps)
         self.shapes = None if shapes is None else {name: tuple(shapes[name]) for name in maps}
         self.maps = nn.ModuleList(maps.values())  # not a ModuleDict, which refuses names with dots
@@ -67,7 +75,9 @@ class Layerwise(MirrorMap):
     @property
     def strong_convexity(self) -> StrongConvexity | None:
         """The smallest α, if all maps state one in the same norm."""
-        constants = [constant for mirror in self.by_name.values() if (constant := mirror.strong_convexity)]
+        constants = [
+            constant for mirror in self.by_name.values() if (constant := mirror.strong_convexity)
+        ]
         if len(constants) < len(self.names) or len({constant.p for constant in constants}) > 1:
             return None
         return min(constants)
@@ -95,8 +105,12 @@ class Layerwise(MirrorMap):
 
     def _each(self, what: str, trees: tuple[Any, ...], *rest: Any) -> dict[str, Tensor]:
         """Call a method of each leaf's own map."""
-        maps, checked = self.by_name, [self._checked(tree) for tree in trees]
-        return {name: getattr(maps[name], what)(*(tree[name] for tree in checked), *rest) for name in checked[0]}
+        maps = self.by_name
+        checked = [self._checked(tree) for tree in trees]
+        return {
+            name: getattr(maps[name], what)(*(tree[name] for tree in checked), *rest)
+            for name in checked[0]
+        }
 
     def _checked(self, tree: Tree) -> dict[str, Tensor]:
         tree = _by_name(tree)
@@ -117,17 +131,24 @@ class Layerwise(MirrorMap):
 
 
 def layerwise(
-    model: nn.Module, kind: Kind = "diagonal", ties: Ties = "paper", example: Tensor | None = None, **options: Any
+    model: nn.Module,
+    kind: Kind = "diagonal",
+    ties: Ties = "paper",
+    example: Tensor | None = None,
+    **options: Any,
 ) -> Layerwise:
-    """Return a map for the trainable parameters of a network, with as few numbers as its symmetries allow.
+    """Return a map for the trainable parameters of a network, with as few numbers as its symmetries
+    allow.
 
     Args:
         model: the network.
-        kind: what each group of tied entries has. ``"diagonal"``: :class:`~mirrordescent.mirrors.tied.Multipliers` of
-            the gradient, ``"spline"``: a :class:`~mirrordescent.mirrors.spline.Spline`.
-        ties: which entries share. ``"orbit"``: those that a permutation of hidden units can exchange, as every
-            equivariant map must. ``"paper"``: in addition all input features of a dense layer behind a flattened
-            convolution, which is not a symmetry. ``"tensor"``: all entries of a tensor.
+        kind: what each group of tied entries has. ``"diagonal"``:
+            :class:`~mirrordescent.mirrors.tied.Multipliers` of the gradient, ``"spline"``: a
+            :class:`~mirrordescent.mirrors.spline.Spline`.
+        ties: which entries share. ``"orbit"``: those that a permutation of hidden units can
+            exchange, as every equivariant map must. ``"paper"``: in addition all input features of
+            a dense layer behind a flattened convolution, which is not a symmetry. ``"tensor"``: all
+            entries of a tensor.
         example: see :func:`~mirrordescent.mirrors.symmetry.symmetries`.
         options: further arguments of the maps.
 
@@ -137,27 +158,35 @@ def layerwise(
     """
     require_known(kind, _KINDS, "kind of map")
     model = _as_written(model)
-    groups, parameters = _ties(model, ties, example), _trainable(model)
+    groups = _ties(model, ties, example)
+    parameters = _trainable(model)
     maps = {name: _KINDS[kind](groups[name], **options).to(p) for name, p in parameters.items()}
     return Layerwise(maps, {name: tuple(p.shape) for name, p in parameters.items()})
 
 
-def transfer(mirror: Layerwise, model: nn.Module, ties: Ties = "paper", example: Tensor | None = None) -> Layerwise:
+def transfer(
+    mirror: Layerwise, model: nn.Module, ties: Ties = "paper", example: Tensor | None = None
+) -> Layerwise:
     """Use a map learned on one network for another: wider, deeper, or with other inputs.
 
-    Tensors are matched by their role. Weights are matched with weights and biases with biases; the first of each
-    with the first, the last with the last, and those between by their relative depth. A tensor with as many groups
-    of entries as its counterpart takes over their numbers; others take their mean.
+    Tensors are matched by their role. Weights are matched with weights and biases with biases; the
+    first of each with the first, the last with the last, and those between by their relative depth.
+    A tensor with as many groups of entries as its counterpart takes over their numbers; others take
+    their mean.
     """
     if mirror.shapes is None:
         raise ValueError("to be transferred, a layer-wise map must know the shapes it was made for")
     model = _as_written(model)
-    groups, parameters = _ties(model, ties, example), _trainable(model)
+    groups = _ties(model, ties, example)
+    parameters = _trainable(model)
     shapes = {name: tuple(p.shape) for name, p in parameters.items()}
-    learned, maps = _by_role(mirror.shapes), {}
+    learned = _by_role(mirror.shapes)
+    maps = {}
     for role, names in _by_role(shapes).items():
         if role not in learned:
-            raise ValueError(f"nothing was learned that could serve {names[0]!r}: the map has no tensor of that role")
+            raise ValueError(
+                f"nothing was learned that could serve {names[0]!r}: the map has no tensor of that role"
+            )
         for i, name in enumerate(names):
             twin = mirror[learned[role][_counterpart(i, len(names), len(learned[role]))]]
             made = twin.regrouped(groups[name]) if isinstance(twin, Tied) else copy.deepcopy(twin)
@@ -166,7 +195,9 @@ def transfer(mirror: Layerwise, model: nn.Module, ties: Ties = "paper", example:
 
 
 def _as_written(model: nn.Module) -> nn.Module:
-    """Return the model inside one that was compiled, whose parameters have the names that they had."""
+    """Return the model inside one that was compiled, whose parameters have the names that
+    they had.
+    """
     return getattr(model, "_orig_mod", model)
 
 
@@ -197,7 +228,9 @@ def _by_role(shapes: Mapping[str, tuple[int, ...]]) -> dict[tuple[str, bool], li
 
 
 def _counterpart(i: int, n: int, m: int) -> int:
-    """Return which of m layers corresponds to the i-th of n: hidden ones to hidden ones, if there are any."""
+    """Return which of m layers corresponds to the i-th of n: hidden ones to hidden ones, if there
+    are any.
+    """
     if i in (0, n - 1):
         return 0 if i == 0 else m - 1
     if m < 3:
@@ -210,22 +243,30 @@ class _ByName(Domain):
 
     def __init__(self, domains: dict[str, Domain]) -> None:
         self.domains = domains
-        self.description = "; ".join(f"{name}: {domain.description}" for name, domain in domains.items())
+        self.description = "; ".join(
+            f"{name}: {domain.description}" for name, domain in domains.items()
+        )
 
     def contains(self, x: Tree, *, closed: bool = False) -> Tensor:
         """Tell per sample whether every leaf lies in its domain: (batch,) bool."""
-        parts = [self.domains[name].contains(leaf, closed=closed) for name, leaf in _by_name(x).items()]
+        parts = [
+            self.domains[name].contains(leaf, closed=closed) for name, leaf in _by_name(x).items()
+        ]
         return torch.stack(parts).all(0)
 
     def project(self, x: Tree) -> Tree:
         return {name: self.domains[name]._project(leaf) for name, leaf in _by_name(x).items()}
 
     def inner_point(self, like: Tree) -> Tree:
-        return {name: self.domains[name]._inner_point(leaf) for name, leaf in _by_name(like).items()}
+        return {
+            name: self.domains[name]._inner_point(leaf) for name, leaf in _by_name(like).items()
+        }
 
     def require(self, x: Tree, what: str, of: str, *, closed: bool = False) -> None:
         for name, leaf in _by_name(x).items():
-            self.domains[name].require(leaf, f"{what}[{name!r}]", f"its part of {of}", closed=closed)
+            self.domains[name].require(
+                leaf, f"{what}[{name!r}]", f"its part of {of}", closed=closed
+            )
 
     _contains = _project = _inner_point = _nameless
 

@@ -19,8 +19,9 @@ Start: TypeAlias = Literal["exact", "scaled"]
 class LearnedPair(MirrorMap):
     """∇ψ = ∇M and, in place of its inverse, ∇M* of a second network: ∇M* ∘ ∇M is only close to I.
 
-    M* is *not* the conjugate of M; a penalty on the inconsistency ‖(∇M*∘∇M − I)x‖ brings them together
-    while they are learned. What is left of it affects the two forms of mirror descent differently:
+    M* is *not* the conjugate of M; a penalty on the inconsistency ‖(∇M*∘∇M − I)x‖ brings them
+    together while they are learned. What is left of it affects the two forms of mirror descent
+    differently:
 
     .. code-block:: none
 
@@ -40,7 +41,8 @@ class LearnedPair(MirrorMap):
 
     def __init__(self, forward: Potential, backward: Potential) -> None:
         super().__init__()
-        self.forward_potential, self.backward_potential = forward, backward
+        self.forward_potential = forward
+        self.backward_potential = backward
 
     @property
     def strong_convexity(self) -> StrongConvexity:
@@ -55,7 +57,9 @@ class LearnedPair(MirrorMap):
         return {"forward": self.forward_potential, "backward": self.backward_potential}
 
     def inconsistency(self, x: Tree, norm: NormName = "l1") -> Tensor:
-        """‖(∇M*∘∇M − I)x‖ per sample, entrywise ℓ₁ or ℓ₂, or the mean of absolute entries: (batch,)."""
+        """‖(∇M*∘∇M − I)x‖ per sample, entrywise ℓ₁ or ℓ₂, or the mean of absolute entries:
+        (batch,).
+        """
         return _distance(self.to_primal(self.to_dual(x)), x, norm)
 
     def dual_inconsistency(self, y: Tree, norm: NormName = "l1") -> Tensor:
@@ -76,16 +80,19 @@ class Conjugate(MirrorMap):
     """ψ = (M*)*, the conjugate of one learned potential M*:  ∇ψ* = ∇M*,  ∇ψ = (∇M*)⁻¹.
 
     An exact map. Dual-stored methods (SMD, AMD, ASMD) only ever apply ∇M*, and ∇ψ at most once, for
-    y⁰; primal-stored ones invert ∇M* in every step, by :func:`~mirrordescent.mirrors.inverse.invert`
-    with its default tolerance. By Fenchel's equality ψ(x) = ⟨y, x⟩ − M*(y) at y = ∇ψ(x), and
-    B_ψ(x, x0) = M*(y0) − M*(y) − ⟨x, y0 − y⟩. M* must be smooth to be inverted.
+    y⁰; primal-stored ones invert ∇M* in every step, by
+    :func:`~mirrordescent.mirrors.inverse.invert` with its default tolerance. By Fenchel's equality
+    ψ(x) = ⟨y, x⟩ − M*(y) at y = ∇ψ(x), and B_ψ(x, x0) = M*(y0) − M*(y) − ⟨x, y0 − y⟩. M* must be
+    smooth to be inverted.
 
-    ψ is 1/L-strongly convex if ∇M* is L-Lipschitz; L is not known in general, so no constant is stated.
+    ψ is 1/L-strongly convex if ∇M* is L-Lipschitz; L is not known in general, so no constant is
+    stated.
 
     Args:
         potential: M*.
-        start: y⁰ of dual-stored methods. ``"exact"``: ∇ψ(x0), so that they start at x0. ``"scaled"``: a·x0 with one
-            learned number a > 0, initially 1; they start at ∇M*(a·x0), which learning may make a better point than x0.
+        start: y⁰ of dual-stored methods. ``"exact"``: ∇ψ(x0), so that they start at x0.
+            ``"scaled"``: a·x0 with one learned number a > 0, initially 1; they start at ∇M*(a·x0),
+            which learning may make a better point than x0.
     """
 
     proven = True
@@ -95,7 +102,8 @@ class Conjugate(MirrorMap):
     def __init__(self, potential: Potential, start: Start = "exact") -> None:
         super().__init__()
         require_known(start, get_args(Start), "start")
-        self.dual_potential, self.start = potential, start
+        self.dual_potential = potential
+        self.start = start
         # The logarithm keeps a > 0 without a constraint.
         zero = next(potential.parameters(), torch.zeros(())).new_zeros(())
         self.register_parameter("log_scale", nn.Parameter(zero) if start == "scaled" else None)
@@ -129,8 +137,13 @@ class Conjugate(MirrorMap):
         return self.dual_potential.gradient(y)
 
     def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
-        y, y0 = self._to_dual(x), self._to_dual(x0)
-        return self.dual_potential.value(y0) - self.dual_potential.value(y) - sum_per_sample(x * (y0 - y))
+        y = self._to_dual(x)
+        y0 = self._to_dual(x0)
+        return (
+            self.dual_potential.value(y0)
+            - self.dual_potential.value(y)
+            - sum_per_sample(x * (y0 - y))
+        )
 
 
 def _distance(first: Tree, second: Tree, norm: NormName) -> Tensor:

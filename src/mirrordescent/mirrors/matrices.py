@@ -27,26 +27,31 @@ class SingularValues(MirrorMap):
 
         X = U diag(σ) Vᵀ,    ∇ψ(X) = U diag(∇φ(σ)) Vᵀ,    ∇ψ*(Y) = U diag(∇φ*(σ)) Vᵀ,    ψ* = φ* ∘ σ
 
-    Convexity, constants in ℓ₂ and the conjugate are those of φ (von Neumann; Lewis, J. Convex Anal. 1995). The map
-    commutes with rotations, ∇ψ(PXQᵀ) = P ∇ψ(X) Qᵀ, as permutations of hidden units are only the corners of.
+    Convexity, constants in ℓ₂ and the conjugate are those of φ (von Neumann; Lewis, J. Convex Anal.
+    1995). The map commutes with rotations, ∇ψ(PXQᵀ) = P ∇ψ(X) Qᵀ, as permutations of hidden units
+    are only the corners of.
 
-    Every tensor acts as a matrix, its first axis against all others: (out, in) of a dense layer, (out, in·k·k) of a
-    convolution, n × 1 for a vector, whose one singular value is its norm.
+    Every tensor acts as a matrix, its first axis against all others: (out, in) of a dense layer,
+    (out, in·k·k) of a convolution, n × 1 for a vector, whose one singular value is its norm.
 
-    Singular vectors come from the Gram matrix of the smaller side (``eigh``, in double precision), and singular values
-    from the lengths of the projected rows, so that small ones keep their digits. Derivatives through the vectors need
-    singular values that differ. With ``products``, :meth:`direction` needs no decomposition: it combines that many
-    Newton–Schulz steps with weights fitted to ∇φ* (:mod:`~mirrordescent.mirrors.products`), or on processors, where
-    that is faster and closer, two or three inverses (:mod:`~mirrordescent.mirrors.resolvents`). ∇ψ and ∇ψ* stay exact.
+    Singular vectors come from the Gram matrix of the smaller side (``eigh``, in double precision),
+    and singular values from the lengths of the projected rows, so that small ones keep their
+    digits. Derivatives through the vectors need singular values that differ. With ``products``,
+    :meth:`direction` needs no decomposition: it combines that many Newton–Schulz steps with weights
+    fitted to ∇φ* (:mod:`~mirrordescent.mirrors.products`), or on processors, where that is faster
+    and closer, two or three inverses (:mod:`~mirrordescent.mirrors.resolvents`). ∇ψ and ∇ψ* stay
+    exact.
 
     Args:
-        inner: a map with ``symmetric``, such as :class:`PNorm`, :class:`SquaredPNorm`, :class:`HyperbolicEntropy`,
-            :class:`SoftSign` or :class:`Saturating`.
-        parts: into how many blocks of rows the first axis is divided, each a matrix of its own: the groups of a grouped
-            convolution, the heads of an attention layer, the gates of a recurrent one.
-        products: how :meth:`direction` is computed: None exactly, else by 3, 4 or 5 polynomials or what replaces them,
-            down to singular values of 0.03, 0.01 or 0.003 of ‖X‖₄ (Schatten). For powers both are within 15 % of ∇φ*
-            there, mostly far closer, and not the same, so that directions differ a little between devices.
+        inner: a map with ``symmetric``, such as :class:`PNorm`, :class:`SquaredPNorm`,
+            :class:`HyperbolicEntropy`, :class:`SoftSign` or :class:`Saturating`.
+        parts: into how many blocks of rows the first axis is divided, each a matrix of its own: the
+            groups of a grouped convolution, the heads of an attention layer, the gates of a
+            recurrent one.
+        products: how :meth:`direction` is computed: None exactly, else by 3, 4 or 5 polynomials or
+            what replaces them, down to singular values of 0.03, 0.01 or 0.003 of ‖X‖₄ (Schatten).
+            For powers both are within 15 % of ∇φ* there, mostly far closer, and not the same, so
+            that directions differ a little between devices.
 
     >>> import torch
     >>> from mirrordescent.mirrors import PNorm
@@ -59,13 +64,22 @@ class SingularValues(MirrorMap):
     def __init__(self, inner: MirrorMap, parts: int = 1, products: int | None = None) -> None:
         super().__init__()
         if not inner.symmetric:
-            raise TypeError(f"{type(inner).__name__} tells entries or signs apart, and cannot act on singular values")
+            raise TypeError(
+                f"{type(inner).__name__} tells entries or signs apart, and cannot act on singular values"
+            )
         if parts < 1 or products not in (None, *SIGN):
-            raise ValueError(f"needs parts ≥ 1 and products None or one of {list(SIGN)}, got {parts} and {products}")
-        self.inner, self.parts, self.products = inner, parts, products
-        self.exact, self.proven, self.certified = inner.exact, inner.proven, inner.certified
+            raise ValueError(
+                f"needs parts ≥ 1 and products None or one of {list(SIGN)}, got {parts} and {products}"
+            )
+        self.inner = inner
+        self.parts = parts
+        self.products = products
+        self.exact = inner.exact
+        self.proven = inner.proven
+        self.certified = inner.certified
         self.defined_on_boundary = inner.defined_on_boundary
-        self.primal_domain, self.dual_domain = _ball(inner.primal_domain, parts), _ball(inner.dual_domain, parts)
+        self.primal_domain = _ball(inner.primal_domain, parts)
+        self.dual_domain = _ball(inner.dual_domain, parts)
         self._fitted: dict[Form, tuple[Any, Any]] = {}
 
     @property
@@ -105,7 +119,9 @@ class SingularValues(MirrorMap):
         return rows.reshape(len(y), -1, *[1] * (y.ndim - 2)) if y.ndim > 1 else rows.reshape(len(y))
 
     def _direction(self, y: Tensor) -> Tensor:
-        if self.products is None or (torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())):
+        if self.products is None or (
+            torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
+        ):
             return super()._direction(y)
         if not len(y):
             return y
@@ -120,7 +136,9 @@ class SingularValues(MirrorMap):
         return approximate_directions([(self, y) for y in ys])
 
     def fit(self, form: Form) -> Any:
-        """Return what a way to compute directions fits to ∇φ*: again whenever the inner map has changed."""
+        """Return what a way to compute directions fits to ∇φ*: again whenever the inner map has
+        changed.
+        """
         versions = [(id(p), p._version) for p in (*self.inner.parameters(), *self.inner.buffers())]
         if form not in self._fitted or self._fitted[form][0] != versions:
             self._fitted[form] = versions, FORMS[form].fitted(self._slope, self.products)
@@ -135,10 +153,12 @@ class SingularValues(MirrorMap):
 
 
 class SpectralPower(SingularValues):
-    """ψ*(Y) = ‖Y‖_{1+p}^{1+p}/(1+p) in the Schatten norm:  ∇ψ*(Y) = U diag(σᵖ) Vᵀ,  ∇ψ(X) = U diag(σ^{1/p}) Vᵀ.
+    """ψ*(Y) = ‖Y‖_{1+p}^{1+p}/(1+p) in the Schatten norm:  ∇ψ*(Y) = U diag(σᵖ) Vᵀ,  ∇ψ(X) = U
+    diag(σ^{1/p}) Vᵀ.
 
-    p = 1 is the Euclidean geometry. As p → 0, ∇ψ*(Y) tends to the polar factor UVᵀ, which has no inverse; p = 0
-    stands for the damped one, U diag(σ/√(σ² + δ²)) Vᵀ, whose inverse exists where all σ < 1 (:class:`SoftSign`).
+    p = 1 is the Euclidean geometry. As p → 0, ∇ψ*(Y) tends to the polar factor UVᵀ, which has no
+    inverse; p = 0 stands for the damped one, U diag(σ/√(σ² + δ²)) Vᵀ, whose inverse exists where
+    all σ < 1 (:class:`SoftSign`).
 
     Args:
         p: the power, at least 0.
@@ -151,14 +171,22 @@ class SpectralPower(SingularValues):
              [0., 3.]]])
     """
 
-    def __init__(self, p: float, damping: float = 1e-3, parts: int = 1, products: int | None = None) -> None:
+    def __init__(
+        self, p: float, damping: float = 1e-3, parts: int = 1, products: int | None = None
+    ) -> None:
         if not 0 <= p < float("inf"):
             raise ValueError(f"SpectralPower needs 0 ≤ p < ∞, got {p}")
         super().__init__(PNorm(1 + 1 / p) if p else SoftSign(damping), parts, products)
-        self.p, self.damping = float(p), float(damping)
+        self.p = float(p)
+        self.damping = float(damping)
 
     def config(self) -> Config:
-        return {"p": self.p, "damping": self.damping, "parts": self.parts, "products": self.products}
+        return {
+            "p": self.p,
+            "damping": self.damping,
+            "parts": self.parts,
+            "products": self.products,
+        }
 
 
 class SpectralBall(Domain):
@@ -167,7 +195,8 @@ class SpectralBall(Domain):
     bounded = True
 
     def __init__(self, radius: float, parts: int = 1) -> None:
-        self.radius, self.parts = float(radius), parts
+        self.radius = float(radius)
+        self.parts = parts
         self.description = f"all singular values below {radius:g}"
 
     def _contains(self, x: Tensor, closed: bool) -> Tensor:
@@ -182,7 +211,9 @@ class SpectralBall(Domain):
 
 
 def as_matrices(x: Tensor, parts: int = 1) -> Tensor:
-    """Return samples (batch, out, …) as matrices (batch · parts, out/parts, …); numbers and vectors are columns."""
+    """Return samples (batch, out, …) as matrices (batch · parts, out/parts, …); numbers and vectors
+    are columns.
+    """
     rows = x.shape[1] if x.ndim > 1 else 1
     if rows % parts:
         raise ValueError(f"{rows} rows cannot be divided into {parts} blocks")
@@ -206,17 +237,22 @@ def of_singular_values(x: Tensor, function: Any, parts: int = 1) -> Tensor:
 
 def singular_values(X: Tensor) -> Tensor:
     """Return σ of matrices, (batch, smaller side), with derivatives that are finite at 0."""
-    wide = (X if X.shape[-2] <= X.shape[-1] else X.mT).to(torch.promote_types(X.dtype, torch.float64))
+    wide = (X if X.shape[-2] <= X.shape[-1] else X.mT).to(
+        torch.promote_types(X.dtype, torch.float64)
+    )
     squares = torch.linalg.eigvalsh(wide @ wide.mT)
     positive = squares > 0
     return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0).to(X.dtype)
 
 
 def approximate_directions(work: list[tuple[SingularValues, Tensor]]) -> list[Tensor]:
-    """Return the normalised directions of many tensors without decompositions, each with its own map."""
+    """Return the normalised directions of many tensors without decompositions, each with its own
+    map.
+    """
     known: dict[Any, Any] = {}  # maps of many tensors share what they do to singular values
     groups: dict[Any, list[int]] = {}
-    found, fits = [y for _, y in work], list[Any]()
+    found = [y for _, y in work]
+    fits = list[Any]()
     for i, (mirror, y) in enumerate(work):
         form = _form(y)
         if (key := (form, mirror.inner, mirror.products)) not in known:
@@ -228,10 +264,17 @@ def approximate_directions(work: list[tuple[SingularValues, Tensor]]) -> list[Te
     for (form, _, _, poles), together in groups.items():
         their = [fits[i] for i in together]
         if poles is not None:
-            made = kernels.directions([found[i] for i in together], their, [work[i][0].parts for i in together])
+            made = kernels.directions(
+                [found[i] for i in together], their, [work[i][0].parts for i in together]
+            )
         else:
-            combinations = _combined(form, [_blocks(work[i][0], found[i][None]) for i in together], their)
-            made = [d.reshape(found[i].shape).to(found[i]) for i, d in zip(together, _units(combinations), strict=True)]
+            combinations = _combined(
+                form, [_blocks(work[i][0], found[i][None]) for i in together], their
+            )
+            made = [
+                d.reshape(found[i].shape).to(found[i])
+                for i, d in zip(together, _units(combinations), strict=True)
+            ]
         for i, d in zip(together, made, strict=True):
             found[i] = d
     return found
@@ -251,7 +294,9 @@ def _form(y: Tensor) -> Form:
 
 
 def _combined(form: Form, blocks: list[Tensor], fits: list[Any]) -> list[Tensor]:
-    """Return U diag(h(σ)) Vᵀ of matrices, in the precision that they have, even where products are cast."""
+    """Return U diag(h(σ)) Vᵀ of matrices, in the precision that they have, even where products are
+    cast.
+    """
     with torch.autocast(blocks[0].device.type, enabled=False):
         return list(FORMS[form].combined(blocks, fits))
 

@@ -23,8 +23,8 @@ class _OfNorm(MirrorMap):
 class PNorm(_OfNorm):
     """ψ(x) = ‖x‖_p^p / p:  ∇ψ(x) = sign(x)|x|^(p−1),  ∇ψ*(y) = sign(y)|y|^(1/(p−1)).
 
-    Strongly convex only for p = 2: otherwise the curvature (p−1)|x|^(p−2) has no positive lower bound,
-    at infinity for p < 2 and at 0 for p > 2.
+    Strongly convex only for p = 2: otherwise the curvature (p−1)|x|^(p−2) has no positive lower
+    bound, at infinity for p < 2 and at 0 for p > 2.
     """
 
     proven = elementwise = symmetric = True
@@ -89,19 +89,26 @@ def _power(x: Tensor, exponent: float) -> Tensor:
 
 
 def _signed_power(x: Tensor, exponent: float) -> Tensor:
-    # At 0 the power has an infinite slope for exponents below 1, which times sign(0) would be NaN in a meta-gradient.
+    # At 0 the power has an infinite slope for exponents below 1, which times sign(0) would be NaN
+    # in a meta-gradient.
     nonzero = x != 0
-    return torch.where(nonzero, x.sign() * _power(torch.where(nonzero, x, 1.0).abs(), exponent), 0.0)
+    return torch.where(
+        nonzero, x.sign() * _power(torch.where(nonzero, x, 1.0).abs(), exponent), 0.0
+    )
 
 
 def _norm(x: Tensor, p: float) -> Tensor:
-    """‖x‖_p per sample, kept broadcastable; scaled by the largest entry, so that powers stay finite."""
+    """‖x‖_p per sample, kept broadcastable; scaled by the largest entry, so that powers stay
+    finite.
+    """
     inner = tuple(range(1, x.ndim))
     if not x.numel():
         return x.new_zeros(x.shape[:1] + (1,) * len(inner))
     largest = x.abs().amax(inner, keepdim=True) if inner else x.abs()
     positive = largest > 0
-    scaled = torch.where(positive, x, 1.0) / torch.where(positive, largest, 1.0)  # all ones where x = 0, for its slope
+    scaled = torch.where(positive, x, 1.0) / torch.where(
+        positive, largest, 1.0
+    )  # all ones where x = 0, for its slope
     powers = _power(scaled.abs(), p)
     return largest * _power(powers.sum(inner, keepdim=True) if inner else powers, 1 / p)
 

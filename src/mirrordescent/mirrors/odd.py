@@ -1,4 +1,6 @@
-"""Odd, increasing maps of one real variable whose ∇ψ* flattens or is bounded: for gradients rather than points."""
+"""Odd, increasing maps of one real variable whose ∇ψ* flattens or is bounded: for gradients rather
+than points.
+"""
 
 import math
 from collections.abc import Sequence
@@ -16,9 +18,10 @@ from mirrordescent.trees import sum_per_sample
 class SoftSign(MirrorMap):
     """ψ(x) = Σ δ − δ√(1 − x²) on |x| < 1:  ∇ψ(x) = δx/√(1 − x²),  ∇ψ*(y) = y/√(y² + δ²).
 
-    ψ* = Σ √(y² + δ²) − δ is a smoothed ℓ₁ norm, so ∇ψ*(y) is a sign that is damped near 0. Applied to gradients it
-    gives sign descent, and applied to singular values (:class:`~mirrordescent.mirrors.SingularValues`) the polar factor
-    of a matrix. The curvature δ(1 − x²)^(−3/2) is least at 0.
+    ψ* = Σ √(y² + δ²) − δ is a smoothed ℓ₁ norm, so ∇ψ*(y) is a sign that is damped near 0. Applied
+    to gradients it gives sign descent, and applied to singular values
+    (:class:`~mirrordescent.mirrors.SingularValues`) the polar factor of a matrix. The curvature δ(1
+    − x²)^(−3/2) is least at 0.
 
     Args:
         delta: δ, the size of what is damped.
@@ -57,10 +60,12 @@ class SoftSign(MirrorMap):
 
 
 class Saturating(MirrorMap):
-    """∇ψ*(y) = σ(y) = floor·y + Σ_k w_k min(|y|/τ_k, 1) sign y, with thresholds τ_k = ratio^−k, k = 0, …, K, and w > 0.
+    """∇ψ*(y) = σ(y) = floor·y + Σ_k w_k min(|y|/τ_k, 1) sign y, with thresholds τ_k = ratio^−k, k =
+    0, …, K, and w > 0.
 
-    An odd, increasing, piecewise linear σ that flattens: a learned mixture of the identity (τ₀ = 1), of clipped
-    gradients, and almost of the sign. With w = e₀ it is the identity on [−1, 1]. The inverse is exact, and
+    An odd, increasing, piecewise linear σ that flattens: a learned mixture of the identity (τ₀ =
+    1), of clipped gradients, and almost of the sign. With w = e₀ it is the identity on [−1, 1]. The
+    inverse is exact, and
 
     .. code-block:: none
 
@@ -80,15 +85,22 @@ class Saturating(MirrorMap):
 
     proven = elementwise = symmetric = True
 
-    def __init__(self, weights: Sequence[float] | Tensor = (1.0,), ratio: float = 3.4, floor: float = 1e-3) -> None:
+    def __init__(
+        self, weights: Sequence[float] | Tensor = (1.0,), ratio: float = 3.4, floor: float = 1e-3
+    ) -> None:
         super().__init__()
         weights = torch.as_tensor(weights)
-        if weights.ndim != 1 or not len(weights) or not bool(((weights > 0) & weights.isfinite()).all()):
+        if (
+            weights.ndim != 1
+            or not len(weights)
+            or not bool(((weights > 0) & weights.isfinite()).all())
+        ):
             raise ValueError(f"Saturating needs a list of weights > 0, got {weights}")
         if not 1 < ratio < math.inf:
             raise ValueError(f"Saturating needs a ratio > 1, got {ratio}")
         require_positive(floor=floor)
-        self.ratio, self.floor = float(ratio), float(floor)
+        self.ratio = float(ratio)
+        self.floor = float(floor)
         self.log_weights = nn.Parameter(weights.detach().float().log())
 
     @property
@@ -107,16 +119,22 @@ class Saturating(MirrorMap):
         return 1 / self.floor
 
     def _pieces(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the ends of intervals 0 = e₀ < e₁ < … < 1, the slopes of σ behind each, and σ there: (K + 2,) each."""
+        """Return the ends of intervals 0 = e₀ < e₁ < … < 1, the slopes of σ behind each, and σ
+        there: (K + 2,) each.
+        """
         w = self.weights.flip(0)
         ends = self.ratio ** -torch.arange(len(w) - 1, -1, -1, dtype=w.dtype, device=w.device)
-        slopes = self.floor + F.pad((w / ends).flip(0).cumsum(0).flip(0), (0, 1))  # what has not saturated yet
+        slopes = self.floor + F.pad(
+            (w / ends).flip(0).cumsum(0).flip(0), (0, 1)
+        )  # what has not saturated yet
         ends = F.pad(ends, (1, 0))
         return ends, slopes, F.pad((slopes[:-1] * ends.diff()).cumsum(0), (1, 0))
 
     def _potential(self, x: Tensor) -> Tensor:
         ends, slopes, values = self._pieces()
-        areas = F.pad((0.5 * (ends[1:] + ends[:-1]) * values.diff()).cumsum(0), (1, 0))  # ∫₀ of σ⁻¹, by trapezia
+        areas = F.pad(
+            (0.5 * (ends[1:] + ends[:-1]) * values.diff()).cumsum(0), (1, 0)
+        )  # ∫₀ of σ⁻¹, by trapezia
         size = x.abs()
         at = _interval(size, values)
         beyond = size - values[at]

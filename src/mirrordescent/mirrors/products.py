@@ -1,4 +1,5 @@
-"""Functions of singular values by matrix products alone: no decomposition, so they batch and run on any device.
+"""Functions of singular values by matrix products alone: no decomposition, so they batch and run on
+any device.
 
 With the singular value decomposition X = U diag(σ) Vᵀ, an odd polynomial acts on singular values:
 
@@ -6,16 +7,17 @@ With the singular value decomposition X = U diag(σ) Vᵀ, an odd polynomial act
 
     π(X) = aX + b(XXᵀ)X + c(XXᵀ)²X = U diag(aσ + bσ³ + cσ⁵) Vᵀ
 
-A composition of such π_j that pushes σ ∈ [floor, 1] towards 1 computes the polar factor UVᵀ (Newton–Schulz; with
-coefficients that minimise the largest error, Polar Express: Amsel et al. 2025). After k of K steps the singular values
-are about min(s_k σ, 1) with slopes s_0 = 1 < s_1 < …, ramps that saturate at different sizes. So a combination of the
-iterates with weights w ≥ 0,
+A composition of such π_j that pushes σ ∈ [floor, 1] towards 1 computes the polar factor UVᵀ
+(Newton–Schulz; with coefficients that minimise the largest error, Polar Express: Amsel et al.
+2025). After k of K steps the singular values are about min(s_k σ, 1) with slopes s_0 = 1 < s_1 < …,
+ramps that saturate at different sizes. So a combination of the iterates with weights w ≥ 0,
 
 .. code-block:: none
 
     Σ_k w_k X_k = U diag(Σ_k w_k ρ_k(σ)) Vᵀ,    ρ_k = π_k ∘ … ∘ π_1,
 
-takes any concave, increasing function of the singular values for no more products than the polar factor needs.
+takes any concave, increasing function of the singular values for no more products than the polar
+factor needs.
 """
 
 from __future__ import annotations
@@ -30,26 +32,35 @@ from torch import Tensor
 Coefficients = tuple[float, float, float]
 
 SIGN: dict[int, tuple[float, tuple[Coefficients, ...]]] = {
-    3: (0.03, ((4.35236, -9.45732, 6.2475), (3.58493, -5.3222, 2.42238), (2.54142, -2.58127, 0.98695))),
+    3: (
+        0.03,
+        ((4.35236, -9.45732, 6.2475), (3.58493, -5.3222, 2.42238), (2.54142, -2.58127, 0.98695)),
+    ),
     4: (
         0.01,
         (
-            (4.38784, -9.61521, 6.37235), (3.55482, -5.24608, 2.37248), (3.636, -5.49823, 2.54598),
+            (4.38784, -9.61521, 6.37235),
+            (3.55482, -5.24608, 2.37248),
+            (3.636, -5.49823, 2.54598),
             (2.31496, -2.0752, 0.73464),
         ),
     ),
     5: (
         0.003,
         (
-            (3.94703, -8.30632, 5.41912), (3.91672, -6.87261, 3.68186), (3.58198, -5.29442, 2.40051),
-            (3.59359, -5.33786, 2.434), (2.26333, -1.96954, 0.68586),
+            (3.94703, -8.30632, 5.41912),
+            (3.91672, -6.87261, 3.68186),
+            (3.58198, -5.29442, 2.40051),
+            (3.59359, -5.33786, 2.434),
+            (2.26333, -1.96954, 0.68586),
         ),
     ),
-}  # fmt: skip
-"""By the number of steps: the floor, and coefficients (a, b, c) with a small max |1 − ρ_K(σ)| over [floor, 1.01].
+}
+"""By the number of steps: the floor, and coefficients (a, b, c) with a small max |1 − ρ_K(σ)| over
+[floor, 1.01].
 
-Among those whose ramps stay between 0.7 and 1.2 where they have saturated: without that condition the error would be
-smaller still, but the ρ_k on the way would not be ramps.
+Among those whose ramps stay between 0.7 and 1.2 where they have saturated: without that condition
+the error would be smaller still, but the ρ_k on the way would not be ramps.
 """
 
 
@@ -73,14 +84,18 @@ def fitted(h: Callable[[Tensor], Tensor], steps: int) -> tuple[float, ...]:
     return tuple(mixed(h, lambda s: ramps(s, steps), SIGN[steps][0]))
 
 
-def mixed(h: Callable[[Tensor], Tensor], basis: Callable[[Tensor], Tensor], floor: float) -> list[float]:
-    """Return the weights w ≥ 0 with the least Σ (Σ_k w_k b_k(s)/h(s) − 1)² over s from the floor to 1.
+def mixed(
+    h: Callable[[Tensor], Tensor], basis: Callable[[Tensor], Tensor], floor: float
+) -> list[float]:
+    """Return the weights w ≥ 0 with the least Σ (Σ_k w_k b_k(s)/h(s) − 1)² over s from the floor to
+    1.
 
     The s are evenly spaced in log s. Solved by descent along one coordinate after the other.
     """
     grid = torch.logspace(math.log10(floor), 0, 200, dtype=torch.float64)
     relative = basis(grid) / h(grid)
-    gram, right = (relative @ relative.T).tolist(), relative.sum(1).tolist()
+    gram = (relative @ relative.T).tolist()
+    right = relative.sum(1).tolist()
     w = [0.0] * len(right)
     for _ in range(500):
         for k, row in enumerate(gram):
@@ -90,14 +105,18 @@ def mixed(h: Callable[[Tensor], Tensor], basis: Callable[[Tensor], Tensor], floo
 
 
 def combined(matrices: Sequence[Tensor], weights: Sequence[tuple[float, ...]]) -> list[Tensor]:
-    """Return Σ_k w_k X_k for matrices X (batch, rows, columns), each divided by ‖XXᵀ‖_F^½ ≥ σ₁ first; 0 for X = 0."""
+    """Return Σ_k w_k X_k for matrices X (batch, rows, columns), each divided by ‖XXᵀ‖_F^½ ≥ σ₁
+    first; 0 for X = 0.
+    """
     return by_grams(matrices, weights, len, _factor)
 
 
 def _factor(G: Tensor, weights: list[tuple[float, ...]]) -> Tensor:
     """Return the symmetric Q with Σ_k w_k X_k = QX, by the iteration of Gram matrices G."""
-    w, steps = stacked(weights, G), SIGN[len(weights[0]) - 1][1]
-    Q, total = None, w[0] * torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
+    w = stacked(weights, G)
+    steps = SIGN[len(weights[0]) - 1][1]
+    Q = None
+    total = w[0] * torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
     for k, (a, b, c) in enumerate(steps, 1):
         q = (G @ G).mul_(c).add_(G, alpha=b)
         q.diagonal(dim1=-2, dim2=-1).add_(a)
@@ -109,16 +128,21 @@ def _factor(G: Tensor, weights: list[tuple[float, ...]]) -> Tensor:
 
 
 def by_grams(
-    matrices: Sequence[Tensor], functions: Sequence[Any], kind: Callable[[Any], Any],
+    matrices: Sequence[Tensor],
+    functions: Sequence[Any],
+    kind: Callable[[Any], Any],
     factor: Callable[[Tensor, list[Any]], Tensor],
-) -> list[Tensor]:  # fmt: skip
-    """Return s^−½ Q X for matrices X (batch, rows, columns), with s = ‖XXᵀ‖_F and Q = factor(XXᵀ/s, functions).
+) -> list[Tensor]:
+    """Return s^−½ Q X for matrices X (batch, rows, columns), with s = ‖XXᵀ‖_F and Q = factor(XXᵀ/s,
+    functions).
 
-    s^½ is the Schatten norm ‖X‖₄, and the closest bound of σ₁ that XXᵀ gives for nothing. Gram matrices are of smaller
-    sides; those of one size are computed together, if their functions are of one kind.
+    s^½ is the Schatten norm ‖X‖₄, and the closest bound of σ₁ that XXᵀ gives for nothing. Gram
+    matrices are of smaller sides; those of one size are computed together, if their functions are
+    of one kind.
     """
     flat = [X if X.shape[-2] <= X.shape[-1] else X.mT for X in matrices]
-    found, groups = list(flat), dict[Any, list[int]]()
+    found = list(flat)
+    groups = dict[Any, list[int]]()
     for i, (X, each) in enumerate(zip(flat, functions, strict=True)):
         if X.numel():
             groups.setdefault((X.shape[-2], kind(each), X.dtype, X.device), []).append(i)
@@ -137,7 +161,9 @@ def stacked(weights: list[tuple[float, ...]], like: Tensor) -> Tensor:
 
 
 def normalised(G: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ‖G‖_F, or the least number where it is 0, and G divided by it; squares of entries may be out of range."""
+    """Return ‖G‖_F, or the least number where it is 0, and G divided by it; squares of entries may
+    be out of range.
+    """
     norm = torch.linalg.vector_norm(G, dim=(-2, -1), keepdim=True, dtype=torch.float64)
     size = norm.to(G.dtype).clamp(min=torch.finfo(G.dtype).tiny)
     return size, G / size

@@ -80,7 +80,9 @@ class Diagonal(MirrorMap):
 
     def _d(self, x: Tensor) -> Tensor:
         if not fits(self.d.shape, x.shape):
-            raise ValueError(f"d of shape {tuple(self.d.shape)} does not broadcast to points {tuple(x.shape)}")
+            raise ValueError(
+                f"d of shape {tuple(self.d.shape)} does not broadcast to points {tuple(x.shape)}"
+            )
         return self.d
 
     def _potential(self, x: Tensor) -> Tensor:

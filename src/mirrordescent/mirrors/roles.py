@@ -1,7 +1,8 @@
-"""What the tensors of a network are: input, hidden, output, convolution, embedding or vector, by names and shapes.
+"""What the tensors of a network are: input, hidden, output, convolution, embedding or vector, by
+names and shapes.
 
-A geometry tied by the kind of a layer, and not by its name, serves networks it has never seen. Names and shapes tell
-most of it; a model tells all.
+A geometry tied by the kind of a layer, and not by its name, serves networks it has never seen.
+Names and shapes tell most of it; a model tells all.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ _NORMALISING = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.R
 LayerKind: TypeAlias = Literal["input", "hidden", "output", "conv", "embedding", "vector"]
 
 _EMBEDDING = re.compile(r"emb|wte|wpe|(^|[._])pos($|[._])", re.IGNORECASE)
-_GAIN = re.compile(r"(^|[._])(weight|gain|gamma|scale)$")  # of a vector: that of a layer that normalises
+_GAIN = re.compile(
+    r"(^|[._])(weight|gain|gamma|scale)$"
+)  # of a vector: that of a layer that normalises
 _RECURRENT = re.compile(r"(.*)weight_(ih|hh)(_l\d+.*)?$")
 
 
 class Role(NamedTuple):
-    """The kind of a tensor, its blocks of rows, the inputs of every output, and what the network is like.
+    """The kind of a tensor, its blocks of rows, the inputs of every output, and what the network is
+    like.
 
-    The depth is the number of matrices and convolutions, embeddings not counted; ``normed`` says whether the network
-    has layers that normalise.
+    The depth is the number of matrices and convolutions, embeddings not counted; ``normed`` says
+    whether the network has layers that normalise.
     """
 
     kind: LayerKind
@@ -39,10 +43,11 @@ class Role(NamedTuple):
 def roles(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
     """Tell the roles of tensors from their names and shapes, in the order of the layers.
 
-    Tensors of at most one axis are vectors, those of three or more convolutions. Of the matrices, those called an
-    embedding are one; ``weight_ih`` and ``weight_hh`` are hidden and divided into gates, ``in_proj_weight`` into three;
-    the last of the others is the output, and the first the input if nothing but vectors comes before it. A network with
-    vectors called weights or gains normalises.
+    Tensors of at most one axis are vectors, those of three or more convolutions. Of the matrices,
+    those called an embedding are one; ``weight_ih`` and ``weight_hh`` are hidden and divided into
+    gates, ``in_proj_weight`` into three; the last of the others is the output, and the first the
+    input if nothing but vectors comes before it. A network with vectors called weights or gains
+    normalises.
 
     >>> roles({"0.weight": (50, 784), "0.bias": (50,), "2.weight": (40, 50), "4.weight": (10, 40)})["2.weight"]
     Role(kind='hidden', parts=1, fan_in=50, depth=3, normed=False)
@@ -57,12 +62,15 @@ def roles(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
         elif name == before[0]:
             kind = "input"
         found[name] = Role(kind, 1, shapes[name][1])
-    normed = any(len(shape) == 1 and shape != (1,) and _GAIN.search(name) for name, shape in shapes.items())
+    normed = any(
+        len(shape) == 1 and shape != (1,) and _GAIN.search(name) for name, shape in shapes.items()
+    )
     return _of_network({name: role for name, role in found.items() if role is not None}, normed)
 
 
 def roles_of(model: nn.Module) -> dict[str, Role]:
-    """Tell the roles of the parameters of a model: as :func:`roles` does, with what only its layers know.
+    """Tell the roles of the parameters of a model: as :func:`roles` does, with what only its layers
+    know.
 
     >>> from torch import nn
     >>> roles_of(nn.Sequential(nn.Conv2d(8, 8, 3, groups=4), nn.Flatten(), nn.Linear(32, 10)))["0.weight"]

@@ -14,11 +14,14 @@ SAMPLES = 2  # of a batch are enough: a map is the same for all
 
 @torch.no_grad()
 def require_inverse(mirror: MirrorMap, like: Tree) -> None:
-    """Raise unless ∇ψ*(∇ψ(x)) = x and ∇ψ is the gradient of ψ, at points x inside the domain, of the shape of others.
+    """Raise unless ∇ψ*(∇ψ(x)) = x and ∇ψ is the gradient of ψ, at points x inside the domain, of
+    the shape of others.
 
     Maps that are proven, and have not been changed by a subclass, are believed.
     """
-    if mirror.proven and written_together(type(mirror), "proven", "_potential", "_to_dual", "_to_primal"):
+    if mirror.proven and written_together(
+        type(mirror), "proven", "_potential", "_to_dual", "_to_primal"
+    ):
         return
     x = _inside(mirror, tree_map(lambda leaf: leaf[:SAMPLES], like))
     back = mirror.to_primal(mirror.to_dual(x))
@@ -32,12 +35,17 @@ def require_inverse(mirror: MirrorMap, like: Tree) -> None:
         points = tree_map(lambda leaf: leaf.detach().requires_grad_(), x)
         try:
             potential = mirror.potential(points).sum()
-        except NotImplementedError:  # a map may do without a potential, and then there is nothing to compare
+        except (
+            NotImplementedError
+        ):  # a map may do without a potential, and then there is nothing to compare
             return
-        found = torch.autograd.grad(potential, list(points.values()) if isinstance(points, dict) else [points])
+        found = torch.autograd.grad(
+            potential, list(points.values()) if isinstance(points, dict) else [points]
+        )
     gradient = dict(zip(x, found, strict=True)) if isinstance(x, dict) else found[0]
     dual = mirror.to_dual(x)
-    # Up to constants, which are nothing on a simplex: compared along a direction that stays in the domain.
+    # Up to constants, which are nothing on a simplex: compared along a direction that stays in the
+    # domain.
     toward = tree_map(torch.sub, mirror.primal_domain.inner_point(x), x)
     off = (dot(tree_map(torch.sub, gradient, dual), toward)).abs()
     if not bool((off <= 1e-2 * (1e-6 + norm(dual) * norm(toward))).all()):
@@ -45,7 +53,9 @@ def require_inverse(mirror: MirrorMap, like: Tree) -> None:
 
 
 def _inside(mirror: MirrorMap, like: Tree) -> Tree:
-    """Return points without symmetries, halfway between the middle of the domain and points beside the given ones."""
+    """Return points without symmetries, halfway between the middle of the domain and points beside
+    the given ones.
+    """
     domain = mirror.primal_domain
     beside = domain.project(tree_map(lambda leaf: leaf + _wave(leaf), like))
     return tree_map(lambda a, b: (a + b) / 2, beside, domain.inner_point(like))

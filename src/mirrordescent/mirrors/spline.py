@@ -13,7 +13,8 @@ from mirrordescent.trees import sum_per_sample
 
 
 class Spline(Tied):
-    """ψ(x) = Σᵢ ∫₀^xᵢ σ_g(i):  ∇ψ(x)ᵢ = σ_g(i)(xᵢ) with an increasing, piecewise linear σ, σ(0) = 0.
+    """ψ(x) = Σᵢ ∫₀^xᵢ σ_g(i):  ∇ψ(x)ᵢ = σ_g(i)(xᵢ) with an increasing, piecewise linear σ, σ(0) =
+    0.
 
     .. code-block:: none
 
@@ -22,8 +23,9 @@ class Spline(Tied):
         inverse     σ⁻¹(y) = (y − b_j)/s_j                on [σ(t_j), σ(t_j+1)], and beyond
         potential   ∫₀^x σ = a_j + b_j x + ½ s_j x²
 
-    with slopes s_j = floor + softplus(·) > 0, the 2K numbers that each group of entries learns; continuity and
-    σ(0) = 0 give b and a. The inverse is exact and ψ is (min s)-strongly convex. Before learning, σ(x) = slope·x.
+    with slopes s_j = floor + softplus(·) > 0, the 2K numbers that each group of entries learns;
+    continuity and σ(0) = 0 give b and a. The inverse is exact and ψ is (min s)-strongly convex.
+    Before learning, σ(x) = slope·x.
 
     Args:
         groups: see :class:`Tied`.
@@ -41,17 +43,31 @@ class Spline(Tied):
     proven = True
 
     def __init__(
-        self, groups: Tensor, knots: int = 20, reach: float = 1.0, slope: float = 1.0, floor: float = 1e-3
+        self,
+        groups: Tensor,
+        knots: int = 20,
+        reach: float = 1.0,
+        slope: float = 1.0,
+        floor: float = 1e-3,
     ) -> None:
         super().__init__(groups)
         if knots < 1 or not 0 < reach < math.inf:
-            raise ValueError(f"Spline needs knots ≥ 1 and a finite reach > 0, got knots={knots}, reach={reach}")
+            raise ValueError(
+                f"Spline needs knots ≥ 1 and a finite reach > 0, got knots={knots}, reach={reach}"
+            )
         if not 0 < floor < slope < math.inf:
-            raise ValueError(f"Spline needs 0 < floor < slope < ∞, got floor={floor}, slope={slope}")
-        self.knots, self.reach, self.slope, self.floor = knots, float(reach), float(slope), float(floor)
+            raise ValueError(
+                f"Spline needs 0 < floor < slope < ∞, got floor={floor}, slope={slope}"
+            )
+        self.knots = knots
+        self.reach = float(reach)
+        self.slope = float(slope)
+        self.floor = float(floor)
         above = slope - floor
         raw = above + math.log(-math.expm1(-above))  # the inverse of softplus
-        self.raw_slopes = nn.Parameter(torch.full((self.count, 2 * knots), raw, device=self.groups.device))
+        self.raw_slopes = nn.Parameter(
+            torch.full((self.count, 2 * knots), raw, device=self.groups.device)
+        )
 
     @property
     def slopes(self) -> Tensor:
@@ -69,7 +85,9 @@ class Spline(Tied):
         return StrongConvexity(float(self.slopes.detach().min()), 2.0)
 
     def regrouped(self, groups: Tensor) -> Self:
-        """Return the same map for entries tied differently; the mean is that of the slopes, and so of σ."""
+        """Return the same map for entries tied differently; the mean is that of the slopes, and so
+        of σ.
+        """
         other = type(self)(groups, self.knots, self.reach, 1 + self.floor, self.floor)
         above = self._for_groups_of(other, self.slopes) - self.floor
         other.raw_slopes = nn.Parameter(above + (-(-above).expm1()).log())
@@ -81,7 +99,9 @@ class Spline(Tied):
 
     @torch.no_grad()
     def lines(self) -> Tensor | None:
-        """Return ends of intervals, intercepts and slopes of σ⁻¹, then of σ, (12K − 2,), if all entries share one σ."""
+        """Return ends of intervals, intercepts and slopes of σ⁻¹, then of σ, (12K − 2,), if all
+        entries share one σ.
+        """
         if self.count > 1:
             return None
         slopes, intercepts, values = self._pieces()
@@ -96,33 +116,45 @@ class Spline(Tied):
         return slopes, self._inner(values) - slopes * self._inner(self._knots()), values
 
     def _outwards(self, increments: Tensor) -> Tensor:
-        """Sum over the intervals from 0 to both sides: (count, 2K), one for each, to (count, 2K+1) at the knots."""
+        """Sum over the intervals from 0 to both sides: (count, 2K), one for each, to (count, 2K+1)
+        at the knots.
+        """
         left, right = increments.chunk(2, 1)
-        return torch.cat([-left.flip(1).cumsum(1).flip(1), torch.zeros_like(left[:, :1]), right.cumsum(1)], 1)
+        return torch.cat(
+            [-left.flip(1).cumsum(1).flip(1), torch.zeros_like(left[:, :1]), right.cumsum(1)], 1
+        )
 
     def _inner(self, at_knots: Tensor) -> Tensor:
         """Of the two ends of every interval take the one nearer to 0: (…, 2K+1) to (…, 2K)."""
         return torch.cat([at_knots[..., 1 : self.knots + 1], at_knots[..., self.knots : -1]], -1)
 
     def _knots(self) -> Tensor:
-        j = torch.arange(-self.knots, self.knots + 1, dtype=self.raw_slopes.dtype, device=self.raw_slopes.device)
+        j = torch.arange(
+            -self.knots, self.knots + 1, dtype=self.raw_slopes.dtype, device=self.raw_slopes.device
+        )
         return j * (self.reach / self.knots)
 
     def _interval(self, x: Tensor) -> Tensor:
         """Where x lies among the equispaced knots: an index into tables (count, 2K), flattened."""
         k = self.knots
         j = (x.detach() * (k / self.reach)).floor().clamp(-k, k - 1).int()
-        return 2 * k * self.groups.int() + k + j.clamp(-k, k - 1)  # NaN becomes any integer, and may take any interval
+        return (
+            2 * k * self.groups.int() + k + j.clamp(-k, k - 1)
+        )  # NaN becomes any integer, and may take any interval
 
     def _interval_of_value(self, y: Tensor, values: Tensor) -> Tensor:
-        """Where y lies among the values at the knots, by bisection in all groups at once: an index as above.
+        """Where y lies among the values at the knots, by bisection in all groups at once: an index
+        as above.
 
-        Narrow integers and a table padded to a power of 2 keep each round down to four light passes over y.
+        Narrow integers and a table padded to a power of 2 keep each round down to four light passes
+        over y.
         """
-        intervals, rounds = 2 * self.knots, (2 * self.knots - 1).bit_length()
+        intervals = 2 * self.knots
+        rounds = (2 * self.knots - 1).bit_length()
         padding = (1 << rounds) - intervals
         ends = F.pad(values.detach()[:, 1:-1], (1, padding), value=math.inf).flatten()
-        groups, entries = self.groups.int(), y.detach().flatten()
+        groups = self.groups.int()
+        entries = y.detach().flatten()
         at = ((groups << rounds).expand(y.shape)).flatten()
         for ahead in (1 << bit for bit in reversed(range(rounds))):
             at = torch.add(at, entries >= ends.index_select(0, at + ahead), alpha=ahead)
@@ -130,7 +162,9 @@ class Spline(Tied):
 
     def _potential(self, x: Tensor) -> Tensor:
         self._check(x)
-        (slopes, intercepts, values), at, t = self._pieces(), self._interval(x), self._inner(self._knots())
+        (slopes, intercepts, values) = self._pieces()
+        at = self._interval(x)
+        t = self._inner(self._knots())
         # Up to a knot, the area under σ is a sum of trapezia; a of the piece follows from it.
         areas = self._outwards((values[:, :-1] + values[:, 1:]) * (0.5 * self.reach / self.knots))
         constants = self._inner(areas) - t * (intercepts + 0.5 * slopes * t)
@@ -145,7 +179,9 @@ class Spline(Tied):
     def _to_primal(self, y: Tensor) -> Tensor:
         self._check(y)
         slopes, intercepts, values = self._pieces()
-        return _lines(-intercepts / slopes, slopes.reciprocal(), self._interval_of_value(y, values), y)
+        return _lines(
+            -intercepts / slopes, slopes.reciprocal(), self._interval_of_value(y, values), y
+        )
 
 
 def _lines(intercepts: Tensor, slopes: Tensor, at: Tensor, x: Tensor) -> Tensor:

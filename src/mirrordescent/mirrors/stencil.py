@@ -12,19 +12,22 @@ from mirrordescent.trees import spread, sum_per_sample
 
 
 class Stencil(MirrorMap):
-    """∇ψ*(y) = S y Sᵀ of every channel, with the stencil S = (q/4, 1 − q/2, q/4) down the columns and along the rows.
+    """∇ψ*(y) = S y Sᵀ of every channel, with the stencil S = (q/4, 1 − q/2, q/4) down the columns
+    and along the rows.
 
-    The image is continued by reflection at its border, so S is diagonal in the DCT-II, with the spectrum
+    The image is continued by reflection at its border, so S is diagonal in the DCT-II, with the
+    spectrum
 
         m(ω₁, ω₂) = (1 − q sin²(ω₁/2)) (1 − q sin²(ω₂/2)),    0 < q < 1,  ω = πi/n.
 
-    The map leaves low frequencies as they are and damps the highest ones, along which the curvature of smoothed total
-    variation is largest. A single number q is learned, and a step costs a few passes over an image of any size. The
-    inverse, which is not local, is ∇ψ(x) = Cᵀ(Cx / m).
+    The map leaves low frequencies as they are and damps the highest ones, along which the curvature
+    of smoothed total variation is largest. A single number q is learned, and a step costs a few
+    passes over an image of any size. The inverse, which is not local, is ∇ψ(x) = Cᵀ(Cx / m).
 
     Args:
         damping: q before learning; or a schedule, whose first value is q, such as
-            :class:`~mirrordescent.conditioning.ConditionalLaws` with a bound of 1, so that every sample has its own.
+            :class:`~mirrordescent.conditioning.ConditionalLaws` with a bound of 1, so that every
+            sample has its own.
 
     >>> import torch
     >>> stripes = torch.tensor([1.0, -1.0]).repeat(1, 1, 4, 2)  # ω = (0, about π)
@@ -55,9 +58,14 @@ class Stencil(MirrorMap):
         return self.damping.detach().double().cpu().reshape(1, -1) / 4
 
     def spectrum(self, height: int, width: int) -> Tensor:
-        """Return m at all frequencies of an image: (height, width), or (batch, 1, height, width)."""
+        """Return m at all frequencies of an image: (height, width), or (batch, 1, height,
+        width).
+        """
         q = self.damping
-        halves = (torch.arange(n, dtype=q.dtype, device=q.device) * (torch.pi / (2 * n)) for n in (height, width))
+        halves = (
+            torch.arange(n, dtype=q.dtype, device=q.device) * (torch.pi / (2 * n))
+            for n in (height, width)
+        )
         down, along = (1 - q[..., None] * half.sin().square() for half in halves)
         spectrum = down[..., :, None] * along[..., None, :]
         return spectrum[:, None] if q.ndim else spectrum
@@ -72,7 +80,9 @@ class Stencil(MirrorMap):
 
     def _to_dual(self, x: Tensor) -> Tensor:
         # It is needed once a run, so that it need not be quick.
-        coefficients = one_by_one(lambda sample: low_frequencies(sample, 1.0), x) / self.spectrum(*x.shape[-2:])
+        coefficients = one_by_one(lambda sample: low_frequencies(sample, 1.0), x) / self.spectrum(
+            *x.shape[-2:]
+        )
         return one_by_one(lambda sample: add_low(torch.zeros_like(x[:1]), sample), coefficients)
 
     def _to_primal(self, y: Tensor) -> Tensor:
@@ -96,7 +106,12 @@ def _smooth_fast(dimension: int, y: Tensor, side: float) -> Tensor:
         return y
     out = torch.empty_like(y)
     for edge, neighbour in ((0, 1), (n - 1, n - 2)):
-        torch.lerp(y.select(dimension, edge), y.select(dimension, neighbour), side, out=out.select(dimension, edge))
+        torch.lerp(
+            y.select(dimension, edge),
+            y.select(dimension, neighbour),
+            side,
+            out=out.select(dimension, edge),
+        )
     inner = out.narrow(dimension, 1, n - 2)
     torch.lerp(y.narrow(dimension, 0, n - 2), y.narrow(dimension, 2, n - 2), 0.5, out=inner)
     inner.lerp_(y.narrow(dimension, 1, n - 2), 1 - 2 * side)

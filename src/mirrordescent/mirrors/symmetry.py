@@ -1,4 +1,6 @@
-"""The permutation symmetries of a network: which entries of its parameters no training can tell apart."""
+"""The permutation symmetries of a network: which entries of its parameters no training can tell
+apart.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +18,8 @@ ELEMENTS = 4  # group elements tried by a check
 
 @dataclass(frozen=True)
 class Symmetry:
-    """G = Π Sym(n_id), a permutation group for each set of hidden units, and how it acts on the parameters.
+    """G = Π Sym(n_id), a permutation group for each set of hidden units, and how it acts on the
+    parameters.
 
     The action renumbers hidden units, in a network A₃σ(A₂σ(A₁x + b₁) + b₂) + b₃ by
 
@@ -28,7 +31,8 @@ class Symmetry:
 
     Args:
         axes: for every parameter and buffer, by name, what each of its axes is indexed by.
-        not_understood: the operations around which nothing is permuted, because their symmetries are not known.
+        not_understood: the operations around which nothing is permuted, because their symmetries
+            are not known.
     """
 
     axes: dict[str, tuple[Axis, ...]]
@@ -41,14 +45,16 @@ class Symmetry:
         return {factor.group: factor.size for factor in factors if factor.group is not None}
 
     def orbits(self, name: str, *, whole_axes: bool = False) -> Tensor:
-        """Number the orbits of G in one tensor: integers 0 … count−1 in the smallest shape that broadcasts to it.
+        """Number the orbits of G in one tensor: integers 0 … count−1 in the smallest shape that
+        broadcasts to it.
 
-        Entries share an orbit if their fixed indices agree and, where one group acts on two axes, both
-        or neither lie on the diagonal.
+        Entries share an orbit if their fixed indices agree and, where one group acts on two axes,
+        both or neither lie on the diagonal.
 
         Args:
             name: of a parameter or buffer.
-            whole_axes: treat an axis of channels × positions as if all of it were permuted, which is not a symmetry.
+            whole_axes: treat an axis of channels × positions as if all of it were permuted, which
+                is not a symmetry.
         """
         kinds = {axis: {factor.group is None for factor in axis} for axis in self.axes[name]}
         axes = [() if whole_axes and len(kinds[axis]) == 2 else axis for axis in self.axes[name]]
@@ -59,31 +65,38 @@ class Symmetry:
                 if factor.group is None:
                     code = code * factor.size + index
                 else:
-                    # An index that a group permutes counts only by which others of that group it equals.
+                    # An index that a group permutes counts only by which others of that group it
+                    # equals.
                     for other in seen.setdefault(factor.group, []):
                         code = code * 2 + (index == other)
                     seen[factor.group].append(index)
-        if any(len(indices) > 1 for indices in seen.values()):  # then some combinations may not occur
+        if any(
+            len(indices) > 1 for indices in seen.values()
+        ):  # then some combinations may not occur
             code = torch.unique(code, return_inverse=True)[1].reshape(code.shape)
         return code
 
     def random(self, generator: Generator) -> dict[int, Tensor]:
         """Draw a permutation ρ for each group, uniformly."""
         device = generator.device
-        return {group: torch.randperm(n, generator=generator, device=device) for group, n in self.sizes.items()}
+        return {
+            group: torch.randperm(n, generator=generator, device=device)
+            for group, n in self.sizes.items()
+        }
 
 
 def symmetries(model: nn.Module, example: Tensor | None = None) -> Symmetry:
     """Find the permutations of hidden units that leave the function of a network as it is.
 
-    These are understood: dense and convolutional layers, batch, instance and layer normalisation, elementwise
-    functions, pooling, flattening, means over positions and sums of streams (residual connections). The rest is listed
-    in ``Symmetry.not_understood``. The input, the output and frozen parameters keep their order.
+    These are understood: dense and convolutional layers, batch, instance and layer normalisation,
+    elementwise functions, pooling, flattening, means over positions and sums of streams (residual
+    connections). The rest is listed in ``Symmetry.not_understood``. The input, the output and
+    frozen parameters keep their order.
 
     Args:
         model: any module that torch.fx can trace.
-        example: an input, which tells the shapes of activations. Without it dense layers are taken to work on
-            (batch, features), and some reshapings are not understood.
+        example: an input, which tells the shapes of activations. Without it dense layers are taken
+            to work on (batch, features), and some reshapings are not understood.
 
     >>> model = nn.Sequential(nn.Linear(2, 50), nn.ReLU(), nn.Linear(50, 1))
     >>> {name: len(symmetries(model).orbits(name).unique()) for name in model.state_dict()}
@@ -92,19 +105,29 @@ def symmetries(model: nn.Module, example: Tensor | None = None) -> Symmetry:
     return Symmetry(*trace(model, example))
 
 
-def permute(parameters: Mapping[str, Tensor], g: Permutations, symmetry: Symmetry) -> dict[str, Tensor]:
-    """Return g·z: the same network with its hidden units renumbered; unit i becomes the former ρ(i).
+def permute(
+    parameters: Mapping[str, Tensor], g: Permutations, symmetry: Symmetry
+) -> dict[str, Tensor]:
+    """Return g·z: the same network with its hidden units renumbered; unit i becomes the former
+    ρ(i).
 
-    Tensors may have further leading dimensions, such as a batch. Those that the symmetry does not name are kept.
+    Tensors may have further leading dimensions, such as a batch. Those that the symmetry does not
+    name are kept.
     """
-    return {name: _permute(tensor, g, symmetry.axes.get(name, ())) for name, tensor in parameters.items()}
+    return {
+        name: _permute(tensor, g, symmetry.axes.get(name, ()))
+        for name, tensor in parameters.items()
+    }
 
 
 def check_equivariance(
-    step: Callable[[dict[str, Tensor]], Mapping[str, Tensor]], model: nn.Module, generator: Generator,
+    step: Callable[[dict[str, Tensor]], Mapping[str, Tensor]],
+    model: nn.Module,
+    generator: Generator,
     example: Tensor | None = None,
-) -> float:  # fmt: skip
-    """Return max_g ‖Ω(g·z) − g·Ω(z)‖ / ‖Ω(z) − z‖ over some random g: 0, up to rounding, for an equivariant Ω.
+) -> float:
+    """Return max_g ‖Ω(g·z) − g·Ω(z)‖ / ‖Ω(z) − z‖ over some random g: 0, up to rounding, for an
+    equivariant Ω.
 
     Args:
         step: an optimiser's update map Ω, from trainable parameters by name to the next ones.
@@ -125,7 +148,10 @@ def check_equivariance(
 
 
 def _distance(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
-    return sum(float((first[name] - second[name]).detach().double().square().sum()) for name in second) ** 0.5
+    return (
+        sum(float((first[name] - second[name]).detach().double().square().sum()) for name in second)
+        ** 0.5
+    )
 
 
 def _permute(tensor: Tensor, g: Permutations, axes: tuple[Axis, ...]) -> Tensor:

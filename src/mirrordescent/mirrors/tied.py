@@ -16,8 +16,9 @@ class Tied(MirrorMap):
     """ψ(x) = Σᵢ φ_g(i)(xᵢ): entries i of one group g(i) ∈ {0, …, count−1} share a learned φ.
 
     Args:
-        groups: g, integers 0 … count−1 that broadcast to *one* sample: shape () ties all entries, shape
-            (1, inputs) ties the rows of a weight matrix (outputs, inputs), a full shape can tie any entries.
+        groups: g, integers 0 … count−1 that broadcast to *one* sample: shape () ties all entries,
+            shape (1, inputs) ties the rows of a weight matrix (outputs, inputs), a full shape can
+            tie any entries.
     """
 
     elementwise = True
@@ -28,17 +29,29 @@ class Tied(MirrorMap):
     def __init__(self, groups: Tensor) -> None:
         super().__init__()
         groups = torch.as_tensor(groups)
-        if groups.is_floating_point() or groups.is_complex() or groups.dtype == torch.bool or groups.numel() == 0:
-            raise ValueError(f"groups must be integers, got {groups.dtype} of shape {tuple(groups.shape)}")
+        if (
+            groups.is_floating_point()
+            or groups.is_complex()
+            or groups.dtype == torch.bool
+            or groups.numel() == 0
+        ):
+            raise ValueError(
+                f"groups must be integers, got {groups.dtype} of shape {tuple(groups.shape)}"
+            )
         self.count = int(groups.max()) + 1
-        if int(groups.min()) < 0 or self.count > groups.numel() or not bool(groups.flatten().bincount().all()):
+        if (
+            int(groups.min()) < 0
+            or self.count > groups.numel()
+            or not bool(groups.flatten().bincount().all())
+        ):
             raise ValueError(f"groups must be numbered 0 … {self.count - 1} without gaps")
         self.register_buffer("groups", groups.long())
 
     def regrouped(self, groups: Tensor) -> Self:
         """Return the same map for entries tied differently.
 
-        If there are as many groups as before, each keeps its φ; otherwise all get the mean of what was learned.
+        If there are as many groups as before, each keeps its φ; otherwise all get the mean of what
+        was learned.
         """
         raise NotImplementedError
 
@@ -63,8 +76,8 @@ class Tied(MirrorMap):
 class Multipliers(Tied):
     """ψ(x) = ½ Σ xᵢ²/w_g(i), w > 0:  ∇ψ(x) = x/w,  ∇ψ*(y) = w·y.
 
-    Mirror descent with this map is x⁺ = x − t w·g: the gradient is multiplied by w, one number for each group of
-    entries. What is learned is log w, so that w stays positive.
+    Mirror descent with this map is x⁺ = x − t w·g: the gradient is multiplied by w, one number for
+    each group of entries. What is learned is log w, so that w stays positive.
 
     Args:
         groups: see :class:`Tied`.
@@ -82,7 +95,9 @@ class Multipliers(Tied):
         if not 0 < initial < math.inf:
             raise ValueError(f"Multipliers needs a finite initial > 0, got {initial}")
         self.initial = float(initial)
-        self.log_multiplier = nn.Parameter(torch.full((self.count,), math.log(initial), device=self.groups.device))
+        self.log_multiplier = nn.Parameter(
+            torch.full((self.count,), math.log(initial), device=self.groups.device)
+        )
 
     @property
     def multipliers(self) -> Tensor:

@@ -23,7 +23,11 @@ class Maps(tuple[MirrorMap, ...]):
     @cached_property
     def _matrices(self) -> dict[int, SingularValues]:
         bare = enumerate(map(unscaled, self))
-        return {i: each for i, each in bare if isinstance(each, SingularValues) and each.products is not None}
+        return {
+            i: each
+            for i, each in bare
+            if isinstance(each, SingularValues) and each.products is not None
+        }
 
     @cached_property
     def _others(self) -> dict[MirrorMap, list[int]]:
@@ -34,7 +38,9 @@ class Maps(tuple[MirrorMap, ...]):
         return found
 
     def unit_directions(self, ys: list[Tensor]) -> list[Tensor]:
-        """Return the directions of tensors, one sample each, divided by ℓ: with entries of mean square 1."""
+        """Return the directions of tensors, one sample each, divided by ℓ: with entries of mean
+        square 1.
+        """
         found = list(ys)
         made = approximate_directions([(mirror, ys[i]) for i, mirror in self._matrices.items()])
         for i, d in zip(self._matrices, made, strict=True):

@@ -1,4 +1,6 @@
-"""Weights that are learned, on maps for any domain: each entry gets a geometry of its own strength."""
+"""Weights that are learned, on maps for any domain: each entry gets a geometry of its own
+strength.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,11 @@ from mirrordescent.trees import sum_per_sample
 
 
 class Weighted(MirrorMap):
-    """ψ(x) = Σ w_i φ(x_i) for a map that acts entry by entry:  ∇ψ(x) = w φ′(x),  ∇ψ*(y) = (φ′)⁻¹(y/w).
+    """ψ(x) = Σ w_i φ(x_i) for a map that acts entry by entry:  ∇ψ(x) = w φ′(x),  ∇ψ*(y) =
+    (φ′)⁻¹(y/w).
 
-    With the entropy of the orthant, of a box, or ½x² for φ: entries with a large w move slowly. What is learned is
-    log w, so w stays positive.
+    With the entropy of the orthant, of a box, or ½x² for φ: entries with a large w move slowly.
+    What is learned is log w, so w stays positive.
 
     Args:
         mirror: φ, with a dual domain of all numbers.
@@ -35,11 +38,17 @@ class Weighted(MirrorMap):
     def __init__(self, mirror: MirrorMap, shape: int | Sequence[int]) -> None:
         super().__init__()
         if not mirror.elementwise:
-            raise TypeError(f"Weighted needs a map that acts entry by entry, which {type(mirror).__name__} does not")
-        self.mirror, self.shape = mirror, (shape,) if isinstance(shape, int) else tuple(shape)
+            raise TypeError(
+                f"Weighted needs a map that acts entry by entry, which {type(mirror).__name__} does not"
+            )
+        self.mirror = mirror
+        self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
         self.log_weights = nn.Parameter(torch.zeros(self.shape))
-        self.primal_domain, self.dual_domain = mirror.primal_domain, mirror.dual_domain
-        self.proven, self.exact, self.defined_on_boundary = mirror.proven, mirror.exact, mirror.defined_on_boundary
+        self.primal_domain = mirror.primal_domain
+        self.dual_domain = mirror.dual_domain
+        self.proven = mirror.proven
+        self.exact = mirror.exact
+        self.defined_on_boundary = mirror.defined_on_boundary
 
     def config(self) -> Config:
         return {"mirror": self.mirror, "shape": list(self.shape)}
@@ -79,11 +88,13 @@ class Weighted(MirrorMap):
 
 
 class WeightedSimplexEntropy(MirrorMap):
-    """ψ(x) = Σ w_i x_i log x_i on the simplex:  ∇ψ(x) = w(log x + 1),  ∇ψ*(y)_i = exp((y_i − ν)/w_i − 1).
+    """ψ(x) = Σ w_i x_i log x_i on the simplex:  ∇ψ(x) = w(log x + 1),  ∇ψ*(y)_i = exp((y_i − ν)/w_i
+    − 1).
 
-    ν is the number with which the entries sum to 1, found by Newton's method from the left, where it cannot overshoot:
-    Σ exp((y_i − ν)/w_i − 1) is convex and falls with ν. What is learned is log w. With w = 1 it is the entropy of the
-    simplex. Dual points that differ by a constant are the same.
+    ν is the number with which the entries sum to 1, found by Newton's method from the left, where
+    it cannot overshoot: Σ exp((y_i − ν)/w_i − 1) is convex and falls with ν. What is learned is log
+    w. With w = 1 it is the entropy of the simplex. Dual points that differ by a constant are the
+    same.
 
     >>> import torch
     >>> WeightedSimplexEntropy(2).to_primal(torch.tensor([[0.0, 1.0]])).detach()
@@ -92,7 +103,8 @@ class WeightedSimplexEntropy(MirrorMap):
 
     proven = True
     primal_domain = Simplex()
-    NEWTON = 60  # steps at most: each halves the distance to ν at least, far from it, and squares it close by
+    # steps at most: each halves the distance to ν at least, far from it, and squares it close by
+    NEWTON = 60
 
     def __init__(self, n: int) -> None:
         super().__init__()
@@ -126,7 +138,8 @@ class WeightedSimplexEntropy(MirrorMap):
         w = self.weights
         with torch.no_grad():
             nu = self._multiplier(y.detach(), w.detach())
-        # One more step of Newton's method, with a graph: it has the derivatives of the implicit function.
+        # One more step of Newton's method, with a graph: it has the derivatives of the implicit
+        # function.
         terms = ((y - nu) / w - 1).exp()
         nu = nu + (terms.sum(-1, keepdim=True) - 1) / (terms.detach() / w).sum(-1, keepdim=True)
         x = ((y - nu) / w - 1).exp()
@@ -138,7 +151,8 @@ class WeightedSimplexEntropy(MirrorMap):
         for _ in range(self.NEWTON):
             terms = ((y - nu) / w - 1).exp()
             total = terms.sum(-1, keepdim=True)
-            # Newton's method on the logarithm of the sum, which is flatter, convex too, and linear for equal w.
+            # Newton's method on the logarithm of the sum, which is flatter, convex too, and linear
+            # for equal w.
             change = total.log() * total / (terms / w).sum(-1, keepdim=True)
             nu = nu + change
             if not bool((change.abs() > 1e-7 * (1 + nu.abs())).any()):

@@ -1,4 +1,6 @@
-"""Mirror descent as ``torch.optim`` optimisers: the methods of :mod:`mirrordescent.methods`, fed with ``p.grad``."""
+"""Mirror descent as ``torch.optim`` optimisers: the methods of :mod:`mirrordescent.methods`, fed
+with ``p.grad``.
+"""
 
 from mirrordescent.optim.accelerated import AMD, ASMD
 from mirrordescent.optim.base import MirrorOptimizer

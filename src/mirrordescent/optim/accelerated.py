@@ -23,7 +23,8 @@ class AMD(MirrorOptimizer):
         z⁺  =  z − w_k t_k g                                     w_k = min(k, cap)/r,  t_k = lr·s(k)
         x⁺  =  λ_{k+1} ∇ψ*(z⁺) + (1 − λ_{k+1}) (x − γ t_k g)     λ_k = r/(r + min(k, cap))
 
-    LAMD* when the map is learned and ``cap=None``. The parameters hold x; z, which starts at ∇ψ(x), is stored.
+    LAMD* when the map is learned and ``cap=None``. The parameters hold x; z, which starts at ∇ψ(x),
+    is stored.
 
     *Why a cap.* With the Euclidean map, m = z − x̃ with the corrected point x̃ = x − γ t g obeys
 
@@ -31,17 +32,19 @@ class AMD(MirrorOptimizer):
 
         m⁺  =  (1 − λ_k) m − (w_k − γ) t_k g,    x⁺  =  x − γ t_k g + λ_{k+1} m⁺
 
-    so 1 − λ_k = k/(r + k) is a momentum that tends to 1, and t_k w_k a step that grows with k. Exact gradients of a
-    convex f allow that, and are faster with ``cap=None``; the noise of minibatches is summed up by it, so that the loss
-    of a network falls and then rises again. The cap stops both. From k = cap on this is stochastic gradient descent
-    with the constant momentum β = 1 − λ,
+    so 1 − λ_k = k/(r + k) is a momentum that tends to 1, and t_k w_k a step that grows with k.
+    Exact gradients of a convex f allow that, and are faster with ``cap=None``; the noise of
+    minibatches is summed up by it, so that the loss of a network falls and then rises again. The
+    cap stops both. From k = cap on this is stochastic gradient descent with the constant momentum β
+    = 1 − λ,
 
     .. code-block:: none
 
         v⁺  =  β v + g,    x⁺  =  x − t (γ g + (β − (1 − β) γ) v⁺),    β = cap/(r + cap)
 
-    and with γ = β it is ``torch.optim.SGD(lr=β·t, momentum=β, nesterov=True)``. The default has β = 0.9 and steps of
-    total length t·cap/r = 9t, where plain momentum of 0.9 has 10t: use the lr of gradient descent with momentum.
+    and with γ = β it is ``torch.optim.SGD(lr=β·t, momentum=β, nesterov=True)``. The default has β =
+    0.9 and steps of total length t·cap/r = 9t, where plain momentum of 0.9 has 10t: use the lr of
+    gradient descent with momentum.
 
     Args:
         params: see :class:`MirrorOptimizer`, which also has the arguments that are not listed here.
@@ -50,10 +53,11 @@ class AMD(MirrorOptimizer):
         r: the r of the formulas, at least 3.
         gamma: γ, a number or a schedule.
         cap: the k after which the momentum stays as it is; None for never.
-        correction: the geometry of the step x − γ t g. ``"euclidean"`` is that of the paper; with ``"mirror"`` it is
-            ∇ψ*(∇ψ(x) − γ t g).
+        correction: the geometry of the step x − γ t g. ``"euclidean"`` is that of the paper; with
+            ``"mirror"`` it is ∇ψ*(∇ψ(x) − γ t g).
 
-    A learned AMD of the zoo brings its own r, gamma, cap and correction: with lr = 1 it is that method.
+    A learned AMD of the zoo brings its own r, gamma, cap and correction: with lr = 1 it is that
+    method.
 
     >>> import torch
     >>> from mirrordescent import optim
@@ -72,10 +76,17 @@ class AMD(MirrorOptimizer):
     """
 
     def __init__(
-        self, params: Params, lr: float | Tensor = 1e-2, mirror: MirrorLike = None, *, r: float = 3.0,
-        gamma: ScheduleLike = 1.0, cap: int | None = 27, correction: Correction = "euclidean",
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-2,
+        mirror: MirrorLike = None,
+        *,
+        r: float = 3.0,
+        gamma: ScheduleLike = 1.0,
+        cap: int | None = 27,
+        correction: Correction = "euclidean",
         **options: Unpack[Options],
-    ) -> None:  # fmt: skip
+    ) -> None:
         if correction not in ("euclidean", "mirror"):
             raise ValueError(f"correction must be 'euclidean' or 'mirror', got {correction!r}")
         method = partial(_amd, correction=correction, r=r, gamma=gamma, cap=cap)
@@ -83,7 +94,9 @@ class AMD(MirrorOptimizer):
 
 
 def _amd(mirror: MirrorMap, t: Schedule, correction: Correction, **settings: Any) -> methods.AMD:
-    return methods.AMD(mirror, t, regulariser=mirror if correction == "mirror" else None, **settings)
+    return methods.AMD(
+        mirror, t, regulariser=mirror if correction == "mirror" else None, **settings
+    )
 
 
 class ASMD(MirrorOptimizer):
@@ -94,9 +107,9 @@ class ASMD(MirrorOptimizer):
         y⁺  =  y − t_k (A_{k+1} − A_k)/s_k · g                   A_k = k(k+1)/2,  A_0 = ½,  s_k = (k+1)^(3/2)
         x⁺  =  w_{k+1} ∇ψ*(y⁺) + (1 − w_{k+1}) x                 w_k = (A_{k+1} − A_k)/A_{k+1},  t_k = lr·s(k)
 
-    LASMD when the map is learned. The parameters hold x; y, which starts at ∇ψ(x), is stored. The dual step decays
-    like 1/√k by itself, and x averages: the method is made for noise, and for an lr that is not scheduled.
-    The arguments are those of :class:`MirrorOptimizer`.
+    LASMD when the map is learned. The parameters hold x; y, which starts at ∇ψ(x), is stored. The
+    dual step decays like 1/√k by itself, and x averages: the method is made for noise, and for an
+    lr that is not scheduled. The arguments are those of :class:`MirrorOptimizer`.
 
     >>> import torch
     >>> from mirrordescent import optim
@@ -113,6 +126,10 @@ class ASMD(MirrorOptimizer):
     """
 
     def __init__(
-        self, params: Params, lr: float | Tensor = 1e-2, mirror: MirrorLike = None, **options: Unpack[Options]
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-2,
+        mirror: MirrorLike = None,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(params, lr, mirror, method=methods.ASMD, **options)

@@ -1,4 +1,6 @@
-"""Steps by kernels in C, in one pass over memory, for methods that name theirs (``GradientMethod.compiled``)."""
+"""Steps by kernels in C, in one pass over memory, for methods that name theirs
+(``GradientMethod.compiled``).
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,27 @@ from mirrordescent.optim.slot import Slot
 from mirrordescent.optim.watch import Watch
 from mirrordescent.parts import written_together
 
-LEAVES = 256  # of a table, at least: few enough for the nearest cache, and enough for 40 intervals of similar length
-LONG = 512  # multipliers that repeat sooner are written out up to this length, so that loops are long
+# of a table, at least: few enough for the nearest cache, and enough for 40 intervals of similar
+# length
+LEAVES = 256
+LONG = (
+    512  # multipliers that repeat sooner are written out up to this length, so that loops are long
+)
 
 
 class Form(NamedTuple):
-    """Which kernel steps a parameter, and how many leaves the tables of its map have; 0 for multipliers."""
+    """Which kernel steps a parameter, and how many leaves the tables of its map have; 0 for
+    multipliers.
+    """
 
     kernel: str
     leaves: int
 
 
 def form_of(slot: Slot, like: Tensor) -> Form | None:
-    """Return the form in which a kernel can step a parameter, or None if there is none for its method and map."""
+    """Return the form in which a kernel can step a parameter, or None if there is none for its
+    method and map.
+    """
     method = slot.method
     name = method.compiled if written_together(type(method), "compiled", "update") else None
     if name is None or not method.steps_in_place or slot.converts or not kernels.suits(like):
@@ -44,7 +54,9 @@ def form_of(slot: Slot, like: Tensor) -> Form | None:
 
 
 def multipliers(mirror: MirrorMap, like: Tensor) -> Tensor | None:
-    """Return the w of a map with ∇ψ*(y) = w·y if it repeats along a tensor; a short one several times over."""
+    """Return the w of a map with ∇ψ*(y) = w·y if it repeats along a tensor; a short one several
+    times over.
+    """
     d = diagonal(mirror, like)
     if d is None:
         return None
@@ -56,7 +68,9 @@ def multipliers(mirror: MirrorMap, like: Tensor) -> Tensor | None:
 
 
 def tabulated(mirror: MirrorMap, like: Tensor) -> Tensor | None:
-    """Return the tables of ∇ψ* and then of ∇ψ, see ``optimiser.h``, if both are piecewise linear."""
+    """Return the tables of ∇ψ* and then of ∇ψ, see ``optimiser.h``, if both are piecewise
+    linear.
+    """
     row = lines(mirror, like)
     if row is None:
         return None
@@ -74,12 +88,14 @@ def _leaves(intervals: int) -> int:
 
 
 def _table(ends: Tensor, values: Tensor, intercepts: Tensor, slopes: Tensor) -> Tensor:
-    """Return the table of one function, with as many cells as there are leaves unless some would have several ends.
+    """Return the table of one function, with as many cells as there are leaves unless some would
+    have several ends.
 
-    If 0 is an end, it is in the middle of a cell and at a leaf. Small numbers so keep all their digits: their lines are
-    not continued from an end that is far greater than they are.
+    If 0 is an end, it is in the middle of a cell and at a leaf. Small numbers so keep all their
+    digits: their lines are not continued from an end that is far greater than they are.
     """
-    n, leaves = len(ends), _leaves(len(slopes))
+    n = len(ends)
+    leaves = _leaves(len(slopes))
     zero = min(int((ends < 0).sum()), n - 1)
     for depth in range(leaves.bit_length()):
         cells = leaves >> depth
@@ -88,18 +104,24 @@ def _table(ends: Tensor, values: Tensor, intercepts: Tensor, slopes: Tensor) -> 
         # The same arithmetic as in C, so that no end is in another cell than a number equal to it.
         cell = ((ends - origin) * scale).nan_to_num(0.0).clamp(0, cells - 1).long()
         every = torch.arange(cells, device=ends.device)
-        start, stop = torch.searchsorted(cell, every), torch.searchsorted(cell, every, right=True)
-        start[cell[zero]] -= (zero - start[cell[zero]]) % 2  # since every other end is at a leaf, from the first one on
+        start = torch.searchsorted(cell, every)
+        stop = torch.searchsorted(cell, every, right=True)
+        start[cell[zero]] -= (
+            zero - start[cell[zero]]
+        ) % 2  # since every other end is at a leaf, from the first one on
         if int((stop - start).max()) < 2 << depth:
             break
-    # As many ends as a tree can have. From left to right, every other one is at a leaf, every other one of the rest at
-    # a node of the level above, and so on. Those of other cells, and those that are not there, lead to where the ends
-    # of the cell are; the last of the padded stands before the first end, at −1.
+    # As many ends as a tree can have. From left to right, every other one is at a leaf, every other
+    # one of the rest at a node of the level above, and so on. Those of other cells, and those that
+    # are not there, lead to where the ends of the cell are; the last of the padded stands before
+    # the first end, at −1.
     at = start[:, None] + torch.arange((2 << depth) - 1, device=ends.device)
     missing = at.shape[1]
     padded = torch.cat([ends, ends.new_full((missing,), math.nan), ends.new_full((1,), -math.inf)])
     in_cell = torch.cat([cell, cell.new_full((missing,), cells), cell.new_full((1,), -1)])
-    nodes = [padded[at[:, (1 << level) - 1 :: 2 << level]].flatten() for level in range(depth, 0, -1)]
+    nodes = [
+        padded[at[:, (1 << level) - 1 :: 2 << level]].flatten() for level in range(depth, 0, -1)
+    ]
     at = at[:, ::2]
     has_end = in_cell[at] == every[:, None]
     left = (at + (in_cell[at] < every[:, None])).clamp(max=n)
@@ -111,35 +133,55 @@ def _table(ends: Tensor, values: Tensor, intercepts: Tensor, slopes: Tensor) -> 
 
 
 def corrected(method: GradientMethod[Any]) -> bool:
-    """Tell whether the correcting step of an accelerated method is taken in the map's geometry too."""
+    """Tell whether the correcting step of an accelerated method is taken in the map's
+    geometry too.
+    """
     return method.mirror is not None and getattr(method, "regulariser", None) is method.mirror
 
 
 class Compiled:
-    """Steps on several parameters, with local parts x, by one call of a kernel, as long as nothing moves in memory.
+    """Steps on several parameters, with local parts x, by one call of a kernel, as long as nothing
+    moves in memory.
 
-    If there is a ``watch``, the kernel looks by itself whether the parameters are where the last step has left them, in
-    the same pass over memory, and lets the duals of those that are not start anew.
+    If there is a ``watch``, the kernel looks by itself whether the parameters are where the last
+    step has left them, in the same pass over memory, and lets the duals of those that are not start
+    anew.
     """
 
     def __init__(self, slots: list[Slot], parameters: Tensors, x: Tensors, beside: Tensors) -> None:
-        self._method, self._form, self._maps = slots[0].method, slots[0].form, [slot.mirror for slot in slots]
+        self._method = slots[0].method
+        self._form = slots[0].form
+        self._maps = [slot.mirror for slot in slots]
         self._kernel = kernels.Function(self._form.kernel, x[0].dtype)
-        self._parameters, self._x, self._moving = parameters, x, [*x, *beside]
-        self._looks, self._looked = "moved" in self._kernel.names, dict[str, Any]()
+        self._parameters = parameters
+        self._x = x
+        self._moving = [*x, *beside]
+        self._looks = "moved" in self._kernel.names
+        self._looked = dict[str, Any]()
         self._version: tuple[Watch, int] | None = None
-        known = {"count": len(x), "sizes": array("l", [tensor.numel() for tensor in x]), "x": kernels.addresses(x)}
-        known |= {"z": kernels.addresses(beside), "leaves": self._form.leaves, "corrected": corrected(self._method)}
+        known = {
+            "count": len(x),
+            "sizes": array("l", [tensor.numel() for tensor in x]),
+            "x": kernels.addresses(x),
+        }
+        known |= {
+            "z": kernels.addresses(beside),
+            "leaves": self._form.leaves,
+            "corrected": corrected(self._method),
+        }
         self._told = Reading(self._maps, partial(self._read, known))
 
     def _read(self, known: dict[str, Any]) -> tuple[dict[str, Any], Tensors]:
         """Return all arguments of a kernel that last, and the tables of the maps among them."""
-        find, leaves = tabulated if self._form.leaves else multipliers, self._form.leaves
+        find = tabulated if self._form.leaves else multipliers
+        leaves = self._form.leaves
         found = [find(mirror, tensor) for mirror, tensor in zip(self._maps, self._x, strict=True)]
         tables = [table.contiguous() for table in found if table is not None]
         lengths = [table.numel() for table in tables]
         if len(tables) < len(found) or (leaves and set(lengths) != {2 * (4 + 5 * leaves)}):
-            raise RuntimeError("a map is of another type or shape than when the optimiser was made: make it anew")
+            raise RuntimeError(
+                "a map is of another type or shape than when the optimiser was made: make it anew"
+            )
         told = {
             "w": kernels.addresses(tables),
             "tables": kernels.addresses(tables),
@@ -171,12 +213,20 @@ class Compiled:
                 if moved:
                     watch.heard(p, here)
             arguments["moved"][:] = array("i", bytes(4 * len(g)))
-        torch.autograd.graph.increment_version(self._moving)  # so that a graph with what they were is not used any more
+        torch.autograd.graph.increment_version(
+            self._moving
+        )  # so that a graph with what they were is not used any more
 
 
 def _left(left: Sequence[Tensor | None]) -> dict[str, Any]:
-    """Return the arguments that tell a kernel where parameters were left, and those with which it answers."""
+    """Return the arguments that tell a kernel where parameters were left, and those with which it
+    answers.
+    """
     copies = [None if each is None or not each.is_floating_point() else each for each in left]
     sums = [None if each is None or each.is_floating_point() else each for each in left]
     moved = array("i", bytes(4 * len(left)))
-    return {"copies": kernels.addresses(copies), "sums": kernels.addresses(sums), "moved": moved} if left else {}
+    return (
+        {"copies": kernels.addresses(copies), "sums": kernels.addresses(sums), "moved": moved}
+        if left
+        else {}
+    )

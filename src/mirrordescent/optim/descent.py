@@ -19,8 +19,8 @@ from mirrordescent.schedules import Schedule
 class MD(MirrorOptimizer):
     """Mirror descent:  x⁺ = ∇ψ*(∇ψ(x) − t_k g),  t_k = lr·s(k).
 
-    Nothing is stored beside the parameters. With an inexact map the errors of its inverse add up; :class:`SMD` avoids
-    that. The arguments are those of :class:`MirrorOptimizer`.
+    Nothing is stored beside the parameters. With an inexact map the errors of its inverse add up;
+    :class:`SMD` avoids that. The arguments are those of :class:`MirrorOptimizer`.
 
     >>> import torch
     >>> from mirrordescent.mirrors import NegativeEntropy
@@ -33,7 +33,11 @@ class MD(MirrorOptimizer):
     """
 
     def __init__(
-        self, params: Params, lr: float | Tensor = 1e-2, mirror: MirrorLike = None, **options: Unpack[Options]
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-2,
+        mirror: MirrorLike = None,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(params, lr, mirror, method=methods.MD, **options)
 
@@ -41,10 +45,10 @@ class MD(MirrorOptimizer):
 class SMD(MirrorOptimizer):
     """Mirror descent stored in the dual:  y⁺ = y − t_k g,  x⁺ = ∇ψ*(y⁺),  t_k = lr·s(k).
 
-    The form for noisy gradients (LSMD when the map is learned); with the Euclidean map it is ``torch.optim.SGD``.
-    Where the map is exact, elementwise and without a bounded domain, y = ∇ψ(x) is computed from the parameters when it
-    is needed, and nothing is stored. Otherwise, and if ``dual_dtype`` is given, y is stored.
-    The arguments are those of :class:`MirrorOptimizer`.
+    The form for noisy gradients (LSMD when the map is learned); with the Euclidean map it is
+    ``torch.optim.SGD``. Where the map is exact, elementwise and without a bounded domain, y = ∇ψ(x)
+    is computed from the parameters when it is needed, and nothing is stored. Otherwise, and if
+    ``dual_dtype`` is given, y is stored. The arguments are those of :class:`MirrorOptimizer`.
 
     >>> import torch
     >>> from mirrordescent.mirrors import Diagonal
@@ -57,20 +61,30 @@ class SMD(MirrorOptimizer):
     """
 
     def __init__(
-        self, params: Params, lr: float | Tensor = 1e-2, mirror: MirrorLike = None, **options: Unpack[Options]
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-2,
+        mirror: MirrorLike = None,
+        **options: Unpack[Options],
     ) -> None:
         method = partial(_stored_where_it_must_be, dual_dtype=options.get("dual_dtype"))
         super().__init__(params, lr, mirror, method=method, **options)
 
 
-def _stored_where_it_must_be(mirror: MirrorMap, t: Schedule, dual_dtype: torch.dtype | None) -> GradientMethod[Any]:
-    return (methods.MD if dual_dtype is None and determines_its_dual(mirror) else methods.SMD)(mirror, t)
+def _stored_where_it_must_be(
+    mirror: MirrorMap, t: Schedule, dual_dtype: torch.dtype | None
+) -> GradientMethod[Any]:
+    return (methods.MD if dual_dtype is None and determines_its_dual(mirror) else methods.SMD)(
+        mirror, t
+    )
 
 
 def determines_its_dual(mirror: MirrorMap) -> bool:
-    """Tell whether x = ∇ψ*(y) always determines y = ∇ψ(x), entry by entry, so that y need not be stored.
+    """Tell whether x = ∇ψ*(y) always determines y = ∇ψ(x), entry by entry, so that y need not be
+    stored.
 
-    Not after a projection, and not at the ends of an interval, where x is rounded to the end and would stay there.
+    Not after a projection, and not at the ends of an interval, where x is rounded to the end and
+    would stay there.
     """
     domain = mirror.primal_domain
     open_end = isinstance(domain, PositiveOrthant) and not mirror.defined_on_boundary

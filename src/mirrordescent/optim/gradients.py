@@ -5,11 +5,15 @@ from torch import Tensor
 
 from mirrordescent.optim.sharding import is_distributed, local_parts, total_norm, true_anywhere
 
-SMALL = 8192  # entries; tensors of fewer are looked at together, since a kernel each would take longer than the look
+# entries; tensors of fewer are looked at together, since a kernel each would take longer than the
+# look
+SMALL = 8192
 
 
 def all_finite(gradients: list[Tensor]) -> bool:
-    """Tell whether every entry is finite, in one pass where it is: a sum is finite only if its terms are."""
+    """Tell whether every entry is finite, in one pass where it is: a sum is finite only if its
+    terms are.
+    """
     if not gradients:
         return True
     unsure = ~_sum(local_parts(gradients)).isfinite()

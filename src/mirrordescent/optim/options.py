@@ -13,8 +13,8 @@ Nonfinite: TypeAlias = Literal["raise", "skip"] | None
 class Decoupled(float):
     """c of a decay that does not go through the gradient: before every step, x ← (1 − t_k c)·x.
 
-    What a method stores beside x moves along, as far as ∇ψ(x) does, so that momentum stays as it is. With Adam's method
-    this is AdamW.
+    What a method stores beside x moves along, as far as ∇ψ(x) does, so that momentum stays as it
+    is. With Adam's method this is AdamW.
 
     >>> import torch
     >>> from mirrordescent import optim
@@ -41,11 +41,18 @@ class Options(TypedDict, total=False):
 
 
 OF_GROUPS: dict[str, Any] = {"weight_decay": 0.0, "maximize": False, "foreach": None}
-"""What a group may have of its own, besides lr, mirror and t; states that were written before one of them was known."""
+"""What a group may have of its own, besides lr, mirror and t; states that were written before one
+of them was known.
+"""
 
 DEFAULTS: dict[str, Any] = {
-    "t": None, **OF_GROUPS, "fused": None, "max_grad_norm": None, "nonfinite": "raise", "dual_dtype": None,
-}  # fmt: skip
+    "t": None,
+    **OF_GROUPS,
+    "fused": None,
+    "max_grad_norm": None,
+    "nonfinite": "raise",
+    "dual_dtype": None,
+}
 
 REFUSED = {
     "capturable": "there are no CUDA graphs of steps: with nonfinite=None and watches = False they do not wait",

@@ -1,4 +1,6 @@
-"""How the parameters of a group are stepped: many at once by kernels or in place, the others by the pure method."""
+"""How the parameters of a group are stepped: many at once by kernels or in place, the others by the
+pure method.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _dtype = attrgetter("dtype")
 
 
 class Moving(NamedTuple):
-    """The parameters of a group that have gradients, with their slots, and their local parts x, which are stepped."""
+    """The parameters of a group that have gradients, with their slots, and their local parts x,
+    which are stepped.
+    """
 
     slots: list[Slot]
     parameters: Tensors
@@ -34,7 +38,8 @@ class Moving(NamedTuple):
 
 
 class Plan:
-    """Which parameters are stepped together is found out once, and again when something has changed.
+    """Which parameters are stepped together is found out once, and again when something has
+    changed.
 
     Args:
         slots: the methods of all parameters.
@@ -42,7 +47,8 @@ class Plan:
     """
 
     def __init__(self, slots: list[Slot], rate: Rate) -> None:
-        self.slots, self.rate = slots, rate
+        self.slots = slots
+        self.rate = rate
         self._moving: list[Slot] = []
         self._formed: list[int] = []
         self._seen: Any = None
@@ -50,7 +56,9 @@ class Plan:
         self._batches: list[tuple[list[int], Step]] = []
         self._left: list[int] = []
         momenta = {slot.method.changing_momentum for slot in slots}
-        self.momentum = momenta.pop() if len(momenta) == 1 else None  # that of all methods, if it can be changed
+        self.momentum = (
+            momenta.pop() if len(momenta) == 1 else None
+        )  # that of all methods, if it can be changed
 
     def __reduce__(self) -> tuple[type[Plan], tuple[list[Slot], Rate]]:
         return Plan, (self.slots, self.rate)  # the tensors of a copy are elsewhere
@@ -65,10 +73,16 @@ class Plan:
             slot.method.change_momentum(momentum)
         self.momentum = momentum
 
-    def sort(self, slots: list[Slot], parameters: Tensors, x: Tensors, stored: Stored, g: Tensors) -> None:
-        """Find out how some parameters, with local parts x and what is stored with each, are stepped along g."""
+    def sort(
+        self, slots: list[Slot], parameters: Tensors, x: Tensors, stored: Stored, g: Tensors
+    ) -> None:
+        """Find out how some parameters, with local parts x and what is stored with each, are
+        stepped along g.
+        """
         if slots != self._moving:
-            self._moving, self._formed, self._seen = slots, [i for i, slot in enumerate(slots) if slot.form], None
+            self._moving = slots
+            self._formed = [i for i, slot in enumerate(slots) if slot.form]
+            self._seen = None
         seen: list[list[Any]] = [list(map(_dtype, g))]
         if self._formed:  # kernels are told addresses, and what has not moved is laid out as it was
             there = chain(pick(x, self._formed), beside(pick(stored, self._formed)))
@@ -78,7 +92,9 @@ class Plan:
             self._seen = seen
 
     def looked_at(self, watch: Watch) -> set[int]:
-        """Return the numbers of those parameters whose kernels look by themselves whether somebody has moved them."""
+        """Return the numbers of those parameters whose kernels look by themselves whether somebody
+        has moved them.
+        """
         return {i for numbers, kernel in self._compiled if kernel.looks(watch) for i in numbers}
 
     def step(self, k: int, x: Tensors, stored: Stored, g: Tensors, watch: Watch | None) -> None:
@@ -92,7 +108,9 @@ class Plan:
 
     def _sort(self, parameters: Tensors, x: Tensors, stored: Stored, g: Tensors) -> None:
         alike: dict[tuple[Form | None, Any], list[int]] = {}
-        self._compiled, self._batches, self._left = [], [], []
+        self._compiled = []
+        self._batches = []
+        self._left = []
         for i, slot in enumerate(self._moving):
             tensors = [x[i], *beside([stored[i]]), g[i]]
             plain = all(isinstance(t, Tensor) and t.dtype == x[i].dtype for t in tensors)
@@ -103,9 +121,12 @@ class Plan:
             else:
                 self._left.append(i)
         for (form, _), numbers in alike.items():
-            slots, some = pick(self._moving, numbers), pick(x, numbers)
+            slots = pick(self._moving, numbers)
+            some = pick(x, numbers)
             if form:
-                kernel = Compiled(slots, pick(parameters, numbers), some, beside(pick(stored, numbers)))
+                kernel = Compiled(
+                    slots, pick(parameters, numbers), some, beside(pick(stored, numbers))
+                )
                 self._compiled.append((numbers, kernel))
             else:
                 step = together_step(slots) if slots[0].together else in_place(slots, some[0])
@@ -114,19 +135,29 @@ class Plan:
 
 def together_step(slots: list[Slot]) -> Step:
     """Return steps on several parameters, each with its own map, that share their work."""
-    method, maps = slots[0].method, Maps(slot.mirror for slot in slots)
+    method = slots[0].method
+    maps = Maps(slot.mirror for slot in slots)
     return lambda count, x, stored, g: method.together(count, maps, x, beside(stored), g)
 
 
 def in_place(slots: list[Slot], like: Tensor) -> Step:
-    """Return steps in place (``GradientMethod.in_place``) on several parameters, whose maps have ∇ψ(x) = d·x."""
-    method, maps = slots[0].method, [slot.mirror for slot in slots]  # the methods differ in their maps alone
+    """Return steps in place (``GradientMethod.in_place``) on several parameters, whose maps have
+    ∇ψ(x) = d·x.
+    """
+    # the methods differ in their maps alone
+    method = slots[0].method
+    maps = [slot.mirror for slot in slots]
 
     def read() -> Tensors:
-        return [torch.as_tensor(mirror.diagonal(), dtype=like.dtype, device=like.device) for mirror in maps]
+        return [
+            torch.as_tensor(mirror.diagonal(), dtype=like.dtype, device=like.device)
+            for mirror in maps
+        ]
 
     d = None if slots[0].plain else Reading(maps, read)
-    return lambda count, x, stored, g: method.in_place(count, x, beside(stored), g, None if d is None else d())
+    return lambda count, x, stored, g: method.in_place(
+        count, x, beside(stored), g, None if d is None else d()
+    )
 
 
 def beside(stored: Stored) -> Tensors:

@@ -25,7 +25,9 @@ from mirrordescent.optim.sharding import Gathered, is_distributed
 from mirrordescent.optim.slot import Slot
 from mirrordescent.schedules import OverRun, ScheduleLike
 
-LEARNING_RATE, MOMENTUM = 3e-3, 0.95  # of the geometry set by hand; a learned method brings its own
+# of the geometry set by hand; a learned method brings its own
+LEARNING_RATE = 3e-3
+MOMENTUM = 0.95
 
 
 class Preconditioned(MirrorOptimizer):
@@ -36,35 +38,40 @@ class Preconditioned(MirrorOptimizer):
         m⁺ = βm + (1 − β)g,    v = βm⁺ + (1 − β)g
         x⁺ = (1 − t_k w)x − t_k c s(v) ∇ψ*(v)                    t_k = lr·s(k)
 
-    The map acts on momenta, not on weights, and the step is normalised: before the scale c, the entries of a step have
-    the mean square 1 (:meth:`~mirrordescent.mirrors.MirrorMap.direction`). By default every tensor gets a map by what
-    it is (:func:`~mirrordescent.mirrors.spectral_by_kind`): matrices and convolutions inside the network the polar
-    factor, which commutes with rotations of a layer's inputs and outputs; the output layer, embeddings and vectors a
-    sign. c falls with the fan-in, so that one lr serves all widths. A learned geometry is given by name:
+    The map acts on momenta, not on weights, and the step is normalised: before the scale c, the
+    entries of a step have the mean square 1 (:meth:`~mirrordescent.mirrors.MirrorMap.direction`).
+    By default every tensor gets a map by what it is
+    (:func:`~mirrordescent.mirrors.spectral_by_kind`): matrices and convolutions inside the network
+    the polar factor, which commutes with rotations of a layer's inputs and outputs; the output
+    layer, embeddings and vectors a sign. c falls with the fan-in, so that one lr serves all widths.
+    A learned geometry is given by name:
 
     .. code-block:: none
 
         md.optim.Preconditioned(model.named_parameters(), mirror="network-spectral", steps=1000)
 
-    Pass names, so that embeddings, gates, layers that normalise and the like are recognised; for grouped convolutions,
-    norms without gains and embeddings with unusual names, pass ``roles=md.mirrors.roles_of(model)``. A mirror map of
-    your own is used on every tensor.
+    Pass names, so that embeddings, gates, layers that normalise and the like are recognised; for
+    grouped convolutions, norms without gains and embeddings with unusual names, pass
+    ``roles=md.mirrors.roles_of(model)``. A mirror map of your own is used on every tensor.
 
-    Tensors are stepped together where their maps are alike, and matrices in one call of a kernel if kernels have been
-    compiled; ``fused=True`` compiles them. Under ``DistributedDataParallel`` nothing changes. Under
-    FSDP2 every process keeps its shard of the momentum, and momenta are gathered one tensor at a time, since a
-    direction depends on the whole of it; all processes compute it, and each keeps its part.
+    Tensors are stepped together where their maps are alike, and matrices in one call of a kernel if
+    kernels have been compiled; ``fused=True`` compiles them. Under ``DistributedDataParallel``
+    nothing changes. Under FSDP2 every process keeps its shard of the momentum, and momenta are
+    gathered one tensor at a time, since a direction depends on the whole of it; all processes
+    compute it, and each keeps its part.
 
     Args:
         params: see :class:`MirrorOptimizer`, which also has the arguments that are not listed here.
         lr: by default 3e-3, and 1 with a learned method, which brings its own scales.
         mirror: see :class:`MirrorOptimizer`; by default the geometry set by hand.
-        steps: the length of the run, over which s(k) rises and falls (:class:`~mirrordescent.schedules.OverRun`). If it
-            is not given, s = 1: use a scheduler of torch.
+        steps: the length of the run, over which s(k) rises and falls
+            (:class:`~mirrordescent.schedules.OverRun`). If it is not given, s = 1: use a scheduler
+            of torch.
         momentum: β, by default 0.95.
-        second_momentum: β₂, if the entries of directions are to be divided by the root of their second moments
-            (:class:`~mirrordescent.methods.AdaptivePreconditioned`).
-        lookahead: whether v looks one step ahead, as it does by default. A learned method has its own β, β₂ and v.
+        second_momentum: β₂, if the entries of directions are to be divided by the root of their
+            second moments (:class:`~mirrordescent.methods.AdaptivePreconditioned`).
+        lookahead: whether v looks one step ahead, as it does by default. A learned method has its
+            own β, β₂ and v.
         roles: what the tensors are, by name.
         weight_decay: w, decoupled as in AdamW: it shrinks the weights, and the map does not see it.
 
@@ -83,33 +90,58 @@ class Preconditioned(MirrorOptimizer):
     """
 
     def __init__(
-        self, params: Params, lr: float | Tensor | None = None, mirror: MirrorLike = None, *, steps: int | None = None,
-        momentum: float | None = None, second_momentum: float | None = None, lookahead: bool | None = None,
-        roles: Mapping[str, Role] | None = None, **options: Unpack[Options],
-    ) -> None:  # fmt: skip
+        self,
+        params: Params,
+        lr: float | Tensor | None = None,
+        mirror: MirrorLike = None,
+        *,
+        steps: int | None = None,
+        momentum: float | None = None,
+        second_momentum: float | None = None,
+        lookahead: bool | None = None,
+        roles: Mapping[str, Role] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
         given: list[Any] = [] if isinstance(params, Tensor) else list(params)
-        self._roles, self._maps = dict(roles or _roles(given)), dict[Any, MirrorMap]()
+        self._roles = dict(roles or _roles(given))
+        self._maps = dict[Any, MirrorMap]()
         learned = _learned(mirror)
         if options.get("t") is None:
             options["t"] = _over(steps, learned)
         elif steps is not None:
-            raise ValueError("give either steps, for a schedule over the run, or t, a schedule of your own")
-        named: dict[str, Any] = {"momentum": momentum, "second_momentum": second_momentum, "lookahead": lookahead}
+            raise ValueError(
+                "give either steps, for a schedule over the run, or t, a schedule of your own"
+            )
+        named: dict[str, Any] = {
+            "momentum": momentum,
+            "second_momentum": second_momentum,
+            "lookahead": lookahead,
+        }
         chosen = {name: value for name, value in named.items() if value is not None}
         if learned is not None and chosen:
-            raise ValueError(f"{mirror!r} was learned with a {' and '.join(chosen)} of its own: leave that out")
+            raise ValueError(
+                f"{mirror!r} was learned with a {' and '.join(chosen)} of its own: leave that out"
+            )
         plain: Any = partial(methods.Preconditioned, normalised=True)
         kind: Any = plain if second_momentum is None else methods.AdaptivePreconditioned
         made = partial(kind, **{"momentum": MOMENTUM, **chosen})
         lr = (LEARNING_RATE if learned is None else 1.0) if lr is None else lr
-        super().__init__(given or params, lr, spectral_by_kind() if mirror is None else mirror, method=made, **options)
+        super().__init__(
+            given or params,
+            lr,
+            spectral_by_kind() if mirror is None else mirror,
+            method=made,
+            **options,
+        )
 
     def _prepare(self, group: Group) -> Plan:
         group["weight_decay"] = Decoupled(group["weight_decay"])
         return super()._prepare(group)
 
     def _map_of(self, leaf: Leaf, mirror: MirrorMap) -> MirrorMap:
-        if not is_distributed(leaf.tensor) or all(each.is_replicate() for each in leaf.tensor.placements):
+        if not is_distributed(leaf.tensor) or all(
+            each.is_replicate() for each in leaf.tensor.placements
+        ):
             return self._whole_map_of(leaf, mirror)
         if isinstance(mirror, Layerwise):
             raise ValueError(
@@ -138,8 +170,11 @@ class Preconditioned(MirrorOptimizer):
             super()._step_group(number, moving, scale)
 
     def _uses_kernels(self, slot: Slot) -> bool:
-        """Tell whether a kernel is used: for second moments, directions of matrices, and powers of entries."""
-        mirror, parts = unscaled(slot.mirror), slot.mirror.modules()
+        """Tell whether a kernel is used: for second moments, directions of matrices, and powers of
+        entries.
+        """
+        mirror = unscaled(slot.mirror)
+        parts = slot.mirror.modules()
         return (
             isinstance(slot.method, methods.AdaptivePreconditioned)
             or isinstance(mirror, PNorm)
@@ -156,15 +191,23 @@ def _learned(mirror: MirrorLike) -> methods.Preconditioned | None:
 
 
 def _over(steps: int | None, learned: methods.Preconditioned | None) -> ScheduleLike:
-    """Return a schedule over a run of so many steps, as it was learned, or a constant if their number is not known."""
+    """Return a schedule over a run of so many steps, as it was learned, or a constant if their
+    number is not known.
+    """
     if steps is None:
         return 1.0
-    return learned.t.over(steps) if learned is not None and isinstance(learned.t, OverRun) else OverRun(steps)
+    return (
+        learned.t.over(steps)
+        if learned is not None and isinstance(learned.t, OverRun)
+        else OverRun(steps)
+    )
 
 
 def _roles(params: list[Any]) -> dict[str, Role]:
     """Tell the roles of all parameters of all groups, by their names or their places."""
-    groups = [each["params"] for each in params] if params and isinstance(params[0], dict) else [params]
+    groups = (
+        [each["params"] for each in params] if params and isinstance(params[0], dict) else [params]
+    )
     shapes: dict[str, tuple[int, ...]] = {}
     for number, group in enumerate(groups):
         members = [group] if isinstance(group, Tensor) else cast(list[Any], group)

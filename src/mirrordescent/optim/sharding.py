@@ -1,7 +1,9 @@
-"""Parameters spread over processes (``DTensor``, as in FSDP2): work is done on the local part of each.
+"""Parameters spread over processes (``DTensor``, as in FSDP2): work is done on the local part of
+each.
 
-What acts entry by entry needs no communication. A number per entry, or per group of entries, is cut like the
-parameter; a map of whole tensors cannot be cut, and where it acts on gradients they are gathered.
+What acts entry by entry needs no communication. A number per entry, or per group of entries, is cut
+like the parameter; a map of whole tensors cannot be cut, and where it acts on gradients they are
+gathered.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _WHOLE = {Tensor, nn.Parameter}
 
 
 def is_distributed(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Tell whether a tensor is spread over processes, without importing ``torch.distributed.tensor``."""
+    """Tell whether a tensor is spread over processes, without importing
+    ``torch.distributed.tensor``.
+    """
     return type(tensor) not in _WHOLE and hasattr(tensor, "device_mesh")
 
 
@@ -46,18 +50,26 @@ def local_gradients(gradients: list[Tensor], parameters: list[Tensor]) -> list[T
 
 
 def spread_like(parameter: Tensor, part: Tensor) -> Tensor:
-    """Return a local part as a tensor that is spread like a parameter, so that checkpoints know what it is part of."""
+    """Return a local part as a tensor that is spread like a parameter, so that checkpoints know
+    what it is part of.
+    """
     if not is_distributed(parameter):
         return part
     from torch.distributed.tensor import DTensor
 
-    mesh, placements, shape = parameter.device_mesh, parameter.placements, parameter.shape
-    return DTensor.from_local(part, mesh, placements, run_check=False, shape=shape, stride=parameter.stride())
+    mesh = parameter.device_mesh
+    placements = parameter.placements
+    shape = parameter.shape
+    return DTensor.from_local(
+        part, mesh, placements, run_check=False, shape=shape, stride=parameter.stride()
+    )
 
 
 def local_map(mirror: MirrorMap, parameter: Tensor, name: str) -> MirrorMap:
     """Return the map of the local part of a parameter."""
-    if not is_distributed(parameter) or all(placement.is_replicate() for placement in parameter.placements):
+    if not is_distributed(parameter) or all(
+        placement.is_replicate() for placement in parameter.placements
+    ):
         return mirror
     if not mirror.elementwise:
         raise ValueError(
@@ -69,7 +81,8 @@ def local_map(mirror: MirrorMap, parameter: Tensor, name: str) -> MirrorMap:
 
 
 class Gathered(MirrorMap):
-    """The map of a whole tensor, for the part of it that this process holds: gathered, mapped by all, and cut again.
+    """The map of a whole tensor, for the part of it that this process holds: gathered, mapped by
+    all, and cut again.
 
     Args:
         mirror: the map of the whole.
@@ -78,8 +91,11 @@ class Gathered(MirrorMap):
 
     def __init__(self, mirror: MirrorMap, parameter: DTensor) -> None:
         super().__init__()
-        self.mirror, self.mesh, self.placements = mirror, parameter.device_mesh, parameter.placements
-        self.shape, self.stride = parameter.shape, parameter.stride()
+        self.mirror = mirror
+        self.mesh = parameter.device_mesh
+        self.placements = parameter.placements
+        self.shape = parameter.shape
+        self.stride = parameter.stride()
 
     def _to_primal(self, y: Tensor) -> Tensor:
         return self._whole(self.mirror._to_primal, y)
@@ -98,16 +114,22 @@ class Gathered(MirrorMap):
             y[0], self.mesh, self.placements, run_check=False, shape=self.shape, stride=self.stride
         )
         found = function(spread.full_tensor()[None])[0].contiguous()
-        return distribute_tensor(found, self.mesh, self.placements, src_data_rank=None).to_local()[None]
+        return distribute_tensor(found, self.mesh, self.placements, src_data_rank=None).to_local()[
+            None
+        ]
 
 
 def true_anywhere(flags: Tensor, tensors: list[Tensor]) -> Tensor:
-    """Combine flags over all processes that share one of the tensors: true where they are true on any of them."""
+    """Combine flags over all processes that share one of the tensors: true where they are true on
+    any of them.
+    """
     from torch.distributed.tensor import DTensor, Partial
 
     number = flags.float()
     for mesh in _meshes(tensors):
-        number = DTensor.from_local(number, mesh, [Partial("max")] * mesh.ndim, run_check=False).full_tensor()
+        number = DTensor.from_local(
+            number, mesh, [Partial("max")] * mesh.ndim, run_check=False
+        ).full_tensor()
     return number > 0
 
 
@@ -115,14 +137,20 @@ def total_norm(tensors: list[Tensor]) -> float:
     """√Σ‖·‖² over all entries on all processes."""
     norms = [torch.nn.utils.get_total_norm([t for t in tensors if not is_distributed(t)])]
     for mesh in _meshes(tensors):
-        norm = torch.nn.utils.get_total_norm([t for t in tensors if is_distributed(t) and t.device_mesh == mesh])
+        norm = torch.nn.utils.get_total_norm(
+            [t for t in tensors if is_distributed(t) and t.device_mesh == mesh]
+        )
         norms.append(norm.full_tensor() if is_distributed(norm) else norm)
     return math.hypot(*map(float, norms))
 
 
 def _aligned(gradient: Tensor, parameter: Tensor) -> Tensor:
     """Return a gradient cut like its parameter."""
-    if is_distributed(gradient) and is_distributed(parameter) and gradient.placements != parameter.placements:
+    if (
+        is_distributed(gradient)
+        and is_distributed(parameter)
+        and gradient.placements != parameter.placements
+    ):
         return gradient.redistribute(placements=parameter.placements)
     return gradient
 
@@ -132,7 +160,9 @@ def _meshes(tensors: list[Tensor]) -> list[DeviceMesh]:
 
 
 def _cut_like(parameter: DTensor, tensor: Tensor, name: str) -> Tensor:
-    """Return the local part of a tensor that broadcasts to a parameter; axes of length 1 serve every part."""
+    """Return the local part of a tensor that broadcasts to a parameter; axes of length 1 serve
+    every part.
+    """
     from torch.distributed.tensor import distribute_tensor
 
     tensor = tensor.detach().reshape([1] * (parameter.ndim - tensor.ndim) + list(tensor.shape))
@@ -157,6 +187,8 @@ def _placement(placement: Placement, tensor: Tensor, name: str) -> Placement:
 def _with_tensors(mirror: MirrorMap, changed: dict[str, Tensor]) -> MirrorMap:
     """Return a map that shares everything with another except some tensors."""
     other = copy.copy(mirror)
-    other._parameters = {name: kept for name, kept in mirror._parameters.items() if name not in changed}
+    other._parameters = {
+        name: kept for name, kept in mirror._parameters.items() if name not in changed
+    }
     other._buffers = {**mirror._buffers, **changed}
     return other

@@ -1,8 +1,9 @@
 """Steps inside the graphs of ``torch.compile``: one operation, into which compilers do not look.
 
-What a step decides by numbers (are gradients finite, was a parameter moved, which kernel) would break a graph, or
-compile it anew for every shape. As one operation it does neither, and it is the same step, bit by bit. Rates and
-momenta are read when it runs, so that schedulers need no compilation either.
+What a step decides by numbers (are gradients finite, was a parameter moved, which kernel) would
+break a graph, or compile it anew for every shape. As one operation it does neither, and it is the
+same step, bit by bit. Rates and momenta are read when it runs, so that schedulers need no
+compilation either.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ def name_in_graphs(optimizer: Stepping) -> str:
 
 
 def _step(x: Sequence[Tensor], g: Sequence[Tensor], numbers: Sequence[int], name: str) -> None:
-    # Inside an operation nothing is differentiated, which maps that are gradients of networks have to be.
-    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    # Inside an operation nothing is differentiated, which maps that are gradients of networks have
+    # to be.
+    included = torch._C._dispatch_tls_local_include_set()
+    excluded = torch._C._dispatch_tls_local_exclude_set()
     for key in (torch._C.DispatchKey.AutogradFunctionality, torch._C.DispatchKey.AutogradOther):
         excluded = excluded.remove(key)
     with torch._C._ForceDispatchKeyGuard(included, excluded), torch.no_grad():
@@ -44,7 +47,9 @@ def _step(x: Sequence[Tensor], g: Sequence[Tensor], numbers: Sequence[int], name
 
 
 step_in_graph = torch.library.custom_op(
-    "mirrordescent::step", _step, mutates_args=("x",),
+    "mirrordescent::step",
+    _step,
+    mutates_args=("x",),
     schema="(Tensor(a!)[] x, Tensor[] g, int[] numbers, str name) -> ()",
-)  # fmt: skip
+)
 step_in_graph.register_fake(lambda x, g, numbers, name: None)

@@ -1,4 +1,6 @@
-"""Problems that are put together: a smooth function, terms such as norms and total variations, and a set."""
+"""Problems that are put together: a smooth function, terms such as norms and total variations, and
+a set.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +25,29 @@ DATA = "data"
 
 
 class Composite(Problem, SaddlePoint):
-    """f(x) = f₀(x) + Σⱼ hⱼgⱼ(Kⱼx) on a set X: whatever is smooth, and terms with kinks, operators and constraints.
+    """f(x) = f₀(x) + Σⱼ hⱼgⱼ(Kⱼx) on a set X: whatever is smooth, and terms with kinks, operators
+    and constraints.
 
-    Value, gradient (one of the subgradients at kinks), gradients with rounded kinks, proximal operators, the domain,
-    the saddle-point form, lower bounds, and with them certificates and the classical solvers that fit: all of it comes
-    from the parts, for a batch of problems with data, weights and operators of their own.
+    Value, gradient (one of the subgradients at kinks), gradients with rounded kinks, proximal
+    operators, the domain, the saddle-point form, lower bounds, and with them certificates and the
+    classical solvers that fit: all of it comes from the parts, for a batch of problems with data,
+    weights and operators of their own.
 
-    The saddle-point form has the terms in G. f₀ is in F if it has a prox or is no :class:`Fit`; else its data are one
-    more block of G, d(ZAx). All blocks of K are scaled to the same norm.
+    The saddle-point form has the terms in G. f₀ is in F if it has a prox or is no :class:`Fit`;
+    else its data are one more block of G, d(ZAx). All blocks of K are scaled to the same norm.
 
-    Bounds on min f come from dual points. Those of a Fit are made feasible by a term that can absorb what is left of
-    Kᵀu (L1 with an orthonormal operator, TV, a ridge), or on x ≥ 0 by raising the data's part; those of any f₀ by
-    linearising it, if it is strongly convex or X is bounded.
+    Bounds on min f come from dual points. Those of a Fit are made feasible by a term that can
+    absorb what is left of Kᵀu (L1 with an orthonormal operator, TV, a ridge), or on x ≥ 0 by
+    raising the data's part; those of any f₀ by linearising it, if it is strongly convex or X is
+    bounded.
 
     Args:
-        smooth: f₀, such as :class:`~mirrordescent.problems.SquaredError`, :class:`~mirrordescent.problems.Counts`,
-            :class:`~mirrordescent.problems.LogisticRegression`, or any problem that knows its ``smoothness``.
-        terms: L1, TV, Roughness, Ridge or terms of your own; and at most one set, such as NonNegative(), Box(0, 1) or
-            Simplex().
+        smooth: f₀, such as :class:`~mirrordescent.problems.SquaredError`,
+            :class:`~mirrordescent.problems.Counts`,
+            :class:`~mirrordescent.problems.LogisticRegression`, or any problem that knows its
+            ``smoothness``.
+        terms: L1, TV, Roughness, Ridge or terms of your own; and at most one set, such as
+            NonNegative(), Box(0, 1) or Simplex().
 
     >>> import torch
     >>> problem = Composite(SquaredError(torch.tensor([[3.0, 0.5]])), [L1(1.0), PositiveOrthant()])
@@ -56,23 +63,34 @@ class Composite(Problem, SaddlePoint):
         if wrong := [each for each in terms if not isinstance(each, Domain | Term)]:
             raise TypeError(f"terms must be terms or sets, got {type(wrong[0]).__name__}")
         if len(sets) > 1:
-            raise ValueError("there can be one set only: write the set that is common to them, such as Box(0, 1)")
+            raise ValueError(
+                "there can be one set only: write the set that is common to them, such as Box(0, 1)"
+            )
         if smooth.sample_shape is None:
-            raise ValueError(f"{type(smooth).__name__} does not know the shape of its points, which terms need")
+            raise ValueError(
+                f"{type(smooth).__name__} does not know the shape of its points, which terms need"
+            )
         batches = {len(t.weight) for t in added if isinstance(t.weight, Tensor) and t.weight.ndim}
         if smooth.batch is not None:
             batches.add(smooth.batch)
         if len(batches) > 1:
-            raise ValueError(f"data and weights disagree on the number of problems: {sorted(batches)}")
+            raise ValueError(
+                f"data and weights disagree on the number of problems: {sorted(batches)}"
+            )
         super().__init__(next(iter(batches), None), smooth.sample_shape)
         if smooth.smoothness() in (None, math.inf):
-            raise ValueError(f"{type(smooth).__name__} is not known to be smooth: what has kinks belongs to the terms")
-        self.smooth, self.parts = smooth, nn.ModuleList(added)
+            raise ValueError(
+                f"{type(smooth).__name__} is not known to be smooth: what has kinks belongs to the terms"
+            )
+        self.smooth = smooth
+        self.parts = nn.ModuleList(added)
         self.domain = sets[0] if sets else smooth.domain
         like = next(smooth.buffers()).new_zeros(self.batch or 1, *self.sample_shape)
         for term in self._terms:
             term.prepare(like)
-        separable = isinstance(self.domain, WholeSpace | PositiveOrthant | Box) and isinstance(smooth, Fit)
+        separable = isinstance(self.domain, WholeSpace | PositiveOrthant | Box) and isinstance(
+            smooth, Fit
+        )
         simple = isinstance(self.domain, WholeSpace) or (separable and cast(Fit, smooth).separable)
         prox = isinstance(smooth, SquaredError) and smooth.proximable and simple
         self.dual_data = isinstance(smooth, Fit) and not prox
@@ -133,11 +151,15 @@ class Composite(Problem, SaddlePoint):
     def start(self, batch: int | None = None) -> Tensor:
         """Return the start of f₀, moved into X."""
         start = cast(Tensor, self.smooth.start(self.batch or batch))
-        return start if isinstance(self.domain, WholeSpace) else cast(Tensor, self.domain.project(start))
+        return (
+            start
+            if isinstance(self.domain, WholeSpace)
+            else cast(Tensor, self.domain.project(start))
+        )
 
     def features(self, x0: Tensor | None = None) -> dict[str, Tensor]:
-        """Return log(hⱼ‖Kⱼ‖√n / ‖∇f₀(0)‖) of every term, which changing the unit of x or of f leaves as it is, and
-        the features of f₀.
+        """Return log(hⱼ‖Kⱼ‖√n / ‖∇f₀(0)‖) of every term, which changing the unit of x or of f
+        leaves as it is, and the features of f₀.
         """
         described = dict(self.smooth.features(x0))
         pull = norm(self.smooth.grad(cast(Tensor, self.smooth.start(self.batch)) * 0)).double()
@@ -148,10 +170,11 @@ class Composite(Problem, SaddlePoint):
         return described
 
     def proximal(self) -> tuple[Problem, Callable[[Tree, Tensor], Tree]] | None:
-        """Return what is smooth, and the prox of the rest with one step length per sample, if that is simple.
+        """Return what is smooth, and the prox of the rest with one step length per sample, if that
+        is simple.
 
-        It is with at most one term with kinks, which is an L1 with KᵀK = I; and X must be all of Rⁿ, or K = I and X
-        a product of intervals.
+        It is with at most one term with kinks, which is an L1 with KᵀK = I; and X must be all of
+        Rⁿ, or K = I and X a product of intervals.
         """
         kinked = [term for term in self._terms if math.isinf(term.curvature)]
         whole = isinstance(self.domain, WholeSpace)
@@ -160,14 +183,19 @@ class Composite(Problem, SaddlePoint):
         one = kinked[0]
         if len(kinked) > 1 or not isinstance(one, L1) or not one.invertible:
             return None
-        if not whole and not (one.operator is None and isinstance(self.domain, PositiveOrthant | Box)):
+        if not whole and not (
+            one.operator is None and isinstance(self.domain, PositiveOrthant | Box)
+        ):
             return None
         return self._without(kinked), lambda x, t: self.domain.project(one.prox(cast(Tensor, x), t))
 
     def _without(self, terms: list[Term]) -> Problem:
         """Return the problem of the other terms, which shares all with this one."""
         rest = copy.copy(self)
-        rest._modules = {**self._modules, "parts": nn.ModuleList(t for t in self._terms if t not in terms)}
+        rest._modules = {
+            **self._modules,
+            "parts": nn.ModuleList(t for t in self._terms if t not in terms),
+        }
         return rest
 
     # The saddle-point form F(x) + G(Kx).
@@ -197,7 +225,9 @@ class Composite(Problem, SaddlePoint):
 
     @property
     def block_scales(self) -> list[float]:
-        """κⱼ, which make the norms of κⱼKⱼ the same: else the steps of one block would have to be too short."""
+        """κⱼ, which make the norms of κⱼKⱼ the same: else the steps of one block would have to be
+        too short.
+        """
         norms = self.block_norms
         return [max(norms) / each for each in norms]
 
@@ -221,13 +251,18 @@ class Composite(Problem, SaddlePoint):
     def K_adjoint(self, u: Blocks) -> Tensor:
         """ΣκⱼKⱼᵀuⱼ, plus κAᵀZv if the data are in G."""
         first = next(iter(u.values()))
-        dual, out = self._unscaled(u), first.new_zeros(len(first), *self.sample_shape)
+        dual = self._unscaled(u)
+        out = first.new_zeros(len(first), *self.sample_shape)
         return add_adjoints(out, self.smooth, self._terms, dual)
 
     @property
     def F_convexity(self) -> float:
         """That of f₀, where F has an argmin: where every entry is observed directly."""
-        return (self.smooth.strong_convexity() or 0.0) if self.proximable and not self.dual_data else 0.0
+        return (
+            (self.smooth.strong_convexity() or 0.0)
+            if self.proximable and not self.dual_data
+            else 0.0
+        )
 
     @property
     def F_smoothness(self) -> float:
@@ -244,7 +279,9 @@ class Composite(Problem, SaddlePoint):
         if self.dual_data:
             return self.project(x)
         if not self.proximable:
-            raise TypeError(f"the F of a Composite of {type(self.smooth).__name__} has no prox: use CondatVu")
+            raise TypeError(
+                f"the F of a Composite of {type(self.smooth).__name__} has no prox: use CondatVu"
+            )
         return self.project(cast(SquaredError, self.smooth).prox(x, tau))
 
     def argmin_F(self, w: Tensor) -> Tensor:
@@ -256,30 +293,44 @@ class Composite(Problem, SaddlePoint):
         proxed: Blocks = {}
         for place, (term, scale) in enumerate(zip(self._terms, scales, strict=False)):
             found = term.prox_conjugate(self._of(place, u, scale), sigma * scale**2)
-            proxed |= {_named(place, name): block if scale == 1 else block / scale for name, block in found.items()}
+            proxed |= {
+                _named(place, name): block if scale == 1 else block / scale
+                for name, block in found.items()
+            }
         if self.dual_data:
             scale = scales[-1]
-            proxed[DATA] = cast(Fit, self.smooth).prox_conjugate(scale * u[DATA], sigma * scale**2) / scale
+            proxed[DATA] = (
+                cast(Fit, self.smooth).prox_conjugate(scale * u[DATA], sigma * scale**2) / scale
+            )
         return proxed
 
     # Bounds.
 
     def lower_bound(self, u: Blocks) -> Tensor:
-        """Return the bound of a dual point; if the data are not in it, theirs is that of the start."""
+        """Return the bound of a dual point; if the data are not in it, theirs is that of
+        the start.
+        """
         first = next(iter(u.values()), None)
         return self.bound_of_pair(self.start(None if first is None else len(first)), u)
 
     def bound_of_pair(self, x: Tensor, u: Blocks) -> Tensor:
-        """Return the best of the bounds that follow from a dual point, and a primal one that may belong to it."""
+        """Return the best of the bounds that follow from a dual point, and a primal one that may
+        belong to it.
+        """
         dual = self._unscaled(self.prox_G_conjugate(u, 0.0))
         if isinstance(self.smooth, Fit) and not self.dual_data:
             dual = dual._replace(data=self.smooth.slope(self.smooth.seen(x)))
         return self._bound(x, dual)
 
     def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor | None:
-        """Return the bound of the dual point of the gradient of f₀, with the terms absorbing it; or that of any f."""
+        """Return the bound of the dual point of the gradient of f₀, with the terms absorbing it; or
+        that of any f.
+        """
         if isinstance(self.smooth, Fit):
-            none = [{name: torch.zeros_like(block) for name, block in term.K(x).items()} for term in self._terms]
+            none = [
+                {name: torch.zeros_like(block) for name, block in term.K(x).items()}
+                for term in self._terms
+            ]
             return self._bound(x, Dual(none, self.smooth.slope(self.smooth.seen(x))))
         return super().bound_at(x, convexity) if math.isfinite(self.smoothness()) else None
 
@@ -289,7 +340,10 @@ class Composite(Problem, SaddlePoint):
 
     def _unscaled(self, u: Blocks) -> Dual:
         scales = self.block_scales
-        terms = [self._of(place, u, scale) for place, scale in zip(range(len(self.parts)), scales, strict=False)]
+        terms = [
+            self._of(place, u, scale)
+            for place, scale in zip(range(len(self.parts)), scales, strict=False)
+        ]
         return Dual(terms, scales[-1] * u[DATA] if self.dual_data else None)
 
     def _of(self, place: int, u: Blocks, scale: float) -> Blocks:

@@ -1,4 +1,6 @@
-"""Differences of neighbouring pixels: D, its adjoint, and norms of the groups that a total variation takes together."""
+"""Differences of neighbouring pixels: D, its adjoint, and norms of the groups that a total
+variation takes together.
+"""
 
 from typing import NamedTuple, TypeAlias, cast
 
@@ -19,7 +21,9 @@ def differences(x: Tensor) -> Differences:
 
 
 def add_adjoint(out: Tensor, u: Differences, factor: float | Tensor = 1.0) -> Tensor:
-    """Add factor·Dᵀu to a fresh tensor in place, and return it; there may be a factor for every sample."""
+    """Add factor·Dᵀu to a fresh tensor in place, and return it; there may be a factor for every
+    sample.
+    """
     for name, dimension in DIRECTIONS.items():
         _add_adjoint_along(dimension, out, u[name], factor)
     return out
@@ -37,7 +41,8 @@ def _difference(dimension: int, x: Tensor) -> Tensor:
 
 def _add_adjoint_along(dimension: int, out: Tensor, u: Tensor, factor: float | Tensor) -> None:
     if isinstance(factor, Tensor):
-        u, factor = u * per_sample(factor, u), 1.0
+        u = u * per_sample(factor, u)
+        factor = 1.0
     last = out.shape[dimension] - 1
     out.narrow(dimension, 1, last).add_(u, alpha=factor)
     out.narrow(dimension, 0, last).sub_(u, alpha=factor)
@@ -46,9 +51,9 @@ def _add_adjoint_along(dimension: int, out: Tensor, u: Tensor, factor: float | T
 class Groups(NamedTuple):
     """Groups g of differences d, of which a total variation adds up the Euclidean norms |d_g|.
 
-    A group is one difference; or both differences of a pixel, if ``isotropic``, at the last row or column the one that
-    is there; and either of them in all channels, if ``coupled``. Widths, radii and heights below are numbers, or one
-    for every sample.
+    A group is one difference; or both differences of a pixel, if ``isotropic``, at the last row or
+    column the one that is there; and either of them in all channels, if ``coupled``. Widths, radii
+    and heights below are numbers, or one for every sample.
     """
 
     isotropic: bool = False
@@ -76,13 +81,17 @@ class Groups(NamedTuple):
         return F.pad(norms, (1, 0)).amax(1)  # a single pixel has no differences
 
     def total(self, d: Differences, width: float = 0.0) -> Tensor:
-        """Σ h(|d_g|) per sample, with the Huber function h(r) = r²/(2·width) for r ≤ width, else r − width/2."""
+        """Σ h(|d_g|) per sample, with the Huber function h(r) = r²/(2·width) for r ≤ width, else r
+        − width/2.
+        """
 
         def huber(norm: Tensor) -> Tensor:
             near = norm.clamp(max=width)
             return near * (norm - near / 2) / width
 
-        return torch.stack([sum_per_sample(huber(norm) if width else norm) for norm in self.norms(d)]).sum(0)
+        return torch.stack(
+            [sum_per_sample(huber(norm) if width else norm) for norm in self.norms(d)]
+        ).sum(0)
 
     def slopes(self, d: Differences, width: float | Tensor = 0.0) -> Differences:
         """d_g/max(|d_g|, width), the derivatives of h(|d_g|); 0 at 0."""
@@ -90,11 +99,17 @@ class Groups(NamedTuple):
             return {name: _slope(d[name], width) for name in DIRECTIONS}
         return self._over(d, [_at_least(norm, width) for norm in self.norms(d)])
 
-    def add_gradient(self, out: Tensor, x: Tensor, height: float | Tensor, width: float | Tensor) -> Tensor:
-        """Add the gradient of height·Σ h(|d_g|), d = Dx, to a fresh tensor in place, and return it."""
+    def add_gradient(
+        self, out: Tensor, x: Tensor, height: float | Tensor, width: float | Tensor
+    ) -> Tensor:
+        """Add the gradient of height·Σ h(|d_g|), d = Dx, to a fresh tensor in place, and
+        return it.
+        """
         if not self.single:
             return add_adjoint(out, self.slopes(differences(x), width), height)
-        for dimension in DIRECTIONS.values():  # one after the other, while what was just computed is still in the cache
+        for dimension in (
+            DIRECTIONS.values()
+        ):  # one after the other, while what was just computed is still in the cache
             d = _difference(dimension, x)
             if torch.is_grad_enabled() or _is_zero(width):
                 _add_adjoint_along(dimension, out, _slope(d, width), height)
@@ -107,14 +122,21 @@ class Groups(NamedTuple):
         """Return the nearest differences with |u_g| ≤ radius."""
         if self.single:
             return {name: _clip(u[name], radius) for name in DIRECTIONS}
-        return self._over(u, [_at_least(norm, radius) / _fit(radius, norm) for norm in self.norms(u)])
+        return self._over(
+            u, [_at_least(norm, radius) / _fit(radius, norm) for norm in self.norms(u)]
+        )
 
     def _over(self, d: Differences, divisors: list[Tensor]) -> Differences:
         """Divide every group by its number."""
         if not self.isotropic:
-            return {name: d[name] / divisor for name, divisor in zip(DIRECTIONS, divisors, strict=True)}
+            return {
+                name: d[name] / divisor for name, divisor in zip(DIRECTIONS, divisors, strict=True)
+            }
         shared = divisors[0]
-        return {name: d[name] / shared.narrow(k, 0, shared.shape[k] - 1) for name, k in DIRECTIONS.items()}
+        return {
+            name: d[name] / shared.narrow(k, 0, shared.shape[k] - 1)
+            for name, k in DIRECTIONS.items()
+        }
 
 
 def _root(squares: Tensor) -> Tensor:
@@ -130,7 +152,11 @@ def _slope(d: Tensor, width: float | Tensor) -> Tensor:
 
 def _at_least(norm: Tensor, width: float | Tensor) -> Tensor:
     """max(norm, width), with ∞ for 0, by which 0 can be divided."""
-    return norm.masked_fill(norm == 0, torch.inf) if _is_zero(width) else norm.clamp(min=_fit(width, norm))
+    return (
+        norm.masked_fill(norm == 0, torch.inf)
+        if _is_zero(width)
+        else norm.clamp(min=_fit(width, norm))
+    )
 
 
 def _clip(u: Tensor, bound: float | Tensor, out: Tensor | None = None) -> Tensor:

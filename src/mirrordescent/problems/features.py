@@ -14,21 +14,31 @@ from mirrordescent.problems.operators import LinearOperator
 from mirrordescent.trees import sum_per_sample
 
 ORIGIN = {"weight": 0.6, "rough": 0.4}
-"""λ over the contrast, and mean |Dx⁰| over the contrast, of the problem at which these features are 0."""
+"""λ over the contrast, and mean |Dx⁰| over the contrast, of the problem at which these features are
+0.
+"""
 
 
 BENDS = (-2.0, 1.0)
 """log(λ/c), relative to its origin, below which λ is faint and above which it is strong."""
 
 DEEPEST = 64
-"""A hole in which a pixel is farther than this from what is known counts as that deep; the search ends there."""
+"""A hole in which a pixel is farther than this from what is known counts as that deep; the search
+ends there.
+"""
 
 
 def image_features(
-    y: Tensor, mask: Tensor | None, weight: float | Tensor, scale: float, x0: Tensor,
-    operator: LinearOperator | None = None, norm: float = 1.0,
-) -> dict[str, Tensor]:  # fmt: skip
-    """Return logarithms, (batch,) each. The contrast c is the standard deviation of the observed pixels of an image.
+    y: Tensor,
+    mask: Tensor | None,
+    weight: float | Tensor,
+    scale: float,
+    x0: Tensor,
+    operator: LinearOperator | None = None,
+    norm: float = 1.0,
+) -> dict[str, Tensor]:
+    """Return logarithms, (batch,) each. The contrast c is the standard deviation of the observed
+    pixels of an image.
 
     .. code-block:: none
 
@@ -43,11 +53,12 @@ def image_features(
         noisy      how far it is above 0, else 0
         passed     how much of white noise A lets through, ‖An‖²/(‖A‖²‖n‖²): 0 without an operator, far below for a blur
 
-    They end where problems that anything was learned on end: beyond, what was learned is not carried on. All but the
-    first stay as they are under y → a·y + b with λ → a·λ, under transposition, flips, and permutations of
-    the channels.
+    They end where problems that anything was learned on end: beyond, what was learned is not
+    carried on. All but the first stay as they are under y → a·y + b with λ → a·λ, under
+    transposition, flips, and permutations of the channels.
     """
-    # What is left after the sums is a few numbers for every sample, for which NumPy is quicker than torch.
+    # What is left after the sums is a few numbers for every sample, for which NumPy is quicker than
+    # torch.
     count, first, second, variation = _sums(y, mask, x0.detach()).cpu().numpy().T
     tiny = float(torch.finfo(y.dtype).tiny) ** 0.5  # of images that show nothing
     contrast = np.sqrt(np.maximum(second / count - np.square(first / count), tiny**2))
@@ -68,11 +79,19 @@ def image_features(
         "noisy": np.maximum(rough, 0),
         "passed": np.zeros(len(y)) if operator is None else _passed(operator, norm, x0),
     }
-    return dict(zip(found, torch.from_numpy(np.stack(list(found.values()))).to(y.device).unbind(), strict=True))
+    return dict(
+        zip(
+            found,
+            torch.from_numpy(np.stack(list(found.values()))).to(y.device).unbind(),
+            strict=True,
+        )
+    )
 
 
 def _sums(y: Tensor, mask: Tensor | None, x: Tensor) -> Tensor:
-    """Return per sample the number of observed pixels, Σ(y − c) and Σ(y − c)² over them, c one of them, and Σ|Dx|."""
+    """Return per sample the number of observed pixels, Σ(y − c) and Σ(y − c)² over them, c one of
+    them, and Σ|Dx|.
+    """
     if y.shape == x.shape and kernels.suits(y) and y.dtype == x.dtype and kernels.ready():
         return kernels.image_sums(y, mask, x)
     seen = torch.ones_like(y) if mask is None else mask.expand_as(y)
@@ -85,13 +104,17 @@ def _sums(y: Tensor, mask: Tensor | None, x: Tensor) -> Tensor:
 
 def _passed(operator: LinearOperator, norm: float, x0: Tensor) -> np.ndarray:
     """Measure it with the same noise at every call."""
-    noise = torch.randn(x0.shape[1:], generator=torch.Generator().manual_seed(0)).to(x0).expand_as(x0)
+    noise = (
+        torch.randn(x0.shape[1:], generator=torch.Generator().manual_seed(0)).to(x0).expand_as(x0)
+    )
     left = sum_per_sample(operator.A(noise).square()) / (norm**2 * sum_per_sample(noise.square()))
     return left.clamp(min=1e-4).log().detach().double().cpu().numpy()
 
 
 def _depth(mask: Tensor | None, batch: int, height: int, width: int) -> np.ndarray:
-    """Return the mean distance of missing pixels from observed ones, by rounds of growth in 3×3 neighbourhoods."""
+    """Return the mean distance of missing pixels from observed ones, by rounds of growth in 3×3
+    neighbourhoods.
+    """
     if mask is None:
         return np.ones(batch)
     missing, rounds = _depths(mask.expand(*mask.shape[:2], height, width)).cpu().numpy().sum(1).T
@@ -99,7 +122,9 @@ def _depth(mask: Tensor | None, batch: int, height: int, width: int) -> np.ndarr
 
 
 def _depths(mask: Tensor) -> Tensor:
-    """Return how many pixels of every plane are missing, and the sum of their depths: (…, channels, 2)."""
+    """Return how many pixels of every plane are missing, and the sum of their depths: (…, channels,
+    2).
+    """
     if kernels.suits(mask) and kernels.ready():
         return kernels.hole_depths(mask, DEEPEST)
     missing = rounds = (1 - mask).double().sum((-2, -1))

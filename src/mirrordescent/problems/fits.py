@@ -1,4 +1,6 @@
-"""How well a point explains data that were seen through an operator: squares of errors, and likelihoods of counts."""
+"""How well a point explains data that were seen through an operator: squares of errors, and
+likelihoods of counts.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,17 @@ from mirrordescent.trees import fits, per_sample, sum_per_sample
 
 
 class Fit(Problem):
-    """f(x) = d(ZAx): a smooth convex d ≥ 0 of what is seen of x through an operator A, where a mask is 1.
+    """f(x) = d(ZAx): a smooth convex d ≥ 0 of what is seen of x through an operator A, where a mask
+    is 1.
 
-    To add one, write ``misfit``, ``slope``, ``curvature``, ``prox_conjugate``, ``conjugate`` and ``balanced``.
+    To add one, write ``misfit``, ``slope``, ``curvature``, ``prox_conjugate``, ``conjugate`` and
+    ``balanced``.
 
     Args:
         y: what was observed, (batch, …); complex numbers become two channels, as
             :class:`~mirrordescent.problems.Fourier` has them.
-        operator: anything with ``A`` and ``A_adjoint``, such as the physics of deepinv; None means A = I.
+        operator: anything with ``A`` and ``A_adjoint``, such as the physics of deepinv; None means
+            A = I.
         mask: 1 or True where something was observed, broadcastable to y.
     """
 
@@ -34,7 +39,9 @@ class Fit(Problem):
     y: Tensor
     mask: Tensor | None
 
-    def __init__(self, y: Tensor, operator: LinearOperator | None = None, mask: Tensor | None = None) -> None:
+    def __init__(
+        self, y: Tensor, operator: LinearOperator | None = None, mask: Tensor | None = None
+    ) -> None:
         if y.is_complex():
             y = parted(y.squeeze(1) if y.ndim == 4 else y)
         if y.ndim < 2 or 0 in y.shape[1:]:
@@ -67,22 +74,30 @@ class Fit(Problem):
         raise NotImplementedError
 
     def conjugate(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """d*(v) per sample, and the sum of the sizes of its terms, by which rounding is judged: (batch,) each."""
+        """d*(v) per sample, and the sum of the sizes of its terms, by which rounding is judged:
+        (batch,) each.
+        """
         raise NotImplementedError
 
     def balanced(self, v: Tensor, seen: Tensor, rest: Tensor, one_sided: bool) -> Tensor:
-        """Return a v nearby with ⟨z, v⟩ + rest = 0, or ≥ 0 if that will do, for every z of ``seen``, (batch, n, …)."""
+        """Return a v nearby with ⟨z, v⟩ + rest = 0, or ≥ 0 if that will do, for every z of
+        ``seen``, (batch, n, …).
+        """
         raise NotImplementedError
 
     def lifted(self, v: Tensor, w: Tensor) -> Tensor:
-        """Return a v nearby for which w, which contains AᵀZv, becomes w ≥ 0; NaN where there is none."""
+        """Return a v nearby for which w, which contains AᵀZv, becomes w ≥ 0; NaN where there is
+        none.
+        """
         raise NotImplementedError
 
     def value(self, x: Tensor) -> Tensor:
         return self.misfit(self.seen(x))
 
     def grad(self, x: Tensor) -> Tensor:
-        """AᵀZ∇d(ZAx), in a fresh tensor, since an operator may return its own argument or memory."""
+        """AᵀZ∇d(ZAx), in a fresh tensor, since an operator may return its own argument or
+        memory.
+        """
         return self.back(self.slope(self.seen(x))).clone()
 
     def smoothness(self) -> float:
@@ -115,7 +130,11 @@ class SquaredError(Fit):
     """
 
     def __init__(
-        self, y: Tensor, operator: LinearOperator | None = None, mask: Tensor | None = None, curvature: float = 1.0
+        self,
+        y: Tensor,
+        operator: LinearOperator | None = None,
+        mask: Tensor | None = None,
+        curvature: float = 1.0,
     ) -> None:
         super().__init__(y, operator, mask)
         require_positive(curvature=curvature)
@@ -158,7 +177,9 @@ class SquaredError(Fit):
         if self.operator is None:
             return pulled.clone()
         seen = self.seen(pulled)
-        best = sum_per_sample(seen * self.y) / sum_per_sample(seen.square()).clamp(min=torch.finfo(seen.dtype).tiny)
+        best = sum_per_sample(seen * self.y) / sum_per_sample(seen.square()).clamp(
+            min=torch.finfo(seen.dtype).tiny
+        )
         return per_sample(best, pulled) * pulled
 
     def prox(self, x: Tensor, tau: float | Tensor) -> Tensor:
@@ -186,7 +207,8 @@ class SquaredError(Fit):
 
     def conjugate(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """‖v‖²/(2c) + ⟨y, v⟩ for a v = Zv."""
-        square, linear = v.square() / (2 * self.curvature), self.y * v
+        square = v.square() / (2 * self.curvature)
+        linear = self.y * v
         return sum_per_sample(square + linear), sum_per_sample(square + linear.abs())
 
     def balanced(self, v: Tensor, seen: Tensor, rest: Tensor, one_sided: bool) -> Tensor:
@@ -205,7 +227,8 @@ class SquaredError(Fit):
 
 
 class Counts(Fit):
-    """f(x) = KL(y, Ax + b) = Σᵢ yᵢ log(yᵢ/zᵢ) − yᵢ + zᵢ, z = Ax + b, on x ≥ 0: the likelihood of Poisson counts.
+    """f(x) = KL(y, Ax + b) = Σᵢ yᵢ log(yᵢ/zᵢ) − yᵢ + zᵢ, z = Ax + b, on x ≥ 0: the likelihood of
+    Poisson counts.
 
     Args:
         y: counts ≥ 0.
@@ -219,7 +242,9 @@ class Counts(Fit):
 
     domain = PositiveOrthant()
 
-    def __init__(self, y: Tensor, operator: LinearOperator | None = None, background: float = 1.0) -> None:
+    def __init__(
+        self, y: Tensor, operator: LinearOperator | None = None, background: float = 1.0
+    ) -> None:
         require_positive(background=background)
         if bool((y < 0).any()):
             raise ValueError("y must be counts, which are not negative")
@@ -233,7 +258,9 @@ class Counts(Fit):
 
     def misfit(self, z: Tensor) -> Tensor:
         mean = z + self.background
-        ratio = self.y.clamp(min=torch.finfo(z.dtype).eps) / mean  # not 0, of which log has no derivative
+        ratio = (
+            self.y.clamp(min=torch.finfo(z.dtype).eps) / mean
+        )  # not 0, of which log has no derivative
         return sum_per_sample(torch.xlogy(self.y, ratio) - self.y + mean)
 
     def slope(self, z: Tensor) -> Tensor:
@@ -258,12 +285,17 @@ class Counts(Fit):
         logs = torch.xlogy(self.y, (1 - v).clamp(min=0))
         value = sum_per_sample(-logs - self.background * v)
         beyond = (v > 1).flatten(1).any(1)
-        return torch.where(beyond, torch.inf, value), sum_per_sample(logs.abs() + self.background * v.abs())
+        return torch.where(beyond, torch.inf, value), sum_per_sample(
+            logs.abs() + self.background * v.abs()
+        )
 
     def balanced(self, v: Tensor, seen: Tensor, rest: Tensor, one_sided: bool) -> Tensor:
         """Move towards v = 1, as far as ⟨z, v⟩ + rest ≥ 0 needs for all z."""
         w = 1 - v
-        have, more = (sum_per_sample((seen * each.unsqueeze(1)).flatten(0, 1)).reshape(len(v), -1) for each in (v, w))
+        have, more = (
+            sum_per_sample((seen * each.unsqueeze(1)).flatten(0, 1)).reshape(len(v), -1)
+            for each in (v, w)
+        )
         have = have + rest
         least = torch.where(have < 0, -have / more, 0.0).amax(1).clamp(0, 1)
         return v + per_sample(least, v) * w
@@ -271,11 +303,15 @@ class Counts(Fit):
     def lifted(self, v: Tensor, w: Tensor) -> Tensor:
         """v + c(1 − v) with the least c."""
         up = 1 - v
-        return v + per_sample(_least_step(w, self.back(up), self.back(v.abs())).clamp(max=1), v) * up
+        return (
+            v + per_sample(_least_step(w, self.back(up), self.back(v.abs())).clamp(max=1), v) * up
+        )
 
 
 def _least_step(w: Tensor, up: Tensor, size: Tensor) -> Tensor:
-    """Return the least c with w + c·up ≥ 0, rounding of sums of this size included, (batch,); NaN where none is."""
+    """Return the least c with w + c·up ≥ 0, rounding of sums of this size included, (batch,); NaN
+    where none is.
+    """
     short = (64 * torch.finfo(w.dtype).eps * size - w).clamp(min=0)
     c = torch.where(short > 0, short / up.clamp(min=0), 0.0).flatten(1).amax(1)
     return torch.where(c.isfinite(), c, torch.nan)
@@ -286,7 +322,13 @@ def _checked(mask: Tensor, y: Tensor) -> Tensor | None:
     mask = mask.to(y) if mask.dtype == torch.bool else mask
     require_data(mask=mask, y=y[:0])  # which was looked at already
     if not fits(mask.shape, y.shape):
-        raise ValueError(f"mask has shape {tuple(mask.shape)}, which does not fit y of {tuple(y.shape)}")
+        raise ValueError(
+            f"mask has shape {tuple(mask.shape)}, which does not fit y of {tuple(y.shape)}"
+        )
     if not bool(((mask == 0) | (mask == 1)).all()):
         raise ValueError("mask must be 0 (missing) or 1 (observed)")
-    return None if bool(mask.expand_as(y).all()) else mask.reshape(*[1] * (y.ndim - mask.ndim), *mask.shape)
+    return (
+        None
+        if bool(mask.expand_as(y).all())
+        else mask.reshape(*[1] * (y.ndim - mask.ndim), *mask.shape)
+    )

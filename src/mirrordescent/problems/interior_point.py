@@ -14,28 +14,35 @@ BOUNDARY = 0.995  # the share of the way to the boundary that a step may go
 def interior_point(
     S: Tensor, J: Tensor, c: float, value: Callable[[Tensor], Tensor], tolerance: float
 ) -> tuple[Tensor, Tensor]:
-    """Primal-dual interior-point method (Mehrotra) with a Schur complement of the size of θ = (w, b).
+    """Primal-dual interior-point method (Mehrotra) with a Schur complement of the size of θ = (w,
+    b).
 
     With rows sᵢ = yᵢ(φᵢ, 1), J = diag(1, …, 1, 0) and c = C/n, the optimality conditions are
 
         Jθ = Sᵀα,   Sθ − 1 = p − q,   αp = 0,   (c − α)q = 0,   0 ≤ α ≤ c,   p, q ≥ 0,
 
-    where the last row of the first is Σ αᵢyᵢ = 0, the condition for the unregularised bias. Any α that satisfies it
-    proves min f ≥ Σα − ½‖Σ αᵢyᵢφᵢ‖². ``S`` is (n, d + 1) or (batch, n, d + 1), ``J`` the diagonal, ``value`` is f, and
-    the method stops at a relative gap of ``tolerance``, or where its equations are singular to rounding. Returns θ and
-    the lower bounds, rounded down, in double precision, without which the equations cannot be solved.
+    where the last row of the first is Σ αᵢyᵢ = 0, the condition for the unregularised bias. Any α
+    that satisfies it proves min f ≥ Σα − ½‖Σ αᵢyᵢφᵢ‖². ``S`` is (n, d + 1) or (batch, n, d + 1),
+    ``J`` the diagonal, ``value`` is f, and the method stops at a relative gap of ``tolerance``, or
+    where its equations are singular to rounding. Returns θ and the lower bounds, rounded down, in
+    double precision, without which the equations cannot be solved.
     """
-    S, J = (S if S.ndim == 3 else S.unsqueeze(0)).double(), J.double()
+    S = (S if S.ndim == 3 else S.unsqueeze(0)).double()
+    J = J.double()
     theta = S.new_zeros(S.shape[0], S.shape[2])
     alpha = S.new_full(S.shape[:2], c / 2)
-    p, q = torch.ones_like(alpha), torch.ones_like(alpha)
-    best, lower = theta, torch.full_like(theta[:, 0], -torch.inf)
+    p = torch.ones_like(alpha)
+    q = torch.ones_like(alpha)
+    best = theta
+    lower = torch.full_like(theta[:, 0], -torch.inf)
     best_value = start_value = value(theta)
     for _ in range(ITERATIONS):
         old = theta, alpha, p, q
         new = _newton_step(S, J, c, *old)
         solved = torch.stack([each.isfinite().all(1) for each in new]).all(0)
-        theta, alpha, p, q = (torch.where(solved[:, None], n, o) for n, o in zip(new, old, strict=True))
+        theta, alpha, p, q = (
+            torch.where(solved[:, None], n, o) for n, o in zip(new, old, strict=True)
+        )
         reached = value(theta)
         best = torch.where((reached < best_value).unsqueeze(-1), theta, best)
         best_value = torch.fmin(best_value, reached)
@@ -48,12 +55,16 @@ def interior_point(
 def _newton_step(
     S: Tensor, J: Tensor, c: float, theta: Tensor, alpha: Tensor, p: Tensor, q: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Predict without centring, correct with as much centring as the prediction calls for, and stay inside."""
+    """Predict without centring, correct with as much centring as the prediction calls for, and stay
+    inside.
+    """
     room = c - alpha
     weight = 1 / (p / alpha + q / room)
     schur = torch.diag(J) + torch.einsum("bni,bn,bnj->bij", S, weight, S)
     LD, pivots, singular = torch.linalg.ldl_factor_ex(schur)
-    LD = torch.where(singular[:, None, None] != 0, torch.nan, LD)  # no step, rather than one that means nothing
+    LD = torch.where(
+        singular[:, None, None] != 0, torch.nan, LD
+    )  # no step, rather than one that means nothing
     primal = matvec(S.mT, alpha) - J * theta
     dual = 1 + p - q - matvec(S, theta)
 
@@ -76,7 +87,9 @@ def _newton_step(
     zero = torch.zeros_like(alpha)
     _, d_alpha, d_p, d_q = direction(zero, zero)
     length = longest(d_alpha, d_p, d_q)
-    predicted = (alpha + length * d_alpha) * (p + length * d_p) + (room - length * d_alpha) * (q + length * d_q)
+    predicted = (alpha + length * d_alpha) * (p + length * d_p) + (room - length * d_alpha) * (
+        q + length * d_q
+    )
     target = (predicted.mean(1, keepdim=True) / (2 * centre)) ** 3 * centre
     step, d_alpha, d_p, d_q = direction(target - d_alpha * d_p, target + d_alpha * d_q)
     length = BOUNDARY * longest(d_alpha, d_p, d_q)
@@ -87,13 +100,19 @@ def _dual_value(S: Tensor, alpha: Tensor, c: float) -> Tensor:
     """Make α exactly feasible by shrinking the heavier class, and evaluate the dual."""
     alpha = alpha.clamp(0, c)
     labels = S[..., -1]
-    plus, minus = (alpha * (labels > 0)).sum(1, keepdim=True), (alpha * (labels < 0)).sum(1, keepdim=True)
+    plus = (alpha * (labels > 0)).sum(1, keepdim=True)
+    minus = (alpha * (labels < 0)).sum(1, keepdim=True)
     lighter = torch.minimum(plus, minus)
-    alpha = alpha * torch.where(labels > 0, lighter / plus.clamp(min=1e-300), lighter / minus.clamp(min=1e-300))
-    rows, count = S[..., :-1], S.shape[1]
-    w, sizes = matvec(rows.mT, alpha), matvec(rows.abs().mT, alpha)
-    # What rounding leaves of Σ αᵢyᵢ costs at most |b| times as much, and at a minimiser |b| ≤ 1 + ‖w‖ max‖φ‖ with
-    # ½‖w‖² ≤ f(0) = C. Sums of n terms are off by n units in the last place of the sum of their sizes.
+    alpha = alpha * torch.where(
+        labels > 0, lighter / plus.clamp(min=1e-300), lighter / minus.clamp(min=1e-300)
+    )
+    rows = S[..., :-1]
+    count = S.shape[1]
+    w = matvec(rows.mT, alpha)
+    sizes = matvec(rows.abs().mT, alpha)
+    # What rounding leaves of Σ αᵢyᵢ costs at most |b| times as much, and at a minimiser |b| ≤ 1 +
+    # ‖w‖ max‖φ‖ with ½‖w‖² ≤ f(0) = C. Sums of n terms are off by n units in the last place of the
+    # sum of their sizes.
     bias = 1 + (2 * c * count) ** 0.5 * torch.linalg.vector_norm(rows, dim=-1).amax(1)
     units = 4 * (count + S.shape[2]) * torch.finfo(S.dtype).eps
     lost = units * (alpha.sum(1) * (1 + bias) + sizes.square().sum(1))

@@ -17,7 +17,9 @@ from mirrordescent.rounding import rounded_down
 
 
 class _LinearModel(Problem):
-    """f(x) = ½ Σⱼ ρⱼ xⱼ² + (C/n) Σᵢ ℓ(mᵢ), with margins mᵢ = yᵢ ⟨φᵢ, x⟩; with a bias, φᵢ ends with a 1 whose ρ is 0."""
+    """f(x) = ½ Σⱼ ρⱼ xⱼ² + (C/n) Σᵢ ℓ(mᵢ), with margins mᵢ = yᵢ ⟨φᵢ, x⟩; with a bias, φᵢ ends with
+    a 1 whose ρ is 0.
+    """
 
     convex = True
     never_below = 0.0
@@ -25,21 +27,34 @@ class _LinearModel(Problem):
     signed: Tensor
     ridge: Tensor
 
-    def __init__(self, features: Tensor, labels: Tensor, ridge: float, C: float, *, bias: bool) -> None:
+    def __init__(
+        self, features: Tensor, labels: Tensor, ridge: float, C: float, *, bias: bool
+    ) -> None:
         require_data(features=features, labels=labels)
         if features.ndim not in (2, 3) or 0 in features.shape[-2:]:
-            raise ValueError(f"features must be (n, d) or (batch, n, d), not empty, got {tuple(features.shape)}")
+            raise ValueError(
+                f"features must be (n, d) or (batch, n, d), not empty, got {tuple(features.shape)}"
+            )
         if labels.shape not in {features.shape[:-1], features.shape[-2:-1]}:
-            raise ValueError(f"labels have shape {tuple(labels.shape)}, but features {tuple(features.shape)}")
+            raise ValueError(
+                f"labels have shape {tuple(labels.shape)}, but features {tuple(features.shape)}"
+            )
         if not bool((labels.abs() == 1).all()):
             raise ValueError("labels must be +1 or −1")
         weights = F.pad(features.new_full((features.shape[-1],), ridge), (0, int(bias)))
         signed = labels.unsqueeze(-1) * F.pad(features, (0, int(bias)), value=1.0)
-        super().__init__(len(features) if features.ndim == 3 else None, weights.shape, signed=signed, ridge=weights)
+        super().__init__(
+            len(features) if features.ndim == 3 else None,
+            weights.shape,
+            signed=signed,
+            ridge=weights,
+        )
         self.C = float(C)
 
     def value(self, x: Tensor) -> Tensor:
-        return 0.5 * (self.ridge * x.square()).sum(-1) + self.C * self._loss(matvec(self.signed, x)).mean(-1)
+        return 0.5 * (self.ridge * x.square()).sum(-1) + self.C * self._loss(
+            matvec(self.signed, x)
+        ).mean(-1)
 
     def grad(self, x: Tensor) -> Tensor:
         """Return the gradient; at a kink, that of the flat side."""
@@ -103,8 +118,8 @@ class LogisticRegression(_LinearModel):
 class SVM(_LinearModel):
     """f(w, b) = ½‖w‖² + (C/n) Σ max(0, 1 − yᵢ(⟨w, φᵢ⟩ + b)), the bias unregularised.
 
-    ``features`` is (n, d) or (batch, n, d), ``labels`` ±1 of shape (n,) or (batch, n). A point is (w, b) in one tensor
-    (batch, d + 1), the bias last.
+    ``features`` is (n, d) or (batch, n, d), ``labels`` ±1 of shape (n,) or (batch, n). A point is
+    (w, b) in one tensor (batch, d + 1), the bias last.
     """
 
     def __init__(self, features: Tensor, labels: Tensor, C: float = 1.0) -> None:
@@ -113,7 +128,9 @@ class SVM(_LinearModel):
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor]:
         precise = copy.deepcopy(self).double()
-        x, lower = interior_point(self.signed, self.ridge, self.C / self.terms, precise.value, tolerance)
+        x, lower = interior_point(
+            self.signed, self.ridge, self.C / self.terms, precise.value, tolerance
+        )
         return x.to(self.signed.dtype), rounded_down(lower, self.signed.dtype)
 
     def config(self) -> Config:

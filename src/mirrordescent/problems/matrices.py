@@ -1,4 +1,6 @@
-"""Problems given by a matrix: quadratic functions, least squares, and matrix games on the simplex."""
+"""Problems given by a matrix: quadratic functions, least squares, and matrix games on the
+simplex.
+"""
 
 import torch
 from torch import Tensor
@@ -70,7 +72,8 @@ class Quadratic(Problem):
 class LeastSquares(Problem):
     """f(x) = ½‖Ax − b‖², on all of Rⁿ or on a given set, such as ``domain=Simplex()``.
 
-    ``A`` is (m, n) or (batch, m, n); ``b`` is (m,) or (batch, m). The terms of the sum are the rows.
+    ``A`` is (m, n) or (batch, m, n); ``b`` is (m,) or (batch, m). The terms of the sum are the
+    rows.
     """
 
     convex = True
@@ -99,7 +102,8 @@ class LeastSquares(Problem):
 
     def grad_of_terms(self, x: Tensor, subset: Tensor) -> Tensor:
         """Return the gradient over a subset of rows, scaled to the whole."""
-        rows, b = self.A[..., subset, :], self.b[..., subset]
+        rows = self.A[..., subset, :]
+        b = self.b[..., subset]
         return (self.terms / len(subset)) * matvec(rows.mT, matvec(rows, x) - b)
 
     def smoothness(self) -> float:
@@ -107,7 +111,9 @@ class LeastSquares(Problem):
         return spectral_norm(self.A) ** 2
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
-        """The solution of least norm, without constraints; its residual r, made orthogonal to A, proves ½‖r‖²."""
+        """The solution of least norm, without constraints; its residual r, made orthogonal to A,
+        proves ½‖r‖².
+        """
         if not isinstance(self.domain, WholeSpace):
             return None
         inverse = torch.linalg.pinv(self.A)
@@ -119,14 +125,21 @@ class LeastSquares(Problem):
         return x, dual - 8 * torch.finfo(dual.dtype).eps * self.b.square().sum(-1)
 
     def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor | None:
-        """On x ≥ 0 also ⟨b, u⟩ − ½‖u‖² for the u = b − Ax − cA1 nearest to the residual with Aᵀu ≤ 0, if AᵀA1 > 0."""
+        """On x ≥ 0 also ⟨b, u⟩ − ½‖u‖² for the u = b − Ax − cA1 nearest to the residual with Aᵀu ≤
+        0, if AᵀA1 > 0.
+        """
         bound = super().bound_at(x, convexity)
         if not isinstance(self.domain, PositiveOrthant):
             return bound
         ones = matvec(self.A, torch.ones_like(x))
-        r, up = self.b - matvec(self.A, x), matvec(self.A.mT, ones)
+        r = self.b - matvec(self.A, x)
+        up = matvec(self.A.mT, ones)
         slope = matvec(self.A.mT, r)
-        c = torch.where(up > 0, slope / up, torch.where(slope > 0, torch.inf, 0.0)).amax(-1, keepdim=True).clamp(min=0)
+        c = (
+            torch.where(up > 0, slope / up, torch.where(slope > 0, torch.inf, 0.0))
+            .amax(-1, keepdim=True)
+            .clamp(min=0)
+        )
         u = r - c.nan_to_num(posinf=0.0) * ones * (1 + 8 * torch.finfo(x.dtype).eps)
         dual = (self.b * u).sum(-1) - 0.5 * u.square().sum(-1)
         dual = dual - 8 * torch.finfo(x.dtype).eps * (self.b.square().sum(-1) + u.square().sum(-1))
@@ -134,7 +147,9 @@ class LeastSquares(Problem):
         return dual if bound is None else torch.maximum(bound, dual)
 
     def strong_convexity(self) -> float:
-        """The square of the smallest singular value of A, or 0 if it has fewer rows than columns."""
+        """The square of the smallest singular value of A, or 0 if it has fewer rows than
+        columns.
+        """
         flat = self.A.shape[-2] < self.A.shape[-1]
         if flat:
             return 0.0
@@ -147,8 +162,9 @@ class MatrixGame(Problem, SaddlePoint):
 
     As a saddle point it is ⟨Ax, u⟩ with u, the reply, on a simplex too.
 
-    Nonsmooth, with subgradients bounded by max|A| in ℓ_∞: the classical example where entropic mirror descent beats the
-    projected subgradient method by √(n/log n). ``A`` is (m, n) or (batch, m, n).
+    Nonsmooth, with subgradients bounded by max|A| in ℓ_∞: the classical example where entropic
+    mirror descent beats the projected subgradient method by √(n/log n). ``A`` is (m, n) or (batch,
+    m, n).
     """
 
     convex = True
@@ -212,14 +228,20 @@ def matvec(A: Tensor, x: Tensor) -> Tensor:
 
 
 def spectral_norm(A: Tensor) -> float:
-    """Return an upper bound on ‖A‖, or on the largest of a batch: in double precision, and rounded up."""
+    """Return an upper bound on ‖A‖, or on the largest of a batch: in double precision, and rounded
+    up.
+    """
     norm = float(torch.linalg.matrix_norm(A.double(), 2).max())
     return norm * (1 + max(A.shape[-2:]) * torch.finfo(torch.float64).eps)
 
 
 def _batch(A: Tensor, b: Tensor, length: int, name: str) -> int | None:
-    """Return how many problems there are, or raise unless b consists of vectors of this length, as many as A."""
+    """Return how many problems there are, or raise unless b consists of vectors of this length, as
+    many as A.
+    """
     batch = A.shape[0] if A.ndim == 3 else b.shape[0] if b.ndim == 2 else None
     if b.shape not in {(length,), (batch, length)}:
-        raise ValueError(f"{name} has shape {tuple(b.shape)}, which does not fit A of shape {tuple(A.shape)}")
+        raise ValueError(
+            f"{name} has shape {tuple(b.shape)}, which does not fit A of shape {tuple(A.shape)}"
+        )
     return batch

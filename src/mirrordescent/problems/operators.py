@@ -1,4 +1,6 @@
-"""Linear operators between a point and what is observed of it: anything with ``A`` and ``A_adjoint``."""
+"""Linear operators between a point and what is observed of it: anything with ``A`` and
+``A_adjoint``.
+"""
 
 import math
 from collections.abc import Callable
@@ -16,7 +18,9 @@ from mirrordescent.trees import fits, norm, per_sample
 
 @runtime_checkable
 class LinearOperator(Protocol):
-    """A linear map of batches, sample by sample, and its adjoint. An attribute ``norm`` ≥ ‖A‖ is used."""
+    """A linear map of batches, sample by sample, and its adjoint. An attribute ``norm`` ≥ ‖A‖ is
+    used.
+    """
 
     def A(self, x: Tensor) -> Tensor:
         """Ax."""
@@ -26,7 +30,8 @@ class LinearOperator(Protocol):
 
 
 class Blur(Part, nn.Module):
-    """Convolution of every channel with a kernel of odd size, one for all images or one each; 0 beyond the border.
+    """Convolution of every channel with a kernel of odd size, one for all images or one each; 0
+    beyond the border.
 
     >>> import torch
     >>> blur = Blur(gaussian_kernel(1.0))
@@ -41,7 +46,9 @@ class Blur(Part, nn.Module):
     def __init__(self, kernel: Tensor) -> None:
         super().__init__()
         if kernel.ndim not in (2, 3) or kernel.shape[-2] % 2 == 0 or kernel.shape[-1] % 2 == 0:
-            raise ValueError(f"a blur kernel must be 2-D with odd sides, or a batch of such, got {tuple(kernel.shape)}")
+            raise ValueError(
+                f"a blur kernel must be 2-D with odd sides, or a batch of such, got {tuple(kernel.shape)}"
+            )
         self.register_buffer("kernel", kernel)
 
     @property
@@ -58,14 +65,19 @@ class Blur(Part, nn.Module):
         return self._convolve(y, turned=True)
 
     def _convolve(self, x: Tensor, turned: bool) -> Tensor:
-        """Multiply the transforms of zero-padded arrays: direct convolution is far slower in float64.
+        """Multiply the transforms of zero-padded arrays: direct convolution is far slower in
+        float64.
 
-        Turning the kernel conjugates its transform, up to a shift: the result is cut out at another place.
+        Turning the kernel conjugates its transform, up to a shift: the result is cut out at another
+        place.
         """
-        (height, width), (rows, columns) = x.shape[-2:], self.kernel.shape[-2:]
+        (height, width) = x.shape[-2:]
+        (rows, columns) = self.kernel.shape[-2:]
         size = (_fast(height + rows - 1), _fast(width + columns - 1))
         transform = self._transform(x, size)
-        full = torch.fft.irfft2(torch.fft.rfft2(x, s=size) * (transform.conj() if turned else transform), s=size)
+        full = torch.fft.irfft2(
+            torch.fft.rfft2(x, s=size) * (transform.conj() if turned else transform), s=size
+        )
         if turned:
             full = full.roll((rows // 2, columns // 2), (-2, -1))
             return full[..., :height, :width]
@@ -76,11 +88,16 @@ class Blur(Part, nn.Module):
         key = (size, x.dtype, x.device, self.kernel.data_ptr(), self.kernel._version)
         if self not in _TRANSFORMS or _TRANSFORMS[self][0] != key:
             kernel = self.kernel.to(x)
-            _TRANSFORMS[self] = key, torch.fft.rfft2(kernel if kernel.ndim == 2 else kernel.unsqueeze(1), s=size)
+            _TRANSFORMS[self] = (
+                key,
+                torch.fft.rfft2(kernel if kernel.ndim == 2 else kernel.unsqueeze(1), s=size),
+            )
         return _TRANSFORMS[self][1]
 
 
-_TRANSFORMS: WeakKeyDictionary[Blur, tuple[object, Tensor]] = WeakKeyDictionary()  # of kernels, with what they are for
+_TRANSFORMS: WeakKeyDictionary[Blur, tuple[object, Tensor]] = (
+    WeakKeyDictionary()
+)  # of kernels, with what they are for
 
 
 def _fast(length: int) -> int:
@@ -97,16 +114,27 @@ def _fast(length: int) -> int:
 
 
 def motion_kernel(length: float, angle: float = 0.0) -> Tensor:
-    """Return a normalised line through the centre, this many pixels long, turned by an angle in radians."""
+    """Return a normalised line through the centre, this many pixels long, turned by an angle in
+    radians.
+    """
     require_positive(length=length)
     radius = max(1, round(length / 2))
     at = torch.linspace(-(length - 1) / 2, (length - 1) / 2, 8 * max(2, round(length)))
-    rows, columns = radius + at * math.sin(angle), radius + at * math.cos(angle)
+    rows = radius + at * math.sin(angle)
+    columns = radius + at * math.cos(angle)
     kernel = torch.zeros(2 * radius + 1, 2 * radius + 1)
-    for down, along in ((0, 0), (0, 1), (1, 0), (1, 1)):  # each point is shared by the four pixels around it
-        i, j = rows.floor() + down, columns.floor() + along
+    for down, along in (
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    ):  # each point is shared by the four pixels around it
+        i = rows.floor() + down
+        j = columns.floor() + along
         weight = (1 - (rows - i).abs()).clamp(min=0) * (1 - (columns - j).abs()).clamp(min=0)
-        kernel.index_put_((i.long().clamp(0, 2 * radius), j.long().clamp(0, 2 * radius)), weight, accumulate=True)
+        kernel.index_put_(
+            (i.long().clamp(0, 2 * radius), j.long().clamp(0, 2 * radius)), weight, accumulate=True
+        )
     return kernel / kernel.sum()
 
 
@@ -120,7 +148,8 @@ def gaussian_kernel(sigma: float, radius: int | None = None) -> Tensor:
 
 
 class Matrix(Part, nn.Module):
-    """Ax for a matrix (m, n), or one for every sample (batch, m, n), and points of any shape with n entries.
+    """Ax for a matrix (m, n), or one for every sample (batch, m, n), and points of any shape with n
+    entries.
 
     >>> import torch
     >>> Matrix(torch.ones(2, 4), shape=(1, 2, 2)).A_adjoint(torch.ones(3, 2)).shape
@@ -137,7 +166,9 @@ class Matrix(Part, nn.Module):
             raise ValueError(f"a matrix must be (m, n) or (batch, m, n), got {tuple(matrix.shape)}")
         self.shape = (matrix.shape[-1],) if shape is None else tuple(shape)
         if math.prod(self.shape) != matrix.shape[-1]:
-            raise ValueError(f"points of shape {self.shape} do not have the {matrix.shape[-1]} entries of the columns")
+            raise ValueError(
+                f"points of shape {self.shape} do not have the {matrix.shape[-1]} entries of the columns"
+            )
         self.register_buffer("matrix", matrix)
 
     @property
@@ -177,7 +208,9 @@ class Sampling(Part, nn.Module):
     def A(self, x: Tensor) -> Tensor:
         """Zx."""
         if not fits(self.mask.shape, x.shape):
-            raise ValueError(f"the mask has shape {tuple(self.mask.shape)}, which does not fit {tuple(x.shape)}")
+            raise ValueError(
+                f"the mask has shape {tuple(self.mask.shape)}, which does not fit {tuple(x.shape)}"
+            )
         return self.mask * x
 
     def A_adjoint(self, y: Tensor) -> Tensor:
@@ -196,7 +229,8 @@ class Chain(Part, nn.Module):
 
     def __init__(self, first: LinearOperator, second: LinearOperator) -> None:
         super().__init__()
-        self.first, self.second = first, second
+        self.first = first
+        self.second = second
 
     @property
     def norm(self) -> float | None:
@@ -220,7 +254,8 @@ class Multiple(Part, nn.Module):
 
     def __init__(self, factor: float, operator: LinearOperator) -> None:
         super().__init__()
-        self.factor, self.operator = float(factor), operator
+        self.factor = float(factor)
+        self.operator = operator
 
     @property
     def norm(self) -> float | None:
@@ -238,7 +273,8 @@ class Multiple(Part, nn.Module):
 
 
 class Linear:
-    """Any linear function as an operator; its adjoint by automatic differentiation, exact up to rounding.
+    """Any linear function as an operator; its adjoint by automatic differentiation, exact up to
+    rounding.
 
     Args:
         function: maps points (batch, …) to what is observed of them, sample by sample.
@@ -250,7 +286,8 @@ class Linear:
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> None:
-        self.function, self.shape = function, tuple(shape)
+        self.function = function
+        self.shape = tuple(shape)
 
     def A(self, x: Tensor) -> Tensor:
         """Call the function."""
@@ -273,9 +310,11 @@ def _known(operator: LinearOperator) -> float | None:
 
 @torch.no_grad()
 def norm_bound(operator: LinearOperator, like: Tensor, iterations: int = 50) -> float:
-    """Return the operator's own ``norm``, or an estimate of ‖A‖ by power iteration, made 5 % larger for safety.
+    """Return the operator's own ``norm``, or an estimate of ‖A‖ by power iteration, made 5 % larger
+    for safety.
 
-    The whole batch is iterated, each sample by itself, since every sample may have an operator of its own.
+    The whole batch is iterated, each sample by itself, since every sample may have an operator of
+    its own.
     """
     if (known := _known(operator)) is not None:
         return known
@@ -283,18 +322,26 @@ def norm_bound(operator: LinearOperator, like: Tensor, iterations: int = 50) -> 
     for _ in range(iterations):
         x = operator.A_adjoint(operator.A(x / per_sample(norm(x), x)))
         if not norm(x).min() > 0:
-            raise ValueError(f"{type(operator).__name__} maps images to 0: nothing was observed through it")
+            raise ValueError(
+                f"{type(operator).__name__} maps images to 0: nothing was observed through it"
+            )
     return 1.05 * float(norm(x).max()) ** 0.5
 
 
 @torch.no_grad()
 def require_adjoint(operator: LinearOperator, image: Tensor, observed: Tensor) -> None:
-    """Raise unless ⟨Ax, y⟩ = ⟨x, Aᵀy⟩, up to rounding, for some x shaped like an image and y like what is observed."""
-    x, y = _probe(image), _probe(observed).flip(-1)
+    """Raise unless ⟨Ax, y⟩ = ⟨x, Aᵀy⟩, up to rounding, for some x shaped like an image and y like
+    what is observed.
+    """
+    x = _probe(image)
+    y = _probe(observed).flip(-1)
     Ax = operator.A(x)
     if Ax.shape != y.shape:
-        raise ValueError(f"A maps {tuple(x.shape)} to {tuple(Ax.shape)}, but y has shape {tuple(y.shape)}")
-    forward, backward = float((Ax * y).sum()), float((x * operator.A_adjoint(y)).sum())
+        raise ValueError(
+            f"A maps {tuple(x.shape)} to {tuple(Ax.shape)}, but y has shape {tuple(y.shape)}"
+        )
+    forward = float((Ax * y).sum())
+    backward = float((x * operator.A_adjoint(y)).sum())
     if abs(forward - backward) > 1e-3 * float(Ax.norm() * y.norm()):
         raise ValueError(
             f"A_adjoint of {type(operator).__name__} is not the adjoint of A: "
@@ -304,6 +351,8 @@ def require_adjoint(operator: LinearOperator, image: Tensor, observed: Tensor) -
 
 
 def _probe(like: Tensor) -> Tensor:
-    """Return an image without symmetries that an operator could be blind to, the same at every call."""
+    """Return an image without symmetries that an operator could be blind to, the same at every
+    call.
+    """
     ripple = torch.sin(torch.arange(like.numel(), dtype=like.dtype, device=like.device))
     return 1 + 0.1 * ripple.reshape(like.shape)

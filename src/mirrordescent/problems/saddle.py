@@ -52,7 +52,9 @@ class SaddlePoint(Protocol):
         raise TypeError(f"the F of {type(self).__name__} has no gradient")
 
     def project(self, x: Tensor) -> Tensor:
-        """Return the nearest point of the set on which F is finite, where the rest of F is smooth."""
+        """Return the nearest point of the set on which F is finite, where the rest of F is
+        smooth.
+        """
         return x
 
     def argmin_F(self, w: Tensor) -> Tensor:

@@ -16,12 +16,14 @@ Blocks = dict[str, Tensor]
 
 
 class Term(Part, nn.Module):
-    """h·g(Kx) with a weight h > 0, one for all samples or a tensor (batch,), a convex g ≥ 0 and a linear K.
+    """h·g(Kx) with a weight h > 0, one for all samples or a tensor (batch,), a convex g ≥ 0 and a
+    linear K.
 
     Kx is a dict of blocks. To add a term, write the methods below; those that raise are optional.
 
-    A dual point proves a bound only if Σ Kᵀu = 0. What is left of that sum, some terms can *absorb*: they know a u with
-    Kᵀu = w. What they cannot, such as the mean of an image by its differences, and rounding errors, they *charge* for.
+    A dual point proves a bound only if Σ Kᵀu = 0. What is left of that sum, some terms can
+    *absorb*: they know a u with Kᵀu = w. What they cannot, such as the mean of an image by its
+    differences, and rounding errors, they *charge* for.
     """
 
     kind = "term"
@@ -40,7 +42,9 @@ class Term(Part, nn.Module):
         super().__init__()
         if isinstance(weight, Tensor) and weight.ndim:
             if weight.ndim != 1 or not bool(((weight > 0) & weight.isfinite()).all()):
-                raise ValueError(f"weight must be positive, a number or one for every sample: {tuple(weight.shape)}")
+                raise ValueError(
+                    f"weight must be positive, a number or one for every sample: {tuple(weight.shape)}"
+                )
             self.register_buffer("weight", weight)
         else:
             self.weight = float(weight)
@@ -64,7 +68,9 @@ class Term(Part, nn.Module):
         raise NotImplementedError
 
     def add_gradient(self, out: Tensor, x: Tensor, width: float | Tensor) -> Tensor:
-        """Add the gradient to a fresh tensor, in place if that can be, and return it; kinks rounded over a width."""
+        """Add the gradient to a fresh tensor, in place if that can be, and return it; kinks rounded
+        over a width.
+        """
         raise NotImplementedError
 
     @property
@@ -86,15 +92,21 @@ class Term(Part, nn.Module):
         raise NotImplementedError
 
     def prox_conjugate(self, u: Blocks, sigma: float | Tensor) -> Blocks:
-        """argmin_u' (hg)*(u') + ‖u' − u‖²/(2σ); with σ = 0, the nearest u' where the conjugate is finite."""
+        """argmin_u' (hg)*(u') + ‖u' − u‖²/(2σ); with σ = 0, the nearest u' where the conjugate is
+        finite.
+        """
         raise NotImplementedError
 
     def conjugate(self, u: Blocks) -> Tensor:
-        """(hg)*(u) per sample, for a u where it is finite; it grows no faster than the square of a multiple of u."""
+        """(hg)*(u) per sample, for a u where it is finite; it grows no faster than the square of a
+        multiple of u.
+        """
         raise NotImplementedError
 
     def excess(self, u: Blocks) -> Tensor:
-        """Return a number by which u has to be divided, if it is above 1, for the conjugate to be finite: (batch,)."""
+        """Return a number by which u has to be divided, if it is above 1, for the conjugate to be
+        finite: (batch,).
+        """
         raise NotImplementedError
 
     @property
@@ -110,7 +122,9 @@ class Term(Part, nn.Module):
         raise NotImplementedError
 
     def charge(self, w: Tensor, level: Tensor) -> Tensor:
-        """Return the most that ⟨w, x⟩ can be, for a w that ``absorb`` left, while h·g(Kx) ≤ level: (batch,)."""
+        """Return the most that ⟨w, x⟩ can be, for a w that ``absorb`` left, while h·g(Kx) ≤ level:
+        (batch,).
+        """
         raise NotImplementedError
 
     def _fit(self, number: float | Tensor, like: Tensor) -> float | Tensor:
@@ -118,11 +132,13 @@ class Term(Part, nn.Module):
 
 
 class L1(Term):
-    """λ‖Kx‖₁, which makes Kx sparse: K = I, or an operator such as :class:`~mirrordescent.problems.Haar`.
+    """λ‖Kx‖₁, which makes Kx sparse: K = I, or an operator such as
+    :class:`~mirrordescent.problems.Haar`.
 
     Args:
         weight: λ.
-        operator: K; None means K = I. If its attribute ``orthonormal`` is True (KᵀK = I), there are bounds and a prox.
+        operator: K; None means K = I. If its attribute ``orthonormal`` is True (KᵀK = I), there are
+            bounds and a prox.
         coupled: take the channels together, √(Σ_c d²): such as the two of complex coefficients.
 
     >>> import torch
@@ -130,9 +146,12 @@ class L1(Term):
     tensor([8.])
     """
 
-    def __init__(self, weight: float | Tensor, operator: LinearOperator | None = None, coupled: bool = False) -> None:
+    def __init__(
+        self, weight: float | Tensor, operator: LinearOperator | None = None, coupled: bool = False
+    ) -> None:
         super().__init__(weight)
-        self.operator, self.coupled = operator, bool(coupled)
+        self.operator = operator
+        self.coupled = bool(coupled)
         self._norm = 1.0
 
     def prepare(self, like: Tensor) -> None:
@@ -158,14 +177,20 @@ class L1(Term):
         d = self.K(x)["entries"]
         size = self._size(d)
         least = self._fit(width, d) if isinstance(width, Tensor) else width
-        size = size.clamp(min=least) if isinstance(least, Tensor) or least else size.masked_fill(size == 0, torch.inf)
+        size = (
+            size.clamp(min=least)
+            if isinstance(least, Tensor) or least
+            else size.masked_fill(size == 0, torch.inf)
+        )
         return self.add_adjoint(out, {"entries": self._fit(self.height, d) * d / size})
 
     def K(self, x: Tensor) -> Blocks:
         return {"entries": x if self.operator is None else self.operator.A(x)}
 
     def add_adjoint(self, out: Tensor, u: Blocks) -> Tensor:
-        return out + (u["entries"] if self.operator is None else self.operator.A_adjoint(u["entries"]))
+        return out + (
+            u["entries"] if self.operator is None else self.operator.A_adjoint(u["entries"])
+        )
 
     def prox_conjugate(self, u: Blocks, sigma: float | Tensor) -> Blocks:
         """Project onto |u| ≤ λ."""

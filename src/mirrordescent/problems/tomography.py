@@ -20,11 +20,13 @@ from mirrordescent.trees import dot, sum_per_sample
 
 
 class PoissonTomography(Composite):
-    """f(x) = KL(y, Ax + b) + (ρ/2)‖Dx‖² on x ≥ 0, with KL(y, z) = Σᵢ yᵢ log(yᵢ/zᵢ) − yᵢ + zᵢ and D the differences.
+    """f(x) = KL(y, Ax + b) + (ρ/2)‖Dx‖² on x ≥ 0, with KL(y, z) = Σᵢ yᵢ log(yᵢ/zᵢ) − yᵢ + zᵢ and D
+    the differences.
 
-    KL is the negative log-likelihood of counts y ~ Poisson(Ax + b), of particles that a positive image x and a
-    background b send along rays, up to the constant that makes it 0 at z = y. The terms of f that can be sampled are
-    groups of angles; where a method below takes a ``term``, it means the rays of that group, and None means all rays.
+    KL is the negative log-likelihood of counts y ~ Poisson(Ax + b), of particles that a positive
+    image x and a background b send along rays, up to the constant that makes it 0 at z = y. The
+    terms of f that can be sampled are groups of angles; where a method below takes a ``term``, it
+    means the rays of that group, and None means all rays.
 
     Args:
         y: counts (batch, 1, angles, detectors).
@@ -32,7 +34,8 @@ class PoissonTomography(Composite):
         exposure: counts per unit of length and of x: A is exposure × the projection.
         background: b > 0, counts per cell of the detector that come from elsewhere.
         weight: ρ ≥ 0.
-        terms: the number of groups; group i has the angles i, i + terms, …. By default every angle is a group.
+        terms: the number of groups; group i has the angles i, i + terms, …. By default every angle
+            is a group.
 
     >>> beam = ParallelBeam(8, angles=4, detectors=11)
     >>> problem = PoissonTomography(torch.full((1, 1, 4, 11), 20.0), beam, exposure=10.0)
@@ -46,23 +49,36 @@ class PoissonTomography(Composite):
     sensitivity: Tensor
 
     def __init__(
-        self, y: Tensor, beam: ParallelBeam, exposure: float = 1.0, background: float = 1.0, weight: float = 0.0,
+        self,
+        y: Tensor,
+        beam: ParallelBeam,
+        exposure: float = 1.0,
+        background: float = 1.0,
+        weight: float = 0.0,
         terms: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         terms = len(beam.angles) if terms is None else terms
         require_positive(exposure=exposure, background=background)
         require_not_negative(weight=weight)
         if not 1 <= terms <= len(beam.angles):
-            raise ValueError(f"terms must be from 1 to the number of angles, {len(beam.angles)}, got {terms}")
+            raise ValueError(
+                f"terms must be from 1 to the number of angles, {len(beam.angles)}, got {terms}"
+            )
         if y.ndim != 4 or y.shape[1] != 1 or bool((y < 0).any()):
-            raise ValueError(f"y must be counts ≥ 0 of shape (batch, 1, angles, detectors), got {tuple(y.shape)}")
+            raise ValueError(
+                f"y must be counts ≥ 0 of shape (batch, 1, angles, detectors), got {tuple(y.shape)}"
+            )
         roughness = [Roughness(weight)] if weight else []
         super().__init__(Counts(y, Multiple(exposure, beam), background), roughness)
-        self.exposure, self.background, self.weight = float(exposure), float(background), float(weight)
+        self.exposure = float(exposure)
+        self.background = float(background)
+        self.weight = float(weight)
         self.groups = nn.ModuleList([beam.part(first, terms) for first in range(terms)])
         self.register_buffer("sensitivity", self.back(torch.ones_like(y[:1])))
         if not bool((self.sensitivity > 0).all()):
-            raise ValueError("every pixel must be met by a ray: widen the reach of the beam, or use more detectors")
+            raise ValueError(
+                "every pixel must be met by a ray: widen the reach of the beam, or use more detectors"
+            )
 
     def config(self) -> Config:
         return Part.config(self)
@@ -83,7 +99,9 @@ class PoissonTomography(Composite):
 
     def grad_of_terms(self, x: Tensor, subset: Tensor) -> Tensor:
         """Return the gradient with the groups of the subset standing for all."""
-        first, *others = (self.back(1 - self.seen(i) / self.expected(x, i), i) for i in subset.tolist())
+        first, *others = (
+            self.back(1 - self.seen(i) / self.expected(x, i), i) for i in subset.tolist()
+        )
         return self.terms / len(subset) * sum(others, first) + self.roughness_grad(x)
 
     def start(self, batch: int | None = None) -> Tensor:
@@ -92,7 +110,8 @@ class PoissonTomography(Composite):
         level = (counts / self.sensitivity.sum()).reshape(-1, 1, 1, 1)
         return level.expand(-1, *self.sensitivity.shape[1:]).clone()
 
-    # What expectation maximisation and stochastic primal-dual methods use, for all rays or those of one group.
+    # What expectation maximisation and stochastic primal-dual methods use, for all rays or those of
+    # one group.
 
     def seen(self, term: int | None = None) -> Tensor:
         """y."""
@@ -118,10 +137,13 @@ class PoissonTomography(Composite):
         """Aᵀ(y/(Ax + b)) / Aᵀ1: 1 where the data ask for no change."""
         y = self.seen(term)
         sensitivity = self.sensitivity if term is None else self.back(torch.ones_like(y[:1]), term)
-        return self.back(y / self.expected(x, term), term) / sensitivity.clamp(min=torch.finfo(y.dtype).tiny)
+        return self.back(y / self.expected(x, term), term) / sensitivity.clamp(
+            min=torch.finfo(y.dtype).tiny
+        )
 
     def prox_rays(self, u: Tensor, sigma: float | Tensor, term: int | None = None) -> Tensor:
-        """argmin_u' G*(u') + ‖u' − u‖²/(2σ) of G*(u) = Σ −y log(1 − u) − bu, the conjugate of KL(y, · + b).
+        """argmin_u' G*(u') + ‖u' − u‖²/(2σ) of G*(u) = Σ −y log(1 − u) − bu, the conjugate of KL(y,
+        · + b).
 
         It is 1 − w with the root w ≥ 0 of w² − (1 − u − σb)w = σy.
         """
@@ -156,31 +178,45 @@ class PoissonTomography(Composite):
         return self.lower_bound(u)
 
     def explicit(self) -> PoissonTomography:
-        """Return the problem itself: the curvature of likelihoods is too large for gradient steps."""
+        """Return the problem itself: the curvature of likelihoods is too large for gradient
+        steps.
+        """
         return self
 
     def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor:
-        """Return the lower bound at w = y/(Ax + b) and v = ρDx, which is tight where x is optimal."""
+        """Return the lower bound at w = y/(Ax + b) and v = ρDx, which is tight where x is
+        optimal.
+        """
         v = times(self.weight, differences(x)) if self.weight else {}
         return self._bound_of(self.y / self.expected(x), v)
 
     def _bound_of(self, w: Tensor, v: Differences) -> Tensor:
-        """Compute in double precision, and round down; what rounding may have added to sums of n terms is taken off."""
-        y, w, v = self.y.double(), w.double(), {name: each.double() for name, each in v.items()}
-        tiny, units = torch.finfo(w.dtype).tiny, w[0].numel() * torch.finfo(w.dtype).eps
-        # The constraint has to hold for A as the problem has it: its entries are those of here up to their last place.
+        """Compute in double precision, and round down; what rounding may have added to sums of n
+        terms is taken off.
+        """
+        y = self.y.double()
+        w = w.double()
+        v = {name: each.double() for name, each in v.items()}
+        tiny = torch.finfo(w.dtype).tiny
+        units = w[0].numel() * torch.finfo(w.dtype).eps
+        # The constraint has to hold for A as the problem has it: its entries are those of here up
+        # to their last place.
         entries = torch.finfo(self.y.dtype).eps + units
-        load, all_of_it = (1 + entries) * self.back(w), (1 - entries) * self.back(torch.ones_like(w[:1]))
+        load = (1 + entries) * self.back(w)
+        all_of_it = (1 - entries) * self.back(torch.ones_like(w[:1]))
         if v:
             load = add_adjoint(load, times(-1, v))
         most = (1 - units) / (load / all_of_it).flatten(1).amax(1).clamp(min=tiny)
-        # For a multiple α the bound is Y log α − αB − α²V/2 plus a constant, which is largest where Y = αB + α²V.
-        Y, B = sum_per_sample(y), self.background * sum_per_sample(w)
+        # For a multiple α the bound is Y log α − αB − α²V/2 plus a constant, which is largest where
+        # Y = αB + α²V.
+        Y = sum_per_sample(y)
+        B = self.background * sum_per_sample(w)
         V = dot(v, v) / self.weight if v else torch.zeros_like(Y)
         best = 2 * Y / (B + (B.square() + 4 * Y * V).sqrt()).clamp(min=tiny)
         alpha = torch.minimum(most, best)
         scaled = alpha.reshape(-1, 1, 1, 1) * w
-        gained, taken = torch.xlogy(y, scaled), self.background * (1 - scaled)
+        gained = torch.xlogy(y, scaled)
+        taken = self.background * (1 - scaled)
         roughness = alpha.square() * V / 2
         lost = units * (sum_per_sample(gained.abs() + taken.abs()) + roughness)
         return rounded_down(sum_per_sample(gained + taken) - roughness - lost, self.y.dtype)

@@ -11,14 +11,17 @@ from mirrordescent.parts import Part
 
 
 class Fourier(Part, nn.Module):
-    """ZFx: the coefficients of the unitary Fourier transform of images where a mask is 1, as in magnetic resonance.
+    """ZFx: the coefficients of the unitary Fourier transform of images where a mask is 1, as in
+    magnetic resonance.
 
-    Complex numbers are two channels, real and imaginary part, so that all that is written for real numbers holds.
-    Images are (batch, 2, height, width), or (batch, 1, height, width) if they are ``real``; coefficients are
-    (batch, 2, height, width), the frequency 0 in the corner, as ``torch.fft.fft2`` has it.
+    Complex numbers are two channels, real and imaginary part, so that all that is written for real
+    numbers holds. Images are (batch, 2, height, width), or (batch, 1, height, width) if they are
+    ``real``; coefficients are (batch, 2, height, width), the frequency 0 in the corner, as
+    ``torch.fft.fft2`` has it.
 
     Args:
-        mask: 1 where a coefficient is measured, (height, width), or (batch, 1, height, width) for one each.
+        mask: 1 where a coefficient is measured, (height, width), or (batch, 1, height, width) for
+            one each.
         real: whether images are real.
 
     >>> import torch
@@ -45,7 +48,9 @@ class Fourier(Part, nn.Module):
         """ZFx."""
         wanted = (1 if self.real else 2, *self.mask.shape[-2:])
         if x.ndim != 4 or x.shape[1:] != wanted:
-            raise ValueError(f"images must be (batch, {wanted[0]}, {wanted[1]}, {wanted[2]}), got {tuple(x.shape)}")
+            raise ValueError(
+                f"images must be (batch, {wanted[0]}, {wanted[1]}, {wanted[2]}), got {tuple(x.shape)}"
+            )
         seen = torch.fft.fft2(x[:, 0] if self.real else joined(x), norm="ortho")
         return self.mask * parted(seen)
 
@@ -57,20 +62,25 @@ class Fourier(Part, nn.Module):
     def resolvent(self, x: Tensor, t: Tensor) -> Tensor:
         """(I + tAᵀA)⁻¹x, for a t or one for every sample, (batch, 1, 1, 1).
 
-        AᵀA multiplies coefficients: by the mask, or for real images by the mean of the mask and its mirror image.
+        AᵀA multiplies coefficients: by the mask, or for real images by the mean of the mask and its
+        mirror image.
         """
         mask = self.mask if self.mask.ndim == 2 else self.mask[:, 0]
         mirrored = mask.flip((-2, -1)).roll((1, 1), (-2, -1))
         symbol = (mask + mirrored) / 2 if self.real else mask
         image = x[:, 0] if self.real else joined(x)
-        solved = torch.fft.ifft2(torch.fft.fft2(image) / (1 + (t.reshape(-1, 1, 1) if t.ndim else t) * symbol))
+        solved = torch.fft.ifft2(
+            torch.fft.fft2(image) / (1 + (t.reshape(-1, 1, 1) if t.ndim else t) * symbol)
+        )
         return solved.real.unsqueeze(1) if self.real else parted(solved)
 
 
 class Haar(Part, nn.Module):
-    """Wx: the orthonormal Haar wavelet transform of images, WᵀW = I. Their sides are multiples of 2^levels.
+    """Wx: the orthonormal Haar wavelet transform of images, WᵀW = I. Their sides are multiples of
+    2^levels.
 
-    The coefficients lie where the pixels were: means of 2^levels squared in one corner, details in the others.
+    The coefficients lie where the pixels were: means of 2^levels squared in one corner, details in
+    the others.
 
     >>> import torch
     >>> Haar(1).A(torch.ones(1, 1, 2, 2))
@@ -133,7 +143,8 @@ def parted(x: Tensor) -> Tensor:
 
 
 def radial_mask(size: int, spokes: int, turn: float = 0.0) -> Tensor:
-    """Return a mask of lines through the frequency 0, which is in the corner, in so many directions: (size, size).
+    """Return a mask of lines through the frequency 0, which is in the corner, in so many
+    directions: (size, size).
 
     >>> radial_mask(5, 2).int().tolist()[0], radial_mask(5, 2).int().tolist()[1]
     ([1, 1, 1, 1, 1], [1, 0, 0, 0, 0])
@@ -143,7 +154,8 @@ def radial_mask(size: int, spokes: int, turn: float = 0.0) -> Tensor:
     mask = torch.zeros(size, size)
     reach = torch.arange(-size, size + 1, dtype=torch.float64) / 2
     for angle in (torch.arange(spokes, dtype=torch.float64) * (math.pi / spokes) + turn).tolist():
-        rows, columns = (reach * math.sin(angle)).round(), (reach * math.cos(angle)).round()
+        rows = (reach * math.sin(angle)).round()
+        columns = (reach * math.cos(angle)).round()
         inside = (rows.abs() <= (size - 1) // 2) & (columns.abs() <= (size - 1) // 2)
         mask[rows[inside].long() % size, columns[inside].long() % size] = 1
     return mask
@@ -151,14 +163,19 @@ def radial_mask(size: int, spokes: int, turn: float = 0.0) -> Tensor:
 
 def _split(x: Tensor, dimension: int) -> Tensor:
     """Replace pairs of neighbours by their sums, then their differences, over √2."""
-    even, odd = (x.index_select(dimension, torch.arange(i, x.shape[dimension], 2, device=x.device)) for i in (0, 1))
+    even, odd = (
+        x.index_select(dimension, torch.arange(i, x.shape[dimension], 2, device=x.device))
+        for i in (0, 1)
+    )
     return torch.cat([even + odd, even - odd], dimension) / math.sqrt(2)
 
 
 def _merge(x: Tensor, dimension: int) -> Tensor:
     """Undo it."""
     sums, gaps = x.chunk(2, dimension)
-    pairs = torch.stack([sums + gaps, sums - gaps], dimension if dimension >= 0 else x.ndim + dimension + 1)
+    pairs = torch.stack(
+        [sums + gaps, sums - gaps], dimension if dimension >= 0 else x.ndim + dimension + 1
+    )
     return pairs.flatten(x.ndim + dimension, x.ndim + dimension + 1) / math.sqrt(2)
 
 

@@ -1,4 +1,6 @@
-"""Image restoration by total variation: denoising, and inpainting with an optional operator in front."""
+"""Image restoration by total variation: denoising, and inpainting with an optional operator in
+front.
+"""
 
 from collections.abc import Sequence
 from typing import cast
@@ -27,8 +29,8 @@ from mirrordescent.trees import spread
 class TVInpainting(Composite):
     """f(x) = s·(‖Z(Ax − y)‖² + λ Σ_g h(|(Dx)_g|)): total-variation restoration of observed pixels.
 
-    Z keeps the pixels where ``mask`` is 1, A is an optional linear operator such as a blur, D takes forward differences
-    d without wrapping, and |d_g| is the Euclidean norm of a group of them:
+    Z keeps the pixels where ``mask`` is 1, A is an optional linear operator such as a blur, D takes
+    forward differences d without wrapping, and |d_g| is the Euclidean norm of a group of them:
 
     .. code-block:: none
 
@@ -39,20 +41,25 @@ class TVInpainting(Composite):
 
         h(r) = r,  or with η = huber > 0  the Huber function r²/(2η) for r ≤ η, r − η/2 beyond
 
-    The subgradient of a norm is 0 at 0. Transposing images changes none of these; mirroring them changes the isotropic
-    ones a little, where other differences meet. It is a :class:`~mirrordescent.problems.Composite` of a squared error
-    and a total variation, with what is known about this one besides: kernels, features, and tighter bounds.
+    The subgradient of a norm is 0 at 0. Transposing images changes none of these; mirroring them
+    changes the isotropic ones a little, where other differences meet. It is a
+    :class:`~mirrordescent.problems.Composite` of a squared error and a total variation, with what
+    is known about this one besides: kernels, features, and tighter bounds.
 
     Args:
-        y: the observed images, (batch, channels, height, width), of any size and with any number of channels; or what
-            :func:`~mirrordescent.images.as_images` turns into such: Pillow images, NumPy arrays, lists of them.
-        mask: 1 or True where a pixel was observed, broadcastable to y; or an array or Pillow image that is white there.
+        y: the observed images, (batch, channels, height, width), of any size and with any number of
+            channels; or what :func:`~mirrordescent.images.as_images` turns into such: Pillow
+            images, NumPy arrays, lists of them.
+        mask: 1 or True where a pixel was observed, broadcastable to y; or an array or Pillow image
+            that is white there.
         weight: λ, one for all images or a tensor (batch,).
         scale: s. The default ½ is the scale to which published step sizes and gaps refer.
-        operator: anything with ``A`` and ``A_adjoint``, such as the physics of deepinv; None means A = I.
+        operator: anything with ``A`` and ``A_adjoint``, such as the physics of deepinv; None means
+            A = I.
         isotropic: take the two differences of a pixel together.
         coupled: take the channels together.
-        huber: η, in units of the pixels; small differences cost less, and gradients of intensity are not made stairs.
+        huber: η, in units of the pixels; small differences cost less, and gradients of intensity
+            are not made stairs.
 
     >>> import torch
     >>> y = torch.tensor([[[[0.0, 1.0]]]])
@@ -68,14 +75,23 @@ class TVInpainting(Composite):
     high: Tensor
 
     def __init__(
-        self, y: ImageLike | Sequence[ImageLike], mask: ImageLike | None, weight: float | Tensor = 0.15,
-        scale: float = 0.5, operator: LinearOperator | None = None, *, isotropic: bool = False, coupled: bool = False,
+        self,
+        y: ImageLike | Sequence[ImageLike],
+        mask: ImageLike | None,
+        weight: float | Tensor = 0.15,
+        scale: float = 0.5,
+        operator: LinearOperator | None = None,
+        *,
+        isotropic: bool = False,
+        coupled: bool = False,
         huber: float = 0.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         y = y if isinstance(y, Tensor) else as_images(y)
         mask = mask if mask is None or isinstance(mask, Tensor) else as_mask(mask)
         if y.ndim != 4 or 0 in y.shape[1:]:
-            raise ValueError(f"y must be images (batch, channels, height, width), got {tuple(y.shape)}")
+            raise ValueError(
+                f"y must be images (batch, channels, height, width), got {tuple(y.shape)}"
+            )
         require_positive(scale=scale)
         require_not_negative(huber=huber)
         if isinstance(weight, Tensor) and weight.ndim:
@@ -159,31 +175,48 @@ class TVInpainting(Composite):
 
     def pixels(self) -> Pixels | None:
         """Return the data, unless there is an operator or a subclass has another objective."""
-        if self.operator is not None or type(self) not in (TVInpainting, TVDenoising) or not suits(self.y):
+        if (
+            self.operator is not None
+            or type(self) not in (TVInpainting, TVDenoising)
+            or not suits(self.y)
+        ):
             return None
         return self._data
 
     @property
     def _data(self) -> Pixels:
         return Pixels(
-            self.y, self.mask, self.low, self.high, 2 * self.scale, self.kink, self.isotropic, self.coupled, self.huber
+            self.y,
+            self.mask,
+            self.low,
+            self.high,
+            2 * self.scale,
+            self.kink,
+            self.isotropic,
+            self.coupled,
+            self.huber,
         )
 
     def features(self, x0: Tensor | None = None) -> dict[str, Tensor]:
         """Return what :func:`~mirrordescent.problems.features.image_features` finds."""
         x0 = self.start() if x0 is None else x0
-        return image_features(self.y, self.mask, self.weight, self.scale, x0, self.operator, self.smooth.operator_norm)
+        return image_features(
+            self.y, self.mask, self.weight, self.scale, x0, self.operator, self.smooth.operator_norm
+        )
 
     def start(self, batch: int | None = None, *, fill: bool = False) -> Tensor:
-        """Return y, with holes black as in the paper or filled from their neighbours; Aᵀy if A changes the shape."""
+        """Return y, with holes black as in the paper or filled from their neighbours; Aᵀy if A
+        changes the shape.
+        """
         if self.operator is not None and self.y.shape[1:] != self.sample_shape:
             return self.smooth.back(self.y)
         if self.mask is None:
             return self.y.clone()
         return fill_holes(self.y, self.mask) if fill else self.smooth.masked(self.y)
 
-    # The saddle-point form. Without an operator, F is the fidelity on a box that contains the minimisers: clipping an
-    # image to the range of the observed pixels of a channel increases neither term.
+    # The saddle-point form. Without an operator, F is the fidelity on a box that contains the
+    # minimisers: clipping an image to the range of the observed pixels of a channel increases
+    # neither term.
 
     @property
     def ratio(self) -> float:
@@ -196,7 +229,9 @@ class TVInpainting(Composite):
         return [1.0] * len(self.block_norms)
 
     def K_norm_in(self, mirror: MirrorMap) -> float:
-        """‖SDᵀD‖^½ for a stencil and K = D, the root of max 4(a + b)(1 − qa)(1 − qb) over a, b in [0, 1]."""
+        """‖SDᵀD‖^½ for a stencil and K = D, the root of max 4(a + b)(1 − qa)(1 − qb) over a, b in
+        [0, 1].
+        """
         if self.dual_data or type(mirror) is not Stencil:
             return super().K_norm_in(mirror)
         q = mirror.damping.detach()
@@ -215,7 +250,9 @@ class TVInpainting(Composite):
         return self.smooth.argmin(w).clamp(self.low, self.high)
 
     def lower_bound(self, u: Differences) -> Tensor:
-        """Return a proven lower bound on min f from any dual point: the dual value of the nearest feasible one."""
+        """Return a proven lower bound on min f from any dual point: the dual value of the nearest
+        feasible one.
+        """
         if self.operator is not None:
             return super().lower_bound(u)
         if self.mask is not None and suits(self.y) and ready() and not u["vertical"].requires_grad:
@@ -226,11 +263,12 @@ class TVInpainting(Composite):
         return self.lower_bound(u) if self.operator is None else super().bound_of_pair(x, u)
 
     def tight_bound(self, u: Differences, x: Tensor | None = None) -> Tensor:
-        """Return the better of two lower bounds: that of u, and that of a point near it which suits the holes.
+        """Return the better of two lower bounds: that of u, and that of a point near it which suits
+        the holes.
 
-        There the minimum over the box is far below f unless Dᵀu = 0, which ``holes.closed`` brings about. With kernels
-        ``lower_bound`` does that too; without, it costs as much as a hundred steps, so it is for few looks. Nothing
-        passes a derivative through it.
+        There the minimum over the box is far below f unless Dᵀu = 0, which ``holes.closed`` brings
+        about. With kernels ``lower_bound`` does that too; without, it costs as much as a hundred
+        steps, so it is for few looks. Nothing passes a derivative through it.
         """
         if self.operator is not None:
             return super().tight_bound(u, x)
@@ -240,16 +278,20 @@ class TVInpainting(Composite):
         return torch.maximum(dual_bound(self._data, u), dual_bound(self._data, near))
 
     def bound_from_means(self, gradient: Tensor, x: Tensor, told: int = 1) -> Tensor | None:
-        """Use that ḡ − 2sZ(x̄ − y) = Dᵀū with a mean ū of feasible dual points; there is no bound with an operator.
+        """Use that ḡ − 2sZ(x̄ − y) = Dᵀū with a mean ū of feasible dual points; there is no bound
+        with an operator.
 
-        The difference cancels, and both means were rounded n times, each time by half a unit in the last place; with
-        weights ∝ i² what is left of that is n/8 units. Some more come from the gradients themselves.
-        For a Huber function one has to know ū itself; but there x̄ has a dual point of its own, sλd_g/max(|d_g|, η).
+        The difference cancels, and both means were rounded n times, each time by half a unit in the
+        last place; with weights ∝ i² what is left of that is n/8 units. Some more come from the
+        gradients themselves. For a Huber function one has to know ū itself; but there x̄ has a dual
+        point of its own, sλd_g/max(|d_g|, η).
         """
         if self.operator is not None:
             return None
         if self.huber:
-            return self.lower_bound(times(self.kink, self.groups.slopes(differences(x), self.huber)))
+            return self.lower_bound(
+                times(self.kink, self.groups.slopes(differences(x), self.huber))
+            )
         units = (told / 8 + 8) * torch.finfo(x.dtype).eps
         size = gradient.abs()
         if x is not self.y:  # where kernels have left the data out of the gradients
@@ -264,14 +306,22 @@ class TVDenoising(TVInpainting):
     """
 
     def __init__(
-        self, y: ImageLike | Sequence[ImageLike], weight: float | Tensor = 0.15, scale: float = 0.5, *,
-        isotropic: bool = False, coupled: bool = False, huber: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        y: ImageLike | Sequence[ImageLike],
+        weight: float | Tensor = 0.15,
+        scale: float = 0.5,
+        *,
+        isotropic: bool = False,
+        coupled: bool = False,
+        huber: float = 0.0,
+    ) -> None:
         super().__init__(y, None, weight, scale, isotropic=isotropic, coupled=coupled, huber=huber)
 
 
 def fill_holes(y: Tensor, mask: Tensor) -> Tensor:
-    """Fill every hole with the mean of the known pixels in its 3×3 neighbourhood, growing inwards."""
+    """Fill every hole with the mean of the known pixels in its 3×3 neighbourhood, growing
+    inwards.
+    """
     known = mask.expand_as(y).contiguous()
     filled = known * y
     while not bool(known.all()):
@@ -283,7 +333,9 @@ def fill_holes(y: Tensor, mask: Tensor) -> Tensor:
 
 
 def _observed_range(y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the least and the greatest observed pixel of every channel, (batch, channels, 1, 1) each."""
+    """Return the least and the greatest observed pixel of every channel, (batch, channels, 1, 1)
+    each.
+    """
     if mask is None:
         return y.amin((-2, -1), keepdim=True), y.amax((-2, -1), keepdim=True)
     hidden = ~mask.bool().expand_as(y)
@@ -293,7 +345,9 @@ def _observed_range(y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
 
 def _check_weight(weight: Tensor, y: Tensor) -> None:
     if weight.shape != y.shape[:1]:
-        raise ValueError(f"weight must be a number or of shape ({len(y)},), one for each image: {tuple(weight.shape)}")
+        raise ValueError(
+            f"weight must be a number or of shape ({len(y)},), one for each image: {tuple(weight.shape)}"
+        )
     require_data(weight=weight, y=y)
     for sample, number in enumerate(weight.tolist()):
         if number <= 0:

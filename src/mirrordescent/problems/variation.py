@@ -15,7 +15,9 @@ from mirrordescent.trees import dot, sum_per_sample
 
 
 class OfDifferences(Term):
-    """Terms of the differences of neighbouring pixels, K = D: images are (batch, channels, height, width)."""
+    """Terms of the differences of neighbouring pixels, K = D: images are (batch, channels, height,
+    width).
+    """
 
     blocks = ("vertical", "horizontal")
     absorbs = True
@@ -41,16 +43,20 @@ class OfDifferences(Term):
     def absorb(self, w: Tensor, one_sided: bool) -> Blocks:
         """D of the solution of a Poisson equation, which leaves the mean of every channel.
 
-        If w ≥ 0 will do, it takes what is negative, and as much of what is positive, so that the mean is 0.
+        If w ≥ 0 will do, it takes what is negative, and as much of what is positive, so that the
+        mean is 0.
         """
         if one_sided:
-            below, above = w.clamp(max=0), w.clamp(min=0)
+            below = w.clamp(max=0)
+            above = w.clamp(min=0)
             share = -below.sum((-2, -1), keepdim=True) / above.sum((-2, -1), keepdim=True)
             w = below + share.nan_to_num(0.0, 0.0).clamp(0, 1) * above
         return differences(solve_poisson(w))
 
     def charge(self, w: Tensor, level: Tensor) -> Tensor:
-        """‖w − mean‖₁ times the oscillation of x; the mean must be 0, up to rounding of residuals at this level."""
+        """‖w − mean‖₁ times the oscillation of x; the mean must be 0, up to rounding of residuals
+        at this level.
+        """
         mean = w.mean((-2, -1), keepdim=True)
         wrong = mean.abs().flatten(1).amax(1) > torch.finfo(w.dtype).eps ** 0.5 * (1 + level.sqrt())
         rest = sum_per_sample((w - mean).abs()) * self._oscillation(w, level)
@@ -61,7 +67,8 @@ class OfDifferences(Term):
 
 
 class TV(OfDifferences):
-    """λ Σ_g h(|(Dx)_g|): the total variation of images; see :class:`~mirrordescent.problems.TVInpainting`.
+    """λ Σ_g h(|(Dx)_g|): the total variation of images; see
+    :class:`~mirrordescent.problems.TVInpainting`.
 
     Args:
         weight: λ.
@@ -75,11 +82,17 @@ class TV(OfDifferences):
     """
 
     def __init__(
-        self, weight: float | Tensor, isotropic: bool = False, coupled: bool = False, huber: float = 0.0
+        self,
+        weight: float | Tensor,
+        isotropic: bool = False,
+        coupled: bool = False,
+        huber: float = 0.0,
     ) -> None:
         super().__init__(weight)
         require_not_negative(huber=huber)
-        self.isotropic, self.coupled, self.huber = bool(isotropic), bool(coupled), float(huber)
+        self.isotropic = bool(isotropic)
+        self.coupled = bool(coupled)
+        self.huber = float(huber)
 
     @property
     def groups(self) -> Groups:
@@ -92,7 +105,9 @@ class TV(OfDifferences):
     def add_gradient(self, out: Tensor, x: Tensor, width: float | Tensor) -> Tensor:
         """Add λDᵀu, u_g = d_g/max(|d_g|, η, width); 0 where there is nothing to divide by."""
         if self.huber:
-            width = width.clamp(min=self.huber) if isinstance(width, Tensor) else max(width, self.huber)
+            width = (
+                width.clamp(min=self.huber) if isinstance(width, Tensor) else max(width, self.huber)
+            )
         return self.groups.add_gradient(out, x, self.height, width)
 
     @property
@@ -113,7 +128,8 @@ class TV(OfDifferences):
         return self.groups.largest(u) / self.height
 
     def _oscillation(self, w: Tensor, level: Tensor) -> Tensor:
-        """A path between two pixels meets differences that add up to no more than √2 times the total variation.
+        """A path between two pixels meets differences that add up to no more than √2 times the
+        total variation.
 
         A Huber function is less than that by at most η/2 for every group.
         """
@@ -149,5 +165,7 @@ class Roughness(OfDifferences):
         return u["vertical"].new_zeros(len(u["vertical"]))
 
     def _oscillation(self, w: Tensor, level: Tensor) -> Tensor:
-        """A path has fewer than n differences, whose sum is at most √n times the root of their squares."""
+        """A path has fewer than n differences, whose sum is at most √n times the root of their
+        squares.
+        """
         return (w[0].numel() * 2 * level / self.height).sqrt()

@@ -23,8 +23,11 @@ from mirrordescent.solve import Look, Rule, relative_gap, solve
 from mirrordescent.trees import Tree, tree_map
 
 ITERATIONS = 40_000
-TRIAL, RATIOS = 200, (0.1, 0.5, 2.0, 10.0, 50.0)
-NUMBERS, ROUNDING = frozenset(("value", "lower", "start_value")), 1e-9  # of a sum of many terms, relative to it
+TRIAL = 200
+RATIOS = (0.1, 0.5, 2.0, 10.0, 50.0)
+# of a sum of many terms, relative to it
+NUMBERS = frozenset(("value", "lower", "start_value"))
+ROUNDING = 1e-9
 P = TypeVar("P", bound=Problem)
 Found: TypeAlias = tuple[Tensor, Tensor]
 _REGISTERED: dict[type[Problem], Callable[..., Found]] = {}
@@ -34,8 +37,8 @@ _REGISTERED: dict[type[Problem], Callable[..., Found]] = {}
 class Certificate:
     """x*, f(x*) and a lower bound on min f per problem, in float64: lower ≤ min f ≤ value.
 
-    ``start_value`` is f at the problem's own start, to which relative gaps refer. If it is not ``proven``, ``lower`` is
-    an estimate: a little below the least value that was found.
+    ``start_value`` is f at the problem's own start, to which relative gaps refer. If it is not
+    ``proven``, ``lower`` is an estimate: a little below the least value that was found.
     """
 
     x: Tensor
@@ -55,12 +58,13 @@ class NotCertifiable(TypeError):
 
 
 def register(kind: type[P], certifier: Callable[[P, float], Found]) -> None:
-    """Let a function certify problems of a class, and of its subclasses, that cannot do so by themselves.
+    """Let a function certify problems of a class, and of its subclasses, that cannot do so by
+    themselves.
 
     Args:
         kind: the class.
-        certifier: returns minimisers and lower bounds, (batch, …) and (batch,), of a problem in float64, given the
-            relative gap that is wanted.
+        certifier: returns minimisers and lower bounds, (batch, …) and (batch,), of a problem in
+            float64, given the relative gap that is wanted.
 
     >>> from mirrordescent import Quadratic
     >>> register(Quadratic, lambda problem, tolerance: problem.minimiser(tolerance))
@@ -69,23 +73,29 @@ def register(kind: type[P], certifier: Callable[[P, float], Found]) -> None:
 
 
 def certify(
-    problem: Problem, tolerance: float = 1e-6, *, cache: bool = True, estimate: bool = False, x0: Tree | None = None
+    problem: Problem,
+    tolerance: float = 1e-6,
+    *,
+    cache: bool = True,
+    estimate: bool = False,
+    x0: Tree | None = None,
 ) -> Certificate:
     """Solve a batch of problems in float64 to a certified relative gap.
 
-    The first of these that there is: a function :func:`register` was told of; what the problem finds by itself
-    (:meth:`Problem.minimiser`: the SVM, quadratics, least squares); its saddle-point form
-    (:meth:`Problem.saddle_point`: total variation, Poisson tomography, matrix games), solved by dual FISTA if it is
-    strongly convex and by PDHG if not; FISTA or L-BFGS, if the problem can prove bounds from gradients
-    (:meth:`Problem.bound_at`: convex, and strongly so or on a bounded set). The result is kept on disk under a hash of
-    the problem's content. There is a warning if the tolerance was not reached; the certificate then tells the gap.
+    The first of these that there is: a function :func:`register` was told of; what the problem
+    finds by itself (:meth:`Problem.minimiser`: the SVM, quadratics, least squares); its
+    saddle-point form (:meth:`Problem.saddle_point`: total variation, Poisson tomography, matrix
+    games), solved by dual FISTA if it is strongly convex and by PDHG if not; FISTA or L-BFGS, if
+    the problem can prove bounds from gradients (:meth:`Problem.bound_at`: convex, and strongly so
+    or on a bounded set). The result is kept on disk under a hash of the problem's content. There is
+    a warning if the tolerance was not reached; the certificate then tells the gap.
 
     Args:
         problem: the problems.
         tolerance: the relative gap.
         cache: keep the result on disk, and look for it there.
-        estimate: where nothing can be proven, return the least values that long runs find, marked as not proven,
-            instead of an error.
+        estimate: where nothing can be proven, return the least values that long runs find, marked
+            as not proven, instead of an error.
         x0: where these runs start; the problem's own start by default.
 
     >>> import torch
@@ -99,23 +109,33 @@ def certify(
     what = f"certify {tolerance:g}" + (", or estimate" if estimate else "")
     kept = cache and x0 is None
     key = fingerprint(problem, what) if kept else None
-    entry = remember(key, lambda: _compute(problem, tolerance, estimate, x0), partial(_suits, problem))
+    entry = remember(
+        key, lambda: _compute(problem, tolerance, estimate, x0), partial(_suits, problem)
+    )
     device = next(problem.buffers(), torch.empty(0)).device
     proven = bool(entry.pop("proven", True))  # those of earlier versions were all proven
     there = {name: tree_map(lambda leaf: leaf.to(device), found) for name, found in entry.items()}
     certificate = Certificate(**cast(dict[str, Tensor], there), proven=proven)
     worst = float(certificate.relative_gap.max())
     if worst > tolerance and proven:
-        warnings.warn(f"certified to a relative gap of {worst:.1e} only, not {tolerance:.1e}", stacklevel=2)
+        warnings.warn(
+            f"certified to a relative gap of {worst:.1e} only, not {tolerance:.1e}", stacklevel=2
+        )
     return certificate
 
 
 def _suits(problem: Problem, entry: dict[str, Tensor]) -> bool:
-    """Tell whether what was kept can be of a problem: all of it is there, and no value is below its bound."""
+    """Tell whether what was kept can be of a problem: all of it is there, and no value is below its
+    bound.
+    """
     if not NUMBERS | {"x"} <= entry.keys() <= NUMBERS | {"x", "proven"}:
         return False
-    x, numbers = entry["x"], [entry[name] for name in NUMBERS]
-    shapes = (problem.batch or len(x), *(x.shape[1:] if problem.sample_shape is None else problem.sample_shape))
+    x = entry["x"]
+    numbers = [entry[name] for name in NUMBERS]
+    shapes = (
+        problem.batch or len(x),
+        *(x.shape[1:] if problem.sample_shape is None else problem.sample_shape),
+    )
     odd = "proven" in entry and entry["proven"].ndim
     if odd or x.shape != shapes or any(each.shape != x.shape[:1] for each in numbers):
         return False
@@ -123,7 +143,9 @@ def _suits(problem: Problem, entry: dict[str, Tensor]) -> bool:
 
 
 @torch.no_grad()
-def _compute(problem: Problem, tolerance: float, or_estimate: bool, x0: Tree | None) -> dict[str, Tensor]:
+def _compute(
+    problem: Problem, tolerance: float, or_estimate: bool, x0: Tree | None
+) -> dict[str, Tensor]:
     known = problem.sample_shape is not None
     precise = in_double(problem, problem.start())[0] if known else copy.deepcopy(problem).double()
     found = _proven(precise, tolerance)
@@ -137,15 +159,21 @@ def _compute(problem: Problem, tolerance: float, or_estimate: bool, x0: Tree | N
     if found is not None:
         x, lower = found
         return {
-            "x": x, "value": precise.value(x), "lower": lower, "start_value": precise.value(precise.start(len(x))),
+            "x": x,
+            "value": precise.value(x),
+            "lower": lower,
+            "start_value": precise.value(precise.start(len(x))),
             "proven": torch.tensor(True),
-        }  # fmt: skip
+        }
     precise, start = in_double(problem, problem.start() if x0 is None else x0)
     point, value, lower = estimated(precise, start)
     return {
-        "x": cast(Tensor, point), "value": value, "lower": lower, "start_value": precise.value(start),
+        "x": cast(Tensor, point),
+        "value": value,
+        "lower": lower,
+        "start_value": precise.value(start),
         "proven": torch.tensor(False),
-    }  # fmt: skip
+    }
 
 
 def _proven(problem: Problem, tolerance: float) -> Found | None:
@@ -161,20 +189,26 @@ def _proven(problem: Problem, tolerance: float) -> Found | None:
 
 
 def _by_saddle_point(problem: Problem, saddle: SaddlePoint, tolerance: float) -> Found | None:
-    """Return the best iterate and the best lower bound of a primal-dual method, if its dual points prove any."""
+    """Return the best iterate and the best lower bound of a primal-dual method, if its dual points
+    prove any.
+    """
     method = primal_dual(problem, saddle)
     bound = method.lower_bound(problem, method.init(problem.start(), problem))
     if bound is None or not bool(bound.isfinite().all()):
         return None
-    solution = solve(problem, method, iterations=ITERATIONS, stop=_small_gap(problem, tolerance), check_every=50)
+    solution = solve(
+        problem, method, iterations=ITERATIONS, stop=_small_gap(problem, tolerance), check_every=50
+    )
     return cast(Tensor, solution.best_x), cast(Tensor, solution.lower)
 
 
 def primal_dual(problem: Problem, saddle: SaddlePoint) -> PrimalDual[Any]:
-    """Return the method that suits a saddle-point form: dual FISTA, PDHG, or Condat and Vũ's where F has no prox.
+    """Return the method that suits a saddle-point form: dual FISTA, PDHG, or Condat and Vũ's where
+    F has no prox.
 
-    Where the form does not know the ratio of steps, it is the one of some with which the gap is least after a short run
-    (or the value, where there are no bounds), for the problem that has the greatest.
+    Where the form does not know the ratio of steps, it is the one of some with which the gap is
+    least after a short run (or the value, where there are no bounds), for the problem that has the
+    greatest.
     """
     if saddle.F_convexity > 0:
         return DualFISTA()
@@ -191,7 +225,9 @@ def primal_dual(problem: Problem, saddle: SaddlePoint) -> PrimalDual[Any]:
 
 
 def _by_gradients(problem: Problem, tolerance: float) -> Found | None:
-    """Return the best iterate of FISTA, or of L-BFGS without constraints, and the best of the bounds at iterates."""
+    """Return the best iterate of FISTA, or of L-BFGS without constraints, and the best of the
+    bounds at iterates.
+    """
     if problem.sample_shape is None:
         return None  # it does not even know where to start
     convexity = problem.strong_convexity() or 0.0
@@ -203,7 +239,9 @@ def _by_gradients(problem: Problem, tolerance: float) -> Found | None:
         nonlocal best
         best = torch.fmax(cast(Tensor, best), cast(Tensor, problem.bound_at(look.x, convexity)))
         rounding = 64 * torch.finfo(best.dtype).eps * (1 + look.start_value.abs())
-        return look.best_value - best <= torch.maximum(tolerance * (look.start_value - best), rounding)
+        return look.best_value - best <= torch.maximum(
+            tolerance * (look.start_value - best), rounding
+        )
 
     method: Method[Any] = LBFGS() if isinstance(problem.domain, WholeSpace) else FISTA()
     solution = solve(problem, method, iterations=ITERATIONS, stop=Rule(test), check_every=20)
@@ -211,13 +249,18 @@ def _by_gradients(problem: Problem, tolerance: float) -> Found | None:
 
 
 def _small_gap(problem: Problem, tolerance: float) -> Rule:
-    """Stop at best − lower ≤ tolerance · min(f(x₀) − lower, f(x₀ made constant)), or at rounding errors.
+    """Stop at best − lower ≤ tolerance · min(f(x₀) − lower, f(x₀ made constant)), or at rounding
+    errors.
 
     With a large weight, f(x₀) is so large that a gap relative to it alone would mean little.
     """
     start = cast(Tensor, problem.start())
     images = start.ndim > 2
-    flat = problem.value(start.mean(tuple(range(2, start.ndim)), keepdim=True).expand_as(start)) if images else None
+    flat = (
+        problem.value(start.mean(tuple(range(2, start.ndim)), keepdim=True).expand_as(start))
+        if images
+        else None
+    )
 
     def test(look: Look) -> Tensor:
         lower = cast(Tensor, look.lower)

@@ -23,13 +23,18 @@ RATES = (1.0, 0.1, 0.01, 1e-3)
 
 
 @torch.no_grad()
-def estimate(problem: Problem, x0: Tree, iterations: int = ITERATIONS) -> tuple[Tree, Tensor, Tensor]:
-    """Return the best points found from x0, their values, and values a millionth of the gain below: not bounds.
+def estimate(
+    problem: Problem, x0: Tree, iterations: int = ITERATIONS
+) -> tuple[Tree, Tensor, Tensor]:
+    """Return the best points found from x0, their values, and values a millionth of the gain below:
+    not bounds.
 
-    FISTA and, where there are no constraints, L-BFGS and Adam with several falling steps; then the best of them once
-    more from where it has got to, since a fresh start often helps, as long as it does.
+    FISTA and, where there are no constraints, L-BFGS and Adam with several falling steps; then the
+    best of them once more from where it has got to, since a fresh start often helps, as long as it
+    does.
     """
-    best, value = x0, problem.value(x0)
+    best = x0
+    value = problem.value(x0)
     start = value
     solvers = _solvers(problem, x0, iterations)
     gains = []
@@ -37,12 +42,14 @@ def estimate(problem: Problem, x0: Tree, iterations: int = ITERATIONS) -> tuple[
         found = solve(problem, method, x0, iterations=iterations, progress=False)
         gains.append(float((start - found.best_value).sum()))
         better = found.best_value < value
-        best, value = where(better, found.best_x, best), torch.where(better, found.best_value, value)
+        best = where(better, found.best_x, best)
+        value = torch.where(better, found.best_value, value)
     winner = solvers[max(range(len(gains)), key=gains.__getitem__)]
     for _ in range(4):
         found = solve(problem, winner, best, iterations=iterations, progress=False)
         gained = (value - found.best_value).clamp(min=0)
-        best, value = where(gained > 0, found.best_x, best), value - gained
+        best = where(gained > 0, found.best_x, best)
+        value = value - gained
         if bool((gained <= 1e-3 * MARGIN * (start - value)).all()):
             break
     rounding = torch.finfo(value.dtype).eps * (1 + value.abs())
@@ -54,5 +61,8 @@ def _solvers(problem: Problem, x0: Tree, iterations: int) -> list[Method[Any]]:
     if isinstance(problem.domain, WholeSpace):
         size = max(float(leaf.square().mean().sqrt()) for leaf in leaves(x0)) or 1.0
         fall = OverRun(iterations, warmup=0.0)
-        found += [LBFGS(), *(Adam(lambda k, rate=rate: rate * size * float(fall(k))) for rate in RATES)]  # type: ignore[misc]
+        found += [
+            LBFGS(),
+            *(Adam(lambda k, rate=rate: rate * size * float(fall(k))) for rate in RATES),
+        ]  # type: ignore[misc]
     return found

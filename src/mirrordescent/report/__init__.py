@@ -24,5 +24,16 @@ from mirrordescent.report.content import (
 from mirrordescent.report.page import Page
 
 __all__ = [
-    "GAP", "Claim", "Comparison", "Curve", "Dots", "Link", "Page", "Panel", "Picture", "Section", "Strip", "Table",
-]  # fmt: skip
+    "GAP",
+    "Claim",
+    "Comparison",
+    "Curve",
+    "Dots",
+    "Link",
+    "Page",
+    "Panel",
+    "Picture",
+    "Section",
+    "Strip",
+    "Table",
+]

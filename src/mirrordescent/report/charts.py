@@ -17,12 +17,17 @@ COLUMNS = 6  # of a table of curves, at most
 
 
 def chart(content: Panel | Dots) -> dict[str, Any]:
-    """Return axes and series; a point is [iteration, seconds, mean, lowest, highest] or [entry, value]."""
+    """Return axes and series; a point is [iteration, seconds, mean, lowest, highest] or [entry,
+    value].
+    """
     if isinstance(content, Panel):
         series = [(curve.name, _points(curve, content.scales)) for curve in content.curves]
     else:
         entry = count()
-        series = [(name, [[next(entry), v] for v in _rounded(values)]) for name, values in content.groups.items()]
+        series = [
+            (name, [[next(entry), v] for v in _rounded(values)])
+            for name, values in content.groups.items()
+        ]
     return {
         "axes": content.axes,
         "against": content.against,
@@ -50,11 +55,14 @@ def _points(curve: Curve, scales: tuple[Scale, Scale]) -> list[list[float | None
         values = values.clamp(min=FLOOR)
     seconds = torch.tensor(curve.seconds, dtype=torch.float64)[rows]
     columns = [_rounded(each) for each in (seconds, values.mean(1), values.amin(1), values.amax(1))]
-    return [list(point) for point in zip((curve.iterations[row] for row in rows), *columns, strict=True)]
+    return [
+        list(point) for point in zip((curve.iterations[row] for row in rows), *columns, strict=True)
+    ]
 
 
 def thinned(positions: Sequence[int], logarithmic: bool, most: int = POINTS) -> list[int]:
-    """Choose at most so many indices of rising positions, evenly spaced there, with the first and the last.
+    """Choose at most so many indices of rising positions, evenly spaced there, with the first and
+    the last.
 
     >>> thinned(range(1, 1001), True, most=4)
     [0, 9, 99, 999]
@@ -63,20 +71,34 @@ def thinned(positions: Sequence[int], logarithmic: bool, most: int = POINTS) -> 
     """
     if len(positions) <= most:
         return list(range(len(positions)))
-    low, high = positions[0], positions[-1]
+    low = positions[0]
+    high = positions[-1]
     shares = [i / (most - 1) for i in range(most)]
-    wanted = [low * (high / low) ** share if logarithmic else low + (high - low) * share for share in shares]
+    wanted = [
+        low * (high / low) ** share if logarithmic else low + (high - low) * share
+        for share in shares
+    ]
     return sorted({min(bisect_left(positions, round(each)), len(positions) - 1) for each in wanted})
 
 
 def table(content: Panel | Dots) -> Table:
-    """Return the means of curves at a few iterations, or the spread of groups, for those who cannot see the chart."""
+    """Return the means of curves at a few iterations, or the spread of groups, for those who cannot
+    see the chart.
+    """
     if isinstance(content, Dots):
-        rows = [(n, str(len(v)), *(f"{f(v):.4g}" for f in (min, torch.median, max))) for n, v in content.groups.items()]
+        rows = [
+            (n, str(len(v)), *(f"{f(v):.4g}" for f in (min, torch.median, max)))
+            for n, v in content.groups.items()
+        ]
         return Table(("group", "entries", "smallest", "median", "largest"), rows)
     shown = _round_iterations(content.curves)
-    means = ([f"{c.mean_at(k):.4g}" if k in c.iterations else "–" for k in shown] for c in content.curves)
-    lines = [(c.name, *each, f"{c.seconds[-1]:.3g} s") for c, each in zip(content.curves, means, strict=True)]
+    means = (
+        [f"{c.mean_at(k):.4g}" if k in c.iterations else "–" for k in shown] for c in content.curves
+    )
+    lines = [
+        (c.name, *each, f"{c.seconds[-1]:.3g} s")
+        for c, each in zip(content.curves, means, strict=True)
+    ]
     return Table(("method", *(f"k = {k}" for k in shown), "time"), lines)
 
 

@@ -16,7 +16,9 @@ Scale: TypeAlias = Literal["log", "linear"]
 
 @dataclass(frozen=True)
 class Curve:
-    """One method's quantity along its runs: iterations (points,), seconds (points,), values (points, runs)."""
+    """One method's quantity along its runs: iterations (points,), seconds (points,), values
+    (points, runs).
+    """
 
     name: str
     iterations: list[int]
@@ -76,7 +78,9 @@ class Link(str):
 
     @property
     def address(self) -> str:
-        """The path as a page needs it; one that looks like an address of another kind is still a file."""
+        """The path as a page needs it; one that looks like an address of another kind is still a
+        file.
+        """
         return "./" + quote(self.file)
 
 
@@ -90,14 +94,17 @@ class Table:
     def markdown(self) -> str:
         """Return the table as Markdown."""
         lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        return "\n".join(
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+        )
 
 
 @dataclass(frozen=True)
 class Claim:
     """A statement, whether it holds here, and the numbers that say so.
 
-    ``holds`` is None where the uncertainty of the numbers does not decide it, or nothing was measured.
+    ``holds`` is None where the uncertainty of the numbers does not decide it, or nothing was
+    measured.
     """
 
     statement: str
@@ -106,7 +113,9 @@ class Claim:
 
     @classmethod
     def by(cls, statement: str, low: float, high: float, measured: str) -> Claim:
-        """Judge by the interval of a margin that is to be above 0: beyond its uncertainty, one way or the other."""
+        """Judge by the interval of a margin that is to be above 0: beyond its uncertainty, one way
+        or the other.
+        """
         holds = True if low > 0 else False if high < 0 else None
         return cls(statement, holds, measured)
 
@@ -119,7 +128,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Picture:
-    """An image (channels, height, width) or (height, width), of pixels in [0, 1] or of bytes, and a few words on it."""
+    """An image (channels, height, width) or (height, width), of pixels in [0, 1] or of bytes, and a
+    few words on it.
+    """
 
     image: Tensor
     note: str = ""
@@ -127,7 +138,8 @@ class Picture:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Pictures of one or several scenes by their names, of which any two can be laid over each other.
+    """Pictures of one or several scenes by their names, of which any two can be laid over each
+    other.
 
     Args:
         scenes: the pictures of each scene, by the names of both.

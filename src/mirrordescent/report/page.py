@@ -13,7 +13,12 @@ from mirrordescent.report.content import Comparison, Content, Dots, Panel, Secti
 from mirrordescent.report.pictures import embed
 from mirrordescent.report.versions import versions
 
-SCRIPTS = ("vendor/hammer.min.js", "vendor/chart.umd.min.js", "vendor/chartjs-plugin-zoom.min.js", "templates/page.js")
+SCRIPTS = (
+    "vendor/hammer.min.js",
+    "vendor/chart.umd.min.js",
+    "vendor/chartjs-plugin-zoom.min.js",
+    "templates/page.js",
+)
 NUMBER = re.compile(r"[-−+<]?\d[\d.,]*(e[-+]?\d+)?( ?(%|s|ms|dB|px|×|±.*))?|–")
 
 
@@ -47,13 +52,18 @@ class Page:
         from markupsafe import Markup
 
         environment = Environment(
-            loader=PackageLoader("mirrordescent.report"), autoescape=True, undefined=StrictUndefined,
-            trim_blocks=True, lstrip_blocks=True,
-        )  # fmt: skip
+            loader=PackageLoader("mirrordescent.report"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
         return environment.get_template("page.html").render(
             title=self.title,
             lead=self.lead,
-            sections=[{"title": s.title, "note": s.note, **_view(s.content)} for s in self.sections],
+            sections=[
+                {"title": s.title, "note": s.note, **_view(s.content)} for s in self.sections
+            ],
             facts={"Settings": self.settings, "Made with": versions()},
             style=Markup(_resource("templates/page.css")),
             scripts=[Markup(_resource(name)) for name in SCRIPTS],
@@ -65,24 +75,44 @@ def _view(content: Content) -> dict[str, Any]:
     match content:
         case Comparison():
             all_scenes = content.scenes.items()
-            scenes = {scene: {name: embed(each) for name, each in named.items()} for scene, named in all_scenes}
+            scenes = {
+                scene: {name: embed(each) for name, each in named.items()}
+                for scene, named in all_scenes
+            }
             return {"kind": "comparison", "comparison": content, "scenes": scenes}
         case Panel() | Dots():
             numbers = _cells(table(content))
-            return {"kind": "chart", "quantity": content.quantity, "chart": chart(content), "table": numbers}
+            return {
+                "kind": "chart",
+                "quantity": content.quantity,
+                "chart": chart(content),
+                "table": numbers,
+            }
         case Strip():
             pictures = {name: embed(each) for name, each in content.pictures.items()}
-            return {"kind": "strip", "pictures": pictures, "first": list(pictures).index(content.first)}
+            return {
+                "kind": "strip",
+                "pictures": pictures,
+                "first": list(pictures).index(content.first),
+            }
         case Table():
             return {"kind": "table", "table": _cells(content)}
         case _:
-            return {"kind": "claims", "claims": content, "held": sum(claim.holds is True for claim in content)}
+            return {
+                "kind": "claims",
+                "claims": content,
+                "held": sum(claim.holds is True for claim in content),
+            }
 
 
 def _cells(numbers: Table) -> dict[str, Any]:
-    """Return a table, and which of its columns are numbers for the most part, to be set flush right."""
+    """Return a table, and which of its columns are numbers for the most part, to be set flush
+    right.
+    """
     columns = list(zip(*numbers.rows, strict=True)) or [()] * len(numbers.columns)
-    aligned = [2 * sum(bool(NUMBER.fullmatch(cell)) for cell in column) > len(column) for column in columns]
+    aligned = [
+        2 * sum(bool(NUMBER.fullmatch(cell)) for cell in column) > len(column) for column in columns
+    ]
     return {"columns": numbers.columns, "rows": numbers.rows, "numbers": aligned}
 
 

@@ -29,7 +29,9 @@ def embed(picture: Picture) -> dict[str, Any]:
 def _pixels(image: Tensor) -> Any:
     """Return (height, width) or (height, width, 3 or 4) of bytes."""
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[0] not in (1, 3, 4)):
-        raise ValueError(f"a picture must be (1, 3 or 4 channels, height, width) or (height, width), got {image.shape}")
+        raise ValueError(
+            f"a picture must be (1, 3 or 4 channels, height, width) or (height, width), got {image.shape}"
+        )
     planes = image if image.ndim == 2 or len(image) > 1 else image[0]
     if planes.dtype != torch.uint8:
         planes = (planes.detach().cpu().float().nan_to_num().clamp(0, 1) * 255).round().byte()

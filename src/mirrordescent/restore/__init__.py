@@ -1,4 +1,6 @@
-"""Restoring photographs from files: what is read is written back as it was, but for what was restored."""
+"""Restoring photographs from files: what is read is written back as it was, but for what was
+restored.
+"""
 
 from mirrordescent.restore.memory import available, needed
 from mirrordescent.restore.noise import estimate_noise
@@ -8,6 +10,16 @@ from mirrordescent.restore.planning import DEFAULTS, Plan, plan
 from mirrordescent.restore.weight import Choice, choose_weight
 
 __all__ = [
-    "DEFAULTS", "Choice", "Photo", "Plan", "Restored", "available", "choose_weight", "estimate_noise", "needed", "plan",
-    "read_photo", "restore",
-]  # fmt: skip
+    "DEFAULTS",
+    "Choice",
+    "Photo",
+    "Plan",
+    "Restored",
+    "available",
+    "choose_weight",
+    "estimate_noise",
+    "needed",
+    "plan",
+    "read_photo",
+    "restore",
+]

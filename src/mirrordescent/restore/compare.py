@@ -1,4 +1,6 @@
-"""Is a learned method any good? It runs against what one would use without it, on pictures of one's own."""
+"""Is a learned method any good? It runs against what one would use without it, on pictures of one's
+own.
+"""
 
 import copy
 import statistics
@@ -37,7 +39,9 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class Contestant:
-    """How fast a method is: iterations and seconds to every level, None where it is not reached; and its curve."""
+    """How fast a method is: iterations and seconds to every level, None where it is not reached;
+    and its curve.
+    """
 
     name: str
     iterations: tuple[int | None, ...]
@@ -59,7 +63,9 @@ class Verdict:
         rows = []
         for each in self.contestants:
             cells = [c for pair in zip(each.iterations, each.seconds, strict=True) for c in pair]
-            rows.append((each.name, *("never" if cell is None else f"{cell:.3g}" for cell in cells)))
+            rows.append(
+                (each.name, *("never" if cell is None else f"{cell:.3g}" for cell in cells))
+            )
         return Table(("method", *heads), rows)
 
     def page(self) -> Page:
@@ -74,13 +80,23 @@ class Verdict:
 
 @torch.no_grad()
 def compare(
-    entry: str | Path, task: Task, images: str | Path = "bundled", *, count: int = 8, size: int = 96,
-    weight: float = 0.15, noise: float = 0.05, missing: float = 0.2, iterations: int = 500, seed: int = 0,
-) -> Verdict:  # fmt: skip
+    entry: str | Path,
+    task: Task,
+    images: str | Path = "bundled",
+    *,
+    count: int = 8,
+    size: int = 96,
+    weight: float = 0.15,
+    noise: float = 0.05,
+    missing: float = 0.2,
+    iterations: int = 500,
+    seed: int = 0,
+) -> Verdict:
     """Run a learned method against tuned PDHG, the shipped entries, and itself without its map.
 
-    Steps of PDHG, and of the control, which is the same method with the identity for a map, are tuned on the training
-    pictures of the source; all are measured on its test pictures, to relative gaps of 1e-2 and 1e-3, on average.
+    Steps of PDHG, and of the control, which is the same method with the identity for a map, are
+    tuned on the training pictures of the source; all are measured on its test pictures, to relative
+    gaps of 1e-2 and 1e-3, on average.
 
     Args:
         entry: of the zoo, or a .safetensors file: a method.
@@ -100,7 +116,9 @@ def compare(
         raise ValueError(f"missing must be a share of the pixels, in [0, 1), got {missing}")
     method = zoo.load(entry)
     if not isinstance(method, Method):
-        raise ValueError(f"{entry} is a {type(method).__name__}, not a method: there is nothing to run")
+        raise ValueError(
+            f"{entry} is a {type(method).__name__}, not a method: there is nothing to run"
+        )
     generator = Generator().manual_seed(seed)
 
     def drawn(split: str) -> TVInpainting:
@@ -123,9 +141,14 @@ def compare(
     field |= {other: cast(Method[Any], zoo.load(other)) for other in SHIPPED[task] if other != name}
     found = tuple(test.run(label, each) for label, each in field.items())
     settings = {
-        "problem": task, "pictures": images, "squares": f"{count} of {size}×{size}", "weight": weight, "noise": noise,
-        "missing": missing if task == "inpaint" else 0, "iterations, at most": iterations,
-    }  # fmt: skip
+        "problem": task,
+        "pictures": images,
+        "squares": f"{count} of {size}×{size}",
+        "weight": weight,
+        "noise": noise,
+        "missing": missing if task == "inpaint" else 0,
+        "iterations, at most": iterations,
+    }
     return Verdict(found, _words(found), settings)
 
 
@@ -133,25 +156,40 @@ class _Course:
     """Problems with their optimal values, on which methods run."""
 
     def __init__(self, problem: TVInpainting, iterations: int) -> None:
-        self.problem, self.iterations = problem, iterations
+        self.problem = problem
+        self.iterations = iterations
         self.x0 = problem.start(fill=problem.mask is not None)
         self.lower = certify(problem, 1e-5).lower.to(self.x0)
         self.first = problem.value(self.x0)
 
     def gaps(self, method: Method[Any]) -> tuple[list[int], list[float], Tensor]:
         """Return iterations, seconds, and the mean of the relative gaps there."""
-        recorded = sorted({*range(0, min(60, self.iterations) + 1), *range(60, self.iterations + 1, 5)})
+        recorded = sorted(
+            {*range(0, min(60, self.iterations) + 1), *range(60, self.iterations + 1, 5)}
+        )
         recorded = [k for k in recorded if k <= self.iterations]
         run = solve(
-            self.problem, method, self.x0, iterations=self.iterations, trace=recorded, check_every=self.iterations,
+            self.problem,
+            method,
+            self.x0,
+            iterations=self.iterations,
+            trace=recorded,
+            check_every=self.iterations,
             progress=False,
-        )  # fmt: skip
-        gaps = torch.stack([relative_gap(values, self.lower, self.first) for values in run.trace.values])
+        )
+        gaps = torch.stack(
+            [relative_gap(values, self.lower, self.first) for values in run.trace.values]
+        )
         return run.trace.iterations, run.trace.seconds, gaps.mean(1)
 
     def fastest(self, methods: Iterator[Method[Any]]) -> Any:
-        """Return the one that comes nearest to the optimum on its way to the last level; None if there is none."""
-        scored = [(self._score(self.gaps(method)[2]), index, method) for index, method in enumerate(methods)]
+        """Return the one that comes nearest to the optimum on its way to the last level; None if
+        there is none.
+        """
+        scored = [
+            (self._score(self.gaps(method)[2]), index, method)
+            for index, method in enumerate(methods)
+        ]
         return min(scored)[2] if scored else None
 
     def _score(self, gaps: Tensor) -> float:
@@ -161,29 +199,42 @@ class _Course:
         """Count the iterations to every level, and time as many at one go."""
         iterations, seconds, gaps = self.gaps(method)
         reached = [
-            next((k for k, gap in zip(iterations, gaps.tolist(), strict=True) if gap <= v), None) for v in LEVELS
+            next((k for k, gap in zip(iterations, gaps.tolist(), strict=True) if gap <= v), None)
+            for v in LEVELS
         ]
         times = [None if k is None else self._time(method, max(1, k)) for k in reached]
-        return Contestant(name, tuple(reached), tuple(times), Curve(name, iterations, seconds, gaps[:, None]))
+        return Contestant(
+            name, tuple(reached), tuple(times), Curve(name, iterations, seconds, gaps[:, None])
+        )
 
     def _time(self, method: Method[Any], iterations: int) -> float:
         def once() -> float:
             began = perf_counter()
-            solve(self.problem, method, self.x0, iterations=iterations, check_every=iterations, progress=False)
+            solve(
+                self.problem,
+                method,
+                self.x0,
+                iterations=iterations,
+                check_every=iterations,
+                progress=False,
+            )
             return perf_counter() - began
 
         return statistics.median(once() for _ in range(REPEATS))
 
 
 def _controls(method: Method[Any]) -> Iterator[Method[Any]]:
-    """Yield the method with the identity for a map and steps of several lengths; nothing if it has no map and steps."""
+    """Yield the method with the identity for a map and steps of several lengths; nothing if it has
+    no map and steps.
+    """
     if not isinstance(getattr(method, "mirror", None), MirrorMap) or not isinstance(
         getattr(method, "t", None), Schedule
     ):
         return
     for scale in SCALES:
         other = copy.deepcopy(method)
-        other.mirror, other.t = Euclidean(), _Scaled(cast(Any, method).t, scale)
+        other.mirror = Euclidean()
+        other.t = _Scaled(cast(Any, method).t, scale)
         yield other
 
 
@@ -192,7 +243,8 @@ class _Scaled(Schedule):
 
     def __init__(self, inner: Schedule, scale: float) -> None:
         super().__init__()
-        self.inner, self.scale = inner, scale
+        self.inner = inner
+        self.scale = scale
 
     def forward(self, k: int) -> Any:
         return self.scale * self.inner(k)
@@ -210,13 +262,24 @@ def _words(contestants: Sequence[Contestant]) -> str:
             parts.append(f"reaches {level:g} in {mine:.2g} s, which tuned PDHG does not reach")
         else:
             factor = theirs / mine
-            comparison = f"{factor:.1f} times as fast as" if factor >= 1 else f"{1 / factor:.1f} times as slow as"
+            comparison = (
+                f"{factor:.1f} times as fast as"
+                if factor >= 1
+                else f"{1 / factor:.1f} times as slow as"
+            )
             parts.append(f"reaches {level:g} {comparison} tuned PDHG")
     control = next((each for each in others if each.name.endswith("without its map")), None)
     if control is not None:
         worth = _sooner(own.iterations, control.iterations)
-        parts.append("its map " + ("takes part in that" if worth else "does not help: without it, it is as fast"))
-    better = [o.name for o in others if _sooner(o.seconds, own.seconds) and o is not rival and o is not control]
+        parts.append(
+            "its map "
+            + ("takes part in that" if worth else "does not help: without it, it is as fast")
+        )
+    better = [
+        o.name
+        for o in others
+        if _sooner(o.seconds, own.seconds) and o is not rival and o is not control
+    ]
     parts += [f"{' and '.join(better)} would be faster"] if better else []
     return f"{own.name} {'; '.join(parts)}."
 

@@ -12,10 +12,12 @@ STEPS = 6  # on training photographs as good as any number for small holes, and 
 
 @torch.no_grad()
 def smooth_holes(x: Tensor, mask: Tensor, steps: int = STEPS) -> Tensor:
-    """Take a few steps of conjugate gradients on ½‖Δx‖² over the missing pixels, Δ = −DᵀD; the others stay.
+    """Take a few steps of conjugate gradients on ½‖Δx‖² over the missing pixels, Δ = −DᵀD; the
+    others stay.
 
-    Total variation ends abruptly at the rim of a hole. After a few steps small holes have least curvature, as with
-    biharmonic inpainting, while the inside of deep ones is still what total variation made of it.
+    Total variation ends abruptly at the rim of a hole. After a few steps small holes have least
+    curvature, as with biharmonic inpainting, while the inside of deep ones is still what total
+    variation made of it.
 
     Args:
         x: images, (batch, channels, height, width).
@@ -28,14 +30,17 @@ def smooth_holes(x: Tensor, mask: Tensor, steps: int = STEPS) -> Tensor:
         return hole * _laplacian(_laplacian(image))
 
     residual = -curved(x)
-    direction, size = residual, sum_per_sample(residual.square())
+    direction = residual
+    size = sum_per_sample(residual.square())
     for _ in range(steps):
         along = curved(direction)
         length = size / sum_per_sample(direction * along).clamp(min=torch.finfo(x.dtype).tiny)
         x = x + per_sample(length, x) * direction
         residual = residual - per_sample(length, x) * along
         size, before = sum_per_sample(residual.square()), size
-        direction = residual + per_sample(size / before.clamp(min=torch.finfo(x.dtype).tiny), x) * direction
+        direction = (
+            residual + per_sample(size / before.clamp(min=torch.finfo(x.dtype).tiny), x) * direction
+        )
     return x
 
 
@@ -44,12 +49,16 @@ def _laplacian(x: Tensor) -> Tensor:
 
 
 def pulled(y: Tensor, mask: Tensor) -> Tensor:
-    """Fill holes of any depth with means of ever larger neighbourhoods, in time proportional to the pixels."""
+    """Fill holes of any depth with means of ever larger neighbourhoods, in time proportional to the
+    pixels.
+    """
     known = mask.to(y).expand_as(y)
     if bool(known.all()) or min(y.shape[-2:]) == 1:
         return torch.where(known.bool(), y, sum_per_sample(known * y).sum() / known.sum())
     weight = F.avg_pool2d(known, 2, ceil_mode=True)
-    coarse = F.avg_pool2d(known * y, 2, ceil_mode=True) / weight.clamp(min=torch.finfo(y.dtype).tiny)
+    coarse = F.avg_pool2d(known * y, 2, ceil_mode=True) / weight.clamp(
+        min=torch.finfo(y.dtype).tiny
+    )
     below = pulled(coarse, weight > 0)
     above = F.interpolate(below, y.shape[-2:], mode="bilinear", align_corners=False)
     return torch.where(known.bool(), y, above)

@@ -1,4 +1,6 @@
-"""Many photographs: what to read, what is missing in each, where to write, in batches of one shape."""
+"""Many photographs: what to read, what is missing in each, where to write, in batches of
+one shape.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +26,13 @@ from mirrordescent.restore.weight import Choice, choose_weight
 BATCH_PIXELS = 1 << 18  # larger batches are no faster per image
 SHOWN = 12  # photographs whose pictures are kept to be looked at
 RECORDS = "restored.jsonl"  # what has been done, in the folder that is written to
-BAD = (OSError, ValueError, TypeError, LookupError, MemoryError)  # what may be wrong with one photograph
+BAD = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    MemoryError,
+)  # what may be wrong with one photograph
 
 Say = Callable[[str], object]
 
@@ -37,10 +45,12 @@ class Wanted:
         task: "denoise" or "inpaint".
         out: the folder to write to.
         weight: λ; None to choose it for every photograph.
-        keep_known: whether known pixels stay as they are when others are filled in; None: if there is hardly any noise.
+        keep_known: whether known pixels stay as they are when others are filled in; None: if there
+            is hardly any noise.
         masks: which pixels are missing.
         truth: the undamaged photograph, or a folder of them with the same names.
-        variant: keywords of :class:`~mirrordescent.problems.TVInpainting`, such as ``isotropic=True``.
+        variant: keywords of :class:`~mirrordescent.problems.TVInpainting`, such as
+            ``isotropic=True``.
     """
 
     task: Task
@@ -63,9 +73,14 @@ class Jobs:
     """
 
     def __init__(
-        self, wanted: Wanted, images: Sequence[Path], resume: bool = False, say: Say = lambda line: None
+        self,
+        wanted: Wanted,
+        images: Sequence[Path],
+        resume: bool = False,
+        say: Say = lambda line: None,
     ) -> None:
-        self.wanted, self.say = wanted, say
+        self.wanted = wanted
+        self.say = say
         self.sources = list(sources(images))
         if not self.sources:
             raise ValueError("give at least one image")
@@ -74,12 +89,15 @@ class Jobs:
         self.done = self._done_before() if resume else {}
         self.ready: dict[Source, Job] = {}
         self.shown = 0
-        if len(self.sources) == 1 and not self.done:  # a mistake shows at once, and nothing is written
+        if (
+            len(self.sources) == 1 and not self.done
+        ):  # a mistake shows at once, and nothing is written
             self.ready[self.sources[0]] = self._job(self.sources[0])
 
     def run(self, plan: Plan, progress: bool | None = None) -> Iterator[Outcome | Failure]:
         """Restore batch by batch, and write every photograph as soon as it is done."""
-        count, several = 0, len(self.sources) > 1
+        count = 0
+        several = len(self.sources) > 1
         if not self.done:
             self.records.unlink(missing_ok=True)
         with ProgressBar("photographs", len(self.sources), progress if several else False) as bar:
@@ -89,10 +107,16 @@ class Jobs:
                         raise ValueError(outcome.reason)
                     count += 1
                     yield outcome
-                    bar.update(count, _time_left(bar.began, count - len(self.done), len(self.sources) - count))
+                    bar.update(
+                        count,
+                        _time_left(bar.began, count - len(self.done), len(self.sources) - count),
+                    )
 
-    def _restored(self, batch: list[Source], plan: Plan, progress: bool | None) -> Iterator[Outcome | Failure]:
-        began, jobs = perf_counter(), []
+    def _restored(
+        self, batch: list[Source], plan: Plan, progress: bool | None
+    ) -> Iterator[Outcome | Failure]:
+        began = perf_counter()
+        jobs = []
         for source in batch:
             if str(source.path) in self.done:
                 yield Outcome(source.name.as_posix(), self.done[str(source.path)])
@@ -109,17 +133,25 @@ class Jobs:
                     yield Failure(same[0].name, _said(error))
                     continue
                 for job in same:  # one of them is to blame
-                    yield from self._restored([Source(job.photo.path, Path(job.name))], plan, progress)
+                    yield from self._restored(
+                        [Source(job.photo.path, Path(job.name))], plan, progress
+                    )
             began = perf_counter()
 
-    def _together(self, jobs: list[Job], plan: Plan, progress: bool | None, began: float) -> Iterator[Outcome]:
+    def _together(
+        self, jobs: list[Job], plan: Plan, progress: bool | None, began: float
+    ) -> Iterator[Outcome]:
         """Restore photographs of one shape."""
         wanted = self.wanted
         problem = self._problem(jobs, wanted.weight or 1.0)
         choices: list[Choice | None] = [None] * len(jobs)
         if wanted.weight is None:
-            choices = list(choose_weight(problem, halved=[job.photo.halved for job in jobs], fused=plan.fused))
-        left = [wanted.task == "denoise" and choice is not None and choice.clean for choice in choices]
+            choices = list(
+                choose_weight(problem, halved=[job.photo.halved for job in jobs], fused=plan.fused)
+            )
+        left = [
+            wanted.task == "denoise" and choice is not None and choice.clean for choice in choices
+        ]
         solved = [i for i, alone in enumerate(left) if not alone]
         found = None
         if solved:
@@ -140,9 +172,21 @@ class Jobs:
                 x = _put_back(x, job) if kept else x.clamp_(0, 1)
             job.photo.write(job.output, x, job.alpha)
             used = wanted.weight if choice is None else choice.weight
-            record = {"weight": 0.0 if index not in solved else used, "kept": kept, "seconds": seconds}
+            record = {
+                "weight": 0.0 if index not in solved else used,
+                "kept": kept,
+                "seconds": seconds,
+            }
             place = solved.index(index) if index in solved else 0
-            outcome = outcome_of(job, x, found if index in solved else None, place, choice, record, self.shown < SHOWN)
+            outcome = outcome_of(
+                job,
+                x,
+                found if index in solved else None,
+                place,
+                choice,
+                record,
+                self.shown < SHOWN,
+            )
             self._remember(job, outcome)
             self.shown += 1
             yield outcome
@@ -153,7 +197,9 @@ class Jobs:
         return choice is not None and choice.clean
 
     def _batches(self) -> Iterator[list[Source]]:
-        """Yield photographs that may have one shape, as far as their headers tell, not too many at a time."""
+        """Yield photographs that may have one shape, as far as their headers tell, not too many at
+        a time.
+        """
         by_shape: dict[tuple[int, ...], list[Source]] = {}
         for source in self.sources:
             by_shape.setdefault(shape_of(source.path), []).append(source)
@@ -163,25 +209,35 @@ class Jobs:
 
     def _problem(self, jobs: list[Job], weight: float | Tensor) -> TVInpainting:
         images = [job.observed for job in jobs]
-        observed = torch.stack(images) if len(images) > 1 else images[0].unsqueeze(0)  # a large one is not copied
+        observed = (
+            torch.stack(images) if len(images) > 1 else images[0].unsqueeze(0)
+        )  # a large one is not copied
         if self.wanted.task == "denoise":
             return TVDenoising(observed, weight, **self.wanted.variant)
         masks = [job.mask for job in jobs if job.mask is not None]
-        return TVInpainting(observed, torch.stack(masks).unsqueeze(1), weight, **self.wanted.variant)
+        return TVInpainting(
+            observed, torch.stack(masks).unsqueeze(1), weight, **self.wanted.variant
+        )
 
     def _job(self, source: Source) -> Job:
-        wanted, photo, mask = self.wanted, read_photo(source.path), None
-        alpha, truth = photo.alpha, None
+        wanted = self.wanted
+        photo = read_photo(source.path)
+        mask = None
+        alpha = photo.alpha
+        truth = None
         if wanted.task == "inpaint":
             known = wanted.masks.known(photo, source)
-            mask, alpha = known.mask, known.alpha
+            mask = known.mask
+            alpha = known.alpha
             self.say(f"{source.path}: {known.words}; {known.missing:.1%} missing")
             if known.question:
                 self.say(known.question)
         if wanted.truth is not None:
             truth = same_size(beside(wanted.truth, source), photo).colour
             if len(truth) != len(photo.colour):
-                raise ValueError(f"{source.path} has {len(photo.colour)} channels, but its truth {len(truth)}")
+                raise ValueError(
+                    f"{source.path} has {len(photo.colour)} channels, but its truth {len(truth)}"
+                )
         elif wanted.masks.missing is not None:
             truth = photo.colour
         output = (wanted.out / source.name).with_suffix(photo.suffix)
@@ -198,9 +254,13 @@ class Jobs:
         for source in self.sources:
             output = (self.wanted.out / source.name).resolve()
             if output in read:
-                raise ValueError(f"{output} would be overwritten: choose another folder to write to")
+                raise ValueError(
+                    f"{output} would be overwritten: choose another folder to write to"
+                )
             if output in written:
-                raise ValueError(f"{written[output]} and {source.path} would both be written to {output}")
+                raise ValueError(
+                    f"{written[output]} and {source.path} would both be written to {output}"
+                )
             written[output] = source.path
 
     def _remember(self, job: Job, outcome: Outcome) -> None:
@@ -211,9 +271,13 @@ class Jobs:
             file.write(sealed(entry) + "\n")
 
     def _done_before(self) -> dict[str, dict[str, Any]]:
-        """Return the records of photographs that were restored as is wanted now, and whose files have not changed."""
+        """Return the records of photographs that were restored as is wanted now, and whose files
+        have not changed.
+        """
         there = self.records.is_file()
-        lines = self.records.read_text(encoding="utf-8", errors="replace").splitlines() if there else []
+        lines = (
+            self.records.read_text(encoding="utf-8", errors="replace").splitlines() if there else []
+        )
         asked = {str(source.path) for source in self.sources}
         done = {}
         for line in lines:
@@ -221,7 +285,8 @@ class Jobs:
                 entry = unsealed(line)
             except Damaged:  # half a line, of a run that was killed
                 continue
-            file, output = entry["record"]["file"], Path(entry["record"]["output"])
+            file = entry["record"]["file"]
+            output = Path(entry["record"]["output"])
             if file in asked and output.is_file() and entry["how"] == self._how(Path(file)):
                 done[file] = entry["record"]
         return done
@@ -237,7 +302,9 @@ def _put_back(x: Tensor, job: Job) -> Tensor:
     assert job.mask is not None
     mask = job.mask.expand_as(x)
     joined = torch.where(mask, job.photo.colour, x)
-    return torch.where(mask, joined, smooth_holes(joined.unsqueeze(0), mask.unsqueeze(0))[0].clamp(0, 1))
+    return torch.where(
+        mask, joined, smooth_holes(joined.unsqueeze(0), mask.unsqueeze(0))[0].clamp(0, 1)
+    )
 
 
 def _by_shape(jobs: Iterable[Job]) -> list[list[Job]]:

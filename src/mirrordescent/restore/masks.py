@@ -1,4 +1,6 @@
-"""Which pixels of a photograph are known: by a mask, by transparency, by a colour, or at random for a trial."""
+"""Which pixels of a photograph are known: by a mask, by transparency, by a colour, or at random for
+a trial.
+"""
 
 import re
 from dataclasses import dataclass
@@ -16,12 +18,16 @@ White: TypeAlias = Literal["known", "missing"]
 
 MOST_MISSING = 0.5  # beyond, a mask looks inverted
 GREYS = 0.1  # share of pixels between black and white, beyond which an image looks like no mask
-EXACT, BLENDED = 1 / 512, 0.35  # how far a marked colour may be off: in itself; near by, or in a lossy format
+# how far a marked colour may be off: in itself; near by, or in a lossy format
+EXACT = 1 / 512
+BLENDED = 0.35
 NEAR = 7  # pixels across
 
 
 class Known(NamedTuple):
-    """Which pixels are known, the opacity once the others are filled in, and what there is to say about that."""
+    """Which pixels are known, the opacity once the others are filled in, and what there is to say
+    about that.
+    """
 
     mask: Tensor
     alpha: Tensor | None
@@ -39,10 +45,12 @@ class Masks:
     """Where it says which pixels are missing.
 
     Args:
-        place: an image, or a folder of them with the photographs' names. Its transparent pixels count as white.
-        white: what white means there; missing, as for scikit-image's ``inpaint_biharmonic``, if not known.
-        colour: marks missing pixels in the photograph itself, such as #ff00ff; their neighbours, which strokes are
-            blended with at their edges, count as missing, too.
+        place: an image, or a folder of them with the photographs' names. Its transparent pixels
+            count as white.
+        white: what white means there; missing, as for scikit-image's ``inpaint_biharmonic``, if not
+            known.
+        colour: marks missing pixels in the photograph itself, such as #ff00ff; their neighbours,
+            which strokes are blended with at their edges, count as missing, too.
         missing: share of the pixels to remove at random, for a trial.
         seed: decides which pixels are removed.
     """
@@ -98,19 +106,20 @@ class Masks:
         if drawn.alpha is not None:
             light = light * drawn.alpha + (1 - drawn.alpha)
         mask = (light >= 0.5) == (self.white == "known")
-        share, other = 1 - float(mask.float().mean()), "missing" if self.white == "known" else "known"
+        share = 1 - float(mask.float().mean())
+        other = "missing" if self.white == "known" else "known"
         question = ""
         if float(((light > 0.1) & (light < 0.9)).float().mean()) > GREYS:
             question = f"{path} has many greys: is it a mask? Its lighter half counts as white"
         elif share > MOST_MISSING:
-            question = (
-                f"{path} says that {share:.0%} is missing: if white means {other} there, add --mask-white {other}"
-            )
+            question = f"{path} says that {share:.0%} is missing: if white means {other} there, add --mask-white {other}"
         return Known(mask, photo.alpha, f"white = {self.white}", question)
 
 
 def _unmarked(photo: Photo, colour: list[float]) -> Tensor:
-    """Return which pixels neither have a colour, nor something of it near pixels that have, nor touch such a pixel."""
+    """Return which pixels neither have a colour, nor something of it near pixels that have, nor
+    touch such a pixel.
+    """
 
     def around(marked: Tensor, width: int) -> Tensor:
         return F.max_pool2d(marked.float()[None], width, stride=1, padding=width // 2)[0] > 0

@@ -9,28 +9,37 @@ from mirrordescent.methods.base import Method
 from mirrordescent.mirrors.icnn import ConvICNN
 from mirrordescent.problems.tv import TVInpainting
 
-# Measured as peaks of resident memory, in arrays of the size of one channel: iterates, looks and temporaries, and the
-# hidden layers of a network per filter.
-ARRAYS, ARRAYS_PER_FILTER = 30, 7
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # numbers of glibc's malloc.h
+# Measured as peaks of resident memory, in arrays of the size of one channel: iterates, looks and
+# temporaries, and the hidden layers of a network per filter.
+ARRAYS = 30
+ARRAYS_PER_FILTER = 7
+# numbers of glibc's malloc.h
+TRIM_THRESHOLD = -1
+MMAP_THRESHOLD = -3
 
 
 def needed(problem: TVInpainting, method: Method[Any] | None) -> int:
-    """Estimate the peak memory of solving a problem by a method, in bytes; None for the data and an answer alone."""
+    """Estimate the peak memory of solving a problem by a method, in bytes; None for the data and an
+    answer alone.
+    """
     batch, channels, height, width = problem.y.shape
     if method is None:
         planes = 10 * channels
     else:
         networks = [part for part in method.modules() if isinstance(part, ConvICNN)]
         planes = ARRAYS * channels
-        planes += max((ARRAYS_PER_FILTER * net.width * -(-channels // net.inputs) for net in networks), default=0)
+        planes += max(
+            (ARRAYS_PER_FILTER * net.width * -(-channels // net.inputs) for net in networks),
+            default=0,
+        )
     return batch * height * width * planes * problem.y.element_size()
 
 
 def keep_freed() -> None:
     """Ask glibc to use freed memory again instead of giving it back; a no-op with other libraries.
 
-    Otherwise every array of some megabytes is mapped anew, page by page, which takes longer than to compute with it.
+    Otherwise every array of some megabytes is mapped anew, page by page, which takes longer than to
+    compute with it.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -60,7 +69,9 @@ def _allowed() -> int | None:
     """Return what a container leaves."""
     group = Path("/sys/fs/cgroup")
     try:
-        limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
+        limit, used = (
+            (group / f"memory.{name}").read_text().strip() for name in ("max", "current")
+        )
         return None if limit == "max" else max(0, int(limit) - int(used))
     except (OSError, ValueError):
         return None

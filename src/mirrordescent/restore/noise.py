@@ -10,7 +10,10 @@ from torch.nn import functional as F
 SIDES = (8, 6, 4, 3)  # of patches, in pixels; smaller ones where too few pixels are known together
 PATCHES = 20_000  # at most; more tell no more
 LIGHT_SIDES = (5, 4, 3)
-BLOCKS, SMALLEST, LARGEST = 6, 40, 160  # in each direction; and their sides, in pixels
+# in each direction; and their sides, in pixels
+BLOCKS = 6
+SMALLEST = 40
+LARGEST = 160
 QUANTILE = 0.15  # of the blocks' levels
 CLIPPED = 0.02  # how near to black or white, and how much of a block, is too much
 TEXTURE = 0.03  # what photographs without noise may seem to have in blocks of their light
@@ -18,24 +21,31 @@ ENOUGH = 500  # pairs of pixels that every entry of the covariance has to be a m
 
 
 class Noise(NamedTuple):
-    """The standard deviation of noise, and whether it is the same in all channels: of the light alone."""
+    """The standard deviation of noise, and whether it is the same in all channels: of the light
+    alone.
+    """
 
     level: float
     shared: bool = False
 
 
 @torch.no_grad()
-def estimate_noise(y: Tensor, mask: Tensor | None = None, halved: Sequence[bool] = ()) -> list[Noise]:
-    """Return the noise of images (batch, channels, height, width), its standard deviation σ as a share of 1.
+def estimate_noise(
+    y: Tensor, mask: Tensor | None = None, halved: Sequence[bool] = ()
+) -> list[Noise]:
+    """Return the noise of images (batch, channels, height, width), its standard deviation σ as a
+    share of 1.
 
-    Patches of a photograph lie near a subspace, those of white noise do not: the covariance of patches has a few large
-    eigenvalues, and σ² with some scatter for all others. The largest are left out until the mean of the rest is no
-    longer above their median; that mean is σ². Where pixels are missing, every entry of the covariance is the mean over
-    the pairs of which both are known.
+    Patches of a photograph lie near a subspace, those of white noise do not: the covariance of
+    patches has a few large eigenvalues, and σ² with some scatter for all others. The largest are
+    left out until the mean of the rest is no longer above their median; that mean is σ². Where
+    pixels are missing, every entry of the covariance is the mean over the pairs of which both are
+    known.
 
-    Colours make this sharp. Grey pictures do not have them, and most JPEG files have them at half the resolution,
-    without their noise, which ``halved`` says for each image. There the light is looked at block by block, and blocks
-    with little texture count; noise below 3 % cannot be told from texture then, and counts as none.
+    Colours make this sharp. Grey pictures do not have them, and most JPEG files have them at half
+    the resolution, without their noise, which ``halved`` says for each image. There the light is
+    looked at block by block, and blocks with little texture count; noise below 3 % cannot be told
+    from texture then, and counts as none.
 
     Reference: Chen, Zhu and Heng, ICCV 2015.
 
@@ -66,7 +76,9 @@ def _level(image: Tensor, known: Tensor | None, sides: tuple[int, ...]) -> float
 
 
 def _level_by_blocks(light: Tensor, known: Tensor | None) -> float:
-    """Return a low quantile of the levels of blocks: those with much texture seem to have more noise than there is."""
+    """Return a low quantile of the levels of blocks: those with much texture seem to have more
+    noise than there is.
+    """
     found = []
     (tops, bottoms), (lefts, rights) = (_cuts(length) for length in light.shape[1:])
     for top, bottom in zip(tops, bottoms, strict=True):
@@ -87,7 +99,9 @@ def _cuts(length: int) -> tuple[list[int], list[int]]:
 
 
 def _covariance(image: Tensor, known: Tensor | None, side: int) -> Tensor | None:
-    """Return the covariance of patches, pairs of known pixels by pairs; None if there are too few of some."""
+    """Return the covariance of patches, pairs of known pixels by pairs; None if there are too few
+    of some.
+    """
     height, width = (length - side + 1 for length in image.shape[1:])
     stride = max(1, int((height * width / PATCHES) ** 0.5))
     x = _patches(image, side, stride)
@@ -97,7 +111,11 @@ def _covariance(image: Tensor, known: Tensor | None, side: int) -> Tensor | None
     m = _patches(known.to(image), side, stride)
     centred = m * (x - (m * x).sum(0) / m.sum(0).clamp(min=1))
     pairs = m.T @ m
-    return (centred.T @ centred / pairs).double() if float(pairs.min()) >= max(ENOUGH, 2 * x.shape[1]) else None
+    return (
+        (centred.T @ centred / pairs).double()
+        if float(pairs.min()) >= max(ENOUGH, 2 * x.shape[1])
+        else None
+    )
 
 
 def _patches(image: Tensor, side: int, stride: int) -> Tensor:
@@ -106,7 +124,9 @@ def _patches(image: Tensor, side: int, stride: int) -> Tensor:
 
 
 def _flat_part(eigenvalues: Tensor) -> Tensor:
-    """Return the mean of the smallest eigenvalues, of as many as have it no higher than their median."""
+    """Return the mean of the smallest eigenvalues, of as many as have it no higher than their
+    median.
+    """
     for count in range(len(eigenvalues), 1, -1):
         rest = eigenvalues[:count]  # in rising order
         if rest.mean() <= rest.median():

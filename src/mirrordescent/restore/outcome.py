@@ -23,7 +23,9 @@ DETAIL = (480, 640)  # height and width of what is shown of larger ones at full 
 
 
 class Job(NamedTuple):
-    """A photograph, which pixels of it are known (None: all), its opacity afterwards, and the truth if it is known."""
+    """A photograph, which pixels of it are known (None: all), its opacity afterwards, and the truth
+    if it is known.
+    """
 
     name: str
     photo: Photo
@@ -46,13 +48,16 @@ class Failure(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How one photograph was restored, without the photograph itself: there may be thousands of them.
+    """How one photograph was restored, without the photograph itself: there may be thousands of
+    them.
 
     Args:
         name: of the photograph.
         record: all numbers, as plain data; PSNR and SSIM are None if the truth is not known.
-        curve: its gaps to the lower bound until it stopped; None in tiles, which have no common bound.
-        pictures: to look at, by scene and name, as bytes of at most 1200 pixels a side; kept of the first few.
+        curve: its gaps to the lower bound until it stopped; None in tiles, which have no common
+            bound.
+        pictures: to look at, by scene and name, as bytes of at most 1200 pixels a side; kept of the
+            first few.
         choice: how its weight was chosen.
     """
 
@@ -94,26 +99,45 @@ class Outcome(NamedTuple):
             parts += [f"PSNR {found['psnr']:.2f} dB (was {before})"]
         parts += [f"SSIM {found['ssim']:.3f}"] if found["ssim"] is not None else []
         if verbose:
-            steps = " + ".join(f"{count} iterations of {label}" for label, count in found["iterations"].items())
+            steps = " + ".join(
+                f"{count} iterations of {label}" for label, count in found["iterations"].items()
+            )
             parts += [self.size, f"value {found['value']:.6g}", f"relative gap ≤ {self.gap:.1e}"]
             parts += [steps] if steps else []
         return f"{found['output']}: {', '.join(parts)}"
 
     def _noise(self) -> str:
-        return f"noise about {_percent(self.record['noise'])}" if not self.record["clean"] else "hardly any noise"
+        return (
+            f"noise about {_percent(self.record['noise'])}"
+            if not self.record["clean"]
+            else "hardly any noise"
+        )
 
 
 def outcome_of(
-    job: Job, x: Tensor, found: Restored | None, index: int, choice: Choice | None, record: dict[str, Any], keep: bool
+    job: Job,
+    x: Tensor,
+    found: Restored | None,
+    index: int,
+    choice: Choice | None,
+    record: dict[str, Any],
+    keep: bool,
 ) -> Outcome:
-    """Put together what is known of a restored photograph; one that was left as it is has no solution."""
-    photo, truth, curve, steps = job.photo, job.truth, None, {}
+    """Put together what is known of a restored photograph; one that was left as it is has no
+    solution.
+    """
+    photo = job.photo
+    truth = job.truth
+    curve = None
+    steps = {}
     if found is not None:
         steps = {label: counts[index] for label, counts in found.steps.items() if counts[index]}
         if found.trace is not None and found.lower is not None:
             count = sum(k <= sum(steps.values()) for k in found.trace.iterations)
             gaps = found.trace.values[:count, index : index + 1] - found.lower[index]
-            curve = Curve(job.name, found.trace.iterations[:count], found.trace.seconds[:count], gaps)
+            curve = Curve(
+                job.name, found.trace.iterations[:count], found.trace.seconds[:count], gaps
+            )
     numbers = {
         "file": str(photo.path),
         "output": str(job.output),
@@ -134,7 +158,9 @@ def outcome_of(
         "ssim": None if truth is None else similarity(x, truth),
         **record,
     }
-    return Outcome(job.name, numbers, curve, _pictures(job, x) if keep else {}, choice if keep else None)
+    return Outcome(
+        job.name, numbers, curve, _pictures(job, x) if keep else {}, choice if keep else None
+    )
 
 
 def _psnr(image: Tensor, truth: Tensor | None) -> float | None:
@@ -145,14 +171,23 @@ def _psnr(image: Tensor, truth: Tensor | None) -> float | None:
 
 
 def _pictures(job: Job, x: Tensor) -> dict[str, dict[str, Tensor]]:
-    """Return what is shown of a photograph, small enough to be kept; of a large one also a part at full size."""
-    images = {"before": job.observed, "after": x} | ({} if job.truth is None else {"truth": job.truth})
+    """Return what is shown of a photograph, small enough to be kept; of a large one also a part at
+    full size.
+    """
+    images = {"before": job.observed, "after": x} | (
+        {} if job.truth is None else {"truth": job.truth}
+    )
     scenes = {job.name: {name: _small(image) for name, image in images.items()}}
     height, width = x.shape[1:]
     if max(height, width) > LARGEST_SIDE:
-        top, left = ((length - part) // 2 for length, part in zip((height, width), DETAIL, strict=True))
-        rows, columns = slice(max(0, top), max(0, top) + DETAIL[0]), slice(max(0, left), max(0, left) + DETAIL[1])
-        scenes[f"{job.name}, the middle at full size"] = {n: _bytes(i[:, rows, columns]) for n, i in images.items()}
+        top, left = (
+            (length - part) // 2 for length, part in zip((height, width), DETAIL, strict=True)
+        )
+        rows = slice(max(0, top), max(0, top) + DETAIL[0])
+        columns = slice(max(0, left), max(0, left) + DETAIL[1])
+        scenes[f"{job.name}, the middle at full size"] = {
+            n: _bytes(i[:, rows, columns]) for n, i in images.items()
+        }
     return scenes
 
 

@@ -1,4 +1,6 @@
-"""Photographs on disk: pixels to work on, and what is needed to write them back in the same form."""
+"""Photographs on disk: pixels to work on, and what is needed to write them back in the same
+form.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +31,40 @@ GREY_MODES = {8: "L", 16: "I;16", 32: "F"}
 KEPT_MODES = ("CMYK", "YCbCr", "HSV")  # colour spaces a restored image is converted back to
 SAME_AS = {"MPO": "JPEG"}  # a photograph with further images behind it, as cameras write
 LOSSY = ("JPEG", "WEBP", "AVIF")
-DEEP_TIFF = "tifffile"  # the format of 16-bit and floating-point colours, which Pillow would reduce to 8 bits
+# the format of 16-bit and floating-point colours, which Pillow would reduce to 8 bits
+DEEP_TIFF = "tifffile"
 DEEP_PNG = "deep PNG"  # likewise
 LOSSLESS_TIFF = ("raw", "tiff_lzw", "tiff_adobe_deflate", "tiff_deflate", "packbits")
-TIFF_WORDS = (270, 271, 272, 305, 306, 315, 316, 33432)  # description, camera, software, date, author, rights
+TIFF_WORDS = (
+    270,
+    271,
+    272,
+    305,
+    306,
+    315,
+    316,
+    33432,
+)  # description, camera, software, date, author, rights
 TURNS: dict[int, Callable[[Array], Array]] = {  # what a camera's note on which side is up asks for
-    2: np.fliplr, 3: lambda a: np.rot90(a, 2), 4: np.flipud, 5: lambda a: np.fliplr(np.rot90(a, 3)),
-    6: lambda a: np.rot90(a, 3), 7: lambda a: np.fliplr(np.rot90(a, 1)), 8: lambda a: np.rot90(a, 1),
-}  # fmt: skip
+    2: np.fliplr,
+    3: lambda a: np.rot90(a, 2),
+    4: np.flipud,
+    5: lambda a: np.fliplr(np.rot90(a, 3)),
+    6: lambda a: np.rot90(a, 3),
+    7: lambda a: np.fliplr(np.rot90(a, 1)),
+    8: lambda a: np.rot90(a, 1),
+}
 
 Form: TypeAlias = tuple[str, str, str, dict[str, Any]]  # format, mode, suffix and extras of a Photo
 
 
 @dataclass(frozen=True)
 class Photo:
-    """A photograph: colours (1 or 3, height, width) in [0, 1], its opacity beside them, and the form of its file.
+    """A photograph: colours (1 or 3, height, width) in [0, 1], its opacity beside them, and the
+    form of its file.
 
-    ``bits`` are 8, 16, or 32 for floating-point numbers. The colours of most JPEG files are ``halved``: stored at half
-    the resolution. Palettes and black-and-white are written back as full
+    ``bits`` are 8, 16, or 32 for floating-point numbers. The colours of most JPEG files are
+    ``halved``: stored at half the resolution. Palettes and black-and-white are written back as full
     colours and greys, since a restored image has more of them.
     """
 
@@ -67,7 +85,9 @@ class Photo:
 
     def write(self, path: Path, colour: Tensor, alpha: Tensor | None) -> None:
         """Write other colours and opacity in the form of this photograph, whole or not at all."""
-        numbers = _numbers(colour if alpha is None else torch.cat([colour, alpha.unsqueeze(0)]), self.bits)
+        numbers = _numbers(
+            colour if alpha is None else torch.cat([colour, alpha.unsqueeze(0)]), self.bits
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole(path) as partial:
             if self.format == DEEP_PNG:
@@ -76,18 +96,22 @@ class Photo:
                 import tifffile
 
                 with partial.open("wb") as file:  # by its name it would be no TIFF
-                    tifffile.imwrite(file, numbers[:, :, 0] if numbers.shape[2] == 1 else numbers, **self.extras)
+                    tifffile.imwrite(
+                        file, numbers[:, :, 0] if numbers.shape[2] == 1 else numbers, **self.extras
+                    )
             else:
                 _picture(numbers, self.mode).save(partial, format=self.format, **self.extras)
 
 
 def read_photo(path: str | Path) -> Photo:
-    """Read a photograph of any format that Pillow reads; grey, colour, with opacity, of 8, 16 or 32 bits.
+    """Read a photograph of any format that Pillow reads; grey, colour, with opacity, of 8, 16 or 32
+    bits.
 
     A camera's note on which side is up is followed. Files with several pages or frames are refused.
     """
     path = Path(path)
-    deep, halved = _read_deep(path) if path.is_file() else None, False
+    deep = _read_deep(path) if path.is_file() else None
+    halved = False
     if deep is not None:
         values, bits, form = deep
     else:
@@ -97,12 +121,16 @@ def read_photo(path: str | Path) -> Photo:
             halved = any(max(layer[1:3]) > 1 for layer in getattr(picture, "layer", ()))
             values, bits, form = _read(picture, path)
     pixels = torch.from_numpy(values).permute(2, 0, 1)
-    colour, alpha = (pixels[:-1], pixels[-1].contiguous()) if len(pixels) in (2, 4) else (pixels, None)
+    colour, alpha = (
+        (pixels[:-1], pixels[-1].contiguous()) if len(pixels) in (2, 4) else (pixels, None)
+    )
     return Photo(path, colour.contiguous(), alpha, bits, *form, halved=halved)
 
 
 def shape_of(path: Path) -> tuple[int, ...]:
-    """Return height, width and bands of a file without reading its pixels; () if it cannot be told."""
+    """Return height, width and bands of a file without reading its pixels; () if it cannot
+    be told.
+    """
     try:  # sorted, since a picture may be turned when it is read
         with opened(path, path) as picture:
             return (*sorted(picture.size), len(picture.getbands()))
@@ -111,7 +139,9 @@ def shape_of(path: Path) -> tuple[int, ...]:
 
 
 def _read(picture: Image.Image, path: Path) -> tuple[Array, int, Form]:
-    """Return (height, width, channels) in [0, 1], opacity last, the bits they had, and their form."""
+    """Return (height, width, channels) in [0, 1], opacity last, the bits they had, and
+    their form.
+    """
     from PIL import ImageOps
 
     upright = ImageOps.exif_transpose(picture)
@@ -130,12 +160,15 @@ def _read(picture: Image.Image, path: Path) -> tuple[Array, int, Form]:
 
 
 def _exif(picture: Image.Image, upright: Image.Image) -> bytes:
-    """Return what the camera noted; in a TIFF, which has it among what describes the pixels, the part in words."""
+    """Return what the camera noted; in a TIFF, which has it among what describes the pixels, the
+    part in words.
+    """
     from PIL import Image
 
     if picture.format != "TIFF":
         return upright.getexif().tobytes()
-    found, words = picture.getexif(), Image.Exif()
+    found = picture.getexif()
+    words = Image.Exif()
     for tag in TIFF_WORDS:
         if tag in found:
             words[tag] = found[tag]
@@ -156,7 +189,9 @@ def _form(form: str, mode: str, suffix: str, extras: dict[str, Any]) -> Form:
         Image.new(mode, (1, 1)).save(io.BytesIO(), format=form, **extras)
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         if "xmp" in extras:  # the note that fewest formats hold
-            return _form(form, mode, suffix, {name: note for name, note in extras.items() if name != "xmp"})
+            return _form(
+                form, mode, suffix, {name: note for name, note in extras.items() if name != "xmp"}
+            )
         return ("TIFF", mode, ".tif", {}) if mode == "F" else ("PNG", mode, ".png", {})
     return form, mode, suffix, extras
 
@@ -180,13 +215,23 @@ def _picture(numbers: Array, mode: str) -> Image.Image:
 
 def _require_one(count: int, path: Path) -> None:
     if count > 1:
-        raise DataDamaged(f"{path} has {count} pages or frames: save those to be restored as files of their own")
+        raise DataDamaged(
+            f"{path} has {count} pages or frames: save those to be restored as files of their own"
+        )
 
 
 def _read_deep(path: Path) -> tuple[Array, int, Form] | None:
-    """Read what Pillow would reduce to 8 bits, or would not know: colours of 16 bits, or of floating-point numbers."""
+    """Read what Pillow would reduce to 8 bits, or would not know: colours of 16 bits, or of
+    floating-point numbers.
+    """
     # tifffile says in many ways that it cannot go on.
-    with reading(f"{path} is not an image that can be read", struct.error, ArithmeticError, LookupError, TypeError):
+    with reading(
+        f"{path} is not an image that can be read",
+        struct.error,
+        ArithmeticError,
+        LookupError,
+        TypeError,
+    ):
         with path.open("rb") as file:
             start = file.read(4)
         if start in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
@@ -197,29 +242,55 @@ def _read_deep(path: Path) -> tuple[Array, int, Form] | None:
 def _read_deep_png(path: Path) -> tuple[Array, int, Form]:
     """Read colours of 16 bits, as ``_read`` does those of 8."""
     picture = read_deep_png(path)
-    return picture.numbers / np.float32(LARGEST[16]), 16, (DEEP_PNG, "", path.suffix, {"notes": picture.notes})
+    return (
+        picture.numbers / np.float32(LARGEST[16]),
+        16,
+        (DEEP_PNG, "", path.suffix, {"notes": picture.notes}),
+    )
 
 
 def _read_deep_tiff(path: Path) -> tuple[Array, int, Form] | None:
-    """Read colours of 16 bits or floating-point numbers, as ``_read`` does those of 8 bits; None of another file."""
+    """Read colours of 16 bits or floating-point numbers, as ``_read`` does those of 8 bits; None of
+    another file.
+    """
     import tifffile
 
-    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what is wrong is said once, by an error
+    logging.getLogger("tifffile").setLevel(
+        logging.CRITICAL
+    )  # what is wrong is said once, by an error
     with tifffile.TiffFile(path) as file:
         page = cast(Any, file.pages[0])
         if page.samplesperpixel < 2 or page.dtype is None or page.dtype.itemsize < 2:
             return None
         _require_one(len(file.pages), path)
         require_plausible(page.imagewidth * page.imagelength, path.stat().st_size, path)
-        numbers, tags = page.asarray(), page.tags
-        notes = {name: tags[code].value for name, code in (("up", 274), ("iccprofile", 34675)) if code in tags}
-    numbers = np.moveaxis(numbers, 0, -1) if numbers.ndim == 3 and numbers.shape[0] in (2, 3, 4) else numbers
+        numbers = page.asarray()
+        tags = page.tags
+        notes = {
+            name: tags[code].value
+            for name, code in (("up", 274), ("iccprofile", 34675))
+            if code in tags
+        }
+    numbers = (
+        np.moveaxis(numbers, 0, -1)
+        if numbers.ndim == 3 and numbers.shape[0] in (2, 3, 4)
+        else numbers
+    )
     deep = numbers.dtype == np.uint16
-    if not (deep or numbers.dtype.kind == "f") or numbers.ndim != 3 or numbers.shape[-1] not in (2, 3, 4):
-        raise ValueError(f"pixels of shape {numbers.shape} and type {numbers.dtype} are not supported")
+    if (
+        not (deep or numbers.dtype.kind == "f")
+        or numbers.ndim != 3
+        or numbers.shape[-1] not in (2, 3, 4)
+    ):
+        raise ValueError(
+            f"pixels of shape {numbers.shape} and type {numbers.dtype} are not supported"
+        )
     up = int(notes.pop("up", 1))
     numbers = TURNS[up](numbers) if up in TURNS else numbers
-    extras: dict[str, Any] = {"photometric": "rgb" if numbers.shape[-1] > 2 else "minisblack", "planarconfig": "contig"}
+    extras: dict[str, Any] = {
+        "photometric": "rgb" if numbers.shape[-1] > 2 else "minisblack",
+        "planarconfig": "contig",
+    }
     extras |= notes | ({"extrasamples": ["unassalpha"]} if numbers.shape[-1] in (2, 4) else {})
     values = numbers.astype(np.float32) / np.float32(LARGEST[16] if deep else 1)
     if not (values.min() >= 0 and values.max() <= 1):

@@ -28,9 +28,11 @@ def sources(images: Sequence[Path]) -> Iterator[Source]:
 
 
 def beside(place: Path, source: Source) -> Path:
-    """Return the file itself, or the image in the folder that has the photograph's name: with its suffix, or another.
+    """Return the file itself, or the image in the folder that has the photograph's name: with its
+    suffix, or another.
 
-    The name is all but the last suffix: ``img.png`` goes with ``img.tif``, and not with ``img.1.png``.
+    The name is all but the last suffix: ``img.png`` goes with ``img.tif``, and not with
+    ``img.1.png``.
     """
     if not place.is_dir():
         return place
@@ -42,9 +44,13 @@ def beside(place: Path, source: Source) -> Path:
         raise DataMissing(f"there is no image {source.name.with_suffix('')} in {place}")
     if len(found) > 1:
         names = " and ".join(p.name for p in found)
-        raise ValueError(f"{names} in {folder} could both belong to {source.path}: keep one of them")
+        raise ValueError(
+            f"{names} in {folder} could both belong to {source.path}: keep one of them"
+        )
     return found[0]
 
 
 def _goes_with(path: Path, source: Source) -> bool:
-    return path.stem == source.name.stem and IMAGE.fullmatch(path.name) is not None and path.is_file()
+    return (
+        path.stem == source.name.stem and IMAGE.fullmatch(path.name) is not None and path.is_file()
+    )

@@ -10,7 +10,8 @@ Window: TypeAlias = tuple[slice, slice]
 
 
 def windows(height: int, width: int, side: int) -> Iterator[tuple[Window, Window, Window]]:
-    """Yield windows of at most this side to solve on, the part of each to keep, and where in the image that belongs.
+    """Yield windows of at most this side to solve on, the part of each to keep, and where in the
+    image that belongs.
 
     >>> [core for _, _, core in windows(100, 80, 128)]
     [(slice(0, 50, None), slice(0, 40, None)), (slice(0, 50, None), slice(40, 80, None)),
@@ -25,5 +26,6 @@ def _intervals(length: int, side: int) -> Iterator[tuple[slice, slice, slice]]:
     count = -(-length // (side - 2 * MARGIN))
     edges = [round(length * i / count) for i in range(count + 1)]
     for begin, end in pairwise(edges):
-        first, last = max(0, begin - MARGIN), min(length, end + MARGIN)
+        first = max(0, begin - MARGIN)
+        last = min(length, end + MARGIN)
         yield slice(first, last), slice(begin - first, end - first), slice(begin, end)

@@ -3,9 +3,27 @@
 from mirrordescent.solve.implicit import layer
 from mirrordescent.solve.loop import solve
 from mirrordescent.solve.solution import Solution, Status, Trace
-from mirrordescent.solve.stopping import Look, Rule, gap, gradient_norm, relative_change, relative_gap, wall_clock
+from mirrordescent.solve.stopping import (
+    Look,
+    Rule,
+    gap,
+    gradient_norm,
+    relative_change,
+    relative_gap,
+    wall_clock,
+)
 
 __all__ = [
-    "Look", "Rule", "Solution", "Status", "Trace", "gap", "gradient_norm", "layer", "relative_change", "relative_gap",
-    "solve", "wall_clock",
-]  # fmt: skip
+    "Look",
+    "Rule",
+    "Solution",
+    "Status",
+    "Trace",
+    "gap",
+    "gradient_norm",
+    "layer",
+    "relative_change",
+    "relative_gap",
+    "solve",
+    "wall_clock",
+]

@@ -23,37 +23,50 @@ LOOKS = 25  # default number of looks in a run
 
 @torch.no_grad()
 def solve(
-    problem: Problem, method: Method[Any], x0: Tree | None = None, *, iterations: int = 1000,
-    oracle: Oracle | None = None, stop: Rule | Sequence[Rule] | None = None,
-    callbacks: Sequence[Callable[[Look], object]] = (), generator: Generator | None = None,
-    check_every: int | None = None, trace: int | Sequence[int] | None = None, diverge_factor: float = 1e3,
-    fused: bool | None = None, progress: bool | None = None, state: Any = None,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    method: Method[Any],
+    x0: Tree | None = None,
+    *,
+    iterations: int = 1000,
+    oracle: Oracle | None = None,
+    stop: Rule | Sequence[Rule] | None = None,
+    callbacks: Sequence[Callable[[Look], object]] = (),
+    generator: Generator | None = None,
+    check_every: int | None = None,
+    trace: int | Sequence[int] | None = None,
+    diverge_factor: float = 1e3,
+    fused: bool | None = None,
+    progress: bool | None = None,
+    state: Any = None,
+) -> Solution:
     """Minimise a batch of problems.
 
-    The run is looked at every ``check_every`` iterations: values are computed, the best iterates kept, stop rules and
-    callbacks asked, and samples that converged, diverged, became non-finite or left the domain of the method or of the
-    problem are frozen with their status. A frozen sample keeps its place in the batch and never changes its
-    neighbours' numbers. No autograd graph is kept.
+    The run is looked at every ``check_every`` iterations: values are computed, the best iterates
+    kept, stop rules and callbacks asked, and samples that converged, diverged, became non-finite or
+    left the domain of the method or of the problem are frozen with their status. A frozen sample
+    keeps its place in the batch and never changes its neighbours' numbers. No autograd graph is
+    kept.
 
     Args:
         problem: what to minimise.
         method: how to minimise it.
         x0: where to start, (batch, …) or a dict of such; the problem's own start by default.
         iterations: the budget.
-        oracle: how gradients are computed; by default by the method's own oracle, if it has one, else exactly.
+        oracle: how gradients are computed; by default by the method's own oracle, if it has one,
+            else exactly.
         stop: rules such as ``gap(1e-4)``; a sample stops when any of them says so.
         callbacks: functions called with every :class:`Look`.
         generator: the source of randomness of a stochastic oracle.
         check_every: iterations between looks; about 25 looks a run by default.
-        trace: the iterations to record values at, or how many, spaced logarithmically; by default every look.
-            What is recorded changes nothing else.
+        trace: the iterations to record values at, or how many, spaced logarithmically; by default
+            every look. What is recorded changes nothing else.
         diverge_factor: a sample diverged when f(x) > f(x₀) + factor · (1 + |f(x₀)|).
-        fused: use kernels in C, where there are any for the method and the problem: by default if they are compiled
-            already. True compiles them, which takes seconds, once, or raises if there are none; False does without.
+        fused: use kernels in C, where there are any for the method and the problem: by default if
+            they are compiled already. True compiles them, which takes seconds, once, or raises if
+            there are none; False does without.
         progress: show a progress bar; by default on a terminal, when it takes longer than a second.
-        state: where the same method has got to on a problem near this one, the ``state`` of its solution: the run
-            begins there, with dual variables if there are any, in place of x0.
+        state: where the same method has got to on a problem near this one, the ``state`` of its
+            solution: the run begins there, with dual variables if there are any, in place of x0.
 
     >>> import torch
     >>> from mirrordescent import GD, Quadratic, solve, gradient_norm
@@ -86,7 +99,10 @@ def solve(
                 state = record.check(state, rules, callbacks, seconds)
             if k in record_at:
                 record.keep(state, k, seconds)
-            bar.update(k, f"{int(record.running.sum())} running, mean value {float(record.value.mean()):.4g}")
+            bar.update(
+                k,
+                f"{int(record.running.sum())} running, mean value {float(record.value.mean()):.4g}",
+            )
             if not record.running.any():
                 break
     for k in sorted(k for k in record_at if k > state.k):
@@ -97,15 +113,23 @@ def solve(
 class _Record:
     """What is known of a run so far."""
 
-    def __init__(self, problem: Problem, method: Method[Any], x0: Tree, state: Any, diverge_factor: float) -> None:
-        self.problem, self.method, self.state = problem, method, state
+    def __init__(
+        self, problem: Problem, method: Method[Any], x0: Tree, state: Any, diverge_factor: float
+    ) -> None:
+        self.problem = problem
+        self.method = method
+        self.state = state
         self.start_value = problem.value(x0)
         self.ceiling = self.start_value + diverge_factor * (1 + self.start_value.abs())
-        self.x, self.value = x0, self.start_value
-        self.best_x, self.best_value = x0, self.start_value
+        self.x = x0
+        self.value = self.start_value
+        self.best_x = x0
+        self.best_value = self.start_value
         self.previous_x: Tree | None = None
         self.lower: Tensor | None = None
-        self.status = torch.full((batch_size(x0),), int(Status.RUNNING), device=self.start_value.device)
+        self.status = torch.full(
+            (batch_size(x0),), int(Status.RUNNING), device=self.start_value.device
+        )
         self.steps = torch.zeros_like(self.status)
         self.iterations: list[int] = []
         self.seconds: list[float] = []
@@ -116,7 +140,11 @@ class _Record:
         return self.status == Status.RUNNING
 
     def check(
-        self, state: Any, rules: Sequence[Rule], callbacks: Sequence[Callable[[Look], object]], seconds: float
+        self,
+        state: Any,
+        rules: Sequence[Rule],
+        callbacks: Sequence[Callable[[Look], object]],
+        seconds: float,
     ) -> Any:
         """Judge a state and return it with the frozen samples put back."""
         running = self.running
@@ -128,15 +156,28 @@ class _Record:
         self.best_x = where(improved, x, self.best_x)
         self.best_value = torch.where(improved, value, self.best_value)
         look = Look(
-            state.k, x, value, self.start_value, self.best_value, self.previous_x, self.lower, seconds,
-            self.running, self.problem, self.method, state,
-        )  # fmt: skip
+            state.k,
+            x,
+            value,
+            self.start_value,
+            self.best_value,
+            self.previous_x,
+            self.lower,
+            seconds,
+            self.running,
+            self.problem,
+            self.method,
+            state,
+        )
         for rule in rules:
             self._mark(rule(look), rule.status)
         for callback in callbacks:
             callback(look)
         self.steps = torch.where(running, state.k, self.steps)
-        self.previous_x, self.x, self.value, self.state = x, x, value, state
+        self.previous_x = x
+        self.x = x
+        self.value = value
+        self.state = state
         return state
 
     def keep(self, state: Any, k: int, seconds: float) -> None:
@@ -186,13 +227,25 @@ class _Record:
 
 
 def steps_of(
-    method: Method[Any], problem: Problem, oracle: Oracle, generator: Generator | None = None, fused: bool | None = None
+    method: Method[Any],
+    problem: Problem,
+    oracle: Oracle,
+    generator: Generator | None = None,
+    fused: bool | None = None,
 ) -> Run[Any]:
-    """Return a function that takes several steps at once, without a graph: compiled if possible and not unwanted."""
+    """Return a function that takes several steps at once, without a graph: compiled if possible and
+    not unwanted.
+    """
     wanted = kernels.ready() if fused is None else fused
-    kernel = method.kernel(problem, oracle) if wanted and all(map(_own_kernel, method.modules())) else None
+    kernel = (
+        method.kernel(problem, oracle)
+        if wanted and all(map(_own_kernel, method.modules()))
+        else None
+    )
     if fused and kernel is None:
-        raise ValueError(f"fused=True, but {type(method).__name__} has no kernel for {type(problem).__name__}")
+        raise ValueError(
+            f"fused=True, but {type(method).__name__} has no kernel for {type(problem).__name__}"
+        )
     if fused:
         kernels.library()  # compiled now, and not in the middle of the first step
 
@@ -205,12 +258,16 @@ def steps_of(
 
 
 def _own_kernel(part: nn.Module) -> bool:
-    """Tell whether the kernel of a method is for its own steps: a subclass with others does not inherit it."""
+    """Tell whether the kernel of a method is for its own steps: a subclass with others does not
+    inherit it.
+    """
     has = isinstance(part, Method) and type(part).kernel is not Method.kernel
     return not has or written_together(type(part), "kernel", "init", "step", "update", "gradient")
 
 
-def _plan(iterations: int, check_every: int | None, trace: int | Sequence[int] | None) -> tuple[set[int], set[int]]:
+def _plan(
+    iterations: int, check_every: int | None, trace: int | Sequence[int] | None
+) -> tuple[set[int], set[int]]:
     """Return the iterations to check at, and those to record."""
     every = check_every or max(1, iterations // LOOKS)
     checks = {*range(0, iterations, every), iterations}
@@ -219,7 +276,10 @@ def _plan(iterations: int, check_every: int | None, trace: int | Sequence[int] |
     if isinstance(trace, int):
         if trace < 2:
             raise ValueError(f"trace must record at least 2 iterations, got {trace}")
-        return checks, {0, *(round(iterations ** (i / max(1, trace - 2))) for i in range(trace - 1))}
+        return checks, {
+            0,
+            *(round(iterations ** (i / max(1, trace - 2))) for i in range(trace - 1)),
+        }
     recorded = set(trace)
     if not recorded or min(recorded) < 0 or max(recorded) > iterations:
         raise ValueError(f"trace must name iterations from 0 to {iterations}")
@@ -227,9 +287,14 @@ def _plan(iterations: int, check_every: int | None, trace: int | Sequence[int] |
 
 
 def _check_arguments(
-    problem: Problem, method: Method[Any], x0: Tree, iterations: int, check_every: int | None, oracle: Oracle,
+    problem: Problem,
+    method: Method[Any],
+    x0: Tree,
+    iterations: int,
+    check_every: int | None,
+    oracle: Oracle,
     generator: Generator | None,
-) -> None:  # fmt: skip
+) -> None:
     for name, number in (("iterations", iterations), ("check_every", check_every)):
         if number is not None and (not isinstance(number, int) or number < 1):
             raise ValueError(f"{name} must be a whole number, at least 1, got {number}")

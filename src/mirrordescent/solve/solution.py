@@ -42,17 +42,19 @@ class Trace:
         try:
             return self.values[self.iterations.index(iteration)]
         except ValueError:
-            raise KeyError(f"iteration {iteration} was not recorded; recorded are {self.iterations}") from None
+            raise KeyError(
+                f"iteration {iteration} was not recorded; recorded are {self.iterations}"
+            ) from None
 
 
 @dataclass(frozen=True)
 class Solution:
     """The outcome of a solve, sample by sample.
 
-    ``x`` is the method's answer when the sample stopped; for a failed sample, the best iterate seen.
-    ``best_x`` and ``best_value`` are the best over all looks. ``steps`` counts the iterations of each
-    sample, ``seconds`` the time spent iterating. ``lower`` is a proven lower bound where the method
-    gives one. ``state`` is the method's state, frozen for samples that stopped early.
+    ``x`` is the method's answer when the sample stopped; for a failed sample, the best iterate
+    seen. ``best_x`` and ``best_value`` are the best over all looks. ``steps`` counts the iterations
+    of each sample, ``seconds`` the time spent iterating. ``lower`` is a proven lower bound where
+    the method gives one. ``state`` is the method's state, frozen for samples that stopped early.
     """
 
     x: Tree

@@ -50,7 +50,8 @@ class Rule:
 
 
 def relative_gap(value: Tensor, lower: Tensor, start_value: Tensor) -> Tensor:
-    """(f − lower) / max(f(x₀) − lower, ε): the share of the first gap that is left, finite where f* = 0.
+    """(f − lower) / max(f(x₀) − lower, ε): the share of the first gap that is left, finite where f*
+    = 0.
 
     ε is the rounding error of the values themselves.
     """
@@ -58,13 +59,15 @@ def relative_gap(value: Tensor, lower: Tensor, start_value: Tensor) -> Tensor:
     return (value - lower) / torch.maximum(start_value - lower, eps)
 
 
-def gap(tolerance: float, lower: Tensor | float | None = None, *, start_value: Tensor | None = None) -> Rule:
+def gap(
+    tolerance: float, lower: Tensor | float | None = None, *, start_value: Tensor | None = None
+) -> Rule:
     """Stop at a relative gap: f(x) − lower ≤ tolerance · (f(x₀) − lower).
 
     Args:
         tolerance: the share of the first gap that may be left.
-        lower: a lower bound on the optimal values, such as a reference's; without it, the method's own, if it has one
-            (PDHG, DualFISTA, Certified).
+        lower: a lower bound on the optimal values, such as a reference's; without it, the method's
+            own, if it has one (PDHG, DualFISTA, Certified).
         start_value: what to take for f(x₀), if not the value at the start of the run.
     """
     _require_positive(tolerance, "tolerance")
@@ -76,7 +79,9 @@ def gap(tolerance: float, lower: Tensor | float | None = None, *, start_value: T
             return relative_gap(look.value, bound, first) <= tolerance
         if look.method.certifies and look.k == 0:  # some have no bound before their first step
             return torch.zeros_like(look.running)
-        raise ValueError(f"gap() needs a lower bound, and {type(look.method).__name__} gives none: give lower=")
+        raise ValueError(
+            f"gap() needs a lower bound, and {type(look.method).__name__} gives none: give lower="
+        )
 
     return Rule(test)
 
@@ -100,7 +105,9 @@ def relative_change(tolerance: float) -> Rule:
 
 
 def wall_clock(seconds: float) -> Rule:
-    """Stop every sample, as out of budget, at the first look after this much time spent iterating."""
+    """Stop every sample, as out of budget, at the first look after this much time spent
+    iterating.
+    """
     _require_positive(seconds, "seconds")
     return Rule(lambda look: torch.full_like(look.running, look.seconds >= seconds), Status.BUDGET)
 

@@ -24,20 +24,19 @@ DRAWS = 16  # of a stochastic gradient at every point
 class Beforehand:
     """What a bound asks for, sampled before the first step, times 1.25 for safety: (batch,) each.
 
-    =====================  =============================================================================================
-    ``second_moment``      σ², the largest E‖G + U‖_*²
-    ``variance``           the largest E‖Δ‖_*²
-    ``pairing``            C, the largest −⟨U, x − u⟩, at least 0
-    ``squared_error``      C', the largest ‖U‖₂²
-    ``energy_error``       M, the largest ⟨∇ψ(z̃) − ∇ψ(ẑ), z̃ − u⟩, at least 0
-    ``squared_distance``   the largest ‖x − u‖₂²
-    ``squared_gradient``   ‖∇f(u)‖_*²
-    =====================  =============================================================================================
+    =====================
+    =============================================================================================
+    ``second_moment``      σ², the largest E‖G + U‖_*² ``variance``           the largest E‖Δ‖_*²
+    ``pairing``            C, the largest −⟨U, x − u⟩, at least 0 ``squared_error``      C', the
+    largest ‖U‖₂² ``energy_error``       M, the largest ⟨∇ψ(z̃) − ∇ψ(ẑ), z̃ − u⟩, at least 0
+    ``squared_distance``   the largest ‖x − u‖₂² ``squared_gradient``   ‖∇f(u)‖_*²
+    =====================
+    =============================================================================================
 
-    A theorem's own constants hold on the whole domain, on which most of them are infinite. These are the largest at a
-    few points that are known before the run, so what is computed with them says what the theorem promises to a run that
-    meets nothing worse. One that diverges does, and is found above its bound; constants that are measured along the run
-    itself would grow with it.
+    A theorem's own constants hold on the whole domain, on which most of them are infinite. These
+    are the largest at a few points that are known before the run, so what is computed with them
+    says what the theorem promises to a run that meets nothing worse. One that diverges does, and is
+    found above its bound; constants that are measured along the run itself would grow with it.
     """
 
     second_moment: Tensor
@@ -51,20 +50,33 @@ class Beforehand:
 
 @torch.no_grad()
 def beforehand(
-    method: Any, problem: Problem, coupling: Coupling, points: Sequence[Tree], oracle: Oracle, generator: Generator,
-    iterations: int, exact: bool,
-) -> Beforehand:  # fmt: skip
+    method: Any,
+    problem: Problem,
+    coupling: Coupling,
+    points: Sequence[Tree],
+    oracle: Oracle,
+    generator: Generator,
+    iterations: int,
+    exact: bool,
+) -> Beforehand:
     """Sample at points; ``exact`` tells whether the run makes no errors in its geometry.
 
-    The error of a step with an inexact inverse is U = e/t, so it is sampled with the shortest and the longest step, and
-    for AMD with the lightest and the heaviest weight, all of which are known in advance.
+    The error of a step with an inexact inverse is U = e/t, so it is sampled with the shortest and
+    the longest step, and for AMD with the lightest and the heaviest weight, all of which are known
+    in advance.
     """
-    mirror, u = coupling.mirror, coupling.u
+    mirror = coupling.mirror
+    u = coupling.u
     steps = [value_at(method.t, k + 1) for k in range(iterations)]
-    weights = [t * value_at(method.dual_weight, k + 1) for k, t in enumerate(steps)] if _weighted(method) else steps
+    weights = (
+        [t * value_at(method.dual_weight, k + 1) for k, t in enumerate(steps)]
+        if _weighted(method)
+        else steps
+    )
     rows: list[dict[str, Tensor]] = []
     for x in points:
-        g, from_u = problem.grad(x), difference(x, u)
+        g = problem.grad(x)
+        from_u = difference(x, u)
         told = [oracle(problem, x, 0, generator) for _ in range(DRAWS if oracle.stochastic else 1)]
         noise = _mean([squared_dual_norm(mirror, difference(G, g)) for G in told])
         zero = torch.zeros_like(noise)
@@ -75,13 +87,19 @@ def beforehand(
             continue
         for t in {min(steps), max(steps)}:
             totals = [_moved_by(method, mirror.to_dual, x, G, t) for G in told]
-            error = tree_map(lambda *each: torch.stack(each).mean(0), *map(difference, totals, told))
-            rows.append({"second_moment": _mean([squared_dual_norm(mirror, total) for total in totals])})
+            error = tree_map(
+                lambda *each: torch.stack(each).mean(0), *map(difference, totals, told)
+            )
+            rows.append(
+                {"second_moment": _mean([squared_dual_norm(mirror, total) for total in totals])}
+            )
             rows.append({"pairing": -dot(error, from_u), "squared_error": dot(error, error)})
         for w in {min(weights), max(weights)}:
             aimed = moved(mirror.to_dual(x), told[0], w)
             z = method.mirror.to_primal(aimed)
-            rows.append({"energy_error": dot(difference(mirror.to_dual(z), aimed), difference(z, u))})
+            rows.append(
+                {"energy_error": dot(difference(mirror.to_dual(z), aimed), difference(z, u))}
+            )
     least = problem.grad(u)
     largest = {name: SAFETY * _largest(rows, name) for name in rows[0]}
     return Beforehand(**largest, squared_gradient=squared_dual_norm(mirror, least))

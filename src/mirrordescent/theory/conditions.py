@@ -32,7 +32,9 @@ class Setting:
 
 
 def method_verdicts(method: Method[Any], setting: Setting) -> list[Verdict]:
-    """Judge the schedules that a method's theorem speaks of, and what was measured along a run if there is a record."""
+    """Judge the schedules that a method's theorem speaks of, and what was measured along a run if
+    there is a record.
+    """
     theorem = theorem_of(method)
     if theorem is None:
         return [no_theorem(method)]
@@ -58,12 +60,20 @@ def decay(t: Schedule, far: int = 2**14) -> float:
 
 
 class _Conditions:
-    """The assumptions of the theorems on one method; ``method_verdicts`` calls what is named like the theorem."""
+    """The assumptions of the theorems on one method; ``method_verdicts`` calls what is named like
+    the theorem.
+    """
 
     def __init__(self, method: Any, setting: Setting) -> None:
-        self.method, self.setting, self.record = method, setting, setting.record
+        self.method = method
+        self.setting = setting
+        self.record = setting.record
         self.smoothness, self.steps = setting.of_problem.smoothness, self._values(method.t)
-        growing = (k for k, (before, after) in enumerate(pairwise(self.steps), 1) if after > before * (1 + 1e-6))
+        growing = (
+            k
+            for k, (before, after) in enumerate(pairwise(self.steps), 1)
+            if after > before * (1 + 1e-6)
+        )
         self.increase = next(growing, None)  # the first k with t_k > t_{k−1}
 
     def descent(self) -> list[Verdict]:
@@ -71,12 +81,15 @@ class _Conditions:
         return [self._bounded_moments(), self._summable(), self._non_increasing(), *pairing]
 
     def accelerated(self) -> list[Verdict]:
-        method, setting = self.method, self.setting
+        method = self.method
+        setting = self.setting
         own = method.regulariser is method.mirror and method.mirror.exact
         regulariser = setting.of_map if own else map_constants(method.regulariser, setting.points)
         return [
             Verdict.of("r ≥ 3", method.r >= 3, f"r = {method.r:g}."),
-            self._paper_weights("mixing λ_k", lambda k: method.r / (method.r + k), lambda k: k / method.r),
+            self._paper_weights(
+                "mixing λ_k", lambda k: method.r / (method.r + k), lambda k: k / method.r
+            ),
             self._gamma_is_large_enough(regulariser),
             self._step_is_short_enough(regulariser),
             self._non_increasing(),
@@ -86,7 +99,12 @@ class _Conditions:
         ]
 
     def accelerated_stochastic(self) -> list[Verdict]:
-        mixing, weight = lambda k: 1 - area(k) / area(k + 1), lambda k: (area(k + 1) - area(k)) / (k + 1) ** 1.5
+        def mixing(k):
+            return 1 - area(k) / area(k + 1)
+
+        def weight(k):
+            return (area(k + 1) - area(k)) / (k + 1) ** 1.5
+
         return [
             self._paper_weights("mixing", mixing, weight),
             self._constant(),
@@ -96,19 +114,25 @@ class _Conditions:
         ]
 
     def _gamma_is_large_enough(self, regulariser: MapConstants) -> Verdict:
-        R, dual = regulariser.smoothness, self.setting.of_map.dual_smoothness
-        smallest, needed = min(self._values(self.method.gamma)), R.value * dual.value
+        R = regulariser.smoothness
+        dual = self.setting.of_map.dual_smoothness
+        smallest = min(self._values(self.method.gamma))
+        needed = R.value * dual.value
         too_small = smallest < R.estimate * dual.estimate * (1 - 1e-9)
         sampled = not too_small and (dual.how == "sampled" or smallest < needed)
         because = f"The smallest γ is {smallest:.4g}, and L_R L_ψ* = {needed:.4g}{', from samples' if sampled else ''}."
         return Verdict.of("γ ≥ L_R L_ψ*", None if sampled else not too_small, because)
 
     def _step_is_short_enough(self, regulariser: MapConstants) -> Verdict:
-        assumption, L, alpha = "t_k ≤ ℓ_R/(L_f γ)", self.smoothness, regulariser.alpha
+        assumption = "t_k ≤ ℓ_R/(L_f γ)"
+        L = self.smoothness
+        alpha = regulariser.alpha
         if math.isinf(L.value):
             because = "L_f is infinite, because f has kinks: no step is short enough; what AMD does here is empirical."
             return Verdict.of(assumption, False, because)
-        largest = max(t * gamma for t, gamma in zip(self.steps, self._values(self.method.gamma), strict=True))
+        largest = max(
+            t * gamma for t, gamma in zip(self.steps, self._values(self.method.gamma), strict=True)
+        )
         too_long = largest > alpha.estimate / L.estimate * (1 + 1e-9)
         sampled = not too_long and L.how == "sampled"
         allowed = f"ℓ_R/L_f = {alpha.value / L.value:.4g}{', from samples' if sampled else ''}"
@@ -130,19 +154,30 @@ class _Conditions:
         return Verdict.of("the gradients are exact", exact, "The oracle is exact.", other)
 
     def _bounded_moments(self) -> Verdict:
-        problem, points = self.setting.problem, self.setting.points
-        holds, because = None, "The gradient does not grow at the points sampled."
+        problem = self.setting.problem
+        points = self.setting.points
+        holds = None
+        because = "The gradient does not grow at the points sampled."
         if problem.bounded_gradients:
-            holds, because = True, f"The {'domain is' if problem.domain.bounded else 'gradients are'} bounded."
+            holds = True
+            because = f"The {'domain is' if problem.domain.bounded else 'gradients are'} bounded."
         else:
             near = max(float(norm(problem.grad(x)).max()) for x in points)
-            far = max(float(norm(problem.grad(tree_map(lambda leaf: FAR * leaf, x))).max()) for x in points)
+            far = max(
+                float(norm(problem.grad(tree_map(lambda leaf: FAR * leaf, x))).max())
+                for x in points
+            )
             if far > 10 * near:
-                holds, because = False, "The gradient grows without bound far from the origin."
-        return Verdict.of("E‖G‖_*² ≤ σ² on the whole domain", holds, because + self._along("σ²", "displacement"))
+                holds = False
+                because = "The gradient grows without bound far from the origin."
+        return Verdict.of(
+            "E‖G‖_*² ≤ σ² on the whole domain", holds, because + self._along("σ²", "displacement")
+        )
 
     def _summable(self) -> Verdict:
-        c, L, alpha = decay(self.method.t), self.smoothness.value, self.setting.of_map.alpha.value
+        c = decay(self.method.t)
+        L = self.smoothness.value
+        alpha = self.setting.of_map.alpha.value
         because = f"t_k falls like k^−{c:.2g}" if c > 1e-3 else "t_k tends to a constant"
         holds = 0.5 + 1e-3 < c <= 1 + 1e-3
         if holds:
@@ -150,7 +185,9 @@ class _Conditions:
         elif c > 1:
             because += ": the steps add up to a finite length."
         elif c < 1e-3 and not self.setting.oracle.stochastic and max(self.steps) * L <= alpha:
-            because += f", but t ≤ α/L_f = {alpha / L:.4g}, with which exact gradients need no decay."
+            because += (
+                f", but t ≤ α/L_f = {alpha / L:.4g}, with which exact gradients need no decay."
+            )
         elif abs(c - 0.5) < 1e-3:
             because += ": Σ t² grows like log k, and the bound still falls, like log k/√k."
         else:
@@ -158,7 +195,10 @@ class _Conditions:
         return Verdict.of("Σ t_k = ∞ and Σ t_k² < ∞", holds, because)
 
     def _constant(self) -> Verdict:
-        low, high, first, last = min(self.steps), max(self.steps), self.steps[0], self.steps[-1]
+        low = min(self.steps)
+        high = max(self.steps)
+        first = self.steps[0]
+        last = self.steps[-1]
         varies = f"t falls from {first:.4g} to {last:.4g}; the bound has s_k/t_k in place of s_k."
         if self.increase:
             varies = f"t lies between {low:.4g} and {high:.4g} and increases at times: outside the assumptions."
@@ -166,23 +206,38 @@ class _Conditions:
         return Verdict.of("the step size is constant", high <= low * (1 + 1e-9), because, varies)
 
     def _non_increasing(self) -> Verdict:
-        steps, k = self.steps, self.increase
+        steps = self.steps
+        k = self.increase
         because = f"From {steps[0]:.4g} to {steps[-1]:.4g} in {len(steps)} steps."
         if k:
-            cure = "; monotone=True of Prefix prevents that" if isinstance(self.method.t, Prefix) else ""
+            cure = (
+                "; monotone=True of Prefix prevents that"
+                if isinstance(self.method.t, Prefix)
+                else ""
+            )
             because = f"Step {k + 1} is {steps[k] / steps[k - 1]:.3g} times step {k}: outside the assumptions{cure}."
         return Verdict.of("t_k does not increase", not k, because)
 
     def _bounded_divergence(self) -> Verdict:
-        bounded = self.setting.problem.domain.bounded and math.isfinite(self.setting.of_map.smoothness.value)
+        bounded = self.setting.problem.domain.bounded and math.isfinite(
+            self.setting.of_map.smoothness.value
+        )
         infinite = "It is infinite; the bound is computed along the run."
         because = "The domain is bounded and ∇ψ Lipschitz." if bounded else infinite
-        return Verdict.of("M_ψ = sup B_ψ < ∞ on the whole domain", bounded, because + self._along("M_ψ", "divergence"))
+        return Verdict.of(
+            "M_ψ = sup B_ψ < ∞ on the whole domain",
+            bounded,
+            because + self._along("M_ψ", "divergence"),
+        )
 
     def _along(self, symbol: str, series: str) -> str:
         """Say how large a constant is along the run, if there is one."""
         record = self.record
-        return "" if record is None else f" Along the run {symbol} = {float(record[series].nan_to_num().max()):.4g}."
+        return (
+            ""
+            if record is None
+            else f" Along the run {symbol} = {float(record[series].nan_to_num().max()):.4g}."
+        )
 
     def _growth(self, assumption: str, name: str, sign: int = 1) -> list[Verdict]:
         """Judge a series, if there is one: zero, bounded as far as one can see, or growing."""
@@ -190,7 +245,9 @@ class _Conditions:
             return []
         sizes = (sign * self.record[name]).nan_to_num()
         if not bool(sizes.any()):
-            return [Verdict.of(assumption, True, "There is no error: the run is exact mirror descent.")]
+            return [
+                Verdict.of(assumption, True, "There is no error: the run is exact mirror descent.")
+            ]
         half = len(sizes) // 2
         early, late = (float(part.clamp(min=0).max()) for part in (sizes[:half], sizes[half:]))
         grows = "It grows, and no bound is in sight." if late > 2 * early else "It does not grow."
@@ -199,8 +256,11 @@ class _Conditions:
 
     def _paper_weights(self, name: str, *formulas: Callable[[int], float]) -> Verdict:
         """Compare mixing, of this name in the theorem, and dual weight with their formulas."""
-        assumption, schedules = "the weights are those of the theorem", (self.method.mixing, self.method.dual_weight)
-        for called, schedule, formula in zip((name, "dual weight"), schedules, formulas, strict=True):
+        assumption = "the weights are those of the theorem"
+        schedules = (self.method.mixing, self.method.dual_weight)
+        for called, schedule, formula in zip(
+            (name, "dual weight"), schedules, formulas, strict=True
+        ):
             for k, used in enumerate(self._values(schedule)):
                 if abs(used - formula(k)) > 1e-6 * (1 + formula(k)):
                     because = f"The {called} at k = {k} is {used:.4g}, not {formula(k):.4g}: outside the theorem."

@@ -1,8 +1,9 @@
-"""Dual-space preconditioning, x⁺ = x − t∇ψ*(∇f(x)): the constant that makes it converge, and what a run does.
+"""Dual-space preconditioning, x⁺ = x − t∇ψ*(∇f(x)): the constant that makes it converge, and what a
+run does.
 
 It is mirror descent on gradients p = ∇f(x), with ψ* to be minimised and f* for the geometry, since
-∇f*(p⁺) = ∇f*(p) − t∇ψ*(p). So what is known of mirror descent holds with the roles exchanged: if ψ* is L-smooth
-relative to f*,
+∇f*(p⁺) = ∇f*(p) − t∇ψ*(p). So what is known of mirror descent holds with the roles exchanged: if ψ*
+is L-smooth relative to f*,
 
 .. code-block:: none
 
@@ -35,7 +36,9 @@ from mirrordescent.trees import Tree, dot
 
 @dataclass(frozen=True)
 class DualDescent:
-    """ψ*(∇f(x_k)) − ψ*(0) along a run, (K + 1, batch), and its bound for k = 1, …, K, (K, batch)."""
+    """ψ*(∇f(x_k)) − ψ*(0) along a run, (K + 1, batch), and its bound for k = 1, …, K, (K,
+    batch).
+    """
 
     measured: Tensor
     bound: Tensor
@@ -53,7 +56,8 @@ class DualDescent:
 
 
 def dual_smoothness(problem: Problem, mirror: MirrorMap, points: Sequence[Tree]) -> Constant:
-    """Return the largest D_ψ*(∇f(x), ∇f(y))/D_f(y, x) over pairs of points, with a factor for safety.
+    """Return the largest D_ψ*(∇f(x), ∇f(y))/D_f(y, x) over pairs of points, with a factor for
+    safety.
 
     >>> import torch
     >>> from mirrordescent import Quadratic
@@ -64,8 +68,11 @@ def dual_smoothness(problem: Problem, mirror: MirrorMap, points: Sequence[Tree])
     """
     found = []
     for x, y in permutations(points, 2):
-        p, q = problem.grad(x), problem.grad(y)
-        above = mirror.conjugate(p) - mirror.conjugate(q) - dot(mirror.to_primal(q), difference(p, q))
+        p = problem.grad(x)
+        q = problem.grad(y)
+        above = (
+            mirror.conjugate(p) - mirror.conjugate(q) - dot(mirror.to_primal(q), difference(p, q))
+        )
         below = problem.value(y) - problem.value(x) - dot(p, difference(y, x))
         found.append(torch.where(below > 0, above / below, 0.0))
     return Constant(float(torch.cat(found).max()), "sampled", SAFETY)
@@ -78,19 +85,24 @@ def dual_descent(
 
     Args:
         problem: a convex problem.
-        method: with a constant step; momentum, decay and normalised directions are outside the theorem and refused.
+        method: with a constant step; momentum, decay and normalised directions are outside the
+            theorem and refused.
         x0: the start.
         iterations: how many steps to take.
         least: f*, the least value of f, or a lower bound of it.
     """
     if method.momentum or method.decay or method.normalised:
-        raise ValueError("the theorem is about x⁺ = x − t∇ψ*(∇f(x)): no momentum, no decay, no normalised directions")
+        raise ValueError(
+            "the theorem is about x⁺ = x − t∇ψ*(∇f(x)): no momentum, no decay, no normalised directions"
+        )
     values: list[Tensor] = []
 
     def look(at: Look) -> None:
         values.append(method.mirror.conjugate(problem.grad(at.x)))
 
-    solve(problem, method, x0, iterations=iterations, callbacks=[look], check_every=1, progress=False)
+    solve(
+        problem, method, x0, iterations=iterations, callbacks=[look], check_every=1, progress=False
+    )
     at_zero = method.mirror.conjugate(_zero(x0))
     t = float(method.t(1))
     steps = torch.arange(1, len(values), dtype=values[0].dtype)[:, None]

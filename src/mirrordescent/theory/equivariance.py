@@ -1,6 +1,7 @@
 """Equivariance measured: Proposition 2, for permutations of hidden units and for motions of images.
 
-A map Ω is equivariant under a group acting by g· if Ω(g·x) = g·Ω(x). Measured is the *defect*, by how much that fails.
+A map Ω is equivariant under a group acting by g· if Ω(g·x) = g·Ω(x). Measured is the *defect*, by
+how much that fails.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +30,9 @@ IMAGE_ACTIONS: dict[str, Action] = {
 
 @dataclass(frozen=True)
 class Defects:
-    """Defects of several maps: under some elements of a group, or before and after learning, {map: {which: …}}."""
+    """Defects of several maps: under some elements of a group, or before and after learning, {map:
+    {which: …}}.
+    """
 
     group: str
     by_name: Mapping[str, Mapping[str, float]]
@@ -38,8 +41,8 @@ class Defects:
 def defect(omega: Action, act: Action, x: Tensor, margin: int = 0) -> float:
     """‖Ω(g·x) − g·Ω(x)‖ / ‖Ω(x)‖, the largest over a batch, without a margin around images.
 
-    For an iteration pass what it moves by, Ω − I, which is equivariant if and only if Ω is: relative to Ω(x) itself,
-    every short step looks equivariant.
+    For an iteration pass what it moves by, Ω − I, which is equivariant if and only if Ω is:
+    relative to Ω(x) itself, every short step looks equivariant.
 
     >>> import torch
     >>> x = torch.arange(4.0).reshape(1, 1, 2, 2)
@@ -50,21 +53,29 @@ def defect(omega: Action, act: Action, x: Tensor, margin: int = 0) -> float:
     difference = omega(act(x)) - after
     if margin:
         inner = (..., slice(margin, -margin), slice(margin, -margin))
-        difference, after = difference[inner], after[inner]
-    sizes = torch.linalg.vector_norm(after.flatten(1), dim=1).clamp(min=torch.finfo(after.dtype).tiny)
+        difference = difference[inner]
+        after = after[inner]
+    sizes = torch.linalg.vector_norm(after.flatten(1), dim=1).clamp(
+        min=torch.finfo(after.dtype).tiny
+    )
     return float((torch.linalg.vector_norm(difference.flatten(1), dim=1) / sizes).max())
 
 
 @torch.no_grad()
 def image_defects(mirror: MirrorMap, x: Tensor) -> dict[str, dict[str, float]]:
-    """Return the defects of ∇ψ and ∇ψ* of a map on images (batch, channels, height, width) under their motions.
+    """Return the defects of ∇ψ and ∇ψ* of a map on images (batch, channels, height, width) under
+    their motions.
 
-    Translations are circular. A network that pads with zeros commutes with them except at the border; where images are
-    large enough, the defect away from it is measured too.
+    Translations are circular. A network that pads with zeros commutes with them except at the
+    border; where images are large enough, the defect away from it is measured too.
     """
     found = {}
-    for name, field, at in (("∇ψ", mirror.to_dual, x), ("∇ψ*", mirror.to_primal, mirror.to_dual(x))):
-        omega, at = cast(Action, field), cast(Tensor, at)
+    for name, field, at in (
+        ("∇ψ", mirror.to_dual, x),
+        ("∇ψ*", mirror.to_primal, mirror.to_dual(x)),
+    ):
+        omega = cast(Action, field)
+        at = cast(Tensor, at)
         found[name] = {motion: defect(omega, act, at) for motion, act in IMAGE_ACTIONS.items()}
         if min(at.shape[-2:]) > 2 * (margin := MARGIN + SHIFT):
             inner = defect(omega, IMAGE_ACTIONS["translation"], at, margin)
@@ -75,10 +86,12 @@ def image_defects(mirror: MirrorMap, x: Tensor) -> dict[str, dict[str, float]]:
 def network_defect(
     method: Method[Any], problem: Problem, model: nn.Module, generator: Generator, steps: int = 1
 ) -> float:
-    """Return max_g ‖Ω(g·z) − g·Ω(z)‖ / ‖Ω(z) − z‖ for Ω, some steps of a method on a network's loss (Proposition 2).
+    """Return max_g ‖Ω(g·z) − g·Ω(z)‖ / ‖Ω(z) − z‖ for Ω, some steps of a method on a network's loss
+    (Proposition 2).
 
-    The loss is invariant, L(g·z) = L(z), so that z − η∇L(z) is equivariant: the defect of gradient descent is rounding.
-    z are the parameters of the model; the generator draws permutations g of its hidden units.
+    The loss is invariant, L(g·z) = L(z), so that z − η∇L(z) is equivariant: the defect of gradient
+    descent is rounding. z are the parameters of the model; the generator draws permutations g of
+    its hidden units.
     """
 
     def omega(z: dict[str, Tensor]) -> Mapping[str, Tensor]:
@@ -86,6 +99,9 @@ def network_defect(
         with torch.no_grad():
             for _ in range(steps):
                 state = method.step(problem, state, Default(), generator)
-        return {name: leaf.squeeze(0) for name, leaf in cast(dict[str, Tensor], method.answer(state)).items()}
+        return {
+            name: leaf.squeeze(0)
+            for name, leaf in cast(dict[str, Tensor], method.answer(state)).items()
+        }
 
     return check_equivariance(omega, model, generator)

@@ -19,12 +19,13 @@ from mirrordescent.theory.recommend import Advice
 
 @dataclass(frozen=True)
 class Bounded:
-    """What a theorem bounds along a run, its bounds, and the slack of each step: (K, batch) each, for k = 1, …, K.
+    """What a theorem bounds along a run, its bounds, and the slack of each step: (K, batch) each,
+    for k = 1, …, K.
 
-    ``bound`` is the a-priori one, by which the run is judged: its constants are known, or were sampled, before the run.
-    ``pathwise`` is computed with what was met along the run, so that a run which goes astray takes it along: it tells
-    whether the inequality holds, not whether the run is a good one. ``further`` are other forms of the theorem, by
-    name, or why there is none.
+    ``bound`` is the a-priori one, by which the run is judged: its constants are known, or were
+    sampled, before the run. ``pathwise`` is computed with what was met along the run, so that a run
+    which goes astray takes it along: it tells whether the inequality holds, not whether the run is
+    a good one. ``further`` are other forms of the theorem, by name, or why there is none.
     """
 
     what: str
@@ -38,10 +39,11 @@ class Bounded:
 
 @dataclass(frozen=True)
 class Geometry:
-    """The exact geometry that primal-stored, or dual-stored, runs are held against: its constants, and what holds.
+    """The exact geometry that primal-stored, or dual-stored, runs are held against: its constants,
+    and what holds.
 
-    ``alpha`` is the one that bounds are computed with: that of the constants or, if it is 0, that of sampled points.
-    ``likeness`` tells how near the map is to a multiple of the identity.
+    ``alpha`` is the one that bounds are computed with: that of the constants or, if it is 0, that
+    of sampled points. ``likeness`` tells how near the map is to a multiple of the identity.
     """
 
     coupling: Coupling
@@ -84,14 +86,29 @@ class Diagnosis:
     @property
     def judged(self) -> dict[str, list[Verdict]]:
         """The verdicts on the problem, on the map as each storage uses it, and on each run."""
-        maps = {f"the map, {storage}-stored": geometry.verdicts for storage, geometry in self.geometries.items()}
-        return {"the problem": self.problem_verdicts, **maps, **{name: run.verdicts for name, run in self.runs.items()}}
+        maps = {
+            f"the map, {storage}-stored": geometry.verdicts
+            for storage, geometry in self.geometries.items()
+        }
+        return {
+            "the problem": self.problem_verdicts,
+            **maps,
+            **{name: run.verdicts for name, run in self.runs.items()},
+        }
 
     @property
     def verdicts(self) -> list[Verdict]:
         return [verdict for part in self.judged.values() for verdict in part]
 
     def __str__(self) -> str:
-        parts = ((part, *(f"  {verdict}" for verdict in verdicts)) for part, verdicts in self.judged.items())
-        alike = [f"{geometry.likeness} ({storage}-stored)" for storage, geometry in self.geometries.items()]
-        return "\n".join([f"{self.name} on {self.problem}", *alike, *(line for part in parts for line in part)])
+        parts = (
+            (part, *(f"  {verdict}" for verdict in verdicts))
+            for part, verdicts in self.judged.items()
+        )
+        alike = [
+            f"{geometry.likeness} ({storage}-stored)"
+            for storage, geometry in self.geometries.items()
+        ]
+        return "\n".join(
+            [f"{self.name} on {self.problem}", *alike, *(line for part in parts for line in part)]
+        )

@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent.methods import Equipped, GradientMethod, Method, StatefulWrapper, Wrapped, Wrapper
+from mirrordescent.methods import (
+    Equipped,
+    GradientMethod,
+    Method,
+    StatefulWrapper,
+    Wrapped,
+    Wrapper,
+)
 from mirrordescent.methods.base import Storage, Theorem
 from mirrordescent.oracles import Exact, Oracle
 from mirrordescent.parts import written_together
@@ -15,7 +22,9 @@ from mirrordescent.trees import Tree, tree_map
 
 
 class Seen(NamedTuple):
-    """The state before the last step, the gradient that the method was told there, and the true one."""
+    """The state before the last step, the gradient that the method was told there, and the true
+    one.
+    """
 
     before: Any
     told: Tree
@@ -28,7 +37,9 @@ class Seen(NamedTuple):
 
 
 class Rows(dict[str, list[Tensor]]):
-    """Numbers per sample by name, a row for each look: those of samples that have stopped are NaN."""
+    """Numbers per sample by name, a row for each look: those of samples that have stopped
+    are NaN.
+    """
 
     def append(self, found: Mapping[str, Tensor], running: Tensor) -> None:
         for name, numbers in found.items():
@@ -40,13 +51,17 @@ class Rows(dict[str, list[Tensor]]):
 
 
 class Watched(StatefulWrapper):
-    """A method whose states remember the step that led to them, as :class:`Seen`; the iterates are the method's own."""
+    """A method whose states remember the step that led to them, as :class:`Seen`; the iterates are
+    the method's own.
+    """
 
     method: GradientMethod[Any]
 
     def __init__(self, method: GradientMethod[Any]) -> None:
         if not (isinstance(method, GradientMethod) and method.steps_by_update):
-            raise TypeError(f"{type(method).__name__} asks for no gradients that could be watched, or has its own step")
+            raise TypeError(
+                f"{type(method).__name__} asks for no gradients that could be watched, or has its own step"
+            )
         super().__init__(method)
 
     def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
@@ -54,7 +69,9 @@ class Watched(StatefulWrapper):
         nothing = tree_map(torch.zeros_like, inner.x)
         return Wrapped(inner, Seen(inner, nothing, nothing))
 
-    def step(self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None) -> Wrapped:
+    def step(
+        self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None
+    ) -> Wrapped:
         told = self.method.gradient(problem, state.inner, oracle, generator)
         true = told if isinstance(self.asked(oracle), Exact) else problem.grad(state.inner.x)
         return Wrapped(self.method.update(state.inner, told), Seen(state.inner, told, true))
@@ -68,18 +85,23 @@ def bare(method: Method[Any]) -> Method[Any]:
 
 
 def theorem_of(method: Method[Any]) -> Theorem | None:
-    """Return which theorem is about a method: none if it has no map, or if a subclass has changed the steps.
+    """Return which theorem is about a method: none if it has no map, or if a subclass has changed
+    the steps.
 
-    An :class:`~mirrordescent.methods.Equipped` method has the theorem of the method inside. There is none about other
-    wrappers, such as averages: what they do to the run is not in the theorems.
+    An :class:`~mirrordescent.methods.Equipped` method has the theorem of the method inside. There
+    is none about other wrappers, such as averages: what they do to the run is not in the theorems.
     """
     method = bare(method)
-    stated = method.mirror is not None and written_together(type(method), "theorem", "update", "step")
+    stated = method.mirror is not None and written_together(
+        type(method), "theorem", "update", "step"
+    )
     return method.theorem if stated else None
 
 
 def storage_of(method: Method[Any]) -> Storage:
-    """Return in which space a method, or the one inside, keeps its mirror iterate; primal if it does not say."""
+    """Return in which space a method, or the one inside, keeps its mirror iterate; primal if it
+    does not say.
+    """
     while isinstance(method, Wrapper):
         method = method.method
     return getattr(method, "storage", "primal")

@@ -11,7 +11,14 @@ import mirrordescent.problems  # noqa: F401 - with the methods and what they imp
 from mirrordescent.names import unknown
 from mirrordescent.zoo import hub
 from mirrordescent.zoo.card import Card
-from mirrordescent.zoo.storage import EntryDamaged, fingerprint_of, intact, load_entry, read_card, save_entry
+from mirrordescent.zoo.storage import (
+    EntryDamaged,
+    fingerprint_of,
+    intact,
+    load_entry,
+    read_card,
+    save_entry,
+)
 
 FOLDER = Path(__file__).parent / "entries"
 RENAMED = {  # entries of version 0.1, which go by these names until 0.3
@@ -22,7 +29,18 @@ RENAMED = {  # entries of version 0.1, which go by these names until 0.3
     "mnist49-svm": "mnist49-svm-pair",
 }
 
-__all__ = ["Card", "EntryDamaged", "card", "fingerprint", "list", "load", "pull", "push", "save", "verify"]
+__all__ = [
+    "Card",
+    "EntryDamaged",
+    "card",
+    "fingerprint",
+    "list",
+    "load",
+    "pull",
+    "push",
+    "save",
+    "verify",
+]
 
 
 def list() -> builtins.list[str]:
@@ -31,10 +49,12 @@ def list() -> builtins.list[str]:
 
 
 def load(name: str | Path) -> nn.Module:
-    """Return a learned method by its name, from a file, or from the hub; its card says what kind it is.
+    """Return a learned method by its name, from a file, or from the hub; its card says what kind it
+    is.
 
-    On the hub it is ``hf://owner/repository/name``, with the extra ``mirrordescent[hub]``. An entry made of your own
-    classes can be loaded once their module has been imported; its card names the module.
+    On the hub it is ``hf://owner/repository/name``, with the extra ``mirrordescent[hub]``. An entry
+    made of your own classes can be loaded once their module has been imported; its card names the
+    module.
 
     >>> from mirrordescent import zoo
     >>> zoo.load("photo-inpant-pair")
@@ -51,8 +71,12 @@ def card(name: str | Path) -> Card:
 
 
 def save(module: nn.Module, path: str | Path, card: Card | None = None) -> Path:
-    """Save a map, a method or another part with its card to PATH.safetensors and PATH.json; return the former."""
-    path = Path(f"{str(path).removesuffix('.safetensors')}.safetensors")  # a dot in a name is not a suffix
+    """Save a map, a method or another part with its card to PATH.safetensors and PATH.json; return
+    the former.
+    """
+    path = Path(
+        f"{str(path).removesuffix('.safetensors')}.safetensors"
+    )  # a dot in a name is not a suffix
     save_entry(module, path, card or Card(path.stem, f"a {type(module).__name__}"))
     return path
 
@@ -63,12 +87,16 @@ def pull(address: str) -> Path:
 
 
 def push(name: str | Path, repository: str) -> str:
-    """Send an entry, by its name or its file, to a repository ``owner/name`` of the hub; return its address there."""
+    """Send an entry, by its name or its file, to a repository ``owner/name`` of the hub; return its
+    address there.
+    """
     return hub.push(path_of(name), repository)
 
 
 def fingerprint(name: str | Path) -> str:
-    """Return a checksum of what an entry computes, its structure and its tensors, whatever its card says."""
+    """Return a checksum of what an entry computes, its structure and its tensors, whatever its card
+    says.
+    """
     return fingerprint_of(path_of(name))
 
 
@@ -84,7 +112,9 @@ def path_of(name: str | Path) -> Path:
     if Path(name).suffix == ".safetensors":
         return Path(name)
     if str(name) in RENAMED:
-        warnings.warn(f"the entry {name} is called {RENAMED[str(name)]} now", FutureWarning, stacklevel=3)
+        warnings.warn(
+            f"the entry {name} is called {RENAMED[str(name)]} now", FutureWarning, stacklevel=3
+        )
         name = RENAMED[str(name)]
     if str(name) not in list():
         raise KeyError(unknown(name, list(), "entry of the zoo"))

@@ -10,8 +10,12 @@ from mirrordescent.names import require_known
 
 DEEPEST = 20  # levels of tables in tables
 _KINDS: dict[str, Any] = {
-    "stages": list | tuple, "parameters": int | None, "held_out": dict, "use": dict, "requires": list | tuple,
-}  # fmt: skip
+    "stages": list | tuple,
+    "parameters": int | None,
+    "held_out": dict,
+    "use": dict,
+    "requires": list | tuple,
+}
 
 
 @dataclass(frozen=True)
@@ -21,15 +25,17 @@ class Card:
     Args:
         name: its name.
         description: what it is for, in a sentence.
-        kind: what it is: a map, method, oracle, schedule, problem or initialisation. Filled in when it is saved.
+        kind: what it is: a map, method, oracle, schedule, problem or initialisation. Filled in when
+            it is saved.
         family: what it was learned on, in words.
         data: the collection that the family is made from, with its terms, in words.
         stages: how it was learned, a record for each stage: its settings and its outcome.
         parameters: how many numbers were learned.
-        held_out: what it achieves on problems that it was not learned on; under ``control``, what the same method does
-            with the identity for its map.
+        held_out: what it achieves on problems that it was not learned on; under ``control``, what
+            the same method does with the identity for its map.
         use: numbers that belong to it, such as the minibatch size it is meant for.
-        requires: the user's modules that have to be imported before it is loaded. Filled in when it is saved.
+        requires: the user's modules that have to be imported before it is loaded. Filled in when it
+            is saved.
     """
 
     name: str
@@ -45,9 +51,11 @@ class Card:
 
     @property
     def gain(self) -> str:
-        """What its gain is owed to, by comparison with the identity for its map (``held_out.control``).
+        """What its gain is owed to, by comparison with the identity for its map
+        (``held_out.control``).
 
-        "geometry", "schedules", where the map's share is not significantly above zero, or "unknown"; "" without a map.
+        "geometry", "schedules", where the map's share is not significantly above zero, or
+        "unknown"; "" without a map.
         """
         control = self.held_out.get("control")
         return str(control.get("gain", "unknown")) if isinstance(control, dict) else ""
@@ -69,7 +77,9 @@ class Card:
             require_known(key, [each.name for each in fields(cls)], "entry of a card")
             wanted = _KINDS.get(key, str)
             if not isinstance(value, wanted) or isinstance(value, bool) or _depth(value) > DEEPEST:
-                raise ValueError(f"{key} of a card cannot be a {type(value).__name__}, or is nested too deeply")
+                raise ValueError(
+                    f"{key} of a card cannot be a {type(value).__name__}, or is nested too deeply"
+                )
         if "name" not in data:
             raise ValueError("a card has a name")
         return cls(**data)
@@ -77,9 +87,14 @@ class Card:
 
 def _depth(value: Any) -> int:
     """Return how deeply tables and lists are nested, without going deeper than need be."""
-    level, depth = [value], 0
+    level = [value]
+    depth = 0
     while level and depth <= DEEPEST:
         nested = [each for each in level if isinstance(each, dict | list)]
-        level = [inner for each in nested for inner in (each.values() if isinstance(each, dict) else each)]
+        level = [
+            inner
+            for each in nested
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
         depth += 1
     return depth

@@ -1,4 +1,6 @@
-"""Entries on the Hugging Face Hub, as ``hf://owner/repository/name``; needs the extra ``mirrordescent[hub]``."""
+"""Entries on the Hugging Face Hub, as ``hf://owner/repository/name``; needs the extra
+``mirrordescent[hub]``.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -21,17 +23,23 @@ def pull(address: str) -> Path:
     repository, name = _split(address)
     hub = _hub()
     try:
-        found = [hub.hf_hub_download(repository, f"{name}{suffix}") for suffix in (".json", ".safetensors")]
+        found = [
+            hub.hf_hub_download(repository, f"{name}{suffix}")
+            for suffix in (".json", ".safetensors")
+        ]
     except Exception as error:  # the errors of a network have no class in common
         raise OSError(f"{address} cannot be fetched: {error}") from error
     path = Path(found[-1])
     if not intact(path):
-        raise EntryDamaged(f"{address} is damaged: it differs from its checksum, or its card is another entry's")
+        raise EntryDamaged(
+            f"{address} is damaged: it differs from its checksum, or its card is another entry's"
+        )
     return path
 
 
 def push(path: str | Path, repository: str, message: str | None = None) -> str:
-    """Send an entry and its card to a repository ``owner/name``, made if need be; return the entry's address.
+    """Send an entry and its card to a repository ``owner/name``, made if need be; return the
+    entry's address.
 
     Access is controlled by the hub's own login.
     """
@@ -45,7 +53,10 @@ def push(path: str | Path, repository: str, message: str | None = None) -> str:
         api.create_repo(repository, exist_ok=True)
         for file in (path.with_suffix(".json"), path):  # the entry last: with it, it is whole
             api.upload_file(
-                path_or_fileobj=file, path_in_repo=file.name, repo_id=repository, commit_message=message or path.stem
+                path_or_fileobj=file,
+                path_in_repo=file.name,
+                repo_id=repository,
+                commit_message=message or path.stem,
             )
     except Exception as error:
         raise OSError(f"{path} cannot be sent to {repository}: {error}") from error
@@ -56,7 +67,9 @@ def _split(address: str) -> tuple[str, str]:
     owner, _, rest = address.removeprefix(SCHEME).partition("/")
     repository, _, name = rest.partition("/")
     if not (owner and repository and name):
-        raise ValueError(f"an address on the hub has the form hf://owner/repository/name, got {address!r}")
+        raise ValueError(
+            f"an address on the hub has the form hf://owner/repository/name, got {address!r}"
+        )
     return f"{owner}/{repository}", name.removesuffix(".safetensors")
 
 
@@ -64,5 +77,7 @@ def _hub() -> Any:
     try:
         import huggingface_hub
     except ImportError as error:
-        raise ImportError("entries on the hub need huggingface_hub: pip install 'mirrordescent[hub]'") from error
+        raise ImportError(
+            "entries on the hub need huggingface_hub: pip install 'mirrordescent[hub]'"
+        ) from error
     return huggingface_hub

@@ -1,7 +1,9 @@
-"""Entries on disk: one safetensors file with the learned numbers, what they belong to and the card; the card beside it.
+"""Entries on disk: one safetensors file with the learned numbers, what they belong to and the card;
+the card beside it.
 
-A checksum of all three is in the file and is checked whenever it is read. Nothing in a file is executed, and nothing
-is imported because of it: an entry made of a user's own classes is loaded after they are imported.
+A checksum of all three is in the file and is checked whenever it is read. Nothing in a file is
+executed, and nothing is imported because of it: an entry made of a user's own classes is loaded
+after they are imported.
 """
 
 import json
@@ -18,8 +20,13 @@ from mirrordescent.parts import Config, Part, PartMissing, build, describe, modu
 from mirrordescent.zoo.card import Card
 
 FORMAT = "2"
-LARGEST = 1e15  # of a learned number: the square of a larger one is hardly a number in single precision
-SPACE, ROOM, CALLS = 8, 1 << 24, 2000  # memory to build in: so often what is stored, and this; and calls per tensor
+LARGEST = (
+    1e15  # of a learned number: the square of a larger one is hardly a number in single precision
+)
+# memory to build in: so often what is stored, and this; and calls per tensor
+SPACE = 8
+ROOM = 1 << 24
+CALLS = 2000
 
 
 class EntryDamaged(ValueError):
@@ -29,10 +36,14 @@ class EntryDamaged(ValueError):
 def save_entry(module: nn.Module, path: Path, card: Card) -> None:
     """Write a learned module and its card; either both are replaced or neither."""
     if not isinstance(module, Part):
-        raise TypeError(f"{type(module).__name__} cannot be stored: it is no map, method, oracle, schedule or problem")
+        raise TypeError(
+            f"{type(module).__name__} cannot be stored: it is no map, method, oracle, schedule or problem"
+        )
     structure = describe(module)
     card = card.completed(module.kind, modules_of(structure))
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
+    tensors = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, tensors, json.dumps(structure), card)
 
@@ -41,7 +52,9 @@ def _write(path: Path, tensors: dict[str, Tensor], structure: str, card: Card) -
     stated = json.dumps(card.to_data(), ensure_ascii=False)
     write_whole(tensors, {"format": FORMAT, "structure": structure, "card": stated}, path)
     with whole(path.with_suffix(".json")) as partial:
-        partial.write_text(json.dumps(card.to_data(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        partial.write_text(
+            json.dumps(card.to_data(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
 
 def replace_card(path: Path, card: Card) -> None:
@@ -58,7 +71,14 @@ def load_entry(path: Path) -> tuple[nn.Module, Card]:
         return module.requires_grad_(False), Card.from_data(json.loads(metadata["card"]))
     except PartMissing as error:
         raise PartMissing(f"{path} cannot be loaded yet: {error}") from None
-    except (LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:
         raise EntryDamaged(f"{path} is not a learned method that can be read: {error}") from error
 
 
@@ -112,7 +132,9 @@ def _built(structure: Config, tensors: dict[str, Tensor]) -> nn.Module:
         raise ValueError(f"a {type(module).__name__} is not a module")
     dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
     module.to(dtypes.pop() if len(dtypes) == 1 else None)
-    for name, tensor in module.state_dict(keep_vars=True).items():  # some were made from plain numbers
+    for name, tensor in module.state_dict(
+        keep_vars=True
+    ).items():  # some were made from plain numbers
         tensor.data = tensor.data.to(tensors[name].dtype)
     module.load_state_dict(tensors)
     for name, parameter in module.named_parameters():

@@ -21,13 +21,47 @@ from mirrordescent_lab.data.idx import fashion_mnist, halve, mnist, read_idx
 from mirrordescent_lab.data.omniglot import Tasks, omniglot_characters, sample_tasks
 from mirrordescent_lab.data.phantoms import ellipse_phantoms
 from mirrordescent_lab.data.photo_collections import bsds500, photographs, pictures, stl10
-from mirrordescent_lab.data.reconstruction import filtered_back_projection, noisy_phantoms, reconstruct_noisily
+from mirrordescent_lab.data.reconstruction import (
+    filtered_back_projection,
+    noisy_phantoms,
+    reconstruct_noisily,
+)
 from mirrordescent_lab.data.registry import FileStatus, dataset, describe, names, require, verify
 
 __all__ = [
-    "DataDamaged", "DataFile", "DataMissing", "Dataset", "Features", "FileStatus", "Tasks", "bsds500",
-    "bundled_photographs", "data_directory", "dataset", "describe", "digits", "ellipse_phantoms", "fashion_mnist",
-    "filtered_back_projection", "four_nine_features", "halve", "mnist", "names", "noisy_phantoms",
-    "omniglot_characters", "photographs", "pictures", "random_crops", "read_idx", "read_image", "read_images",
-    "reconstruct_noisily", "require", "sample_tasks", "stl10", "tiles", "user_pictures", "verify",
-]  # fmt: skip
+    "DataDamaged",
+    "DataFile",
+    "DataMissing",
+    "Dataset",
+    "Features",
+    "FileStatus",
+    "Tasks",
+    "bsds500",
+    "bundled_photographs",
+    "data_directory",
+    "dataset",
+    "describe",
+    "digits",
+    "ellipse_phantoms",
+    "fashion_mnist",
+    "filtered_back_projection",
+    "four_nine_features",
+    "halve",
+    "mnist",
+    "names",
+    "noisy_phantoms",
+    "omniglot_characters",
+    "photographs",
+    "pictures",
+    "random_crops",
+    "read_idx",
+    "read_image",
+    "read_images",
+    "reconstruct_noisily",
+    "require",
+    "sample_tasks",
+    "stl10",
+    "tiles",
+    "user_pictures",
+    "verify",
+]

@@ -1,4 +1,6 @@
-"""The datasets this project can read, as ``catalogue.toml`` lists them: their files, checksums, terms and origin."""
+"""The datasets this project can read, as ``catalogue.toml`` lists them: their files, checksums,
+terms and origin.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from importlib.resources import files
 class DataFile:
     """One file of a dataset.
 
-    ``checksum`` is "algorithm:hex digits": SHA-256, except where only an MD5 sum was published. ``size`` counts bytes
-    and is None where that was not published.
+    ``checksum`` is "algorithm:hex digits": SHA-256, except where only an MD5 sum was published.
+    ``size`` counts bytes and is None where that was not published.
     """
 
     path: str
@@ -34,8 +36,13 @@ class Dataset:
 
 
 def _read() -> dict[str, Dataset]:
-    tables = tomllib.loads(files("mirrordescent_lab.data").joinpath("catalogue.toml").read_text(encoding="utf-8"))
-    listed = {name: tuple(DataFile(**{"size": None, **file}) for file in t.pop("files")) for name, t in tables.items()}
+    tables = tomllib.loads(
+        files("mirrordescent_lab.data").joinpath("catalogue.toml").read_text(encoding="utf-8")
+    )
+    listed = {
+        name: tuple(DataFile(**{"size": None, **file}) for file in t.pop("files"))
+        for name, t in tables.items()
+    }
     return {name: Dataset(name=name, files=listed[name], **table) for name, table in tables.items()}
 
 

@@ -11,10 +11,11 @@ VARIABLE = "MIRRORDESCENT_DATA"
 
 
 def data_directory(chosen: str | Path | None = None) -> Path:
-    """Return the folder that was chosen, else the one named by ``MIRRORDESCENT_DATA``, else a cache folder.
+    """Return the folder that was chosen, else the one named by ``MIRRORDESCENT_DATA``, else a cache
+    folder.
 
-    It has one subfolder per dataset: ``mnist/``, ``fashion-mnist/``, ``omniglot/``, ``stl10/`` and ``bsds500/``.
-    Nothing is created.
+    It has one subfolder per dataset: ``mnist/``, ``fashion-mnist/``, ``omniglot/``, ``stl10/`` and
+    ``bsds500/``. Nothing is created.
 
     >>> data_directory("somewhere").name
     'somewhere'

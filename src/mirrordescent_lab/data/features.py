@@ -17,12 +17,14 @@ from mirrordescent.names import require_known
 from mirrordescent_lab.data.catalogue import DATASETS
 from mirrordescent_lab.data.idx import mnist
 
-NEGATIVE, POSITIVE = 4, 9
+NEGATIVE = 4
+POSITIVE = 9
 DIMENSION = 50
 Source = Literal["digits", "mnist"]
 
 _EPOCHS = {"digits": 20, "mnist": 1}
-_BATCH, _STEP = 100, 2e-3
+_BATCH = 100
+_STEP = 2e-3
 
 
 class Features(NamedTuple):
@@ -35,26 +37,36 @@ class Features(NamedTuple):
 
 
 def four_nine_features(
-    source: Source = "digits", seed: int = 0, epochs: int | None = None, directory: str | Path | None = None
+    source: Source = "digits",
+    seed: int = 0,
+    epochs: int | None = None,
+    directory: str | Path | None = None,
 ) -> Features:
-    """Return features of fours and nines: the last hidden layer of a small network that tells digits apart.
+    """Return features of fours and nines: the last hidden layer of a small network that tells
+    digits apart.
 
-    The network has five layers, two of them convolutions, and learns all ten digits of the training part: taught only
-    these two, it would collapse the features onto a plane. They are divided by one number, so that those of the
-    training part have mean square 1. Kept on disk.
+    The network has five layers, two of them convolutions, and learns all ten digits of the training
+    part: taught only these two, it would collapse the features onto a plane. They are divided by
+    one number, so that those of the training part have mean square 1. Kept on disk.
 
     Args:
-        source: "digits" of scikit-learn (need no file) or "mnist" (11791 for training, 1991 for testing).
-        epochs: passes over the training part; 20 for "digits" and 1 for "mnist" take seconds and are enough.
+        source: "digits" of scikit-learn (need no file) or "mnist" (11791 for training, 1991 for
+            testing).
+        epochs: passes over the training part; 20 for "digits" and 1 for "mnist" take seconds and
+            are enough.
     """
     require_known(source, get_args(Source), "source of digits")
     epochs = _EPOCHS[source] if epochs is None else epochs
-    checksums = " ".join(file.checksum for file in DATASETS["mnist"].files) if source == "mnist" else ""
+    checksums = (
+        " ".join(file.checksum for file in DATASETS["mnist"].files) if source == "mnist" else ""
+    )
     key = key_of("four nine features", source=source, seed=seed, epochs=epochs, data=checksums)
     return Features(**remember(key, lambda: _compute(source, seed, epochs, directory)))
 
 
-def _compute(source: Source, seed: int, epochs: int, directory: str | Path | None) -> dict[str, Tensor]:
+def _compute(
+    source: Source, seed: int, epochs: int, directory: str | Path | None
+) -> dict[str, Tensor]:
     def ten_digits(split: Split) -> tuple[Tensor, Tensor]:
         return digits(split, size=28) if source == "digits" else mnist(split, directory)
 
@@ -76,15 +88,24 @@ def _four_nine(network: nn.Sequential, images: Tensor, labels: Tensor) -> tuple[
 
 
 def _network(generator: Generator) -> nn.Sequential:
-    """Return four layers up to the features and the one that classifies them, with weights from U(±1/√fan-in)."""
+    """Return four layers up to the features and the one that classifies them, with weights from
+    U(±1/√fan-in).
+    """
     with torch.device("meta"):  # so that nothing is drawn from the global generator
         network = nn.Sequential(
-            nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(16 * 7 * 7, 100), nn.Tanh(),
-            nn.Linear(100, DIMENSION), nn.Tanh(),  # unlike with a rectifier, no feature can die
+            nn.Conv2d(1, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(16 * 7 * 7, 100),
+            nn.Tanh(),
+            nn.Linear(100, DIMENSION),
+            nn.Tanh(),  # unlike with a rectifier, no feature can die
             nn.Linear(DIMENSION, 10),
-        )  # fmt: skip
+        )
     for layer in network.to_empty(device="cpu"):
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             bound = 1 / math.sqrt(layer.weight[0].numel())
@@ -93,7 +114,9 @@ def _network(generator: Generator) -> nn.Sequential:
     return network
 
 
-def _train(network: nn.Sequential, images: Tensor, labels: Tensor, epochs: int, generator: Generator) -> None:
+def _train(
+    network: nn.Sequential, images: Tensor, labels: Tensor, epochs: int, generator: Generator
+) -> None:
     optimiser = torch.optim.Adam(network.parameters(), lr=_STEP)
     for _ in range(epochs):
         for batch in torch.split(torch.randperm(len(images), generator=generator), _BATCH):

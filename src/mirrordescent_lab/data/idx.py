@@ -28,20 +28,23 @@ _STEMS = {"train": "train", "test": "t10k"}
 def read_idx(path: str | Path) -> Tensor:
     """Read an idx file, plain or compressed by gzip.
 
-    The format: two zero bytes, one for the type, one for the number d of dimensions, d big-endian 32-bit sizes, then
-    the entries, last index fastest.
+    The format: two zero bytes, one for the type, one for the number d of dimensions, d big-endian
+    32-bit sizes, then the entries, last index fastest.
     """
     raw = Path(path).read_bytes()
     if raw[:2] == _GZIP:
         with reading(f"{path} is cut off or damaged"):
             raw = gzip.decompress(raw)
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _TYPES:
-        raise DataDamaged(f"{path} is not an idx file: it begins with {raw[:4].hex(' ') or 'nothing'}")
+        raise DataDamaged(
+            f"{path} is not an idx file: it begins with {raw[:4].hex(' ') or 'nothing'}"
+        )
     header = 4 + 4 * raw[3]
     if len(raw) < header:
         raise DataDamaged(f"{path} is cut off inside its header")
     shape = struct.unpack(f">{raw[3]}I", raw[4:header])
-    entry, held = np.dtype(_TYPES[raw[2]]), len(raw) - header
+    entry = np.dtype(_TYPES[raw[2]])
+    held = len(raw) - header
     if held != math.prod(shape) * entry.itemsize:
         announced = f"{' × '.join(map(str, shape))} entries of {entry.itemsize} bytes"
         raise DataDamaged(f"{path} announces {announced} but holds {held} bytes")
@@ -54,7 +57,9 @@ def mnist(split: Split = "train", directory: str | Path | None = None) -> tuple[
     return _labelled("mnist", split, directory)
 
 
-def fashion_mnist(split: Split = "train", directory: str | Path | None = None) -> tuple[Tensor, Tensor]:
+def fashion_mnist(
+    split: Split = "train", directory: str | Path | None = None
+) -> tuple[Tensor, Tensor]:
     """Return Fashion-MNIST: images (n, 28, 28) in [0, 1], labels (n,) of int64."""
     return _labelled("fashion-mnist", split, directory)
 
@@ -81,7 +86,11 @@ def _labelled(name: str, split: Split, directory: str | Path | None) -> tuple[Te
         unpacked = data_directory(directory) / name / stem  # by hand; it has no published checksum
         return read_idx(unpacked if unpacked.is_file() else require(name, f"{stem}.gz", directory))
 
-    images, labels = (read(f"{_STEMS[split]}-{content}-ubyte") for content in ("images-idx3", "labels-idx1"))
+    images, labels = (
+        read(f"{_STEMS[split]}-{content}-ubyte") for content in ("images-idx3", "labels-idx1")
+    )
     if images.ndim != 3 or labels.shape != images.shape[:1]:
-        raise DataDamaged(f"{name}: images {tuple(images.shape)} do not go with labels {tuple(labels.shape)}")
+        raise DataDamaged(
+            f"{name}: images {tuple(images.shape)} do not go with labels {tuple(labels.shape)}"
+        )
     return images.float() / 255, labels.long()

@@ -33,15 +33,21 @@ def omniglot_characters(
 ) -> Tensor:
     """Return drawings of characters: (characters, 20, size, size) in [0, 1] with ink = 1.
 
-    1200 characters for training and 423 for testing, by a seeded permutation of all 1623. The 28×28 images are
-    exact averages over areas of the 105×105 originals, the 14×14 ones 2×2 maxima of those.
+    1200 characters for training and 423 for testing, by a seeded permutation of all 1623. The 28×28
+    images are exact averages over areas of the 105×105 originals, the 14×14 ones 2×2 maxima of
+    those.
     """
     require_known(split, ("train", "test", "all"), "split")
     if size not in (SIDE, 28, 14):
         raise ValueError(f"Omniglot comes in sizes {SIDE}, 28 and 14, not {size}")
     total = sum(_CHARACTERS.values())
-    kept = torch.arange(total) if split == "all" else split_indices(split, total, TEST_CHARACTERS, seed)
-    chunks, first = [], 0
+    kept = (
+        torch.arange(total)
+        if split == "all"
+        else split_indices(split, total, TEST_CHARACTERS, seed)
+    )
+    chunks = []
+    first = 0
     for stem, count in _CHARACTERS.items():
         paper = _read(stem, first, count, directory)
         mine = kept[(kept >= first) & (kept < first + count)] - first
@@ -52,7 +58,9 @@ def omniglot_characters(
 
 
 class Tasks(NamedTuple):
-    """A batch of classification tasks: images (tasks, n, height, width) and labels (tasks, n) in 0, …, way − 1."""
+    """A batch of classification tasks: images (tasks, n, height, width) and labels (tasks, n) in 0,
+    …, way − 1.
+    """
 
     train_images: Tensor
     train_labels: Tensor
@@ -60,20 +68,26 @@ class Tasks(NamedTuple):
     test_labels: Tensor
 
 
-def sample_tasks(characters: Tensor, count: int, way: int, shot: int, generator: Generator) -> Tasks:
+def sample_tasks(
+    characters: Tensor, count: int, way: int, shot: int, generator: Generator
+) -> Tasks:
     """Draw ``count`` tasks: tell ``way`` characters apart, given ``shot`` drawings of each.
 
-    The other drawings of the same characters are for testing. Characters of a task are distinct; which drawings
-    are learned from is drawn afresh for every character of every task.
+    The other drawings of the same characters are for testing. Characters of a task are distinct;
+    which drawings are learned from is drawn afresh for every character of every task.
 
     Args:
         characters: (characters, drawings, height, width), as ``omniglot_characters`` returns them.
     """
     if characters.ndim != 4:
-        raise ValueError(f"characters must be (characters, drawings, height, width), got {tuple(characters.shape)}")
+        raise ValueError(
+            f"characters must be (characters, drawings, height, width), got {tuple(characters.shape)}"
+        )
     available, drawings = characters.shape[:2]
     if not 1 <= way <= available:
-        raise ValueError(f"way must be between 1 and the {available} characters there are, got {way}")
+        raise ValueError(
+            f"way must be between 1 and the {available} characters there are, got {way}"
+        )
     if not 1 <= shot < drawings:
         raise ValueError(f"shot must leave a test part of the {drawings} drawings, got {shot}")
     chosen = _orders((count, available), generator)[:, :way].to(characters.device)
@@ -87,23 +101,29 @@ def sample_tasks(characters: Tensor, count: int, way: int, shot: int, generator:
 
 
 def area_average(images: Tensor, size: int) -> Tensor:
-    """Average (…, n, n) over the squares of a size×size grid laid over it; pixels count by their share of a square.
+    """Average (…, n, n) over the squares of a size×size grid laid over it; pixels count by their
+    share of a square.
 
     >>> area_average(torch.tensor([[0.0, 0.0, 3.0]] * 3), 2)
     tensor([[0., 2.],
             [0., 2.]])
     """
-    fine, width = images.shape[-1], images.shape[-1] / size
-    left, start = torch.arange(size, dtype=torch.float64)[:, None] * width, torch.arange(fine, dtype=torch.float64)
+    fine = images.shape[-1]
+    width = images.shape[-1] / size
+    left = torch.arange(size, dtype=torch.float64)[:, None] * width
+    start = torch.arange(fine, dtype=torch.float64)
     covered = torch.minimum(left + width, start + 1) - torch.maximum(left, start)
-    # The share of every pixel in the mean of every square, along one side: (size, n), rows sum to 1.
+    # The share of every pixel in the mean of every square, along one side: (size, n), rows sum to
+    # 1.
     weights = (covered.clamp(min=0) / width).to(images)
     return ((images @ weights.T).mT @ weights.T).mT
 
 
 def _orders(shape: tuple[int, ...], generator: Generator) -> Tensor:
     """Return random permutations of the last dimension."""
-    return torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64).argsort(-1)
+    return torch.rand(
+        shape, generator=generator, device=generator.device, dtype=torch.float64
+    ).argsort(-1)
 
 
 def _shrunk(ink: Tensor, size: int) -> Tensor:
@@ -133,8 +153,11 @@ def _read_official(path: Path, first: int, count: int) -> Tensor:
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             if match := re.search(r"(\d{4})_(\d{2})\.png$", name):
-                character, drawing = int(match[1]) - 1 - first, int(match[2]) - 1
-                paper[character, drawing] = read_image(io.BytesIO(archive.read(name)), f"{path}:{name}")[0] > 0.5
+                character = int(match[1]) - 1 - first
+                drawing = int(match[2]) - 1
+                paper[character, drawing] = (
+                    read_image(io.BytesIO(archive.read(name)), f"{path}:{name}")[0] > 0.5
+                )
                 read += 1
     if read != count * DRAWINGS:
         raise DataDamaged(f"{path} holds {read} drawings instead of {count * DRAWINGS}")

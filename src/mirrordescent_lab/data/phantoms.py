@@ -10,7 +10,8 @@ from torch import Generator, Tensor
 
 from mirrordescent.data.images import require_size
 
-MEAN_COUNT, LARGEST_COUNT = 40, 70
+MEAN_COUNT = 40
+LARGEST_COUNT = 70
 _CHUNK = 64  # images rasterised at a time, which bounds the memory
 
 
@@ -30,7 +31,8 @@ def random_ellipses(count: int, generator: Generator) -> Ellipses:
 
     value ~ U(−0.4, 1),  semi-axes ~ 0.2·Exp(1),  centre ~ U(−0.9, 0.9)²,  rotation ~ U(0, 2π).
     """
-    shape, device = (count, LARGEST_COUNT), generator.device
+    shape = (count, LARGEST_COUNT)
+    device = generator.device
 
     def uniform(low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(shape, generator=generator, device=device)
@@ -38,9 +40,13 @@ def random_ellipses(count: int, generator: Generator) -> Ellipses:
     def axis() -> Tensor:
         return -0.2 * torch.log1p(-torch.rand(shape, generator=generator, device=device))
 
-    number = torch.poisson(torch.full((count, 1), float(MEAN_COUNT), device=device), generator=generator)
+    number = torch.poisson(
+        torch.full((count, 1), float(MEAN_COUNT), device=device), generator=generator
+    )
     present = torch.arange(LARGEST_COUNT, device=device) < number
-    value, axes, centre = uniform(-0.4, 1.0), (axis(), axis()), (uniform(-0.9, 0.9), uniform(-0.9, 0.9))
+    value = uniform(-0.4, 1.0)
+    axes = (axis(), axis())
+    centre = (uniform(-0.9, 0.9), uniform(-0.9, 0.9))
     return Ellipses(value * present, *axes, *centre, uniform(0.0, 2 * math.pi))
 
 
@@ -52,15 +58,20 @@ def rasterise(ellipses: Ellipses, size: int) -> Tensor:
     image = value.new_zeros(value.shape[0], size, size)
     fields = (field.T[..., None, None] for field in ellipses)
     for height, first, second, x, y, rotation in zip(*fields, strict=True):
-        right, up = centres - x, centres[:, None] - y
-        cosine, sine = rotation.cos(), rotation.sin()
-        along, across = (cosine * right + sine * up) / first, (cosine * up - sine * right) / second
+        right = centres - x
+        up = centres[:, None] - y
+        cosine = rotation.cos()
+        sine = rotation.sin()
+        along = (cosine * right + sine * up) / first
+        across = (cosine * up - sine * right) / second
         image += height * (along.square() + across.square() <= 1)
     return image.unsqueeze(1)
 
 
 def normalise(images: Tensor) -> Tensor:
-    """Shift the non-zero pixels of every image by its minimum, then divide by its maximum: into [0, 1]."""
+    """Shift the non-zero pixels of every image by its minimum, then divide by its maximum: into [0,
+    1].
+    """
     shifted = torch.where(images != 0, images - images.amin((-2, -1), keepdim=True), images)
     largest = shifted.amax((-2, -1), keepdim=True)
     return shifted / torch.where(largest > 0, largest, 1)

@@ -1,4 +1,6 @@
-"""The collections of photographs that the experiments use, each with fixed parts for training and for testing."""
+"""The collections of photographs that the experiments use, each with fixed parts for training and
+for testing.
+"""
 
 from __future__ import annotations
 
@@ -25,47 +27,66 @@ _STL_SHAPE = (3, 96, 96)
 
 
 def photographs(
-    source: str | Path = "bundled", split: Split = "train", size: int = 96, directory: str | Path | None = None
+    source: str | Path = "bundled",
+    split: Split = "train",
+    size: int = 96,
+    directory: str | Path | None = None,
 ) -> Tensor:
-    """Return square tiles of photographs, (n, 3, size, size) in [0, 1], of the sources of ``pictures``."""
+    """Return square tiles of photographs, (n, 3, size, size) in [0, 1], of the sources of
+    ``pictures``.
+    """
     return tiled(pictures(source, split, directory), size, str(source))
 
 
 def pictures(
     source: str | Path = "bundled", split: Split = "train", directory: str | Path | None = None
 ) -> list[Tensor]:
-    """Return whole photographs, (3, height, width) each: of "bsds500", "stl10", or any source of the library."""
+    """Return whole photographs, (3, height, width) each: of "bsds500", "stl10", or any source of
+    the library.
+    """
     require_known(split, get_args(Split), "split")
     if isinstance(source, str) and not Path(source).expanduser().exists():
-        require_known(source, ("bundled", "bsds500", "stl10"), "folder, archive or source of photographs")
+        require_known(
+            source, ("bundled", "bsds500", "stl10"), "folder, archive or source of photographs"
+        )
     if source == "bsds500":
         return bsds500(split, directory)
     return list(stl10(split, directory)) if source == "stl10" else data.pictures(source, split)
 
 
 def bsds500(split: BSDSSplit = "train", directory: str | Path | None = None) -> list[Tensor]:
-    """Return photographs of BSDS500, 481×321 or 321×481: 200 for training, 100 for validation, 100 for testing.
+    """Return photographs of BSDS500, 481×321 or 321×481: 200 for training, 100 for validation, 100
+    for testing.
 
-    "cbsd68" is the denoising benchmark, all of it taken from the validation part. The official archive
-    ``BSR_bsds500.tgz``, or its unpacked folder ``BSR``, is read as well; its test part has 200 pictures.
+    "cbsd68" is the denoising benchmark, all of it taken from the validation part. The official
+    archive ``BSR_bsds500.tgz``, or its unpacked folder ``BSR``, is read as well; its test part has
+    200 pictures.
     """
     require_known(split, get_args(BSDSSplit), "split")
     if split != "cbsd68":
         return [picture for _, picture in _bsds_part(split, directory)]
     listed = set(require("bsds500", "cbsd68.txt", directory).read_text().split())
-    return [picture for name, picture in _bsds_part("val", directory) if f"val/{Path(name).name}" in listed]
+    return [
+        picture
+        for name, picture in _bsds_part("val", directory)
+        if f"val/{Path(name).name}" in listed
+    ]
 
 
-def stl10(split: STLSplit = "train", directory: str | Path | None = None, count: int | None = None) -> Tensor:
+def stl10(
+    split: STLSplit = "train", directory: str | Path | None = None, count: int | None = None
+) -> Tensor:
     """Return photographs of STL-10, the first ``count`` of a part: (n, 3, 96, 96).
 
-    From the official binary, packed or unpacked, if it is there: 5000 for training, 8000 for testing, 100000 unlabelled
-    (11 GB as floats, so mind ``count``). Otherwise from the small zip of unlabelled images, of which a fixed random
-    fifth is for testing.
+    From the official binary, packed or unpacked, if it is there: 5000 for training, 8000 for
+    testing, 100000 unlabelled (11 GB as floats, so mind ``count``). Otherwise from the small zip of
+    unlabelled images, of which a fixed random fifth is for testing.
     """
     require_known(split, get_args(STLSplit), "split")
-    folder, packed = data_directory(directory) / "stl10", "stl10_binary.tar.gz"
-    member, size = f"stl10_binary/{split}_X.bin", -1 if count is None else count * math.prod(_STL_SHAPE)
+    folder = data_directory(directory) / "stl10"
+    packed = "stl10_binary.tar.gz"
+    member = f"stl10_binary/{split}_X.bin"
+    size = -1 if count is None else count * math.prod(_STL_SHAPE)
     if (folder / member).is_file():
         with require("stl10", member, directory).open("rb") as stream:
             return _stl_images(stream.read(size))

@@ -26,10 +26,11 @@ class Scan(TypedDict, total=False):
 
 
 def filtered_back_projection(sinogram: Tensor, beam: ParallelBeam) -> Tensor:
-    """Invert the projection: x(u, v) ≈ (π/n) Σ_θ (h ∗ y_θ)(u cos θ + v sin θ), with h the Ram-Lak filter.
+    """Invert the projection: x(u, v) ≈ (π/n) Σ_θ (h ∗ y_θ)(u cos θ + v sin θ), with h the Ram-Lak
+    filter.
 
-    The angles should divide [0, π) equally. Filtered projections are interpolated linearly, and are zero beyond the
-    detector.
+    The angles should divide [0, π) equally. Filtered projections are interpolated linearly, and are
+    zero beyond the detector.
     """
     require_shape(sinogram, (len(beam.angles), beam.detectors), "sinograms")
     spacing = 2 * beam.reach / beam.detectors
@@ -39,7 +40,11 @@ def filtered_back_projection(sinogram: Tensor, beam: ParallelBeam) -> Tensor:
     image = sinogram.new_zeros(beam.size**2, rays.shape[-1])
     for angle, projection in zip(beam.angles.tolist(), rays, strict=True):
         s = centres * math.cos(angle) - centres[:, None] * math.sin(angle)
-        place = ((s.flatten() + beam.reach) / spacing + 0.5).clamp(0, beam.detectors + 1).to(sinogram.device)
+        place = (
+            ((s.flatten() + beam.reach) / spacing + 0.5)
+            .clamp(0, beam.detectors + 1)
+            .to(sinogram.device)
+        )
         below = place.floor().clamp(max=beam.detectors).long()
         share = (place - below).to(sinogram).unsqueeze(-1)
         image += torch.lerp(projection[below], projection[below + 1], share)
@@ -48,7 +53,8 @@ def filtered_back_projection(sinogram: Tensor, beam: ParallelBeam) -> Tensor:
 
 
 def ramp_filter(sinogram: Tensor, spacing: float) -> Tensor:
-    """Convolve along the detector with the band-limited ramp, sampled in space (Kak, Slaney 1988, eq. 3.61).
+    """Convolve along the detector with the band-limited ramp, sampled in space (Kak, Slaney 1988,
+    eq. 3.61).
 
     h(0) = 1/(4τ²),  h(n) = −1/(πnτ)² for odd n,  0 for even n ≠ 0;  times τ for the integral.
     """
@@ -70,21 +76,28 @@ def reconstruct_noisily(
     simulated: int = 400,
     noise: float = 0.025,
 ) -> Tensor:
-    """Enlarge bilinearly to side ``simulated``, project, add white noise, reconstruct at the original size.
+    """Enlarge bilinearly to side ``simulated``, project, add white noise, reconstruct at the
+    original size.
 
-    The noise has standard deviation ``noise`` × mean |sinogram|, image by image. Streaks come from there being few
-    angles; the finer grid avoids simulating and inverting with the same discretisation.
+    The noise has standard deviation ``noise`` × mean |sinogram|, image by image. Streaks come from
+    there being few angles; the finer grid avoids simulating and inverting with the same
+    discretisation.
     """
     fine = F.interpolate(clean, size=(simulated, simulated), mode="bilinear", align_corners=False)
     sinogram = ParallelBeam(simulated, angles, detectors).A(fine)
     level = noise * sinogram.abs().mean((-3, -2, -1), keepdim=True)
-    white = torch.randn(sinogram.shape, generator=generator, device=generator.device, dtype=sinogram.dtype)
+    white = torch.randn(
+        sinogram.shape, generator=generator, device=generator.device, dtype=sinogram.dtype
+    )
     noisy = sinogram + level * white.to(sinogram.device)
     return filtered_back_projection(noisy, ParallelBeam(clean.shape[-1], angles, detectors))
 
 
-def noisy_phantoms(count: int, size: int = 128, seed: int = 0, **scan: Unpack[Scan]) -> tuple[Tensor, Tensor]:
-    """Return ellipse phantoms and what tomography makes of them: two tensors (count, 1, size, size).
+def noisy_phantoms(
+    count: int, size: int = 128, seed: int = 0, **scan: Unpack[Scan]
+) -> tuple[Tensor, Tensor]:
+    """Return ellipse phantoms and what tomography makes of them: two tensors (count, 1, size,
+    size).
 
     Kept on disk: the same arguments give the same images, without delay from the second time on.
 
@@ -101,5 +114,7 @@ def noisy_phantoms(count: int, size: int = 128, seed: int = 0, **scan: Unpack[Sc
         noisy = [reconstruct_noisily(chunk, generator=generator, **settings) for chunk in chunks]
         return {"clean": clean, "noisy": torch.cat(noisy)}
 
-    images = remember(key_of("noisy phantoms", count=count, size=size, seed=seed, **settings), compute)
+    images = remember(
+        key_of("noisy phantoms", count=count, size=size, seed=seed, **settings), compute
+    )
     return images["clean"], images["noisy"]

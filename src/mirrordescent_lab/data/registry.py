@@ -11,7 +11,9 @@ from mirrordescent.names import require_known
 from mirrordescent_lab.data.catalogue import DATASETS, DataFile, Dataset
 from mirrordescent_lab.data.directory import VARIABLE, data_directory
 
-HASHED_ON_USE = 1 << 28  # bytes; beyond, hashing takes seconds, and a cut file shows in its size alone
+HASHED_ON_USE = (
+    1 << 28
+)  # bytes; beyond, hashing takes seconds, and a cut file shows in its size alone
 
 
 class FileStatus(Enum):
@@ -46,8 +48,11 @@ def describe(name: str) -> str:
 
 
 def verify(name: str, directory: str | Path | None = None) -> dict[str, FileStatus]:
-    """Check size and checksum of every file of a dataset. Some are alternatives: not all need be there."""
-    folder, found = data_directory(directory) / name, {}
+    """Check size and checksum of every file of a dataset. Some are alternatives: not all need be
+    there.
+    """
+    folder = data_directory(directory) / name
+    found = {}
     for file in dataset(name).files:
         fault = _fault(folder / file.path, file, thorough=True)
         there = FileStatus.DAMAGED if fault else FileStatus.OK
@@ -65,18 +70,23 @@ def require(name: str, file: str, directory: str | Path | None = None) -> Path:
     entry = dataset(name)
     files = {each.path: each for each in entry.files}
     require_known(file, files, f"file of {name}")
-    record, path = files[file], data_directory(directory) / name / file
+    record = files[file]
+    path = data_directory(directory) / name / file
     if not path.is_file():
         _fetch(entry, record, path)
     if fault := _fault(path, record, thorough=(record.size or 0) <= HASHED_ON_USE):
-        raise DataDamaged(f"{path} is damaged: {fault}. Remove it and get it again from {entry.source}")
+        raise DataDamaged(
+            f"{path} is damaged: {fault}. Remove it and get it again from {entry.source}"
+        )
     return path
 
 
 def require_any(name: str, files: tuple[str, ...], directory: str | Path | None = None) -> Path:
     """Return the first of several equivalent files that is there, or else ``require`` the last."""
     folder = data_directory(directory) / name
-    return require(name, next((file for file in files if (folder / file).is_file()), files[-1]), directory)
+    return require(
+        name, next((file for file in files if (folder / file).is_file()), files[-1]), directory
+    )
 
 
 def _fault(path: Path, file: DataFile, thorough: bool) -> str | None:
@@ -112,7 +122,9 @@ def _fetch(entry: Dataset, file: DataFile, path: Path) -> None:
         except OSError as error:
             reason = f"; fetching it from {file.url} failed ({type(error).__name__}: {error})"
         except ValueError as error:  # how pooch reports a checksum that differs
-            raise DataDamaged(f"{file.url} does not serve the published {file.path}: {error}") from error
+            raise DataDamaged(
+                f"{file.url} does not serve the published {file.path}: {error}"
+            ) from error
         else:
             return
     raise DataMissing(

@@ -1,4 +1,6 @@
-"""Experiments: the figures of the paper, with its claims as checks and the classical solvers beside them."""
+"""Experiments: the figures of the paper, with its claims as checks and the classical solvers beside
+them.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ EXPERIMENTS: dict[str, Callable[[Scale, Path | None, Say], Result]] = {
     "generalisation": generalisation.run,
     "tomography": tomography.run,
     "moons": moons.run,
-    **{name: partial(networks.run, architecture) for name, architecture in networks.ARCHITECTURES.items()},
+    **{
+        name: partial(networks.run, architecture)
+        for name, architecture in networks.ARCHITECTURES.items()
+    },
     **{f"{name}-time": partial(network_time.run, a) for name, a in networks.ARCHITECTURES.items()},
     "fewshot": fewshot.run,
     "transfer": transfer.run,
@@ -64,7 +69,9 @@ def reproduce(
     directory: Path | None = None,
     say: Say = print,
 ) -> list[Result]:
-    """Run an experiment, or "all", and write its curves, figures, claims and summary to OUT/NAME."""
+    """Run an experiment, or "all", and write its curves, figures, claims and summary to
+    OUT/NAME.
+    """
     require_known(name, [*EXPERIMENTS, "all"], "experiment")
     results = []
     for each in EXPERIMENTS if name == "all" else (name,):

@@ -1,4 +1,5 @@
-"""Where the gain of every entry of the zoo comes from: its map, its schedules, its momentum, its start.
+"""Where the gain of every entry of the zoo comes from: its map, its schedules, its momentum, its
+start.
 
 On the entry's own held-out problems, parts are taken away one after the other, in this order:
 
@@ -6,11 +7,11 @@ On the entry's own held-out problems, parts are taken away one after the other, 
                         →  the same from the given start, if a start was learned
                         →  a constant step in place of its schedules  →  without momentum
 
-Each loss, as log₁₀ of the ratio of gaps, is what that part contributes; together they are the gain over gradient
-descent with its best constant step. Without a map there are two: the same method with the best multiple of the
-identity, whose schedules were learned for the map; and the control (NAME-control), which has learned its own by the
-same procedure. A map is worth what it adds to the stronger of them. Shares depend on the order. Whatever is tuned, is
-tuned on other problems.
+Each loss, as log₁₀ of the ratio of gaps, is what that part contributes; together they are the gain
+over gradient descent with its best constant step. Without a map there are two: the same method with
+the best multiple of the identity, whose schedules were learned for the map; and the control
+(NAME-control), which has learned its own by the same procedure. A map is worth what it adds to the
+stronger of them. Shares depend on the order. Whatever is tuned, is tuned on other problems.
 """
 
 from __future__ import annotations
@@ -47,24 +48,34 @@ from mirrordescent_lab.recipes import RECIPES
 from mirrordescent_lab.recipes.spectral import TaskFamily
 from mirrordescent_lab.tasks import LEARNING, VALIDATION, Task
 
-PROBLEMS, TUNING = {"quick": 2, "standard": 16, "paper": 32}, 6
+PROBLEMS = {"quick": 2, "standard": 16, "paper": 32}
+TUNING = 6
 MULTIPLES = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 2.0, 2.8, 4.0, 8.0, 16.0, 32.0)
 STEPS = tuple(m * 10.0**e for e in (-3, -2, -1, 0) for m in (1, 2, 5))
-NETWORK_MULTIPLES, NETWORKS, TEST_SEED = (0.1, 0.2, 0.5, 1.0, 2.0), 3, 2000
+NETWORK_MULTIPLES = (0.1, 0.2, 0.5, 1.0, 2.0)
+NETWORKS = 3
+TEST_SEED = 2000
 WORST = 1e3  # times the gap of the start: how far a failed run is from the optimum does not matter
 LEVEL = 0.975  # of each interval, since an entry may earn its place at either of two counts
 QUICK = ("ellipse-denoise-lpd", "ellipse-denoise-stencil", "moons-diagonal")
-COSTLY = ("mnist-", "omniglot-")  # what entries begin with that take minutes for each of many settings
+COSTLY = (
+    "mnist-",
+    "omniglot-",
+)  # what entries begin with that take minutes for each of many settings
 PARTS = ("map", "schedules", "momentum", "start")
-NO_MAP, IS_CONTROL = "it has no map", "it is a control"
+NO_MAP = "it has no map"
+IS_CONTROL = "it is a control"
 VERSION = 2  # raised when what is measured changes
-UNKNOWN, MULTIPLE = "unknown", "multiple of the identity"
+UNKNOWN = "unknown"
+MULTIPLE = "multiple of the identity"
 Runs: TypeAlias = dict[str, Tensor]  # gaps (counts, problems), by what was run
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """What was found about one entry: its gaps, what each part contributes, or why nothing is known."""
+    """What was found about one entry: its gaps, what each part contributes, or why nothing is
+    known.
+    """
 
     entry: str
     counts: Sequence[int | str] = ()
@@ -76,7 +87,9 @@ class Attribution:
 
     @property
     def earned(self) -> str:
-        """What the gain is owed to: "geometry" if the map's part is significantly above 0 at one of the counts."""
+        """What the gain is owed to: "geometry" if the map's part is significantly above 0 at one of
+        the counts.
+        """
         if "map" not in self.parts:
             return UNKNOWN
         return "geometry" if any(each.low > 0 for each in self.parts["map"]) else "schedules"
@@ -96,9 +109,12 @@ class Attribution:
         return {"gain": self.earned, "problems": self.problems, **best, "gaps": rows}
 
 
-def attribute(name: str, problems: int, directory: Path | None, say: Say, every: int = 1) -> Attribution:
+def attribute(
+    name: str, problems: int, directory: Path | None, say: Say, every: int = 1
+) -> Attribution:
     """Measure one entry; of the grids that are searched only every so-manieth number is tried."""
-    method, card = zoo.load(name), zoo.card(name)
+    method = zoo.load(name)
+    card = zoo.card(name)
     if name.endswith(CONTROL):
         return Attribution(name, why_not=IS_CONTROL)
     recipe = RECIPES.get(name)
@@ -114,13 +130,16 @@ def attribute(name: str, problems: int, directory: Path | None, say: Say, every:
     bench = Bench(cast(Method[Any], method), _counts(method, card), _oracle(card.use), every)
 
     def measured() -> Runs:
-        held_out, tuning = family.validation(problems), _raw(family).draw(torch.arange(TUNING))
+        held_out = family.validation(problems)
+        tuning = _raw(family).draw(torch.arange(TUNING))
         gaps, multiple = bench.all_gaps(bounded(tuning), bounded(held_out), control)
         return gaps | {MULTIPLE: torch.tensor(multiple)}
 
     gaps = dict(sorted(cache.remember(_key(name, control, problems, every), measured).items()))
     multiple = round(float(gaps.pop(MULTIPLE)), 6)
-    say(f"{name}: {', '.join(f'{what} {float(each[-1].mean()):.3g}' for what, each in gaps.items())}")
+    say(
+        f"{name}: {', '.join(f'{what} {float(each[-1].mean()):.3g}' for what, each in gaps.items())}"
+    )
     means = {what: each.mean(1).tolist() for what, each in gaps.items()}
     return Attribution(name, bench.counts, problems, means, multiple, _parts(gaps))
 
@@ -128,7 +147,9 @@ def attribute(name: str, problems: int, directory: Path | None, say: Say, every:
 def _key(name: str, control: str, problems: int, every: int) -> str:
     """Return what determines the outcome, so that an interrupted run goes on where it was."""
     weights = [zoo.fingerprint(each) for each in (name, control) if each in zoo.list()]
-    return cache.key_of("attribution", version=VERSION, entries=" ".join(weights), problems=problems, every=every)
+    return cache.key_of(
+        "attribution", version=VERSION, entries=" ".join(weights), problems=problems, every=every
+    )
 
 
 def _parts(gaps: Runs) -> dict[str, list[Estimate]]:
@@ -145,14 +166,20 @@ def _parts(gaps: Runs) -> dict[str, list[Estimate]]:
 
 
 def _stronger(gaps: Runs, *names: str) -> Tensor:
-    """Return at every count the gaps of that of the runs with the smaller ones, in the geometric mean."""
+    """Return at every count the gaps of that of the runs with the smaller ones, in the geometric
+    mean.
+    """
     there = [gaps[name] for name in names if name in gaps]
-    return torch.stack([min(rows, key=lambda row: float(row.log().mean())) for rows in zip(*there, strict=True)])
+    return torch.stack(
+        [min(rows, key=lambda row: float(row.log().mean())) for rows in zip(*there, strict=True)]
+    )
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A learned method, the iterations it is looked at, and how it asks for gradients unless it says so itself."""
+    """A learned method, the iterations it is looked at, and how it asks for gradients unless it
+    says so itself.
+    """
 
     method: Method[Any]
     counts: Sequence[int]
@@ -160,9 +187,12 @@ class Bench:
     every: int = 1
 
     def all_gaps(self, tuning: Draw, held_out: Draw, control: str) -> tuple[Runs, float]:
-        """Run everything on the held-out problems; return gaps and the best multiple of the identity."""
+        """Run everything on the held-out problems; return gaps and the best multiple of the
+        identity.
+        """
 
-        method, plain_oracle = self.method, self._plain_oracle
+        method = self.method
+        plain_oracle = self._plain_oracle
         there, rehearsed = (_from_where_it_begins(method, draw) for draw in (held_out, tuning))
         multiple = self.best(MULTIPLES, lambda s: without_map(method, s), rehearsed, self.oracle)
         identity = without_map(method, multiple)
@@ -190,44 +220,73 @@ class Bench:
         return found, multiple
 
     def best(
-        self, numbers: Sequence[float], make: Callable[[float], Method[Any]], draw: Draw, oracle: Oracle | None
+        self,
+        numbers: Sequence[float],
+        make: Callable[[float], Method[Any]],
+        draw: Draw,
+        oracle: Oracle | None,
     ) -> float:
         """Return the number with the smallest gaps at the last count, in the geometric mean."""
         tried = numbers[len(numbers) // 2 % self.every :: self.every]
-        ends = {number: float(self.gaps(make(number), draw, oracle)[-1].log().mean()) for number in tried}
+        ends = {
+            number: float(self.gaps(make(number), draw, oracle)[-1].log().mean())
+            for number in tried
+        }
         return min(ends, key=lambda number: ends[number])
 
     @torch.no_grad()
     def gaps(self, method: Method[Any], draw: Draw, oracle: Oracle | None) -> Tensor:
-        """Return gaps at the counts, or values where no bounds are known: (counts, problems), none below rounding."""
+        """Return gaps at the counts, or values where no bounds are known: (counts, problems), none
+        below rounding.
+        """
         solution = solve(
-            draw.problem, method, draw.x0, iterations=max(self.counts), oracle=oracle, progress=False,
-            generator=torch.Generator().manual_seed(0), trace=list(self.counts), check_every=max(self.counts),
-        )  # fmt: skip
+            draw.problem,
+            method,
+            draw.x0,
+            iterations=max(self.counts),
+            oracle=oracle,
+            progress=False,
+            generator=torch.Generator().manual_seed(0),
+            trace=list(self.counts),
+            check_every=max(self.counts),
+        )
         lower = 0.0 if draw.lower is None else draw.lower.double()
         start = draw.problem.value(draw.x0).double() - lower
         found = torch.stack([solution.trace.at(k).double() - lower for k in self.counts])
-        return torch.maximum(torch.minimum(found.nan_to_num(nan=math.inf), WORST * start), 1e-9 * start)
+        return torch.maximum(
+            torch.minimum(found.nan_to_num(nan=math.inf), WORST * start), 1e-9 * start
+        )
 
     @property
     def _identity(self) -> MirrorMap:
-        domain = next(part.primal_domain for part in self.method.modules() if isinstance(part, MirrorMap))
+        domain = next(
+            part.primal_domain for part in self.method.modules() if isinstance(part, MirrorMap)
+        )
         return Euclidean() if isinstance(domain, WholeSpace) else Euclidean(domain)
 
     @property
     def _plain_oracle(self) -> Oracle | None:
-        """What gradients are asked for without schedules: the method's own way, but without rounded kinks."""
-        own = next((part.oracle for part in self.method.modules() if isinstance(part, Equipped)), None)
+        """What gradients are asked for without schedules: the method's own way, but without rounded
+        kinks.
+        """
+        own = next(
+            (part.oracle for part in self.method.modules() if isinstance(part, Equipped)), None
+        )
         return self.oracle if own is None or isinstance(own, Rounded) else own
 
 
 def _from_where_it_begins(method: Method[Any], draw: Draw) -> Draw:
     """Return the draw from the point at which a learned start begins; the draw itself without one.
 
-    Stored in the dual, an inexact pair begins at ∇M*(∇M(x₀)), which learning may have made a better point.
+    Stored in the dual, an inexact pair begins at ∇M*(∇M(x₀)), which learning may have made a better
+    point.
     """
-    scaled = any(isinstance(part, Conjugate) and part.log_scale is not None for part in method.modules())
-    inexact = not isinstance(method, MD) and any(isinstance(part, LearnedPair) for part in method.modules())
+    scaled = any(
+        isinstance(part, Conjugate) and part.log_scale is not None for part in method.modules()
+    )
+    inexact = not isinstance(method, MD) and any(
+        isinstance(part, LearnedPair) for part in method.modules()
+    )
     if not scaled and not inexact:
         return draw
     return Draw(draw.problem, method.init(draw.x0, draw.problem).x, draw.lower)
@@ -237,19 +296,28 @@ def _with_exact_start(method: Method[Any]) -> Method[Any]:
     exact = copy.deepcopy(method)
     for part in exact.modules():
         if isinstance(part, Conjugate):
-            part.start, part.log_scale = "exact", None
+            part.start = "exact"
+            part.log_scale = None
     if isinstance(exact.mirror, LearnedPair):
         exact.mirror = Conjugate(exact.mirror.backward_potential)
     return exact
 
 
-def of_networks(name: str, directory: Path | None, say: Say, tasks: Sequence[Task] = VALIDATION) -> Attribution:
-    """Measure a geometry for networks of any kind by training losses at the end, on tasks it was not learned on.
+def of_networks(
+    name: str, directory: Path | None, say: Say, tasks: Sequence[Task] = VALIDATION
+) -> Attribution:
+    """Measure a geometry for networks of any kind by training losses at the end, on tasks it was
+    not learned on.
 
-    Without schedules, the steps of the identity are of one length, the best of some; without momenta too.
+    Without schedules, the steps of the identity are of one length, the best of some; without
+    momenta too.
     """
     entry = cast(Preconditioned, zoo.load(name))
-    control = cast(Preconditioned, zoo.load(f"{name}{CONTROL}")) if f"{name}{CONTROL}" in zoo.list() else None
+    control = (
+        cast(Preconditioned, zoo.load(f"{name}{CONTROL}"))
+        if f"{name}{CONTROL}" in zoo.list()
+        else None
+    )
     family = TaskFamily(LEARNING, tuple(tasks), directory)
 
     def losses(method: Preconditioned, some: tuple[Task, ...], networks: int) -> Tensor:
@@ -257,7 +325,9 @@ def of_networks(name: str, directory: Path | None, say: Say, tasks: Sequence[Tas
         return torch.cat(runs).exp().clamp(max=WORST)[None]
 
     def best(make: Callable[[float], Preconditioned]) -> tuple[float, Preconditioned]:
-        scale = min(NETWORK_MULTIPLES, key=lambda s: float(losses(make(s), LEARNING, 1).log().mean()))
+        scale = min(
+            NETWORK_MULTIPLES, key=lambda s: float(losses(make(s), LEARNING, 1).log().mean())
+        )
         return scale, make(scale)
 
     plain = without_map(entry)
@@ -276,13 +346,17 @@ def of_networks(name: str, directory: Path | None, say: Say, tasks: Sequence[Tas
     gaps = {what: losses(method, family.held_out, NETWORKS) for what, method in compared.items()}
     if control is not None:
         gaps["learned control, same start"] = gaps["learned control"]
-    say(f"{name}: {', '.join(f'{what} {float(each.log().mean().exp()):.3g}' for what, each in gaps.items())}")
+    say(
+        f"{name}: {', '.join(f'{what} {float(each.log().mean().exp()):.3g}' for what, each in gaps.items())}"
+    )
     means = {what: each.mean(1).tolist() for what, each in gaps.items()}
     return Attribution(name, ("end",), gaps["learned"].shape[1], means, 1 / multiple, _parts(gaps))
 
 
 def _rescaled(method: Preconditioned, scale: float, **others: Any) -> Preconditioned:
-    """Return a method by kinds of layers with all its steps multiplied, and perhaps other schedules."""
+    """Return a method by kinds of layers with all its steps multiplied, and perhaps other
+    schedules.
+    """
     by_kind = cast(ByKind, method.mirror)
     scales = {kind: scale * each for kind, each in by_kind.scales.items()}
     return method.but(mirror=by_kind.but(scales=scales), **others).requires_grad_(False)
@@ -313,7 +387,9 @@ def _counts(method: Any, card: zoo.Card) -> tuple[int, int]:
     steps = getattr(method, "t", None)
     if not isinstance(steps, Interpolated):
         return 10, 100
-    horizon = steps.counts[-1] if len(steps.counts) > 1 else card.stages[0]["settings"]["horizon"]  # or one step size
+    horizon = (
+        steps.counts[-1] if len(steps.counts) > 1 else card.stages[0]["settings"]["horizon"]
+    )  # or one step size
     return horizon // 3, horizon
 
 
@@ -323,7 +399,9 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
 
 
 def _of(names: Sequence[str], scale: Scale, directory: Path | None, say: Say) -> Result:
-    result = Result("attribution", "Where gains come from", {"scale": scale, "problems": PROBLEMS[scale]})
+    result = Result(
+        "attribution", "Where gains come from", {"scale": scale, "problems": PROBLEMS[scale]}
+    )
     found = []
     for name in names:
         costly = scale == "standard" and name.startswith(COSTLY) and "svm" not in name
@@ -336,8 +414,9 @@ def _of(names: Sequence[str], scale: Scale, directory: Path | None, say: Say) ->
 
 
 def add_missing(summary: Path, directory: Path | None = None, say: Say = print) -> Result:
-    """Attribute the gains of those entries that a stored summary does not have, or not as they are, and write them into
-    it; those of an entry whose control is another one are attributed again too."""
+    """Attribute the gains of those entries that a stored summary does not have, or not as they are,
+    and write them into it; those of an entry whose control is another one are attributed again too.
+    """
     stored = from_summary(summary)
     known = stored.provenance["entries"]
     changed = {name for name in zoo.list() if known.get(name) != zoo.fingerprint(name)}
@@ -346,10 +425,18 @@ def add_missing(summary: Path, directory: Path | None = None, say: Say = print) 
         new = _of(names, stored.settings["scale"], directory, say)
     for name, table in stored.tables.items():
         kept = [row for row in table.rows if row[0] not in names]
-        rows = sorted([*kept, *new.tables[name].rows], key=lambda row: row[0])  # the order of counts stays
+        rows = sorted(
+            [*kept, *new.tables[name].rows], key=lambda row: row[0]
+        )  # the order of counts stays
         stored.tables[name] = Table(table.columns, rows)
-    stored.settings["cards"] = dict(sorted({**stored.settings["cards"], **new.settings["cards"]}.items()))
-    commits = f"{stored.provenance['commit']}, and {where['commit']} for {', '.join(names)}" if names else None
+    stored.settings["cards"] = dict(
+        sorted({**stored.settings["cards"], **new.settings["cards"]}.items())
+    )
+    commits = (
+        f"{stored.provenance['commit']}, and {where['commit']} for {', '.join(names)}"
+        if names
+        else None
+    )
     entries = dict(sorted({**stored.provenance["entries"], **where["entries"]}.items()))
     stored.provenance |= {"commit": commits or stored.provenance["commit"], "entries": entries}
     with whole(summary) as partial, whole(summary.with_name("claims.md")) as page:
@@ -359,18 +446,33 @@ def add_missing(summary: Path, directory: Path | None = None, say: Say = print) 
 
 
 def gains(found: Sequence[Attribution]) -> Table:
-    """Return the table of contributions, in decades of the gap; what is not known is said to be unknown."""
+    """Return the table of contributions, in decades of the gap; what is not known is said to be
+    unknown.
+    """
     rows = []
     for each in found:
         for i, k in enumerate(each.counts or ("",)):
             cells = [str(each.parts[part][i]) if part in each.parts else UNKNOWN for part in PARTS]
-            rows.append((each.entry, str(k), *cells, each.earned if each.parts else f"{UNKNOWN}: {each.why_not}"))
+            rows.append(
+                (
+                    each.entry,
+                    str(k),
+                    *cells,
+                    each.earned if each.parts else f"{UNKNOWN}: {each.why_not}",
+                )
+            )
     return Table(("entry", "k", *PARTS, "its gain is"), rows)
 
 
 def gap_table(found: Sequence[Attribution]) -> Table:
     """Return the gaps themselves, on average."""
-    identities = ("identity", "same start", "scaled identity", "learned control", "learned control, same start")
+    identities = (
+        "identity",
+        "same start",
+        "scaled identity",
+        "learned control",
+        "learned control, same start",
+    )
     names = ("learned", "exact start", *identities, "constant step", "gradient descent")
     rows = []
     for each in found:

@@ -1,4 +1,6 @@
-"""The appendix on baselines: GD, Adam and Nesterov with every step size of their grids, on the three tasks."""
+"""The appendix on baselines: GD, Adam and Nesterov with every step size of their grids, on the
+three tasks.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     """Run every step size on training problems, and name the best at iteration 100."""
     count, iterations = SIZES[scale]
     result = Result(
-        "baseline-grids", "Step sizes of the baselines", {"scale": scale, "problems": count, "iterations": iterations}
+        "baseline-grids",
+        "Step sizes of the baselines",
+        {"scale": scale, "problems": count, "iterations": iterations},
     )
     rows = []
     for task, contest in _contests(scale, count, iterations, directory).items():
@@ -42,12 +46,18 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     return result
 
 
-def _contests(scale: Scale, count: int, iterations: int, directory: Path | None) -> dict[str, Contest]:
+def _contests(
+    scale: Scale, count: int, iterations: int, directory: Path | None
+) -> dict[str, Contest]:
     contests = {
-        name: imaging_contest(task.make(count, task.sizes[scale].side, True, directory), False, iterations)
+        name: imaging_contest(
+            task.make(count, task.sizes[scale].side, True, directory), False, iterations
+        )
         for name, task in TASKS.items()
     }
-    return contests | {"svm": svm.starts(svm.load_features(scale, directory)[0], count, iterations, seed=1)}
+    return contests | {
+        "svm": svm.starts(svm.load_features(scale, directory)[0], count, iterations, seed=1)
+    }
 
 
 def _best(tunable: Tunable, panel: Panel, at: int) -> float:
@@ -56,7 +66,8 @@ def _best(tunable: Tunable, panel: Panel, at: int) -> float:
 
 
 def _claims(task: str, tunable: Tunable, panel: Panel, best: float) -> list[Claim]:
-    index, last = tunable.grid.index(best), panel.curves[0].iterations[-1]
+    index = tunable.grid.index(best)
+    last = panel.curves[0].iterations[-1]
     claims = [
         Claim(
             f"{task}: the grid of {tunable.name} is wide enough, its best step lies inside",
@@ -71,7 +82,8 @@ def _claims(task: str, tunable: Tunable, panel: Panel, best: float) -> list[Clai
             for k, pair in ((TUNED_AT, curves), (last, curves[::-1]))
         )
         measured = "; ".join(
-            f"step {curve.name}: {curve.mean_at(TUNED_AT):.3g}, {curve.mean_at(last):.3g}" for curve in curves
+            f"step {curve.name}: {curve.mean_at(TUNED_AT):.3g}, {curve.mean_at(last):.3g}"
+            for curve in curves
         )
         claims.append(
             Claim.by(

@@ -1,4 +1,6 @@
-"""A small language model: a transformer that predicts the characters of Python's standard library, its source text."""
+"""A small language model: a transformer that predicts the characters of Python's standard library,
+its source text.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ from mirrordescent_lab.intervals import paired
 from mirrordescent_lab.recipes.spectral import ENTRY
 from mirrordescent_lab.tasks import End, Task, Transformer
 
-TRAINING, VALIDATION = "training loss", "validation loss"
+TRAINING = "training loss"
+VALIDATION = "validation loss"
 QUANTITIES = {
     TRAINING: "nats a character of the text trained on",
     VALIDATION: "nats a character of text kept for validation",
@@ -43,7 +46,9 @@ QUANTITIES = {
 
 @dataclass(frozen=True)
 class Size:
-    """How large the experiment is: the network and its text, networks shown of each contestant, looks along a run."""
+    """How large the experiment is: the network and its text, networks shown of each contestant,
+    looks along a run.
+    """
 
     task: Task
     networks: int
@@ -51,24 +56,41 @@ class Size:
 
 
 SIZES: dict[Scale, Size] = {
-    "quick": Size(Task("charlm", lambda: Transformer(8, 1, 2, 8), "stdlib", 3, 4, 8, evaluated=16), 2, 3),
-    "standard": Size(Task("charlm", lambda: Transformer(64, 3, 4, 64), "stdlib", 300, 16, 64), 3, 15),
-    "paper": Size(Task("charlm", lambda: Transformer(128, 4, 4, 64), "stdlib", 1000, 32, 64), 10, 20),
+    "quick": Size(
+        Task("charlm", lambda: Transformer(8, 1, 2, 8), "stdlib", 3, 4, 8, evaluated=16), 2, 3
+    ),
+    "standard": Size(
+        Task("charlm", lambda: Transformer(64, 3, 4, 64), "stdlib", 300, 16, 64), 3, 15
+    ),
+    "paper": Size(
+        Task("charlm", lambda: Transformer(128, 4, 4, 64), "stdlib", 1000, 32, 64), 10, 20
+    ),
 }
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Tune all but the entry on one network, then train others with all of them: as many steps, and as many seconds."""
+    """Tune all but the entry on one network, then train others with all of them: as many steps, and
+    as many seconds.
+    """
     size = SIZES[scale]
     task = size.task
     path = None if scale == "quick" else cache.directory() / f"charlm-{scale}.json"
-    ledger, contestants = Ledger(path, directory, say), entrants()
+    ledger = Ledger(path, directory, say)
+    contestants = entrants()
     chosen = {each.name: ledger.tuned(task, each) for each in contestants}
-    result = Result("charlm", "A small language model of characters", {
-        "scale": scale, "parameters": sum(p.numel() for p in task.model().parameters()), "steps": task.steps,
-        "batch": task.batch, "length": task.length, "networks": size.networks,
-        "tuning": "on one network, over learning rates, falling schedules and β₂ of AdamW; shown are others",
-    })  # fmt: skip
+    result = Result(
+        "charlm",
+        "A small language model of characters",
+        {
+            "scale": scale,
+            "parameters": sum(p.numel() for p in task.model().parameters()),
+            "steps": task.steps,
+            "batch": task.batch,
+            "length": task.length,
+            "networks": size.networks,
+            "tuning": "on one network, over learning rates, falling schedules and β₂ of AdamW; shown are others",
+        },
+    )
     runs = []
     for contestant in contestants:
         runs.append(_curves(size, contestant, chosen[contestant.name], directory))
@@ -76,25 +98,36 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     for quantity, meaning in QUANTITIES.items():
         curves = [each[quantity] for each in runs]
         result.panels[quantity] = Panel(curves, meaning, scales=("linear", "linear"))
-        result.panels[f"{quantity} against time"] = Panel(curves, meaning, "seconds", ("linear", "linear"))
+        result.panels[f"{quantity} against time"] = Panel(
+            curves, meaning, "seconds", ("linear", "linear")
+        )
     result.tables["At the end, mean over networks"] = Table(
         ("optimiser", "setting", *QUANTITIES, "seconds of steps"),
         [
-            (c.name, written(chosen[c.name]), *(f"{_end(each[q]).mean():.4f}" for q in QUANTITIES),
-             f"{each[TRAINING].seconds[-1]:.1f}")
+            (
+                c.name,
+                written(chosen[c.name]),
+                *(f"{_end(each[q]).mean():.4f}" for q in QUANTITIES),
+                f"{each[TRAINING].seconds[-1]:.1f}",
+            )
             for c, each in zip(contestants, runs, strict=True)
         ],
-    )  # fmt: skip
+    )
     timed = _equal_seconds(ledger, size, contestants, chosen, result)
     if scale != "quick":
         ours = {quantity: _end(runs[0][quantity]) for quantity in QUANTITIES}
         names = [contestant.name for contestant in contestants[1:]]
-        result.claims = [*equal_steps_claims(result.panels, names), *equal_seconds_claims(ours, timed)]
+        result.claims = [
+            *equal_steps_claims(result.panels, names),
+            *equal_seconds_claims(ours, timed),
+        ]
     return result
 
 
 def entrants() -> list[Contestant]:
-    """Return the entry, the geometry set by hand, the rivals, and the entry with the identity for its maps."""
+    """Return the entry, the geometry set by hand, the rivals, and the entry with the identity for
+    its maps.
+    """
     entry: Any = zoo.load(ENTRY)
     return [
         Contestant(ENTRY, learned(entry), ONCE, of_entry=True),
@@ -104,20 +137,29 @@ def entrants() -> list[Contestant]:
     ]
 
 
-def _curves(size: Size, contestant: Contestant, setting: Setting, directory: Path | None) -> dict[str, Curve]:
+def _curves(
+    size: Size, contestant: Contestant, setting: Setting, directory: Path | None
+) -> dict[str, Curve]:
     """Train networks one after the other, and return both losses along the way."""
-    task, every = size.task, max(1, size.task.steps // size.looks)
+    task = size.task
+    every = max(1, size.task.steps // size.looks)
     with muon_in_single_precision():
         runs = [
             list(task.along(contestant.make(*setting), TEST_SEED + i, directory, every=every))
             for i in range(size.networks)
         ]
-    name = contestant.name if len(contestant.settings) == 1 else f"{contestant.name} ({written(setting)})"
+    name = (
+        contestant.name
+        if len(contestant.settings) == 1
+        else f"{contestant.name} ({written(setting)})"
+    )
     looks = [k for k, _ in runs[0]]
     found = torch.tensor([[end for _, end in each] for each in runs], dtype=torch.float64)
     seconds = found[:, :, End._fields.index("seconds")].mean(0).tolist()
     fields = {TRAINING: End._fields.index("loss"), VALIDATION: End._fields.index("test_loss")}
-    return {quantity: Curve(name, looks, seconds, found[:, :, i].T) for quantity, i in fields.items()}
+    return {
+        quantity: Curve(name, looks, seconds, found[:, :, i].T) for quantity, i in fields.items()
+    }
 
 
 def _end(curve: Curve) -> Tensor:
@@ -125,24 +167,40 @@ def _end(curve: Curve) -> Tensor:
 
 
 def _equal_seconds(
-    ledger: Ledger, size: Size, contestants: Sequence[Contestant], chosen: Mapping[str, Setting], result: Result
+    ledger: Ledger,
+    size: Size,
+    contestants: Sequence[Contestant],
+    chosen: Mapping[str, Setting],
+    result: Result,
 ) -> dict[str, dict[str, Tensor]]:
-    """Give rivals as many steps as they take in the time of the entry's, with their schedules stretched or shortened.
+    """Give rivals as many steps as they take in the time of the entry's, with their schedules
+    stretched or shortened.
 
     The geometry set by hand and the control take the entry's steps, with other maps.
     """
-    rows, found = [], {}
-    task, entry = size.task, contestants[0]
+    rows = []
+    found = {}
+    task = size.task
+    entry = contestants[0]
     for rival in (each for each in contestants[1:] if not each.of_entry and each.name != HAND):
         ratio = ledger.pace(task, entry, rival)
         steps = max(1, round(ratio * task.steps))
-        ends = [ledger.run(task, rival, chosen[rival.name], TEST_SEED + i, steps) for i in range(size.networks)]
+        ends = [
+            ledger.run(task, rival, chosen[rival.name], TEST_SEED + i, steps)
+            for i in range(size.networks)
+        ]
         losses = ([number(end.loss) for end in ends], [number(end.test_loss) for end in ends])
         found[rival.name] = {
-            q: torch.tensor(each, dtype=torch.float64) for q, each in zip(QUANTITIES, losses, strict=True)
+            q: torch.tensor(each, dtype=torch.float64)
+            for q, each in zip(QUANTITIES, losses, strict=True)
         }
         rows.append(
-            (rival.name, f"{ratio:.2f}", str(steps), *(f"{found[rival.name][q].mean():.4f}" for q in QUANTITIES))
+            (
+                rival.name,
+                f"{ratio:.2f}",
+                str(steps),
+                *(f"{found[rival.name][q].mean():.4f}" for q in QUANTITIES),
+            )
         )
     result.tables[f"In the time of {task.steps} steps of {ENTRY}"] = Table(
         ("optimiser", "time of the entry's training step, to its own", "steps", *QUANTITIES), rows
@@ -152,11 +210,17 @@ def _equal_seconds(
 
 def equal_steps_claims(panels: Mapping[str, Panel], rivals: Sequence[str]) -> list[Claim]:
     """Judge whether the entry ends below each rival after as many steps."""
-    return [at_most(panels[quantity], ENTRY, 1, rival) for rival in rivals for quantity in QUANTITIES]
+    return [
+        at_most(panels[quantity], ENTRY, 1, rival) for rival in rivals for quantity in QUANTITIES
+    ]
 
 
-def equal_seconds_claims(ours: Mapping[str, Tensor], timed: Mapping[str, Mapping[str, Tensor]]) -> list[Claim]:
-    """Judge whether the entry ends below each rival after as many seconds, over the same networks."""
+def equal_seconds_claims(
+    ours: Mapping[str, Tensor], timed: Mapping[str, Mapping[str, Tensor]]
+) -> list[Claim]:
+    """Judge whether the entry ends below each rival after as many seconds, over the same
+    networks.
+    """
     claims = []
     for rival, theirs in timed.items():
         for quantity, meaning in QUANTITIES.items():

@@ -6,17 +6,20 @@
     rows:       n ← β₂n + (1 − β₂) mean over columns of D²,         D ← D/√n, as long as before       (left, diagonal)
     two sides:  L ← β₂L + (1 − β₂)GGᵀ, R ← β₂R + (1 − β₂)GᵀG,       D = L^−¼ V R^−¼                   (Shampoo)
 
-D is the direction of a matrix in the geometry set by hand, its polar factor, G its gradient, V its momentum. The first
-two rescale what the map of singular values gives; the last is a quadratic map with full matrices on both sides, in the
-place of that map. The first, for every tensor, is a method of the library (``methods.AdaptivePreconditioned``), and the
-one that ``network-spectral`` is learned with. Everything else is alike: the other kinds of layers, momentum, schedule.
+D is the direction of a matrix in the geometry set by hand, its polar factor, G its gradient, V its
+momentum. The first two rescale what the map of singular values gives; the last is a quadratic map
+with full matrices on both sides, in the place of that map. The first, for every tensor, is a method
+of the library (``methods.AdaptivePreconditioned``), and the one that ``network-spectral`` is
+learned with. Everything else is alike: the other kinds of layers, momentum, schedule.
 
-And the other way round: what is left of ``network-spectral`` without its second moments? Everything else stays as it
-was learned together with them, but for a multiple of all steps, so that they are worth at most what this says.
+And the other way round: what is left of ``network-spectral`` without its second moments? Everything
+else stays as it was learned together with them, but for a multiple of all steps, so that they are
+worth at most what this says.
 
-The learning rate is tuned for each on the tasks that the entry is learned on, together with β₂; what is shown is on
-tasks kept for validation, on networks that nothing was tuned on. Gates of recurrent layers, which are several matrices
-in one tensor, are left as they are by rows and by two sides.
+The learning rate is tuned for each on the tasks that the entry is learned on, together with β₂;
+what is shown is on tasks kept for validation, on networks that nothing was tuned on. Gates of
+recurrent layers, which are several matrices in one tensor, are left as they are by rows and by two
+sides.
 """
 
 from __future__ import annotations
@@ -46,12 +49,15 @@ from mirrordescent_lab.intervals import paired
 from mirrordescent_lab.recipes.spectral import ENTRY
 from mirrordescent_lab.tasks import LEARNING, VALIDATION, Make, Task
 
-RATES, BETAS = (2.5e-3, 4e-3, 6e-3, 1e-2, 1.6e-2, 2.5e-2), (0.9, 0.98)
+RATES = (2.5e-3, 4e-3, 6e-3, 1e-2, 1.6e-2, 2.5e-2)
+BETAS = (0.9, 0.98)
 EVERY = 5  # steps between two roots of the matrices of two sides
 DAMPING = 1e-6  # relative to the largest eigenvalue
-TUNING_SEED, TEST_SEED = 300, 40_000
+TUNING_SEED = 300
+TEST_SEED = 40_000
 NONE = "none"
-LEARNED, BARE = f"{ENTRY}, as learned", f"{ENTRY} without them"
+LEARNED = f"{ENTRY}, as learned"
+BARE = f"{ENTRY} without them"
 MULTIPLES = (0.4, 0.63, 1.0, 1.6, 2.5)  # of the entry's own steps
 
 
@@ -67,10 +73,13 @@ SIZES: dict[Scale, Size] = {"quick": Size(1, True), "standard": Size(10), "paper
 
 
 class Combined:
-    """What a combination remembers of one matrix, and what it makes of a direction d, a momentum v and a gradient g."""
+    """What a combination remembers of one matrix, and what it makes of a direction d, a momentum v
+    and a gradient g.
+    """
 
     def __init__(self, beta: float) -> None:
-        self.beta, self.steps = beta, 0
+        self.beta = beta
+        self.steps = 0
 
     def __call__(self, d: Tensor, v: Tensor, g: Tensor) -> Tensor:
         """Return the new direction, as long as d."""
@@ -123,24 +132,40 @@ KINDS_OF_MOMENTS = ("entries", *COMBINED)
 
 
 class CombinedOptimiser(Optimizer):
-    """The steps of a geometry by kinds of layers, with the directions of its matrices combined with second moments."""
+    """The steps of a geometry by kinds of layers, with the directions of its matrices combined with
+    second moments.
+    """
 
     def __init__(
-        self, model: nn.Module, method: Preconditioned, steps: int, lr: float, make: Callable[[], Combined]
+        self,
+        model: nn.Module,
+        method: Preconditioned,
+        steps: int,
+        lr: float,
+        make: Callable[[], Combined],
     ) -> None:
         super().__init__(model.parameters(), {})
-        known, mirror = roles_of(model), cast(ByKind, method.mirror)
-        self.maps: list[ScaledMap] = [mirror.of(known[name]) for name, _ in model.named_parameters()]
+        known = roles_of(model)
+        mirror = cast(ByKind, method.mirror)
+        self.maps: list[ScaledMap] = [
+            mirror.of(known[name]) for name, _ in model.named_parameters()
+        ]
         self.momenta = [torch.zeros_like(p) for p in model.parameters()]
         bare = [each.mirror for each in self.maps]
-        self.combined = [make() if isinstance(m, SingularValues) and m.parts == 1 else None for m in bare]
-        self.method, self.t, self.lr, self.k = method, cast(OverRun, method.t).over(steps), lr, 0
+        self.combined = [
+            make() if isinstance(m, SingularValues) and m.parts == 1 else None for m in bare
+        ]
+        self.method = method
+        self.t = cast(OverRun, method.t).over(steps)
+        self.lr = lr
+        self.k = 0
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Take one step."""
         self.k += 1
-        t, beta = self.lr * float(self.t(self.k)), self.method.momentum
+        t = self.lr * float(self.t(self.k))
+        beta = self.method.momentum
         for p, m, each, combined in zip(
             self.param_groups[0]["params"], self.momenta, self.maps, self.combined, strict=True
         ):
@@ -155,10 +180,16 @@ class CombinedOptimiser(Optimizer):
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     """Tune every combination on the learning tasks, and compare it with none on the others."""
-    size, (learning, validation) = SIZES[scale], (LEARNING, VALIDATION)
+    size = SIZES[scale]
+    learning = LEARNING
+    validation = VALIDATION
     if size.small:
-        learning, validation = (tuple(small(task, 0.02) for task in some[:2]) for some in (learning, validation))
-    method = Preconditioned(spectral_by_kind(), OverRun(1), MOMENTUM, normalised=True).requires_grad_(False)
+        learning, validation = (
+            tuple(small(task, 0.02) for task in some[:2]) for some in (learning, validation)
+        )
+    method = Preconditioned(
+        spectral_by_kind(), OverRun(1), MOMENTUM, normalised=True
+    ).requires_grad_(False)
     entry = cast(AdaptivePreconditioned, zoo.load(ENTRY).requires_grad_(False))
     others: dict[str, Callable[[float], Preconditioned]] = {
         NONE: lambda beta: method,
@@ -166,10 +197,17 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         LEARNED: lambda beta: entry,
         BARE: lambda beta: without_second_moments(entry),
     }
-    result = Result("combined-maps", "Second moments beside singular values", {
-        "scale": scale, "networks": size.networks, "learning rates": list(RATES), "β₂": list(BETAS),
-        "multiples of learned steps": list(MULTIPLES),
-    })  # fmt: skip
+    result = Result(
+        "combined-maps",
+        "Second moments beside singular values",
+        {
+            "scale": scale,
+            "networks": size.networks,
+            "learning rates": list(RATES),
+            "β₂": list(BETAS),
+            "multiples of learned steps": list(MULTIPLES),
+        },
+    )
 
     def log_losses(make: Make, tasks: tuple[Task, ...], seed: int) -> Tensor:
         ends = [task.train(make, seed, directory).loss for task in tasks]
@@ -178,7 +216,9 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     def made(kind: str, lr: float, beta: float) -> Make:
         def make(model: nn.Module, steps: int) -> tuple[Optimizer, None]:
             if kind in COMBINED:
-                return CombinedOptimiser(model, method, steps, lr, lambda: COMBINED[kind](beta)), None
+                return CombinedOptimiser(
+                    model, method, steps, lr, lambda: COMBINED[kind](beta)
+                ), None
             return optimiser_of(others[kind](beta), model, steps, lr), None
 
         return make
@@ -190,12 +230,24 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         if kind in KINDS_OF_MOMENTS:
             settings = list(product(RATES, BETAS))
         settings = settings[:1] if size.small else settings
-        scores = {each: float(log_losses(made(kind, *each), learning, TUNING_SEED).mean()) for each in settings}
+        scores = {
+            each: float(log_losses(made(kind, *each), learning, TUNING_SEED).mean())
+            for each in settings
+        }
         best = min(scores, key=lambda each: scores[each])
         seeds = range(TEST_SEED, TEST_SEED + size.networks)
-        found[kind] = torch.stack([log_losses(made(kind, *best), validation, seed) for seed in seeds])
+        found[kind] = torch.stack(
+            [log_losses(made(kind, *best), validation, seed) for seed in seeds]
+        )
         chosen = f"{best[0]:g}" + (f", β₂ {best[1]:g}" if kind in KINDS_OF_MOMENTS else "")
-        rows.append((kind, chosen, f"{scores[best]:.3f}", *(f"{x:.3f}" for x in found[kind].mean(0).tolist())))
+        rows.append(
+            (
+                kind,
+                chosen,
+                f"{scores[best]:.3f}",
+                *(f"{x:.3f}" for x in found[kind].mean(0).tolist()),
+            )
+        )
         say(" ".join(rows[-1]))
     result.tables["Mean log loss at the end"] = Table(
         (
@@ -210,7 +262,9 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         f"those of {ENTRY} with all else as learned": (LEARNED, BARE)
     }
     for called, (kind, without) in compared.items() if scale != "quick" else ():
-        margin = paired((found[without] - found[kind]).mean(1))  # networks differ by seeds, tasks are what they are
+        margin = paired(
+            (found[without] - found[kind]).mean(1)
+        )  # networks differ by seeds, tasks are what they are
         measured = f"lower by {margin.mean:.3f} [{margin.low:.3f}, {margin.high:.3f}]"
         statement = f"combined with second moments, {called}, the mean log loss on validation tasks is lower"
         result.claims.append(Claim.by(statement, margin.low, margin.high, measured))
@@ -220,5 +274,10 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
 def without_second_moments(method: AdaptivePreconditioned) -> Preconditioned:
     """Return dual-space preconditioning with the same map, steps, momentum and decay."""
     return Preconditioned(
-        method.mirror, method.t, method.momentum, method.lookahead, normalised=True, decay=method.decay
+        method.mirror,
+        method.t,
+        method.momentum,
+        method.lookahead,
+        normalised=True,
+        decay=method.decay,
     )

@@ -1,4 +1,6 @@
-"""Running methods against each other on the same problems, and tuning those that have a step size."""
+"""Running methods against each other on the same problems, and tuning those that have a
+step size.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ TUNED_AT = 100  # the appendix picks step sizes at this iteration
 def grid(lowest: float, highest: float) -> list[float]:
     """Return the numbers {1, 2, 5}·10^k from lowest to highest, both of the same form."""
     exponents = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
-    return [m * 10.0**k for k in exponents for m in (1, 2, 5) if lowest * 0.99 <= m * 10.0**k <= highest * 1.01]
+    return [
+        m * 10.0**k
+        for k in exponents
+        for m in (1, 2, 5)
+        if lowest * 0.99 <= m * 10.0**k <= highest * 1.01
+    ]
 
 
 @dataclass(frozen=True)
@@ -38,8 +45,14 @@ class Tunable:
 
 # The grids of the paper's appendix on baselines, and step ratios for PDHG.
 ADAM = Tunable("Adam", Adam, grid(1e-3, 1e-1))
-BASELINES = [Tunable("GD", GD, grid(2e-4, 1e-1)), Tunable("Nesterov", Nesterov, grid(1e-4, 5e-3)), ADAM]
-WIDE_NESTEROV = Tunable("wide Nesterov", Nesterov, grid(1e-4, 1e-1))  # its best may lie outside the appendix's grid
+BASELINES = [
+    Tunable("GD", GD, grid(2e-4, 1e-1)),
+    Tunable("Nesterov", Nesterov, grid(1e-4, 5e-3)),
+    ADAM,
+]
+WIDE_NESTEROV = Tunable(
+    "wide Nesterov", Nesterov, grid(1e-4, 1e-1)
+)  # its best may lie outside the appendix's grid
 CLASSICAL = Tunable("PDHG", PDHG, [0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0])
 EARLY_CLASSICAL = Tunable("early PDHG", PDHG, CLASSICAL.grid)  # tuned for the first iterations
 
@@ -83,10 +96,15 @@ class Contest:
 
     def curve(self, name: str, solution: Solution) -> Curve:
         """Take the gaps of the samples that ran; a sample that failed has none from there on."""
-        trace, failed = solution.trace, torch.tensor([status.failed for status in solution.statuses])
-        gaps = trace.values.double() - self.lower  # in double precision, or the difference would be rounding
+        trace = solution.trace
+        failed = torch.tensor([status.failed for status in solution.statuses])
+        gaps = (
+            trace.values.double() - self.lower
+        )  # in double precision, or the difference would be rounding
         late = torch.tensor(trace.iterations).unsqueeze(1) >= solution.steps
-        return Curve(name, trace.iterations, trace.seconds, torch.where(failed & late, torch.nan, gaps))
+        return Curve(
+            name, trace.iterations, trace.seconds, torch.where(failed & late, torch.nan, gaps)
+        )
 
     def run_tuned(self, tunable: Tunable, rehearsal: Contest, at: int = TUNED_AT) -> Curve:
         """Tune on other problems, then run on these."""

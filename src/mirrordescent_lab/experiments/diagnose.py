@@ -1,4 +1,6 @@
-"""The diagnosis of a learned map, by name or from a file, on a kind of problems it may have been learned for."""
+"""The diagnosis of a learned map, by name or from a file, on a kind of problems it may have been
+learned for.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from torch import Tensor, nn
 
 from mirrordescent import zoo
 from mirrordescent.conditioning import given
-from mirrordescent.learn import Descent, NetworkFamily, Objective, ProblemFamily, Settings, Validation
+from mirrordescent.learn import (
+    Descent,
+    NetworkFamily,
+    Objective,
+    ProblemFamily,
+    Settings,
+    Validation,
+)
 from mirrordescent.learn.recipe import CONTROL
 from mirrordescent.methods import AMD, SMD, Conditioned, Equipped, HandOver, Method, Preconditioned
 from mirrordescent.mirrors import Euclidean, Layerwise, MirrorMap, Multipliers, layerwise
@@ -34,18 +43,25 @@ from mirrordescent_lab.recipes.printed import PRINTED_RECIPES
 from mirrordescent_lab.recipes.spectral import ENTRY
 from mirrordescent_lab.recipes.tomography import GROUPS
 
-COUNT, SIDE, ITERATIONS = 8, 36, 200
+COUNT = 8
+SIDE = 36
+ITERATIONS = 200
 REPRESENTED = {ENTRY: "mnist-cnn-diagonal"}  # of the networks that a geometry of any network is for
 DATA = 200  # data points that represent a large set when networks are trained
 # To compare tied maps with untied ones, both are learned briefly.
 MOMENT = Settings(
-    meta_steps=10, batch=4, horizon=10, optimiser=Descent(0.05), objective=Objective(weights="last"),
+    meta_steps=10,
+    batch=4,
+    horizon=10,
+    optimiser=Descent(0.05),
+    objective=Objective(weights="last"),
     validation=Validation(every=10, batch=2, horizons=(1.0,)),
-)  # fmt: skip
+)
 
 
 class Weighted(MirrorMap):
-    """ψ(x) = Σⱼ sⱼ φ(xⱼ) of a map Σⱼ φ(xⱼ): the geometry in which a run with gradients g/s (Relative) is one with g.
+    """ψ(x) = Σⱼ sⱼ φ(xⱼ) of a map Σⱼ φ(xⱼ): the geometry in which a run with gradients g/s
+    (Relative) is one with g.
 
     Args:
         mirror: a map that acts on every entry alike.
@@ -54,12 +70,18 @@ class Weighted(MirrorMap):
 
     def __init__(self, mirror: MirrorMap, weights: Tensor) -> None:
         super().__init__()
-        self.mirror, self.weights, self.exact = mirror, weights, mirror.exact
-        self.primal_domain, self.dual_domain = mirror.primal_domain, mirror.dual_domain
-        self.defined_on_boundary, self.proven = mirror.defined_on_boundary, mirror.proven
+        self.mirror = mirror
+        self.weights = weights
+        self.exact = mirror.exact
+        self.primal_domain = mirror.primal_domain
+        self.dual_domain = mirror.dual_domain
+        self.defined_on_boundary = mirror.defined_on_boundary
+        self.proven = mirror.proven
 
     def _potential(self, x: Tensor) -> Tensor:
-        each = self.mirror.potential(x.reshape(-1, 1)).reshape(x.shape)  # every entry as a sample of its own
+        each = self.mirror.potential(x.reshape(-1, 1)).reshape(
+            x.shape
+        )  # every entry as a sample of its own
         return sum_per_sample(self.weights * each)
 
     def _to_dual(self, x: Tensor) -> Tensor:
@@ -119,22 +141,25 @@ def diagnose_entry(
 ) -> Diagnosis:
     """Diagnose an entry of the zoo or a saved map on a batch of problems, in double precision.
 
-    A map that was learned for mirror descent is run in all methods with the learned step sizes: LMD and Algorithm 1
-    (primal-stored), LSMD, LAMD and LASMD (dual-stored). One whose ∇ψ is itself an inversion is run dual-stored
-    only, and one that was learned in accelerated mirror descent is run as it was learned.
+    A map that was learned for mirror descent is run in all methods with the learned step sizes: LMD
+    and Algorithm 1 (primal-stored), LSMD, LAMD and LASMD (dual-stored). One whose ∇ψ is itself an
+    inversion is run dual-stored only, and one that was learned in accelerated mirror descent is run
+    as it was learned.
 
     Args:
         name: the name of the entry, or a file.
-        problem: "inpaint", "denoise", "svm", "tomography", or "network": what the entry was learned to train, on a few
-            of its data.
-        directory: the folder of the data; where data sets are missing, bundled pictures and digits are used.
-        count, side: the number of problems, and the side of images.
+        problem: "inpaint", "denoise", "svm", "tomography", or "network": what the entry was learned
+            to train, on a few of its data.
+        directory: the folder of the data; where data sets are missing, bundled pictures and digits
+            are used. count, side: the number of problems, and the side of images.
         iterations: how long every run is.
-        exact_iterates: whether to follow the exact iterates too, which takes a Newton solve in every step.
+        exact_iterates: whether to follow the exact iterates too, which takes a Newton solve in
+            every step.
     """
     if problem not in PROBLEMS:
         raise ValueError(f"there is no problem {problem!r}; there are {', '.join(PROBLEMS)}")
-    entry, card = copy.deepcopy(zoo.load(name)).double(), zoo.card(name)
+    entry = copy.deepcopy(zoo.load(name)).double()
+    card = zoo.card(name)
     subject = PROBLEMS[problem](card.name, count, side, directory)
     if isinstance(entry, Conditioned):
         entry = _for_the_mean(entry, subject)
@@ -146,7 +171,9 @@ def diagnose_entry(
     before = cast(MirrorMap, unlearned(mirror).double())
     if isinstance(oracle, Relative):
         weights = cast(Tensor, subject.problem.sensitivity)
-        oracle, mirror, before = oracle.oracle, Weighted(mirror, weights), Weighted(before, weights)
+        oracle = oracle.oracle
+        mirror = Weighted(mirror, weights)
+        before = Weighted(before, weights)
         entry = _in_geometry(cast(Method[Any], entry), mirror)
     found = diagnose(
         cast(MirrorMap | Method[Any], entry),
@@ -161,24 +188,34 @@ def diagnose_entry(
         before_learning=before,
     )
     if isinstance(mirror, Weighted):
-        return replace(found, settings=found.settings | {"the map": "weighted by what the gradients are relative to"})
+        return replace(
+            found,
+            settings=found.settings | {"the map": "weighted by what the gradients are relative to"},
+        )
     if problem != "network" or isinstance(mirror, Euclidean):  # which commutes with everything
         return found
-    defects = _network_defects(cast(Method[Any], entry), before, network_family(card.name, directory))
+    defects = _network_defects(
+        cast(Method[Any], entry), before, network_family(card.name, directory)
+    )
     return replace(found, equivariance=defects)
 
 
 def _for_the_mean(entry: Conditioned, subject: Subject) -> Method[Any]:
-    """Return what a conditioned entry begins with, for the mean of the features: theorems know one step for all."""
+    """Return what a conditioned entry begins with, for the mean of the features: theorems know one
+    step for all.
+    """
     features = subject.problem.features(subject.x0)
-    method = given(entry.method, {name: value.mean().reshape(1) for name, value in features.items()})
+    method = given(
+        entry.method, {name: value.mean().reshape(1) for name, value in features.items()}
+    )
     return method.first if isinstance(method, HandOver) else method
 
 
 def unlearned(part: Any) -> Any:
     """Return a part with the structure of another and the parameters it has before learning.
 
-    Where learned numbers are an argument of its constructor, that argument is left at its default, or is 1.
+    Where learned numbers are an argument of its constructor, that argument is left at its default,
+    or is 1.
     """
     if isinstance(part, dict):
         return {name: unlearned(each) for name, each in part.items()}
@@ -207,7 +244,8 @@ def _in_geometry(method: Method[Any], mirror: MirrorMap) -> Method[Any]:
 def _methods(entry: Method[Any], card: zoo.Card) -> dict[str, Method[Any]]:
     if isinstance(entry, Preconditioned):
         return {"Preconditioned": entry}
-    mirror, t = cast(MirrorMap, entry.mirror), cast(Any, entry.t)
+    mirror = cast(MirrorMap, entry.mirror)
+    t = cast(Any, entry.t)
     if isinstance(mirror, Weighted):
         return {"LAMD" if isinstance(entry, AMD) else "LMD": entry}
     if isinstance(entry, AMD):
@@ -215,7 +253,9 @@ def _methods(entry: Method[Any], card: zoo.Card) -> dict[str, Method[Any]]:
             return {"LAMD": entry}
         slower = descent(entry, card.use["descent_scale"], card.use["descent_shape"])
         return {"LAMD": entry, "LSMD": slower.double()}
-    methods = {kind: LEARNED[kind](mirror, t) for kind in (DUAL_STORED if mirror.exact else LEARNED)}
+    methods = {
+        kind: LEARNED[kind](mirror, t) for kind in (DUAL_STORED if mirror.exact else LEARNED)
+    }
     if not mirror.exact:
         methods["Algorithm 1"] = AMD(mirror, t, storage="primal")
     return methods
@@ -223,7 +263,8 @@ def _methods(entry: Method[Any], card: zoo.Card) -> dict[str, Method[Any]]:
 
 def network_family(name: str, directory: Path | None) -> ProblemFamily:
     """Return the networks that an entry was learned to train, on at most ``DATA`` data points."""
-    name, known = REPRESENTED.get(name, name).removesuffix(CONTROL), {**NETWORK_RECIPES, **PRINTED_RECIPES}
+    name = REPRESENTED.get(name, name).removesuffix(CONTROL)
+    known = {**NETWORK_RECIPES, **PRINTED_RECIPES}
     if name not in known:
         raise ValueError(
             f"{name} was not learned to train a network of the zoo ({', '.join(known)}); for a network of "
@@ -237,15 +278,22 @@ def network_family(name: str, directory: Path | None) -> ProblemFamily:
 
 
 def _network_defects(entry: Method[Any], before: MirrorMap, family: ProblemFamily) -> Defects:
-    """Measure under permutations of hidden units: the entry before and after learning, and maps tied and untied."""
+    """Measure under permutations of hidden units: the entry before and after learning, and maps
+    tied and untied.
+    """
     drawn = family.validation(1)
     problem = cast(NetworkTraining, drawn.problem)
     model = copy.deepcopy(problem.model).requires_grad_(True)
-    model.load_state_dict({name: leaf[0] for name, leaf in cast(dict[str, torch.Tensor], drawn.x0).items()})
+    model.load_state_dict(
+        {name: leaf[0] for name, leaf in cast(dict[str, torch.Tensor], drawn.x0).items()}
+    )
     generator = torch.Generator().manual_seed(0)
     example = problem.inputs.flatten(0, problem.targets.ndim - 1)[:1]
     untied = Layerwise(
-        {name: Multipliers(torch.arange(p.numel()).reshape(p.shape)) for name, p in model.named_parameters()}
+        {
+            name: Multipliers(torch.arange(p.numel()).reshape(p.shape))
+            for name, p in model.named_parameters()
+        }
     )
     tied = layerwise(model, ties="orbit", example=example)
     anew = defects_through_learning(
@@ -254,10 +302,14 @@ def _network_defects(entry: Method[Any], before: MirrorMap, family: ProblemFamil
         MOMENT,
         lambda method: network_defect(method, problem, model, generator),
     )
-    precise, network = copy.deepcopy(problem).double(), copy.deepcopy(model).double()
+    precise = copy.deepcopy(problem).double()
+    network = copy.deepcopy(model).double()
     shipped = {
         when: network_defect(method, precise, network, generator)
-        for when, method in {"before learning": _in_geometry(entry, before), "learned": entry}.items()
+        for when, method in {
+            "before learning": _in_geometry(entry, before),
+            "learned": entry,
+        }.items()
     }
     brief = {f"{kind}, {MOMENT.meta_steps} meta-steps": found for kind, found in anew.items()}
     return Defects("permutations of hidden units", {"as shipped": shipped, **brief})

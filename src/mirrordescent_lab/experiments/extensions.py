@@ -1,4 +1,6 @@
-"""Learned step sizes beyond their horizon: every rule on a few problems, the best of them on all."""
+"""Learned step sizes beyond their horizon: every rule on a few problems, the best of them
+on all.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from mirrordescent.schedules import Extension, Prefix
 from mirrordescent_lab.experiments.contest import Contest
 from mirrordescent_lab.experiments.result import Curve, Panel
 
-LEARNED: dict[str, Callable[[MirrorMap, Prefix], Method[Any]]] = {"LMD": MD, "LSMD": SMD, "LAMD": AMD, "LASMD": ASMD}
+LEARNED: dict[str, Callable[[MirrorMap, Prefix], Method[Any]]] = {
+    "LMD": MD,
+    "LSMD": SMD,
+    "LAMD": AMD,
+    "LASMD": ASMD,
+}
 DUAL_STORED = ("LSMD", "LAMD", "LASMD")
 LABELS = {"": tuple(LEARNED), "one-network ": DUAL_STORED}
 CONTROLLED = ("LSMD", "LAMD")  # what stands beside its control
@@ -30,18 +37,28 @@ def rebuild(learned: Method[Any], method: str, rule: Extension) -> Method[Any]:
 def every_rule(
     learned: Method[Any], methods: Iterable[str], contest: Contest, noise: Oracle | None = None
 ) -> dict[str, Panel]:
-    """Run methods with every rule, the stochastic ones on noisy gradients: {method: a curve per rule}."""
+    """Run methods with every rule, the stochastic ones on noisy gradients: {method: a curve per
+    rule}.
+    """
     return {
-        method: Panel([contest.run(rule, rebuild(learned, method, rule), noisy(method, noise)) for rule in RULES])
+        method: Panel(
+            [
+                contest.run(rule, rebuild(learned, method, rule), noisy(method, noise))
+                for rule in RULES
+            ]
+        )
         for method in methods
     }
 
 
 def choose_rules(
-    load: Callable[[str], Method[Any]], contest: Contest, noise: Oracle | None = None,
+    load: Callable[[str], Method[Any]],
+    contest: Contest,
+    noise: Oracle | None = None,
     labels: Mapping[str, Sequence[str]] = LABELS,
-) -> tuple[dict[str, Panel], dict[str, Extension]]:  # fmt: skip
-    """Try every rule with the pair and with the one-network map; return the panels, and the best rule of each method.
+) -> tuple[dict[str, Panel], dict[str, Extension]]:
+    """Try every rule with the pair and with the one-network map; return the panels, and the best
+    rule of each method.
 
     ``load`` returns the learned method of a label, "" for the pair or "one-network ".
     """
@@ -55,12 +72,21 @@ def choose_rules(
 
 
 def with_rules(
-    load: Callable[[str], Method[Any]], rules: dict[str, Extension], noise: Oracle | None = None, suffix: str = ""
+    load: Callable[[str], Method[Any]],
+    rules: dict[str, Extension],
+    noise: Oracle | None = None,
+    suffix: str = "",
 ) -> Iterator[tuple[str, Method[Any], Oracle | None]]:
-    """Yield every learned method with its rule: a name, the method, and how it asks for gradients."""
+    """Yield every learned method with its rule: a name, the method, and how it asks for
+    gradients.
+    """
     for name, rule in rules.items():
         method = name.split()[-1]
-        yield f"{name}{suffix} ({rule})", rebuild(load(name.removesuffix(method)), method, rule), noisy(method, noise)
+        yield (
+            f"{name}{suffix} ({rule})",
+            rebuild(load(name.removesuffix(method)), method, rule),
+            noisy(method, noise),
+        )
 
 
 def beside_controls(panel: Panel, controls: Sequence[Curve]) -> Panel:
@@ -78,7 +104,9 @@ def best_rules(panels: dict[str, Panel]) -> dict[str, Extension]:
         number = panel[rule].mean_at(panel.curves[0].iterations[-1])
         return number if number == number else float("inf")
 
-    return {method: min(RULES, key=lambda rule: end(panel, rule)) for method, panel in panels.items()}
+    return {
+        method: min(RULES, key=lambda rule: end(panel, rule)) for method, panel in panels.items()
+    }
 
 
 def noisy(method: str, noise: Oracle | None) -> Oracle | None:

@@ -1,4 +1,6 @@
-"""Section 7: ten characters told apart from five drawings of each, from random and from Reptile's initialisations."""
+"""Section 7: ten characters told apart from five drawings of each, from random and from Reptile's
+initialisations.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,13 @@ from mirrordescent_lab.experiments.matrix_geometry import POLAR, TUNED, matrix_m
 from mirrordescent_lab.experiments.networks import PAPER_ADAM, PAPER_SGD
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
-from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, TRAIN_ACCURACY, Training, panels
+from mirrordescent_lab.experiments.training import (
+    LOSS,
+    TEST_ACCURACY,
+    TRAIN_ACCURACY,
+    Training,
+    panels,
+)
 from mirrordescent_lab.families import FewShotFamily
 from mirrordescent_lab.intervals import resampled
 from mirrordescent_lab.recipes.networks import REPTILE_START
@@ -45,10 +53,14 @@ from mirrordescent_lab.small_cnn_training import SmallCNNTraining
 CHUNK = 20  # tasks trained together: the data of more do not fit into the processor's cache
 FIRST_TEST_TASK = SEEDS + 1000  # beyond the tasks that learning was validated on
 GRIDS = (Tunable("SGD", SGD, grid(1e-1, 5.0)), Tunable("Adam", Adam, grid(5e-3, 2e-1)))
-REPTILE, PRINTED_REPTILE = "Reptile + ", "Reptile as printed + "
+REPTILE = "Reptile + "
+PRINTED_REPTILE = "Reptile as printed + "
 STARTS = {"": None, REPTILE: REPTILE_START, PRINTED_REPTILE: PRINTED_START}
 OURS = ("", REPTILE)  # where methods of this library are compared with tuned baselines
-AS_IN_THE_PAPER = ("", PRINTED_REPTILE)  # where the paper compares, on as many tasks as can be afforded
+AS_IN_THE_PAPER = (
+    "",
+    PRINTED_REPTILE,
+)  # where the paper compares, on as many tasks as can be afforded
 COMPARED = ("SGD", "Adam", LMD, PRINTED)
 PUBLISHED = {
     "SGD": ("2.08", "0.461", "0.107", "77.9%"),
@@ -66,9 +78,11 @@ Statistic = Callable[[Tensor], float]
 
 @dataclass(frozen=True)
 class Size:
-    """How large the experiment is: tasks shown, tasks to tune on, steps on each, evaluations in a run.
+    """How large the experiment is: tasks shown, tasks to tune on, steps on each, evaluations in a
+    run.
 
-    The methods that the paper compares are run on so many ``further`` tasks, where only the end is looked at.
+    The methods that the paper compares are run on so many ``further`` tasks, where only the end is
+    looked at.
     """
 
     tasks: int
@@ -86,7 +100,9 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Train a network on every task with all its drawings at once, and test it on the drawings it has not seen."""
+    """Train a network on every task with all its drawings at once, and test it on the drawings it
+    has not seen.
+    """
     size = SIZES[scale]
     training, test, source = load_characters(scale, directory)
     runs: list[dict[str, Curve]] = []
@@ -95,19 +111,33 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         if initial is not None and initial not in zoo.list():
             continue  # claims about it are then not measured
         network = None if initial is None else cast(Initialisation, zoo.load(initial)).network
-        family = FewShotFamily(small_cnn(), training, test, initial=network, training=SmallCNNTraining)
-        tuning = _training(family, torch.arange(SEEDS // 4, SEEDS // 4 + size.tuning_tasks), size, held_out=False)
+        family = FewShotFamily(
+            small_cnn(), training, test, initial=network, training=SmallCNNTraining
+        )
+        tuning = _training(
+            family, torch.arange(SEEDS // 4, SEEDS // 4 + size.tuning_tasks), size, held_out=False
+        )
         for name, method in _methods(start, tuning):
             runs.append(_run(start + name, method, family, size))
             say(f"{start}{name}: loss {float(runs[-1][LOSS].values[-1].mean()):.4g}")
             if start in AS_IN_THE_PAPER and name.split(" (")[0] in COMPARED:
-                more = _run(start + name, method, family, replace(size, tasks=size.further, looks=1), size.tasks)
+                more = _run(
+                    start + name,
+                    method,
+                    family,
+                    replace(size, tasks=size.further, looks=1),
+                    size.tasks,
+                )
                 further.append({what: _ends(curve, more[what]) for what, curve in runs[-1].items()})
     settings = {"scale": scale, "characters": source, **vars(size)}
     result = Result("fewshot", "Characters from five drawings each", settings, panels(runs))
     result.tables["Methods"] = _table(result.panels)
-    result.tables[f"The paper's methods on {size.tasks + size.further} tasks"] = _ends_table(panels(further))
-    result.tables["Reptile as printed: loss after its 10 inner steps, on held-out tasks"] = _reptile_table()
+    result.tables[f"The paper's methods on {size.tasks + size.further} tasks"] = _ends_table(
+        panels(further)
+    )
+    result.tables["Reptile as printed: loss after its 10 inner steps, on held-out tasks"] = (
+        _reptile_table()
+    )
     result.tables["Published by the authors of the paper"] = _published()
     if scale != "quick":
         result.claims = [*paper_claims(panels(further)), *claims(result.panels)]
@@ -115,10 +145,14 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
 
 
 def load_characters(scale: Scale, directory: Path | None) -> tuple[Tensor, Tensor, str]:
-    """Return characters for training and for testing, of Omniglot, or scikit-learn's digits as characters."""
+    """Return characters for training and for testing, of Omniglot, or scikit-learn's digits as
+    characters.
+    """
     if scale != "quick":
         with contextlib.suppress(data.DataMissing):
-            training, test = (data.omniglot_characters(split, 14, directory) for split in ("train", "test"))
+            training, test = (
+                data.omniglot_characters(split, 14, directory) for split in ("train", "test")
+            )
             return training, test, "omniglot"
     return _drawings("train"), _drawings("test"), "digits"
 
@@ -139,7 +173,9 @@ def _methods(start: str, tuning: Training) -> Iterator[tuple[str, Method[Any]]]:
     for tunable in GRIDS:
         setting = tuning.tune(tunable)
         yield f"tuned {tunable.name} ({setting:g})", tunable.make(setting)
-    yield from (capped("omniglot-diagonal-reptile") if start else learned("omniglot-diagonal")).items()
+    yield from (
+        capped("omniglot-diagonal-reptile") if start else learned("omniglot-diagonal")
+    ).items()
     yield from matrix_methods(tuning)
 
 
@@ -147,13 +183,20 @@ def _training(family: FewShotFamily, seeds: Tensor, size: Size, held_out: bool) 
     tasks = family.tasks(seeds, held_out)
     draw = family.begin(tasks, seeds)
     images = tasks.test_images.unsqueeze(2)
-    return Training(draw.problem, draw.x0, Exact(), size.steps, size.looks, images, tasks.test_labels)  # type: ignore[arg-type]
+    return Training(
+        draw.problem, draw.x0, Exact(), size.steps, size.looks, images, tasks.test_labels
+    )  # type: ignore[arg-type]
 
 
-def _run(name: str, method: Method[Any], family: FewShotFamily, size: Size, first: int = 0) -> dict[str, Curve]:
+def _run(
+    name: str, method: Method[Any], family: FewShotFamily, size: Size, first: int = 0
+) -> dict[str, Curve]:
     """Run one method on test tasks, from a number on, chunk by chunk."""
     seeds = torch.arange(size.tasks) + FIRST_TEST_TASK + first
-    chunks = [_training(family, some, size, held_out=True).run(name, method) for some in torch.split(seeds, CHUNK)]
+    chunks = [
+        _training(family, some, size, held_out=True).run(name, method)
+        for some in torch.split(seeds, CHUNK)
+    ]
     return {what: reduce(_join, (chunk[what] for chunk in chunks)) for what in chunks[0]}
 
 
@@ -165,7 +208,12 @@ def _join(first: Curve, second: Curve) -> Curve:
 def _ends(shown: Curve, further: Curve) -> Curve:
     """Join a curve and one that was looked at only at its ends, at both ends."""
     values = torch.cat([shown.values[[0, -1]], further.values[[0, -1]]], 1)
-    return Curve(shown.name, [0, shown.iterations[-1]], [0.0, shown.seconds[-1] + further.seconds[-1]], values)
+    return Curve(
+        shown.name,
+        [0, shown.iterations[-1]],
+        [0.0, shown.seconds[-1] + further.seconds[-1]],
+        values,
+    )
 
 
 def _mean(values: Tensor) -> float:
@@ -177,7 +225,9 @@ def _median(values: Tensor) -> float:
 
 
 def failures(losses: Tensor) -> int:
-    """Return how many networks end no better than by guessing among ten characters, or with no number at all."""
+    """Return how many networks end no better than by guessing among ten characters, or with no
+    number at all.
+    """
     return int((~(losses < 0.99 * math.log(10))).sum())
 
 
@@ -188,7 +238,8 @@ def _share(values: Tensor) -> str:
 
 
 def _table(measured: dict[str, Panel]) -> Table:
-    losses, rows = measured[LOSS], []
+    losses = measured[LOSS]
+    rows = []
     last = losses.curves[0].iterations[-1]
     moments = (last // 10, last // 2, last)
     for curve in losses.curves:
@@ -229,24 +280,34 @@ def _ends_table(measured: dict[str, Panel]) -> Table:
                 _share(shares.values[-1]),
             )
         )
-    return Table(("method", "mean loss", "median", "failed: no better than guessing", "test accuracy, 95 %"), rows)
+    return Table(
+        ("method", "mean loss", "median", "failed: no better than guessing", "test accuracy, 95 %"),
+        rows,
+    )
 
 
 def _reptile_table() -> Table:
     """Return the curve that the card of the start has."""
-    (stage,) = zoo.card(PRINTED_START).stages if PRINTED_START in zoo.list() else ({"loss_against_problems": {}},)
+    (stage,) = (
+        zoo.card(PRINTED_START).stages
+        if PRINTED_START in zoo.list()
+        else ({"loss_against_problems": {}},)
+    )
     rows = [(tasks, f"{loss:.4f}") for tasks, loss in stage["loss_against_problems"].items()]
     return Table(("tasks", "mean loss"), rows)
 
 
 def _published() -> Table:
     rows = [(name, *numbers) for name, numbers in PUBLISHED.items()]
-    return Table(("method", "loss at 10", "loss at 50", "loss at 100", "test accuracy at 100"), rows)
+    return Table(
+        ("method", "loss at 10", "loss at 50", "loss at 100", "test accuracy at 100"), rows
+    )
 
 
 def paper_claims(measured: dict[str, Panel]) -> list[Claim]:
     """Judge what the paper says about its methods, as it prints them, on all tasks."""
-    losses, accuracy = measured[LOSS], measured[TEST_ACCURACY]
+    losses = measured[LOSS]
+    accuracy = measured[TEST_ACCURACY]
     names = set(losses.names)
     compared = ((LMD, "SGD"), (PRINTED, "Adam"))
     pairs = [(start + ours, start + rival) for start in AS_IN_THE_PAPER for ours, rival in compared]
@@ -264,8 +325,11 @@ def paper_claims(measured: dict[str, Panel]) -> list[Claim]:
 
 
 def claims(measured: dict[str, Panel]) -> list[Claim]:
-    """Judge what is better here against tuned baselines and controls at the last step, every network counted."""
-    losses, accuracy = measured[LOSS], measured[TEST_ACCURACY]
+    """Judge what is better here against tuned baselines and controls at the last step, every
+    network counted.
+    """
+    losses = measured[LOSS]
+    accuracy = measured[TEST_ACCURACY]
     names = set(losses.names)
     found = [
         _below(losses, start + ours, start + rival, statistic)
@@ -321,7 +385,9 @@ def _close(accuracy: Panel, name: str, others: Sequence[str], within: float) -> 
 
 
 def _gap(accuracy: Panel, name: str, other: str) -> Claim:
-    """Whether a method generalises better, task by task, beyond the 95 % interval of the mean difference."""
+    """Whether a method generalises better, task by task, beyond the 95 % interval of the mean
+    difference.
+    """
     difference, half, measured = _difference(accuracy, name, other)
     return Claim(f"test accuracy: {name} is ahead of {other}", difference > half, measured)
 
@@ -333,10 +399,17 @@ def _not_below(accuracy: Panel, name: str, other: str) -> Claim:
 
 
 def _difference(accuracy: Panel, name: str, other: str) -> tuple[float, float, str]:
-    """Return by how much a method is ahead in the mean over tasks, half its 95 % interval, and both in words."""
+    """Return by how much a method is ahead in the mean over tasks, half its 95 % interval, and both
+    in words.
+    """
     difference = (accuracy[name].values[-1] - accuracy[other].values[-1]).double()
-    mean, half = float(difference.mean()), 1.96 * float(difference.std()) / len(difference) ** 0.5
-    return mean, half, (
-        f"{_share(accuracy[name].values[-1])} against {_share(accuracy[other].values[-1])}, "
-        f"by {100 * mean:.2f} ± {100 * half:.2f} points"
-    )  # fmt: skip
+    mean = float(difference.mean())
+    half = 1.96 * float(difference.std()) / len(difference) ** 0.5
+    return (
+        mean,
+        half,
+        (
+            f"{_share(accuracy[name].values[-1])} against {_share(accuracy[other].values[-1])}, "
+            f"by {100 * mean:.2f} ± {100 * half:.2f} points"
+        ),
+    )

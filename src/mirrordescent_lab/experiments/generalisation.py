@@ -1,4 +1,6 @@
-"""Beyond what the inpainting maps were learned on: other sizes, other damage, a blur, other photographs."""
+"""Beyond what the inpainting maps were learned on: other sizes, other damage, a blur, other
+photographs.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,15 @@ from mirrordescent_lab.experiments.imaging import TASKS, clean_tiles, damage, im
 from mirrordescent_lab.experiments.result import Claim, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
 
-EARLY, LATE = 10, 100
+EARLY = 10
+LATE = 100
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What differs from the training problems: 32×32 crops of BSDS500, a fifth of the pixels missing, no blur."""
+    """What differs from the training problems: 32×32 crops of BSDS500, a fifth of the pixels
+    missing, no blur.
+    """
 
     name: str
     source: str = "bsds500"
@@ -51,16 +56,26 @@ COUNTS: dict[Scale, int] = {"quick": 1, "standard": 8, "paper": 32}
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Tabulate mean gaps as shares of the first, after 10 and 100 iterations; step sizes are tuned per condition."""
+    """Tabulate mean gaps as shares of the first, after 10 and 100 iterations; step sizes are tuned
+    per condition.
+    """
     count = COUNTS[scale]
-    result = Result("generalisation", "Inpainting maps beyond their training", {"scale": scale, "problems": count})
+    result = Result(
+        "generalisation",
+        "Inpainting maps beyond their training",
+        {"scale": scale, "problems": count},
+    )
     for start, fill in (("y", False), ("y filled", True)):
         rows = []
         for condition in QUICK if scale == "quick" else CONDITIONS:
-            contest, rehearsal = (condition.contest(count, part, fill, directory) for part in (False, True))
+            contest, rehearsal = (
+                condition.contest(count, part, fill, directory) for part in (False, True)
+            )
             first = float((contest.problem.value(contest.x0).double() - contest.lower).mean())
             shares = _shares(contest, rehearsal, first)
-            rows.append([condition.name, f"{first:.0f}", *(f"{share:.2g}" for share in shares.values())])
+            rows.append(
+                [condition.name, f"{first:.0f}", *(f"{share:.2g}" for share in shares.values())]
+            )
             if scale != "quick":
                 result.claims += _claims(f"from {start}, {condition.name}", shares)
             say(f"from {start}, {condition.name} done")
@@ -71,7 +86,8 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
 
 def _shares(contest: Contest, rehearsal: Contest, first: float) -> dict[str, float]:
     """Return the mean gap over the first one for every method: at k = 10, then at k = 100."""
-    pair, conjugate = TASKS["inpaint"].learned(), TASKS["inpaint"].learned("conjugate")
+    pair = TASKS["inpaint"].learned()
+    conjugate = TASKS["inpaint"].learned("conjugate")
     learned: dict[str, tuple[int, Method[Any]]] = {
         "LMD": (EARLY, rebuild(pair, "LMD", "reciprocal")),
         "one-network LSMD": (EARLY, rebuild(conjugate, "LSMD", "reciprocal")),

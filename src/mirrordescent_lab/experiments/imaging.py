@@ -1,4 +1,6 @@
-"""The imaging experiments, sections 5.2 and 5.3: denoising of ellipse phantoms and inpainting of photographs."""
+"""The imaging experiments, sections 5.2 and 5.3: denoising of ellipse phantoms and inpainting of
+photographs.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ class Size:
 
 @dataclass(frozen=True)
 class Task:
-    """A kind of imaging problem: what it is called, its learned entries, and how its problems are made."""
+    """A kind of imaging problem: what it is called, its learned entries, and how its problems are
+    made.
+    """
 
     name: str
     title: str
@@ -68,7 +72,9 @@ class Task:
     noise: Noisy | None
 
     def learned(self, kind: str = "pair") -> Method[Any]:
-        """Return the zoo's method of a kind: "pair", "dual-pair", "conjugate", "stencil", "lpd", or a control."""
+        """Return the zoo's method of a kind: "pair", "dual-pair", "conjugate", "stencil", "lpd", or
+        a control.
+        """
         return cast(Method[Any], zoo.load(f"{self.entry}-{kind}"))
 
     def by_label(self, label: str) -> Method[Any]:
@@ -81,11 +87,15 @@ class Task:
 
 
 def inpainting(count: int, side: int, training: bool, directory: Path | None) -> TVInpainting:
-    """Tiles of photographs, one fixed mask with a fifth missing, noise 0.05 on all channels after masking."""
+    """Tiles of photographs, one fixed mask with a fifth missing, noise 0.05 on all channels after
+    masking.
+    """
     return damage(clean_tiles(count, side, training, directory), torch.Generator().manual_seed(7))
 
 
-def clean_tiles(count: int, side: int, training: bool, directory: Path | None, test_source: str = "stl10") -> Tensor:
+def clean_tiles(
+    count: int, side: int, training: bool, directory: Path | None, test_source: str = "stl10"
+) -> Tensor:
     """Return tiles spread over BSDS500's training part, or over the test part of a collection."""
     split: Literal["train", "test"] = "train" if training else "test"
     try:
@@ -103,10 +113,14 @@ def damage(
     noise: float = 0.05,
     operator: LinearOperator | None = None,
 ) -> TVInpainting:
-    """Blur all images if there is an operator, remove the same random pixels from them, and add noise."""
+    """Blur all images if there is an operator, remove the same random pixels from them, and add
+    noise.
+    """
     mask = torch.rand(clean.shape[-2:], generator=generator) >= missing
     seen = clean if operator is None else operator.A(clean)
-    return TVInpainting(mask * seen + noise * torch.randn(seen.shape, generator=generator), mask, operator=operator)
+    return TVInpainting(
+        mask * seen + noise * torch.randn(seen.shape, generator=generator), mask, operator=operator
+    )
 
 
 def denoising(count: int, side: int, training: bool, directory: Path | None) -> TVInpainting:
@@ -120,7 +134,11 @@ TASKS = {
         "inpaint",
         "TV inpainting of photographs",
         "photo-inpaint",
-        {"quick": Size(2, 1, 30, 24), "standard": Size(10, 2, 2000, 96), "paper": Size(20, 5, 2000, 96)},
+        {
+            "quick": Size(2, 1, 30, 24),
+            "standard": Size(10, 2, 2000, 96),
+            "paper": Size(20, 5, 2000, 96),
+        },
         inpainting,
         noise=None,
     ),
@@ -128,7 +146,11 @@ TASKS = {
         "denoise",
         "TV denoising of ellipse phantoms",
         "ellipse-denoise",
-        {"quick": Size(2, 1, 30, 32), "standard": Size(10, 2, 2000, 128), "paper": Size(20, 5, 2000, 128)},
+        {
+            "quick": Size(2, 1, 30, 32),
+            "standard": Size(10, 2, 2000, 128),
+            "paper": Size(20, 5, 2000, 128),
+        },
         denoising,
         noise=Noisy(0.05),
     ),
@@ -136,19 +158,27 @@ TASKS = {
 
 
 def run(task: Task, scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Compare all methods on one task. Whatever is tuned or chosen, is tuned or chosen on training problems."""
+    """Compare all methods on one task. Whatever is tuned or chosen, is tuned or chosen on training
+    problems.
+    """
     size = task.sizes[scale]
     noise = 0.0 if task.noise is None else task.noise.sigma
     result = Result(task.name, task.title, {"scale": scale, **vars(size), "gradient noise": noise})
-    problem, training = (task.make(size.problems, size.side, split, directory) for split in (False, True))
+    problem, training = (
+        task.make(size.problems, size.side, split, directory) for split in (False, True)
+    )
     few = imaging_contest(_first(training, size.extension_problems), False, size.iterations)
     result.panels, rules = choose_rules(task.by_label, few, task.noise, METHODS)
-    _, control_rules = choose_rules(task.control, few, task.noise, dict.fromkeys(METHODS, CONTROLLED))
+    _, control_rules = choose_rules(
+        task.control, few, task.noise, dict.fromkeys(METHODS, CONTROLLED)
+    )
     say(f"best extensions: {', '.join(f'{name} {rule}' for name, rule in rules.items())}")
     for start, fill in {"from y": False, "from y filled": True}.items():
         if fill and problem.mask is None:
             continue
-        contest, rehearsal = (imaging_contest(p, fill, size.iterations) for p in (problem, training))
+        contest, rehearsal = (
+            imaging_contest(p, fill, size.iterations) for p in (problem, training)
+        )
         learned = [contest.run(*each) for each in with_rules(task.by_label, rules, task.noise)]
         learned.append(contest.run("stencil LAMD", task.learned("stencil")))
         panel = Panel(learned + _rivals(task, contest, rehearsal))
@@ -160,14 +190,18 @@ def run(task: Task, scale: Scale, directory: Path | None, say: Say) -> Result:
         result.panels[f"one image {start}"] = Panel([curve.of_run(0) for curve in panel.curves])
         say(f"comparison {start} done")
     if scale != "quick":
-        result.panels["one network for long"] = _for_long(task, rules, _first(problem, size.extension_problems))
+        result.panels["one network for long"] = _for_long(
+            task, rules, _first(problem, size.extension_problems)
+        )
         result.claims = imaging_claims(result)
     return result
 
 
 def _rivals(task: Task, contest: Contest, rehearsal: Contest) -> list[Curve]:
     """Run the tuned baselines, the learned primal-dual scheme and the classical solvers."""
-    curves = [contest.run_tuned(tunable, rehearsal) for tunable in (*BASELINES, WIDE_NESTEROV, CLASSICAL)]
+    curves = [
+        contest.run_tuned(tunable, rehearsal) for tunable in (*BASELINES, WIDE_NESTEROV, CLASSICAL)
+    ]
     curves.append(contest.run_tuned(EARLY_CLASSICAL, rehearsal, at=10))
     curves.append(contest.run("LPD", task.learned("lpd")))
     if cast(TVInpainting, contest.problem).F_convexity > 0:
@@ -177,7 +211,8 @@ def _rivals(task: Task, contest: Contest, rehearsal: Contest) -> list[Curve]:
 
 def _for_long(task: Task, rules: dict[str, Extension], problem: TVInpainting) -> Panel:
     """Run the one-network methods without noise for many iterations."""
-    contest, learned = imaging_contest(problem, False, LONG), task.learned("conjugate")
+    contest = imaging_contest(problem, False, LONG)
+    learned = task.learned("conjugate")
     return Panel(
         [
             contest.run(f"one-network {name}", rebuild(learned, name, rules[f"one-network {name}"]))
@@ -189,7 +224,11 @@ def _for_long(task: Task, rules: dict[str, Extension], problem: TVInpainting) ->
 def imaging_contest(problem: TVInpainting, fill: bool, iterations: int) -> Contest:
     """Start at y or at y with its holes filled."""
     return Contest(
-        problem, problem.start(fill=fill), certify(problem).lower, iterations, recorded_iterations(iterations)
+        problem,
+        problem.start(fill=fill),
+        certify(problem).lower,
+        iterations,
+        recorded_iterations(iterations),
     )
 
 

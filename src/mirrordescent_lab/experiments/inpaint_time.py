@@ -15,31 +15,43 @@ from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.intervals import paired
 
 SIZES: dict[Scale, tuple[int, int]] = {"quick": (1, 30), "standard": (8, 2000), "paper": (16, 2000)}
-MORE = 5  # iterations without a network are cheaper, so those methods get more of them, by this factor
+MORE = (
+    5  # iterations without a network are cheaper, so those methods get more of them, by this factor
+)
 LEARNED = ("LAMD", "LSMD", "one-network LSMD", "one-network LAMD", "dual-pair LSMD", "stencil LAMD")
 LEVELS = (100.0, 10.0, 1.0, 0.1)
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     """Run learned and classical methods from y, and plot their gaps against seconds."""
-    task, (count, iterations) = TASKS["inpaint"], SIZES[scale]
+    task = TASKS["inpaint"]
+    (count, iterations) = SIZES[scale]
     side = task.sizes[scale].side
     result = Result(
-        "inpaint-time", "Inpainting against time", {"scale": scale, "problems": count, "iterations": iterations}
+        "inpaint-time",
+        "Inpainting against time",
+        {"scale": scale, "problems": count, "iterations": iterations},
     )
     problem, training = (task.make(count, side, part, directory) for part in (False, True))
     contest, longer, rehearsal = (
         imaging_contest(p, False, budget)
-        for p, budget in ((problem, iterations), (problem, MORE * iterations), (training, iterations))
+        for p, budget in (
+            (problem, iterations),
+            (problem, MORE * iterations),
+            (training, iterations),
+        )
     )
-    pair, conjugate = task.learned(), task.learned("conjugate")
+    pair = task.learned()
+    conjugate = task.learned("conjugate")
     curves = [
         contest.run("LAMD", rebuild(pair, "LAMD", "reciprocal")),
         contest.run("LSMD", rebuild(pair, "LSMD", "reciprocal")),
         contest.run("one-network LSMD", rebuild(conjugate, "LSMD", "reciprocal")),
         contest.run("one-network LAMD", rebuild(conjugate, "LAMD", "reciprocal")),
         contest.run("dual-pair LSMD", rebuild(task.learned("dual-pair"), "LSMD", "reciprocal")),
-        longer.run(f"dual-pair LSMD{NO_MAP}", rebuild(task.control("dual-pair "), "LSMD", "reciprocal")),
+        longer.run(
+            f"dual-pair LSMD{NO_MAP}", rebuild(task.control("dual-pair "), "LSMD", "reciprocal")
+        ),
         longer.run("stencil LAMD", task.learned("stencil")),
         longer.run(f"stencil LAMD{NO_MAP}", task.learned(f"stencil{CONTROL}")),
     ]
@@ -49,10 +61,14 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         steps = tunable.grid[max(0, best - 1) : best + 2]
         curves += [longer.run(f"{tunable.name} {step:g}", tunable.make(step)) for step in steps]
     curves.append(longer.run("LPD", task.learned("lpd")))
-    curves += [longer.run_tuned(CLASSICAL, rehearsal), longer.run_tuned(EARLY_CLASSICAL, rehearsal, at=10)]
+    curves += [
+        longer.run_tuned(CLASSICAL, rehearsal),
+        longer.run_tuned(EARLY_CLASSICAL, rehearsal, at=10),
+    ]
     result.panels["gap against seconds"] = Panel(curves, against="seconds")
     result.tables["Seconds until the mean gap is below a level"] = Table(
-        ("method", *(f"{level:g}" for level in LEVELS), "ms per iteration"), [_times(curve) for curve in curves]
+        ("method", *(f"{level:g}" for level in LEVELS), "ms per iteration"),
+        [_times(curve) for curve in curves],
     )
     if scale != "quick":
         result.claims = _claims(result.panels["gap against seconds"])
@@ -61,18 +77,29 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
 
 def _times(curve: Curve) -> list[str]:
     gaps = curve.values.mean(1).tolist()
-    reached = [next((s for s, gap in zip(curve.seconds, gaps, strict=True) if gap <= level), None) for level in LEVELS]
+    reached = [
+        next((s for s, gap in zip(curve.seconds, gaps, strict=True) if gap <= level), None)
+        for level in LEVELS
+    ]
     pace = 1000 * curve.seconds[-1] / curve.iterations[-1]
-    return [curve.name, *("–" if second is None else f"{second:.2f}" for second in reached), f"{pace:.2f}"]
+    return [
+        curve.name,
+        *("–" if second is None else f"{second:.2f}" for second in reached),
+        f"{pace:.2f}",
+    ]
 
 
 def _claims(panel: Panel) -> list[Claim]:
-    """Compare the ends of runs, and the gaps at the moment when LAMD has finished its tenth iteration."""
+    """Compare the ends of runs, and the gaps at the moment when LAMD has finished its tenth
+    iteration.
+    """
     ours = panel["LAMD"]
     baselines = [c for c in panel.curves if c.name.split()[0] in {t.name for t in BASELINES}]
     ends = {curve.name: float(curve.values[-1].mean()) for curve in (ours, *baselines)}
     falls = {
-        name: paired(ratio(*(panel[name].values[panel[name].iterations.index(k)] for k in (1000, 2000))))
+        name: paired(
+            ratio(*(panel[name].values[panel[name].iterations.index(k)] for k in (1000, 2000)))
+        )
         for name in ("LAMD", "one-network LAMD")
     }
     moment = ours.seconds[ours.iterations.index(10)]
@@ -92,7 +119,8 @@ def _claims(panel: Panel) -> list[Claim]:
         ),
         Claim(
             f"after {moment:.2f} s, when LAMD has taken 10 steps, a learned mirror method is ahead of PDHG",
-            min(then[name] for name in LEARNED) < min(gap for name, gap in then.items() if "PDHG" in name),
+            min(then[name] for name in LEARNED)
+            < min(gap for name, gap in then.items() if "PDHG" in name),
             ", ".join(f"{name} {gap:.3g}" for name, gap in then.items()),
         ),
     ]

@@ -1,10 +1,13 @@
-"""What learning again gives: the same recipes from other seeds, and the search for pairs that leave the identity.
+"""What learning again gives: the same recipes from other seeds, and the search for pairs that leave
+the identity.
 
-Both at a reduced budget, which is the same for every map and for its control, the same method without a map.
+Both at a reduced budget, which is the same for every map and for its control, the same method
+without a map.
 
-For every recipe and seed, log₁₀(gap of the control/gap of the map) is averaged over held-out problems; its interval is
-over the seeds. The search learns pairs of networks through primal-stored descent, as the paper does, and through
-dual-stored descent, with several weights of the penalty on their inconsistency, and with larger and deeper networks.
+For every recipe and seed, log₁₀(gap of the control/gap of the map) is averaged over held-out
+problems; its interval is over the seeds. The search learns pairs of networks through primal-stored
+descent, as the paper does, and through dual-stored descent, with several weights of the penalty on
+their inconsistency, and with larger and deeper networks.
 """
 
 from __future__ import annotations
@@ -38,8 +41,21 @@ RECIPES = (
     *(f"{task}-{kind}" for task in TASKS for kind in ("pair", "dual-pair", "conjugate", "stencil")),
     *(f"mnist49-svm-{kind}" for kind in ("pair", "conjugate", "quadratic")),
 )
-WANTED = {"dual-pair": 1.5, "conjugate": 1.5, "stencil": 1.5, "quadratic": 3.0}  # factors that maps are to be worth
-SEARCHED = ("pair", "own, k = 10", "LSMD, k = 10", "LSMD, k = 100", "worth at 10", "worth at 100", "inconsistency")
+WANTED = {
+    "dual-pair": 1.5,
+    "conjugate": 1.5,
+    "stencil": 1.5,
+    "quadratic": 3.0,
+}  # factors that maps are to be worth
+SEARCHED = (
+    "pair",
+    "own, k = 10",
+    "LSMD, k = 10",
+    "LSMD, k = 100",
+    "worth at 10",
+    "worth at 100",
+    "inconsistency",
+)
 COSTLY = {"stencil": 3, "quadratic": 5}  # by what their budget is divided
 
 
@@ -63,7 +79,9 @@ SIZES: dict[Scale, Size] = {
 
 @dataclass(frozen=True)
 class Trial:
-    """A pair as it is searched for: through which descent, how the penalty is weighed, which networks."""
+    """A pair as it is searched for: through which descent, how the penalty is weighed, which
+    networks.
+    """
 
     through: str
     objective: Objective
@@ -72,13 +90,17 @@ class Trial:
 
     def __str__(self) -> str:
         own = self.objective
-        penalty = f"{own.penalty:g} × {'mean' if own.penalty_norm == 'mean' else 'sum'} over entries"
+        penalty = (
+            f"{own.penalty:g} × {'mean' if own.penalty_norm == 'mean' else 'sum'} over entries"
+        )
         return f"{self.through}, {own.weights.replace('_', ' ')}, {penalty}, {self.layers} × {self.kernel}²"
 
     def method(self, channels: int, generator: torch.Generator) -> Method[Any]:
         """Return the method before learning; the forward network has the larger window."""
         make: type[MD] | type[SMD] = MD if self.through == "LMD" else SMD
-        forward = ConvICNN(channels, filters=16, layers=self.layers, kernel=self.kernel, generator=generator)
+        forward = ConvICNN(
+            channels, filters=16, layers=self.layers, kernel=self.kernel, generator=generator
+        )
         backward = ConvICNN(channels, filters=16, layers=self.layers, generator=generator)
         return make(LearnedPair(forward, backward), steps(0.3))
 
@@ -97,14 +119,20 @@ def trials() -> Iterator[Trial]:
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     """Learn everything again, or go on where an interrupted run was."""
     size = SIZES[scale]
-    settings = {"scale": scale, **{key: value for key, value in vars(size).items() if key != "recipes"}}
+    settings = {
+        "scale": scale,
+        **{key: value for key, value in vars(size).items() if key != "recipes"},
+    }
     settings |= {f"budget of {kind}": f"1/{share}" for kind, share in COSTLY.items()}
     result = Result("learned-again", "What learning again gives", settings)
     study = _Study(size, directory, say)
     rows = []
     for name in size.recipes:
         shares = study.seeds(name)
-        rows += [(name, str(k), *(f"{each:.2f}" for each in row), str(paired(row))) for k, row in shares.items()]
+        rows += [
+            (name, str(k), *(f"{each:.2f}" for each in row), str(paired(row)))
+            for k, row in shares.items()
+        ]
         result.claims += _claims(name, {k: paired(row) for k, row in shares.items()})
     seeds = [f"seed {i + 1}" for i in range(size.seeds)]
     result.tables["What a map is worth, in decades of the gap, from several seeds"] = Table(
@@ -126,29 +154,45 @@ class _Study:
 
     def seeds(self, name: str) -> dict[int, Tensor]:
         """Return what the map of a recipe is worth at both counts, seed by seed."""
-        held_out, worth = self._held_out(name), []
+        held_out = self._held_out(name)
+        worth = []
         for seed in range(1, self.size.seeds + 1):
-            ours, alone = (self._gaps(self._learned(each, seed), held_out) for each in (recipe(name), control(name)))
+            ours, alone = (
+                self._gaps(self._learned(each, seed), held_out)
+                for each in (recipe(name), control(name))
+            )
             worth.append((alone / ours).log10().mean(1))
-            self.say(f"{name}, seed {seed}: {', '.join(f'{w:.2f}' for w in worth[-1].tolist())} decades")
+            self.say(
+                f"{name}, seed {seed}: {', '.join(f'{w:.2f}' for w in worth[-1].tolist())} decades"
+            )
         return dict(zip(COUNTS, torch.stack(worth, 1), strict=True))
 
     def searched(self, task: str, trial: Trial) -> tuple[str, ...]:
-        """Return the row of one trial: its gaps in its own descent and stored in the dual, against the control."""
-        base, channels = recipe(f"{task}-dual-pair"), 3 if task.startswith("photo") else 1
+        """Return the row of one trial: its gaps in its own descent and stored in the dual, against
+        the control.
+        """
+        base = recipe(f"{task}-dual-pair")
+        channels = 3 if task.startswith("photo") else 1
         stage = Unrolled(replace(DUAL_PAIR, objective=trial.objective, optimiser=_optimiser(trial)))
         tried = replace(
-            base, name=f"{task} {cache.key_of(str(trial))[:12]}", stages=(stage,),
+            base,
+            name=f"{task} {cache.key_of(str(trial))[:12]}",
+            stages=(stage,),
             method=lambda generator, family: trial.method(channels, generator),
-        )  # fmt: skip
+        )
         held_out = self._held_out(base.name)
-        own, alone = self._learned(tried, 1), self._learned(control(base.name), 1)
+        own = self._learned(tried, 1)
+        alone = self._learned(control(base.name), 1)
         mirror = cast(LearnedPair, own.mirror)
-        gaps, dual, without = (self._gaps(each, held_out) for each in (own, SMD(mirror, own.t), alone))
+        gaps, dual, without = (
+            self._gaps(each, held_out) for each in (own, SMD(mirror, own.t), alone)
+        )
         worth = [paired((a / b).log10()) for a, b in zip(without, dual, strict=True)]
         x0 = torch.as_tensor(held_out.x0)
         relative = float((mirror.inconsistency(x0) / x0.flatten(1).abs().sum(1)).mean())
-        self.say(f"{task}, {trial}: {float(gaps[0].mean()):.3g}; stored in the dual {dual.mean(1).tolist()}")
+        self.say(
+            f"{task}, {trial}: {float(gaps[0].mean()):.3g}; stored in the dual {dual.mean(1).tolist()}"
+        )
         means = (f"{float(each.mean()):.3g}" for each in (gaps[0], *dual))
         return str(trial), *means, *map(str, worth), f"{relative:.1%}"
 
@@ -160,9 +204,13 @@ class _Study:
 
     def _learned(self, made: Recipe, seed: int) -> Method[Any]:
         """Learn with the reduced budget, or load what was learned before."""
-        meta_steps = self.size.meta_steps // next((n for kind, n in COSTLY.items() if kind in made.name), 1)
+        meta_steps = self.size.meta_steps // next(
+            (n for kind, n in COSTLY.items() if kind in made.name), 1
+        )
         changes = [f"meta_steps={max(1, meta_steps)}", f"seed={seed}"]
-        version = cache.key_of("learned-again", settings=repr(_settings(made)), changes=str(changes))[:12]
+        version = cache.key_of(
+            "learned-again", settings=repr(_settings(made)), changes=str(changes)
+        )[:12]
         folder = cache.directory() / f"learned-again-{version}"
         path = folder / f"{made.name}.safetensors"
         if not path.exists():
@@ -193,11 +241,14 @@ def _settings(made: Recipe) -> list[Settings]:
 
 def _claims(name: str, worth: dict[int, Estimate]) -> list[Claim]:
     factor = next((factor for kind, factor in WANTED.items() if name.endswith(kind)), 1.0)
-    wanted, times = math.log10(factor), f"{factor:g} times below" if factor > 1 else "below"
+    wanted = math.log10(factor)
+    times = f"{factor:g} times below" if factor > 1 else "below"
     return [
         Claim.by(
             f"{name}: learned from other seeds, its gap is {times} its control's at k = {k}",
-            each.low - wanted, each.high - wanted, f"decades over seeds {each}",
+            each.low - wanted,
+            each.high - wanted,
+            f"decades over seeds {each}",
         )
         for k, each in worth.items()
-    ]  # fmt: skip
+    ]

@@ -1,4 +1,6 @@
-"""The methods of the zoo that train networks: as the paper prints them, as they are better here, and without a map."""
+"""The methods of the zoo that train networks: as the paper prints them, as they are better here,
+and without a map.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,16 @@ from mirrordescent_lab.experiments.training import Training, at_most
 from mirrordescent_lab.recipes.networks import rescaled
 from mirrordescent_lab.recipes.printed import accelerated_as_printed
 
-LMD, PRINTED, CAPPED = "LMD", "LAMD* as printed", "capped LAMD"
-SHORTER, FACTORS = f"{PRINTED}, steps tuned", [1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005]
+LMD = "LMD"
+PRINTED = "LAMD* as printed"
+CAPPED = "capped LAMD"
+SHORTER = f"{PRINTED}, steps tuned"
+FACTORS = [1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005]
 
 
 def printed(entry: str) -> dict[str, Method[Any]]:
-    """Return mirror descent, learned as such, and its map and step size in LAMD* with the paper's λ and no cap.
+    """Return mirror descent, learned as such, and its map and step size in LAMD* with the paper's λ
+    and no cap.
 
     An entry that is not shipped gives nothing, and claims about it are then not measured.
     """
@@ -30,17 +36,23 @@ def printed(entry: str) -> dict[str, Method[Any]]:
 
 
 def with_other_steps(entry: str, tuning: Training) -> dict[str, Method[Any]]:
-    """Return LAMD* as printed with a multiple of the step size of LMD, tuned: the paper does not state its own."""
+    """Return LAMD* as printed with a multiple of the step size of LMD, tuned: the paper does not
+    state its own.
+    """
     if entry not in zoo.list():
         return {}
     method = cast(SMD, zoo.load(entry)).requires_grad_(False)
-    made = Tunable(SHORTER, lambda factor: rescaled(accelerated_as_printed(method), factor), FACTORS)
+    made = Tunable(
+        SHORTER, lambda factor: rescaled(accelerated_as_printed(method), factor), FACTORS
+    )
     factor = tuning.tune(made)
     return {f"{SHORTER} ({factor:g})": made.make(factor)}
 
 
 def capped(entry: str) -> dict[str, Method[Any]]:
-    """Return the method of an entry, and its control if there is one: the identity, and schedules learned alike."""
+    """Return the method of an entry, and its control if there is one: the identity, and schedules
+    learned alike.
+    """
     made = {CAPPED: cast(Method[Any], zoo.load(entry))}
     if f"{entry}{CONTROL}" in zoo.list():
         made[CAPPED + NO_MAP] = cast(Method[Any], zoo.load(f"{entry}{CONTROL}"))
@@ -48,7 +60,9 @@ def capped(entry: str) -> dict[str, Method[Any]]:
 
 
 def learned(entry: str) -> dict[str, Method[Any]]:
-    """Return what was learned as printed under NAME-printed, then what was learned under NAME, with controls."""
+    """Return what was learned as printed under NAME-printed, then what was learned under NAME, with
+    controls.
+    """
     made = printed(f"{entry}-printed")
     if f"{entry}-printed{CONTROL}" in zoo.list():
         made[LMD + NO_MAP] = cast(Method[Any], zoo.load(f"{entry}-printed{CONTROL}"))
@@ -58,4 +72,8 @@ def learned(entry: str) -> dict[str, Method[Any]]:
 def map_claims(loss: Panel) -> list[Claim]:
     """Judge whether methods end below their controls, which is what their maps are worth."""
     names = set(loss.names)
-    return [at_most(loss, name, 1, name + NO_MAP) for name in (LMD, CAPPED) if {name, name + NO_MAP} <= names]
+    return [
+        at_most(loss, name, 1, name + NO_MAP)
+        for name in (LMD, CAPPED)
+        if {name, name + NO_MAP} <= names
+    ]

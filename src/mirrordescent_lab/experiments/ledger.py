@@ -15,7 +15,9 @@ from mirrordescent_lab.experiments.scales import Say
 from mirrordescent_lab.recipes.spectral import ENTRY
 from mirrordescent_lab.tasks import End, Task
 
-TUNING_SEED, TEST_SEED = 1000, 2000  # of the networks that settings are chosen on, and of those shown
+# of the networks that settings are chosen on, and of those shown
+TUNING_SEED = 1000
+TEST_SEED = 2000
 DEAD = 1e3  # what counts as the loss of a network without one
 Loss: TypeAlias = Callable[[Setting], float]
 
@@ -23,14 +25,27 @@ Loss: TypeAlias = Callable[[Setting], float]
 class Ledger:
     """Runs that have been made, kept in a file, so that a long experiment can be continued.
 
-    Runs of contestants that depend on the entry are kept under its version, and the others outlive it.
+    Runs of contestants that depend on the entry are kept under its version, and the others outlive
+    it.
     """
 
     def __init__(self, path: Path | None, directory: Path | None, say: Say) -> None:
-        self.path, self.directory, self.say, self.stamp = path, directory, say, _stamp()
-        self.ends: dict[str, list[float]] = json.loads(path.read_text()) if path and path.exists() else {}
+        self.path = path
+        self.directory = directory
+        self.say = say
+        self.stamp = _stamp()
+        self.ends: dict[str, list[float]] = (
+            json.loads(path.read_text()) if path and path.exists() else {}
+        )
 
-    def run(self, task: Task, contestant: Contestant, setting: Setting, seed: int, steps: int | None = None) -> End:
+    def run(
+        self,
+        task: Task,
+        contestant: Contestant,
+        setting: Setting,
+        seed: int,
+        steps: int | None = None,
+    ) -> End:
         """Return how a run ends, made now or before."""
         steps = steps or task.steps
         key = f"{task.name} | {self._called(contestant)} | {written(setting)} | {seed} | {steps}"
@@ -42,7 +57,9 @@ class Ledger:
         return End(*self.ends[key])
 
     def pace(self, task: Task, ours: Contestant, theirs: Contestant) -> float:
-        """Return the time of a training step of one contestant over that of another, both at a small rate."""
+        """Return the time of a training step of one contestant over that of another, both at a
+        small rate.
+        """
         key = f"{task.name} | {self._called(ours)} / {self._called(theirs)}"
         if key not in self.ends:
             first, second = (each.make(1e-6, "constant") for each in (ours, theirs))
@@ -53,11 +70,16 @@ class Ledger:
         return self.ends[key][0]
 
     def tuned(
-        self, task: Task, contestant: Contestant, steps: int | None = None, settings: Sequence[Setting] | None = None
+        self,
+        task: Task,
+        contestant: Contestant,
+        steps: int | None = None,
+        settings: Sequence[Setting] | None = None,
     ) -> Setting:
         """Return the setting with the least training loss at the end, on a network kept for tuning.
 
-        ``settings`` are those to begin with, if not the contestant's. One that has a single setting is not tuned.
+        ``settings`` are those to begin with, if not the contestant's. One that has a single setting
+        is not tuned.
         """
         if len(contestant.settings) == 1:
             return contestant.settings[0]
@@ -77,20 +99,24 @@ class Ledger:
 
 
 def best_of(settings: Sequence[Setting], loss: Loss, factor: float = 3.0) -> Setting:
-    """Return the setting of least loss; where its learning rate is an end of the grid, the grid goes on there.
+    """Return the setting of least loss; where its learning rate is an end of the grid, the grid
+    goes on there.
 
     >>> best_of([(1.0, "linear"), (3.0, "linear")], lambda setting: abs(setting[0] - 27))
     (27.0, 'linear')
     """
-    best, rates = min(settings, key=loss), [setting[0] for setting in settings]
+    best = min(settings, key=loss)
+    rates = [setting[0] for setting in settings]
     for times, end in ((factor, max(rates)), (1 / factor, min(rates))):
         while best[0] == end and loss(further := (times * best[0], *best[1:])) < loss(best):
-            best, end = further, further[0]
+            best = further
+            end = further[0]
     return best
 
 
 def in_turn(settings: Sequence[Setting], loss: Loss) -> Setting:
-    """Tune one number after the other where every run is dear: the learning rate, the shape, and what is beside them.
+    """Tune one number after the other where every run is dear: the learning rate, the shape, and
+    what is beside them.
 
     The first learning rate is tried with what comes first of everything else.
 

@@ -1,4 +1,6 @@
-"""Section 6: learned multipliers of the gradient group by themselves into the orbits of a network's symmetries."""
+"""Section 6: learned multipliers of the gradient group by themselves into the orbits of a network's
+symmetries.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,20 @@ from mirrordescent_lab.experiments.result import Claim, Panel, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.experiments.training import LOSS, Training, at_most, panels
 
-STEP, STEPS = 0.05, 100
+STEP = 0.05
+STEPS = 100
 FLOOR = 1e-3  # of a multiplier
 ORBITS = ("A₁, input 1", "A₁, input 2", "b₁", "A₂", "b₂")
-UNTIED, AVERAGED, TIED = "201 multipliers", "201 averaged over orbits", "5 multipliers"
+UNTIED = "201 multipliers"
+AVERAGED = "201 averaged over orbits"
+TIED = "5 multipliers"
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large the experiment is: meta-steps, their first rate, networks in each, networks for evaluation."""
+    """How large the experiment is: meta-steps, their first rate, networks in each, networks for
+    evaluation.
+    """
 
     meta_steps: int
     rate: float
@@ -49,9 +56,13 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Learn the multipliers of all 201 parameters one by one, and one for each orbit, and train networks with both."""
-    size, family = SIZES[scale], moons_family()
-    untied, tied = untied_map(), layerwise(moons_network(), "diagonal", "orbit")
+    """Learn the multipliers of all 201 parameters one by one, and one for each orbit, and train
+    networks with both.
+    """
+    size = SIZES[scale]
+    family = moons_family()
+    untied = untied_map()
+    tied = layerwise(moons_network(), "diagonal", "orbit")
     for mirror, batch in ((untied, size.untied_batch), (tied, size.tied_batch)):
         learn_multipliers(mirror, family, size.meta_steps, size.rate, batch)
         say(f"{sum(p.numel() for p in mirror.parameters())} multipliers learned")
@@ -70,18 +81,25 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
 def untied_map() -> Layerwise:
     """Return a map with a multiplier for every parameter of the network."""
     shapes = {name: tuple(p.shape) for name, p in moons_network().named_parameters()}
-    each = {name: Multipliers(torch.arange(math.prod(shape)).reshape(shape)) for name, shape in shapes.items()}
+    each = {
+        name: Multipliers(torch.arange(math.prod(shape)).reshape(shape))
+        for name, shape in shapes.items()
+    }
     return Layerwise(each, shapes)
 
 
-def learn_multipliers(mirror: Layerwise, family: NetworkFamily, meta_steps: int, rate: float, batch: int) -> None:
-    """w ← max(w − η_k ∂L/∂w, 1e-3), where L adds up the losses along a run of mirror descent, on random networks.
+def learn_multipliers(
+    mirror: Layerwise, family: NetworkFamily, meta_steps: int, rate: float, batch: int
+) -> None:
+    """w ← max(w − η_k ∂L/∂w, 1e-3), where L adds up the losses along a run of mirror descent, on
+    random networks.
 
-    Only every tenth step of a run is evaluated, to save time. η_k falls to 0 like a cosine, so that the noise of
-    single networks is averaged out. A number that n entries share moves by the mean of their slopes: on its way it is
-    the mean, over the orbit, of what untied multipliers would do.
+    Only every tenth step of a run is evaluated, to save time. η_k falls to 0 like a cosine, so that
+    the noise of single networks is averaged out. A number that n entries share moves by the mean of
+    their slopes: on its way it is the mean, over the orbit, of what untied multipliers would do.
     """
-    method, objective = MD(mirror, STEP), Objective("sum", every=STEPS // 10)
+    method = MD(mirror, STEP)
+    objective = Objective("sum", every=STEPS // 10)
     generator = torch.Generator().manual_seed(0)
     for k in range(meta_steps):
         losses, _ = objective.losses(method, family.draw(draw_seeds(batch, generator)), STEPS, k)
@@ -95,16 +113,22 @@ def learn_multipliers(mirror: Layerwise, family: NetworkFamily, meta_steps: int,
 
 @torch.no_grad()
 def _descend(part: Multipliers, rate: float) -> None:
-    w, slope = part.multipliers, cast(Tensor, part.log_multiplier.grad)  # ∂L/∂w = (∂L/∂log w)/w
+    # ∂L/∂w = (∂L/∂log w)/w
+    w = part.multipliers
+    slope = cast(Tensor, part.log_multiplier.grad)
     part.log_multiplier.copy_((w - rate * slope / w).clamp(min=FLOOR).log())
 
 
 def by_orbit(mirror: Layerwise) -> dict[str, Tensor]:
-    """Return the multipliers of all parameters, sorted into the orbits of the network's symmetries."""
-    orbits, found = _multipliers(layerwise(moons_network(), "diagonal", "orbit")), []
+    """Return the multipliers of all parameters, sorted into the orbits of the network's
+    symmetries.
+    """
+    orbits = _multipliers(layerwise(moons_network(), "diagonal", "orbit"))
+    found = []
     for name, part in _multipliers(mirror).items():
         shape = _shapes(mirror)[name]
-        w, orbit = part.multipliers[part.groups].expand(shape), orbits[name].groups.expand(shape)
+        w = part.multipliers[part.groups].expand(shape)
+        orbit = orbits[name].groups.expand(shape)
         found += [w[orbit == i].detach() for i in range(orbits[name].count)]
     return dict(zip(ORBITS, found, strict=True))
 
@@ -126,9 +150,15 @@ def _shapes(mirror: Layerwise) -> dict[str, tuple[int, ...]]:
     return cast(dict[str, tuple[int, ...]], mirror.shapes)
 
 
-def _compare(family: NetworkFamily, untied: Layerwise, tied: Layerwise, count: int) -> dict[str, Panel]:
-    """Train fresh networks with the learned maps, with gradient descent, and with the zoo's method."""
-    best = _training(family, SEEDS // 2, max(2, count // 5)).tune(Tunable("GD", GD, grid(5e-2, 1e1)))
+def _compare(
+    family: NetworkFamily, untied: Layerwise, tied: Layerwise, count: int
+) -> dict[str, Panel]:
+    """Train fresh networks with the learned maps, with gradient descent, and with the zoo's
+    method.
+    """
+    best = _training(family, SEEDS // 2, max(2, count // 5)).tune(
+        Tunable("GD", GD, grid(5e-2, 1e1))
+    )
     methods: dict[str, Method[Any]] = {
         f"GD ({STEP:g})": GD(STEP),
         UNTIED: MD(untied, STEP),
@@ -153,15 +183,34 @@ def _orbit_table(untied: dict[str, Tensor], tied: dict[str, Tensor]) -> Table:
     for name, w in untied.items():
         nearest = min(abs(means[name] - mean) for other, mean in means.items() if other != name)
         spread = f"{float(w.std()):.4f}" if len(w) > 1 else "–"
-        rows.append([name, str(len(w)), f"{means[name]:.4f}", spread, f"{nearest:.4f}", f"{float(tied[name][0]):.4f}"])
-    return Table(("orbit", "entries", "mean", "standard deviation", "to the nearest other mean", "tied"), rows)
+        rows.append(
+            [
+                name,
+                str(len(w)),
+                f"{means[name]:.4f}",
+                spread,
+                f"{nearest:.4f}",
+                f"{float(tied[name][0]):.4f}",
+            ]
+        )
+    return Table(
+        ("orbit", "entries", "mean", "standard deviation", "to the nearest other mean", "tied"),
+        rows,
+    )
 
 
 def _loss_table(losses: Panel) -> Table:
     rows = []
     for curve in losses.curves:
         end = curve.values[-1]
-        rows.append((curve.name, f"{float(end.mean()):.4g}", f"{float(end.std()):.2g}", f"{float(end.max()):.4g}"))
+        rows.append(
+            (
+                curve.name,
+                f"{float(end.mean()):.4g}",
+                f"{float(end.std()):.2g}",
+                f"{float(end.max()):.4g}",
+            )
+        )
     return Table(("method", "mean over networks", "standard deviation", "worst"), rows)
 
 

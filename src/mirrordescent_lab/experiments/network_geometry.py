@@ -1,4 +1,6 @@
-"""One geometry for networks of any kind, without tuning, against tuned optimisers: equal steps, equal seconds."""
+"""One geometry for networks of any kind, without tuning, against tuned optimisers: equal steps,
+equal seconds.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,14 @@ from mirrordescent_lab.contestants import (
     rivals,
     with_power,
 )
-from mirrordescent_lab.experiments.ledger import TEST_SEED, TUNING_SEED, Ledger, best_of, number, written
+from mirrordescent_lab.experiments.ledger import (
+    TEST_SEED,
+    TUNING_SEED,
+    Ledger,
+    best_of,
+    number,
+    written,
+)
 from mirrordescent_lab.experiments.result import Claim, Result, Table
 from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.intervals import Estimate, paired, student
@@ -39,15 +48,17 @@ from mirrordescent_lab.recipes.spectral import ENTRY
 from mirrordescent_lab.tasks import LEARNING, PROJECT, TEST, End, Task
 
 POWERS = (0.0, 0.25, 0.5)
-VERSION = 3  # of what is kept: 2 since tasks draw minibatches in epochs, 3 since they look at no image twice
+# of what is kept: 2 since tasks draw minibatches in epochs, 3 since they look at no image twice
+VERSION = 3
 
 
 @dataclass(frozen=True)
 class Size:
     """How large the experiment is.
 
-    ``seeds`` are networks of every task for the contestants that claims are about, and for the others one; ``timed``
-    those of the comparison at equal seconds, ``networks`` those of the two architectures of the paper.
+    ``seeds`` are networks of every task for the contestants that claims are about, and for the
+    others one; ``timed`` those of the comparison at equal seconds, ``networks`` those of the two
+    architectures of the paper.
     """
 
     seeds: int
@@ -63,11 +74,17 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Tune all but the entry on every task, then train with all of them on networks that nothing was tuned on."""
-    size, (tasks, project, learning) = SIZES[scale], (TEST, PROJECT, LEARNING)
+    """Tune all but the entry on every task, then train with all of them on networks that nothing
+    was tuned on.
+    """
+    size = SIZES[scale]
+    tasks = TEST
+    project = PROJECT
+    learning = LEARNING
     if scale == "quick":
         tasks, project, learning = (
-            tuple(small(task, 0.02) for task in some) for some in (tasks[2:4], project, learning[:2])
+            tuple(small(task, 0.02) for task in some)
+            for some in (tasks[2:4], project, learning[:2])
         )
     entry: Any = zoo.load(ENTRY)
     path = None if scale == "quick" else cache.directory() / f"network-geometry-v{VERSION}.json"
@@ -77,14 +94,22 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         Contestant(ENTRY, learned(entry), ONCE, of_entry=True),
         Contestant(HAND, by_hand(), [hand]),
         *rivals(),
-        *(Contestant(f"{ENTRY}, p = {p:g}", with_power(entry, p), ONCE, of_entry=True) for p in POWERS),
+        *(
+            Contestant(f"{ENTRY}, p = {p:g}", with_power(entry, p), ONCE, of_entry=True)
+            for p in POWERS
+        ),
         Contestant(CONTROL, control(entry), MULTIPLES, of_entry=True),
     ]
-    result = Result("network-geometry", "One geometry for networks of any kind", {
-        "scale": scale, **vars(size),
-        "learning rate of the geometry set by hand, chosen on the learning tasks": hand[0],
-        "tuning": "on one network a task, over learning rates, schedules and β₂ of AdamW; shown are others",
-    })  # fmt: skip
+    result = Result(
+        "network-geometry",
+        "One geometry for networks of any kind",
+        {
+            "scale": scale,
+            **vars(size),
+            "learning rate of the geometry set by hand, chosen on the learning tasks": hand[0],
+            "tuning": "on one network a task, over learning rates, schedules and β₂ of AdamW; shown are others",
+        },
+    )
     study = _Study(ledger, tasks, contestants, size)
     study.equal_steps(result)
     study.equal_seconds(result)
@@ -99,15 +124,21 @@ def small(task: Task, share: float) -> Task:
     """Return a task on bundled data that takes a moment."""
     source = task.source if task.length else {"14": "digits-14"}.get(task.source[-2:], "digits-28")
     source = "digits" if task.source == "digits" else source
-    return replace(task, source=source, steps=max(2, int(share * task.steps)), batch=16, evaluated=50)
+    return replace(
+        task, source=source, steps=max(2, int(share * task.steps)), batch=16, evaluated=50
+    )
 
 
 def _hand_setting(ledger: Ledger, learning: Sequence[Task]) -> Setting:
-    """Return the one setting of the geometry set by hand that is best on the tasks the entry was learned on."""
+    """Return the one setting of the geometry set by hand that is best on the tasks the entry was
+    learned on.
+    """
     hand = Contestant(HAND, by_hand(), HAND_SETTINGS)
 
     def score(setting: Setting) -> float:
-        return sum(math.log(number(ledger.run(task, hand, setting, TUNING_SEED).loss)) for task in learning)
+        return sum(
+            math.log(number(ledger.run(task, hand, setting, TUNING_SEED).loss)) for task in learning
+        )
 
     return best_of(hand.settings, score, 2.0)
 
@@ -123,16 +154,32 @@ class _Study:
 
     def equal_steps(self, result: Result) -> None:
         """Compare losses after as many steps."""
-        self.chosen = {(t.name, c.name): self.ledger.tuned(t, c) for t in self.tasks for c in self.contestants}
-        self.ends = {(t.name, c.name): self._runs(t, c) for t in self.tasks for c in self.contestants}
+        self.chosen = {
+            (t.name, c.name): self.ledger.tuned(t, c) for t in self.tasks for c in self.contestants
+        }
+        self.ends = {
+            (t.name, c.name): self._runs(t, c) for t in self.tasks for c in self.contestants
+        }
         names = [c.name for c in self.contestants]
         rows = [
-            (t.name, str(t.steps), *(_spread([e.loss for e in self.ends[t.name, n]]) for n in names))
+            (
+                t.name,
+                str(t.steps),
+                *(_spread([e.loss for e in self.ends[t.name, n]]) for n in names),
+            )
             for t in self.tasks
         ]
-        result.tables["Training loss at equal steps, mean ± standard error"] = Table(("task", "steps", *names), rows)
+        result.tables["Training loss at equal steps, mean ± standard error"] = Table(
+            ("task", "steps", *names), rows
+        )
         rows = [
-            (t.name, *(f"{statistics.mean(e.test_loss for e in self.ends[t.name, n]):.3f}" for n in names))
+            (
+                t.name,
+                *(
+                    f"{statistics.mean(e.test_loss for e in self.ends[t.name, n]):.3f}"
+                    for n in names
+                ),
+            )
             for t in self.tasks
         ]
         result.tables["Test loss at equal steps"] = Table(("task", *names), rows)
@@ -140,8 +187,8 @@ class _Study:
         result.tables["Settings chosen"] = Table(("task", *names), rows)
         against = {n: self._against(n) for n in names[1:]}
         rows = [(n, f"{found.mean:+.3f}", _interval(found)) for n, found in against.items()]
-        result.tables[f"Mean log loss of {ENTRY} minus that of others, with a 95 % interval"] = Table(
-            ("against", "difference", "interval"), rows
+        result.tables[f"Mean log loss of {ENTRY} minus that of others, with a 95 % interval"] = (
+            Table(("against", "difference", "interval"), rows)
         )
         self._claims(result)
 
@@ -154,33 +201,46 @@ class _Study:
                 for t in self.tasks
                 if t.name not in won
             ]
-            result.claims.append(Claim(
-                f"untuned, {ENTRY} is not behind tuned {rival} at equal steps on at least {wanted} of {count} tasks",
-                len(won) >= wanted, f"{len(won)} of {count}{'; behind on ' + ', '.join(lost) if lost else ''}",
-            ))  # fmt: skip
-        best = max((f"{ENTRY}, p = {p:g}" for p in POWERS), key=lambda name: self._against(name).mean)
+            result.claims.append(
+                Claim(
+                    f"untuned, {ENTRY} is not behind tuned {rival} at equal steps on at least {wanted} of {count} tasks",
+                    len(won) >= wanted,
+                    f"{len(won)} of {count}{'; behind on ' + ', '.join(lost) if lost else ''}",
+                )
+            )
+        best = max(
+            (f"{ENTRY}, p = {p:g}" for p in POWERS), key=lambda name: self._against(name).mean
+        )
         for rival, called in (
             (HAND, "the geometry set by hand at one learning rate"),
             (best, f"the best fixed power ({best})"),
             (CONTROL, "the identity in place of its maps, with its learning rate tuned"),
         ):
-            result.claims.append(lower(f"{ENTRY} has a lower mean log loss than {called}", self._against(rival)))
+            result.claims.append(
+                lower(f"{ENTRY} has a lower mean log loss than {called}", self._against(rival))
+            )
 
     def _against(self, rival: str) -> Estimate:
-        ours, theirs = ([self._losses(task, name) for task in self.tasks] for name in (ENTRY, rival))
+        ours, theirs = (
+            [self._losses(task, name) for task in self.tasks] for name in (ENTRY, rival)
+        )
         return log_ratio(ours, theirs)
 
     def longer(self, result: Result, times: int) -> None:
         """Compare after several times as many steps as the entry was learned for."""
-        rows, won = [], 0
+        rows = []
+        won = 0
         for task in self.tasks:
-            steps, names = times * task.steps, (ENTRY, ADAMW, MUON)
-            found = [[e.loss for e in self._again(task, name, steps, self.size.seeds)] for name in names]
+            steps = times * task.steps
+            names = (ENTRY, ADAMW, MUON)
+            found = [
+                [e.loss for e in self._again(task, name, steps, self.size.seeds)] for name in names
+            ]
             ours, theirs = (statistics.mean(map(number, losses)) for losses in found[:2])
             won += ours <= theirs
             rows.append((task.name, str(steps), *map(_spread, found)))
-        result.tables[f"Training loss after {times} times as many steps, mean ± standard error"] = Table(
-            ("task", "steps", ENTRY, ADAMW, MUON), rows
+        result.tables[f"Training loss after {times} times as many steps, mean ± standard error"] = (
+            Table(("task", "steps", ENTRY, ADAMW, MUON), rows)
         )
         result.claims.append(
             Claim(
@@ -191,8 +251,11 @@ class _Study:
         )
 
     def equal_seconds(self, result: Result) -> None:
-        """Give AdamW as many steps as it can take in the time of the entry, with its schedule stretched."""
-        rows, won = [], 0
+        """Give AdamW as many steps as it can take in the time of the entry, with its schedule
+        stretched.
+        """
+        rows = []
+        won = 0
         for task in self.tasks:
             ours = self.ends[task.name, ENTRY][: self.size.timed]
             ratio = self.ledger.pace(task, self.by_name[ENTRY], self.by_name[ADAMW])
@@ -201,7 +264,13 @@ class _Study:
             found = [[e.loss for e in ends] for ends in (ours, longer)]
             won += statistics.mean(map(number, found[0])) <= statistics.mean(map(number, found[1]))
             rows.append((task.name, f"{ratio:.2f}", str(steps), *map(_spread, found)))
-        header = ("task", "time of a training step, to AdamW's", "steps of AdamW in the same time", ENTRY, ADAMW)
+        header = (
+            "task",
+            "time of a training step, to AdamW's",
+            "steps of AdamW in the same time",
+            ENTRY,
+            ADAMW,
+        )
         result.tables["Training loss at equal seconds"] = Table(header, rows)
         wanted = 6 * len(rows) // 8
         result.claims.append(
@@ -217,10 +286,14 @@ class _Study:
         return {contestant.name: contestant for contestant in self.contestants}
 
     def _again(self, task: Task, name: str, steps: int, count: int) -> list[End]:
-        """Run for another number of steps, with the learning rate tuned again beside the one that was chosen before."""
+        """Run for another number of steps, with the learning rate tuned again beside the one that
+        was chosen before.
+        """
         contestant = self.by_name[name]
         setting = self.ledger.tuned(task, contestant, steps, [self.chosen[task.name, name]])
-        return [self.ledger.run(task, contestant, setting, TEST_SEED + i, steps) for i in range(count)]
+        return [
+            self.ledger.run(task, contestant, setting, TEST_SEED + i, steps) for i in range(count)
+        ]
 
     def _runs(self, task: Task, contestant: Contestant) -> list[End]:
         setting = self.chosen[task.name, contestant.name]
@@ -235,7 +308,11 @@ class _Study:
 
 
 def _project(
-    ledger: Ledger, tasks: Sequence[Task], contestants: Sequence[Contestant], size: Size, result: Result
+    ledger: Ledger,
+    tasks: Sequence[Task],
+    contestants: Sequence[Contestant],
+    size: Size,
+    result: Result,
 ) -> None:
     """Train the two networks of the paper as long as there."""
     wanted = {"MLP": (0.034, 0.976), "CNN": (0.085, 0.973)}
@@ -244,16 +321,27 @@ def _project(
     for task in tasks:
         for contestant in (*contestants[:2], adam):
             setting = ledger.tuned(task, contestant)
-            ends = [ledger.run(task, contestant, setting, TEST_SEED + i) for i in range(size.networks)]
-            losses, shares = [number(e.loss) for e in ends], [e.accuracy for e in ends]
-            rows.append((task.name, contestant.name, _spread(losses), f"{statistics.mean(shares):.2%}"))
+            ends = [
+                ledger.run(task, contestant, setting, TEST_SEED + i) for i in range(size.networks)
+            ]
+            losses = [number(e.loss) for e in ends]
+            shares = [e.accuracy for e in ends]
+            rows.append(
+                (task.name, contestant.name, _spread(losses), f"{statistics.mean(shares):.2%}")
+            )
             if contestant.name == ENTRY:
                 result.claims.append(reaches(task.name, losses, shares, *wanted[task.name]))
-    result.tables["The networks of the paper"] = Table(("network", "optimiser", "training loss", "test accuracy"), rows)
+    result.tables["The networks of the paper"] = Table(
+        ("network", "optimiser", "training loss", "test accuracy"), rows
+    )
 
 
-def reaches(name: str, losses: list[float], shares: list[float], loss: float, share: float) -> Claim:
-    """Judge whether a mean loss and a mean accuracy reach given numbers, both beyond their uncertainty."""
+def reaches(
+    name: str, losses: list[float], shares: list[float], loss: float, share: float
+) -> Claim:
+    """Judge whether a mean loss and a mean accuracy reach given numbers, both beyond their
+    uncertainty.
+    """
     margins = [paired(loss - torch.tensor(losses)), paired(torch.tensor(shares) - share)]
     return Claim.by(
         f"{name} of the paper: loss at most {loss:g} and accuracy at least {share:.1%}",
@@ -270,9 +358,13 @@ def lower(statement: str, difference: Estimate) -> Claim:
 
 
 def log_ratio(ours: list[list[float]], theirs: list[list[float]]) -> Estimate:
-    """Return the mean over tasks of log(ours/theirs), and its 95 % interval over the networks of these tasks."""
+    """Return the mean over tasks of log(ours/theirs), and its 95 % interval over the networks of
+    these tasks.
+    """
     tasks = zip(ours, theirs, strict=True)
-    logs = [[math.log(a / b) for a, b in zip(x, y, strict=False)] for x, y in tasks]  # pairs of the same network
+    logs = [
+        [math.log(a / b) for a, b in zip(x, y, strict=False)] for x, y in tasks
+    ]  # pairs of the same network
     mean = statistics.mean(map(statistics.mean, logs))
     if min(map(len, logs)) < 2:
         return Estimate(mean, -math.inf, math.inf)
@@ -282,7 +374,11 @@ def log_ratio(ours: list[list[float]], theirs: list[list[float]]) -> Estimate:
 
 
 def _interval(difference: Estimate) -> str:
-    return f"{difference.low:+.3f} … {difference.high:+.3f}" if math.isfinite(difference.low) else "one network"
+    return (
+        f"{difference.low:+.3f} … {difference.high:+.3f}"
+        if math.isfinite(difference.low)
+        else "one network"
+    )
 
 
 def _spread(losses: list[float]) -> str:

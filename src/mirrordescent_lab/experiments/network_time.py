@@ -41,26 +41,38 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(architecture: Architecture, scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Train with learned methods, SGD and Adam as in the paper and tuned, and AdamW and Muon with falling steps.
+    """Train with learned methods, SGD and Adam as in the paper and tuned, and AdamW and Muon with
+    falling steps.
 
     Evaluation is off the clock.
     """
-    size, source = SIZES[scale], source_for(scale, directory)
+    size = SIZES[scale]
+    source = source_for(scale, directory)
     task = OneByOne(architecture, size, source, directory)
     rate = min(ADAM_GRID, key=lambda lr: task.final_loss(_adam(lr)))
     contestants: dict[str, Make] = {
         **_learned(architecture.entry),
-        f"SGD ({PAPER_SGD:g})": constant(lambda model: SGD(model.parameters(), PAPER_SGD, **FASTEST)),
+        f"SGD ({PAPER_SGD:g})": constant(
+            lambda model: SGD(model.parameters(), PAPER_SGD, **FASTEST)
+        ),
         f"Adam ({PAPER_ADAM:g})": _adam(PAPER_ADAM),
         f"tuned Adam ({rate:g})": _adam(rate),
         **dict(map(task.tuned, falling_contestants())),
     }
-    settings = {"scale": scale, "data": source, **vars(size), "batch": task.batch, "steps": task.steps}
+    settings = {
+        "scale": scale,
+        "data": source,
+        **vars(size),
+        "batch": task.batch,
+        "steps": task.steps,
+    }
     result = Result(f"{architecture.name}-time", f"{architecture.title}, against time", settings)
     runs = {}
     for name, make in contestants.items():
         runs[name] = task.curves(name, make)
-        say(f"{name}: loss {float(runs[name][LOSS].values[-1].mean()):.4g} in {runs[name][LOSS].seconds[-1]:.2f} s")
+        say(
+            f"{name}: loss {float(runs[name][LOSS].values[-1].mean()):.4g} in {runs[name][LOSS].seconds[-1]:.2f} s"
+        )
     result.panels = panels(list(runs.values()), against="seconds")
     if scale != "quick":
         result.claims = [
@@ -86,7 +98,9 @@ def _learned(entry: str) -> dict[str, Make]:
     fastest: Any = {"lr": 1.0, "nonfinite": None, **(FASTEST if _can_compile() else {})}
     made = {CAPPED: constant(lambda m: optim.AMD(m.named_parameters(), mirror=entry, **fastest))}
     if descent is not None:
-        made[LMD] = constant(lambda m: optim.SMD(m.named_parameters(), mirror=descent.mirror, t=descent.t, **fastest))
+        made[LMD] = constant(
+            lambda m: optim.SMD(m.named_parameters(), mirror=descent.mirror, t=descent.t, **fastest)
+        )
     return made
 
 
@@ -103,21 +117,28 @@ def _on_pace(loss: Panel) -> list[Claim]:
     known = ((LMD, "SGD"), (CAPPED, "Adam")) if LMD in loss.names else ((CAPPED, "Adam"),)
     pairs = ((loss[ours].name, loss[theirs].name) for ours, theirs in known)
     return [
-        Claim(f"a step of {ours} takes at most 1.1 times as long as one of {theirs}",
-              pace[ours] <= 1.1 * pace[theirs], measured)
+        Claim(
+            f"a step of {ours} takes at most 1.1 times as long as one of {theirs}",
+            pace[ours] <= 1.1 * pace[theirs],
+            measured,
+        )
         for ours, theirs in pairs
-    ]  # fmt: skip
+    ]
 
 
-def at_the_same_second(panels: dict[str, Panel], pairs: Sequence[tuple[str, str]] = PAIRS) -> list[Claim]:
+def at_the_same_second(
+    panels: dict[str, Panel], pairs: Sequence[tuple[str, str]] = PAIRS
+) -> list[Claim]:
     """Compare pairs when the first of the two has taken its last step.
 
-    Of two methods whose steps fall to 0, the slower one has not come to its end then, which counts against it.
+    Of two methods whose steps fall to 0, the slower one has not come to its end then, which counts
+    against it.
     """
     claims = []
     for name, rival in pairs:
         for quantity, sign in ((LOSS, 1), (TEST_ACCURACY, -1)):
-            ours, theirs = panels[quantity][name], panels[quantity][rival]
+            ours = panels[quantity][name]
+            theirs = panels[quantity][rival]
             moment = min(ours.seconds[-1], theirs.seconds[-1])
             found, other = (_at(curve, moment) for curve in (ours, theirs))
             margin = paired(sign * (other - found))
@@ -136,6 +157,7 @@ def at_the_same_second(panels: dict[str, Panel], pairs: Sequence[tuple[str, str]
 def _at(curve: Curve, moment: float) -> Tensor:
     """Return every run's value at a moment, interpolated linearly."""
     after = min(sum(second < moment for second in curve.seconds), len(curve.seconds) - 1)
-    start, end = curve.seconds[after - 1], curve.seconds[after]
+    start = curve.seconds[after - 1]
+    end = curve.seconds[after]
     share = min(1.0, (moment - start) / (end - start))
     return torch.lerp(curve.values[after - 1].double(), curve.values[after].double(), share)

@@ -29,20 +29,33 @@ from mirrordescent_lab.experiments.learned_networks import (
 from mirrordescent_lab.experiments.matrix_geometry import learned_for, matrix_claims, matrix_methods
 from mirrordescent_lab.experiments.result import Claim, Panel, Result
 from mirrordescent_lab.experiments.scales import Say, Scale
-from mirrordescent_lab.experiments.training import LOSS, TEST_ACCURACY, Training, at_least, at_most, panels
+from mirrordescent_lab.experiments.training import (
+    LOSS,
+    TEST_ACCURACY,
+    Training,
+    at_least,
+    at_most,
+    panels,
+)
 from mirrordescent_lab.recipes.spectral import ENTRY
 
 Source = Literal["digits", "mnist", "fashion-mnist"]
-PAPER_SGD, PAPER_ADAM = 1e-1, 1e-2
-TUNING_SEED, TEST_SEED = 1000, 2000  # of the networks that settings are chosen on, and of those shown
+PAPER_SGD = 1e-1
+PAPER_ADAM = 1e-2
+# of the networks that settings are chosen on, and of those shown
+TUNING_SEED = 1000
+TEST_SEED = 2000
 COUNTED_SEED = 10_000
 FALLS = (1.0, 0.6, 0.35)  # how steps of methods with matrix geometry, and of Adam, fall
-SGD_GRID, MOMENTUM_GRID, ADAM_GRID = grid(2e-2, 1.0), grid(5e-3, 2e-1), grid(2e-3, 1e-1)
+SGD_GRID = grid(2e-2, 1.0)
+MOMENTUM_GRID = grid(5e-3, 2e-1)
+ADAM_GRID = grid(2e-3, 1e-1)
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large an experiment is: networks shown, networks to tune on, evaluations in a run, data for each.
+    """How large an experiment is: networks shown, networks to tune on, evaluations in a run, data
+    for each.
 
     Of ``counted`` more networks it is only told how many do not learn at all.
     """
@@ -78,7 +91,8 @@ class Architecture:
 
 
 def _mlp_claims(measured: dict[str, Panel]) -> list[Claim]:
-    loss, accuracy = measured[LOSS], measured[TEST_ACCURACY]
+    loss = measured[LOSS]
+    accuracy = measured[TEST_ACCURACY]
     printed = []
     if PRINTED in loss.names:
         printed = [
@@ -103,7 +117,8 @@ def _mlp_claims(measured: dict[str, Panel]) -> list[Claim]:
 
 
 def _cnn_claims(measured: dict[str, Panel]) -> list[Claim]:
-    loss, accuracy = measured[LOSS], measured[TEST_ACCURACY]
+    loss = measured[LOSS]
+    accuracy = measured[TEST_ACCURACY]
     printed = []
     if PRINTED in loss.names:
         printed = [
@@ -161,15 +176,26 @@ ARCHITECTURES = {
 
 
 def run(architecture: Architecture, scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Train with the learned methods, and with baselines as in the paper and tuned, on the same minibatches."""
-    size, source = architecture.sizes[scale], source_for(scale, directory)
+    """Train with the learned methods, and with baselines as in the paper and tuned, on the same
+    minibatches.
+    """
+    size = architecture.sizes[scale]
+    source = source_for(scale, directory)
     shown, tuning = (
         training(architecture, source, size, count, seed, directory)
         for count, seed in ((size.networks, TEST_SEED), (size.tuning_networks, TUNING_SEED))
     )
-    settings = {"scale": scale, "data": source, **vars(size), "batch": architecture.batch, "steps": shown.steps}
+    settings = {
+        "scale": scale,
+        "data": source,
+        **vars(size),
+        "batch": architecture.batch,
+        "steps": shown.steps,
+    }
     runs = []
-    for name, method in _methods(architecture.entry, tuning, FALLS[:1] if scale == "quick" else FALLS):
+    for name, method in _methods(
+        architecture.entry, tuning, FALLS[:1] if scale == "quick" else FALLS
+    ):
         runs.append(shown.run(name, method))
         say(f"{name}: loss {float(runs[-1][LOSS].values[-1].mean()):.4g}")
     measured = panels(runs)
@@ -180,17 +206,26 @@ def run(architecture: Architecture, scale: Scale, directory: Path | None, say: S
     return result
 
 
-def _methods(entry: str, tuning: Training, falls: Sequence[float]) -> Iterator[tuple[str, Method[Any]]]:
-    """Yield all methods by their names, each tuned when its turn comes, so that there is something to see."""
+def _methods(
+    entry: str, tuning: Training, falls: Sequence[float]
+) -> Iterator[tuple[str, Method[Any]]]:
+    """Yield all methods by their names, each tuned when its turn comes, so that there is something
+    to see.
+    """
     yield from learned(entry).items()
     yield from with_other_steps(f"{entry}-printed", tuning).items()
     yield from matrix_methods(tuning, falls)
     yield from baselines(tuning)
 
 
-def _dead(architecture: Architecture, source: Source, size: Size, directory: Path | None, say: Say) -> Claim:
-    """Count the networks that the learned geometry of matrices leaves no better than guessing among ten classes."""
-    worst, dead = 0.0, 0
+def _dead(
+    architecture: Architecture, source: Source, size: Size, directory: Path | None, say: Say
+) -> Claim:
+    """Count the networks that the learned geometry of matrices leaves no better than guessing among
+    ten classes.
+    """
+    worst = 0.0
+    dead = 0
     for first in range(0, size.counted, CHUNK):
         count = min(CHUNK, size.counted - first)
         networks = training(architecture, source, size, count, COUNTED_SEED + first, directory)
@@ -199,7 +234,9 @@ def _dead(architecture: Architecture, source: Source, size: Size, directory: Pat
         worst = max(worst, float(losses.nan_to_num(nan=math.inf).max()))
         say(f"{first + count} networks, {dead} dead, the largest loss {worst:.4g}")
     return Claim(
-        f"{ENTRY}: no dead network among {size.counted}", dead == 0, f"{dead} dead, the largest loss {worst:.4g}"
+        f"{ENTRY}: no dead network among {size.counted}",
+        dead == 0,
+        f"{dead} dead, the largest loss {worst:.4g}",
     )
 
 
@@ -213,12 +250,20 @@ def source_for(scale: Scale, directory: Path | None) -> Source:
 
 
 def training(
-    architecture: Architecture, source: Source, size: Size, count: int, seed: int, directory: Path | None
+    architecture: Architecture,
+    source: Source,
+    size: Size,
+    count: int,
+    seed: int,
+    directory: Path | None,
 ) -> Training:
     """Return ``count`` networks with the data they are trained and tested on."""
     (images, labels), test = (images_of(source, split, directory) for split in ("train", "test"))
     problem = NetworkTraining(
-        architecture.model(), architecture.prepare(images), labels, evaluation=min(size.evaluated, len(labels))
+        architecture.model(),
+        architecture.prepare(images),
+        labels,
+        evaluation=min(size.evaluated, len(labels)),
     )
     batch = min(architecture.batch, len(labels) // 4)
     return Training(
@@ -232,7 +277,9 @@ def training(
     )
 
 
-def images_of(source: Source, split: Literal["train", "test"], directory: Path | None) -> tuple[Tensor, Tensor]:
+def images_of(
+    source: Source, split: Literal["train", "test"], directory: Path | None
+) -> tuple[Tensor, Tensor]:
     """Return images (n, 28, 28) and their labels."""
     if source == "digits":
         return data.digits(split, size=28)
@@ -241,15 +288,16 @@ def images_of(source: Source, split: Literal["train", "test"], directory: Path |
 
 def baselines(tuning: Training) -> list[tuple[str, Method[Any]]]:
     """Return SGD and Adam as in the paper and tuned, and SGD with momentum and AdamW."""
-    sgd, momentum, adam = (
-        Tunable("SGD", SGD, SGD_GRID),
-        Tunable("SGD with momentum", lambda t: SGD(t, 0.9), MOMENTUM_GRID),
-        Tunable("Adam", Adam, ADAM_GRID),
-    )
+    sgd = Tunable("SGD", SGD, SGD_GRID)
+    momentum = Tunable("SGD with momentum", lambda t: SGD(t, 0.9), MOMENTUM_GRID)
+    adam = Tunable("Adam", Adam, ADAM_GRID)
     best = {tunable.name: tuning.tune(tunable) for tunable in (sgd, momentum, adam)}
     return [
         (f"SGD ({PAPER_SGD:g})", SGD(PAPER_SGD)),
         (f"Adam ({PAPER_ADAM:g})", Adam(PAPER_ADAM)),
-        *((f"tuned {t.name} ({best[t.name]:g})", t.make(best[t.name])) for t in (sgd, momentum, adam)),
+        *(
+            (f"tuned {t.name} ({best[t.name]:g})", t.make(best[t.name]))
+            for t in (sgd, momentum, adam)
+        ),
         (f"AdamW ({best['Adam']:g})", Adam(best["Adam"], decay=1e-2)),
     ]

@@ -1,4 +1,6 @@
-"""Networks trained one by one through ``torch.optim``: the same starts and minibatches for all, in epochs."""
+"""Networks trained one by one through ``torch.optim``: the same starts and minibatches for all, in
+epochs.
+"""
 
 from __future__ import annotations
 
@@ -40,31 +42,41 @@ from mirrordescent_lab.tasks import Make
 class OneByOne:
     """Data, and training on it."""
 
-    def __init__(self, architecture: Architecture, size: Size, source: Source, directory: Path | None) -> None:
+    def __init__(
+        self, architecture: Architecture, size: Size, source: Source, directory: Path | None
+    ) -> None:
         (images, self.labels), (test, self.test_labels) = (
             images_of(source, part, directory) for part in get_args(Split)
         )
-        self.images, self.test = architecture.prepare(images), architecture.prepare(test)
-        self.model, self.size = architecture.model, size
+        self.images = architecture.prepare(images)
+        self.test = architecture.prepare(test)
+        self.model = architecture.model
+        self.size = size
         self.batch = min(architecture.batch, len(self.labels) // 4)
         self.epochs = architecture.epochs
         self.steps = self.epochs * len(self.labels) // self.batch
 
     def tuned(self, contestant: Contestant) -> tuple[str, Make]:
-        """Tune a contestant one setting after the other, and return its name with what was found, and its optimiser."""
+        """Tune a contestant one setting after the other, and return its name with what was found,
+        and its optimiser.
+        """
         if len(contestant.settings) == 1:
             return contestant.name, contestant.make(*contestant.settings[0])
         setting = in_turn(contestant.settings, lambda each: self.final_loss(contestant.make(*each)))
         return f"{contestant.name} ({written(setting)})", contestant.make(*setting)
 
     def curves(self, name: str, make: Make) -> dict[str, Curve]:
-        """Train all networks, one after the other, and return loss and test accuracy along the way."""
+        """Train all networks, one after the other, and return loss and test accuracy along
+        the way.
+        """
         every = max(1, self.steps // self.size.looks)
         looks = [k for k in range(self.steps + 1) if k % every == 0 or k == self.steps]
         found = [self.train(make, TEST_SEED + i, looks) for i in range(self.size.networks)]
         seconds = torch.tensor([[look[0] for look in each] for each in found]).mean(0).tolist()
         return {
-            quantity: Curve(name, looks, seconds, torch.tensor([[look[i] for look in each] for each in found]).T)
+            quantity: Curve(
+                name, looks, seconds, torch.tensor([[look[i] for look in each] for each in found]).T
+            )
             for i, quantity in ((1, LOSS), (2, TEST_ACCURACY))
         }
 
@@ -78,15 +90,20 @@ class OneByOne:
         """Train one network, and return seconds, loss and test accuracy at some counts of steps."""
         model = initialised(self.model, seed)
         generator = torch.Generator().manual_seed(seed)
-        batches = torch.cat([torch.randperm(len(self.labels), generator=generator) for _ in range(self.epochs)])
-        (optimiser, scheduler), seconds, seen = make(model, self.steps), 0.0, []
+        batches = torch.cat(
+            [torch.randperm(len(self.labels), generator=generator) for _ in range(self.epochs)]
+        )
+        (optimiser, scheduler) = make(model, self.steps)
+        seconds = 0.0
+        seen = []
         for k in range(self.steps + 1):
             if k in looks:
                 seen.append((seconds, *self._look(model)))
             if k == self.steps:
                 break
             batch = batches[k * self.batch : (k + 1) * self.batch]
-            inputs, labels = self.images[batch], self.labels[batch]
+            inputs = self.images[batch]
+            labels = self.labels[batch]
             began = perf_counter()
             optimiser.zero_grad()
             torch.autograd.backward(F.cross_entropy(model(inputs), labels))
@@ -99,13 +116,17 @@ class OneByOne:
 
     @torch.no_grad()
     def _look(self, model: nn.Module) -> tuple[float, float]:
-        loss = F.cross_entropy(model(self.images[: self.size.evaluated]), self.labels[: self.size.evaluated])
+        loss = F.cross_entropy(
+            model(self.images[: self.size.evaluated]), self.labels[: self.size.evaluated]
+        )
         accuracy = (model(self.test).argmax(1) == self.test_labels).float().mean()
         return float(loss), float(accuracy)
 
 
 def falling_contestants() -> list[Contestant]:
-    """Return the entry, not tuned; the same with the identity for its maps; and AdamW and Muon with falling steps."""
+    """Return the entry, not tuned; the same with the identity for its maps; and AdamW and Muon with
+    falling steps.
+    """
     entry: Any = zoo.load(ENTRY)
     return [
         Contestant(ENTRY, learned(entry), ONCE, of_entry=True),
@@ -115,10 +136,15 @@ def falling_contestants() -> list[Contestant]:
     ]
 
 
-def entry_claims(panels: dict[str, Panel], rivals: Sequence[str] = (ADAMW, MUON, CONTROL)) -> list[Claim]:
+def entry_claims(
+    panels: dict[str, Panel], rivals: Sequence[str] = (ADAMW, MUON, CONTROL)
+) -> list[Claim]:
     """Judge the entry against others after as many steps, by loss and by accuracy."""
     return [
         claim
         for rival in rivals
-        for claim in (at_most(panels[LOSS], ENTRY, 1, rival), at_least(panels[TEST_ACCURACY], ENTRY, rival, 0.0))
+        for claim in (
+            at_most(panels[LOSS], ENTRY, 1, rival),
+            at_least(panels[TEST_ACCURACY], ENTRY, rival, 0.0),
+        )
     ]

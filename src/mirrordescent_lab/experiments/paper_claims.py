@@ -1,7 +1,8 @@
 """Every claim of the paper about its experiments, judged by the summaries that are stored.
 
-Each is judged once: by the claim of an experiment that states it, or by means and runs that a summary has. What no
-stored run answers is *not measured*; results whose entries are not those shipped, or not known, are marked as stale.
+Each is judged once: by the claim of an experiment that states it, or by means and runs that a
+summary has. What no stored run answers is *not measured*; results whose entries are not those
+shipped, or not known, are marked as stale.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from mirrordescent_lab.intervals import paired
 from mirrordescent_lab.provenance import problems
 
 NO_INTERVAL = "interval not known"
-LOSS, ACCURACY = "cross-entropy on training data", "share of test data classified rightly"
-ENDS, REPTILE = "mean training loss at the end", "Reptile as printed + "
+LOSS = "cross-entropy on training data"
+ACCURACY = "share of test data classified rightly"
+ENDS = "mean training loss at the end"
+REPTILE = "Reptile as printed + "
 Judged: TypeAlias = tuple[bool | None, str]
 
 
@@ -34,8 +37,15 @@ class Summary:
     data: dict[str, Any]
 
     def stated(self, *beginnings: str) -> Judged | None:
-        """Return the verdict of the claims whose statements begin so: all of them hold, or one does not."""
-        found = [c for c in self.data["claims"] for begin in beginnings if c["statement"].startswith(begin)]
+        """Return the verdict of the claims whose statements begin so: all of them hold, or one does
+        not.
+        """
+        found = [
+            c
+            for c in self.data["claims"]
+            for begin in beginnings
+            if c["statement"].startswith(begin)
+        ]
         if len(found) < len(beginnings):
             return None
         answers = [claim["holds"] for claim in found]
@@ -45,13 +55,21 @@ class Summary:
     def means(self, panel: str, method: str) -> dict[int, float] | None:
         """Return the means of a curve, by iteration."""
         curves = self.data["means"].get(panel, {})
-        found = next((values for name, values in curves.items() if name.split(" (")[0] == method), None)
-        return None if found is None else {int(k): math.inf if v is None else v for k, v in found.items()}
+        found = next(
+            (values for name, values in curves.items() if name.split(" (")[0] == method), None
+        )
+        return (
+            None
+            if found is None
+            else {int(k): math.inf if v is None else v for k, v in found.items()}
+        )
 
     def runs(self, panel: str, method: str, k: int) -> torch.Tensor | None:
         """Return every run of a curve at an iteration, if they were kept."""
         curves = self.data.get("runs", {}).get(panel, {})
-        found: dict[str, Any] = next((v for name, v in curves.items() if name.split(" (")[0] == method), {})
+        found: dict[str, Any] = next(
+            (v for name, v in curves.items() if name.split(" (")[0] == method), {}
+        )
         kept = found.get(str(k))
         return None if kept is None else torch.tensor([math.inf if v is None else v for v in kept])
 
@@ -74,7 +92,9 @@ def stated(*beginnings: str) -> Judge:
 
 
 def fall(panel: str, method: str, least: float | None = None, most: float | None = None) -> Judge:
-    """Judge by which factor a gap falls over the last half of a run: at least, or at most, so much."""
+    """Judge by which factor a gap falls over the last half of a run: at least, or at most,
+    so much.
+    """
 
     def judge(summary: Summary) -> Judged | None:
         means = summary.means(panel, method)
@@ -88,7 +108,8 @@ def fall(panel: str, method: str, least: float | None = None, most: float | None
         low = high = factor
         if kept[0] is not None and kept[1] is not None:
             decades = paired((kept[0] / kept[1]).log10())
-            low, high = 10**decades.low, 10**decades.high
+            low = 10**decades.low
+            high = 10**decades.high
             text += f"; falls by a factor of {factor:.3g} [{low:.3g}, {high:.3g}]"
         else:
             text += f"; falls by a factor of {factor:.3g}, {NO_INTERVAL}"
@@ -101,7 +122,9 @@ def fall(panel: str, method: str, least: float | None = None, most: float | None
 
 
 def ordered(panel: str, methods: Sequence[str], k: int) -> Judge:
-    """Judge that gaps at an iteration are in this order, the smallest first: the first below each of the others."""
+    """Judge that gaps at an iteration are in this order, the smallest first: the first below each
+    of the others.
+    """
 
     def judge(summary: Summary) -> Judged | None:
         means = {method: summary.means(panel, method) for method in methods}
@@ -110,7 +133,11 @@ def ordered(panel: str, methods: Sequence[str], k: int) -> Judge:
         ends = {method: found[k] for method, found in means.items() if found}
         first, *others = methods
         text = ", ".join(f"{method} {gap:.3g}" for method, gap in ends.items())
-        kept = [each for each in (summary.runs(panel, method, k) for method in methods) if each is not None]
+        kept = [
+            each
+            for each in (summary.runs(panel, method, k) for method in methods)
+            if each is not None
+        ]
         if len(kept) < len(methods):
             return ends[first] < min(ends[other] for other in others), f"{text}; {NO_INTERVAL}"
         margin = paired((torch.stack(kept[1:]).amin(0) / kept[0]).log10())
@@ -131,15 +158,20 @@ def one_rule(rule: str) -> Judge:
         if not all(curves.values()):
             return None
         ends = {name: (c[50], c[max(c)]) for name, c in curves.items() if c}
-        text = ", ".join(f"{name} {a:.3g} at 50, {b:.3g} at the end" for name, (a, b) in ends.items())
-        rises, falls = ends["LMD"][1] > ends["LMD"][0], ends["LSMD"][1] < ends["LSMD"][0]
+        text = ", ".join(
+            f"{name} {a:.3g} at 50, {b:.3g} at the end" for name, (a, b) in ends.items()
+        )
+        rises = ends["LMD"][1] > ends["LMD"][0]
+        falls = ends["LSMD"][1] < ends["LSMD"][0]
         return rises and falls, f"{text}; {NO_INTERVAL}"
 
     return judge
 
 
 def grouped(group: str, others: Sequence[str]) -> Judge:
-    """Judge that multipliers form a group: they spread by at most a tenth of the distance to the next one."""
+    """Judge that multipliers form a group: they spread by at most a tenth of the distance to the
+    next one.
+    """
 
     def judge(summary: Summary) -> Judged | None:
         found: dict[str, list[float]] = next(iter(summary.data.get("groups", {}).values()), {})
@@ -147,7 +179,8 @@ def grouped(group: str, others: Sequence[str]) -> Judge:
             return None
         values = torch.tensor(found[group], dtype=torch.float64)
         means = [float(torch.tensor(found[other], dtype=torch.float64).mean()) for other in others]
-        spread, distance = float(values.std()), min(abs(float(values.mean()) - mean) for mean in means)
+        spread = float(values.std())
+        distance = min(abs(float(values.mean()) - mean) for mean in means)
         freedom = len(values) - 1  # the interval of a standard deviation, approximately
         low, high = (spread * (1 + sign * 1.96 / math.sqrt(2 * freedom)) for sign in (-1, 1))
         holds = True if high <= distance / 10 else False if low > distance / 10 else None
@@ -157,14 +190,19 @@ def grouped(group: str, others: Sequence[str]) -> Judge:
     return judge
 
 
-COMPARED, EXTENDED = "comparison from y", "{} extensions"
+COMPARED = "comparison from y"
+EXTENDED = "{} extensions"
 fastest = partial(fall, COMPARED)
 CLAIMS: tuple[PaperClaim, ...] = (
     PaperClaim(
-        "denoising: reciprocal steps are best for LAMD", "denoise", stated("the reciprocal rule is best for LAMD")
+        "denoising: reciprocal steps are best for LAMD",
+        "denoise",
+        stated("the reciprocal rule is best for LAMD"),
     ),
     PaperClaim(
-        "denoising: reciprocal steps are best for LSMD", "denoise", stated("the reciprocal rule is best for LSMD")
+        "denoising: reciprocal steps are best for LSMD",
+        "denoise",
+        stated("the reciprocal rule is best for LSMD"),
     ),
     PaperClaim(
         'denoising: the constant step "mean" does not converge in LAMD',
@@ -176,13 +214,19 @@ CLAIMS: tuple[PaperClaim, ...] = (
         "denoise",
         fall("LSMD extensions", "mean", most=1.1),
     ),
-    PaperClaim("denoising: constant steps are best for LASMD", "denoise", stated("a constant step is best for LASMD")),
+    PaperClaim(
+        "denoising: constant steps are best for LASMD",
+        "denoise",
+        stated("a constant step is best for LASMD"),
+    ),
     PaperClaim(
         "denoising: LAMD ends below GD, Nesterov and Adam",
         "denoise",
         ordered(COMPARED, ("LAMD", "GD", "Nesterov", "Adam"), 2000),
     ),
-    PaperClaim("denoising: LAMD ends below LPD", "denoise", ordered(COMPARED, ("LAMD", "LPD"), 2000)),
+    PaperClaim(
+        "denoising: LAMD ends below LPD", "denoise", ordered(COMPARED, ("LAMD", "LPD"), 2000)
+    ),
     PaperClaim(
         "denoising: GD, Nesterov and Adam plateau (shown for Nesterov, the lowest)",
         "denoise",
@@ -190,7 +234,9 @@ CLAIMS: tuple[PaperClaim, ...] = (
     ),
     PaperClaim("denoising: LPD plateaus", "denoise", fastest("LPD", most=2)),
     PaperClaim(
-        "denoising: Adam is poor, it ends above GD and Nesterov", "denoise", ordered(COMPARED, ("GD", "Adam"), 2000)
+        "denoising: Adam is poor, it ends above GD and Nesterov",
+        "denoise",
+        ordered(COMPARED, ("GD", "Adam"), 2000),
     ),
     PaperClaim(
         "smaller baseline steps only delay the fall and lower the plateau",
@@ -203,9 +249,15 @@ CLAIMS: tuple[PaperClaim, ...] = (
             )
         ),
     ),
-    PaperClaim("inpainting: LAMD falls like k^-2", "inpaint", stated("from y: LAMD falls about like")),
-    PaperClaim("inpainting: LASMD falls like k^-2", "inpaint", stated("from y: LASMD falls about like")),
-    PaperClaim("inpainting: LSMD falls like k^-1", "inpaint", stated("from y: LSMD falls about like")),
+    PaperClaim(
+        "inpainting: LAMD falls like k^-2", "inpaint", stated("from y: LAMD falls about like")
+    ),
+    PaperClaim(
+        "inpainting: LASMD falls like k^-2", "inpaint", stated("from y: LASMD falls about like")
+    ),
+    PaperClaim(
+        "inpainting: LSMD falls like k^-1", "inpaint", stated("from y: LSMD falls about like")
+    ),
     PaperClaim(
         "inpainting: primal-stored LMD turns unstable, dual-stored LSMD with the same rule does not",
         "inpaint",
@@ -221,7 +273,9 @@ CLAIMS: tuple[PaperClaim, ...] = (
         "inpaint",
         ordered(COMPARED, ("LAMD", "Nesterov", "Adam"), 100),
     ),
-    PaperClaim("inpainting: LAMD is ahead of LPD late", "inpaint", ordered(COMPARED, ("LAMD", "LPD"), 2000)),
+    PaperClaim(
+        "inpainting: LAMD is ahead of LPD late", "inpaint", ordered(COMPARED, ("LAMD", "LPD"), 2000)
+    ),
     PaperClaim(
         "LAMD is faster than Theorem 1 promises because its error term decays",
         "error-terms",
@@ -237,21 +291,35 @@ CLAIMS: tuple[PaperClaim, ...] = (
         "inpaint-time",
         stated("LAMD ends below", "LAMD is still falling"),
     ),
-    PaperClaim("SVM: LAMD has the lowest hinge loss", "svm", stated("LAMD has the lowest hinge loss")),
+    PaperClaim(
+        "SVM: LAMD has the lowest hinge loss", "svm", stated("LAMD has the lowest hinge loss")
+    ),
     PaperClaim("SVM: LAMD does not plateau, Nesterov does", "svm", stated("LAMD does not plateau")),
-    PaperClaim("SVM: LSMD on batches keeps up with full-batch GD", "svm", stated("LSMD on batches is at least")),
+    PaperClaim(
+        "SVM: LSMD on batches keeps up with full-batch GD",
+        "svm",
+        stated("LSMD on batches is at least"),
+    ),
     PaperClaim("SVM: LSMD plateaus with SGD", "svm", stated("LSMD ends at the level of SGD")),
-    PaperClaim("SVM: LSMD fluctuates less than SGD at the end", "svm", stated("LSMD fluctuates less")),
+    PaperClaim(
+        "SVM: LSMD fluctuates less than SGD at the end", "svm", stated("LSMD fluctuates less")
+    ),
     PaperClaim("SVM: LAMD's test error is like the baselines'", "svm", stated("LAMD's test error")),
     PaperClaim("SVM: SGD's test error is lower", "svm", stated("SGD's test error")),
     PaperClaim(
-        "moons: the multipliers of A₁ form two groups", "moons", stated("the multipliers of A₁ form two groups")
+        "moons: the multipliers of A₁ form two groups",
+        "moons",
+        stated("the multipliers of A₁ form two groups"),
     ),
     PaperClaim(
-        "moons: the multipliers of b₁ form one group", "moons", grouped("b₁", ("A₁, input 1", "A₁, input 2", "A₂"))
+        "moons: the multipliers of b₁ form one group",
+        "moons",
+        grouped("b₁", ("A₁, input 1", "A₁, input 2", "A₂")),
     ),
     PaperClaim(
-        "moons: the multipliers of A₂ form one group", "moons", grouped("A₂", ("A₁, input 1", "A₁, input 2", "b₁"))
+        "moons: the multipliers of A₂ form one group",
+        "moons",
+        grouped("A₂", ("A₁, input 1", "A₁, input 2", "b₁")),
     ),
     PaperClaim("moons: 5 numbers do what 201 do", "moons", stated("5 tied multipliers reach")),
     PaperClaim(
@@ -262,12 +330,18 @@ CLAIMS: tuple[PaperClaim, ...] = (
     PaperClaim(
         "dense networks: LMD and LAMD* are far ahead of SGD",
         "mlp",
-        stated(f"{LOSS}: LMD ends at most 0.333 times SGD", f"{LOSS}: {SHORTER} ends at most 0.333 times SGD"),
+        stated(
+            f"{LOSS}: LMD ends at most 0.333 times SGD",
+            f"{LOSS}: {SHORTER} ends at most 0.333 times SGD",
+        ),
     ),
     PaperClaim(
         "convolutional networks: LMD and LAMD* are competitive with Adam in loss",
         "cnn",
-        stated(f"{LOSS}: LMD ends at most 1.25 times Adam", f"{LOSS}: {SHORTER} ends at most 1.25 times Adam"),
+        stated(
+            f"{LOSS}: LMD ends at most 1.25 times Adam",
+            f"{LOSS}: {SHORTER} ends at most 1.25 times Adam",
+        ),
     ),
     PaperClaim(
         "convolutional networks: LAMD*'s test accuracy is at least Adam's",
@@ -277,7 +351,9 @@ CLAIMS: tuple[PaperClaim, ...] = (
     PaperClaim(
         "convolutional networks: the overhead in time is small",
         "cnn-time",
-        stated("a step of "),  # of LMD, and of capped LAMD, which takes as long as one without a cap
+        stated(
+            "a step of "
+        ),  # of LMD, and of capped LAMD, which takes as long as one without a cap
     ),
     PaperClaim(
         "few-shot: LMD beats SGD from random starts and from Reptile's",
@@ -287,7 +363,9 @@ CLAIMS: tuple[PaperClaim, ...] = (
     PaperClaim(
         "few-shot: LAMD reaches a lower training loss than Adam from both",
         "fewshot",
-        stated(f"{ENDS}: {PRINTED} is below Adam", f"{ENDS}: {REPTILE}{PRINTED} is below {REPTILE}Adam"),
+        stated(
+            f"{ENDS}: {PRINTED} is below Adam", f"{ENDS}: {REPTILE}{PRINTED} is below {REPTILE}Adam"
+        ),
     ),
     PaperClaim(
         "few-shot: LAMD from random starts is below LAMD from Reptile's",
@@ -316,5 +394,7 @@ def _judged(claim: PaperClaim, path: Path) -> Claim:
     if found is None:
         return Claim(statement, None, NOT_MEASURED)
     holds, measured = found
-    stale = " [stale: " + "; ".join(why) + "]" if (why := problems(summary.get("provenance"))) else ""
+    stale = (
+        " [stale: " + "; ".join(why) + "]" if (why := problems(summary.get("provenance"))) else ""
+    )
     return Claim(statement, holds, measured + stale)

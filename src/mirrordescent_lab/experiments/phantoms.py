@@ -1,4 +1,6 @@
-"""The three pictures of section 5.2: an ellipse phantom, its reconstruction, and what total variation makes of it."""
+"""The three pictures of section 5.2: an ellipse phantom, its reconstruction, and what total
+variation makes of it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ SIDES: dict[Scale, int] = {"quick": 48, "standard": 128, "paper": 128}
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Draw a phantom, reconstruct it from noisy projections, and minimise the objective to a proven gap."""
+    """Draw a phantom, reconstruct it from noisy projections, and minimise the objective to a proven
+    gap.
+    """
     side = SIDES[scale]
     clean, noisy = data.noisy_phantoms(1, side, seed=4)
     problem = TVDenoising(noisy)

@@ -13,7 +13,9 @@ from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Ta
 
 
 def rebuild(folder: Path) -> list[Result]:
-    """Write claims.md and index.html beside every summary.json below a folder, and an overview README.md into it."""
+    """Write claims.md and index.html beside every summary.json below a folder, and an overview
+    README.md into it.
+    """
     paths = sorted(folder.glob("*/summary.json"))
     if not paths:
         raise FileNotFoundError(f"there is no summary of an experiment in {folder}")
@@ -26,7 +28,9 @@ def rebuild(folder: Path) -> list[Result]:
 
 
 def from_summary(path: Path) -> Result:
-    """Return what a summary says about an experiment: everything but the pictures, with the mean of every curve."""
+    """Return what a summary says about an experiment: everything but the pictures, with the mean of
+    every curve.
+    """
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
         return Result(
@@ -48,7 +52,12 @@ def from_summary(path: Path) -> Result:
 
 def _panel(name: str, means: dict[str, dict[str, float | None]]) -> Panel:
     curves = [
-        Curve(method, [int(k) for k in values], [0.0] * len(values), _numbers(list(values.values())).unsqueeze(1))
+        Curve(
+            method,
+            [int(k) for k in values],
+            [0.0] * len(values),
+            _numbers(list(values.values())).unsqueeze(1),
+        )
         for method, values in means.items()
     ]
     return Panel(curves, quantity=f"{name}, mean")

@@ -1,4 +1,6 @@
-"""An ordinary small residual network, trained through ``torch.optim``: schedulers, a checkpoint, others beside it."""
+"""An ordinary small residual network, trained through ``torch.optim``: schedulers, a checkpoint,
+others beside it.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,12 @@ from mirrordescent_lab.intervals import paired
 from mirrordescent_lab.recipes.spectral import ENTRY
 from mirrordescent_lab.tasks import Make
 
-AMD, AMD_RATE = "AMD, layer-wise", 0.05
-PAIRS = (*((AMD, rival, 0.01) for rival in (ADAMW, MUON)), *((ENTRY, rival, 0.0) for rival in (ADAMW, MUON, CONTROL)))
+AMD = "AMD, layer-wise"
+AMD_RATE = 0.05
+PAIRS = (
+    *((AMD, rival, 0.01) for rival in (ADAMW, MUON)),
+    *((ENTRY, rival, 0.0) for rival in (ADAMW, MUON, CONTROL)),
+)
 TUNING_SEED = 100
 
 
@@ -60,25 +66,39 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Train for one epoch with every optimiser at its best setting, and interrupt and resume one of the runs."""
-    size, source = SIZES[scale], source_for(scale, directory)
-    result = Result("resnet", "A residual network through torch.optim", {"scale": scale, "data": source, **vars(size)})
+    """Train for one epoch with every optimiser at its best setting, and interrupt and resume one of
+    the runs.
+    """
+    size = SIZES[scale]
+    source = source_for(scale, directory)
+    result = Result(
+        "resnet",
+        "A residual network through torch.optim",
+        {"scale": scale, "data": source, **vars(size)},
+    )
     task = _Task(size, source, directory)
-    accuracy, rows = {}, []
+    accuracy = {}
+    rows = []
     for contestant in (
         Contestant(AMD, _amd, grid((0.05, 0.1), ("cosine", "linear"))),
         *falling_contestants(),
         Contestant(SGD, sgd, grid((0.05, 0.1), ("cosine", "linear"))),
     ):
         setting = task.tuned(contestant)
-        runs = torch.tensor([task.train(contestant.make(*setting), seed) for seed in range(size.runs)])
+        runs = torch.tensor(
+            [task.train(contestant.make(*setting), seed) for seed in range(size.runs)]
+        )
         accuracy[contestant.name] = runs[:, 1].double()
         means = runs.mean(0).tolist()
         rows.append((contestant.name, written(setting), f"{means[0]:.4f}", f"{means[1]:.2%}"))
         say(" ".join(rows[-1]))
-    result.tables["After one epoch"] = Table(("optimiser", "setting", "test loss", "test accuracy"), rows)
+    result.tables["After one epoch"] = Table(
+        ("optimiser", "setting", "test loss", "test accuracy"), rows
+    )
     if scale != "quick":
-        ends = [task.train(_amd(AMD_RATE, "cosine"), 0, interrupted) for interrupted in (True, False)]
+        ends = [
+            task.train(_amd(AMD_RATE, "cosine"), 0, interrupted) for interrupted in (True, False)
+        ]
         result.claims = [
             *accuracy_claims(accuracy),
             Claim(
@@ -90,15 +110,23 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     return result
 
 
-def accuracy_claims(accuracy: dict[str, torch.Tensor], pairs: Sequence[tuple[str, str, float]] = PAIRS) -> list[Claim]:
-    """Judge whether one reaches another's test accuracy, within some share, over the same networks."""
+def accuracy_claims(
+    accuracy: dict[str, torch.Tensor], pairs: Sequence[tuple[str, str, float]] = PAIRS
+) -> list[Claim]:
+    """Judge whether one reaches another's test accuracy, within some share, over the same
+    networks.
+    """
     claims = []
     for name, rival, within in pairs:
         margin = paired(accuracy[name] - accuracy[rival] + within)
-        relation = f"reaches {rival}'s test accuracy" + (f" within {100 * within:g} point" if within else "")
+        relation = f"reaches {rival}'s test accuracy" + (
+            f" within {100 * within:g} point" if within else ""
+        )
         found = f"{float(accuracy[name].mean()):.2%}, {float(accuracy[rival].mean()):.2%}"
         interval = f"margin {margin.mean:+.2%} [{margin.low:+.2%}, {margin.high:+.2%}]"
-        claims.append(Claim.by(f"{name} {relation}", margin.low, margin.high, f"{found}; {interval}"))
+        claims.append(
+            Claim.by(f"{name} {relation}", margin.low, margin.high, f"{found}; {interval}")
+        )
     return claims
 
 
@@ -115,15 +143,22 @@ class _Task:
 
     def __init__(self, size: Size, source: Source, directory: Path | None) -> None:
         self.size = size
-        (images, labels), (test, self.test_labels) = (images_of(source, part, directory) for part in ("train", "test"))
-        self.images, self.labels, self.test = images[: size.images, None], labels[: size.images], test[:, None]
+        (images, labels), (test, self.test_labels) = (
+            images_of(source, part, directory) for part in ("train", "test")
+        )
+        self.images = images[: size.images, None]
+        self.labels = labels[: size.images]
+        self.test = test[:, None]
 
     def tuned(self, contestant: Contestant) -> Any:
-        """Return the setting of the least test loss on a network kept for tuning, found one number after the other."""
+        """Return the setting of the least test loss on a network kept for tuning, found one number
+        after the other.
+        """
         if len(contestant.settings) == 1:
             return contestant.settings[0]
         return in_turn(
-            contestant.settings, lambda setting: number(self.train(contestant.make(*setting), TUNING_SEED)[0])
+            contestant.settings,
+            lambda setting: number(self.train(contestant.make(*setting), TUNING_SEED)[0]),
         )
 
     def train(self, make: Make, seed: int, interrupted: bool = False) -> tuple[float, float]:
@@ -134,7 +169,9 @@ class _Task:
         optimiser, schedule = make(model, len(batches))
         for k, batch in enumerate(batches):
             if interrupted and k == len(batches) // 2:
-                saved: list[dict[str, Any]] = [part.state_dict() for part in (model, optimiser, schedule) if part]
+                saved: list[dict[str, Any]] = [
+                    part.state_dict() for part in (model, optimiser, schedule) if part
+                ]
                 model = small_resnet(self.size.channels)
                 optimiser, schedule = make(model, len(batches))
                 for part, state in zip((model, optimiser, schedule), saved, strict=False):

@@ -1,4 +1,6 @@
-"""What an experiment found: curves, tables, pictures, claims with the numbers measured, and the files they go to."""
+"""What an experiment found: curves, tables, pictures, claims with the numbers measured, and the
+files they go to.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,32 @@ from typing import Any
 from torch import Tensor
 
 from mirrordescent.files import whole
-from mirrordescent.report import GAP, Claim, Comparison, Curve, Dots, Page, Panel, Picture, Section, Table
+from mirrordescent.report import (
+    GAP,
+    Claim,
+    Comparison,
+    Curve,
+    Dots,
+    Page,
+    Panel,
+    Picture,
+    Section,
+    Table,
+)
 
-VERDICTS = {"does not hold": "**does not hold**", "not decided": "*not decided*", "not measured": "*not measured*"}
-KEPT = (10, 50, 100, 500, 1000, 2000)  # iterations of which every run is kept in the summary, besides the last
+VERDICTS = {
+    "does not hold": "**does not hold**",
+    "not decided": "*not decided*",
+    "not measured": "*not measured*",
+}
+KEPT = (
+    10,
+    50,
+    100,
+    500,
+    1000,
+    2000,
+)  # iterations of which every run is kept in the summary, besides the last
 __all__ = ["GAP", "Claim", "Curve", "Panel", "Result", "Table", "file_name"]
 
 
@@ -34,9 +58,11 @@ class Result:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write index.html, curves.csv, claims.md, summary.json, and panels, pictures and groups as PNG and SVG.
+        """Write index.html, curves.csv, claims.md, summary.json, and panels, pictures and groups as
+        PNG and SVG.
 
-        They are written beside the folder first, and moved into it one by one: whenever this ends, every file is whole.
+        They are written beside the folder first, and moved into it one by one: whenever this ends,
+        every file is whole.
         """
         partial = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
@@ -66,17 +92,30 @@ class Result:
         """Return everything as an HTML page: claims first, then the evidence."""
         sections = [Section("The paper's claims", self.claims)] if self.claims else []
         sections += [Section(_sentence(name), table) for name, table in self.tables.items()]
-        sections += [Section(_sentence(name), _compared(name, each)) for name, each in self.pictures.items()]
+        sections += [
+            Section(_sentence(name), _compared(name, each)) for name, each in self.pictures.items()
+        ]
         sections += [Section(_sentence(name), panel) for name, panel in self.panels.items()]
-        sections += [Section(_sentence(name), Dots(groups, name)) for name, groups in self.groups.items()]
-        command = f"mirrordescent reproduce {self.name} --scale {self.settings.get('scale', 'standard')}"
-        return Page(self.title, f"What “{command}” found. Curves are means over all runs.", sections, self.settings)
+        sections += [
+            Section(_sentence(name), Dots(groups, name)) for name, groups in self.groups.items()
+        ]
+        command = (
+            f"mirrordescent reproduce {self.name} --scale {self.settings.get('scale', 'standard')}"
+        )
+        return Page(
+            self.title,
+            f"What “{command}” found. Curves are means over all runs.",
+            sections,
+            self.settings,
+        )
 
     def markdown(self) -> str:
         """Return claims and tables as Markdown."""
         parts = [f"# {self.title}", origin(self.provenance)]
         if self.claims:
-            rows = [(c.statement, VERDICTS.get(c.verdict, c.verdict), c.measured) for c in self.claims]
+            rows = [
+                (c.statement, VERDICTS.get(c.verdict, c.verdict), c.measured) for c in self.claims
+            ]
             parts.append(Table(("claim", "here", "measured"), rows).markdown())
         for name, table in self.tables.items():
             parts += [f"## {name}", table.markdown()]
@@ -97,7 +136,9 @@ class Result:
             "tables": {name: vars(table) for name, table in self.tables.items()},
             "means": {
                 name: {
-                    c.name: dict(zip(map(str, c.iterations), _rounded(c.values.mean(1)), strict=True))
+                    c.name: dict(
+                        zip(map(str, c.iterations), _rounded(c.values.mean(1)), strict=True)
+                    )
                     for c in panel.curves
                 }
                 for name, panel in self.panels.items()
@@ -119,9 +160,13 @@ class Result:
             writer.writerow(["panel", "method", "iteration", "seconds", "run", "value"])
             for name, panel in self.panels.items():
                 for curve in panel.curves:
-                    for k, seconds, values in zip(curve.iterations, curve.seconds, curve.values.tolist(), strict=True):
+                    for k, seconds, values in zip(
+                        curve.iterations, curve.seconds, curve.values.tolist(), strict=True
+                    ):
                         for run, value in enumerate(values):
-                            writer.writerow([name, curve.name, k, f"{seconds:.4g}", run, f"{value:.6g}"])
+                            writer.writerow(
+                                [name, curve.name, k, f"{seconds:.4g}", run, f"{value:.6g}"]
+                            )
 
 
 def origin(provenance: dict[str, Any]) -> str:
@@ -146,11 +191,15 @@ def _sentence(name: str) -> str:
 def _compared(scene: str, pictures: dict[str, Tensor]) -> Comparison:
     """Lay the last picture over the one before it: the result over what it was made from."""
     names = list(pictures)
-    return Comparison({scene: {name: Picture(image) for name, image in pictures.items()}}, before=names[-2:][0])
+    return Comparison(
+        {scene: {name: Picture(image) for name, image in pictures.items()}}, before=names[-2:][0]
+    )
 
 
 def _kept(curve: Curve) -> dict[str, list[float | None]]:
-    """Return every run at some iterations, so that intervals can be had without running it again; of few runs only."""
+    """Return every run at some iterations, so that intervals can be had without running it again;
+    of few runs only.
+    """
     if curve.values.shape[1] > 64:
         return {}
     kept = [k for k in curve.iterations if k in KEPT or k == curve.iterations[-1]]

@@ -1,4 +1,6 @@
-"""Section 5.4: a support vector machine on features of fours and nines, trained from many starts."""
+"""Section 5.4: a support vector machine on features of fours and nines, trained from many
+starts.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,14 @@ from mirrordescent.solve import Look
 from mirrordescent_lab import data
 from mirrordescent_lab.data import Features
 from mirrordescent_lab.experiments.claims import by_margin, control_claims, ratio
-from mirrordescent_lab.experiments.contest import BASELINES, WIDE_NESTEROV, Contest, Tunable, grid, recorded_iterations
+from mirrordescent_lab.experiments.contest import (
+    BASELINES,
+    WIDE_NESTEROV,
+    Contest,
+    Tunable,
+    grid,
+    recorded_iterations,
+)
 from mirrordescent_lab.experiments.extensions import (
     CONTROLLED,
     LABELS,
@@ -39,9 +48,11 @@ from mirrordescent_lab.experiments.scales import Say, Scale
 from mirrordescent_lab.intervals import paired
 from mirrordescent_lab.recipes.imaging import fours_and_nines, machine_quadratic, matrix_of
 
-MATRIX, PLAIN_MATRIX = "mnist49-svm-quadratic", "mnist49-svm-matrix"
+MATRIX = "mnist49-svm-quadratic"
+PLAIN_MATRIX = "mnist49-svm-matrix"
 TOLERANCE = 1e-9  # tolerance of the certified optimum: the methods come within 1e-7 of it
-FULL, PLAIN = "full matrix, accelerated", "full matrix"
+FULL = "full matrix, accelerated"
+PLAIN = "full matrix"
 OF_DATA = ("matrix", "diagonal")
 GRADIENT_METHODS = ("LMD", "LSMD", "LASMD", "GD", "Nesterov", "Adam", "SGD")
 
@@ -64,12 +75,16 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Compare all methods at equal iterations, in double precision, by hinge loss and by test error."""
+    """Compare all methods at equal iterations, in double precision, by hinge loss and by test
+    error.
+    """
     size = SIZES[scale]
     features, source = load_features(scale, directory)
     optimum = certify(machine(features), TOLERANCE)
     result = Result(
-        "svm", "SVM on features of fours and nines", {"scale": scale, "features": source, "C": 1.0, **vars(size)}
+        "svm",
+        "SVM on features of fours and nines",
+        {"scale": scale, "features": source, "C": 1.0, **vars(size)},
     )
     contest = starts(features, size.starts, size.iterations, seed=0)
     few = starts(features, size.extension_starts, size.iterations, seed=1)
@@ -91,7 +106,9 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     result.panels["hinge loss"] = Panel(runs.gaps)
     if source == "mnist":
         _, control_rules = choose_rules(_control, few, batch, dict.fromkeys(LABELS, CONTROLLED))
-        without = [contest.run(*each) for each in with_rules(_control, control_rules, batch, NO_MAP)]
+        without = [
+            contest.run(*each) for each in with_rules(_control, control_rules, batch, NO_MAP)
+        ]
         result.panels["controls"] = beside_controls(result.panels["hinge loss"], without)
     result.panels["test error"] = Panel(runs.errors, "share of test digits misclassified")
     error = float(_error(optimum.x, features).mean())
@@ -104,20 +121,27 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
 
 
 def geometries(directory: Path | None) -> Iterator[tuple[str, Method[Any]]]:
-    """Yield AMD with a full matrix that was learned, its control, and both as they were before learning.
+    """Yield AMD with a full matrix that was learned, its control, and both as they were before
+    learning.
 
     They are for the features of MNIST.
     """
     for name, entry in ((FULL, MATRIX), (PLAIN, PLAIN_MATRIX)):
         yield name, cast(Method[Any], zoo.load(entry).double())
         yield f"{name}{NO_MAP}", cast(Method[Any], zoo.load(f"{entry}{CONTROL}").double())
-    begun = machine_quadratic(torch.Generator(), fours_and_nines(directory)).double().requires_grad_(False)
+    begun = (
+        machine_quadratic(torch.Generator(), fours_and_nines(directory))
+        .double()
+        .requires_grad_(False)
+    )
     yield f"{FULL}, not learned", begun
     yield f"{FULL}{NO_MAP}, not learned", without_map(begun)
 
 
 def of_the_data(problem: Problem) -> dict[str, MirrorMap]:
-    """Return preconditioners that need no learning: the full matrix that the data suggest, and its diagonal."""
+    """Return preconditioners that need no learning: the full matrix that the data suggest, and its
+    diagonal.
+    """
     machine = cast(SVM, problem)
     points = machine.signed.flatten(0, -2)
     return {
@@ -130,7 +154,8 @@ class _Runs:
     """Curves of loss and of test error, gathered method by method."""
 
     def __init__(self, contest: Contest, features: Features) -> None:
-        self.contest, self.features = contest, features
+        self.contest = contest
+        self.features = features
         self.gaps: list[Curve] = []
         self.errors: list[Curve] = []
 
@@ -141,13 +166,17 @@ class _Runs:
             if at.k in self.contest.recorded:
                 seen.append((at.k, at.seconds, _error(cast(Tensor, at.x), self.features)))
 
-        self.gaps.append(self.contest.curve(name, self.contest.solve(method, oracle, callbacks=[look])))
+        self.gaps.append(
+            self.contest.curve(name, self.contest.solve(method, oracle, callbacks=[look]))
+        )
         iterations, seconds, errors = zip(*seen, strict=True)
         self.errors.append(Curve(name, list(iterations), list(seconds), torch.stack(errors)))
 
 
 def load_features(scale: Scale, directory: Path | None) -> tuple[Features, str]:
-    """Return the features of MNIST's fours and nines, or of scikit-learn's small ones, and which they are."""
+    """Return the features of MNIST's fours and nines, or of scikit-learn's small ones, and which
+    they are.
+    """
     if scale != "quick":
         with contextlib.suppress(data.DataMissing):
             return data.four_nine_features("mnist", directory=directory), "mnist"
@@ -164,11 +193,15 @@ def starts(features: Features, count: int, iterations: int, seed: int) -> Contes
     problem = machine(features)
     generator = torch.Generator().manual_seed(seed)
     x0 = torch.randn(count, problem.signed.shape[-1], generator=generator, dtype=torch.float64)
-    return Contest(problem, x0, certify(problem, TOLERANCE).lower, iterations, recorded_iterations(iterations))
+    return Contest(
+        problem, x0, certify(problem, TOLERANCE).lower, iterations, recorded_iterations(iterations)
+    )
 
 
 def _learned(label: str, suffix: str = "") -> Method[Any]:
-    return cast(Method[Any], zoo.load(f"mnist49-svm-{'conjugate' if label else 'pair'}{suffix}").double())
+    return cast(
+        Method[Any], zoo.load(f"mnist49-svm-{'conjugate' if label else 'pair'}{suffix}").double()
+    )
 
 
 _control = partial(_learned, suffix=CONTROL)
@@ -181,24 +214,35 @@ def _error(x: Tensor, features: Features) -> Tensor:
 
 
 def _references(features: Features, optimum: float, error: float) -> Table:
-    """Compare the certified optimum with liblinear, which regularises the bias unless its feature is made large."""
+    """Compare the certified optimum with liblinear, which regularises the bias unless its feature
+    is made large.
+    """
     from sklearn.svm import LinearSVC
 
-    liblinear = LinearSVC(loss="hinge", C=1 / len(features.train), intercept_scaling=10.0, tol=1e-6, max_iter=200_000)
+    liblinear = LinearSVC(
+        loss="hinge", C=1 / len(features.train), intercept_scaling=10.0, tol=1e-6, max_iter=200_000
+    )
     liblinear.fit(features.train.double().numpy(), features.train_labels.numpy())
     x = torch.from_numpy(liblinear.coef_).reshape(1, -1)
     x = torch.cat([x, torch.tensor([[float(liblinear.intercept_[0])]], dtype=x.dtype)], 1)
     rows = [
         ("certified optimum", f"{optimum:.6f}", f"{error:.4f}"),
-        ("liblinear", f"{float(machine(features).value(x)):.6f}", f"{float(_error(x, features)):.4f}"),
+        (
+            "liblinear",
+            f"{float(machine(features).value(x)):.6f}",
+            f"{float(_error(x, features)):.4f}",
+        ),
     ]
     return Table(("solver", "hinge loss objective", "test error"), rows)
 
 
 def _claims(result: Result, optimum: float) -> list[Claim]:
-    losses, errors = result.panels["hinge loss"], result.panels["test error"]
+    losses = result.panels["hinge loss"]
+    errors = result.panels["test error"]
     last = losses.curves[0].iterations[-1]
-    gaps = {name: losses[name].mean_at(last) for name in ("LAMD", *GRADIENT_METHODS, "wide Nesterov")}
+    gaps = {
+        name: losses[name].mean_at(last) for name in ("LAMD", *GRADIENT_METHODS, "wide Nesterov")
+    }
     listed = ", ".join(f"{name} {gap:.2g}" for name, gap in gaps.items())
     error = {name: errors[name].mean_at(last) for name in ("LAMD", "GD", "Nesterov", "Adam", "SGD")}
     tested = ", ".join(f"{name} {share:.2%}" for name, share in error.items())
@@ -215,7 +259,9 @@ def _claims(result: Result, optimum: float) -> list[Claim]:
     falls = {name: paired(ratio(gap(name, last // 10), gap(name))) for name in ("LAMD", "Nesterov")}
     level = paired(ratio(gap("LSMD"), gap("SGD")))
     steadier = paired(ratio(_wobble(losses["SGD"]), _wobble(losses["LSMD"])))
-    differences = ", ".join(f"{100 * e.mean:.2f} [{100 * e.low:.2f}, {100 * e.high:.2f}]" for e in apart)
+    differences = ", ".join(
+        f"{100 * e.mean:.2f} [{100 * e.low:.2f}, {100 * e.high:.2f}]" for e in apart
+    )
     two = math.log10(2)
     return [
         by_margin(
@@ -271,11 +317,16 @@ def _claims(result: Result, optimum: float) -> list[Claim]:
 
 
 def _matrix_claims(losses: Panel) -> list[Claim]:
-    """Judge the full matrices by their controls, and by what the data suggest, where they were run."""
+    """Judge the full matrices by their controls, and by what the data suggest, where they
+    were run.
+    """
     found = []
     for name in (each for each in (FULL, PLAIN) if each in losses.names):
         rivals = {"its control, learned alike": f"{name}{NO_MAP}"}
-        rivals |= {f"gradient descent with the {what} of the data": f"GD, {what} of the data" for what in OF_DATA}
+        rivals |= {
+            f"gradient descent with the {what} of the data": f"GD, {what} of the data"
+            for what in OF_DATA
+        }
         for k in (10, 100):
             at = {
                 each: losses[each].values[losses[each].iterations.index(k)].double()
@@ -284,7 +335,9 @@ def _matrix_claims(losses: Panel) -> list[Claim]:
             for said, rival in rivals.items():
                 factor = 3.0 if NO_MAP in rival else 1.0
                 times = "at least 3 times below" if NO_MAP in rival else "below"
-                listed = ", ".join(f"{each} {losses[each].mean_at(k):.3g}" for each in (name, rival))
+                listed = ", ".join(
+                    f"{each} {losses[each].mean_at(k):.3g}" for each in (name, rival)
+                )
                 statement = f"{name}, learned, is {times} {said}, at k = {k}"
                 found.append(by_margin(statement, at[name], [at[rival]], listed, factor))
     return found

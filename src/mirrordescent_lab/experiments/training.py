@@ -1,4 +1,6 @@
-"""Training networks with different methods: the same networks and minibatches, loss and accuracy along the way."""
+"""Training networks with different methods: the same networks and minibatches, loss and accuracy
+along the way.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,11 @@ from mirrordescent_lab.experiments.contest import Tunable
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel
 from mirrordescent_lab.intervals import paired
 
-LOSS, TRAIN_ACCURACY, TEST_ACCURACY = "training loss", "training accuracy", "test accuracy"
-FAILED = 10.0  # the loss of a network that has none, and no loss counts for more: guessing among ten has 2.3
+LOSS = "training loss"
+TRAIN_ACCURACY = "training accuracy"
+TEST_ACCURACY = "test accuracy"
+# the loss of a network that has none, and no loss counts for more: guessing among ten has 2.3
+FAILED = 10.0
 QUANTITIES = {
     LOSS: "cross-entropy on training data",
     TRAIN_ACCURACY: "share of training data classified rightly",
@@ -28,7 +33,9 @@ QUANTITIES = {
 
 @dataclass(frozen=True)
 class Training:
-    """Networks to train, how gradients are asked for, and the test data: (m, …), or (batch, m, …) if tasks differ."""
+    """Networks to train, how gradients are asked for, and the test data: (m, …), or (batch, m, …)
+    if tasks differ.
+    """
 
     problem: NetworkTraining
     networks: Networks
@@ -54,10 +61,14 @@ class Training:
 
         self._solve(method, callbacks=[look], check_every=every)
         planned = [*range(0, self.steps, every), self.steps]
-        seen += [(k, *seen[-1][1:]) for k in planned[len(seen) :]]  # a run ends early when all its networks failed
+        seen += [
+            (k, *seen[-1][1:]) for k in planned[len(seen) :]
+        ]  # a run ends early when all its networks failed
         iterations, seconds, *quantities = zip(*seen, strict=True)
         return {
-            quantity: Curve(name, list(iterations), list(seconds), torch.stack(cast(tuple[Tensor, ...], values)))
+            quantity: Curve(
+                name, list(iterations), list(seconds), torch.stack(cast(tuple[Tensor, ...], values))
+            )
             for quantity, values in zip(QUANTITIES, quantities, strict=True)
         }
 
@@ -71,7 +82,9 @@ class Training:
 
     def losses(self, method: Method[Any]) -> Tensor:
         """Return the training losses at the end, infinite for networks that failed."""
-        solution = self._solve(method, check_every=self.steps)  # looking on the way would take longer than the steps
+        solution = self._solve(
+            method, check_every=self.steps
+        )  # looking on the way would take longer than the steps
         failed = torch.tensor([status.failed for status in solution.statuses])
         return solution.value.masked_fill(failed.to(solution.value.device), torch.inf)
 
@@ -95,15 +108,25 @@ def panels(
     made = {}
     for quantity in runs[0]:
         vertical: Literal["log", "linear"] = "log" if quantity == LOSS else "linear"
-        made[quantity] = Panel([run[quantity] for run in runs], QUANTITIES[quantity], against, ("linear", vertical))
+        made[quantity] = Panel(
+            [run[quantity] for run in runs], QUANTITIES[quantity], against, ("linear", vertical)
+        )
     return made
 
 
 def at_most(panel: Panel, name: str, factor: float, rival: str) -> Claim:
-    """Whether a method's mean at the end is at most a factor of a rival's, over the same networks."""
+    """Whether a method's mean at the end is at most a factor of a rival's, over the same
+    networks.
+    """
     ours, theirs = (_ends(panel, each) for each in (name, rival))
     relation = "below" if factor == 1 else f"at most {factor:.3g} times"
-    return _judged(f"{panel.quantity}: {name} ends {relation} {rival}", factor * theirs - ours, panel, name, rival)
+    return _judged(
+        f"{panel.quantity}: {name} ends {relation} {rival}",
+        factor * theirs - ours,
+        panel,
+        name,
+        rival,
+    )
 
 
 def at_least(panel: Panel, name: str, rival: str, points: float) -> Claim:
@@ -122,7 +145,10 @@ def _judged(statement: str, margins: Tensor, panel: Panel, name: str, rival: str
     margin = paired(margins)
     within = f"margin {margin.mean:.2g} [{margin.low:.2g}, {margin.high:.2g}]"
     return Claim.by(
-        statement, margin.low, margin.high, f"{_with_error(panel, name)}, {_with_error(panel, rival)}; {within}"
+        statement,
+        margin.low,
+        margin.high,
+        f"{_with_error(panel, name)}, {_with_error(panel, rival)}; {within}",
     )
 
 

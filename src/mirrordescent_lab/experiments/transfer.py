@@ -1,4 +1,6 @@
-"""Maps learned on small networks, used unchanged on larger ones and on other data, against optimisers tuned there."""
+"""Maps learned on small networks, used unchanged on larger ones and on other data, against
+optimisers tuned there.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from mirrordescent_lab.tasks import Make
 
 @dataclass(frozen=True)
 class Target:
-    """A network and data that the map of an entry was not learned on; without a source, the data it was learned on."""
+    """A network and data that the map of an entry was not learned on; without a source, the data it
+    was learned on.
+    """
 
     name: str
     base: str
@@ -41,7 +45,11 @@ class Target:
 def wide_cnn(channels: int) -> Callable[[], nn.Module]:
     """Return the small convolutional network with more channels."""
     return lambda: nn.Sequential(
-        nn.Conv2d(1, channels, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(36 * channels, 10)
+        nn.Conv2d(1, channels, 3),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(36 * channels, 10),
     )
 
 
@@ -51,10 +59,13 @@ def flat(*widths: int) -> Callable[[], nn.Module]:
 
 
 LEARNED = ("capped LAMD", "capped LAMD, steps halved")
-MLP, CNN = ARCHITECTURES["mlp"], ARCHITECTURES["cnn"]
+MLP = ARCHITECTURES["mlp"]
+CNN = ARCHITECTURES["cnn"]
 TARGETS = (
     Target("MLP as learned on", "mlp", MLP.model, "tensor", 3),
-    Target("MLP, 5 times the parameters, wider", "mlp", flat(784, 200, 160, 120, 80, 10), "tensor", 3),
+    Target(
+        "MLP, 5 times the parameters, wider", "mlp", flat(784, 200, 160, 120, 80, 10), "tensor", 3
+    ),
     Target("MLP, 4 times the parameters, deeper", "mlp", flat(784, *[100] * 9, 10), "tensor", 3),
     Target("MLP on Fashion-MNIST", "mlp", MLP.model, "tensor", 3, "fashion-mnist"),
     Target("CNN as learned on", "cnn", CNN.model, "paper", 3),
@@ -62,8 +73,16 @@ TARGETS = (
     Target("CNN on Fashion-MNIST", "cnn", CNN.model, "paper", 3, "fashion-mnist"),
 )
 LARGE = (
-    Target("MLP, 13 times the parameters, wider", "mlp", flat(784, 400, 320, 240, 160, 10), "tensor", 3),
-    Target("MLP, 106 times the parameters, wider", "mlp", flat(784, 1500, 1200, 900, 600, 10), "tensor", 3),
+    Target(
+        "MLP, 13 times the parameters, wider", "mlp", flat(784, 400, 320, 240, 160, 10), "tensor", 3
+    ),
+    Target(
+        "MLP, 106 times the parameters, wider",
+        "mlp",
+        flat(784, 1500, 1200, 900, 600, 10),
+        "tensor",
+        3,
+    ),
     Target("MLP, 11 times the parameters, deeper", "mlp", flat(784, *[200] * 9, 10), "tensor", 3),
     Target("CNN, 10 times the parameters, wider", "cnn", wide_cnn(80), "paper", 3),
 )
@@ -71,7 +90,11 @@ QUICK = (
     Target("MLP, wider", "mlp", flat(784, 60, 50, 40, 30, 10), "tensor", 1),
     Target("CNN as learned on", "cnn", CNN.model, "paper", 1),
 )
-OF_SCALE: dict[Scale, tuple[Target, ...]] = {"quick": QUICK, "standard": TARGETS, "paper": (*TARGETS, *LARGE)}
+OF_SCALE: dict[Scale, tuple[Target, ...]] = {
+    "quick": QUICK,
+    "standard": TARGETS,
+    "paper": (*TARGETS, *LARGE),
+}
 SIZES: dict[Scale, Size] = {
     "quick": Size(1, 1, 2, 200),
     "standard": Size(3, 1, 4, 5000),
@@ -80,18 +103,24 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Train for as many steps as the method was learned for, with it and with others, tuned for each target.
+    """Train for as many steps as the method was learned for, with it and with others, tuned for
+    each target.
 
-    All of them have steps that fall: those of learned methods as learned, of AdamW and Muon linearly or like a cosine.
+    All of them have steps that fall: those of learned methods as learned, of AdamW and Muon
+    linearly or like a cosine.
     """
-    size, result = SIZES[scale], Result("transfer", "Learned maps on other networks and data", {"scale": scale})
+    size = SIZES[scale]
+    result = Result("transfer", "Learned maps on other networks and data", {"scale": scale})
     rows = []
     for target in OF_SCALE[scale]:
         runs = _compare(target, scale, size, directory)
         losses = [measured[LOSS] for measured in runs.values()]
         result.panels[target.name] = Panel(losses, QUANTITIES[LOSS], scales=("linear", "log"))
         parameters = sum(p.numel() for p in target.model().parameters())
-        ends = [[float(each[what].values[-1].mean()) for what in (LOSS, TEST_ACCURACY)] for each in runs.values()]
+        ends = [
+            [float(each[what].values[-1].mean()) for what in (LOSS, TEST_ACCURACY)]
+            for each in runs.values()
+        ]
         found = (f"{loss:.4g}, {share:.2%}" for loss, share in ends)
         chosen = "; ".join(name for name in runs if " (" in name)
         rows.append((target.name, f"{parameters:,}", *found, chosen))
@@ -105,20 +134,28 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
 
 
 def target_claims(target: str, loss: Panel) -> list[Claim]:
-    """Judge what was learned on other networks against AdamW, and the geometry of matrices against Muon too."""
+    """Judge what was learned on other networks against AdamW, and the geometry of matrices against
+    Muon too.
+    """
     pairs = [*((name, ADAMW) for name in (*LEARNED, ENTRY)), (ENTRY, MUON), (ENTRY, CONTROL)]
     claims = [at_most(loss, name, 1, rival) for name, rival in pairs]
     return [replace(claim, statement=f"{target}: {claim.statement}") for claim in claims]
 
 
-def _compare(target: Target, scale: Scale, size: Size, directory: Path | None) -> dict[str, dict[str, Curve]]:
+def _compare(
+    target: Target, scale: Scale, size: Size, directory: Path | None
+) -> dict[str, dict[str, Curve]]:
     source: Source = source_for(scale, directory)
     base = replace(ARCHITECTURES[target.base], model=target.model)
     size = replace(size, networks=min(target.networks, size.networks))
-    training = OneByOne(base, size, (target.source if source == "mnist" else None) or source, directory)
+    training = OneByOne(
+        base, size, (target.source if source == "mnist" else None) or source, directory
+    )
     method = transferred(target, base.entry, training.images[:1])
     learned = zip(LEARNED, (method, rescaled(method, 0.5)), strict=True)
-    makes = {name: steps_of(each) for name, each in learned} | dict(map(training.tuned, falling_contestants()))
+    makes = {name: steps_of(each) for name, each in learned} | dict(
+        map(training.tuned, falling_contestants())
+    )
     return {name: training.curves(name, make) for name, make in makes.items()}
 
 
@@ -135,8 +172,14 @@ def steps_of(method: AMD) -> Make:
     """Return the optimiser that takes the steps of a method, with its own schedules."""
     return lambda model, steps: (
         optim.AMD(
-            model.named_parameters(), lr=1.0, mirror=method.mirror, t=method.t, gamma=method.gamma, cap=method.cap,
-            correction="mirror" if method.regulariser is method.mirror else "euclidean", nonfinite=None,
+            model.named_parameters(),
+            lr=1.0,
+            mirror=method.mirror,
+            t=method.t,
+            gamma=method.gamma,
+            cap=method.cap,
+            correction="mirror" if method.regulariser is method.mirror else "euclidean",
+            nonfinite=None,
         ),
         None,
-    )  # fmt: skip
+    )

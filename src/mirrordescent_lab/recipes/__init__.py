@@ -14,9 +14,15 @@ from mirrordescent_lab.recipes.spectral import SPECTRAL_RECIPES
 from mirrordescent_lab.recipes.tomography import TOMOGRAPHY_RECIPES
 
 RECIPES: dict[str, Recipe] = {
-    **IMAGING_RECIPES, **RESTORATION_RECIPES, **TOMOGRAPHY_RECIPES, **NETWORK_RECIPES, **REPTILE_RECIPES,
-    **SPECTRAL_RECIPES, **PRINTED_RECIPES, **PRINTED_REPTILE_RECIPES,
-}  # fmt: skip
+    **IMAGING_RECIPES,
+    **RESTORATION_RECIPES,
+    **TOMOGRAPHY_RECIPES,
+    **NETWORK_RECIPES,
+    **REPTILE_RECIPES,
+    **SPECTRAL_RECIPES,
+    **PRINTED_RECIPES,
+    **PRINTED_REPTILE_RECIPES,
+}
 
 __all__ = ["RECIPES", "recipe"]
 
@@ -24,7 +30,9 @@ __all__ = ["RECIPES", "recipe"]
 def recipe(name: str) -> Recipe:
     """Return the recipe of an entry, or of the control of one: NAME-control."""
     if name in zoo.RENAMED:
-        warnings.warn(f"the entry {name} is called {zoo.RENAMED[name]} now", FutureWarning, stacklevel=2)
+        warnings.warn(
+            f"the entry {name} is called {zoo.RENAMED[name]} now", FutureWarning, stacklevel=2
+        )
         name = zoo.RENAMED[name]
     of = name.removesuffix(CONTROL)
     if name not in RECIPES and of in RECIPES:

@@ -50,24 +50,29 @@ SCALES = (0.5, 0.7, 1.0, 1.4)
 DESCENT_SCALES = (0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6)
 MARGIN = 1.2
 DESCENT_NETWORKS = 60
-TOGETHER = 25  # networks evaluated at a time: the data of more do not fit into the processor's cache
+TOGETHER = (
+    25  # networks evaluated at a time: the data of more do not fit into the processor's cache
+)
 Shape: TypeAlias = Literal["learned", "falling", "steady"]
 
 
 @dataclass(frozen=True)
 class ChooseScale(Stage):
-    """One factor for all step sizes of an accelerated method, and one for plain mirror descent in the same geometry.
+    """One factor for all step sizes of an accelerated method, and one for plain mirror descent in
+    the same geometry.
 
-    Large steps kill some networks and not others, and methods are learned on few networks at a time: what would kill
-    one in fifty does not show among them. So all step sizes are multiplied by the one of ``SCALES`` with which further
-    networks have the lowest mean loss at the end when steps are longer still, by ``MARGIN``. Plain mirror descent takes
-    these step sizes times one of ``DESCENT_SCALES``, chosen in the same way, which is noted on the card.
+    Large steps kill some networks and not others, and methods are learned on few networks at a
+    time: what would kill one in fifty does not show among them. So all step sizes are multiplied by
+    the one of ``SCALES`` with which further networks have the lowest mean loss at the end when
+    steps are longer still, by ``MARGIN``. Plain mirror descent takes these step sizes times one of
+    ``DESCENT_SCALES``, chosen in the same way, which is noted on the card.
 
-    A choice on n networks does not see what kills fewer than one in n: of 1000 few-shot tasks two were lost to step
-    sizes that had been chosen on 60.
+    A choice on n networks does not see what kills fewer than one in n: of 1000 few-shot tasks two
+    were lost to step sizes that had been chosen on 60.
 
     Args:
-        networks: how many networks the choice is made on; for plain mirror descent at most ``DESCENT_NETWORKS``.
+        networks: how many networks the choice is made on; for plain mirror descent at most
+            ``DESCENT_NETWORKS``.
         horizon: for how many steps they are trained.
         shape: what plain mirror descent makes of the step sizes, see :func:`descent`.
     """
@@ -83,7 +88,9 @@ class ChooseScale(Stage):
         method = cast(AMD, module).requires_grad_(False)
         plain_descent = partial(descent, shape=self.shape)
 
-        def best(scales: Sequence[float], scaled: Callable[[AMD, float], Method[Any]], networks: int) -> float:
+        def best(
+            scales: Sequence[float], scaled: Callable[[AMD, float], Method[Any]], networks: int
+        ) -> float:
             draws = [family.draw(seeds) for seeds in torch.split(torch.arange(networks), TOGETHER)]
             losses = []
             for longer in (scaled(method, MARGIN * scale) for scale in scales):
@@ -95,7 +102,9 @@ class ChooseScale(Stage):
         method = rescaled(method, accelerated_scale)
         use = {
             "accelerated_scale": accelerated_scale,
-            "descent_scale": best(DESCENT_SCALES, plain_descent, min(self.networks, DESCENT_NETWORKS)),
+            "descent_scale": best(
+                DESCENT_SCALES, plain_descent, min(self.networks, DESCENT_NETWORKS)
+            ),
             "descent_shape": self.shape,
             "map_parameters": sum(p.numel() for p in method.mirror.parameters()),
         }
@@ -111,12 +120,13 @@ def rescaled(method: AMD, scale: float) -> AMD:
 
 
 def descent(method: AMD, scale: float, shape: Shape = "learned") -> SMD:
-    """Return mirror descent in the geometry of an accelerated method, with its step sizes times a rising number.
+    """Return mirror descent in the geometry of an accelerated method, with its step sizes times a
+    rising number.
 
-    The number rises to ``scale`` over the first quarter of the horizon and to twice that at its end. The weights of the
-    accelerated method rise by themselves, and it is in the first steps that networks die. Where its step sizes rise
-    beyond what plain descent tolerates, each is replaced by the smallest so far (``"falling"``), or by the geometric
-    mean of all (``"steady"``).
+    The number rises to ``scale`` over the first quarter of the horizon and to twice that at its
+    end. The weights of the accelerated method rise by themselves, and it is in the first steps that
+    networks die. Where its step sizes rise beyond what plain descent tolerates, each is replaced by
+    the smallest so far (``"falling"``), or by the geometric mean of all (``"steady"``).
     """
     t = cast(Interpolated, method.t)
     horizon = t.counts[-1]
@@ -128,17 +138,29 @@ def descent(method: AMD, scale: float, shape: Shape = "learned") -> SMD:
             sizes = list(accumulate(sizes, min))
         elif shape == "steady":
             sizes = [float(t.log_values.mean().exp())] * len(counts)
-    steps = [scale * size * min(1.0, k / warm_up) * (1 + k / horizon) for k, size in zip(counts, sizes, strict=True)]
+    steps = [
+        scale * size * min(1.0, k / warm_up) * (1 + k / horizon)
+        for k, size in zip(counts, sizes, strict=True)
+    ]
     return SMD(method.mirror, Interpolated(counts, steps)).requires_grad_(False)
 
 
 def evaluate(method: Method[Any], draw: Draw, horizon: int, oracle: Oracle | None) -> Numbers:
-    """Return the mean loss along a run and how the networks ended, every one counted with its last value."""
+    """Return the mean loss along a run and how the networks ended, every one counted with its last
+    value.
+    """
     looks = [horizon // 6, horizon // 3, horizon // 2, horizon]
     solution = solve(
-        draw.problem, method, draw.x0, iterations=horizon, oracle=oracle,
-        generator=torch.Generator().manual_seed(0), trace=looks, check_every=horizon, progress=False,
-    )  # fmt: skip
+        draw.problem,
+        method,
+        draw.x0,
+        iterations=horizon,
+        oracle=oracle,
+        generator=torch.Generator().manual_seed(0),
+        trace=looks,
+        check_every=horizon,
+        progress=False,
+    )
     values = solution.trace.values.double().nan_to_num(nan=float("inf"))
     return {
         "networks": values.shape[1],
@@ -149,7 +171,9 @@ def evaluate(method: Method[Any], draw: Draw, horizon: int, oracle: Oracle | Non
 
 
 def against_adam(horizon: int, oracle: Oracle | None) -> Callable[[Any, Draw, Numbers], Numbers]:
-    """Return how to evaluate an accelerated method, plain mirror descent in its geometry, and Adam."""
+    """Return how to evaluate an accelerated method, plain mirror descent in its geometry,
+    and Adam.
+    """
 
     def compare(method: AMD, draw: Draw, use: Numbers) -> Numbers:
         methods: dict[str, Method[Any]] = {
@@ -180,10 +204,12 @@ def network_recipe(
     shape: Shape = "learned",
     **others: Any,
 ) -> Recipe:
-    """Return how a method that trains networks is learned, as accelerated mirror descent on few networks at a time.
+    """Return how a method that trains networks is learned, as accelerated mirror descent on few
+    networks at a time.
 
-    Map and schedules are learned by gradients through unrolled runs, and then the schedules alone by evolution, which
-    reaches to the end of a run where gradients explode. :class:`ChooseScale` is the last stage.
+    Map and schedules are learned by gradients through unrolled runs, and then the schedules alone
+    by evolution, which reaches to the end of a run where gradients explode. :class:`ChooseScale` is
+    the last stage.
 
     Args:
         name, description: the name of the entry, and what it is for.
@@ -191,12 +217,14 @@ def network_recipe(
         settings: how to learn it.
         refinement: how to learn its schedules further; None if they are not.
         minibatch: data points per gradient in use; None for all.
-        learning_minibatch: data points per gradient while learning, fewer to save time; None for all.
-        tuning_networks, shape: see :class:`ChooseScale`.
+        learning_minibatch: data points per gradient while learning, fewer to save time; None for
+            all. tuning_networks, shape: see :class:`ChooseScale`.
         others: further arguments of the recipe.
     """
     horizon = (refinement or settings).horizon
-    refined = [] if refinement is None else [Unrolled(refinement, _with_the_map_as_it_is, "schedules")]
+    refined = (
+        [] if refinement is None else [Unrolled(refinement, _with_the_map_as_it_is, "schedules")]
+    )
     sizes = {"minibatch": minibatch, "learning_minibatch": learning_minibatch}
     return Recipe(
         name,
@@ -243,10 +271,14 @@ def characters_from_reptile(directory: Path | None) -> FewShotFamily:
 
 
 def characters(directory: Path | None, initial: dict[str, Tensor] | None) -> FewShotFamily:
-    """Split the training characters into those to learn on and those for validation; the experiments test on others."""
+    """Split the training characters into those to learn on and those for validation; the
+    experiments test on others.
+    """
     drawn = data.omniglot_characters("train", 14, directory)
     training, held_out = (drawn[split_indices(split, len(drawn))] for split in get_args(Split))
-    return FewShotFamily(small_cnn(), training, held_out, initial=initial, training=SmallCNNTraining)
+    return FewShotFamily(
+        small_cnn(), training, held_out, initial=initial, training=SmallCNNTraining
+    )
 
 
 def accelerated(
@@ -260,29 +292,42 @@ def accelerated(
 ) -> Callable[[], AMD]:
     """AMD with its momentum capped: for noisy gradients at 0.9, for exact ones higher.
 
-    Its correcting step is taken in the geometry of the map where that is cheap, and otherwise in the Euclidean one.
+    Its correcting step is taken in the geometry of the map where that is cheap, and otherwise in
+    the Euclidean one.
     """
 
     def make() -> AMD:
         mirror = layerwise(model(), kind, ties, torch.zeros(1, *shape))
-        t, gamma = Interpolated(counts, list(steps)), Interpolated([1], [1.0])
-        return AMD(mirror, t, gamma=gamma, regulariser=mirror if kind == "diagonal" else None, cap=cap)
+        t = Interpolated(counts, list(steps))
+        gamma = Interpolated([1], [1.0])
+        return AMD(
+            mirror, t, gamma=gamma, regulariser=mirror if kind == "diagonal" else None, cap=cap
+        )
 
     return make
 
 
 def random_start(generator: Generator, family: ProblemFamily) -> Initialisation:
     """Draw a network, always the same."""
-    return Initialisation({key: leaf[0] for key, leaf in default_networks(small_cnn(), [0]).items()})
+    return Initialisation(
+        {key: leaf[0] for key, leaf in default_networks(small_cnn(), [0]).items()}
+    )
 
 
-def _settings(meta_steps: int, horizon: int, learning_rate: float, validate_every: int, **others: Any) -> Settings:
-    """Learn on logarithms of losses, taken twelve times a run; keep what is best at the horizon and half of it."""
+def _settings(
+    meta_steps: int, horizon: int, learning_rate: float, validate_every: int, **others: Any
+) -> Settings:
+    """Learn on logarithms of losses, taken twelve times a run; keep what is best at the horizon and
+    half of it.
+    """
     return Settings(
         meta_steps=meta_steps,
         horizon=horizon,
-        # The best step sizes are near the edge of stability, where meta-gradients through many more steps explode.
-        objective=Objective("log_value", every=max(1, horizon // 12), differentiation=Truncated(30)),
+        # The best step sizes are near the edge of stability, where meta-gradients through many more
+        # steps explode.
+        objective=Objective(
+            "log_value", every=max(1, horizon // 12), differentiation=Truncated(30)
+        ),
         optimiser=Descent(learning_rate=learning_rate),
         validation=Validation(every=validate_every, batch=10, horizons=(0.5, 1.0)),
         save_every=5,
@@ -306,48 +351,78 @@ NETWORK_RECIPES: dict[str, Recipe] = {
             "mnist-mlp-spline",
             "10 splines for training a deep dense network on MNIST in three epochs",
             accelerated(
-                mlp, (28, 28), [1, 20, 60, 150, 250, 360], [0.6, 0.2, 0.1, 0.2, 0.24, 0.015], kind="spline",
+                mlp,
+                (28, 28),
+                [1, 20, 60, 150, 250, 360],
+                [0.6, 0.2, 0.1, 0.2, 0.24, 0.015],
+                kind="spline",
                 ties="tensor",
             ),
             _settings(22, 150, 0.06, 11, batch=3, curriculum=((12, 60),)),
             Settings(
-                meta_steps=16, horizon=360, batch=3, optimiser=Descent(learning_rate=0.12, betas=(0.8, 0.95)),
-                validation=Validation(every=4, batch=6, horizons=(1.0,)), save_every=1,
-                objective=Objective("log_value", every=120, differentiation=Evolution(pairs=4, spread=0.12)),
+                meta_steps=16,
+                horizon=360,
+                batch=3,
+                optimiser=Descent(learning_rate=0.12, betas=(0.8, 0.95)),
+                validation=Validation(every=4, batch=6, horizons=(1.0,)),
+                save_every=1,
+                objective=Objective(
+                    "log_value", every=120, differentiation=Evolution(pairs=4, spread=0.12)
+                ),
             ),
-            minibatch=500, learning_minibatch=500, tuning_networks=8, shape="falling",
-            family=dense_digits, data=data.describe("mnist"),
+            minibatch=500,
+            learning_minibatch=500,
+            tuning_networks=8,
+            shape="falling",
+            family=dense_digits,
+            data=data.describe("mnist"),
             on="Networks 784 → 50 → 40 → 30 → 20 → 10 on MNIST, from random initialisations.",
         ),
         network_recipe(
             "mnist-cnn-diagonal",
             "30 multipliers of the gradient for training a small convolutional network on MNIST in two epochs",
-            accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100, 120], [0.1, 0.2, 0.3, 0.45, 0.45, 0.2], cap=60),
+            accelerated(
+                small_cnn,
+                (1, 14, 14),
+                [1, 10, 30, 60, 100, 120],
+                [0.1, 0.2, 0.3, 0.45, 0.45, 0.2],
+                cap=60,
+            ),
             _settings(20, 120, 0.03, 5, batch=3, curriculum=((8, 60),)),
-            minibatch=1000, learning_minibatch=400,
-            family=convolutional_digits, data=data.describe("mnist"),
+            minibatch=1000,
+            learning_minibatch=400,
+            family=convolutional_digits,
+            data=data.describe("mnist"),
             on="Small convolutional networks on MNIST at 14×14, from random initialisations.",
         ),
         network_recipe(
             "omniglot-diagonal",
             "30 multipliers of the gradient for few-shot learning of characters from random initialisations",
-            accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.08, 0.12, 0.15, 0.5, 1.5], cap=60),
+            accelerated(
+                small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.08, 0.12, 0.15, 0.5, 1.5], cap=60
+            ),
             _settings(24, 100, 0.03, 3, batch=8, curriculum=((12, 50),)),
-            tuning_networks=60, shape="steady",
-            family=characters_from_random, data=data.describe("omniglot"),
+            tuning_networks=60,
+            shape="steady",
+            family=characters_from_random,
+            data=data.describe("omniglot"),
             on=f"{FEW_SHOT} from random initialisations.",
         ),
         network_recipe(
             "omniglot-diagonal-reptile",
             "30 multipliers of the gradient for few-shot learning of characters from the initialisation of Reptile",
-            accelerated(small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.4, 0.8, 1.5, 4.0, 8.0], cap=60),
+            accelerated(
+                small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.4, 0.8, 1.5, 4.0, 8.0], cap=60
+            ),
             _settings(24, 100, 0.03, 3, batch=8, curriculum=((12, 50),)),
-            tuning_networks=60, shape="steady",
-            family=characters_from_reptile, data=data.describe("omniglot"),
+            tuning_networks=60,
+            shape="steady",
+            family=characters_from_reptile,
+            data=data.describe("omniglot"),
             on=f"{FEW_SHOT} from the initialisation of Reptile.",
         ),
     )
-}  # fmt: skip
+}
 REPTILE_RECIPES: dict[str, Recipe] = {
     REPTILE_START: Recipe(
         REPTILE_START,

@@ -1,4 +1,6 @@
-"""How maps for networks are learned as the paper prints it: by mirror descent with a constant step, and then reused."""
+"""How maps for networks are learned as the paper prints it: by mirror descent with a constant step,
+and then reused.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ import torch
 from torch import nn
 
 from mirrordescent import zoo
-from mirrordescent.learn import Descent, Draw, Objective, Recipe, Settings, Truncated, Unrolled, Validation
+from mirrordescent.learn import (
+    Descent,
+    Draw,
+    Objective,
+    Recipe,
+    Settings,
+    Truncated,
+    Unrolled,
+    Validation,
+)
 from mirrordescent.learn.recipe import Numbers
 from mirrordescent.methods import AMD, SMD, Adam, Method
 from mirrordescent.mirrors import layerwise
@@ -38,15 +49,22 @@ FIRST_STEP = 0.1  # that of SGD in the paper, which does not state the one of LM
 
 
 def characters_from_printed_reptile(directory: Path | None) -> FewShotFamily:
-    """Draw tasks, and start all of them from the network that Reptile has learned with the paper's settings."""
+    """Draw tasks, and start all of them from the network that Reptile has learned with the paper's
+    settings.
+    """
     return characters(directory, cast(Initialisation, zoo.load(PRINTED_START)).network)
 
 
 def plain(
-    model: Callable[[], nn.Module], shape: tuple[int, ...], kind: Kind = "diagonal", ties: Ties = "paper",
+    model: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    kind: Kind = "diagonal",
+    ties: Ties = "paper",
     first_step: float = FIRST_STEP,
-) -> Callable[[], SMD]:  # fmt: skip
-    """y⁺ = y − t·g,  x⁺ = ∇ψ*(y⁺), with one step size t for the whole run, learned together with the map."""
+) -> Callable[[], SMD]:
+    """y⁺ = y − t·g,  x⁺ = ∇ψ*(y⁺), with one step size t for the whole run, learned together with
+    the map.
+    """
 
     def make() -> SMD:
         mirror = layerwise(model(), kind, ties, torch.zeros(1, *shape))
@@ -56,11 +74,15 @@ def plain(
 
 
 def accelerated_as_printed(method: SMD) -> AMD:
-    """LAMD* of the paper: map and step size of LMD, λ_k = 3/(3 + k), a dual weight k/3, Euclidean R, γ = 1, no cap."""
+    """LAMD* of the paper: map and step size of LMD, λ_k = 3/(3 + k), a dual weight k/3, Euclidean
+    R, γ = 1, no cap.
+    """
     return AMD(method.mirror, method.t).requires_grad_(False)
 
 
-def both_against_adam(horizon: int, oracle: Oracle | None) -> Callable[[Any, Draw, Numbers], Numbers]:
+def both_against_adam(
+    horizon: int, oracle: Oracle | None
+) -> Callable[[Any, Draw, Numbers], Numbers]:
     """Return how to evaluate mirror descent, the same map and step in LAMD*, and Adam."""
 
     def compare(method: SMD, draw: Draw, use: Numbers) -> Numbers:
@@ -84,14 +106,16 @@ def printed_recipe(
     learning_minibatch: int | None = None,
     **others: Any,
 ) -> Recipe:
-    """Return how map and step of plain mirror descent are learned: by gradients through unrolled runs, and no more.
+    """Return how map and step of plain mirror descent are learned: by gradients through unrolled
+    runs, and no more.
 
     Args:
         name, description: the name of the entry, and what it is for.
         method: the method to learn.
         settings: how to learn it.
         minibatch: data points per gradient in use; None for all.
-        learning_minibatch: data points per gradient while learning, fewer to save time; None for all.
+        learning_minibatch: data points per gradient while learning, fewer to save time; None for
+            all.
         others: further arguments of the recipe.
     """
     sizes = {"minibatch": minibatch, "learning_minibatch": learning_minibatch}
@@ -109,13 +133,21 @@ def printed_recipe(
 
 
 def _settings(
-    meta_steps: int, horizon: int, validate_every: int, learning_rate: float = 0.15, networks: int = 10, **others: Any
+    meta_steps: int,
+    horizon: int,
+    validate_every: int,
+    learning_rate: float = 0.15,
+    networks: int = 10,
+    **others: Any,
 ) -> Settings:
-    """Learn on the sum of losses along a run, as the paper does, of which every tenth is computed."""
+    """Learn on the sum of losses along a run, as the paper does, of which every tenth is
+    computed.
+    """
     return Settings(
         meta_steps=meta_steps,
         horizon=horizon,
-        # Through a whole run of a network meta-gradients explode as soon as its steps are as long as they can be.
+        # Through a whole run of a network meta-gradients explode as soon as its steps are as long
+        # as they can be.
         objective=Objective("sum", every=10, differentiation=Truncated(30)),
         optimiser=Descent(learning_rate=learning_rate),
         validation=Validation(every=validate_every, batch=networks, horizons=(0.5, 1.0)),
@@ -132,8 +164,10 @@ PRINTED_RECIPES: dict[str, Recipe] = {
             "10 splines for training a deep dense network on MNIST in three epochs, learned through mirror descent",
             plain(mlp, (28, 28), kind="spline", ties="tensor"),
             _settings(20, 360, 10, networks=6, batch=2, curriculum=((16, 120),)),
-            minibatch=500, learning_minibatch=500,
-            family=dense_digits, data=data.describe("mnist"),
+            minibatch=500,
+            learning_minibatch=500,
+            family=dense_digits,
+            data=data.describe("mnist"),
             on="Networks 784 → 50 → 40 → 30 → 20 → 10 on MNIST, from random initialisations.",
         ),
         printed_recipe(
@@ -142,8 +176,10 @@ PRINTED_RECIPES: dict[str, Recipe] = {
             "learned through mirror descent",
             plain(small_cnn, (1, 14, 14)),
             _settings(28, 120, 7, batch=2, curriculum=((14, 60),)),
-            minibatch=1000, learning_minibatch=250,
-            family=convolutional_digits, data=data.describe("mnist"),
+            minibatch=1000,
+            learning_minibatch=250,
+            family=convolutional_digits,
+            data=data.describe("mnist"),
             on="Small convolutional networks on MNIST at 14×14, from random initialisations.",
         ),
         printed_recipe(
@@ -152,21 +188,24 @@ PRINTED_RECIPES: dict[str, Recipe] = {
             "learned through mirror descent",
             plain(small_cnn, (1, 14, 14)),
             _settings(40, 100, 5, 0.08, batch=8, curriculum=((20, 50),)),
-            family=characters_from_random, data=data.describe("omniglot"),
+            family=characters_from_random,
+            data=data.describe("omniglot"),
             on=f"{FEW_SHOT} from random initialisations.",
         ),
         printed_recipe(
             "omniglot-diagonal-reptile-printed",
             "30 multipliers of the gradient for few-shot learning of characters from the initialisation of Reptile "
             "with the paper's settings, learned through mirror descent",
-            # Half of SGD's: with longer ones meta-gradients from this start explode, and nothing is learned.
+            # Half of SGD's: with longer ones meta-gradients from this start explode, and nothing is
+            # learned.
             plain(small_cnn, (1, 14, 14), first_step=FIRST_STEP / 2),
             _settings(40, 100, 5, 0.03, batch=8, curriculum=((20, 50),)),
-            family=characters_from_printed_reptile, data=data.describe("omniglot"),
+            family=characters_from_printed_reptile,
+            data=data.describe("omniglot"),
             on=f"{FEW_SHOT} from the initialisation of Reptile with the paper's settings.",
         ),
     )
-}  # fmt: skip
+}
 PRINTED_REPTILE_RECIPES: dict[str, Recipe] = {
     PRINTED_START: Recipe(
         PRINTED_START,
@@ -175,7 +214,16 @@ PRINTED_REPTILE_RECIPES: dict[str, Recipe] = {
         family=characters_from_random,
         method=random_start,
         # One task a step, as printed; the paper takes 500 000.
-        stages=(Reptile(steps=100_000, inner_steps=10, inner_step_size=0.01, epsilon=0.1, save_every=2000, looks=40),),
+        stages=(
+            Reptile(
+                steps=100_000,
+                inner_steps=10,
+                inner_step_size=0.01,
+                epsilon=0.1,
+                save_every=2000,
+                looks=40,
+            ),
+        ),
         on=f"{FEW_SHOT} from random initialisations.",
         data=data.describe("omniglot"),
         evaluate=None,

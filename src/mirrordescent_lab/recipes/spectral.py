@@ -1,4 +1,6 @@
-"""How the geometry for networks of any kind is learned: evolution over a distribution of small training tasks."""
+"""How the geometry for networks of any kind is learned: evolution over a distribution of small
+training tasks.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,21 @@ from mirrordescent_lab.tasks import LEARNING, VALIDATION, Task
 
 ENTRY = "network-spectral"
 SPECTRAL: tuple[LayerKind, ...] = ("input", "hidden", "conv")
-STEPS, RATIO = 4, 3.6  # of Newton–Schulz, and about by how much each of them multiplies a small singular value
+# of Newton–Schulz, and about by how much each of them multiplies a small singular value
+STEPS = 4
+RATIO = 3.6
 WORST = 1.0  # a log ratio that is worse counts as this: how dead a network is does not matter
 
-# What is learned, where it starts, and how far it is looked for. Earlier searches, of fewer numbers on fewer tasks,
-# began with the geometry set by hand; this one begins near where they ended.
+# What is learned, where it starts, and how far it is looked for. Earlier searches, of fewer numbers
+# on fewer tasks, began with the geometry set by hand; this one begins near where they ended.
 _SCALES: dict[LayerKind, float] = {
-    "input": -3.9, "hidden": -4.65, "output": -3.65, "conv": -4.0, "embedding": -4.8, "vector": -4.8,
-}  # fmt: skip
+    "input": -3.9,
+    "hidden": -4.65,
+    "output": -3.65,
+    "conv": -4.0,
+    "embedding": -4.8,
+    "vector": -4.8,
+}
 START: dict[str, tuple[float, float]] = {
     **{f"log scale of {kind}": (_SCALES[kind], 0.2) for kind in KINDS},
     "width": (0.45, 0.06),
@@ -58,59 +67,85 @@ START: dict[str, tuple[float, float]] = {
 
 
 def method_of(numbers: Tensor, identity: bool = False) -> AdaptivePreconditioned:
-    """Make the method that a vector of numbers stands for, in the order of ``START``, or that without its maps."""
+    """Make the method that a vector of numbers stands for, in the order of ``START``, or that
+    without its maps.
+    """
     named = dict(zip(START, numbers.tolist(), strict=True))
     raw = torch.tensor([named[f"log weight {k}"] for k in range(STEPS + 1)])
     matrix = SingularValues(Saturating(raw.softmax(0), RATIO), products=STEPS)
     entries = PNorm(1 + 1 / min(1.0, math.exp(named["log power"])))
-    maps: dict[LayerKind, MirrorMap] = {kind: matrix if kind in SPECTRAL else entries for kind in KINDS}
+    maps: dict[LayerKind, MirrorMap] = {
+        kind: matrix if kind in SPECTRAL else entries for kind in KINDS
+    }
     if identity:
         maps = {kind: Euclidean() for kind in KINDS}
     scales = {kind: math.exp(named[f"log scale of {kind}"]) for kind in KINDS}
     widths = {kind: named["width of output" if kind == "output" else "width"] for kind in KINDS}
     mirror = ByKind(maps, scales, widths, named["depth"], named["depth with norms"])
-    warmup, fall = min(0.5, math.exp(named["log warmup"])), max(0.1, named["fall"])
-    first, second = (1 - min(0.5, math.exp(named[f"log of 1 − {which}"])) for which in ("momentum", "second momentum"))
+    warmup = min(0.5, math.exp(named["log warmup"]))
+    fall = max(0.1, named["fall"])
+    first, second = (
+        1 - min(0.5, math.exp(named[f"log of 1 − {which}"]))
+        for which in ("momentum", "second momentum")
+    )
     t = OverRun(TYPICAL_LENGTH, warmup, fall, max(0.0, named["length"]))
     return AdaptivePreconditioned(mirror, t, first, second, decay=math.exp(named["log decay"]))
 
 
 Job: TypeAlias = "tuple[TaskFamily, tuple[Task, ...], int, Tensor, bool]"
-"""Tasks of a family, the seed of their networks, the numbers of a candidate, and whether its maps are the identity."""
+"""Tasks of a family, the seed of their networks, the numbers of a candidate, and whether its maps
+are the identity.
+"""
 Share: TypeAlias = Callable[[list[Job]], Iterable[Tensor]]
 
 
 class TaskFamily(ProblemFamily):
-    """Training tasks of several kinds. They are trained through optimisers, and not drawn as batches of problems."""
+    """Training tasks of several kinds. They are trained through optimisers, and not drawn as
+    batches of problems.
+    """
 
-    def __init__(self, learning: tuple[Task, ...], validation: tuple[Task, ...], directory: Path | None) -> None:
-        self.learning, self.held_out, self.directory = learning, validation, directory
+    def __init__(
+        self, learning: tuple[Task, ...], validation: tuple[Task, ...], directory: Path | None
+    ) -> None:
+        self.learning = learning
+        self.held_out = validation
+        self.directory = directory
 
     def draw(self, seeds: Tensor) -> Draw:
         raise TypeError("tasks of several kinds are no batch of problems")
 
     def log_losses(self, method: Preconditioned, tasks: tuple[Task, ...], seed: int) -> Tensor:
         """Return the logarithm of the training loss at the end of each task."""
-        ends = [task.train(lambda m, n: (optimiser_of(method, m, n), None), seed, self.directory) for task in tasks]
-        return torch.tensor([end.loss for end in ends], dtype=torch.float64).log().nan_to_num(nan=torch.inf)
+        ends = [
+            task.train(lambda m, n: (optimiser_of(method, m, n), None), seed, self.directory)
+            for task in tasks
+        ]
+        return (
+            torch.tensor([end.loss for end in ends], dtype=torch.float64)
+            .log()
+            .nan_to_num(nan=torch.inf)
+        )
 
 
 @dataclass(frozen=True)
 class Evolved(Stage):
     """Evolution of the numbers of a geometry by kinds of layers.
 
-    A candidate's loss is the mean over tasks of log(loss/loss of the start), all of one generation on the same networks
-    and minibatches, plus a pull towards the start: what few tasks do not tell should stay as it was. At the end the
-    start, the last mean, and the averages of the means of the second and of the last third compete on several networks
-    of tasks kept for validation, since going on fits the tasks that are learned on and nothing else.
+    A candidate's loss is the mean over tasks of log(loss/loss of the start), all of one generation
+    on the same networks and minibatches, plus a pull towards the start: what few tasks do not tell
+    should stay as it was. At the end the start, the last mean, and the averages of the means of the
+    second and of the last third compete on several networks of tasks kept for validation, since
+    going on fits the tasks that are learned on and nothing else.
 
     Args:
         generations, population: how many of how many.
         pull: the weight of the squared distance from the start, in units of the spread.
         minutes: after which no further generation is begun.
         networks: on how many networks of every validation task the choice is made.
-        identity: whether all maps are the identity, as in the control: numbers of the maps then mean nothing.
-        workers: processes that the candidates of a generation are shared among, with one thread each.
+        identity: whether all maps are the identity, as in the control: numbers of the maps then
+            mean nothing.
+        workers: processes that the candidates of a generation are shared among, with one thread
+            each.
     """
 
     name: ClassVar[str] = "evolved"  # type: ignore[misc]
@@ -132,16 +167,25 @@ class Evolved(Stage):
     def _run(self, family: TaskFamily, share: Share, **work: Any) -> tuple[nn.Module, Numbers]:
         path: Path = work["folder"] / "log.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        log: list[Numbers] = json.loads(path.read_text()) if work.get("resume") and path.exists() else []
+        log: list[Numbers] = (
+            json.loads(path.read_text()) if work.get("resume") and path.exists() else []
+        )
         about = {
             "start": {name: list(each) for name, each in START.items()},
             "tasks": [t.name for t in family.learning],
         }
         if log and log[0].get("about") != about:
-            raise ValueError(f"{path} is of another search, with other numbers or tasks: delete it to begin anew")
-        start, spread = (torch.tensor(column, dtype=torch.float64) for column in zip(*START.values(), strict=True))
+            raise ValueError(
+                f"{path} is of another search, with other numbers or tasks: delete it to begin anew"
+            )
+        start, spread = (
+            torch.tensor(column, dtype=torch.float64)
+            for column in zip(*START.values(), strict=True)
+        )
         search = CovarianceAdaptation(start, spread, self.population)
-        generator, means, began = torch.Generator().manual_seed(self.seed), [start], perf_counter()
+        generator = torch.Generator().manual_seed(self.seed)
+        means = [start]
+        began = perf_counter()
         spent = log[-1]["minutes"] if log else 0.0
         for generation in range(self.generations):
             candidates = search.ask(generator)
@@ -149,7 +193,10 @@ class Evolved(Stage):
                 if spent + (perf_counter() - began) / 60 > self.minutes:
                     break
                 seed = 100 + generation
-                jobs = [(family, family.learning, seed, each, self.identity) for each in (start, *candidates)]
+                jobs = [
+                    (family, family.learning, seed, each, self.identity)
+                    for each in (start, *candidates)
+                ]
                 at_start, *ends = share(jobs)
                 moved = ((candidates - start) / spread).square().sum(1)
                 losses = [
@@ -161,11 +208,15 @@ class Evolved(Stage):
                 log[0]["about"] = about
             search.tell(candidates, torch.tensor(log[generation]["losses"]))
             means.append(search.mean.clone())
-            log[generation]["mean"] = dict(zip(START, [round(x, 4) for x in means[-1].tolist()], strict=True))
+            log[generation]["mean"] = dict(
+                zip(START, [round(x, 4) for x in means[-1].tolist()], strict=True)
+            )
             with whole(path) as partial:
                 partial.write_text(json.dumps(log, indent=1, ensure_ascii=False), encoding="utf-8")
         third = max(1, len(means) // 3)
-        middle, late = (torch.stack(some or means).mean(0) for some in (means[third:-third], means[-third:]))
+        middle, late = (
+            torch.stack(some or means).mean(0) for some in (means[third:-third], means[-third:])
+        )
         finalists = {
             "the start": start,
             "the average of the middle": middle,
@@ -173,18 +224,35 @@ class Evolved(Stage):
             "the last mean": means[-1],
         }
         seeds = range(10_000, 10_000 + self.networks)
-        validated = share([
-            (family, family.held_out, seed, numbers, self.identity) for numbers in finalists.values() for seed in seeds
-        ])  # fmt: skip
-        means_of = torch.stack(list(validated)).clamp(max=10.0).reshape(len(finalists), -1).mean(1).tolist()
+        validated = share(
+            [
+                (family, family.held_out, seed, numbers, self.identity)
+                for numbers in finalists.values()
+                for seed in seeds
+            ]
+        )
+        means_of = (
+            torch.stack(list(validated))
+            .clamp(max=10.0)
+            .reshape(len(finalists), -1)
+            .mean(1)
+            .tolist()
+        )
         scores = dict(zip(finalists, means_of, strict=True))
         best = min(scores, key=lambda name: scores[name])
         record: Numbers = {
-            "stage": self.name, "settings": plain(self), "generations": len(log), "minutes": log[-1]["minutes"],
-            "mean log loss on validation tasks": {name: round(score, 4) for name, score in scores.items()},
+            "stage": self.name,
+            "settings": plain(self),
+            "generations": len(log),
+            "minutes": log[-1]["minutes"],
+            "mean log loss on validation tasks": {
+                name: round(score, 4) for name, score in scores.items()
+            },
             "chosen": best,
-        }  # fmt: skip
-        numbers = {name: round(x, 4) for name, x in zip(START, finalists[best].tolist(), strict=True)}
+        }
+        numbers = {
+            name: round(x, 4) for name, x in zip(START, finalists[best].tolist(), strict=True)
+        }
         return method_of(finalists[best], self.identity), {**record, "use": {"numbers": numbers}}
 
 
@@ -196,7 +264,9 @@ def _measured(job: Job) -> Tensor:
 
 @contextmanager
 def _working(workers: int) -> Iterator[Share]:
-    """Give what measures many candidates: one after the other here, or by several processes with one thread each."""
+    """Give what measures many candidates: one after the other here, or by several processes with
+    one thread each.
+    """
     if workers == 1:
         yield lambda jobs: map(_measured, jobs)
         return

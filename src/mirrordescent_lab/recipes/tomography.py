@@ -1,4 +1,6 @@
-"""What is learned for Poisson tomography: the geometry of the positive orthant, and what happens in every step."""
+"""What is learned for Poisson tomography: the geometry of the positive orthant, and what happens in
+every step.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ from typing import Any
 import torch
 from torch import Generator
 
-from mirrordescent.learn import Descent, Objective, Pooled, ProblemFamily, Recipe, Settings, Unrolled, Validation
+from mirrordescent.learn import (
+    Descent,
+    Objective,
+    Pooled,
+    ProblemFamily,
+    Recipe,
+    Settings,
+    Unrolled,
+    Validation,
+)
 from mirrordescent.methods import AMD, Equipped, Method
 from mirrordescent.mirrors import OrthantEntropy
 from mirrordescent.oracles import InTurn, Minibatch, Oracle, Relative
@@ -29,7 +40,12 @@ def counts_of_ellipses(directory: Path | None) -> ProblemFamily:
 
 def all_angles(generator: Generator, family: ProblemFamily) -> Method[Any]:
     """AMD with exact gradients; once learning has ended, its steps fall as their weights grow."""
-    counts = [1, 3, 10, 40]  # with more, learning finds schedules that hurry on most problems and leap on some
+    counts = [
+        1,
+        3,
+        10,
+        40,
+    ]  # with more, learning finds schedules that hurry on most problems and leap on some
     k = torch.tensor(counts, dtype=torch.get_default_dtype())
     mirror = OrthantEntropy(WIDTH)
     method = AMD(
@@ -44,7 +60,9 @@ def all_angles(generator: Generator, family: ProblemFamily) -> Method[Any]:
 
 
 def groups_of_angles(oracle: Oracle) -> Method[Any]:
-    """AMD with a group of angles in every step; its momentum does not grow for ever, and its steps vanish."""
+    """AMD with a group of angles in every step; its momentum does not grow for ever, and its steps
+    vanish.
+    """
     k = torch.tensor(STEPS, dtype=torch.get_default_dtype())
     mirror = OrthantEntropy(WIDTH)
     method = AMD(
@@ -58,7 +76,9 @@ def groups_of_angles(oracle: Oracle) -> Method[Any]:
     return Equipped(method, Relative(oracle))
 
 
-def _settings(horizon: int, meta_steps: int, learning_rate: float, steps_per_pass: int, short_first: bool) -> Settings:
+def _settings(
+    horizon: int, meta_steps: int, learning_rate: float, steps_per_pass: int, short_first: bool
+) -> Settings:
     """Let every pass count relative to its own size."""
     shorter = ((meta_steps // 4, horizon // 4), (meta_steps // 2, horizon // 2))
     return Settings(
@@ -77,9 +97,11 @@ def _settings(horizon: int, meta_steps: int, learning_rate: float, steps_per_pas
 SUBSETS = _settings(20 * GROUPS, 120, 5e-2, GROUPS, short_first=True)
 EXACT = _settings(40, 100, 2e-2, 1, short_first=False)
 counted = partial(
-    Recipe, family=counts_of_ellipses, evaluate=certified,
+    Recipe,
+    family=counts_of_ellipses,
+    evaluate=certified,
     on="Random ellipses by 45 counts per cell, 40 angles in 8 groups, background 2, ρ = 20.",
-)  # fmt: skip
+)
 
 TOMOGRAPHY_RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
@@ -87,17 +109,20 @@ TOMOGRAPHY_RECIPES: dict[str, Recipe] = {
         counted(
             "ellipse-tomography",
             "an entropy and the steps of AMD for Poisson tomography, with groups of angles in turn",
-            method=lambda generator, family: groups_of_angles(InTurn()), stages=(Unrolled(SUBSETS),),
+            method=lambda generator, family: groups_of_angles(InTurn()),
+            stages=(Unrolled(SUBSETS),),
         ),
         counted(
             "ellipse-tomography-random",
             "an entropy and the steps of AMD for Poisson tomography, with random groups of angles",
-            method=lambda generator, family: groups_of_angles(Minibatch(1)), stages=(Unrolled(SUBSETS),),
+            method=lambda generator, family: groups_of_angles(Minibatch(1)),
+            stages=(Unrolled(SUBSETS),),
         ),
         counted(
             "ellipse-tomography-exact",
             "an entropy and the steps of AMD for Poisson tomography, with exact gradients",
-            method=all_angles, stages=(Unrolled(EXACT),),
+            method=all_angles,
+            stages=(Unrolled(EXACT),),
         ),
     )
-}  # fmt: skip
+}

@@ -11,7 +11,9 @@ from mirrordescent_lab.data import four_nine_features
 
 def accuracy(features):
     """Let scikit-learn's machine classify the test part."""
-    machine = LinearSVC(C=1.0, dual=False).fit(features.train.numpy(), features.train_labels.numpy())
+    machine = LinearSVC(C=1.0, dual=False).fit(
+        features.train.numpy(), features.train_labels.numpy()
+    )
     return machine.score(features.test.numpy(), features.test_labels.numpy())
 
 
@@ -26,7 +28,9 @@ def test_features_of_the_digits_of_scikit_learn():
     assert torch.equal(state, torch.get_rng_state())
     for split, labels in (("train", features.train_labels), ("test", features.test_labels)):
         original = digits(split)[1]
-        assert labels.tolist() == [1.0 if label == 9 else -1.0 for label in original if label in (4, 9)]
+        assert labels.tolist() == [
+            1.0 if label == 9 else -1.0 for label in original if label in (4, 9)
+        ]
     check_scale_and_rank(features)
     assert accuracy(features) > 0.93
     assert SVM(features.train, features.train_labels).value(torch.zeros(1, 51)) == pytest.approx(1)

@@ -63,7 +63,9 @@ def test_files_unpacked_by_hand_are_read(tmp_path):
     images, labels = mnist("test", tmp_path)
     assert torch.allclose(images, torch.tensor([[[0.0, 0.2], [1.0, 0.0]]]))
     assert labels.tolist() == [3]
-    (tmp_path / "mnist" / "t10k-labels-idx1-ubyte").write_bytes(idx(np.array([3, 4], np.uint8), 0x08))
+    (tmp_path / "mnist" / "t10k-labels-idx1-ubyte").write_bytes(
+        idx(np.array([3, 4], np.uint8), 0x08)
+    )
     with pytest.raises(DataDamaged, match="do not go with"):
         mnist("test", tmp_path)
 
@@ -80,11 +82,15 @@ def test_without_files_and_network_the_message_tells_what_to_do(no_data, monkeyp
         raise ConnectionError("no route")
 
     monkeypatch.setattr("pooch.retrieve", offline)
-    with pytest.raises(DataMissing, match=r"no route.*t10k-images-idx3-ubyte.gz.*MIRRORDESCENT_DATA"):
+    with pytest.raises(
+        DataMissing, match=r"no route.*t10k-images-idx3-ubyte.gz.*MIRRORDESCENT_DATA"
+    ):
         fashion_mnist("test")
 
 
-@pytest.mark.parametrize(("read", "split", "count"), [(mnist, "test", 10000), (fashion_mnist, "test", 10000)])
+@pytest.mark.parametrize(
+    ("read", "split", "count"), [(mnist, "test", 10000), (fashion_mnist, "test", 10000)]
+)
 def test_real_images(real_data, read, split, count):
     images, labels = read(split, real_data)
     assert images.shape == (count, 28, 28)
@@ -103,13 +109,15 @@ def test_counts_of_fours_and_nines(real_data):
 def test_digits_are_those_of_scikit_learn_split_in_two():
     from sklearn.datasets import load_digits
 
-    (train, train_labels), (test, test_labels) = digits("train"), digits("test")
+    (train, train_labels) = digits("train")
+    (test, test_labels) = digits("test")
     assert len(train) + len(test) == 1797
     both = torch.cat([train, test]).flatten(1) * 16
     expected = torch.from_numpy(load_digits().data).float()
     assert torch.equal(both.sum(0), expected.sum(0))
     assert torch.equal(
-        torch.cat([train_labels, test_labels]).bincount(), torch.from_numpy(np.bincount(load_digits().target))
+        torch.cat([train_labels, test_labels]).bincount(),
+        torch.from_numpy(np.bincount(load_digits().target)),
     )
     enlarged = digits("test", size=28)[0]
     assert enlarged.shape == (len(test), 28, 28)
@@ -127,7 +135,8 @@ def test_halving_agrees_with_pooling_of_torch(generator):
 
 
 def test_parts_are_disjoint_complete_and_depend_on_the_seed():
-    train, test = split_indices("train", 50), split_indices("test", 50)
+    train = split_indices("train", 50)
+    test = split_indices("test", 50)
     assert len(test) == 10
     assert torch.equal(torch.cat([train, test]).sort().values, torch.arange(50))
     assert not torch.equal(test, split_indices("test", 50, seed=1))

@@ -16,7 +16,10 @@ from mirrordescent_lab.data.omniglot import _read_official, _read_packed, area_a
 
 
 def test_real_test_characters(real_data):
-    raw = [np.load(f"{real_data}/omniglot/images_{half}.npz")["images"] for half in ("background", "evaluation")]
+    raw = [
+        np.load(f"{real_data}/omniglot/images_{half}.npz")["images"]
+        for half in ("background", "evaluation")
+    ]
     originals = {tuple(np.sort(row)) for half in raw for row in (~half).sum((2, 3))}
     test = omniglot_characters("test", directory=real_data)
     assert test.shape == (423, 20, 28, 28)
@@ -36,7 +39,9 @@ def few(tmp_path, monkeypatch, generator):
     for stem, half in (("images_background", paper[:3]), ("images_evaluation", paper[3:])):
         path = tmp_path / "omniglot" / f"{stem}.npz"
         np.savez(path, images=half.numpy())
-        files.append(DataFile(path.name, None, f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"))
+        files.append(
+            DataFile(path.name, None, f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}")
+        )
     monkeypatch.setitem(DATASETS, "omniglot", Dataset("omniglot", "", tuple(files), "", "", ""))
     module = "mirrordescent_lab.data.omniglot"
     monkeypatch.setattr(f"{module}._CHARACTERS", {"images_background": 3, "images_evaluation": 2})
@@ -48,7 +53,9 @@ def test_the_parts_make_up_the_whole(few):
     directory, ink = few
     assert torch.equal(omniglot_characters("all", 105, directory), ink)
     train, test = (omniglot_characters(split, 105, directory) for split in ("train", "test"))
-    where = [int((ink - character).flatten(1).abs().sum(1).argmin()) for character in (*train, *test)]
+    where = [
+        int((ink - character).flatten(1).abs().sum(1).argmin()) for character in (*train, *test)
+    ]
     assert sorted(where) == [0, 1, 2, 3, 4]
     assert torch.equal(torch.cat([train, test]), ink[where])
     assert len(test) == 2
@@ -113,7 +120,9 @@ def test_wrong_sizes_are_refused():
 @pytest.fixture
 def numbered():
     """Characters whose pixels tell which character and which drawing they are."""
-    return (100 * torch.arange(30.0)[:, None] + torch.arange(20.0))[..., None, None].expand(30, 20, 2, 2)
+    return (100 * torch.arange(30.0)[:, None] + torch.arange(20.0))[..., None, None].expand(
+        30, 20, 2, 2
+    )
 
 
 def test_tasks_hold_every_drawing_of_their_characters_once(numbered, generator):

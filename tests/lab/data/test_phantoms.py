@@ -7,7 +7,13 @@ import pytest
 import torch
 from scipy import stats
 
-from mirrordescent_lab.data.phantoms import Ellipses, ellipse_phantoms, normalise, random_ellipses, rasterise
+from mirrordescent_lab.data.phantoms import (
+    Ellipses,
+    ellipse_phantoms,
+    normalise,
+    random_ellipses,
+    rasterise,
+)
 
 
 def test_draws_follow_their_distributions(generator):
@@ -15,7 +21,10 @@ def test_draws_follow_their_distributions(generator):
     present = ellipses.value != 0
     counts = present.sum(1).numpy()
     assert counts.max() <= 70
-    assert stats.kstest(counts + np.linspace(-0.5, 0.5, 400), stats.norm(40, math.sqrt(40)).cdf).pvalue > 1e-3
+    assert (
+        stats.kstest(counts + np.linspace(-0.5, 0.5, 400), stats.norm(40, math.sqrt(40)).cdf).pvalue
+        > 1e-3
+    )
     for drawn, law in (
         (ellipses.value[present], stats.uniform(-0.4, 1.4)),
         (ellipses.first_axis, stats.expon(scale=0.2)),
@@ -25,12 +34,20 @@ def test_draws_follow_their_distributions(generator):
         (ellipses.rotation, stats.uniform(0, 2 * math.pi)),
     ):
         assert stats.kstest(drawn.flatten().numpy(), law.cdf).pvalue > 1e-3
-    assert abs(np.corrcoef(ellipses.first_axis.flatten(), ellipses.second_axis.flatten())[0, 1]) < 0.05
+    assert (
+        abs(np.corrcoef(ellipses.first_axis.flatten(), ellipses.second_axis.flatten())[0, 1]) < 0.05
+    )
 
 
 def test_an_ellipse_has_its_area_centre_and_axes():
-    first, second, x, y, rotation = 0.5, 0.2, 0.1, -0.3, 0.6
-    ellipse = Ellipses(*(torch.tensor([[number]]) for number in (2.0, first, second, x, y, rotation)))
+    first = 0.5
+    second = 0.2
+    x = 0.1
+    y = -0.3
+    rotation = 0.6
+    ellipse = Ellipses(
+        *(torch.tensor([[number]]) for number in (2.0, first, second, x, y, rotation))
+    )
     size = 401
     image = rasterise(ellipse, size)[0, 0].double()
     assert image.unique().tolist() == [0, 2]
@@ -41,11 +58,16 @@ def test_an_ellipse_has_its_area_centre_and_axes():
     # A uniform ellipse has variance axis²/4 along each of its axes.
     variances, axes = torch.linalg.eigh(torch.cov(points.T))
     assert (2 * variances.sqrt()).tolist() == pytest.approx([second, first], rel=1e-2)
-    assert abs(float(axes[:, 1] @ torch.tensor([math.sin(rotation), math.cos(rotation)]).double())) > 0.999
+    assert (
+        abs(float(axes[:, 1] @ torch.tensor([math.sin(rotation), math.cos(rotation)]).double()))
+        > 0.999
+    )
 
 
 def test_ellipses_add_up():
-    pair = Ellipses(*(torch.tensor([[number, number]]) for number in (0.5, 0.3, 0.2, 0.0, 0.0, 0.0)))
+    pair = Ellipses(
+        *(torch.tensor([[number, number]]) for number in (0.5, 0.3, 0.2, 0.0, 0.0, 0.0))
+    )
     one = Ellipses(*(field[:, :1] for field in pair))
     assert torch.equal(rasterise(pair, 32), 2 * rasterise(one, 32))
 

@@ -29,14 +29,18 @@ def test_bundled_photographs_are_those_of_scikit_image():
         (bundled_photographs("train")[0] * 255).round().to(torch.uint8).permute(1, 2, 0),
         torch.from_numpy(skimage.data.astronaut()),
     )
-    assert [tuple(image.shape) for image in bundled_photographs("test")] == [(3, 300, 451), (3, 400, 600)]
+    assert [tuple(image.shape) for image in bundled_photographs("test")] == [
+        (3, 300, 451),
+        (3, 400, 600),
+    ]
     assert photographs("bundled", "test").shape == (3 * 4 + 4 * 6, 3, 96, 96)
 
 
 def test_a_folder_is_split_by_picture(tmp_path):
     for number in range(10):
         save(tmp_path / f"{number}.png", 20 * number)
-    train, test = greys(user_pictures(tmp_path, "train")), greys(user_pictures(tmp_path, "test"))
+    train = greys(user_pictures(tmp_path, "train"))
+    test = greys(user_pictures(tmp_path, "test"))
     assert len(test) == 2
     assert sorted(train + test) == [20 * number for number in range(10)]
     assert photographs(tmp_path, "test", size=2).shape == (2 * 4, 3, 2, 2)
@@ -82,13 +86,16 @@ def binary(no_data, monkeypatch, generator):
     """Three images in the order of the official file, and the images."""
     images = torch.randint(256, (3, 3, 96, 96), generator=generator, dtype=torch.uint8)
     columns_first = np.ascontiguousarray(images.numpy().transpose(0, 1, 3, 2)).tobytes()
-    size, digest = len(columns_first), "md5:" + "0" * 32
+    size = len(columns_first)
+    digest = "md5:" + "0" * 32
     files = (
         DataFile("stl10_binary/test_X.bin", size, digest),
         DataFile("stl10_binary.tar.gz", None, digest),
     )
     monkeypatch.setitem(DATASETS, "stl10", Dataset("stl10", "", files, "", "", ""))
-    monkeypatch.setattr("mirrordescent_lab.data.registry.HASHED_ON_USE", -1)  # as for the official gigabytes
+    monkeypatch.setattr(
+        "mirrordescent_lab.data.registry.HASHED_ON_USE", -1
+    )  # as for the official gigabytes
     (no_data / "stl10" / "stl10_binary").mkdir(parents=True)
     return no_data / "stl10", columns_first, images.float() / 255
 

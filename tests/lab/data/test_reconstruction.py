@@ -20,7 +20,9 @@ def test_back_projection_agrees_with_scikit_image(generator):
     sinogram = radon(image[0, 0].numpy(), theta=degrees, circle=True)
     expected = iradon(sinogram, theta=degrees, filter_name="ramp", circle=True)
     beam = ParallelBeam(size, torch.from_numpy(np.deg2rad(degrees)), size, reach=1.0)
-    ours = filtered_back_projection(torch.from_numpy(sinogram.T.copy())[None, None] * (2 / size), beam)
+    ours = filtered_back_projection(
+        torch.from_numpy(sinogram.T.copy())[None, None] * (2 / size), beam
+    )
     inside = expected != 0
     assert np.abs(ours[0, 0].numpy() - expected)[inside].max() < 1e-10
 
@@ -55,7 +57,9 @@ def test_the_noise_is_white_with_the_stated_level(generator):
     geometry = {"angles": 10, "detectors": 47, "simulated": 64}
 
     def noise(level, seed):
-        noisy = reconstruct_noisily(clean, noise=level, generator=torch.Generator().manual_seed(seed), **geometry)
+        noisy = reconstruct_noisily(
+            clean, noise=level, generator=torch.Generator().manual_seed(seed), **geometry
+        )
         return noisy - reconstruct_noisily(clean, noise=0, generator=generator, **geometry)
 
     assert torch.allclose(2 * noise(0.025, 1), noise(0.05, 1), atol=1e-5)

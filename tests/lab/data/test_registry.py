@@ -26,7 +26,9 @@ def serve(tmp_path, monkeypatch):
         def log_message(self, *arguments):
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))
+    )
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield folder, f"http://127.0.0.1:{server.server_port}/"
@@ -74,7 +76,12 @@ def test_a_missing_file_says_what_to_put_where(no_data, register):
     with pytest.raises(DataMissing) as caught:
         registry.require("toy", "sub/file.bin")
     message = str(caught.value)
-    for part in (str(no_data / "toy" / "sub" / "file.bin"), "MIRRORDESCENT_DATA", "example.org", "12 bytes"):
+    for part in (
+        str(no_data / "toy" / "sub" / "file.bin"),
+        "MIRRORDESCENT_DATA",
+        "example.org",
+        "12 bytes",
+    ):
         assert part in message
     assert isinstance(caught.value, FileNotFoundError)
     assert registry.verify("toy") == {"sub/file.bin": FileStatus.MISSING}
@@ -82,7 +89,8 @@ def test_a_missing_file_says_what_to_put_where(no_data, register):
 
 
 @pytest.mark.parametrize(
-    ("content", "fault"), [(CONTENT[:5], "5 bytes instead of 12"), (CONTENT.upper(), "sha256 checksum")]
+    ("content", "fault"),
+    [(CONTENT[:5], "5 bytes instead of 12"), (CONTENT.upper(), "sha256 checksum")],
 )
 def test_a_damaged_file_is_named_with_its_fault(tmp_path, register, content, fault):
     register()
@@ -146,7 +154,8 @@ def test_unknown_names_get_the_nearest():
 
 @pytest.mark.parametrize("name", registry.names())
 def test_every_dataset_tells_terms_origin_and_well_formed_checksums(name):
-    entry, text = registry.dataset(name), registry.describe(name)
+    entry = registry.dataset(name)
+    text = registry.describe(name)
     assert entry.terms in text
     assert entry.citation in text
     assert entry.source in text

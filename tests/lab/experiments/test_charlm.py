@@ -31,7 +31,8 @@ def test_claims_are_judged_over_the_same_networks(ours, holds):
     theirs = torch.tensor([2.3, 2.35, 2.4], dtype=torch.float64)
     mine = torch.tensor(ours, dtype=torch.float64)
     curves = [
-        Curve(name, [0, 1], [0.0, 1.0], ends.expand(2, -1)) for name, ends in ((ENTRY, mine), ("AdamW (1)", theirs))
+        Curve(name, [0, 1], [0.0, 1.0], ends.expand(2, -1))
+        for name, ends in ((ENTRY, mine), ("AdamW (1)", theirs))
     ]
     panels = {quantity: Panel(curves, meaning) for quantity, meaning in charlm.QUANTITIES.items()}
     claims = charlm.equal_steps_claims(panels, ["AdamW"])
@@ -44,5 +45,7 @@ def test_claims_are_judged_over_the_same_networks(ours, holds):
 def test_everybody_but_the_entry_is_tuned_over_several_settings():
     tuned = {each.name: len(each.settings) for each in charlm.entrants()}
     assert tuned.pop(ENTRY) == 1
-    assert {"AdamW", "Muon with AdamW", "SGD with momentum", charlm.HAND, charlm.CONTROL} <= set(tuned)
+    assert {"AdamW", "Muon with AdamW", "SGD with momentum", charlm.HAND, charlm.CONTROL} <= set(
+        tuned
+    )
     assert min(tuned.values()) >= 3

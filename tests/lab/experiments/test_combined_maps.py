@@ -29,11 +29,15 @@ def numbers(*shape, seed=0):
 
 
 def test_without_a_combination_steps_are_those_of_the_method():
-    method = Preconditioned(spectral_by_kind(), OverRun(1), 0.9, normalised=True, decay=0.1).requires_grad_(False)
-    ours, theirs = initialised(mlp, 0).double(), initialised(mlp, 0).double()
+    method = Preconditioned(
+        spectral_by_kind(), OverRun(1), 0.9, normalised=True, decay=0.1
+    ).requires_grad_(False)
+    ours = initialised(mlp, 0).double()
+    theirs = initialised(mlp, 0).double()
     combined = CombinedOptimiser(ours, method, 20, 0.01, lambda: Same(0.0))
     pairs = [(ours, combined), (theirs, optimiser_of(method, theirs, 20, 0.01))]
-    images, labels = numbers(32, 28, 28), torch.arange(32) % 10
+    images = numbers(32, 28, 28)
+    labels = torch.arange(32) % 10
     for model, optimiser in pairs:
         nn.functional.cross_entropy(model(images), labels).backward()
         optimiser.step()
@@ -50,7 +54,9 @@ def test_rows_are_divided_by_their_own_size():
 
 
 def test_moments_are_running_means():
-    made, first, second = Rows(0.75), numbers(3, 5), numbers(3, 5, seed=1)
+    made = Rows(0.75)
+    first = numbers(3, 5)
+    second = numbers(3, 5, seed=1)
     made(first, first, first)
     new = made(second, second, second)
     n = 0.75 * 0.25 * first.square().mean(1) + 0.25 * second.square().mean(1)
@@ -67,7 +73,9 @@ def test_one_gradient_with_both_sides_is_its_polar_factor():
 
 
 def test_without_second_moments_everything_else_is_as_it_was():
-    adaptive = AdaptivePreconditioned(spectral_by_kind(), OverRun(7), 0.8, 0.9, lookahead=False, decay=0.1)
+    adaptive = AdaptivePreconditioned(
+        spectral_by_kind(), OverRun(7), 0.8, 0.9, lookahead=False, decay=0.1
+    )
     plain = without_second_moments(adaptive)
     assert type(plain) is Preconditioned
     assert plain.normalised

@@ -16,9 +16,22 @@ from mirrordescent_lab.experiments.contest import Contest, Tunable, grid, record
 from mirrordescent_lab.experiments.extensions import beside_controls
 from mirrordescent_lab.experiments.result import GAP, Claim, Curve, Panel, Result, file_name
 
-GRADIENT_METHODS = ("LMD", "LSMD", "LAMD", "LASMD", "one-network LAMD", "one-network LSMD", "GD", "Nesterov", "Adam")
+GRADIENT_METHODS = (
+    "LMD",
+    "LSMD",
+    "LAMD",
+    "LASMD",
+    "one-network LAMD",
+    "one-network LSMD",
+    "GD",
+    "Nesterov",
+    "Adam",
+)
 TAKING_PART = {
-    "inpaint": {"comparison from y": GRADIENT_METHODS, "comparison from y filled": ("LPD", "PDHG", "early PDHG")},
+    "inpaint": {
+        "comparison from y": GRADIENT_METHODS,
+        "comparison from y filled": ("LPD", "PDHG", "early PDHG"),
+    },
     "denoise": {"comparison from y": (*GRADIENT_METHODS, "LPD", "PDHG", "dual FISTA")},
     "tomography": {"gap against passes": ("LAMD", "MLEM", "OSEM", "PDHG", "SPDHG", "Nesterov")},
     "svm": {"hinge loss": (*GRADIENT_METHODS, "SGD"), "test error": (*GRADIENT_METHODS, "SGD")},
@@ -39,7 +52,10 @@ def test_the_quick_scale_writes_everything(name, tmp_path, monkeypatch):
             assert (folder / f"{file_name(drawn)}.{suffix}").stat().st_size > 5000
     for title, panel in result.panels.items():
         for curve in panel.curves:
-            assert curve.values.shape == (len(curve.iterations), len(rows_of(rows, title, curve, curve.iterations[0])))
+            assert curve.values.shape == (
+                len(curve.iterations),
+                len(rows_of(rows, title, curve, curve.iterations[0])),
+            )
             if panel.quantity == GAP:
                 assert not (curve.values < -1e-3).any(), "a value below a proven lower bound"
     for title, table in result.tables.items():
@@ -54,23 +70,44 @@ def test_imaging_claims_can_fail():
 
     def verdicts(ours, theirs, recorded=(0, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)):
         def curve(name, power):
-            gaps = torch.tensor([[100.0]] + [[100.0 * k**power] for k in recorded[1:]], dtype=torch.float64)
-            gaps = gaps * torch.tensor([[1.0, 1.01, 0.99]], dtype=torch.float64)  # three problems, nearly alike
+            gaps = torch.tensor(
+                [[100.0]] + [[100.0 * k**power] for k in recorded[1:]], dtype=torch.float64
+            )
+            gaps = gaps * torch.tensor(
+                [[1.0, 1.01, 0.99]], dtype=torch.float64
+            )  # three problems, nearly alike
             return Curve(name, list(recorded), [0.0] * len(recorded), gaps)
 
-        learned = [curve(name, ours) for name in ("LMD (mean)", "LSMD (last)", "LAMD (mean)", "LASMD (mean)")]
+        learned = [
+            curve(name, ours)
+            for name in ("LMD (mean)", "LSMD (last)", "LAMD (mean)", "LASMD (mean)")
+        ]
         learned += [curve(f"one-network {name} (mean)", ours) for name in ("LSMD", "LAMD", "LASMD")]
         learned.append(curve("stencil LAMD", ours))
-        rivals = ("GD (1)", "Nesterov (1)", "wide Nesterov (1)", "Adam (1)", "PDHG (1)", "early PDHG (1)", "LPD")
-        rules = Panel([curve("reciprocal", ours), curve("mean", theirs), curve("root_reciprocal", theirs)])
+        rivals = (
+            "GD (1)",
+            "Nesterov (1)",
+            "wide Nesterov (1)",
+            "Adam (1)",
+            "PDHG (1)",
+            "early PDHG (1)",
+            "LPD",
+        )
+        rules = Panel(
+            [curve("reciprocal", ours), curve("mean", theirs), curve("root_reciprocal", theirs)]
+        )
         panels = {f"{name} extensions": rules for name in ("LSMD", "LAMD", "LASMD")}
-        panels["LMD extensions"] = Panel([curve("reciprocal", -ours), curve("root_reciprocal", ours)])
+        panels["LMD extensions"] = Panel(
+            [curve("reciprocal", -ours), curve("root_reciprocal", ours)]
+        )
         panels["comparison from y"] = Panel(learned + [curve(name, theirs) for name in rivals])
         panels["one network for long"] = Panel([curve("one-network LSMD", ours)])
         claims = imaging_claims(Result("inpaint", "title", {}, panels))
         return {claim.statement: claim.holds for claim in claims}
 
-    won, lost, rising = verdicts(-2.0, -0.5), verdicts(-0.5, -2.0), verdicts(0.5, -0.5)
+    won = verdicts(-2.0, -0.5)
+    lost = verdicts(-0.5, -2.0)
+    rising = verdicts(0.5, -0.5)
     for statement in won:
         ours = "GD is below" not in statement
         if ours and "is below" in statement and "LMD" not in statement.split("is below")[1]:
@@ -99,23 +136,34 @@ def test_a_map_is_judged_by_its_own_control(times, verdict):
         gaps = gap * torch.tensor([[1.0, 1.01, 0.99]], dtype=torch.float64).expand(3, 3)
         return Curve(name, [0, 10, 100], [0.0] * 3, gaps)
 
-    learned = Panel([curve("LAMD (mean)", 1.0), curve("dual-pair LSMD (last)", 1.0), curve("stencil LAMD", 1.0)])
+    learned = Panel(
+        [curve("LAMD (mean)", 1.0), curve("dual-pair LSMD (last)", 1.0), curve("stencil LAMD", 1.0)]
+    )
     without = [curve("dual-pair LSMD, no map (mean)", times), curve("LAMD, no map (mean)", times)]
     beside = beside_controls(learned, without)
-    assert [each.name for each in beside.curves[:2]] == ["dual-pair LSMD (last)", "dual-pair LSMD, no map (mean)"]
+    assert [each.name for each in beside.curves[:2]] == [
+        "dual-pair LSMD (last)",
+        "dual-pair LSMD, no map (mean)",
+    ]
     claims = {claim.statement: claim.holds for claim in control_claims("from y", beside)}
     assert len(claims) == 4, "two maps at two iterations, and the stencil has no control here"
     ours = "from y: at k = 100, dual-pair LSMD is at least 1.5 times below its control, the same method without a map"
     assert claims[ours] is verdict
-    assert claims["from y: at k = 10, LAMD is below its control, the same method without a map"] is (times > 1)
+    assert claims[
+        "from y: at k = 10, LAMD is below its control, the same method without a map"
+    ] is (times > 1)
 
 
 def test_the_margin_of_a_claim_is_on_its_side_and_has_an_interval():
-    """Twice as good is not five times as good; ten times is; and one problem of three against it decides nothing."""
+    """Twice as good is not five times as good; ten times is; and one problem of three against it
+    decides nothing.
+    """
     theirs = torch.tensor([10.0, 11.0, 9.0], dtype=torch.float64)
 
     def judged(share, factor):
-        return by_margin("ours is below 1/5 of theirs", share * theirs, [theirs, 2 * theirs], "", factor).holds
+        return by_margin(
+            "ours is below 1/5 of theirs", share * theirs, [theirs, 2 * theirs], "", factor
+        ).holds
 
     assert judged(0.5, 1) is True
     assert judged(0.5, 5) is False
@@ -123,21 +171,29 @@ def test_the_margin_of_a_claim_is_on_its_side_and_has_an_interval():
     assert judged(0.5, 0.2) is True
     assert judged(2.0, 1) is False
     assert judged(torch.tensor([0.1, 0.1, 20.0], dtype=torch.float64), 1) is None
-    assert judged(torch.tensor([0.1, 0.1, torch.nan], dtype=torch.float64), 1) is not True, "a run that failed"
+    assert judged(torch.tensor([0.1, 0.1, torch.nan], dtype=torch.float64), 1) is not True, (
+        "a run that failed"
+    )
     failed = by_margin("", theirs, [torch.full_like(theirs, torch.nan)], "", 5)
     assert failed.holds is True, "a rival that failed is no rival"
     assert "margin in decades" in failed.measured
 
 
 def test_verdicts_in_words():
-    assert [Claim("", holds, "1").verdict for holds in (True, False, None)] == ["holds", "does not hold", "not decided"]
+    assert [Claim("", holds, "1").verdict for holds in (True, False, None)] == [
+        "holds",
+        "does not hold",
+        "not decided",
+    ]
     assert Claim("", None, "not measured").verdict == "not measured"
     assert (Claim.by("", 0.1, 0.3, "").holds, Claim.by("", -0.3, -0.1, "").holds) == (True, False)
     assert Claim.by("", -0.1, 0.3, "").holds is None
 
 
 def rows_of(rows, panel, curve, k):
-    return [r for r in rows if (r["panel"], r["method"], int(r["iteration"])) == (panel, curve.name, k)]
+    return [
+        r for r in rows if (r["panel"], r["method"], int(r["iteration"])) == (panel, curve.name, k)
+    ]
 
 
 def test_grids_are_those_of_the_appendix():
@@ -150,7 +206,9 @@ def test_grids_are_those_of_the_appendix():
 def bowls(*curvatures):
     problem = Quadratic(torch.stack([c * torch.eye(1) for c in curvatures]), torch.zeros(1))
     x0 = torch.ones(len(curvatures), 1)
-    return Contest(problem, x0, torch.zeros(len(curvatures), dtype=torch.float64), 50, recorded_iterations(50))
+    return Contest(
+        problem, x0, torch.zeros(len(curvatures), dtype=torch.float64), 50, recorded_iterations(50)
+    )
 
 
 def test_tuning_picks_the_best_of_the_grid():

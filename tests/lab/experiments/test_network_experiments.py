@@ -28,14 +28,21 @@ from mirrordescent_lab.recipes.spectral import ENTRY
 
 
 def ending(name, values):
-    return Curve(name, [0, 10, 50, 100], [0.0] * 4, torch.as_tensor(values, dtype=torch.float64).expand(4, -1))
+    return Curve(
+        name,
+        [0, 10, 50, 100],
+        [0.0] * 4,
+        torch.as_tensor(values, dtype=torch.float64).expand(4, -1),
+    )
 
 
 class Permuted:
     """The networks of a family with their hidden units renumbered."""
 
     def __init__(self, family, g, symmetry):
-        self.family, self.g, self.symmetry = family, g, symmetry
+        self.family = family
+        self.g = g
+        self.symmetry = symmetry
 
     def draw(self, seeds):
         drawn = self.family.draw(seeds)
@@ -52,18 +59,24 @@ def test_meta_descent_is_equivariant(short):
     """Networks renumbered by g make multipliers renumbered by g."""
     symmetry = symmetries(moons_network())
     g = symmetry.random(torch.Generator().manual_seed(0))
-    plain, renumbered = moons.untied_map(), moons.untied_map()
+    plain = moons.untied_map()
+    renumbered = moons.untied_map()
     moons.learn_multipliers(plain, short, 3, 100.0, 2)
     moons.learn_multipliers(renumbered, Permuted(short, g, symmetry), 3, 100.0, 2)
-    learned = {name: part.multipliers.reshape(plain.shapes[name]) for name, part in plain.by_name.items()}
+    learned = {
+        name: part.multipliers.reshape(plain.shapes[name]) for name, part in plain.by_name.items()
+    }
     for name, w in permute(learned, g, symmetry).items():
         assert (learned[name] - 1).abs().max() > 0.01
-        torch.testing.assert_close(renumbered[name].multipliers.reshape(w.shape), w, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            renumbered[name].multipliers.reshape(w.shape), w, rtol=1e-4, atol=1e-5
+        )
 
 
 def test_tied_multipliers_move_by_the_mean_over_the_orbit(short):
     """One meta-step from the same start on the same networks."""
-    untied, tied = moons.untied_map(), layerwise(moons_network(), "diagonal", "orbit")
+    untied = moons.untied_map()
+    tied = layerwise(moons_network(), "diagonal", "orbit")
     for mirror in (untied, tied):
         moons.learn_multipliers(mirror, short, 1, 100.0, 3)
     together = moons.by_orbit(tied)
@@ -78,7 +91,9 @@ def test_multipliers_fall_to_the_floor_and_not_below(short):
     """A negative rate pushes down what wants to grow."""
     mirror = moons.untied_map()
     moons.learn_multipliers(mirror, short, 1, -1e6, 1)
-    assert min(float(w.min()) for w in moons.by_orbit(mirror).values()) == pytest.approx(moons.FLOOR)
+    assert min(float(w.min()) for w in moons.by_orbit(mirror).values()) == pytest.approx(
+        moons.FLOOR
+    )
 
 
 def test_moons_claims_can_fail():
@@ -101,12 +116,15 @@ LEARNED = ("LMD", "LAMD* as printed", "capped LAMD", "polar factors (1)")
 
 
 def few_shot_panels(learned_loss, baseline_loss, accuracies, reptile_factor=2.0):
-    losses, shares = [], []
+    losses = []
+    shares = []
     for start in fewshot.STARTS:
         for name in (*BASELINES, *NO_MAPS, *LEARNED):
             loss = torch.tensor(learned_loss if name in LEARNED else baseline_loss)
             losses.append(ending(start + name, loss * (reptile_factor if start else 1.0)))
-            shares.append(ending(start + name, accuracies.get(start + name.split(" (")[0], [0.7, 0.71, 0.72])))
+            shares.append(
+                ending(start + name, accuracies.get(start + name.split(" (")[0], [0.7, 0.71, 0.72]))
+            )
     return {LOSS: Panel(losses), TRAIN_ACCURACY: Panel(shares), TEST_ACCURACY: Panel(shares)}
 
 
@@ -119,39 +137,70 @@ def test_few_shot_claims_can_fail():
     better = few_shot_claims([1e-4] * 3, [1e-2] * 3, {"Adam": [0.8, 0.81, 0.82]})
     assert all(claim.holds for claim in better)
     spoiled = ("Reptile as printed + LMD", "polar factors", "Reptile + polar factors")
-    worse = few_shot_claims([1e-2] * 3, [1e-4] * 3, dict.fromkeys(spoiled, [0.5] * 3), reptile_factor=0.5)
+    worse = few_shot_claims(
+        [1e-2] * 3, [1e-4] * 3, dict.fromkeys(spoiled, [0.5] * 3), reptile_factor=0.5
+    )
     assert not any(claim.holds for claim in worse)
 
 
 def test_every_run_counts_in_the_mean_and_failures_are_named():
-    """One dead network in thirty: the median does not see it, the mean does; one without a number spoils the mean."""
-    dead = {claim.statement: claim for claim in few_shot_claims([1e-4] * 29 + [2.3026], [1e-2] * 30, {})}
+    """One dead network in thirty: the median does not see it, the mean does; one without a number
+    spoils the mean.
+    """
+    dead = {
+        claim.statement: claim for claim in few_shot_claims([1e-4] * 29 + [2.3026], [1e-2] * 30, {})
+    }
     assert dead["median training loss at the end: LAMD* as printed is below Adam"].holds
     mean = dead["mean training loss at the end: LAMD* as printed is below Adam"]
     assert not mean.holds
     assert "1 of 30 failed" in mean.measured
-    lost = {claim.statement: claim for claim in few_shot_claims([1e-4] * 29 + [math.nan], [9.0] * 30, {})}
+    lost = {
+        claim.statement: claim
+        for claim in few_shot_claims([1e-4] * 29 + [math.nan], [9.0] * 30, {})
+    }
     assert not lost["mean training loss at the end: LMD is below SGD"].holds
     assert lost["median training loss at the end: LMD is below SGD"].holds
     assert fewshot.failures(torch.tensor([1.0, 2.31, math.nan, math.inf])) == 3
 
 
 def network_panels(losses, share=0.9):
-    names = ("SGD (0.1)", "Adam (0.01)", "tuned Adam (1)", "AdamW (1)", "tuned SGD with momentum (1)", ENTRY)
-    names += (f"tuned {ENTRY} (1)", "polar factors (1)", "no geometry (1)", "falling Adam (1)", *NO_MAPS)
+    names = (
+        "SGD (0.1)",
+        "Adam (0.01)",
+        "tuned Adam (1)",
+        "AdamW (1)",
+        "tuned SGD with momentum (1)",
+        ENTRY,
+    )
+    names += (
+        f"tuned {ENTRY} (1)",
+        "polar factors (1)",
+        "no geometry (1)",
+        "falling Adam (1)",
+        *NO_MAPS,
+    )
     all_losses = dict.fromkeys(names, 0.1) | {"SGD (0.1)": 0.9} | losses
     curves = [ending(name, [loss, 1.01 * loss]) for name, loss in all_losses.items()]
     shares = [ending(name, [share, share]) for name in all_losses]
-    return {LOSS: Panel(curves, QUANTITIES[LOSS]), TEST_ACCURACY: Panel(shares, QUANTITIES[TEST_ACCURACY])}
+    return {
+        LOSS: Panel(curves, QUANTITIES[LOSS]),
+        TEST_ACCURACY: Panel(shares, QUANTITIES[TEST_ACCURACY]),
+    }
 
 
-@pytest.mark.parametrize(("end", "verdict"), [(0.1, "holds"), (0.5, "does not hold"), (math.inf, "does not hold")])
+@pytest.mark.parametrize(
+    ("end", "verdict"), [(0.1, "holds"), (0.5, "does not hold"), (math.inf, "does not hold")]
+)
 def test_the_papers_claims_on_networks_find_their_statements(tmp_path, end, verdict):
-    """Judged on LAMD* as printed, with tuned steps; one that diverges does not hold, whatever the capped one does."""
+    """Judged on LAMD* as printed, with tuned steps; one that diverges does not hold, whatever the
+    capped one does.
+    """
     as_printed = {"LAMD* as printed": 0.01, "LAMD* as printed, steps tuned (0.1)": end}
     measured = network_panels({"LMD": 0.1, "capped LAMD": 0.01, **as_printed})
     few_shot = few_shot_claims([1e-4] * 3, [1e-2] * 3, {})
-    found = {"fewshot": few_shot} | {name: each.claims(measured) for name, each in networks.ARCHITECTURES.items()}
+    found = {"fewshot": few_shot} | {
+        name: each.claims(measured) for name, each in networks.ARCHITECTURES.items()
+    }
     for name, stated in found.items():
         (tmp_path / name).mkdir()
         summary = Result(name, name, {}, claims=stated).summary()
@@ -201,11 +250,15 @@ def test_test_drawings_are_others_than_training_ones():
 
 
 def test_claims_on_time_are_taken_at_the_same_second():
-    """A method of the same pace is judged by its steps, a slower one by the fewer that it has taken."""
+    """A method of the same pace is judged by its steps, a slower one by the fewer that it has
+    taken.
+    """
 
     def claims(falls, pace):
         def curve(name, slope, seconds):
-            values = torch.tensor([[1.0 - slope * k + 0.01 * run for run in range(4)] for k in range(5)])
+            values = torch.tensor(
+                [[1.0 - slope * k + 0.01 * run for run in range(4)] for k in range(5)]
+            )
             return Curve(name, list(range(5)), [seconds * k for k in range(5)], values)
 
         def panel(sign):
@@ -213,7 +266,10 @@ def test_claims_on_time_are_taken_at_the_same_second():
             return Panel([curve("capped LAMD", falls * sign, pace), *rivals], "loss", "seconds")
 
         pairs = (("capped LAMD", "Adam"), ("capped LAMD", "tuned Adam"))
-        return [claim.holds for claim in at_the_same_second({LOSS: panel(1), TEST_ACCURACY: panel(-1)}, pairs)]
+        return [
+            claim.holds
+            for claim in at_the_same_second({LOSS: panel(1), TEST_ACCURACY: panel(-1)}, pairs)
+        ]
 
     assert all(claims(0.2, 1.0))
     assert all(claims(0.2, 1.9))
@@ -223,7 +279,8 @@ def test_claims_on_time_are_taken_at_the_same_second():
 
 def test_a_transferred_map_is_that_of_its_entry_where_it_was_learned():
     """Optimisers of the transferred method and of the entry by name take the same steps."""
-    inputs, targets = torch.rand(20, 784, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 10
+    inputs = torch.rand(20, 784, generator=torch.Generator().manual_seed(0))
+    targets = torch.arange(20) % 10
 
     def trained(make):
         model = initialised(mlp, 0)
@@ -236,7 +293,9 @@ def test_a_transferred_map_is_that_of_its_entry_where_it_was_learned():
 
     method = transfer.transferred(transfer.TARGETS[0], "mnist-mlp-spline", inputs[:1])
     found = trained(lambda model: transfer.steps_of(method)(model, 3)[0])
-    wanted = trained(lambda model: optim.AMD(model.named_parameters(), lr=1.0, mirror="mnist-mlp-spline"))
+    wanted = trained(
+        lambda model: optim.AMD(model.named_parameters(), lr=1.0, mirror="mnist-mlp-spline")
+    )
     start = torch.cat([p.detach().flatten() for p in initialised(mlp, 0).parameters()])
     assert (wanted - start).abs().max() > 1e-3
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
@@ -245,7 +304,9 @@ def test_a_transferred_map_is_that_of_its_entry_where_it_was_learned():
 def test_claims_on_transfer_can_fail():
     def verdicts(learned, entry, rival):
         losses = dict.fromkeys(transfer.LEARNED, learned) | {ENTRY: entry}
-        losses |= dict.fromkeys(["AdamW (1)", "Muon with AdamW (1)", "the identity in its place (1)"], rival)
+        losses |= dict.fromkeys(
+            ["AdamW (1)", "Muon with AdamW (1)", "the identity in its place (1)"], rival
+        )
         panel = Panel([ending(name, [loss, loss + 0.01, loss]) for name, loss in losses.items()])
         return [claim.holds for claim in transfer.target_claims("MLP", panel)]
 
@@ -271,18 +332,27 @@ def test_settings_tuned_in_turn_ask_for_few_runs():
 def test_claims_on_the_residual_network_can_fail():
     def verdicts(ours, theirs):
         accuracy = {
-            name: torch.tensor(theirs, dtype=torch.float64) for name in ("AdamW", "Muon with AdamW", resnet.CONTROL)
+            name: torch.tensor(theirs, dtype=torch.float64)
+            for name in ("AdamW", "Muon with AdamW", resnet.CONTROL)
         }
         accuracy |= {name: torch.tensor(ours, dtype=torch.float64) for name in (resnet.AMD, ENTRY)}
         return [claim.holds for claim in resnet.accuracy_claims(accuracy)]
 
     assert verdicts([0.96, 0.961, 0.962], [0.95, 0.951, 0.953]) == [True] * 5
-    assert verdicts([0.95, 0.951, 0.952], [0.955, 0.956, 0.958]) == [True, True, False, False, False]
+    assert verdicts([0.95, 0.951, 0.952], [0.955, 0.956, 0.958]) == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
     assert verdicts([0.93, 0.931, 0.932], [0.955, 0.956, 0.958]) == [False] * 5
     assert verdicts([0.93, 0.96, 0.99], [0.95, 0.961, 0.972])[2:] == [None] * 3
 
 
 def test_an_interrupted_run_ends_as_an_uninterrupted_one():
     task = resnet._Task(resnet.Size(2, 100, 1, 300), "digits", None)
-    ends = [task.train(resnet._amd(0.05, "linear"), 0, interrupted) for interrupted in (True, False)]
+    ends = [
+        task.train(resnet._amd(0.05, "linear"), 0, interrupted) for interrupted in (True, False)
+    ]
     assert ends[0] == ends[1] != task.train(resnet._amd(0.05, "cosine"), 0)

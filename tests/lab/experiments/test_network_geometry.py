@@ -39,7 +39,9 @@ def test_adamw_is_tuned_over_its_second_beta_too():
 class Counted:
     """A task that counts how often it is run."""
 
-    name, steps, runs = "counted", 5, 0
+    name = "counted"
+    steps = 5
+    runs = 0
 
     def train(self, make, seed, directory, steps):
         self.runs += 1
@@ -47,14 +49,16 @@ class Counted:
 
 
 def test_runs_of_rivals_outlive_the_entry(tmp_path, monkeypatch):
-    task, path = Counted(), tmp_path / "runs.json"
+    task = Counted()
+    path = tmp_path / "runs.json"
     settings = [(1.0, "linear"), (3.0, "linear")]
     ours = Contestant("ours", lambda rate, shape: rate, settings, of_entry=True)
     theirs = Contestant("theirs", lambda rate, shape: rate, settings)
 
     def tuned(stamp):
         monkeypatch.setattr(ledgers, "_stamp", lambda: stamp)
-        before, ledger = task.runs, Ledger(path, None, lambda line: None)
+        before = task.runs
+        ledger = Ledger(path, None, lambda line: None)
         assert ledger.tuned(task, ours) == ledger.tuned(task, theirs) == (9.0, "linear")
         return task.runs - before
 
@@ -64,7 +68,9 @@ def test_runs_of_rivals_outlive_the_entry(tmp_path, monkeypatch):
     ledger = Ledger(path, None, lambda line: None)
     assert ledger.run(task, theirs, settings[0], ledgers.TUNING_SEED).loss == pytest.approx(8.5)
     assert ledger.tuned(task, theirs, 50, [(9.0, "linear")]) == (9.0, "linear")
-    assert ledger.run(task, theirs, (9.0, "linear"), ledgers.TUNING_SEED, 50).loss == pytest.approx(5.0)
+    assert ledger.run(task, theirs, (9.0, "linear"), ledgers.TUNING_SEED, 50).loss == pytest.approx(
+        5.0
+    )
 
 
 def test_a_mean_log_loss_is_judged_with_its_uncertainty():
@@ -72,7 +78,8 @@ def test_a_mean_log_loss_is_judged_with_its_uncertainty():
 
     def judged(factors):
         return lower(
-            "ours is lower", log_ratio([[f * x for f, x in zip(factors, y, strict=True)] for y in theirs], theirs)
+            "ours is lower",
+            log_ratio([[f * x for f, x in zip(factors, y, strict=True)] for y in theirs], theirs),
         )
 
     assert judged([0.5, 0.55, 0.52]).holds is True
