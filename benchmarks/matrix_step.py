@@ -97,9 +97,11 @@ class Batched(Optimizer):
                 params[i].add_(d, alpha=-RATE)
 
 
-OURS: Callable[[list[nn.Parameter]], Optimizer] = lambda p: optim.Preconditioned(
-    p, RATE, SpectralPower(0.0, products=4), nonfinite=None, fused=True
-)
+def OURS(p: list[nn.Parameter]) -> Optimizer:
+    """Return the library's optimiser with polar factors."""
+    return optim.Preconditioned(p, RATE, SpectralPower(0.0, products=4), nonfinite=None, fused=True)
+
+
 THEIRS: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
     "torch's Muon": lambda p: torch.optim.Muon(p, RATE),
     "Newton–Schulz in float32": lambda p: Batched(p, RATE),

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from benchmarks.measure import Row, about, judged, paired_ratio, peak_megabytes, printed_by, ratios
 from mirrordescent.learn import Checkpointed, Differentiation, Draw, Full, Objective
-from mirrordescent.learn.networks import NetworkFamily
+from mirrordescent.learn.network_families import NetworkFamily
 from mirrordescent.methods import AMD, MD
 from mirrordescent.mirrors import Layerwise, Multipliers, layerwise
 from mirrordescent.oracles import Minibatch
-from mirrordescent.problems.networks import Networks, NetworkTraining
+from mirrordescent.problems.network_training import Networks, NetworkTraining
 from mirrordescent_lab.architectures import small_cnn
 from mirrordescent_lab.recipes.networks import accelerated
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from benchmarks.measure import about, quick, table, verdict
 from mirrordescent import TVInpainting, gap, kernels, proven, solve, zoo
-from mirrordescent.images import psnr
+from mirrordescent._internal.image_arrays import psnr
 from mirrordescent.methods import Method
 from mirrordescent.restore import plan, read_photo
 from mirrordescent.restore.jobs import Jobs, Wanted

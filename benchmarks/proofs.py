@@ -22,7 +22,7 @@ from benchmarks.races import Race
 from mirrordescent import PDHG, gap, kernels, proven, solve
 from mirrordescent.methods import Method
 from mirrordescent.oracles import Default
-from mirrordescent.solve.loop import steps_of
+from mirrordescent.solving.loop import steps_of
 
 AT = (21, 25, 30, 40, 80, 160)
 GOAL = 3.0

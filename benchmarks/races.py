@@ -23,7 +23,7 @@ from mirrordescent.methods import Method
 from mirrordescent.methods.base import Run
 from mirrordescent.oracles import Default
 from mirrordescent.problems import TVInpainting
-from mirrordescent.solve.loop import steps_of
+from mirrordescent.solving.loop import steps_of
 
 LEVELS = (1e-1, 1e-2, 1e-3, 1e-4)
 ITERATIONS = 1500

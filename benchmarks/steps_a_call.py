@@ -20,7 +20,7 @@ from benchmarks.measure import Row, about, all_printed_by, quick, seconds, table
 from mirrordescent import PDHG, TVInpainting
 from mirrordescent.methods import Method
 from mirrordescent.oracles import Default
-from mirrordescent.solve.loop import steps_of
+from mirrordescent.solving.loop import steps_of
 
 STEPS = 50
 REPEATS = 7

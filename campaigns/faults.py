@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from campaigns.children import forked, restore, train
 from campaigns.kill import damaged_files
 from campaigns.tally import Tally
-from mirrordescent import SMD, Quadratic, TVDenoising, cache, certify
-from mirrordescent.files import read_whole, write_whole
+from mirrordescent import SMD, Quadratic, TVDenoising, certify
+from mirrordescent._internal import cache
+from mirrordescent._internal.files import read_whole, write_whole
 from mirrordescent.learn import Draw, ProblemFamily, Settings, learn
 from mirrordescent.learn.families import generators
 from mirrordescent.mirrors import Diagonal

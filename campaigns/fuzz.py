@@ -25,8 +25,8 @@ from campaigns.mutations import CLEAR, ODD, changed, damaged
 from campaigns.readers import Readers, told
 from campaigns.tally import Tally
 from mirrordescent import zoo
+from mirrordescent._internal.files import Damaged, checksum, read_whole, write_whole
 from mirrordescent.cli.output import outline, plain, visible
-from mirrordescent.files import Damaged, checksum, read_whole, write_whole
 from mirrordescent.learn import read_recipe
 from mirrordescent.mirrors import ConvICNN, Diagonal, LearnedPair
 from mirrordescent.restore import read_photo

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from campaigns.children import forked, restore, train
 from campaigns.tally import Tally
-from mirrordescent.files import Damaged, read_whole, write_whole
+from mirrordescent._internal.files import Damaged, read_whole, write_whole
 from mirrordescent_lab import experiments
 
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}

@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from campaigns.tally import Tally
 from mirrordescent import optim
-from mirrordescent.files import whole
+from mirrordescent._internal.files import whole
 from mirrordescent.mirrors import Diagonal, HyperbolicEntropy, MirrorMap
 
 # seconds after which somebody who still waits is taken to wait for ever

@@ -29,10 +29,10 @@ from torch import Tensor, nn
 from campaigns.children import Bowls, train
 from campaigns.mutations import CLEAR, ODD, changed, damaged
 from mirrordescent import Quadratic, TVDenoising, certify, cli, optim
+from mirrordescent._internal.files import Damaged, read_whole, sealed, unsealed, write_whole
 from mirrordescent.cli import comparing, learning, solve
 from mirrordescent.data.errors import DataDamaged, DataMissing
-from mirrordescent.data.images import read_images
-from mirrordescent.files import Damaged, read_whole, sealed, unsealed, write_whole
+from mirrordescent.data.image_files import read_images
 from mirrordescent.kernels import build
 from mirrordescent.learn import Draw, RunDamaged
 from mirrordescent.mirrors import HyperbolicEntropy

@@ -13,10 +13,10 @@ import torch
 from matplotlib.figure import Figure
 
 import mirrordescent as md
-from mirrordescent.auto import Auto
-from mirrordescent.auto.outcome import attribution
+from mirrordescent._internal.files import whole
+from mirrordescent.automatic import Auto
+from mirrordescent.automatic.outcome import attribution
 from mirrordescent.cli.learning import family_in
-from mirrordescent.files import whole
 from mirrordescent.learn import ProblemFamily
 from mirrordescent_lab.provenance import mark, recorded
 

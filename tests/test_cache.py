@@ -7,9 +7,11 @@ import os
 import pytest
 import torch
 
-from mirrordescent import TVDenoising, TVInpainting, cache, certify, files
-from mirrordescent.files import read_whole, write_whole
+from mirrordescent import TVDenoising, TVInpainting, certify
+from mirrordescent._internal import cache, files
+from mirrordescent._internal.files import read_whole, write_whole
 from mirrordescent.problems import Blur, gaussian_kernel
+from mirrordescent.problems.fingerprint import fingerprint
 
 
 @pytest.fixture
@@ -47,10 +49,10 @@ def test_content_decides(problem):
         TVInpainting(y, torch.eye(6), operator=Blur(gaussian_kernel(0.5, radius=3))),
     ]
     for variant in variants:
-        keys.add(cache.fingerprint(variant, "test"))
+        keys.add(fingerprint(variant, "test"))
     assert len(keys) == len(variants)
-    assert cache.fingerprint(problem, "test") == cache.fingerprint(TVDenoising(y.clone()), "test")
-    assert cache.fingerprint(problem, "another purpose") not in keys
+    assert fingerprint(problem, "test") == fingerprint(TVDenoising(y.clone()), "test")
+    assert fingerprint(problem, "another purpose") not in keys
 
 
 def test_buffers_that_are_not_saved_count_too():
@@ -59,7 +61,7 @@ def test_buffers_that_are_not_saved_count_too():
         module.register_buffer("gain", torch.tensor(value), persistent=False)
         return module
 
-    assert cache.fingerprint(gain(1.0), "test") != cache.fingerprint(gain(2.0), "test")
+    assert fingerprint(gain(1.0), "test") != fingerprint(gain(2.0), "test")
 
 
 def test_an_operator_that_hides_its_content_is_not_cached(problem):
@@ -73,7 +75,7 @@ def test_an_operator_that_hides_its_content_is_not_cached(problem):
             return y
 
     hidden = TVInpainting(problem.y, torch.eye(6), operator=Opaque())
-    assert cache.fingerprint(hidden, "test") is None
+    assert fingerprint(hidden, "test") is None
     certify(hidden, 1e-3)
     assert entries() == []
 

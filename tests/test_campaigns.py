@@ -14,7 +14,7 @@ from campaigns.__main__ import SMALL
 from campaigns.fuzz import Fuzz, damaged
 from campaigns.tally import Tally, markdown, write
 
-from mirrordescent.files import read_whole
+from mirrordescent._internal.files import read_whole
 from mirrordescent_lab.provenance import recorded
 
 ROOT = Path(__file__).parents[1]

@@ -300,9 +300,12 @@ def test_families_and_maps_of_ones_own(monkeypatch, capsys, tmp_path):
     assert not torch.equal(learned.mirror.log_d, torch.zeros(3))
     assert learned.mirror.log_d.argmax() == 2  # the steepest direction is stretched most
     script = f"import mirrordescent as md; md.zoo.load({str(out / 'mine.safetensors')!r})"
-    in_another = lambda text: subprocess.run(
-        [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+
+    def in_another(text):
+        return subprocess.run(
+            [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+
     refused = in_another(script)
     assert refused.returncode == 1
     assert (

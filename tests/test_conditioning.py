@@ -13,7 +13,7 @@ from mirrordescent.methods import Conditioned, Equipped
 from mirrordescent.mirrors import Stencil
 from mirrordescent.oracles import Default, Rounded
 from mirrordescent.problems import Blur, TVInpainting, gaussian_kernel
-from mirrordescent.solve.loop import steps_of
+from mirrordescent.solving.loop import steps_of
 
 NAMES = ["weight", "faint", "light", "strong", "observed", "depth", "rough", "noisy"]
 

@@ -14,7 +14,7 @@ import torch
 
 import mirrordescent as md
 from mirrordescent import kernels, zoo
-from mirrordescent.files import Damaged, read_whole, whole, write_whole
+from mirrordescent._internal.files import Damaged, read_whole, whole, write_whole
 from mirrordescent.kernels import BuildError, build
 
 TENSORS = {

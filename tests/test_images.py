@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from mirrordescent.images import psnr
+from mirrordescent._internal.image_arrays import psnr
 
 
 def test_psnr_of_a_known_error():

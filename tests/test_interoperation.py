@@ -18,7 +18,7 @@ from torch import nn
 
 import mirrordescent as md
 from mirrordescent import zoo
-from mirrordescent.images import as_images, as_mask
+from mirrordescent._internal.image_arrays import as_images, as_mask
 from mirrordescent.zoo import hub
 
 

@@ -285,21 +285,21 @@ def test_which_oracle_is_asked_where_a_method_brings_its_own():
     default = Default()
     exact = Exact()
     noisy = Noisy(0.1)
-    assert default.around(None) is default
-    assert default.around(own) is own
-    assert exact.around(None) is exact
+    assert default.combine_with(None) is default
+    assert default.combine_with(own) is own
+    assert exact.combine_with(None) is exact
     with pytest.raises(TypeError, match="brings its own oracle, Smoothed, and cannot use Exact"):
-        exact.around(own)
-    assert noisy.around(None) is noisy
-    around = noisy.around(own)
+        exact.combine_with(own)
+    assert noisy.combine_with(None) is noisy
+    around = noisy.combine_with(own)
     assert (type(around), around.oracle, around.sigma) == (Noisy, own, 0.1)
     assert isinstance(noisy.oracle, Default), "the oracle itself is left as it was"
-    assert Noisy(0.1, Scaled(torch.ones(1))).around(own).oracle.oracle is own
+    assert Noisy(0.1, Scaled(torch.ones(1))).combine_with(own).oracle.oracle is own
     given = Minibatch(2)
     assert WrappedOracle(given).oracle is given
     assert isinstance(WrappedOracle().oracle, Default)
     with pytest.raises(TypeError, match="brings its own"):
-        Noisy(0.1, Exact()).around(own)
+        Noisy(0.1, Exact()).combine_with(own)
 
 
 def test_every_sample_has_its_own_factor():

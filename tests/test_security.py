@@ -16,9 +16,9 @@ from torch import nn
 
 import mirrordescent as md
 from mirrordescent import cli, data, zoo
-from mirrordescent.data import images
-from mirrordescent.files import read_whole, write_whole
-from mirrordescent.limits import Bounded, TooLarge
+from mirrordescent._internal.files import read_whole, write_whole
+from mirrordescent._internal.memory_limits import Bounded, TooLarge
+from mirrordescent.data import image_files
 from mirrordescent.mirrors import ConvICNN, Diagonal, LearnedPair
 from mirrordescent.restore import read_photo
 from mirrordescent.schedules import Prefix
@@ -107,7 +107,7 @@ def test_what_lies_beside_an_entry_may_be_anything(tmp_path, monkeypatch, capsys
 
 
 def test_a_picture_in_an_archive_has_a_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(images, "LARGEST_FILE", 1000)
+    monkeypatch.setattr(image_files, "LARGEST_FILE", 1000)
     (tmp_path / "a.png").write_bytes(bytes(2000))
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.write(tmp_path / "a.png", "../../a.png")

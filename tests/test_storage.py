@@ -27,7 +27,7 @@ from mirrordescent.methods import (
 from mirrordescent.methods.accelerated import AreaMixing, AreaWeight, DualWeight, Mixing
 from mirrordescent.methods.fista import ProximalNesterov
 from mirrordescent.mirrors import Diagonal, Euclidean, SimplexEntropy, SoftSign, Stencil
-from mirrordescent.mirrors.matrices import SpectralBall
+from mirrordescent.mirrors.singular_values import SpectralBall
 from mirrordescent.oracles import (
     Default,
     Epochs,

@@ -1,19 +1,18 @@
-"""mirrordescent: learn the geometry of a class of optimisation problems, then solve new ones
-faster.
+"""mirrordescent: learn the geometry of a class of optimisation problems, then solve new ones faster.
 
-    geometry (mirrors) → problems → methods → solve → learn
+    geometry (mirrors) → problems → methods → solving → learn
 
-A mirror map turns points into dual ones and back; a method takes its steps there; ``solve`` runs
-any method on any batch of problems; ``mirrordescent.learn`` improves a method on a family of
-problems, and ``zoo`` has methods that were learned already.
+A mirror map sends points to a dual space and back. A method takes its steps in that space.
+``solve`` runs any method on any batch of problems, ``learn`` improves a method on a family of
+problems, and ``zoo`` holds the methods that have been learned already.
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mirrordescent._internal.deprecation import install_moved_modules
+from mirrordescent._internal.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from mirrordescent import conditioning as conditioning
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from mirrordescent import schedules as schedules
     from mirrordescent import theory as theory
     from mirrordescent import zoo as zoo
-    from mirrordescent.auto import auto
+    from mirrordescent.automatic import auto
     from mirrordescent.domains import Box, DomainError, NonNegative, Simplex
     from mirrordescent.methods import (
         AMD,
@@ -71,7 +70,7 @@ if TYPE_CHECKING:
     )
     from mirrordescent.references import certify
     from mirrordescent.restore import choose_weight
-    from mirrordescent.solve import (
+    from mirrordescent.solving import (
         Solution,
         Status,
         gap,
@@ -84,78 +83,6 @@ if TYPE_CHECKING:
     )
 
 __version__ = "0.2.0"
-
-_ROOMS = (
-    "conditioning",
-    "data",
-    "domains",
-    "learn",
-    "methods",
-    "mirrors",
-    "optim",
-    "oracles",
-    "problems",
-    "references",
-    "report",
-    "restore",
-    "schedules",
-    "theory",
-    "zoo",
-)
-_OFFERED = {
-    "auto": ("auto",),
-    "domains": ("Box", "DomainError", "NonNegative", "Simplex"),
-    "methods": (
-        "AMD",
-        "ASMD",
-        "FISTA",
-        "GD",
-        "LBFGS",
-        "LPD",
-        "MD",
-        "PDHG",
-        "SGD",
-        "SMD",
-        "Adam",
-        "Averaged",
-        "Certified",
-        "CondatVu",
-        "DualFISTA",
-        "HandOver",
-        "Nesterov",
-        "ProjectedGradient",
-        "proven",
-    ),
-    "problems": (
-        "L1",
-        "SVM",
-        "TV",
-        "Composite",
-        "Counts",
-        "Function",
-        "LeastSquares",
-        "LogisticRegression",
-        "MatrixGame",
-        "Quadratic",
-        "SquaredError",
-        "TVDenoising",
-        "TVInpainting",
-    ),
-    "references": ("certify",),
-    "restore": ("choose_weight",),
-    "solve": (
-        "Solution",
-        "Status",
-        "gap",
-        "gradient_norm",
-        "layer",
-        "relative_change",
-        "relative_gap",
-        "solve",
-        "wall_clock",
-    ),
-}
-_HOMES = {name: room for room, names in _OFFERED.items() for name in names}
 
 __all__ = [
     "AMD",
@@ -223,30 +150,80 @@ __all__ = [
     "zoo",
 ]
 
+# Importing torch and this package stays quick: a package is imported when it is first used.
+__getattr__, __dir__ = lazy_attributes(
+    __name__,
+    packages=(
+        "conditioning",
+        "data",
+        "domains",
+        "learn",
+        "methods",
+        "mirrors",
+        "optim",
+        "oracles",
+        "problems",
+        "references",
+        "report",
+        "restore",
+        "schedules",
+        "theory",
+        "zoo",
+    ),
+    names={
+        "automatic": ("auto",),
+        "domains": ("Box", "DomainError", "NonNegative", "Simplex"),
+        "methods": (
+            "AMD",
+            "ASMD",
+            "FISTA",
+            "GD",
+            "LBFGS",
+            "LPD",
+            "MD",
+            "PDHG",
+            "SGD",
+            "SMD",
+            "Adam",
+            "Averaged",
+            "Certified",
+            "CondatVu",
+            "DualFISTA",
+            "HandOver",
+            "Nesterov",
+            "ProjectedGradient",
+            "proven",
+        ),
+        "problems": (
+            "L1",
+            "SVM",
+            "TV",
+            "Composite",
+            "Counts",
+            "Function",
+            "LeastSquares",
+            "LogisticRegression",
+            "MatrixGame",
+            "Quadratic",
+            "SquaredError",
+            "TVDenoising",
+            "TVInpainting",
+        ),
+        "references": ("certify",),
+        "restore": ("choose_weight",),
+        "solving": (
+            "Solution",
+            "Status",
+            "gap",
+            "gradient_norm",
+            "layer",
+            "relative_change",
+            "relative_gap",
+            "solve",
+            "wall_clock",
+        ),
+    },
+    public=__all__,
+)
 
-class _Package(ModuleType):
-    """This package: it imports what is asked of it when it is asked, so that nobody waits for what
-    is not used.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _ROOMS:
-            return importlib.import_module(f"{__name__}.{name}")
-        if name in _HOMES:
-            found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-            setattr(self, name, found)
-            return found
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Python binds a room to its name when it is imported; but ``solve`` and ``auto`` are
-        functions of theirs.
-        """
-        room = name in ("auto", "solve") and isinstance(value, ModuleType)
-        super().__setattr__(name, getattr(value, name) if room else value)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *__all__})
-
-
-sys.modules[__name__].__class__ = _Package
+install_moved_modules(__name__)

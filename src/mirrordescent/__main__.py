@@ -8,7 +8,7 @@ def main() -> None:
     imported.
     """
     try:
-        from mirrordescent.interruption import stoppable
+        from mirrordescent._internal.interruption import stoppable
 
         with stoppable():
             from mirrordescent.cli import main as run

@@ -33,7 +33,7 @@ Features: TypeAlias = Mapping[str, Tensor]
 M = TypeVar("M", bound=nn.Module)
 
 
-class Told(dict[str, Tensor]):
+class FeatureTable(dict[str, Tensor]):
     """Features, with their numbers beside them: many parts ask for the same."""
 
     def __init__(self, features: Features) -> None:
@@ -54,7 +54,7 @@ class Conditional(Protocol):
         """Return the part for problems with these features."""
 
 
-def shallow(part: M, **changed: object) -> M:
+def shallow_copy(part: M, **changed: object) -> M:
     """Return a copy with the same parameters and parts but for some, as ``copy.copy`` would, in a
     tenth of the time.
     """
@@ -63,7 +63,7 @@ def shallow(part: M, **changed: object) -> M:
     return other
 
 
-def rebuilt(module: M, change: Callable[[nn.Module], nn.Module]) -> M:
+def rebuild_module(module: M, change: Callable[[nn.Module], nn.Module]) -> M:
     """Return a module in which parts are changed, from the innermost outwards; what stays the same
     is not copied.
     """
@@ -76,7 +76,7 @@ def rebuilt(module: M, change: Callable[[nn.Module], nn.Module]) -> M:
             }
             other = part
             if any(child is not part._modules[name] for name, child in children.items()):
-                other = shallow(part, _modules={**part._modules, **children})
+                other = shallow_copy(part, _modules={**part._modules, **children})
             made[id(part)] = change(other)
         return made[id(part)]
 
@@ -87,7 +87,7 @@ def given(module: M, features: Features) -> M:
     """Return a module in which every conditional part is the one for these features; the rest is
     shared, not copied.
     """
-    return rebuilt(
+    return rebuild_module(
         module,
         lambda part: cast(Conditional, part).given(features) if _conditional(type(part)) else part,
     )
@@ -97,7 +97,7 @@ def _conditional(kind: type) -> bool:
     return hasattr(kind, "given")  # a module itself is asked for what it has not much more slowly
 
 
-def own_parameters(module: nn.Module) -> set[nn.Parameter]:
+def per_sample_parameters(module: nn.Module) -> set[nn.Parameter]:
     """Return the parameters of which every sample may have its own."""
     return {
         p
@@ -107,7 +107,7 @@ def own_parameters(module: nn.Module) -> set[nn.Parameter]:
     }
 
 
-def with_own(module: M, values: Mapping[nn.Parameter, Tensor]) -> M:
+def with_sample_parameters(module: M, values: Mapping[nn.Parameter, Tensor]) -> M:
     """Return a module in which some of ``own_parameters`` have values (batch, …) in place of those
     for all samples.
     """
@@ -116,9 +116,9 @@ def with_own(module: M, values: Mapping[nn.Parameter, Tensor]) -> M:
         found = {name: values[p] for name, p in part._parameters.items() if p in values}  # type: ignore[index]
         if not found:
             return part
-        return shallow(part, _parameters={**part._parameters, **found})
+        return shallow_copy(part, _parameters={**part._parameters, **found})
 
-    return rebuilt(module, change)
+    return rebuild_module(module, change)
 
 
 class ConditionalLaws(PowerLaws):
@@ -165,7 +165,7 @@ class ConditionalLaws(PowerLaws):
         self.slopes = nn.Parameter(
             torch.zeros(len(self.slope_counts), len(self.features)).to(self.raw)
         )
-        self.found: Told | None = None  # once they are given
+        self.found: FeatureTable | None = None  # once they are given
         self._told: tuple[tuple[int, ...], Tensor] | None = (
             None  # the last sequence, and what it depends on
         )
@@ -184,9 +184,9 @@ class ConditionalLaws(PowerLaws):
                 for name, (origin, unit) in self.units.items()
             }
             features = {**features, **shifts}
-        return shallow(
+        return shallow_copy(
             self,
-            found=features if isinstance(features, Told) else Told(features),
+            found=features if isinstance(features, FeatureTable) else FeatureTable(features),
             _told=None,
             _first=None,
         )

@@ -39,7 +39,7 @@ class Oracle(Part, nn.Module):
         """Return the estimate."""
         raise NotImplementedError
 
-    def around(self, own: Oracle | None) -> Oracle:
+    def combine_with(self, own: Oracle | None) -> Oracle:
         """Return the oracle to ask when a method brings its own, or raise if the two cannot be
         combined.
         """
@@ -65,7 +65,7 @@ class Exact(Oracle):
 class Default(Exact):
     """G(x) = ∇f(x), unless the method brings its own oracle: the oracle where none was chosen."""
 
-    def around(self, own: Oracle | None) -> Oracle:
+    def combine_with(self, own: Oracle | None) -> Oracle:
         return self if own is None else own
 
 
@@ -86,11 +86,11 @@ class WrappedOracle(Oracle):
     def stochastic(self) -> bool:
         return self.oracle.stochastic
 
-    def around(self, own: Oracle | None) -> Self:
+    def combine_with(self, own: Oracle | None) -> Self:
         if own is None:
             return self
         wrapped = copy.copy(self)
-        wrapped._modules = {**self._modules, "oracle": self.oracle.around(own)}
+        wrapped._modules = {**self._modules, "oracle": self.oracle.combine_with(own)}
         return wrapped
 
 

@@ -67,7 +67,7 @@ class Part:
         """Make a part from what ``config`` returned, with lists in place of tuples."""
         return cls(*arguments, **config)
 
-    def but(self, **changes: Any) -> Self:
+    def replace(self, **changes: Any) -> Self:
         """Return another like this one, made with some other arguments; it shares the parts that
         are not changed.
 
@@ -75,7 +75,7 @@ class Part:
         new one.
 
         >>> from mirrordescent.schedules import OverRun
-        >>> OverRun(100, power=2.0).but(steps=50)
+        >>> OverRun(100, power=2.0).replace(steps=50)
         OverRun(steps=50, warmup=0.05, power=2, length=0)
         """
         return self.from_config(**{**self.config(), **changes})

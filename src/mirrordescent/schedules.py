@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.checks import require_positive
-from mirrordescent.names import require_known
+from mirrordescent._internal.checks import require_positive
+from mirrordescent._internal.suggestions import require_known
 from mirrordescent.parts import Config, Part, hold
 
 Number: TypeAlias = float | Tensor
@@ -265,9 +265,9 @@ class PowerLaws(_Knots):
             learning = raw.requires_grad and torch.is_grad_enabled()  # type: ignore[union-attr]
             if (
                 not learning
-                and raw.data_ptr() == table.at
+                and raw.data_ptr() == table.at  # type: ignore[union-attr]
                 and table.seen.tobytes() == table.content
-            ):  # type: ignore[union-attr]
+            ):
                 return table.values[k - 1]
         return self.forward(k)
 

@@ -210,7 +210,7 @@ def learned(
     schedules stay.
     """
     own = dict(zip(KINDS, entry.mirror.maps, strict=True))
-    method = entry.but(mirror=entry.mirror.but(maps={**own, **(maps or {})}))
+    method = entry.replace(mirror=entry.mirror.replace(maps={**own, **(maps or {})}))
 
     def of(lr: float, shape: Shape) -> Make:
         return lambda model, steps: (optimiser_of(method, model, steps, lr), None)

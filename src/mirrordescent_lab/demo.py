@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mirrordescent import zoo
+from mirrordescent._internal.image_arrays import psnr
 from mirrordescent.data import bundled_photographs, digits
-from mirrordescent.images import psnr
 from mirrordescent.methods import AMD, GD, SMD, Adam, Method, Nesterov
 from mirrordescent.oracles import Minibatch
 from mirrordescent.problems import TVInpainting
-from mirrordescent.problems.networks import NetworkTraining
+from mirrordescent.problems.network_training import NetworkTraining
 from mirrordescent.references import certify
 from mirrordescent.report import Comparison, Curve, Page, Panel, Picture, Section, Table
 from mirrordescent_lab.architectures import small_cnn

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent.checks import require_positive
+from mirrordescent._internal.checks import require_positive
 from mirrordescent.methods.base import Method
 from mirrordescent.methods.descent import MDState
 from mirrordescent.oracles import Oracle, require_generator, spread

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mirrordescent.learn import Draw, ProblemFamily
 from mirrordescent.learn.families import SEEDS, generators
 from mirrordescent.problems import ParallelBeam, PoissonTomography
-from mirrordescent.problems.networks import NetworkTraining, repeat
+from mirrordescent.problems.network_training import NetworkTraining, repeat
 from mirrordescent_lab.data import Tasks, ellipse_phantoms, sample_tasks
 
 # ∫x along a ray, on average over phantoms and rays of a detector that sees the whole square

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
+from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.learn.checkpoint import Progress, RunFolder
 from mirrordescent.learn.families import ProblemFamily, draw_seeds
 from mirrordescent.learn.recipe import Numbers, Stage
@@ -17,7 +18,6 @@ from mirrordescent.learn.tables import changed, plain
 from mirrordescent.methods.baselines import GD
 from mirrordescent.oracles import Exact
 from mirrordescent.problems import Initialisation, Problem
-from mirrordescent.progress import ProgressBar
 from mirrordescent.trees import tree_map
 
 Start: TypeAlias = dict[str, Tensor]
@@ -30,7 +30,7 @@ class Reptile(Stage):
 
     θ̃_b is what ``inner_steps`` steps of gradient descent make of θ on a problem b; ε_k falls
     linearly from ``epsilon`` to 0. As a stage of a recipe it learns an
-    :class:`~mirrordescent.problems.networks.Initialisation`.
+    :class:`~mirrordescent.problems.network_training.Initialisation`.
 
     Args:
         steps: K, the number of steps.

@@ -11,7 +11,7 @@ import mirrordescent as md
 from mirrordescent.learn import Draw, ProblemFamily, RunDamaged
 from mirrordescent.learn.families import draw_seeds
 from mirrordescent.problems.base import Function
-from mirrordescent.problems.networks import Initialisation
+from mirrordescent.problems.network_training import Initialisation
 from mirrordescent_lab.reptile import Reptile
 
 CENTRES = torch.tensor([[1.0, -2.0], [3.0, 0.5]], dtype=torch.float64)

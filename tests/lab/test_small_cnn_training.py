@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from mirrordescent.problems.networks import NetworkTraining
+from mirrordescent.problems.network_training import NetworkTraining
 from mirrordescent_lab.architectures import small_cnn
 from mirrordescent_lab.small_cnn_training import SmallCNNTraining
 

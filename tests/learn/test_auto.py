@@ -18,7 +18,9 @@ import torch
 
 import mirrordescent as md
 from mirrordescent import zoo
-from mirrordescent.auto.candidates import (
+from mirrordescent._internal.files import Damaged, unsealed
+from mirrordescent._internal.progress import ProgressBar
+from mirrordescent.automatic.candidates import (
     DUAL,
     PLAIN,
     Candidate,
@@ -27,16 +29,15 @@ from mirrordescent.auto.candidates import (
     method_for,
     telling,
 )
-from mirrordescent.auto.classical import RATIOS, fitting
-from mirrordescent.auto.course import Course
-from mirrordescent.auto.outcome import Contestant, attribution, verdict
-from mirrordescent.auto.race import Race, Result, moments
-from mirrordescent.auto.soundness import require_sound
-from mirrordescent.auto.teaching import Ledger, _ahead
+from mirrordescent.automatic.classical import RATIOS, fitting
+from mirrordescent.automatic.course import Course
+from mirrordescent.automatic.family_check import check_family
+from mirrordescent.automatic.outcome import Contestant, attribution, verdict
+from mirrordescent.automatic.race import Race, Result, moments
+from mirrordescent.automatic.teaching import Ledger, _ahead
 from mirrordescent.cli.files import family_in
-from mirrordescent.conditioning import Told, given
+from mirrordescent.conditioning import FeatureTable, given
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
-from mirrordescent.files import Damaged, unsealed
 from mirrordescent.learn import (
     Descent,
     Draw,
@@ -51,9 +52,8 @@ from mirrordescent.learn.distributed import agreed
 from mirrordescent.learn.families import Pooled, generators
 from mirrordescent.methods import GD, Conditioned
 from mirrordescent.mirrors import Diagonal, Euclidean, MirrorMap
-from mirrordescent.mirrors.soundness import require_inverse
+from mirrordescent.mirrors.inverse_check import require_inverse
 from mirrordescent.oracles import Default, Rounded
-from mirrordescent.progress import ProgressBar
 from mirrordescent.schedules import Prefix, Schedule
 
 STEEP = torch.tensor([1.0, 30.0, 100.0])
@@ -184,8 +184,10 @@ def test_parts_of_a_gain_multiply_to_the_whole():
 
 def test_a_course_knows_how_long_it_will_take(capsys, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(sys.modules["mirrordescent.auto.course"], "perf_counter", lambda: now[0])
-    monkeypatch.setattr("mirrordescent.progress.INTERVAL", -1.0)
+    monkeypatch.setattr(
+        sys.modules["mirrordescent.automatic.course"], "perf_counter", lambda: now[0]
+    )
+    monkeypatch.setattr("mirrordescent._internal.progress.INTERVAL", -1.0)
     with ProgressBar("searching", 100, True, estimate=False) as bar:
         course = Course(600.0, bar)
         with course.stage("tuning", 200.0):
@@ -319,7 +321,9 @@ def test_pictures_with_weights_of_their_own_have_geometries_of_their_own():
     law = method.mirror.law
     with torch.no_grad():
         law.slopes[:, law.features.index("weight")] = 1.0
-    assert bool((given(method.mirror, Told(problem.features(draw.x0))).damping.diff() > 0).all())
+    assert bool(
+        (given(method.mirror, FeatureTable(problem.features(draw.x0))).damping.diff() > 0).all()
+    )
     twins = forms_of(each, draw)
     assert [twin.form for twin in twins] == ["momentum", "primal-dual"]
     assert md.solve(problem, method, iterations=20).ok
@@ -530,21 +534,21 @@ class Wrong(Shifted):
 def test_a_wrong_gradient_is_named():
     problem = Wrong(torch.randn(2, 3, generator=torch.Generator().manual_seed(0)))
     with pytest.raises(ValueError, match="grad\\(\\) is not the gradient of value\\(\\)"):
-        require_sound(Draw(problem, problem.start()))
+        check_family(Draw(problem, problem.start()))
     right = Shifted(problem.centre)
-    require_sound(Draw(right, right.start()))
+    check_family(Draw(right, right.start()))
     for kinked in (
         md.TVDenoising(torch.rand(2, 1, 5, 5)),
         md.MatrixGame(torch.randn(2, 3, 4)),
         md.LeastSquares(torch.rand(2, 3, 4), torch.ones(2, 3), PositiveOrthant()),
     ):
-        require_sound(Draw(kinked, kinked.start()))
+        check_family(Draw(kinked, kinked.start()))
 
 
 def test_nan_in_what_is_drawn_is_named():
     problem = md.Function(lambda x: x.sum(-1) * torch.nan)
     with pytest.raises(ValueError, match="not finite at the start"):
-        require_sound(Draw(problem, torch.zeros(2, 3)))
+        check_family(Draw(problem, torch.zeros(2, 3)))
 
 
 class Tripled(Euclidean):

@@ -17,11 +17,11 @@ from mirrordescent.learn import (
     unroll,
 )
 from mirrordescent.learn.families import draw_seeds
-from mirrordescent.learn.networks import NetworkFamily, moons_family
+from mirrordescent.learn.network_families import NetworkFamily, moons_family
 from mirrordescent.methods import AMD, GD, SMD, Adam
 from mirrordescent.mirrors import layerwise
 from mirrordescent.oracles import Minibatch
-from mirrordescent.problems.networks import NetworkTraining
+from mirrordescent.problems.network_training import NetworkTraining
 from mirrordescent.schedules import Interpolated
 from mirrordescent.trees import batch_size
 from mirrordescent_lab.architectures import dense, moons_network, small_cnn

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mirrordescent import AMD, mirrors
-from mirrordescent.data.holes import SHAPES
+from mirrordescent.data.random_masks import SHAPES
 from mirrordescent.learn import (
     DeblurringFamily,
     Draw,

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 import mirrordescent as md
-from mirrordescent import files
-from mirrordescent.files import read_whole, write_whole
+from mirrordescent._internal import files
+from mirrordescent._internal.files import read_whole, write_whole
 from mirrordescent.learn import (
     Descent,
     NothingLearned,

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 import mirrordescent as md
 from mirrordescent import zoo
-from mirrordescent.auto.outcome import Contestant
-from mirrordescent.auto.race import Result, first_below
-from mirrordescent.auto.trial import Trial, trial
+from mirrordescent.automatic.outcome import Contestant
+from mirrordescent.automatic.race import Result, first_below
+from mirrordescent.automatic.trial import Trial, trial
 from mirrordescent.cli import main
 from mirrordescent.learn import Draw, ProblemFamily
 from mirrordescent.learn.families import generators

@@ -40,7 +40,9 @@ def gradients(method, values):
 
 
 def run(problem, method, horizon=10, oracle=None, generator=None, **options):
-    measure = lambda k, x: problem.value(x)
+    def measure(k, x):
+        return problem.value(x)
+
     return unroll(
         method,
         problem,

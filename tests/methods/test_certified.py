@@ -10,8 +10,8 @@ import torch
 import mirrordescent as md
 from mirrordescent.mirrors import Diagonal, Euclidean, HyperbolicEntropy
 from mirrordescent.oracles import Exact, Noisy, Smoothed
-from mirrordescent.problems.bounds import dual_bound
 from mirrordescent.problems.differences import differences
+from mirrordescent.problems.tv_bounds import dual_bound
 
 
 def images(*shape, seed=0):

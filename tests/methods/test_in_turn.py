@@ -129,7 +129,7 @@ def test_the_second_method_begins_with_the_curvature_that_the_first_has_reached(
     state = method.init(task.start(), task)
     for k in range(4):
         assert (state.k, state.own) == (k, False)
-        assert method.at_work(state) is method.method
+        assert method.active_method(state) is method.method
         state = method.step(task, state, Default())
     x = method.answer(state)
     a = 0.2 if rounded else 1 / (0.4 * task.K_norm)
@@ -137,7 +137,7 @@ def test_the_second_method_begins_with_the_curvature_that_the_first_has_reached(
     expected = then.step(task, then.init(x, task, a), Default())
     state = method.step(task, state, Default())
     assert (state.k, state.own) == (5, True)
-    assert method.at_work(state) is method.then
+    assert method.active_method(state) is method.then
     torch.testing.assert_close(state.inner.x, expected.x)
     torch.testing.assert_close(state.inner.u, expected.u)
 
@@ -224,11 +224,11 @@ def test_a_relay_counts_on_and_asks_the_second_without_noise():
     state = relay.init(double([3.0, 4.0]))
     generator = torch.Generator().manual_seed(0)
     for k in range(2):
-        assert (state.k, state.own, relay.at_work(state)) == (k, False, relay.method)
+        assert (state.k, state.own, relay.active_method(state)) == (k, False, relay.method)
         state = relay.step(problem, state, Noisy(0.1), generator)
     x = relay.answer(state)
     state = relay.step(problem, state, Noisy(0.1), generator)
-    assert (state.k, state.own, relay.at_work(state)) == (3, True, relay.then)
+    assert (state.k, state.own, relay.active_method(state)) == (3, True, relay.then)
     torch.testing.assert_close(relay.answer(state), x - 0.1 * problem.grad(x))
     relay.step(problem, state, Noisy(0.1), generator)
     assert t.asked == [3, 4]

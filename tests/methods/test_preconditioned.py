@@ -18,7 +18,7 @@ from mirrordescent.mirrors import (
     SpectralPower,
     spectral_by_kind,
 )
-from mirrordescent.problems.networks import NetworkTraining
+from mirrordescent.problems.network_training import NetworkTraining
 from mirrordescent.schedules import OverRun
 from mirrordescent.theory import diagnose
 from mirrordescent_lab.architectures import small_cnn

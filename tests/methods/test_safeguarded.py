@@ -54,7 +54,10 @@ def test_an_oracle_that_cannot_be_honoured_is_an_error(oracle):
 
 def test_an_oracle_around_another_goes_around_the_method_s_own():
     problem = TVDenoising(noisy_images())
-    draw = lambda: torch.Generator().manual_seed(3)
+
+    def draw():
+        return torch.Generator().manual_seed(3)
+
     own = solve(
         problem, Equipped(GD(0.1), Smoothed(0.3)), iterations=9, oracle=Noisy(0.1), generator=draw()
     )

@@ -423,12 +423,12 @@ def test_a_fresh_start_is_at_the_answer():
 def test_oracles_are_taken_by_methods_that_ask():
     noisy = Noisy(0.1)
     exact = Exact()
-    assert GD(0.1).asked(noisy) is noisy
-    assert PDHG().asked(exact) is exact
+    assert GD(0.1).resolve_oracle(noisy) is noisy
+    assert PDHG().resolve_oracle(exact) is exact
     with pytest.raises(TypeError, match="PDHG asks for no gradients"):
-        PDHG().asked(noisy)
+        PDHG().resolve_oracle(noisy)
     own = Smoothed(0.1)
-    assert Equipped(GD(0.1), own).asked(Default()) is own
+    assert Equipped(GD(0.1), own).resolve_oracle(Default()) is own
     assert (Equipped(GD(0.1), own).oracle, GD(0.1).oracle) == (own, None)
     assert Averaged(Equipped(GD(0.1), own), weights=1.0).oracle is own
     with pytest.raises(TypeError, match="asks for no gradients: an oracle is of no use"):

@@ -21,8 +21,8 @@ from mirrordescent.mirrors import (
     matrices,
     resolvents,
 )
-from mirrordescent.mirrors.matrices import approximate_directions
 from mirrordescent.mirrors.products import SIGN, combined, fitted, ramps
+from mirrordescent.mirrors.singular_values import approximate_directions
 
 SHAPES = [(5, 5), (3, 8), (9, 4), (6, 2, 3, 3), (7,), (1, 6)]
 POWERS = [0.0, 0.2, 0.5, 1.0]

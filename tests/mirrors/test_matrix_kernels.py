@@ -10,8 +10,8 @@ from torch import nn
 
 from mirrordescent import kernels, optim
 from mirrordescent.mirrors import Euclidean, SpectralPower
-from mirrordescent.mirrors.matrices import approximate_directions
 from mirrordescent.mirrors.resolvents import Resolvents
+from mirrordescent.mirrors.singular_values import approximate_directions
 
 H = Resolvents((0.5, 0.02, 0.3), (2e-4, 0.04))
 SHAPES = [

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.fft import dctn
 
-from mirrordescent.cosine import add_low, dct, low_frequencies
+from mirrordescent._internal.dct import add_low, dct, low_frequencies
 from mirrordescent.mirrors import Spectral, SpectralSpline, Stencil
 from mirrordescent.mirrors.spectral import _hats, _positions
 from mirrordescent.theory.equivariance import IMAGE_ACTIONS, MARGIN, SHIFT, defect

@@ -26,7 +26,7 @@ from mirrordescent.mirrors import (
     Spline,
     SquaredPNorm,
 )
-from mirrordescent.problems.networks import NetworkTraining
+from mirrordescent.problems.network_training import NetworkTraining
 from mirrordescent.schedules import Prefix, RootReciprocal
 from mirrordescent_lab.architectures import small_cnn
 

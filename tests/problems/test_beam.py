@@ -8,8 +8,8 @@ import torch
 from skimage.transform import radon
 from tests.blobs import DOUBLE, blob, blob_projections, round_image
 
-from mirrordescent import cache
 from mirrordescent.problems import LinearOperator, ParallelBeam, TVInpainting
+from mirrordescent.problems.fingerprint import fingerprint
 
 
 def test_projections_of_a_gaussian_are_the_known_ones():
@@ -98,7 +98,7 @@ def test_it_is_an_operator_of_imaging_problems(generator):
     x = torch.rand(2, 1, 8, 8, dtype=DOUBLE, generator=generator, requires_grad=True)
     (expected,) = torch.autograd.grad(problem.value(x).sum(), x)
     assert torch.allclose(problem.grad(x.detach()), expected)
-    assert cache.fingerprint(problem, "test") is not None
+    assert fingerprint(problem, "test") is not None
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import mirrordescent as md
-from mirrordescent.problems import bounds, holes
-from mirrordescent.problems.bounds import adjoint_bound, dual_bound
+from mirrordescent.problems import hole_duals, tv_bounds
 from mirrordescent.problems.differences import add_adjoint, differences, times
-from mirrordescent.problems.holes import closed
+from mirrordescent.problems.hole_duals import closed
+from mirrordescent.problems.tv_bounds import adjoint_bound, dual_bound
 
 VARIANTS = {
     "anisotropic": {},
@@ -60,7 +60,7 @@ def in_holes(problem, u):
 def forms(u, problem):
     """Return what is computed with the kernel, and without."""
     feasible = problem.groups.project(u, problem.kink)
-    plain = holes._closed(
+    plain = hole_duals._closed(
         feasible, problem.mask.expand(problem.y.shape), problem.groups, problem.kink
     )
     return closed(u, problem.mask, problem.groups, problem.kink), plain
@@ -106,7 +106,7 @@ def test_one_pixel_in_closed_form(compiled):
 def test_depths_are_distances_on_a_chess_board(depth):
     mask = torch.ones(1, 1, 15, 17)
     mask[..., 3 : 2 + 2 * depth, 4 : 3 + 2 * depth] = 0
-    assert float(holes._depths(mask)) == depth
+    assert float(hole_duals._depths(mask)) == depth
 
 
 @variants
@@ -116,7 +116,7 @@ def test_bounds_in_one_pass_are_those_pixel_by_pixel(variant, mask, compiled, mo
     u = times(problem.kink, differences(random(*SHAPE, seed=9) - 0.5))
     w = torch.as_tensor(problem.kink).reshape(-1, 1, 1, 1) * (random(*SHAPE, seed=10) - 0.5)
     fast = dual_bound(problem._data, u), adjoint_bound(problem._data, w, torch.zeros_like(w))
-    monkeypatch.setattr(bounds, "_compiled", lambda *_: False)
+    monkeypatch.setattr(tv_bounds, "_compiled", lambda *_: False)
     for ours, plain in zip(
         fast,
         (dual_bound(problem._data, u), adjoint_bound(problem._data, w, torch.zeros_like(w))),

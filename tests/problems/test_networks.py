@@ -11,8 +11,8 @@ import mirrordescent as md
 from mirrordescent.methods import SMD, Adam
 from mirrordescent.mirrors import Diagonal
 from mirrordescent.oracles import Minibatch
-from mirrordescent.problems import networks
-from mirrordescent.problems.networks import NetworkTraining, default_networks, repeat
+from mirrordescent.problems import network_training
+from mirrordescent.problems.network_training import NetworkTraining, default_networks, repeat
 from mirrordescent_lab.architectures import mlp, moons_network, small_cnn
 
 SEEDS = [3, 1, 4]
@@ -50,7 +50,7 @@ PROBLEMS = {
 }
 
 
-def one_by_one(problem, networks, index, subset=slice(None)):
+def apply_per_sample(problem, networks, index, subset=slice(None)):
     """Return the loss, gradient and accuracy of one network as a user of PyTorch would compute
     them.
     """
@@ -86,12 +86,12 @@ def test_a_batch_is_its_networks_one_by_one(name):
     accuracies = problem.accuracy(networks)
     partial = problem.grad_of_terms(networks, subset)
     for i in range(len(SEEDS)):
-        value, grad, accuracy = one_by_one(problem, networks, i)
+        value, grad, accuracy = apply_per_sample(problem, networks, i)
         torch.testing.assert_close(values[i], value)
         assert float(accuracies[i]) == pytest.approx(float(accuracy))
         for key in networks:
             torch.testing.assert_close(grads[key][i], grad[key])
-        for key, leaf in one_by_one(problem, networks, i, subset)[1].items():
+        for key, leaf in apply_per_sample(problem, networks, i, subset)[1].items():
             torch.testing.assert_close(partial[key][i], leaf)
 
 
@@ -130,9 +130,9 @@ def test_values_are_means_over_all_chunks_or_the_part_for_evaluation():
     whole = NetworkTraining(model, inputs, targets)
     part = NetworkTraining(model, inputs, targets, evaluation=1500)
     networks = whole.initial(SEEDS)
-    torch.testing.assert_close(whole.value(networks)[0], one_by_one(whole, networks, 0)[0])
+    torch.testing.assert_close(whole.value(networks)[0], apply_per_sample(whole, networks, 0)[0])
     torch.testing.assert_close(
-        part.value(networks)[0], one_by_one(whole, networks, 0, slice(1500))[0]
+        part.value(networks)[0], apply_per_sample(whole, networks, 0, slice(1500))[0]
     )
     grads = whole.grad(networks), part.grad(networks)
     assert all(torch.equal(grads[0][name], grads[1][name]) for name in networks)
@@ -243,7 +243,7 @@ def test_networks_with_convolutions_one_by_one_are_as_together(own, monkeypatch)
     x = problem.initial(SEEDS)
     together = problem.value(x), problem.grad(x), problem.accuracy(x)
     asked = []
-    monkeypatch.setattr(networks, "MANY", 1)
+    monkeypatch.setattr(network_training, "MANY", 1)
     monkeypatch.setattr(
         NetworkTraining,
         "_in_turn",

@@ -9,9 +9,10 @@ import math
 import pytest
 import torch
 
-from mirrordescent import PDHG, cache, certify, solve
+from mirrordescent import PDHG, certify, solve
 from mirrordescent.problems import ParallelBeam, PoissonTomography
 from mirrordescent.problems.composite import DATA
+from mirrordescent.problems.fingerprint import fingerprint
 from mirrordescent_lab.data import ellipse_phantoms
 
 DOUBLE = torch.float64
@@ -166,10 +167,10 @@ def test_single_precision_bounds_what_double_precision_finds():
 
 
 def test_the_content_has_a_fingerprint():
-    assert cache.fingerprint(tomography(), "x") == cache.fingerprint(tomography(), "x")
-    assert cache.fingerprint(tomography(), "x") != cache.fingerprint(tomography(weight=3.0), "x")
+    assert fingerprint(tomography(), "x") == fingerprint(tomography(), "x")
+    assert fingerprint(tomography(), "x") != fingerprint(tomography(weight=3.0), "x")
     each = tomography(terms=7)  # groups of one angle, whose number is a view with a stride
-    assert cache.fingerprint(each, "x") is not None
+    assert fingerprint(each, "x") is not None
 
 
 @pytest.mark.parametrize(

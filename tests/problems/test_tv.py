@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import minimize
 
 from mirrordescent import TVDenoising, TVInpainting, certify
-from mirrordescent.cosine import solve_poisson
+from mirrordescent._internal.dct import solve_poisson
 from mirrordescent.problems import Blur, gaussian_kernel
 from mirrordescent.problems.differences import add_adjoint, differences
 from mirrordescent.problems.operators import norm_bound

@@ -14,13 +14,13 @@ from skimage.restoration import denoise_tv_chambolle
 from torch.func import jacrev
 
 import mirrordescent as md
-from mirrordescent.cache import fingerprint
 from mirrordescent.methods.primal_dual import PDHG, DualFISTA
 from mirrordescent.mirrors import Euclidean
 from mirrordescent.oracles import Rounded, Smoothed
 from mirrordescent.parts import build, describe
 from mirrordescent.problems import Blur, gaussian_kernel
 from mirrordescent.problems.differences import differences
+from mirrordescent.problems.fingerprint import fingerprint
 from mirrordescent.trees import tree_map
 
 VARIANTS = {

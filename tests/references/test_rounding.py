@@ -17,10 +17,10 @@ from mirrordescent import (
     certify,
     solve,
 )
+from mirrordescent._internal.rounding import rounded_down, rounded_up
 from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.operators import Blur
 from mirrordescent.problems.tomography import PoissonTomography
-from mirrordescent.rounding import rounded_down, rounded_up
 
 
 def draw(seed):

@@ -14,7 +14,8 @@ import pytest
 import torch
 from PIL import Image
 
-from mirrordescent import __version__, files
+from mirrordescent import __version__
+from mirrordescent._internal import files
 from mirrordescent.report import (
     Claim,
     Comparison,

@@ -7,7 +7,7 @@ import torch
 from skimage.restoration import inpaint_biharmonic
 
 import mirrordescent as md
-from mirrordescent.restore.holes import pulled, smooth_holes
+from mirrordescent.restore.deep_holes import pulled, smooth_holes
 
 
 def damaged(missing=0.3, size=48):

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import mirrordescent as md
-from mirrordescent.images import as_images, psnr
+from mirrordescent._internal.image_arrays import as_images, psnr
 from mirrordescent.restore import choose_weight, estimate_noise
 from mirrordescent.restore.noise import Noise
 from mirrordescent.restore.weight import NEGLIGIBLE

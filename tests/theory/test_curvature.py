@@ -204,7 +204,9 @@ def test_a_jump_as_small_as_rounding_is_none():
         (0.0, 1.5e3, True),
     ):
         # Of numbers of this size 10³ epsilons of 1 + 100, or of 1, are rounding.
-        field = lambda x, level=level, size=jump * eps: level + size * (x > 0.1).to(x)
+        def field(x, level=level, size=jump * eps):
+            return level + size * (x > 0.1).to(x)
+
         assert any_jumps(field, points) == found
 
 

@@ -27,7 +27,7 @@ from mirrordescent.mirrors import (
     layerwise,
     symmetries,
 )
-from mirrordescent.problems.networks import NetworkTraining
+from mirrordescent.problems.network_training import NetworkTraining
 from mirrordescent.theory import equivariance
 from mirrordescent_lab import equivariance as learning
 
@@ -283,7 +283,10 @@ def test_a_defect_is_relative_to_the_image_and_that_of_the_worst_sample():
     assert equivariance.defect(omega, flip, inner, margin=1) == 0, (
         "the columns at the border are left out"
     )
-    rows = lambda x: torch.cat([3 * x[..., :1, :], x[..., 1:, :]], -2)
+
+    def rows(x):
+        return torch.cat([3 * x[..., :1, :], x[..., 1:, :]], -2)
+
     assert (
         equivariance.defect(rows, equivariance.IMAGE_ACTIONS["vertical flip"], inner, margin=1) == 0
     )

@@ -14,7 +14,7 @@ from mirrordescent import AMD, MD, Quadratic
 from mirrordescent.mirrors import Diagonal, Euclidean
 from mirrordescent.oracles import Exact, Oracle
 from mirrordescent.schedules import Reciprocal
-from mirrordescent.solve import Status
+from mirrordescent.solving import Status
 from mirrordescent.theory import Constant, Coupling, ProblemConstants, Record, bounds
 from mirrordescent.theory.beforehand import Beforehand, beforehand
 from mirrordescent.theory.constants import SAFETY

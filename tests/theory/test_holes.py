@@ -26,7 +26,7 @@ from mirrordescent.mirrors import (
 )
 from mirrordescent.oracles import Exact, Noisy
 from mirrordescent.schedules import Polynomial
-from mirrordescent.solve import Status
+from mirrordescent.solving import Status
 from mirrordescent.theory import Coupling, Record, diagnose, observe
 from mirrordescent.theory.assumptions import nearby_points
 from mirrordescent.theory.beforehand import beforehand

@@ -16,7 +16,7 @@ from mirrordescent.domains import Box
 from mirrordescent.mirrors import Conjugate, DenseICNN, Diagonal, Euclidean, LearnedPair
 from mirrordescent.oracles import Exact, Noisy
 from mirrordescent.schedules import Reciprocal
-from mirrordescent.solve import solve
+from mirrordescent.solving import solve
 from mirrordescent.theory import (
     Energies,
     Record,

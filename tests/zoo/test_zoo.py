@@ -12,7 +12,7 @@ from torch import nn
 
 import mirrordescent as md
 from mirrordescent import zoo
-from mirrordescent.files import checksum
+from mirrordescent._internal.files import checksum
 from mirrordescent.mirrors import (
     Conjugate,
     ConvICNN,
@@ -34,8 +34,13 @@ CARD = Card("entry", "a test")
 
 def methods():
     generator = torch.Generator().manual_seed(0)
-    image = lambda: ConvICNN(1, 4, quadratic=True, generator=generator)
-    dense = lambda: DenseICNN(3, 5, layers=3, activation="leaky_relu", generator=generator)
+
+    def image():
+        return ConvICNN(1, 4, quadratic=True, generator=generator)
+
+    def dense():
+        return DenseICNN(3, 5, layers=3, activation="leaky_relu", generator=generator)
+
     steps = Prefix([0.3, 0.1], "mean", scale=2.0, monotone=True)
     stencil = Stencil(0.6)
     shared = md.AMD(
@@ -146,7 +151,7 @@ def test_a_full_disk_leaves_the_old_entry(tmp_path, monkeypatch):
     def full_disk(*_):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("mirrordescent.files.os.fsync", full_disk)
+    monkeypatch.setattr("mirrordescent._internal.files.os.fsync", full_disk)
     with pytest.raises(OSError, match="No space"):
         zoo.save(methods()["pair"], tmp_path / "entry", CARD)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

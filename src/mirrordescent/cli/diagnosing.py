@@ -49,7 +49,7 @@ def diagnose(
             every step.
         accuracy: for a .py file, the relative gap that is to be reached.
     """
-    from mirrordescent.names import require_known
+    from mirrordescent._internal.suggestions import require_known
 
     if problem.endswith(".py"):
         return _tried(mirror, Path(problem), out, count, iterations or 2000, accuracy, json)
@@ -63,7 +63,7 @@ def _tried(
     mirror: str, path: Path, out: Path, count: int, iterations: int, accuracy: float, json: bool
 ) -> None:
     """Ask what theory says and whether it pays, on the problems of a Python file."""
-    from mirrordescent.auto.trial import trial
+    from mirrordescent.automatic.trial import trial
     from mirrordescent.cli.files import family_in, solver_of
     from mirrordescent.cli.output import aligned, say, show
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.files import write_whole
 from mirrordescent.cli.files import family_in, solver_of
-from mirrordescent.files import write_whole
 from mirrordescent.learn.families import reference_of
 from mirrordescent.methods import FISTA, Method
 from mirrordescent.problems import Problem
 from mirrordescent.references.certificate import primal_dual
-from mirrordescent.solve import Look, Rule, relative_change, relative_gap, solve
+from mirrordescent.solving import Look, Rule, relative_change, relative_gap, solve
 from mirrordescent.trees import leaves
 
 LEARNED = Path("out/zoo")  # where `mirrordescent learn` writes

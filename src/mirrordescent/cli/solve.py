@@ -184,7 +184,7 @@ def problems(
 def _run(task: Task, options: Solving, writing: Writing, damage: Damage | None) -> int:
     import tempfile
 
-    from mirrordescent.checks import require_positive
+    from mirrordescent._internal.checks import require_positive
     from mirrordescent.cli.output import progress, say, show, visible
     from mirrordescent.restore import plan
     from mirrordescent.restore.jobs import Jobs, Wanted

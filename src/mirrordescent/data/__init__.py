@@ -3,7 +3,7 @@ the laboratory.
 """
 
 from mirrordescent.data.errors import DataDamaged, DataMissing
-from mirrordescent.data.images import random_crops, read_image, read_images, tiles
+from mirrordescent.data.image_files import random_crops, read_image, read_images, tiles
 from mirrordescent.data.pictures import (
     bundled_photographs,
     digits,

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mirrordescent._internal.suggestions import require_known
 from mirrordescent.data.errors import DataMissing
-from mirrordescent.data.images import read_image, read_images, tiled
+from mirrordescent.data.image_files import read_image, read_images, tiled
 from mirrordescent.data.splits import Split, split_indices
-from mirrordescent.names import require_known
 
 BUNDLED: dict[str, tuple[str, ...]] = {
     "train": ("astronaut.png", "motorcycle_left.png", "rocket.jpg"),

@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from mirrordescent.names import require_known
+from mirrordescent._internal.suggestions import require_known
 
 Split: TypeAlias = Literal["train", "test"]
 

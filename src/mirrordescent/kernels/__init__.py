@@ -4,7 +4,7 @@ own compiler.
 
 from mirrordescent.kernels.build import BuildError, library, ready, without
 from mirrordescent.kernels.call import TYPES, Function, addresses, suits
-from mirrordescent.kernels.images import (
+from mirrordescent.kernels.image_steps import (
     amd_stencil,
     close_holes,
     dual_fista,
@@ -14,7 +14,7 @@ from mirrordescent.kernels.images import (
     numbers,
     primal_dual,
 )
-from mirrordescent.kernels.matrices import directions, has_directions
+from mirrordescent.kernels.matrix_directions import directions, has_directions
 from mirrordescent.kernels.moments import adapted, has_moments, momenta
 from mirrordescent.kernels.powers import has_powers, powers
 

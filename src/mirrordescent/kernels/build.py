@@ -14,8 +14,8 @@ from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
-from mirrordescent.cache import directory
-from mirrordescent.files import whole
+from mirrordescent._internal.cache import directory
+from mirrordescent._internal.files import whole
 
 FLAGS = (
     "-O3",

@@ -16,7 +16,7 @@ from mirrordescent.learn.families import (
     RestorationFamily,
     SVMFamily,
 )
-from mirrordescent.learn.networks import NetworkFamily, moons_family
+from mirrordescent.learn.network_families import NetworkFamily, moons_family
 from mirrordescent.learn.objective import Objective
 from mirrordescent.learn.recipe import Recipe, Stage, Unrolled
 from mirrordescent.learn.settings import Descent, Settings, Validation

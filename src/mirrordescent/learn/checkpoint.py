@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mirrordescent.files import read_whole, whole, write_whole
+from mirrordescent._internal.files import read_whole, whole, write_whole
 
 fcntl: ModuleType | None
 try:

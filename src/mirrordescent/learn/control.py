@@ -6,7 +6,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from mirrordescent.checks import require_positive
+from mirrordescent._internal.checks import require_positive
 from mirrordescent.domains import PositiveOrthant, WholeSpace
 from mirrordescent.mirrors import ByKind, Diagonal, Euclidean, MirrorMap
 from mirrordescent.mirrors.by_kind import KINDS, ScaledMap
@@ -48,7 +48,7 @@ def without_map(method: M, scale: float = 1.0) -> M:
 def _identity(mirror: MirrorMap, scale: float) -> MirrorMap:
     if isinstance(mirror, ByKind):
         maps = {kind: _identity(each, scale) for kind, each in zip(KINDS, mirror.maps, strict=True)}  # type: ignore[arg-type]
-        return mirror.but(maps=maps)
+        return mirror.replace(maps=maps)
     if isinstance(mirror.primal_domain, WholeSpace):
         return Euclidean() if scale == 1 else Diagonal(scale)
     identity = Euclidean(mirror.primal_domain)

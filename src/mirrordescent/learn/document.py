@@ -17,6 +17,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from mirrordescent import data, mirrors
+from mirrordescent._internal.memory_limits import Bounded
+from mirrordescent._internal.suggestions import require_known
 from mirrordescent.learn.families import (
     DenoisingFamily,
     InpaintingFamily,
@@ -24,11 +26,10 @@ from mirrordescent.learn.families import (
     ProblemFamily,
     SVMFamily,
 )
-from mirrordescent.learn.networks import moons_family
+from mirrordescent.learn.network_families import moons_family
 from mirrordescent.learn.recipe import Recipe, Unrolled
 from mirrordescent.learn.settings import Settings
 from mirrordescent.learn.tables import Table, apply, changed, require_fits
-from mirrordescent.limits import Bounded
 from mirrordescent.methods import Method, named, names
 from mirrordescent.methods.naming import takes
 from mirrordescent.mirrors import (
@@ -40,9 +41,8 @@ from mirrordescent.mirrors import (
     MirrorMap,
     layerwise,
 )
-from mirrordescent.names import require_known
 from mirrordescent.parts import build, find
-from mirrordescent.problems.networks import NetworkTraining
+from mirrordescent.problems.network_training import NetworkTraining
 from mirrordescent.schedules import PowerLaws, Prefix, Schedule
 
 # bytes and operations to make a map or a family of problems: more is a slip of the pen

@@ -7,7 +7,7 @@ from operator import add
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent.conditioning import own_parameters, with_own
+from mirrordescent.conditioning import per_sample_parameters, with_sample_parameters
 from mirrordescent.learn.unroll import Differentiation, Judge, Unrolling
 from mirrordescent.oracles import require_generator
 from mirrordescent.trees import batch_size, per_sample
@@ -53,7 +53,7 @@ class Evolution(Differentiation):
         generator = require_generator(generator, self)
         parameters = unrolling.learned
         unrolling = replace(unrolling, compiled=True)
-        apart = own_parameters(unrolling.method) if self.apart else set()
+        apart = per_sample_parameters(unrolling.method) if self.apart else set()
         centre = [p.detach().clone() for p in parameters]
         shapes = [
             (batch_size(unrolling.x0), *p.shape) if p in apart else p.shape for p in parameters
@@ -80,7 +80,7 @@ class Evolution(Differentiation):
                             else:
                                 p.copy_(middle + side * epsilon)
                         there = (
-                            replace(unrolling, method=with_own(unrolling.method, own))
+                            replace(unrolling, method=with_sample_parameters(unrolling.method, own))
                             if own
                             else unrolling
                         )

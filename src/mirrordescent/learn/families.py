@@ -14,8 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from mirrordescent.data.holes import SHAPES
-from mirrordescent.data.images import random_crops
+from mirrordescent.data.image_files import random_crops
+from mirrordescent.data.random_masks import SHAPES
 from mirrordescent.problems import (
     SVM,
     Blur,

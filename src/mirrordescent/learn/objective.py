@@ -84,14 +84,14 @@ class Objective:
                 "through_gradient=False has no meaning for Evolution, which takes no derivatives"
             )
 
-    def asked(self, method: Method[Any], oracle: Oracle | None = None) -> Oracle:
+    def resolve_oracle(self, method: Method[Any], oracle: Oracle | None = None) -> Oracle:
         """Return the oracle that the method is given, or raise if the method cannot honour it."""
         oracle = oracle or Default()
-        method.asked(oracle)
+        method.resolve_oracle(oracle)
         if self.through_gradient:
             return oracle
         try:
-            method.asked(FirstOrder(oracle))
+            method.resolve_oracle(FirstOrder(oracle))
         except TypeError as error:
             raise TypeError(f"through_gradient=False cannot be honoured: {error}") from None
         return FirstOrder(oracle)
@@ -133,7 +133,7 @@ class Objective:
             draw.problem,
             draw.x0,
             horizon,
-            self.asked(method, oracle),
+            self.resolve_oracle(method, oracle),
             generator,
             differentiation=self.differentiation,
             every=self.every,

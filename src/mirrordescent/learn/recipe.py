@@ -25,7 +25,7 @@ from mirrordescent.mirrors import MirrorMap
 from mirrordescent.oracles import Oracle
 from mirrordescent.parts import describe
 from mirrordescent.schedules import Prefix
-from mirrordescent.solve.loop import solve
+from mirrordescent.solving.loop import solve
 from mirrordescent.zoo import Card
 
 NAME = re.compile(r"\w[\w .+=-]{0,99}")  # it becomes that of files and folders

@@ -7,8 +7,8 @@ from dataclasses import fields, is_dataclass, replace
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from mirrordescent._internal.suggestions import require_known
 from mirrordescent.learn.unroll import Differentiation
-from mirrordescent.names import require_known
 
 T = TypeVar("T")
 Table = dict[str, Any]

@@ -13,18 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.interruption import Interrupted, Interruption
+from mirrordescent._internal.interruption import Interrupted, Interruption
+from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.learn.checkpoint import Progress, RunDamaged, RunFolder
 from mirrordescent.learn.distributed import average, join, share
 from mirrordescent.learn.families import Draw, ProblemFamily, draw_seeds, reference_of
 from mirrordescent.learn.settings import Settings
 from mirrordescent.learn.tables import plain
 from mirrordescent.methods.base import GradientMethod, Method, Wrapper
-from mirrordescent.mirrors.soundness import require_inverse
+from mirrordescent.mirrors.inverse_check import require_inverse
 from mirrordescent.oracles import Oracle
-from mirrordescent.progress import ProgressBar
 from mirrordescent.schedules import Prefix
-from mirrordescent.solve.loop import solve
+from mirrordescent.solving.loop import solve
 from mirrordescent.trees import Tree
 
 
@@ -127,7 +127,7 @@ class _Trainer:
         oracle: Oracle | None,
         folder: str | Path | None,
     ) -> None:
-        settings.objective.asked(
+        settings.objective.resolve_oracle(
             method, oracle
         )  # what cannot be honoured is said before anything is done
         self.family = family
@@ -203,8 +203,11 @@ class _Trainer:
                 self._next(bar)
                 if callback is not None:
                     callback(state.meta_step)
-                if interruption.asked is not None and state.meta_step < self.settings.meta_steps:
-                    self._stop(interruption.asked)
+                if (
+                    interruption.requested is not None
+                    and state.meta_step < self.settings.meta_steps
+                ):
+                    self._stop(interruption.requested)
         if math.isfinite(state.best_validation):  # otherwise the last parameters are all there is
             self.module.load_state_dict(self.best)
         seconds = perf_counter() - began

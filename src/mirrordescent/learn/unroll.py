@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from mirrordescent.methods.base import Method, State
 from mirrordescent.oracles import Oracle, require_generator
 from mirrordescent.problems.base import Problem
-from mirrordescent.solve.loop import steps_of
+from mirrordescent.solving.loop import steps_of
 from mirrordescent.trees import Tree, map_tensors
 
 Judge: TypeAlias = Callable[[list[Tensor]], Tensor]
@@ -190,7 +190,7 @@ def unroll(
     require_differentiation(differentiation)
     if horizon < 1:
         raise ValueError(f"horizon must be at least 1, got {horizon}")
-    asked = method.asked(oracle)
+    asked = method.resolve_oracle(oracle)
     if asked.stochastic:
         require_generator(generator, asked)
     without_graph = not torch.is_grad_enabled()

@@ -67,7 +67,7 @@ class Method(Part, nn.Module, Generic[S]):
         """Whether the method proves lower bounds on the way."""
         return type(self).lower_bound is not Method.lower_bound
 
-    def asked(self, oracle: Oracle) -> Oracle:
+    def resolve_oracle(self, oracle: Oracle) -> Oracle:
         """Return the oracle that the method will ask when given this one, or raise if it cannot
         honour it.
         """
@@ -181,7 +181,7 @@ class GradientMethod(Method[S]):
         """Take further steps with another momentum."""
         raise NotImplementedError
 
-    def asked(self, oracle: Oracle) -> Oracle:
+    def resolve_oracle(self, oracle: Oracle) -> Oracle:
         return oracle
 
     def update(self, state: S, grad: Tree) -> S:
@@ -269,14 +269,14 @@ class Wrapper(Method[S]):
     def certifies(self) -> bool:
         return type(self).lower_bound is not Wrapper.lower_bound or self.method.certifies
 
-    def asked(self, oracle: Oracle) -> Oracle:
-        return self.method.asked(oracle)
+    def resolve_oracle(self, oracle: Oracle) -> Oracle:
+        return self.method.resolve_oracle(oracle)
 
     def inner(self, state: S) -> Any:
         """Return the state of the method at work inside."""
         return state
 
-    def at_work(self, state: S) -> Method[Any]:
+    def active_method(self, state: S) -> Method[Any]:
         """Return the method whose state this is."""
         return self.method
 
@@ -292,17 +292,17 @@ class Wrapper(Method[S]):
         return self.method.step(problem, self.inner(state), oracle, generator)
 
     def answer(self, state: S) -> Tree:
-        return self.at_work(state).answer(self.inner(state))
+        return self.active_method(state).answer(self.inner(state))
 
     def inside(self, state: S) -> Tensor | None:
-        return self.at_work(state).inside(self.inner(state))
+        return self.active_method(state).inside(self.inner(state))
 
     def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
         """Return the bound of the method at work, which holds whatever the wrapper does."""
-        return self.at_work(state).lower_bound(problem, self.inner(state))
+        return self.active_method(state).lower_bound(problem, self.inner(state))
 
     def tight_bound(self, problem: Problem, state: S) -> Tensor | None:
-        return self.at_work(state).tight_bound(problem, self.inner(state))
+        return self.active_method(state).tight_bound(problem, self.inner(state))
 
 
 class Wrapped(NamedTuple):

@@ -4,7 +4,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
-from mirrordescent.checks import require_not_negative
+from mirrordescent._internal.checks import require_not_negative
 from mirrordescent.domains import Domain
 from mirrordescent.methods.base import GradientMethod
 from mirrordescent.methods.descent import MD

@@ -50,7 +50,11 @@ class Certified(StatefulWrapper):
         step along it.
         """
         gradient = self.method.gradient(problem, state.inner, oracle, generator)
-        means = state.own.tell(state.inner.x, gradient) if self.asked(oracle).proves else state.own
+        means = (
+            state.own.tell(state.inner.x, gradient)
+            if self.resolve_oracle(oracle).proves
+            else state.own
+        )
         return Wrapped(self.method.update(state.inner, gradient), means)
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[Wrapped] | None:

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from torch import Generator
 
-from mirrordescent.conditioning import Features, Told, given
+from mirrordescent.conditioning import Features, FeatureTable, given
 from mirrordescent.methods.base import Method, Run, StatefulWrapper, Wrapped
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.base import Problem
@@ -37,7 +37,7 @@ class Conditioned(StatefulWrapper):
         """Ask the problem for its features, and start the method for them."""
         if problem is None:
             raise TypeError("Conditioned has to know the problem from the start: init(x0, problem)")
-        features = Told(problem.features(x0))
+        features = FeatureTable(problem.features(x0))
         return Wrapped(self._for(features).init(x0, problem), features)
 
     def step(
@@ -62,7 +62,7 @@ class Conditioned(StatefulWrapper):
 
         return run
 
-    def at_work(self, state: Wrapped) -> Method[Any]:
+    def active_method(self, state: Wrapped) -> Method[Any]:
         return self._for(state.own)
 
     def _for(self, features: Features) -> Method[Any]:

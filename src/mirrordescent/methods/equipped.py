@@ -39,8 +39,8 @@ class Equipped(Wrapper[Any], GradientMethod[Any]):
     def oracle(self) -> Oracle:
         return cast(Oracle, self._modules["oracle"])
 
-    def asked(self, oracle: Oracle) -> Oracle:
-        return self.method.asked(oracle.around(self.oracle))
+    def resolve_oracle(self, oracle: Oracle) -> Oracle:
+        return self.method.resolve_oracle(oracle.combine_with(self.oracle))
 
     @property
     def steps_by_update(self) -> bool:
@@ -54,14 +54,14 @@ class Equipped(Wrapper[Any], GradientMethod[Any]):
         self, problem: Problem, state: Any, oracle: Oracle, generator: Generator | None = None
     ) -> Tree:
         """Ask the method's own oracle, or the given one around it."""
-        return self.method.gradient(problem, state, oracle.around(self.oracle), generator)
+        return self.method.gradient(problem, state, oracle.combine_with(self.oracle), generator)
 
     def step(
         self, problem: Problem, state: Any, oracle: Oracle, generator: Generator | None = None
     ) -> Any:
         """Let the method step with its own oracle, or the given one around it."""
-        return self.method.step(problem, state, oracle.around(self.oracle), generator)
+        return self.method.step(problem, state, oracle.combine_with(self.oracle), generator)
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[Any] | None:
         """Return the method's compiled steps with its own oracle."""
-        return self.method.kernel(problem, oracle.around(self.oracle))
+        return self.method.kernel(problem, oracle.combine_with(self.oracle))

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent.checks import require_positive
+from mirrordescent._internal.checks import require_positive
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.methods.base import Method
 from mirrordescent.methods.baselines import NesterovState
@@ -129,7 +129,7 @@ class FISTA(Method[FISTAState]):
     def answer(self, state: FISTAState) -> Tree:
         return state.iterate
 
-    def asked(self, oracle: Oracle) -> Oracle:
+    def resolve_oracle(self, oracle: Oracle) -> Oracle:
         if oracle.stochastic:
             raise TypeError(
                 f"FISTA looks for its steps by values of f, and cannot use {type(oracle).__name__}"

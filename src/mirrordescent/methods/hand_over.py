@@ -57,15 +57,15 @@ class HandOver(StatefulWrapper):
             else cast(GradientMethod[Any], self.method)
         )
 
-    def at_work(self, state: Wrapped) -> Method[Any]:
+    def active_method(self, state: Wrapped) -> Method[Any]:
         return self.then if state.own else self.method
 
-    def asked(self, oracle: Oracle) -> Oracle:
+    def resolve_oracle(self, oracle: Oracle) -> Oracle:
         """Return what the first method asks; an oracle that the second could not honour is
         refused.
         """
-        self.then.asked(oracle)
-        return super().asked(oracle)
+        self.then.resolve_oracle(oracle)
+        return super().resolve_oracle(oracle)
 
     def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
         return Wrapped(self.method.init(x0, problem), False)
@@ -75,13 +75,15 @@ class HandOver(StatefulWrapper):
     ) -> Wrapped:
         state = self._handed_over(problem, state)
         oracle = Exact() if state.own else oracle
-        return Wrapped(self.at_work(state).step(problem, state.inner, oracle, generator), state.own)
+        return Wrapped(
+            self.active_method(state).step(problem, state.inner, oracle, generator), state.own
+        )
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[Wrapped] | None:
         """Return compiled steps of both methods, or plain ones for a method that has none."""
         first = self.method.kernel(problem, oracle)
         second = lru_cache(lambda: self.then.kernel(problem, Exact()))
-        if (first is None and second() is None) or self.asked(oracle).stochastic:
+        if (first is None and second() is None) or self.resolve_oracle(oracle).stochastic:
             return None
 
         def run(state: Wrapped, steps: int) -> Wrapped:

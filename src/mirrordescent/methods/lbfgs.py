@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent.checks import require_positive
+from mirrordescent._internal.checks import require_positive
 from mirrordescent.methods.base import Method
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.base import Problem
@@ -64,7 +64,7 @@ class LBFGS(Method[LBFGSState]):
         require_positive(memory=memory)
         self.memory = int(memory)
 
-    def asked(self, oracle: Oracle) -> Oracle:
+    def resolve_oracle(self, oracle: Oracle) -> Oracle:
         if oracle.stochastic:
             raise TypeError(f"L-BFGS compares gradients, and cannot use {type(oracle).__name__}")
         return oracle

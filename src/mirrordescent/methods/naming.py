@@ -3,9 +3,9 @@
 import inspect
 from typing import Any
 
+from mirrordescent._internal.suggestions import require_known
 from mirrordescent.methods.base import Method
 from mirrordescent.mirrors import Euclidean, MirrorMap
-from mirrordescent.names import require_known
 from mirrordescent.schedules import ScheduleLike
 
 

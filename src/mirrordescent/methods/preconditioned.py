@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 import torch
 
 from mirrordescent import kernels
-from mirrordescent.checks import require_not_negative
+from mirrordescent._internal.checks import require_not_negative
 from mirrordescent.methods.base import GradientMethod, State, Tensors
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.together import Maps

@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from mirrordescent import kernels
-from mirrordescent.checks import require_positive
+from mirrordescent._internal.checks import require_positive
 from mirrordescent.domains import WholeSpace
 from mirrordescent.methods.base import Method, Run, S
 from mirrordescent.mirrors import MirrorMap, Stencil

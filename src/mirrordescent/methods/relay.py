@@ -42,7 +42,7 @@ class Relay(StatefulWrapper):
     def config(self) -> Config:
         return {"first": self.first, "after": self.after, "then": self.then}
 
-    def at_work(self, state: Wrapped) -> Method[Any]:
+    def active_method(self, state: Wrapped) -> Method[Any]:
         return self.then if state.own else self.method
 
     def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
@@ -56,4 +56,6 @@ class Relay(StatefulWrapper):
                 self.then.resume(self.method.answer(state.inner), problem, state.k), True
             )
         oracle = Default() if state.own else oracle
-        return Wrapped(self.at_work(state).step(problem, state.inner, oracle, generator), state.own)
+        return Wrapped(
+            self.active_method(state).step(problem, state.inner, oracle, generator), state.own
+        )

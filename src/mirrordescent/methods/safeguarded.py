@@ -56,7 +56,7 @@ class Safeguarded(StatefulWrapper):
             raise ValueError(
                 f"Safeguarded needs every ≥ 1 and slack ≥ 0, got every={every}, slack={slack}"
             )
-        method.asked(
+        method.resolve_oracle(
             Scaled(torch.ones(1))
         )  # or it says now that it cannot shorten its steps that way
         self.every = every

@@ -15,11 +15,11 @@ from mirrordescent.mirrors.icnn import ConvICNN, DenseICNN, Potential
 from mirrordescent.mirrors.inverse import Inversion, NotConverged, invert
 from mirrordescent.mirrors.layerwise import Layerwise, layerwise, transfer
 from mirrordescent.mirrors.learned import Conjugate, LearnedPair
-from mirrordescent.mirrors.matrices import SingularValues, SpectralBall, SpectralPower
 from mirrordescent.mirrors.norms import PNorm, SquaredPNorm
 from mirrordescent.mirrors.odd import Saturating, SoftSign
 from mirrordescent.mirrors.quadratic import Diagonal, Euclidean
 from mirrordescent.mirrors.roles import Role, roles, roles_of
+from mirrordescent.mirrors.singular_values import SingularValues, SpectralBall, SpectralPower
 from mirrordescent.mirrors.spectral import Spectral, SpectralSpline
 from mirrordescent.mirrors.spline import Spline
 from mirrordescent.mirrors.stencil import Stencil

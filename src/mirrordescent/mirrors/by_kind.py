@@ -8,12 +8,12 @@ from typing import Any, NoReturn, get_args
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.checks import require_positive
+from mirrordescent._internal.checks import require_positive
 from mirrordescent.domains import Box, Domain, PositiveOrthant, WholeSpace
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
-from mirrordescent.mirrors.matrices import SingularValues, SpectralBall, SpectralPower
 from mirrordescent.mirrors.odd import SoftSign
 from mirrordescent.mirrors.roles import LayerKind, Role, roles
+from mirrordescent.mirrors.singular_values import SingularValues, SpectralBall, SpectralPower
 from mirrordescent.parts import Config
 from mirrordescent.trees import Tree
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.checks import require_positive
+from mirrordescent._internal.checks import require_positive
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.parts import Config
 from mirrordescent.trees import sum_per_sample

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.alike import evenly
+from mirrordescent._internal.reproducible import apply_padded
 from mirrordescent.domains import Box, NegativeOrthant, PositiveOrthant, Simplex
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.trees import sum_per_sample
@@ -127,7 +127,7 @@ class Logit(MirrorMap):
     def _to_primal(self, y: Tensor) -> Tensor:
         a = self.lower
         b = self.upper
-        return (a + (b - a) * evenly(torch.sigmoid, y)).clamp(
+        return (a + (b - a) * apply_padded(torch.sigmoid, y)).clamp(
             a, b
         )  # rounding may carry a saturated entry past b
 
@@ -176,7 +176,7 @@ class HyperbolicEntropy(_Hyperbolic):
         self.beta = float(beta)
 
     def _to_primal(self, y: Tensor) -> Tensor:
-        return self.beta * evenly(torch.sinh, y)
+        return self.beta * apply_padded(torch.sinh, y)
 
 
 class OrthantEntropy(_Hyperbolic):
@@ -206,7 +206,7 @@ class OrthantEntropy(_Hyperbolic):
         return self.log_beta.exp()
 
     def _to_primal(self, y: Tensor) -> Tensor:
-        return self.beta * evenly(torch.sinh, y.clamp(min=0))
+        return self.beta * apply_padded(torch.sinh, y.clamp(min=0))
 
     def _step(self, x: Tensor, v: Tensor, t: float | Tensor) -> Tensor:
         """β sinh(arsinh(x/β) − tv) = ½(p e^−tv − (β²/p) e^tv) with p = x + √(x²+β²): several times

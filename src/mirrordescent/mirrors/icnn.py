@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from mirrordescent.names import require_known
+from mirrordescent._internal.suggestions import require_known
 from mirrordescent.parts import Part
 from mirrordescent.trees import sum_per_sample
 

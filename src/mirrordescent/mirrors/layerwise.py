@@ -10,12 +10,12 @@ from typing import Any, Literal, NoReturn, TypeAlias, cast, get_args
 import torch
 from torch import Tensor, nn
 
+from mirrordescent._internal.suggestions import require_known
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.mirrors.spline import Spline
 from mirrordescent.mirrors.symmetry import symmetries
 from mirrordescent.mirrors.tied import Multipliers, Tied
-from mirrordescent.names import require_known
 from mirrordescent.parts import Config
 from mirrordescent.trees import Tree
 

@@ -5,10 +5,10 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
+from mirrordescent._internal.suggestions import require_known
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.mirrors.icnn import Potential
 from mirrordescent.mirrors.inverse import invert
-from mirrordescent.names import require_known
 from mirrordescent.parts import Config
 from mirrordescent.trees import Tree, add_over_leaves, leaves, sum_per_sample, tree_map
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent import kernels
-from mirrordescent.alike import evenly
+from mirrordescent._internal.reproducible import apply_padded
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.parts import written_together
 from mirrordescent.trees import sum_per_sample
@@ -85,7 +85,7 @@ class SquaredPNorm(_OfNorm):
 
 
 def _power(x: Tensor, exponent: float) -> Tensor:
-    return evenly(lambda entries: entries.pow(exponent), x)
+    return apply_padded(lambda entries: entries.pow(exponent), x)
 
 
 def _signed_power(x: Tensor, exponent: float) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mirrordescent.checks import require_positive
+from mirrordescent._internal.checks import require_positive
 from mirrordescent.domains import Box
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.trees import sum_per_sample

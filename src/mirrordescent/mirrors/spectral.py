@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from mirrordescent.cosine import add_low, low_count, low_frequencies, low_lengths
+from mirrordescent._internal.dct import add_low, low_count, low_frequencies, low_lengths
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.mirrors.spline import Spline
 from mirrordescent.trees import sum_per_sample

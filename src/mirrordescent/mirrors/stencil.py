@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.alike import one_by_one
-from mirrordescent.cosine import add_low, low_frequencies
+from mirrordescent._internal.dct import add_low, low_frequencies
+from mirrordescent._internal.reproducible import apply_per_sample
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.parts import Config
 from mirrordescent.schedules import Schedule
@@ -80,10 +80,12 @@ class Stencil(MirrorMap):
 
     def _to_dual(self, x: Tensor) -> Tensor:
         # It is needed once a run, so that it need not be quick.
-        coefficients = one_by_one(lambda sample: low_frequencies(sample, 1.0), x) / self.spectrum(
-            *x.shape[-2:]
+        coefficients = apply_per_sample(
+            lambda sample: low_frequencies(sample, 1.0), x
+        ) / self.spectrum(*x.shape[-2:])
+        return apply_per_sample(
+            lambda sample: add_low(torch.zeros_like(x[:1]), sample), coefficients
         )
-        return one_by_one(lambda sample: add_low(torch.zeros_like(x[:1]), sample), coefficients)
 
     def _to_primal(self, y: Tensor) -> Tensor:
         side = spread(self.damping / 4, y)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.by_kind import unscaled
-from mirrordescent.mirrors.matrices import SingularValues, approximate_directions
+from mirrordescent.mirrors.singular_values import SingularValues, approximate_directions
 
 
 class Maps(tuple[MirrorMap, ...]):

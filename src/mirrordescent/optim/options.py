@@ -4,7 +4,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
 
-from mirrordescent.names import unknown
+from mirrordescent._internal.suggestions import unknown
 from mirrordescent.schedules import ScheduleLike
 
 Nonfinite: TypeAlias = Literal["raise", "skip"] | None

@@ -14,9 +14,9 @@ from mirrordescent import kernels, methods, zoo
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.by_kind import ByKind, spectral_by_kind, unscaled
 from mirrordescent.mirrors.layerwise import Layerwise
-from mirrordescent.mirrors.matrices import SingularValues
 from mirrordescent.mirrors.norms import PNorm
 from mirrordescent.mirrors.roles import Role, roles
+from mirrordescent.mirrors.singular_values import SingularValues
 from mirrordescent.optim.base import Group, MirrorOptimizer, Params
 from mirrordescent.optim.geometry import Leaf, MirrorLike
 from mirrordescent.optim.options import Decoupled, Options

@@ -5,8 +5,7 @@ from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.composite import Composite
 from mirrordescent.problems.fits import Counts, Fit, SquaredError
 from mirrordescent.problems.linear_models import SVM, LogisticRegression
-from mirrordescent.problems.matrices import LeastSquares, MatrixGame, Quadratic
-from mirrordescent.problems.networks import Initialisation, NetworkTraining
+from mirrordescent.problems.network_training import Initialisation, NetworkTraining
 from mirrordescent.problems.operators import (
     Blur,
     Chain,
@@ -18,6 +17,7 @@ from mirrordescent.problems.operators import (
     gaussian_kernel,
     motion_kernel,
 )
+from mirrordescent.problems.quadratics import LeastSquares, MatrixGame, Quadratic
 from mirrordescent.problems.terms import L1, Ridge, Term
 from mirrordescent.problems.tomography import PoissonTomography
 from mirrordescent.problems.transforms import Fourier, Haar, radial_mask

@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.checks import require_data
+from mirrordescent._internal.checks import require_data
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.parts import Part
 from mirrordescent.problems.saddle import SaddlePoint

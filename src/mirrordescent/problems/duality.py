@@ -9,11 +9,11 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.rounding import rounded_down
 from mirrordescent.domains import Domain, PositiveOrthant, WholeSpace
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.fits import Fit, SquaredError
 from mirrordescent.problems.terms import Blocks, Term
-from mirrordescent.rounding import rounded_down
 from mirrordescent.trees import dot, norm, per_sample, sum_per_sample
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from mirrordescent.checks import require_data, require_positive
+from mirrordescent._internal.checks import require_data, require_positive
 from mirrordescent.domains import PositiveOrthant
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mirrordescent.problems.matrices import matvec
+from mirrordescent.problems.quadratics import matvec
 
 ITERATIONS = 200
 BOUNDARY = 0.995  # the share of the way to the boundary that a step may go

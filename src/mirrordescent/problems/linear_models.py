@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mirrordescent.checks import require_data, require_not_negative, require_positive
+from mirrordescent._internal.checks import require_data, require_not_negative, require_positive
+from mirrordescent._internal.rounding import rounded_down
 from mirrordescent.parts import Config
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.interior_point import interior_point
-from mirrordescent.problems.matrices import matvec, spectral_norm
-from mirrordescent.rounding import rounded_down
+from mirrordescent.problems.quadratics import matvec, spectral_norm
 
 
 class _LinearModel(Problem):

@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.checks import require_positive
+from mirrordescent._internal.checks import require_positive
 from mirrordescent.parts import Part
-from mirrordescent.problems.matrices import matvec, spectral_norm
+from mirrordescent.problems.quadratics import matvec, spectral_norm
 from mirrordescent.trees import fits, norm, per_sample
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.checks import require_positive
+from mirrordescent._internal.checks import require_positive
 from mirrordescent.parts import Part
 from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint
 from mirrordescent.trees import dot, per_sample, sum_per_sample

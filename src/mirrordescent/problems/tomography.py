@@ -7,7 +7,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.checks import require_not_negative, require_positive
+from mirrordescent._internal.checks import require_not_negative, require_positive
+from mirrordescent._internal.rounding import rounded_down
 from mirrordescent.parts import Config, Part
 from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.composite import DATA, Composite
@@ -15,7 +16,6 @@ from mirrordescent.problems.differences import Differences, add_adjoint, differe
 from mirrordescent.problems.fits import Counts
 from mirrordescent.problems.operators import Multiple
 from mirrordescent.problems.variation import Roughness
-from mirrordescent.rounding import rounded_down
 from mirrordescent.trees import dot, sum_per_sample
 
 

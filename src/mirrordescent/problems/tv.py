@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mirrordescent.checks import require_data, require_not_negative, require_positive
-from mirrordescent.images import ImageLike, as_images, as_mask
+from mirrordescent._internal.checks import require_data, require_not_negative, require_positive
+from mirrordescent._internal.image_arrays import ImageLike, as_images, as_mask
 from mirrordescent.kernels import ready, suits
 from mirrordescent.mirrors import MirrorMap, Stencil
 from mirrordescent.parts import Config, Part
 from mirrordescent.problems.base import Pixels
-from mirrordescent.problems.bounds import adjoint_bound, dual_bound
 from mirrordescent.problems.composite import Composite
 from mirrordescent.problems.differences import Differences, Groups, differences, times
 from mirrordescent.problems.features import image_features
 from mirrordescent.problems.fits import SquaredError
-from mirrordescent.problems.holes import closed
+from mirrordescent.problems.hole_duals import closed
 from mirrordescent.problems.operators import LinearOperator
+from mirrordescent.problems.tv_bounds import adjoint_bound, dual_bound
 from mirrordescent.problems.variation import TV
 from mirrordescent.trees import spread
 
@@ -48,7 +48,7 @@ class TVInpainting(Composite):
 
     Args:
         y: the observed images, (batch, channels, height, width), of any size and with any number of
-            channels; or what :func:`~mirrordescent.images.as_images` turns into such: Pillow
+            channels; or what :func:`~mirrordescent._internal.image_arrays.as_images` turns into such: Pillow
             images, NumPy arrays, lists of them.
         mask: 1 or True where a pixel was observed, broadcastable to y; or an array or Pillow image
             that is white there.

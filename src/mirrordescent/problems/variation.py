@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from mirrordescent.checks import require_not_negative
-from mirrordescent.cosine import solve_poisson
+from mirrordescent._internal.checks import require_not_negative
+from mirrordescent._internal.dct import solve_poisson
 from mirrordescent.problems.differences import Differences, Groups, add_adjoint, differences, times
 from mirrordescent.problems.terms import Blocks, Term, greatest, half_squares
 from mirrordescent.trees import dot, sum_per_sample

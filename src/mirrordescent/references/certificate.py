@@ -10,16 +10,17 @@ from typing import Any, TypeAlias, TypeVar, cast
 import torch
 from torch import Tensor
 
-from mirrordescent.cache import fingerprint, remember
+from mirrordescent._internal.cache import remember
 from mirrordescent.domains import WholeSpace
 from mirrordescent.methods.base import Method
 from mirrordescent.methods.fista import FISTA
 from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.methods.primal_dual import PDHG, CondatVu, DualFISTA, PrimalDual
 from mirrordescent.problems.base import Problem, in_double
+from mirrordescent.problems.fingerprint import fingerprint
 from mirrordescent.problems.saddle import SaddlePoint
 from mirrordescent.references.estimate import estimate as estimated
-from mirrordescent.solve import Look, Rule, relative_gap, solve
+from mirrordescent.solving import Look, Rule, relative_gap, solve
 from mirrordescent.trees import Tree, tree_map
 
 ITERATIONS = 40_000

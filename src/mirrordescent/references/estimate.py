@@ -14,7 +14,7 @@ from mirrordescent.methods.fista import FISTA
 from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import OverRun
-from mirrordescent.solve import solve
+from mirrordescent.solving import solve
 from mirrordescent.trees import Tree, leaves, where
 
 ITERATIONS = 500
@@ -63,6 +63,9 @@ def _solvers(problem: Problem, x0: Tree, iterations: int) -> list[Method[Any]]:
         fall = OverRun(iterations, warmup=0.0)
         found += [
             LBFGS(),
-            *(Adam(lambda k, rate=rate: rate * size * float(fall(k))) for rate in RATES),
-        ]  # type: ignore[misc]
+            *(
+                Adam(lambda k, rate=rate: rate * size * float(fall(k)))  # type: ignore[misc]
+                for rate in RATES
+            ),
+        ]
     return found

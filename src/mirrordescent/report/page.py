@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from mirrordescent.files import whole
+from mirrordescent._internal.files import whole
 from mirrordescent.report.charts import chart, table
 from mirrordescent.report.content import Comparison, Content, Dots, Panel, Section, Strip, Table
 from mirrordescent.report.pictures import embed

@@ -14,8 +14,8 @@ import torch
 from torch import Generator, Tensor
 
 from mirrordescent import zoo
-from mirrordescent.checks import require_not_negative, require_positive
-from mirrordescent.data.images import random_crops
+from mirrordescent._internal.checks import require_not_negative, require_positive
+from mirrordescent.data.image_files import random_crops
 from mirrordescent.data.pictures import pictures
 from mirrordescent.methods import PDHG, Method
 from mirrordescent.mirrors import Euclidean, MirrorMap
@@ -25,7 +25,7 @@ from mirrordescent.references import certify
 from mirrordescent.report import Curve, Page, Panel, Section, Table
 from mirrordescent.restore.planning import Task
 from mirrordescent.schedules import Schedule
-from mirrordescent.solve import relative_gap, solve
+from mirrordescent.solving import relative_gap, solve
 
 LEVELS = (1e-2, 1e-3)
 SHIPPED: dict[Task, tuple[str, ...]] = {

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mirrordescent.files import Damaged, sealed, unsealed
+from mirrordescent._internal.files import Damaged, sealed, unsealed
+from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
-from mirrordescent.progress import ProgressBar
-from mirrordescent.restore.holes import smooth_holes
+from mirrordescent.restore.deep_holes import smooth_holes
 from mirrordescent.restore.masks import Masks, same_size
 from mirrordescent.restore.outcome import Failure, Job, Outcome, outcome_of
 from mirrordescent.restore.photo import read_photo, shape_of

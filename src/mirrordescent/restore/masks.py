@@ -121,12 +121,12 @@ def _unmarked(photo: Photo, colour: list[float]) -> Tensor:
     touch such a pixel.
     """
 
-    def around(marked: Tensor, width: int) -> Tensor:
+    def dilate(marked: Tensor, width: int) -> Tensor:
         return F.max_pool2d(marked.float()[None], width, stride=1, padding=width // 2)[0] > 0
 
     off = (photo.colour - torch.tensor(colour)[:, None, None]).abs().amax(0)
     marked = off <= (BLENDED if photo.format in LOSSY else EXACT)
-    return ~around(around(marked, NEAR) & (off <= BLENDED), 3)
+    return ~dilate(dilate(marked, NEAR) & (off <= BLENDED), 3)
 
 
 def same_size(path: Path, photo: Photo) -> Photo:

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mirrordescent.images import psnr
+from mirrordescent._internal.image_arrays import psnr
 from mirrordescent.report import Curve
 from mirrordescent.restore.photo import Photo
 from mirrordescent.restore.pipeline import Restored
 from mirrordescent.restore.weight import Choice
-from mirrordescent.solve import Status
+from mirrordescent.solving import Status
 
 LARGEST_SIDE = 1200  # pixels of a picture on the page
 DETAIL = (480, 640)  # height and width of what is shown of larger ones at full size

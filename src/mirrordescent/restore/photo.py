@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.files import whole
+from mirrordescent._internal.image_arrays import Array, values_of
 from mirrordescent.data.errors import DataDamaged, reading
-from mirrordescent.data.images import opened, require_plausible
-from mirrordescent.files import whole
-from mirrordescent.images import Array, values_of
+from mirrordescent.data.image_files import opened, require_plausible
 from mirrordescent.restore.png import DeepPNG, is_deep_png, read_deep_png, write_deep_png
 
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.methods import Conditioned, HandOver
 from mirrordescent.mirrors.icnn import ConvICNN
 from mirrordescent.problems.tv import TVInpainting
-from mirrordescent.progress import ProgressBar
-from mirrordescent.restore.holes import pulled
+from mirrordescent.restore.deep_holes import pulled
 from mirrordescent.restore.memory import available, keep_freed, needed
 from mirrordescent.restore.planning import PROVEN, SINGLE_PRECISION, Plan, primal_dual
 from mirrordescent.restore.tiling import MARGIN, Window, windows
-from mirrordescent.solve import Status, Trace, gap, relative_gap, solve
+from mirrordescent.solving import Status, Trace, gap, relative_gap, solve
 
 CHECK_EVERY = 20
 SHARE = 0.7  # of the available memory that may be used

@@ -7,11 +7,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 
 from mirrordescent import zoo
+from mirrordescent._internal.suggestions import require_known
 from mirrordescent.methods import PDHG, CondatVu, Equipped, Method, PrimalDual, named, names, proven
 from mirrordescent.methods.hand_over import beginning
 from mirrordescent.methods.naming import takes
 from mirrordescent.mirrors import MirrorMap, Stencil
-from mirrordescent.names import require_known
 from mirrordescent.schedules import Schedule
 
 Task: TypeAlias = Literal["denoise", "inpaint"]

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mirrordescent._internal.image_arrays import Array
 from mirrordescent.data.errors import DataDamaged
-from mirrordescent.images import Array
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 HEADER = ">IIBBBBB"  # width, height, bits, colour type, compression, filter, interlace

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mirrordescent.data.errors import DataMissing
-from mirrordescent.data.images import IMAGE
+from mirrordescent.data.image_files import IMAGE
 
 
 class Source(NamedTuple):

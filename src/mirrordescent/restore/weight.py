@@ -11,7 +11,7 @@ from mirrordescent import zoo
 from mirrordescent.methods import Method, proven
 from mirrordescent.problems.tv import TVInpainting
 from mirrordescent.restore.noise import Noise, estimate_noise
-from mirrordescent.solve import gap, solve
+from mirrordescent.solving import gap, solve
 
 # All of these were chosen on the training photographs of BSDS500.
 # noise, in full brightness, that is taken for none: photographs have that much of their own

@@ -11,8 +11,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.rounding import rounded_down, rounded_up
 from mirrordescent.methods.accelerated import area
-from mirrordescent.rounding import rounded_down, rounded_up
 from mirrordescent.theory.energies import Record
 
 Number = float | Tensor

@@ -99,10 +99,10 @@ class _Conditions:
         ]
 
     def accelerated_stochastic(self) -> list[Verdict]:
-        def mixing(k):
+        def mixing(k: int) -> float:
             return 1 - area(k) / area(k + 1)
 
-        def weight(k):
+        def weight(k: int) -> float:
             return (area(k + 1) - area(k)) / (k + 1) ** 1.5
 
         return [

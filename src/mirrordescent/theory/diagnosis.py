@@ -17,7 +17,7 @@ from mirrordescent.oracles import Default, Exact, Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.references import certify
 from mirrordescent.schedules import RootReciprocal
-from mirrordescent.solve import solve
+from mirrordescent.solving import solve
 from mirrordescent.theory.assumptions import is_exact, map_verdicts, nearby_points, problem_verdicts
 from mirrordescent.theory.beforehand import beforehand
 from mirrordescent.theory.conditions import Setting, method_verdicts, no_theorem
@@ -129,7 +129,7 @@ def diagnose(
     others = [warning for warning in caught if not issubclass(warning.category, NotConverged)]
     for warning in others:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    asked = [method.asked(oracle) for method in methods.values()]
+    asked = [method.resolve_oracle(oracle) for method in methods.values()]
     settings = {"problems": str(batch_size(x0)), "iterations": str(iterations)}
     if mirror is not None:
         settings["the map judged at"] = (
@@ -270,7 +270,7 @@ class Examination:
     def examine(self, method: Method[Any]) -> Run:
         theorem = theorem_of(method)
         storage = storage_of(method)
-        oracle = method.asked(self.oracle)
+        oracle = method.resolve_oracle(self.oracle)
         geometry = None if self.mirror is None else self.geometry(self.mirror, storage)
         updates = (
             UpdateErrors() if (theorem, storage, self.exact) == ("descent", "dual", False) else None
@@ -318,7 +318,7 @@ class Examination:
         )
 
     def _advice(self, method: Method[Any], theorem: Theorem, geometry: Geometry) -> Advice:
-        stochastic = method.asked(self.oracle).stochastic
+        stochastic = method.resolve_oracle(self.oracle).stochastic
         smoothness = self.of_problem.smoothness
         return advise(
             theorem, storage_of(method), self.exact, stochastic, geometry.alpha, smoothness

@@ -28,7 +28,7 @@ from torch import Tensor
 from mirrordescent.methods import Preconditioned
 from mirrordescent.mirrors import MirrorMap
 from mirrordescent.problems import Problem
-from mirrordescent.solve import Look, solve
+from mirrordescent.solving import Look, solve
 from mirrordescent.theory.constants import SAFETY, Constant
 from mirrordescent.theory.geometry import difference
 from mirrordescent.trees import Tree, dot

@@ -18,7 +18,7 @@ from mirrordescent.mirrors import MirrorMap
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.schedules import Schedule
-from mirrordescent.solve import Look, Solution, solve
+from mirrordescent.solving import Look, Solution, solve
 from mirrordescent.theory.assumptions import runs_exactly
 from mirrordescent.theory.geometry import (
     Coupling,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mirrordescent.methods import Method
 from mirrordescent.methods.base import Storage
-from mirrordescent.solve import Solution
+from mirrordescent.solving import Solution
 from mirrordescent.theory.assumptions import Verdict
 from mirrordescent.theory.constants import Constant, Likeness, MapConstants, ProblemConstants
 from mirrordescent.theory.energies import Record

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.methods.base import Theorem
-from mirrordescent.solve import Solution
+from mirrordescent.solving import Solution
 from mirrordescent.theory import bounds
 from mirrordescent.theory.assumptions import Verdict
 from mirrordescent.theory.beforehand import Beforehand

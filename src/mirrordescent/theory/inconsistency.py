@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from mirrordescent.mirrors import MirrorMap
-from mirrordescent.solve import Look
+from mirrordescent.solving import Look
 from mirrordescent.theory.energies import moved
 from mirrordescent.theory.geometry import difference, inside
 from mirrordescent.theory.watched import Rows, Watched, bare, storage_of, theorem_of

@@ -103,7 +103,12 @@ def recommend(
     alpha = local_alpha(geometry, map_constants(geometry, points, duals), points)
     smoothness = problem_constants(problem, points).smoothness
     return advise(
-        theorem, storage, exact, method.asked(oracle or Default()).stochastic, alpha, smoothness
+        theorem,
+        storage,
+        exact,
+        method.resolve_oracle(oracle or Default()).stochastic,
+        alpha,
+        smoothness,
     )
 
 

@@ -73,7 +73,9 @@ class Watched(StatefulWrapper):
         self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None
     ) -> Wrapped:
         told = self.method.gradient(problem, state.inner, oracle, generator)
-        true = told if isinstance(self.asked(oracle), Exact) else problem.grad(state.inner.x)
+        true = (
+            told if isinstance(self.resolve_oracle(oracle), Exact) else problem.grad(state.inner.x)
+        )
         return Wrapped(self.method.update(state.inner, told), Seen(state.inner, told, true))
 
 

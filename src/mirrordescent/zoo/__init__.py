@@ -8,7 +8,7 @@ from torch import nn
 
 import mirrordescent.methods
 import mirrordescent.problems  # noqa: F401 - with the methods and what they import, all classes that entries are made of
-from mirrordescent.names import unknown
+from mirrordescent._internal.suggestions import unknown
 from mirrordescent.zoo import hub
 from mirrordescent.zoo.card import Card
 from mirrordescent.zoo.storage import (

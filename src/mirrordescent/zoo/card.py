@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from mirrordescent.names import require_known
+from mirrordescent._internal.suggestions import require_known
 
 DEEPEST = 20  # levels of tables in tables
 _KINDS: dict[str, Any] = {

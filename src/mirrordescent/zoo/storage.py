@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.files import Damaged, read_whole, whole, write_whole
-from mirrordescent.limits import Bounded
+from mirrordescent._internal.files import Damaged, read_whole, whole, write_whole
+from mirrordescent._internal.memory_limits import Bounded
 from mirrordescent.parts import Config, Part, PartMissing, build, describe, modules_of
 from mirrordescent.zoo.card import Card
 

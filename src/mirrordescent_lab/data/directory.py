@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mirrordescent.cache import directory as cache_directory
+from mirrordescent._internal.cache import directory as cache_directory
 
 VARIABLE = "MIRRORDESCENT_DATA"
 

@@ -10,10 +10,10 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from mirrordescent.cache import key_of, remember
+from mirrordescent._internal.cache import key_of, remember
+from mirrordescent._internal.suggestions import require_known
 from mirrordescent.data import digits
 from mirrordescent.data.splits import Split
-from mirrordescent.names import require_known
 from mirrordescent_lab.data.catalogue import DATASETS
 from mirrordescent_lab.data.idx import mnist
 

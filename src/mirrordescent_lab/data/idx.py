@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.suggestions import require_known
 from mirrordescent.data.errors import DataDamaged, reading
 from mirrordescent.data.splits import Split
-from mirrordescent.names import require_known
 from mirrordescent_lab.data.directory import data_directory
 from mirrordescent_lab.data.registry import require
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from mirrordescent._internal.suggestions import require_known
 from mirrordescent.data.errors import DataDamaged, reading
-from mirrordescent.data.images import read_image
+from mirrordescent.data.image_files import read_image
 from mirrordescent.data.splits import Split, split_indices
-from mirrordescent.names import require_known
 from mirrordescent_lab.data.idx import halve
 from mirrordescent_lab.data.registry import require_any
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent.data.images import require_size
+from mirrordescent.data.image_files import require_size
 
 MEAN_COUNT = 40
 LARGEST_COUNT = 70

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from mirrordescent import data
+from mirrordescent._internal.suggestions import require_known
 from mirrordescent.data.errors import DataDamaged
-from mirrordescent.data.images import read_images, tiled, unpack_tar
+from mirrordescent.data.image_files import read_images, tiled, unpack_tar
 from mirrordescent.data.splits import Split, split_indices
-from mirrordescent.names import require_known
 from mirrordescent_lab.data.directory import data_directory
 from mirrordescent_lab.data.registry import require
 

@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from mirrordescent.cache import key_of, remember
+from mirrordescent._internal.cache import key_of, remember
 from mirrordescent.problems.beam import ParallelBeam, cell_centres, require_shape
 from mirrordescent_lab.data.phantoms import ellipse_phantoms
 

@@ -6,8 +6,8 @@ import functools
 from enum import Enum
 from pathlib import Path
 
+from mirrordescent._internal.suggestions import require_known
 from mirrordescent.data.errors import DataDamaged, DataMissing
-from mirrordescent.names import require_known
 from mirrordescent_lab.data.catalogue import DATASETS, DataFile, Dataset
 from mirrordescent_lab.data.directory import VARIABLE, data_directory
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from mirrordescent.names import require_known
+from mirrordescent._internal.suggestions import require_known
 from mirrordescent_lab.experiments import (
     attribution,
     baseline_grids,

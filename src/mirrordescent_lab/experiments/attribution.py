@@ -26,9 +26,10 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from mirrordescent import cache, zoo
+from mirrordescent import zoo
+from mirrordescent._internal import cache
+from mirrordescent._internal.files import whole
 from mirrordescent.domains import WholeSpace
-from mirrordescent.files import whole
 from mirrordescent.learn import Draw, Pooled, ProblemFamily
 from mirrordescent.learn.control import without_map
 from mirrordescent.learn.recipe import CONTROL
@@ -37,7 +38,7 @@ from mirrordescent.mirrors import ByKind, Conjugate, Euclidean, LearnedPair, Mir
 from mirrordescent.oracles import Minibatch, Oracle, Rounded
 from mirrordescent.references import certify
 from mirrordescent.schedules import TYPICAL_LENGTH, Interpolated, OverRun
-from mirrordescent.solve import solve
+from mirrordescent.solving import solve
 from mirrordescent_lab import data
 from mirrordescent_lab.experiments.rebuild import from_summary
 from mirrordescent_lab.experiments.result import Result, Table
@@ -359,7 +360,7 @@ def _rescaled(method: Preconditioned, scale: float, **others: Any) -> Preconditi
     """
     by_kind = cast(ByKind, method.mirror)
     scales = {kind: scale * each for kind, each in by_kind.scales.items()}
-    return method.but(mirror=by_kind.but(scales=scales), **others).requires_grad_(False)
+    return method.replace(mirror=by_kind.replace(scales=scales), **others).requires_grad_(False)
 
 
 def _raw(family: ProblemFamily) -> ProblemFamily:

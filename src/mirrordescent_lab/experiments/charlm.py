@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mirrordescent import cache, zoo
+from mirrordescent import zoo
+from mirrordescent._internal import cache
 from mirrordescent_lab.contestants import (
     CONTROL,
     FALLING,

@@ -38,7 +38,7 @@ from mirrordescent import zoo
 from mirrordescent.methods import AdaptivePreconditioned, Preconditioned
 from mirrordescent.mirrors import ByKind, roles_of, spectral_by_kind
 from mirrordescent.mirrors.by_kind import ScaledMap
-from mirrordescent.mirrors.matrices import SingularValues, as_matrices
+from mirrordescent.mirrors.singular_values import SingularValues, as_matrices
 from mirrordescent.optim.preconditioned import MOMENTUM
 from mirrordescent.schedules import OverRun
 from mirrordescent_lab.contestants import optimiser_of

@@ -16,7 +16,7 @@ from mirrordescent.methods import PDHG, Adam, Method, Nesterov
 from mirrordescent.methods.baselines import GD
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems import Problem
-from mirrordescent.solve import Look, Solution, solve
+from mirrordescent.solving import Look, Solution, solve
 from mirrordescent_lab.experiments.result import Curve
 
 TUNED_AT = 100  # the appendix picks step sizes at this iteration

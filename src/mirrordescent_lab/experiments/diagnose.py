@@ -29,7 +29,7 @@ from mirrordescent.mirrors import Euclidean, Layerwise, MirrorMap, Multipliers, 
 from mirrordescent.oracles import Relative
 from mirrordescent.parts import Part
 from mirrordescent.problems import Problem
-from mirrordescent.problems.networks import NetworkTraining
+from mirrordescent.problems.network_training import NetworkTraining
 from mirrordescent.theory import Diagnosis, diagnose
 from mirrordescent.theory.equivariance import Defects, network_defect
 from mirrordescent.trees import Tree, sum_per_sample, tree_map

@@ -184,8 +184,14 @@ def _training(family: FewShotFamily, seeds: Tensor, size: Size, held_out: bool) 
     draw = family.begin(tasks, seeds)
     images = tasks.test_images.unsqueeze(2)
     return Training(
-        draw.problem, draw.x0, Exact(), size.steps, size.looks, images, tasks.test_labels
-    )  # type: ignore[arg-type]
+        draw.problem,  # type: ignore[arg-type]
+        draw.x0,  # type: ignore[arg-type]
+        Exact(),
+        size.steps,
+        size.looks,
+        images,
+        tasks.test_labels,
+    )
 
 
 def _run(

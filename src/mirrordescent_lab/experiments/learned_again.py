@@ -23,7 +23,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from mirrordescent import cache, zoo
+from mirrordescent import zoo
+from mirrordescent._internal import cache
 from mirrordescent.learn import Draw, NothingLearned, Objective, Recipe, Unrolled
 from mirrordescent.learn.settings import Settings
 from mirrordescent.methods import MD, SMD, Method

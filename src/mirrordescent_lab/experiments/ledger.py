@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mirrordescent import cache, zoo
-from mirrordescent.files import whole
+from mirrordescent import zoo
+from mirrordescent._internal import cache
+from mirrordescent._internal.files import whole
 from mirrordescent_lab.contestants import Contestant, Setting, muon_in_single_precision
 from mirrordescent_lab.experiments.scales import Say
 from mirrordescent_lab.recipes.spectral import ENTRY

@@ -70,9 +70,9 @@ def learned_for(steps: int, factor: float = 1.0, fall: float = 1.0) -> Method[An
     """
     entry = cast(Preconditioned, zoo.load(ENTRY))
     own = cast(OverRun, entry.t)
-    over = own.but(steps=steps, power=fall * own.power)
+    over = own.replace(steps=steps, power=fall * own.power)
     t = over if factor == 1 else lambda k: factor * float(over(k))
-    return entry.but(t=t)
+    return entry.replace(t=t)
 
 
 def _preconditioned(mirror: MirrorMap, steps: int) -> Callable[[float, float], Method[Any]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mirrordescent.learn import Objective
 from mirrordescent.learn.families import SEEDS, draw_seeds
-from mirrordescent.learn.networks import NetworkFamily, moons_family
+from mirrordescent.learn.network_families import NetworkFamily, moons_family
 from mirrordescent.methods import MD, Method
 from mirrordescent.methods.baselines import GD
 from mirrordescent.mirrors import Layerwise, Multipliers, layerwise

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from mirrordescent import cache, zoo
+from mirrordescent import zoo
+from mirrordescent._internal import cache
 from mirrordescent_lab.contestants import (
     ADAMW,
     CONTROL,

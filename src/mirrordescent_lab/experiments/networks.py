@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mirrordescent.methods import SGD, Adam, Method
 from mirrordescent.oracles import Epochs
-from mirrordescent.problems.networks import NetworkTraining
+from mirrordescent.problems.network_training import NetworkTraining
 from mirrordescent_lab import data
 from mirrordescent_lab.architectures import mlp, small_cnn
 from mirrordescent_lab.experiments.contest import Tunable, grid

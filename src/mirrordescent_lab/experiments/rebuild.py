@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mirrordescent.files import whole
+from mirrordescent._internal.files import whole
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
 
 

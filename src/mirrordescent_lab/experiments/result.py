@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mirrordescent.files import whole
+from mirrordescent._internal.files import whole
 from mirrordescent.report import (
     GAP,
     Claim,

@@ -23,7 +23,7 @@ from mirrordescent.mirrors import Diagonal, MirrorMap
 from mirrordescent.oracles import Minibatch, Oracle
 from mirrordescent.problems import SVM, Problem
 from mirrordescent.references import certify
-from mirrordescent.solve import Look
+from mirrordescent.solving import Look
 from mirrordescent_lab import data
 from mirrordescent_lab.data import Features
 from mirrordescent_lab.experiments.claims import by_margin, control_claims, ratio

@@ -7,7 +7,6 @@ step makes n steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -22,7 +21,7 @@ from mirrordescent.methods import PDHG, Equipped, Method, ProjectedNesterov, Wra
 from mirrordescent.oracles import InTurn, Oracle, Relative
 from mirrordescent.problems import PoissonTomography, Problem
 from mirrordescent.references import certify
-from mirrordescent.solve import Look
+from mirrordescent.solving import Look
 from mirrordescent.trees import Tree, norm, tree_map
 from mirrordescent_lab.emission import MLEM, OSEM, SPDHG
 from mirrordescent_lab.experiments.contest import Contest, Tunable, mean_by, recorded_iterations
@@ -220,7 +219,10 @@ class _Race:
 
     def run_tuned(self, tunable: Tunable, every: int, at: int, prefix: str = "") -> None:
         """Tune on other problems for the gap after some passes, then run on these."""
-        make: Callable[[float], Method[Any]] = lambda setting: Passes(tunable.make(setting), every)
+
+        def make(setting: float) -> Method[Any]:
+            return Passes(tunable.make(setting), every)
+
         wrapped = Tunable(tunable.name, make, tunable.grid)
         setting = self.rehearsal.tune(wrapped, min(at, self.rehearsal.iterations))
         self.run(f"{prefix}{tunable.name} ({setting:g})", tunable.make(setting), every)

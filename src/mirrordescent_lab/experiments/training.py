@@ -13,8 +13,8 @@ from torch import Tensor
 
 from mirrordescent.methods import Method
 from mirrordescent.oracles import Oracle
-from mirrordescent.problems.networks import Networks, NetworkTraining
-from mirrordescent.solve import Look, Solution, solve
+from mirrordescent.problems.network_training import Networks, NetworkTraining
+from mirrordescent.solving import Look, Solution, solve
 from mirrordescent_lab.experiments.contest import Tunable
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel
 from mirrordescent_lab.intervals import paired

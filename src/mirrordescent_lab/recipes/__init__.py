@@ -3,9 +3,9 @@
 import warnings
 
 from mirrordescent import zoo
+from mirrordescent._internal.suggestions import require_known
 from mirrordescent.learn import Recipe
 from mirrordescent.learn.recipe import CONTROL
-from mirrordescent.names import require_known
 from mirrordescent_lab.recipes.imaging import IMAGING_RECIPES
 from mirrordescent_lab.recipes.networks import NETWORK_RECIPES, REPTILE_RECIPES
 from mirrordescent_lab.recipes.printed import PRINTED_RECIPES, PRINTED_REPTILE_RECIPES

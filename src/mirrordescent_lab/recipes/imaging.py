@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from mirrordescent import kernels
-from mirrordescent.auto.candidates import method_for
+from mirrordescent.automatic.candidates import method_for
 from mirrordescent.learn import (
     DenoisingFamily,
     Descent,

@@ -36,9 +36,9 @@ from mirrordescent.methods import AMD, SMD, Adam, Method
 from mirrordescent.mirrors import layerwise
 from mirrordescent.mirrors.layerwise import Kind, Ties
 from mirrordescent.oracles import Minibatch, Oracle
-from mirrordescent.problems.networks import Initialisation, default_networks
+from mirrordescent.problems.network_training import Initialisation, default_networks
 from mirrordescent.schedules import Interpolated
-from mirrordescent.solve import solve
+from mirrordescent.solving import solve
 from mirrordescent_lab import data
 from mirrordescent_lab.architectures import mlp, moons_network, small_cnn
 from mirrordescent_lab.families import FewShotFamily

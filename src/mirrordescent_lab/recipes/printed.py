@@ -27,7 +27,7 @@ from mirrordescent.methods import AMD, SMD, Adam, Method
 from mirrordescent.mirrors import layerwise
 from mirrordescent.mirrors.layerwise import Kind, Ties
 from mirrordescent.oracles import Oracle
-from mirrordescent.problems.networks import Initialisation
+from mirrordescent.problems.network_training import Initialisation
 from mirrordescent.schedules import Interpolated
 from mirrordescent_lab import data
 from mirrordescent_lab.architectures import mlp, small_cnn

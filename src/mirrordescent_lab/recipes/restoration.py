@@ -13,7 +13,8 @@ from typing import Any, cast
 import torch
 from torch import Generator, Tensor, nn
 
-from mirrordescent import cache, zoo
+from mirrordescent import zoo
+from mirrordescent._internal import cache
 from mirrordescent.conditioning import ConditionalLaws, Within
 from mirrordescent.learn import (
     DeblurringFamily,
@@ -41,7 +42,8 @@ from mirrordescent.methods import (
 from mirrordescent.mirrors import Euclidean, MirrorMap, Stencil
 from mirrordescent.oracles import Rounded
 from mirrordescent.problems import TVInpainting
-from mirrordescent.solve import gap, solve
+from mirrordescent.problems.fingerprint import fingerprint
+from mirrordescent.solving import gap, solve
 from mirrordescent.trees import where
 from mirrordescent_lab import data
 
@@ -97,9 +99,7 @@ def long_run(draw: Draw, iterations: int = 10_000) -> Tensor:
         closed = value - lower <= 1e-5 * (start - lower)
         return {"lower": torch.where(closed, lower, value - 1e-6 * (start - value))}
 
-    return cache.remember(cache.fingerprint(problem, f"long runs of {iterations}"), compute)[
-        "lower"
-    ]
+    return cache.remember(fingerprint(problem, f"long runs of {iterations}"), compute)["lower"]
 
 
 def any_blur(directory: Path | None) -> ProblemFamily:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import Generator, Tensor, nn
 
-from mirrordescent.files import whole
+from mirrordescent._internal.files import whole
 from mirrordescent.learn import Draw, ProblemFamily, Recipe, Stage
 from mirrordescent.learn.recipe import Numbers
 from mirrordescent.learn.tables import plain

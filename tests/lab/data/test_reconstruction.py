@@ -8,7 +8,7 @@ import torch
 from skimage.transform import iradon, radon
 from tests.blobs import DOUBLE, blob, blob_projections, round_image
 
-from mirrordescent import cache
+from mirrordescent._internal import cache
 from mirrordescent.problems import ParallelBeam
 from mirrordescent_lab.data import filtered_back_projection, noisy_phantoms, reconstruct_noisily
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from mirrordescent import optim
-from mirrordescent.learn.networks import moons_family
+from mirrordescent.learn.network_families import moons_family
 from mirrordescent.methods import SGD
 from mirrordescent.mirrors import layerwise
 from mirrordescent.mirrors.symmetry import permute, symmetries

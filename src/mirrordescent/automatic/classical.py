@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from mirrordescent.auto.outcome import Contestant
-from mirrordescent.auto.race import Race
+from mirrordescent.automatic.outcome import Contestant
+from mirrordescent.automatic.race import Race
 from mirrordescent.domains import DomainError, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.learn.families import Draw
 from mirrordescent.methods import (
@@ -29,7 +29,7 @@ from mirrordescent.methods.fista import FISTA, FISTAState, ProximalNesterov
 from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.mirrors import NegativeEntropy, OrthantEntropy, SimplexEntropy
 from mirrordescent.problems.base import Problem
-from mirrordescent.solve import solve
+from mirrordescent.solving import solve
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 BEYOND_KINKS = (

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from mirrordescent.auto.outcome import Auto, Contestant, attribution
+from mirrordescent.automatic.outcome import Auto, Contestant, attribution
 from mirrordescent.methods import Safeguarded
 from mirrordescent.report import Curve, Page, Panel, Section, Table
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from mirrordescent.alike import GRAIN, evenly, one_by_one
+from mirrordescent._internal.reproducible import GRAIN, apply_padded, apply_per_sample
 
 FUNCTIONS = {"sinh": torch.sinh, "sigmoid": torch.sigmoid, "power": lambda x: x.abs().pow(1.3)}
 functions = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
@@ -19,10 +19,10 @@ def test_an_entry_is_the_same_wherever_it_is(function, dtype):
     numbers = torch.randn(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(
         dtype
     )
-    whole = evenly(function, numbers)
+    whole = apply_padded(function, numbers)
     for first in range(0, 130, 3):
         for last in (first + 1, first + 7, first + 64, first + 101):
-            assert torch.equal(evenly(function, numbers[first:last]), whole[first:last])
+            assert torch.equal(apply_padded(function, numbers[first:last]), whole[first:last])
 
 
 @functions
@@ -30,15 +30,17 @@ def test_it_is_the_function(function):
     for shape in ((0,), (), (3, 5), (2, 3, 64), (7, 31)):
         x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         for each in (x, x.mT if x.ndim > 1 else x):
-            torch.testing.assert_close(evenly(function, each), function(each), rtol=1e-15, atol=0.0)
+            torch.testing.assert_close(
+                apply_padded(function, each), function(each), rtol=1e-15, atol=0.0
+            )
 
 
 def test_derivatives_of_any_order():
     x = torch.randn(
         3, 23, generator=torch.Generator().manual_seed(1), dtype=torch.float64, requires_grad=True
     )
-    assert torch.autograd.gradcheck(lambda x: evenly(torch.sinh, x), x)
-    assert torch.autograd.gradgradcheck(lambda x: evenly(torch.sigmoid, x), x)
+    assert torch.autograd.gradcheck(lambda x: apply_padded(torch.sinh, x), x)
+    assert torch.autograd.gradgradcheck(lambda x: apply_padded(torch.sigmoid, x), x)
 
 
 def test_every_thread_has_an_end_of_its_own():
@@ -48,9 +50,9 @@ def test_every_thread_has_an_end_of_its_own():
     try:
         for some in (1, 2, 3):
             torch.set_num_threads(some)
-            whole = evenly(torch.sinh, numbers)
+            whole = apply_padded(torch.sinh, numbers)
             for i in range(3):
-                assert torch.equal(evenly(torch.sinh, numbers[i].clone()), whole[i])
+                assert torch.equal(apply_padded(torch.sinh, numbers[i].clone()), whole[i])
     finally:
         torch.set_num_threads(threads)
 
@@ -59,8 +61,8 @@ def test_every_thread_has_an_end_of_its_own():
 def test_samples_one_by_one(dtype):
     product = nn.Linear(17, 9, dtype=dtype).requires_grad_(False)
     x = torch.randn(5, 3, 17, generator=torch.Generator().manual_seed(3), dtype=dtype)
-    together = one_by_one(product, x)
+    together = apply_per_sample(product, x)
     torch.testing.assert_close(together, product(x))
     for i in range(5):
-        assert torch.equal(one_by_one(product, x[i : i + 1]), together[i : i + 1])
-    assert one_by_one(product, x[:0]).shape == (0, 3, 9)
+        assert torch.equal(apply_per_sample(product, x[i : i + 1]), together[i : i + 1])
+    assert apply_per_sample(product, x[:0]).shape == (0, 3, 9)

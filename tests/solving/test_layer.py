@@ -8,9 +8,9 @@ import torch
 import mirrordescent as md
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
 from mirrordescent.methods import PDHG, ProjectedGradient
-from mirrordescent.mirrors.matrices import SpectralBall
+from mirrordescent.mirrors.singular_values import SpectralBall
 from mirrordescent.problems import Problem
-from mirrordescent.solve.implicit import conjugate_gradients
+from mirrordescent.solving.implicit import conjugate_gradients
 
 DOUBLE = torch.float64
 

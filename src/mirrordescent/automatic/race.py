@@ -14,8 +14,8 @@ from torch import Tensor
 from mirrordescent.learn.families import Draw
 from mirrordescent.methods.base import Method
 from mirrordescent.oracles import Default
-from mirrordescent.solve import solve
-from mirrordescent.solve.loop import steps_of
+from mirrordescent.solving import solve
+from mirrordescent.solving.loop import steps_of
 from mirrordescent.trees import batch_size
 
 REPEATS = 7

@@ -114,7 +114,10 @@ def test_primal_dual_states_freeze_too(method):
 
 def test_the_best_iterate_is_kept():
     problem = bowl(1.0)
-    steps = lambda k: 0.5 if k < 5 else 2.2 - good steps first, then ever worse ones
+
+    def steps(k):
+        return 0.5 if k < 5 else 2.2  # good steps first, then ever worse ones
+
     solution = solve(problem, GD(steps), ONES[:1], iterations=12, check_every=1, diverge_factor=1e9)
     assert solution.best_value.item() == solution.trace.values.min().item() < solution.value.item()
     assert problem.value(solution.best_x).item() == solution.best_value.item()
@@ -122,7 +125,10 @@ def test_the_best_iterate_is_kept():
 
 def test_looks_and_traces():
     seen = []
-    record = lambda look: seen.append(look.k)
+
+    def record(look):
+        return seen.append(look.k)
+
     solution = solve(
         bowl(1.0),
         GD(0.1),
@@ -242,16 +248,16 @@ def test_randomness_is_explicit_and_repeatable():
     problem = SVM(
         torch.randn(50, 3, generator=generator), torch.randn(50, generator=generator).sign()
     )
+
     def run(seed):
-        return (
-            solve(
-                problem,
-                SMD(Euclidean(), 0.1),
-                iterations=20,
-                oracle=Noisy(0.1, Minibatch(10)),
-                generator=torch.Generator().manual_seed(seed),
-            ).x
-        )
+        return solve(
+            problem,
+            SMD(Euclidean(), 0.1),
+            iterations=20,
+            oracle=Noisy(0.1, Minibatch(10)),
+            generator=torch.Generator().manual_seed(seed),
+        ).x
+
     assert torch.equal(run(1), run(1))
     assert not torch.equal(run(1), run(2))
 

@@ -66,7 +66,7 @@ class Interruption:
     """
 
     def __init__(self) -> None:
-        self.asked: int | None = None
+        self.requested: int | None = None
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Interruption:
@@ -83,6 +83,6 @@ class Interruption:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked is not None:
+        if self.requested is not None:
             raise Interrupted("interrupted", number)
-        self.asked = number
+        self.requested = number

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent.learn.families import Draw, ProblemFamily
-from mirrordescent.problems.networks import NetworkTraining
+from mirrordescent.problems.network_training import NetworkTraining
 
 
 class NetworkFamily(ProblemFamily):
@@ -16,7 +16,7 @@ class NetworkFamily(ProblemFamily):
 
     Args:
         model: the architecture. inputs, targets: (n, …) and (n,); see
-            :class:`~mirrordescent.problems.networks.NetworkTraining`.
+            :class:`~mirrordescent.problems.network_training.NetworkTraining`.
         evaluation: how many data points the loss is measured on, the first ones; all by default.
     """
 

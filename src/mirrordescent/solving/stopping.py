@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mirrordescent.methods.base import Method
 from mirrordescent.problems.base import Problem
-from mirrordescent.solve.solution import Status
+from mirrordescent.solving.solution import Status
 from mirrordescent.trees import Tree, norm, tree_map
 
 

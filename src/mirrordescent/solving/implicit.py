@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from mirrordescent._internal.suggestions import require_known
 from mirrordescent.methods.base import Method
-from mirrordescent.names import require_known
 from mirrordescent.oracles import Default, Oracle
 from mirrordescent.problems.base import Problem
-from mirrordescent.solve.loop import steps_of
+from mirrordescent.solving.loop import steps_of
 from mirrordescent.trees import Tree, descend, dot, leaves, map_tensors, norm, tree_map
 
 Through: TypeAlias = Literal["steps", "solution"]
@@ -85,7 +85,7 @@ def layer(
             _require_smooth(problem)
         x0 = problem.start() if x0 is None else x0
         problem.check(x0)
-        method.asked(oracle)
+        method.resolve_oracle(oracle)
         state = steps_of(method, problem, oracle)(method.init(x0, problem), iterations - last)
         state = map_tensors(torch.Tensor.detach, state)
     if through == "solution":

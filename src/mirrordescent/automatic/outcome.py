@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from mirrordescent.auto.candidates import PLAIN
-from mirrordescent.auto.race import Result
+from mirrordescent.automatic.candidates import PLAIN
+from mirrordescent.automatic.race import Result
 from mirrordescent.methods import Method
 
 CLEARLY = 1.1  # times faster a learned method has to be, or it is not worth the trouble

@@ -1,9 +1,9 @@
 """Solve: one loop, batched, with statuses, stop rules and traces."""
 
-from mirrordescent.solve.implicit import layer
-from mirrordescent.solve.loop import solve
-from mirrordescent.solve.solution import Solution, Status, Trace
-from mirrordescent.solve.stopping import (
+from mirrordescent.solving.implicit import layer
+from mirrordescent.solving.loop import solve
+from mirrordescent.solving.solution import Solution, Status, Trace
+from mirrordescent.solving.stopping import (
     Look,
     Rule,
     gap,

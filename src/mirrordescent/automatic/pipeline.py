@@ -15,22 +15,22 @@ import torch
 from torch import Tensor
 
 from mirrordescent import zoo
-from mirrordescent.auto.candidates import DUAL, Candidate
-from mirrordescent.auto.classical import Solver, fitting, named, tuned, typical_step
-from mirrordescent.auto.course import WHOLE, Course
-from mirrordescent.auto.outcome import CLEARLY, Auto, Contestant, verdict
-from mirrordescent.auto.page import page
-from mirrordescent.auto.race import Race, Result
-from mirrordescent.auto.soundness import require_sound
-from mirrordescent.auto.teaching import Ledger, Teaching
-from mirrordescent.cache import fingerprint
+from mirrordescent._internal.progress import ProgressBar
+from mirrordescent.automatic.candidates import DUAL, Candidate
+from mirrordescent.automatic.classical import Solver, fitting, named, tuned, typical_step
+from mirrordescent.automatic.course import WHOLE, Course
+from mirrordescent.automatic.family_check import check_family
+from mirrordescent.automatic.outcome import CLEARLY, Auto, Contestant, verdict
+from mirrordescent.automatic.page import page
+from mirrordescent.automatic.race import Race, Result
+from mirrordescent.automatic.teaching import Ledger, Teaching
 from mirrordescent.domains import DomainError
 from mirrordescent.learn import Draw, Pooled, ProblemFamily
 from mirrordescent.learn.distributed import agreed, join
 from mirrordescent.learn.families import reference_of
 from mirrordescent.methods import Method, Safeguarded
 from mirrordescent.methods.relay import Relay
-from mirrordescent.progress import ProgressBar
+from mirrordescent.problems.fingerprint import fingerprint
 from mirrordescent.trees import leaves
 
 T = TypeVar("T")
@@ -63,8 +63,9 @@ class _Split(ProblemFamily):
         """Let the first process find the bounds, for all."""
         for pool in (self.pool, self.rehearsal):
             lower, pool.proven = agreed(
-                lambda pool=pool: [pool.lower.tolist(), pool.proven], *process
-            )  # type: ignore[misc]
+                lambda pool=pool: [pool.lower.tolist(), pool.proven],  # type: ignore[misc]
+                *process,
+            )
             if process[0] > 0:
                 pool.lower = torch.tensor(lower).to(
                     next(leaves(pool.family.draw(pool.seeds[:1]).x0))
@@ -173,7 +174,7 @@ class _Search:
             self.speak(line)
 
     def run(self) -> Auto:
-        require_sound(self.family.draw(torch.arange(2)))
+        check_family(self.family.draw(torch.arange(2)))
         tolerance = min(1e-3, self.accuracy / 100)
         self.say("drawing and certifying problems")
         with self.course.stage("drawing and certifying problems", DRAWING * self.seconds):

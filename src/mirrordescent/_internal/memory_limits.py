@@ -38,7 +38,7 @@ class Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
     >>> with Bounded("a test", memory=1000):
     ...     torch.zeros(1000)
     Traceback (most recent call last):
-    mirrordescent.limits.TooLarge: a test would need more than 4 KB of memory, and may have 1 KB
+    mirrordescent._internal.memory_limits.TooLarge: a test would need more than 4 KB of memory, and may have 1 KB
     """
 
     def __init__(self, what: str, memory: float, calls: int = 10_000_000) -> None:

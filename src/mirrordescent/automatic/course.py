@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-from mirrordescent.progress import ProgressBar
+from mirrordescent._internal.progress import ProgressBar
 
 WHOLE = 100
 

@@ -2,15 +2,13 @@
 
 import contextlib
 import hashlib
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from mirrordescent.files import Damaged, content_of, read_whole, write_whole
-from mirrordescent.parts import Part, describe
+from mirrordescent._internal.files import Damaged, read_whole, write_whole
 
 VERSION = "2"  # raised when the meaning of stored entries changes
 
@@ -46,29 +44,6 @@ def key_of(purpose: str, **settings: bool | int | float | str | None) -> str:
     """Hash settings that determine a result."""
     described = " ".join(f"{name}={value!r}" for name, value in sorted(settings.items()))
     return hashlib.sha256(f"{VERSION} {purpose} {described}".encode()).hexdigest()
-
-
-def fingerprint(module: nn.Module, purpose: str) -> str | None:
-    """Hash all that defines a problem or another module; None if some of it is neither a tensor nor
-    a plain value.
-
-    An operator that is not a module hides its content, for example.
-    """
-    digest = hashlib.sha256(f"{VERSION} {purpose}".encode())
-    for name, part in module.named_modules():
-        digest.update(f"{name} {type(part).__module__}.{type(part).__qualname__}".encode())
-        for key, value in sorted(vars(part).items()):
-            if key in vars(nn.Module()) or key in ("batch", "sample_shape"):
-                continue
-            if isinstance(value, Part) and not isinstance(value, nn.Module):  # such as a set
-                value = json.dumps(describe(value), sort_keys=True)
-            if not isinstance(value, bool | int | float | str | None):
-                return None
-            digest.update(f"{key}={value!r}".encode())
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(content_of(tensor) if tensor.ndim else repr(tensor.item()).encode())
-    return digest.hexdigest()
 
 
 def load(key: str) -> dict[str, Tensor] | None:

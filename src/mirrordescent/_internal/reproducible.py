@@ -16,12 +16,12 @@ VECTORS = 64  # entries: a multiple of what is computed at once
 GRAIN = 1 << 15  # entries, below which torch does not share work among threads
 
 
-def evenly(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def apply_padded(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Apply a function to every entry by the same code: what is left over is filled up with ones to
     whole vectors.
 
     >>> x = torch.linspace(0, 1, 70, dtype=torch.float64)
-    >>> torch.equal(evenly(torch.sinh, x[:66]), evenly(torch.sinh, x)[:66])
+    >>> torch.equal(apply_padded(torch.sinh, x[:66]), apply_padded(torch.sinh, x)[:66])
     True
     """
     if x.device.type != "cpu":
@@ -45,7 +45,7 @@ def _shares(count: int) -> int:
     return min(torch.get_num_threads(), -(-count // GRAIN))
 
 
-def one_by_one(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def apply_per_sample(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Apply a function to every sample by itself, in memory of its own."""
     return (
         torch.cat([function(sample.clone()) for sample in torch.split(x, 1)])

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from mirrordescent import kernels
+from mirrordescent._internal.rounding import rounded_down
 from mirrordescent.problems.base import Pixels
 from mirrordescent.problems.differences import DIRECTIONS, Differences, Groups, add_adjoint
-from mirrordescent.rounding import rounded_down
 from mirrordescent.trees import dot, sum_per_sample
 
 

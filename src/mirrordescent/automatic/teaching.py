@@ -16,12 +16,19 @@ from typing import Any
 import torch
 from torch import distributed
 
-from mirrordescent.auto.candidates import DUAL, Candidate, candidates, forms_of, method_for, numbers
-from mirrordescent.auto.classical import RATIOS
-from mirrordescent.auto.course import Course
-from mirrordescent.auto.race import Race
+from mirrordescent._internal.files import Damaged, sealed, unsealed, whole
+from mirrordescent.automatic.candidates import (
+    DUAL,
+    Candidate,
+    candidates,
+    forms_of,
+    method_for,
+    numbers,
+)
+from mirrordescent.automatic.classical import RATIOS
+from mirrordescent.automatic.course import Course
+from mirrordescent.automatic.race import Race
 from mirrordescent.domains import DomainError
-from mirrordescent.files import Damaged, sealed, unsealed, whole
 from mirrordescent.learn import (
     Descent,
     Draw,
@@ -36,7 +43,7 @@ from mirrordescent.learn import (
 from mirrordescent.learn.distributed import agreed, alone, hand_round
 from mirrordescent.methods import Method
 from mirrordescent.mirrors import Euclidean, MirrorMap
-from mirrordescent.mirrors.soundness import require_inverse
+from mirrordescent.mirrors.inverse_check import require_inverse
 
 FEWEST = 5  # meta-steps that are worth beginning
 FEW = 100  # numbers, up to which evolution goes on where gradients end

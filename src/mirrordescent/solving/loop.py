@@ -8,14 +8,14 @@ import torch
 from torch import Generator, Tensor, nn
 
 from mirrordescent import kernels
+from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.domains import WholeSpace
 from mirrordescent.methods.base import Method, Run
 from mirrordescent.oracles import Default, Oracle, require_generator
 from mirrordescent.parts import written_together
 from mirrordescent.problems.base import Problem
-from mirrordescent.progress import ProgressBar
-from mirrordescent.solve.solution import Solution, Status, Trace
-from mirrordescent.solve.stopping import Look, Rule
+from mirrordescent.solving.solution import Solution, Status, Trace
+from mirrordescent.solving.stopping import Look, Rule
 from mirrordescent.trees import Tree, batch_size, is_finite, leaves, where
 
 LOOKS = 25  # default number of looks in a run
@@ -299,7 +299,7 @@ def _check_arguments(
         if number is not None and (not isinstance(number, int) or number < 1):
             raise ValueError(f"{name} must be a whole number, at least 1, got {number}")
     problem.check(x0)
-    asked = method.asked(oracle)
+    asked = method.resolve_oracle(oracle)
     if asked.stochastic:
         require_generator(generator, asked)
     dtype = next(leaves(x0)).dtype

@@ -10,7 +10,7 @@ from mirrordescent.trees import dot, is_finite, norm, tree_map
 
 
 @torch.no_grad()
-def require_sound(draw: Draw) -> None:
+def check_family(draw: Draw) -> None:
     """Raise unless values and gradients at the start are finite, and the gradient is that of the
     value.
 

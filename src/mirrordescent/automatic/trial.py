@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mirrordescent.auto.classical import entered, typical_step
-from mirrordescent.auto.outcome import CLEARLY, Contestant
-from mirrordescent.auto.race import Race, first_below
-from mirrordescent.auto.soundness import require_sound
+from mirrordescent.automatic.classical import entered, typical_step
+from mirrordescent.automatic.family_check import check_family
+from mirrordescent.automatic.outcome import CLEARLY, Contestant
+from mirrordescent.automatic.race import Race, first_below
 from mirrordescent.learn.families import Pooled, ProblemFamily, reference_of
 from mirrordescent.methods.base import Method
 from mirrordescent.report import Curve, Page, Panel, Section, Table
@@ -207,7 +207,7 @@ def trial(
     """
     say = say or (lambda _: None)
     tolerance = min(1e-3, accuracy / 100)
-    require_sound(family.draw(torch.arange(2)))
+    check_family(family.draw(torch.arange(2)))
     say("certifying problems")
     draw = Pooled(family, count, tolerance, seed).draw(torch.arange(count))
     tuning = Race(draw, accuracy, iterations)

@@ -1,6 +1,6 @@
 """From a class of problems to a solver for it: everything that is tried, in one call."""
 
-from mirrordescent.auto.outcome import Auto
-from mirrordescent.auto.pipeline import auto
+from mirrordescent.automatic.outcome import Auto
+from mirrordescent.automatic.pipeline import auto
 
 __all__ = ["Auto", "auto"]

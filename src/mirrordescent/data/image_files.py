@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Generator, Tensor
 
+from mirrordescent._internal.image_arrays import pixels_of
 from mirrordescent.data.errors import DataDamaged, DataMissing, reading
-from mirrordescent.images import pixels_of
 
 if TYPE_CHECKING:
     from PIL import Image

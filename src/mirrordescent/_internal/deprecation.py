@@ -1,0 +1,136 @@
+"""Names that were renamed or removed: they keep working for one version, with a warning."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+MOVED_MODULES = {
+    "alike": "_internal.reproducible",
+    "auto": "automatic",
+    "auto.soundness": "automatic.family_check",
+    "cache": "_internal.cache",
+    "checks": "_internal.checks",
+    "cosine": "_internal.dct",
+    "data.holes": "data.random_masks",
+    "data.images": "data.image_files",
+    "files": "_internal.files",
+    "images": "_internal.image_arrays",
+    "interruption": "_internal.interruption",
+    "kernels.images": "kernels.image_steps",
+    "kernels.matrices": "kernels.matrix_directions",
+    "learn.networks": "learn.network_families",
+    "limits": "_internal.memory_limits",
+    "mirrors.matrices": "mirrors.singular_values",
+    "mirrors.soundness": "mirrors.inverse_check",
+    "names": "_internal.suggestions",
+    "problems.bounds": "problems.tv_bounds",
+    "problems.holes": "problems.hole_duals",
+    "problems.matrices": "problems.quadratics",
+    "problems.networks": "problems.network_training",
+    "progress": "_internal.progress",
+    "restore.holes": "restore.deep_holes",
+    "rounding": "_internal.rounding",
+    "solve": "solving",
+}
+"""Old module paths and their replacements, relative to the library."""
+
+CALLABLE = {"auto": "auto", "solve": "solve"}
+"""Old packages whose name is a function of the library now."""
+
+
+class _MovedModule(ModuleType):
+    """A module under its old name: attributes and calls are forwarded to the new module."""
+
+    def __init__(self, name: str, target: ModuleType, function: str | None) -> None:
+        super().__init__(name, target.__doc__)
+        self.__dict__["_target"] = target
+        self.__dict__["_function"] = function
+        if hasattr(target, "__path__"):
+            self.__path__: list[str] = []  # a package, so that its submodules can be imported
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_target"], name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        function = self.__dict__["_function"]
+        if function is None:
+            raise TypeError(f"module {self.__name__!r} is not callable")
+        return getattr(self.__dict__["_target"], function)(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return importlib.import_module, (self.__name__,)
+
+
+class _MovedModules(MetaPathFinder, Loader):
+    """Finds modules of the library under their old names and warns."""
+
+    def __init__(self, library: str) -> None:
+        self.prefix = f"{library}."
+
+    def _new_name(self, fullname: str) -> str | None:
+        if not fullname.startswith(self.prefix):
+            return None
+        old = fullname.removeprefix(self.prefix)
+        if old in MOVED_MODULES:
+            return self.prefix + MOVED_MODULES[old]
+        package, _, module = old.partition(".")
+        if package in CALLABLE and module:
+            return f"{self.prefix}{MOVED_MODULES[package]}.{module}"
+        return None
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        new = self._new_name(fullname)
+        if new is None:
+            return None
+        return ModuleSpec(fullname, self, origin=new)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        assert spec.origin is not None
+        warnings.warn(
+            f"{spec.name} was renamed to {spec.origin}; the old name will be removed",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        target = importlib.import_module(spec.origin)
+        return _MovedModule(spec.name, target, CALLABLE.get(spec.name.removeprefix(self.prefix)))
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing: the module under the new name has been executed."""
+
+
+def install_moved_modules(library: str) -> None:
+    """Let modules be imported under the names they had before, with a warning."""
+    if not any(isinstance(finder, _MovedModules) for finder in sys.meta_path):
+        sys.meta_path.append(_MovedModules(library))
+
+
+def renamed_attributes(module: str, renamed: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a module-level ``__getattr__`` for names that were renamed or moved.
+
+    Args:
+        module: The full name of the module.
+        renamed: New places by old names: ``"name"`` in the same module, or ``"module:name"``.
+    """
+
+    def __getattr__(name: str) -> Any:
+        if name not in renamed:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        place, _, new = renamed[name].rpartition(":")
+        place = place or module
+        warnings.warn(
+            f"{module}.{name} was renamed to {place}.{new}; the old name will be removed",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return getattr(importlib.import_module(place), new)
+
+    return __getattr__
