@@ -1,0 +1,5 @@
+"""How steps are run: plain torch, foreach, one call for many matrices, or C kernels.
+
+A method states its mathematics. This package chooses once, when a run or an optimiser is
+constructed, how the steps of that method are executed.
+"""
