@@ -66,8 +66,10 @@ class StencilRun:
         The kernel leaves out the data term of the gradients: it is that of gradients at y. So y
         serves as the mean of the points.
         """
-        state, gradient = self._run(state, cast(Tensor, means.gradient), means.shares(steps), steps)
-        return state, Means(means.count + steps, cast(Tensor, gradient), self.pixels.y)
+        state, gradient = self._run(
+            state, cast(Tensor, means.gradient), means.next_weights(steps), steps
+        )
+        return state, Means(means.n + steps, cast(Tensor, gradient), self.pixels.y)
 
     @torch.no_grad()
     def _run(

@@ -58,9 +58,9 @@ class Certified(StatefulWrapper):
 
     def lower_bound(self, problem: Problem, state: Wrapped) -> Tensor | None:
         means = state.own
-        if means.count == 0:
+        if means.n == 0:
             return None
-        return problem.bound_from_means(means.gradient, means.point, means.count)
+        return problem.bound_from_means(means.gradient, means.point, means.n)
 
     def tight_bound(self, problem: Problem, state: Wrapped) -> Tensor | None:
         return self.lower_bound(problem, state)

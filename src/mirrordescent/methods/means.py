@@ -13,10 +13,10 @@ from mirrordescent.trees import Tree, mix, tree_map
 class Means(NamedTuple):
     """Means of the gradients so far and of their points: ḡ = Σ wᵢgᵢ and x̄ = Σ wᵢxᵢ.
 
-    The weights of i = 1, …, ``count`` are proportional to i² and add up to 1.
+    The weights of i = 1, …, ``n`` are proportional to i² and add up to 1.
     """
 
-    count: int
+    n: int
     gradient: Tree
     point: Tree
 
@@ -33,15 +33,15 @@ class Means(NamedTuple):
 
     def next_weights(self, steps: int) -> Tensor:
         """Return the weights of the gradients of the next steps, each among those up to itself."""
-        i = torch.arange(self.count + 1, self.count + steps + 1, dtype=torch.float64)
+        i = torch.arange(self.n + 1, self.n + steps + 1, dtype=torch.float64)
         return 6 * i / ((i + 1) * (2 * i + 1))
 
     def add(self, x: Tree, gradient: Tree) -> Means:
         """Return the means with one more gradient and its point."""
-        if self.count == 0:
+        if self.n == 0:
             return Means(1, gradient, x)
         weight = self.next_weight
         mean = mix(weight, gradient, self.gradient)
         if self.point is x:  # the mean of a point with itself costs nothing
-            return Means(self.count + 1, mean, x)
-        return Means(self.count + 1, mean, mix(weight, x, self.point))
+            return Means(self.n + 1, mean, x)
+        return Means(self.n + 1, mean, mix(weight, x, self.point))
