@@ -35,7 +35,7 @@ from mirrordescent.automatic.family_check import check_family
 from mirrordescent.automatic.outcome import Contestant, attribution, verdict
 from mirrordescent.automatic.race import Race, Result, moments
 from mirrordescent.automatic.teaching import Ledger, _ahead
-from mirrordescent.cli.files import family_in
+from mirrordescent.cli.problem_files import load_family
 from mirrordescent.conditioning import FeatureTable, given
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
 from mirrordescent.execution import fast_run
@@ -592,13 +592,13 @@ class Mine(ProblemFamily):
 def test_the_family_of_a_file(tmp_path, monkeypatch):
     path = tmp_path / "my_own_problems.py"
     with pytest.raises(FileNotFoundError):
-        family_in(path)
+        load_family(path)
     path.write_text(FILE)
     monkeypatch.delitem(sys.modules, "my_own_problems", raising=False)
-    assert type(family_in(path)).__name__ == "Mine"
+    assert type(load_family(path)).__name__ == "Mine"
     path.write_text(FILE + "\nclass Other(Mine): ...\n")
-    with pytest.raises(ValueError, match="must have one class of problems"):
-        family_in(path)
+    with pytest.raises(ValueError, match="must define one subclass of"):
+        load_family(path)
     path.write_text(FILE + "\nclass Other(Mine): ...\nfamily = Other()\n")
-    assert type(family_in(path)).__name__ == "Other"
+    assert type(load_family(path)).__name__ == "Other"
     sys.modules.pop("my_own_problems", None)

@@ -58,7 +58,7 @@ def visible(text: str) -> str:
     )
 
 
-class Shown(io.TextIOBase):
+class EscapedStderr(io.TextIOBase):
     """Standard error for arguments that would do something to a terminal when they are repeated:
     plain text only.
     """

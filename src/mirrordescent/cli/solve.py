@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mirrordescent.restore.planning import Task
 
 app = SubcommandApp()
+app.__doc__ = "Restore photographs (denoise, inpaint), or solve problems of your own."
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def problems(
         out: the folder to write to.
     """
     from mirrordescent.cli.output import aligned, progress, say, show
-    from mirrordescent.cli.own import solve_own
+    from mirrordescent.cli.own_problems import solve_own
 
     found = solve_own(file, solver, seeds, count, accuracy, iterations, prove, out, say, progress())
     show(

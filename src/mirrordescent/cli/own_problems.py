@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent._internal.files import write_whole
-from mirrordescent.cli.files import family_in, solver_of
+from mirrordescent.cli.problem_files import load_family, load_solver
 from mirrordescent.learn.families import reference_of
 from mirrordescent.methods import FISTA, Method
 from mirrordescent.problems import Problem
@@ -49,7 +49,7 @@ def solve_own(
         raise ValueError(
             f"accuracy must be in (0, 1) and count at least 1, got {accuracy} and {count}"
         )
-    family = family_in(file)
+    family = load_family(file)
     draw = family.draw(torch.tensor(seeds)) if seeds else family.validation(count)
     problem = draw.problem
     x0 = draw.x0
@@ -118,7 +118,7 @@ def _solver(asked: str | None, name: str, problem: Problem) -> tuple[str, Method
     if asked is None and learned.is_file():
         asked = str(learned)
     if asked is not None:
-        return asked, solver_of(asked)
+        return asked, load_solver(asked)
     saddle = problem.saddle_point()
     if saddle is not None and problem.smoothness() == math.inf:
         method = primal_dual(problem, saddle)

@@ -6,6 +6,7 @@ from tyro.extras import SubcommandApp
 from mirrordescent.cli.output import AsJSON, aligned, outline, plain, show
 
 app = SubcommandApp()
+app.__doc__ = "List, show and verify the learned methods that come with the library."
 
 
 @app.command(name="list")
