@@ -13,7 +13,6 @@ from mirrordescent.mirrors import (
     MirrorMap,
     NegativeEntropy,
     PNorm,
-    Saturating,
     SingularValues,
     SoftSign,
     SpectralPower,
@@ -21,6 +20,7 @@ from mirrordescent.mirrors import (
     matrices,
     resolvents,
 )
+from mirrordescent.mirrors.odd import Saturating
 from mirrordescent.mirrors.products import SIGN, combined, fitted, ramps
 from mirrordescent.mirrors.singular_values import approximate_directions
 

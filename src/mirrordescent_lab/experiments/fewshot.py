@@ -20,7 +20,7 @@ from mirrordescent.data.splits import Split
 from mirrordescent.learn.families import SEEDS
 from mirrordescent.methods import SGD, Adam, Method
 from mirrordescent.oracles import Exact
-from mirrordescent.problems import Initialisation
+from mirrordescent.problems.network_training import Initialisation
 from mirrordescent_lab import data
 from mirrordescent_lab.architectures import small_cnn
 from mirrordescent_lab.experiments.contest import Tunable, grid

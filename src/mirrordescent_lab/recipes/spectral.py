@@ -23,8 +23,9 @@ from mirrordescent.learn import Draw, ProblemFamily, Recipe, Stage
 from mirrordescent.learn.recipe import Numbers
 from mirrordescent.learn.tables import plain
 from mirrordescent.methods import AdaptivePreconditioned, Preconditioned
-from mirrordescent.mirrors import ByKind, Euclidean, MirrorMap, PNorm, Saturating, SingularValues
+from mirrordescent.mirrors import ByKind, Euclidean, MirrorMap, PNorm, SingularValues
 from mirrordescent.mirrors.by_kind import KINDS
+from mirrordescent.mirrors.odd import Saturating
 from mirrordescent.mirrors.roles import LayerKind
 from mirrordescent.schedules import TYPICAL_LENGTH, OverRun
 from mirrordescent_lab import data
