@@ -13,9 +13,9 @@ from torch import Tensor
 from mirrordescent.methods.base import Theorem
 from mirrordescent.report import Table
 from mirrordescent.theory.assumptions import ANSWERS, Verdict
+from mirrordescent.theory.diagnosis_results import Diagnosis, Run
 from mirrordescent.theory.equivariance import Defects
-from mirrordescent.theory.findings import Diagnosis, Run
-from mirrordescent.theory.watched import bare, storage_of, theorem_of
+from mirrordescent.theory.recording import storage_of, theorem_of, unwrap
 from mirrordescent_lab.provenance import Provenance, mark
 
 SYMBOLS = {"holds": "holds", "does not hold": "**does not hold**", "not known": "*not known*"}
@@ -57,13 +57,15 @@ def write(diagnosis: Diagnosis, folder: str | Path, provenance: Provenance | Non
 
 def markdown(diagnosis: Diagnosis) -> str:
     """Return the page as text."""
-    of_problem = diagnosis.of_problem
+    of_problem = diagnosis.problem_constants
     sections = [
         f"# {diagnosis.name} on {diagnosis.problem}",
         "; ".join(f"{key}: {value}" for key, value in diagnosis.settings.items()) + ".",
         "In short. *Holds* means proven or checked in full; *not known*, sampled with nothing found against it. "
         "A theorem promises something of a run only if all that it assumes of problem, map and run holds.",
-        "\n".join(f"- {label}: {_in_short(part)}" for label, part in diagnosis.judged.items()),
+        "\n".join(
+            f"- {label}: {_in_short(part)}" for label, part in diagnosis.verdicts_by_subject.items()
+        ),
         "## The problem",
         _table(
             "constant",
@@ -122,7 +124,7 @@ def _map(diagnosis: Diagnosis) -> Iterator[str]:
     for storage, geometry in diagnosis.geometries.items():
         c = geometry.constants
         yield f"## The map, as {storage}-stored methods use it"
-        yield f"**{geometry.likeness}**"
+        yield f"**{geometry.identity_comparison}**"
         yield _table(
             "constant",
             "value",
@@ -133,19 +135,19 @@ def _map(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _run(name: str, run: Run) -> Iterator[str]:
     record = run.record
-    bounded = run.bounded
+    bounded = run.bound_check
     theorem = theorem_of(run.method)
     stored = f", {storage_of(run.method)}-stored" if theorem else ""
     ended = ", ".join(sorted({str(status) for status in run.solution.statuses}))
     rows = [("gap, first and last", f"{_mean(record['gap'][0])}, {_mean(record['gap'][-1])}")]
     if bounded is not None:
         far = f"{_mean(record['divergence'][0])}, {_largest(record['divergence'])}"
-        rows.append((f"{bounded.what}, last", _mean(bounded.measured[-1])))
+        rows.append((f"{bounded.quantity}, last", _mean(bounded.measured[-1])))
         rows.append((f"its a-priori bound, {bounded.theorem}", _mean(bounded.bound[-1])))
         rows.append(
             ("its pathwise bound, of what was met along the run", _mean(bounded.pathwise[-1]))
         )
-        further = bounded.further.items()
+        further = bounded.other_bounds.items()
         rows += [
             (name, each if isinstance(each, str) else _mean(each[-1])) for name, each in further
         ]
@@ -168,7 +170,7 @@ def _run(name: str, run: Run) -> Iterator[str]:
             for key, series in run.updates.series.items()
         ]
     yield f"## {name}"
-    yield f"{type(bare(run.method)).__name__}{stored}; ended: {ended}. Means over the problems."
+    yield f"{type(unwrap(run.method)).__name__}{stored}; ended: {ended}. Means over the problems."
     yield _table("quantity", "value", rows=rows)
     yield _verdicts(run.verdicts)
     if run.advice is not None:
@@ -198,7 +200,7 @@ def _verdicts(verdicts: Sequence[Verdict]) -> str:
         "assumption",
         "",
         "why",
-        rows=[(v.assumption, SYMBOLS[v.answer], v.because) for v in verdicts],
+        rows=[(v.assumption, SYMBOLS[v.answer], v.reason) for v in verdicts],
     )
 
 
@@ -228,7 +230,7 @@ def _error_terms(run: Run) -> dict[str, str]:
 def _lines(run: Run) -> dict[str, list[Line]]:
     """Return what each figure shows of a run."""
     record = run.record
-    bounded = run.bounded
+    bounded = run.bound_check
     gaps: list[Line] = [("f(x_k) − f*", "-", (), record["gap"][1:])]
     energies: list[Line] = [
         (n, "-", (), record[n][1:]) for n in ("energy", "divergence") if n in record
@@ -241,10 +243,10 @@ def _lines(run: Run) -> dict[str, list[Line]]:
             ("a-priori bound", "--", (), bounded.bound),
             ("pathwise bound", ":", (), bounded.pathwise),
         ]
-        gaps = [(bounded.what, "-", (), bounded.measured), *both]
+        gaps = [(bounded.quantity, "-", (), bounded.measured), *both]
         gaps += [
             (name, "-.", (), each)
-            for name, each in bounded.further.items()
+            for name, each in bounded.other_bounds.items()
             if isinstance(each, Tensor)
         ]
         if bounded.slack is not None:
@@ -278,7 +280,9 @@ def _draw(runs: dict[str, Run], figure_name: str, quantity: str, path: Path) -> 
             axes.legend(fontsize="small")
         else:
             nothing = (
-                "no errors: the run is exact" if run.bounded is not None else "there is no theorem"
+                "no errors: the run is exact"
+                if run.bound_check is not None
+                else "there is no theorem"
             )
             axes.text(0.5, 0.5, nothing, ha="center", transform=axes.transAxes)
     figure.savefig(path, dpi=DPI)
