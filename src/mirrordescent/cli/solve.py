@@ -271,7 +271,7 @@ def _kernels(wanted: bool | None) -> bool | None:
     from mirrordescent import kernels
     from mirrordescent.cli.output import say
 
-    if wanted is None and not kernels.ready():
+    if wanted is None and not kernels.available():
         try:
             kernels.library()
         except (OSError, RuntimeError) as error:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from mirrordescent import kernels
 from mirrordescent.domains import WholeSpace
-from mirrordescent.methods.base import GradientMethod, Run, Storage, Tensors
-from mirrordescent.methods.descent import add_scaled, mix_scaled, require_inside
+from mirrordescent.methods.base import GradientMethod, Run, Storage
+from mirrordescent.methods.descent import require_inside
 from mirrordescent.methods.means import Means
 from mirrordescent.mirrors import Euclidean, MirrorMap, Stencil
 from mirrordescent.oracles import Oracle, Rounded
@@ -60,7 +60,6 @@ class AMD(GradientMethod[AMDState]):
     called = ("amd", "lamd")
     theorem = "accelerated"
     carried = ("z",)  # x̃ is an answer; the next step does not need it
-    compiled = "amd"
 
     mirror: MirrorMap
 
@@ -140,28 +139,6 @@ class AMD(GradientMethod[AMDState]):
             z = self.mirror.step(state.z, grad, far)
             x_tilde = self.regulariser.step(state.x, grad, near)
         return AMDState(count, z, mix(mixing, self._primal(z), x_tilde), x_tilde)
-
-    def lengths(self, count: int) -> tuple[float, float, float]:
-        """(k/r) t_k, γ_k t_k, and the λ of the next point."""
-        far, near, mixing = map(float, self._numbers(count))
-        return far, near, mixing
-
-    def in_place(
-        self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None
-    ) -> None:
-        """z ← z − far g,  x ← λ z/d + (1 − λ)(x − near g), or with near g/d there."""
-        far, near, mixing = self.lengths(count)
-        torch._foreach_add_(beside, g, alpha=-far)
-        add_scaled(x, g, d if self.regulariser is self.mirror else None, -near)
-        mix_scaled(x, beside, d, mixing)
-
-    @property
-    def steps_in_place(self) -> bool:
-        """Only with a dual z, and a correcting step in the geometry of the map or the Euclidean
-        one.
-        """
-        fits = _is_plain(self.regulariser) or self.regulariser is self.mirror
-        return super().steps_in_place and self.storage == "dual" and fits
 
     def kernel(self, problem: Problem, oracle: Oracle) -> Run[AMDState] | None:
         """Return compiled steps for a stencil, or no map, and rounded gradients on total-variation
@@ -341,18 +318,6 @@ class ASMD(GradientMethod[ASMDState]):
         length = self.t(count) * self.dual_weight(count)
         y = tree_map(lambda y, g: descend(y, g, length), state.y, grad)
         return ASMDState(count, y, mix(self.mixing(count + 1), self.mirror.to_primal(y), state.x))
-
-    def lengths(self, count: int) -> tuple[float, float]:
-        """The dual step, and the w of the next point."""
-        return float(self.t(count) * self.dual_weight(count)), float(self.mixing(count + 1))
-
-    def in_place(
-        self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None
-    ) -> None:
-        """y ← y − length g,  x ← w y/d + (1 − w) x."""
-        length, mixing = self.lengths(count)
-        torch._foreach_add_(beside, g, alpha=-length)
-        mix_scaled(x, beside, d, mixing)
 
     def inside(self, state: ASMDState) -> Tensor:
         """Tell whether y is in the dual domain and x in the primal one."""

@@ -236,7 +236,7 @@ def steps_of(
     """Return a function that takes several steps at once, without a graph: compiled if possible and
     not unwanted.
     """
-    wanted = kernels.ready() if fused is None else fused
+    wanted = kernels.available() if fused is None else fused
     kernel = (
         method.kernel(problem, oracle)
         if wanted and all(map(_own_kernel, method.modules()))
