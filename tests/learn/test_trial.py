@@ -185,4 +185,6 @@ def test_mistakes_are_one_line(folder, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2
-    assert "is a Diagonal, and not a method" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "must be a solver" in error
+    assert "it is a Diagonal" in error

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mirrordescent.execution import steps_for
 from mirrordescent.learn.families import Draw
 from mirrordescent.methods import Method
 from mirrordescent.oracles import Default, Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.racing.curve import GapCurve
 from mirrordescent.solving import Look, Solution, solve
-from mirrordescent.solving.loop import steps_of
 from mirrordescent.trees import Tree, batch_size
 
 REPEATS = 7
@@ -227,7 +227,7 @@ class Race:
 
         What a method prepares before its first step is part of it.
         """
-        run = steps_of(method, self.problem, Default())
+        run = steps_for(method, self.problem, Default())
         return run(method.init(self.x0, self.problem), iterations)
 
     @torch.no_grad()
