@@ -1,9 +1,25 @@
 """Commands that need the repository: what they run is not in the installed package."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
+from mirrordescent.cli.plugins import Command
+
 PACKAGE = "mirrordescent_lab"
+COMMANDS = ("demo", "reproduce", "results", "bench", "data")
+
+
+def lab_commands(arguments: list[str]) -> dict[str, Command]:
+    """Return the commands of ``mirrordescent_lab`` that are not entry points yet."""
+    if not set(arguments[:1]) & set(COMMANDS) and find_spec(PACKAGE) is None:
+        return {}
+    module = lab("commands")
+    groups: dict[str, Command] = {}
+    for name, (group, help_text) in module.GROUPS.items():
+        group.__doc__ = help_text
+        groups[name] = group
+    return groups | {command.__name__: command for command in module.COMMANDS}
 
 
 def lab(module: str) -> ModuleType:

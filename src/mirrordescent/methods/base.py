@@ -1,6 +1,5 @@
 """The interface of every method, and of methods that wrap others."""
 
-from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
@@ -30,8 +29,6 @@ class State(Protocol):
 
 
 S = TypeVar("S", bound=State)
-Run: TypeAlias = Callable[[S, int], S]
-"""Several steps at once: a state and a number of steps to the state after them."""
 
 
 class Method(Part, nn.Module, Generic[S]):
@@ -132,12 +129,6 @@ class Method(Part, nn.Module, Generic[S]):
         """Return the best lower bound that can be had with some patience, for the end of a run."""
         return self.lower_bound(problem, state)
 
-    def kernel(self, problem: Problem, oracle: Oracle) -> Run[S] | None:
-        """Return compiled steps for this problem, without a graph, if there are any; they do what
-        ``step`` does.
-        """
-        return None
-
 
 class GradientMethod(Method[S]):
     """An iteration that is told gradients: ask for one at ``state.x``, tell it, move.
@@ -194,13 +185,6 @@ class GradientMethod(Method[S]):
         self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None
     ) -> S:
         return self.update(state, self.gradient(problem, state, oracle, generator))
-
-    @property
-    def steps_by_update(self) -> bool:
-        """Whether a step is ``update`` along ``gradient`` and nothing else, so that others may take
-        it apart.
-        """
-        return type(self).step is GradientMethod.step
 
 
 class Wrapper(Method[S]):

@@ -255,7 +255,12 @@ class TVInpainting(Composite):
         """
         if self.operator is not None:
             return super().lower_bound(u)
-        if self.mask is not None and supports(self.y) and available() and not u["vertical"].requires_grad:
+        if (
+            self.mask is not None
+            and supports(self.y)
+            and available()
+            and not u["vertical"].requires_grad
+        ):
             u = closed(u, self.mask, self.groups, self.kink)  # which costs some steps
         return dual_bound(self._data, u)
 

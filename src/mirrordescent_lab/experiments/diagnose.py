@@ -24,7 +24,7 @@ from mirrordescent.learn import (
     Validation,
 )
 from mirrordescent.learn.recipe import CONTROL
-from mirrordescent.methods import AMD, SMD, Conditioned, Equipped, HandOver, Method, Preconditioned
+from mirrordescent.methods import AMD, SMD, Conditioned, Equipped, Method, Preconditioned, Switch
 from mirrordescent.mirrors import Euclidean, Layerwise, MirrorMap, Multipliers, layerwise
 from mirrordescent.oracles import Relative
 from mirrordescent.parts import Part
@@ -208,7 +208,7 @@ def _for_the_mean(entry: Conditioned, subject: Subject) -> Method[Any]:
     method = given(
         entry.method, {name: value.mean().reshape(1) for name, value in features.items()}
     )
-    return method.first if isinstance(method, HandOver) else method
+    return method.first if isinstance(method, Switch) else method
 
 
 def unlearned(part: Any) -> Any:
