@@ -18,7 +18,7 @@ from mirrordescent.automatic import Auto
 from mirrordescent.automatic.outcome import attribution
 from mirrordescent.cli.learning import family_in
 from mirrordescent.learn import ProblemFamily
-from mirrordescent_lab.provenance import mark, recorded
+from mirrordescent_experiments.provenance import mark, recorded
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "docs" / "results"

@@ -4,14 +4,13 @@ import os
 import sys
 import warnings
 from contextlib import nullcontext, redirect_stderr
-from importlib.util import find_spec
+from importlib.metadata import entry_points
 from typing import get_args
 
 from tyro.extras import SubcommandApp
 
 from mirrordescent import __version__
-from mirrordescent.cli import collections, comparing, diagnosing, learning, solve
-from mirrordescent.cli.lab import PACKAGE, lab
+from mirrordescent.cli import collections, comparing, data, demo, diagnosing, learning, solve
 from mirrordescent.cli.output import Shown, Switch, say, visible
 
 
@@ -20,15 +19,16 @@ def version() -> None:
     print(__version__)
 
 
-COMMANDS = (learning.learn, comparing.compare, diagnosing.diagnose, version)
+COMMANDS = (demo.demo, learning.learn, comparing.compare, diagnosing.diagnose, version)
 GROUPS = {
     "solve": (
         solve.app,
         "Restore your photographs: denoise, inpaint; or solve problems of your own.",
     ),
     "zoo": (collections.app, "Learned methods: list, show, verify."),
+    "data": (data.app, "Data sets: list, fetch, verify, path."),
 }
-IN_THE_LABORATORY = ("demo", "reproduce", "results", "bench", "data")
+PLUGINS = "mirrordescent.commands"
 DESCRIPTION = (
     "Mirror descent in learned and classical geometries. Examples are in the help of every command."
 )
@@ -39,17 +39,11 @@ ALIASES = {"learn": ("train",)}
 def _app(brief: bool) -> SubcommandApp:
     """Return all commands, with a line of help each for the overview, or with all of it.
 
-    Those of the laboratory are among them where it is there; where it is not, asking for one says
-    how to get it.
+    Installed packages add commands by entry points of the group ``mirrordescent.commands``.
     """
-    groups = dict(GROUPS)
-    commands = COMMANDS
-    if (sys.argv[1:2] and sys.argv[1] in IN_THE_LABORATORY) or find_spec(PACKAGE) is not None:
-        more = lab("commands")
-        groups = groups | more.GROUPS
-        commands = (*more.COMMANDS, *commands)
+    commands = (*COMMANDS, *(point.load() for point in entry_points(group=PLUGINS)))
     app = SubcommandApp()
-    for name, (group, help) in groups.items():
+    for name, (group, help) in GROUPS.items():
         app.command(group, name=name, help=help)
     for command in commands:
         line = (command.__doc__ or "").partition("\n")[0]

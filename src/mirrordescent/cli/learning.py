@@ -14,7 +14,6 @@ import tyro
 from tyro.conf import Positional, UseAppendAction
 
 from mirrordescent.cli.files import family_in
-from mirrordescent.cli.lab import lab
 
 
 def learn(
@@ -99,6 +98,7 @@ def learn(
     from mirrordescent import zoo
     from mirrordescent.cli.output import progress, say, show
     from mirrordescent.learn import NothingLearned, read_recipe
+    from mirrordescent.recipes import recipe as recipe_of
 
     began = perf_counter()
     _import(modules, Path.cwd(), Path(what).resolve().parent)
@@ -108,7 +108,7 @@ def learn(
         recipe = read_recipe(what, set)
         set = ()
     else:
-        recipe = lab("recipes").recipe(what)
+        recipe = recipe_of(what)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NothingLearned)  # it is said below
         path = recipe.train(

@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 from mirrordescent import zoo
 from mirrordescent._internal.checks import require_not_negative, require_positive
 from mirrordescent.data.image_files import random_crops
-from mirrordescent.data.pictures import pictures
+from mirrordescent.data.photo_collections import pictures
 from mirrordescent.methods import PDHG, Method
 from mirrordescent.mirrors import Euclidean, MirrorMap
 from mirrordescent.mirrors.icnn import ConvICNN
