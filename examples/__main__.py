@@ -16,7 +16,7 @@ import mirrordescent as md
 from mirrordescent._internal.files import whole
 from mirrordescent.automatic import Auto
 from mirrordescent.automatic.outcome import attribution
-from mirrordescent.cli.learning import family_in
+from mirrordescent.cli.problem_files import load_family
 from mirrordescent.learn import ProblemFamily
 from mirrordescent_experiments.provenance import mark, recorded
 
@@ -51,9 +51,9 @@ def main() -> None:
         path = HERE / f"{name}.py"
         with recorded("0") as origin:
             found = md.auto(
-                family_in(path), name=name, minutes=given.minutes, out=given.out, say=print
+                load_family(path), name=name, minutes=given.minutes, out=given.out, say=print
             )
-        draw(name, found, family_in(path))
+        draw(name, found, load_family(path))
         kept = (
             json.loads(store.read_text()) if store.exists() else {}
         )  # now: others may have been run meanwhile

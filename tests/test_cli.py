@@ -179,7 +179,8 @@ class Interrupting:
             sys.meta_path.remove(self)
             signal.raise_signal(signal.SIGINT)
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored
+# A shell lets its background processes ignore the signal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Interrupting())
 sys.argv = ["mirrordescent", "zoo", "list"]
 from mirrordescent.__main__ import main

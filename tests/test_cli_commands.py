@@ -236,7 +236,8 @@ class Bowls(ProblemFamily):
     def __init__(self, width=2):
         self.width = width
     def draw(self, seeds):
-        centres = torch.stack([torch.randn(self.width, generator=torch.Generator().manual_seed(int(s))) for s in seeds])
+        generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
+        centres = torch.stack([torch.randn(self.width, generator=each) for each in generators])
         problem = md.Quadratic(torch.linspace(1, 4, self.width), centre=centres)
         return Draw(problem, torch.zeros_like(centres))
 
@@ -460,7 +461,8 @@ def test_a_library_that_is_missing_is_a_mistake_in_one_line(monkeypatch, capsys)
 def test_importing_the_package_takes_little_longer_than_importing_torch():
     script = (
         "from time import perf_counter as now\n"
-        "a = now()\nimport torch\nb = now()\nimport mirrordescent\nc = now()\nprint((c - a) / (b - a))"
+        "a = now()\nimport torch\nb = now()\nimport mirrordescent\nc = now()\n"
+        "print((c - a) / (b - a))"
     )
 
     def ratio():

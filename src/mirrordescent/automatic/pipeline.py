@@ -29,7 +29,7 @@ from mirrordescent.learn import Draw, Pooled, ProblemFamily
 from mirrordescent.learn.distributed import agreed, join
 from mirrordescent.learn.families import reference_of
 from mirrordescent.methods import Method, Safeguarded
-from mirrordescent.methods.relay import Relay
+from mirrordescent.methods.switch import Switch
 from mirrordescent.problems.fingerprint import fingerprint
 from mirrordescent.trees import leaves
 
@@ -321,7 +321,8 @@ class _Search:
                 best.unseen, CLEARLY
             )
         if ours is not None and chosen:
-            method = Relay(ours.method, 2 * max(1, ours.rehearsal.most), best.method)
+            after = 2 * max(1, ours.rehearsal.most)
+            method = Switch(ours.method, after, best.method, certified=False, dual_start=False)
         proven = proven and self.split.pool.proven and self.split.rehearsal.proven
         words = verdict(self.accuracy, best, ours, chosen, proven)
         contestants = sorted([*classical, *learned], key=lambda each: each.rehearsal.seconds)

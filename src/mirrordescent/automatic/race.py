@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mirrordescent.execution import steps_for
 from mirrordescent.learn.families import Draw
 from mirrordescent.methods.base import Method
 from mirrordescent.oracles import Default
 from mirrordescent.solving import solve
-from mirrordescent.solving.loop import steps_of
 from mirrordescent.trees import batch_size
 
 REPEATS = 7
@@ -125,7 +125,7 @@ class Race:
         times = []
         for _ in range(REPEATS):
             began = perf_counter()
-            run = steps_of(method, draw.problem, Default())
+            run = steps_for(method, draw.problem, Default())
             run(method.init(draw.x0, draw.problem), iterations)
             times.append(perf_counter() - began)
         return min(times)

@@ -8,6 +8,7 @@ from tyro.extras import SubcommandApp
 from mirrordescent.cli.output import AsJSON, DataDirectory, aligned, plain, show
 
 app = SubcommandApp()
+app.__doc__ = "List, fetch and verify data sets, or print their folder."
 
 
 @app.command(name="list")

@@ -86,12 +86,12 @@ def _tried(
 ) -> None:
     """Ask what theory says and whether it pays, on the problems of a Python file."""
     from mirrordescent.automatic.trial import trial
-    from mirrordescent.cli.files import family_in, solver_of
     from mirrordescent.cli.output import aligned, say
+    from mirrordescent.cli.problem_files import load_family, load_solver
 
-    family = family_in(path)
+    family = load_family(path)
     name = Path(mirror).stem
-    method = solver_of(mirror)
+    method = load_solver(mirror)
     found = trial(
         family, method, name=name, accuracy=accuracy, count=count, iterations=iterations, say=say
     )

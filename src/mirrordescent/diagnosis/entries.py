@@ -32,9 +32,9 @@ from mirrordescent.methods import (
     SMD,
     Conditioned,
     Equipped,
-    HandOver,
     Method,
     Preconditioned,
+    Switch,
 )
 from mirrordescent.mirrors import Euclidean, Layerwise, MirrorMap, Multipliers, layerwise
 from mirrordescent.oracles import Relative
@@ -230,7 +230,7 @@ def _for_the_mean(entry: Conditioned, subject: Subject) -> Method[Any]:
     method = given(
         entry.method, {name: value.mean().reshape(1) for name, value in features.items()}
     )
-    return method.first if isinstance(method, HandOver) else method
+    return method.first if isinstance(method, Switch) else method
 
 
 def unlearned(part: Any) -> Any:

@@ -3,3 +3,8 @@
 A method states its mathematics. This package chooses once, when a run or an optimiser is
 constructed, how the steps of that method are executed.
 """
+
+from mirrordescent.execution.registry import Run, fast_run, runner
+from mirrordescent.execution.solves import steps_for
+
+__all__ = ["Run", "fast_run", "runner", "steps_for"]

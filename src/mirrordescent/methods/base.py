@@ -1,6 +1,5 @@
 """The interface of every method, and of methods that wrap others."""
 
-from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
@@ -31,8 +30,6 @@ class State(Protocol):
 
 
 S = TypeVar("S", bound=State)
-Run: TypeAlias = Callable[[S, int], S]
-"""Several steps at once: a state and a number of steps to the state after them."""
 
 
 class Method(Part, nn.Module, Generic[S]):
@@ -133,12 +130,6 @@ class Method(Part, nn.Module, Generic[S]):
         """Return the best lower bound that can be had with some patience, for the end of a run."""
         return self.lower_bound(problem, state)
 
-    def kernel(self, problem: Problem, oracle: Oracle) -> Run[S] | None:
-        """Return compiled steps for this problem, without a graph, if there are any; they do what
-        ``step`` does.
-        """
-        return None
-
 
 class GradientMethod(Method[S]):
     """An iteration that is told gradients: ask for one at ``state.x``, tell it, move.
@@ -223,13 +214,6 @@ class GradientMethod(Method[S]):
         of the second, ….
         """
         raise NotImplementedError
-
-    @property
-    def steps_by_update(self) -> bool:
-        """Whether a step is ``update`` along ``gradient`` and nothing else, so that others may take
-        it apart.
-        """
-        return type(self).step is GradientMethod.step
 
     @property
     def steps_in_place(self) -> bool:

@@ -36,9 +36,10 @@ from mirrordescent.methods import (
     CondatVu,
     Conditioned,
     Equipped,
-    HandOver,
     Method,
+    Switch,
 )
+from mirrordescent.methods.switch import STENCIL_DAMPING, WEIGHT_EXPONENT
 from mirrordescent.mirrors import Euclidean, MirrorMap, Stencil
 from mirrordescent.oracles import Rounded
 from mirrordescent.problems import TVInpainting
@@ -151,10 +152,11 @@ def conditioned(kind: str) -> Callable[[Generator, ProblemFamily], Method[Any]]:
             dual_weight=laws(weights, power=-1.0),
         )
         then = CondatVu(
-            _ratio(RATIO, -0.5), None if kind == "identity" else Stencil(0.6).requires_grad_(False)
+            _ratio(RATIO, WEIGHT_EXPONENT),
+            None if kind == "identity" else Stencil(STENCIL_DAMPING).requires_grad_(False),
         )
         return Conditioned(
-            HandOver(Equipped(method, Rounded(curvature)), AFTER, then, certified=False)
+            Switch(Equipped(method, Rounded(curvature)), AFTER, then, certified=False)
         )
 
     return make
@@ -188,7 +190,7 @@ def continued(entry: str, *more: str) -> Callable[[Generator, ProblemFamily], Me
                 new = part.slopes.new_zeros(len(part.slopes), len(more))
                 part.slopes = nn.Parameter(torch.cat([part.slopes.detach(), new], 1))
         if more:
-            cast(HandOver, cast(Conditioned, method).method).then = PDHG(_ratio(1.5, 0.0, *more))
+            cast(Switch, cast(Conditioned, method).method).then = PDHG(_ratio(1.5, 0.0, *more))
         return method
 
     return make
