@@ -14,7 +14,10 @@ from typing import Any
 MOVED_MODULES = {
     "alike": "_internal.reproducible",
     "auto": "automatic",
+    "auto.course": "automatic.time_plan",
+    "auto.race": "racing.race",
     "auto.soundness": "automatic.family_check",
+    "auto.teaching": "automatic.training",
     "cache": "_internal.cache",
     "checks": "_internal.checks",
     "cosine": "_internal.dct",

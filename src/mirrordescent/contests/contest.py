@@ -13,6 +13,7 @@ from torch import Tensor
 from mirrordescent.methods import PDHG, Method
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems import Problem
+from mirrordescent.racing import best_setting
 from mirrordescent.report import Curve
 from mirrordescent.solving import Look, Solution, solve
 
@@ -125,7 +126,7 @@ class Contest:
                 return torch.inf
             return float((solution.value - self.lower).mean())
 
-        return min(tunable.grid, key=mean_gap)
+        return best_setting(tunable.grid, mean_gap)
 
 
 def recorded_iterations(iterations: int) -> list[int]:

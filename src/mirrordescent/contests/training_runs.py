@@ -13,6 +13,7 @@ from mirrordescent.contests.contest import Tunable
 from mirrordescent.methods import Method
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.network_training import Networks, NetworkTraining
+from mirrordescent.racing import best_setting
 from mirrordescent.report import Curve, Panel
 from mirrordescent.solving import Look, Solution, solve
 
@@ -85,7 +86,7 @@ class Training:
 
     def tune(self, tunable: Tunable) -> float:
         """Return the number of the grid with the smallest mean training loss at the end."""
-        return min(tunable.grid, key=lambda setting: self.loss(tunable.make(setting)))
+        return best_setting(tunable.grid, lambda setting: self.loss(tunable.make(setting)))
 
     def loss(self, method: Method[Any]) -> float:
         """Return the mean training loss at the end, or infinity if a network failed."""

@@ -1,4 +1,4 @@
-"""How far a search has got, and how long it will take."""
+"""Progress of a search and the time that is left."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from mirrordescent._internal.progress import ProgressBar
 WHOLE = 100
 
 
-class Course:
-    """The plan of a search in seconds, stage by stage, and a bar that follows it.
+class TimePlan:
+    """The planned seconds of a search, stage by stage, shown by a progress bar.
 
-    ``left`` is what is planned still; the bar is at elapsed/(elapsed + left), so that a stage that
-    takes longer than planned moves the end, and not the past.
+    The bar shows elapsed/(elapsed + left). A stage that takes longer than planned therefore moves
+    the end and never moves the bar backwards.
+
+    Args:
+        seconds: Planned seconds of the whole search.
+        bar: The progress bar.
     """
 
     def __init__(self, seconds: float, bar: ProgressBar) -> None:
@@ -25,23 +29,23 @@ class Course:
 
     @contextmanager
     def stage(self, name: str, seconds: float) -> Iterator[None]:
-        """Do something that takes so many seconds of the plan."""
-        self.now = name
+        """Enter a stage that is planned to take some seconds."""
+        self.current = name
         self.planned = min(seconds, self.left)
-        self.at(0.0)
+        self.update(0.0)
         yield
         self.left -= self.planned
 
-    def at(self, share: float) -> None:
-        """Say which share of the stage is done."""
+    def update(self, share: float) -> None:
+        """Show that a share of the current stage is done."""
         left = self.left - share * self.planned
         elapsed = perf_counter() - self.began
         done = WHOLE * elapsed / max(elapsed + left, 1e-9)
-        self.bar.update(int(done), f"{self.now}, {in_words(left)} left")
+        self.bar.update(int(done), f"{self.current}, {in_words(left)} left")
 
 
 def in_words(seconds: float) -> str:
-    """Say about how long.
+    """Return an approximate duration as text.
 
     >>> in_words(8.2), in_words(100), in_words(4000)
     ('about 8 s', 'about 2 min', 'about 1 h 7 min')
