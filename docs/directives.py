@@ -24,8 +24,8 @@ from sphinx.util.docutils import SphinxDirective
 from mirrordescent import zoo
 from mirrordescent.cli import main
 from mirrordescent.report import Claim, Table
-from mirrordescent_lab.experiments.paper_claims import paper_claims
-from mirrordescent_lab.experiments.result import VERDICTS
+from mirrordescent_experiments.paper_claims import paper_claims
+from mirrordescent_experiments.result import VERDICTS
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS / "results"

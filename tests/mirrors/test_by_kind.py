@@ -20,8 +20,8 @@ from mirrordescent.mirrors import (
     spectral_by_kind,
 )
 from mirrordescent.mirrors.by_kind import KINDS
-from mirrordescent_lab.architectures import mlp, small_cnn, small_resnet
-from mirrordescent_lab.tasks import Recurrent, Transformer
+from mirrordescent.recipes.architectures import mlp, small_cnn, small_resnet
+from mirrordescent.recipes.training_tasks import Recurrent, Transformer
 
 
 def kinds(model):

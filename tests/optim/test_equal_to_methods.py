@@ -27,8 +27,8 @@ from mirrordescent.mirrors import (
     SquaredPNorm,
 )
 from mirrordescent.problems.network_training import NetworkTraining
+from mirrordescent.recipes.architectures import small_cnn
 from mirrordescent.schedules import Prefix, RootReciprocal
-from mirrordescent_lab.architectures import small_cnn
 
 sys.path.insert(0, str(Path(__file__).parent))
 from steps import OPTIMISERS, parameters, pull, pure, run, run_pure

@@ -26,9 +26,9 @@ from mirrordescent.mirrors import (
     spectral_by_kind,
 )
 from mirrordescent.mirrors.by_kind import KINDS
+from mirrordescent.recipes.architectures import mlp, small_cnn, small_resnet
+from mirrordescent.recipes.training_tasks import Recurrent, Transformer
 from mirrordescent.schedules import OverRun
-from mirrordescent_lab.architectures import mlp, small_cnn, small_resnet
-from mirrordescent_lab.tasks import Recurrent, Transformer
 
 sys.path.insert(0, str(Path(__file__).parent))
 from steps import parameters, pull, run
