@@ -11,9 +11,9 @@ from typing import Any, cast
 from benchmarks import peers
 from benchmarks.races import Family, Race, Steps
 from benchmarks.restarted import RestartedPDHG
-from mirrordescent import PDHG, CondatVu, DualFISTA, HandOver, zoo
+from mirrordescent import PDHG, CondatVu, DualFISTA, Switch, zoo
 from mirrordescent.methods import Method
-from mirrordescent.mirrors import Stencil
+from mirrordescent.methods.switch import PDHG_RATIO, stencil_condat_vu
 
 LEARNED_ENTRY = "image-tv"
 CONTROL_ENTRY = f"{LEARNED_ENTRY}-control"  # the same method with the identity in place of its map
@@ -51,10 +51,10 @@ def families(race: Race) -> Iterator[Family]:
         if name == learned_entry() or name in zoo.list():
             chosen = ISOTROPIC_ENTRY if name == LEARNED_ENTRY and race.problem.isotropic else name
             yield Family(name, "learned", [Steps(entry(chosen))])
-    stencil = [Steps(CondatVu(ratio, Stencil(0.6))) for ratio in RATIOS]
+    stencil = [Steps(stencil_condat_vu(ratio)) for ratio in RATIOS]
     yield Family("Condat–Vũ with a stencil", "learned", stencil)
     first = cast(Any, entry(older[-1]))
-    handed_over = [Steps(HandOver(first, after, PDHG(0.3))) for after in AFTER]
+    handed_over = [Steps(Switch(first, after, PDHG(PDHG_RATIO))) for after in AFTER]
     yield Family(f"{older[-1]}, then PDHG", "learned", handed_over)
     yield Family("PDHG", "classical", [Steps(PDHG(ratio)) for ratio in RATIOS])
     yield Family("Condat–Vũ", "classical", [Steps(CondatVu(ratio)) for ratio in RATIOS])

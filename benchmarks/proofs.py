@@ -20,9 +20,9 @@ from benchmarks.contestants import LEARNED_ENTRY, RATIOS, entry
 from benchmarks.measure import about, quick, seconds, table, threads, verdict
 from benchmarks.races import Race
 from mirrordescent import PDHG, gap, kernels, proven, solve
+from mirrordescent.execution import steps_for
 from mirrordescent.methods import Method
 from mirrordescent.oracles import Default
-from mirrordescent.solving.loop import steps_of
 
 AT = (21, 25, 30, 40, 80, 160)
 GOAL = 3.0
@@ -42,7 +42,7 @@ def row(case: Case) -> tuple[str, ...]:
     race = Race(*prepared(case)[0], case.fill)
     problem = race.problem
     method = proven(entry(LEARNED_ENTRY))
-    run = steps_of(method, problem, Default(), fused=True)
+    run = steps_for(method, problem, Default(), fused=True)
     state = method.init(race.x0, problem)
     ratios = []
     for k in AT:

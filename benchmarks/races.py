@@ -19,11 +19,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import seconds
+from mirrordescent.execution import Run, steps_for
 from mirrordescent.methods import Method
-from mirrordescent.methods.base import Run
 from mirrordescent.oracles import Default
 from mirrordescent.problems import TVInpainting
-from mirrordescent.solving.loop import steps_of
 
 LEVELS = (1e-1, 1e-2, 1e-3, 1e-4)
 ITERATIONS = 1500
@@ -117,13 +116,13 @@ class Steps:
     def compiled(self, race: Race) -> bool:
         """Tell whether there is a kernel for the method."""
         try:
-            steps_of(self.method, race.problem, Default(), fused=True)
+            steps_for(self.method, race.problem, Default(), fused=True)
         except ValueError:
             return False
         return True
 
     def _steps(self, race: Race) -> Run[Any]:
-        return steps_of(
+        return steps_for(
             self.method, race.problem, Default(), fused=None
         )  # kernels are compiled by now
 

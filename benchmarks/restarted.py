@@ -11,8 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Generator
 
+from mirrordescent.execution import Run, fast_run, runner
 from mirrordescent.methods import PDHG
-from mirrordescent.methods.base import Method, Run
+from mirrordescent.methods.base import Method
 from mirrordescent.methods.primal_dual import PDHGState
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.base import Problem
@@ -91,30 +92,19 @@ class RestartedPDHG(Method[RestartedState]):
         def plain(ratio: float) -> Run[PDHGState]:
             return lambda inner, _: PDHG(ratio).step(problem, inner, oracle)
 
-        return self._advance(problem, state, 1, plain)
-
-    def kernel(self, problem: Problem, oracle: Oracle) -> Run[RestartedState] | None:
-        """Return PDHG's compiled steps, with restarts between them."""
-        if PDHG(self.ratio).kernel(problem, oracle) is None:
-            return None
-
-        def compiled(ratio: float) -> Run[PDHGState]:
-            run = PDHG(ratio).kernel(problem, oracle)
-            assert run is not None
-            return run
-
-        return lambda state, steps: self._advance(problem, state, steps, compiled)
+        return self.advance(problem, state, 1, plain)
 
     def answer(self, state: RestartedState) -> Tree:
         return state.inner.x
 
-    def _advance(
+    def advance(
         self,
         problem: Problem,
         state: RestartedState,
         steps: int,
         run: Callable[[float], Run[PDHGState]],
     ) -> RestartedState:
+        """Take steps of PDHG, given its run for a ratio of step sizes, and restart if it is due."""
         stride = self.period // SAMPLES
         end = state.k + steps
         while state.k < end:
@@ -150,6 +140,22 @@ class RestartedPDHG(Method[RestartedState]):
         lower = PDHG(self.ratio).lower_bound(problem, point)
         assert lower is not None
         return float((problem.value(point.x) - lower).sum())
+
+
+@runner(RestartedPDHG)
+def restarted_run(
+    method: RestartedPDHG, problem: Problem, oracle: Oracle
+) -> Run[RestartedState] | None:
+    """Return PDHG's fast run, with restarts in between."""
+    if fast_run(PDHG(method.ratio), problem, oracle) is None:
+        return None
+
+    def fast(ratio: float) -> Run[PDHGState]:
+        run = fast_run(PDHG(ratio), problem, oracle)
+        assert run is not None
+        return run
+
+    return lambda state, steps: method.advance(problem, state, steps, fast)
 
 
 def _begun(point: PDHGState, ratio: float, gap: float) -> RestartedState:

@@ -18,9 +18,9 @@ import torch
 from benchmarks.contestants import OLDER_ENTRIES, entry
 from benchmarks.measure import Row, about, all_printed_by, quick, seconds, table, threads, verdict
 from mirrordescent import PDHG, TVInpainting
+from mirrordescent.execution import steps_for
 from mirrordescent.methods import Method
 from mirrordescent.oracles import Default
-from mirrordescent.solving.loop import steps_of
 
 STEPS = 50
 REPEATS = 7
@@ -41,7 +41,7 @@ def print_costs(name: str, images: int, side: int, each: int) -> None:
     y = torch.rand(images, 3, side, side, generator=generator)
     problem = TVInpainting(y, torch.rand(side, side, generator=generator) >= 0.2)
     method = METHODS[name]()
-    run = steps_of(method, problem, Default(), fused=True)
+    run = steps_for(method, problem, Default(), fused=True)
     start = method.init(problem.start(), problem)
 
     def walk() -> None:

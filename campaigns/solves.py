@@ -63,7 +63,7 @@ def _method(random: Random) -> Method[Any]:
         md.AMD(_map(random), t),
         methods.Certified(md.AMD(Diagonal(1.0), t)),
         methods.Safeguarded(md.AMD(Diagonal(1.0), t)),
-        methods.HandOver(md.AMD(Diagonal(1.0), t), 3, md.PDHG()),
+        methods.Switch(md.AMD(Diagonal(1.0), t), 3, md.PDHG()),
     ]
     return random.choice(made)
 

@@ -23,7 +23,7 @@ extensions = [
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["results/README.md"]  # its table is on the page of results
 
-myst_enable_extensions = ["colon_fence", "attrs_block"]
+myst_enable_extensions = ["colon_fence", "attrs_block", "dollarmath"]
 myst_heading_anchors = 3
 
 autodoc_default_options = {"exclude-members": "extra_repr"}

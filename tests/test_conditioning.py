@@ -9,11 +9,11 @@ from torch import nn
 import mirrordescent as md
 from mirrordescent import kernels, zoo
 from mirrordescent.conditioning import ConditionalLaws, Within, given
+from mirrordescent.execution import fast_run, steps_for
 from mirrordescent.methods import Conditioned, Equipped
 from mirrordescent.mirrors import Stencil
 from mirrordescent.oracles import Default, Rounded
 from mirrordescent.problems import Blur, TVInpainting, gaussian_kernel
-from mirrordescent.solving.loop import steps_of
 
 NAMES = ["weight", "faint", "light", "strong", "observed", "depth", "rough", "noisy"]
 
@@ -107,7 +107,7 @@ def test_a_problem_that_does_not_describe_itself_is_told_so():
             Conditioned(md.GD(ConditionalLaws([1], [0.1], features=["weight"]))),
             iterations=2,
         )
-    with pytest.raises(TypeError, match="know the problem from the start"):
+    with pytest.raises(TypeError, match="needs the problem from the start"):
         method().init(torch.zeros(1, 1, 4, 4))
 
 
@@ -125,7 +125,7 @@ def test_the_kernel_takes_the_same_steps(dtype):
     y, mask, weight = damaged(dtype=dtype)
     problem = TVInpainting(y, mask, weight)
     plain = method(dtype)
-    kernel = plain.kernel(problem, Default())
+    kernel = fast_run(plain, problem, Default())
     assert kernel is not None
     fused = kernel(plain.init(problem.start(fill=True), problem), 15)
     assert fused.k == 15
@@ -243,15 +243,15 @@ def test_the_ratio_of_primal_dual_steps_may_be_another_one_for_every_sample(kind
     x0 = batch.start()
     found = ratios().given(batch.features())(1).tolist()
     assert len(set(found)) == 3
-    runs = [steps_of(together, batch, Default(), fused=False)]
+    runs = [steps_for(together, batch, Default(), fused=False)]
     if not blurred:
-        runs.append(steps_of(together, batch, Default(), fused=True))
+        runs.append(steps_for(together, batch, Default(), fused=True))
     for steps in runs:
         state = steps(together.init(x0, batch), 12)
         for i, ratio in enumerate(found):
             alone = TVInpainting(y[i : i + 1], mask[i : i + 1], float(weight[i]), operator=operator)
             method = kind(ratio)
-            one = steps_of(method, alone, Default(), fused=False)(
+            one = steps_for(method, alone, Default(), fused=False)(
                 method.init(x0[i : i + 1], alone), 12
             )
             torch.testing.assert_close(together.answer(state)[i], one.x[0])
@@ -261,7 +261,7 @@ def test_a_ratio_that_is_a_law_is_stored_and_loaded(tmp_path):
     y, mask, weight = damaged()
     problem = TVInpainting(y, mask, weight)
     method = Conditioned(
-        md.HandOver(md.GD(0.1), 3, md.CondatVu(ratios(), Stencil(0.6)), certified=False)
+        md.Switch(md.GD(0.1), 3, md.CondatVu(ratios(), Stencil(0.6)), certified=False)
     ).double()
     zoo.save(method, tmp_path / "own.safetensors", zoo.Card("own", "a method"))
     loaded = zoo.load(tmp_path / "own.safetensors")

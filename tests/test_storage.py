@@ -20,9 +20,9 @@ from mirrordescent.methods import (
     Equipped,
     Preconditioned,
     ProjectedNesterov,
-    Relay,
     Safeguarded,
     ScheduledPrimalDual,
+    Switch,
 )
 from mirrordescent.methods.accelerated import AreaMixing, AreaWeight, DualWeight, Mixing
 from mirrordescent.methods.fista import ProximalNesterov
@@ -215,8 +215,7 @@ METHODS = {  # with the problems they are tried on
         lambda: Conditioned(GD(ConditionalLaws([1], [0.5], exponents={"unit": -1.0}))),
         PICTURES,
     ),
-    "HandOver": (lambda: md.HandOver(GD(0.1), 3, md.PDHG(0.2)), PICTURES),
-    "Relay": (lambda: Relay(GD(0.1), 3, md.LBFGS()), BOWLS),
+    "Switch": (lambda: Switch(GD(0.1), 3, md.PDHG(0.2)), PICTURES),
 }
 OPERATORS = {
     "blur": lambda: Blur(random(3, 5)),
@@ -469,3 +468,22 @@ def test_a_part_that_hides_its_arguments_says_which(tmp_path):
         TypeError, match="its constructor takes 'strength', but it has no attribute of that name"
     ):
         zoo.save(Forgetful(1.0), tmp_path / "entry")
+
+
+def test_descriptions_with_old_names_of_switches_are_built():
+    """Without a warning, which the tests would turn into an error."""
+    plain = describe(Switch(GD(0.1), 3, md.PDHG(0.2)))
+    del plain["dual_start"]
+    handed = build({**plain, "type": "HandOver"}, {})
+    assert type(handed) is Switch
+    assert (handed.after, handed.certified, handed.dual_start) == (3, True, True)
+    del plain["certified"]
+    relay = build({**plain, "type": "Relay"}, {})
+    assert type(relay) is Switch
+    assert (relay.after, relay.certified, relay.dual_start) == (3, False, False)
+
+
+def test_old_names_of_switches_warn():
+    for old in ("HandOver", "Relay"):
+        with pytest.warns(DeprecationWarning, match=f"{old} was renamed to .*Switch"):
+            assert getattr(md.methods, old) is Switch

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
         Certified,
         CondatVu,
         DualFISTA,
-        HandOver,
         Nesterov,
         ProjectedGradient,
+        Switch,
         proven,
     )
     from mirrordescent.problems import (
@@ -108,7 +108,6 @@ __all__ = [
     "DomainError",
     "DualFISTA",
     "Function",
-    "HandOver",
     "LeastSquares",
     "LogisticRegression",
     "MatrixGame",
@@ -120,6 +119,7 @@ __all__ = [
     "Solution",
     "SquaredError",
     "Status",
+    "Switch",
     "TVDenoising",
     "TVInpainting",
     "auto",
@@ -192,6 +192,7 @@ __getattr__, __dir__ = lazy_attributes(
             "HandOver",
             "Nesterov",
             "ProjectedGradient",
+            "Switch",
             "proven",
         ),
         "problems": (

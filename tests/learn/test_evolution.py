@@ -12,6 +12,7 @@ from torch import nn
 
 from mirrordescent import AMD, GD, Quadratic, TVDenoising, kernels, solve
 from mirrordescent.conditioning import ConditionalLaws, Within
+from mirrordescent.execution.registry import RUNNERS
 from mirrordescent.learn import (
     Checkpointed,
     Descent,
@@ -184,7 +185,7 @@ def test_runs_are_compiled_and_looks_are_the_same(monkeypatch):
     method = GD(Interpolated([1], [0.05])).double()
     asked = []
 
-    def kernel(problem, oracle):
+    def factory(method, problem, oracle):
         def run(state, steps):
             asked.append(steps)
             for _ in range(steps):
@@ -195,8 +196,8 @@ def test_runs_are_compiled_and_looks_are_the_same(monkeypatch):
 
     objective = Objective(every=(1, 4, 6), differentiation=Evolution(pairs=1))
     plain = objective.losses(method, draw, 8, 0, None, torch.Generator().manual_seed(0))
-    monkeypatch.setattr(kernels, "ready", lambda: True)
-    monkeypatch.setattr(method, "kernel", kernel)
+    monkeypatch.setattr(kernels, "available", lambda: True)
+    monkeypatch.setitem(RUNNERS, GD, factory)
     compiled = objective.losses(method, draw, 8, 0, None, torch.Generator().manual_seed(0))
     assert asked == [1, 3, 2, 2] * 2
     torch.testing.assert_close(compiled, plain)

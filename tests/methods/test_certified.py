@@ -85,7 +85,7 @@ def test_random_gradients_and_operators_prove_nothing():
 def test_hand_over_ends_with_a_certificate():
     problem = inpainting(seed=5)
     reference = md.certify(problem, cache=False)
-    method = md.HandOver(METHODS["AMD"](), after=7)
+    method = md.Switch(METHODS["AMD"](), after=7)
     solution = md.solve(problem, method, iterations=5000, stop=md.gap(1e-6), check_every=20)
     assert solution.statuses == [md.Status.CONVERGED] * 3
     assert solution.lower is not None
@@ -97,7 +97,7 @@ def test_after_the_hand_over_it_is_pdhg_from_there():
     problem = inpainting()
     first = METHODS["AMD"]()
     then = md.PDHG(0.4)
-    method = md.HandOver(first, after=3, then=then)
+    method = md.Switch(first, after=3, then=then)
     state = method.init(problem.start())
     inner = first.init(problem.start())
     for _ in range(3):
@@ -116,7 +116,7 @@ def test_hand_over_to_dual_fista():
     problem = md.TVDenoising(images(2, 1, 12, 10), weight=0.3)
     first = METHODS["AMD"]()
     reference = md.certify(problem, cache=False)
-    method = md.HandOver(first, after=5, then=md.DualFISTA())
+    method = md.Switch(first, after=5, then=md.DualFISTA())
     solution = md.solve(problem, method, iterations=2000, stop=md.gap(1e-7), check_every=10)
     assert solution.statuses == [md.Status.CONVERGED] * 2
     torch.testing.assert_close(solution.value, reference.value, rtol=1e-6, atol=0)
@@ -130,7 +130,7 @@ def test_hand_over_to_dual_fista():
 def test_a_sample_that_stopped_before_the_hand_over_keeps_its_numbers():
     flat = torch.full((1, 1, 6, 6), 0.5, dtype=torch.float64)
     both = md.TVDenoising(torch.cat([flat, images(1, 1, 6, 6)]))
-    method = md.HandOver(METHODS["AMD"](), after=20)
+    method = md.Switch(METHODS["AMD"](), after=20)
     solution = md.solve(both, method, iterations=3000, stop=md.gap(1e-5), check_every=10)
     assert solution.statuses == [md.Status.CONVERGED] * 2
     assert int(solution.steps[0]) < 20 < int(solution.steps[1])
@@ -140,13 +140,13 @@ def test_a_sample_that_stopped_before_the_hand_over_keeps_its_numbers():
 def test_an_oracle_that_the_second_method_could_not_honour_is_refused():
     with pytest.raises(TypeError, match="PDHG asks for no gradients, and cannot use Smoothed"):
         md.solve(
-            inpainting(), md.HandOver(METHODS["AMD"](), after=3), iterations=5, oracle=Smoothed(0.1)
+            inpainting(), md.Switch(METHODS["AMD"](), after=3), iterations=5, oracle=Smoothed(0.1)
         )
 
 
 def test_hand_over_needs_a_first_step():
     with pytest.raises(ValueError, match="after ≥ 1"):
-        md.HandOver(md.GD(0.1), after=0)
+        md.Switch(md.GD(0.1), after=0)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e4])

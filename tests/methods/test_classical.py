@@ -9,7 +9,7 @@ import torch
 
 import mirrordescent as md
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
-from mirrordescent.methods import FISTA, GD, LBFGS, MD, PDHG, Relay
+from mirrordescent.methods import FISTA, GD, LBFGS, MD, PDHG, Switch
 from mirrordescent.mirrors import Euclidean
 from mirrordescent.oracles import Minibatch
 
@@ -102,10 +102,10 @@ def test_a_relay_is_both_in_turn():
     problem = least_squares()
     x0 = torch.zeros(3, 5, dtype=DOUBLE)
     first = md.solve(problem, GD(1e-4), x0, iterations=4, progress=False)
-    both = md.solve(problem, Relay(GD(1e-4), 4, LBFGS()), x0, iterations=9, progress=False)
+    both = md.solve(problem, Switch(GD(1e-4), 4, LBFGS()), x0, iterations=9, progress=False)
     second = md.solve(problem, LBFGS(), first.x, iterations=5, progress=False)
     torch.testing.assert_close(both.x, second.x)
-    early = md.solve(problem, Relay(GD(1e-4), 4, LBFGS()), x0, iterations=4, progress=False)
+    early = md.solve(problem, Switch(GD(1e-4), 4, LBFGS()), x0, iterations=4, progress=False)
     assert torch.equal(early.x, first.x)
 
 

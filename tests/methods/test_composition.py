@@ -69,12 +69,12 @@ def test_a_method_with_a_step_of_its_own_is_not_certified_by_another():
             return state._replace(x=state.x.clamp(0.4, 0.6))
 
     for method in (Clipped(0.1), Equipped(Clipped(0.1), Noisy(0.1))):
-        with pytest.raises(TypeError, match="or has its own step"):
+        with pytest.raises(TypeError, match="does not override step"):
             md.Certified(method)
 
 
 def test_a_random_method_is_handed_over_with_kernels_too(compiled, problem):
-    method = md.HandOver(Equipped(md.GD(0.1), Noisy(0.01)), 5)
+    method = md.Switch(Equipped(md.GD(0.1), Noisy(0.01)), 5)
     draws = [torch.Generator().manual_seed(0) for _ in range(2)]
     one, two = (
         md.solve(problem, method, iterations=20, generator=draw, fused=fused)

@@ -18,11 +18,12 @@ from mirrordescent import (
     Adam,
     CondatVu,
     Function,
-    HandOver,
     Quadratic,
+    Switch,
     TVDenoising,
 )
 from mirrordescent.domains import Box
+from mirrordescent.execution import fast_run
 from mirrordescent.methods import (
     LBFGS,
     Averaged,
@@ -32,10 +33,9 @@ from mirrordescent.methods import (
     GradientMethod,
     Preconditioned,
     ProjectedNesterov,
-    Relay,
     Safeguarded,
 )
-from mirrordescent.methods.hand_over import beginning, proven
+from mirrordescent.methods.switch import first_part, proven
 from mirrordescent.mirrors import Euclidean
 from mirrordescent.oracles import Default, Noisy, Rounded
 from mirrordescent.schedules import Schedule
@@ -111,13 +111,19 @@ def test_the_mixing_of_a_point_is_that_of_the_step_after_it(kind):
 def test_what_a_hand_over_is_made_of():
     first = GD(0.1)
     then = CondatVu(0.5)
-    plain = HandOver(first, 3)
+    plain = Switch(first, 3)
     assert (plain.after, plain.first, plain.then.ratio, plain.certified) == (3, first, 0.3, True)
     assert isinstance(plain.method, Certified)
-    other = HandOver(first, 1, then, certified=False)
+    other = Switch(first, 1, then, certified=False)
     assert (other.method, other.first, other.then) == (first, first, then)
-    assert other.config() == {"first": first, "after": 1, "then": then, "certified": False}
-    assert HandOver(**plain.config()).first is first
+    assert other.config() == {
+        "first": first,
+        "after": 1,
+        "then": then,
+        "certified": False,
+        "dual_start": True,
+    }
+    assert Switch(**plain.config()).first is first
 
 
 @pytest.mark.parametrize("rounded", [True, False])
@@ -125,7 +131,7 @@ def test_the_second_method_begins_with_the_curvature_that_the_first_has_reached(
     """u = prox(aKx), where a is that of the step at which it takes over, or σ."""
     task = image()
     first = Equipped(GD(0.05), Rounded(lambda k: 0.05 * k)) if rounded else GD(0.05)
-    method = HandOver(first, 4, PDHG(0.4))
+    method = Switch(first, 4, PDHG(0.4))
     state = method.init(task.start(), task)
     for k in range(4):
         assert (state.k, state.own) == (k, False)
@@ -147,13 +153,13 @@ def test_what_can_be_handed_over():
     for whole in (
         method,
         Conditioned(method),
-        HandOver(method, 3),
-        Conditioned(HandOver(method, 3, certified=False)),
+        Switch(method, 3),
+        Conditioned(Switch(method, 3, certified=False)),
     ):
-        assert beginning(whole) is method
-    assert beginning(PDHG()) is None
-    assert beginning(Conditioned(PDHG())) is None
-    with pytest.raises(TypeError, match="PDHG is told no gradients"):
+        assert first_part(whole) is method
+    assert first_part(PDHG()) is None
+    assert first_part(Conditioned(PDHG())) is None
+    with pytest.raises(TypeError, match="a method that uses gradients; PDHG does not"):
         proven(PDHG())
 
 
@@ -163,7 +169,7 @@ def test_a_method_that_proves_is_handed_over_to_condat_and_vu():
     """
     method = GD(0.1)
     plain = proven(method)
-    assert (type(plain), plain.first, plain.after, plain.certified) == (HandOver, method, 20, True)
+    assert (type(plain), plain.first, plain.after, plain.certified) == (Switch, method, 20, True)
     assert type(plain.then) is CondatVu
     assert (plain.then.ratio, plain.then.mirror.damping.item()) == (0.3, pytest.approx(0.6))
     conditioned = proven(Conditioned(method))
@@ -186,9 +192,9 @@ def test_a_method_that_proves_is_handed_over_to_condat_and_vu():
 
 def test_a_hand_over_without_kernels_has_none_and_takes_the_steps_of_both():
     task = image()
-    assert HandOver(GD(0.1), 3, LPD().double()).kernel(task, Default()) is None
-    noisy = HandOver(Equipped(GD(0.1), Noisy(0.1)), 3)
-    assert noisy.kernel(task, Default()) is None
+    assert fast_run(Switch(GD(0.1), 3, LPD().double()), task, Default()) is None
+    noisy = Switch(Equipped(GD(0.1), Noisy(0.1)), 3)
+    assert fast_run(noisy, task, Default()) is None
 
 
 @pytest.mark.usefixtures("compiled")
@@ -198,8 +204,8 @@ def test_a_kernel_stops_at_the_hand_over_and_at_the_end(steps):
     end.
     """
     task = image()
-    method = HandOver(GD(0.05), 3, PDHG(0.4))
-    kernel = method.kernel(task, Default())
+    method = Switch(GD(0.05), 3, PDHG(0.4))
+    kernel = fast_run(method, task, Default())
     state = plain = method.init(task.start(), task)
     for _ in range(2):
         state = kernel(state, steps)
@@ -219,8 +225,14 @@ def test_a_relay_counts_on_and_asks_the_second_without_noise():
     """
     problem = Quadratic(double([1.0, 2.0])[0], double([1.0, 1.0]))
     t = Counted()
-    relay = Relay(GD(0.2), 2, GD(t))
-    assert relay.config() == {"first": relay.first, "after": 2, "then": relay.then}
+    relay = Switch(GD(0.2), 2, GD(t))
+    assert relay.config() == {
+        "first": relay.first,
+        "after": 2,
+        "then": relay.then,
+        "certified": False,
+        "dual_start": True,
+    }
     state = relay.init(double([3.0, 4.0]))
     generator = torch.Generator().manual_seed(0)
     for k in range(2):
@@ -234,7 +246,7 @@ def test_a_relay_counts_on_and_asks_the_second_without_noise():
     assert t.asked == [3, 4]
     for after in (0, -1):
         with pytest.raises(ValueError, match="after ≥ 1"):
-            Relay(GD(0.1), after, LBFGS())
+            Switch(GD(0.1), after, LBFGS())
 
 
 # Safeguard
@@ -300,7 +312,7 @@ def test_the_settings_of_a_guard():
     for bad in ({"every": 0}, {"slack": -0.1}, {"slack": torch.nan}):
         with pytest.raises(ValueError, match="every ≥ 1 and slack ≥ 0"):
             Safeguarded(GD(0.1), **bad)
-    assert Safeguarded(GD(0.1)).kernel(image(), Default()) is None
+    assert fast_run(Safeguarded(GD(0.1)), image(), Default()) is None
 
 
 @pytest.mark.usefixtures("compiled")
@@ -311,7 +323,7 @@ def test_a_compiled_guard_looks_at_the_same_steps():
     guard = Safeguarded(inner, every=4)
     twin = Safeguarded(inner, every=4)
     state = plain = guard.init(task.start(), task)
-    kernel = guard.kernel(task, Default())
+    kernel = fast_run(guard, task, Default())
     guard.step = None  # which is for shortened steps alone
     for steps in (3, 1, 6, 9):
         state = kernel(state, steps)

@@ -7,6 +7,7 @@ import torch
 
 import mirrordescent as md
 from mirrordescent import kernels
+from mirrordescent.execution import fast_run
 from mirrordescent.methods import Equipped
 from mirrordescent.mirrors import Euclidean, Stencil
 from mirrordescent.oracles import Default, Noisy, Rounded
@@ -93,7 +94,7 @@ def pairs(*kinds):
 def compare(name, task, dtype, steps=12):
     """Take every step in both ways, from the same state."""
     plain = METHODS[name](dtype)
-    kernel = plain.kernel(task, Default())
+    kernel = fast_run(plain, task, Default())
     state = plain.init(task.start(), task)
     with torch.no_grad():
         for _ in range(steps):
@@ -168,7 +169,7 @@ def test_many_steps_in_one_call_are_the_same_as_one_by_one(
 ):
     task = problem(kind, shape, torch.float32, **variant)
     plain = METHODS[name](torch.float32)
-    kernel = plain.kernel(task, Default())
+    kernel = fast_run(plain, task, Default())
     one = many = plain.init(task.start(), task)
     for _ in range(37):
         one = kernel(one, 1)
@@ -226,9 +227,9 @@ def test_what_the_kernel_was_told_proves_a_bound(variant):
 def test_a_bound_that_needs_the_points_is_left_to_the_method():
     task = problem("one mask", (2, 1, 20, 20), torch.float64, huber=0.1)
     plain = method(torch.float64)
-    assert plain.kernel(task, Default()) is not None
-    assert md.Certified(plain).kernel(task, Default()) is None
-    handed = md.HandOver(plain, 5, md.PDHG(0.4))  # whose second half is compiled nevertheless
+    assert fast_run(plain, task, Default()) is not None
+    assert fast_run(md.Certified(plain), task, Default()) is None
+    handed = md.Switch(plain, 5, md.PDHG(0.4))  # whose second half is compiled nevertheless
     found, same = (
         md.solve(task, handed, iterations=9, check_every=3, fused=fused) for fused in (False, True)
     )
@@ -238,7 +239,7 @@ def test_a_bound_that_needs_the_points_is_left_to_the_method():
 def test_from_kernel_to_kernel():
     task = problem("own masks", (2, 1, 20, 30), torch.float64)
     plain = method(torch.float64)
-    handed = md.HandOver(plain, 15, md.PDHG(0.4))
+    handed = md.Switch(plain, 15, md.PDHG(0.4))
     for iterations in (15, 40):
         found, same = (
             md.solve(task, handed, iterations=iterations, check_every=5, fused=fused)
@@ -254,8 +255,8 @@ def test_from_kernel_to_kernel():
 def test_a_hand_over_to_another_method(then):
     task = problem("denoising", (2, 1, 20, 30), torch.float64)
     plain = method(torch.float64)
-    handed = md.HandOver(plain, 7, then().double().requires_grad_(False))
-    assert (handed.then.kernel(task, Default()) is None) == (then is md.LPD)
+    handed = md.Switch(plain, 7, then().double().requires_grad_(False))
+    assert (fast_run(handed.then, task, Default()) is None) == (then is md.LPD)
     found, same = (
         md.solve(task, handed, iterations=20, check_every=4, fused=fused) for fused in (False, True)
     )
@@ -276,7 +277,7 @@ def test_elsewhere_it_is_the_method(name):
     y = torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(0))
     task = md.TVInpainting(y, None, operator=Identity())
     plain = METHODS[name](torch.float32)
-    assert plain.kernel(task, Default()) is None
+    assert fast_run(plain, task, Default()) is None
     assert torch.equal(
         *(md.solve(task, plain, iterations=5, fused=fused).x for fused in (None, False))
     )
@@ -294,7 +295,7 @@ def test_a_problem_with_another_objective_is_left_to_the_method():
             return super().prox_F(x, 2 * tau)
 
     task = Doubled(torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(0)))
-    assert md.PDHG(0.3).kernel(task, Default()) is None
+    assert fast_run(md.PDHG(0.3), task, Default()) is None
 
 
 def test_a_subclass_with_another_step_does_not_inherit_the_kernel():
@@ -318,7 +319,7 @@ def test_a_subclass_with_another_step_does_not_inherit_the_kernel():
         Shorter(),
         Halved(mirror, 0.1, regulariser=mirror, storage="primal"),
     ):
-        assert other.kernel(task, Rounded(1.0)) is None
+        assert fast_run(other, task, Rounded(1.0)) is None
 
 
 def test_noise_goes_around_the_oracle_of_the_method_and_past_the_kernel():
@@ -337,9 +338,10 @@ def test_other_methods_have_no_kernel():
     task = problem("denoising", (1, 1, 6, 6), torch.float32)
     euclidean = Equipped(md.AMD(Euclidean(), 0.1), Rounded(1.0))
     for other in (md.GD(0.1), euclidean, md.AMD(Stencil(0.5), 0.1), md.LPD()):
-        assert other.kernel(task, Default()) is None
+        assert fast_run(other, task, Default()) is None
     assert (
-        md.DualFISTA().kernel(problem("one mask", (1, 1, 6, 6), torch.float32), Default()) is None
+        fast_run(md.DualFISTA(), problem("one mask", (1, 1, 6, 6), torch.float32), Default())
+        is None
     )
 
 

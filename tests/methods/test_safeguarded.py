@@ -193,7 +193,7 @@ def test_steps_are_shortened_under_a_kernel_too(compiled, around):
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match="every ≥ 1"):
         Safeguarded(GD(0.1), every=0)
-    with pytest.raises(TypeError, match="looks at values"):
+    with pytest.raises(TypeError, match="compares values of f"):
         Safeguarded(GD(0.1)).init(torch.zeros(1, 1))
     with pytest.raises(TypeError, match="PDHG asks for no gradients"):
         Safeguarded(PDHG())  # whose steps could not be shortened

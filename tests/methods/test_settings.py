@@ -11,12 +11,15 @@ import torch
 import mirrordescent as md
 from mirrordescent import AMD, ASMD, GD, LPD, MD, PDHG, SMD, CondatVu, DualFISTA, TVDenoising
 from mirrordescent.domains import Box
+from mirrordescent.execution import fast_run
+from mirrordescent.execution.foreach import asmd_step, asmd_step_sizes, diagonal_steps
+from mirrordescent.execution.matrices import SHARED_STEPS, PreconditionedSteps
 from mirrordescent.methods import Averaged, Certified, Equipped, Preconditioned, Safeguarded
 from mirrordescent.methods.accelerated import AMDState, ASMDState, DualWeight, Mixing, area
 from mirrordescent.methods.descent import MDState, SMDState
+from mirrordescent.methods.equipped import overrides_step
 from mirrordescent.methods.means import Means
 from mirrordescent.mirrors import Burg, Diagonal, Euclidean, Logit, SoftSign, Stencil
-from mirrordescent.mirrors.together import Maps
 from mirrordescent.oracles import Default, Exact, Noisy, Rounded, Smoothed
 from mirrordescent.schedules import Prefix, as_schedule
 
@@ -135,22 +138,21 @@ def test_where_states_are_inside():
 
 def test_which_steps_are_taken_in_place():
     mirror = Diagonal(2.0)
-    assert AMD(mirror, 0.1).steps_in_place
-    assert AMD(mirror, 0.1, regulariser=mirror).steps_in_place
-    assert not AMD(mirror, 0.1, storage="primal").steps_in_place
-    assert not AMD(mirror, 0.1, regulariser=Diagonal(2.0)).steps_in_place
-    assert not AMD(mirror, 0.1, regulariser=Euclidean(Box(0.0, 1.0))).steps_in_place
-    assert (MD(mirror, 0.1).steps_in_place, SMD(mirror, 0.1).steps_in_place) == (True, False)
-    assert (Preconditioned(mirror, 0.1).steps_together, MD(mirror, 0.1).steps_together) == (
-        True,
-        False,
-    )
+    assert diagonal_steps(AMD(mirror, 0.1)) is not None
+    assert diagonal_steps(AMD(mirror, 0.1, regulariser=mirror)) is not None
+    assert diagonal_steps(AMD(mirror, 0.1, storage="primal")) is None
+    assert diagonal_steps(AMD(mirror, 0.1, regulariser=Diagonal(2.0))) is None
+    assert diagonal_steps(AMD(mirror, 0.1, regulariser=Euclidean(Box(0.0, 1.0)))) is None
+    assert diagonal_steps(MD(mirror, 0.1)) is not None
+    assert diagonal_steps(SMD(mirror, 0.1)) is None
+    assert Preconditioned in SHARED_STEPS
+    assert MD not in SHARED_STEPS
 
     class Other(MD):
         def update(self, state, grad):
             return super().update(state, 2 * grad)
 
-    assert not Other(mirror, 0.1).steps_in_place
+    assert diagonal_steps(Other(mirror, 0.1)) is None
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -165,10 +167,11 @@ def test_asmd_in_place_takes_the_same_steps(scaled):
     for k in range(1, 8):
         g = double([1.0, 0.3, -0.7]) * k
         state = method.update(state, g)
-        method.in_place(k, x, y, [g[0]], [d] if scaled else None)
+        sizes = asmd_step_sizes(method, k)
+        asmd_step(method, sizes, x, y, [g[0]], [d] if scaled else None)
         torch.testing.assert_close(x[0], state.x[0])
         torch.testing.assert_close(y[0], state.y[0])
-        length, mixing = method.lengths(k)
+        length, mixing = sizes
         assert length == pytest.approx(0.3 / k * (area(k) - area(k - 1)) / k**1.5)
         assert mixing == pytest.approx(1 - area(k) / area(k + 1))
 
@@ -193,7 +196,7 @@ def test_preconditioned_steps_taken_together_are_the_same(options):
         states = [
             method.update(state, g[None]) for method, state in zip(alone, states, strict=True)
         ]
-        alone[0].together(k, Maps(maps), x, m, [g.clone(), g.clone()])
+        PreconditionedSteps(alone[0], maps)(k, x, m, [g.clone(), g.clone()])
         for i, state in enumerate(states):
             torch.testing.assert_close(x[i], state.x[0])
             torch.testing.assert_close(m[i], state.m[0])
@@ -207,7 +210,7 @@ def test_which_runs_of_amd_are_compiled():
 
     def kernel(mirror=stencil, oracle=None, problem=task, **options):
         options = {"regulariser": mirror, "storage": "primal", **options}
-        return AMD(mirror, 0.1, **options).kernel(problem, oracle or Rounded(1.0))
+        return fast_run(AMD(mirror, 0.1, **options), problem, oracle or Rounded(1.0))
 
     assert kernel() is not None
     assert kernel(plain) is not None
@@ -225,7 +228,7 @@ def test_which_runs_of_amd_are_compiled():
         assert kernel(**without) is None, without
     method = AMD(plain, 0.1, regulariser=plain, storage="primal")
     state = method.init(task.start())
-    fused = method.kernel(task, Rounded(2.0))(state, 5)
+    fused = fast_run(method, task, Rounded(2.0))(state, 5)
     for _ in range(5):
         state = method.step(task, state, Rounded(2.0))
     assert fused.k == state.k == 5
@@ -322,7 +325,7 @@ def test_kernels_take_a_ratio_for_every_sample(kind):
     ratios = double(0.3, 2.0)
     method = kind(as_schedule(lambda k: ratios, "ratio"))
     state = plain = method.init(task.start(), task)
-    state = method.kernel(task, Default())(state, 4)
+    state = fast_run(method, task, Default())(state, 4)
     for _ in range(4):
         plain = method.step(task, plain, Default())
     torch.testing.assert_close(state.x, plain.x)
@@ -337,15 +340,15 @@ def test_kernels_clip_where_the_method_does(method):
     """
     task = image()
     state = method.init(task.start() + 3.0, task)
-    fused = method.kernel(task, Default())(state, 1)
+    fused = fast_run(method, task, Default())(state, 1)
     plain = method.step(task, state, Default())
     torch.testing.assert_close(fused.x, plain.x)
     assert bool((plain.x <= task.high).all()) == (type(method) is PDHG)
     assert fused.k == 1
-    assert type(CondatVu(0.3, Stencil(0.5)).kernel(task, Default())) is type(
-        method.kernel(task, Default())
+    assert type(fast_run(CondatVu(0.3, Stencil(0.5)), task, Default())) is type(
+        fast_run(method, task, Default())
     )
-    assert CondatVu(0.3, Diagonal(2.0)).kernel(task, Default()) is None
+    assert fast_run(CondatVu(0.3, Diagonal(2.0)), task, Default()) is None
 
 
 def test_primal_dual_methods_need_a_problem_with_a_saddle():
@@ -431,9 +434,9 @@ def test_oracles_are_taken_by_methods_that_ask():
     assert Equipped(GD(0.1), own).resolve_oracle(Default()) is own
     assert (Equipped(GD(0.1), own).oracle, GD(0.1).oracle) == (own, None)
     assert Averaged(Equipped(GD(0.1), own), weights=1.0).oracle is own
-    with pytest.raises(TypeError, match="asks for no gradients: an oracle is of no use"):
+    with pytest.raises(TypeError, match="needs a GradientMethod"):
         Equipped(PDHG(), own)
-    assert Equipped(GD(0.1), own).steps_by_update
+    assert not overrides_step(Equipped(GD(0.1), own))
 
 
 def test_means_weigh_by_the_squares_of_the_counts():
@@ -441,16 +444,16 @@ def test_means_weigh_by_the_squares_of_the_counts():
     points, gradients = (
         torch.randn(5, 1, 3, generator=torch.Generator().manual_seed(s)).double() for s in (0, 1)
     )
-    means = Means.none(points[0])
+    means = Means.empty(points[0])
     for n, (x, g) in enumerate(zip(points, gradients, strict=True), 1):
-        assert means.share == pytest.approx(n**2 / sum(j**2 for j in range(1, n + 1)))
-        means = means.tell(x, g)
-        assert means.told == n
+        assert means.next_weight == pytest.approx(n**2 / sum(j**2 for j in range(1, n + 1)))
+        means = means.add(x, g)
+        assert means.n == n
     weights = torch.tensor([i**2 / 55 for i in range(1, 6)], dtype=DOUBLE)[:, None, None]
     torch.testing.assert_close(means.point, (weights * points).sum(0))
     torch.testing.assert_close(means.gradient, (weights * gradients).sum(0))
     expected = [(6 + i) ** 2 / sum(j**2 for j in range(1, 7 + i)) for i in range(3)]
-    assert means.shares(3).tolist() == pytest.approx(expected)
+    assert means.next_weights(3).tolist() == pytest.approx(expected)
     same = copy.copy(means).after(means.point, means.gradient)
     assert same.point is means.point, "the mean of a point with itself is that point"
-    assert Means.none(points[0]).told == 0
+    assert Means.empty(points[0]).told == 0

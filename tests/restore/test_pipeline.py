@@ -50,7 +50,7 @@ def test_what_was_learned_begins_and_a_primal_dual_method_finishes():
     how = plan("inpaint")
     found = restore(problem, how)
     assert isinstance(how.method, Conditioned)
-    assert isinstance(how.method.method, md.HandOver)
+    assert isinstance(how.method.method, md.Switch)
     assert found.steps["image-tv"] == [20, 20]
     assert min(found.steps["condat-vu"]) > 0
     assert found.trace.iterations[-1] >= 20 + max(found.steps["condat-vu"])

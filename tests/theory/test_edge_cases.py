@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mirrordescent import AMD, ASMD, MD, SMD, Quadratic
+from mirrordescent.diagnosis.diagnosis_page import markdown
 from mirrordescent.domains import Box, Simplex, WholeSpace
 from mirrordescent.mirrors import (
     Conjugate,
@@ -33,7 +34,6 @@ from mirrordescent.theory.bound_checks import check_below_bound, check_energy_de
 from mirrordescent.theory.diagnosis_results import BoundCheck
 from mirrordescent.theory.geometry import Coupling, NewtonInverse
 from mirrordescent.theory.prior_bounds import sample_prior_constants
-from mirrordescent_lab.diagnosis_page import markdown
 
 POTENTIAL = "∇ of the potential is the map"
 BELOW = "the run stays below its bound"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent import MD, SMD, Quadratic, solve
+from mirrordescent.diagnosis.diagnosis_page import markdown
 from mirrordescent.methods import GradientMethod, Method
 from mirrordescent.mirrors import Diagonal, Euclidean, MirrorMap, StrongConvexity
 from mirrordescent.oracles import Noisy
@@ -17,7 +18,7 @@ from mirrordescent.schedules import as_schedule
 from mirrordescent.theory import diagnose, observe, recommend
 from mirrordescent.theory.conditions import method_verdicts
 from mirrordescent.trees import sum_per_sample, tree_map
-from mirrordescent_lab.diagnosis_page import markdown, write
+from mirrordescent_experiments import diagnosis_pages
 
 DOUBLE = torch.float64
 
@@ -158,7 +159,7 @@ def test_a_method_without_a_theorem(mirror, quadratic, tmp_path):
     plain = solve(quadratic, method, x0, iterations=30)
     assert torch.equal(run.solution.x, plain.x)
     assert torch.equal(run.record["gap"][-1], plain.value)
-    text = write(diagnosis, tmp_path).read_text()
+    text = diagnosis_pages.write(diagnosis, tmp_path).read_text()
     assert "# HeavyBall on Quadratic" in text
     assert ("## The map" in text) == (mirror is not None)
     assert "The theory supports" not in text

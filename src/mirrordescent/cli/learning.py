@@ -2,9 +2,7 @@
 own problems.
 """
 
-import importlib
 import os
-import sys
 import warnings
 from pathlib import Path
 from time import perf_counter
@@ -13,8 +11,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import Positional, UseAppendAction
 
-from mirrordescent.cli.files import family_in
-from mirrordescent.cli.lab import lab
+from mirrordescent.cli.problem_files import import_modules, load_family
 
 
 def learn(
@@ -99,16 +96,17 @@ def learn(
     from mirrordescent import zoo
     from mirrordescent.cli.output import progress, say, show
     from mirrordescent.learn import NothingLearned, read_recipe
+    from mirrordescent.recipes import recipe as recipe_of
 
     began = perf_counter()
-    _import(modules, Path.cwd(), Path(what).resolve().parent)
+    import_modules(modules, (Path.cwd(), Path(what).resolve().parent))
     if what.endswith(".py"):
         return _searched(Path(what), out, minutes, accuracy, resume, json)
     if what.endswith(".toml"):
         recipe = read_recipe(what, set)
         set = ()
     else:
-        recipe = lab("recipes").recipe(what)
+        recipe = recipe_of(what)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NothingLearned)  # it is said below
         path = recipe.train(
@@ -142,7 +140,7 @@ def _searched(
     from mirrordescent.cli.output import progress, say, show
 
     found = auto(
-        family_in(path),
+        load_family(path),
         name=path.stem,
         accuracy=accuracy,
         minutes=minutes,
@@ -180,14 +178,3 @@ def _compared(on: str, path: Path) -> str | None:
             except (ValueError, TypeError) as error:
                 return f"not compared with others: {error}"
     return None
-
-
-def _import(modules: tuple[str, ...], *folders: Path) -> None:
-    """Import modules of the user's own, looked for in some folders too."""
-    before = list(sys.path)
-    sys.path[:0] = map(str, folders)
-    try:
-        for module in modules:
-            importlib.import_module(module)
-    finally:
-        sys.path[:] = before

@@ -12,10 +12,10 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from mirrordescent.execution import steps_for
 from mirrordescent.methods.base import Method, State
 from mirrordescent.oracles import Oracle, require_generator
 from mirrordescent.problems.base import Problem
-from mirrordescent.solving.loop import steps_of
 from mirrordescent.trees import Tree, map_tensors
 
 Judge: TypeAlias = Callable[[list[Tensor]], Tensor]
@@ -46,7 +46,7 @@ class Unrolling:
         self, state: State, steps: int, generator: Generator | None
     ) -> tuple[State, list[Tensor]]:
         """Take some steps; return the state after them, and what was measured on the way."""
-        advance = steps_of(
+        advance = steps_for(
             self.method, self.problem, self.oracle, generator, None if self.compiled else False
         )
         measured = []

@@ -1,5 +1,6 @@
-"""Methods: mirror descent in its variants, and what it is compared with."""
+"""Methods: mirror descent in its variants, and the methods it is compared with."""
 
+from mirrordescent._internal.deprecation import renamed_attributes
 from mirrordescent.methods.accelerated import AMD, ASMD
 from mirrordescent.methods.adaptive import AdaptivePreconditioned
 from mirrordescent.methods.averaged import Averaged
@@ -24,14 +25,13 @@ from mirrordescent.methods.conditioned import Conditioned
 from mirrordescent.methods.descent import MD, SMD
 from mirrordescent.methods.equipped import Equipped
 from mirrordescent.methods.fista import FISTA
-from mirrordescent.methods.hand_over import HandOver, proven
 from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.methods.naming import named, names
 from mirrordescent.methods.preconditioned import Preconditioned
 from mirrordescent.methods.primal_dual import LPD, PDHG, CondatVu, DualFISTA, PrimalDual
-from mirrordescent.methods.relay import Relay
 from mirrordescent.methods.safeguarded import Safeguarded
 from mirrordescent.methods.scheduled import ScheduledPrimalDual
+from mirrordescent.methods.switch import Switch, proven
 
 __all__ = [
     "AMD",
@@ -53,21 +53,22 @@ __all__ = [
     "DualFISTA",
     "Equipped",
     "GradientMethod",
-    "HandOver",
     "Method",
     "Nesterov",
     "Preconditioned",
     "PrimalDual",
     "ProjectedGradient",
     "ProjectedNesterov",
-    "Relay",
     "Safeguarded",
     "ScheduledPrimalDual",
     "State",
     "StatefulWrapper",
+    "Switch",
     "Wrapped",
     "Wrapper",
     "named",
     "names",
     "proven",
 ]
+
+__getattr__ = renamed_attributes(__name__, {"HandOver": "Switch", "Relay": "Switch"})

@@ -1,20 +1,14 @@
 """Accelerated mirror descent, deterministic (AMD) and stochastic (ASMD)."""
 
-from collections.abc import Callable
 from typing import Literal, NamedTuple, cast
 
-import torch
 from torch import Tensor
 
-from mirrordescent import kernels
 from mirrordescent.domains import WholeSpace
-from mirrordescent.methods.base import GradientMethod, Run, Storage, Tensors
-from mirrordescent.methods.descent import add_scaled, mix_scaled, require_inside
-from mirrordescent.methods.means import Means
-from mirrordescent.mirrors import Euclidean, MirrorMap, Stencil
-from mirrordescent.oracles import Oracle, Rounded
-from mirrordescent.parts import written_together
-from mirrordescent.problems.base import Pixels, Problem
+from mirrordescent.methods.base import GradientMethod, Storage
+from mirrordescent.methods.descent import require_inside
+from mirrordescent.mirrors import Euclidean, MirrorMap
+from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import Number, Schedule, ScheduleLike, as_schedule
 from mirrordescent.trees import Tree, descend, mix, tree_map
 
@@ -60,7 +54,6 @@ class AMD(GradientMethod[AMDState]):
     called = ("amd", "lamd")
     theorem = "accelerated"
     carried = ("z",)  # x̃ is an answer; the next step does not need it
-    compiled = "amd"
 
     mirror: MirrorMap
 
@@ -141,45 +134,6 @@ class AMD(GradientMethod[AMDState]):
             x_tilde = self.regulariser.step(state.x, grad, near)
         return AMDState(count, z, mix(mixing, self._primal(z), x_tilde), x_tilde)
 
-    def lengths(self, count: int) -> tuple[float, float, float]:
-        """(k/r) t_k, γ_k t_k, and the λ of the next point."""
-        far, near, mixing = map(float, self._numbers(count))
-        return far, near, mixing
-
-    def in_place(
-        self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None
-    ) -> None:
-        """z ← z − far g,  x ← λ z/d + (1 − λ)(x − near g), or with near g/d there."""
-        far, near, mixing = self.lengths(count)
-        torch._foreach_add_(beside, g, alpha=-far)
-        add_scaled(x, g, d if self.regulariser is self.mirror else None, -near)
-        mix_scaled(x, beside, d, mixing)
-
-    @property
-    def steps_in_place(self) -> bool:
-        """Only with a dual z, and a correcting step in the geometry of the map or the Euclidean
-        one.
-        """
-        fits = _is_plain(self.regulariser) or self.regulariser is self.mirror
-        return super().steps_in_place and self.storage == "dual" and fits
-
-    def kernel(self, problem: Problem, oracle: Oracle) -> Run[AMDState] | None:
-        """Return compiled steps for a stencil, or no map, and rounded gradients on total-variation
-        problems.
-        """
-        pixels = (
-            problem.pixels() if written_together(type(self), "kernel", "update", "init") else None
-        )
-        if (
-            pixels is not None
-            and type(oracle) is Rounded
-            and (type(self.mirror) is Stencil or _is_plain(self.mirror))
-            and self.regulariser is self.mirror
-            and (self.storage, self.returns) == ("primal", "x")
-        ):
-            return StencilSteps(self, oracle, pixels)
-        return None
-
     def answer(self, state: AMDState) -> Tree:
         return state.x if self.returns == "x" else state.x_tilde
 
@@ -195,71 +149,6 @@ class AMD(GradientMethod[AMDState]):
 
     def _primal(self, z: Tree) -> Tree:
         return self.mirror.to_primal(z) if self.storage == "dual" else z
-
-
-class StencilSteps:
-    """Steps of AMD with a stencil, or no map, and rounded gradients on total-variation problems,
-    many a call.
-
-    Args:
-        method, oracle: the method, and its oracle.
-        pixels: the data of the problem.
-    """
-
-    def __init__(self, method: AMD, oracle: Rounded, pixels: Pixels) -> None:
-        self.method = method
-        self.oracle = oracle
-        self.pixels = pixels
-
-    def __call__(self, state: AMDState, steps: int) -> AMDState:
-        return self._steps(state, None, 1.0, steps)[0]
-
-    @property
-    def with_means(self) -> Callable[[AMDState, Means, int], tuple[AMDState, Means]] | None:
-        """Steps that return also the means of the gradients without the data term, as if all were
-        at y.
-
-        There are none for a Huber function, whose bounds need the mean of the points themselves.
-        """
-        return None if self.pixels.huber else self._with_means
-
-    @torch.no_grad()
-    def _steps(
-        self, state: AMDState, mean: Tensor | None, shares: Number, steps: int
-    ) -> tuple[AMDState, Tensor | None]:
-        first = state.k + 1
-        method = self.method
-        pixels = self.pixels
-        t = method.t.sequence(first, steps)
-        curvature = self.oracle.curvature.sequence(first, steps)
-        numbers = kernels.numbers(
-            pixels.rounded(curvature),
-            pixels.bound,
-            pixels.fidelity,
-            method.mirror.side if isinstance(method.mirror, Stencil) else 0.0,
-            method.dual_weight.sequence(first, steps) * t,
-            method.gamma.sequence(first, steps) * t,
-            method.mixing.sequence(first + 1, steps),
-            shares,
-        )
-        x, z, mean = kernels.amd_stencil(
-            cast(Tensor, state.x),
-            cast(Tensor, state.z),
-            pixels.y,
-            pixels.mask,
-            mean,
-            numbers,
-            steps,
-            isotropic=pixels.isotropic,
-            coupled=pixels.coupled,
-        )
-        return AMDState(state.k + steps, z, x, x), mean
-
-    def _with_means(self, state: AMDState, means: Means, steps: int) -> tuple[AMDState, Means]:
-        state, gradient = self._steps(
-            state, cast(Tensor, means.gradient), means.shares(steps), steps
-        )
-        return state, Means(means.told + steps, cast(Tensor, gradient), self.pixels.y)
 
 
 class Mixing(Schedule):
@@ -341,18 +230,6 @@ class ASMD(GradientMethod[ASMDState]):
         length = self.t(count) * self.dual_weight(count)
         y = tree_map(lambda y, g: descend(y, g, length), state.y, grad)
         return ASMDState(count, y, mix(self.mixing(count + 1), self.mirror.to_primal(y), state.x))
-
-    def lengths(self, count: int) -> tuple[float, float]:
-        """The dual step, and the w of the next point."""
-        return float(self.t(count) * self.dual_weight(count)), float(self.mixing(count + 1))
-
-    def in_place(
-        self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None
-    ) -> None:
-        """y ← y − length g,  x ← w y/d + (1 − w) x."""
-        length, mixing = self.lengths(count)
-        torch._foreach_add_(beside, g, alpha=-length)
-        mix_scaled(x, beside, d, mixing)
 
     def inside(self, state: ASMDState) -> Tensor:
         """Tell whether y is in the dual domain and x in the primal one."""

@@ -4,17 +4,21 @@ from typing import Any, cast
 
 from torch import Generator
 
-from mirrordescent.methods.base import GradientMethod, Run, Wrapper
+from mirrordescent.methods.base import GradientMethod, Wrapper
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.base import Problem
 from mirrordescent.trees import Tree
 
 
 class Equipped(Wrapper[Any], GradientMethod[Any]):
-    """A method that brings its own oracle, so that both can be learned, stored and used as one.
+    """A method with its own oracle, so that both are learned, stored and used together.
 
-    An oracle that wraps another, such as ``Noisy(0.1)``, is put around the method's own; one that
-    would replace it is refused.
+    If a solve is given an oracle that wraps another, such as ``Noisy(0.1)``, it wraps the method's
+    own oracle. An oracle that would replace the method's own is an error.
+
+    Args:
+        method: Gradient method.
+        oracle: Oracle of the gradients that the method receives.
 
     >>> import torch
     >>> from mirrordescent import GD, TVDenoising, solve
@@ -30,10 +34,10 @@ class Equipped(Wrapper[Any], GradientMethod[Any]):
     def __init__(self, method: GradientMethod[Any], oracle: Oracle) -> None:
         if not isinstance(method, GradientMethod):
             raise TypeError(
-                f"{type(method).__name__} asks for no gradients: an oracle is of no use to it"
+                f"Equipped needs a GradientMethod, which uses an oracle; got {type(method).__name__}"
             )
         super().__init__(method)
-        self._modules["oracle"] = oracle  # the property below finds it
+        self._modules["oracle"] = oracle  # read by the property below
 
     @property
     def oracle(self) -> Oracle:
@@ -42,26 +46,22 @@ class Equipped(Wrapper[Any], GradientMethod[Any]):
     def resolve_oracle(self, oracle: Oracle) -> Oracle:
         return self.method.resolve_oracle(oracle.combine_with(self.oracle))
 
-    @property
-    def steps_by_update(self) -> bool:
-        return type(self).step is Equipped.step and self.method.steps_by_update
-
     def update(self, state: Any, grad: Tree) -> Any:
-        """Update the method along a gradient of its own oracle."""
         return self.method.update(state, grad)
 
     def gradient(
         self, problem: Problem, state: Any, oracle: Oracle, generator: Generator | None = None
     ) -> Tree:
-        """Ask the method's own oracle, or the given one around it."""
         return self.method.gradient(problem, state, oracle.combine_with(self.oracle), generator)
 
     def step(
         self, problem: Problem, state: Any, oracle: Oracle, generator: Generator | None = None
     ) -> Any:
-        """Let the method step with its own oracle, or the given one around it."""
         return self.method.step(problem, state, oracle.combine_with(self.oracle), generator)
 
-    def kernel(self, problem: Problem, oracle: Oracle) -> Run[Any] | None:
-        """Return the method's compiled steps with its own oracle."""
-        return self.method.kernel(problem, oracle.combine_with(self.oracle))
+
+def overrides_step(method: GradientMethod[Any]) -> bool:
+    """Tell whether a step is anything but ``update`` along ``gradient``."""
+    if type(method).step is Equipped.step:
+        return overrides_step(cast(Equipped, method).method)
+    return type(method).step is not GradientMethod.step

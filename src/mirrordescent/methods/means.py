@@ -1,4 +1,4 @@
-"""Weighted means of the gradients a method is told, as a value that is carried along."""
+"""Weighted means of the gradients that a method received, as a value that states carry along."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from mirrordescent.trees import Tree, mix, tree_map
 
 
 class Means(NamedTuple):
-    """ḡ = Σ wᵢgᵢ and x̄ = Σ wᵢxᵢ over the gradients and points told so far, i = 1, …, ``told``,
-    with wᵢ ∝ i².
+    """Means of the gradients so far and of their points: ḡ = Σ wᵢgᵢ and x̄ = Σ wᵢxᵢ.
+
+    The weights of i = 1, …, ``n`` are proportional to i² and add up to 1.
     """
 
-    told: int
+    n: int
     gradient: Tree
     point: Tree
 
     @classmethod
-    def none(cls, like: Tree) -> Means:
-        """Return the means before anything was told, which have no weight."""
+    def empty(cls, like: Tree) -> Means:
+        """Return the means of no gradients: zeros without weight."""
         zero = tree_map(torch.zeros_like, like)
         return cls(0, zero, zero)
 
     @property
-    def share(self) -> float:
-        """The weight of what is told next: i² / Σⱼ j²."""
-        return float(self.shares(1))
+    def next_weight(self) -> float:
+        """The weight of the next gradient, i²/Σⱼ j²."""
+        return float(self.next_weights(1))
 
-    def shares(self, steps: int) -> Tensor:
-        """Return the weights of what is told in the next steps."""
-        count = torch.arange(self.told + 1, self.told + steps + 1, dtype=torch.float64)
-        return 6 * count / ((count + 1) * (2 * count + 1))
+    def next_weights(self, steps: int) -> Tensor:
+        """Return the weights of the gradients of the next steps, each among those up to itself."""
+        i = torch.arange(self.n + 1, self.n + steps + 1, dtype=torch.float64)
+        return 6 * i / ((i + 1) * (2 * i + 1))
 
-    def tell(self, x: Tree, gradient: Tree) -> Means:
-        """Return the means with one more gradient, and its point."""
-        return self.after(
-            x, gradient if not self.told else mix(self.share, gradient, self.gradient)
-        )
-
-    def after(self, x: Tree, gradient: Tree) -> Means:
-        """Return the means with one more point, given the new mean of the gradients."""
-        same = not self.told or self.point is x  # the mean of a point with itself costs nothing
-        return Means(self.told + 1, gradient, x if same else mix(self.share, x, self.point))
+    def add(self, x: Tree, gradient: Tree) -> Means:
+        """Return the means with one more gradient and its point."""
+        if self.n == 0:
+            return Means(1, gradient, x)
+        weight = self.next_weight
+        mean = mix(weight, gradient, self.gradient)
+        if self.point is x:  # the mean of a point with itself costs nothing
+            return Means(self.n + 1, mean, x)
+        return Means(self.n + 1, mean, mix(weight, x, self.point))

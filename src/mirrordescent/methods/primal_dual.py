@@ -8,14 +8,12 @@ from typing import Any, ClassVar, NamedTuple, cast
 import torch
 from torch import Generator, Tensor, nn
 
-from mirrordescent import kernels
 from mirrordescent._internal.checks import require_positive
 from mirrordescent.domains import WholeSpace
-from mirrordescent.methods.base import Method, Run, S
-from mirrordescent.mirrors import MirrorMap, Stencil
+from mirrordescent.methods.base import Method, S
+from mirrordescent.mirrors import MirrorMap
 from mirrordescent.oracles import Oracle
-from mirrordescent.parts import written_together
-from mirrordescent.problems.base import Pixels, Problem
+from mirrordescent.problems.base import Problem
 from mirrordescent.problems.saddle import SaddlePoint
 from mirrordescent.schedules import Number, Schedule
 from mirrordescent.trees import Tree, descend, dot, mix, per_sample, spread, tree_map
@@ -77,19 +75,6 @@ class PrimalDual(Method[S]):
         raise NotImplementedError
 
 
-class Numbers(NamedTuple):
-    """τ, c, b, σ of :class:`PixelSteps`, a quarter of the damping of a stencil, and whether x is
-    clipped to the box.
-    """
-
-    tau: Number
-    pull: Number
-    shift: Number
-    sigma: Number
-    side: Number = 0.0
-    clipped: bool = False
-
-
 class PDHGState(NamedTuple):
     """Steps taken, and the primal and dual iterates."""
 
@@ -145,23 +130,8 @@ class PDHG(PrimalDual[PDHGState]):
         ascended = tree_map(lambda u, Kx: descend(u, Kx, -sigma), state.u, saddle.K(2 * x_new - x))
         return PDHGState(state.k + 1, x_new, saddle.prox_G_conjugate(ascended, sigma))
 
-    def kernel(self, problem: Problem, oracle: Oracle) -> Run[PDHGState] | None:
-        if not written_together(type(self), "kernel", "step", "step_sizes", "_descend"):
-            return None
-        pixels = problem.pixels()
-        return (
-            None
-            if pixels is None
-            else PixelSteps(pixels, self._kernel_numbers(self.saddle(problem), pixels))
-        )
-
     def _descend(self, saddle: SaddlePoint, x: Tensor, pull: Tensor, tau: Number) -> Tensor:
         return saddle.prox_F(descend(x, pull, tau), tau)
-
-    def _kernel_numbers(self, saddle: SaddlePoint, pixels: Pixels) -> Numbers:
-        tau, sigma = map(_row, self.step_sizes(saddle))
-        pull = pixels.fidelity * tau
-        return Numbers(tau, pull / (1 + pull), tau, sigma, clipped=True)
 
     def _start(self, x: Tensor, u: Tree) -> PDHGState:
         return PDHGState(0, x, u)
@@ -210,23 +180,11 @@ class CondatVu(PDHG):
             smoothness = smoothness / self.mirror.convexity_in_l2()
         return 1 / (smoothness / 2 + sigma * square), sigma
 
-    def kernel(self, problem: Problem, oracle: Oracle) -> Run[PDHGState] | None:
-        return (
-            super().kernel(problem, oracle)
-            if self.mirror is None or type(self.mirror) is Stencil
-            else None
-        )
-
     def _descend(self, saddle: SaddlePoint, x: Tensor, pull: Tensor, tau: Number) -> Tensor:
         slope = saddle.grad_F(x) + pull
         if self.mirror is None:
             return saddle.project(descend(x, slope, tau))
         return descend(x, cast(Tensor, self.mirror.to_primal(slope)), tau)
-
-    def _kernel_numbers(self, saddle: SaddlePoint, pixels: Pixels) -> Numbers:
-        tau, sigma = map(_row, self.step_sizes(saddle))
-        side = self.mirror.side if isinstance(self.mirror, Stencil) else 0.0
-        return Numbers(tau, pixels.fidelity * tau, 0.0, sigma, side)
 
 
 def require_no_constraint(method: Method[Any], problem: Problem | None) -> None:
@@ -240,46 +198,6 @@ def require_no_constraint(method: Method[Any], problem: Problem | None) -> None:
             f"{type(method).__name__} does not project in the geometry of a map: without one it can solve a "
             f"{type(problem).__name__} on {problem.domain.description}"
         )
-
-
-def _row(number: Number) -> Number:
-    """Return a number of every sample as a table of steps and samples has it: (1, batch)."""
-    return number.detach().double().cpu().reshape(1, -1) if isinstance(number, Tensor) else number
-
-
-class PixelSteps:
-    """Steps of PDHG and of Condat and Vũ's method on total-variation problems. With w = Dᵀu both
-    are
-
-    .. code-block:: none
-
-        x⁺ = x − τw + c·Z(y − x + b·w),   u⁺ = prox_{σG*}(u + σD(2x⁺ − x))
-        PDHG:       c = Lτ/(1 + Lτ),  b = τ,  L = 2s,  and x⁺ is clipped to the box of the problem
-        Condat–Vũ:  c = Lτ,           b = 0;  with a stencil S, x⁺ = x − τS(w + LZ(x − y))
-    """
-
-    def __init__(self, pixels: Pixels, n: Numbers) -> None:
-        self.pixels = pixels
-        self.box = (pixels.low, pixels.high) if n.clipped else None
-        self.numbers = kernels.numbers(
-            n.tau, n.pull, n.shift, n.sigma, pixels.bound, n.side, pixels.shrink(n.sigma)
-        )
-
-    def __call__(self, state: PDHGState, steps: int) -> PDHGState:
-        u = cast("dict[str, Tensor]", state.u)
-        pixels = self.pixels
-        x, (vertical, horizontal) = kernels.primal_dual(
-            cast(Tensor, state.x),
-            (u["vertical"], u["horizontal"]),
-            pixels.y,
-            pixels.mask,
-            self.box,
-            self.numbers,
-            steps,
-            isotropic=pixels.isotropic,
-            coupled=pixels.coupled,
-        )
-        return PDHGState(state.k + steps, x, {"vertical": vertical, "horizontal": horizontal})
 
 
 class DualFISTAState(NamedTuple):
@@ -338,48 +256,8 @@ class DualFISTA(PrimalDual[DualFISTAState]):
             state.k + 1, x, u, v, torch.where(against, torch.ones_like(theta), grown)
         )
 
-    def kernel(self, problem: Problem, oracle: Oracle) -> Run[DualFISTAState] | None:
-        pixels = (
-            problem.pixels()
-            if written_together(type(self), "kernel", "step", "dual_step")
-            else None
-        )
-        if pixels is None or pixels.mask is not None:
-            return None
-        return DualPixelSteps(pixels, self.dual_step(problem))
-
     def _start(self, x: Tensor, u: Tree) -> DualFISTAState:
         return DualFISTAState(0, x, u, u, x.new_ones(x.shape[0]))
-
-
-class DualPixelSteps:
-    """Steps of FISTA on the dual of total-variation denoising, many a call; x(v) = y − Dᵀv/(2s),
-    clipped to the box.
-    """
-
-    def __init__(self, pixels: Pixels, sigma: float) -> None:
-        self.pixels = pixels
-        self.numbers = kernels.numbers(
-            sigma, pixels.bound, pixels.shrink(sigma), 1 / pixels.fidelity
-        )
-
-    def __call__(self, state: DualFISTAState, steps: int) -> DualFISTAState:
-        u = cast("dict[str, Tensor]", state.u)
-        v = cast("dict[str, Tensor]", state.v)
-        pixels = self.pixels
-        x, *duals, theta = kernels.dual_fista(
-            (u["vertical"], u["horizontal"]),
-            (v["vertical"], v["horizontal"]),
-            state.theta,
-            pixels.y,
-            (pixels.low, pixels.high),
-            self.numbers,
-            steps,
-            isotropic=pixels.isotropic,
-            coupled=pixels.coupled,
-        )
-        u, v = ({"vertical": vertical, "horizontal": horizontal} for vertical, horizontal in duals)
-        return DualFISTAState(state.k + steps, x, u, v, theta)
 
 
 class LPDState(NamedTuple):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent._internal.progress import ProgressBar
-from mirrordescent.methods import Conditioned, HandOver
+from mirrordescent.methods import Conditioned, Switch
 from mirrordescent.mirrors.icnn import ConvICNN
 from mirrordescent.problems.tv import TVInpainting
 from mirrordescent.restore.deep_holes import pulled
@@ -163,7 +163,7 @@ def _shared_out(plan: Plan, steps: Tensor) -> dict[str, list[int]]:
     over to.
     """
     method = plan.method.method if isinstance(plan.method, Conditioned) else plan.method
-    if not isinstance(method, HandOver):
+    if not isinstance(method, Switch):
         return {plan.label: steps.tolist()}
     first = steps.clamp(max=method.after)
     return {plan.label: first.tolist(), plan.then: (steps - first).tolist()}

@@ -8,10 +8,10 @@ import torch
 
 from mirrordescent import zoo
 from mirrordescent._internal.suggestions import require_known
-from mirrordescent.methods import PDHG, CondatVu, Equipped, Method, PrimalDual, named, names, proven
-from mirrordescent.methods.hand_over import beginning
+from mirrordescent.methods import PDHG, Equipped, Method, PrimalDual, named, names, proven
 from mirrordescent.methods.naming import takes
-from mirrordescent.mirrors import MirrorMap, Stencil
+from mirrordescent.methods.switch import SWITCH_AFTER, first_part, stencil_condat_vu
+from mirrordescent.mirrors import MirrorMap
 from mirrordescent.schedules import Schedule
 
 Task: TypeAlias = Literal["denoise", "inpaint"]
@@ -33,8 +33,8 @@ class Default(NamedTuple):
 # bounds lag behind: it serves as a start for a primal-dual method in the geometry of a stencil,
 # with a dual variable.
 DEFAULTS: dict[Task, Default] = {
-    "inpaint": Default("image-tv", 20, "condat-vu", "photo-inpaint-conjugate"),
-    "denoise": Default("image-tv", 20, "condat-vu", "ellipse-denoise-conjugate"),
+    "inpaint": Default("image-tv", SWITCH_AFTER, "condat-vu", "photo-inpaint-conjugate"),
+    "denoise": Default("image-tv", SWITCH_AFTER, "condat-vu", "ellipse-denoise-conjugate"),
 }
 ISOTROPIC = "image-tv-isotropic"  # the entry where both differences of a pixel are taken together
 # iterations of methods with a map, with step sizes alone, and with proofs
@@ -47,9 +47,6 @@ TOLERANCE = 1e-3
 SINGLE_PRECISION = 1e-5  # below this tolerance rounding decides in single precision
 RATIO = (
     0.5  # of PDHG's steps, the fastest on photographs from filled holes for weights of 0.03 … 0.15
-)
-STENCIL_RATIO = (
-    0.3  # of Condat and Vũ's steps with a stencil, chosen on training photographs of five kinds
 )
 
 
@@ -108,7 +105,7 @@ def plan(
     made, label = _method(task, name, mirror if chosen else entry)
     budget = iterations or _budget(name, made)
     promised = tolerance is not None or (not chosen and iterations is None)
-    if (promised or not chosen) and (first := beginning(made)) is not None:
+    if (promised or not chosen) and (first := first_part(made)) is not None:
         after = default.after if isinstance(first, Equipped) else _budget(name, made)
         after = min(after, iterations or after)
         made = proven(made, after)
@@ -126,7 +123,7 @@ def plan(
 def primal_dual(name: str) -> PrimalDual[Any]:
     """Make a primal-dual method by its name, with steps that suit photographs."""
     if name == "condat-vu":
-        return CondatVu(STENCIL_RATIO, Stencil(0.6))
+        return stencil_condat_vu()
     made = PDHG(RATIO) if name == "pdhg" else named(name)
     assert isinstance(made, PrimalDual)
     return made

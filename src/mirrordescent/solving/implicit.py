@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mirrordescent._internal.suggestions import require_known
+from mirrordescent.execution import steps_for
 from mirrordescent.methods.base import Method
 from mirrordescent.oracles import Default, Oracle
 from mirrordescent.problems.base import Problem
-from mirrordescent.solving.loop import steps_of
 from mirrordescent.trees import Tree, descend, dot, leaves, map_tensors, norm, tree_map
 
 Through: TypeAlias = Literal["steps", "solution"]
@@ -86,7 +86,7 @@ def layer(
         x0 = problem.start() if x0 is None else x0
         problem.check(x0)
         method.resolve_oracle(oracle)
-        state = steps_of(method, problem, oracle)(method.init(x0, problem), iterations - last)
+        state = steps_for(method, problem, oracle)(method.init(x0, problem), iterations - last)
         state = map_tensors(torch.Tensor.detach, state)
     if through == "solution":
         return _solution(problem, method.answer(state), x0)

@@ -5,14 +5,13 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
-from mirrordescent import kernels
 from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.domains import WholeSpace
-from mirrordescent.methods.base import Method, Run
+from mirrordescent.execution import steps_for
+from mirrordescent.methods.base import Method
 from mirrordescent.oracles import Default, Oracle, require_generator
-from mirrordescent.parts import written_together
 from mirrordescent.problems.base import Problem
 from mirrordescent.solving.solution import Solution, Status, Trace
 from mirrordescent.solving.stopping import Look, Rule
@@ -85,7 +84,7 @@ def solve(
     rules = (stop,) if isinstance(stop, Rule) else tuple(stop or ())
     check_at, record_at = _plan(iterations, check_every, trace)
 
-    run = steps_of(method, problem, oracle, generator, fused)
+    run = steps_for(method, problem, oracle, generator, fused)
     state = method.init(x0, problem) if state is None else method.warm(state, problem)
     record = _Record(problem, method, x0, state, diverge_factor)
     seconds = 0.0
@@ -224,45 +223,6 @@ class _Record:
             lower=self.lower,
             state=self.state,
         )
-
-
-def steps_of(
-    method: Method[Any],
-    problem: Problem,
-    oracle: Oracle,
-    generator: Generator | None = None,
-    fused: bool | None = None,
-) -> Run[Any]:
-    """Return a function that takes several steps at once, without a graph: compiled if possible and
-    not unwanted.
-    """
-    wanted = kernels.ready() if fused is None else fused
-    kernel = (
-        method.kernel(problem, oracle)
-        if wanted and all(map(_own_kernel, method.modules()))
-        else None
-    )
-    if fused and kernel is None:
-        raise ValueError(
-            f"fused=True, but {type(method).__name__} has no kernel for {type(problem).__name__}"
-        )
-    if fused:
-        kernels.library()  # compiled now, and not in the middle of the first step
-
-    def run(state: Any, steps: int) -> Any:
-        for _ in range(steps):
-            state = method.step(problem, state, oracle, generator)
-        return state
-
-    return kernel or run
-
-
-def _own_kernel(part: nn.Module) -> bool:
-    """Tell whether the kernel of a method is for its own steps: a subclass with others does not
-    inherit it.
-    """
-    has = isinstance(part, Method) and type(part).kernel is not Method.kernel
-    return not has or written_together(type(part), "kernel", "init", "step", "update", "gradient")
 
 
 def _plan(

@@ -15,6 +15,7 @@ from mirrordescent.methods import (
     Wrapper,
 )
 from mirrordescent.methods.base import Storage, Theorem
+from mirrordescent.methods.equipped import overrides_step
 from mirrordescent.oracles import Exact, Oracle
 from mirrordescent.parts import written_together
 from mirrordescent.problems import Problem
@@ -65,7 +66,7 @@ class StepRecorder(StatefulWrapper):
     method: GradientMethod[Any]
 
     def __init__(self, method: GradientMethod[Any]) -> None:
-        if not (isinstance(method, GradientMethod) and method.steps_by_update):
+        if not isinstance(method, GradientMethod) or overrides_step(method):
             raise TypeError(
                 "StepRecorder needs a GradientMethod that does not override step(); "
                 f"got {type(method).__name__}"

@@ -1,0 +1,105 @@
+"""Fast runs of accelerated mirror descent on images with total variation."""
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from mirrordescent import kernels
+from mirrordescent.domains import WholeSpace
+from mirrordescent.execution.registry import runner
+from mirrordescent.methods.accelerated import AMD, AMDState
+from mirrordescent.methods.means import Means
+from mirrordescent.mirrors import Euclidean, MirrorMap, Stencil
+from mirrordescent.oracles import Oracle, Rounded
+from mirrordescent.problems.base import Pixels, Problem
+from mirrordescent.schedules import Number
+
+
+@runner(AMD)
+def amd_run(method: AMD, problem: Problem, oracle: Oracle) -> "StencilRun | None":
+    """Return a run for a stencil or no map, with rounded gradients."""
+    pixels = problem.pixels()
+    if pixels is None or type(oracle) is not Rounded:
+        return None
+    if type(method.mirror) is not Stencil and not _is_unconstrained_euclidean(method.mirror):
+        return None
+    if method.regulariser is not method.mirror:
+        return None
+    if method.storage != "primal" or method.returns != "x":
+        return None
+    return StencilRun(method, oracle, pixels)
+
+
+def _is_unconstrained_euclidean(mirror: MirrorMap) -> bool:
+    return type(mirror) is Euclidean and isinstance(mirror.primal_domain, WholeSpace)
+
+
+class StencilRun:
+    """Steps of AMD in the geometry of a stencil, or the Euclidean one, in one call of a C kernel.
+
+    Args:
+        method: AMD whose map is a stencil or Euclidean, and is its regulariser too.
+        oracle: Oracle of the rounded gradients.
+        pixels: Data of the total-variation problem.
+    """
+
+    def __init__(self, method: AMD, oracle: Rounded, pixels: Pixels) -> None:
+        self.method = method
+        self.oracle = oracle
+        self.pixels = pixels
+
+    def __call__(self, state: AMDState, steps: int) -> AMDState:
+        return self._run(state, None, 1.0, steps)[0]
+
+    @property
+    def computes_means(self) -> bool:
+        """Whether :meth:`with_means` exists for the problem.
+
+        Bounds for a Huber function need the mean of the points, which the kernel does not compute.
+        """
+        return not self.pixels.huber
+
+    def with_means(self, state: AMDState, means: Means, steps: int) -> tuple[AMDState, Means]:
+        """Take steps, and include their gradients in the means.
+
+        The kernel leaves out the data term of the gradients: it is that of gradients at y. So y
+        serves as the mean of the points.
+        """
+        state, gradient = self._run(
+            state, cast(Tensor, means.gradient), means.next_weights(steps), steps
+        )
+        return state, Means(means.n + steps, cast(Tensor, gradient), self.pixels.y)
+
+    @torch.no_grad()
+    def _run(
+        self, state: AMDState, mean: Tensor | None, shares: Number, steps: int
+    ) -> tuple[AMDState, Tensor | None]:
+        first = state.k + 1
+        method = self.method
+        pixels = self.pixels
+        t = method.t.sequence(first, steps)
+        curvature = self.oracle.curvature.sequence(first, steps)
+        side = method.mirror.side if isinstance(method.mirror, Stencil) else 0.0
+        numbers = kernels.numbers(
+            pixels.rounded(curvature),
+            pixels.bound,
+            pixels.fidelity,
+            side,
+            method.dual_weight.sequence(first, steps) * t,
+            method.gamma.sequence(first, steps) * t,
+            method.mixing.sequence(first + 1, steps),
+            shares,
+        )
+        x, z, mean = kernels.amd_stencil(
+            cast(Tensor, state.x),
+            cast(Tensor, state.z),
+            pixels.y,
+            pixels.mask,
+            mean,
+            numbers,
+            steps,
+            isotropic=pixels.isotropic,
+            coupled=pixels.coupled,
+        )
+        return AMDState(state.k + steps, z, x, x), mean

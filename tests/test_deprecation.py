@@ -1,0 +1,75 @@
+"""Names of earlier versions: they still work, and warn with the name of the replacement."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import cloudpickle
+import pytest
+
+import mirrordescent as md
+from mirrordescent._internal.deprecation import MOVED_MODULES
+
+CHILD = "import warnings; warnings.simplefilter('error'); "
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+def test_old_module_paths_warn_and_name_the_new_ones():
+    """In a process of its own, since importing an old path binds it to the package."""
+    code = f"""
+import importlib, warnings
+for old, new in {MOVED_MODULES!r}.items():
+    target = importlib.import_module("mirrordescent." + new)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        module = importlib.import_module("mirrordescent." + old)
+    missing = [name for name in dir(target) if not hasattr(module, name)]
+    assert not missing, (old, missing)
+    assert all(issubclass(w.category, DeprecationWarning) for w in caught), old
+    assert any(target.__name__ in str(w.message) for w in caught), old
+"""
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_functions_keep_their_names_beside_old_packages():
+    """Importing a submodule by its old path must not replace md.solve by a module."""
+    done = run(
+        "import mirrordescent as md, mirrordescent.solve.loop, mirrordescent.auto.trial\n"
+        "import torch\n"
+        "problem = md.Quadratic(torch.ones(2), centre=torch.ones(1, 2))\n"
+        "assert md.solve(problem, md.GD(0.5), iterations=5).ok\n"
+        "assert callable(md.auto)\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "path", ["solving.loop", "automatic.trial", "_internal.cache", "zoo.storage"]
+)
+def test_every_module_can_be_imported_by_its_path(path):
+    done = run(
+        f"{CHILD}import mirrordescent.{path} as module; assert module.__name__.endswith('{path}')"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_function_that_uses_the_library_can_be_sent_to_another_process():
+    def minimise(centre):
+        import torch
+
+        problem = md.Quadratic(torch.ones(2), centre=torch.full((1, 2), centre))
+        return float(md.solve(problem, md.GD(1.0), iterations=3).x[0, 0])
+
+    sent = cloudpickle.dumps(minimise)
+    code = f"import pickle; print(pickle.loads({sent!r})(2.0))"
+    done = run(code)
+    assert done.stdout.strip() == "2.0", done.stderr
+
+
+def test_dir_shows_public_names_only():
+    assert dir(md) == sorted(md.__all__)
