@@ -93,7 +93,7 @@ def _sums(y: Tensor, mask: Tensor | None, x: Tensor) -> Tensor:
     The sums over y are over observed pixels. The reference r is one of them, which keeps the digits
     of images with a large mean.
     """
-    if y.shape == x.shape and kernels.suits(y) and y.dtype == x.dtype and kernels.ready():
+    if y.shape == x.shape and kernels.supports(y) and y.dtype == x.dtype and kernels.available():
         return kernels.image_sums(y, mask, x)
     observed = torch.ones_like(y) if mask is None else mask.expand_as(y)
     index = observed.flatten(1).argmax(1, keepdim=True)
@@ -123,7 +123,7 @@ def _depth(mask: Tensor | None, batch: int, height: int, width: int) -> np.ndarr
 
 def _depths(mask: Tensor) -> Tensor:
     """Return the number of missing pixels and the sum of their depths: (…, channels, 2)."""
-    if kernels.suits(mask) and kernels.ready():
+    if kernels.supports(mask) and kernels.available():
         return kernels.hole_depths(mask, MAX_DEPTH)
     missing = (1 - mask).double().sum((-2, -1))
     rounds = missing

@@ -48,7 +48,7 @@ def reduce_divergence(
         radius: Bound r, a number or a tensor (batch,).
     """
     u = groups.project(u, radius)
-    if not (kernels.suits(observed) and kernels.ready()):
+    if not (kernels.supports(observed) and kernels.available()):
         return _reduce_divergence(u, observed, groups, radius)
     bound = torch.as_tensor(radius, dtype=torch.float64).reshape(-1)
     kernels.close_holes(

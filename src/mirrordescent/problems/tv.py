@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from mirrordescent._internal.checks import require_data, require_not_negative, require_positive
 from mirrordescent._internal.image_arrays import ImageLike, as_images, as_mask
-from mirrordescent.kernels import ready, suits
+from mirrordescent.kernels import available, supports
 from mirrordescent.mirrors import MirrorMap, Stencil
 from mirrordescent.parts import Config, Part
 from mirrordescent.problems.base import Pixels
@@ -180,7 +180,7 @@ class TVInpainting(Composite):
         Problems with an operator, and subclasses, which may have another objective, have none.
         """
         known_type = type(self) in (TVInpainting, TVDenoising)
-        if self.operator is not None or not known_type or not suits(self.y):
+        if self.operator is not None or not known_type or not supports(self.y):
             return None
         return self._data
 
@@ -259,7 +259,7 @@ class TVInpainting(Composite):
         """Return the dual value at the projection of u onto feasible points, a bound on min f."""
         if self.operator is not None:
             return super().lower_bound(u)
-        compiled = suits(self.y) and ready() and not u["vertical"].requires_grad
+        compiled = supports(self.y) and available() and not u["vertical"].requires_grad
         if self.mask is not None and compiled:  # costs as much as a few steps
             u = reduce_divergence(u, self.mask, self.groups, self.kink)
         return dual_bound(self._data, u)

@@ -109,7 +109,7 @@ def _minus_rounding(data: Pixels, sums: Tensor, dtype: torch.dtype) -> Tensor:
 def _compiled(data: Pixels, *tensors: Tensor) -> bool:
     """Tell whether the compiled kernel applies: it is ready, and no derivative is needed."""
     needs_graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    return kernels.suits(data.y) and not needs_graph and kernels.ready()
+    return kernels.supports(data.y) and not needs_graph and kernels.available()
 
 
 def _numbers(data: Pixels) -> Tensor:
