@@ -14,7 +14,7 @@ from mirrordescent.learn.families import reference_of
 from mirrordescent.methods import FISTA, Method
 from mirrordescent.problems import Problem
 from mirrordescent.references.certificate import primal_dual
-from mirrordescent.solving import Look, Rule, relative_change, relative_gap, solve
+from mirrordescent.solving import Snapshot, Rule, relative_change, relative_gap, solve
 from mirrordescent.trees import leaves
 
 LEARNED = Path("out/zoo")  # where `mirrordescent learn` writes
@@ -106,7 +106,7 @@ def solve_own(
     return Solved(report, rows, reached, name, path)
 
 
-def _gap(look: Look, lower: Tensor) -> Tensor:
+def _gap(look: Snapshot, lower: Tensor) -> Tensor:
     return relative_gap(look.value, lower, look.start_value)
 
 

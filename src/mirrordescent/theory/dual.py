@@ -28,7 +28,7 @@ from torch import Tensor
 from mirrordescent.methods import Preconditioned
 from mirrordescent.mirrors import MirrorMap
 from mirrordescent.problems import Problem
-from mirrordescent.solving import Look, solve
+from mirrordescent.solving import Snapshot, solve
 from mirrordescent.theory.constants import SAFETY, Constant
 from mirrordescent.theory.geometry import difference
 from mirrordescent.trees import Tree, dot
@@ -97,7 +97,7 @@ def dual_descent(
         )
     values: list[Tensor] = []
 
-    def look(at: Look) -> None:
+    def look(at: Snapshot) -> None:
         values.append(method.mirror.conjugate(problem.grad(at.x)))
 
     solve(

@@ -18,7 +18,7 @@ from mirrordescent.mirrors import MirrorMap
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.schedules import Schedule
-from mirrordescent.solving import Look, Solution, solve
+from mirrordescent.solving import Snapshot, Solution, solve
 from mirrordescent.theory.assumptions import runs_exactly
 from mirrordescent.theory.geometry import (
     Coupling,
@@ -139,7 +139,7 @@ class Energies:
         self._at_steps = Rows()
         self._k = -1
 
-    def __call__(self, look: Look) -> None:
+    def __call__(self, look: Snapshot) -> None:
         """Take in the newest state, and the step that led to it."""
         if look.k == 0:
             self._begin(look)
@@ -162,7 +162,7 @@ class Energies:
         self._k = look.k
         self._value = look.value
 
-    def _begin(self, look: Look) -> None:
+    def _begin(self, look: Snapshot) -> None:
         method = bare(look.method)
         theorem = theorem_of(look.method)
         u = expanded(self.minimiser, look.x)
@@ -180,7 +180,7 @@ class Energies:
         self._value = look.start_value
         self._least = look.problem.value(u)
 
-    def _held_against(self, method: Any, u: Tree, look: Look) -> tuple[Coupling, bool]:
+    def _held_against(self, method: Any, u: Tree, look: Snapshot) -> tuple[Coupling, bool]:
         """Return the geometry, and whether the run is exact in it: at the start and at u, not by
         what the map says.
         """
@@ -367,7 +367,7 @@ def observe(
     generator: Generator | None = None,
     geometry: MirrorMap | Coupling | None = None,
     exact_iterates: bool = False,
-    callbacks: Sequence[Callable[[Look], object]] = (),
+    callbacks: Sequence[Callable[[Snapshot], object]] = (),
 ) -> Observed:
     """Solve, and follow the run with :class:`Energies`, and with further callbacks if there are
     any.

@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from mirrordescent.mirrors import MirrorMap
-from mirrordescent.solving import Look
+from mirrordescent.solving import Snapshot
 from mirrordescent.theory.energies import moved
 from mirrordescent.theory.geometry import difference, inside
 from mirrordescent.theory.watched import Rows, Watched, bare, storage_of, theorem_of
@@ -146,7 +146,7 @@ class UpdateErrors:
         """What was measured, (measurements, batch) each; ``iterations`` says where."""
         return self._rows.stacked()
 
-    def __call__(self, look: Look) -> None:
+    def __call__(self, look: Snapshot) -> None:
         """Compare the newest state with the one before."""
         method = bare(look.method)
         state = look.state.inner if isinstance(look.method, Watched) else look.state

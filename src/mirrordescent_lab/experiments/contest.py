@@ -16,7 +16,7 @@ from mirrordescent.methods import PDHG, Adam, Method, Nesterov
 from mirrordescent.methods.baselines import GD
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems import Problem
-from mirrordescent.solving import Look, Solution, solve
+from mirrordescent.solving import Snapshot, Solution, solve
 from mirrordescent_lab.experiments.result import Curve
 
 TUNED_AT = 100  # the appendix picks step sizes at this iteration
@@ -73,7 +73,7 @@ class Contest:
         method: Method[Any],
         oracle: Oracle | None = None,
         iterations: int | None = None,
-        callbacks: Sequence[Callable[[Look], object]] = (),
+        callbacks: Sequence[Callable[[Snapshot], object]] = (),
     ) -> Solution:
         """Run one method on all problems; callbacks see every iteration."""
         budget = iterations or self.iterations

@@ -23,7 +23,7 @@ from mirrordescent.mirrors import Diagonal, MirrorMap
 from mirrordescent.oracles import Minibatch, Oracle
 from mirrordescent.problems import SVM, Problem
 from mirrordescent.references import certify
-from mirrordescent.solving import Look
+from mirrordescent.solving import Snapshot
 from mirrordescent_lab import data
 from mirrordescent_lab.data import Features
 from mirrordescent_lab.experiments.claims import by_margin, control_claims, ratio
@@ -162,7 +162,7 @@ class _Runs:
     def add(self, name: str, method: Method[Any], oracle: Oracle | None) -> None:
         seen: list[tuple[int, float, Tensor]] = []
 
-        def look(at: Look) -> None:
+        def look(at: Snapshot) -> None:
             if at.k in self.contest.recorded:
                 seen.append((at.k, at.seconds, _error(cast(Tensor, at.x), self.features)))
 

@@ -21,7 +21,7 @@ from mirrordescent.methods import PDHG, Equipped, Method, ProjectedNesterov, Wra
 from mirrordescent.oracles import InTurn, Oracle, Relative
 from mirrordescent.problems import PoissonTomography, Problem
 from mirrordescent.references import certify
-from mirrordescent.solving import Look
+from mirrordescent.solving import Snapshot
 from mirrordescent.trees import Tree, norm, tree_map
 from mirrordescent_lab.emission import MLEM, OSEM, SPDHG
 from mirrordescent_lab.experiments.contest import Contest, Tunable, mean_by, recorded_iterations
@@ -195,7 +195,7 @@ class _Race:
     def run(self, name: str, method: Method[Any], every: int = 1) -> None:
         distances: dict[int, Tensor] = {}
 
-        def watch(look: Look) -> None:
+        def watch(look: Snapshot) -> None:
             x = cast(Tensor, look.x)
             distances[look.k] = _distance(x, self.phantoms)
             if look.k == SHOWN:

@@ -14,7 +14,7 @@ from torch import Tensor
 from mirrordescent.methods import Method
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.network_training import Networks, NetworkTraining
-from mirrordescent.solving import Look, Solution, solve
+from mirrordescent.solving import Snapshot, Solution, solve
 from mirrordescent_lab.experiments.contest import Tunable
 from mirrordescent_lab.experiments.result import Claim, Curve, Panel
 from mirrordescent_lab.intervals import paired
@@ -54,7 +54,7 @@ class Training:
         every = max(1, self.steps // self.looks)
         seen: list[tuple[int, float, Tensor, Tensor, Tensor]] = []
 
-        def look(at: Look) -> None:
+        def look(at: Snapshot) -> None:
             training = self.problem.accuracy(at.x)
             test = self.problem.accuracy(at.x, self.test_inputs, self.test_targets)
             seen.append((at.k, at.seconds, at.value.double(), training, test))
