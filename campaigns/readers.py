@@ -376,7 +376,11 @@ def _options(command: str) -> list[str]:
     if command in functions:
         names = list(inspect.signature(functions[command]).parameters)[1:]
     else:
-        tables = (solve.Solving, solve.Writing, *((solve.Damage,) if command == "inpaint" else ()))
+        tables = (
+            solve.SolverOptions,
+            solve.OutputOptions,
+            *((solve.MaskOptions,) if command == "inpaint" else ()),
+        )
         names = [
             field.name
             for table in tables

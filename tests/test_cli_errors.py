@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from mirrordescent import cli, zoo
+from mirrordescent import __main__, cli, zoo
 from mirrordescent.cli import plugins
 from mirrordescent.cli.errors import BUG, MISTAKE, describe
 
@@ -173,6 +173,17 @@ def test_an_error_in_a_users_file_names_its_line(monkeypatch, capsys, tmp_path):
         assert run(monkeypatch, "solve", file.name) == MISTAKE
         (line,) = capsys.readouterr().err.splitlines()
         assert message in line
+
+
+def test_a_missing_extra_is_named_in_one_line(monkeypatch, capsys):
+    for name in [name for name in sys.modules if name.startswith("mirrordescent.cli")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    with pytest.raises(SystemExit) as stop:
+        __main__.main()
+    assert stop.value.code == MISTAKE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "pip install 'mirrordescent[cli]'" in line
 
 
 def test_an_error_without_a_traceback_is_a_bug():

@@ -149,7 +149,7 @@ def test_kernels_are_used_where_they_can_be_built(here, monkeypatch, capsys):
     assert "no-compiler cannot be run" in capsys.readouterr().err
     asked = []
     monkeypatch.setattr(kernels, "library", lambda: asked.append(True))
-    monkeypatch.setattr(kernels, "ready", lambda: False)
+    monkeypatch.setattr(kernels, "available", lambda: False)
     assert run(monkeypatch, "inpaint", "photo.png", "--missing", 0.3) == 0
     assert asked
     monkeypatch.undo()
@@ -159,7 +159,10 @@ def test_kernels_are_used_where_they_can_be_built(here, monkeypatch, capsys):
 def test_a_tolerance_out_of_reach_ends_with_1(here, monkeypatch, capsys):
     arguments = ("--missing", 0.3, "--method", "pdhg", "--iterations", 2, "--tolerance", 1e-4)
     assert run(monkeypatch, "inpaint", "photo.png", *arguments) == 1
-    assert "photo.png ended as budget with a relative gap of" in capsys.readouterr().err
+    assert (
+        "photo.png did not reach the tolerance: status budget, relative gap"
+        in capsys.readouterr().err
+    )
 
 
 def mistakes():
@@ -241,7 +244,7 @@ def test_mistakes_end_in_one_line_and_leave_nothing(here, monkeypatch, capsys, a
     Image.fromarray(np.zeros((24, 20), np.uint8)).save("black.png")
     before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
     assert run(monkeypatch, *arguments) == 2
-    chatter = ("solving", "photo.png: ", "wide.png says", "black.png says")
+    chatter = ("restoring photographs: ", "photo.png: ", "wide.png says", "black.png says")
     error = [line for line in capsys.readouterr().err.splitlines() if not line.startswith(chatter)]
     assert len(error) == 1
     assert error[0].startswith("mirrordescent: ")

@@ -1,6 +1,4 @@
-"""Being asked to stop, by Ctrl-C or by a system that ends its processes, while a step or an import
-is half done.
-"""
+"""Interruption by Ctrl-C or by a signal of the system, during a step or an import."""
 
 from __future__ import annotations
 
@@ -13,45 +11,42 @@ from collections.abc import Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-INTERRUPTED = 128 + signal.SIGINT  # the exit code
+EXIT_CODE = 128 + signal.SIGINT
 
 
-def stop(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, as Python does by itself; but where a module is half imported, end
-    the process at once.
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Handle SIGINT: raise KeyboardInterrupt, or end the process during an import.
 
-    Compiled modules import others, and take whatever is raised there for another error, or go on
-    without them: torch without half of NumPy, say, which is noticed later, elsewhere, or never.
+    Compiled modules import other modules and may swallow an exception that is raised there. Torch,
+    for example, would continue without a part of NumPy and fail later with an unrelated error.
     """
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
             os.write(2, b"mirrordescent: interrupted\n")
-            os._exit(INTERRUPTED)
+            os._exit(EXIT_CODE)
         frame = frame.f_back
     raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
-def stoppable() -> Iterator[None]:
-    """Let Ctrl-C :func:`stop` the process, unless somebody has a handler of his own."""
-    before = signal.getsignal(signal.SIGINT)
-    if (
-        before is not signal.default_int_handler
-        or threading.current_thread() is not threading.main_thread()
-    ):
+def interruptible() -> Iterator[None]:
+    """Handle Ctrl-C by :func:`interrupt` in this context, unless another handler is installed."""
+    previous = signal.getsignal(signal.SIGINT)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if previous is not signal.default_int_handler or not in_main_thread:
         yield
         return
-    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Work that was asked to stop, and has kept what there was."""
+    """Raised when work has stopped on request and its state has been saved."""
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
@@ -59,30 +54,30 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """Notes in ``asked`` which signal asked to stop, instead of stopping at once; a second one
-    stops at once.
+    """Delay SIGINT and SIGTERM in this context, so that a step can be finished.
 
-    Only the main thread of a program can do this; elsewhere signals do what they always do.
+    The first signal is stored in ``requested``. A second signal raises :class:`Interrupted`.
+    Signals can be handled in the main thread only; in other threads nothing changes.
     """
 
     def __init__(self) -> None:
         self.requested: int | None = None
-        self._before: dict[int, object] = {}
+        self._previous: dict[int, object] = {}
 
     def __enter__(self) -> Interruption:
-        if threading.current_thread() is threading.main_thread():
-            # Where somebody has a handler of his own, or ignores a signal, it stays.
-            usual = (signal.default_int_handler, stop, signal.SIG_DFL)
-            for number in SIGNALS:
-                if signal.getsignal(number) in usual:
-                    self._before[number] = signal.signal(number, self._note)
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        default_handlers = (signal.default_int_handler, interrupt, signal.SIG_DFL)
+        for number in SIGNALS:
+            if signal.getsignal(number) in default_handlers:
+                self._previous[number] = signal.signal(number, self._store)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _store(self, number: int, frame: FrameType | None) -> None:
         if self.requested is not None:
             raise Interrupted("interrupted", number)
         self.requested = number

@@ -1,49 +1,105 @@
-"""A progress bar for work that a person is waiting for."""
+"""Progress bars for long computations."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.util import find_spec
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
-PATIENCE = 1.0  # seconds before a bar is worth showing
-INTERVAL = 10.0  # seconds between lines
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn, TaskID
+
+DELAY = 1.0
+"""Seconds until a bar appears on a terminal."""
+INTERVAL = 10.0
+"""Seconds between lines of text."""
+
+_LABELS: ContextVar[dict[str, str] | None] = ContextVar("labels", default=None)
+
+
+@contextmanager
+def bar_labels(**labels: str) -> Iterator[None]:
+    """Show other labels on the progress bars of this context.
+
+    An application uses this to describe generic work in its own words.
+
+    Args:
+        labels: New labels by old labels, such as ``solving="restoring photographs"``.
+    """
+    token = _LABELS.set((_LABELS.get() or {}) | labels)
+    try:
+        yield
+    finally:
+        _LABELS.reset(token)
 
 
 class ProgressBar:
-    """A bar on standard error: when asked for, or by default on a terminal once the work has lasted
-    a second.
+    """A progress bar on standard error.
 
-    Where standard error is not a terminal, a line of text is printed now and then instead. The time
-    that is left is estimated from the pace so far, unless whoever moves the bar knows better
-    (``estimate=False``).
+    If standard error is not a terminal, or the package rich is not installed, lines of text are
+    printed from time to time instead.
+
+    Args:
+        label: Label of the bar.
+        total: Number of steps of the work.
+        show: Whether to show the bar. With None, it appears on a terminal after a second.
+        estimate: Whether to estimate the remaining time from the pace so far.
     """
 
     def __init__(self, label: str, total: int, show: bool | None, estimate: bool = True) -> None:
-        self.label = label
+        self.label = (_LABELS.get() or {}).get(label, label)
         self.total = total
         self.show = show
         self.estimate = estimate
         self.began = perf_counter()
-        self.bar: Any = None
+        self._display: _Display | None = None
 
     def update(self, done: int, description: str) -> None:
-        """Move the bar, and say how things stand."""
-        if self.bar is None and self._wanted():
-            self._open()
-        if self.bar is not None:
-            self.bar.update(self.task, completed=done, description=description)
+        """Move the bar.
 
-    def _wanted(self) -> bool:
-        if self.show is None:
-            return sys.stderr.isatty() and perf_counter() - self.began > PATIENCE
-        return self.show
+        Args:
+            done: Number of finished steps.
+            description: State of the work, in a few words.
+        """
+        if self._display is None and self._is_due():
+            self._display = self._open()
+        if self._display is not None:
+            self._display.update(done, description)
 
-    def _open(self) -> None:
-        self.task = 0
-        if not sys.stderr.isatty():
-            self.bar = _Lines(self.label, self.total)
-            return
+    def _is_due(self) -> bool:
+        if self.show is not None:
+            return self.show
+        return sys.stderr.isatty() and perf_counter() - self.began > DELAY
+
+    def _open(self) -> _Display:
+        if sys.stderr.isatty() and find_spec("rich") is not None:
+            return _Bar(self.label, self.total, self.estimate)
+        return _Lines(self.label, self.total)
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._display is not None:
+            self._display.stop()
+
+
+class _Display(Protocol):
+    """A bar or lines of text."""
+
+    def update(self, done: int, description: str) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class _Bar:
+    """A bar on a terminal, by the package rich."""
+
+    def __init__(self, label: str, total: int, estimate: bool) -> None:
         from rich.console import Console
         from rich.progress import (
             BarColumn,
@@ -53,24 +109,19 @@ class ProgressBar:
             TimeRemainingColumn,
         )
 
-        columns = [
-            TextColumn(self.label),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.description}"),
-        ]
-        if self.estimate:
-            columns.insert(3, TimeRemainingColumn())
-        self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        self.task = self.bar.add_task("", total=self.total)
+        columns: list[ProgressColumn] = [TextColumn(label), BarColumn(), MofNCompleteColumn()]
+        if estimate:
+            columns.append(TimeRemainingColumn())
+        columns.append(TextColumn("{task.description}"))
+        self.bar: Progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self.task: TaskID = self.bar.add_task("", total=total)
         self.bar.start()
 
-    def __enter__(self) -> ProgressBar:
-        return self
+    def update(self, done: int, description: str) -> None:
+        self.bar.update(self.task, completed=done, description=description)
 
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+    def stop(self) -> None:
+        self.bar.stop()
 
 
 class _Lines:
@@ -80,15 +131,15 @@ class _Lines:
         self.label = label
         self.total = total
         self.last = perf_counter()
-        self.unsaid = ""
+        self.pending = ""
 
-    def update(self, task: int, completed: int, description: str) -> None:
-        self.unsaid = f"{self.label} {completed}/{self.total}, {description}"
+    def update(self, done: int, description: str) -> None:
+        self.pending = f"{self.label} {done}/{self.total}, {description}"
         if perf_counter() - self.last > INTERVAL:
             self.stop()
 
     def stop(self) -> None:
-        if self.unsaid:
-            print(self.unsaid, file=sys.stderr, flush=True)
+        if self.pending:
+            print(self.pending, file=sys.stderr, flush=True)
         self.last = perf_counter()
-        self.unsaid = ""
+        self.pending = ""

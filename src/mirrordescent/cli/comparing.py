@@ -1,4 +1,4 @@
-"""``mirrordescent compare``: is a learned method any good?"""
+"""``mirrordescent compare``: measure a learned method against other methods."""
 
 from pathlib import Path
 from typing import Literal
@@ -21,32 +21,31 @@ def compare(
     out: Path = Path("out/compare"),
     json: AsJSON = False,
 ) -> None:
-    """Say whether a learned method is any good, on pictures of your own.
+    """Compare a learned method with other methods on your own photographs.
 
-    It runs against PDHG with tuned steps, the entries of the zoo, and itself without its map:
-    iterations and time to relative gaps of 1e-2 and 1e-3, a verdict in words, and a page,
-    OUT/NAME.html.
+    The method runs against PDHG with tuned step sizes, against the methods of the zoo, and against
+    itself without its mirror map. The command prints the iterations and the time that each needs to
+    reach relative gaps of 1e-2 and 1e-3, states a verdict, and writes a page to OUT/NAME.html.
 
-    For example: mirrordescent compare out/zoo/my-map.safetensors --problem inpaint --images
-    holidays/
+    For example: mirrordescent compare out/zoo/my-map.safetensors --images holidays/
 
     Args:
-        entry: a method: an entry of the zoo, or a .safetensors file.
-        problem: what it is to be good at.
-        images: bundled, a folder or an archive of pictures; a part of them is for tuning the
-            others.
-        count: how many squares are cut out of them.
-        size: their side, in pixels.
-        weight: λ of the total variation.
-        noise: that is added.
-        missing: share of the pixels to remove, for inpainting.
-        iterations: budget of every method.
-        out: folder to write the page to.
+        entry: Name of a zoo entry, or a .safetensors file.
+        problem: Kind of problem to solve.
+        images: Folder or archive of photographs, or bundled. Some of them serve to tune the other
+            methods.
+        count: Number of squares to cut out of the photographs.
+        size: Side of a square, in pixels.
+        weight: Weight λ of the total variation.
+        noise: Standard deviation of the noise to add.
+        missing: Share of the pixels to remove, for inpainting.
+        iterations: Number of iterations of every method.
+        out: Folder for the page.
     """
     from mirrordescent.cli.output import aligned, show
     from mirrordescent.restore.compare import compare as run
 
-    found = run(
+    verdict = run(
         entry,
         problem,
         images,
@@ -57,8 +56,13 @@ def compare(
         missing=missing,
         iterations=iterations,
     )
-    table = found.table()
-    page = found.page().write(out / f"{Path(entry).stem}.html")
-    lines = [*aligned([table.columns, *table.rows]), "", found.words, f"page: {page}"]
-    results = [{k: v for k, v in vars(each).items() if k != "curve"} for each in found.contestants]
-    show({"verdict": found.words, "contestants": results, "page": page}, lines, json)
+    table = verdict.table()
+    page = verdict.page().write(out / f"{Path(entry).stem}.html")
+    contestants = []
+    for contestant in verdict.contestants:
+        record = dict(vars(contestant))
+        del record["curve"]
+        contestants.append(record)
+    report = {"verdict": verdict.words, "contestants": contestants, "page": page}
+    lines = [*aligned([table.columns, *table.rows]), "", verdict.words, f"page: {page}"]
+    show(report, lines, json)

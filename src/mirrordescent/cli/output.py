@@ -1,6 +1,4 @@
-"""What commands print: lines for people, JSON for machines; and the options that many of
-them have.
-"""
+"""Printed reports, as text or as JSON, and options that several commands share."""
 
 import io
 import json
@@ -14,25 +12,20 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from tyro.conf import arg
 
-_UNSEEN = (
-    "Cc",
-    "Cf",
-    "Cs",
-    "Zl",
-    "Zp",
-)  # controls, directions of writing, halves of characters, breaks
+# Unicode categories: control and format characters, surrogates, line and paragraph separators.
+_INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
-AsJSON: TypeAlias = Annotated[bool, arg(help="print the report as JSON.")]
-Switch: TypeAlias = Literal[
-    "auto", "yes", "no"
-]  # an option that is decided by itself, or on, or off
+AsJSON: TypeAlias = Annotated[bool, arg(help="Print the report as JSON.")]
+Switch: TypeAlias = Literal["auto", "yes", "no"]
+"""The values of an option that is on, off, or chosen automatically."""
 DataDirectory: TypeAlias = Annotated[
-    Path | None, arg(help="the data directory; MIRRORDESCENT_DATA by default.")
+    Path | None,
+    arg(help="Folder with the data sets. The default is the environment's MIRRORDESCENT_DATA."),
 ]
 
 
 def show(report: Any, lines: Iterable[str], as_json: bool) -> None:
-    """Print a report as JSON or as lines."""
+    """Print a report to standard output, as JSON or as lines of text."""
     if as_json:
         print(visible(json.dumps(plain(report), indent=2, ensure_ascii=False)))
     else:
@@ -40,88 +33,103 @@ def show(report: Any, lines: Iterable[str], as_json: bool) -> None:
 
 
 def say(line: str) -> None:
-    """Tell how things stand, on standard error: standard output is for the report."""
+    """Print a message to standard error. Standard output is for the report."""
     print(visible(line), file=sys.stderr, flush=True)
 
 
 def visible(text: str) -> str:
-    r"""Return text that does nothing to a terminal but show: what came from a file may hold
-    sequences that do more.
+    r"""Return text with control characters escaped, so that it cannot control the terminal.
 
     >>> print(visible("two\nlines, \x1b[2J, 5 °C"))
     two
     lines, \u001b[2J, 5 °C
     """
-    return "".join(
-        c if c in "\n\t" or unicodedata.category(c) not in _UNSEEN else f"\\u{ord(c):04x}"
-        for c in text
-    )
+    return "".join(map(_escape, text))
+
+
+def _escape(character: str) -> str:
+    if character in "\n\t" or unicodedata.category(character) not in _INVISIBLE:
+        return character
+    return f"\\u{ord(character):04x}"
 
 
 class EscapedStderr(io.TextIOBase):
-    """Standard error for arguments that would do something to a terminal when they are repeated:
-    plain text only.
-    """
+    """Standard error with control characters escaped."""
 
     def __init__(self) -> None:
-        self._there = sys.stderr
+        self._stderr = sys.stderr
 
     def write(self, text: str) -> int:
-        return self._there.write(visible(text))
+        return self._stderr.write(visible(text))
 
     def flush(self) -> None:
-        self._there.flush()
+        self._stderr.flush()
 
 
 def progress() -> bool | None:
-    """A bar on a terminal if it takes a while, else lines of text."""
+    """Return the ``progress`` argument for solvers.
+
+    On a terminal it is None: a bar appears if the work takes longer than a second. Otherwise it is
+    True: lines of text are printed now and then.
+    """
     return None if sys.stderr.isatty() else True
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines with the columns below each other.
+    """Return the rows of a table as lines with aligned columns.
 
     >>> aligned([("a", "b"), ("long", "c")])
     ['a     b', 'long  c']
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def outline(value: Any, indent: str = "") -> list[str]:
-    r"""Return nested data as indented lines, records in a list by their numbers.
+    r"""Return nested data as indented lines. Records in a list are numbered.
 
-    >>> outline({"text": "two\nlines", "steps": [0.1, 2], "stages": [{"seed": 0}], "requires": []})
-    ['text:', '  two', '  lines', 'steps: 0.1, 2', 'stages:', '  1:', '    seed: 0', 'requires: none']
+    >>> outline({"text": "two\nlines", "steps": [0.1, 2], "stages": [{"seed": 0}]})
+    ['text:', '  two', '  lines', 'steps: 0.1, 2', 'stages:', '  1:', '    seed: 0']
+    >>> outline({"requires": []})
+    ['requires: none']
     """
     if isinstance(value, str):
         return [indent + line for line in value.splitlines()]
     lines = []
     for key, item in value.items():
-        records = isinstance(item, list) and any(isinstance(each, dict) for each in item)
-        content = dict(enumerate(item, 1)) if records else item
-        nested = content and (isinstance(content, dict) or "\n" in str(content))
-        below = outline(content, indent + "  ") if nested else []
-        lines += [f"{indent}{key}:" if nested else f"{indent}{key}: {_words(content)}", *below]
+        content = item
+        if isinstance(item, list) and any(isinstance(each, dict) for each in item):
+            content = dict(enumerate(item, 1))
+        if content and (isinstance(content, dict) or "\n" in str(content)):
+            lines.append(f"{indent}{key}:")
+            lines += outline(content, indent + "  ")
+        else:
+            lines.append(f"{indent}{key}: {_format(content)}")
     return lines
 
 
-def _words(value: Any) -> str:
+def _format(value: Any) -> str:
+    """Return a value of an outline as text."""
     if isinstance(value, list) and value:
-        return ", ".join(
-            f"({_words(each)})" if isinstance(each, list) else _words(each) for each in value
-        )
+        items = [
+            f"({_format(item)})" if isinstance(item, list) else _format(item) for item in value
+        ]
+        return ", ".join(items)
     if isinstance(value, float):
         return f"{value:.6g}"
-    return str(value) if value or value == 0 else "none"
+    if value or value == 0:
+        return str(value)
+    return "none"
 
 
 def plain(value: Any) -> Any:
-    """Return data as JSON knows them: records as tables, paths as text, and null for numbers that
-    are not finite.
+    """Return data in the types of JSON.
+
+    Dataclasses become tables, paths become text, and numbers that are not finite become null.
     """
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
@@ -131,4 +139,6 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    return value if isinstance(value, (bool, int, str, type(None))) else str(value)
+    if isinstance(value, (bool, int, str, type(None))):
+        return value
+    return str(value)

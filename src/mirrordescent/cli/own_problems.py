@@ -1,28 +1,39 @@
-"""Problems of a user's own, solved: what ``mirrordescent solve my_problems.py`` does."""
+"""Solve the problems of a user's Python file: ``mirrordescent solve my_problems.py``."""
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mirrordescent._internal.files import write_whole
 from mirrordescent.cli.problem_files import load_family, load_solver
+from mirrordescent.learn import Draw
 from mirrordescent.learn.families import reference_of
 from mirrordescent.methods import FISTA, Method
 from mirrordescent.problems import Problem
 from mirrordescent.references.certificate import primal_dual
-from mirrordescent.solving import Snapshot, Rule, relative_change, relative_gap, solve
+from mirrordescent.solving import Rule, Snapshot, Solution, relative_change, relative_gap, solve
 from mirrordescent.trees import leaves
 
-LEARNED = Path("out/zoo")  # where `mirrordescent learn` writes
+LEARNED = Path("out/zoo")
+"""Folder to which ``mirrordescent learn`` writes by default."""
+LARGEST_SEED = 2**63 - 1
 
 
-class Solved(NamedTuple):
-    """What is said about a run, whether all problems got to the accuracy, by which solver, and
-    where solutions are.
+@dataclass(frozen=True)
+class SolvedProblems:
+    """The outcome of a run.
+
+    Args:
+        report: Plain data for JSON.
+        rows: Table for people, with a header.
+        reached: Whether every problem reached the accuracy.
+        solver: Name of the solver.
+        path: File with the solutions.
     """
 
     report: dict[str, Any]
@@ -43,84 +54,113 @@ def solve_own(
     out: Path,
     say: Callable[[str], object],
     progress: bool | None,
-) -> Solved:
-    """Draw problems of a file, solve them, and keep the solutions."""
-    if not 0 < accuracy < 1 or count < 1:
-        raise ValueError(
-            f"accuracy must be in (0, 1) and count at least 1, got {accuracy} and {count}"
-        )
+) -> SolvedProblems:
+    """Draw problems from the family in a file, solve them, and write the solutions."""
+    if not 0 < accuracy < 1:
+        raise ValueError(f"--accuracy must be in (0, 1), got {accuracy}")
+    if count < 1:
+        raise ValueError(f"--count must be at least 1, got {count}")
+    if any(abs(seed) > LARGEST_SEED for seed in seeds):
+        raise ValueError(f"--seeds must be at most 2**63 - 1, got {seeds}")
     family = load_family(file)
     draw = family.draw(torch.tensor(seeds)) if seeds else family.validation(count)
-    problem = draw.problem
-    x0 = draw.x0
+    name, method = _choose_solver(solver, file.stem, draw.problem)
     lower = draw.lower
     proven = True
-    name, method = _solver(solver, file.stem, problem)
     if lower is None and prove:
         say("finding lower bounds")
         lower, proven = reference_of(draw, min(1e-3, accuracy / 100))
-    start = problem.value(x0)
-    rule = (
-        relative_change(1e-7) if lower is None else Rule(lambda look: _gap(look, lower) <= accuracy)
+    solution = solve(
+        draw.problem,
+        method,
+        draw.x0,
+        iterations=iterations,
+        stop=_stopping_rule(lower, accuracy),
+        check_every=10,
+        progress=progress,
     )
-    found = solve(
-        problem, method, x0, iterations=iterations, stop=rule, check_every=10, progress=progress
-    )
-    gaps = (
-        torch.full_like(start, math.nan)
-        if lower is None
-        else relative_gap(found.value, lower, start)
-    )
-    keys = seeds or tuple(range(len(start)))
-    rows: list[tuple[str, ...]] = [
-        ("problem", "value", "gap" if proven else "gap, estimated", "iterations", "status")
-    ]
-    for key, value, gap, steps, status in zip(
-        keys, found.value.tolist(), gaps.tolist(), found.steps.tolist(), found.statuses, strict=True
-    ):
-        shown = "–" if math.isnan(gap) else f"{gap:.1e}"
-        rows.append(
-            (str(key), f"{value:.6g}", shown, str(steps), status.name.lower().replace("_", " "))
+    gaps = _gaps(solution, draw, lower)
+    keys = seeds or tuple(range(len(gaps)))
+    if len(keys) != len(gaps):
+        raise ValueError(
+            f"draw() in {file} must return one problem for each seed; "
+            f"it returned {len(gaps)} problems for {len(keys)} seeds"
         )
-    x = (
-        {"x": found.x}
-        if isinstance(found.x, Tensor)
-        else {f"x.{key}": leaf for key, leaf in found.x.items()}
-    )
-    tensors = {**x, "value": found.value} | (
-        {} if lower is None else {"lower": lower.to(next(leaves(x0)))}
-    )
-    out.mkdir(parents=True, exist_ok=True)
+    rows = _table(solution, gaps, keys, proven)
     path = out / f"{file.stem}.safetensors"
-    write_whole(
-        {key: tensor.contiguous() for key, tensor in tensors.items()}, {"solver": name}, path
-    )
-    records = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+    _write(solution, draw, lower, name, path)
     report = {
         "solver": name,
         "solutions": path,
         "proven": proven and lower is not None,
-        "problems": records,
+        "problems": [dict(zip(rows[0], row, strict=True)) for row in rows[1:]],
     }
-    reached = found.ok if lower is None else bool((gaps <= accuracy).all())
-    return Solved(report, rows, reached, name, path)
+    reached = solution.ok if lower is None else bool((gaps <= accuracy).all())
+    return SolvedProblems(report, rows, reached, name, path)
 
 
-def _gap(look: Snapshot, lower: Tensor) -> Tensor:
-    return relative_gap(look.value, lower, look.start_value)
+def _choose_solver(requested: str | None, name: str, problem: Problem) -> tuple[str, Method[Any]]:
+    """Return a solver and its name.
 
-
-def _solver(asked: str | None, name: str, problem: Problem) -> tuple[str, Method[Any]]:
-    """Return the solver that was asked for, or the learned one, or a classical one that needs no
-    tuning.
+    In this order: the requested solver; the solver learned for this file; PDHG if f is not smooth
+    and has a saddle-point form; FISTA with restarts.
     """
     learned = LEARNED / f"{name}.safetensors"
-    if asked is None and learned.is_file():
-        asked = str(learned)
-    if asked is not None:
-        return asked, load_solver(asked)
+    if requested is None and learned.is_file():
+        requested = str(learned)
+    if requested is not None:
+        return requested, load_solver(requested)
     saddle = problem.saddle_point()
     if saddle is not None and problem.smoothness() == math.inf:
         method = primal_dual(problem, saddle)
         return type(method).__name__, method
     return "FISTA with restarts", FISTA()
+
+
+def _stopping_rule(lower: Tensor | None, accuracy: float) -> Rule:
+    """Stop at a relative gap if lower bounds are known, otherwise when the iterates settle."""
+    if lower is None:
+        return relative_change(1e-7)
+
+    def reached(look: Snapshot) -> Tensor:
+        return relative_gap(look.value, lower, look.start_value) <= accuracy
+
+    return Rule(reached)
+
+
+def _gaps(solution: Solution, draw: Draw, lower: Tensor | None) -> Tensor:
+    """Return the relative gaps, or NaN without lower bounds."""
+    start = draw.problem.value(draw.x0)
+    if lower is None:
+        return torch.full_like(start, math.nan)
+    return relative_gap(solution.value, lower, start)
+
+
+def _table(
+    solution: Solution, gaps: Tensor, keys: tuple[int, ...], proven: bool
+) -> list[tuple[str, ...]]:
+    gap_column = "gap" if proven else "gap, estimated"
+    rows: list[tuple[str, ...]] = [("problem", "value", gap_column, "iterations", "status")]
+    for index, key in enumerate(keys):
+        value = float(solution.value[index])
+        gap = float(gaps[index])
+        steps = int(solution.steps[index])
+        status = solution.statuses[index].name.lower().replace("_", " ")
+        shown_gap = "–" if math.isnan(gap) else f"{gap:.1e}"
+        rows.append((str(key), f"{value:.6g}", shown_gap, str(steps), status))
+    return rows
+
+
+def _write(solution: Solution, draw: Draw, lower: Tensor | None, solver: str, path: Path) -> None:
+    """Write the solutions, their values, and the lower bounds if known."""
+    tensors: dict[str, Tensor] = {}
+    if isinstance(solution.x, Tensor):
+        tensors["x"] = solution.x
+    else:
+        tensors.update({f"x.{key}": leaf for key, leaf in solution.x.items()})
+    tensors["value"] = solution.value
+    if lower is not None:
+        tensors["lower"] = lower.to(next(leaves(draw.x0)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    contiguous = {key: tensor.contiguous() for key, tensor in tensors.items()}
+    write_whole(contiguous, {"solver": solver}, path)

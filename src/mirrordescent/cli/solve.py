@@ -1,4 +1,4 @@
-"""``mirrordescent solve``: photographs restored by total variation, and problems of your own."""
+"""``mirrordescent solve``: restore photographs, or solve the problems of a Python file."""
 
 from __future__ import annotations
 
@@ -13,34 +13,38 @@ from tyro.extras import SubcommandApp
 from mirrordescent.cli.output import AsJSON, Switch
 
 if TYPE_CHECKING:
-    from mirrordescent.restore.planning import Task
+    from mirrordescent.restore.jobs import Wanted
+    from mirrordescent.restore.outcome import Failure, Outcome
+    from mirrordescent.restore.planning import Plan, Task
 
 app = SubcommandApp()
 app.__doc__ = "Restore photographs (denoise, inpaint), or solve problems of your own."
 
 
 @dataclass(frozen=True)
-class Solving:
-    """What denoising and inpainting have in common.
+class SolverOptions:
+    """Options of denoising and inpainting.
 
     Args:
-        images: photographs, or folders of them, in any format that Pillow reads.
-        weight: λ of the total variation, larger is smoother; or auto, to choose it for every
-            photograph by its noise. By hand, for noise of 1, 2, 5, 10, 20 %: 0.011, 0.027, 0.086,
-            0.2, 0.48.
-        isotropic: measure the variation of a pixel in both directions together, so that edges of
-            all directions count alike, as is usual; or add up both. Together by default, unless a
-            method or a mirror is named.
-        coupled: measure it of all colours together, so that edges of different colours meet; by
-            default likewise.
-        method: lmd, lsmd, lamd, lasmd, md, smd, amd, asmd, gd, nesterov, adam, pdhg or dual-fista;
-            by default a learned method begins, image-tv-isotropic, and a primal-dual one finishes.
-        mirror: an entry of the zoo, or a .safetensors file, for the methods with a mirror map.
-        iterations: how many there may be in all.
-        tolerance: relative gap to the optimum to reach and to prove, if need be with a primal-dual
-            method at the end.
-        fused: use kernels in C, which make steps several times faster on a CPU, and which are
-            compiled once, in some seconds. By default if they are there or there is a C compiler.
+        images: Photographs, or folders of photographs, in any format that Pillow reads.
+        weight: Weight λ of the total variation. A larger weight gives a smoother photograph. With
+            auto, the noise of each photograph is estimated and determines its weight. To set it by
+            hand: 0.011, 0.027, 0.086, 0.2 or 0.48 for noise of 1, 2, 5, 10 or 20 %.
+        isotropic: Whether to measure the variation of a pixel as the length of its gradient, which
+            treats edges of all directions equally, or as the sum over both directions. The default
+            is yes, or no if --method or --mirror is given.
+        coupled: Whether to measure the variation of all colours together, so that edges of
+            different colours coincide. The default is yes, or no if --method or --mirror is given.
+        method: One of lmd, lsmd, lamd, lasmd, md, smd, amd, asmd, gd, nesterov, adam, pdhg and
+            dual-fista. By default the learned method image-tv-isotropic starts and a primal-dual
+            method finishes.
+        mirror: Zoo entry or .safetensors file with the mirror map, for methods that have one.
+        iterations: Maximal number of iterations.
+        tolerance: Relative gap to the optimum that must be reached and proven. If necessary, a
+            primal-dual method finishes the run.
+        fused: Whether to use kernels in C, which make steps several times faster on a CPU. They are
+            compiled once, which takes a few seconds. By default they are used if they are compiled
+            or a C compiler is found.
     """
 
     images: Positional[tuple[Path, ...]]
@@ -55,15 +59,17 @@ class Solving:
 
 
 @dataclass(frozen=True)
-class Writing:
-    """Where what is restored goes, and what is said about it.
+class OutputOptions:
+    """Where to write photographs, and what to print.
 
     Args:
-        truth: the undamaged photograph, or a folder of them with the same names, for PSNR and SSIM.
-        out: folder to write to, with a page index.html. Inputs are never overwritten.
-        resume: leave out photographs that an earlier run has restored to the same folder in the
-            same way.
-        verbose: say also which methods took how many iterations, and the value of the objective.
+        truth: The undamaged photograph, or a folder of undamaged photographs with the same names.
+            If it is given, PSNR and SSIM are computed.
+        out: Folder for the restored photographs and a page, index.html. Inputs are never
+            overwritten.
+        resume: Skip photographs that an earlier run has restored to the same folder with the same
+            options.
+        verbose: Print the methods, their numbers of iterations, and the value of the objective.
     """
 
     truth: Path | None = None
@@ -74,19 +80,19 @@ class Writing:
 
 
 @dataclass(frozen=True)
-class Damage:
-    """What inpainting has in addition: which pixels are missing.
+class MaskOptions:
+    """Which pixels are missing, for inpainting.
 
     Args:
-        mask: an image of the same size, or a folder of them with the same names: white where pixels
-            are known, black where they are missing. Without one, pixels that are fully transparent
-            are missing.
-        mask_white: what white means in the mask: known; or missing, as for scikit-image and OpenCV.
-        mask_colour: a colour that marks missing pixels in the photograph itself, such as '#ff00ff'.
-        missing: share of the pixels to remove at random, for a trial.
-        seed: decides which pixels are removed.
-        keep_known: leave known pixels exactly as they are, and let the holes meet them smoothly. By
-            default if there is hardly any noise.
+        mask: Image of the same size, or a folder of images with the same names: white where pixels
+            are known, black where they are missing. Without a mask, fully transparent pixels are
+            missing.
+        mask_white: Meaning of white in the mask: known, or missing as in scikit-image and OpenCV.
+        mask_colour: Colour that marks missing pixels in the photograph itself, such as '#ff00ff'.
+        missing: Share of the pixels to remove at random, to try the command.
+        seed: Seed for the random pixels.
+        keep_known: Whether to leave known pixels exactly as they are and fill only the holes. The
+            default is yes if the photograph has hardly any noise.
     """
 
     mask: Path | None = None
@@ -99,37 +105,37 @@ class Damage:
 
 @app.command
 def denoise(
-    options: Annotated[Solving, tyro.conf.arg(name="")],
-    writing: Annotated[Writing, tyro.conf.arg(name="")],
+    options: Annotated[SolverOptions, tyro.conf.arg(name="")],
+    writing: Annotated[OutputOptions, tyro.conf.arg(name="")],
 ) -> int:
     """Remove noise from photographs by total variation.
 
     For example:
 
-        mirrordescent solve denoise noisy.jpg mirrordescent solve denoise holidays/ --out restored
-        --resume mirrordescent solve denoise noisy.png --truth clean.png --method lamd --iterations
-        40 --verbose
+        mirrordescent solve denoise noisy.jpg
+        mirrordescent solve denoise holidays/ --out restored --resume
+        mirrordescent solve denoise noisy.png --truth clean.png --method lamd --iterations 40
     """
-    return _run("denoise", options, writing, None)
+    return _restore("denoise", options, writing, None)
 
 
 @app.command
 def inpaint(
-    options: Annotated[Solving, tyro.conf.arg(name="")],
-    damage: Annotated[Damage, tyro.conf.arg(name="")],
-    writing: Annotated[Writing, tyro.conf.arg(name="")],
+    options: Annotated[SolverOptions, tyro.conf.arg(name="")],
+    damage: Annotated[MaskOptions, tyro.conf.arg(name="")],
+    writing: Annotated[OutputOptions, tyro.conf.arg(name="")],
 ) -> int:
-    """Fill in missing pixels of photographs, and remove their noise, by total variation.
+    """Fill in missing pixels of photographs and remove their noise, by total variation.
 
     For example:
 
-        mirrordescent solve inpaint scratched.jpg --mask mask.png mirrordescent solve inpaint
-        marked.png --mask-colour '#ff00ff' mirrordescent solve inpaint cutout.png
-        (transparent pixels are missing) mirrordescent solve inpaint photo.jpg --missing 0.3    (a
-        trial: removes pixels first) mirrordescent solve inpaint scans/ --mask masks/ --mirror
-        photo-inpaint-conjugate --tolerance 1e-4
+        mirrordescent solve inpaint scratched.jpg --mask mask.png
+        mirrordescent solve inpaint marked.png --mask-colour '#ff00ff'
+        mirrordescent solve inpaint cutout.png               (transparent pixels are missing)
+        mirrordescent solve inpaint photo.jpg --missing 0.3  (a trial: removes pixels first)
+        mirrordescent solve inpaint scans/ --mask masks/ --tolerance 1e-4
     """
-    return _run("inpaint", options, writing, damage)
+    return _restore("inpaint", options, writing, damage)
 
 
 @app.command
@@ -144,12 +150,11 @@ def problems(
     out: Path = Path("out/solve"),
     json: AsJSON = False,
 ) -> int:
-    """Solve problems of your own: those that a class in a Python file draws, a ProblemFamily
-    (docs/learn.md).
+    """Solve problems of your own, drawn by a ProblemFamily in a Python file (docs/learn.md).
 
-    Solutions are written to OUT/NAME.safetensors: x, or x.KEY where points are dicts, the values
-    f(x), and bounds below which f cannot be. Each problem is listed with its value, its gap and how
-    it ended. The exit code is 1 if one of them has not reached the accuracy.
+    The command lists the value, the relative gap, the iterations and the status of each problem. It
+    writes the solutions to OUT/NAME.safetensors: x (or x.KEY if points are dicts), the values f(x),
+    and lower bounds of f. The exit code is 1 if a problem has not reached the accuracy.
 
     For example:
 
@@ -158,101 +163,72 @@ def problems(
         mirrordescent solve problems my_problems.py --seeds 1 2 3 --json
 
     Args:
-        file: the Python file.
-        solver: a .safetensors file that mirrordescent learn has written, or an entry of the zoo; by
-            default out/zoo/NAME.safetensors if it is there, else FISTA, or PDHG where there are
-            kinks.
-        seeds: which problems to draw; by default held-out ones.
-        count: how many of those.
-        accuracy: the relative gap (f(x) - f*)/(f(x0) - f*) to reach.
-        iterations: how many there may be.
-        prove: find lower bounds on the values first, to know how near solutions are; without them a
-            run ends where it hardly moves.
-        out: the folder to write to.
+        file: Python file with a ProblemFamily.
+        solver: File that mirrordescent learn has written, or a zoo entry. The default is
+            out/zoo/NAME.safetensors if it exists; otherwise PDHG if f is not smooth, else FISTA.
+        seeds: Seeds of the problems to draw. By default held-out problems are drawn.
+        count: Number of held-out problems.
+        accuracy: Relative gap (f(x) - f*)/(f(x0) - f*) to reach.
+        iterations: Maximal number of iterations.
+        prove: Whether to compute lower bounds first, so that the gaps are known. Without them, a
+            run stops when its iterates hardly change.
+        out: Folder for the solutions.
     """
     from mirrordescent.cli.output import aligned, progress, say, show
     from mirrordescent.cli.own_problems import solve_own
 
-    found = solve_own(file, solver, seeds, count, accuracy, iterations, prove, out, say, progress())
-    show(
-        found.report,
-        [*aligned(found.rows), f"solver: {found.solver}", f"solutions: {found.path}"],
-        json,
+    solved = solve_own(
+        file, solver, seeds, count, accuracy, iterations, prove, out, say, progress()
     )
-    return 0 if found.reached else 1
+    lines = [*aligned(solved.rows), f"solver: {solved.solver}", f"solutions: {solved.path}"]
+    show(solved.report, lines, json)
+    return 0 if solved.reached else 1
 
 
-def _run(task: Task, options: Solving, writing: Writing, damage: Damage | None) -> int:
-    import tempfile
-
-    from mirrordescent._internal.checks import require_positive
+def _restore(
+    task: Task, options: SolverOptions, writing: OutputOptions, damage: MaskOptions | None
+) -> int:
+    """Restore photographs, write them with a page, and return the exit code."""
+    from mirrordescent._internal.progress import bar_labels
     from mirrordescent.cli.output import progress, say, show, visible
-    from mirrordescent.restore import plan
-    from mirrordescent.restore.jobs import Jobs, Wanted
-    from mirrordescent.restore.masks import Masks
-    from mirrordescent.restore.outcome import Failure, Outcome
+    from mirrordescent.restore.jobs import Jobs
+    from mirrordescent.restore.outcome import Failure
     from mirrordescent.restore.page import page
 
-    weight = None if options.weight == "auto" else options.weight
-    if weight is not None:
-        require_positive(weight=weight)
-    plain = options.method is None and options.mirror is None
-    chosen = {"isotropic": _decided(options.isotropic), "coupled": _decided(options.coupled)}
-    variant = {name: plain if choice is None else choice for name, choice in chosen.items()}
-    fused = _kernels(_decided(options.fused))
-    isotropic = variant["isotropic"]
-    how = plan(
-        task,
-        options.method,
-        options.mirror,
-        options.iterations,
-        options.tolerance,
-        fused,
-        isotropic=isotropic,
-    )
-    masks = Masks()
-    keep = None
-    if damage is not None:
-        masks = Masks(
-            damage.mask, damage.mask_white, damage.mask_colour, damage.missing, damage.seed
-        )
-        keep = _decided(damage.keep_known)
-    wanted = Wanted(task, writing.out, weight, keep, masks, writing.truth, variant)
+    wanted = _wanted(task, options, writing, damage)
+    plan = _plan(task, options)
     jobs = Jobs(wanted, options.images, writing.resume, say)
-    writing.out.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=writing.out).close()  # it has to be possible to keep what is found
+    _require_writable(writing.out)
     outcomes: list[Outcome] = []
     failures: list[Failure] = []
-    for outcome in jobs.run(how, progress()):
-        if isinstance(outcome, Failure):
-            failures.append(outcome)
-            continue
-        outcomes.append(outcome)
-        if not writing.json:
-            print(visible(outcome.line(writing.verbose)), flush=True)
-    where = page(wanted, outcomes, failures, how).write(writing.out / "index.html")
+    with bar_labels(
+        solving="restoring photographs: iteration", tiles="restoring photographs: tile"
+    ):
+        for outcome in jobs.run(plan, progress()):
+            if isinstance(outcome, Failure):
+                failures.append(outcome)
+                continue
+            outcomes.append(outcome)
+            if not writing.json:
+                print(visible(outcome.line(writing.verbose)), flush=True)
+    path = page(wanted, outcomes, failures, plan).write(writing.out / "index.html")
     report = {
         "task": task,
-        "page": where,
+        "page": path,
         "images": [outcome.record for outcome in outcomes],
         "failed": {failure.name: failure.reason for failure in failures},
     }
-    show(report, [f"page: {where}"], writing.json)
-    asked = options.tolerance is not None
+    show(report, [f"page: {path}"], writing.json)
     unreached = [
         outcome
-        # where known pixels were put back, the gap is of what holes were filled from
         for outcome in outcomes
-        if outcome.failed
-        or (
-            how.promised
-            and not outcome.gap <= how.tolerance
-            and (asked or not outcome.record["kept"])
-        )
+        if outcome.failed or _missed_tolerance(outcome, plan, options.tolerance is not None)
     ]
-    for each in unreached:
+    for outcome in unreached:
+        status = outcome.record["status"]
         say(
-            f"mirrordescent: {each.name} ended as {each.record['status']} with a relative gap of {each.gap:.1e}"
+            f"mirrordescent: {outcome.name} did not reach the tolerance: "
+            f"status {status}, relative gap {outcome.gap:.1e}"
         )
     if failures:
         say(f"mirrordescent: {len(failures)} of {len(jobs.sources)} photographs were not restored:")
@@ -261,22 +237,87 @@ def _run(task: Task, options: Solving, writing: Writing, damage: Damage | None) 
     return 1 if unreached or failures else 0
 
 
-def _decided(switch: Switch) -> bool | None:
+def _plan(task: Task, options: SolverOptions) -> Plan:
+    """Choose the methods and the stopping rule."""
+    from mirrordescent.restore import plan
+
+    return plan(
+        task,
+        options.method,
+        options.mirror,
+        options.iterations,
+        options.tolerance,
+        _use_kernels(_decision(options.fused)),
+        isotropic=_variant(options)["isotropic"],
+    )
+
+
+def _wanted(
+    task: Task, options: SolverOptions, writing: OutputOptions, damage: MaskOptions | None
+) -> Wanted:
+    """Collect what is to be done with every photograph."""
+    from mirrordescent._internal.checks import require_positive
+    from mirrordescent.restore.jobs import Wanted
+    from mirrordescent.restore.masks import Masks
+
+    weight = None if options.weight == "auto" else options.weight
+    if weight is not None:
+        require_positive(weight=weight)
+    masks = Masks()
+    keep_known = None
+    if damage is not None:
+        masks = Masks(
+            damage.mask, damage.mask_white, damage.mask_colour, damage.missing, damage.seed
+        )
+        keep_known = _decision(damage.keep_known)
+    return Wanted(task, writing.out, weight, keep_known, masks, writing.truth, _variant(options))
+
+
+def _variant(options: SolverOptions) -> dict[str, bool]:
+    """Return the form of the total variation: isotropic and coupled unless a method is named."""
+    default = options.method is None and options.mirror is None
+    variant = {}
+    for name, switch in (("isotropic", options.isotropic), ("coupled", options.coupled)):
+        decision = _decision(switch)
+        variant[name] = default if decision is None else decision
+    return variant
+
+
+def _require_writable(folder: Path) -> None:
+    """Create the output folder, and fail now if it is not writable."""
+    import tempfile
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=folder).close()
+
+
+def _missed_tolerance(outcome: Outcome, plan: Plan, requested: bool) -> bool:
+    """Return whether a photograph misses the tolerance that the plan promises.
+
+    If known pixels were kept, the gap belongs to the image from which holes were filled. Then only
+    a tolerance that the user has requested counts.
+    """
+    if not plan.promised or outcome.gap <= plan.tolerance:
+        return False
+    return requested or not outcome.record["kept"]
+
+
+def _decision(switch: Switch) -> bool | None:
+    """Return the value of a switch, or None for auto."""
     return None if switch == "auto" else switch == "yes"
 
 
-def _kernels(wanted: bool | None) -> bool | None:
-    """Compile the kernels, unless they are not wanted; do without if that is not possible and
-    nobody asked for them.
-    """
+def _use_kernels(requested: bool | None) -> bool | None:
+    """Compile the C kernels if the choice is automatic, and continue without them on failure."""
     from mirrordescent import kernels
     from mirrordescent.cli.output import say
 
-    if wanted is None and not kernels.ready():
+    if requested is None and not kernels.available():
         try:
             kernels.library()
         except (OSError, RuntimeError) as error:
             say(
-                f"mirrordescent: without compiled kernels, which would be several times faster: {error}"
+                "mirrordescent: running without compiled kernels, which are several times faster: "
+                f"{error}"
             )
-    return wanted
+    return requested

@@ -1,4 +1,4 @@
-"""``mirrordescent zoo``: what there is, and whether it is whole."""
+"""``mirrordescent zoo``: list, show and verify learned methods."""
 
 from tyro.conf import Positional
 from tyro.extras import SubcommandApp
@@ -11,25 +11,29 @@ app.__doc__ = "List, show and verify the learned methods that come with the libr
 
 @app.command(name="list")
 def list_entries(json: AsJSON = False) -> None:
-    """List the learned methods, and what their gain is owed to: geometry, or schedules alone."""
+    """List the learned methods: name, kind, source of the gain, and description.
+
+    The source of the gain says why a method is fast: because of its learned mirror map (geometry),
+    or because of its learned step sizes (schedules).
+    """
     from mirrordescent import zoo
 
     cards = {name: zoo.card(name) for name in zoo.list()}
-    rows = [
-        (name, card.kind, f"gain: {card.gain}" if card.gain else "", card.description)
-        for name, card in cards.items()
-    ]
+    rows = []
+    for name, card in cards.items():
+        gain = f"gain: {card.gain}" if card.gain else ""
+        rows.append((name, card.kind, gain, card.description))
     show(cards, aligned(rows), json)
 
 
 @app.command(name="show")
 def show_entry(name: Positional[str], json: AsJSON = False) -> None:
-    """Show the card of a learned method: what it is for, how it was learned, what it achieves.
+    """Show the card of a learned method: its use, its training, and its measured results.
 
     For example: mirrordescent zoo show photo-inpaint-conjugate
 
     Args:
-        name: an entry of the zoo, a .safetensors file, or hf://owner/repository/name.
+        name: Name of a zoo entry, a .safetensors file, or hf://owner/repository/name.
     """
     from mirrordescent import zoo
 
@@ -39,16 +43,13 @@ def show_entry(name: Positional[str], json: AsJSON = False) -> None:
 
 @app.command(name="verify")
 def verify_entries(json: AsJSON = False) -> int:
-    """Check the file of every entry against its checksum, and the card beside it.
+    """Check the files of the zoo against their checksums and cards.
 
     The exit code is 1 if a file is damaged.
     """
     from mirrordescent import zoo
 
-    found = zoo.verify()
-    show(
-        found,
-        aligned([(name, "ok" if whole else "damaged") for name, whole in found.items()]),
-        json,
-    )
-    return 0 if all(found.values()) else 1
+    intact = zoo.verify()
+    rows = [(name, "ok" if ok else "damaged") for name, ok in intact.items()]
+    show(intact, aligned(rows), json)
+    return 0 if all(intact.values()) else 1

@@ -20,7 +20,7 @@ from mirrordescent.problems.base import Problem, in_double
 from mirrordescent.problems.fingerprint import fingerprint
 from mirrordescent.problems.saddle import SaddlePoint
 from mirrordescent.references.estimate import estimate as estimated
-from mirrordescent.solving import Snapshot, Rule, relative_gap, solve
+from mirrordescent.solving import Rule, Snapshot, relative_gap, solve
 from mirrordescent.trees import Tree, tree_map
 
 ITERATIONS = 40_000

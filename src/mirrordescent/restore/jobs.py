@@ -103,8 +103,6 @@ class Jobs:
         with ProgressBar("photographs", len(self.sources), progress if several else False) as bar:
             for batch in self._batches():
                 for outcome in self._restored(batch, plan, None if several else progress):
-                    if isinstance(outcome, Failure) and not several:
-                        raise ValueError(outcome.reason)
                     count += 1
                     yield outcome
                     bar.update(
@@ -124,11 +122,15 @@ class Jobs:
             try:
                 jobs.append(self.ready.pop(source) if source in self.ready else self._job(source))
             except BAD as error:
+                if len(self.sources) == 1:
+                    raise
                 yield Failure(source.name.as_posix(), _said(error))
         for same in _by_shape(jobs):
             try:
                 yield from self._together(same, plan, progress, began)
             except BAD as error:
+                if len(self.sources) == 1:
+                    raise
                 if len(same) == 1:
                     yield Failure(same[0].name, _said(error))
                     continue
