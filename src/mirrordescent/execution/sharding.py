@@ -1,9 +1,8 @@
-"""Parameters spread over processes (``DTensor``, as in FSDP2): work is done on the local part of
-each.
+"""Parameters that are sharded over processes (``DTensor``, as in FSDP2).
 
-What acts entry by entry needs no communication. A number per entry, or per group of entries, is cut
-like the parameter; a map of whole tensors cannot be cut, and where it acts on gradients they are
-gathered.
+Every process works on its local part. An elementwise map needs no communication: its tensors are
+sharded like the parameter. A map of whole tensors cannot be sharded. If it acts on gradients, they
+are gathered.
 """
 
 from __future__ import annotations
@@ -22,37 +21,40 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Placement
 
-_WHOLE = {Tensor, nn.Parameter}
+_PLAIN_TYPES = {Tensor, nn.Parameter}
 
 
 def is_distributed(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Tell whether a tensor is spread over processes, without importing
-    ``torch.distributed.tensor``.
-    """
-    return type(tensor) not in _WHOLE and hasattr(tensor, "device_mesh")
+    """Return whether a tensor is a DTensor, without importing ``torch.distributed.tensor``."""
+    return type(tensor) not in _PLAIN_TYPES and hasattr(tensor, "device_mesh")
+
+
+def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Return whether a process holds only a part of a tensor."""
+    if not is_distributed(tensor):
+        return False
+    return not all(placement.is_replicate() for placement in tensor.placements)
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return the part of a tensor that this process holds; it shares memory with the tensor."""
+    """Return the part of a tensor that this process holds, as a view."""
     return tensor.to_local() if is_distributed(tensor) else tensor
 
 
 def local_parts(tensors: list[Tensor]) -> list[Tensor]:
     """Return the local part of each tensor."""
-    return tensors if _WHOLE.issuperset(map(type, tensors)) else list(map(local, tensors))
+    return tensors if _PLAIN_TYPES.issuperset(map(type, tensors)) else list(map(local, tensors))
 
 
 def local_gradients(gradients: list[Tensor], parameters: list[Tensor]) -> list[Tensor]:
     """Return the gradient of the local part of each parameter."""
-    if _WHOLE.issuperset(map(type, gradients)):
+    if _PLAIN_TYPES.issuperset(map(type, gradients)):
         return gradients
     return [local(_aligned(g, p)) for g, p in zip(gradients, parameters, strict=True)]
 
 
 def spread_like(parameter: Tensor, part: Tensor) -> Tensor:
-    """Return a local part as a tensor that is spread like a parameter, so that checkpoints know
-    what it is part of.
-    """
+    """Return a local part as a tensor that is sharded like a parameter, for checkpoints."""
     if not is_distributed(parameter):
         return part
     from torch.distributed.tensor import DTensor
@@ -67,26 +69,26 @@ def spread_like(parameter: Tensor, part: Tensor) -> Tensor:
 
 def local_map(mirror: MirrorMap, parameter: Tensor, name: str) -> MirrorMap:
     """Return the map of the local part of a parameter."""
-    if not is_distributed(parameter) or all(
-        placement.is_replicate() for placement in parameter.placements
-    ):
+    if not is_sharded(parameter):
         return mirror
     if not mirror.elementwise:
         raise ValueError(
             f"{type(mirror).__name__} acts on whole tensors, and parameter {name} is sharded: "
-            f"use an elementwise map, or keep the parameter whole (DistributedDataParallel)"
+            f"use an elementwise map, or do not shard the parameter (DistributedDataParallel)"
         )
-    cut = {each: _cut_like(parameter, getattr(mirror, each), name) for each in mirror.per_entry}
-    return _with_tensors(mirror, cut) if cut else mirror
+    shards = {
+        attribute: _sharded_like(parameter, getattr(mirror, attribute), name)
+        for attribute in mirror.per_entry
+    }
+    return _with_tensors(mirror, shards) if shards else mirror
 
 
 class Gathered(MirrorMap):
-    """The map of a whole tensor, for the part of it that this process holds: gathered, mapped by
-    all, and cut again.
+    """The map of a whole tensor, applied to the local part: gather, map, and shard again.
 
     Args:
-        mirror: the map of the whole.
-        parameter: the tensor, which is spread over processes.
+        mirror: Map of the whole tensor.
+        parameter: The sharded tensor.
     """
 
     def __init__(self, mirror: MirrorMap, parameter: DTensor) -> None:
@@ -98,31 +100,28 @@ class Gathered(MirrorMap):
         self.stride = parameter.stride()
 
     def _to_primal(self, y: Tensor) -> Tensor:
-        return self._whole(self.mirror._to_primal, y)
+        return self._on_whole(self.mirror._to_primal, y)
 
     def _direction(self, y: Tensor) -> Tensor:
-        return self._whole(self.mirror._direction, y)
+        return self._on_whole(self.mirror._direction, y)
 
     @property
     def direction_size(self) -> float:
         return self.mirror.direction_size
 
-    def _whole(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+    def _on_whole(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
         from torch.distributed.tensor import DTensor, distribute_tensor
 
         spread = DTensor.from_local(
             y[0], self.mesh, self.placements, run_check=False, shape=self.shape, stride=self.stride
         )
-        found = function(spread.full_tensor()[None])[0].contiguous()
-        return distribute_tensor(found, self.mesh, self.placements, src_data_rank=None).to_local()[
-            None
-        ]
+        mapped = function(spread.full_tensor()[None])[0].contiguous()
+        sharded = distribute_tensor(mapped, self.mesh, self.placements, src_data_rank=None)
+        return sharded.to_local()[None]
 
 
 def true_anywhere(flags: Tensor, tensors: list[Tensor]) -> Tensor:
-    """Combine flags over all processes that share one of the tensors: true where they are true on
-    any of them.
-    """
+    """Return where flags are true on any process that shares one of the tensors."""
     from torch.distributed.tensor import DTensor, Partial
 
     number = flags.float()
@@ -145,7 +144,7 @@ def total_norm(tensors: list[Tensor]) -> float:
 
 
 def _aligned(gradient: Tensor, parameter: Tensor) -> Tensor:
-    """Return a gradient cut like its parameter."""
+    """Return a gradient that is sharded like its parameter."""
     if (
         is_distributed(gradient)
         and is_distributed(parameter)
@@ -159,9 +158,10 @@ def _meshes(tensors: list[Tensor]) -> list[DeviceMesh]:
     return list(dict.fromkeys(tensor.device_mesh for tensor in tensors if is_distributed(tensor)))
 
 
-def _cut_like(parameter: DTensor, tensor: Tensor, name: str) -> Tensor:
-    """Return the local part of a tensor that broadcasts to a parameter; axes of length 1 serve
-    every part.
+def _sharded_like(parameter: DTensor, tensor: Tensor, name: str) -> Tensor:
+    """Return the local part of a tensor that broadcasts to a parameter.
+
+    Axes of length 1 are replicated.
     """
     from torch.distributed.tensor import distribute_tensor
 
@@ -177,7 +177,7 @@ def _placement(placement: Placement, tensor: Tensor, name: str) -> Placement:
 
     if type(placement) not in (Replicate, Shard):
         raise ValueError(
-            f"parameter {name} is sharded as {placement}, along which its map cannot be cut: "
+            f"parameter {name} is sharded as {placement}, along which its map cannot be sharded: "
             f"shard it along one axis, or tie all entries of the tensor"
         )
     whole = placement.is_replicate() or tensor.shape[placement.dim] == 1  # type: ignore[attr-defined]
@@ -185,10 +185,10 @@ def _placement(placement: Placement, tensor: Tensor, name: str) -> Placement:
 
 
 def _with_tensors(mirror: MirrorMap, changed: dict[str, Tensor]) -> MirrorMap:
-    """Return a map that shares everything with another except some tensors."""
+    """Return a shallow copy of a map with some tensors replaced."""
     other = copy.copy(mirror)
     other._parameters = {
-        name: kept for name, kept in mirror._parameters.items() if name not in changed
+        name: tensor for name, tensor in mirror._parameters.items() if name not in changed
     }
     other._buffers = {**mirror._buffers, **changed}
     return other
