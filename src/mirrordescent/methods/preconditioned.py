@@ -32,8 +32,8 @@ class Preconditioned(GradientMethod[PreconditionedState]):
     points and gradients
     exchanged: where ψ*, taken at gradients, is 1/t-smooth relative to f*, ψ*(∇f(x_k)) falls and is
         at most (f(x₀) − f*)/(tk) (Maddison et al.; measured by
-        :func:`mirrordescent.theory.dual_descent`). With momentum it is Lion-𝒦. The Euclidean map
-        gives gradient descent with momentum, a sign Lion without its second β, and the polar factor
+        :func:`mirrordescent.theory.dual_preconditioning.dual_descent`). With momentum it is
+        Lion-𝒦. The Euclidean map gives gradient descent with momentum, a sign Lion without its second β, and the polar factor
         of matrices (:class:`~mirrordescent.mirrors.SpectralPower` with p = 0) Muon.
 
     ``normalised`` takes s(v)∇ψ*(v/c(v)) in place of ∇ψ*(v) (:meth:`MirrorMap.direction`), leaf by
