@@ -66,6 +66,9 @@ CALLABLE = {
 }
 """Old modules whose name is a function of the same package."""
 
+RENAMED_ATTRIBUTES: dict[str, dict[str, str]] = {}
+"""Renamed names by module, filled by :func:`renamed_attributes`. The documentation lists them."""
+
 
 class _MovedModule(ModuleType):
     """A module under its old name: attributes and calls are forwarded to the new module."""
@@ -142,6 +145,7 @@ def renamed_attributes(module: str, renamed: Mapping[str, str]) -> Callable[[str
         module: The full name of the module.
         renamed: New places by old names: ``"name"`` in the same module, or ``"module:name"``.
     """
+    RENAMED_ATTRIBUTES[module] = dict(renamed)
 
     def __getattr__(name: str) -> Any:
         if name not in renamed:

@@ -16,7 +16,7 @@ from mirrordescent.mirrors import MirrorMap
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.schedules import Schedule
-from mirrordescent.solving import Look, Solution, solve
+from mirrordescent.solving import Snapshot, Solution, solve
 from mirrordescent.theory.assumptions import takes_exact_steps
 from mirrordescent.theory.geometry import (
     Coupling,
@@ -162,7 +162,7 @@ class Energies:
         self._at_steps = SeriesBuilder()
         self._k = -1
 
-    def __call__(self, look: Look) -> None:
+    def __call__(self, look: Snapshot) -> None:
         """Measure the newest state and the step that led to it."""
         if look.k == 0:
             self._begin(look)
@@ -176,7 +176,7 @@ class Energies:
         self._k = look.k
         self._value = look.value
 
-    def _measure(self, look: Look, measurement: _Measurement) -> Numbers:
+    def _measure(self, look: Snapshot, measurement: _Measurement) -> Numbers:
         """Append the numbers of the last step, and return those of the newest state."""
         state = look.state.inner
         iterate = measurement.mirror_iterate(state)
@@ -189,7 +189,7 @@ class Energies:
         self._iterate = iterate
         return measurement.of_state(state, iterate, look.value, self._value)
 
-    def _begin(self, look: Look) -> None:
+    def _begin(self, look: Snapshot) -> None:
         theorem = theorem_of(look.method)
         u = expand_like(self.minimiser, look.x)
         self._measurement = None
@@ -209,7 +209,7 @@ class Energies:
         self._value = look.start_value
         self._least_value = look.problem.value(u)
 
-    def _reference_geometry(self, method: Any, u: Tree, look: Look) -> tuple[Coupling, bool]:
+    def _reference_geometry(self, method: Any, u: Tree, look: Snapshot) -> tuple[Coupling, bool]:
         """Return the geometry to compare with, and whether the run is exact in it.
 
         Exactness is tested at the start and at u; the map's own claim is not trusted.
@@ -450,7 +450,7 @@ def observe(
     generator: Generator | None = None,
     geometry: MirrorMap | Coupling | None = None,
     exact_iterates: bool = False,
-    callbacks: Sequence[Callable[[Look], object]] = (),
+    callbacks: Sequence[Callable[[Snapshot], object]] = (),
 ) -> Observed:
     """Solve a problem and measure the quantities of the method's theorem along the run.
 

@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from mirrordescent.mirrors import MirrorMap
-from mirrordescent.solving import Look
+from mirrordescent.solving import Snapshot
 from mirrordescent.theory.energies import dual_step
 from mirrordescent.theory.geometry import difference, move_inside
 from mirrordescent.theory.recording import (
@@ -170,7 +170,7 @@ class UpdateErrors:
         """The measured series, (measurements, batch) each; ``iterations`` has their indices."""
         return self._series.stacked()
 
-    def __call__(self, look: Look) -> None:
+    def __call__(self, look: Snapshot) -> None:
         """Compare the newest state with the previous one."""
         method = unwrap(look.method)
         state = look.state
