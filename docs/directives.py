@@ -24,8 +24,8 @@ from sphinx.util.docutils import SphinxDirective
 from mirrordescent import zoo
 from mirrordescent.cli import main
 from mirrordescent.report import Claim, Table
-from mirrordescent_lab.experiments.paper_claims import paper_claims
-from mirrordescent_lab.experiments.result import VERDICTS
+from mirrordescent_experiments.paper_claims import paper_claims
+from mirrordescent_experiments.result import VERDICTS
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS / "results"
@@ -72,6 +72,28 @@ class PaperClaims(SphinxDirective):
             for c in paper_claims(RESULTS)
         ]
         return self.parse_text_to_nodes(Table(("the paper", "here", "measured"), rows).markdown())
+
+
+class Tally(SphinxDirective):
+    """Count the verdicts on the paper's claims, and the entries whose map contributes."""
+
+    def run(self) -> list[nodes.Node]:
+        """Write one sentence for each count."""
+        verdicts = [claim.verdict for claim in paper_claims(RESULTS)]
+        held = verdicts.count("holds")
+        failed = verdicts.count("does not hold")
+        text = (
+            f"- The paper makes {len(verdicts)} claims about its experiments. Here {held} hold, "
+            f"{failed} do not hold, and {len(verdicts) - held - failed} are not decided."
+        )
+        gains = [zoo.card(name).gain for name in zoo.list()]
+        geometry = gains.count("geometry")
+        schedules = gains.count("schedules")
+        text += (
+            f"\n- The zoo has {geometry + schedules} learned methods with a map. In {geometry} of "
+            f"them the map contributes to the gain; in {schedules} the step sizes alone explain it."
+        )
+        return self.parse_text_to_nodes(text)
 
 
 class Gains(SphinxDirective):
@@ -244,6 +266,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     for name, directive in {
         "overview": Overview,
         "paper-claims": PaperClaims,
+        "tally": Tally,
         "gains": Gains,
         "claims": Claims,
         "diagnoses": Diagnoses,

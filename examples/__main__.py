@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 
 import mirrordescent as md
 from mirrordescent._internal.files import whole
-from mirrordescent.automatic import Auto
+from mirrordescent.automatic import AutoResult
 from mirrordescent.automatic.outcome import attribution
 from mirrordescent.cli.problem_files import load_family
 from mirrordescent.learn import ProblemFamily
-from mirrordescent_lab.provenance import mark, recorded
+from mirrordescent_experiments.provenance import mark, recorded
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "docs" / "results"
@@ -64,7 +64,7 @@ def main() -> None:
             partial.write_text(page(kept))
 
 
-def draw(name: str, found: Auto, family: ProblemFamily, count: int = 4) -> None:
+def draw(name: str, found: AutoResult, family: ProblemFamily, count: int = 4) -> None:
     """Show some unseen problems: where the solver starts, and its solutions, as pictures or as
     lines.
     """
@@ -102,7 +102,7 @@ def page(kept: dict[str, Any]) -> str:
     return HEAD + "\n".join(rows) + f"\n\n{shown}\n\n" + mark({**latest, "entries": entries}) + "\n"
 
 
-def row(found: Auto, lines: int) -> list[str]:
+def row(found: AutoResult, lines: int) -> list[str]:
     """Return what is said about one class of problems."""
 
     shares = attribution(found.contestants, found.classical, found.learned)

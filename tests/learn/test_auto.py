@@ -25,16 +25,15 @@ from mirrordescent.automatic.candidates import (
     PLAIN,
     Candidate,
     candidates,
-    forms_of,
+    informative_features,
     method_for,
-    telling,
+    variants_of,
 )
-from mirrordescent.automatic.classical import RATIOS, fitting
-from mirrordescent.automatic.course import Course
+from mirrordescent.automatic.classical import RATIOS, classical_solvers
 from mirrordescent.automatic.family_check import check_family
-from mirrordescent.automatic.outcome import Contestant, attribution, verdict
-from mirrordescent.automatic.race import Race, Result, moments
-from mirrordescent.automatic.teaching import Ledger, _ahead
+from mirrordescent.automatic.outcome import attribution, verdict
+from mirrordescent.automatic.time_plan import TimePlan
+from mirrordescent.automatic.training import Ledger, _leaders
 from mirrordescent.cli.problem_files import load_family
 from mirrordescent.conditioning import FeatureTable, given
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
@@ -55,6 +54,7 @@ from mirrordescent.methods import GD, Conditioned
 from mirrordescent.mirrors import Diagonal, Euclidean, MirrorMap
 from mirrordescent.mirrors.inverse_check import require_inverse
 from mirrordescent.oracles import Default, Rounded
+from mirrordescent.racing import Contestant, Race, RaceResult, spaced_iterations
 from mirrordescent.schedules import Prefix, Schedule
 
 STEEP = torch.tensor([1.0, 30.0, 100.0])
@@ -118,9 +118,9 @@ def test_a_search_finds_the_geometry_and_says_so(tmp_path):
 def test_the_fastest_go_on_and_the_best_without_a_map():
     names = ["stencil", "spectrum", "schedules, momentum", "weights", "schedules"]
     order = [Candidate(name, Euclidean) for name in names]
-    assert [each.name for each in _ahead(order, 2)] == names[:3]
-    assert [each.name for each in _ahead(order, 4)] == names[:4]
-    assert [each.name for each in _ahead(order[:1], 2)] == names[:1]
+    assert [each.name for each in _leaders(order, 2)] == names[:3]
+    assert [each.name for each in _leaders(order, 4)] == names[:4]
+    assert [each.name for each in _leaders(order[:1], 2)] == names[:1]
 
 
 def test_two_processes_share_the_candidates(tmp_path):
@@ -186,16 +186,16 @@ def test_parts_of_a_gain_multiply_to_the_whole():
 def test_a_course_knows_how_long_it_will_take(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(
-        sys.modules["mirrordescent.automatic.course"], "perf_counter", lambda: now[0]
+        sys.modules["mirrordescent.automatic.time_plan"], "perf_counter", lambda: now[0]
     )
     monkeypatch.setattr("mirrordescent._internal.progress.INTERVAL", -1.0)
     with ProgressBar("searching", 100, True, estimate=False) as bar:
-        course = Course(600.0, bar)
-        with course.stage("tuning", 200.0):
+        plan = TimePlan(600.0, bar)
+        with plan.stage("tuning", 200.0):
             now[0] = 100.0
-            course.at(0.5)
+            plan.update(0.5)
         now[0] = 400.0  # twice as long as planned: what is left is as it was
-        with course.stage("learning", 400.0):
+        with plan.stage("learning", 400.0):
             pass
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
@@ -282,7 +282,7 @@ class OfManyScales(ProblemFamily):
 
 def test_schedules_that_depend_on_features_are_tried_where_there_are_some():
     draw = OfManyScales().draw(torch.arange(16))
-    assert list(telling(draw)) == ["steep"]
+    assert list(informative_features(draw)) == ["steep"]
     found = {each.name: each for each in candidates(draw)}
     each = found[f"{PLAIN}, by features"]
     assert each.plain
@@ -316,7 +316,7 @@ def test_pictures_with_weights_of_their_own_have_geometries_of_their_own():
         torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(0)), weights
     )
     draw = Draw(problem, problem.start())
-    assert "weight" in telling(draw)
+    assert "weight" in informative_features(draw)
     each = next(each for each in candidates(draw) if each.name == "a stencil by features")
     method = method_for(each.geometry(), problem, 0.1, 8, each.form, each.features)
     law = method.mirror.law
@@ -325,7 +325,7 @@ def test_pictures_with_weights_of_their_own_have_geometries_of_their_own():
     assert bool(
         (given(method.mirror, FeatureTable(problem.features(draw.x0))).damping.diff() > 0).all()
     )
-    twins = forms_of(each, draw)
+    twins = variants_of(each, draw)
     assert [twin.form for twin in twins] == ["momentum", "primal-dual"]
     assert md.solve(problem, method, iterations=20).ok
     dual = method_for(
@@ -392,7 +392,7 @@ def test_a_primal_dual_method_is_learned_where_there_are_kinks():
     ]
     method = method_for(dual.geometry(), draw.problem, 3.0, 12, dual.form)
     race = Race(draw, 1e-2, 12)
-    classical = min(float(race.curve(md.CondatVu(ratio))[0][-1].log().mean()) for ratio in RATIOS)
+    classical = min(float(race.curve(md.CondatVu(ratio)).gaps[-1].log().mean()) for ratio in RATIOS)
     settings = Settings(
         meta_steps=40,
         batch=4,
@@ -403,7 +403,7 @@ def test_a_primal_dual_method_is_learned_where_there_are_kinks():
         validation=Validation(every=20, batch=4, horizons=(1.0,)),
     )
     learn(family, method, settings, progress=False)
-    assert float(race.curve(method)[0][-1].log().mean()) < classical - math.log(2)
+    assert float(race.curve(method).gaps[-1].log().mean()) < classical - math.log(2)
     smooth = Rough().draw(torch.arange(2))
     assert not any(each.form in DUAL for each in candidates(smooth)), "there are no kinks"
 
@@ -423,13 +423,13 @@ def test_choices_that_were_damaged_are_not_followed(tmp_path):
     assert Ledger(ledger.path, True).once("step", lambda: 3.0) == 0.25
     ledger.path.write_text(ledger.path.read_text().replace("0.25", "0.75"))
     with pytest.raises(
-        Damaged, match=r"choices.json: its content differs from its checksum. To search afresh"
+        Damaged, match=r"choices.json: its content differs from its checksum. To start a new search"
     ):
         Ledger(ledger.path, True)
     ledger.path.write_bytes(b"\xff{")
     with pytest.raises(Damaged, match="cannot be read"):
         Ledger(ledger.path, True)
-    assert Ledger(ledger.path, False).kept == {}
+    assert Ledger(ledger.path, False).choices == {}
 
 
 def test_values_below_zero_are_learned_on():
@@ -457,7 +457,7 @@ def test_values_below_zero_are_learned_on():
 
 
 def names(problem):
-    return {solver.name for solver in fitting(problem, 0.1)}
+    return {solver.name for solver in classical_solvers(problem, 0.1)}
 
 
 def test_solvers_that_fit():
@@ -498,11 +498,11 @@ def test_a_race_counts_to_the_accuracy():
     assert found.iterations.tolist() == [4, 4]  # ½^8 < 1e-2 < ½^6
     assert found.seconds > 0
     assert Race(draw, 1e-2, 100).run(GD(1e-4)).seconds == torch.inf
-    assert moments(150)[:101] == list(range(101))
+    assert spaced_iterations(150)[:101] == list(range(101))
 
 
 def result(iterations, seconds):
-    return Result(torch.tensor(iterations), seconds)
+    return RaceResult(torch.tensor(iterations), seconds)
 
 
 def test_the_verdict_in_words():

@@ -13,14 +13,13 @@ from safetensors.torch import load_file
 
 import mirrordescent as md
 from mirrordescent import zoo
-from mirrordescent.automatic.outcome import Contestant
-from mirrordescent.automatic.race import Result, first_below
 from mirrordescent.automatic.trial import Trial, trial
 from mirrordescent.cli import main
 from mirrordescent.learn import Draw, ProblemFamily
 from mirrordescent.learn.families import generators
 from mirrordescent.methods import GD
 from mirrordescent.mirrors import Diagonal
+from mirrordescent.racing import Contestant, RaceResult, first_below
 
 STEEP = torch.tensor([1.0, 50.0])
 FILE = """
@@ -71,9 +70,9 @@ def known(gaps, needed, seconds=1.0):
     both at 2.
     """
     gaps = torch.tensor(gaps)
-    ours = Contestant("mine", GD(1.0), "learned", Result(torch.tensor(needed), seconds))
+    ours = Contestant("mine", GD(1.0), "learned", RaceResult(torch.tensor(needed), seconds))
     ours.unseen = ours.rehearsal
-    best = Contestant("PDHG", GD(1.0), "classical", Result(torch.tensor([2, 2]), 2.0))
+    best = Contestant("PDHG", GD(1.0), "classical", RaceResult(torch.tensor([2, 2]), 2.0))
     best.unseen = best.rehearsal
     return Trial("mine", 1e-2, ours, best, list(range(len(gaps))), (gaps, gaps), True, 1e-4)
 
@@ -186,4 +185,6 @@ def test_mistakes_are_one_line(folder, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2
-    assert "is a Diagonal, and not a method" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "must be a solver" in error
+    assert "it is a Diagonal" in error

@@ -7,7 +7,10 @@ import torch
 
 import mirrordescent as md
 from mirrordescent.learn import read_recipe
-from mirrordescent.restore.compare import Contestant, compare
+from mirrordescent.methods import Conditioned, Equipped, proven
+from mirrordescent.mirrors import Stencil
+from mirrordescent.oracles import Smoothed
+from mirrordescent.restore.compare import ComparisonRow, compare
 from mirrordescent.restore.compare import _words as words
 from mirrordescent.schedules import PowerLaws
 
@@ -15,7 +18,7 @@ SMALL = {"count": 2, "size": 24, "iterations": 60}
 
 
 def contestant(name, iterations, seconds):
-    return Contestant(name, iterations, seconds, None)
+    return ComparisonRow(name, iterations, seconds, None)
 
 
 def test_the_verdict_says_what_the_numbers_say():
@@ -24,12 +27,14 @@ def test_the_verdict_says_what_the_numbers_say():
     control = contestant("mine without its map", (30, 90), (0.1, 0.2))
     shipped = contestant("image-tv", (5, 9), (0.01, 0.02))
     said = words([own, pdhg, control, shipped])
-    assert "reaches 0.01 2.0 times as fast as tuned PDHG" in said
-    assert "reaches 0.001 2.0 times as slow as tuned PDHG" in said
-    assert "its map takes part in that" in said
+    assert "reaches a gap of 0.01 2.0 times as fast as tuned PDHG" in said
+    assert "takes 2.0 times as long as tuned PDHG to reach a gap of 0.001" in said
+    assert "its map helps" in said
     assert "image-tv would be faster" in said
     slow = contestant("mine", (None, None), (None, None))
-    assert "does not reach 0.01; does not reach 0.001" in words([slow, pdhg, control])
+    assert "does not reach a gap of 0.01; does not reach a gap of 0.001" in words(
+        [slow, pdhg, control]
+    )
     assert "does not help" in words([slow, pdhg, control])
 
 
@@ -38,6 +43,7 @@ def test_an_entry_is_compared_with_all_others(tmp_path):
     assert [each.name for each in found.contestants] == [
         "photo-inpaint-stencil",
         "PDHG, tuned",
+        "photo-inpaint-stencil without its map",
         "image-tv",
     ]
     for each in found.contestants:
@@ -58,6 +64,34 @@ def test_a_method_with_a_map_has_a_control_without_it():
     assert "ellipse-denoise-conjugate without its map" in [each.name for each in found.contestants]
     with pytest.raises(ValueError, match="not a method"):
         compare("omniglot-reptile-init", "denoise", **SMALL)
+
+
+def wrapped(how):
+    """AMD with a stencil inside other methods, as entries of the zoo are."""
+    stencil = Stencil(0.6)
+    first = md.AMD(stencil, 0.1, regulariser=stencil, storage="primal")
+    if how == "equipped":
+        return Equipped(first, Smoothed(0.01))
+    if how == "conditioned":
+        return Conditioned(first)
+    return proven(first, after=5)  # switches to a primal-dual method
+
+
+@pytest.mark.parametrize("how", ["equipped", "conditioned", "switched"])
+def test_a_wrapped_method_with_a_map_has_a_control_without_it(tmp_path, how):
+    path = md.zoo.save(wrapped(how), tmp_path / "mine")
+    found = compare(path, "denoise", **SMALL)
+    names = [each.name for each in found.contestants]
+    assert names[:3] == ["mine", "PDHG, tuned", "mine without its map"]
+    gaps = [float(each.curve.values[-1]) for each in found.contestants]
+    assert gaps[2] != gaps[0], "the control is another method"
+    assert "its map" in found.words
+
+
+def test_a_method_without_a_map_has_no_control(tmp_path):
+    path = md.zoo.save(md.PDHG(0.3), tmp_path / "mine")
+    names = [each.name for each in compare(path, "denoise", **SMALL).contestants]
+    assert "mine without its map" not in names
 
 
 @pytest.mark.parametrize("kind", ["Stencil", "Spectral"])

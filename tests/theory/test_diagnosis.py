@@ -19,6 +19,9 @@ from mirrordescent import (
     solve,
     zoo,
 )
+from mirrordescent.data import Features
+from mirrordescent.diagnosis.diagnosis_page import markdown, write
+from mirrordescent.diagnosis.entries import PROBLEMS, Weighted, diagnose_entry, unlearned
 from mirrordescent.domains import Simplex
 from mirrordescent.learn.recipe import CONTROL
 from mirrordescent.methods import Averaged, Equipped
@@ -38,11 +41,8 @@ from mirrordescent.mirrors import (
 )
 from mirrordescent.mirrors.inverse import invert
 from mirrordescent.oracles import Exact, Noisy, Rounded
+from mirrordescent.recipes.task_families import TomographyFamily
 from mirrordescent.theory import diagnose
-from mirrordescent_lab.data import Features
-from mirrordescent_lab.diagnosis_page import markdown, write
-from mirrordescent_lab.experiments.diagnose import PROBLEMS, Weighted, diagnose_entry, unlearned
-from mirrordescent_lab.families import TomographyFamily
 
 
 def random(*shape, seed=0):
@@ -78,11 +78,13 @@ def test_a_sound_map_passes_every_test_and_its_page_says_so(quadratic, tmp_path)
         "γ = 2",
         "L_f",
         "| f is convex | holds |",
-        "![bounds](bounds.png)",
+        "[diagnosis.html](diagnosis.html)",
     ):
         assert words in text
-    for name in ("bounds", "energies", "errors"):
-        assert (page.parent / f"{name}.png").stat().st_size > 5000
+    assert "![bounds](bounds.png)" in markdown(diagnosis, figures=".png")
+    curves = (page.parent / "diagnosis.html").read_text()
+    for title in ("Bounds: AMD", "Energies: SMD", "a-priori bound", "slack of the inequality"):
+        assert title in curves
 
 
 def test_a_pair_is_told_apart_by_storage(quadratic):
@@ -173,7 +175,7 @@ def test_a_method_that_asks_for_no_gradients_is_diagnosed_as_far_as_that_goes(qu
         diagnose(LPD().double(), quadratic)
 
 
-def few_features(scale, directory):
+def few_features(directory):
     """Of the right dimension, without the training of a feature extractor."""
     features = random(40, 50).float()
     labels = random(40, seed=1).sign().float()
@@ -185,7 +187,7 @@ def few_features(scale, directory):
 )
 def test_entries_of_the_zoo(name, problem, tmp_path, monkeypatch):
     monkeypatch.delenv("MIRRORDESCENT_DATA", raising=False)
-    monkeypatch.setattr("mirrordescent_lab.experiments.diagnose.load_features", few_features)
+    monkeypatch.setattr("mirrordescent.diagnosis.entries.load_features", few_features)
     diagnosis = diagnose_entry(name, problem, tmp_path / "no data", count=2, side=16, iterations=10)
     runs = (
         {"LMD", "LSMD", "LAMD", "LASMD", "Algorithm 1"}

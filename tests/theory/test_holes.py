@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mirrordescent import AMD, ASMD, MD, SMD, Quadratic
+from mirrordescent.diagnosis.diagnosis_page import markdown
 from mirrordescent.domains import Box, Simplex, WholeSpace
 from mirrordescent.mirrors import (
     Conjugate,
@@ -33,7 +34,6 @@ from mirrordescent.theory.beforehand import beforehand
 from mirrordescent.theory.findings import Bounded
 from mirrordescent.theory.geometry import Inverted
 from mirrordescent.theory.held import falls, stays_below
-from mirrordescent_lab.diagnosis_page import markdown
 
 POTENTIAL = "∇ of the potential is the map"
 BELOW = "the run stays below its bound"

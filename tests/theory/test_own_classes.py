@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent import MD, SMD, Quadratic, solve
+from mirrordescent.diagnosis.diagnosis_page import markdown, write
 from mirrordescent.methods import GradientMethod, Method
 from mirrordescent.mirrors import Diagonal, Euclidean, MirrorMap, StrongConvexity
 from mirrordescent.oracles import Noisy
@@ -16,7 +17,6 @@ from mirrordescent.problems import Problem
 from mirrordescent.schedules import as_schedule
 from mirrordescent.theory import diagnose, method_verdicts, observe, recommend
 from mirrordescent.trees import sum_per_sample, tree_map
-from mirrordescent_lab.diagnosis_page import markdown, write
 
 DOUBLE = torch.float64
 

@@ -1,6 +1,8 @@
-"""From a class of problems to a solver for it: everything that is tried, in one call."""
+"""Find the fastest solver for a class of problems, learned or classical, in one call."""
 
-from mirrordescent.automatic.outcome import Auto
+from mirrordescent._internal.deprecation import renamed_attributes
+from mirrordescent.automatic.outcome import AutoResult
 from mirrordescent.automatic.pipeline import auto
 
-__all__ = ["Auto", "auto"]
+__all__ = ["AutoResult", "auto"]
+__getattr__ = renamed_attributes(__name__, {"Auto": "AutoResult"})

@@ -1,5 +1,7 @@
-"""What can be learned for a class of problems: schedules with the plain geometry, then maps of
-growing richness.
+"""Candidates that can be learned for a class of problems.
+
+The first ones have schedules with the Euclidean geometry; the others also have mirror maps, with
+more and more parameters.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.conditioning import ConditionalLaws
-from mirrordescent.domains import Box, PositiveOrthant, Simplex, WholeSpace
+from mirrordescent.domains import Box, Domain, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.learn.families import Draw
 from mirrordescent.methods import (
     AMD,
@@ -44,9 +46,9 @@ from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import PowerLaws
 
 PLAIN = "schedules"
-KNOTS = 6  # of the spectrum of a map, from the whole image to single pixels
-SMALL = 512  # entries, up to which a full matrix is tried
-FELT = 1e-3  # a feature that varies less than this over a batch tells nothing
+KNOTS = 6  # knots of a learned spectrum, from the whole image to single pixels
+LARGEST_MATRIX = 512  # number of entries of x up to which a full matrix is tried
+SMALLEST_SPREAD = 1e-3  # features with a smaller standard deviation are ignored
 
 Form: TypeAlias = Literal["accelerated", "momentum", "steps", "primal-dual", "proximal"]
 DUAL: tuple[Form, ...] = ("primal-dual", "proximal")
@@ -55,20 +57,25 @@ Units: TypeAlias = Mapping[str, tuple[float, float]]
 
 @dataclass(frozen=True)
 class Candidate:
-    """What can be learned: a map, and how it is made; the form of the steps; and what schedules
-    depend on.
+    """A method to learn: its mirror map, the form of its steps and the features it depends on.
 
     .. code-block:: none
 
-        accelerated   AMD:   two points, two mirror steps, and a mean of them: the fewest iterations
-        momentum      ASMD:  one map a step, y⁺ = y − s_k g,  x⁺ = w_k ∇ψ*(y⁺) + (1 − w_k) x
-        steps         MD:    one map a step and nothing else: the quickest steps
-        primal-dual   Condat and Vũ's method with momentum: where f has kinks, which it need not round
-        proximal      PDHG with momentum: where the rest of f has a prox
+        accelerated   AMD:   two points and two mirror steps; the fewest iterations
+        momentum      ASMD:  y⁺ = y − s_k g,  x⁺ = w_k ∇ψ*(y⁺) + (1 − w_k) x;  one map per step
+        steps         MD:    one map per step and nothing else; the fastest steps
+        primal-dual   Condat and Vũ's method with momentum, for non-smooth f
+        proximal      PDHG with momentum, if the rest of f has a prox
 
-    For a linear map the second is the heavy ball with a momentum and a step length of every count's
-    own, which on quadratics may become Chebyshev's method, the best there is. What a form is worth,
-    the clock decides.
+    With a linear map, "momentum" is the heavy-ball method with a momentum and a step size for every
+    iteration. On quadratics it contains Chebyshev's method, which is optimal. The form to use is
+    chosen by measured time.
+
+    Args:
+        name: Name of the candidate.
+        geometry: Makes the mirror map.
+        form: Form of the steps.
+        features: Features that schedules depend on, with their means and standard deviations.
     """
 
     name: str
@@ -78,93 +85,102 @@ class Candidate:
 
     @property
     def plain(self) -> bool:
-        """Whether only schedules are learned."""
+        """Whether only schedules are learned, with the Euclidean geometry."""
         return self.name.startswith(PLAIN)
 
 
 def candidates(draw: Draw) -> list[Candidate]:
-    """Return those that fit the domain and the shape of the points, the plain geometry first."""
+    """Return the candidates for some problems, those with schedules alone first."""
     domain = draw.problem.domain
-    shape = _shape(draw)
     plain = Candidate(PLAIN, lambda: Euclidean(domain))
-    found = [
+    of_schedules = [
         plain,
-        *forms_of(plain, draw),
+        *variants_of(plain, draw),
         replace(plain, name=f"{PLAIN} of steps alone", form="steps"),
     ]
-    if shape is None:
-        return found
+    if not isinstance(draw.x0, Tensor):
+        return of_schedules
+    shape = tuple(draw.x0.shape[1:])
     if isinstance(domain, WholeSpace):
-        found.append(Candidate("a weight for every entry", lambda: Weighted(Euclidean(), shape)))
-        if len(shape) == 3 and min(shape[-2:]) >= 4:
-            found.append(Candidate("a spectrum", lambda: Spectral(cutoff=1.0, knots=KNOTS)))
-            found.append(Candidate("a stencil", lambda: Stencil(0.5)))
-            if told := telling(draw):
-                found.append(
-                    Candidate(
-                        "a stencil by features", lambda: Stencil(_damping(told)), features=told
-                    )
-                )
-        found.append(Candidate("a diagonal and a low rank", lambda: LowRankQuadratic(shape)))
-        if math.prod(shape) <= SMALL:
-            found.append(Candidate("a full matrix", lambda: DenseQuadratic(shape)))
+        return of_schedules + _unconstrained_candidates(draw, shape)
+    return of_schedules + _constrained_candidates(domain, shape)
+
+
+def _unconstrained_candidates(draw: Draw, shape: tuple[int, ...]) -> list[Candidate]:
+    chosen = [Candidate("a weight for every entry", lambda: Weighted(Euclidean(), shape))]
+    if len(shape) == 3 and min(shape[-2:]) >= 4:
+        chosen.append(Candidate("a spectrum", lambda: Spectral(cutoff=1.0, knots=KNOTS)))
+        chosen.append(Candidate("a stencil", lambda: Stencil(0.5)))
+        if features := informative_features(draw):
+            conditional = Candidate(
+                "a stencil by features", lambda: Stencil(_damping(features)), features=features
+            )
+            chosen.append(conditional)
+    chosen.append(Candidate("a diagonal and a low rank", lambda: LowRankQuadratic(shape)))
+    if math.prod(shape) <= LARGEST_MATRIX:
+        chosen.append(Candidate("a full matrix", lambda: DenseQuadratic(shape)))
+    return chosen
+
+
+def _constrained_candidates(domain: Domain, shape: tuple[int, ...]) -> list[Candidate]:
     if isinstance(domain, Simplex):
-        found.append(Candidate("entropy", SimplexEntropy))
-        found.append(Candidate("weighted entropy", lambda: WeightedSimplexEntropy(shape[-1])))
+        return [
+            Candidate("entropy", SimplexEntropy),
+            Candidate("weighted entropy", lambda: WeightedSimplexEntropy(shape[-1])),
+        ]
     if isinstance(domain, PositiveOrthant):
-        found.append(Candidate("hyperbolic entropy", OrthantEntropy))
-        found.append(
-            Candidate("weighted hyperbolic entropy", lambda: Weighted(OrthantEntropy(), shape))
-        )
+        return [
+            Candidate("hyperbolic entropy", OrthantEntropy),
+            Candidate("weighted hyperbolic entropy", lambda: Weighted(OrthantEntropy(), shape)),
+        ]
     if isinstance(domain, Box):
-        found.append(Candidate("logit", lambda: Logit(domain.lower, domain.upper)))
-        found.append(
-            Candidate("weighted logit", lambda: Weighted(Logit(domain.lower, domain.upper), shape))
-        )
-    return found
+        bounds = (domain.lower, domain.upper)
+        return [
+            Candidate("logit", lambda: Logit(*bounds)),
+            Candidate("weighted logit", lambda: Weighted(Logit(*bounds), shape)),
+        ]
+    return []
 
 
-def forms_of(candidate: Candidate, draw: Draw) -> list[Candidate]:
-    """Return the same geometry with steps of other forms, and with schedules that depend on what
-    problems tell.
-    """
-    found = []
+def variants_of(candidate: Candidate, draw: Draw) -> list[Candidate]:
+    """Return candidates with the same geometry and other steps or schedules by features."""
+    variants = []
     if candidate.form == "accelerated":
-        found.append(replace(candidate, name=f"{candidate.name}, momentum", form="momentum"))
-        dual = dual_forms(draw.problem, candidate.geometry())
-        found += [replace(candidate, name=f"{candidate.name}, {form}", form=form) for form in dual]
-    if not candidate.features and (told := telling(draw)):
-        found.append(replace(candidate, name=f"{candidate.name}, by features", features=told))
-    return found
+        forms: list[Form] = ["momentum", *primal_dual_forms(draw.problem, candidate.geometry())]
+        variants += [
+            replace(candidate, name=f"{candidate.name}, {form}", form=form) for form in forms
+        ]
+    if not candidate.features and (features := informative_features(draw)):
+        name = f"{candidate.name}, by features"
+        variants.append(replace(candidate, name=name, features=features))
+    return variants
 
 
-def dual_forms(problem: Problem, mirror: MirrorMap) -> list[Form]:
-    """Return the primal-dual forms of steps that fit, where f has kinks; with a map, which has to
-    be linear, one.
-    """
-    saddle = problem.saddle_point() if problem.smoothness() == math.inf else None
+def primal_dual_forms(problem: Problem, mirror: MirrorMap) -> list[Form]:
+    """Return the primal-dual forms of steps for a problem and a map; none for smooth problems."""
+    if problem.smoothness() != math.inf:
+        return []
+    saddle = problem.saddle_point()
     if saddle is None or not 0 < saddle.explicit().F_smoothness < math.inf:
         return []
-    if _plain(mirror):
+    if _is_plain(mirror):
         return ["primal-dual", "proximal"] if saddle.proximable else ["primal-dual"]
     return ["primal-dual"] if mirror.linear else []
 
 
-def _plain(mirror: MirrorMap) -> bool:
+def _is_plain(mirror: MirrorMap) -> bool:
     return type(mirror) is Euclidean
 
 
 @torch.no_grad()
-def telling(draw: Draw) -> Units:
-    """Return the names of the features by which the problems of a batch differ, with their means
-    and spreads.
-    """
-    told = draw.problem.features(cast(Tensor, draw.x0)).items()
-    found = {
-        name: (float(values.double().mean()), float(values.double().std(correction=0)))
-        for name, values in told
-    }
-    return {name: (mean, spread) for name, (mean, spread) in found.items() if spread > FELT}
+def informative_features(draw: Draw) -> Units:
+    """Return the features in which the problems of a batch differ: {name: (mean, deviation)}."""
+    units = {}
+    for name, values in draw.problem.features(cast(Tensor, draw.x0)).items():
+        spread = float(values.double().std(correction=0))
+        if spread > SMALLEST_SPREAD:
+            units[name] = (float(values.double().mean()), spread)
+    return units
 
 
 def method_for(
@@ -175,54 +191,79 @@ def method_for(
     form: Form = "accelerated",
     features: Units | None = None,
 ) -> Method[Any]:
-    """Return a method with all its numbers to be learned: t, λ and the dual weight, by powers of k.
+    """Return a method in which all schedules can be learned, as power laws of the iteration.
 
-    It begins as the method of the textbooks, with r = 3. Where f has kinks that can be rounded, the
-    rounding is learned too: its width falls like 1/k at first. Of a primal-dual method ``step`` is
-    the ratio.
+    It begins as the textbook method, with r = 3. If f is non-smooth and can be smoothed, the width
+    of the smoothing is learned too; at first it decreases like 1/k.
+
+    Args:
+        mirror: Mirror map.
+        problem: A problem of the class.
+        step: First step size; for primal-dual methods, the ratio of the step sizes.
+        horizon: Number of iterations that are unrolled.
+        form: Form of the steps.
+        features: Features that schedules depend on, with their means and standard deviations.
     """
     counts = sorted({2**i for i in range(horizon.bit_length()) if 2**i < horizon} | {horizon})
     law: Callable[..., PowerLaws] = partial(PowerLaws, counts)
     if features:
         law = partial(ConditionalLaws, counts, features=tuple(features), units=features)
+    method: Method[Any]
     if form in DUAL:
-        begin = [1.0] * len(counts)
-        numbers = (
-            law([step] * len(counts)),
-            law(begin),
-            law(begin),
-            law([0.02] * len(counts), bound=1.0),
-        )
-        dual: Method[Any] = ScheduledPrimalDual(
-            *numbers, mirror=None if _plain(mirror) else mirror, implicit=form == "proximal"
-        )
-        return Conditioned(dual) if features else dual
-    classical = [(float(Mixing(3.0)(k)), float(DualWeight(3.0, 1)(k))) for k in counts]
-    t = law([step] * len(counts))
-    mixing = law([min(0.95, each) for each, _ in classical], power=1.0, bound=1.0)
-    weight = law([max(0.3, each) for _, each in classical], power=-1.0)
-    method: GradientMethod[Any]
-    if form == "accelerated" and (mirror.linear or mirror.diagonal() is not None):
-        # One map of the gradient then serves both steps.
-        method = AMD(
-            mirror, t, regulariser=mirror, storage="primal", mixing=mixing, dual_weight=weight
-        )
-    elif form == "accelerated":
-        method = AMD(mirror, t, mixing=mixing, dual_weight=weight)
-    elif form == "momentum":
-        method = ASMD(mirror, t, mixing=mixing, dual_weight=weight)
+        method = _primal_dual_method(mirror, step, form, law, len(counts))
     else:
-        method = (MD if mirror.linear or isinstance(mirror, Euclidean) else SMD)(mirror, t)
-    rounding = _rounding(problem, law, counts)
-    method = method if rounding is None else Equipped(method, rounding)
+        method = _gradient_method(mirror, step, form, law, counts)
+        smoothing = _smoothing(problem, law, counts)
+        if smoothing is not None:
+            method = Equipped(method, smoothing)
     return Conditioned(method) if features else method
 
 
-def _rounding(
+def _primal_dual_method(
+    mirror: MirrorMap, ratio: float, form: Form, law: Callable[..., PowerLaws], count: int
+) -> ScheduledPrimalDual:
+    ones = [1.0] * count
+    return ScheduledPrimalDual(
+        law([ratio] * count),
+        law(ones),
+        law(ones),
+        law([0.02] * count, bound=1.0),
+        mirror=None if _is_plain(mirror) else mirror,
+        implicit=form == "proximal",
+    )
+
+
+def _gradient_method(
+    mirror: MirrorMap,
+    step: float,
+    form: Form,
+    law: Callable[..., PowerLaws],
+    counts: Sequence[int],
+) -> GradientMethod[Any]:
+    textbook_mixing = [float(Mixing(3.0)(k)) for k in counts]
+    textbook_weight = [float(DualWeight(3.0, 1)(k)) for k in counts]
+    t = law([step] * len(counts))
+    mixing = law([min(0.95, each) for each in textbook_mixing], power=1.0, bound=1.0)
+    weight = law([max(0.3, each) for each in textbook_weight], power=-1.0)
+    if form == "steps":
+        euclidean = isinstance(mirror, Euclidean)
+        return MD(mirror, t) if mirror.linear or euclidean else SMD(mirror, t)
+    if form == "momentum":
+        return ASMD(mirror, t, mixing=mixing, dual_weight=weight)
+    if mirror.linear or mirror.diagonal() is not None:
+        # Both steps then use the same mapped gradient.
+        return AMD(
+            mirror, t, regulariser=mirror, storage="primal", mixing=mixing, dual_weight=weight
+        )
+    return AMD(mirror, t, mixing=mixing, dual_weight=weight)
+
+
+def _smoothing(
     problem: Problem, law: Callable[..., PowerLaws], counts: Sequence[int]
 ) -> Oracle | None:
-    """Return the oracle that rounds kinks, if there are any: in the form that kernels know, where
-    there are some.
+    """Return the oracle that smooths f, or None if f is smooth or cannot be smoothed.
+
+    For images it has the form for which there are kernels.
     """
     if type(problem).smoothed_grad is Problem.smoothed_grad or problem.smoothness() != math.inf:
         return None
@@ -234,14 +275,10 @@ def _rounding(
 
 
 def _damping(features: Units) -> ConditionalLaws:
-    """Return the number of a stencil as a function of features: one geometry for every problem."""
+    """Return the damping of a stencil as a function of features."""
     return ConditionalLaws([1], [0.5], bound=1.0, features=tuple(features), units=features)
 
 
-def _shape(draw: Draw) -> tuple[int, ...] | None:
-    return tuple(draw.x0.shape[1:]) if isinstance(draw.x0, Tensor) else None
-
-
-def numbers(method: Method[Any]) -> int:
-    """Return how many numbers a method has learned."""
+def parameter_count(method: Method[Any]) -> int:
+    """Return the number of learned parameters of a method."""
     return sum(p.numel() for p in method.parameters() if p.requires_grad)

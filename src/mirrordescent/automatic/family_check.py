@@ -1,4 +1,4 @@
-"""Is a class of problems what it says? Asked before any learning begins."""
+"""Check of a class of problems before learning begins."""
 
 from __future__ import annotations
 
@@ -6,71 +6,74 @@ import torch
 
 from mirrordescent.learn.families import Draw
 from mirrordescent.problems.base import in_double
-from mirrordescent.trees import dot, is_finite, norm, tree_map
+from mirrordescent.trees import Tree, dot, is_finite, norm, tree_map
 
 
 @torch.no_grad()
 def check_family(draw: Draw) -> None:
-    """Raise unless values and gradients at the start are finite, and the gradient is that of the
-    value.
+    """Raise an error if values or gradients at the start are not finite, or do not belong together.
 
-    Along a direction d, ⟨∇f(x), d⟩ has to lie between (f(x) − f(x − hd))/h and (f(x + hd) −
-    f(x))/h, up to rounding, as for every convex f, and for a smooth one to the order of h. In
-    double precision, if that can be had, beside the
-    start: at the start itself there may be kinks, where a gradient tells little.
+    For a convex f, ⟨∇f(x), d⟩ lies between (f(x) − f(x − hd))/h and (f(x + hd) − f(x))/h for every
+    direction d. This is checked up to rounding, in double precision if the problem allows it, at a
+    point near the start. At the start itself f may have kinks, where a gradient says little.
+
+    Args:
+        draw: Problems of the class.
     """
+    _require_finite(draw)
+    problem, start = in_double(draw.problem, draw.x0)
+    domain = problem.domain
+    x = domain.project(tree_map(lambda leaf: leaf + 0.01 * _wave(leaf).flip(-1), start))
+    ahead = domain.project(tree_map(lambda leaf: leaf + _wave(leaf), x))
+    direction = tree_map(torch.sub, ahead, x)
+    gradient = problem.grad(x)
+    rounding = torch.finfo(dot(gradient, gradient).dtype).eps
+    h = 1e-4 if rounding < 1e-12 else 1e-2
+
+    def value_at(step: float) -> torch.Tensor:
+        moved: Tree = tree_map(lambda leaf, d: leaf + step * d, x, direction)
+        return problem.value(moved)
+
+    middle = value_at(0.0)
+    right = (value_at(h) - middle) / h
+    left = (middle - value_at(-h)) / h
+    low = torch.minimum(left, right)
+    high = torch.maximum(left, right)
+    slope = dot(gradient, direction)
+    tolerance = (
+        1e-6 * norm(gradient) * norm(direction)
+        + 1e-3 * (right.abs() + left.abs())
+        + max(1e-9, 8 * rounding) * (1 + middle.abs()) / h
+    )
+    wrong = (slope < low - tolerance) | (slope > high + tolerance)
+    if bool(wrong.any()):
+        i = int(wrong.nonzero()[0])
+        raise ValueError(
+            "grad() is not the gradient of value(): the slope of problem "
+            f"{i} along a direction lies between {float(low[i]):.6g} and {float(high[i]):.6g}, "
+            f"but its gradient gives {float(slope[i]):.6g}"
+        )
+
+
+def _require_finite(draw: Draw) -> None:
     problem = draw.problem
     x0 = draw.x0
     problem.check(x0)
     value = problem.value(x0)
-    g = problem.grad(x0)
     if value.ndim != 1 or len(value) != len(norm(x0)):
         raise ValueError(
             f"value() must return one number per problem, got shape {tuple(value.shape)}"
         )
     if not bool(value.isfinite().all()):
+        raise ValueError("f is not finite at the start: check the data for NaN, or change x0")
+    if not bool(is_finite(problem.grad(x0)).all()):
         raise ValueError(
-            "f is not finite at the start: look for NaN in the data, or give another x0"
-        )
-    if not bool(is_finite(g).all()):
-        raise ValueError("the gradient is not finite at the start")
-    precise, start = in_double(problem, x0)
-    x = problem.domain.project(tree_map(_beside, start))
-    toward = tree_map(
-        torch.sub, problem.domain.project(tree_map(lambda leaf: leaf + _wave(leaf), x)), x
-    )
-    gradient = precise.grad(x)
-    rounding = torch.finfo(dot(gradient, gradient).dtype).eps
-    h = 1e-4 if rounding < 1e-12 else 1e-2
-    middle, ahead, behind = (
-        precise.value(tree_map(lambda leaf, d, s=s: leaf + s * d, x, toward)) for s in (0.0, h, -h)
-    )
-    slope = dot(gradient, toward)
-    right = (ahead - middle) / h
-    left = (middle - behind) / h
-    low = torch.minimum(left, right)
-    high = torch.maximum(left, right)
-    size = (
-        1e-6 * norm(gradient) * norm(toward)
-        + 1e-3 * (right.abs() + left.abs())
-        + max(1e-9, 8 * rounding) * (1 + middle.abs()) / h
-    )
-    wrong = (slope < low - size) | (slope > high + size)
-    if bool(wrong.any()):
-        i = int(wrong.nonzero()[0])
-        raise ValueError(
-            f"grad() is not the gradient of value(): along a direction, problem {i} changes by "
-            f"{float(low[i]):.6g} to {float(high[i]):.6g}, and its gradient says {float(slope[i]):.6g}"
+            "the gradient is not finite at the start: check the data for NaN, or change x0"
         )
 
 
 def _wave(leaf: torch.Tensor) -> torch.Tensor:
-    """Return a direction without symmetries, of the size of the tensor."""
+    """Return a direction without symmetries, with the magnitude of the tensor."""
     size = leaf.square().mean().sqrt().clamp(min=1e-3)
-    return size * torch.sin(
-        1.0 + torch.arange(leaf.numel(), dtype=leaf.dtype, device=leaf.device)
-    ).view_as(leaf)
-
-
-def _beside(leaf: torch.Tensor) -> torch.Tensor:
-    return leaf + 0.01 * _wave(leaf).flip(-1)
+    angles = 1.0 + torch.arange(leaf.numel(), dtype=leaf.dtype, device=leaf.device)
+    return size * torch.sin(angles).view_as(leaf)

@@ -1,4 +1,4 @@
-"""Who took part in a search, what was found, and how that is said."""
+"""The result of a search, and its recommendation in words."""
 
 from __future__ import annotations
 
@@ -8,37 +8,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from mirrordescent.automatic.candidates import PLAIN
-from mirrordescent.automatic.race import Result
 from mirrordescent.methods import Method
+from mirrordescent.racing import Contestant, GapCurve
 
-CLEARLY = 1.1  # times faster a learned method has to be, or it is not worth the trouble
-
-
-@dataclass
-class Contestant:
-    """A method, with what it needed in the rehearsal, and in words what is special about it.
-
-    ``bare`` is what a learned one needed there without its safeguard.
-    """
-
-    name: str
-    method: Method[Any]
-    kind: str
-    rehearsal: Result
-    unseen: Result | None = None
-    bare: Result | None = None
+CLEARLY = 1.1  # a learned method is recommended if it is faster by this factor
+ESTIMATED = " Minima are estimates: nothing could be proven for these problems."
 
 
 @dataclass
-class Auto:
-    """What was found.
+class AutoResult:
+    """The solver to use for a class of problems.
 
-    ``method`` is the one to use: the learned one, which hands over to the classical one where it
-    has not finished in time, if it is ``recommended``, and otherwise the best classical one.
-    ``file`` has it, for ``zoo.load``.
+    Args:
+        name: Name of the class of problems.
+        method: The solver to use. If learning is ``recommended``, it is the learned method, which
+            switches to the classical one if it has not finished in time; otherwise it is the best
+            classical one.
+        recommended: Whether to use the learned method.
+        words: The recommendation in words.
+        accuracy: Relative gap to reach.
+        classical: The best classical solver.
+        learned: The best learned method, or None if none solves enough problems.
+        contestants: All methods that took part, the fastest first.
+        proven: Whether all minima are proven, not estimated.
+        file: File of the solver, for ``zoo.load``.
+        seconds: Duration of the search.
+        curves: Relative gaps of the best methods on unseen problems.
     """
 
     name: str
@@ -52,7 +48,7 @@ class Auto:
     proven: bool
     file: Path
     seconds: float
-    curves: dict[str, tuple[Tensor, list[int]]] = field(default_factory=dict)
+    curves: dict[str, GapCurve] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.words
@@ -61,47 +57,66 @@ class Auto:
 def verdict(
     accuracy: float, best: Contestant, ours: Contestant | None, chosen: bool, proven: bool
 ) -> str:
-    """Say in plain words what to use, and why."""
+    """Return the recommendation in words.
+
+    Args:
+        accuracy: Relative gap to reach.
+        best: The best classical solver.
+        ours: The best learned method.
+        chosen: Whether the learned method is recommended.
+        proven: Whether all minima are proven.
+    """
     assert best.unseen is not None
-    note = "" if proven else " Minima are estimates: nothing could be proven for these problems."
+    note = "" if proven else ESTIMATED
     if ours is None or ours.unseen is None:
         return (
-            f"Do not learn: nothing learned solves as many problems as {best.name}. Use that.{note}"
+            f"Do not learn: nothing learned solves as many problems as {best.name}. "
+            f"Use {best.name}.{note}"
         )
     solved = f"{ours.unseen.solved} of {ours.unseen.count} unseen problems"
     if ours.unseen.solved < best.unseen.solved or not math.isfinite(ours.unseen.seconds):
-        return f"Do not learn: {ours.name} solves {solved}, and {best.name} {best.unseen.solved}.{note}"
+        rival = f"{best.name} {best.unseen.solved}"
+        return f"Do not learn: {ours.name} solves {solved}, and {rival}.{note}"
     ratio = best.unseen.seconds / ours.unseen.seconds
     if chosen:
         failed = ours.unseen.count - ours.unseen.solved
         rest = f", and fails on {failed}, which fall back to {best.name}" if failed else ""
         return (
-            f"Use this: {ratio:.1f} times faster than {best.name}, the best classical solver, to {accuracy:g} on "
-            f"{solved}{rest}.{note}"
+            f"Use this: {ratio:.1f} times faster than {best.name}, the best classical solver, "
+            f"to {accuracy:g} on {solved}{rest}.{note}"
         )
     if ratio >= CLEARLY:
         return (
-            f"Do not learn: {ours.name} was not clearly faster than {best.name} where it was chosen, though it was on "
-            f"unseen problems, {ratio:.1f} times. More minutes may settle it.{note}"
+            f"Do not learn: {ours.name} was {ratio:.1f} times faster than {best.name} on unseen "
+            "problems, but not clearly faster on the problems by which methods are chosen. "
+            f"A longer search may decide.{note}"
         )
-    return f"Do not learn: {best.name} is as fast (the best learned method takes {1 / ratio:.2f} times as long).{note}"
+    return (
+        f"Do not learn: {best.name} is as fast (the best learned method takes {1 / ratio:.2f} "
+        f"times as long).{note}"
+    )
 
 
 def attribution(
     contestants: Sequence[Contestant], best: Contestant, ours: Contestant | None
 ) -> dict[str, float]:
-    """Return how many times faster each part makes it, in the rehearsal: schedules alone, the map,
-    and the safeguard.
+    """Return the factor by which each part makes the learned method faster, in the rehearsal.
 
-    Their product is how many times faster it is than the best classical solver. The safeguard costs
-    some time, so that its share is usually below 1; where nothing works without it, it is infinite.
+    The parts are the schedules alone, the map and the safeguard. The product of the factors is the
+    speed-up over the best classical solver. A safeguard costs some time, so its factor is usually
+    below 1; it is infinite if the method fails without it.
+
+    Args:
+        contestants: All methods that took part.
+        best: The best classical solver.
+        ours: The best learned method.
     """
     plain = [each for each in contestants if each.kind.startswith(PLAIN)]
     if ours is None or not plain:
         return {}
-    schedules = min(map(_unguarded, plain))
-    bare = _unguarded(ours)
-    if not math.isfinite(schedules):  # schedules alone are too slow to say by how much
+    schedules = min(map(_seconds_without_safeguard, plain))
+    bare = _seconds_without_safeguard(ours)
+    if not math.isfinite(schedules):  # schedules alone were not timed
         return {}
     if not math.isfinite(bare):
         return {"schedules": best.rehearsal.seconds / schedules, "safeguard": math.inf}
@@ -112,6 +127,5 @@ def attribution(
     }
 
 
-def _unguarded(contestant: Contestant) -> float:
-    """Return the seconds it takes without a safeguard."""
+def _seconds_without_safeguard(contestant: Contestant) -> float:
     return (contestant.bare or contestant.rehearsal).seconds

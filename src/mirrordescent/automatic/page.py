@@ -1,76 +1,77 @@
-"""What was found, as a page: in plain words first, then who took part, where the gain comes from,
-and curves.
-"""
+"""The page about a search."""
 
 from __future__ import annotations
 
 import math
 
-from mirrordescent.automatic.outcome import Auto, Contestant, attribution
+from mirrordescent.automatic.outcome import AutoResult, attribution
 from mirrordescent.methods import Safeguarded
+from mirrordescent.racing import Contestant
 from mirrordescent.report import Curve, Page, Panel, Section, Table
 
+COLUMNS = ("method", "solved", "iterations of the last", "ms", "unseen: solved", "unseen: ms")
 
-def page(found: Auto) -> Page:
-    """Return the page of a search."""
-    rows = [
-        (
-            each.name,
-            f"{each.rehearsal.solved} of {each.rehearsal.count}",
-            str(each.rehearsal.most),
-            "–"
-            if each.rehearsal.seconds == float("inf")
-            else f"{1e3 * each.rehearsal.seconds:.3g}",
-            "–" if each.unseen is None else f"{each.unseen.solved} of {each.unseen.count}",
-            "–" if each.unseen is None else f"{1e3 * each.unseen.seconds:.3g}",
-        )
-        for each in found.contestants
-    ]
-    columns = ("method", "solved", "iterations of the last", "ms", "unseen: solved", "unseen: ms")
-    shares = attribution(found.contestants, found.classical, found.learned)
+
+def page(found: AutoResult) -> Page:
+    """Return the page: the recommendation, all methods, the parts of the gain, and curves."""
     sections = [
         Section(
             "Who took part",
-            Table(columns, rows),
-            f"Time for the whole batch to a relative gap of {found.accuracy:g}, the least of several runs. A method is "
-            "chosen by the first columns; unseen problems are looked at once, for the two that are left.",
+            Table(COLUMNS, [_row(each) for each in found.contestants]),
+            f"Time for the whole batch to a relative gap of {found.accuracy:g}, the least of "
+            "several runs. Methods are chosen by the first columns. Unseen problems are used only "
+            "once, to compare the best classical with the best learned method.",
         )
     ]
+    shares = attribution(found.contestants, found.classical, found.learned)
     if shares:
-        parts = [
-            (what, f"{factor:.2f}" if math.isfinite(factor) else "needed")
-            for what, factor in shares.items()
-        ]
-        sections.append(
-            Section(
-                "Where the gain comes from",
-                Table(("part", "times faster"), parts),
-                _parts_in_words(found.learned),
-            )
-        )
-    paces = {
-        each.name: each.unseen.seconds / max(1, each.unseen.most)
-        if math.isfinite(each.unseen.seconds)
-        else 0.0
-        for each in found.contestants
-        if each.unseen is not None
-    }
-    curves = [
-        Curve(name, at, [k * paces[name] for k in at], gaps)
-        for name, (gaps, at) in found.curves.items()
-    ]
-    sections.append(Section("Unseen problems", Panel(curves, "relative gap")))
+        rows = [(part, _factor(factor)) for part, factor in shares.items()]
+        table = Table(("part", "times faster"), rows)
+        sections.append(Section("Where the gain comes from", table, _gain_in_words(found.learned)))
+    sections.append(Section("Unseen problems", Panel(_curves(found), "relative gap")))
     return Page(f"A solver for {found.name}", found.words, sections, {"accuracy": found.accuracy})
 
 
-def _parts_in_words(ours: Contestant | None) -> str:
-    """Say what the parts of a gain are, and what a safeguard is for."""
+def _row(contestant: Contestant) -> tuple[str, ...]:
+    rehearsal = contestant.rehearsal
+    unseen = contestant.unseen
+    return (
+        contestant.name,
+        f"{rehearsal.solved} of {rehearsal.count}",
+        str(rehearsal.most),
+        f"{1e3 * rehearsal.seconds:.3g}" if math.isfinite(rehearsal.seconds) else "–",
+        "–" if unseen is None else f"{unseen.solved} of {unseen.count}",
+        "–" if unseen is None else f"{1e3 * unseen.seconds:.3g}",
+    )
+
+
+def _factor(factor: float) -> str:
+    return f"{factor:.2f}" if math.isfinite(factor) else "needed"
+
+
+def _curves(found: AutoResult) -> list[Curve]:
+    """Return gaps over iterations and over time, at the pace of runs without recording."""
+    curves = []
+    for contestant in found.contestants:
+        curve = found.curves.get(contestant.name)
+        if curve is not None and contestant.unseen is not None:
+            seconds = [k * contestant.unseen.pace for k in curve.iterations]
+            curves.append(Curve(contestant.name, curve.iterations, seconds, curve.gaps))
+    return curves
+
+
+def _gain_in_words(ours: Contestant | None) -> str:
+    """Explain the parts of a gain."""
     words = (
-        "Schedules are learned with the plain geometry, against the best classical solver; the map comes on top, and "
-        "then the safeguard, which returns to the best point and shortens steps where f rises."
+        "The schedules are learned with the Euclidean geometry and compared with the best "
+        "classical solver. The map is compared with the schedules alone. The safeguard returns to "
+        "the best point and shortens the steps when f rises."
     )
     if ours is None or ours.bare is None:
         return words
     if not isinstance(ours.method, Safeguarded):
-        return f"{words} Here there is none: it would have cost more time than it is worth."
-    return f"{words} {ours.bare.solved} problems are solved without it, {ours.rehearsal.solved} with it."
+        return f"{words} This method has no safeguard, because it would cost too much time."
+    return (
+        f"{words} {ours.bare.solved} problems are solved without it, "
+        f"{ours.rehearsal.solved} with it."
+    )

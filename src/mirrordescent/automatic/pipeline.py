@@ -1,4 +1,4 @@
-"""One call from a class of problems to the solver to use for it, learned or not."""
+"""One call from a class of problems to the solver to use for it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from torch import Tensor
 from mirrordescent import zoo
 from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.automatic.candidates import DUAL, Candidate
-from mirrordescent.automatic.classical import Solver, fitting, named, tuned, typical_step
-from mirrordescent.automatic.course import WHOLE, Course
+from mirrordescent.automatic.classical import classical_solvers, typical_step
 from mirrordescent.automatic.family_check import check_family
-from mirrordescent.automatic.outcome import CLEARLY, Auto, Contestant, verdict
+from mirrordescent.automatic.outcome import CLEARLY, AutoResult, verdict
 from mirrordescent.automatic.page import page
-from mirrordescent.automatic.race import Race, Result
-from mirrordescent.automatic.teaching import Ledger, Teaching
+from mirrordescent.automatic.time_plan import WHOLE, TimePlan
+from mirrordescent.automatic.training import Ledger, Training
 from mirrordescent.domains import DomainError
 from mirrordescent.learn import Draw, Pooled, ProblemFamily
 from mirrordescent.learn.distributed import agreed, join
@@ -31,20 +30,31 @@ from mirrordescent.learn.families import reference_of
 from mirrordescent.methods import Method, Safeguarded
 from mirrordescent.methods.switch import Switch
 from mirrordescent.problems.fingerprint import fingerprint
+from mirrordescent.racing import Contestant, Race, RaceResult, TunableSolver, iterations_needed
 from mirrordescent.trees import leaves
 
 T = TypeVar("T")
 
-# shares of the time; the rest is for learning
+# Shares of the time. The rest is for learning.
 DRAWING = 0.05
 TUNING = 0.1
 VERDICT = 0.15
-PATIENCE = timedelta(days=2)  # with which processes wait for each other
+ITERATIONS = 2000  # budget of every method
+SAFEGUARD_COST = 1.15  # a safeguard may make a method slower by this factor
+TIMEOUT = timedelta(days=2)  # of processes that wait for each other
 
 
-class _Split(ProblemFamily):
-    """Problems to learn on, and others of the same distribution to choose by; the held-out ones are
-    not touched.
+class _SplitFamily(ProblemFamily):
+    """Problems to learn on, and others of the same class to choose by.
+
+    The family's own held-out problems are not used.
+
+    Args:
+        family: The class of problems.
+        size: Number of problems to learn on.
+        count: Number of problems to choose by.
+        tolerance: Relative gap of the lower bounds.
+        seed: Seed of the problems.
     """
 
     def __init__(
@@ -59,17 +69,22 @@ class _Split(ProblemFamily):
     def validation(self, count: int) -> Draw:
         return self.rehearsal.draw(torch.arange(count))
 
-    def agree(self, process: tuple[int, int]) -> None:
-        """Let the first process find the bounds, for all."""
+    @property
+    def proven(self) -> bool:
+        """Whether all lower bounds are proven."""
+        return self.pool.proven and self.rehearsal.proven
+
+    def share_bounds(self, process: tuple[int, int]) -> None:
+        """Compute the lower bounds in the first process and send them to the others."""
         for pool in (self.pool, self.rehearsal):
-            lower, pool.proven = agreed(
-                lambda pool=pool: [pool.lower.tolist(), pool.proven],  # type: ignore[misc]
-                *process,
-            )
+            lower, pool.proven = agreed(partial(_bounds_of_pool, pool), *process)
             if process[0] > 0:
-                pool.lower = torch.tensor(lower).to(
-                    next(leaves(pool.family.draw(pool.seeds[:1]).x0))
-                )
+                like = next(leaves(pool.family.draw(pool.seeds[:1]).x0))
+                pool.lower = torch.tensor(lower).to(like)
+
+
+def _bounds_of_pool(pool: Pooled) -> tuple[list[float], bool]:
+    return pool.lower.tolist(), pool.proven
 
 
 def auto(
@@ -84,45 +99,42 @@ def auto(
     resume: bool = True,
     say: Callable[[str], object] | None = None,
     progress: bool | None = None,
-) -> Auto:
-    """Find the fastest solver for a class of problems, by the clock, to an accuracy; and say how
-    much learning helps.
+) -> AutoResult:
+    """Find the fastest solver for a class of problems, and measure how much learning helps.
 
-    1. A pool of problems is drawn and certified (or their minima estimated, which is said). 2. The
-    classical solvers that fit are tuned. 3. Schedules are learned with the plain geometry, then
-    maps of growing richness with theirs: all for a short while, those that are fastest then for
-    longer, and the best two for the rest of the time, by gradients and, if there are few numbers,
-    by evolution; with steps of several forms, quick ones and few ones, and depending on what
-    problems tell of themselves (``Problem.features``), if they tell anything. 4. Whatever is
-    fastest to the accuracy on other problems is safeguarded, and compared with the best classical
-    solver on problems that nothing was chosen on. 5. OUT/NAME.safetensors, and OUT/NAME.html.
+    1. Problems are drawn, and their minima proven or, if that is not possible, estimated.
+    2. The classical solvers that fit the problems are tuned.
+    3. Methods are learned: schedules with the Euclidean geometry, then mirror maps with more and
+       more parameters, with several forms of steps and, if problems have ``Problem.features``, with
+       schedules that depend on them. All candidates are trained for a short time, the fastest for
+       longer, and the best two for the rest of the time.
+    4. The fastest learned method gets a safeguard. It is compared with the best classical solver on
+       problems on which nothing was chosen.
+    5. The solver is written to OUT/NAME.safetensors, and a page to OUT/NAME.html.
 
-    Started by ``torchrun``, processes share the candidates, so that each has more time; the first
-    of them certifies, takes times while the others wait, and writes.
+    With ``torchrun``, several processes share the candidates. The first one computes bounds,
+    measures times while the others wait, and writes files.
 
     Args:
-        family: the class of problems; its ``validation`` problems are looked at once, in the end.
-        name: of the file and the page.
-        accuracy: the relative gap (f − f*)/(f(x₀) − f*) that is to be reached.
-        minutes: the time it may take, about; two fifths of it are for learning, however long the
-            rest takes.
-        out: the folder to write to. Started again, an interrupted search goes on there.
-        batch: problems that are solved at once, as they will be.
-        seed: determines the problems.
-        resume: whether to go on where a search was interrupted.
-        say: told what happens, in a line each.
-        progress: show how far it is and how long it will take: by default on a terminal, if True in
-            lines elsewhere.
+        family: The class of problems. Its ``validation`` problems are used once, at the end.
+        name: Name of the file and the page.
+        accuracy: Relative gap (f − f*)/(f(x₀) − f*) to reach.
+        minutes: Approximate duration. At least two fifths of it are used for learning.
+        out: Output folder. An interrupted search in it is resumed.
+        batch: Number of problems that are solved at once.
+        seed: Seed of the problems.
+        resume: Whether to resume an interrupted search.
+        say: Function that is called with messages.
+        progress: Whether to show a progress bar; by default on a terminal. If True, progress is
+            printed line by line elsewhere.
     """
     if not 0 < accuracy < 1 or not minutes > 0:
         raise ValueError(
             f"accuracy must be in (0, 1) and minutes positive, got {accuracy} and {minutes}"
         )
-    process = join(PATIENCE)
-    with ProgressBar(
-        "searching", WHOLE, progress if process[0] == 0 else False, estimate=False
-    ) as bar:
-        course = Course(60 * minutes, bar)
+    process = join(TIMEOUT)
+    first = process[0] == 0
+    with ProgressBar("searching", WHOLE, progress if first else False, estimate=False) as bar:
         search = _Search(
             family,
             name,
@@ -133,13 +145,15 @@ def auto(
             seed,
             resume,
             say,
-            course,
+            TimePlan(60 * minutes, bar),
             process,
         )
         return search.run()
 
 
 class _Search:
+    """The search for a solver; see :func:`auto`."""
+
     def __init__(
         self,
         family: ProblemFamily,
@@ -151,182 +165,174 @@ class _Search:
         seed: int,
         resume: bool,
         say: Callable[[str], object] | None,
-        course: Course,
+        plan: TimePlan,
         process: tuple[int, int],
     ) -> None:
         self.family = family
         self.name = name
         self.accuracy = accuracy
+        self.tolerance = min(1e-3, accuracy / 100)  # of lower bounds
         self.seconds = seconds
         self.out = out
         self.batch = batch
         self.seed = seed
-        self.course = course
+        self.plan = plan
         self.process = process
-        self.speak = say or (lambda _: None)
+        self.print = say or (lambda _: None)
         self.runs = out / f"{name}.runs"
         self.resume = resume
         self.began = perf_counter()
 
     def say(self, line: str) -> None:
-        """Say once what all processes know."""
+        """Print a message in the first process only."""
         if self.process[0] == 0:
-            self.speak(line)
+            self.print(line)
 
-    def run(self) -> Auto:
+    def run(self) -> AutoResult:
         check_family(self.family.draw(torch.arange(2)))
-        tolerance = min(1e-3, self.accuracy / 100)
         self.say("drawing and certifying problems")
-        with self.course.stage("drawing and certifying problems", DRAWING * self.seconds):
-            self.split = _Split(self.family, 4 * self.batch, self.batch, tolerance, self.seed)
-            self.split.agree(self.process)
-        self.race = Race(self.split.validation(self.batch), self.accuracy, 2000)
-        self._begin()
-        with self.course.stage("classical solvers", TUNING * self.seconds):
-            classical = self._classical()
+        with self.plan.stage("drawing and certifying problems", DRAWING * self.seconds):
+            self.split = _SplitFamily(
+                self.family, 4 * self.batch, self.batch, self.tolerance, self.seed
+            )
+            self.split.share_bounds(self.process)
+        self.race = Race(self.split.validation(self.batch), self.accuracy, ITERATIONS)
+        self._open_ledger()
+        with self.plan.stage("classical solvers", TUNING * self.seconds):
+            classical = self._race_classical()
         best = min(classical, key=lambda each: each.rehearsal.seconds)
         if best.rehearsal.seconds == torch.inf:
             raise ValueError(
-                f"no classical solver reaches {self.accuracy:g} on nine tenths of the problems in {self.race.most} "
-                f"iterations: ask for a lower accuracy, or look at the problems"
+                f"no classical solver reaches a gap of {self.accuracy:g} on nine tenths of the "
+                f"problems in {ITERATIONS} iterations: choose a larger accuracy, or check the "
+                "problems"
             )
         self.say(f"the best classical solver: {best.name}, {best.rehearsal.time}")
-        learned = self._learned(best)
-        with self.course.stage("the verdict", self.course.left):
-            return self._judged(classical, best, learned)
+        learned = self._train_and_race(best)
+        with self.plan.stage("the verdict", self.plan.left):
+            return self._decide(classical, best, learned)
 
-    def _begin(self) -> None:
-        """Go on with the choices of a search for the same: with other problems or settings they
-        would be wrong.
-        """
+    def _open_ledger(self) -> None:
+        """Read the choices of an earlier search, if it had the same problems and settings."""
         rank, world = self.process
-        self.ledger = Ledger(
-            self.runs / (f"choices-{rank}.json" if rank else "choices.json"), self.resume
-        )
-        asked = [
-            fingerprint(self.race.draw.problem, "auto"),
+        file = f"choices-{rank}.json" if rank else "choices.json"
+        self.ledger = Ledger(self.runs / file, self.resume)
+        request = [
+            fingerprint(self.race.problem, "auto"),
             self.accuracy,
             self.seconds,
             self.batch,
             self.seed,
             world,
         ]
-        known = self.resume and self.ledger.kept.get("for", asked) == asked
-        if not self._agreed(lambda: known):
-            self.ledger.kept = {}
+        same = self.resume and self.ledger.choices.get("for", request) == request
+        if not self._agree(lambda: same):
+            self.ledger.choices = {}
             self.resume = False
-        self.ledger.once("for", lambda: asked)
+        self.ledger.once("for", lambda: request)
 
-    def _agreed(self, choose: Callable[[], T]) -> T:
+    def _agree(self, choose: Callable[[], T]) -> T:
+        """Let the first process choose for all."""
         return agreed(choose, *self.process)
 
-    def _once(self, key: str, choose: Callable[[], T]) -> T:
-        return self._agreed(lambda: self.ledger.once(key, choose))
+    def _agree_once(self, key: str, choose: Callable[[], T]) -> T:
+        return self._agree(lambda: self.ledger.once(key, choose))
 
-    def _raced(self, race: Race, method: Method[Any]) -> Result:
-        """Let the first process take the time, while nobody else uses the machine."""
-        iterations, seconds = self._agreed(lambda: race.run(method).plain())
-        return Result(torch.tensor(iterations), seconds)
+    def _result(self, race: Race, method: Method[Any]) -> RaceResult:
+        """Race a method in the first process, while the others wait and leave the machine idle."""
+        iterations, seconds = self._agree(lambda: race.run(method).as_numbers())
+        return RaceResult(torch.tensor(iterations), seconds)
 
     # Classical solvers
 
-    def _classical(self) -> list[Contestant]:
+    def _race_classical(self) -> list[Contestant]:
         draw = self.split.draw(torch.arange(self.batch))
-        self.step = self._once("step", lambda: typical_step(draw))
+        self.step = self._agree_once("step", lambda: typical_step(draw))
         tuning = replace(self.race, draw=draw)
-        found = []
-        for solver in fitting(draw.problem, self.step):
-            setting = self._agreed(partial(self._possible, solver, tuning))
+        contestants = []
+        for solver in classical_solvers(draw.problem, self.step):
+            setting = self._agree(partial(self._tuned_setting, solver, tuning))
             if setting is None:
                 continue
             method = solver.make(setting)
-            name = named(solver, setting)
-            result = self._raced(self.race, method)
+            name = solver.label(setting)
+            result = self._result(self.race, method)
             self.say(f"{name}: {result}")
-            found.append(Contestant(name, method, "classical", result))
-        return found
+            contestants.append(Contestant(name, method, "classical", result))
+        return contestants
 
-    def _possible(self, solver: Solver, race: Race) -> float | None:
-        """Return the setting of a solver, or None if it cannot begin where these problems do."""
+    def _tuned_setting(self, solver: TunableSolver, race: Race) -> float | None:
+        """Return the tuned setting of a solver, or None if it cannot start at these points."""
         try:
-            solver.make(solver.settings[0]).init(self.race.draw.x0, self.race.draw.problem)
-            return self.ledger.once(solver.name, lambda: tuned(solver, race))
+            solver.make(solver.settings[0]).init(self.race.x0, self.race.problem)
+            return self.ledger.once(solver.name, lambda: solver.tune(iterations_needed(race)))
         except DomainError as error:
-            self.say(f"{solver.name} cannot begin: {error}")
+            self.say(f"{solver.name} cannot start: {error}")
             return None
 
     # Learning
 
-    def _learned(self, best: Contestant) -> list[Contestant]:
-        horizon = self._once("horizon", lambda: max(8, min(100, best.rehearsal.most)))
+    def _train_and_race(self, best: Contestant) -> list[Contestant]:
+        horizon = self._agree_once("horizon", lambda: max(8, min(100, best.rehearsal.most)))
         used = perf_counter() - self.began
-        seconds = self._once(
+        seconds = self._agree_once(
             "seconds to learn", lambda: max(0.4 * self.seconds, 0.85 * self.seconds - used)
         )
-        self.course.left = seconds + VERDICT * self.seconds
-        teaching = Teaching(
+        self.plan.left = seconds + VERDICT * self.seconds
+        training = Training(
             self.split,
             self.race,
             self.runs,
             self.ledger,
-            self.course,
+            self.plan,
             self.step,
             horizon,
             self.seed,
             self.resume,
             self.process,
-            self.speak,
+            self.print,
         )
-        taught = teaching.taught(seconds)
-        with self.course.stage("a race of all", VERDICT / 2 * self.seconds):
-            return [self._entered(candidate, method) for candidate, method in taught]
+        trained = training.train(seconds)
+        with self.plan.stage("a race of all", VERDICT / 2 * self.seconds):
+            return [self._race_learned(candidate, method) for candidate, method in trained]
 
-    def _entered(self, candidate: Candidate, method: Method[Any]) -> Contestant:
-        """Let what was learned run in the rehearsal, safeguarded if it moves by gradients and that
-        costs little.
-        """
+    def _race_learned(self, candidate: Candidate, method: Method[Any]) -> Contestant:
+        """Race a learned method, with a safeguard if it uses gradients and that costs little."""
         method.requires_grad_(False)
-        bare = self._raced(self.race, method)
-        found = Contestant(f"learned, {candidate.name}", method, candidate.name, bare, bare=bare)
+        bare = self._result(self.race, method)
+        contestant = Contestant(
+            f"learned, {candidate.name}", method, candidate.name, bare, bare=bare
+        )
         if candidate.form not in DUAL:
             guarded = Safeguarded(method)
-            result = self._raced(self.race, guarded)
-            if result.solved > bare.solved or result.seconds <= 1.15 * bare.seconds:
-                found = replace(found, method=guarded, rehearsal=result)
-        self.say(f"{found.name}: {found.rehearsal}")
-        return found
+            result = self._result(self.race, guarded)
+            if result.solved > bare.solved or result.seconds <= SAFEGUARD_COST * bare.seconds:
+                contestant = replace(contestant, method=guarded, rehearsal=result)
+        self.say(f"{contestant.name}: {contestant.rehearsal}")
+        return contestant
 
-    # The verdict
+    # The decision
 
-    def _judged(
+    def _decide(
         self, classical: list[Contestant], best: Contestant, learned: list[Contestant]
-    ) -> Auto:
+    ) -> AutoResult:
+        """Compare the best learned method with the best classical one on unseen problems."""
         able = [each for each in learned if each.rehearsal.solved >= best.rehearsal.solved]
         ours = min(able, key=lambda each: each.rehearsal.seconds, default=None)
-        unseen = self.family.validation(2 * self.batch)
-        proven = True
-        if unseen.lower is None:
-            lower, proven = self._agreed(partial(self._bounds, unseen))
-            unseen = replace(unseen, lower=torch.tensor(lower).to(next(leaves(unseen.x0))))
-        final = replace(self.race, draw=unseen)
-        method = best.method
-        chosen = False
+        race, proven = self._race_on_unseen_problems()
         curves = {}
         for each in (best, ours):
             if each is not None:
-                each.unseen = self._raced(final, each.method)
-                curves[each.name] = final.curve(each.method, max(10, 2 * each.unseen.most))
-        if ours is not None and ours.unseen is not None and best.unseen is not None:
-            chosen = ours.rehearsal.beats(best.rehearsal, CLEARLY) and ours.unseen.beats(
-                best.unseen, CLEARLY
-            )
+                each.unseen = self._result(race, each.method)
+                curves[each.name] = race.curve(each.method, max(10, 2 * each.unseen.most))
+        method = best.method
+        chosen = ours is not None and _clearly_faster(ours, best)
         if ours is not None and chosen:
             after = 2 * max(1, ours.rehearsal.most)
             method = Switch(ours.method, after, best.method, certified=False, dual_start=False)
-        proven = proven and self.split.pool.proven and self.split.rehearsal.proven
+        proven = proven and self.split.proven
         words = verdict(self.accuracy, best, ours, chosen, proven)
-        contestants = sorted([*classical, *learned], key=lambda each: each.rehearsal.seconds)
-        found = Auto(
+        result = AutoResult(
             self.name,
             method,
             chosen,
@@ -334,39 +340,63 @@ class _Search:
             self.accuracy,
             best,
             ours,
-            contestants,
+            sorted([*classical, *learned], key=lambda each: each.rehearsal.seconds),
             proven,
             self.out / f"{self.name}.safetensors",
             perf_counter() - self.began,
             curves,
         )
-        self._agreed(lambda: self._saved(found))
+        self._agree(lambda: self._write(result))
         self.say(words)
-        return found
+        return result
+
+    def _race_on_unseen_problems(self) -> tuple[Race, bool]:
+        """Return the race on the family's held-out problems, and whether its bounds are proven."""
+        unseen = self.family.validation(2 * self.batch)
+        proven = True
+        if unseen.lower is None:
+            lower, proven = self._agree(partial(self._bounds, unseen))
+            unseen = replace(unseen, lower=torch.tensor(lower).to(next(leaves(unseen.x0))))
+        return replace(self.race, draw=unseen), proven
 
     def _bounds(self, draw: Draw) -> tuple[list[float], bool]:
-        lower, proven = reference_of(draw, min(1e-3, self.accuracy / 100))
+        lower, proven = reference_of(draw, self.tolerance)
         return lower.tolist(), proven
 
-    def _saved(self, found: Auto) -> None:
-        held_out = {
-            each.name: {
-                "solved": each.unseen.solved,
-                "of": each.unseen.count,
-                "seconds": each.unseen.seconds if math.isfinite(each.unseen.seconds) else None,
-            }
-            for each in (found.classical, found.learned)
-            if each is not None and each.unseen is not None
-        }
+    def _write(self, result: AutoResult) -> None:
+        """Write the solver and the page."""
         family = type(self.family)
         card = zoo.Card(
             self.name,
-            found.words,
+            result.words,
             family=f"{family.__module__}:{family.__qualname__}",
-            held_out=held_out,
-            parameters=sum(p.numel() for p in found.method.parameters()),
+            held_out=_held_out(result),
+            parameters=sum(p.numel() for p in result.method.parameters()),
             use={"accuracy": self.accuracy},
         )
         self.out.mkdir(parents=True, exist_ok=True)
-        zoo.save(found.method, found.file, card)
-        page(found).write(self.out / f"{self.name}.html")
+        zoo.save(result.method, result.file, card)
+        page(result).write(self.out / f"{self.name}.html")
+
+
+def _clearly_faster(ours: Contestant, best: Contestant) -> bool:
+    """Return whether a method is clearly faster, in the rehearsal and on unseen problems."""
+    assert ours.unseen is not None
+    assert best.unseen is not None
+    in_rehearsal = ours.rehearsal.beats(best.rehearsal, CLEARLY)
+    return in_rehearsal and ours.unseen.beats(best.unseen, CLEARLY)
+
+
+def _held_out(result: AutoResult) -> dict[str, dict[str, Any]]:
+    """Return the results on unseen problems as plain data."""
+    held_out = {}
+    for each in (result.classical, result.learned):
+        if each is None or each.unseen is None:
+            continue
+        seconds = each.unseen.seconds
+        held_out[each.name] = {
+            "solved": each.unseen.solved,
+            "of": each.unseen.count,
+            "seconds": seconds if math.isfinite(seconds) else None,
+        }
+    return held_out

@@ -1,6 +1,4 @@
-"""Does a solver beat the tuned classical ones on a class of problems, where does it stall, and
-where does it fail?
-"""
+"""Comparison of a solver with tuned classical solvers on a class of problems."""
 
 from __future__ import annotations
 
@@ -12,25 +10,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mirrordescent.automatic.classical import entered, typical_step
+from mirrordescent.automatic.classical import race_classical_solvers, typical_step
 from mirrordescent.automatic.family_check import check_family
-from mirrordescent.automatic.outcome import CLEARLY, Contestant
-from mirrordescent.automatic.race import Race, first_below
+from mirrordescent.automatic.outcome import CLEARLY, ESTIMATED
 from mirrordescent.learn.families import Pooled, ProblemFamily, reference_of
 from mirrordescent.methods.base import Method
+from mirrordescent.racing import Contestant, Race, RaceResult, first_below
 from mirrordescent.report import Curve, Page, Panel, Section, Table
 
 LEVELS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-# a gap that is more than this share of what it was at half the budget does not fall any more
-STILL = 0.9
+STALLED = 0.9  # a run stalls if its gap is more than this share of the gap at half the budget
+NAMED_FAILURES = 8
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What came out: both contestants with their results on unseen problems, and gaps along runs of
-    the whole budget.
+    """Results of a solver and of the best classical one on unseen problems.
 
-    ``gaps`` are (points, problems), at ``iterations``, of the solver and of the best classical one.
+    Args:
+        name: Name of the solver.
+        accuracy: Relative gap to reach.
+        ours: The solver with its results.
+        best: The best classical solver with its results.
+        iterations: Iterations at which gaps were recorded.
+        gaps: Relative gaps of the solver and of the classical one, each (points, problems).
+        proven: Whether all minima are proven, not estimated.
+        tolerance: Relative gap of the lower bounds.
     """
 
     name: str
@@ -44,140 +49,127 @@ class Trial:
 
     @property
     def words(self) -> str:
-        """The answer in plain words."""
-        ours = self.ours.unseen
-        best = self.best.unseen
-        who = self.best.name
-        assert ours is not None
-        assert best is not None
-        note = (
-            ""
-            if self.proven
-            else " Minima are estimates: nothing could be proven for these problems."
-        )
+        """The answer in words."""
+        ours = _unseen(self.ours)
+        best = _unseen(self.best)
+        rival = self.best.name
+        note = "" if self.proven else ESTIMATED
         solved = f"{ours.solved} of {ours.count} unseen problems"
         if ours.solved < best.solved or not math.isfinite(ours.seconds):
-            return f"It does not pay: {self.name} solves {solved}, and {who} {best.solved}.{note}"
+            return f"It does not pay: {self.name} solves {solved}, and {rival} {best.solved}.{note}"
         ratio = best.seconds / ours.seconds
         if ratio < CLEARLY:
-            return f"It does not pay: {who} is as fast ({self.name} takes {1 / ratio:.2f} times as long).{note}"
+            return (
+                f"It does not pay: {rival} is as fast ({self.name} takes {1 / ratio:.2f} times as "
+                f"long).{note}"
+            )
         return (
-            f"It pays: {ratio:.1f} times faster than {who}, the best classical solver, tuned, to {self.accuracy:g} on "
-            f"{solved}.{note}"
+            f"It pays: {ratio:.1f} times faster than {rival}, the best tuned classical solver, "
+            f"to {self.accuracy:g} on {solved}.{note}"
         )
 
     @property
     def levels(self) -> list[tuple[float, Tensor, Tensor]]:
-        """Accuracies that the bounds can tell, and the iterations both needed to them, −1 where it
-        never got there.
+        """Gaps that the lower bounds can resolve, with the iterations of both solvers.
+
+        Iterations are −1 for problems that do not reach the gap.
         """
-        told = [level for level in LEVELS if level >= 9 * self.tolerance]
-        ours, theirs = (
-            [first_below(gaps, self.iterations, level) for level in told] for gaps in self.gaps
-        )
-        return list(zip(told, ours, theirs, strict=True))
+        rows = []
+        for level in LEVELS:
+            if level >= 9 * self.tolerance:
+                ours, theirs = (first_below(gaps, self.iterations, level) for gaps in self.gaps)
+                rows.append((level, ours, theirs))
+        return rows
 
     def stalls(self) -> tuple[Tensor, str]:
-        """Tell which runs of the solver stop getting better before the budget ends, and say so."""
+        """Return which runs of the solver stop improving before the budget ends, and a sentence."""
         best = self.gaps[0].cummin(0).values
-        half = best[next(i for i, k in enumerate(self.iterations) if 2 * k >= self.iterations[-1])]
+        last = self.iterations[-1]
+        middle = next(i for i, k in enumerate(self.iterations) if 2 * k >= last)
         end = best[-1]
-        stalled = (end > STILL * half) & (end > 9 * self.tolerance)
+        stalled = (end > STALLED * best[middle]) & (end > 9 * self.tolerance)
         if not bool(stalled.any()):
-            return stalled, f"It does not stall within {self.iterations[-1]} iterations."
-        since = first_below(best[:, stalled], self.iterations, end[stalled] / STILL)
+            return stalled, f"It does not stall within {last} iterations."
+        since = first_below(best[:, stalled], self.iterations, end[stalled] / STALLED)
         return stalled, (
-            f"It stalls on {int(stalled.sum())} of {len(stalled)} problems: their gaps stay at about "
-            f"{float(end[stalled].median()):.1e} from iteration {int(since.median())} on."
+            f"It stalls on {int(stalled.sum())} of {len(stalled)} problems: their gaps stay at "
+            f"about {float(end[stalled].median()):.1e} from iteration {int(since.median())} on."
         )
 
     def failures(self) -> list[tuple[int, float, int]]:
-        """Return the problems that are not solved: their numbers, the least gaps, and what the
-        classical one needs.
-        """
-        assert self.ours.unseen is not None
-        assert self.best.unseen is not None
-        failed = (self.ours.unseen.iterations < 0).nonzero().flatten().tolist()
-        return [
-            (i, float(self.gaps[0][:, i].min()), int(self.best.unseen.iterations[i]))
-            for i in failed
-        ]
+        """Return (index, smallest gap, iterations of the classical solver) of unsolved problems."""
+        unsolved = (_unseen(self.ours).iterations < 0).nonzero().flatten().tolist()
+        classical = _unseen(self.best).iterations
+        return [(i, float(self.gaps[0][:, i].min()), int(classical[i])) for i in unsolved]
 
     def failures_in_words(self) -> str:
-        """Say on which problems it fails."""
+        """Return a sentence about the unsolved problems."""
         failed = self.failures()
         if not failed:
             return f"It fails on none of the {self.gaps[0].shape[1]} problems."
-        named = ", ".join(f"{i} (gap {gap:.1e})" for i, gap, _ in failed[:8])
-        rest = f" and {len(failed) - 8} more" if len(failed) > 8 else ""
-        also = sum(needed < 0 for _, _, needed in failed)
-        return f"It fails on {len(failed)} problems: {named}{rest}; {self.best.name} fails on {also} of them."
+        listed = ", ".join(f"{i} (gap {gap:.1e})" for i, gap, _ in failed[:NAMED_FAILURES])
+        if len(failed) > NAMED_FAILURES:
+            listed += f" and {len(failed) - NAMED_FAILURES} more"
+        both = sum(needed < 0 for _, _, needed in failed)
+        return (
+            f"It fails on {len(failed)} problems: {listed}; "
+            f"{self.best.name} fails on {both} of them."
+        )
 
     def table(self) -> Table:
-        """Return iterations and times to every accuracy, of both."""
+        """Return iterations and times of both solvers to every gap."""
         rows = []
-        for level, *taken in self.levels:
-            cells = [f"{level:g}"]
-            for contestant, needed in zip((self.ours, self.best), taken, strict=True):
-                solved = needed[needed >= 0]
-                cells.append(f"{len(solved)} of {len(needed)}")
-                cells.append(str(int(solved.median())) if len(solved) else "–")
-                cells.append(
-                    f"{1e3 * self._pace(contestant) * int(solved.max()):.3g}"
-                    if len(solved)
-                    else "–"
-                )
-            rows.append(tuple(cells))
-        ours = self.name
-        theirs = self.best.name
+        for level, ours, theirs in self.levels:
+            cells = _cells(self.ours, ours) + _cells(self.best, theirs)
+            rows.append((f"{level:g}", *cells))
         columns = (
             "accuracy",
-            f"{ours}: solved",
+            f"{self.name}: solved",
             "median iterations",
             "ms",
-            f"{theirs}: solved",
+            f"{self.best.name}: solved",
             "median iterations",
             "ms",
         )
         return Table(columns, rows)
 
     def page(self) -> Page:
-        """Return all that as a page."""
-        said = f"{self.stalls()[1]} {self.failures_in_words()}"
+        """Return the page with the answer, the table and the curves."""
+        curves = []
+        for contestant, gaps in zip((self.ours, self.best), self.gaps, strict=True):
+            pace = _unseen(contestant).pace
+            seconds = [k * pace for k in self.iterations]
+            curves.append(Curve(contestant.name, self.iterations, seconds, gaps))
         sections = [
             Section(
                 "To which accuracy, and how fast",
                 self.table(),
-                "Problems are unseen ones, and times those of the whole batch, as long as the last of them needs that "
-                "is solved. The classical solver is the fastest of those that fit, with settings tuned on others.",
+                "All problems are unseen. Times are for the whole batch, until the last solved "
+                "problem is solved. The classical solver is the fastest one that fits the "
+                "problems, tuned on other problems.",
             ),
             Section(
                 "Along the runs",
-                Panel(
-                    [
-                        Curve(
-                            who.name,
-                            self.iterations,
-                            [k * self._pace(who) for k in self.iterations],
-                            gaps,
-                        )
-                        for who, gaps in zip((self.ours, self.best), self.gaps, strict=True)
-                    ],
-                    "relative gap",
-                ),
-                said,
+                Panel(curves, "relative gap"),
+                f"{self.stalls()[1]} {self.failures_in_words()}",
             ),
         ]
         return Page(f"Is {self.name} any good?", self.words, sections, {"accuracy": self.accuracy})
 
-    def _pace(self, contestant: Contestant) -> float:
-        """Return the seconds of an iteration."""
-        found = contestant.unseen
-        return (
-            0.0
-            if found is None or not math.isfinite(found.seconds)
-            else found.seconds / max(1, found.most)
-        )
+
+def _unseen(contestant: Contestant) -> RaceResult:
+    assert contestant.unseen is not None
+    return contestant.unseen
+
+
+def _cells(contestant: Contestant, needed: Tensor) -> tuple[str, str, str]:
+    """Return the number of solved problems, median iterations and milliseconds as text."""
+    solved = needed[needed >= 0]
+    count = f"{len(solved)} of {len(needed)}"
+    if not len(solved):
+        return count, "–", "–"
+    milliseconds = 1e3 * _unseen(contestant).pace * int(solved.max())
+    return count, str(int(solved.median())), f"{milliseconds:.3g}"
 
 
 @torch.no_grad()
@@ -192,18 +184,17 @@ def trial(
     seed: int = 0,
     say: Callable[[str], object] | None = None,
 ) -> Trial:
-    """Race a solver against the classical ones that fit, tuned on other problems, on a family's
-    held-out problems.
+    """Race a solver against tuned classical solvers on the held-out problems of a class.
 
     Args:
-        family: the class of problems.
-        method: the solver.
-        name: what it is called.
-        accuracy: the relative gap to reach.
-        count: how many problems are solved at once.
-        iterations: the budget.
-        seed: of the problems that classical solvers are tuned on.
-        say: told what happens, in a line each.
+        family: The class of problems.
+        method: The solver.
+        name: Name of the solver.
+        accuracy: Relative gap to reach.
+        count: Number of problems that are solved at once.
+        iterations: Largest number of iterations.
+        seed: Seed of the problems on which classical solvers are tuned.
+        say: Function that is called with messages.
     """
     say = say or (lambda _: None)
     tolerance = min(1e-3, accuracy / 100)
@@ -211,16 +202,13 @@ def trial(
     say("certifying problems")
     draw = Pooled(family, count, tolerance, seed).draw(torch.arange(count))
     tuning = Race(draw, accuracy, iterations)
-    classical = [
-        each
-        for each in entered(tuning, typical_step(draw), say)
-        if math.isfinite(each.rehearsal.seconds)
-    ]
-    if not classical:
+    classical = race_classical_solvers(tuning, typical_step(draw), say)
+    best = min(classical, key=lambda each: each.rehearsal.seconds, default=None)
+    if best is None or not math.isfinite(best.rehearsal.seconds):
         raise ValueError(
-            f"no classical solver reaches {accuracy:g}: ask for a lower accuracy, or look at the problems"
+            f"no classical solver reaches a gap of {accuracy:g} in {iterations} iterations: "
+            "choose a larger accuracy, or check the problems"
         )
-    best = min(classical, key=lambda each: each.rehearsal.seconds)
     unseen = family.validation(count)
     proven = True
     if unseen.lower is None:
@@ -231,6 +219,8 @@ def trial(
     gaps = []
     for each in (ours, best):
         each.unseen = race.run(each.method)
-        found, at = race.curve(each.method, iterations)
-        gaps.append(found)
-    return Trial(name, accuracy, ours, best, at, (gaps[0], gaps[1]), proven, tolerance)
+        curve = race.curve(each.method)
+        gaps.append(curve.gaps)
+    return Trial(
+        name, accuracy, ours, best, curve.iterations, (gaps[0], gaps[1]), proven, tolerance
+    )

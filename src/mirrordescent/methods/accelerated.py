@@ -2,12 +2,11 @@
 
 from typing import Literal, NamedTuple, cast
 
-import torch
 from torch import Tensor
 
 from mirrordescent.domains import WholeSpace
-from mirrordescent.methods.base import GradientMethod, Storage, Tensors
-from mirrordescent.methods.descent import add_scaled, mix_scaled, require_inside
+from mirrordescent.methods.base import GradientMethod, Storage
+from mirrordescent.methods.descent import require_inside
 from mirrordescent.mirrors import Euclidean, MirrorMap
 from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import Number, Schedule, ScheduleLike, as_schedule
@@ -55,7 +54,6 @@ class AMD(GradientMethod[AMDState]):
     called = ("amd", "lamd")
     theorem = "accelerated"
     carried = ("z",)  # x̃ is an answer; the next step does not need it
-    compiled = "amd"
 
     mirror: MirrorMap
 
@@ -135,28 +133,6 @@ class AMD(GradientMethod[AMDState]):
             z = self.mirror.step(state.z, grad, far)
             x_tilde = self.regulariser.step(state.x, grad, near)
         return AMDState(count, z, mix(mixing, self._primal(z), x_tilde), x_tilde)
-
-    def lengths(self, count: int) -> tuple[float, float, float]:
-        """(k/r) t_k, γ_k t_k, and the λ of the next point."""
-        far, near, mixing = map(float, self._numbers(count))
-        return far, near, mixing
-
-    def in_place(
-        self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None
-    ) -> None:
-        """z ← z − far g,  x ← λ z/d + (1 − λ)(x − near g), or with near g/d there."""
-        far, near, mixing = self.lengths(count)
-        torch._foreach_add_(beside, g, alpha=-far)
-        add_scaled(x, g, d if self.regulariser is self.mirror else None, -near)
-        mix_scaled(x, beside, d, mixing)
-
-    @property
-    def steps_in_place(self) -> bool:
-        """Only with a dual z, and a correcting step in the geometry of the map or the Euclidean
-        one.
-        """
-        fits = _is_plain(self.regulariser) or self.regulariser is self.mirror
-        return super().steps_in_place and self.storage == "dual" and fits
 
     def answer(self, state: AMDState) -> Tree:
         return state.x if self.returns == "x" else state.x_tilde
@@ -254,18 +230,6 @@ class ASMD(GradientMethod[ASMDState]):
         length = self.t(count) * self.dual_weight(count)
         y = tree_map(lambda y, g: descend(y, g, length), state.y, grad)
         return ASMDState(count, y, mix(self.mixing(count + 1), self.mirror.to_primal(y), state.x))
-
-    def lengths(self, count: int) -> tuple[float, float]:
-        """The dual step, and the w of the next point."""
-        return float(self.t(count) * self.dual_weight(count)), float(self.mixing(count + 1))
-
-    def in_place(
-        self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None
-    ) -> None:
-        """y ← y − length g,  x ← w y/d + (1 − w) x."""
-        length, mixing = self.lengths(count)
-        torch._foreach_add_(beside, g, alpha=-length)
-        mix_scaled(x, beside, d, mixing)
 
     def inside(self, state: ASMDState) -> Tensor:
         """Tell whether y is in the dual domain and x in the primal one."""

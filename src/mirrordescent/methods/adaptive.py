@@ -6,11 +6,8 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
-from mirrordescent import kernels
-from mirrordescent.methods.base import Tensors
 from mirrordescent.methods.preconditioned import Preconditioned
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.mirrors.together import Maps
 from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import ScheduleLike
 from mirrordescent.trees import Tree, per_sample, tree_map
@@ -95,24 +92,3 @@ class AdaptivePreconditioned(Preconditioned):
             lambda u, n, w, c: c * per_sample(w.sqrt(), u) * u / (n.sqrt() + TINY), u, n, w, sizes
         )
         return AdaptiveState(state.k + 1, self._moved(state, d), m, n, w)
-
-    def together(self, count: int, maps: Maps, x: Tensors, beside: Tensors, g: Tensors) -> None:
-        """m, n and w as in ``update``,  x ← (1 − t·decay)x − t ℓ u/√(n/w)."""
-        t = float(self.t(count))
-        (m, n, w) = (beside[i::3] for i in range(3))
-        u = maps.unit_directions(self._momenta_in_place(m, g))
-        steps = [t * size for size in maps.sizes]
-        keep = 1 - t * self.decay
-        if kernels.ready() and kernels.has_moments(x, n, u):
-            kernels.adapted(x, n, w, u, steps, self.second_momentum, keep, TINY)
-            return
-        torch._foreach_mul_([*n, *w], self.second_momentum)
-        torch._foreach_addcmul_(n, u, u, 1 - self.second_momentum)
-        torch._foreach_add_(w, 1 - self.second_momentum)
-        roots = torch._foreach_sqrt(n)
-        torch._foreach_add_(roots, TINY)
-        if self.decay:
-            torch._foreach_mul_(x, keep)
-        torch._foreach_addcdiv_(
-            x, torch._foreach_mul(u, torch._foreach_sqrt(w)), roots, [-step for step in steps]
-        )

@@ -6,9 +6,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.mirrors.together import Maps
 from mirrordescent.oracles import Exact, Oracle
-from mirrordescent.parts import Part, written_together
+from mirrordescent.parts import Part
 from mirrordescent.problems.base import Problem
 from mirrordescent.trees import Tree, leaves, tree_map
 
@@ -158,9 +157,6 @@ class GradientMethod(Method[S]):
     """Whether the map acts on points, which then have to lie in its domain, or on gradients alone.
     """
 
-    compiled: ClassVar[str | None] = None
-    """The name of the C kernels for steps on the parameters of networks, if there are any."""
-
     @property
     def changing_momentum(self) -> float | None:
         """A momentum in [0, 1), if the method has one that may be changed between steps, as
@@ -189,43 +185,6 @@ class GradientMethod(Method[S]):
         self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None
     ) -> S:
         return self.update(state, self.gradient(problem, state, oracle, generator))
-
-    def lengths(self, count: int) -> tuple[float, ...]:
-        """Return the numbers of the step with this count, k + 1, as ``in_place`` and the C kernels
-        take them.
-        """
-        raise NotImplementedError
-
-    def in_place(
-        self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None
-    ) -> None:
-        """Take the step of ``update`` in place on many tensors, for a map with ∇ψ(x) = d·x; d =
-        None stands for 1.
-
-        ``beside`` has the carried field of every tensor, where the method has one.
-        """
-        raise NotImplementedError
-
-    def together(self, count: int, maps: Maps, x: Tensors, beside: Tensors, g: Tensors) -> None:
-        """Take the step of ``update`` in place on many tensors, each with its own map, sharing the
-        work.
-
-        ``beside`` has all carried fields of the first tensor, in the order of the state, then those
-        of the second, ….
-        """
-        raise NotImplementedError
-
-    @property
-    def steps_in_place(self) -> bool:
-        """Whether ``in_place`` is there, and written for this very ``update``."""
-        own = type(self).in_place is not GradientMethod.in_place
-        return own and written_together(type(self), "in_place", "update", "init")
-
-    @property
-    def steps_together(self) -> bool:
-        """Whether ``together`` is there, and written for this very ``update``."""
-        own = type(self).together is not GradientMethod.together
-        return own and written_together(type(self), "together", "update", "init")
 
 
 class Wrapper(Method[S]):

@@ -2,11 +2,10 @@
 
 from typing import ClassVar, NamedTuple
 
-import torch
 from torch import Tensor
 
 from mirrordescent.domains import WholeSpace
-from mirrordescent.methods.base import GradientMethod, Storage, Tensors
+from mirrordescent.methods.base import GradientMethod, Storage
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import ScheduleLike, as_schedule
@@ -39,7 +38,6 @@ class MD(GradientMethod[MDState]):
     called: ClassVar[tuple[str, ...]] = ("md", "lmd")
     theorem = "descent"
     storage: Storage = "primal"
-    compiled = "md"
 
     mirror: MirrorMap
 
@@ -53,15 +51,6 @@ class MD(GradientMethod[MDState]):
 
     def update(self, state: MDState, grad: Tree) -> MDState:
         return MDState(state.k + 1, self.mirror.step(state.x, grad, self.t(state.k + 1)))
-
-    def lengths(self, count: int) -> tuple[float]:
-        return (float(self.t(count)),)
-
-    def in_place(
-        self, count: int, x: Tensors, beside: Tensors, g: Tensors, d: Tensors | None
-    ) -> None:
-        """x ← x − t g/d."""
-        add_scaled(x, g, d, -self.lengths(count)[0])
 
     def inside(self, state: MDState) -> Tensor:
         return self.mirror.primal_domain.contains(state.x, closed=True)
@@ -117,20 +106,3 @@ def require_inside(mirror: MirrorMap, x0: Tree) -> None:
         mirror.primal_domain.require(
             x0, what="x0", of=str(mirror), closed=mirror.defined_on_boundary
         )
-
-
-def add_scaled(x: Tensors, y: Tensors, d: Tensors | None, weight: float) -> None:
-    """x ← x + weight · y/d, in place."""
-    if d is None:
-        torch._foreach_add_(x, y, alpha=weight)
-    else:
-        torch._foreach_addcdiv_(x, y, d, value=weight)
-
-
-def mix_scaled(x: Tensors, y: Tensors, d: Tensors | None, weight: float) -> None:
-    """x ← weight · y/d + (1 − weight) x, in place."""
-    if d is None:
-        torch._foreach_lerp_(x, y, weight)
-    else:
-        torch._foreach_mul_(x, 1 - weight)
-        torch._foreach_addcdiv_(x, y, d, value=weight)

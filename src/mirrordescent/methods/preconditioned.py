@@ -4,11 +4,9 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
-from mirrordescent import kernels
 from mirrordescent._internal.checks import require_not_negative
-from mirrordescent.methods.base import GradientMethod, State, Tensors
+from mirrordescent.methods.base import GradientMethod, State
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.mirrors.together import Maps
 from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import ScheduleLike, as_schedule
 from mirrordescent.trees import Tree, descend, mix, tree_map
@@ -110,22 +108,3 @@ class Preconditioned(GradientMethod[PreconditionedState]):
         t = self.t(state.k + 1)
         old = tree_map(lambda x: (1 - t * self.decay) * x, state.x) if self.decay else state.x
         return tree_map(lambda x, d: descend(x, d, t), old, d)
-
-    def together(self, count: int, maps: Maps, x: Tensors, beside: Tensors, g: Tensors) -> None:
-        """m ← βm + (1 − β)g,  x ← (1 − tw)x − t ∇ψ*(v)."""
-        t = float(self.t(count))
-        v = self._momenta_in_place(beside, g)
-        if self.normalised:
-            d = list(torch._foreach_mul(maps.unit_directions(v), maps.sizes))
-        else:
-            d = [mirror.to_primal(each[None])[0] for mirror, each in zip(maps, v, strict=True)]  # type: ignore[index]
-        if self.decay:
-            torch._foreach_mul_(x, 1 - t * self.decay)
-        torch._foreach_add_(x, d, alpha=-t)
-
-    def _momenta_in_place(self, m: Tensors, g: Tensors) -> Tensors:
-        """Let m be m⁺, and return v."""
-        if self.lookahead and kernels.ready() and kernels.has_moments(m, g):
-            return kernels.momenta(m, g, self.momentum)
-        torch._foreach_lerp_(m, g, 1 - self.momentum)
-        return list(torch._foreach_lerp(g, m, self.momentum)) if self.lookahead else m

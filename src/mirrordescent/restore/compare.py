@@ -1,46 +1,49 @@
-"""Is a learned method any good? It runs against what one would use without it, on pictures of one's
-own.
-"""
+"""Comparison of a learned method with its alternatives on pictures."""
 
-import copy
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
-from typing import Any, cast
+from typing import Any, Literal
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
 from mirrordescent import zoo
 from mirrordescent._internal.checks import require_not_negative, require_positive
 from mirrordescent.data.image_files import random_crops
-from mirrordescent.data.pictures import pictures
+from mirrordescent.data.photo_collections import pictures
+from mirrordescent.learn.control import has_map, without_map
+from mirrordescent.learn.families import Draw
 from mirrordescent.methods import PDHG, Method
-from mirrordescent.mirrors import Euclidean, MirrorMap
 from mirrordescent.mirrors.icnn import ConvICNN
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
+from mirrordescent.racing import Race, TunableSolver, mean_log_gap
 from mirrordescent.references import certify
 from mirrordescent.report import Curve, Page, Panel, Section, Table
 from mirrordescent.restore.planning import Task
-from mirrordescent.schedules import Schedule
-from mirrordescent.solving import relative_gap, solve
 
 LEVELS = (1e-2, 1e-3)
 SHIPPED: dict[Task, tuple[str, ...]] = {
     "inpaint": ("image-tv", "photo-inpaint-stencil"),
     "denoise": ("image-tv", "ellipse-denoise-stencil"),
 }
-RATIOS = (0.1, 0.2, 0.35, 0.5, 0.8, 1.2)  # of PDHG's steps
-SCALES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # of the control's steps
+RATIOS = (0.1, 0.2, 0.35, 0.5, 0.8, 1.2)  # of the step sizes of PDHG
+SCALES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # of the step sizes of the method without its map
+WITHOUT_MAP = "without its map"
+EVERY_ITERATION = 60  # values are recorded at every iteration up to this one, then at every fifth
 REPEATS = 3
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """How fast a method is: iterations and seconds to every level, None where it is not reached;
-    and its curve.
+class ComparisonRow:
+    """Iterations and seconds of a method to every level, None if it is not reached.
+
+    Args:
+        name: Name of the method.
+        iterations: Iterations to the levels.
+        seconds: Seconds to the levels.
+        curve: Mean relative gap along the run.
     """
 
     name: str
@@ -50,32 +53,44 @@ class Contestant:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The contestants, the learned one first, and what to make of them, in words."""
+class ComparisonResult:
+    """The methods that were compared, the learned one first.
 
-    contestants: tuple[Contestant, ...]
+    Args:
+        contestants: The methods with their results.
+        words: The result in words.
+        settings: Settings of the comparison.
+    """
+
+    contestants: tuple[ComparisonRow, ...]
     words: str
     settings: Mapping[str, object]
 
     def table(self) -> Table:
-        """Return iterations and times."""
-        heads = [f"{what} to {level:g}" for level in LEVELS for what in ("iterations", "seconds")]
+        """Return a table of iterations and seconds."""
+        columns = ["method"]
+        for level in LEVELS:
+            columns += [f"iterations to {level:g}", f"seconds to {level:g}"]
         rows = []
         for each in self.contestants:
-            cells = [c for pair in zip(each.iterations, each.seconds, strict=True) for c in pair]
-            rows.append(
-                (each.name, *("never" if cell is None else f"{cell:.3g}" for cell in cells))
-            )
-        return Table(("method", *heads), rows)
+            cells = [each.name]
+            for iterations, seconds in zip(each.iterations, each.seconds, strict=True):
+                cells += [_number(iterations), _number(seconds)]
+            rows.append(tuple(cells))
+        return Table(tuple(columns), rows)
 
     def page(self) -> Page:
-        """Return it all as a page."""
+        """Return a page with the table and the curves."""
         curves = [each.curve for each in self.contestants]
         sections = [
             Section("Verdict", self.table(), self.words),
             Section("Convergence", Panel(curves, "relative gap, mean over the pictures")),
         ]
         return Page(f"Is {self.contestants[0].name} any good?", self.words, sections, self.settings)
+
+
+def _number(value: float | None) -> str:
+    return "never" if value is None else f"{value:.3g}"
 
 
 @torch.no_grad()
@@ -91,55 +106,54 @@ def compare(
     missing: float = 0.2,
     iterations: int = 500,
     seed: int = 0,
-) -> Verdict:
-    """Run a learned method against tuned PDHG, the shipped entries, and itself without its map.
+) -> ComparisonResult:
+    """Compare a learned method with tuned PDHG, the shipped entries, and itself without its map.
 
-    Steps of PDHG, and of the control, which is the same method with the identity for a map, are
-    tuned on the training pictures of the source; all are measured on its test pictures, to relative
-    gaps of 1e-2 and 1e-3, on average.
+    Without its map, a method has the identity in place of its mirror maps. Its step sizes and those
+    of PDHG are tuned on training pictures. All methods are then measured on test pictures, to mean
+    relative gaps of 1e-2 and 1e-3.
 
     Args:
-        entry: of the zoo, or a .safetensors file: a method.
+        entry: Entry of the zoo, or .safetensors file, of a method.
         task: "inpaint" or "denoise".
-        images: "bundled", a folder or an archive of pictures.
-        count: how many squares are cut out of them.
-        size: their side.
-        weight: λ.
-        noise: that is added to them.
-        missing: share of the pixels that is removed for inpainting.
-        iterations: the budget of every method.
-        seed: decides what is cut out and removed, and the noise.
+        images: "bundled", or a folder or an archive of pictures.
+        count: Number of squares that are cut out of the pictures.
+        size: Side of the squares in pixels.
+        weight: Weight λ of the total variation.
+        noise: Standard deviation of the added noise.
+        missing: Share of the pixels that is removed for inpainting.
+        iterations: Largest number of iterations.
+        seed: Seed of the squares, the noise and the missing pixels.
     """
     require_positive(count=count, size=size, weight=weight, iterations=iterations)
     require_not_negative(noise=noise)
     if not 0 <= missing < 1:
         raise ValueError(f"missing must be a share of the pixels, in [0, 1), got {missing}")
-    method = zoo.load(entry)
-    if not isinstance(method, Method):
-        raise ValueError(
-            f"{entry} is a {type(method).__name__}, not a method: there is nothing to run"
-        )
+    method = _load_method(entry)
     generator = Generator().manual_seed(seed)
 
-    def drawn(split: str) -> TVInpainting:
-        clean = random_crops(pictures(images, cast(Any, split)), size, count, generator)
-        if {part.inputs for part in method.modules() if isinstance(part, ConvICNN)} == {1}:
-            clean = clean.mean(1, keepdim=True)  # the map is for grey pictures
+    def race_on(split: Literal["train", "test"]) -> Race:
+        clean = random_crops(pictures(images, split), size, count, generator)
+        if _is_for_grey(method):
+            clean = clean.mean(1, keepdim=True)
         y = clean + noise * torch.randn(clean.shape, generator=generator)
         if task == "denoise":
-            return TVDenoising(y, weight)
+            return _race(TVDenoising(y, weight), iterations)
         mask = torch.rand(count, 1, size, size, generator=generator) >= missing
-        return TVInpainting(mask * y, mask, weight)
+        return _race(TVInpainting(mask * y, mask, weight), iterations)
 
-    training, test = (_Course(drawn(split), iterations) for split in ("train", "test"))
+    training = race_on("train")
+    test = race_on("test")
     name = Path(entry).stem
-    field: dict[str, Method[Any]] = {name: method}
-    field["PDHG, tuned"] = training.fastest(PDHG(ratio) for ratio in RATIOS)
-    control = training.fastest(_controls(method))
-    if control is not None:
-        field[f"{name} without its map"] = control
-    field |= {other: cast(Method[Any], zoo.load(other)) for other in SHIPPED[task] if other != name}
-    found = tuple(test.run(label, each) for label, each in field.items())
+    methods = {name: method}
+    methods["PDHG, tuned"] = _tuned(TunableSolver("PDHG", PDHG, RATIOS), training)
+    if has_map(method):
+        control = TunableSolver(WITHOUT_MAP, lambda scale: without_map(method, 1 / scale), SCALES)
+        methods[f"{name} {WITHOUT_MAP}"] = _tuned(control, training)
+    for other in SHIPPED[task]:
+        if other != name:
+            methods[other] = _load_method(other)
+    rows = tuple(_measure(label, each, test) for label, each in methods.items())
     settings = {
         "problem": task,
         "pictures": images,
@@ -149,144 +163,87 @@ def compare(
         "missing": missing if task == "inpaint" else 0,
         "iterations, at most": iterations,
     }
-    return Verdict(found, _words(found), settings)
+    return ComparisonResult(rows, _words(rows), settings)
 
 
-class _Course:
-    """Problems with their optimal values, on which methods run."""
-
-    def __init__(self, problem: TVInpainting, iterations: int) -> None:
-        self.problem = problem
-        self.iterations = iterations
-        self.x0 = problem.start(fill=problem.mask is not None)
-        self.lower = certify(problem, 1e-5).lower.to(self.x0)
-        self.first = problem.value(self.x0)
-
-    def gaps(self, method: Method[Any]) -> tuple[list[int], list[float], Tensor]:
-        """Return iterations, seconds, and the mean of the relative gaps there."""
-        recorded = sorted(
-            {*range(0, min(60, self.iterations) + 1), *range(60, self.iterations + 1, 5)}
+def _load_method(entry: str | Path) -> Method[Any]:
+    method = zoo.load(entry)
+    if not isinstance(method, Method):
+        raise ValueError(
+            f"entry must be a method, got {entry}, which is a {type(method).__name__}, not a method"
         )
-        recorded = [k for k in recorded if k <= self.iterations]
-        run = solve(
-            self.problem,
-            method,
-            self.x0,
-            iterations=self.iterations,
-            trace=recorded,
-            check_every=self.iterations,
-            progress=False,
-        )
-        gaps = torch.stack(
-            [relative_gap(values, self.lower, self.first) for values in run.trace.values]
-        )
-        return run.trace.iterations, run.trace.seconds, gaps.mean(1)
-
-    def fastest(self, methods: Iterator[Method[Any]]) -> Any:
-        """Return the one that comes nearest to the optimum on its way to the last level; None if
-        there is none.
-        """
-        scored = [
-            (self._score(self.gaps(method)[2]), index, method)
-            for index, method in enumerate(methods)
-        ]
-        return min(scored)[2] if scored else None
-
-    def _score(self, gaps: Tensor) -> float:
-        return float(gaps.nan_to_num(1e9).clamp(min=LEVELS[-1]).log().mean())
-
-    def run(self, name: str, method: Method[Any]) -> Contestant:
-        """Count the iterations to every level, and time as many at one go."""
-        iterations, seconds, gaps = self.gaps(method)
-        reached = [
-            next((k for k, gap in zip(iterations, gaps.tolist(), strict=True) if gap <= v), None)
-            for v in LEVELS
-        ]
-        times = [None if k is None else self._time(method, max(1, k)) for k in reached]
-        return Contestant(
-            name, tuple(reached), tuple(times), Curve(name, iterations, seconds, gaps[:, None])
-        )
-
-    def _time(self, method: Method[Any], iterations: int) -> float:
-        def once() -> float:
-            began = perf_counter()
-            solve(
-                self.problem,
-                method,
-                self.x0,
-                iterations=iterations,
-                check_every=iterations,
-                progress=False,
-            )
-            return perf_counter() - began
-
-        return statistics.median(once() for _ in range(REPEATS))
+    return method
 
 
-def _controls(method: Method[Any]) -> Iterator[Method[Any]]:
-    """Yield the method with the identity for a map and steps of several lengths; nothing if it has
-    no map and steps.
-    """
-    if not isinstance(getattr(method, "mirror", None), MirrorMap) or not isinstance(
-        getattr(method, "t", None), Schedule
-    ):
-        return
-    for scale in SCALES:
-        other = copy.deepcopy(method)
-        other.mirror = Euclidean()
-        other.t = _Scaled(cast(Any, method).t, scale)
-        yield other
+def _is_for_grey(method: Method[Any]) -> bool:
+    channels = {part.inputs for part in method.modules() if isinstance(part, ConvICNN)}
+    return channels == {1}
 
 
-class _Scaled(Schedule):
-    """Another schedule, times a number."""
-
-    def __init__(self, inner: Schedule, scale: float) -> None:
-        super().__init__()
-        self.inner = inner
-        self.scale = scale
-
-    def forward(self, k: int) -> Any:
-        return self.scale * self.inner(k)
+def _race(problem: TVInpainting, iterations: int) -> Race:
+    x0 = problem.start(fill=problem.mask is not None)
+    lower = certify(problem, 1e-5).lower.to(x0)
+    first = range(min(EVERY_ITERATION, iterations) + 1)
+    later = range(EVERY_ITERATION, iterations + 1, 5)
+    recorded = sorted({*first, *later})
+    return Race(Draw(problem, x0, lower), LEVELS[-1], iterations, recorded=recorded)
 
 
-def _words(contestants: Sequence[Contestant]) -> str:
-    """Say which is faster, and whether the map is what makes it so."""
-    own, *others = contestants
-    rival = others[0]
-    parts = []
-    for level, mine, theirs in zip(LEVELS, own.seconds, rival.seconds, strict=True):
-        if mine is None:
-            parts.append(f"does not reach {level:g}")
-        elif theirs is None:
-            parts.append(f"reaches {level:g} in {mine:.2g} s, which tuned PDHG does not reach")
+def _tuned(solver: TunableSolver, race: Race) -> Method[Any]:
+    return solver.make(solver.tune(mean_log_gap(race, floor=LEVELS[-1])))
+
+
+def _measure(name: str, method: Method[Any], race: Race) -> ComparisonRow:
+    """Count the iterations to every level, and time runs of so many iterations."""
+    curve = race.curve(method).mean()
+    iterations: list[int | None] = []
+    seconds: list[float | None] = []
+    for level in LEVELS:
+        needed = int(curve.iterations_to(level))
+        if needed < 0:
+            iterations.append(None)
+            seconds.append(None)
         else:
-            factor = theirs / mine
-            comparison = (
-                f"{factor:.1f} times as fast as"
-                if factor >= 1
-                else f"{1 / factor:.1f} times as slow as"
-            )
-            parts.append(f"reaches {level:g} {comparison} tuned PDHG")
-    control = next((each for each in others if each.name.endswith("without its map")), None)
-    if control is not None:
-        worth = _sooner(own.iterations, control.iterations)
-        parts.append(
-            "its map "
-            + ("takes part in that" if worth else "does not help: without it, it is as fast")
-        )
-    better = [
-        o.name
-        for o in others
-        if _sooner(o.seconds, own.seconds) and o is not rival and o is not control
+            iterations.append(needed)
+            seconds.append(statistics.median(race.times(method, max(1, needed), REPEATS)))
+    shown = Curve(name, curve.iterations, curve.seconds, curve.gaps)
+    return ComparisonRow(name, tuple(iterations), tuple(seconds), shown)
+
+
+def _words(rows: Sequence[ComparisonRow]) -> str:
+    """Return a sentence: is the first method faster than the others, and does its map help?"""
+    own, rival, *others = rows
+    control = next((row for row in others if row.name.endswith(WITHOUT_MAP)), None)
+    parts = [
+        _against_rival(level, mine, theirs)
+        for level, mine, theirs in zip(LEVELS, own.seconds, rival.seconds, strict=True)
     ]
-    parts += [f"{' and '.join(better)} would be faster"] if better else []
+    if control is not None:
+        helps = _is_faster(own.iterations, control.iterations)
+        parts.append("its map helps" if helps else "its map does not help")
+    faster = [
+        row.name for row in others if row is not control and _is_faster(row.seconds, own.seconds)
+    ]
+    if faster:
+        parts.append(f"{' and '.join(faster)} would be faster")
     return f"{own.name} {'; '.join(parts)}."
 
 
-def _sooner(one: Sequence[float | None], other: Sequence[float | None]) -> bool:
-    """Tell whether one reaches the last level that either does before the other."""
+def _against_rival(level: float, mine: float | None, theirs: float | None) -> str:
+    if mine is None:
+        return f"does not reach a gap of {level:g}"
+    if theirs is None:
+        return f"reaches a gap of {level:g} in {mine:.2g} s, which tuned PDHG does not reach"
+    if mine > theirs:
+        slower = f"takes {mine / theirs:.1f} times as long as tuned PDHG"
+        return f"{slower} to reach a gap of {level:g}"
+    return f"reaches a gap of {level:g} {theirs / mine:.1f} times as fast as tuned PDHG"
+
+
+def _is_faster(one: Sequence[float | None], other: Sequence[float | None]) -> bool:
+    """Return whether one reaches the last level that either of them reaches before the other."""
     for mine, theirs in zip(reversed(one), reversed(other), strict=True):
-        if mine is not None or theirs is not None:
-            return theirs is None or (mine is not None and mine < theirs)
+        if mine is None and theirs is None:
+            continue
+        return theirs is None or (mine is not None and mine < theirs)
     return False

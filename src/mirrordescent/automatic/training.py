@@ -1,0 +1,354 @@
+"""Training of candidates in three rounds: the fastest of each round go on to the next."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import distributed
+
+from mirrordescent._internal.files import Damaged, sealed, unsealed, whole
+from mirrordescent.automatic.candidates import (
+    DUAL,
+    Candidate,
+    candidates,
+    method_for,
+    parameter_count,
+    variants_of,
+)
+from mirrordescent.automatic.classical import RATIOS
+from mirrordescent.automatic.time_plan import TimePlan
+from mirrordescent.domains import DomainError
+from mirrordescent.learn import (
+    Descent,
+    Draw,
+    Evolution,
+    NothingLearned,
+    Objective,
+    ProblemFamily,
+    Settings,
+    Validation,
+    learn,
+)
+from mirrordescent.learn.distributed import agreed, alone, hand_round
+from mirrordescent.methods import Method
+from mirrordescent.mirrors import Euclidean, MirrorMap
+from mirrordescent.mirrors.inverse_check import require_inverse
+from mirrordescent.racing import Race, best_setting
+
+MIN_META_STEPS = 5  # shorter runs are not started
+MAX_META_STEPS = 3000
+EVOLVED_PARAMETERS = 100  # methods with at most so many parameters are also trained by evolution
+SHARES = (0.35, 0.35, 0.3)  # of the time, for the three rounds
+FIRST_RATE = 3e-2  # learning rate of a candidate's first round
+LATER_RATE = 1e-2
+SHORT_RUN = 100  # meta-steps below which learning rates are three times as high
+
+
+class Ledger:
+    """Choices that depend on time, stored in a file so that a resumed run makes the same ones.
+
+    Args:
+        path: File of the choices.
+        resume: Whether to read the choices of an earlier run.
+    """
+
+    def __init__(self, path: Path, resume: bool) -> None:
+        self.path = path
+        self.choices = dict[str, Any]()
+        if resume and path.exists():
+            try:
+                self.choices = unsealed(path.read_text(encoding="utf-8", errors="replace"))
+            except Damaged as error:
+                raise Damaged(
+                    f"{path}: {error}. To start a new search, set resume=False"
+                ) from error
+
+    def once(self, key: str, choose: Callable[[], Any]) -> Any:
+        """Return the stored choice for a key, or choose and store it."""
+        if key not in self.choices:
+            self.choices[key] = choose()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with whole(self.path) as partial_file:
+                partial_file.write_text(sealed(self.choices), encoding="utf-8")
+        return self.choices[key]
+
+
+@dataclass
+class Training:
+    """Training of candidates. With several processes, each trains its share of them.
+
+    Args:
+        family: Problems to learn on, and problems to choose by.
+        race: The problems to choose by, with the accuracy to reach.
+        runs: Folder of the runs.
+        ledger: Stored choices of this process.
+        plan: Time plan, which is told the progress.
+        step: Step size that suits the problems.
+        horizon: Number of iterations that are unrolled.
+        seed: Seed of the problems.
+        resume: Whether to resume runs in the folder.
+        process: Rank of this process, and number of processes.
+        say: Function that is called with messages.
+    """
+
+    family: ProblemFamily
+    race: Race
+    runs: Path
+    ledger: Ledger
+    plan: TimePlan
+    step: float
+    horizon: int
+    seed: int
+    resume: bool
+    process: tuple[int, int]
+    say: Callable[[str], object]
+
+    def train(self, seconds: float) -> list[tuple[Candidate, Method[Any]]]:
+        """Train candidates for some seconds in all; return those of the second round.
+
+        All candidates take part in the first round. The four fastest and their variants get to the
+        second, the two fastest to the third. The fastest with schedules alone is always among them.
+        """
+        first = dict[Candidate, Method[Any]]()
+        end = perf_counter() + seconds
+        for candidate in candidates(self.race.draw):
+            if first and not self._has_time_for(candidate, end):
+                continue
+            try:
+                first[candidate] = self._new_method(candidate, candidate.geometry())
+            except DomainError as error:
+                self.say(f"{candidate.name} cannot start: {error}")
+        order = self._train_round("first", first, SHARES[0] * seconds, lambda _: FIRST_RATE)
+        second = {each: first[each] for each in _leaders(order, 4)}
+        second |= self._variants(order, first, end)
+
+        def rate(candidate: Candidate) -> float:
+            return LATER_RATE if candidate in first else FIRST_RATE
+
+        order = self._train_round("second", second, SHARES[1] * seconds, rate)
+        third = {each: second[each] for each in _leaders(order, 2)}
+        self._train_all(
+            third,
+            lambda each, time: self._train_longest(each, third[each], time),
+            SHARES[2] * seconds,
+        )
+        return list(second.items())
+
+    def _variants(
+        self, order: list[Candidate], methods: dict[Candidate, Method[Any]], end: float
+    ) -> dict[Candidate, Method[Any]]:
+        """Return variants of the fastest candidate and of the fastest one with a map.
+
+        They start with the map that the candidate has learned so far.
+        """
+        with_map = [each for each in order if not each.plain]
+        added: dict[Candidate, Method[Any]] = {}
+        for parent in dict.fromkeys([order[0], *with_map[:1]]):
+            for variant in variants_of(parent, self.race.draw):
+                names = {each.name for each in (*methods, *added)}
+                if variant.name in names or not self._has_time_for(variant, end):
+                    continue
+                mirror = methods[parent].mirror
+                start = parent.geometry() if mirror is None else copy.deepcopy(mirror)
+                added[variant] = self._new_method(variant, start)
+        return added
+
+    def _train_round(
+        self,
+        stage: str,
+        methods: dict[Candidate, Method[Any]],
+        seconds: float,
+        rate: Callable[[Candidate], float],
+    ) -> list[Candidate]:
+        """Train all candidates; return them in the order of their times in the race.
+
+        Candidates that do not reach the accuracy come last, in the order of their scores. The first
+        process measures the times for all.
+        """
+        scores = self._train_all(
+            methods,
+            lambda each, time: self._train(each, methods[each], stage, time, rate(each)),
+            seconds,
+        )
+
+        def fastest_first() -> list[str]:
+            ranks = {
+                each: (self.race.run(method).seconds, scores[each])
+                for each, method in methods.items()
+            }
+            return [each.name for each in sorted(methods, key=ranks.__getitem__)]
+
+        key = f"the order after the {stage} round"
+        order = agreed(lambda: self.ledger.once(key, fastest_first), *self.process)
+        return sorted(methods, key=lambda each: order.index(each.name))
+
+    def _has_time_for(self, candidate: Candidate, end: float) -> bool:
+        """Return whether there is time to start a candidate, by the clock of the first process."""
+        key = f"time for {candidate.name}"
+        in_time = agreed(
+            lambda: bool(self.ledger.once(key, lambda: perf_counter() < end)), *self.process
+        )
+        if not in_time and self.process[0] == 0:
+            self.say(f"there is no time for {candidate.name}")
+        return in_time
+
+    def _train_all(
+        self,
+        methods: dict[Candidate, Method[Any]],
+        train: Callable[[Candidate, float], float],
+        seconds: float,
+    ) -> dict[Candidate, float]:
+        """Train all candidates in some seconds, each in one process; return their scores."""
+        rank, world = self.process
+        seconds /= len(methods)
+        owners = {each: i % world for i, each in enumerate(methods)}
+        scores = dict.fromkeys(methods, torch.inf)
+        for each, owner in owners.items():
+            if owner == rank:
+                with alone(), self.plan.stage(each.name, seconds):
+                    scores[each] = train(each, min(world, len(methods)) * seconds)
+        for each, owner in owners.items():
+            hand_round(methods[each], owner, world)
+            scores[each] = _broadcast(scores[each], owner, world)
+        return scores
+
+    def _train_longest(self, candidate: Candidate, method: Method[Any], seconds: float) -> float:
+        """Train by gradients, then by evolution if there are few parameters."""
+        if parameter_count(method) > EVOLVED_PARAMETERS:
+            return self._train(candidate, method, "third", seconds, LATER_RATE)
+        self._train(candidate, method, "third", 0.5 * seconds, LATER_RATE)
+        evolution = Evolution(6, 0.03)
+        return self._train(candidate, method, "evolved", 0.5 * seconds, LATER_RATE, evolution)
+
+    def _new_method(self, candidate: Candidate, mirror: MirrorMap) -> Method[Any]:
+        require_inverse(mirror, self.race.draw.x0)
+        make = _maker(candidate, mirror, self.race.draw, self.horizon)
+        return make(self._first_step(candidate, mirror, make))
+
+    def _first_step(
+        self, candidate: Candidate, mirror: MirrorMap, make: Callable[[float], Method[Any]]
+    ) -> float:
+        """Return the best first step size, or ratio of step sizes, of an untrained method.
+
+        Step sizes are tried around the typical one. The typical one is that of the Euclidean
+        geometry, and too short for non-smooth functions, so in other cases the range is wide.
+        """
+        steps: Sequence[float] = [self.step * 10.0 ** (i / 2) for i in range(-4, 5)]
+        smooth = self.race.problem.smoothness() != math.inf
+        if candidate.form in DUAL:
+            steps = RATIOS
+        elif smooth and (mirror.linear or isinstance(mirror, Euclidean)):
+            steps = [self.step * factor for factor in (0.25, 0.5, 1.0)]
+        short = replace(self.race, iterations=self.horizon)
+
+        def score(step: float) -> float:
+            gaps = short.curve(make(step)).gaps[-1]
+            return float(gaps.clamp(min=1e-9, max=1e9).log().mean())
+
+        return best_setting(steps, score)
+
+    def _train(
+        self,
+        candidate: Candidate,
+        method: Method[Any],
+        stage: str,
+        seconds: float,
+        rate: float,
+        differentiation: Evolution | None = None,
+    ) -> float:
+        """Train or resume for some seconds; return the score on the problems to choose by."""
+        settings = self._settings(differentiation)
+        key = f"{candidate.name}, {stage}"
+        steps = self.ledger.once(key, lambda: self._affordable_steps(method, settings, seconds))
+        if stage == "first":
+            steps = max(steps, MIN_META_STEPS)
+        elif steps < MIN_META_STEPS:
+            return torch.inf  # there is no time
+        settings = replace(
+            settings,
+            meta_steps=steps,
+            validation=replace(settings.validation, every=max(1, steps // 10)),
+            optimiser=Descent(learning_rate=3 * rate if steps < SHORT_RUN else rate),
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NothingLearned)  # it is compared with others anyway
+            learned = learn(
+                self.family,
+                method,
+                settings,
+                folder=self.runs / key,
+                resume=self.resume,
+                progress=False,
+                callback=lambda step: self.plan.update(step / steps),
+            )
+        self.say(f"{key}: {steps} meta-steps, score {learned.best_validation:.3g}")
+        return learned.best_validation
+
+    def _settings(self, differentiation: Evolution | None) -> Settings:
+        batch = self.race.count
+        objective = Objective("log_gap", floor=self.race.accuracy / 30)
+        if differentiation is not None:
+            objective = replace(objective, differentiation=differentiation)
+        return Settings(
+            meta_steps=3,
+            batch=max(1, batch // 2),
+            horizon=self.horizon,
+            objective=objective,
+            step_bounds=None,
+            save_every=10,
+            seed=self.seed,
+            validation=Validation(every=10, batch=batch, horizons=(0.25, 0.5, 1.0), geometric=True),
+        )
+
+    def _affordable_steps(self, method: Method[Any], settings: Settings, seconds: float) -> int:
+        """Return the number of meta-steps for which there is time, measured on a copy.
+
+        A fifth of the time is left for validation.
+        """
+        ends: list[float] = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NothingLearned)
+            learn(
+                self.family,
+                copy.deepcopy(method),
+                settings,
+                progress=False,
+                callback=lambda _: ends.append(perf_counter()),
+            )
+        seconds_per_step = ends[1] - ends[0]  # the last step is followed by a validation
+        return min(MAX_META_STEPS, int(0.8 * seconds / max(seconds_per_step, 1e-6)))
+
+
+def _leaders(order: list[Candidate], count: int) -> list[Candidate]:
+    """Return the first candidates, and the first one with schedules alone.
+
+    The latter is needed to tell how much a map helps.
+    """
+    plain = next((each for each in order if each.plain), order[0])
+    return list(dict.fromkeys([*order[:count], plain]))
+
+
+def _broadcast(score: float, owner: int, world: int) -> float:
+    """Return the score that the owner of a candidate has measured."""
+    if world == 1:
+        return score
+    shared = torch.tensor([score], dtype=torch.float64)
+    distributed.broadcast(shared, owner)
+    return float(shared)
+
+
+def _maker(
+    candidate: Candidate, mirror: MirrorMap, draw: Draw, horizon: int
+) -> Callable[[float], Method[Any]]:
+    """Return a function from a step size to the candidate's method."""
+    return lambda step: method_for(
+        mirror, draw.problem, step, horizon, candidate.form, candidate.features
+    )
