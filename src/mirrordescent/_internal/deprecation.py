@@ -29,6 +29,7 @@ MOVED_MODULES = {
     "kernels.images": "kernels.image_steps",
     "kernels.matrices": "kernels.matrix_directions",
     "learn.networks": "learn.network_families",
+    "learn.unroll": "learn.unrolling",
     "limits": "_internal.memory_limits",
     "mirrors.matrices": "mirrors.singular_values",
     "mirrors.soundness": "mirrors.inverse_check",

@@ -46,6 +46,7 @@ __getattr__ = renamed_attributes(
         "RunDamaged": "mirrordescent.learn.checkpoint:RunDamaged",
         "SVMFamily": f"{_FAMILIES}:SVMFamily",
         "Stage": "mirrordescent.learn.recipe:Stage",
+        "unroll": "mirrordescent.learn.unrolling:unroll",
         "moons_family": "mirrordescent.learn.network_families:moons_family",
     },
 )

@@ -116,9 +116,7 @@ def local_share(items: Tensor, rank: int, world: int) -> Tensor:
     return items.chunk(world)[rank]
 
 
-def average_gradients(
-    parameters: Iterable[nn.Parameter], *tensors: Tensor, world: int
-) -> None:
+def average_gradients(parameters: Iterable[nn.Parameter], *tensors: Tensor, world: int) -> None:
     """Replace gradients, and further tensors, by their means over all processes, in place."""
     if world == 1:
         return

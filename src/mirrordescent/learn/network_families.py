@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from mirrordescent._internal.extras import require_extra
 from mirrordescent.learn.families import Draw, ProblemFamily
 from mirrordescent.problems.network_training import NetworkTraining
 
@@ -38,8 +39,7 @@ def moons_family(points: int = 500, noise: float = 0.05, seed: int = 0) -> Netwo
         noise: Standard deviation of the noise.
         seed: Seed for the data points.
     """
-    from sklearn.datasets import make_moons
-
-    inputs, targets = make_moons(points, noise=noise, random_state=seed)
+    datasets = require_extra("sklearn.datasets", "digits", "The moons data set", "scikit-learn")
+    inputs, targets = datasets.make_moons(points, noise=noise, random_state=seed)
     model = nn.Sequential(nn.Linear(2, 50), nn.ReLU(), nn.Linear(50, 1))
     return NetworkFamily(model, torch.from_numpy(inputs).float(), torch.from_numpy(targets).float())
