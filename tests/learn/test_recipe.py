@@ -180,7 +180,8 @@ IMAGES = "family.size = 12\n"
         ),
         ("map = {type = 'Diagonal', d = 2.0}", lambda m: isinstance(m, Diagonal) and m.d == 2),
         (
-            "map = {type = 'Conjugate', potential = {type = 'ConvICNN', channels = 3, filters = 2}, start = 'exact'}",
+            "map = {type = 'Conjugate', start = 'exact', "
+            "potential = {type = 'ConvICNN', channels = 3, filters = 2}}",
             lambda m: m.dual_potential.config()["filters"] == 2 and m.log_scale is None,
         ),
         ("map = {type = 'pair', filters = 2}", lambda m: not m.exact),

@@ -1,9 +1,8 @@
 """Families of networks to train: random initialisations on one data set."""
 
-import torch
 from torch import Tensor, nn
 
-from mirrordescent._internal.extras import require_extra
+from mirrordescent.data.moons import half_circles
 from mirrordescent.learn.families import Draw, ProblemFamily
 from mirrordescent.problems.network_training import NetworkTraining
 
@@ -39,7 +38,6 @@ def moons_family(points: int = 500, noise: float = 0.05, seed: int = 0) -> Netwo
         noise: Standard deviation of the noise.
         seed: Seed for the data points.
     """
-    datasets = require_extra("sklearn.datasets", "digits", "The moons data set", "scikit-learn")
-    inputs, targets = datasets.make_moons(points, noise=noise, random_state=seed)
+    inputs, targets = half_circles(points, noise, seed)
     model = nn.Sequential(nn.Linear(2, 50), nn.ReLU(), nn.Linear(50, 1))
-    return NetworkFamily(model, torch.from_numpy(inputs).float(), torch.from_numpy(targets).float())
+    return NetworkFamily(model, inputs, targets)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.extras import requires_extra
 from mirrordescent._internal.files import whole
 from mirrordescent._internal.image_arrays import Array, values_of
 from mirrordescent.data.errors import DataDamaged, reading
@@ -93,7 +94,8 @@ class Photo:
             if self.format == DEEP_PNG:
                 write_deep_png(partial, DeepPNG(numbers, self.extras["notes"]))
             elif self.format == DEEP_TIFF:
-                import tifffile
+                with requires_extra("pictures", "Writing deep TIFF files", "tifffile"):
+                    import tifffile
 
                 with partial.open("wb") as file:  # by its name it would be no TIFF
                     tifffile.imwrite(
@@ -253,7 +255,8 @@ def _read_deep_tiff(path: Path) -> tuple[Array, int, Form] | None:
     """Read colours of 16 bits or floating-point numbers, as ``_read`` does those of 8 bits; None of
     another file.
     """
-    import tifffile
+    with requires_extra("pictures", "Reading deep TIFF files", "tifffile"):
+        import tifffile
 
     logging.getLogger("tifffile").setLevel(
         logging.CRITICAL
