@@ -20,7 +20,7 @@ from mirrordescent.problems.base import Problem, in_double
 from mirrordescent.problems.fingerprint import fingerprint
 from mirrordescent.problems.saddle import SaddlePoint
 from mirrordescent.references.estimate import estimate as estimate_optimum
-from mirrordescent.solving import Look, Rule, relative_gap, solve
+from mirrordescent.solving import Rule, Snapshot, relative_gap, solve
 from mirrordescent.trees import Tree, tree_map
 
 ITERATIONS = 40_000
@@ -282,12 +282,14 @@ def _solve_with_gradient_bounds(problem: Problem, tolerance: float) -> Optimum |
     if lower is None or not bool(lower.isfinite().all()):
         return None
 
-    def small_gap(look: Look) -> Tensor:
+    def small_gap(snapshot: Snapshot) -> Tensor:
         nonlocal lower
-        lower = torch.fmax(cast(Tensor, lower), cast(Tensor, problem.bound_at(look.x, convexity)))
-        rounding = 64 * torch.finfo(lower.dtype).eps * (1 + look.start_value.abs())
-        allowed = torch.maximum(tolerance * (look.start_value - lower), rounding)
-        return look.best_value - lower <= allowed
+        lower = torch.fmax(
+            cast(Tensor, lower), cast(Tensor, problem.bound_at(snapshot.x, convexity))
+        )
+        rounding = 64 * torch.finfo(lower.dtype).eps * (1 + snapshot.start_value.abs())
+        allowed = torch.maximum(tolerance * (snapshot.start_value - lower), rounding)
+        return snapshot.best_value - lower <= allowed
 
     method: Method[Any] = LBFGS() if isinstance(problem.domain, WholeSpace) else FISTA()
     solution = solve(problem, method, iterations=ITERATIONS, stop=Rule(small_gap), check_every=20)
@@ -307,12 +309,12 @@ def _small_gap(problem: Problem, tolerance: float) -> Rule:
         pixels = tuple(range(2, start.ndim))
         constant_value = problem.value(start.mean(pixels, keepdim=True).expand_as(start))
 
-    def small_gap(look: Look) -> Tensor:
-        lower = cast(Tensor, look.lower)
-        scale = look.start_value - lower
+    def small_gap(snapshot: Snapshot) -> Tensor:
+        lower = cast(Tensor, snapshot.lower)
+        scale = snapshot.start_value - lower
         if constant_value is not None:
             scale = torch.minimum(scale, constant_value)
-        rounding = torch.finfo(lower.dtype).eps * (1 + look.start_value.abs())
-        return look.best_value - lower <= torch.maximum(tolerance * scale, rounding)
+        rounding = torch.finfo(lower.dtype).eps * (1 + snapshot.start_value.abs())
+        return snapshot.best_value - lower <= torch.maximum(tolerance * scale, rounding)
 
     return Rule(small_gap)
