@@ -17,17 +17,17 @@ help:
 	@echo "make docs    build the documentation, out/docs/index.html"
 	@echo "make clean   remove the virtual environment and everything generated"
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml experiments/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]" --editable ./experiments
 	touch $(READY)
 
 $(READY_DOCS): $(READY)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]" --editable ./experiments
 	touch $(READY_DOCS)
 
 $(READY_BENCH): $(READY)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable "./experiments[bench]"
 	touch $(READY_BENCH)
 
 demo: $(READY)

@@ -1,14 +1,14 @@
-"""Clean machines: ``nox``, or ``nox -s "wheel-3.12"``.
+"""Test the wheel on clean machines: ``nox``, or ``nox -s "wheel-3.12"``.
 
-Every session builds the wheel, installs it and nothing else into an environment of its own, and
-runs the README's first example and a few commands from it, in an empty folder: with no clone to be
-found, no compiler in the PATH, no network and no home folder. Pythons that are not there are
-skipped.
+Every session builds the wheel and installs it with its extras into a new environment. Then it runs
+the examples of the README and a few commands in an empty folder, without a clone, a compiler in
+the PATH, a network or a home folder. Versions of Python that are not installed are skipped.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -34,38 +34,32 @@ assert "site-packages" in mirrordescent.__file__, mirrordescent.__file__
 text = pathlib.Path(sys.argv[1]).read_text(encoding="utf-8")
 test = doctest.DocTestParser().get_doctest(text, {}, "README.md", "README.md", 0)
 runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
-found = runner.run(test)
-assert found.attempted > 10 and not found.failed, found
+results = runner.run(test)
+assert results.attempted > 10 and not results.failed, results
 from mirrordescent import kernels
 try:
     kernels.library()
     raise SystemExit("kernels were built without a compiler")
 except kernels.BuildError as error:
     assert "no C compiler" in str(error), error
-print(f"{found.attempted} examples of the README")
+print(f"{results.attempted} examples of the README")
 """
-
-
-def first_examples() -> str:
-    """Return the README up to the first example that needs the clone."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return text[: text.index("mirrordescent_lab")].rpartition("```python")[0]
 
 
 @nox.session(python=PYTHONS)
 def wheel(session: nox.Session) -> None:
-    """Install the wheel alone, and use it."""
-    with tempfile.TemporaryDirectory() as made:
-        place = Path(made)
+    """Install the wheel with its extras, and use it."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
         session.install("build")
         session.run(
             "python", "-m", "build", "--wheel", "--outdir", str(place), str(ROOT), silent=True
         )
         (built,) = place.glob("*.whl")
-        session.install(str(built), "--constraint", str(ROOT / "constraints.txt"))
+        session.install(f"{built}[all]", "--constraint", str(ROOT / "constraints.txt"))
         work = place / "work"
         work.mkdir()
-        (place / "README.md").write_text(first_examples(), encoding="utf-8")
+        shutil.copy(ROOT / "README.md", place)
         (place / "examples.py").write_text(NO_NETWORK + EXAMPLES, encoding="utf-8")
         clean = {name: None for name in os.environ} | {
             "PATH": "",
@@ -84,5 +78,6 @@ def wheel(session: nox.Session) -> None:
         )
         session.run(python, "-I", "-m", "mirrordescent", "zoo", "verify", env=clean, external=True)
         session.run(python, "-I", "-m", "mirrordescent", "--version", env=clean, external=True)
+        session.run(python, "-I", "-m", "mirrordescent", "data", "list", env=clean, external=True)
         if any(work.iterdir()):
             session.error(f"left behind: {list(work.iterdir())}")

@@ -26,7 +26,7 @@ from benchmarks import (
     unrolling,
 )
 from benchmarks.measure import QUICK, machine, quick, replaced
-from mirrordescent_lab.provenance import mark, recorded
+from mirrordescent_experiments.provenance import mark, recorded
 
 BENCHMARKS: dict[str, tuple[str, Callable[[], str]]] = {
     "time_to_gap": ("Time to a relative gap", time_to_gap.main),

@@ -7,7 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from mirrordescent_lab.provenance import recorded
+from mirrordescent_experiments.provenance import recorded
 
 if __name__ == "__main__":
     file, module, *arguments = sys.argv[1:]

@@ -14,9 +14,8 @@ from functools import lru_cache
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent import PDHG, TVInpainting, gap, relative_gap, solve
-from mirrordescent_lab import data
-from mirrordescent_lab.experiments.imaging import clean_tiles
+from mirrordescent import PDHG, TVInpainting, data, gap, relative_gap, solve
+from mirrordescent.contests.image_contests import clean_tiles
 
 TRAINING = 4  # images to choose settings on, or half as many large ones
 LARGE = 256

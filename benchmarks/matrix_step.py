@@ -34,8 +34,8 @@ from benchmarks.measure import (
 )
 from mirrordescent import optim
 from mirrordescent.mirrors import SpectralPower
-from mirrordescent_lab.recipes.spectral import ENTRY
-from mirrordescent_lab.tasks import TEST, Task
+from mirrordescent.recipes.spectral_maps import ENTRY
+from mirrordescent.recipes.training_tasks import TEST, Task
 
 RATE = 1e-9
 Shapes = list[tuple[int, int]]

@@ -27,8 +27,8 @@ from mirrordescent.methods import AMD, MD
 from mirrordescent.mirrors import Layerwise, Multipliers, layerwise
 from mirrordescent.oracles import Minibatch
 from mirrordescent.problems.network_training import Networks, NetworkTraining
-from mirrordescent_lab.architectures import small_cnn
-from mirrordescent_lab.recipes.networks import accelerated
+from mirrordescent.recipes.architectures import small_cnn
+from mirrordescent.recipes.network_maps import accelerated
 
 MINIBATCH = 100
 SHAPE = (1, 14, 14)

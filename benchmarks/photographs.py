@@ -24,7 +24,7 @@ from skimage.restoration import denoise_nl_means, denoise_tv_chambolle, inpaint_
 from torch import Tensor
 
 from benchmarks.measure import about, quick, table, verdict
-from mirrordescent import TVInpainting, gap, kernels, proven, solve, zoo
+from mirrordescent import TVInpainting, data, gap, kernels, proven, solve, zoo
 from mirrordescent._internal.image_arrays import psnr
 from mirrordescent.methods import Method
 from mirrordescent.restore import plan_restoration, read_photo
@@ -32,7 +32,6 @@ from mirrordescent.restore.jobs import Jobs, RestorationSettings
 from mirrordescent.restore.masks import Masks
 from mirrordescent.restore.outcome import Outcome
 from mirrordescent.restore.planning import Task
-from mirrordescent_lab import data
 
 SIDE = 160
 NOISES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)

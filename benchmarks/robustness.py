@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import about, table, verdict
-from mirrordescent import PDHG, TVDenoising, TVInpainting, relative_gap, solve, zoo
+from mirrordescent import PDHG, TVDenoising, TVInpainting, data, relative_gap, solve, zoo
 from mirrordescent.methods import Method
-from mirrordescent_lab import data
 
 SIDE = 32
 COUNT = 50

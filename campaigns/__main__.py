@@ -8,7 +8,7 @@ import torch
 
 from campaigns import faults, fuzz, kill, load, optimisers, processes, race, solves
 from campaigns.tally import PAGE, Tally, write
-from mirrordescent_lab.provenance import recorded
+from mirrordescent_experiments.provenance import recorded
 
 CAMPAIGNS = {
     "fuzz": fuzz.run,

@@ -26,7 +26,7 @@ from torch import Tensor
 from campaigns.children import forked, restore, train
 from campaigns.tally import Tally
 from mirrordescent._internal.files import Damaged, read_whole, write_whole
-from mirrordescent_lab import experiments
+from mirrordescent_experiments import reproduction
 
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}
 SHARES = {"learn": 60, "solve": 26, "reproduce": 11, "command": 3}  # the last takes seconds each
@@ -284,7 +284,7 @@ def _ended(code: int) -> str:
 
 def reproduce(out: Path) -> None:
     """Run the smallest experiment."""
-    experiments.reproduce("phantoms", "quick", out, None, lambda line: None)
+    reproduction.reproduce("phantoms", "quick", out, None, lambda line: None)
 
 
 def _contents(folder: Path, names: str = "*") -> dict[str, bytes]:

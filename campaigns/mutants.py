@@ -435,7 +435,7 @@ def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
 
 def write(outcomes: dict[str, str], count: int, seed: int, of: str | None = None) -> None:
     """Write the page: the score with its interval, by parts of the library, and what survived."""
-    from mirrordescent_lab.provenance import commit, machine, mark
+    from mirrordescent_experiments.provenance import commit, machine, mark
 
     killed = {name for name, outcome in outcomes.items() if outcome.startswith("killed")}
     parts = sorted(Counter(map(_part, outcomes)).items())

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from mirrordescent_lab.provenance import Provenance, mark
+from mirrordescent_experiments.provenance import Provenance, mark
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "reliability.md"
 SHOWN = 5  # findings of a kind

@@ -4,9 +4,11 @@ zoo, help texts.
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
+import pkgutil
 import re
 import shutil
 import sys
@@ -21,11 +23,13 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+import mirrordescent
 from mirrordescent import zoo
+from mirrordescent._internal.deprecation import MOVED_MODULES, RENAMED_ATTRIBUTES
 from mirrordescent.cli import main
 from mirrordescent.report import Claim, Table
-from mirrordescent_lab.experiments.paper_claims import paper_claims
-from mirrordescent_lab.experiments.result import VERDICTS
+from mirrordescent_experiments.paper_claims import paper_claims
+from mirrordescent_experiments.result import VERDICTS
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS / "results"
@@ -72,6 +76,47 @@ class PaperClaims(SphinxDirective):
             for c in paper_claims(RESULTS)
         ]
         return self.parse_text_to_nodes(Table(("the paper", "here", "measured"), rows).markdown())
+
+
+class Tally(SphinxDirective):
+    """Count the verdicts on the paper's claims, and the entries whose map contributes."""
+
+    def run(self) -> list[nodes.Node]:
+        """Write one sentence for each count."""
+        verdicts = [claim.verdict for claim in paper_claims(RESULTS)]
+        held = verdicts.count("holds")
+        failed = verdicts.count("does not hold")
+        text = (
+            f"- The paper makes {len(verdicts)} claims about its experiments. Here {held} hold, "
+            f"{failed} do not hold, and {len(verdicts) - held - failed} are not decided."
+        )
+        gains = [zoo.card(name).gain for name in zoo.list()]
+        geometry = gains.count("geometry")
+        schedules = gains.count("schedules")
+        text += (
+            f"\n- The zoo has {geometry + schedules} learned methods with a map. In {geometry} of "
+            f"them the map contributes to the gain; in {schedules} the step sizes alone explain it."
+        )
+        return self.parse_text_to_nodes(text)
+
+
+class Renamed(SphinxDirective):
+    """List the public names and the modules that were renamed, from the table of deprecations."""
+
+    def run(self) -> list[nodes.Node]:
+        """Import every package, since each declares its own renamed names."""
+        for module in pkgutil.iter_modules(mirrordescent.__path__, "mirrordescent."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+        names = []
+        for module_name, renamed in sorted(RENAMED_ATTRIBUTES.items()):
+            place = module_name.removeprefix("mirrordescent.")
+            for old, new in renamed.items():
+                target = new.replace(":", ".") if ":" in new else f"{module_name}.{new}"
+                names.append((f"`{place}.{old}`", f"`{target.removeprefix('mirrordescent.')}`"))
+        modules = [(f"`{old}`", f"`{new}`") for old, new in sorted(MOVED_MODULES.items())]
+        tables = [Table(("name", "new place"), names), Table(("module", "new module"), modules)]
+        return self.parse_text_to_nodes("\n\n".join(table.markdown() for table in tables))
 
 
 class Gains(SphinxDirective):
@@ -244,6 +289,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
     for name, directive in {
         "overview": Overview,
         "paper-claims": PaperClaims,
+        "tally": Tally,
+        "renamed": Renamed,
         "gains": Gains,
         "claims": Claims,
         "diagnoses": Diagnoses,

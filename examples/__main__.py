@@ -18,7 +18,7 @@ from mirrordescent.automatic import AutoResult
 from mirrordescent.automatic.outcome import attribution
 from mirrordescent.cli.problem_files import load_family
 from mirrordescent.learn import ProblemFamily
-from mirrordescent_lab.provenance import mark, recorded
+from mirrordescent_experiments.provenance import mark, recorded
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "docs" / "results"

@@ -14,7 +14,7 @@ from benchmarks.restarted import RestartedPDHG
 from benchmarks.time_to_gap import Result, against_peers, beside, details, summary
 
 from mirrordescent import PDHG, DualFISTA, TVDenoising, TVInpainting, certify, relative_gap, solve
-from mirrordescent_lab.provenance import recorded
+from mirrordescent_experiments.provenance import recorded
 
 PAGE = """# Benchmarks
 

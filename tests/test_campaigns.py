@@ -15,7 +15,7 @@ from campaigns.fuzz import Fuzz, damaged
 from campaigns.tally import Tally, markdown, write
 
 from mirrordescent._internal.files import read_whole
-from mirrordescent_lab.provenance import recorded
+from mirrordescent_experiments.provenance import recorded
 
 ROOT = Path(__file__).parents[1]
 

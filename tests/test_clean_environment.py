@@ -24,7 +24,6 @@ def refused(*_, **__):
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = refused
 import mirrordescent as md
 from mirrordescent import kernels, optim, zoo
-from mirrordescent.cli.lab import lab
 
 assert md.__file__.startswith(HERE), md.__file__
 problem = md.TVDenoising(torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(0)))
@@ -44,11 +43,8 @@ try:
     raise SystemExit("something was fetched without a network")
 except (OSError, ImportError) as error:
     assert "hub" in str(error) or "fetched" in str(error), error
-try:
-    lab("demo")
-    raise SystemExit("the laboratory is there")
-except ImportError as error:
-    assert "clone the repository" in str(error), error
+from mirrordescent import data, demo, recipes
+assert data.names() and recipes.RECIPES and demo.learned_methods()
 print("fine")
 """
 
@@ -79,11 +75,11 @@ def test_no_compiler_no_network_no_home_no_clone(tmp_path):
     }
     (tmp_path / "script.py").write_text(
         f"import sys\nHERE = {str(site)!r}\nfrom importlib.abc import MetaPathFinder\n"
-        "class NoLab(MetaPathFinder):\n"
+        "class NoExperiments(MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'mirrordescent_lab':\n"
+        "        if name == 'mirrordescent_experiments':\n"
         "            raise ModuleNotFoundError(name, name=name)\n"
-        "sys.meta_path.insert(0, NoLab())\n" + SCRIPT
+        "sys.meta_path.insert(0, NoExperiments())\n" + SCRIPT
     )
     done = subprocess.run(
         [sys.executable, str(tmp_path / "script.py")],

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirrordescent import __version__, cli
-from mirrordescent_lab import demo
+from mirrordescent import __version__, cli, demo
 
 
 def run(monkeypatch, *arguments):
@@ -140,11 +139,11 @@ def test_shells_can_complete(monkeypatch, capsys):
 def test_data_are_fetched_and_checked_or_it_says_what_to_do(monkeypatch, capsys, tmp_path):
     fetched = []
 
-    def retrieve(url, known_hash, fname, path):
+    def retrieve(url, path, checksum):
         fetched.append(url)
         raise OSError("no network")
 
-    monkeypatch.setattr("pooch.retrieve", retrieve)
+    monkeypatch.setattr("mirrordescent.data.download.download", retrieve)
     for name, message in (("mnist", "no network"), ("bsds500", "Put BSDS500_images.zip")):
         with pytest.raises(SystemExit) as stop:
             run(monkeypatch, "data", "fetch", name, "--directory", str(tmp_path))

@@ -12,12 +12,11 @@ import pytest
 import torch
 
 from mirrordescent import cli, zoo
-from mirrordescent.cli.lab import lab
 from mirrordescent.learn import NothingLearned
 from mirrordescent.parts import PartMissing
-from mirrordescent_lab import experiments
-from mirrordescent_lab.experiments.paper_claims import CLAIMS
-from mirrordescent_lab.experiments.result import Claim, Curve, Panel, Result, Table
+from mirrordescent_experiments import reproduction
+from mirrordescent_experiments.paper_claims import CLAIMS
+from mirrordescent_experiments.result import Claim, Curve, Panel, Result, Table
 
 
 def run(monkeypatch, *arguments):
@@ -73,9 +72,9 @@ def test_data_sets_are_listed_and_verified(monkeypatch, capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["mnist"]["t10k-labels-idx1-ubyte.gz"] == "damaged"
     assert run(monkeypatch, "data", "list", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
-    assert listed["mnist"]["there"]
+    assert listed["mnist"]["present"]
     assert listed["mnist"]["files"][0]["path"] == "train-images-idx3-ubyte.gz"
-    assert not listed["stl10"]["there"]
+    assert not listed["stl10"]["present"]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +119,9 @@ def result():
 
 def test_an_experiment_is_run_and_summed_up(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(
-        experiments.EXPERIMENTS, "tiny", lambda scale, directory, say: (say("working"), result())[1]
+        reproduction.EXPERIMENTS,
+        "tiny",
+        lambda scale, directory, say: (say("working"), result())[1],
     )
     monkeypatch.setattr(Result, "write", lambda self, folder: None)
     assert (
@@ -474,39 +475,31 @@ def test_importing_the_package_takes_little_longer_than_importing_torch():
     assert any(ratio() < 1.3 for _ in range(3))  # a busy moment may hit one of the two imports
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("demo",),
-        ("reproduce", "phantoms"),
-        ("results",),
-        ("diagnose", "photo-inpaint-pair", "--problem", "inpaint"),
-        ("learn", "photo-inpaint-pair"),
-    ],
-    ids=lambda arguments: arguments[0],
-)
-def test_what_only_the_repository_has_is_said_to_be_there(monkeypatch, capsys, tmp_path, arguments):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "mirrordescent_lab", None)
-    assert run(monkeypatch, *arguments) == 2
-    message = one_line(capsys)
-    assert "in the repository of mirrordescent and not in the installed package" in message
-    assert "pip install -e ." in message
-    assert list(tmp_path.iterdir()) == []
+WITHOUT_PLUGINS = """
+import sys
+from importlib import metadata
+from mirrordescent import cli
+sys.modules["mirrordescent_experiments"] = None
+metadata.distributions = lambda **_: iter(())
+sys.argv = ["mirrordescent", *sys.argv[1:]]
+cli.main()
+"""
 
 
-def test_other_errors_of_imports_are_left_as_they_are(monkeypatch):
-    with pytest.raises(ModuleNotFoundError, match=r"mirrordescent_lab\.absent"):
-        lab("absent")
-    monkeypatch.delitem(sys.modules, "mirrordescent_lab.demo", raising=False)
-    monkeypatch.setitem(sys.modules, "rich.table", None)
-    with pytest.raises(ModuleNotFoundError, match=r"rich\.table"):
-        lab("demo")
+def test_commands_of_the_experiments_appear_only_if_they_are_installed():
+    script = [sys.executable, "-c", WITHOUT_PLUGINS]
+    shown = subprocess.run([*script, "--help"], capture_output=True, text=True, check=True).stdout
+    for name in ("demo", "data", "diagnose", "learn"):
+        assert re.search(rf"\b{name}\b", shown)
+    for name in ("reproduce", "results", "bench"):
+        assert not re.search(rf"\b{name}\b", shown)
+        done = subprocess.run([*script, name], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
 
 
-WITHOUT_THE_LAB = """
+WITHOUT_THE_EXPERIMENTS = """
 import pkgutil, sys
-sys.modules["mirrordescent_lab"] = None
+sys.modules["mirrordescent_experiments"] = None
 import mirrordescent
 for each in pkgutil.walk_packages(mirrordescent.__path__, "mirrordescent."):
     __import__(each.name)
@@ -515,8 +508,8 @@ print(sum(p.numel() for p in model.parameters()))
 """
 
 
-def test_the_library_needs_nothing_that_only_the_repository_has():
+def test_the_library_does_not_need_the_experiments():
     printed = subprocess.run(
-        [sys.executable, "-c", WITHOUT_THE_LAB], check=True, capture_output=True, text=True
+        [sys.executable, "-c", WITHOUT_THE_EXPERIMENTS], check=True, capture_output=True, text=True
     ).stdout
     assert printed.split() == ["201"]

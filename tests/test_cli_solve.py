@@ -149,7 +149,7 @@ def test_kernels_are_used_where_they_can_be_built(here, monkeypatch, capsys):
     assert "no-compiler cannot be run" in capsys.readouterr().err
     asked = []
     monkeypatch.setattr(kernels, "library", lambda: asked.append(True))
-    monkeypatch.setattr(kernels, "ready", lambda: False)
+    monkeypatch.setattr(kernels, "available", lambda: False)
     assert run(monkeypatch, "inpaint", "photo.png", "--missing", 0.3) == 0
     assert asked
     monkeypatch.undo()

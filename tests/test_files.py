@@ -115,9 +115,9 @@ def library(content, tmp_path, monkeypatch):
 def test_a_damaged_library_is_not_loaded_but_built_again(library, damage, monkeypatch):
     whole = library.read_bytes()
     library.write_bytes(damage(whole))
-    assert not kernels.ready()
+    assert not kernels.available()
     monkeypatch.setattr(
-        build, "_run", lambda command: Path(command[-2]).write_bytes(whole[: -build._SEAL])
+        build, "_run", lambda command: Path(command[-2]).write_bytes(whole[: -build._SEAL_LENGTH])
     )
     assert kernels.library() is not None
     assert library.read_bytes() == whole
@@ -129,7 +129,7 @@ def test_what_others_can_write_is_not_run(library, which, monkeypatch):
     assert build._trusted(library)
     changed = library if which == "file" else library.parent
     changed.chmod(0o777)
-    assert not kernels.ready()
+    assert not kernels.available()
     with pytest.raises(BuildError, match=r"can be written to by others.*MIRRORDESCENT_CACHE"):
         kernels.library()
     changed.chmod(0o700)
@@ -154,4 +154,4 @@ def test_a_cache_that_cannot_be_written_has_a_cure(tmp_path, monkeypatch):
         BuildError, match="set MIRRORDESCENT_CACHE to a folder that can be written to"
     ):
         kernels.library()
-    assert not kernels.ready()
+    assert not kernels.available()

@@ -7,7 +7,7 @@ import torch
 
 from mirrordescent import kernels, optim
 from mirrordescent.mirrors import spectral_by_kind
-from mirrordescent_lab.architectures import initialised, small_cnn
+from mirrordescent.recipes.architectures import initialised, small_cnn
 
 SHAPES = [(3, 5), (1,), (0,), (70_001,), (4, 2, 3)]
 

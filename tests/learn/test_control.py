@@ -16,9 +16,9 @@ from mirrordescent.learn.recipe import CONTROL
 from mirrordescent.methods import Equipped
 from mirrordescent.mirrors import Diagonal, Euclidean, MirrorMap, OrthantEntropy, Stencil
 from mirrordescent.oracles import Rounded
+from mirrordescent.recipes import RECIPES, recipe
 from mirrordescent.schedules import Prefix
 from mirrordescent.trees import leaves
-from mirrordescent_lab.recipes import RECIPES, recipe
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bowls import Bowls

@@ -17,7 +17,7 @@ from mirrordescent.learn import (
     SVMFamily,
 )
 from mirrordescent.learn.families import draw_seeds
-from mirrordescent_lab.families import TomographyFamily
+from mirrordescent.recipes.task_families import TomographyFamily
 
 
 def pictures(seed, count=3):

@@ -22,10 +22,10 @@ from mirrordescent.methods import AMD, GD, SMD, Adam
 from mirrordescent.mirrors import layerwise
 from mirrordescent.oracles import Minibatch
 from mirrordescent.problems.network_training import NetworkTraining
+from mirrordescent.recipes.architectures import dense, moons_network, small_cnn
+from mirrordescent.recipes.task_families import FewShotFamily
 from mirrordescent.schedules import Interpolated
 from mirrordescent.trees import batch_size
-from mirrordescent_lab.architectures import dense, moons_network, small_cnn
-from mirrordescent_lab.families import FewShotFamily
 
 
 def characters(count, seed):

@@ -15,6 +15,7 @@ from torch import nn
 
 import mirrordescent as md
 from mirrordescent import methods, optim
+from mirrordescent.execution.foreach import diagonal_steps
 from mirrordescent.methods import Equipped
 from mirrordescent.mirrors import Diagonal, Euclidean, Spline, Stencil
 from mirrordescent.oracles import Rounded
@@ -189,11 +190,12 @@ def run_in_place(method, mirror, dtype):
     """Two tensors at a time: the whole, and its second half."""
     x = [torch.tensor(START).to(dtype), torch.tensor(START[3:]).to(dtype)]
     d = None if isinstance(mirror, Euclidean) else [mirror.d, mirror.d]
-    beside = [mirror.to_dual(each).clone() for each in x] if method.compiled == "amd" else []
+    stored = [mirror.to_dual(each).clone() for each in x] if type(method) is methods.AMD else []
+    steps = diagonal_steps(method)
     points = [x[0].clone()]
     for k in range(STEPS):
         g = [gradient(x[0], k), gradient(x[0], k)[3:]]
-        method.in_place(k + 1, x, beside, g, d)
+        steps.foreach(method, steps.step_sizes(method, k + 1), x, stored, g, d)
         points.append(x[0].clone())
         torch.testing.assert_close(x[1], x[0][3:])
     return points
@@ -208,7 +210,7 @@ def test_amd_in_place(name, correction, numbers_of, dtype):
     mirror = mirror.to(dtype)
     regulariser = mirror if correction == "mirror" else None
     method = methods.AMD(mirror, t, gamma=gamma, regulariser=regulariser, **SETTINGS[numbers_of])
-    assert method.steps_in_place
+    assert diagonal_steps(method) is not None
     assert_same(run_in_place(method, mirror, dtype), points, dtype)
 
 
@@ -223,7 +225,8 @@ def test_md_in_place(name, dtype):
 def run_optimiser(make, dtype, form):
     p = nn.Parameter(torch.tensor(START).to(dtype))
     optimiser = make([p])
-    assert getattr(optimiser._plans[0].slots[0].form, "kernel", None) == form
+    (ways,) = optimiser._executors[0].ways.values()
+    assert getattr(ways.kernel, "name", None) == form
     points = [p.detach().clone()]
     for k in range(STEPS):
         p.grad = gradient(p.detach(), k)

@@ -19,9 +19,9 @@ from mirrordescent.mirrors import (
     spectral_by_kind,
 )
 from mirrordescent.problems.network_training import NetworkTraining
+from mirrordescent.recipes.architectures import small_cnn
 from mirrordescent.schedules import OverRun
 from mirrordescent.theory import diagnose
-from mirrordescent_lab.architectures import small_cnn
 
 
 def quadratic():

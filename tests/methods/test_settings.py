@@ -12,13 +12,14 @@ import mirrordescent as md
 from mirrordescent import AMD, ASMD, GD, LPD, MD, PDHG, SMD, CondatVu, DualFISTA, TVDenoising
 from mirrordescent.domains import Box
 from mirrordescent.execution import fast_run
+from mirrordescent.execution.foreach import asmd_step, asmd_step_sizes, diagonal_steps
+from mirrordescent.execution.matrices import SHARED_STEPS, PreconditionedSteps
 from mirrordescent.methods import Averaged, Certified, Equipped, Preconditioned, Safeguarded
 from mirrordescent.methods.accelerated import AMDState, ASMDState, DualWeight, Mixing, area
 from mirrordescent.methods.descent import MDState, SMDState
 from mirrordescent.methods.equipped import overrides_step
 from mirrordescent.methods.means import Means
 from mirrordescent.mirrors import Burg, Diagonal, Euclidean, Logit, SoftSign, Stencil
-from mirrordescent.mirrors.together import Maps
 from mirrordescent.oracles import Default, Exact, Noisy, Rounded, Smoothed
 from mirrordescent.schedules import Prefix, as_schedule
 
@@ -137,22 +138,21 @@ def test_where_states_are_inside():
 
 def test_which_steps_are_taken_in_place():
     mirror = Diagonal(2.0)
-    assert AMD(mirror, 0.1).steps_in_place
-    assert AMD(mirror, 0.1, regulariser=mirror).steps_in_place
-    assert not AMD(mirror, 0.1, storage="primal").steps_in_place
-    assert not AMD(mirror, 0.1, regulariser=Diagonal(2.0)).steps_in_place
-    assert not AMD(mirror, 0.1, regulariser=Euclidean(Box(0.0, 1.0))).steps_in_place
-    assert (MD(mirror, 0.1).steps_in_place, SMD(mirror, 0.1).steps_in_place) == (True, False)
-    assert (Preconditioned(mirror, 0.1).steps_together, MD(mirror, 0.1).steps_together) == (
-        True,
-        False,
-    )
+    assert diagonal_steps(AMD(mirror, 0.1)) is not None
+    assert diagonal_steps(AMD(mirror, 0.1, regulariser=mirror)) is not None
+    assert diagonal_steps(AMD(mirror, 0.1, storage="primal")) is None
+    assert diagonal_steps(AMD(mirror, 0.1, regulariser=Diagonal(2.0))) is None
+    assert diagonal_steps(AMD(mirror, 0.1, regulariser=Euclidean(Box(0.0, 1.0)))) is None
+    assert diagonal_steps(MD(mirror, 0.1)) is not None
+    assert diagonal_steps(SMD(mirror, 0.1)) is None
+    assert Preconditioned in SHARED_STEPS
+    assert MD not in SHARED_STEPS
 
     class Other(MD):
         def update(self, state, grad):
             return super().update(state, 2 * grad)
 
-    assert not Other(mirror, 0.1).steps_in_place
+    assert diagonal_steps(Other(mirror, 0.1)) is None
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -167,10 +167,11 @@ def test_asmd_in_place_takes_the_same_steps(scaled):
     for k in range(1, 8):
         g = double([1.0, 0.3, -0.7]) * k
         state = method.update(state, g)
-        method.in_place(k, x, y, [g[0]], [d] if scaled else None)
+        sizes = asmd_step_sizes(method, k)
+        asmd_step(method, sizes, x, y, [g[0]], [d] if scaled else None)
         torch.testing.assert_close(x[0], state.x[0])
         torch.testing.assert_close(y[0], state.y[0])
-        length, mixing = method.lengths(k)
+        length, mixing = sizes
         assert length == pytest.approx(0.3 / k * (area(k) - area(k - 1)) / k**1.5)
         assert mixing == pytest.approx(1 - area(k) / area(k + 1))
 
@@ -195,7 +196,7 @@ def test_preconditioned_steps_taken_together_are_the_same(options):
         states = [
             method.update(state, g[None]) for method, state in zip(alone, states, strict=True)
         ]
-        alone[0].together(k, Maps(maps), x, m, [g.clone(), g.clone()])
+        PreconditionedSteps(alone[0], maps)(k, x, m, [g.clone(), g.clone()])
         for i, state in enumerate(states):
             torch.testing.assert_close(x[i], state.x[0])
             torch.testing.assert_close(m[i], state.m[0])
@@ -309,7 +310,7 @@ def test_a_warm_start_makes_the_dual_variable_feasible():
     lighter = image(weight=0.1)
     method = PDHG(0.3)
     solved = md.solve(task, method, iterations=30)
-    state = method.warm(solved.state, lighter)
+    state = method.warm_start(solved.state, lighter)
     for name, block in solved.state.u.items():
         torch.testing.assert_close(state.u[name], block.clamp(-0.07, 0.07))
     assert float(max(block.abs().max() for block in solved.state.u.values())) > 0.07
@@ -351,7 +352,7 @@ def test_kernels_clip_where_the_method_does(method):
 
 
 def test_primal_dual_methods_need_a_problem_with_a_saddle():
-    with pytest.raises(TypeError, match="PDHG has to know the problem"):
+    with pytest.raises(TypeError, match="PDHG needs the problem from the start"):
         PDHG().init(torch.zeros(1, 1, 4, 4))
     with pytest.raises(TypeError, match="CondatVu needs proximal operators, which Quadratic"):
         CondatVu().init(torch.zeros(1, 2), md.Quadratic(torch.ones(2), torch.zeros(2)))
@@ -418,7 +419,7 @@ def test_a_fresh_start_is_at_the_answer():
     state = method.init(double([3.0, 4.0]))
     for _ in range(3):
         state = method.step(problem, state, Exact())
-    warm = method.warm(state, problem)
+    warm = method.warm_start(state, problem)
     assert (warm.k, warm.x is state.iterate) == (0, True)
 
 
@@ -453,6 +454,6 @@ def test_means_weigh_by_the_squares_of_the_counts():
     torch.testing.assert_close(means.gradient, (weights * gradients).sum(0))
     expected = [(6 + i) ** 2 / sum(j**2 for j in range(1, 7 + i)) for i in range(3)]
     assert means.next_weights(3).tolist() == pytest.approx(expected)
-    same = copy.copy(means).after(means.point, means.gradient)
+    same = copy.copy(means).add(means.point, means.gradient)
     assert same.point is means.point, "the mean of a point with itself is that point"
-    assert Means.empty(points[0]).told == 0
+    assert Means.empty(points[0]).n == 0

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from mirrordescent import zoo
+from mirrordescent.execution.matrices import UnitDirections
 from mirrordescent.mirrors import (
     ByKind,
     Euclidean,
@@ -19,9 +20,8 @@ from mirrordescent.mirrors import (
     spectral_by_kind,
 )
 from mirrordescent.mirrors.by_kind import KINDS
-from mirrordescent.mirrors.together import Maps
-from mirrordescent_lab.architectures import mlp, small_cnn, small_resnet
-from mirrordescent_lab.tasks import Recurrent, Transformer
+from mirrordescent.recipes.architectures import mlp, small_cnn, small_resnet
+from mirrordescent.recipes.training_tasks import Recurrent, Transformer
 
 
 def kinds(model):
@@ -140,10 +140,8 @@ def test_directions_of_many_tensors_with_maps_of_all_sorts():
     maps = [mirror.of(role) for role in known.values()]
     maps[1] = ScaledMap(maps[1], 3.0)
     ys = [torch.randn(p.shape) for p in small_cnn().parameters()]
-    together = Maps(maps)
-    for each, y, u, length in zip(
-        maps, ys, together.unit_directions(ys), together.sizes, strict=True
-    ):
+    together = UnitDirections(maps)
+    for each, y, u, length in zip(maps, ys, together(ys), together.sizes, strict=True):
         torch.testing.assert_close(length * u, each.direction(y[None])[0], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(u.square().mean(), torch.tensor(1.0), rtol=1e-4, atol=0)
 

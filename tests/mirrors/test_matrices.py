@@ -7,6 +7,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mirrordescent.execution import matrices
+from mirrordescent.execution.matrices import directions_of, matrix_directions
 from mirrordescent.mirrors import (
     Euclidean,
     HyperbolicEntropy,
@@ -18,11 +20,10 @@ from mirrordescent.mirrors import (
     SoftSign,
     SpectralPower,
     SquaredPNorm,
-    matrices,
     resolvents,
+    singular_values,
 )
 from mirrordescent.mirrors.products import SIGN, combined, fitted, ramps
-from mirrordescent.mirrors.singular_values import approximate_directions
 
 SHAPES = [(5, 5), (3, 8), (9, 4), (6, 2, 3, 3), (7,), (1, 6)]
 POWERS = [0.0, 0.2, 0.5, 1.0]
@@ -38,7 +39,8 @@ def numbers(*shape, seed=0, dtype=torch.float64):
 @pytest.fixture(params=["products", "resolvents"])
 def form(request, monkeypatch):
     """Compute directions in one way, wherever tensors are."""
-    monkeypatch.setattr(matrices, "_form", lambda y: request.param)
+    for module in (singular_values, matrices):
+        monkeypatch.setattr(module, "approximation_on", lambda device: request.param)
     return request.param
 
 
@@ -180,7 +182,7 @@ def test_matrices_of_many_shapes_are_computed_together_as_they_are_alone(form):
         for p, parts in ((0, 1), (0.5, 1), (0.2, 2), (1, 1), (0, 1), (0.3, 1))
     ]
     ys = [numbers(*shape) for shape in ((10, 40), (14, 60), (8, 30), (60, 10), (12, 12), (12, 12))]
-    together = approximate_directions(list(zip(maps, ys, strict=True)))
+    together = matrix_directions(maps, ys)
     for mirror, y, d in zip(maps, ys, together, strict=True):
         torch.testing.assert_close(d, mirror.direction(y[None])[0], rtol=1e-9, atol=1e-9)
 
@@ -274,7 +276,7 @@ def test_maps_that_tell_entries_apart_are_refused(inner):
 
 def test_directions_of_zeros_and_of_nothing():
     ys = [torch.zeros(3, 2), torch.ones(0), torch.ones(2)]
-    found = SoftSign(0.1).directions(ys)
+    found = directions_of(SoftSign(0.1), ys)
     assert [d.shape for d in found] == [y.shape for y in ys]
     assert torch.equal(found[0], ys[0])
     torch.testing.assert_close(found[2], ys[2])
@@ -285,12 +287,12 @@ def test_directions_of_zeros_and_of_nothing():
 )
 def test_directions_of_many_tensors_are_those_of_each(mirror):
     ys = [numbers(3, 4, dtype=torch.float32), numbers(5, dtype=torch.float32), torch.zeros(2)]
-    for together, y in zip(mirror.directions(ys), ys, strict=True):
+    for together, y in zip(directions_of(mirror, ys), ys, strict=True):
         torch.testing.assert_close(together, mirror.direction(y[None])[0])
 
 
 def test_directions_of_tensors_of_many_kinds_without_kernels(form, monkeypatch):
-    monkeypatch.setattr(matrices.kernels, "ready", lambda: False)
+    monkeypatch.setattr(matrices.kernels, "available", lambda: False)
     mirror = SpectralPower(0.0, products=4)
     ys = [
         torch.ones(3, 3).double(),
@@ -299,18 +301,18 @@ def test_directions_of_tensors_of_many_kinds_without_kernels(form, monkeypatch):
         torch.ones(0, 5),
         torch.ones(4, 2).bfloat16(),
     ]
-    found = mirror.directions(ys)
+    found = directions_of(mirror, ys)
     for d, y in zip(found, ys, strict=True):
         assert d.dtype == y.dtype
         torch.testing.assert_close(d, y, rtol=1e-2, atol=0)
 
 
 def test_casting_products_does_not_matter(form, monkeypatch):
-    monkeypatch.setattr(matrices.kernels, "ready", lambda: False)
+    monkeypatch.setattr(matrices.kernels, "available", lambda: False)
     mirror = SpectralPower(0.0, products=5)
     y = numbers(1, 32, 32, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         cast = mirror.direction(y)
-        together = mirror.directions([y[0]])[0]
+        together = directions_of(mirror, [y[0]])[0]
     torch.testing.assert_close(cast, mirror.direction(y))
     torch.testing.assert_close(together, mirror.direction(y)[0], rtol=1e-4, atol=1e-4)

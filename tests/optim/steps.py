@@ -10,6 +10,12 @@ from mirrordescent import methods, optim
 OPTIMISERS = [optim.MD, optim.SMD, optim.AMD, optim.ASMD]
 
 
+def ways(optimizer, group=0):
+    """The ways in which the parameters of a group are stepped."""
+    executor = optimizer._executors[group]
+    return [executor.ways[update] for update in executor.updates]
+
+
 def parameters(*shapes, dtype=torch.float64, positive=False, seed=0):
     generator = torch.Generator().manual_seed(seed)
     raw = [0.1 * torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import copy
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from mirrordescent import kernels, optim
+from mirrordescent.execution.changes import LARGE, PART
 from mirrordescent.kernels import BuildError, build
 from mirrordescent.mirrors import Diagonal, Euclidean, Layerwise, Multipliers, Spline
-from mirrordescent.optim.watch import LARGE, PART
 from mirrordescent.schedules import Reciprocal
+
+sys.path.insert(0, str(Path(__file__).parent))
+from steps import ways
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -88,26 +93,24 @@ def test_the_same_steps(name, geometry, dtype):
     for a, b in zip(fused, plain, strict=True):
         assert float((a - b).detach().abs().max()) <= tolerance * float(b.detach().abs().max())
     by_rows = geometry == "multipliers of columns"
-    assert [slot.form is not None for slot in optimiser._plans[0].slots] == [True] * 4 + [
-        not by_rows
-    ]
-    assert not any(slot.form for slot in reference._plans[0].slots)
+    assert [way.kernel is not None for way in ways(optimiser)] == [True] * 4 + [not by_rows]
+    assert not any(way.kernel for way in ways(reference))
 
 
 def test_by_default_where_they_are_compiled(monkeypatch):
     named = [("p", nn.Parameter(torch.ones(3)))]
     for options in ({}, {"foreach": None}, {"fused": True}, {"fused": True, "foreach": False}):
-        assert optim.AMD(named, **options)._plans[0].slots[0].form is not None
+        assert ways(optim.AMD(named, **options))[0].kernel is not None
     for options in (
         {"foreach": True},
         {"foreach": False},
         {"fused": False},
         {"dual_dtype": torch.float64},
     ):
-        assert optim.AMD(named, **options)._plans[0].slots[0].form is None
-    monkeypatch.setattr(kernels, "ready", lambda: False)
-    assert optim.AMD(named)._plans[0].slots[0].form is None
-    assert optim.AMD(named, fused=True)._plans[0].slots[0].form is not None
+        assert ways(optim.AMD(named, **options))[0].kernel is None
+    monkeypatch.setattr(kernels, "available", lambda: False)
+    assert ways(optim.AMD(named))[0].kernel is None
+    assert ways(optim.AMD(named, fused=True))[0].kernel is not None
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -229,7 +232,7 @@ def test_kernels_notice_what_was_moved(geometry, size, dtype):
 
     for _ in range(3):
         before = step(1.0)
-    assert optimiser._plans[0].looked_at(optimiser._watch) == {0}
+    assert optimiser._executors[0].compared_by_kernels(optimiser._tracker) == {0}
     for entries in ([size - 1, 3], [size // 2]):
         p.data[entries] += 1.0
         after = step(0.0)
@@ -256,7 +259,7 @@ def test_kernels_and_torch_remember_alike_where_parameters_were_left(dtype):
             g = torch.randn(2 * len(p), generator=generator, dtype=dtype)
             p.grad = g[::2] if k % 2 else g[: len(p)]
             optimiser.step()
-        assert not optimiser._watch._moved
+        assert not optimiser._tracker._changed
         ends.append(p.detach())
     torch.testing.assert_close(*ends)
 
@@ -269,7 +272,7 @@ def test_a_map_that_has_become_another_is_refused():
     optimiser.step()
     mirror.d = torch.ones(3, dtype=torch.float64)
     with pytest.raises(
-        RuntimeError, match="another type or shape than when the optimiser was made"
+        RuntimeError, match="another type or shape than when the optimiser was constructed"
     ):
         optimiser.step()
 

@@ -27,8 +27,8 @@ from mirrordescent.mirrors import (
     SquaredPNorm,
 )
 from mirrordescent.problems.network_training import NetworkTraining
+from mirrordescent.recipes.architectures import small_cnn
 from mirrordescent.schedules import Prefix, RootReciprocal
-from mirrordescent_lab.architectures import small_cnn
 
 sys.path.insert(0, str(Path(__file__).parent))
 from steps import OPTIMISERS, parameters, pull, pure, run, run_pure
@@ -297,8 +297,8 @@ def test_a_step_out_of_the_dual_domain_is_refused(optimiser):
 
 def test_methods_are_the_ones_of_the_library():
     for optimiser in OPTIMISERS:
-        slots = optimiser(parameters((2,)), mirror=SquaredPNorm(1.5))._plans[0].slots
-        assert type(slots[0].method) is getattr(methods, optimiser.__name__)
+        updates = optimiser(parameters((2,)), mirror=SquaredPNorm(1.5))._executors[0].updates
+        assert type(updates[0].method) is getattr(methods, optimiser.__name__)
 
 
 def test_a_subclass_may_be_another_map():

@@ -95,7 +95,7 @@ def test_large_gradients_are_not_mistaken_for_bad_ones(dtype):
     assert looks.all_finite([largest, largest[0]])
     largest[3, 4] = math.inf
     assert not looks.all_finite([largest, largest[0]])
-    assert looks.nonfinite([largest[0], largest]) == [1]
+    assert looks.nonfinite_indices([largest[0], largest]) == [1]
     assert looks.all_finite([])
     assert looks.all_finite([torch.zeros(0)])
 
@@ -225,7 +225,7 @@ def test_impossible_settings_of_amd_are_refused(options, message):
 def test_impossible_parameters_are_refused(optimiser):
     with pytest.raises(ValueError, match="empty parameter list"):
         optimiser([])
-    with pytest.raises(ValueError, match="real numbers"):
+    with pytest.raises(ValueError, match="floating-point type"):
         optimiser([nn.Parameter(torch.zeros(2, dtype=torch.complex64))])
     with pytest.raises(TypeError, match="mirror must be"):
         optimiser(parameters((2,)), mirror=3.0)

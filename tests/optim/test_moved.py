@@ -137,7 +137,7 @@ def test_a_place_outside_the_domain_is_named():
     run(optimizer, [x], 2)
     x.data[0] = -1.0
     with pytest.raises(
-        DomainError, match="parameter weight, which was moved, is outside the domain"
+        DomainError, match="parameter weight, which was changed, is outside the domain"
     ):
         run(optimizer, [x], 1)
 
@@ -156,11 +156,11 @@ def test_a_map_of_gradients_does_not_restrict_where_parameters_are_put():
 def test_watching_can_be_left_out():
     x = nn.Parameter(torch.ones(2))
     optimizer = optim.AMD([x], lr=0.1)
-    optimizer.watches = False
+    optimizer.track_changes = False
     run(optimizer, [x], 3)
     x.data.fill_(5.0)
     assert still(optimizer, [x]) > 0.1
-    assert copy.deepcopy(optimizer).watches is False
+    assert copy.deepcopy(optimizer).track_changes is False
 
 
 # Decay beside the gradient
@@ -209,7 +209,7 @@ def test_decoupled_decay_leaves_momentum_alone():
         other.data.copy_(before + moved)
         if k:
             plain.state[other]["z"].copy_(decayed.state[ours]["z"] + moved)
-        plain._watch.forget()
+        plain._tracker.clear()
         for p, optimizer in ((ours, decayed), (other, plain)):
             p.grad = torch.tensor([1.0, -0.5], dtype=torch.float64)
             optimizer.step()

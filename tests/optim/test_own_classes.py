@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent import kernels, methods, optim, zoo
+from mirrordescent.execution.foreach import DIAGONAL_STEPS, DiagonalSteps, md_step, md_step_sizes
 from mirrordescent.methods import GradientMethod
 from mirrordescent.mirrors import (
     Diagonal,
@@ -28,7 +29,7 @@ from mirrordescent.oracles import Exact
 from mirrordescent.schedules import Interpolated, PowerLaws, as_schedule
 
 sys.path.insert(0, str(Path(__file__).parent))
-from steps import parameters, run, run_pure
+from steps import parameters, run, run_pure, ways
 
 
 class Quartic(MirrorMap):
@@ -252,18 +253,15 @@ def test_adam_is_that_of_torch():
 
 
 class Faster(methods.MD):
-    """Twice the step, in all its forms."""
-
-    compiled = "md"
+    """Twice the step, with fast forms of its own."""
 
     def update(self, state, grad):
         return super().update(state, 2 * grad)
 
-    def lengths(self, count):
-        return (2 * super().lengths(count)[0],)
 
-    def in_place(self, count, x, beside, g, d):
-        super().in_place(count, x, beside, g, d)
+FASTER = DiagonalSteps(
+    lambda method, count: (2 * md_step_sizes(method, count)[0],), md_step, kernel="md"
+)
 
 
 class Slower(methods.MD):
@@ -283,18 +281,17 @@ class Reweighted(methods.AMD):
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("method", [Faster, Slower, Reweighted])
 @pytest.mark.parametrize("mirror", [Halved, Euclidean])
-def test_fast_forms_are_used_where_they_belong_to_the_method(method, mirror):
+def test_fast_forms_are_used_where_they_belong_to_the_method(method, mirror, monkeypatch):
+    monkeypatch.setitem(DIAGONAL_STEPS, Faster, FASTER)
     params = parameters((3, 4), (4,), dtype=torch.float32)
     expected = run_pure(method(mirror(), 0.05), params, 8)
     optimizer = optim.MirrorOptimizer(params, 0.05, mirror(), method=method)
-    assert kernels.ready()
-    assert [slot.form is not None for slot in optimizer._plans[0].slots] == [method is Faster] * 2
+    assert kernels.available()
+    assert [way.kernel is not None for way in ways(optimizer)] == [method is Faster] * 2
     for ours, theirs in zip(run(optimizer, params, 8), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-    in_place = (
-        optim.MirrorOptimizer(params, 0.05, mirror(), method=method, fused=False)._plans[0].slots
-    )
-    assert [slot.in_place for slot in in_place] == [method is Faster] * 2
+    unfused = optim.MirrorOptimizer(params, 0.05, mirror(), method=method, fused=False)
+    assert [way.foreach for way in ways(unfused)] == [method is Faster] * 2
 
 
 class Tilted(Halved):
@@ -372,7 +369,7 @@ def test_an_entry_of_ones_own_class_is_that_method(tmp_path):
     for options in ({}, {"method": HeavyBall}):
         ours = parameters((3, 4), (4,))
         optimizer = optim.MirrorOptimizer(ours, 1.0, entry, **options)
-        assert optimizer._plans[0].slots[0].method.momentum == 0.3
+        assert optimizer._executors[0].updates[0].method.momentum == 0.3
         for first, second in zip(run(optimizer, ours, 10), expected, strict=True):
             torch.testing.assert_close(first, second, rtol=1e-10, atol=1e-12)
 
@@ -437,10 +434,10 @@ def test_methods_that_cannot_be_honoured_are_refused(tmp_path):
             params, method=lambda mirror, t: methods.Equipped(methods.GD(t), Exact())
         )
     with pytest.raises(
-        TypeError, match=r"in the zoo \(Averaged\) is not a method that is told gradients"
+        TypeError, match=r"needs a GradientMethod; .* in the zoo \(Averaged\) is none"
     ):
         optim.SMD(params, mirror=saved(methods.Averaged(methods.GD(0.1)), tmp_path))
-    with pytest.raises(TypeError, match=r"the method \(PDHG\) is not"):
+    with pytest.raises(TypeError, match=r"the method \(PDHG\) is none"):
         optim.MirrorOptimizer(params, method=lambda mirror, t: methods.PDHG())
     with pytest.raises(TypeError, match="give a method"):
         optim.MirrorOptimizer(params, mirror=Quartic())

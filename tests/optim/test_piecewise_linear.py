@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from mirrordescent import kernels, optim
+from mirrordescent.execution.spline_tables import MIN_LEAVES, spline_table
 from mirrordescent.mirrors import Spline
-from mirrordescent.optim.compiled import LEAVES, tabulated
 
 pytestmark = pytest.mark.usefixtures("compiled")
 FLOOR = 1e-4
@@ -115,7 +115,7 @@ def test_every_number_takes_its_line(kind, knots, dtype):
     """With no step and all the weight on ∇ψ*(z), the accelerated kernel writes just that."""
     spline = spline_with(kind, knots, dtype)
     (t, values, slopes) = pieces(spline)
-    table = tabulated(spline, torch.zeros(1, dtype=dtype))
+    table = spline_table(spline.linear_pieces())
     y = numbers(values, dtype)
     z = [part.clone() for part in y.split([1, 2, 3, 5, 255, len(y) - 266])]
     x, g = ([torch.zeros_like(part) for part in z] for _ in range(2))
@@ -175,6 +175,7 @@ def test_cells_have_one_end_where_that_is_possible():
     """One comparison then finds the piece; if not, there are fewer cells, each with a tree
     of ends.
     """
-    like = torch.zeros(1, dtype=torch.float64)
-    assert tabulated(spline_with("equal", 20, torch.float64), like)[2] == LEAVES
-    assert tabulated(spline_with("small near 0", 20, torch.float64), like)[2] < LEAVES
+    equal = spline_with("equal", 20, torch.float64)
+    small = spline_with("small near 0", 20, torch.float64)
+    assert spline_table(equal.linear_pieces())[2] == MIN_LEAVES
+    assert spline_table(small.linear_pieces())[2] < MIN_LEAVES

@@ -26,9 +26,9 @@ from mirrordescent.mirrors import (
     spectral_by_kind,
 )
 from mirrordescent.mirrors.by_kind import KINDS
+from mirrordescent.recipes.architectures import mlp, small_cnn, small_resnet
+from mirrordescent.recipes.training_tasks import Recurrent, Transformer
 from mirrordescent.schedules import OverRun
-from mirrordescent_lab.architectures import mlp, small_cnn, small_resnet
-from mirrordescent_lab.tasks import Recurrent, Transformer
 
 sys.path.insert(0, str(Path(__file__).parent))
 from steps import parameters, pull, run
@@ -104,7 +104,7 @@ def test_every_group_has_the_method_of_its_own_entry():
         {"params": [("b", b)], "mirror": PNorm(3.0)},
     ]
     optimizer = optim.Preconditioned(groups, lr=1.0)
-    learned, plain = (plan.slots[0].method for plan in optimizer._plans)
+    learned, plain = (executor.updates[0].method for executor in optimizer._executors)
     entry = zoo.load("network-spectral")
     assert isinstance(learned, methods.AdaptivePreconditioned)
     assert (learned.momentum, learned.second_momentum) == (entry.momentum, entry.second_momentum)
@@ -134,7 +134,7 @@ def test_groups_added_later_are_of_the_same_network():
     mirror = ByKind({kind: PNorm(2.0) for kind in KINDS}, depth=1.0, depth_normed=0.0)
     optimizer = optim.Preconditioned(model[:3].named_parameters(), mirror=mirror)
     optimizer.add_param_group({"params": [("3.bias", model[3].bias)]})
-    sizes = {plan.slots[-1].mirror.direction_size for plan in optimizer._plans}
+    sizes = {executor.updates[-1].mirror.direction_size for executor in optimizer._executors}
     assert sizes == {1.0}
 
 

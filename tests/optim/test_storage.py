@@ -186,7 +186,9 @@ def test_states_of_others_are_refused(other, message):
 def test_states_of_another_precision_or_shape_are_refused():
     params = parameters(*SHAPES, dtype=torch.float32)
     state = saved_by(optim.SMD(params, dual_dtype=torch.float64), params)
-    with pytest.raises(ValueError, match="has y beside the parameters, and this optimiser nothing"):
+    with pytest.raises(
+        ValueError, match="stores y with the parameters, and this optimiser stores nothing"
+    ):
         optim.SMD(params).load_state_dict(state)
     others = parameters((2, 4), (4,))
     with pytest.raises(ValueError, match="other shapes"):

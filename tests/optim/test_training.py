@@ -245,14 +245,14 @@ def test_layerwise_maps_go_by_name():
     with pytest.raises(ValueError, match=r"pass model\.named_parameters\(\)"):
         optim.SMD(model.parameters(), mirror=mirror)
     with pytest.raises(
-        ValueError, match=r"a map made for another model: it has none for 'other\.weight'"
+        ValueError, match=r"a map made for another model: it has no map for 'other\.weight'"
     ):
         optim.SMD([("other.weight", model[0].weight)], mirror=mirror)
     with pytest.raises(ValueError, match=r"a map made for another model: '0\.weight' has shape"):
         optim.SMD([("0.weight", model[2].weight)], mirror=mirror)
     backwards = list(model.named_parameters())[::-1]
     optimizer = optim.SMD(backwards, mirror=mirror)
-    assert [slot.mirror for slot in optimizer._plans[0].slots] == [
+    assert [update.mirror for update in optimizer._executors[0].updates] == [
         mirror[name] for name, _ in backwards
     ]
     assert optimizer.param_groups[0]["mirror"] == "Layerwise(Multipliers)"

@@ -23,7 +23,7 @@ def test_the_kernel_finds_the_same(monkeypatch, dtype, shape, masked):
     if mask is not None:
         mask[..., 0, 0] = 1
     compiled = image_features(y, mask, 0.2, 0.5, x)
-    monkeypatch.setattr(kernels, "ready", lambda: False)
+    monkeypatch.setattr(kernels, "available", lambda: False)
     plain = image_features(y, mask, 0.2, 0.5, x)
     for name, value in plain.items():
         torch.testing.assert_close(

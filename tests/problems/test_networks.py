@@ -13,7 +13,7 @@ from mirrordescent.mirrors import Diagonal
 from mirrordescent.oracles import Minibatch
 from mirrordescent.problems import network_training
 from mirrordescent.problems.network_training import NetworkTraining, default_networks, repeat
-from mirrordescent_lab.architectures import mlp, moons_network, small_cnn
+from mirrordescent.recipes.architectures import mlp, moons_network, small_cnn
 
 SEEDS = [3, 1, 4]
 

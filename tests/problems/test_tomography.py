@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from mirrordescent import PDHG, certify, solve
+from mirrordescent.data import ellipse_phantoms
 from mirrordescent.problems import ParallelBeam, PoissonTomography
 from mirrordescent.problems.composite import DATA
 from mirrordescent.problems.fingerprint import fingerprint
-from mirrordescent_lab.data import ellipse_phantoms
 
 DOUBLE = torch.float64
 

@@ -28,7 +28,7 @@ from mirrordescent.report import (
     Table,
     charts,
 )
-from mirrordescent_lab.experiments.result import Result
+from mirrordescent_experiments.result import Result
 
 sys.path.insert(0, str(Path(__file__).parent))
 import pages

@@ -270,7 +270,7 @@ def test_the_value_of_strips_is_the_value_of_the_whole(monkeypatch):
 
 def test_what_was_not_proven_in_time_is_proven_as_well_as_possible(monkeypatch):
     """Without kernels, with which every bound is as good as possible."""
-    monkeypatch.setattr("mirrordescent.problems.tv.ready", lambda: False)
+    monkeypatch.setattr("mirrordescent.problems.tv.available", lambda: False)
     problem = inpainting(batch=2)
     how = plan_restoration("inpaint", iterations=5, tolerance=2e-5)
     short = replace(how, iterations=60)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from mirrordescent import GD, SMD
+from mirrordescent.diagnosis import learned_equivariance as learning
 from mirrordescent.learn import (
     DenoisingFamily,
     Descent,
@@ -29,7 +30,6 @@ from mirrordescent.mirrors import (
 )
 from mirrordescent.problems.network_training import NetworkTraining
 from mirrordescent.theory import equivariance
-from mirrordescent_lab import equivariance as learning
 
 
 def double(*rows):

@@ -7,9 +7,8 @@ import torch
 from tests.zoo.test_stencil_entries import odd_problems
 
 import mirrordescent as md
-from mirrordescent import TVDenoising, TVInpainting, solve, zoo
+from mirrordescent import TVDenoising, TVInpainting, data, solve, zoo
 from mirrordescent.problems import Blur, gaussian_kernel
-from mirrordescent_lab import data
 
 RATIOS = (0.1, 0.2, 0.4, 0.8, 1.5, 3.0)
 

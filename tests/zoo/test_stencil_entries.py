@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mirrordescent import PDHG, TVDenoising, TVInpainting, certify, solve, zoo
+from mirrordescent import PDHG, TVDenoising, TVInpainting, certify, data, solve, zoo
 from mirrordescent.methods import Safeguarded
-from mirrordescent_lab import data
 
 SIDE = 12
 

@@ -123,7 +123,7 @@ def test_files_of_others_are_refused(tmp_path):
         zoo.load(path)
     save_file({"x": torch.ones(2)}, path, {"blueprint": "{}", "card": "{}"})
     with pytest.raises(
-        zoo.EntryDamaged, match=r"saved by version 0\.1.*mirrordescent_lab\.upgrade"
+        zoo.EntryDamaged, match=r"saved by version 0\.1.*mirrordescent_experiments\.upgrade"
     ):
         zoo.load(path)
     for structure, message in (

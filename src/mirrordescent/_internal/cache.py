@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from mirrordescent._internal.files import Damaged, read_whole, write_whole
+from mirrordescent._internal.user_cache import user_cache_directory
 
 VERSION = "2"  # raised when the meaning of stored entries changes
 
@@ -19,9 +20,7 @@ def directory() -> Path:
     """
     if chosen := os.environ.get("MIRRORDESCENT_CACHE"):
         return Path(chosen)
-    import pooch
-
-    return Path(pooch.os_cache("mirrordescent"))
+    return user_cache_directory()
 
 
 def remember(

@@ -10,9 +10,8 @@ from typing import get_args
 from tyro.extras import SubcommandApp
 
 from mirrordescent import __version__
-from mirrordescent.cli import comparing, diagnosing, learning, solve, zoo
+from mirrordescent.cli import comparing, data, demo, diagnosing, learning, solve, zoo
 from mirrordescent.cli.errors import report
-from mirrordescent.cli.lab import lab_commands
 from mirrordescent.cli.output import EscapedStderr, Switch, say, visible
 from mirrordescent.cli.plugins import Command, load_plugins
 
@@ -23,11 +22,13 @@ def version() -> None:
 
 
 COMMANDS: dict[str, Command] = {
+    "demo": demo.demo,
     "solve": solve.app,
     "learn": learning.learn,
     "compare": comparing.compare,
     "diagnose": diagnosing.diagnose,
     "zoo": zoo.app,
+    "data": data.app,
     "version": version,
 }
 """The library's own commands, in the order of the help text."""
@@ -73,7 +74,6 @@ def _run(arguments: list[str]) -> int | None:
     """Run the command that the arguments name and return its exit code."""
     commands = dict(COMMANDS)
     if not arguments or arguments[0] not in _own_names():
-        commands |= lab_commands(arguments)
         commands |= load_plugins(commands.keys() | _own_names())
     if not arguments or _is_group(commands, arguments):
         arguments = [*arguments, "--help"]

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import Positional
 
-from mirrordescent.cli.lab import lab
-from mirrordescent.cli.output import AsJSON, DataDirectory
+from mirrordescent.cli.output import AsJSON, DataDirectory, show
 
 KINDS = ("inpaint", "denoise", "svm", "tomography", "network")
 
@@ -54,9 +53,32 @@ def diagnose(
     if problem.endswith(".py"):
         return _tried(mirror, Path(problem), out, count, iterations or 2000, accuracy, json)
     require_known(problem, KINDS, "kind of problem")
-    lab("commands").diagnose(
-        mirror, problem, out, count, iterations or 200, exact_iterates, data, json
+    _examined(mirror, problem, out, count, iterations or 200, exact_iterates, data, json)
+
+
+def _examined(
+    mirror: str,
+    problem: str,
+    out: Path,
+    count: int,
+    iterations: int,
+    exact_iterates: bool,
+    data: Path | None,
+    json: bool,
+) -> None:
+    """Diagnose a map on a kind of problem, print the verdicts and write a page."""
+    from mirrordescent.diagnosis import diagnose_entry, write
+
+    diagnosis = diagnose_entry(
+        mirror, problem, data, count=count, iterations=iterations, exact_iterates=exact_iterates
     )
+    page = write(diagnosis, out / diagnosis.name)
+    lines = [str(geometry.likeness) for geometry in diagnosis.geometries.values()]
+    for part, verdicts in diagnosis.judged.items():
+        lines.append(f"\n{part}")
+        lines += [f"  {verdict}" for verdict in verdicts]
+    lines.append(f"\nwritten to {page}")
+    show({"page": page, "verdicts": diagnosis.judged}, lines, json)
 
 
 def _tried(
@@ -64,7 +86,7 @@ def _tried(
 ) -> None:
     """Ask what theory says and whether it pays, on the problems of a Python file."""
     from mirrordescent.automatic.trial import trial
-    from mirrordescent.cli.output import aligned, say, show
+    from mirrordescent.cli.output import aligned, say
     from mirrordescent.cli.problem_files import load_family, load_solver
 
     family = load_family(path)

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from mirrordescent.cli.lab import PACKAGE
 from mirrordescent.cli.output import say, visible
 from mirrordescent.cli.plugins import plugin_packages
 
@@ -62,7 +61,7 @@ def describe(error: Exception) -> Report:
     """Decide whether an error is a mistake or a bug, and describe it in one or two lines."""
     if isinstance(error, (OSError, MemoryError)) or _out_of_memory(error):
         return Report((_message(error),), MISTAKE)
-    packages = {LIBRARY, PACKAGE} | plugin_packages()
+    packages = {LIBRARY} | plugin_packages()
     location = _responsible_frame(error.__traceback__, packages)
     if location is None:
         return _bug(error, LIBRARY, None)

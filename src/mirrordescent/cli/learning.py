@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import Positional, UseAppendAction
 
-from mirrordescent.cli.lab import lab
 from mirrordescent.cli.problem_files import import_modules, load_family
 
 
@@ -97,6 +96,7 @@ def learn(
     from mirrordescent import zoo
     from mirrordescent.cli.output import progress, say, show
     from mirrordescent.learn import NothingLearned, read_recipe
+    from mirrordescent.recipes import recipe as recipe_of
 
     began = perf_counter()
     import_modules(modules, (Path.cwd(), Path(what).resolve().parent))
@@ -106,7 +106,7 @@ def learn(
         recipe = read_recipe(what, set)
         set = ()
     else:
-        recipe = lab("recipes").recipe(what)
+        recipe = recipe_of(what)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NothingLearned)  # it is said below
         path = recipe.train(

@@ -314,7 +314,7 @@ def _use_kernels(requested: bool | None) -> bool | None:
     from mirrordescent import kernels
     from mirrordescent.cli.output import say
 
-    if requested is None and not kernels.ready():
+    if requested is None and not kernels.available():
         try:
             kernels.library()
         except (OSError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Pictures and digits that need no download, and pictures of a user's own."""
+"""Photographs and digits that need no download, and a user's own pictures."""
 
 from pathlib import Path
 from typing import get_args
@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mirrordescent._internal.extras import requires_extra
 from mirrordescent._internal.suggestions import require_known
-from mirrordescent.data.errors import DataMissing
-from mirrordescent.data.image_files import read_image, read_images, tiled
+from mirrordescent.data.image_files import read_image, read_images
 from mirrordescent.data.splits import Split, split_indices
 
 BUNDLED: dict[str, tuple[str, ...]] = {
@@ -18,80 +18,61 @@ BUNDLED: dict[str, tuple[str, ...]] = {
 }
 
 
-def photographs(source: str | Path = "bundled", split: Split = "train", size: int = 96) -> Tensor:
-    """Return square tiles of photographs: (n, 3, size, size) in [0, 1].
-
-    Args:
-        source: "bundled" (with scikit-image, needs no file), or the path of a folder or an archive
-            of pictures.
-        split: no picture has tiles in both parts.
-        size: side of the tiles.
-    """
-    return tiled(pictures(source, split), size, str(source))
-
-
-def pictures(source: str | Path = "bundled", split: Split = "train") -> list[Tensor]:
-    """Return whole photographs, (3, height, width) each, of the same sources as ``photographs``."""
-    require_known(split, get_args(Split), "split")
-    if source == "bundled":
-        return bundled_photographs(split)
-    if not Path(source).expanduser().exists():
-        raise DataMissing(
-            f"there is no folder or archive {source}; 'bundled' photographs need none"
-        )
-    return user_pictures(source, split)
-
-
 def bundled_photographs(split: Split = "train") -> list[Tensor]:
-    """Return the colour photographs in the scikit-image package: three for training, two for
-    testing.
-    """
+    """Return colour photographs of the scikit-image package: three for training, two for testing."""
     require_known(split, BUNDLED, "split")
-    import skimage
-
-    # Read as files, because asking skimage.data for one that a distribution left out starts a
-    # download.
+    with requires_extra("pictures", "Using the bundled photographs", "scikit-image"):
+        import skimage
+    # skimage.data would download a file that a distribution left out; reading the files does not.
     folder = Path(skimage.__file__).parent / "data"
     return [read_image(folder / name) for name in BUNDLED[split]]
 
 
 def user_pictures(source: str | Path, split: Split = "train") -> list[Tensor]:
-    """Return the pictures of a user's folder or archive.
+    """Return the pictures of a folder or an archive.
 
-    Its folders ``train`` and ``test`` are the parts if it has both; otherwise a fixed random fifth
-    of the pictures, in the order of their names, is for testing.
+    If it has folders ``train`` and ``test``, they are the two parts. Otherwise a fixed random
+    fifth of the pictures, sorted by name, is for testing.
     """
     require_known(split, get_args(Split), "split")
     named = list(read_images(source))
-    by_folder = {
-        each: [p for name, p in named if name.startswith(f"{each}/")] for each in get_args(Split)
-    }
+    by_folder: dict[str, list[Tensor]] = {part: [] for part in get_args(Split)}
+    for name, picture in named:
+        folder = name.partition("/")[0]
+        if folder in by_folder and folder != name:
+            by_folder[folder].append(picture)
     if all(by_folder.values()):
         return by_folder[split]
     if len(named) < 2:
         raise ValueError(
-            f"{source} holds one picture, which cannot be both for training and for testing"
+            f"{source} must hold at least two pictures, got one picture: "
+            "one is needed for training and another for testing"
         )
     return [named[int(index)][1] for index in split_indices(split, len(named))]
 
 
 def digits(split: Split = "train", size: int = 8) -> tuple[Tensor, Tensor]:
-    """Return the 8×8 digits that come with scikit-learn, enlarged bilinearly to another size on
-    request.
+    """Return images and labels of the 8×8 digits that come with scikit-learn.
 
-    1797 images in [0, 1], of which a fixed random fifth is for testing. They need no download.
+    There are 1797 images in [0, 1], of which a fixed random fifth is for testing. They need no
+    download.
+
+    Args:
+        split: "train" or "test".
+        size: Side of the images; if it is not 8, they are enlarged bilinearly.
 
     >>> images, labels = digits("test")
     >>> images.shape, labels.dtype
     (torch.Size([359, 8, 8]), torch.int64)
     """
-    from sklearn.datasets import load_digits
+    with requires_extra("digits", "Using the bundled digits", "scikit-learn"):
+        from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    kept = split_indices(split, len(bunch.target))
-    images = torch.from_numpy(bunch.images)[kept].float() / 16
+    chosen = split_indices(split, len(bunch.target))
+    images = torch.from_numpy(bunch.images)[chosen].float() / 16
     if size != 8:
         images = F.interpolate(
             images[:, None], size=(size, size), mode="bilinear", align_corners=False
         )[:, 0]
-    return images, torch.from_numpy(bunch.target)[kept].long()
+    return images, torch.from_numpy(bunch.target)[chosen].long()

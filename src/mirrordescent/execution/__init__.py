@@ -4,7 +4,8 @@ A method states its mathematics. This package chooses once, when a run or an opt
 constructed, how the steps of that method are executed.
 """
 
+from mirrordescent.execution.parameters import updates_for
 from mirrordescent.execution.registry import Run, fast_run, runner
 from mirrordescent.execution.solves import steps_for
 
-__all__ = ["Run", "fast_run", "runner", "steps_for"]
+__all__ = ["Run", "fast_run", "runner", "steps_for", "updates_for"]

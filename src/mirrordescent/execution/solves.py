@@ -37,7 +37,7 @@ def steps_for(
     Raises:
         ValueError: If ``fused`` is True and there are no kernels for this method and problem.
     """
-    use_kernels = kernels.ready() if fused is None else fused
+    use_kernels = kernels.available() if fused is None else fused
     fast = fast_run(method, problem, oracle) if use_kernels else None
     if fused and fast is None:
         raise ValueError(

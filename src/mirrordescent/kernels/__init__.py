@@ -1,9 +1,11 @@
-"""Loops in C for what takes several passes over memory in torch, built on request by the machine's
-own compiler.
+"""C kernels for loops that take several passes over memory in torch.
+
+They are compiled on request by the C compiler of the machine, and kept in the cache.
 """
 
-from mirrordescent.kernels.build import BuildError, library, ready, without
-from mirrordescent.kernels.call import TYPES, Function, addresses, suits
+from mirrordescent._internal.deprecation import renamed_attributes
+from mirrordescent.kernels.build import BuildError, available, disabled, library
+from mirrordescent.kernels.call import TYPES, Function, addresses, supports
 from mirrordescent.kernels.image_steps import (
     amd_stencil,
     close_holes,
@@ -25,8 +27,10 @@ __all__ = [
     "adapted",
     "addresses",
     "amd_stencil",
+    "available",
     "close_holes",
     "directions",
+    "disabled",
     "dual_fista",
     "dual_value",
     "has_directions",
@@ -39,7 +43,9 @@ __all__ = [
     "numbers",
     "powers",
     "primal_dual",
-    "ready",
-    "suits",
-    "without",
+    "supports",
 ]
+
+__getattr__ = renamed_attributes(
+    __name__, {"ready": "available", "suits": "supports", "without": "disabled"}
+)

@@ -27,9 +27,10 @@ FLAGS = (
     "-shared",
     "-fopenmp",
 )
-_SEAL = 13 + 8 + 32  # bytes: a word, the length of the library, its hash
+_SEAL_LENGTH = 13 + 8 + 32
+"""Bytes of the seal: a word, the length of the library, its hash."""
 
-_UNWANTED = ContextVar("unwanted", default=False)
+_DISABLED = ContextVar("disabled", default=False)
 
 
 class BuildError(OSError):
@@ -38,33 +39,34 @@ class BuildError(OSError):
 
 @cache
 def library() -> ctypes.CDLL:
-    """Return the compiled kernels; the first call on a machine compiles them, which takes some
-    seconds.
-    """
+    """Return the compiled kernels. The first call on a machine compiles them in a few seconds."""
     path = _path()
     if not _trusted(path):
         _compile(sources("c"), path)
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        raise BuildError(f"{path} cannot be loaded: {error}; delete it to build it anew") from error
+        raise BuildError(
+            f"{path} cannot be loaded: {error}; delete the file to compile the kernels again"
+        ) from error
 
 
 @contextmanager
-def without() -> Iterator[None]:
-    """Do for a while as if there were no kernels, for those who do not want any."""
-    token = _UNWANTED.set(True)
+def disabled() -> Iterator[None]:
+    """Disable the C kernels inside this context."""
+    token = _DISABLED.set(True)
     try:
         yield
     finally:
-        _UNWANTED.reset(token)
+        _DISABLED.reset(token)
 
 
-def ready() -> bool:
-    """Tell whether the kernels are there already, so that nobody has to wait for them, and whether
-    they are wanted.
+def available() -> bool:
+    """Return whether the kernels are enabled and compiled, and load them if they are.
+
+    Until the kernels are loaded, every call looks for the compiled library in the file system.
     """
-    if _UNWANTED.get():
+    if _DISABLED.get():
         return False
     if library.cache_info().currsize > 0:
         return True
@@ -75,29 +77,33 @@ def ready() -> bool:
 
 
 def _trusted(path: Path) -> bool:
-    """Tell whether a library may be loaded: nobody else can have written it, and it is what was
-    compiled.
+    """Return whether a compiled library exists, is intact, and can be written by this user only.
 
-    Loading runs what is in the file, and a file that was cut off ends the process.
+    Loading a library runs code from it, and loading a truncated file ends the process.
     """
     try:
-        for each in (path.parent, path):
-            found = each.stat()
-            if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o022):
-                raise BuildError(
-                    f"{each} belongs to another user or can be written to by others, so what is in it is not run: "
-                    f"set MIRRORDESCENT_CACHE to a folder of your own, or chmod go-w {each}"
-                )
+        for place in (path.parent, path):
+            _require_private(place)
         content = path.read_bytes()
     except BuildError:
         raise
-    except OSError:  # it is not there, or cannot be read
+    except OSError:  # missing or not readable
         return False
-    return content[-_SEAL:] == _seal(content[:-_SEAL])
+    return content[-_SEAL_LENGTH:] == _seal(content[:-_SEAL_LENGTH])
+
+
+def _require_private(path: Path) -> None:
+    """Raise BuildError if other users can write to a file or folder."""
+    status = path.stat()
+    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
+        raise BuildError(
+            f"{path} belongs to another user or can be written to by others, so its code is not "
+            f"run: set MIRRORDESCENT_CACHE to a folder of your own, or chmod go-w {path}"
+        )
 
 
 def _seal(content: bytes) -> bytes:
-    """Return what is put behind a library, where loaders do not look: its length and its hash."""
+    """Return the seal that is appended to a library: its length and its hash."""
     return b"mirrordescent" + len(content).to_bytes(8, "little") + hashlib.sha256(content).digest()
 
 

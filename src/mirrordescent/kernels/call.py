@@ -19,8 +19,8 @@ _DECLARED = re.compile(r"^(void|int) NAME\((\w+)\)\((.*?)\) *\{", re.MULTILINE |
 _NUMBERS: dict[str, Any] = {"long": ctypes.c_long, "double": ctypes.c_double, "int": ctypes.c_int}
 
 
-def suits(x: Tensor) -> bool:
-    """Tell whether kernels can work on a tensor: on a CPU, in single or double precision."""
+def supports(x: Tensor) -> bool:
+    """Return whether kernels can work on a tensor: on a CPU, in single or double precision."""
     return x.device.type == "cpu" and x.dtype in TYPES
 
 

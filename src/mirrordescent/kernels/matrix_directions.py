@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mirrordescent.kernels.call import addresses, function, suits
+from mirrordescent.kernels.call import addresses, function, supports
 
 LARGEST = 512  # smaller sides up to which all that is needed stays near the processor
 
@@ -18,7 +18,7 @@ def has_directions(y: Tensor, parts: int = 1) -> bool:
     """
     _, rows, columns = _shape(y, parts)
     return (
-        suits(y)
+        supports(y)
         and min(rows, columns) <= LARGEST
         and not (torch.is_grad_enabled() and y.requires_grad)
     )

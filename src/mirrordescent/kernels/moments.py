@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from mirrordescent.kernels.call import addresses, function, suits
+from mirrordescent.kernels.call import addresses, function, supports
 
 _dtype = attrgetter("dtype")
 _device = attrgetter("device")
@@ -21,7 +21,7 @@ def has_moments(*lists: Sequence[Tensor]) -> bool:
     They are to have one precision and no gaps, and the shapes of all lists are to be the same.
     """
     first = lists[0][0]
-    if not suits(first):
+    if not supports(first):
         return False
     every = [each for some in lists for each in some]
     kinds = set(map(_dtype, every)) == {first.dtype} and set(map(_device, every)) == {first.device}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mirrordescent.kernels.call import addresses, function, suits
+from mirrordescent.kernels.call import addresses, function, supports
 
 
 def has_powers(tensors: Sequence[Tensor]) -> bool:
@@ -14,7 +14,7 @@ def has_powers(tensors: Sequence[Tensor]) -> bool:
     are wanted.
     """
     wanted = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
-    return not wanted and all(suits(each) and each.dtype == tensors[0].dtype for each in tensors)
+    return not wanted and all(supports(each) and each.dtype == tensors[0].dtype for each in tensors)
 
 
 def powers(tensors: Sequence[Tensor], exponent: float) -> list[Tensor]:

@@ -1,8 +1,8 @@
 """Families of networks to train: random initialisations on one data set."""
 
-import torch
 from torch import Tensor, nn
 
+from mirrordescent.data.moons import half_circles
 from mirrordescent.learn.families import Draw, ProblemFamily
 from mirrordescent.problems.network_training import NetworkTraining
 
@@ -31,8 +31,6 @@ class NetworkFamily(ProblemFamily):
 
 def moons_family(points: int = 500, noise: float = 0.05, seed: int = 0) -> NetworkFamily:
     """Return networks 2 → 50 → 1 that tell two interleaved half circles apart."""
-    from sklearn.datasets import make_moons
-
-    inputs, targets = make_moons(points, noise=noise, random_state=seed)
+    inputs, targets = half_circles(points, noise, seed)
     model = nn.Sequential(nn.Linear(2, 50), nn.ReLU(), nn.Linear(50, 1))
-    return NetworkFamily(model, torch.from_numpy(inputs).float(), torch.from_numpy(targets).float())
+    return NetworkFamily(model, inputs, targets)

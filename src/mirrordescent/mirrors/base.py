@@ -1,7 +1,5 @@
 """The interface of every mirror map."""
 
-from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -103,15 +101,6 @@ class MirrorMap(Part, nn.Module):
         """
         return None
 
-    def lines(self) -> Tensor | None:
-        """Return the lines of a map that applies one piecewise linear function to all entries; None
-        for other maps.
-
-        In one row: the ends of the intervals, the intercepts and the slopes of ∇ψ*, then those of
-        ∇ψ.
-        """
-        return None
-
     def potential(self, x: Tree) -> Tensor:
         """ψ(x), one number per sample: (batch,)."""
         return (
@@ -176,20 +165,6 @@ class MirrorMap(Part, nn.Module):
             self.direction_size if isinstance(y, Tensor) else dict.fromkeys(y, self.direction_size)
         )
 
-    def directions(self, ys: list[Tensor]) -> list[Tensor]:
-        """Return the directions of several tensors at once, each one sample without its leading
-        dimension.
-        """
-        if not self.elementwise or len({(y.dtype, y.device) for y in ys}) > 1 or self.per_entry:
-            return [self._direction(y[None])[0] for y in ys]
-        sizes = [y.numel() for y in ys]
-        counts = _counts(tuple(sizes), ys[0].device)
-        mapped = self._to_primal(_rescaled(torch.cat([y.flatten() for y in ys]), ys, counts)[None])[
-            0
-        ]
-        found = _rescaled(mapped, torch.split(mapped, sizes), counts)
-        return [d.view(y.shape) for d, y in zip(torch.split(found, sizes), ys, strict=True)]
-
     def dual_start(self, x0: Tree) -> Tree:
         """y⁰ of dual-stored methods: ∇ψ(x0), unless a map has learned a better one."""
         return self.to_dual(x0)
@@ -242,26 +217,6 @@ def unit(d: Tensor) -> Tensor:
     """Scale every sample so that the mean square of its entries is 1; leave 0 as it is."""
     size = per_sample(sum_per_sample(d.square()).div(max(d[0].numel(), 1)).sqrt(), d)
     return d / torch.where(size > 0, size, 1.0)
-
-
-def _rescaled(flat: Tensor, pieces: Sequence[Tensor], counts: Tensor) -> Tensor:
-    """Divide the pieces of a flat tensor, of so many entries each, by their root mean squares; 0
-    stays 0.
-    """
-    roots = counts.clamp(min=1).to(torch.promote_types(flat.dtype, torch.float32)).sqrt()
-    lengths = (torch.stack(torch._foreach_norm(list(pieces))) / roots).to(flat.dtype)
-    return flat / lengths.clamp(min=torch.finfo(flat.dtype).tiny).repeat_interleave(
-        counts, output_size=len(flat)
-    )
-
-
-@lru_cache(maxsize=64)
-def _counts(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return numbers as a tensor, kept on a device, since copying them there makes
-    everybody wait.
-    """
-    with torch.inference_mode(False):
-        return torch.tensor(sizes, device=device)
 
 
 def _total(per_leaf: dict[str, Tensor]) -> Tensor:

@@ -78,17 +78,9 @@ class ScaledMap(MirrorMap):
     def _direction(self, y: Tensor) -> Tensor:
         return self.c * self.mirror._direction(y)
 
-    def directions(self, ys: list[Tensor]) -> list[Tensor]:
-        return list(torch._foreach_mul(self.mirror.directions(ys), self.c))
-
     @property
     def direction_size(self) -> float:
         return self.c * self.mirror.direction_size
-
-
-def unscaled(mirror: MirrorMap) -> MirrorMap:
-    """Return the map that a scaled one is a multiple of, and any other as it is."""
-    return mirror.mirror if isinstance(mirror, ScaledMap) else mirror
 
 
 def _nameless(*_: Any, **__: Any) -> NoReturn:

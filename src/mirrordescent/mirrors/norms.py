@@ -5,10 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from mirrordescent import kernels
 from mirrordescent._internal.reproducible import apply_padded
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
-from mirrordescent.parts import written_together
 from mirrordescent.trees import sum_per_sample
 
 
@@ -47,12 +45,6 @@ class PNorm(_OfNorm):
 
     def _to_primal(self, y: Tensor) -> Tensor:
         return _signed_power(y, 1 / (self.p - 1))
-
-    def directions(self, ys: list[Tensor]) -> list[Tensor]:
-        own = written_together(type(self), "directions", "_to_primal", "_direction")
-        if ys and own and kernels.ready() and kernels.has_powers(ys):
-            return kernels.powers(ys, 1 / (self.p - 1))
-        return super().directions(ys)
 
 
 class SquaredPNorm(_OfNorm):

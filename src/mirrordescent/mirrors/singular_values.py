@@ -123,17 +123,20 @@ class SingularValues(MirrorMap):
             torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
         ):
             return super()._direction(y)
-        if not len(y):
+        if not y.numel():
             return y
-        if _by_kernel(self, y[0]):
-            return torch.stack(approximate_directions([(self, each) for each in y]))
-        (combination,) = _combined(_form(y), [_blocks(self, y)], [self.fit(_form(y))])
+        form = approximation_on(y.device)
+        fit = self.fit(form)
+        if (
+            form == "resolvents"
+            and kernels.available()
+            and kernels.has_directions(y[0], self.parts)
+        ):
+            samples = list(y)
+            count = len(samples)
+            return torch.stack(kernels.directions(samples, [fit] * count, [self.parts] * count))
+        (combination,) = combine_matrices(form, [matrix_blocks(self, y)], [fit])
         return unit(combination.reshape(y.shape).to(y.dtype))
-
-    def directions(self, ys: list[Tensor]) -> list[Tensor]:
-        if self.products is None:
-            return super().directions(ys)
-        return approximate_directions([(self, y) for y in ys])
 
     def fit(self, form: Form) -> Any:
         """Return what a way to compute directions fits to ∇φ*: again whenever the inner map has
@@ -245,67 +248,20 @@ def singular_values(X: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0).to(X.dtype)
 
 
-def approximate_directions(work: list[tuple[SingularValues, Tensor]]) -> list[Tensor]:
-    """Return the normalised directions of many tensors without decompositions, each with its own
-    map.
-    """
-    known: dict[Any, Any] = {}  # maps of many tensors share what they do to singular values
-    groups: dict[Any, list[int]] = {}
-    found = [y for _, y in work]
-    fits = list[Any]()
-    for i, (mirror, y) in enumerate(work):
-        form = _form(y)
-        if (key := (form, mirror.inner, mirror.products)) not in known:
-            known[key] = mirror.fit(form)
-        fits.append(known[key])
-        if y.numel():
-            poles = len(fits[i].shifts) if _by_kernel(mirror, y) else None
-            groups.setdefault((form, y.dtype, y.device, poles), []).append(i)
-    for (form, _, _, poles), together in groups.items():
-        their = [fits[i] for i in together]
-        if poles is not None:
-            made = kernels.directions(
-                [found[i] for i in together], their, [work[i][0].parts for i in together]
-            )
-        else:
-            combinations = _combined(
-                form, [_blocks(work[i][0], found[i][None]) for i in together], their
-            )
-            made = [
-                d.reshape(found[i].shape).to(found[i])
-                for i, d in zip(together, _units(combinations), strict=True)
-            ]
-        for i, d in zip(together, made, strict=True):
-            found[i] = d
-    return found
-
-
-def _by_kernel(mirror: SingularValues, y: Tensor) -> bool:
-    return _form(y) == "resolvents" and kernels.ready() and kernels.has_directions(y, mirror.parts)
-
-
-def _blocks(mirror: SingularValues, y: Tensor) -> Tensor:
+def matrix_blocks(mirror: SingularValues, y: Tensor) -> Tensor:
+    """Return samples as matrices, in the precision of the computation."""
     return as_matrices(y, mirror.parts).to(_working(y))
 
 
-def _form(y: Tensor) -> Form:
-    """Return the way to compute directions that is fast where a tensor is."""
-    return "resolvents" if y.device.type == "cpu" else "products"
+def approximation_on(device: torch.device) -> Form:
+    """Return the approximation of directions that is fast on a device."""
+    return "resolvents" if device.type == "cpu" else "products"
 
 
-def _combined(form: Form, blocks: list[Tensor], fits: list[Any]) -> list[Tensor]:
-    """Return U diag(h(σ)) Vᵀ of matrices, in the precision that they have, even where products are
-    cast.
-    """
+def combine_matrices(form: Form, blocks: list[Tensor], fits: list[Any]) -> list[Tensor]:
+    """Return U diag(h(σ)) Vᵀ of matrices, in their own precision even under autocast."""
     with torch.autocast(blocks[0].device.type, enabled=False):
         return list(FORMS[form].combined(blocks, fits))
-
-
-def _units(tensors: list[Tensor]) -> list[Tensor]:
-    """Divide tensors of one type by the roots of the mean squares of their entries; 0 stays 0."""
-    norms = torch.stack(torch._foreach_norm(tensors))
-    lengths = norms / norms.new_tensor([d.numel() for d in tensors]).sqrt()
-    return list(torch._foreach_div(tensors, list(torch.where(norms > 0, lengths, 1.0).unbind())))
 
 
 def _ball(domain: Domain, parts: int) -> Domain:

@@ -98,9 +98,11 @@ class Spline(Tied):
         return float(self.slopes.detach().max())
 
     @torch.no_grad()
-    def lines(self) -> Tensor | None:
-        """Return ends of intervals, intercepts and slopes of σ⁻¹, then of σ, (12K − 2,), if all
-        entries share one σ.
+    def linear_pieces(self) -> Tensor | None:
+        """Return the linear pieces of σ⁻¹ and σ if all entries share one σ, else None.
+
+        In one row of 12K − 2 numbers: interval ends, intercepts and slopes of σ⁻¹, then those
+        of σ.
         """
         if self.count > 1:
             return None

@@ -1,94 +1,106 @@
-"""What the optimisers share: parameter groups, steps, checkpoints."""
+"""The base class of the optimisers: parameter groups, steps, checkpoints."""
 
+from __future__ import annotations
+
+import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, TypeAlias, Unpack, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mirrordescent import kernels
-from mirrordescent.methods.base import Tensors
+from mirrordescent.execution.changes import ChangeTracker
+from mirrordescent.execution.parameters import GradientBatch, GroupExecutor, select, updates_for
+from mirrordescent.execution.sharding import (
+    is_distributed,
+    local,
+    local_gradients,
+    local_parts,
+)
+from mirrordescent.methods.base import GradientMethod, Tensors
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.optim.compiled import form_of
 from mirrordescent.optim.geometry import (
-    Leaf,
+    Geometry,
     MakeMethod,
     MirrorLike,
-    choose,
-    kind,
-    require_same,
-    settings_of,
+    NamedTensor,
+    describe_settings,
+    map_name,
+    require_same_settings,
+    resolve_geometry,
 )
-from mirrordescent.optim.gradients import all_finite, clipping, nonfinite
-from mirrordescent.optim.options import OF_GROUPS, Decoupled, Options, checked
-from mirrordescent.optim.plan import Moving, Plan, pick
-from mirrordescent.optim.sharding import is_distributed, local, local_gradients, local_parts
-from mirrordescent.optim.slot import Rate, Slot, shrink
-from mirrordescent.optim.traced import name_in_graphs, step_in_graph
-from mirrordescent.optim.watch import Watch
+from mirrordescent.optim.gradients import all_finite, clipping_factor, nonfinite_indices
+from mirrordescent.optim.options import GROUP_DEFAULTS, Decoupled, Options, checked_options
+from mirrordescent.optim.rate import LearningRate
+from mirrordescent.optim.traced import register_optimizer, step_in_graph
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 Group: TypeAlias = dict[str, Any]
+
 _layout = attrgetter("layout")
+_STRIDED = {torch.strided}
 
 
 class MirrorOptimizer(Optimizer):
-    """A method of :mod:`mirrordescent.methods` on the parameters of a network, tensor by tensor,
-    with t_k = lr·s(k).
+    """A method of :mod:`mirrordescent.methods` on the parameters of a network, with t_k = lr·s(k).
 
-    The parameters hold the point x at which the method wants the next gradient; after the last step
-    they are its answer. What a method carries beside x is in ``state``, made from the parameters at
-    the first step, and ``param_groups`` has the number k of steps taken. The map is not part of the
-    state: give the same one again when a run is continued, just as the model.
+    The method is applied to every tensor by itself. The parameters hold the point x of the next
+    gradient; after the last step they are the answer of the method. Other fields of the method's
+    state are in ``state``. They are initialised from the parameters at the first step.
+    ``param_groups`` has the number k of steps taken. The map is not part of the state: give the
+    same map again when a run is continued, like the model.
 
-    A parameter that was moved since the last step (``p.data.copy_``, ``model.load_state_dict``, a
-    swap with averaged weights) is taken from where it is now: its dual starts anew there, ∇ψ(x),
-    while k goes on; for AMD and ASMD this is the dual sequence, z or y, for momentum a fresh start.
-    To notice it, the bits of every parameter with something stored beside it are summed before and
-    after a step: by kernels on the way, otherwise in two passes over memory. Of small parameters,
-    and of those that have been moved before, there is a copy, and with a map that acts entry by
-    entry only the entries that were moved start anew. Where nobody moves parameters,
-    ``optimizer.watches = False`` saves all of this.
+    If a parameter was changed since the last step (``p.data.copy_``, ``model.load_state_dict``, a
+    swap with averaged weights), the method continues from its present value: its dual restarts
+    there, at ∇ψ(x), while k goes on. For AMD and ASMD the dual sequence z or y restarts, so the
+    momentum starts afresh. To detect changes, the bits of every parameter with a stored dual are
+    summed before and after a step: by kernels on the way, otherwise in two passes over memory.
+    Small parameters, and parameters that were changed before, are copied instead; with an
+    elementwise map only their changed entries restart. If nobody changes the parameters,
+    ``optimizer.track_changes = False`` saves this work.
 
     A group may have its own ``lr``, ``mirror``, ``t``, ``weight_decay``, ``maximize`` and
     ``foreach``. While its lr is 0 it does not move, and its steps are not counted.
 
     Args:
-        params: tensors, named parameters (which a layer-wise map needs:
-            ``model.named_parameters()``), or groups.
-        lr: the learning rate; learning-rate schedulers of torch change it.
-        mirror: a :class:`~mirrordescent.mirrors.MirrorMap`, applied to every parameter as to a
-            batch of one; a layer-wise one, which has a map for each; an entry of the zoo, by name
-            or file; None for the Euclidean map.
-        method: makes a :class:`~mirrordescent.methods.GradientMethod` of a map and step sizes t: a
-            class, such as ``methods.SMD`` or your own, or a function. An entry of the zoo that is a
-            method of the same class, or of one that extends it, replaces it, with all its settings;
-            without a ``method``, the entry may be any method.
-        t: s of t_k = lr·s(k), a schedule or a function of k ≥ 1. By default 1, or that of the zoo's
-            entry.
-        weight_decay: c of a penalty ½c‖x‖² that is added to f, so c·x to the gradient, whatever the
+        params: Tensors, named parameters (``model.named_parameters()``, which a layer-wise map
+            needs), or groups.
+        lr: Learning rate; learning-rate schedulers of torch change it.
+        mirror: A :class:`~mirrordescent.mirrors.MirrorMap`, applied to every parameter as to a
+            batch of one; a layer-wise map with a map for each parameter; the name or file of an
+            entry of the zoo; None for the Euclidean map.
+        method: Class or function that returns a :class:`~mirrordescent.methods.GradientMethod` for
+            a map and step sizes t, such as ``methods.SMD``. If the entry of the zoo is a method of
+            the same class, or of a class that extends it, the entry replaces it with all its
+            settings. Without ``method``, the entry may be any method.
+        t: s of t_k = lr·s(k), a schedule or a function of k ≥ 1. By default 1, or the schedule of
+            the zoo's entry.
+        weight_decay: c of a penalty ½c‖x‖² that is added to f, so c·x to the gradient, for every
             map; 0 by default. :class:`Decoupled` (c) shrinks the parameters instead, as AdamW does.
-        maximize: ascend instead of descend.
-        foreach: step in place on all tensors at once. By default wherever it can be done: for maps
-            with ∇ψ(x) = d·x.
-        fused: use kernels in C where there are any: on a CPU, for MD, SMD and AMD with multipliers
-            that repeat along a tensor or with a spline for all of it, and for matrices, momenta and
-            second moments of :class:`Preconditioned`. The numbers are the same but for rounding. By
-            default they are used if they have been compiled already and ``foreach`` is not given;
-            True compiles them, which takes a few seconds once, and needs a parameter that they can
-            be used on.
-        max_grad_norm: scale the gradients down so that their norm, over all groups, is at most
-            this.
-        nonfinite: what to do about a gradient with a NaN or an infinity, before anything is
-            changed: ``"raise"``, the default, or ``"skip"`` the whole step and count it in
-            ``skipped_steps``. None does not look, which saves a pass over the gradients, and on a
-            GPU the wait for its result.
-        dual_dtype: compute and store in this type, such as ``torch.float32`` for parameters in
-            bfloat16, which are then the rounded image of what is stored, so that small steps are
-            not lost. Besides the dual, x is stored, unless every step computes it from the dual
-            alone (SMD). If it is the parameters' own type, SMD still stores the dual.
+        maximize: Whether to ascend instead of descend.
+        foreach: Whether to step in place on all tensors at once. By default where possible: for
+            maps with ∇ψ(x) = d·x.
+        fused: Whether to use C kernels. There are kernels for CPUs: for MD, SMD and AMD with
+            multipliers that repeat along a tensor or with one spline per tensor, and for matrices,
+            momenta and second moments of :class:`Preconditioned`. Results are the same up to
+            rounding. By default kernels are used if they were compiled before the optimiser (or a
+            group added later) was constructed and ``foreach`` is not given. True compiles them,
+            which takes a few seconds once, and needs a parameter that they can be used on.
+        max_grad_norm: Largest norm of the gradients of all groups together; larger gradients are
+            scaled down.
+        nonfinite: Reaction to a gradient with a NaN or an infinity, before anything is changed:
+            ``"raise"``, the default, or ``"skip"`` the whole step and count it in
+            ``skipped_steps``. None skips the check, which saves a pass over the gradients, and on a
+            GPU a synchronisation.
+        dual_dtype: Type of the computation and of the stored state, such as ``torch.float32`` for
+            parameters in bfloat16. The parameters are then rounded values of the stored state, so
+            that small steps are not lost. Besides the dual, x is stored, unless every step computes
+            it from the dual alone (SMD). If it is the parameters' own type, SMD still stores the
+            dual.
 
     >>> import torch
     >>> from mirrordescent import methods
@@ -102,6 +114,9 @@ class MirrorOptimizer(Optimizer):
     True
     """
 
+    track_changes: bool
+    """Whether parameters that others have changed between two steps are detected."""
+
     def __init__(
         self,
         params: Params,
@@ -111,123 +126,139 @@ class MirrorOptimizer(Optimizer):
         method: MakeMethod | None = None,
         **options: Unpack[Options],
     ) -> None:
-        chosen = checked(options)
+        chosen = checked_options(options)
         self.max_grad_norm = chosen.pop("max_grad_norm")
         self.nonfinite = chosen.pop("nonfinite")
         self.dual_dtype = chosen.pop("dual_dtype")
         self.fused = chosen.pop("fused")
         if self.fused:
-            kernels.library()  # now, and not in the middle of the first step
+            kernels.library()  # compile now and not during the first step
         self.skipped_steps = 0
+        self.track_changes = True
         self._method = method
-        self.watches = True
-        self._watch = Watch()
-        self._plans: list[Plan] = []
-        self._sharded, self._name_in_graphs = False, name_in_graphs(self)
+        self._tracker = ChangeTracker()
+        self._executors: list[GroupExecutor] = []
+        self._rates: list[LearningRate] = []
+        self._sharded = False
+        self._name_in_graphs = register_optimizer(self)
         super().__init__(params, {"lr": lr, "mirror": mirror, **chosen})
-        if self.fused and not any(
-            self._uses_kernels(slot) for plan in self._plans for slot in plan.slots
-        ):
+        if self.fused and not any(executor.uses_kernels for executor in self._executors):
             raise ValueError(
-                "fused=True, but no parameter can be stepped by a kernel: those are for MD, SMD and AMD on a CPU, with "
-                "multipliers that repeat along a tensor, or with a spline, and for matrices and powers in "
-                "Preconditioned. fused=None uses them where it can"
+                "fused=True, but no parameter can be stepped by a kernel: kernels are for MD, SMD "
+                "and AMD on a CPU, with multipliers that repeat along a tensor or with a spline, "
+                "and for matrices and powers in Preconditioned. fused=None uses kernels where "
+                "possible"
             )
+
+    @property
+    def watches(self) -> bool:
+        """Old name of ``track_changes``."""
+        warnings.warn(
+            "watches was renamed to track_changes; the old name will be removed",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.track_changes
+
+    @watches.setter
+    def watches(self, value: bool) -> None:
+        warnings.warn(
+            "watches was renamed to track_changes; the old name will be removed",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        self.track_changes = value
+
+    @cached_property
+    def _entries(self) -> dict[str, nn.Module]:
+        """Entries of the zoo that were loaded for this optimiser, by name and device."""
+        return {}
 
     # Parameter groups
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add parameters, with the group's own settings where it names any."""
+        """Add parameters, with the group's own settings where it has any."""
         super().add_param_group(dict(param_group))
         group = self.param_groups[-1]
         try:
-            self._plans.append(self._prepare(group))
+            executor, rate = self._construct_executor(group)
         except Exception:
             self.param_groups.pop()
             raise
+        self._executors.append(executor)
+        self._rates.append(rate)
         self._sharded |= any(map(is_distributed, group["params"]))
-        momenta = [plan.momentum for plan in self._plans]
-        if momenta[-1] is not None and "momentum" not in param_group:
-            group["momentum"] = momenta[-1]
+        if executor.momentum is not None and "momentum" not in param_group:
+            group["momentum"] = executor.momentum
+        # Schedulers cycle the momentum if the defaults have one.
         self.defaults.pop("momentum", None)
-        if None not in momenta:  # by this, schedulers know that they may cycle it
+        momenta = [each.momentum for each in self._executors]
+        if None not in momenta:
             self.defaults["momentum"] = momenta[0]
 
-    def _prepare(self, group: Group) -> Plan:
-        """Check a group, find the method of every parameter, and leave nothing but plain data in
-        the group.
+    def _construct_executor(self, group: Group) -> tuple[GroupExecutor, LearningRate]:
+        """Check a group, choose the method and the execution of every parameter.
+
+        Afterwards the group has plain data only, for checkpoints.
         """
         _check_numbers(group)
         group["decoupled"] = isinstance(group["weight_decay"], Decoupled)
         group["weight_decay"] = float(group["weight_decay"])
-        chosen = choose(group["mirror"], group.pop("t"), group["params"][0].device)
-        rate = Rate(chosen.schedule)
-        shared = dict[Any, Slot]()
-        slots = list[Slot]()
+        device = group["params"][0].device
+        geometry = resolve_geometry(group["mirror"], group.pop("t"), device, self._entries)
+        rate = LearningRate(geometry.schedule)
+        methods: list[GradientMethod[Any]] = []
+        maps: list[MirrorMap] = []
+        tensors: Tensors = []
+        shared: dict[Any, GradientMethod[Any]] = {}
         for name, p in zip(self._names(len(self.param_groups) - 1), group["params"], strict=True):
-            if not p.is_floating_point():
-                raise ValueError(
-                    f"parameter {name} is of type {p.dtype}; mirror maps are of real numbers"
-                )
-            if p.is_meta:
-                raise ValueError(
-                    f"parameter {name} is on the meta device, and has no numbers yet: model.to_empty first"
-                )
-            leaf = Leaf(name, p, "param_names" in group)
-            own = self._map_of(leaf, chosen.mirror)
+            _check_parameter(name, p)
+            named = NamedTensor(name, p, "param_names" in group)
+            mirror = self._map_of(named, geometry.mirror)
             x = local(p.detach())
-            like = (id(own), x.dtype, x.device, x.shape)
-            if like not in shared:
-                shared[like] = Slot(
-                    leaf.method(self._method, chosen, own, rate), own, x, self.dual_dtype
+            key = (id(mirror), x.dtype, x.device, x.shape)
+            if key not in shared:
+                shared[key] = named.method(self._method, geometry, mirror, rate)
+            methods.append(shared[key])
+            maps.append(mirror)
+            tensors.append(x)
+            if shared[key].maps_points:
+                mirror.primal_domain.require(
+                    x[None], f"parameter {name}", str(mirror), closed=mirror.defined_on_boundary
                 )
-                self._choose_way(shared[like], x, group["foreach"])
-            if shared[like].method.maps_points:
-                own.primal_domain.require(
-                    x[None], f"parameter {name}", str(own), closed=own.defined_on_boundary
-                )
-            slots.append(shared[like])
-        called = self if type(self) is not MirrorOptimizer else slots[0].method
-        described = settings_of(slots[0].method, chosen.mirror)
-        group.update(
-            method=type(called).__name__, mirror=kind(chosen.mirror), settings=described, k=0
+        executor = updates_for(
+            methods,
+            maps,
+            tensors,
+            foreach=group["foreach"],
+            fused=self.fused,
+            dual_dtype=self.dual_dtype,
         )
-        return Plan(slots, rate)
+        self._describe_group(group, methods[0], geometry)
+        return executor, rate
 
-    def _map_of(self, leaf: Leaf, mirror: MirrorMap) -> MirrorMap:
+    def _describe_group(
+        self, group: Group, method: GradientMethod[Any], geometry: Geometry
+    ) -> None:
+        """Write into a group what checkpoints must agree with."""
+        named = method if type(self) is MirrorOptimizer else self
+        group["method"] = type(named).__name__
+        group["mirror"] = map_name(geometry.mirror)
+        group["settings"] = describe_settings(method, geometry.mirror)
+        group["k"] = 0
+
+    def _map_of(self, named: NamedTensor, mirror: MirrorMap) -> MirrorMap:
         """Return the map of one parameter."""
-        return leaf.part(mirror)
-
-    def _choose_way(self, slot: Slot, x: Tensor, foreach: bool | None) -> None:
-        """Let a parameter be stepped in place or by a kernel, if that is possible and wanted."""
-        if foreach and not (slot.in_place or slot.together):
-            raise ValueError(
-                f"foreach=True needs a method that can step in place, a map with ∇ψ(x) = d·x, of the parameters' type "
-                f"and on their device, and no dual_dtype; got {kind(slot.mirror)}. foreach=None uses it where it can"
-            )
-        slot.in_place, slot.together = (
-            way and foreach is not False for way in (slot.in_place, slot.together)
-        )
-        if self.fused or (self.fused is None and foreach is None and kernels.ready()):
-            slot.form = form_of(slot, x)
-
-    def _uses_kernels(self, slot: Slot) -> bool:
-        return slot.form is not None
+        return named.map_from(mirror)
 
     def _name(self, number: int, p: Tensor) -> str:
-        return next(
-            n
-            for n, each in zip(
-                self._names(number), self.param_groups[number]["params"], strict=True
-            )
-            if each is p
-        )
+        names = zip(self._names(number), self.param_groups[number]["params"], strict=True)
+        return next(name for name, parameter in names if parameter is p)
 
     def _names(self, number: int) -> list[str]:
         group = self.param_groups[number]
-        return group.get("param_names") or [
-            f"{i} of group {number}" for i in range(len(group["params"]))
-        ]
+        names = group.get("param_names")
+        return names or [f"{i} of group {number}" for i in range(len(group["params"]))]
 
     # Steps
 
@@ -239,18 +270,20 @@ class MirrorOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take one step along the gradients; ``closure``, if given, computes them and returns the
-        loss.
+        """Take one step along the gradients.
 
-        In a function that is compiled by torch, a step is one operation of its graph; with a
-        closure, or with sharded parameters, the graph is left for it.
+        Inside a function that is compiled by torch, a step is one operation of its graph. With a
+        closure, or with sharded parameters, a step breaks the graph.
+
+        Args:
+            closure: Function that computes the gradients and returns the loss.
         """
         if torch.compiler.is_compiling() and closure is None and not self._sharded:
-            there = [p for group in self.param_groups for p in group["params"]]
-            numbers = [i for i, p in enumerate(there) if p.grad is not None]
-            if numbers:
-                x = [there[i] for i in numbers]
-                step_in_graph(x, [p.grad for p in x], numbers, self._name_in_graphs)
+            parameters = [p for group in self.param_groups for p in group["params"]]
+            indices = [i for i, p in enumerate(parameters) if p.grad is not None]
+            if indices:
+                x = [parameters[i] for i in indices]
+                step_in_graph(x, [p.grad for p in x], indices, self._name_in_graphs)
             return None
         return self._step(closure)
 
@@ -260,194 +293,187 @@ class MirrorOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._advance([self._moving(number) for number in range(len(self.param_groups))])
+        batches: list[GradientBatch] = []
+        for executor, group in zip(self._executors, self.param_groups, strict=True):
+            gradients = [p.grad for p in group["params"]]
+            indices = [i for i, g in enumerate(gradients) if g is not None]
+            parameters = select(group["params"], indices)
+            updates = select(executor.updates, indices)
+            x = local_parts(parameters)
+            batches.append(GradientBatch(updates, parameters, x, select(gradients, indices)))
+        self._step_groups(batches)
         return loss
 
-    def step_on(self, numbers: Sequence[int], x: Tensors, g: Tensors) -> None:
-        """Step some of all parameters, by their numbers, whose memory is x, along g: what a
-        compiled step calls.
-        """
-        given = dict(zip(numbers, zip(x, g, strict=True), strict=True))
-        work = []
-        first = 0
-        for plan, group in zip(self._plans, self.param_groups, strict=True):
-            there = [i for i in range(len(group["params"])) if first + i in given]
-            places, gradients = ([given[first + i][which] for i in there] for which in (0, 1))
-            work.append(
-                Moving(pick(plan.slots, there), pick(group["params"], there), places, gradients)
-            )
-            first += len(group["params"])
-        self._advance(work)
+    def step_on(self, indices: Sequence[int], x: Tensors, g: Tensors) -> None:
+        """Step some parameters along given gradients, for steps in compiled graphs.
 
-    def _advance(self, work: list[Moving]) -> None:
-        """Step every group, if the gradients of all are as they should be."""
-        gradients = [g for moving in work for g in moving.g]
-        if set(map(_layout, gradients)) - {torch.strided}:
+        Args:
+            indices: Indices of the parameters among those of all groups.
+            x: Memory of the parameters.
+            g: Gradients.
+        """
+        position = {index: i for i, index in enumerate(indices)}
+        batches: list[GradientBatch] = []
+        first = 0
+        for executor, group in zip(self._executors, self.param_groups, strict=True):
+            count = len(group["params"])
+            present = [i for i in range(count) if first + i in position]
+            positions = [position[first + i] for i in present]
+            batch = GradientBatch(
+                select(executor.updates, present),
+                select(group["params"], present),
+                [x[i] for i in positions],
+                [g[i] for i in positions],
+            )
+            batches.append(batch)
+            first += count
+        self._step_groups(batches)
+
+    def _step_groups(self, batches: list[GradientBatch]) -> None:
+        """Step every group, after a check of all gradients."""
+        gradients = [g for batch in batches for g in batch.gradients]
+        if set(map(_layout, gradients)) - _STRIDED:
             raise RuntimeError(
-                f"{type(self).__name__} does not take sparse gradients; use dense ones (sparse=False)"
+                f"{type(self).__name__} needs dense gradients, got sparse ones: construct the "
+                f"layer with sparse=False"
             )
         if self.nonfinite is not None and not all_finite(gradients):
-            self._skip_or_raise(work, gradients)
+            self._skip_or_raise(batches, gradients)
             return
-        scale = 1.0 if self.max_grad_norm is None else clipping(gradients, self.max_grad_norm)
-        for number, moving in enumerate(work):
-            if moving.slots:
-                self._step_group(number, moving, scale)
+        scale = 1.0
+        if self.max_grad_norm is not None:
+            scale = clipping_factor(gradients, self.max_grad_norm)
+        for number, batch in enumerate(batches):
+            if batch.updates:
+                self._step_group(number, batch, scale)
 
-    def _moving(self, number: int) -> Moving:
-        """Return the parameters of a group that have gradients."""
-        parameters = self.param_groups[number]["params"]
-        gradients = [p.grad for p in parameters]
-        there = [i for i, g in enumerate(gradients) if g is not None]
-        moving = pick(parameters, there)
-        return Moving(
-            pick(self._plans[number].slots, there),
-            moving,
-            local_parts(moving),
-            pick(gradients, there),
-        )
-
-    def _skip_or_raise(self, work: list[Moving], gradients: Tensors) -> None:
+    def _skip_or_raise(self, batches: list[GradientBatch], gradients: Tensors) -> None:
         if self.nonfinite == "skip":
             self.skipped_steps += 1
             return
         names = [
-            self._name(number, p) for number, moving in enumerate(work) for p in moving.parameters
+            self._name(number, p) for number, batch in enumerate(batches) for p in batch.parameters
         ]
+        wrong = ", ".join(names[i] for i in nonfinite_indices(gradients))
         raise FloatingPointError(
-            f"the gradient of parameter {', '.join(names[i] for i in nonfinite(gradients))} is not finite; nothing was "
-            f"changed. A smaller lr or max_grad_norm may help; nonfinite='skip' leaves such steps out"
+            f"the gradient of parameter {wrong} is not finite; nothing was changed. "
+            f"Use a smaller lr or max_grad_norm, or skip such steps with nonfinite='skip'"
         )
 
-    def _step_group(self, number: int, moving: Moving, scale: float) -> None:
+    def _step_group(self, number: int, batch: GradientBatch, scale: float) -> None:
         group = self.param_groups[number]
-        plan = self._plans[number]
-        (slots, parameters, x, gradients) = moving
-        g = local_gradients(gradients, parameters)
+        rate = self._rates[number]
+        executor = self._executors[number]
+        weight_decay = group["weight_decay"]
+        g = local_gradients(batch.gradients, batch.parameters)
         if scale != 1:
             g = list(torch._foreach_mul(g, scale))
         if group["maximize"]:
             g = list(torch._foreach_neg(g))
-        if group["weight_decay"] and not group["decoupled"]:
-            g = list(torch._foreach_add(g, x, alpha=float(group["weight_decay"])))
-        stored = [
-            {} if slot.fields == () else self._stored(slot, p, place)
-            for slot, p, place in zip(slots, parameters, x, strict=True)
-        ]
-        plan.rate.lr = float(group["lr"])
-        plan.set_momentum(group.get("momentum"))
-        plan.sort(slots, parameters, x, stored, g)
-        decays = bool(group["weight_decay"] and group["decoupled"])
-        watch = (
-            self._watch if self.watches and not decays else None
-        )  # a kernel would take a decay for a move
-        looked_at = plan.looked_at(watch) if watch and plan.rate.lr else set()
-        tied = (slot.tied_to(each) for slot, each in zip(slots, stored, strict=True))
-        watched = [i for i, each in enumerate(tied) if each and i not in looked_at]
-        places = (pick(parameters, watched), pick(x, watched)) if self.watches else ([], [])
-        for i, left in self._watch.moved(*places):
-            slots[watched[i]].follow(
-                places[1][i], left, stored[watched[i]], self._name(number, places[0][i])
-            )
-        if plan.rate.lr:
-            if decays:
-                shrink(1 - plan.rate(group["k"] + 1) * group["weight_decay"], slots, x, stored)
-            plan.step(group["k"], x, stored, g, watch)
+        if weight_decay and not group["decoupled"]:
+            g = list(torch._foreach_add(g, batch.x, alpha=float(weight_decay)))
+        rate.lr = float(group["lr"])
+        if group.get("momentum") is not None:
+            executor.set_momentum(group["momentum"])
+        moves = rate.lr != 0
+        shrink = None
+        if weight_decay and group["decoupled"]:
+            shrink = 1 - rate(group["k"] + 1) * weight_decay
+        executor.step(
+            batch._replace(gradients=g),
+            self.state,
+            group["k"],
+            tracker=self._tracker if self.track_changes else None,
+            moves=moves,
+            shrink=shrink,
+            name_of=partial(self._name, number),
+        )
+        if moves:
             group["k"] += 1
-        self._watch.leave(*places)
-
-    def _stored(self, slot: Slot, p: Tensor, x: Tensor) -> dict[str, Any]:
-        """Return what is stored with a parameter whose local part is x, made from it at the first
-        step.
-        """
-        stored: dict[str, Any] = self.state.get(p, {})
-        if not stored and (stored := slot.start(p if is_distributed(p) else x)):
-            self.state[p] = stored
-        return stored
 
     # Checkpoints
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from the state of an optimiser of the same class, with maps and parameters of
-        the same kind.
+        """Continue from the state of an optimiser of the same class.
+
+        The maps and the parameters must be of the same kinds as those of the saved optimiser.
         """
-        restored: dict[Tensor, dict[str, Tensor]] = {}
+        restored: dict[Tensor, dict[str, Any]] = {}
 
-        def look(_: Optimizer, incoming: dict[str, Any]) -> None:
-            for plan, group, saved in zip(
-                self._plans, self.param_groups, incoming["param_groups"], strict=False
-            ):
-                for what in ("method", "mirror"):
-                    if saved.get(what) != (here := group[what]):
-                        other = saved.get(what, "another optimiser")
-                        raise ValueError(
-                            f"this is a state of {other}, and cannot be loaded where {what} is {here}"
-                        )
-                _check_saved(saved)
-                if group["settings"] and saved.get(
-                    "settings"
-                ):  # states of earlier versions have none
-                    require_same(saved["settings"], group["settings"])
-                for slot, p, number in zip(
-                    plan.slots, group["params"], saved["params"], strict=False
-                ):
-                    if stored := incoming["state"].get(number):
-                        restored[p] = slot.restored(stored, p)
+        def check_and_restore(_: Optimizer, incoming: dict[str, Any]) -> None:
+            groups = zip(self._executors, self.param_groups, incoming["param_groups"], strict=False)
+            for executor, group, saved in groups:
+                _check_saved_group(saved, group)
+                updates = zip(executor.updates, group["params"], saved["params"], strict=False)
+                for update, p, number in updates:
+                    stored = incoming["state"].get(number)
+                    if stored:
+                        restored[p] = update.restored(stored, p)
 
-        handle = self.register_load_state_dict_pre_hook(
-            look
-        )  # now, so that it comes after those of the user
+        # The hook is registered last, so that hooks of the user have been run before it.
+        handle = self.register_load_state_dict_pre_hook(check_and_restore)
         try:
             super().load_state_dict(state_dict)
         finally:
             handle.remove()
-        self.state.update(restored)  # torch has cast what was stored to the type of the parameters
-        # the parameters are what the state was saved with, or will be before the next step
-        self._watch.forget()
+        # torch has cast the stored tensors to the type of the parameters: replace them.
+        self.state.update(restored)
+        # The parameters have the values they were saved with, or will have before the next step.
+        self._tracker.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = (
+        names = (
             "max_grad_norm",
             "nonfinite",
             "dual_dtype",
             "skipped_steps",
             "fused",
-            "watches",
+            "track_changes",
             "_method",
-            "_plans",
+            "_executors",
+            "_rates",
             "_sharded",
         )
-        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in names}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._watch, self._name_in_graphs = Watch(), name_in_graphs(self)
-        for group in self.param_groups:  # written before there was such an option
-            for option, default in {
-                **OF_GROUPS,
-                "decoupled": False,
-                "settings": None,
-                "k": 0,
-            }.items():
+        self._tracker = ChangeTracker()
+        self._name_in_graphs = register_optimizer(self)
+        # States of earlier versions lack some options.
+        defaults = {**GROUP_DEFAULTS, "decoupled": False, "settings": None, "k": 0}
+        for group in self.param_groups:
+            for option, default in defaults.items():
                 group.setdefault(option, default)
 
 
-def _check_saved(group: Group) -> None:
-    """Raise unless the numbers of a group can be used; a schedule may have ended with lr = 0."""
+def _check_saved_group(saved: Group, group: Group) -> None:
+    """Raise ValueError unless the settings of a saved group agree with those of a group."""
+    for name in ("method", "mirror"):
+        if saved.get(name) != group[name]:
+            other = saved.get(name, "another optimiser")
+            raise ValueError(
+                f"this is a state of {other}, and cannot be loaded where {name} is {group[name]}"
+            )
+    _check_saved_numbers(saved)
+    if group["settings"] and saved.get("settings"):  # states of earlier versions have none
+        require_same_settings(saved["settings"], group["settings"])
+
+
+def _check_saved_numbers(group: Group) -> None:
+    """Raise ValueError unless the numbers of a group are finite and ≥ 0; lr may have become 0."""
     for name in ("lr", "weight_decay", "k"):
         number = group.get(name, 0)
-        kinds = (int,) if name == "k" else (int, float, Tensor)
-        if (
-            not isinstance(number, kinds)
-            or isinstance(number, bool)
-            or not 0 <= float(number) < float("inf")
-        ):
+        types = (int,) if name == "k" else (int, float, Tensor)
+        valid = isinstance(number, types) and not isinstance(number, bool)
+        if not valid or not 0 <= float(number) < float("inf"):
             raise ValueError(
                 f"the state has {name} = {number!r}: it is damaged, or of another optimiser"
             )
 
 
 def _check_numbers(group: Group) -> None:
+    """Raise ValueError unless lr and weight_decay of a new group are valid."""
     lr = group["lr"]
     weight_decay = group["weight_decay"]
     if isinstance(lr, Tensor) and lr.numel() != 1:
@@ -456,3 +482,15 @@ def _check_numbers(group: Group) -> None:
         raise ValueError(f"lr must be positive and finite, got {float(lr)}")
     if not 0 <= weight_decay < float("inf"):
         raise ValueError(f"weight_decay must be ≥ 0 and finite, got {weight_decay}")
+
+
+def _check_parameter(name: str, p: Tensor) -> None:
+    """Raise ValueError unless a parameter has real numbers."""
+    if not p.is_floating_point():
+        raise ValueError(
+            f"parameter {name} must have a floating-point type for a mirror map, got {p.dtype}"
+        )
+    if p.is_meta:
+        raise ValueError(
+            f"parameter {name} is on the meta device and has no values: call model.to_empty first"
+        )

@@ -19,7 +19,7 @@ from mirrordescent.schedules import Schedule
 class MD(MirrorOptimizer):
     """Mirror descent:  x⁺ = ∇ψ*(∇ψ(x) − t_k g),  t_k = lr·s(k).
 
-    Nothing is stored beside the parameters. With an inexact map the errors of its inverse add up;
+    Only the parameters are stored. With an inexact map the errors of its inverse add up;
     :class:`SMD` avoids that. The arguments are those of :class:`MirrorOptimizer`.
 
     >>> import torch
@@ -46,8 +46,8 @@ class SMD(MirrorOptimizer):
     """Mirror descent stored in the dual:  y⁺ = y − t_k g,  x⁺ = ∇ψ*(y⁺),  t_k = lr·s(k).
 
     The form for noisy gradients (LSMD when the map is learned); with the Euclidean map it is
-    ``torch.optim.SGD``. Where the map is exact, elementwise and without a bounded domain, y = ∇ψ(x)
-    is computed from the parameters when it is needed, and nothing is stored. Otherwise, and if
+    ``torch.optim.SGD``. If the map is exact, elementwise and its domain is not bounded, y = ∇ψ(x)
+    is computed from the parameters in every step, and nothing is stored. Otherwise, or if
     ``dual_dtype`` is given, y is stored. The arguments are those of :class:`MirrorOptimizer`.
 
     >>> import torch
@@ -67,25 +67,27 @@ class SMD(MirrorOptimizer):
         mirror: MirrorLike = None,
         **options: Unpack[Options],
     ) -> None:
-        method = partial(_stored_where_it_must_be, dual_dtype=options.get("dual_dtype"))
+        method = partial(_md_or_smd, dual_dtype=options.get("dual_dtype"))
         super().__init__(params, lr, mirror, method=method, **options)
 
 
-def _stored_where_it_must_be(
+def _md_or_smd(
     mirror: MirrorMap, t: Schedule, dual_dtype: torch.dtype | None
 ) -> GradientMethod[Any]:
-    return (methods.MD if dual_dtype is None and determines_its_dual(mirror) else methods.SMD)(
-        mirror, t
-    )
+    """Return MD if the dual can be computed from the parameters, and SMD, which stores it, if not."""
+    if dual_dtype is None and determines_dual(mirror):
+        return methods.MD(mirror, t)
+    return methods.SMD(mirror, t)
 
 
-def determines_its_dual(mirror: MirrorMap) -> bool:
-    """Tell whether x = ∇ψ*(y) always determines y = ∇ψ(x), entry by entry, so that y need not be
-    stored.
+def determines_dual(mirror: MirrorMap) -> bool:
+    """Return whether x = ∇ψ*(y) always determines y = ∇ψ(x), entry by entry.
 
-    Not after a projection, and not at the ends of an interval, where x is rounded to the end and
+    It does not after a projection, nor in a bounded interval, where x is rounded to an end and
     would stay there.
     """
     domain = mirror.primal_domain
-    open_end = isinstance(domain, PositiveOrthant) and not mirror.defined_on_boundary
-    return mirror.exact and mirror.elementwise and (isinstance(domain, WholeSpace) or open_end)
+    unbounded = isinstance(domain, WholeSpace)
+    if isinstance(domain, PositiveOrthant) and not mirror.defined_on_boundary:
+        unbounded = True
+    return mirror.exact and mirror.elementwise and unbounded

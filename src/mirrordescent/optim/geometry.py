@@ -1,6 +1,4 @@
-"""Which map and method each parameter gets, from what a user names: a map, a layer-wise map, an
-entry of the zoo.
-"""
+"""The map and the method of each parameter, from the arguments of an optimiser."""
 
 import copy
 import json
@@ -11,155 +9,180 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from mirrordescent import zoo
+from mirrordescent.execution.sharding import local_map
 from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors import Euclidean, Layerwise, MirrorMap
-from mirrordescent.optim.sharding import local_map
 from mirrordescent.parts import Part, describe
 from mirrordescent.schedules import Constant, Schedule, ScheduleLike, as_schedule
-from mirrordescent.zoo import load
 
 MirrorLike: TypeAlias = MirrorMap | str | Path | None
 MakeMethod: TypeAlias = Callable[[MirrorMap, Schedule], GradientMethod[Any]]
+Entries: TypeAlias = dict[str, nn.Module]
 
 
-class Chosen(NamedTuple):
-    """A map, the schedule s of t_k = lr·s(k), and the learned method that brought both, if
-    one did.
-    """
+class Geometry(NamedTuple):
+    """A map, the schedule s of t_k = lr·s(k), and the learned method they come from, if any."""
 
     mirror: MirrorMap
     schedule: Schedule
     method: GradientMethod[Any] | None = None
 
 
-def choose(mirror: MirrorLike, t: ScheduleLike | None, device: torch.device) -> Chosen:
-    """Find out what a user has named; a learned method brings its own schedule unless ``t`` is
-    given.
+def resolve_geometry(
+    mirror: MirrorLike, t: ScheduleLike | None, device: torch.device, entries: Entries
+) -> Geometry:
+    """Return the geometry that a user has named.
+
+    Args:
+        mirror: A map, the name or file of an entry of the zoo, or None for the Euclidean map.
+        t: Schedule s; None for the schedule of a learned method, or 1.
+        device: Device of the parameters.
+        entries: Entries of the zoo that were loaded before; new ones are added.
     """
     schedule = Constant(1.0) if t is None else as_schedule(t, "t")
     if mirror is None:
-        return Chosen(Euclidean(), schedule)
-    if isinstance(mirror, str | Path):
-        entry = load(mirror).to(device)
-        called = f"{str(mirror)!r} in the zoo"
-        if not isinstance(entry, MirrorMap):
-            if getattr(entry, "mirror", None) is None:
-                raise ValueError(f"{called} ({type(entry).__name__}) has no mirror map")
-            method: Any = usable(entry, called)
-            return Chosen(
-                method.mirror, schedule if t is not None else getattr(method, "t", schedule), method
-            )
-        mirror = entry
-    if not isinstance(mirror, MirrorMap):
+        return Geometry(Euclidean(), schedule)
+    if isinstance(mirror, MirrorMap):
+        return Geometry(mirror, schedule)
+    if not isinstance(mirror, str | Path):
         raise TypeError(
             f"mirror must be a MirrorMap, the name of an entry of the zoo, or None; got {mirror!r}"
         )
-    return Chosen(mirror, schedule)
+    entry = entry_on_device(mirror, device, entries)
+    if isinstance(entry, MirrorMap):
+        return Geometry(entry, schedule)
+    source = f"{str(mirror)!r} in the zoo"
+    if getattr(entry, "mirror", None) is None:
+        raise ValueError(f"{source} ({type(entry).__name__}) has no mirror map")
+    method: Any = require_usable(entry, source)
+    if t is None:
+        schedule = getattr(method, "t", schedule)
+    return Geometry(method.mirror, schedule, method)
 
 
-def usable(method: object, called: str) -> GradientMethod[Any]:
-    """Return a method if an optimiser can run it: all it can be given is the gradient in
-    ``p.grad``.
-    """
+def load_entry(name: str | Path, entries: Entries) -> nn.Module:
+    """Return an entry of the zoo. It is read from its file once for each ``entries``."""
+    key = str(name)
+    if key not in entries:
+        entries[key] = zoo.load(name)
+    return entries[key]
+
+
+def entry_on_device(name: str | Path, device: torch.device, entries: Entries) -> nn.Module:
+    """Return an entry of the zoo on a device, one copy for each device."""
+    key = f"{name} on {device}"
+    if key not in entries:
+        entries[key] = copy.deepcopy(load_entry(name, entries)).to(device)
+    return entries[key]
+
+
+def require_usable(method: object, source: str) -> GradientMethod[Any]:
+    """Return a method if it can be run with the gradients in ``p.grad``, or raise."""
     if not isinstance(method, GradientMethod):
         raise TypeError(
-            f"{called} ({type(method).__name__}) is not a method that is told gradients"
+            f"an optimiser needs a GradientMethod; {source} ({type(method).__name__}) is none"
         )
     if method.oracle is not None:
         raise ValueError(
-            f"{called} brings its own oracle, {type(method.oracle).__name__}, but an optimiser has no other gradients "
-            f"than those in p.grad. Its map can be used alone: mirror=zoo.load(…).mirror"
+            f"{source} brings its own oracle, {type(method.oracle).__name__}, but an optimiser "
+            f"takes the gradients in p.grad. Use its map alone: mirror=zoo.load(…).mirror"
         )
     return method
 
 
-class Leaf(NamedTuple):
-    """A parameter, and what it is called: by its name, if names were given."""
+class NamedTensor(NamedTuple):
+    """A parameter with its name, or with its position if no names were given."""
 
-    called: str
+    name: str
     tensor: Tensor
-    named: bool
+    has_name: bool
 
-    def part(self, mirror: MirrorMap) -> MirrorMap:
-        """Return the map of this parameter: a layer-wise map has it by name, any other is shared by
-        all.
-        """
+    def map_from(self, mirror: MirrorMap) -> MirrorMap:
+        """Return the map of this parameter: its part of a layer-wise map, or the map itself."""
         if not isinstance(mirror, Layerwise):
-            return local_map(mirror, self.tensor, self.called)
-        if not self.named:
+            return local_map(mirror, self.tensor, self.name)
+        if not self.has_name:
             raise ValueError(
-                "a layer-wise map goes by the names of parameters: pass model.named_parameters()"
+                "a layer-wise map needs the names of the parameters: pass model.named_parameters()"
             )
-        bare = self.called.replace(
-            "_orig_mod.", ""
-        )  # of torch.compile; the prefix is of DistributedDataParallel
-        name = next(
-            (
-                each
-                for each in (self.called, bare, bare.removeprefix("module."))
-                if each in mirror.names
-            ),
-            None,
-        )
-        other = "a map made for another model:"
+        name = self._name_in(mirror)
         if name is None and self.tensor.requires_grad:
             raise ValueError(
-                f"{other} it has none for {self.called!r}, but for {', '.join(mirror.names)}"
+                f"a map made for another model: it has no map for {self.name!r}, only for "
+                f"{', '.join(mirror.names)}"
             )
         if name is None:
-            return _Unmapped(self.called)
-        here = tuple(self.tensor.shape)
-        there = (mirror.shapes or {}).get(name)
-        if there not in (None, here):
-            raise ValueError(f"{other} {name!r} has shape {there} there and {here} here")
-        return local_map(mirror[name], self.tensor, self.called)
+            return _MissingMap(self.name)
+        shape = tuple(self.tensor.shape)
+        expected = (mirror.shapes or {}).get(name, shape)
+        if expected != shape:
+            raise ValueError(
+                f"a map made for another model: {name!r} has shape {expected} there and {shape} here"
+            )
+        return local_map(mirror[name], self.tensor, self.name)
+
+    def _name_in(self, mirror: Layerwise) -> str | None:
+        """Return the name of this parameter in a layer-wise map.
+
+        ``torch.compile`` adds ``_orig_mod.`` to names, ``DistributedDataParallel`` adds
+        ``module.``.
+        """
+        bare = self.name.replace("_orig_mod.", "")
+        for name in (self.name, bare, bare.removeprefix("module.")):
+            if name in mirror.names:
+                return name
+        return None
 
     def method(
-        self, make: MakeMethod | None, chosen: Chosen, own: MirrorMap, t: Schedule
+        self, make: MakeMethod | None, geometry: Geometry, mirror: MirrorMap, t: Schedule
     ) -> GradientMethod[Any]:
-        """Return the method of this parameter, with its own map and step sizes t: as made, or a
-        learned one like it.
+        """Return the method of this parameter.
+
+        Args:
+            make: Class or function that returns a method.
+            geometry: Geometry of the group. A learned method of it replaces the made one if one
+                of their classes extends the other.
+            mirror: Map of this parameter.
+            t: Step sizes.
         """
-        made = None if make is None else usable(make(own, t), "the method")
-        learned = chosen.method
-        if learned is None and made is None:
-            raise TypeError(
-                "give a method, such as method=methods.SMD, or an entry of the zoo that is one"
-            )
-        if learned is None or (made is not None and not _alike(made, learned)):
-            return made  # type: ignore[return-value]
+        made = None if make is None else require_usable(make(mirror, t), "the method")
+        learned = geometry.method
+        if learned is None or (made is not None and not _is_compatible(made, learned)):
+            if made is None:
+                raise TypeError(
+                    "give a method, such as method=methods.SMD, or an entry of the zoo that is one"
+                )
+            return made
         if "t" not in learned._modules:
             raise ValueError(f"{type(learned).__name__} has no step sizes t for lr to scale")
-        like = copy.copy(learned)
-        like._modules = {
-            name: self._on(module, learned, own) for name, module in learned._modules.items()
-        } | {"t": t}
-        return like
+        adapted = copy.copy(learned)
+        adapted._modules = {
+            name: self._adapted_part(part, learned, mirror)
+            for name, part in learned._modules.items()
+        }
+        adapted._modules["t"] = t
+        return adapted
 
-    def _on(
-        self, module: nn.Module | None, learned: GradientMethod[Any], own: MirrorMap
+    def _adapted_part(
+        self, part: nn.Module | None, learned: GradientMethod[Any], mirror: MirrorMap
     ) -> nn.Module | None:
-        """Return a part of a learned method as it is on this parameter."""
-        if module is learned.mirror:
-            return own
-        if isinstance(module, Euclidean) and isinstance(learned.mirror, Layerwise):
-            return (
-                module if module.diagonal() else Euclidean(own.primal_domain)
-            )  # its set is a product
-        return self.part(module) if isinstance(module, MirrorMap) else module
+        """Return a part of a learned method for this parameter."""
+        if part is learned.mirror:
+            return mirror
+        if isinstance(part, Euclidean) and isinstance(learned.mirror, Layerwise):
+            # Its domain is a product; the map of this parameter knows its factor.
+            return part if part.diagonal() else Euclidean(mirror.primal_domain)
+        return self.map_from(part) if isinstance(part, MirrorMap) else part
 
 
-def _alike(made: GradientMethod[Any], learned: GradientMethod[Any]) -> bool:
-    """Tell whether a learned method may take the place of another: of the same class, or one
-    extends the other.
-    """
+def _is_compatible(made: GradientMethod[Any], learned: GradientMethod[Any]) -> bool:
+    """Return whether two methods have the same class, or one class extends the other."""
     return isinstance(learned, type(made)) or isinstance(made, type(learned))
 
 
-class _Unmapped(MirrorMap):
-    """Stands in for the map of a parameter that has none, because it was frozen when a layer-wise
-    map was made.
-    """
+class _MissingMap(MirrorMap):
+    """Placeholder for the map of a parameter that was frozen when a layer-wise map was made."""
 
     elementwise = True
 
@@ -169,62 +192,62 @@ class _Unmapped(MirrorMap):
 
     def _to_dual(self, x: Tensor) -> Tensor:
         raise ValueError(
-            f"parameter {self.name} was frozen when the layer-wise map was made, and has none: "
-            f"make the map and the optimiser anew"
+            f"parameter {self.name} was frozen when the layer-wise map was made, and has no map: "
+            f"construct the map and the optimiser again"
         )
 
 
-def kind(mirror: MirrorMap) -> str:
-    """Name a map by its type and, if layer-wise, those of its parts; a checkpoint must agree with
-    it.
+def map_name(mirror: MirrorMap) -> str:
+    """Return the class of a map and, if it is layer-wise, the classes of its parts.
+
+    A checkpoint can be loaded only where this name is the same.
     """
     name = type(mirror).__name__
-    parts = (
-        sorted({type(part).__name__ for part in mirror.maps})
-        if isinstance(mirror, Layerwise)
-        else ()
-    )
-    return f"{name}({', '.join(parts)})" if parts else name
+    if not isinstance(mirror, Layerwise):
+        return name
+    parts = sorted({type(part).__name__ for part in mirror.maps})
+    return f"{name}({', '.join(parts)})"
 
 
-def settings_of(method: GradientMethod[Any], mirror: MirrorMap) -> str:
-    """Describe a map and the settings of a method but for its step sizes, as JSON; null for what
-    cannot be told.
+def describe_settings(method: GradientMethod[Any], mirror: MirrorMap) -> str:
+    """Return a map and the settings of a method, without step sizes, as JSON.
+
+    A value that cannot be described is null.
     """
-    taken = {name: value for name, value in _config(method).items() if name not in ("mirror", "t")}
-    parts = {
-        "mirror": mirror,
-        **{name: "the map" if value is method.mirror else value for name, value in taken.items()},
-    }
-    return json.dumps({name: _described(value) for name, value in parts.items()}, sort_keys=True)
+    settings: dict[str, Any] = {"mirror": mirror}
+    for name, value in _config(method).items():
+        if name not in ("mirror", "t"):
+            settings[name] = "the map" if value is method.mirror else value
+    described = {name: _description(value) for name, value in settings.items()}
+    return json.dumps(described, sort_keys=True)
 
 
-def require_same(saved: str, here: str) -> None:
-    """Raise if two descriptions differ in what both of them describe."""
-    there = json.loads(saved)
-    ours = json.loads(here)
-    for name in sorted(there.keys() & ours.keys()):
-        if None not in (there[name], ours[name]) and there[name] != ours[name]:
+def require_same_settings(saved: str, present: str) -> None:
+    """Raise ValueError if two descriptions differ in a setting that both have."""
+    old = json.loads(saved)
+    new = json.loads(present)
+    for name in sorted(old.keys() & new.keys()):
+        if None not in (old[name], new[name]) and old[name] != new[name]:
             raise ValueError(
-                f"this is a state of an optimiser with {name} = {_brief(there[name])}, and cannot be loaded where "
-                f"it is {_brief(ours[name])}"
+                f"this is a state of an optimiser with {name} = {_shortened(old[name])}, and "
+                f"cannot be loaded where it is {_shortened(new[name])}"
             )
 
 
 def _config(method: GradientMethod[Any]) -> dict[str, Any]:
     try:
         return method.config()
-    except TypeError:  # of a class that cannot be stored
+    except TypeError:  # the class cannot be stored
         return {}
 
 
-def _described(value: Any) -> Any:
+def _description(value: Any) -> Any:
     try:
         return describe(value) if isinstance(value, Part) else json.loads(json.dumps(value))
     except TypeError:
         return None
 
 
-def _brief(value: Any) -> str:
+def _shortened(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) < 200 else f"{text[:200]}…"

@@ -1,28 +1,27 @@
-"""What is done with gradients before a method sees them: they are checked and clipped."""
+"""Checks and clipping of gradients before a step."""
 
 import torch
 from torch import Tensor
 
-from mirrordescent.optim.sharding import is_distributed, local_parts, total_norm, true_anywhere
+from mirrordescent.execution.sharding import is_distributed, local_parts, total_norm, true_anywhere
 
-# entries; tensors of fewer are looked at together, since a kernel each would take longer than the
-# look
 SMALL = 8192
+"""Entries below which tensors are summed together, because one kernel call for each is slower."""
 
 
 def all_finite(gradients: list[Tensor]) -> bool:
-    """Tell whether every entry is finite, in one pass where it is: a sum is finite only if its
-    terms are.
-    """
+    """Return whether every entry is finite, by one pass: a finite sum has finite terms."""
     if not gradients:
         return True
-    unsure = ~_sum(local_parts(gradients)).isfinite()
+    suspicious = ~_sum(local_parts(gradients)).isfinite()
     if any(map(is_distributed, gradients)):
-        unsure = true_anywhere(unsure, gradients)
-    return not bool(unsure) or not nonfinite(gradients)  # a sum may also overflow
+        suspicious = true_anywhere(suspicious, gradients)
+    if not bool(suspicious):
+        return True
+    return not nonfinite_indices(gradients)  # finite terms may have an infinite sum
 
 
-def nonfinite(gradients: list[Tensor]) -> list[int]:
+def nonfinite_indices(gradients: list[Tensor]) -> list[int]:
     """Return the indices of the gradients that have an entry that is not finite."""
     flags = torch.stack([~g.isfinite().all() for g in local_parts(gradients)])
     if any(map(is_distributed, gradients)):
@@ -30,23 +29,31 @@ def nonfinite(gradients: list[Tensor]) -> list[int]:
     return flags.nonzero().flatten().tolist()
 
 
-def clipping(gradients: list[Tensor], largest: float) -> float:
-    """min(1, largest/‖g‖), for the norm of all gradients together; as in ``clip_grad_norm_``."""
-    return min(1.0, largest / (total_norm(gradients) + 1e-6))
+def clipping_factor(gradients: list[Tensor], max_norm: float) -> float:
+    """min(1, max_norm/‖g‖) for the norm of all gradients together, as in ``clip_grad_norm_``."""
+    return min(1.0, max_norm / (total_norm(gradients) + 1e-6))
 
 
 def _sum(tensors: list[Tensor]) -> Tensor:
-    """Return the sum of everything."""
-    by_device: dict[torch.device, list[Tensor]] = {}
-    for tensor in tensors:
-        by_device.setdefault(tensor.device, []).append(tensor)
-    sums = [_sum_on_device(together).to(tensors[0].device) for together in by_device.values()]
+    """Return the sum of all entries of all tensors."""
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) == 1:
+        return _sum_on_device(tensors)
+    sums: list[Tensor] = []
+    for device in devices:
+        on_device = [tensor for tensor in tensors if tensor.device == device]
+        sums.append(_sum_on_device(on_device).to(tensors[0].device))
     return torch.stack(sums).sum()
 
 
 def _sum_on_device(tensors: list[Tensor]) -> Tensor:
-    small = [tensor for tensor in tensors if tensor.numel() < SMALL]
-    sums = [tensor.sum().float() for tensor in tensors if tensor.numel() >= SMALL]
+    small: list[Tensor] = []
+    sums: list[Tensor] = []
+    for tensor in tensors:
+        if tensor.numel() < SMALL:
+            small.append(tensor)
+        else:
+            sums.append(tensor.sum().float())
     if small:
         sums.append(torch._utils._flatten_dense_tensors(small).sum().float())  # type: ignore[no-untyped-call]
     return torch.stack(sums).sum()

@@ -1,4 +1,4 @@
-"""The settings that all optimisers share."""
+"""The options that all optimisers share."""
 
 from typing import Any, Literal, TypeAlias, TypedDict
 
@@ -11,10 +11,10 @@ Nonfinite: TypeAlias = Literal["raise", "skip"] | None
 
 
 class Decoupled(float):
-    """c of a decay that does not go through the gradient: before every step, x ← (1 − t_k c)·x.
+    """c of a decoupled weight decay: before every step, x ← (1 − t_k c)·x.
 
-    What a method stores beside x moves along, as far as ∇ψ(x) does, so that momentum stays as it
-    is. With Adam's method this is AdamW.
+    The stored dual moves as far as ∇ψ(x) does, so that momentum is not affected. With Adam's method
+    this is AdamW.
 
     >>> import torch
     >>> from mirrordescent import optim
@@ -28,7 +28,7 @@ class Decoupled(float):
 
 
 class Options(TypedDict, total=False):
-    """Settings of all optimisers, which :class:`MirrorOptimizer` explains."""
+    """Options of all optimisers, explained in :class:`MirrorOptimizer`."""
 
     t: ScheduleLike | None
     weight_decay: float
@@ -40,42 +40,50 @@ class Options(TypedDict, total=False):
     dual_dtype: torch.dtype | None
 
 
-OF_GROUPS: dict[str, Any] = {"weight_decay": 0.0, "maximize": False, "foreach": None}
-"""What a group may have of its own, besides lr, mirror and t; states that were written before one
-of them was known.
-"""
+GROUP_DEFAULTS: dict[str, Any] = {"weight_decay": 0.0, "maximize": False, "foreach": None}
+"""Options that a group may override, besides lr, mirror and t, with their defaults."""
 
 DEFAULTS: dict[str, Any] = {
     "t": None,
-    **OF_GROUPS,
+    **GROUP_DEFAULTS,
     "fused": None,
     "max_grad_norm": None,
     "nonfinite": "raise",
     "dual_dtype": None,
 }
 
+_NO_MOMENTUM = "the momentum of AMD is cap / (r + cap): set cap and r; other methods have none"
+
 REFUSED = {
-    "capturable": "there are no CUDA graphs of steps: with nonfinite=None and watches = False they do not wait",
-    "differentiable": "steps of optimisers have no gradients: those of mirrordescent.methods are pure, and do",
-    "momentum": "the momentum of AMD is cap / (r + cap): choose those; other methods have none",
-    "betas": "the momentum of AMD is cap / (r + cap): choose those; other methods have none",
-    "amsgrad": "there is no such form of mirror descent",
+    "capturable": (
+        "steps cannot be captured in CUDA graphs; with nonfinite=None and track_changes = False "
+        "they do not synchronise"
+    ),
+    "differentiable": (
+        "steps of optimisers have no gradients; the methods in mirrordescent.methods are pure "
+        "and have"
+    ),
+    "momentum": _NO_MOMENTUM,
+    "betas": _NO_MOMENTUM,
+    "amsgrad": "mirror descent has no such variant",
 }
 
 
-def checked(options: Options) -> dict[str, Any]:
-    """Return all options, or say which are not known, and what to use instead."""
+def checked_options(options: Options) -> dict[str, Any]:
+    """Return all options with their defaults, or raise for unknown options and wrong values."""
     for name in options:
         if name in REFUSED:
             raise TypeError(f"{name} is not an option of mirror descent: {REFUSED[name]}")
         if name not in DEFAULTS:
             raise TypeError(unknown(name, list(DEFAULTS), "option of an optimiser"))
     chosen: dict[str, Any] = {**DEFAULTS, **options}
-    most, nonfinite, dtype = (chosen[name] for name in ("max_grad_norm", "nonfinite", "dual_dtype"))
-    if most is not None and not most > 0:
-        raise ValueError(f"max_grad_norm must be positive, or None; got {most}")
+    max_grad_norm = chosen["max_grad_norm"]
+    nonfinite = chosen["nonfinite"]
+    dual_dtype = chosen["dual_dtype"]
+    if max_grad_norm is not None and not max_grad_norm > 0:
+        raise ValueError(f"max_grad_norm must be positive, or None; got {max_grad_norm}")
     if nonfinite not in ("raise", "skip", None):
         raise ValueError(f"nonfinite must be 'raise', 'skip' or None, got {nonfinite!r}")
-    if dtype is not None and not dtype.is_floating_point:
-        raise ValueError(f"dual_dtype must be a floating-point type, got {dtype}")
+    if dual_dtype is not None and not dual_dtype.is_floating_point:
+        raise ValueError(f"dual_dtype must be a floating-point type, got {dual_dtype}")
     return chosen

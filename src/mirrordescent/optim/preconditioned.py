@@ -1,33 +1,33 @@
-"""Dual-space preconditioning for networks: a map for every tensor, chosen by what the tensor is."""
+"""Dual-space preconditioning for networks: a map for every tensor, chosen by its role."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 from torch import Tensor
 
-from mirrordescent import kernels, methods, zoo
+from mirrordescent import methods
+from mirrordescent.execution.parameters import GroupExecutor
+from mirrordescent.execution.sharding import Gathered, is_sharded
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.mirrors.by_kind import ByKind, spectral_by_kind, unscaled
+from mirrordescent.mirrors.by_kind import ByKind, spectral_by_kind
 from mirrordescent.mirrors.layerwise import Layerwise
-from mirrordescent.mirrors.norms import PNorm
-from mirrordescent.mirrors.roles import Role, roles
-from mirrordescent.mirrors.singular_values import SingularValues
+from mirrordescent.mirrors.roles import Role
+from mirrordescent.mirrors.roles import roles as roles_by_shape
 from mirrordescent.optim.base import Group, MirrorOptimizer, Params
-from mirrordescent.optim.geometry import Leaf, MirrorLike
+from mirrordescent.optim.geometry import MirrorLike, NamedTensor, load_entry
 from mirrordescent.optim.options import Decoupled, Options
-from mirrordescent.optim.plan import Moving, Plan
-from mirrordescent.optim.sharding import Gathered, is_distributed
-from mirrordescent.optim.slot import Slot
+from mirrordescent.optim.rate import LearningRate
 from mirrordescent.schedules import OverRun, ScheduleLike
 
-# of the geometry set by hand; a learned method brings its own
 LEARNING_RATE = 3e-3
+"""Default for the geometry set by hand; a learned method has its own scales."""
+
 MOMENTUM = 0.95
+"""Default for the geometry set by hand; a learned method has its own momentum."""
 
 
 class Preconditioned(MirrorOptimizer):
@@ -39,40 +39,40 @@ class Preconditioned(MirrorOptimizer):
         x⁺ = (1 − t_k w)x − t_k c s(v) ∇ψ*(v)                    t_k = lr·s(k)
 
     The map acts on momenta, not on weights, and the step is normalised: before the scale c, the
-    entries of a step have the mean square 1 (:meth:`~mirrordescent.mirrors.MirrorMap.direction`).
-    By default every tensor gets a map by what it is
-    (:func:`~mirrordescent.mirrors.spectral_by_kind`): matrices and convolutions inside the network
-    the polar factor, which commutes with rotations of a layer's inputs and outputs; the output
-    layer, embeddings and vectors a sign. c falls with the fan-in, so that one lr serves all widths.
-    A learned geometry is given by name:
+    entries of a step have mean square 1 (:meth:`~mirrordescent.mirrors.MirrorMap.direction`). By
+    default the map of a tensor is chosen by its role
+    (:func:`~mirrordescent.mirrors.spectral_by_kind`). Matrices and convolutions inside the network
+    get the polar factor, which commutes with rotations of a layer's inputs and outputs; the output
+    layer, embeddings and vectors get a sign. c falls with the fan-in, so that one lr serves all
+    widths. A learned geometry is given by name:
 
     .. code-block:: none
 
         md.optim.Preconditioned(model.named_parameters(), mirror="network-spectral", steps=1000)
 
-    Pass names, so that embeddings, gates, layers that normalise and the like are recognised; for
-    grouped convolutions, norms without gains and embeddings with unusual names, pass
+    Pass named parameters, so that embeddings, gates and normalisation layers are recognised. For
+    grouped convolutions, norms without gains, and embeddings with unusual names, pass
     ``roles=md.mirrors.roles_of(model)``. A mirror map of your own is used on every tensor.
 
-    Tensors are stepped together where their maps are alike, and matrices in one call of a kernel if
-    kernels have been compiled; ``fused=True`` compiles them. Under ``DistributedDataParallel``
-    nothing changes. Under FSDP2 every process keeps its shard of the momentum, and momenta are
-    gathered one tensor at a time, since a direction depends on the whole of it; all processes
-    compute it, and each keeps its part.
+    Tensors with similar maps are stepped together. If kernels are compiled when the optimiser is
+    constructed, all matrices are stepped in one call of a kernel; ``fused=True`` compiles them.
+    Under ``DistributedDataParallel`` nothing changes. Under FSDP2 every process keeps its shard of
+    the momentum. A direction depends on the whole tensor, so momenta are gathered one tensor at a
+    time; all processes compute the direction, and each keeps its part.
 
     Args:
-        params: see :class:`MirrorOptimizer`, which also has the arguments that are not listed here.
-        lr: by default 3e-3, and 1 with a learned method, which brings its own scales.
-        mirror: see :class:`MirrorOptimizer`; by default the geometry set by hand.
-        steps: the length of the run, over which s(k) rises and falls
+        params: See :class:`MirrorOptimizer`, which also explains the arguments not listed here.
+        lr: Learning rate; by default 3e-3, and 1 with a learned method, which has its own scales.
+        mirror: See :class:`MirrorOptimizer`; by default the geometry set by hand.
+        steps: Length of the run, over which s(k) rises and falls
             (:class:`~mirrordescent.schedules.OverRun`). If it is not given, s = 1: use a scheduler
             of torch.
         momentum: β, by default 0.95.
-        second_momentum: β₂, if the entries of directions are to be divided by the root of their
-            second moments (:class:`~mirrordescent.methods.AdaptivePreconditioned`).
-        lookahead: whether v looks one step ahead, as it does by default. A learned method has its
+        second_momentum: β₂ of second moments. If it is given, directions are divided by the root of
+            their second moments (:class:`~mirrordescent.methods.AdaptivePreconditioned`).
+        lookahead: Whether v looks one step ahead, as it does by default. A learned method has its
             own β, β₂ and v.
-        roles: what the tensors are, by name.
+        roles: Roles of the tensors, by name.
         weight_decay: w, decoupled as in AdamW: it shrinks the weights, and the map does not see it.
 
     >>> import torch
@@ -102,117 +102,111 @@ class Preconditioned(MirrorOptimizer):
         roles: Mapping[str, Role] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        given: list[Any] = [] if isinstance(params, Tensor) else list(params)
-        self._roles = dict(roles or _roles(given))
-        self._maps = dict[Any, MirrorMap]()
-        learned = _learned(mirror)
+        # Parameters may come from an iterator. A single tensor is refused by torch.
+        listed: list[Any] = [] if isinstance(params, Tensor) else list(params)
+        self._roles = dict(roles or _roles_of_groups(listed))
+        self._maps: dict[Any, MirrorMap] = {}
+        learned = self._learned_method(mirror)
         if options.get("t") is None:
-            options["t"] = _over(steps, learned)
+            options["t"] = _schedule_over(steps, learned)
         elif steps is not None:
             raise ValueError(
                 "give either steps, for a schedule over the run, or t, a schedule of your own"
             )
-        named: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "momentum": momentum,
             "second_momentum": second_momentum,
             "lookahead": lookahead,
         }
-        chosen = {name: value for name, value in named.items() if value is not None}
-        if learned is not None and chosen:
+        settings = {name: value for name, value in settings.items() if value is not None}
+        if learned is not None and settings:
             raise ValueError(
-                f"{mirror!r} was learned with a {' and '.join(chosen)} of its own: leave that out"
+                f"{mirror!r} has a learned {' and '.join(settings)} of its own: leave that out"
             )
-        plain: Any = partial(methods.Preconditioned, normalised=True)
-        kind: Any = plain if second_momentum is None else methods.AdaptivePreconditioned
-        made = partial(kind, **{"momentum": MOMENTUM, **chosen})
-        lr = (LEARNING_RATE if learned is None else 1.0) if lr is None else lr
+        make: Any = partial(methods.Preconditioned, normalised=True)
+        if second_momentum is not None:
+            make = methods.AdaptivePreconditioned
+        if lr is None:
+            lr = LEARNING_RATE if learned is None else 1.0
         super().__init__(
-            given or params,
+            listed or params,
             lr,
             spectral_by_kind() if mirror is None else mirror,
-            method=made,
+            method=partial(make, **{"momentum": MOMENTUM, **settings}),
             **options,
         )
 
-    def _prepare(self, group: Group) -> Plan:
-        group["weight_decay"] = Decoupled(group["weight_decay"])
-        return super()._prepare(group)
+    def _learned_method(self, mirror: MirrorLike) -> methods.Preconditioned | None:
+        """Return the method that an entry of the zoo is, if it is preconditioned."""
+        if not isinstance(mirror, str | Path):
+            return None
+        entry = load_entry(mirror, self._entries)
+        return entry if isinstance(entry, methods.Preconditioned) else None
 
-    def _map_of(self, leaf: Leaf, mirror: MirrorMap) -> MirrorMap:
-        if not is_distributed(leaf.tensor) or all(
-            each.is_replicate() for each in leaf.tensor.placements
-        ):
-            return self._whole_map_of(leaf, mirror)
+    def _construct_executor(self, group: Group) -> tuple[GroupExecutor, LearningRate]:
+        group["weight_decay"] = Decoupled(group["weight_decay"])
+        return super()._construct_executor(group)
+
+    def _map_of(self, named: NamedTensor, mirror: MirrorMap) -> MirrorMap:
+        if not is_sharded(named.tensor):
+            return self._map_of_whole(named, mirror)
         if isinstance(mirror, Layerwise):
             raise ValueError(
-                f"parameter {leaf.called} is sharded: use a map by kinds of layers, or one for all tensors"
+                f"parameter {named.name} is sharded: use a map by kinds of layers, or one map for "
+                f"all tensors"
             )
-        return Gathered(self._whole_map_of(leaf, mirror), leaf.tensor)
+        return Gathered(self._map_of_whole(named, mirror), named.tensor)
 
-    def _whole_map_of(self, leaf: Leaf, mirror: MirrorMap) -> MirrorMap:
+    def _map_of_whole(self, named: NamedTensor, mirror: MirrorMap) -> MirrorMap:
+        """Return the map of the whole tensor."""
         if isinstance(mirror, Layerwise):
-            return leaf.part(mirror)
+            return named.map_from(mirror)
         if not isinstance(mirror, ByKind):
             return mirror
-        name = leaf.called.replace("_orig_mod.", "")
-        role = self._roles.get(name) or self._roles.get(name.removeprefix("module."))
-        if role is None:  # of a group that was added later, or of a tensor without a name
-            role = next(iter(_roles([(leaf.called, leaf.tensor)]).values()))
-            if known := next(iter(self._roles.values()), None):
-                role = role._replace(depth=known.depth, normed=known.normed)
+        role = self._role_of(named)
         key = (id(mirror), role)
-        return self._maps.setdefault(key, mirror.of(role))
+        if key not in self._maps:
+            self._maps[key] = mirror.of(role)
+        return self._maps[key]
 
-    def _step_group(self, number: int, moving: Moving, scale: float) -> None:
-        foreach = self.param_groups[number]["foreach"]
-        unwanted = self.fused is False or (self.fused is None and foreach is not None)
-        with kernels.without() if unwanted else nullcontext():
-            super()._step_group(number, moving, scale)
-
-    def _uses_kernels(self, slot: Slot) -> bool:
-        """Tell whether a kernel is used: for second moments, directions of matrices, and powers of
-        entries.
-        """
-        mirror = unscaled(slot.mirror)
-        parts = slot.mirror.modules()
-        return (
-            isinstance(slot.method, methods.AdaptivePreconditioned)
-            or isinstance(mirror, PNorm)
-            or any(isinstance(part, SingularValues) and part.products is not None for part in parts)
-        )
+    def _role_of(self, named: NamedTensor) -> Role:
+        name = named.name.replace("_orig_mod.", "")
+        role = self._roles.get(name) or self._roles.get(name.removeprefix("module."))
+        if role is not None:
+            return role
+        # A group that was added later, or a tensor without a name: depth and normalisation are
+        # those of the network.
+        role = next(iter(_roles_of_groups([(named.name, named.tensor)]).values()))
+        for known in self._roles.values():
+            return role._replace(depth=known.depth, normed=known.normed)
+        return role
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_roles": self._roles, "_maps": self._maps}
 
 
-def _learned(mirror: MirrorLike) -> methods.Preconditioned | None:
-    entry = zoo.load(mirror) if isinstance(mirror, str | Path) else None
-    return entry if isinstance(entry, methods.Preconditioned) else None
-
-
-def _over(steps: int | None, learned: methods.Preconditioned | None) -> ScheduleLike:
-    """Return a schedule over a run of so many steps, as it was learned, or a constant if their
-    number is not known.
-    """
+def _schedule_over(steps: int | None, learned: methods.Preconditioned | None) -> ScheduleLike:
+    """Return the schedule over a run of this many steps, or 1 if their number is not given."""
     if steps is None:
         return 1.0
-    return (
-        learned.t.over(steps)
-        if learned is not None and isinstance(learned.t, OverRun)
-        else OverRun(steps)
-    )
+    if learned is not None and isinstance(learned.t, OverRun):
+        return learned.t.over(steps)
+    return OverRun(steps)
 
 
-def _roles(params: list[Any]) -> dict[str, Role]:
-    """Tell the roles of all parameters of all groups, by their names or their places."""
-    groups = (
-        [each["params"] for each in params] if params and isinstance(params[0], dict) else [params]
-    )
+def _roles_of_groups(params: list[Any]) -> dict[str, Role]:
+    """Return the roles of all parameters of all groups, by name or by position."""
+    groups: list[Any] = [params]
+    if params and isinstance(params[0], dict):
+        groups = [group["params"] for group in params]
     shapes: dict[str, tuple[int, ...]] = {}
     for number, group in enumerate(groups):
-        members = [group] if isinstance(group, Tensor) else cast(list[Any], group)
-        for i, each in enumerate(members):
-            name, tensor = each if isinstance(each, tuple) else (f"{i} of group {number}", each)
+        members: Iterable[Any] = [group] if isinstance(group, Tensor) else group
+        for i, member in enumerate(members):
+            if isinstance(member, tuple):
+                name, tensor = member
+            else:
+                name, tensor = f"{i} of group {number}", member
             if isinstance(tensor, Tensor):
                 shapes[name.replace("_orig_mod.", "")] = tuple(tensor.shape)
-    return roles(shapes)
+    return roles_by_shape(shapes)

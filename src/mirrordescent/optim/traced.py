@@ -1,9 +1,9 @@
-"""Steps inside the graphs of ``torch.compile``: one operation, into which compilers do not look.
+"""Steps inside the graphs of ``torch.compile``, as one operation that compilers do not look into.
 
-What a step decides by numbers (are gradients finite, was a parameter moved, which kernel) would
-break a graph, or compile it anew for every shape. As one operation it does neither, and it is the
-same step, bit by bit. Rates and momenta are read when it runs, so that schedulers need no
-compilation either.
+A step makes decisions by values: whether gradients are finite, whether a parameter was changed,
+which kernel is used. Traced into a graph, these would break it, or compile it again for every
+shape. As one operation they do neither, and the step is the same bit by bit. Learning rates and
+momenta are read when the operation runs, so schedulers cause no compilation either.
 """
 
 from __future__ import annotations
@@ -17,33 +17,32 @@ import torch
 from torch import Tensor
 
 
-class Stepping(Protocol):
+class SteppedOptimizer(Protocol):
     """An optimiser that can step given tensors instead of its parameters and their gradients."""
 
-    def step_on(self, numbers: Sequence[int], x: list[Tensor], g: list[Tensor]) -> None:
-        """Step parameters, by their numbers among all, whose memory is x, along g."""
+    def step_on(self, indices: Sequence[int], x: list[Tensor], g: list[Tensor]) -> None:
+        """Step the parameters with these indices, whose memory is x, along g."""
 
 
-_known: WeakValueDictionary[str, Any] = WeakValueDictionary()
-_numbers = count()
+_optimizers: WeakValueDictionary[str, Any] = WeakValueDictionary()
+_counter = count()
 
 
-def name_in_graphs(optimizer: Stepping) -> str:
-    """Return a name by which graphs find an optimiser, as long as there is one."""
-    name = f"optimizer {next(_numbers)}"
-    _known[name] = optimizer
+def register_optimizer(optimizer: SteppedOptimizer) -> str:
+    """Return a name by which graphs find an optimiser, as long as it exists."""
+    name = f"optimizer {next(_counter)}"
+    _optimizers[name] = optimizer
     return name
 
 
 def _step(x: Sequence[Tensor], g: Sequence[Tensor], numbers: Sequence[int], name: str) -> None:
-    # Inside an operation nothing is differentiated, which maps that are gradients of networks have
-    # to be.
+    # Autograd is disabled inside an operation. Maps that are gradients of networks need it.
     included = torch._C._dispatch_tls_local_include_set()
     excluded = torch._C._dispatch_tls_local_exclude_set()
     for key in (torch._C.DispatchKey.AutogradFunctionality, torch._C.DispatchKey.AutogradOther):
         excluded = excluded.remove(key)
     with torch._C._ForceDispatchKeyGuard(included, excluded), torch.no_grad():
-        _known[name].step_on(numbers, list(x), list(g))
+        _optimizers[name].step_on(numbers, list(x), list(g))
 
 
 step_in_graph = torch.library.custom_op(

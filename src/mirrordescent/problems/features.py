@@ -92,7 +92,7 @@ def _sums(y: Tensor, mask: Tensor | None, x: Tensor) -> Tensor:
     """Return per sample the number of observed pixels, Σ(y − c) and Σ(y − c)² over them, c one of
     them, and Σ|Dx|.
     """
-    if y.shape == x.shape and kernels.suits(y) and y.dtype == x.dtype and kernels.ready():
+    if y.shape == x.shape and kernels.supports(y) and y.dtype == x.dtype and kernels.available():
         return kernels.image_sums(y, mask, x)
     seen = torch.ones_like(y) if mask is None else mask.expand_as(y)
     at = seen.flatten(1).argmax(1, keepdim=True)
@@ -125,7 +125,7 @@ def _depths(mask: Tensor) -> Tensor:
     """Return how many pixels of every plane are missing, and the sum of their depths: (…, channels,
     2).
     """
-    if kernels.suits(mask) and kernels.ready():
+    if kernels.supports(mask) and kernels.available():
         return kernels.hole_depths(mask, DEEPEST)
     missing = rounds = (1 - mask).double().sum((-2, -1))
     for _ in range(DEEPEST):

@@ -40,7 +40,7 @@ def closed(u: Differences, observed: Tensor, groups: Groups, radius: float | Ten
         radius: r, a number or one for every sample.
     """
     u = groups.project(u, radius)
-    if not (kernels.suits(observed) and kernels.ready()):
+    if not (kernels.supports(observed) and kernels.available()):
         return _closed(u, observed, groups, radius)
     bound = torch.as_tensor(radius, dtype=torch.float64).reshape(-1)
     kernels.close_holes(

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from mirrordescent._internal.checks import require_data, require_not_negative, require_positive
 from mirrordescent._internal.image_arrays import ImageLike, as_images, as_mask
-from mirrordescent.kernels import ready, suits
+from mirrordescent.kernels import available, supports
 from mirrordescent.mirrors import MirrorMap, Stencil
 from mirrordescent.parts import Config, Part
 from mirrordescent.problems.base import Pixels
@@ -178,7 +178,7 @@ class TVInpainting(Composite):
         if (
             self.operator is not None
             or type(self) not in (TVInpainting, TVDenoising)
-            or not suits(self.y)
+            or not supports(self.y)
         ):
             return None
         return self._data
@@ -255,7 +255,12 @@ class TVInpainting(Composite):
         """
         if self.operator is not None:
             return super().lower_bound(u)
-        if self.mask is not None and suits(self.y) and ready() and not u["vertical"].requires_grad:
+        if (
+            self.mask is not None
+            and supports(self.y)
+            and available()
+            and not u["vertical"].requires_grad
+        ):
             u = closed(u, self.mask, self.groups, self.kink)  # which costs some steps
         return dual_bound(self._data, u)
 

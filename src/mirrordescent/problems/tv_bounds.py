@@ -100,7 +100,7 @@ def _of_sums(data: Pixels, sums: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _compiled(data: Pixels, *tensors: Tensor) -> bool:
     derived = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    return kernels.suits(data.y) and not derived and kernels.ready()
+    return kernels.supports(data.y) and not derived and kernels.available()
 
 
 def _numbers(data: Pixels) -> Tensor:

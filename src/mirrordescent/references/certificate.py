@@ -20,7 +20,7 @@ from mirrordescent.problems.base import Problem, in_double
 from mirrordescent.problems.fingerprint import fingerprint
 from mirrordescent.problems.saddle import SaddlePoint
 from mirrordescent.references.estimate import estimate as estimated
-from mirrordescent.solving import Look, Rule, relative_gap, solve
+from mirrordescent.solving import Rule, Snapshot, relative_gap, solve
 from mirrordescent.trees import Tree, tree_map
 
 ITERATIONS = 40_000
@@ -236,7 +236,7 @@ def _by_gradients(problem: Problem, tolerance: float) -> Found | None:
     if best is None or not bool(best.isfinite().all()):
         return None
 
-    def test(look: Look) -> Tensor:
+    def test(look: Snapshot) -> Tensor:
         nonlocal best
         best = torch.fmax(cast(Tensor, best), cast(Tensor, problem.bound_at(look.x, convexity)))
         rounding = 64 * torch.finfo(best.dtype).eps * (1 + look.start_value.abs())
@@ -263,7 +263,7 @@ def _small_gap(problem: Problem, tolerance: float) -> Rule:
         else None
     )
 
-    def test(look: Look) -> Tensor:
+    def test(look: Snapshot) -> Tensor:
         lower = cast(Tensor, look.lower)
         rounding = torch.finfo(lower.dtype).eps * (1 + look.start_value.abs())
         first = look.start_value - lower

@@ -12,7 +12,7 @@ from torch import Generator
 from mirrordescent import zoo
 from mirrordescent._internal.checks import require_not_negative, require_positive
 from mirrordescent.data.image_files import random_crops
-from mirrordescent.data.pictures import pictures
+from mirrordescent.data.photo_collections import pictures
 from mirrordescent.learn.control import has_map, without_map
 from mirrordescent.learn.families import Draw
 from mirrordescent.methods import PDHG, Method

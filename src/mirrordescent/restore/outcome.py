@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mirrordescent._internal.extras import requires_extra
 from mirrordescent._internal.image_arrays import psnr
 from mirrordescent.report import Curve
 from mirrordescent.restore.photo import Photo
@@ -254,7 +255,8 @@ def _as_bytes(image: Tensor) -> Tensor:
 
 def similarity(image: Tensor, truth: Tensor) -> float | None:
     """Return the structural similarity (SSIM), or None for images smaller than its window."""
-    from skimage.metrics import structural_similarity
+    with requires_extra("pictures", "The structural similarity", "scikit-image"):
+        from skimage.metrics import structural_similarity
 
     if min(image.shape[1:]) < SSIM_WINDOW:
         return None

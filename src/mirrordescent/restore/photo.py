@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.extras import requires_extra
 from mirrordescent._internal.files import whole
 from mirrordescent._internal.image_arrays import Array, values_of
 from mirrordescent.data.errors import DataDamaged, reading
@@ -118,7 +119,8 @@ class Photo:
             if self.format == DEEP_PNG:
                 write_deep_png(partial, DeepPNG(numbers, self.extras["notes"]))
             elif self.format == DEEP_TIFF:
-                import tifffile
+                with requires_extra("pictures", "Writing deep TIFF files", "tifffile"):
+                    import tifffile
 
                 with partial.open("wb") as file:  # the temporary name has no TIFF suffix
                     tifffile.imwrite(file, _without_single_channel(numbers), **self.extras)
@@ -282,7 +284,8 @@ def _read_deep(path: Path) -> Pixels | None:
 
 def _read_deep_tiff(path: Path) -> Pixels | None:
     """Read 16-bit or floating-point colours of a TIFF file; None for other files."""
-    import tifffile
+    with requires_extra("pictures", "Reading deep TIFF files", "tifffile"):
+        import tifffile
 
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # errors are raised anyway
     with tifffile.TiffFile(path) as file:

@@ -117,7 +117,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if "blueprint" in metadata:
         raise EntryDamaged(
             f"{path} was saved by version 0.1 of the library: in a clone of the repository, "
-            f"`python -m mirrordescent_lab.upgrade {path}` makes it readable"
+            f"`python -m mirrordescent_experiments.upgrade {path}` makes it readable"
         )
     if "sha256" not in metadata:
         raise EntryDamaged(f"{path} is not a learned method: it has no checksum")

@@ -1,0 +1,80 @@
+"""The methods of the zoo that train networks: as the paper prints them, as they are better here,
+and without a map.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from mirrordescent import zoo
+from mirrordescent.contests.contest import Tunable
+from mirrordescent.contests.training_runs import Training
+from mirrordescent.learn.recipe import CONTROL
+from mirrordescent.methods import SMD, Method
+from mirrordescent.recipes.network_maps import rescaled
+from mirrordescent.recipes.printed_maps import accelerated_as_printed
+from mirrordescent_experiments.extensions import NO_MAP
+from mirrordescent_experiments.result import Claim, Panel
+from mirrordescent_experiments.training_claims import at_most
+
+LMD = "LMD"
+PRINTED = "LAMD* as printed"
+CAPPED = "capped LAMD"
+SHORTER = f"{PRINTED}, steps tuned"
+FACTORS = [1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005]
+
+
+def printed(entry: str) -> dict[str, Method[Any]]:
+    """Return mirror descent, learned as such, and its map and step size in LAMD* with the paper's λ
+    and no cap.
+
+    An entry that is not shipped gives nothing, and claims about it are then not measured.
+    """
+    if entry not in zoo.list():
+        return {}
+    method = cast(SMD, zoo.load(entry)).requires_grad_(False)
+    return {LMD: method, PRINTED: accelerated_as_printed(method)}
+
+
+def with_other_steps(entry: str, tuning: Training) -> dict[str, Method[Any]]:
+    """Return LAMD* as printed with a multiple of the step size of LMD, tuned: the paper does not
+    state its own.
+    """
+    if entry not in zoo.list():
+        return {}
+    method = cast(SMD, zoo.load(entry)).requires_grad_(False)
+    made = Tunable(
+        SHORTER, lambda factor: rescaled(accelerated_as_printed(method), factor), FACTORS
+    )
+    factor = tuning.tune(made)
+    return {f"{SHORTER} ({factor:g})": made.make(factor)}
+
+
+def capped(entry: str) -> dict[str, Method[Any]]:
+    """Return the method of an entry, and its control if there is one: the identity, and schedules
+    learned alike.
+    """
+    made = {CAPPED: cast(Method[Any], zoo.load(entry))}
+    if f"{entry}{CONTROL}" in zoo.list():
+        made[CAPPED + NO_MAP] = cast(Method[Any], zoo.load(f"{entry}{CONTROL}"))
+    return made
+
+
+def learned(entry: str) -> dict[str, Method[Any]]:
+    """Return what was learned as printed under NAME-printed, then what was learned under NAME, with
+    controls.
+    """
+    made = printed(f"{entry}-printed")
+    if f"{entry}-printed{CONTROL}" in zoo.list():
+        made[LMD + NO_MAP] = cast(Method[Any], zoo.load(f"{entry}-printed{CONTROL}"))
+    return {**made, **capped(entry)}
+
+
+def map_claims(loss: Panel) -> list[Claim]:
+    """Judge whether methods end below their controls, which is what their maps are worth."""
+    names = set(loss.names)
+    return [
+        at_most(loss, name, 1, name + NO_MAP)
+        for name in (LMD, CAPPED)
+        if {name, name + NO_MAP} <= names
+    ]

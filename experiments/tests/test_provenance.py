@@ -1,0 +1,155 @@
+"""Where results come from, and which are stale."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from mirrordescent import zoo
+from mirrordescent.cli import main
+from mirrordescent.diagnosis.entries import diagnose_entry
+from mirrordescent_experiments import provenance
+from mirrordescent_experiments.diagnosis_pages import write
+from mirrordescent_experiments.paper_claims import CLAIMS, paper_claims
+from mirrordescent_experiments.rebuild import from_summary
+from mirrordescent_experiments.result import Curve, Panel, Result
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+ENTRY = "photo-inpaint-lpd"
+
+
+def test_a_fingerprint_is_of_what_an_entry_computes(tmp_path):
+    entry = zoo.load(ENTRY)
+    again = zoo.save(entry, tmp_path / "again", zoo.Card("again", "another card"))
+    assert zoo.fingerprint(again) == zoo.fingerprint(ENTRY)
+    with torch.no_grad():
+        entry.theta[0] += 1e-6
+    assert zoo.fingerprint(zoo.save(entry, tmp_path / "changed")) != zoo.fingerprint(ENTRY)
+
+
+def test_entries_are_noted_as_they_are_loaded(tmp_path):
+    mine = zoo.save(zoo.load(ENTRY), tmp_path / "mine")
+    with provenance.recorded("3") as found:
+        zoo.load(ENTRY)
+        zoo.load(mine)
+    zoo.load("photo-inpaint-pair")
+    assert found["entries"] == {ENTRY: zoo.fingerprint(ENTRY)}
+    assert found["seeds"] == "3"
+    assert all(found[key] for key in ("commit", "date", "machine"))
+
+
+def stored(folder, name, found):
+    curve = Curve("LMD", [0, 10], [0.0, 1.0], torch.tensor([[3.0, 5.0], [1.0, 2.0]]))
+    result = Result(name, name, {"scale": "quick"}, {"gaps": Panel([curve])}, provenance=found)
+    (folder / name).mkdir()
+    (folder / name / "summary.json").write_text(json.dumps(result.summary()))
+
+
+def test_pages_whose_entries_are_not_those_shipped_are_found(tmp_path):
+    with provenance.recorded("0") as good:
+        zoo.load(ENTRY)
+    stored(tmp_path, "good", good)
+    stored(tmp_path, "older", good | {"entries": {ENTRY: "0" * 16}})
+    stored(tmp_path, "gone", good | {"entries": {"not-shipped": "0" * 16}})
+    stored(tmp_path, "unknown", {})
+    (tmp_path / "page.md").write_text("# A page\n")
+    (tmp_path / "marked.md").write_text(f"# A page\n\n{provenance.mark(good)}\n")
+    wrong = provenance.check(tmp_path)
+    assert [line.split()[0] for line in wrong] == ["gone", "older", "unknown", "page"]
+    assert f"{ENTRY} has been learned anew" in wrong[1]
+    (tmp_path / "stale.json").write_text(
+        json.dumps({"gone": "", "older": "", "unknown": "", "page": "", "good": ""})
+    )
+    assert provenance.check(tmp_path) == ["good is listed as stale in stale.json, and is not"]
+
+
+def test_sections_that_were_made_by_themselves_are_judged_by_themselves(tmp_path):
+    with provenance.recorded("0") as good:
+        zoo.load(ENTRY)
+    first, other = (
+        provenance.mark(good | each, section=True) for each in ({}, {"entries": {ENTRY: "0" * 16}})
+    )
+    text = f"# A page\n\n## First\n\n{first}\n\n## Second\n\nno mark\n\n## Third\n\n{other}\n"
+    (tmp_path / "page.md").write_text(text)
+    assert [line.split(" is stale")[0] for line in provenance.check(tmp_path)] == [
+        "page: Second",
+        "page: Third",
+    ]
+
+
+def test_the_command_fails_where_the_check_does(tmp_path, monkeypatch, capsys):
+    stored(tmp_path, "unknown", {})
+    monkeypatch.setattr("sys.argv", ["mirrordescent", "results", str(tmp_path), "--check"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert "unknown is stale" in capsys.readouterr().out
+
+
+def test_the_pages_of_the_repository_are_those_of_the_entries_shipped():
+    assert provenance.check(RESULTS) == []
+
+
+def test_a_summary_keeps_runs_and_where_they_come_from(tmp_path):
+    with provenance.recorded("0") as found:
+        zoo.load(ENTRY)
+    stored(tmp_path, "kept", found)
+    summary = json.loads((tmp_path / "kept" / "summary.json").read_text())
+    assert summary["runs"]["gaps"]["LMD"]["10"] == [1.0, 2.0]
+    page = from_summary(tmp_path / "kept" / "summary.json").markdown()
+    assert f"{ENTRY} {zoo.fingerprint(ENTRY)}" in page
+    stored(tmp_path, "old", {})
+    assert "is not known" in from_summary(tmp_path / "old" / "summary.json").markdown()
+
+
+def test_a_diagnosis_says_what_it_is_of(tmp_path):
+    with provenance.recorded("0") as found:
+        diagnosis = diagnose_entry(
+            "ellipse-denoise-pair", "denoise", tmp_path, count=1, side=12, iterations=3
+        )
+    page = write(diagnosis, tmp_path / "page", found)
+    assert "![bounds](bounds.png)" in page.read_text()
+    for name in ("bounds", "energies", "errors"):
+        assert (page.parent / f"{name}.png").stat().st_size > 5000
+    assert json.loads(provenance.MARK.search(page.read_text())[1])["entries"].keys() == {
+        "ellipse-denoise-pair"
+    }
+
+
+def test_every_claim_of_the_paper_is_judged_or_said_not_to_be_measured(tmp_path):
+    assert len(CLAIMS) >= 25
+    assert {claim.verdict for claim in paper_claims(tmp_path)} == {"not measured"}
+    found = paper_claims(RESULTS)
+    assert len(found) == len(CLAIMS) == len({claim.statement for claim in found})
+    for claim in found:
+        assert claim.verdict == "not measured" or any(
+            character.isdigit() for character in claim.measured
+        )
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"), [(1.0, 2.0, "holds"), (2.0, 1.0, "does not hold")]
+)
+def test_a_claim_of_the_paper_can_fail(tmp_path, ours, theirs, verdict):
+    gaps = {"LAMD": ours, "GD": theirs, "Nesterov": theirs, "Adam": theirs, "LPD": theirs}
+    wobble = torch.tensor([1.0, 1.01, 0.99])
+    curves = [
+        Curve(f"{n} (x)", [1000, 2000], [0.0, 1.0], torch.stack([g * wobble] * 2))
+        for n, g in gaps.items()
+    ]
+    with provenance.recorded("0") as found:
+        zoo.load(ENTRY)
+    result = Result("denoise", "x", {}, {"comparison from y": Panel(curves)}, provenance=found)
+    (tmp_path / "denoise").mkdir()
+    (tmp_path / "denoise" / "summary.json").write_text(json.dumps(result.summary()))
+    (claim,) = [
+        c
+        for c in paper_claims(tmp_path)
+        if c.statement.startswith("denoising: LAMD ends below LPD")
+    ]
+    assert claim.verdict == verdict
+    assert "margin in decades" in claim.measured
+    assert "stale" not in claim.measured

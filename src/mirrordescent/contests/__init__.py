@@ -1,0 +1,9 @@
+"""Contests: several methods on the same problems, with tuned step sizes and certified optima.
+
+The demonstration, the diagnosis of entries and the experiments are built on them.
+"""
+
+from mirrordescent.contests.contest import Contest, Tunable, grid, recorded_iterations
+from mirrordescent.contests.training_runs import Training
+
+__all__ = ["Contest", "Training", "Tunable", "grid", "recorded_iterations"]

@@ -1,0 +1,289 @@
+"""Steps of preconditioned methods on all tensors of a network, in few calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mirrordescent import kernels
+from mirrordescent.methods.adaptive import TINY, AdaptivePreconditioned
+from mirrordescent.methods.base import GradientMethod, Tensors
+from mirrordescent.methods.preconditioned import Preconditioned
+from mirrordescent.mirrors.base import MirrorMap
+from mirrordescent.mirrors.by_kind import ScaledMap
+from mirrordescent.mirrors.norms import PNorm
+from mirrordescent.mirrors.singular_values import (
+    SingularValues,
+    SpectralPower,
+    approximation_on,
+    combine_matrices,
+    matrix_blocks,
+)
+
+_SPECTRAL = (SingularValues, SpectralPower)
+
+
+class PreconditionedSteps:
+    """Steps of :class:`Preconditioned` in place on many tensors, each with its own map.
+
+    Args:
+        method: A method that stands for the methods of all tensors, which differ in their maps.
+        maps: Map of each tensor.
+        fused: Whether C kernels are used.
+    """
+
+    def __init__(
+        self, method: Preconditioned, maps: Sequence[MirrorMap], fused: bool = False
+    ) -> None:
+        self.method: Any = method
+        self.maps = list(maps)
+        self.fused = fused
+        self.directions = UnitDirections(maps, fused)
+
+    def __call__(self, count: int, x: Tensors, stored: Tensors, g: Tensors) -> None:
+        """m ← βm + (1 − β)g,  x ← (1 − tw)x − t ∇ψ*(v).
+
+        Args:
+            count: Number of the step, k + 1.
+            x: Points.
+            stored: Stored fields of the first point, in the order of the state, then those of the
+                second point, and so on.
+            g: Gradients.
+        """
+        method = self.method
+        t = float(method.t(count))
+        v = self._update_momenta(stored, g)
+        if method.normalised:
+            d = list(torch._foreach_mul(self.directions(v), self.directions.sizes))
+        else:
+            d = [mirror.to_primal(y[None])[0] for mirror, y in zip(self.maps, v, strict=True)]  # type: ignore[index]
+        if method.decay:
+            torch._foreach_mul_(x, 1 - t * method.decay)
+        torch._foreach_add_(x, d, alpha=-t)
+
+    def _update_momenta(self, m: Tensors, g: Tensors) -> Tensors:
+        """Set m to m⁺ and return v."""
+        method = self.method
+        if method.lookahead and self.fused and kernels.has_moments(m, g):
+            return kernels.momenta(m, g, method.momentum)
+        torch._foreach_lerp_(m, g, 1 - method.momentum)
+        if not method.lookahead:
+            return m
+        return list(torch._foreach_lerp(g, m, method.momentum))
+
+
+class AdaptiveSteps(PreconditionedSteps):
+    """Steps of :class:`AdaptivePreconditioned` in place on many tensors, each with its own map."""
+
+    def __call__(self, count: int, x: Tensors, stored: Tensors, g: Tensors) -> None:
+        """m, n and w as in ``update``,  x ← (1 − t·decay)x − t ℓ u/√(n/w)."""
+        method = self.method
+        beta = method.second_momentum
+        t = float(method.t(count))
+        m = stored[0::3]
+        n = stored[1::3]
+        w = stored[2::3]
+        u = self.directions(self._update_momenta(m, g))
+        steps = [t * size for size in self.directions.sizes]
+        keep = 1 - t * method.decay
+        if self.fused and kernels.has_moments(x, n, u):
+            kernels.adapted(x, n, w, u, steps, beta, keep, TINY)
+            return
+        torch._foreach_mul_([*n, *w], beta)
+        torch._foreach_addcmul_(n, u, u, 1 - beta)
+        torch._foreach_add_(w, 1 - beta)
+        roots = torch._foreach_sqrt(n)
+        torch._foreach_add_(roots, TINY)
+        if method.decay:
+            torch._foreach_mul_(x, keep)
+        scaled = torch._foreach_mul(u, torch._foreach_sqrt(w))
+        torch._foreach_addcdiv_(x, scaled, roots, [-step for step in steps])
+
+
+SHARED_STEPS: dict[type[GradientMethod[Any]], type[PreconditionedSteps]] = {
+    Preconditioned: PreconditionedSteps,
+    AdaptivePreconditioned: AdaptiveSteps,
+}
+"""Steps that share work between tensors, by the exact class of the method."""
+
+
+def uses_kernels(method: GradientMethod[Any], mirror: MirrorMap) -> bool:
+    """Return whether steps of a preconditioned method with this map can use C kernels.
+
+    There are kernels for second moments, directions of matrices, and powers of entries.
+    """
+    if type(method) not in SHARED_STEPS:
+        return False
+    if type(method) is AdaptivePreconditioned or type(unscaled(mirror)) is PNorm:
+        return True
+    return any(
+        isinstance(part, SingularValues) and part.products is not None for part in mirror.modules()
+    )
+
+
+class UnitDirections:
+    """Directions of many tensors, each with its own map, where similar maps share work.
+
+    The maps are grouped, and their scales read, once.
+
+    Args:
+        maps: Map of each tensor.
+        fused: Whether C kernels are used.
+    """
+
+    def __init__(self, maps: Sequence[MirrorMap], fused: bool = False) -> None:
+        self.fused = fused
+        self.sizes = [mirror.direction_size for mirror in maps]
+        """ℓ of each map (:attr:`MirrorMap.direction_size`)."""
+        self._matrix_indices: list[int] = []
+        self._matrix_maps: list[SingularValues] = []
+        self._other_indices: dict[MirrorMap, list[int]] = {}
+        for i, mirror in enumerate(map(unscaled, maps)):
+            if is_approximated(mirror):
+                self._matrix_indices.append(i)
+                self._matrix_maps.append(mirror)  # type: ignore[arg-type]
+            else:
+                self._other_indices.setdefault(mirror, []).append(i)
+
+    def __call__(self, tensors: Tensors) -> Tensors:
+        """Return the directions divided by ℓ, so that their entries have mean square 1.
+
+        Args:
+            tensors: One sample for each map, without the batch dimension.
+        """
+        result = list(tensors)
+        if self._matrix_indices:
+            matrices = [tensors[i] for i in self._matrix_indices]
+            directions = matrix_directions(self._matrix_maps, matrices, self.fused)
+            for i, direction in zip(self._matrix_indices, directions, strict=True):
+                result[i] = direction
+        for mirror, indices in self._other_indices.items():
+            directions = directions_of(mirror, [tensors[i] for i in indices], self.fused)
+            if mirror.direction_size != 1:
+                directions = list(torch._foreach_div(directions, mirror.direction_size))
+            for i, direction in zip(indices, directions, strict=True):
+                result[i] = direction
+        return result
+
+
+def unscaled(mirror: MirrorMap) -> MirrorMap:
+    """Return the map inside a :class:`ScaledMap`, and any other map as it is."""
+    return mirror.mirror if type(mirror) is ScaledMap else mirror
+
+
+def is_approximated(mirror: MirrorMap) -> bool:
+    """Return whether directions of a map of singular values are computed without decompositions."""
+    return type(mirror) in _SPECTRAL and mirror.products is not None
+
+
+def directions_of(mirror: MirrorMap, tensors: Tensors, fused: bool = False) -> Tensors:
+    """Return the directions of several tensors under one map.
+
+    Args:
+        mirror: A map.
+        tensors: Tensors without the batch dimension.
+        fused: Whether C kernels are used.
+    """
+    if is_approximated(mirror):
+        return matrix_directions([mirror] * len(tensors), tensors, fused)  # type: ignore[list-item]
+    if type(mirror) is ScaledMap:
+        return list(torch._foreach_mul(directions_of(mirror.mirror, tensors, fused), mirror.c))
+    if type(mirror) is PNorm and fused and tensors and kernels.has_powers(tensors):
+        return kernels.powers(tensors, 1 / (mirror.p - 1))
+    if _is_concatenable(mirror) and len({(y.dtype, y.device) for y in tensors}) == 1:
+        return _concatenated_directions(mirror, tensors)
+    return [mirror._direction(y[None])[0] for y in tensors]
+
+
+def _is_concatenable(mirror: MirrorMap) -> bool:
+    """Return whether a map acts on every entry by itself, with the normalisation of MirrorMap."""
+    cls = type(mirror)
+    return (
+        mirror.elementwise
+        and not mirror.per_entry
+        and cls._direction is MirrorMap._direction
+        and cls._size is MirrorMap._size
+    )
+
+
+def _concatenated_directions(mirror: MirrorMap, tensors: Tensors) -> Tensors:
+    """Return the directions of tensors under an elementwise map, applied to all entries at once."""
+    sizes = [y.numel() for y in tensors]
+    counts = _counts(tuple(sizes), tensors[0].device)
+    flat = _divide_by_rms(torch.cat([y.flatten() for y in tensors]), tensors, counts)
+    mapped = mirror._to_primal(flat[None])[0]
+    directions = _divide_by_rms(mapped, torch.split(mapped, sizes), counts)
+    pieces = torch.split(directions, sizes)
+    return [d.view(y.shape) for d, y in zip(pieces, tensors, strict=True)]
+
+
+def _divide_by_rms(flat: Tensor, pieces: Sequence[Tensor], counts: Tensor) -> Tensor:
+    """Divide the pieces of a flat tensor by their root mean squares; 0 stays 0.
+
+    Args:
+        flat: Entries of all pieces.
+        pieces: The pieces.
+        counts: Number of entries of each piece.
+    """
+    roots = counts.clamp(min=1).to(torch.promote_types(flat.dtype, torch.float32)).sqrt()
+    rms = (torch.stack(torch._foreach_norm(list(pieces))) / roots).to(flat.dtype)
+    rms = rms.clamp(min=torch.finfo(flat.dtype).tiny)
+    return flat / rms.repeat_interleave(counts, output_size=len(flat))
+
+
+@lru_cache(maxsize=64)
+def _counts(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return sizes as a tensor, cached because a copy to a GPU blocks until it is idle."""
+    with torch.inference_mode(False):
+        return torch.tensor(sizes, device=device)
+
+
+def matrix_directions(
+    maps: Sequence[SingularValues], tensors: Tensors, fused: bool = False
+) -> Tensors:
+    """Return the normalised directions of many tensors without decompositions.
+
+    Args:
+        maps: Map of each tensor.
+        tensors: Tensors without the batch dimension.
+        fused: Whether C kernels are used.
+    """
+    result = list(tensors)
+    fits: dict[Any, Any] = {}  # maps of many tensors share their function of singular values
+    groups: dict[Any, list[int]] = {}
+    fit_of: list[Any] = []
+    for i, (mirror, y) in enumerate(zip(maps, tensors, strict=True)):
+        approximation = approximation_on(y.device)
+        key = (approximation, mirror.inner, mirror.products)
+        if key not in fits:
+            fits[key] = mirror.fit(approximation)
+        fit = fits[key]
+        fit_of.append(fit)
+        if not y.numel():
+            continue
+        poles = None
+        if fused and approximation == "resolvents" and kernels.has_directions(y, mirror.parts):
+            poles = len(fit.shifts)
+        groups.setdefault((approximation, y.dtype, y.device, poles), []).append(i)
+    for (approximation, _, _, poles), indices in groups.items():
+        group_fits = [fit_of[i] for i in indices]
+        if poles is not None:
+            group = [tensors[i] for i in indices]
+            directions = kernels.directions(group, group_fits, [maps[i].parts for i in indices])
+        else:
+            blocks = [matrix_blocks(maps[i], tensors[i][None]) for i in indices]
+            directions = _normalised(combine_matrices(approximation, blocks, group_fits))
+        for i, direction in zip(indices, directions, strict=True):
+            result[i] = direction.reshape(tensors[i].shape).to(tensors[i])
+    return result
+
+
+def _normalised(tensors: Tensors) -> Tensors:
+    """Divide tensors of one dtype by the root mean squares of their entries; 0 stays 0."""
+    norms = torch.stack(torch._foreach_norm(tensors))
+    rms = norms / norms.new_tensor([d.numel() for d in tensors]).sqrt()
+    return list(torch._foreach_div(tensors, list(torch.where(norms > 0, rms, 1.0).unbind())))

@@ -1,0 +1,301 @@
+"""How the geometry for networks of any kind is learned: evolution over a distribution of small
+training tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from time import perf_counter
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+from torch import Generator, Tensor, nn
+
+from mirrordescent import data
+from mirrordescent._internal.files import whole
+from mirrordescent.learn import Draw, ProblemFamily, Recipe, Stage
+from mirrordescent.learn.recipe import Numbers
+from mirrordescent.learn.tables import plain
+from mirrordescent.methods import AdaptivePreconditioned, Preconditioned
+from mirrordescent.mirrors import ByKind, Euclidean, MirrorMap, PNorm, Saturating, SingularValues
+from mirrordescent.mirrors.by_kind import KINDS
+from mirrordescent.mirrors.roles import LayerKind
+from mirrordescent.recipes.covariance_adaptation import CovarianceAdaptation
+from mirrordescent.recipes.training_tasks import LEARNING, VALIDATION, Task, optimiser_of
+from mirrordescent.schedules import TYPICAL_LENGTH, OverRun
+
+ENTRY = "network-spectral"
+SPECTRAL: tuple[LayerKind, ...] = ("input", "hidden", "conv")
+# of Newton–Schulz, and about by how much each of them multiplies a small singular value
+STEPS = 4
+RATIO = 3.6
+WORST = 1.0  # a log ratio that is worse counts as this: how dead a network is does not matter
+
+# What is learned, where it starts, and how far it is looked for. Earlier searches, of fewer numbers
+# on fewer tasks, began with the geometry set by hand; this one begins near where they ended.
+_SCALES: dict[LayerKind, float] = {
+    "input": -3.9,
+    "hidden": -4.65,
+    "output": -3.65,
+    "conv": -4.0,
+    "embedding": -4.8,
+    "vector": -4.8,
+}
+START: dict[str, tuple[float, float]] = {
+    **{f"log scale of {kind}": (_SCALES[kind], 0.2) for kind in KINDS},
+    "width": (0.45, 0.06),
+    "width of output": (0.47, 0.08),
+    "depth": (0.65, 0.1),
+    "depth with norms": (0.1, 0.15),
+    **{f"log weight {k}": (w, 0.2) for k, w in enumerate((-4.0, -3.5, -3.7, -3.0, 0.15))},
+    "log power": (-1.7, 0.2),
+    "log of 1 − momentum": (-1.7, 0.2),
+    "log of 1 − second momentum": (-3.5, 0.3),
+    "log warmup": (-3.0, 0.2),
+    "fall": (1.05, 0.12),
+    "length": (0.35, 0.08),
+    "log decay": (-7.2, 0.4),
+}
+
+
+def method_of(numbers: Tensor, identity: bool = False) -> AdaptivePreconditioned:
+    """Make the method that a vector of numbers stands for, in the order of ``START``, or that
+    without its maps.
+    """
+    named = dict(zip(START, numbers.tolist(), strict=True))
+    raw = torch.tensor([named[f"log weight {k}"] for k in range(STEPS + 1)])
+    matrix = SingularValues(Saturating(raw.softmax(0), RATIO), products=STEPS)
+    entries = PNorm(1 + 1 / min(1.0, math.exp(named["log power"])))
+    maps: dict[LayerKind, MirrorMap] = {
+        kind: matrix if kind in SPECTRAL else entries for kind in KINDS
+    }
+    if identity:
+        maps = {kind: Euclidean() for kind in KINDS}
+    scales = {kind: math.exp(named[f"log scale of {kind}"]) for kind in KINDS}
+    widths = {kind: named["width of output" if kind == "output" else "width"] for kind in KINDS}
+    mirror = ByKind(maps, scales, widths, named["depth"], named["depth with norms"])
+    warmup = min(0.5, math.exp(named["log warmup"]))
+    fall = max(0.1, named["fall"])
+    first, second = (
+        1 - min(0.5, math.exp(named[f"log of 1 − {which}"]))
+        for which in ("momentum", "second momentum")
+    )
+    t = OverRun(TYPICAL_LENGTH, warmup, fall, max(0.0, named["length"]))
+    return AdaptivePreconditioned(mirror, t, first, second, decay=math.exp(named["log decay"]))
+
+
+Job: TypeAlias = "tuple[TaskFamily, tuple[Task, ...], int, Tensor, bool]"
+"""Tasks of a family, the seed of their networks, the numbers of a candidate, and whether its maps
+are the identity.
+"""
+Share: TypeAlias = Callable[[list[Job]], Iterable[Tensor]]
+
+
+class TaskFamily(ProblemFamily):
+    """Training tasks of several kinds. They are trained through optimisers, and not drawn as
+    batches of problems.
+    """
+
+    def __init__(
+        self, learning: tuple[Task, ...], validation: tuple[Task, ...], directory: Path | None
+    ) -> None:
+        self.learning = learning
+        self.held_out = validation
+        self.directory = directory
+
+    def draw(self, seeds: Tensor) -> Draw:
+        raise TypeError("tasks of several kinds are no batch of problems")
+
+    def log_losses(self, method: Preconditioned, tasks: tuple[Task, ...], seed: int) -> Tensor:
+        """Return the logarithm of the training loss at the end of each task."""
+        ends = [
+            task.train(lambda m, n: (optimiser_of(method, m, n), None), seed, self.directory)
+            for task in tasks
+        ]
+        return (
+            torch.tensor([end.loss for end in ends], dtype=torch.float64)
+            .log()
+            .nan_to_num(nan=torch.inf)
+        )
+
+
+@dataclass(frozen=True)
+class Evolved(Stage):
+    """Evolution of the numbers of a geometry by kinds of layers.
+
+    A candidate's loss is the mean over tasks of log(loss/loss of the start), all of one generation
+    on the same networks and minibatches, plus a pull towards the start: what few tasks do not tell
+    should stay as it was. At the end the start, the last mean, and the averages of the means of the
+    second and of the last third compete on several networks of tasks kept for validation, since
+    going on fits the tasks that are learned on and nothing else.
+
+    Args:
+        generations, population: how many of how many.
+        pull: the weight of the squared distance from the start, in units of the spread.
+        minutes: after which no further generation is begun.
+        networks: on how many networks of every validation task the choice is made.
+        identity: whether all maps are the identity, as in the control: numbers of the maps then
+            mean nothing.
+        workers: processes that the candidates of a generation are shared among, with one thread
+            each.
+    """
+
+    name: ClassVar[str] = "evolved"  # type: ignore[misc]
+
+    generations: int = 10
+    population: int = 14
+    pull: float = 0.004
+    minutes: float = 90.0
+    networks: int = 3
+    identity: bool = False
+    workers: int = 2
+
+    def run(self, module: Any, family: ProblemFamily, **work: Any) -> tuple[nn.Module, Numbers]:
+        """Evolve, or continue: what was measured before is told again."""
+        assert isinstance(family, TaskFamily)
+        with _working(self.workers) as share:
+            return self._run(family, share, **work)
+
+    def _run(self, family: TaskFamily, share: Share, **work: Any) -> tuple[nn.Module, Numbers]:
+        path: Path = work["folder"] / "log.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        log: list[Numbers] = (
+            json.loads(path.read_text()) if work.get("resume") and path.exists() else []
+        )
+        about = {
+            "start": {name: list(each) for name, each in START.items()},
+            "tasks": [t.name for t in family.learning],
+        }
+        if log and log[0].get("about") != about:
+            raise ValueError(
+                f"{path} is of another search, with other numbers or tasks: delete it to begin anew"
+            )
+        start, spread = (
+            torch.tensor(column, dtype=torch.float64)
+            for column in zip(*START.values(), strict=True)
+        )
+        search = CovarianceAdaptation(start, spread, self.population)
+        generator = torch.Generator().manual_seed(self.seed)
+        means = [start]
+        began = perf_counter()
+        spent = log[-1]["minutes"] if log else 0.0
+        for generation in range(self.generations):
+            candidates = search.ask(generator)
+            if generation >= len(log):
+                if spent + (perf_counter() - began) / 60 > self.minutes:
+                    break
+                seed = 100 + generation
+                jobs = [
+                    (family, family.learning, seed, each, self.identity)
+                    for each in (start, *candidates)
+                ]
+                at_start, *ends = share(jobs)
+                moved = ((candidates - start) / spread).square().sum(1)
+                losses = [
+                    float((each - at_start).clamp(max=WORST).mean() + self.pull * far)
+                    for each, far in zip(ends, moved, strict=True)
+                ]
+                minutes = round(spent + (perf_counter() - began) / 60, 2)
+                log.append({"losses": losses, "spread": search.sigma, "minutes": minutes})
+                log[0]["about"] = about
+            search.tell(candidates, torch.tensor(log[generation]["losses"]))
+            means.append(search.mean.clone())
+            log[generation]["mean"] = dict(
+                zip(START, [round(x, 4) for x in means[-1].tolist()], strict=True)
+            )
+            with whole(path) as partial:
+                partial.write_text(json.dumps(log, indent=1, ensure_ascii=False), encoding="utf-8")
+        third = max(1, len(means) // 3)
+        middle, late = (
+            torch.stack(some or means).mean(0) for some in (means[third:-third], means[-third:])
+        )
+        finalists = {
+            "the start": start,
+            "the average of the middle": middle,
+            "the average of the last third": late,
+            "the last mean": means[-1],
+        }
+        seeds = range(10_000, 10_000 + self.networks)
+        validated = share(
+            [
+                (family, family.held_out, seed, numbers, self.identity)
+                for numbers in finalists.values()
+                for seed in seeds
+            ]
+        )
+        means_of = (
+            torch.stack(list(validated))
+            .clamp(max=10.0)
+            .reshape(len(finalists), -1)
+            .mean(1)
+            .tolist()
+        )
+        scores = dict(zip(finalists, means_of, strict=True))
+        best = min(scores, key=lambda name: scores[name])
+        record: Numbers = {
+            "stage": self.name,
+            "settings": plain(self),
+            "generations": len(log),
+            "minutes": log[-1]["minutes"],
+            "mean log loss on validation tasks": {
+                name: round(score, 4) for name, score in scores.items()
+            },
+            "chosen": best,
+        }
+        numbers = {
+            name: round(x, 4) for name, x in zip(START, finalists[best].tolist(), strict=True)
+        }
+        return method_of(finalists[best], self.identity), {**record, "use": {"numbers": numbers}}
+
+
+def _measured(job: Job) -> Tensor:
+    """Return the log losses of one candidate on some tasks."""
+    family, tasks, seed, numbers, identity = job
+    return family.log_losses(method_of(numbers, identity), tasks, seed)
+
+
+@contextmanager
+def _working(workers: int) -> Iterator[Share]:
+    """Give what measures many candidates: one after the other here, or by several processes with
+    one thread each.
+    """
+    if workers == 1:
+        yield lambda jobs: map(_measured, jobs)
+        return
+    with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        yield lambda jobs: pool.map(_measured, jobs)
+
+
+def tasks(directory: Path | None) -> TaskFamily:
+    """Return the tasks to learn on, and those for validation."""
+    return TaskFamily(LEARNING, VALIDATION, directory)
+
+
+def first(generator: Generator, family: ProblemFamily) -> Preconditioned:
+    """Return the method that learning begins with."""
+    return method_of(torch.tensor([start for start, _ in START.values()]))
+
+
+SPECTRAL_RECIPES: dict[str, Recipe] = {
+    ENTRY: Recipe(
+        ENTRY,
+        "a geometry for training networks of any kind, by the kinds of their layers, to be used without tuning",
+        family=tasks,
+        method=first,
+        stages=(Evolved(),),
+        on=f"Small training tasks: {', '.join(task.name for task in LEARNING)}; "
+        f"validated on: {', '.join(task.name for task in VALIDATION)}.",
+        data=f"{data.describe('mnist')}; scikit-learn's digits; the source text of NumPy",
+        evaluate=None,
+    )
+}
+# Learned alike, and shipped beside it.
+_CONTROL = replace(SPECTRAL_RECIPES[ENTRY].control(), stages=(Evolved(identity=True),))
+SPECTRAL_RECIPES[_CONTROL.name] = _CONTROL
