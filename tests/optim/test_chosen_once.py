@@ -97,7 +97,13 @@ def test_the_old_name_of_track_changes_warns():
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("ready", "available"), ("suits", "supports"), ("without", "disabled")]
+    ("old", "new"),
+    [
+        ("ready", "available"),
+        ("suits", "supports"),
+        ("without", "disabled"),
+        ("adapted", "adaptive_step"),
+    ],
 )
 def test_old_names_of_kernels_warn(old, new):
     with pytest.warns(DeprecationWarning, match=f"renamed to mirrordescent.kernels.{new}"):
