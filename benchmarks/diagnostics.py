@@ -12,7 +12,8 @@ from torch import Tensor
 from benchmarks.measure import Row, judged, paired_ratio, ratios
 from mirrordescent import AMD, MD, SMD, TVInpainting, solve, zoo
 from mirrordescent.methods import Method
-from mirrordescent.theory import UpdateErrors, diagnose, observe
+from mirrordescent.theory import diagnose, observe
+from mirrordescent.theory.inverse_consistency import UpdateErrors
 
 ITERATIONS = 200
 TARGET = 5.0

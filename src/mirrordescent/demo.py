@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mirrordescent import zoo
-from mirrordescent._internal.extras import require_extra
+from mirrordescent._internal.extras import requires_extra
 from mirrordescent._internal.image_arrays import psnr
 from mirrordescent.contests.contest import TUNED_PDHG, Contest, Tunable, grid
 from mirrordescent.contests.image_contests import damage, imaging_contest
@@ -32,6 +32,11 @@ from mirrordescent.problems.network_training import NetworkTraining
 from mirrordescent.recipes.architectures import small_cnn
 from mirrordescent.references import certify
 from mirrordescent.report import Comparison, Curve, Page, Panel, Picture, Section, Table
+
+with requires_extra("cli", "The demonstration", "rich"):
+    from rich.console import Console
+    from rich.progress import track
+    from rich.table import Table as ConsoleTable
 
 T = TypeVar("T")
 
@@ -112,7 +117,7 @@ def run(out: Path, settings: Damage, iterations: int) -> None:
     if iterations < 1:
         raise ValueError(f"iterations must be at least 1, got {iterations}")
     out.mkdir(parents=True, exist_ok=True)
-    console = _console()
+    console = Console()
     sections = [*photographs(settings, iterations, console), *networks(console)]
     lead = f"{_photographs_lead(settings)} {NETWORKS_LEAD}"
     page = Page(
@@ -138,7 +143,7 @@ def _photographs_lead(settings: Damage) -> str:
     )
 
 
-def photographs(settings: Damage, iterations: int, console: Any) -> list[Section]:
+def photographs(settings: Damage, iterations: int, console: Console) -> list[Section]:
     """Damage photographs, tune step sizes on others, and restore them with every method."""
     console.print(f"{_photographs_lead(settings)} {METHODS_NOTE}\n")
     generator = torch.Generator().manual_seed(settings.seed)
@@ -219,7 +224,7 @@ def _rated(image: Tensor, truth: Tensor) -> Picture:
     return Picture(image, f"{psnr(image.clamp(0, 1), truth):.1f} dB")
 
 
-def networks(console: Any) -> list[Section]:
+def networks(console: Console) -> list[Section]:
     """Train small networks on digits with a learned method and with Adam."""
     console.print(f"\n{NETWORKS_LEAD}\n")
     training = training_of(range(NETWORKS))
@@ -301,14 +306,9 @@ def _mean(curve: Curve, iteration: int) -> str:
     return f"{mean:.3g}"
 
 
-def _console() -> Any:
-    return require_extra("rich.console", "cli", "The demonstration", "rich").Console()
-
-
-def _console_table(table: Table, title: str) -> Any:
+def _console_table(table: Table, title: str) -> ConsoleTable:
     """Return a table for the terminal, with the first row highlighted."""
-    rich_table = require_extra("rich.table", "cli", "The demonstration", "rich")
-    printable = rich_table.Table(title=title, title_justify="left")
+    printable = ConsoleTable(title=title, title_justify="left")
     for column in table.columns:
         printable.add_column(column, justify="left" if column == "method" else "right")
     for i, row in enumerate(table.rows):
@@ -316,9 +316,5 @@ def _console_table(table: Table, title: str) -> Any:
     return printable
 
 
-def _track(items: Sequence[T], description: str, console: Any) -> Iterable[T]:
-    progress = require_extra("rich.progress", "cli", "The demonstration", "rich")
-    tracked: Iterable[T] = progress.track(
-        items, description=description, console=console, transient=True
-    )
-    return tracked
+def _track(items: Sequence[T], description: str, console: Console) -> Iterable[T]:
+    return track(items, description=description, console=console, transient=True)

@@ -36,19 +36,11 @@ from mirrordescent.mirrors import (
 )
 from mirrordescent.oracles import Exact, Noisy, Smoothed
 from mirrordescent.schedules import Prefix, Reciprocal, RootReciprocal
-from mirrordescent.theory import (
-    Setting,
-    diagnose,
-    map_constants,
-    map_verdicts,
-    method_verdicts,
-    observe,
-    problem_constants,
-    problem_verdicts,
-    recommend,
-)
-from mirrordescent.theory.geometry import Field, exact_geometry
-from mirrordescent.theory.watched import theorem_of
+from mirrordescent.theory import diagnose, map_constants, observe, problem_constants, recommend
+from mirrordescent.theory.assumptions import map_verdicts, problem_verdicts
+from mirrordescent.theory.conditions import Setting, method_verdicts
+from mirrordescent.theory.geometry import LineIntegralPotential, exact_geometry
+from mirrordescent.theory.recording import theorem_of
 
 
 def random(*shape, seed=0):
@@ -72,7 +64,7 @@ class UserMap(MirrorMap):
         return None if self.alpha is None else StrongConvexity(self.alpha, 2.0)
 
     def _potential(self, x):
-        return Field(self._to_dual).value(x)
+        return LineIntegralPotential(self._to_dual).value(x)
 
     def _to_dual(self, x):
         return self.there(x)
@@ -130,7 +122,7 @@ def test_a_broken_map_is_reported_in_words(name):
     mirror, assumption, words = BROKEN[name]
     verdict = the(judged(mirror), assumption)
     assert verdict.answer == "does not hold"
-    assert words in verdict.because
+    assert words in verdict.reason
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -144,9 +136,9 @@ def test_a_broken_map_is_diagnosed_as_such(name):
     diagnosis = diagnose(mirror, problem, -2 * problem.centre[None], methods=methods, iterations=5)
     found = the({v.assumption: v for v in diagnosis.geometries["primal"].verdicts}, assumption)
     assert found.answer == "does not hold"
-    assert words in found.because
+    assert words in found.reason
     if name == "wrong inverse":
-        assert "says that it is exact" in diagnosis.geometries["dual"].verdicts[-1].because
+        assert "says that it is exact" in diagnosis.geometries["dual"].verdicts[-1].reason
 
 
 @pytest.mark.parametrize(
@@ -171,7 +163,7 @@ def test_dual_storage_is_judged_by_the_second_network_alone():
     first = DenseICNN(3).double()
     second = DenseICNN(3, generator=torch.Generator().manual_seed(1)).double()
     verdicts = judged(LearnedPair(first, second), "dual")
-    assert "∇M enters only through y⁰" in the(verdicts, "way back").because
+    assert "∇M enters only through y⁰" in the(verdicts, "way back").reason
     assert the(verdicts, "monotone").answer == "holds"
     assert the(verdicts, "strongly").answer == "not known"
     alone = judged(Conjugate(second), "dual")
@@ -228,7 +220,7 @@ def test_admissible_acceleration_has_nothing_against_it():
     [
         ({"gamma": 1.0}, "γ ≥", "smallest γ is 1"),
         ({"gamma": 2.0, "t": 0.2}, "t_k ≤", "0.4"),
-        ({"gamma": 2.0, "t": Reciprocal(0.1)}, "c < 1", "leaves this rule out"),
+        ({"gamma": 2.0, "t": Reciprocal(0.1)}, "c < 1", "excludes this rule"),
         ({"gamma": 2.0, "weight_offset": 1}, "weights", "at k = 0 is 0.3333, not 0"),
         ({"gamma": 2.0, "cap": 5}, "weights", "outside the theorem"),
         (
@@ -245,16 +237,16 @@ def test_what_is_outside_lemma_1_and_theorem_1(options, assumption, words):
         conditions(AMD(Diagonal(0.5), **{"t": 0.125, **options}), points=points), assumption
     )
     assert verdict.answer == "does not hold"
-    assert words in verdict.because
+    assert words in verdict.reason
 
 
 def test_kinks_and_noise_are_outside_the_theory_of_acceleration():
     images = [random(1, 1, 4, 4, seed=seed) for seed in range(2)]
     verdict = the(conditions(AMD(Euclidean(), 0.1), TVDenoising(images[0]), points=images), "t_k ≤")
-    assert (verdict.answer, "empirical" in verdict.because) == ("does not hold", True)
+    assert (verdict.answer, "empirical" in verdict.reason) == ("does not hold", True)
     for oracle, words in ((Noisy(1.0), "stochastic"), (Smoothed(0.1), "another function")):
         verdict = the(conditions(AMD(Euclidean(), 0.1), oracle=oracle), "exact")
-        assert (verdict.answer, words in verdict.because) == ("does not hold", True)
+        assert (verdict.answer, words in verdict.reason) == ("does not hold", True)
 
 
 def test_sampled_constants_can_refute_but_not_prove():
@@ -282,7 +274,7 @@ def test_descent():
     ):
         verdict = the(conditions(MD(Euclidean(), t)), "Σ t_k")
         assert verdict.answer == answer
-        assert words in verdict.because
+        assert words in verdict.reason
 
 
 def test_accelerated_stochastic_descent():
@@ -290,7 +282,7 @@ def test_accelerated_stochastic_descent():
     assert the(constant, "constant").answer == "holds"
     assert the(decaying, "constant").answer == "does not hold"
     increasing = the(conditions(ASMD(Euclidean(), Prefix([0.1, 0.2], "min"))), "constant")
-    assert (increasing.answer, "increases at times" in increasing.because) == (
+    assert (increasing.answer, "increases at times" in increasing.reason) == (
         "does not hold",
         True,
     )
@@ -318,7 +310,7 @@ def test_measured_errors_are_judged():
             problem, MD(pair, t), POINTS[0], minimiser=problem.centre, iterations=60
         ).record
         verdict = the(conditions(MD(pair, t), problem, record=record), "⟨U_k")
-        assert (verdict.answer, words in verdict.because) == ("not known", True)
+        assert (verdict.answer, words in verdict.reason) == ("not known", True)
     record = observe(
         problem, SMD(pair, 0.3), POINTS[0], minimiser=problem.centre, iterations=10
     ).record
@@ -337,7 +329,7 @@ def test_methods_without_a_theorem_are_said_to_have_none():
     ):
         (verdict,) = method_verdicts(method, setting)
         assert verdict.answer == "not known"
-        assert words in verdict.because
+        assert words in verdict.reason
 
 
 def test_a_subclass_with_other_steps_inherits_no_theorem():

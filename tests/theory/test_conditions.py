@@ -16,15 +16,8 @@ from mirrordescent.mirrors import Diagonal, Euclidean
 from mirrordescent.oracles import Exact, Noisy, Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.schedules import Polynomial, Prefix
-from mirrordescent.theory import (
-    Constant,
-    MapConstants,
-    ProblemConstants,
-    Record,
-    Setting,
-    method_verdicts,
-)
-from mirrordescent.theory.conditions import decay
+from mirrordescent.theory import KnownConstant, MapConstants, ProblemConstants, Record
+from mirrordescent.theory.conditions import Setting, decay_exponent, method_verdicts
 
 POINTS = [
     torch.tensor([[1.0, 2.0]], dtype=torch.float64),
@@ -34,11 +27,11 @@ BOWL = Quadratic(torch.tensor([1.0, 4.0], dtype=torch.float64), torch.zeros(2, d
 
 
 def formula(value):
-    return Constant(value, "formula")
+    return KnownConstant(value, "formula")
 
 
 def sampled(value, safety=1.25):
-    return Constant(value, "sampled", safety)
+    return KnownConstant(value, "sampled", safety)
 
 
 def judged(
@@ -63,8 +56,8 @@ def judged(
 
 @pytest.mark.parametrize("power", [0.0, 0.3, 1.0, 2.5])
 def test_the_decay_of_a_power_is_its_exponent(power):
-    assert decay(Polynomial(0.7, power)) == pytest.approx(power, abs=1e-9)
-    assert decay(Polynomial(0.7, power), far=3) == pytest.approx(power, abs=1e-9)
+    assert decay_exponent(Polynomial(0.7, power)) == pytest.approx(power, abs=1e-9)
+    assert decay_exponent(Polynomial(0.7, power), far=3) == pytest.approx(power, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +79,8 @@ def test_the_decay_of_a_power_is_its_exponent(power):
 def test_summable_squares(power, answer, words):
     """Σ t = ∞ and Σ t² < ∞ for ½ < c ≤ 1, where powers are told apart to a thousandth."""
     verdict = judged(MD(Euclidean(), Polynomial(0.1, power)), "Σ t_k")
-    assert (verdict.answer, words in verdict.because) == (answer, True), verdict.because
-    assert ("1/log k" in verdict.because) == ("1/log k" in words)
+    assert (verdict.answer, words in verdict.reason) == (answer, True), verdict.reason
+    assert ("1/log k" in verdict.reason) == ("1/log k" in words)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +93,7 @@ def test_summable_squares(power, answer, words):
     ],
 )
 def test_constant_steps_need_no_decay_with_exact_gradients_if_they_are_short(t, oracle, words):
-    assert words in judged(MD(Euclidean(), t), "Σ t_k", oracle=oracle).because
+    assert words in judged(MD(Euclidean(), t), "Σ t_k", oracle=oracle).reason
 
 
 @pytest.mark.parametrize(
@@ -109,8 +102,8 @@ def test_constant_steps_need_no_decay_with_exact_gradients_if_they_are_short(t, 
 def test_theorem_1_leaves_out_steps_that_fall_like_1_over_k(power, answer):
     verdict = judged(AMD(Diagonal(0.5), Polynomial(0.01, power), gamma=2.0), "c < 1")
     assert verdict.answer == answer
-    assert ("falls like k^-0.75" in verdict.because) == (power == 0.25)
-    assert f"c = {power:.2f}" in verdict.because
+    assert ("falls like k^-0.75" in verdict.reason) == (power == 0.25)
+    assert f"c = {power:.2f}" in verdict.reason
 
 
 @pytest.mark.parametrize(
@@ -139,9 +132,9 @@ def test_gamma_is_compared_with_the_smoothness_of_both_maps(gamma, alpha, smooth
     method.gamma.values.data = torch.tensor([2 * gamma, gamma], dtype=torch.float64)
     verdict = judged(method, "γ ≥", alpha=alpha, smoothness=smoothness)
     assert verdict.answer == answer
-    assert f"smallest γ is {gamma:.4g}" in verdict.because
-    assert ("from samples" in verdict.because) == (answer == "not known")
-    assert f"L_R L_ψ* = {smoothness.value / alpha.value:.4g}" in verdict.because
+    assert f"smallest γ is {gamma:.4g}" in verdict.reason
+    assert ("from samples" in verdict.reason) == (answer == "not known")
+    assert f"L_R L_ψ* = {smoothness.value / alpha.value:.4g}" in verdict.reason
 
 
 @pytest.mark.parametrize(
@@ -170,9 +163,9 @@ def test_steps_are_compared_with_the_largest_product_of_gamma_and_t(longest, L, 
     verdict = judged(method, "t_k ≤", L=L)
     assert verdict.answer == answer
     if math.isfinite(L.value):
-        assert f"largest γt is {longest:.4g}" in verdict.because
-        assert f"ℓ_R/L_f = {0.5 / L.value:.4g}" in verdict.because
-        assert ("from samples" in verdict.because) == (answer == "not known")
+        assert f"largest γt is {longest:.4g}" in verdict.reason
+        assert f"ℓ_R/L_f = {0.5 / L.value:.4g}" in verdict.reason
+        assert ("from samples" in verdict.reason) == (answer == "not known")
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -182,8 +175,8 @@ def test_the_regulariser_is_judged_by_its_own_constants(own):
     """
     mirror = Diagonal(0.5)
     method = AMD(mirror, 0.1, gamma=5.0, regulariser=mirror if own else Diagonal(3.0))
-    assert f"L_R L_ψ* = {4 if own else 6}" in judged(method, "γ ≥").because
-    assert f"ℓ_R/L_f = {0.125 if own else 0.75}" in judged(method, "t_k ≤").because
+    assert f"L_R L_ψ* = {4 if own else 6}" in judged(method, "γ ≥").reason
+    assert f"ℓ_R/L_f = {0.125 if own else 0.75}" in judged(method, "t_k ≤").reason
 
 
 @pytest.mark.parametrize(
@@ -201,10 +194,10 @@ def test_steps_that_increase_are_named(steps, answer, words):
         "does not increase",
         iterations=3,
     )
-    assert (verdict.answer, words in verdict.because) == (answer, True), verdict.because
-    assert "monotone=True" not in verdict.because
+    assert (verdict.answer, words in verdict.reason) == (answer, True), verdict.reason
+    assert "monotone=True" not in verdict.reason
     learned = judged(MD(Euclidean(), Prefix([0.1, 0.2], "last")), "does not increase")
-    assert "monotone=True of Prefix prevents that" in learned.because
+    assert "monotone=True of Prefix prevents that" in learned.reason
 
 
 @pytest.mark.parametrize(
@@ -219,7 +212,7 @@ def test_steps_that_increase_are_named(steps, answer, words):
 )
 def test_a_constant_step_is_one_that_does_not_change(steps, answer, words):
     verdict = judged(ASMD(Euclidean(), lambda k: steps[min(k, 3) - 1]), "is constant", iterations=3)
-    assert (verdict.answer, words in verdict.because) == (answer, True), verdict.because
+    assert (verdict.answer, words in verdict.reason) == (answer, True), verdict.reason
 
 
 @pytest.mark.parametrize("off", [0.0, 5e-7, 1.4e-6, -1.4e-6])
@@ -243,7 +236,7 @@ def test_the_weights_are_those_of_the_theorem_to_a_millionth(kind, which, off):
 
     verdict = judged(kind(Euclidean(), 0.1, **{which: used}), "weights are those")
     assert verdict.answer == ("holds" if abs(off) < 1e-6 else "does not hold")
-    assert ("at k = 2 is" in verdict.because) == (abs(off) > 1e-6)
+    assert ("at k = 2 is" in verdict.reason) == (abs(off) > 1e-6)
 
 
 def test_r_is_at_least_3():
@@ -275,11 +268,11 @@ def test_gradients_are_bounded_on_a_bounded_domain_or_by_themselves():
     simplex = LeastSquares(
         torch.eye(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64), Simplex()
     )
-    assert "The domain is bounded." in judged(MD(Euclidean(), 0.1), "E‖G‖", simplex).because
+    assert "The domain is bounded." in judged(MD(Euclidean(), 0.1), "E‖G‖", simplex).reason
     logistic = LogisticRegression(
         torch.eye(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
     )
-    assert "The gradients are bounded." in judged(MD(Euclidean(), 0.1), "E‖G‖", logistic).because
+    assert "The gradients are bounded." in judged(MD(Euclidean(), 0.1), "E‖G‖", logistic).reason
 
 
 def test_a_bounded_divergence_takes_a_bounded_domain_and_a_lipschitz_map():
@@ -329,8 +322,8 @@ def test_an_error_grows_if_it_doubles_from_the_first_half_to_the_second(series, 
         displacement=torch.tensor([[3.0, 5.0], [math.nan, 1.0]]),
     )
     verdict = judged(MD(Euclidean(), 0.1), "⟨U_k", record=record)
-    assert (verdict.answer, words in verdict.because) == ("not known", True), verdict.because
-    assert "Along the run σ² = 5." in judged(MD(Euclidean(), 0.1), "E‖G‖", record=record).because
+    assert (verdict.answer, words in verdict.reason) == ("not known", True), verdict.reason
+    assert "Along the run σ² = 5." in judged(MD(Euclidean(), 0.1), "E‖G‖", record=record).reason
 
 
 def test_without_errors_a_run_is_exact():
@@ -338,13 +331,13 @@ def test_without_errors_a_run_is_exact():
         "error", [[0.0], [0.0]], displacement=torch.ones(2, 1), divergence=torch.full((3, 1), 0.75)
     )
     verdict = judged(ASMD(Euclidean(), 0.1), "U_k⟩", record=record)
-    assert (verdict.answer, "exact mirror descent" in verdict.because) == ("holds", True)
+    assert (verdict.answer, "exact mirror descent" in verdict.reason) == ("holds", True)
     assert (
-        "Along the run M_ψ = 0.75." in judged(ASMD(Euclidean(), 0.1), "M_ψ", record=record).because
+        "Along the run M_ψ = 0.75." in judged(ASMD(Euclidean(), 0.1), "M_ψ", record=record).reason
     )
     grown = record_of("error", [[1.0], [3.0]])
     words = "first half of the run is 1, over the second 3. It grows"
-    assert words in judged(AMD(Euclidean(), 0.1), "error terms", record=grown).because
+    assert words in judged(AMD(Euclidean(), 0.1), "error terms", record=grown).reason
 
 
 def test_without_a_run_there_is_nothing_to_say_about_errors():
@@ -358,7 +351,7 @@ def test_without_a_run_there_is_nothing_to_say_about_errors():
     )
     assert not any("U_k" in v.assumption for v in method_verdicts(MD(Euclidean(), 0.1), setting))
     assert not any(
-        "Along the run" in v.because for v in method_verdicts(ASMD(Euclidean(), 0.1), setting)
+        "Along the run" in v.reason for v in method_verdicts(ASMD(Euclidean(), 0.1), setting)
     )
 
 
@@ -377,26 +370,26 @@ class Other(Oracle):
     [
         (Exact(), "holds", "The oracle is exact"),
         (Claims(), "does not hold", "stochastic"),
-        (Other(), "does not hold", "Other does not tell"),
+        (Other(), "does not hold", "Other returns the gradient of another"),
     ],
 )
 def test_acceleration_takes_exact_gradients(oracle, answer, words):
     verdict = judged(AMD(Euclidean(), 0.1), "gradients are exact", oracle=oracle)
-    assert (verdict.answer, words in verdict.because) == (answer, True)
+    assert (verdict.answer, words in verdict.reason) == (answer, True)
 
 
 def test_a_wrapper_around_a_method_with_a_theorem_says_where_it_is():
     verdict = judged(Averaged(MD(Euclidean(), 0.1)), "a theorem")
-    assert verdict.because.startswith("No theorem is known for Averaged")
-    assert verdict.because.endswith(
+    assert verdict.reason.startswith("No theorem is known for Averaged")
+    assert verdict.reason.endswith(
         "There is one about the MD inside: examine that (method.method)."
     )
     assert (
         "inside"
-        not in judged(Averaged(Averaged(MD(Euclidean(), 0.1)), weights=1.0), "a theorem").because
+        not in judged(Averaged(Averaged(MD(Euclidean(), 0.1)), weights=1.0), "a theorem").reason
     )
 
 
 def test_what_is_learned_for_the_first_steps_says_nothing_about_the_decay():
     growing = Prefix([0.01 * k for k in range(1, 100)], "root_reciprocal")
-    assert decay(growing) == pytest.approx(0.5, abs=1e-6)
+    assert decay_exponent(growing) == pytest.approx(0.5, abs=1e-6)

@@ -35,14 +35,9 @@ from mirrordescent.mirrors import (
     Spline,
     SquaredPNorm,
 )
-from mirrordescent.theory import (
-    Constant,
-    exact_geometry,
-    extreme_eigenvalues,
-    map_constants,
-    problem_constants,
-)
-from mirrordescent.theory.curvature import any_jumps, asymmetry, smallest_secant
+from mirrordescent.theory import KnownConstant, map_constants, problem_constants
+from mirrordescent.theory.curvature import asymmetry, extreme_eigenvalues, has_jump, smallest_secant
+from mirrordescent.theory.geometry import exact_geometry
 
 
 def random(*shape, seed=0):
@@ -83,8 +78,8 @@ def test_learned_potentials(kind):
     pair = LearnedPair(potential, potential)
     constants = map_constants(exact_geometry(pair, "primal"), [x])
     assert constants.smoothness.estimate == pytest.approx(float(eigenvalues.max()), rel=0.01)
-    assert constants.lowest == pytest.approx(float(eigenvalues.min()), rel=0.01)
-    assert constants.alpha == Constant(potential.strong_convexity, "certified")
+    assert constants.smallest_curvature == pytest.approx(float(eigenvalues.min()), rel=0.01)
+    assert constants.alpha == KnownConstant(potential.strong_convexity, "certified")
     assert constants.alpha.value <= float(eigenvalues.min())
     assert constants.dual_smoothness.value == 1 / constants.alpha.value
 
@@ -92,7 +87,7 @@ def test_learned_potentials(kind):
     assert conjugate.dual_smoothness.estimate == pytest.approx(float(eigenvalues.max()), rel=0.01)
     assert conjugate.dual_smoothness.value > eigenvalues.max()
     assert conjugate.alpha.value < 1 / eigenvalues.max()
-    assert conjugate.smoothness == Constant(1 / potential.strong_convexity, "certified")
+    assert conjugate.smoothness == KnownConstant(1 / potential.strong_convexity, "certified")
 
 
 @settings(max_examples=30)
@@ -142,7 +137,7 @@ def test_problems(name):
     torch.testing.assert_close(low, eigenvalues[:, 0], rtol=0.01, atol=1e-6)
     assert constants.smoothness.value >= eigenvalues.max() * (1 - 1e-9)
     assert constants.strong_convexity.value <= eigenvalues.min() * (1 + 1e-9)
-    assert constants.smoothness.how == ("sampled" if name == "function" else "formula")
+    assert constants.smoothness.source == ("sampled" if name == "function" else "formula")
     if name in ("quadratic", "least squares"):
         assert constants.smoothness.value == pytest.approx(float(eigenvalues.max()))
         assert constants.strong_convexity.value == pytest.approx(float(eigenvalues.min()), abs=1e-9)
@@ -166,22 +161,22 @@ def test_maps_without_strong_convexity_say_so():
     x = random(2, 3).abs() + 0.1
     for mirror in (NegativeEntropy(), Burg(), HyperbolicEntropy(), PNorm(3.0), SquaredPNorm(3.0)):
         constants = map_constants(mirror, [x])
-        assert constants.alpha == Constant(0.0, "formula")
+        assert constants.alpha == KnownConstant(0.0, "formula")
         assert math.isinf(constants.dual_smoothness.value)
     assert map_constants(SimplexEntropy(), [x]).alpha.value == 1
     assert map_constants(Logit(0.0, 2.0), [x]).alpha.value == 2
-    assert map_constants(Diagonal(torch.tensor([1.0, 3.0])), [x]).smoothness == Constant(
+    assert map_constants(Diagonal(torch.tensor([1.0, 3.0])), [x]).smoothness == KnownConstant(
         3.0, "formula"
     )
 
 
 def test_jumps_are_told_from_steep_slopes():
     points = [torch.tensor([[-1.0, 0.3]]), torch.tensor([[0.7, 0.4]])]
-    assert any_jumps(torch.sign, points)
-    assert any_jumps(lambda x: torch.where(x > 0.123, 1.2, 1.0) * x, points)
-    assert not any_jumps(lambda x: (1000 * x).tanh(), points)
-    assert not any_jumps(lambda x: x, points)
-    assert not any_jumps(torch.ones_like, points)
+    assert has_jump(torch.sign, points)
+    assert has_jump(lambda x: torch.where(x > 0.123, 1.2, 1.0) * x, points)
+    assert not has_jump(lambda x: (1000 * x).tanh(), points)
+    assert not has_jump(lambda x: x, points)
+    assert not has_jump(torch.ones_like, points)
 
 
 def test_symmetry_and_monotonicity():
@@ -195,13 +190,13 @@ def test_symmetry_and_monotonicity():
 
 
 def test_constants_say_how_they_are_known():
-    assert str(Constant(3.0, "certified")) == "3 (certified)"
-    assert Constant(2.0, "sampled", 0.8).value == 1.6
-    inverse = Constant(2.0, "sampled", 0.8).inverse()
+    assert str(KnownConstant(3.0, "certified")) == "3 (certified)"
+    assert KnownConstant(2.0, "sampled", 0.8).value == 1.6
+    inverse = KnownConstant(2.0, "sampled", 0.8).inverse()
     assert inverse.value == pytest.approx(1 / 1.6)
     assert inverse.estimate == 0.5
-    assert Constant(0.0, "formula").inverse().value == math.inf
-    assert (str(Constant(math.inf, "sampled", 1.25)), str(Constant(0.0, "formula"))) == (
+    assert KnownConstant(0.0, "formula").inverse().value == math.inf
+    assert (str(KnownConstant(math.inf, "sampled", 1.25)), str(KnownConstant(0.0, "formula"))) == (
         "∞ (sampled)",
         "0 (formula)",
     )
@@ -221,11 +216,11 @@ def test_maps_of_networks_have_formulas():
     ]
     constants = map_constants(mirror, points)
     met = [float(e) for x in points for e in extreme_eigenvalues(mirror.to_dual, x)]
-    assert (constants.alpha.how, constants.smoothness.how) == ("formula", "formula")
+    assert (constants.alpha.source, constants.smoothness.source) == ("formula", "formula")
     assert constants.alpha.value == pytest.approx(min(met))
     assert constants.smoothness.value == pytest.approx(max(met))
     mixed = Layerwise({"w": spline, "v": LearnedPair(*[DenseICNN(3).double()] * 2)})
-    assert map_constants(mixed, points).smoothness.how == "sampled"
+    assert map_constants(mixed, points).smoothness.source == "sampled"
 
 
 def test_where_a_curvature_overflows_it_is_infinite():

@@ -11,27 +11,22 @@ import torch
 
 from mirrordescent import Function, Quadratic
 from mirrordescent.domains import Simplex
-from mirrordescent.mirrors import (
-    Conjugate,
-    Diagonal,
-    Euclidean,
-    MirrorMap,
-    Potential,
-    StrongConvexity,
-)
+from mirrordescent.mirrors import Conjugate, Diagonal, Euclidean, MirrorMap, StrongConvexity
+from mirrordescent.mirrors.icnn import Potential
 from mirrordescent.problems import Problem
-from mirrordescent.theory import Constant, extreme_eigenvalues, map_constants, problem_constants
-from mirrordescent.theory.constants import SAFETY, Likeness, likeness
+from mirrordescent.theory import KnownConstant, map_constants, problem_constants
+from mirrordescent.theory.constants import SAFETY, IdentityComparison, compare_with_identity
 from mirrordescent.theory.curvature import (
-    any_jumps,
     asymmetry,
     curvature_range,
+    extreme_eigenvalues,
     flatten,
+    has_jump,
     potential_error,
     smallest_secant,
     transposed_jacobian,
 )
-from mirrordescent.theory.geometry import Field
+from mirrordescent.theory.geometry import LineIntegralPotential
 
 
 def double(*rows):
@@ -183,15 +178,15 @@ def test_jumps_are_found_wherever_they_are(at, jump):
         double([-1.0], [5.0]),
         double([1.0], [6.0]),
     ]  # between which only the first sample jumps
-    assert any_jumps(lambda x: x + jump * (x > at), points)
-    assert any_jumps(lambda x: x + jump * (x > at), [double([-2.0], [5.0]), *points])
-    assert not any_jumps(lambda x: x + jump * (x > 2 + at), points)
+    assert has_jump(lambda x: x + jump * (x > at), points)
+    assert has_jump(lambda x: x + jump * (x > at), [double([-2.0], [5.0]), *points])
+    assert not has_jump(lambda x: x + jump * (x > 2 + at), points)
 
 
 @pytest.mark.parametrize("width", [1e-2, 1e-4, 1.5e-5])
 @pytest.mark.parametrize("at", [0.1, 0.2, 0.3])
 def test_a_short_ramp_is_no_jump(at, width):
-    assert not any_jumps(lambda x: ((x - at) / width).clamp(0, 1), [double([-1.0]), double([1.0])])
+    assert not has_jump(lambda x: ((x - at) / width).clamp(0, 1), [double([-1.0]), double([1.0])])
 
 
 def test_a_jump_as_small_as_rounding_is_none():
@@ -207,7 +202,7 @@ def test_a_jump_as_small_as_rounding_is_none():
         def field(x, level=level, size=jump * eps):
             return level + size * (x > 0.1).to(x)
 
-        assert any_jumps(field, points) == found
+        assert has_jump(field, points) == found
 
 
 def test_trees_are_flattened_sample_by_sample():
@@ -216,11 +211,21 @@ def test_trees_are_flattened_sample_by_sample():
 
 
 def test_likeness_to_the_identity():
-    assert (Likeness(0.5, 2.0).multiple, Likeness(0.5, 2.0).within) == (1.25, 0.6)
-    assert Likeness(0.2, 0.4).within == pytest.approx(1 / 3)
-    assert Likeness(-1.0, 1.0).within == Likeness(-3.0, 1.0).within == math.inf
-    assert "times the identity" in str(Likeness(0.905, 1.095))
-    assert "no multiple" in str(Likeness(0.89, 1.11))
+    assert (
+        IdentityComparison(0.5, 2.0).multiple,
+        IdentityComparison(0.5, 2.0).relative_spread,
+    ) == (
+        1.25,
+        0.6,
+    )
+    assert IdentityComparison(0.2, 0.4).relative_spread == pytest.approx(1 / 3)
+    assert (
+        IdentityComparison(-1.0, 1.0).relative_spread
+        == IdentityComparison(-3.0, 1.0).relative_spread
+        == math.inf
+    )
+    assert "times the identity" in str(IdentityComparison(0.905, 1.095))
+    assert "no multiple" in str(IdentityComparison(0.89, 1.11))
 
 
 class Squares(Potential):
@@ -245,25 +250,27 @@ def test_the_constants_of_a_conjugate_are_those_of_the_dual_potential_inverted()
     y = double([1.0, 2.0])
     mirror = Conjugate(Squares([0.5, 4.0]))
     found = map_constants(mirror, [y], duals=[y])
-    assert (found.alpha.value, found.alpha.how) == (pytest.approx(1 / (SAFETY * 4.0)), "sampled")
-    assert (found.smoothness.value, found.smoothness.how) == (pytest.approx(4.0), "certified")
-    assert found.lowest == pytest.approx(0.5)
-    alike = likeness(mirror, [], [y])
+    assert (found.alpha.value, found.alpha.source) == (pytest.approx(1 / (SAFETY * 4.0)), "sampled")
+    assert (found.smoothness.value, found.smoothness.source) == (pytest.approx(4.0), "certified")
+    assert found.smallest_curvature == pytest.approx(0.5)
+    alike = compare_with_identity(mirror, [], [y])
     assert (alike.lowest, alike.highest) == pytest.approx((0.25, 2.0))
-    field = map_constants(Conjugate(Field(lambda y: double([0.5, 4.0]) * y)), [y], duals=[y])
-    assert (field.smoothness.value, field.smoothness.how) == (
+    field = map_constants(
+        Conjugate(LineIntegralPotential(lambda y: double([0.5, 4.0]) * y)), [y], duals=[y]
+    )
+    assert (field.smoothness.value, field.smoothness.source) == (
         pytest.approx(SAFETY / 0.5),
         "sampled",
     )
     # Without dual points they are the images of the points: ∇M(x) = x³ for ∇M* a cube root.
-    root = Conjugate(Field(lambda y: y.sign() * y.abs() ** (1 / 3)))
+    root = Conjugate(LineIntegralPotential(lambda y: y.sign() * y.abs() ** (1 / 3)))
     root._to_dual = lambda x: x**3
-    assert likeness(root, [double([2.0])]).lowest == pytest.approx(12.0)
-    assert map_constants(root, [double([2.0])]).lowest == pytest.approx(1 / 12)
+    assert compare_with_identity(root, [double([2.0])]).lowest == pytest.approx(12.0)
+    assert map_constants(root, [double([2.0])]).smallest_curvature == pytest.approx(1 / 12)
 
 
 def test_flat_directions_of_a_dual_potential_are_infinitely_curved():
-    alike = likeness(Conjugate(Squares([0.0, 0.0])), [], [double([1.0, 2.0])])
+    alike = compare_with_identity(Conjugate(Squares([0.0, 0.0])), [], [double([1.0, 2.0])])
     assert (alike.lowest, alike.highest) == (math.inf, math.inf)
 
 
@@ -288,26 +295,32 @@ class Stated(MirrorMap):
 @pytest.mark.parametrize(
     ("said", "smooth", "alpha", "L", "lowest"),
     [
-        (None, None, Constant(4.0, "sampled", 1 / SAFETY), Constant(13.0, "sampled", SAFETY), 4.0),
+        (
+            None,
+            None,
+            KnownConstant(4.0, "sampled", 1 / SAFETY),
+            KnownConstant(13.0, "sampled", SAFETY),
+            4.0,
+        ),
         (
             StrongConvexity(0.9, 2.0),
             None,
-            Constant(0.9, "formula"),
-            Constant(13.0, "sampled", SAFETY),
+            KnownConstant(0.9, "formula"),
+            KnownConstant(13.0, "sampled", SAFETY),
             4.0,
         ),
         (
             StrongConvexity(0.9, 1.0),
             20.0,
-            Constant(0.9, "formula"),
-            Constant(20.0, "formula"),
+            KnownConstant(0.9, "formula"),
+            KnownConstant(20.0, "formula"),
             None,
         ),
         (
             StrongConvexity(0.9, 3.0),
             20.0,
-            Constant(4.0, "sampled", 1 / SAFETY),
-            Constant(20.0, "formula"),
+            KnownConstant(4.0, "sampled", 1 / SAFETY),
+            KnownConstant(20.0, "formula"),
             4.0,
         ),
     ],
@@ -319,12 +332,12 @@ def test_what_a_map_states_is_taken_and_the_rest_is_sampled(said, smooth, alpha,
     mirror.smooth = smooth
     found = map_constants(mirror, [double([1.0, 2.0])])
     for ours, expected in ((found.alpha, alpha), (found.smoothness, L)):
-        assert (ours.how, ours.safety, ours.estimate) == (
-            expected.how,
+        assert (ours.source, ours.safety, ours.estimate) == (
+            expected.source,
             expected.safety,
             pytest.approx(expected.estimate),
         )
-    assert found.lowest == (None if lowest is None else pytest.approx(lowest))
+    assert found.smallest_curvature == (None if lowest is None else pytest.approx(lowest))
 
 
 class Half(Problem):
@@ -363,8 +376,8 @@ def test_concave_directions_and_kinks():
         Quadratic(double([1.0, 4.0])[0], double([0.0, 0.0])), [double([1.0, 1.0])]
     )
     assert (both.smoothness, both.strong_convexity) == (
-        Constant(4.0, "formula"),
-        Constant(1.0, "formula"),
+        KnownConstant(4.0, "formula"),
+        KnownConstant(1.0, "formula"),
     )
     kinked = Half("smoothness")
     kinked.grad = lambda x: x + x.sign()
@@ -375,7 +388,9 @@ def test_concave_directions_and_kinks():
 
 def test_certified_constants_are_called_so():
     mirror = Diagonal(double([0.5, 2.0])[0])
-    assert map_constants(mirror, []).alpha == Constant(0.5, "formula")
+    assert map_constants(mirror, []).alpha == KnownConstant(0.5, "formula")
     mirror.certified = True
-    assert map_constants(mirror, []).alpha == Constant(0.5, "certified")
-    assert likeness(Euclidean(), [double([1.0, 2.0])]).within == pytest.approx(0, abs=1e-12)
+    assert map_constants(mirror, []).alpha == KnownConstant(0.5, "certified")
+    assert compare_with_identity(
+        Euclidean(), [double([1.0, 2.0])]
+    ).relative_spread == pytest.approx(0, abs=1e-12)

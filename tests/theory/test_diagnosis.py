@@ -68,7 +68,7 @@ def test_a_sound_map_passes_every_test_and_its_page_says_so(quadratic, tmp_path)
         "M_ψ = sup B_ψ < ∞ on the whole domain",
     }
     for run in diagnosis.runs.values():
-        assert (run.bounded.measured <= run.bounded.bound + 1e-12).all()
+        assert (run.bound_check.measured <= run.bound_check.bound + 1e-12).all()
         assert run.record["gap"][-1].max() < run.record["gap"][0].min()
     page = write(diagnosis, tmp_path / "page")
     text = page.read_text()
@@ -125,9 +125,9 @@ def test_maps_of_any_domain(kind):
     x0 = random(2, 3, seed=2).softmax(-1)
     diagnosis = diagnose(mirror, problem, x0, minimiser=u, iterations=15)
     for run in diagnosis.runs.values():
-        assert run.bounded.bound.isfinite().all()
-        assert (run.bounded.measured <= run.bounded.bound + 1e-9).all()
-    how = diagnosis.geometries["primal"].alpha.how
+        assert run.bound_check.bound.isfinite().all()
+        assert (run.bound_check.measured <= run.bound_check.bound + 1e-9).all()
+    how = diagnosis.geometries["primal"].alpha.source
     assert how == ("sampled" if kind in ("hyperbolic", "orthant") else "formula")
 
 
@@ -170,7 +170,7 @@ def test_a_method_that_asks_for_no_gradients_is_diagnosed_as_far_as_that_goes(qu
     assert [v.answer for v in diagnosis.problem_verdicts] == ["holds", "does not hold"]
     run = diagnosis.runs["LPD"]
     assert (run.record["gap"][-1] < run.record["gap"][0]).all()
-    assert run.bounded is None
+    assert run.bound_check is None
     with pytest.raises(TypeError, match="LPD needs proximal operators"):
         diagnose(LPD().double(), quadratic)
 
@@ -239,7 +239,7 @@ def test_a_method_that_trains_networks():
     diagnosis = diagnose_entry("moons-diagonal", "network", count=2, iterations=6)
     assert set(diagnosis.runs) == {"LAMD", "LSMD"}
     assert [v.answer for v in diagnosis.problem_verdicts] == ["does not hold", "does not hold"]
-    assert "no theorem applies" in diagnosis.problem_verdicts[0].because
+    assert "no theorem applies" in diagnosis.problem_verdicts[0].reason
     assert {v.answer for v in diagnosis.geometries["dual"].verdicts} == {"holds"}
     defects = {name.split(",")[0]: found for name, found in diagnosis.equivariance.by_name.items()}
     assert max(defects["as shipped"].values()) < 1e-12
@@ -333,7 +333,7 @@ def test_methods_in_wrappers(quadratic, tmp_path):
 
     averaged = diagnose(Averaged(method), quadratic, x0, iterations=20)
     (verdict,) = averaged.runs["Averaged"].verdicts
-    assert "about the SMD inside" in verdict.because
+    assert "about the SMD inside" in verdict.reason
     assert set(averaged.geometries) == {"dual"}
-    assert averaged.runs["Averaged"].bounded is None
+    assert averaged.runs["Averaged"].bound_check is None
     assert "there is no bound" in write(averaged, tmp_path).read_text()

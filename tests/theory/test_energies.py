@@ -34,8 +34,16 @@ from mirrordescent.mirrors import (
 from mirrordescent.oracles import Exact, Noisy, Smoothed
 from mirrordescent.problems import LeastSquares
 from mirrordescent.schedules import Prefix
-from mirrordescent.theory import Coupling, Energies, Watched, exact_geometry, observe
-from mirrordescent.theory.geometry import Field, Inverted, squared_dual_norm
+from mirrordescent.theory import observe
+from mirrordescent.theory.energies import Energies
+from mirrordescent.theory.geometry import (
+    Coupling,
+    LineIntegralPotential,
+    NewtonInverse,
+    exact_geometry,
+    squared_dual_norm,
+)
+from mirrordescent.theory.recording import StepRecorder
 
 
 def random(*shape, seed=0):
@@ -93,7 +101,7 @@ def test_the_error_term_of_amd_by_hand(problem, pair):
     u = problem.centre
     record = observe(problem, method, x0, minimiser=u, iterations=4, exact_iterates=True).record
     run = states(problem, method, x0, 4)
-    twin = Inverted(pair)
+    twin = NewtonInverse(pair)
     for k, (before, after) in enumerate(pairwise(run)):
         z_hat = twin.to_primal(pair.to_dual(before.z) - k / 3 * 0.2 * problem.grad(before.x))
         error = ((pair.to_dual(after.z) - pair.to_dual(z_hat)) * (after.z - u)).sum(1)
@@ -130,7 +138,7 @@ def test_a_dual_stored_pair_has_no_errors_in_its_own_geometry_but_has_in_the_oth
     for method in (SMD(pair, 0.3), AMD(pair, 0.3), ASMD(pair, 0.3)):
         own = observe(problem, method, x0, minimiser=u, iterations=3).record
         forward = observe(
-            problem, method, x0, minimiser=u, iterations=3, geometry=Inverted(pair)
+            problem, method, x0, minimiser=u, iterations=3, geometry=NewtonInverse(pair)
         ).record
         assert not own["error"].any()
         assert forward["error"][1:].abs().min() > 1e-6
@@ -203,7 +211,7 @@ def test_samples_that_stop_leave_nan_and_do_not_disturb_others(problem):
     energies = Energies(problem.centre)
     solution = solve(
         problem,
-        Watched(MD(Euclidean(), 0.5)),
+        StepRecorder(MD(Euclidean(), 0.5)),
         x0,
         iterations=40,
         callbacks=[energies],
@@ -248,7 +256,7 @@ def test_observing_does_not_change_the_run(problem, pair):
 def test_what_it_needs_it_asks_for(problem):
     x0 = random(2, 3)
     method = MD(Euclidean(), 0.1)
-    with pytest.raises(ValueError, match="must hear"):
+    with pytest.raises(ValueError, match="needs recorded steps"):
         solve(
             problem, method, x0, iterations=2, callbacks=[Energies(problem.centre)], check_every=1
         )
@@ -256,9 +264,9 @@ def test_what_it_needs_it_asks_for(problem):
     with pytest.raises(ValueError, match="nothing was observed"):
         _ = energies.record
     with pytest.raises(ValueError, match="every step"):
-        solve(problem, Watched(method), x0, iterations=90, callbacks=[energies])
-    with pytest.raises(TypeError, match="got LPD"):
-        Watched(LPD())
+        solve(problem, StepRecorder(method), x0, iterations=90, callbacks=[energies])
+    with pytest.raises(TypeError, match=r"step\(\); got LPD"):
+        StepRecorder(LPD())
 
 
 def test_a_method_without_a_theorem_has_a_gap_and_nothing_else(problem):
@@ -270,17 +278,19 @@ def test_a_method_without_a_theorem_has_a_gap_and_nothing_else(problem):
 
 
 def test_watching_is_pure(problem):
-    """A step of a watched method depends on its state alone, and remembers what led to it."""
-    method = Watched(AMD(Euclidean(), 0.1))
+    """A recorded step depends on its state alone, and leads to a state that contains it."""
+    method = StepRecorder(AMD(Euclidean(), 0.1))
     x0 = random(2, 3)
     generator = torch.Generator().manual_seed(0)
     first = method.step(problem, method.init(x0), Noisy(0.1), generator)
     again = method.step(problem, method.init(x0), Noisy(0.1), torch.Generator().manual_seed(0))
-    assert torch.equal(first.own.told, again.own.told)
-    assert torch.equal(first.own.before.x, x0)
-    assert torch.equal(first.own.true, problem.grad(x0))
-    torch.testing.assert_close(first.own.noise, first.own.told - problem.grad(x0))
-    assert torch.equal(first.inner.x, method.method.update(first.own.before, first.own.told).x)
+    assert torch.equal(first.own.gradient, again.own.gradient)
+    assert torch.equal(first.own.previous.x, x0)
+    assert torch.equal(first.own.true_gradient, problem.grad(x0))
+    torch.testing.assert_close(first.own.noise, first.own.gradient - problem.grad(x0))
+    assert torch.equal(
+        first.inner.x, method.method.update(first.own.previous, first.own.gradient).x
+    )
 
 
 def test_a_method_with_an_oracle_is_observed_with_it():
@@ -339,7 +349,7 @@ def test_a_field_knows_its_potential(pair):
     user's map.
     """
     potential = pair.forward_potential
-    field = Field(pair.forward_potential.gradient)
+    field = LineIntegralPotential(pair.forward_potential.gradient)
     x = random(3, 3)
     expected = potential.value(x) - potential.value(torch.zeros_like(x))
     torch.testing.assert_close(field.value(x), expected, rtol=1e-6, atol=1e-8)

@@ -12,8 +12,8 @@ from mirrordescent.domains import Simplex
 from mirrordescent.mirrors import Euclidean, SimplexEntropy
 from mirrordescent.oracles import Noisy, Oracle, require_generator
 from mirrordescent.schedules import RootReciprocal
-from mirrordescent.theory import Coupling, bounds, observe
-from mirrordescent.theory.geometry import Inverted
+from mirrordescent.theory import bounds, observe
+from mirrordescent.theory.geometry import Coupling, NewtonInverse
 
 SEEDS = 200
 K = 60
@@ -63,7 +63,7 @@ def hinge():
 
 
 def simplex(squared_norm):
-    """Bounded domain, Gaussian noise: E‖G‖_*² ≤ 2 max‖g‖_*² + 2 E‖Δ‖_*²."""
+    """BoundCheck domain, Gaussian noise: E‖G‖_*² ≤ 2 max‖g‖_*² + 2 E‖Δ‖_*²."""
     generator = torch.Generator().manual_seed(2)
     A = torch.randn(6, 5, generator=generator, dtype=torch.float64)
     u = torch.randn(1, 5, generator=generator, dtype=torch.float64).softmax(-1)
@@ -197,7 +197,7 @@ def test_theorem_3_with_an_inexact_inverse():
         iterations=K,
         oracle=oracle,
         generator=torch.Generator().manual_seed(0),
-        geometry=Inverted(mirror),
+        geometry=NewtonInverse(mirror),
     ).record
     assert (record["error"] != 0).any()
     largest = float(

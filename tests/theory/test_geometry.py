@@ -11,11 +11,17 @@ from mirrordescent import MD, SMD, Quadratic
 from mirrordescent.domains import Box, Simplex, WholeSpace
 from mirrordescent.mirrors import Conjugate, Diagonal, Euclidean, HyperbolicEntropy, PNorm
 from mirrordescent.oracles import Noisy
-from mirrordescent.theory import Constant, map_constants, recommend
-from mirrordescent.theory.assumptions import nearby_points
+from mirrordescent.theory import KnownConstant, map_constants, recommend
+from mirrordescent.theory.assumptions import sample_nearby_points
 from mirrordescent.theory.constants import SAFETY
-from mirrordescent.theory.geometry import Coupling, Field, Inverted, domain_of, inside
-from mirrordescent.theory.recommend import advise, local_alpha
+from mirrordescent.theory.geometry import (
+    Coupling,
+    LineIntegralPotential,
+    NewtonInverse,
+    move_inside,
+    usable_domain,
+)
+from mirrordescent.theory.recommendation import advise, local_alpha
 
 
 def double(*rows):
@@ -33,12 +39,12 @@ class Stretched(Euclidean):
 
 def test_points_nearby_are_around_the_start_and_inside():
     x0 = double([5.0, 5.0], [0.1, 0.2])
-    near = nearby_points(x0, WholeSpace(), torch.Generator().manual_seed(0))
+    near = sample_nearby_points(x0, WholeSpace(), torch.Generator().manual_seed(0))
     assert len(near) == 4
     assert torch.equal(near[0], x0)
     noise = torch.randn(2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(near[1], x0 + x0.square().mean().sqrt() * noise)
-    boxed = nearby_points(x0, Box(0.0, 0.3), torch.Generator().manual_seed(0), 2)
+    boxed = sample_nearby_points(x0, Box(0.0, 0.3), torch.Generator().manual_seed(0), 2)
     assert len(boxed) == 3
     assert all(bool(Box(0.0, 0.3).contains(x).all()) for x in boxed)
 
@@ -46,9 +52,9 @@ def test_points_nearby_are_around_the_start_and_inside():
 def test_a_point_outside_is_projected_and_drawn_inside():
     box = Box(0.0, 1.0)
     within = double([0.2, 0.9])
-    assert inside(within, box) is within
+    assert move_inside(within, box) is within
     torch.testing.assert_close(
-        inside(double([2.0, -1.0]), box), 0.9 * double([1.0, 0.0]) + 0.1 * double([0.5, 0.5])
+        move_inside(double([2.0, -1.0]), box), 0.9 * double([1.0, 0.0]) + 0.1 * double([0.5, 0.5])
     )
 
 
@@ -56,9 +62,9 @@ def test_where_a_map_is_used():
     bowl = Quadratic(double([1.0, 4.0])[0], double([0.0, 0.0]))
     bowl.domain = Box(0.0, 1.0)
     simplex = Euclidean(Simplex())
-    assert domain_of(None, bowl) is bowl.domain
-    assert domain_of(Euclidean(), bowl) is bowl.domain
-    assert domain_of(simplex, bowl) is simplex.primal_domain
+    assert usable_domain(None, bowl) is bowl.domain
+    assert usable_domain(Euclidean(), bowl) is bowl.domain
+    assert usable_domain(simplex, bowl) is simplex.primal_domain
 
 
 def test_the_coupling_is_fenchel_s():
@@ -67,11 +73,11 @@ def test_the_coupling_is_fenchel_s():
     u = double([1.0, -1.0])
     y = double([0.5, 3.0])
     expected = ((d * u - y).square() / (2 * d)).sum(1)
-    for mirror in (Diagonal(d), Inverted(Diagonal(d))):
+    for mirror in (Diagonal(d), NewtonInverse(Diagonal(d))):
         coupling = Coupling(mirror, u)
         torch.testing.assert_close(coupling(y), expected)
         torch.testing.assert_close(coupling(y, y / d), expected)
-    conjugate = Conjugate(Field(lambda y: 0.5 * y))  # M* = y²/4, so ψ = x²
+    conjugate = Conjugate(LineIntegralPotential(lambda y: 0.5 * y))  # M* = y²/4, so ψ = x²
     torch.testing.assert_close(Coupling(conjugate, u)(y), ((2 * u - y).square() / 4).sum(1))
 
 
@@ -79,9 +85,11 @@ def test_a_field_is_integrated_along_the_ray():
     """Exactly for polynomials up to degree 31: ∫₀¹ ⟨(sx)³⁰, x⟩ ds = x³¹/31."""
     x = double([1.1, -0.9])
     torch.testing.assert_close(
-        Field(lambda x: x**30).value(x), (x**31 / 31).sum(1), rtol=1e-13, atol=0
+        LineIntegralPotential(lambda x: x**30).value(x), (x**31 / 31).sum(1), rtol=1e-13, atol=0
     )
-    torch.testing.assert_close(Field(lambda x: 2 * x + 1).value(x), (x.square() + x).sum(1))
+    torch.testing.assert_close(
+        LineIntegralPotential(lambda x: 2 * x + 1).value(x), (x.square() + x).sum(1)
+    )
 
 
 # Advice
@@ -114,8 +122,8 @@ def test_advice(theorem, storage, exact, stochastic, kinks, t, gamma, rule):
         storage,
         exact,
         stochastic,
-        Constant(0.5, "formula"),
-        Constant(math.inf if kinks else 4.0, "formula"),
+        KnownConstant(0.5, "formula"),
+        KnownConstant(math.inf if kinks else 4.0, "formula"),
     )
     assert (advice.t, advice.gamma, advice.extension) == (
         t if t is None else pytest.approx(t),
@@ -131,7 +139,12 @@ def test_advice(theorem, storage, exact, stochastic, kinks, t, gamma, rule):
 @pytest.mark.parametrize("alpha", [0.0, -1.0, math.inf])
 def test_without_a_finite_convexity_there_is_no_advice(alpha):
     advice = advise(
-        "accelerated", "dual", True, False, Constant(alpha, "formula"), Constant(4.0, "formula")
+        "accelerated",
+        "dual",
+        True,
+        False,
+        KnownConstant(alpha, "formula"),
+        KnownConstant(4.0, "formula"),
     )
     assert (advice.t, advice.gamma) == (None, None)
     assert "No α > 0" in advice.reasons[1]
@@ -140,13 +153,13 @@ def test_without_a_finite_convexity_there_is_no_advice(alpha):
 @pytest.mark.parametrize(
     ("alpha", "L", "certain"),
     [
-        (Constant(0.5, "formula"), Constant(4.0, "certified"), True),
-        (Constant(0.5, "certified"), Constant(4.0, "formula"), True),
-        (Constant(0.5, "sampled"), Constant(4.0, "formula"), False),
-        (Constant(0.5, "formula"), Constant(4.0, "sampled"), False),
+        (KnownConstant(0.5, "formula"), KnownConstant(4.0, "certified"), True),
+        (KnownConstant(0.5, "certified"), KnownConstant(4.0, "formula"), True),
+        (KnownConstant(0.5, "sampled"), KnownConstant(4.0, "formula"), False),
+        (KnownConstant(0.5, "formula"), KnownConstant(4.0, "sampled"), False),
         (
-            Constant(0.5, "formula"),
-            Constant(math.inf, "sampled"),
+            KnownConstant(0.5, "formula"),
+            KnownConstant(math.inf, "sampled"),
             True,
         ),  # a jump that was found is one
     ],
@@ -156,13 +169,13 @@ def test_advice_is_certain_if_its_constants_are(alpha, L, certain):
 
 
 def test_kinks_and_noise_have_reasons_of_their_own():
-    options = {"alpha": Constant(0.5, "formula"), "storage": "dual", "exact": True}
+    options = {"alpha": KnownConstant(0.5, "formula"), "storage": "dual", "exact": True}
     for stochastic, L, words in (
         (True, 4.0, "stochastic gradients"),
         (False, math.inf, "f has kinks"),
     ):
         advice = advise(
-            "accelerated", stochastic=stochastic, smoothness=Constant(L, "formula"), **options
+            "accelerated", stochastic=stochastic, smoothness=KnownConstant(L, "formula"), **options
         )
         assert words in advice.reasons[-1]
 
@@ -174,10 +187,10 @@ def test_a_local_convexity_is_that_of_the_points():
     points = [double([0.0, 1.0]), double([0.5, 2.0])]
     mirror = HyperbolicEntropy(1.0)
     found = local_alpha(mirror, map_constants(mirror, points), points)
-    assert (found.how, found.value) == ("sampled", pytest.approx(5**-0.5 / SAFETY))
-    assert local_alpha(Diagonal(2.0), map_constants(Diagonal(2.0), points), points) == Constant(
-        2.0, "formula"
-    )
+    assert (found.source, found.value) == ("sampled", pytest.approx(5**-0.5 / SAFETY))
+    assert local_alpha(
+        Diagonal(2.0), map_constants(Diagonal(2.0), points), points
+    ) == KnownConstant(2.0, "formula")
 
 
 def test_advice_is_for_the_oracle_that_is_used_and_the_points_that_are_given():

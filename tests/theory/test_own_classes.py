@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from mirrordescent import MD, SMD, Quadratic, solve
-from mirrordescent.diagnosis.diagnosis_page import markdown, write
+from mirrordescent.diagnosis.diagnosis_page import markdown
 from mirrordescent.methods import GradientMethod, Method
 from mirrordescent.mirrors import Diagonal, Euclidean, MirrorMap, StrongConvexity
 from mirrordescent.oracles import Noisy
 from mirrordescent.problems import Problem
 from mirrordescent.schedules import as_schedule
-from mirrordescent.theory import diagnose, method_verdicts, observe, recommend
+from mirrordescent.theory import diagnose, observe, recommend
+from mirrordescent.theory.conditions import method_verdicts
 from mirrordescent.trees import sum_per_sample, tree_map
+from mirrordescent_experiments import diagnosis_pages
 
 DOUBLE = torch.float64
 
@@ -143,7 +145,7 @@ def test_a_method_without_a_theorem(mirror, quadratic, tmp_path):
         else {"the map, primal-stored": diagnosis.geometries["primal"].verdicts}
     )
     run = diagnosis.runs["HeavyBall"]
-    assert diagnosis.judged == {
+    assert diagnosis.verdicts_by_subject == {
         "the problem": diagnosis.problem_verdicts,
         **judged,
         "HeavyBall": run.verdicts,
@@ -152,12 +154,12 @@ def test_a_method_without_a_theorem(mirror, quadratic, tmp_path):
         assert answers(diagnosis.geometries["primal"].verdicts)["ψ is strongly convex"] == "holds"
     (verdict,) = run.verdicts
     assert verdict.answer == "not known"
-    assert "No theorem is known for HeavyBall" in verdict.because
-    assert (run.bounded, run.advice, run.updates) == (None, None, None)
+    assert "No theorem is known for HeavyBall" in verdict.reason
+    assert (run.bound_check, run.advice, run.updates) == (None, None, None)
     plain = solve(quadratic, method, x0, iterations=30)
     assert torch.equal(run.solution.x, plain.x)
     assert torch.equal(run.record["gap"][-1], plain.value)
-    text = write(diagnosis, tmp_path).read_text()
+    text = diagnosis_pages.write(diagnosis, tmp_path).read_text()
     assert "# HeavyBall on Quadratic" in text
     assert ("## The map" in text) == (mirror is not None)
     assert "The theory supports" not in text
@@ -178,8 +180,8 @@ def test_methods_with_and_without_a_theorem_side_by_side(quadratic):
     mirror = Cosh()
     methods = {"SMD": SMD(mirror, 0.5), "momentum": HeavyBall(0.1, mirror)}
     diagnosis = diagnose(mirror, quadratic, methods=methods, iterations=20)
-    assert diagnosis.runs["SMD"].bounded is not None
-    assert diagnosis.runs["momentum"].bounded is None
+    assert diagnosis.runs["SMD"].bound_check is not None
+    assert diagnosis.runs["momentum"].bound_check is None
     assert set(diagnosis.geometries) == {"dual", "primal"}
 
 
@@ -208,9 +210,9 @@ def test_a_map(states, quadratic):
         assert verdicts["∇ψ is monotone, so that its potential is convex"] == known
         assert verdicts["ψ is strongly convex"] == known
         assert verdicts["the way back is the inverse of the way there"] == "holds"
-        assert geometry.constants.alpha.how == ("formula" if states else "sampled")
+        assert geometry.constants.alpha.source == ("formula" if states else "sampled")
     for run in diagnosis.runs.values():
-        assert (run.bounded.measured <= run.bounded.bound + 1e-12).all()
+        assert (run.bound_check.measured <= run.bound_check.bound + 1e-12).all()
     assert recommend(Cosh(states), quadratic, "SMD").certain is states
 
 
@@ -252,10 +254,11 @@ def test_a_method_with_a_theorem_of_its_own_choice(quadratic):
     mirror = Cosh()
     x0 = torch.ones(2, 3, dtype=DOUBLE)
     assert (
-        diagnose(Damped(mirror, 0.5), quadratic, x0, iterations=10).runs["Damped"].bounded is None
+        diagnose(Damped(mirror, 0.5), quadratic, x0, iterations=10).runs["Damped"].bound_check
+        is None
     )
     run = diagnose(StillDescent(mirror, 0.5), quadratic, x0, iterations=10).runs["StillDescent"]
     twin = observe(quadratic, MD(mirror, 0.5), x0, minimiser=quadratic.centre, iterations=10).record
     assert torch.equal(run.record["divergence"], twin["divergence"])
-    assert (run.bounded.measured <= run.bounded.bound + 1e-12).all()
+    assert (run.bound_check.measured <= run.bound_check.bound + 1e-12).all()
     assert len(method_verdicts(Damped(mirror, 0.5), None)) == 1

@@ -7,11 +7,10 @@ import torch
 
 from mirrordescent import AMD, ASMD, MD, SMD, Quadratic, solve
 from mirrordescent.mirrors import Euclidean
-from mirrordescent.theory import (
+from mirrordescent.theory import bounds, observe
+from mirrordescent.theory.inverse_consistency import (
     UpdateErrors,
-    bounds,
     dual_update_error,
-    observe,
     primal_update_error,
 )
 

@@ -9,23 +9,18 @@ import torch
 
 from mirrordescent import Function, Quadratic
 from mirrordescent.domains import PositiveOrthant
-from mirrordescent.mirrors import (
-    Conjugate,
-    Diagonal,
-    MirrorMap,
-    Potential,
-    StrongConvexity,
-)
-from mirrordescent.theory import (
-    Constant,
-    MapConstants,
-    map_constants,
+from mirrordescent.mirrors import Conjugate, Diagonal, MirrorMap, StrongConvexity
+from mirrordescent.mirrors.icnn import Potential
+from mirrordescent.theory import KnownConstant, MapConstants, map_constants, problem_constants
+from mirrordescent.theory.assumptions import (
+    Verdict,
+    inverts_exactly,
     map_verdicts,
-    problem_constants,
     problem_verdicts,
+    round_trip_error,
+    takes_exact_steps,
 )
-from mirrordescent.theory.assumptions import Verdict, is_exact, round_trip_error, runs_exactly
-from mirrordescent.theory.geometry import Field, exact_geometry
+from mirrordescent.theory.geometry import LineIntegralPotential, exact_geometry
 from mirrordescent.trees import sum_per_sample
 
 ROOT = torch.finfo(torch.float64).eps ** 0.5
@@ -54,7 +49,9 @@ class By(MirrorMap):
         return None if self.alpha is None else StrongConvexity(self.alpha, self.p)
 
     def _potential(self, x):
-        return Field(self._to_dual).value(x) if self.value is None else self.value(x)
+        return (
+            LineIntegralPotential(self._to_dual).value(x) if self.value is None else self.value(x)
+        )
 
     def _to_dual(self, x):
         return self.there(x)
@@ -87,7 +84,7 @@ def test_a_potential_may_be_off_by_the_root_of_the_machine_epsilon(off, answer):
     mirror = identity(potential=lambda x: (1 + off) * sum_per_sample(x.square()) / 2)
     verdict = the(mirror, "∇ of the potential")
     assert verdict.answer == answer
-    assert "at 2 points" in verdict.because or answer == "does not hold"
+    assert "at 2 points" in verdict.reason or answer == "does not hold"
 
 
 @pytest.mark.parametrize(("skew", "answer"), [(1e-9, "not known"), (1e-3, "does not hold")])
@@ -111,58 +108,70 @@ def test_a_jacobian_may_be_skew_by_rounding(skew, answer):
     ],
 )
 def test_a_curvature_that_is_negative_by_rounding_is_none(L, lowest, answer):
-    constants = MapConstants(Constant(1.0, "formula"), Constant(L, "formula"), lowest)
+    constants = MapConstants(KnownConstant(1.0, "formula"), KnownConstant(L, "formula"), lowest)
     verdict = the(identity(), "monotone", constants=constants)
     assert verdict.answer == answer
-    assert ("By construction." in verdict.because) == (answer == "holds")
+    assert ("By construction." in verdict.reason) == (answer == "holds")
 
 
 @pytest.mark.parametrize(
     ("alpha", "L", "answer"),
     [
-        (Constant(1.0, "sampled"), Constant(1.0, "sampled"), "not known"),
-        (Constant(1.0, "certified"), Constant(1.0, "sampled"), "holds"),
-        (Constant(1.0, "sampled"), Constant(1.0, "certified"), "holds"),
-        (Constant(1.0, "sampled"), Constant(1.0, "formula"), "not known"),
+        (KnownConstant(1.0, "sampled"), KnownConstant(1.0, "sampled"), "not known"),
+        (KnownConstant(1.0, "certified"), KnownConstant(1.0, "sampled"), "holds"),
+        (KnownConstant(1.0, "sampled"), KnownConstant(1.0, "certified"), "holds"),
+        (KnownConstant(1.0, "sampled"), KnownConstant(1.0, "formula"), "not known"),
     ],
 )
 def test_what_is_proven_to_be_convex(alpha, L, answer):
     verdict = the(identity(), "monotone", constants=MapConstants(alpha, L, 0.9))
     assert verdict.answer == answer
-    assert ("The smallest curvature found is 0.9" in verdict.because) == (answer == "not known")
+    assert ("The smallest curvature found is 0.9" in verdict.reason) == (answer == "not known")
 
 
 @pytest.mark.parametrize(
     ("mirror", "alpha", "lowest", "answer", "words"),
     [
-        (identity(alpha=1.0), Constant(1.0, "formula"), 0.9992, "holds", "α = 1 (formula)"),
-        (identity(alpha=1.0), Constant(1.0, "formula"), 0.9985, "does not hold", "states α = 1"),
+        (identity(alpha=1.0), KnownConstant(1.0, "formula"), 0.9992, "holds", "α = 1 (formula)"),
+        (
+            identity(alpha=1.0),
+            KnownConstant(1.0, "formula"),
+            0.9985,
+            "does not hold",
+            "states α = 1",
+        ),
         (
             identity(alpha=1.0, p=1.0),
-            Constant(1.0, "formula"),
+            KnownConstant(1.0, "formula"),
             0.5,
             "holds",
             "α = 1",
         ),  # ℓ₁ curvatures are others
         (
             identity(alpha=0.0),
-            Constant(0.0, "formula"),
+            KnownConstant(0.0, "formula"),
             0.9,
             "does not hold",
             "no positive lower bound",
         ),
-        (identity(), Constant(0.8, "sampled"), 0.9, "not known", "found is 0.9; α = 0.8"),
-        (identity(), Constant(-0.1, "sampled"), 0.0, "does not hold", "A curvature of 0 was found"),
-        (identity(), Constant(0.8, "sampled"), 99.0, "not known", "found is 1;"),
-        (identity(), Constant(0.8, "sampled"), 1.0, "not known", "found is 1;"),
+        (identity(), KnownConstant(0.8, "sampled"), 0.9, "not known", "found is 0.9; α = 0.8"),
+        (
+            identity(),
+            KnownConstant(-0.1, "sampled"),
+            0.0,
+            "does not hold",
+            "A curvature of 0 was found",
+        ),
+        (identity(), KnownConstant(0.8, "sampled"), 99.0, "not known", "found is 1;"),
+        (identity(), KnownConstant(0.8, "sampled"), 1.0, "not known", "found is 1;"),
     ],
 )
 def test_strong_convexity_as_stated_as_found_and_as_sampled(mirror, alpha, lowest, answer, words):
     """Of the identity secants have the slope 1, so no larger curvature is believed."""
     verdict = the(
-        mirror, "strongly", constants=MapConstants(alpha, Constant(1.0, "formula"), lowest)
+        mirror, "strongly", constants=MapConstants(alpha, KnownConstant(1.0, "formula"), lowest)
     )
-    assert (verdict.answer, words in verdict.because) == (answer, True), verdict.because
+    assert (verdict.answer, words in verdict.reason) == (answer, True), verdict.reason
 
 
 @pytest.mark.parametrize(("floor", "answer"), [(0.02, "not known"), (0.004, "does not hold")])
@@ -175,7 +184,7 @@ def test_a_curvature_that_falls_to_a_hundredth_far_out_has_no_lower_bound(floor,
     verdict = the(By(bent, lambda y: y), "strongly")
     assert verdict.answer == answer
     if answer == "does not hold":
-        assert "falls from 1 to 0.004 at points 1000 times" in verdict.because
+        assert "falls from 1 to 0.004 at points that are 1000 times" in verdict.reason
 
 
 @pytest.mark.parametrize(("floor", "answer"), [(0.02, "not known"), (0.004, "does not hold")])
@@ -222,7 +231,7 @@ class Bent(Potential):
 )
 def test_a_dual_potential_is_judged_by_its_slopes(s, answer, words):
     verdict = the(Conjugate(Bent(s)), "strongly", duals=POINTS)
-    assert (verdict.answer, words in verdict.because) == (answer, True), verdict.because
+    assert (verdict.answer, words in verdict.reason) == (answer, True), verdict.reason
 
 
 def test_a_dual_potential_that_is_not_the_map_is_found():
@@ -253,11 +262,11 @@ def test_an_inverse_may_be_off_by_ten_roots_of_the_machine_epsilon(factor, answe
     mirror = By(lambda x: x, lambda y: (1 + factor * ROOT) * y)
     assert the(mirror, "way back", geometry=mirror).answer == answer
     duals = [mirror.to_dual(x) for x in POINTS]
-    assert is_exact(mirror, POINTS, duals) == (answer == "holds")
-    assert "says that it is exact, but" in the(By(lambda x: x, lambda y: 2 * y), "way back").because
+    assert inverts_exactly(mirror, POINTS, duals) == (answer == "holds")
+    assert "says that it is exact, but" in the(By(lambda x: x, lambda y: 2 * y), "way back").reason
     surrogate = By(lambda x: x, lambda y: 2 * y)
     surrogate.exact = False
-    assert the(surrogate, "way back").because.startswith("∇ψ*(∇ψ(x)) differs from x by up to 1 of")
+    assert the(surrogate, "way back").reason.startswith("∇ψ*(∇ψ(x)) differs from x by up to 1 of")
 
 
 def test_dual_storage_names_the_inconsistency_of_a_pair_and_is_exact():
@@ -265,10 +274,10 @@ def test_dual_storage_names_the_inconsistency_of_a_pair_and_is_exact():
         pair = By(lambda x: x, lambda y: 1.5 * y)
         pair.exact = says
         verdict = the(pair, "way back", geometry=exact_geometry(pair, "dual", exact=False))
-        assert (verdict.answer, "inconsistent by 0.5 of ‖x‖" in verdict.because) == ("holds", True)
-        assert ("says that it is exact, but as a pair" in verdict.because) == says
+        assert (verdict.answer, "inconsistent by 0.5 of ‖x‖" in verdict.reason) == ("holds", True)
+        assert ("says that it is exact, but as a pair" in verdict.reason) == says
     alone = Conjugate(Bent(2.0))
-    assert "Dual-stored" not in the(alone, "way back").because
+    assert "Dual-stored" not in the(alone, "way back").reason
 
 
 def test_round_trips_are_relative_to_the_point_or_to_a_hundredth_of_the_largest():
@@ -289,16 +298,16 @@ def test_which_runs_are_exact_in_which_geometry(dual_stored):
     """Dual-stored runs apply only ∇ψ*, primal-stored ones both ways."""
     double_it = By(lambda x: 2 * x, lambda y: y / 2)
     same = Diagonal(2.0)
-    assert runs_exactly(double_it, dual_stored, same, POINTS)
-    assert not runs_exactly(double_it, dual_stored, Diagonal(3.0), POINTS)
+    assert takes_exact_steps(double_it, dual_stored, same, POINTS)
+    assert not takes_exact_steps(double_it, dual_stored, Diagonal(3.0), POINTS)
     wrong_back = By(lambda x: 2 * x, lambda y: y / 3)
     wrong_there = By(lambda x: 3 * x, lambda y: y / 2)
-    assert not runs_exactly(wrong_back, dual_stored, same, POINTS)
-    assert runs_exactly(wrong_there, dual_stored, same, POINTS) == dual_stored
+    assert not takes_exact_steps(wrong_back, dual_stored, same, POINTS)
+    assert takes_exact_steps(wrong_there, dual_stored, same, POINTS) == dual_stored
     inverse = By(lambda x: 3 * x, lambda y: y / 3)
-    assert not runs_exactly(inverse, dual_stored, same, POINTS)
-    assert runs_exactly(wrong_back, dual_stored, wrong_back, POINTS) is False
-    assert runs_exactly(double_it, dual_stored, double_it, POINTS) is True
+    assert not takes_exact_steps(inverse, dual_stored, same, POINTS)
+    assert takes_exact_steps(wrong_back, dual_stored, wrong_back, POINTS) is False
+    assert takes_exact_steps(double_it, dual_stored, double_it, POINTS) is True
 
 
 @pytest.mark.parametrize("size", [1.0, 1e4])
@@ -308,14 +317,14 @@ def test_runs_are_exact_to_rounding_of_the_points(size):
     biggest = min(float((1 + x.norm(dim=1)).min()) for x in points) * 10 * ROOT
     for factor, answer in ((0.5, True), (1.5, False)):
         off = By(lambda x: x, lambda y, shift=factor * biggest: y + double([shift, 0.0]))
-        assert runs_exactly(off, True, identity(), points) == answer
+        assert takes_exact_steps(off, True, identity(), points) == answer
 
 
 def test_a_verdict_gives_the_reason_for_its_answer():
     reasons = [Verdict.of("a", holds, "yes", "no") for holds in (True, False, None)]
-    assert [v.because for v in reasons] == ["yes", "no", "yes"]
+    assert [v.reason for v in reasons] == ["yes", "no", "yes"]
     assert [v.answer for v in reasons] == ["holds", "does not hold", "not known"]
-    assert Verdict.of("a", False, "only this").because == "only this"
+    assert Verdict.of("a", False, "only this").reason == "only this"
     assert str(reasons[1]) == "a: does not hold. no"
 
 
@@ -331,29 +340,29 @@ def test_problems_are_convex_as_stated_or_as_found():
         Said.convex = convex
         return problem_verdicts(problem, POINTS, problem_constants(problem, POINTS))[0]
 
-    assert judged([1.0, 2.0], True).because == "By construction."
+    assert judged([1.0, 2.0], True).reason == "By construction."
     unknown = judged([1.0, 2.0], None)
-    assert (unknown.answer, "found is 1;" in unknown.because) == ("not known", True)
+    assert (unknown.answer, "found is 1;" in unknown.reason) == ("not known", True)
     found = judged([1.0, -2.0], None)
-    assert (found.answer, "the curvature is -2" in found.because) == ("does not hold", True)
+    assert (found.answer, "the curvature is -2" in found.reason) == ("does not hold", True)
     said = judged([1.0, 2.0], False)
-    assert (said.answer, "The problem says that it is not" in said.because) == (
+    assert (said.answer, "The problem says that it is not" in said.reason) == (
         "does not hold",
         True,
     )
     assert judged([1.0, -0.7 * ROOT], None).answer == "not known"
     assert judged([1.0, -1.5 * ROOT], None).answer == "does not hold"
-    assert judged([1.0, 0.0], False).because.startswith("The problem says")
+    assert judged([1.0, 0.0], False).reason.startswith("The problem says")
 
 
 def test_smoothness_is_known_by_a_formula_not_by_samples():
     bowl = Quadratic(double([1.0, 4.0])[0], double([0.0, 0.0]))
     of = problem_constants(bowl, POINTS)
-    assert problem_verdicts(bowl, POINTS, of)[1].because == "L_f = 4 (formula)."
+    assert problem_verdicts(bowl, POINTS, of)[1].reason == "L_f = 4 (formula)."
     for how, estimate, answer in (
         ("formula", 4.0, "holds"),
         ("sampled", 4.0, "not known"),
         ("sampled", math.inf, "does not hold"),
     ):
-        constants = type(of)(Constant(estimate, how), of.strong_convexity)
+        constants = type(of)(KnownConstant(estimate, how), of.strong_convexity)
         assert problem_verdicts(bowl, POINTS, constants)[1].answer == answer

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from mirrordescent.diagnosis import diagnose_entry, diagnosis_page
 from mirrordescent.diagnosis.diagnosis_page import FIGURES, figure_lines
-from mirrordescent.theory.findings import Diagnosis, Run
+from mirrordescent.theory.diagnosis_results import Diagnosis, Run
 from mirrordescent_experiments.provenance import Provenance, mark, recorded
 
 COLUMNS = 3
@@ -52,7 +52,7 @@ def draw(runs: dict[str, Run], figure_name: str, quantity: str, path: Path) -> N
         if axes.lines:
             axes.legend(fontsize="small")
             continue
-        reason = "no theorem applies" if run.bounded is None else "no errors: the run is exact"
+        reason = "no theorem applies" if run.bound_check is None else "no errors: the run is exact"
         axes.text(0.5, 0.5, reason, ha="center", transform=axes.transAxes)
     figure.savefig(path, dpi=DPI)
 

@@ -18,8 +18,9 @@ from mirrordescent import zoo
 from mirrordescent.methods import AMD, SMD
 from mirrordescent.mirrors import MirrorMap
 from mirrordescent.references import certify
-from mirrordescent.theory import UpdateErrors, observe
-from mirrordescent.theory.geometry import Inverted
+from mirrordescent.theory import observe
+from mirrordescent.theory.geometry import NewtonInverse
+from mirrordescent.theory.inverse_consistency import UpdateErrors
 from mirrordescent_experiments.imaging_experiments import TASKS
 from mirrordescent_experiments.intervals import paired
 from mirrordescent_experiments.result import Claim, Curve, Panel, Result
@@ -48,7 +49,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         u = certify(problem).x
         x0 = problem.start()
         runs = {
-            "LAMD": (AMD(mirror, t), Inverted(mirror)),
+            "LAMD": (AMD(mirror, t), NewtonInverse(mirror)),
             "Algorithm 1": (AMD(mirror, t, storage="primal"), None),
         }
         curves = []

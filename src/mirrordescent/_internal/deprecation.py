@@ -30,6 +30,7 @@ MOVED_MODULES = {
     "kernels.matrices": "kernels.preconditioning",
     "kernels.moments": "kernels.preconditioning",
     "learn.networks": "learn.network_families",
+    "learn.unroll": "learn.unrolling",
     "limits": "_internal.memory_limits",
     "mirrors.matrices": "mirrors.singular_values",
     "mirrors.soundness": "mirrors.inverse_check",
@@ -49,11 +50,26 @@ MOVED_MODULES = {
     "restore.holes": "restore.deep_holes",
     "rounding": "_internal.rounding",
     "solve": "solving",
+    "theory.beforehand": "theory.prior_bounds",
+    "theory.dual": "theory.dual_preconditioning",
+    "theory.findings": "theory.diagnosis_results",
+    "theory.held": "theory.bound_checks",
+    "theory.inconsistency": "theory.inverse_consistency",
+    "theory.recommend": "theory.recommendation",
+    "theory.watched": "theory.recording",
 }
 """Old module paths and their replacements, relative to the library."""
 
-CALLABLE = {"auto": "auto", "solve": "solve"}
-"""Old packages whose name is a function of the library now."""
+CALLABLE = {
+    "auto": "auto",
+    "solve": "solve",
+    "theory.inconsistency": "inconsistency",
+    "theory.recommend": "recommend",
+}
+"""Old modules whose name is a function of the same package."""
+
+RENAMED_ATTRIBUTES: dict[str, dict[str, str]] = {}
+"""Renamed names by module, filled by :func:`renamed_attributes`. The documentation lists them."""
 
 
 class _MovedModule(ModuleType):
@@ -131,6 +147,7 @@ def renamed_attributes(module: str, renamed: Mapping[str, str]) -> Callable[[str
         module: The full name of the module.
         renamed: New places by old names: ``"name"`` in the same module, or ``"module:name"``.
     """
+    RENAMED_ATTRIBUTES[module] = dict(renamed)
 
     def __getattr__(name: str) -> Any:
         if name not in renamed:
@@ -145,3 +162,43 @@ def renamed_attributes(module: str, renamed: Mapping[str, str]) -> Callable[[str
         return getattr(importlib.import_module(place), new)
 
     return __getattr__
+
+
+def rename_hooks(cls: type, renamed: Mapping[str, str]) -> None:
+    """Let a subclass define hooks under their old names, with a warning.
+
+    Call this from ``__init_subclass__`` of the class that declares the hooks.
+
+    Args:
+        cls: The subclass.
+        renamed: New names by old names.
+    """
+    for old, new in renamed.items():
+        if old not in vars(cls) or new in vars(cls):
+            continue
+        warnings.warn(
+            f"{cls.__name__}.{old} was renamed to {new}; the old name will be removed",
+            DeprecationWarning,
+            stacklevel=4,
+        )
+        setattr(cls, new, vars(cls)[old])
+
+
+def renamed_property(old: str, new: str) -> property:
+    """Return a read-only property for the old name of an attribute; reading it warns.
+
+    >>> class Circle:
+    ...     radius = 1.0
+    ...     size = renamed_property("size", "radius")
+    """
+
+    def get(instance: object) -> Any:
+        owner = type(instance).__name__
+        warnings.warn(
+            f"{owner}.{old} was renamed to {owner}.{new}; the old name will be removed",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return getattr(instance, new)
+
+    return property(get, doc=f"Deprecated: use ``{new}``.")

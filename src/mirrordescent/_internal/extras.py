@@ -1,34 +1,37 @@
-"""Optional dependencies: import a package, or say which extra installs it."""
+"""Optional dependencies: an import that fails says which extra installs the package."""
 
-import importlib
-from types import ModuleType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class ExtraMissing(ImportError):
     """A package of an optional dependency is not installed."""
 
 
-def require_extra(module: str, extra: str, purpose: str, package: str | None = None) -> ModuleType:
-    """Import a module of an optional dependency.
+@contextmanager
+def requires_extra(extra: str, purpose: str, package: str) -> Iterator[None]:
+    """Import an optional dependency in this context.
+
+    If a package is not installed, the error names the extra that installs it.
 
     Args:
-        module: Name of the module, such as "PIL.Image".
-        extra: Extra of this library that installs it, such as "pictures".
+        extra: Extra of this library, such as "pictures".
         purpose: Subject of the error message, such as "Reading photographs".
-        package: Name of the package in the error message; the module's name by default.
+        package: Name of the package in the error message.
 
     Raises:
-        ExtraMissing: The module cannot be imported because its package is not installed.
+        ExtraMissing: A module is not installed.
 
-    >>> require_extra("math", "pictures", "Counting").__name__
-    'math'
+    >>> with requires_extra("pictures", "Reading photographs", "Pillow"):
+    ...     import no_such_module
+    Traceback (most recent call last):
+    ...
+    mirrordescent._internal.extras.ExtraMissing: Reading photographs needs Pillow: \
+pip install 'mirrordescent[pictures]'
     """
-    top_level = module.partition(".")[0]
     try:
-        return importlib.import_module(module)
+        yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != top_level:
-            raise
         raise ExtraMissing(
-            f"{purpose} needs {package or top_level}: pip install 'mirrordescent[{extra}]'"
+            f"{purpose} needs {package}: pip install 'mirrordescent[{extra}]'"
         ) from error

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Generator, Tensor
 
+from mirrordescent._internal.extras import requires_extra
 from mirrordescent._internal.image_arrays import pixels_of
 from mirrordescent.data.errors import DataDamaged, DataMissing, reading
 
@@ -37,7 +38,8 @@ IMAGE = re.compile(
 @contextmanager
 def opened(file: Path | io.BytesIO, name: object) -> Iterator[Image.Image]:
     """Open an image file, which error messages call by the name given."""
-    from PIL import Image, UnidentifiedImageError
+    with requires_extra("pictures", "Reading photographs", "Pillow"):
+        from PIL import Image, UnidentifiedImageError
 
     if isinstance(file, Path) and not file.is_file():
         raise DataMissing(
@@ -71,7 +73,8 @@ def read_image(file: str | Path | io.BytesIO, name: object = None) -> Tensor:
     precision, and a camera's note on which side is up is followed. Of an animation the first frame
     is taken. Error messages call it by its name, which is its path by default.
     """
-    from PIL import ImageOps
+    with requires_extra("pictures", "Reading photographs", "Pillow"):
+        from PIL import ImageOps
 
     with opened(Path(file) if isinstance(file, str) else file, name or file) as picture:
         pixels = pixels_of(ImageOps.exif_transpose(picture))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mirrordescent._internal.extras import require_extra
+from mirrordescent._internal.extras import requires_extra
 from mirrordescent._internal.suggestions import require_known
 from mirrordescent.data.image_files import read_image, read_images
 from mirrordescent.data.splits import Split, split_indices
@@ -21,9 +21,10 @@ BUNDLED: dict[str, tuple[str, ...]] = {
 def bundled_photographs(split: Split = "train") -> list[Tensor]:
     """Return colour photographs of the scikit-image package: three for training, two for testing."""
     require_known(split, BUNDLED, "split")
-    skimage = require_extra("skimage", "pictures", "Using the bundled photographs", "scikit-image")
+    with requires_extra("pictures", "Using the bundled photographs", "scikit-image"):
+        import skimage
     # skimage.data would download a file that a distribution left out; reading the files does not.
-    folder = Path(str(skimage.__file__)).parent / "data"
+    folder = Path(skimage.__file__).parent / "data"
     return [read_image(folder / name) for name in BUNDLED[split]]
 
 
@@ -64,10 +65,10 @@ def digits(split: Split = "train", size: int = 8) -> tuple[Tensor, Tensor]:
     >>> images.shape, labels.dtype
     (torch.Size([359, 8, 8]), torch.int64)
     """
-    datasets = require_extra(
-        "sklearn.datasets", "digits", "Using the bundled digits", "scikit-learn"
-    )
-    bunch = datasets.load_digits()
+    with requires_extra("digits", "Using the bundled digits", "scikit-learn"):
+        from sklearn.datasets import load_digits
+
+    bunch = load_digits()
     chosen = split_indices(split, len(bunch.target))
     images = torch.from_numpy(bunch.images)[chosen].float() / 16
     if size != 8:

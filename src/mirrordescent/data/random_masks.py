@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
 from torch import Generator, Tensor
+
+from mirrordescent._internal.extras import requires_extra
 
 
 def scattered(size: int, generator: Generator, most: float = 0.9) -> Tensor:
@@ -44,6 +45,9 @@ def scratches(size: int, generator: Generator, most: int = 11) -> Tensor:
 
 def writing(size: int, generator: Generator) -> Tensor:
     """Remove lines of text."""
+    with requires_extra("pictures", "Masks in the shape of writing", "Pillow"):
+        from PIL import Image, ImageDraw, ImageFont
+
     height = _whole(8, 23, generator)
     page = Image.new("L", (size, size), 255)
     pen = ImageDraw.Draw(page)

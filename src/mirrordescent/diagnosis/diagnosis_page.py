@@ -11,9 +11,9 @@ from torch import Tensor
 from mirrordescent.methods.base import Theorem
 from mirrordescent.report import Curve, Page, Panel, Section, Table
 from mirrordescent.theory.assumptions import ANSWERS, Verdict
+from mirrordescent.theory.diagnosis_results import Diagnosis, Run
 from mirrordescent.theory.equivariance import Defects
-from mirrordescent.theory.findings import Diagnosis, Run
-from mirrordescent.theory.watched import bare, storage_of, theorem_of
+from mirrordescent.theory.recording import storage_of, theorem_of, unwrap
 
 SYMBOLS = {"holds": "holds", "does not hold": "**does not hold**", "not known": "*not known*"}
 ERROR: dict[Theorem | None, str] = {
@@ -98,13 +98,15 @@ def markdown(diagnosis: Diagnosis, figures: str = "") -> str:
         diagnosis: Diagnosis to describe.
         figures: Suffix of the pictures to show; by default the page refers to diagnosis.html.
     """
-    of_problem = diagnosis.of_problem
+    of_problem = diagnosis.problem_constants
     sections = [
         f"# {diagnosis.name} on {diagnosis.problem}",
         "; ".join(f"{key}: {value}" for key, value in diagnosis.settings.items()) + ".",
         "In short. *Holds* means proven or checked in full; *not known*, sampled with nothing found against it. "
         "A theorem promises something of a run only if all that it assumes of problem, map and run holds.",
-        "\n".join(f"- {label}: {_in_short(part)}" for label, part in diagnosis.judged.items()),
+        "\n".join(
+            f"- {label}: {_in_short(part)}" for label, part in diagnosis.verdicts_by_subject.items()
+        ),
         "## The problem",
         _table(
             "constant",
@@ -169,7 +171,7 @@ def _map(diagnosis: Diagnosis) -> Iterator[str]:
     for storage, geometry in diagnosis.geometries.items():
         c = geometry.constants
         yield f"## The map, as {storage}-stored methods use it"
-        yield f"**{geometry.likeness}**"
+        yield f"**{geometry.identity_comparison}**"
         yield _table(
             "constant",
             "value",
@@ -180,19 +182,19 @@ def _map(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _run(name: str, run: Run) -> Iterator[str]:
     record = run.record
-    bounded = run.bounded
+    bounded = run.bound_check
     theorem = theorem_of(run.method)
     stored = f", {storage_of(run.method)}-stored" if theorem else ""
     ended = ", ".join(sorted({str(status) for status in run.solution.statuses}))
     rows = [("gap, first and last", f"{_mean(record['gap'][0])}, {_mean(record['gap'][-1])}")]
     if bounded is not None:
         far = f"{_mean(record['divergence'][0])}, {_largest(record['divergence'])}"
-        rows.append((f"{bounded.what}, last", _mean(bounded.measured[-1])))
+        rows.append((f"{bounded.quantity}, last", _mean(bounded.measured[-1])))
         rows.append((f"its a-priori bound, {bounded.theorem}", _mean(bounded.bound[-1])))
         rows.append(
             ("its pathwise bound, of what was met along the run", _mean(bounded.pathwise[-1]))
         )
-        further = bounded.further.items()
+        further = bounded.other_bounds.items()
         rows += [
             (name, each if isinstance(each, str) else _mean(each[-1])) for name, each in further
         ]
@@ -215,7 +217,7 @@ def _run(name: str, run: Run) -> Iterator[str]:
             for key, series in run.updates.series.items()
         ]
     yield f"## {name}"
-    yield f"{type(bare(run.method)).__name__}{stored}; ended: {ended}. Means over the problems."
+    yield f"{type(unwrap(run.method)).__name__}{stored}; ended: {ended}. Means over the problems."
     yield _table("quantity", "value", rows=rows)
     yield _verdicts(run.verdicts)
     if run.advice is not None:
@@ -245,7 +247,7 @@ def _verdicts(verdicts: Sequence[Verdict]) -> str:
         "assumption",
         "",
         "why",
-        rows=[(v.assumption, SYMBOLS[v.answer], v.because) for v in verdicts],
+        rows=[(v.assumption, SYMBOLS[v.answer], v.reason) for v in verdicts],
     )
 
 
@@ -275,7 +277,7 @@ def _error_terms(run: Run) -> dict[str, str]:
 def figure_lines(run: Run) -> dict[str, list[Line]]:
     """Return the lines of a run in each figure."""
     record = run.record
-    bounded = run.bounded
+    bounded = run.bound_check
     gaps = [Line("f(x_k) − f*", "-", (), record["gap"][1:])]
     energies = [
         Line(name, "-", (), record[name][1:]) for name in ("energy", "divergence") if name in record
@@ -283,11 +285,11 @@ def figure_lines(run: Run) -> dict[str, list[Line]]:
     errors = [Line(label, "-", (), record[key].abs()) for key, label in _error_terms(run).items()]
     if bounded is not None:
         gaps = [
-            Line(bounded.what, "-", (), bounded.measured),
+            Line(bounded.quantity, "-", (), bounded.measured),
             Line("a-priori bound", "--", (), bounded.bound),
             Line("pathwise bound", ":", (), bounded.pathwise),
         ]
-        for name, series in bounded.further.items():
+        for name, series in bounded.other_bounds.items():
             if isinstance(series, Tensor):
                 gaps.append(Line(name, "-.", (), series))
         if bounded.slack is not None:

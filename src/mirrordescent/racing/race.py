@@ -20,7 +20,7 @@ from mirrordescent.methods import Method
 from mirrordescent.oracles import Default, Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.racing.curve import GapCurve
-from mirrordescent.solving import Look, Solution, solve
+from mirrordescent.solving import Snapshot, Solution, solve
 from mirrordescent.trees import Tree, batch_size
 
 REPEATS = 7
@@ -162,7 +162,7 @@ class Race:
         iterations: int | None = None,
         *,
         oracle: Oracle | None = None,
-        callbacks: Sequence[Callable[[Look], object]] = (),
+        callbacks: Sequence[Callable[[Snapshot], object]] = (),
         check_every: int | None = None,
     ) -> Solution:
         """Run a method on all problems; see :func:`~mirrordescent.solve`."""

@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from mirrordescent._internal.extras import requires_extra
 from mirrordescent._internal.files import whole
 from mirrordescent.report.charts import chart, table
 from mirrordescent.report.content import Comparison, Content, Dots, Panel, Section, Strip, Table
@@ -48,8 +49,9 @@ class Page:
 
     def html(self) -> str:
         """Return the page as text."""
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-        from markupsafe import Markup
+        with requires_extra("pages", "Writing a page", "Jinja2"):
+            from jinja2 import Environment, PackageLoader, StrictUndefined
+            from markupsafe import Markup
 
         environment = Environment(
             loader=PackageLoader("mirrordescent.report"),

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.extras import requires_extra
 from mirrordescent.report.content import Picture
 
 LARGEST_SIDE = 1200  # pixels; what is larger is shrunk
@@ -15,7 +16,8 @@ LOSSLESS_PIXELS = 160 * 160  # up to which an image is kept exactly
 
 def embed(picture: Picture) -> dict[str, Any]:
     """Return the image as a data address, with its width and height there."""
-    from PIL import Image
+    with requires_extra("pictures", "Showing pictures on a page", "Pillow"):
+        from PIL import Image
 
     image = Image.fromarray(_pixels(picture.image))
     image.thumbnail((LARGEST_SIDE, LARGEST_SIDE))

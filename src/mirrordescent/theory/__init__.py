@@ -1,70 +1,64 @@
-"""Theory made executable: constants, energies, bounds, assumptions and equivariance, measured along
-real runs.
+"""Executable theory: constants, assumptions, energies and bounds, measured along real runs.
 
-Is this a good mirror map, do the assumptions hold on my problems, how far is a run from its bound,
-and which step sizes are safe? ``diagnose`` answers all of it on a page; the parts are here to be
-used by themselves.
+Is this a good mirror map? Do the assumptions hold on my problems? How far is a run from its bound?
+Which step sizes are safe? :func:`diagnose` answers all of these questions; :func:`recommend`,
+:func:`observe`, :func:`map_constants` and :func:`problem_constants` answer one at a time, and
+``bounds`` has the right-hand sides of the theorems. The submodules contain the parts.
 """
 
-from mirrordescent.theory import bounds, equivariance
-from mirrordescent.theory.assumptions import Verdict, map_verdicts, problem_verdicts
-from mirrordescent.theory.conditions import Setting, method_verdicts
+from mirrordescent._internal.deprecation import renamed_attributes
+from mirrordescent.theory import bounds
+from mirrordescent.theory.assumptions import Verdict
 from mirrordescent.theory.constants import (
-    Constant,
+    KnownConstant,
     MapConstants,
     ProblemConstants,
     map_constants,
     problem_constants,
 )
-from mirrordescent.theory.curvature import extreme_eigenvalues
 from mirrordescent.theory.diagnosis import diagnose
-from mirrordescent.theory.dual import DualDescent, dual_descent, dual_smoothness
-from mirrordescent.theory.energies import Energies, Observed, Record, observe
-from mirrordescent.theory.findings import Diagnosis
-from mirrordescent.theory.geometry import Coupling, exact_geometry
-from mirrordescent.theory.inconsistency import (
-    Inconsistency,
-    UpdateErrors,
-    dual_update_error,
-    inconsistency,
-    inconsistency_over_box,
-    primal_update_error,
-)
-from mirrordescent.theory.recommend import Advice, recommend
-from mirrordescent.theory.watched import Watched
+from mirrordescent.theory.diagnosis_results import Diagnosis
+from mirrordescent.theory.energies import Record, observe
+from mirrordescent.theory.recommendation import Advice, recommend
 
 __all__ = [
     "Advice",
-    "Constant",
-    "Coupling",
     "Diagnosis",
-    "DualDescent",
-    "Energies",
-    "Inconsistency",
+    "KnownConstant",
     "MapConstants",
-    "Observed",
     "ProblemConstants",
     "Record",
-    "Setting",
-    "UpdateErrors",
     "Verdict",
-    "Watched",
     "bounds",
     "diagnose",
-    "dual_descent",
-    "dual_smoothness",
-    "dual_update_error",
-    "equivariance",
-    "exact_geometry",
-    "extreme_eigenvalues",
-    "inconsistency",
-    "inconsistency_over_box",
     "map_constants",
-    "map_verdicts",
-    "method_verdicts",
     "observe",
-    "primal_update_error",
     "problem_constants",
-    "problem_verdicts",
     "recommend",
 ]
+
+__getattr__ = renamed_attributes(
+    __name__,
+    {
+        "Constant": "KnownConstant",
+        "Coupling": "mirrordescent.theory.geometry:Coupling",
+        "DualDescent": "mirrordescent.theory.dual_preconditioning:DualDescent",
+        "Energies": "mirrordescent.theory.energies:Energies",
+        "Inconsistency": "mirrordescent.theory.inverse_consistency:Inconsistency",
+        "Observed": "mirrordescent.theory.energies:Observed",
+        "Setting": "mirrordescent.theory.conditions:Setting",
+        "UpdateErrors": "mirrordescent.theory.inverse_consistency:UpdateErrors",
+        "Watched": "mirrordescent.theory.recording:StepRecorder",
+        "dual_descent": "mirrordescent.theory.dual_preconditioning:dual_descent",
+        "dual_smoothness": "mirrordescent.theory.dual_preconditioning:dual_smoothness",
+        "dual_update_error": "mirrordescent.theory.inverse_consistency:dual_update_error",
+        "exact_geometry": "mirrordescent.theory.geometry:exact_geometry",
+        "extreme_eigenvalues": "mirrordescent.theory.curvature:extreme_eigenvalues",
+        "inconsistency": "mirrordescent.theory.inverse_consistency:inconsistency",
+        "inconsistency_over_box": "mirrordescent.theory.inverse_consistency:inconsistency_over_box",
+        "map_verdicts": "mirrordescent.theory.assumptions:map_verdicts",
+        "method_verdicts": "mirrordescent.theory.conditions:method_verdicts",
+        "primal_update_error": "mirrordescent.theory.inverse_consistency:primal_update_error",
+        "problem_verdicts": "mirrordescent.theory.assumptions:problem_verdicts",
+    },
+)

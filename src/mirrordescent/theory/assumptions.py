@@ -1,69 +1,94 @@
-"""What the theorems assume of a map and of a problem, and whether it holds, in words.
+"""The assumptions of the theorems on a map and on a problem, checked and explained in words.
 
-A largest value over samples is a lower bound on the true one: samples can refute an assumption,
-never prove it. So what was only sampled is *not known*, unless a sample contradicts it.
+A largest value over samples is a lower bound on the true one. Samples can therefore refute an
+assumption, but not prove it: an assumption that was only sampled is *not known*, unless a sample
+contradicts it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor
 
+from mirrordescent._internal.deprecation import renamed_property
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.mirrors import Conjugate, MirrorMap
 from mirrordescent.parts import written_together
 from mirrordescent.problems import Problem
 from mirrordescent.theory import curvature
 from mirrordescent.theory.constants import MapConstants, ProblemConstants
-from mirrordescent.theory.geometry import difference, inside
+from mirrordescent.theory.geometry import difference, move_inside
 from mirrordescent.trees import Tree, leaves, norm, tree_map
 
 Answer = Literal["holds", "does not hold", "not known"]
 ANSWERS: dict[bool | None, Answer] = {True: "holds", False: "does not hold", None: "not known"}
-FAR = 1e3  # how much farther out, and farther in, curvature is probed
-COLLAPSE = 1e-2  # by which factor it may fall there and still count as bounded below
+
+FAR = 1e3
+"""Factor by which points are scaled up and down to examine a function far away and near 0."""
+
+COLLAPSE = 1e-2
+"""Factor by which the curvature may fall far away and still count as bounded below."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """An assumption, whether it holds, and why, in plain words."""
+    """An assumption, whether it holds, and the reason in plain words."""
 
     assumption: str
     answer: Answer
-    because: str
+    reason: str
+
+    because = renamed_property("because", "reason")
 
     @classmethod
     def of(
-        cls, assumption: str, holds: bool | None, because: str, otherwise: str | None = None
+        cls, assumption: str, holds: bool | None, reason: str, reason_against: str | None = None
     ) -> Verdict:
-        """Make one of a truth, or None where it is not known. ``otherwise`` is the reason if it
-        does not hold.
+        """Return a verdict.
+
+        Args:
+            assumption: Statement that was checked.
+            holds: Whether it holds; None if that is not known.
+            reason: Explanation.
+            reason_against: Explanation to use instead if the assumption does not hold.
         """
-        return cls(
-            assumption, ANSWERS[holds], otherwise if holds is False and otherwise else because
-        )
+        if holds is False and reason_against:
+            reason = reason_against
+        return cls(assumption, ANSWERS[holds], reason)
 
     def __str__(self) -> str:
-        return f"{self.assumption}: {self.answer}. {self.because}"
+        return f"{self.assumption}: {self.answer}. {self.reason}"
 
 
-def nearby_points(x0: Tree, domain: Domain, generator: Generator, count: int = 3) -> list[Tree]:
-    """Return a start and points around it, all inside a domain, at distances of its own size or 1
-    per entry.
+def sample_nearby_points(
+    x0: Tree, domain: Domain, generator: Generator, count: int = 3
+) -> list[Tree]:
+    """Return a start and random points around it, all in the interior of a domain.
+
+    The noise has the root mean square of each leaf of the start, but at least 1, as its standard
+    deviation.
+
+    Args:
+        x0: Start.
+        domain: Domain of the points.
+        generator: Random generator for the noise.
+        count: Number of points besides the start.
     """
 
     def perturb(leaf: Tensor) -> Tensor:
         noise = torch.randn(
             leaf.shape, generator=generator, device=generator.device, dtype=leaf.dtype
         )
-        return leaf + float(leaf.square().mean().sqrt().clamp(min=1)) * noise.to(leaf.device)
+        scale = float(leaf.square().mean().sqrt().clamp(min=1))
+        return leaf + scale * noise.to(leaf.device)
 
-    return [inside(x, domain) for x in (x0, *(tree_map(perturb, x0) for _ in range(count)))]
+    points = [x0, *(tree_map(perturb, x0) for _ in range(count))]
+    return [move_inside(x, domain) for x in points]
 
 
 def map_verdicts(
@@ -73,16 +98,29 @@ def map_verdicts(
     duals: Sequence[Tree],
     constants: MapConstants,
 ) -> list[Verdict]:
-    """Judge a map as used in a geometry: its own, M with a surrogate inverse, or (M*)*, which is
-    known by ∇M*.
+    """Check the assumptions of the theorems on a map.
+
+    Args:
+        mirror: Map as methods use it.
+        geometry: Exact geometry of the run: the map itself, M with its true inverse, or (M*)*. The
+            last is known only by ∇M*, so that its checks are made at the dual points.
+        points: Primal points to sample at.
+        duals: The images of the points under the map.
+        constants: α and L_ψ of the geometry.
     """
-    judged = _Map(mirror, geometry, points, duals, constants)
-    of_gradient = [judged.gradient(), judged.of_potential(), judged.monotone()]
-    return [*of_gradient, judged.strongly_convex(), judged.continuous(), judged.inverted()]
+    checks = _MapChecks(mirror, geometry, points, duals, constants)
+    return [
+        checks.is_gradient_field(),
+        checks.potential_matches(),
+        checks.is_monotone(),
+        checks.is_strongly_convex(),
+        checks.is_continuous(),
+        checks.inverse_matches(),
+    ]
 
 
-class _Map:
-    """What is assumed of a map: see :func:`map_verdicts`."""
+class _MapChecks:
+    """The checks of :func:`map_verdicts`, one method an assumption."""
 
     def __init__(
         self,
@@ -90,237 +128,332 @@ class _Map:
         geometry: MirrorMap,
         points: Sequence[Tree],
         duals: Sequence[Tree],
-        of_map: MapConstants,
+        constants: MapConstants,
     ) -> None:
         self.mirror = mirror
         self.geometry = geometry
         self.points = points
         self.duals = duals
-        self.constants = of_map
-        self.conjugate = isinstance(geometry, Conjugate)
-        self.field: curvature.Gradient = geometry.to_primal if self.conjugate else geometry.to_dual
-        self.name, self.at = ("∇M*", duals) if self.conjugate else ("∇ψ", points)
-        lowest = (
-            curvature.curvature_range(self.field, self.at)[0]
-            if of_map.lowest is None
-            else of_map.lowest
-        )
-        self.lowest = min(lowest, curvature.smallest_secant(self.field, self.at))
-
-    def states(self, *claims: str, of: Sequence[str] = ("_to_dual", "to_dual")) -> bool:
-        """Tell whether the map claims something of its own ∇ψ: a subclass with another one inherits
-        no claims.
-        """
-        cls = type(self.mirror)
-        own = vars(self.mirror)
-        return any(claim in own or written_together(cls, claim, *of) for claim in claims)
-
-    def gradient(self) -> Verdict:
-        measured = max(curvature.asymmetry(self.field, x) for x in self.at)
-        holds = (
-            False
-            if measured > _root_eps(self.at)
-            else (self.mirror.proven and self.states("proven")) or None
-        )
-        symmetric = f"Its Jacobian is symmetric at {len(self.at)} points, to {measured:.0e}."
-        skew = f"Its Jacobian is not symmetric, by {measured:.1e} of its size."
-        return Verdict.of(f"{self.name} is the gradient of a function", holds, symmetric, skew)
-
-    def of_potential(self) -> Verdict:
-        """Divergences are made of ψ and steps of ∇ψ: nothing else tells whether they belong
-        together.
-        """
-        value = (
-            cast(Conjugate, self.geometry).dual_value if self.conjugate else self.geometry.potential
-        )
-        errors = [
-            curvature.potential_error(value, self.field, x, self.geometry.primal_domain)
-            for x in self.at
-        ]
-        known = [error for error in errors if error is not None]
-        worst = max((math.inf if math.isnan(error) else error for error in known), default=math.nan)
-        proven = self.mirror.proven and self.states(
-            "proven", of=("_to_dual", "to_dual", "_potential", "potential")
-        )
-        holds = False if worst > _root_eps(self.at) else proven or None
-        because = f"They differ by {worst:.0e} of its size at {len(known)} points."
-        if not known:
-            holds = None
-            because = "The potential passes no derivatives."
-        differs = f"They differ by {worst:.2g} of its size, so that divergences, energies and bounds are not the map's."
-        return Verdict.of(f"∇ of the potential is the map, {self.name}", holds, because, differs)
-
-    def monotone(self) -> Verdict:
-        lowest = self.lowest
-        alpha = self.constants.alpha
-        L = self.constants.smoothness
-        negative = lowest < -1e-6 * (1 + L.estimate if math.isfinite(L.estimate) else 1)
-        known = True if alpha.how != "sampled" or L.how == "certified" else None
-        because = (
-            "By construction."
-            if known
-            else f"The smallest curvature found is {lowest:.3g}; that is no proof."
-        )
-        otherwise = f"Along some direction the curvature is {lowest:.3g}: the map is not monotone."
-        convex = f"{self.name} is monotone, so that its potential is convex"
-        return Verdict.of(convex, False if negative else known, because, otherwise)
-
-    def strongly_convex(self) -> Verdict:
-        alpha = self.constants.alpha
-        lowest = self.lowest
-        stated = self.mirror.strong_convexity
-        holds: bool | None = False
-        if self.conjugate and alpha.value <= 0:
-            because = "∇M* is not monotone, so it is no inverse mirror map."
-        elif self.conjugate:
-            slope = self.constants.dual_smoothness.value
-            holds = None
-            because = f"∇M* has slopes of at most {slope:.4g} where sampled, so α = {alpha} there."
-        elif alpha.how != "sampled" and alpha.value == 0:
-            because = f"The curvature of {type(self.mirror).__name__} has no positive lower bound on its domain."
-        elif (
-            alpha.how != "sampled"
-            and stated
-            and stated.p == 2
-            and lowest < alpha.value * (1 - 1e-3)
-        ):
-            because = (
-                f"The map states α = {alpha.value:.4g}, but a curvature of {lowest:.4g} was found."
-            )
-        elif alpha.how != "sampled":
-            holds = True
-            because = f"α = {alpha}."
-        elif lowest <= 0:
-            because = f"A curvature of {lowest:.3g} was found."
-        elif (far := self.curvature_far_away()) < COLLAPSE * lowest:
-            because = f"The curvature falls from {lowest:.3g} to {far:.3g} at points {FAR:g} times as far out or in."
+        self.constants = constants
+        self.field: curvature.Gradient
+        self.potential: Callable[[Tree], Tensor]
+        self.samples: Sequence[Tree]
+        self.is_conjugate = isinstance(geometry, Conjugate)
+        if isinstance(geometry, Conjugate):
+            self.field_name = "∇M*"
+            self.field = geometry.to_primal
+            self.potential = geometry.dual_value
+            self.samples = duals
         else:
-            holds = None
-            because = f"The smallest curvature found is {lowest:.3g}; α = {alpha} is a guess."
-        return Verdict.of("ψ is strongly convex", holds, because)
+            self.field_name = "∇ψ"
+            self.field = geometry.to_dual
+            self.potential = geometry.potential
+            self.samples = points
+        smallest = constants.smallest_curvature
+        if smallest is None:
+            smallest = curvature.curvature_range(self.field, self.samples)[0]
+        smallest_secant = curvature.smallest_secant(self.field, self.samples)
+        self.smallest_curvature = min(smallest, smallest_secant)
 
-    def curvature_far_away(self) -> float:
+    def claims(self, *names: str, about: Sequence[str] = ("_to_dual", "to_dual")) -> bool:
+        """Tell whether the map makes one of these claims about its own methods.
+
+        A subclass that overrides one of the methods does not inherit claims about them.
+        """
+        for name in names:
+            if name in vars(self.mirror):
+                return True
+            if written_together(type(self.mirror), name, *about):
+                return True
+        return False
+
+    def is_gradient_field(self) -> Verdict:
+        """∇ψ is the gradient of a function. Its Jacobian is then symmetric everywhere.
+
+        All theorems need this: divergences B_ψ exist only for a potential ψ.
+        """
+        error = max(curvature.asymmetry(self.field, x) for x in self.samples)
+        holds: bool | None = None
+        if error > _root_epsilon(self.samples):
+            holds = False
+        elif self.mirror.proven and self.claims("proven"):
+            holds = True
+        return Verdict.of(
+            f"{self.field_name} is the gradient of a function",
+            holds,
+            f"Its Jacobian is symmetric at {len(self.samples)} points, to {error:.0e}.",
+            f"Its Jacobian is not symmetric, by {error:.1e} of its size.",
+        )
+
+    def potential_matches(self) -> Verdict:
+        """The gradient of the potential ψ is the map ∇ψ.
+
+        Divergences are computed from ψ and steps from ∇ψ, so that bounds on a run make sense only
+        if both belong together.
+        """
+        assumption = f"∇ of the potential is the map, {self.field_name}"
+        errors = []
+        for x in self.samples:
+            error = curvature.potential_error(
+                self.potential, self.field, x, self.geometry.primal_domain
+            )
+            if error is not None:
+                errors.append(math.inf if math.isnan(error) else error)
+        if not errors:
+            return Verdict.of(assumption, None, "The potential passes no derivatives.")
+        largest = max(errors)
+        methods = ("_to_dual", "to_dual", "_potential", "potential")
+        holds: bool | None = None
+        if largest > _root_epsilon(self.samples):
+            holds = False
+        elif self.mirror.proven and self.claims("proven", about=methods):
+            holds = True
+        return Verdict.of(
+            assumption,
+            holds,
+            f"They differ by {largest:.0e} of its size at {len(errors)} points.",
+            f"They differ by {largest:.2g} of its size, so that divergences, energies and bounds "
+            "do not belong to the map.",
+        )
+
+    def is_monotone(self) -> Verdict:
+        """∇ψ is monotone, ⟨∇ψ(a) − ∇ψ(b), a − b⟩ ≥ 0, which means that ψ is convex."""
+        smallest = self.smallest_curvature
+        alpha = self.constants.alpha
+        smoothness = self.constants.smoothness
+        scale = 1.0
+        if math.isfinite(smoothness.estimate):
+            scale = 1 + smoothness.estimate
+        holds: bool | None = None
+        reason = f"The smallest curvature found is {smallest:.3g}; this is no proof."
+        if not alpha.sampled or smoothness.source == "certified":
+            holds = True
+            reason = "By construction."
+        if smallest < -1e-6 * scale:
+            holds = False
+            reason = f"Along some direction the curvature is {smallest:.3g}: it is not monotone."
+        return Verdict.of(
+            f"{self.field_name} is monotone, so that its potential is convex", holds, reason
+        )
+
+    def is_strongly_convex(self) -> Verdict:
+        """ψ is α-strongly convex with α > 0 on its whole domain, ∇²ψ ≥ α I.
+
+        All bounds contain 1/α.
+        """
+        holds, reason = self._conjugate_convexity() if self.is_conjugate else self._convexity()
+        return Verdict.of("ψ is strongly convex", holds, reason)
+
+    def _conjugate_convexity(self) -> tuple[bool | None, str]:
+        """Judge (M*)*: it is strongly convex where ∇M* is Lipschitz."""
+        alpha = self.constants.alpha
+        if alpha.value <= 0:
+            return False, "∇M* is not monotone, so it is no inverse mirror map."
+        slope = self.constants.dual_smoothness.value
+        return None, f"∇M* has slopes of at most {slope:.4g} where sampled, so α = {alpha} there."
+
+    def _convexity(self) -> tuple[bool | None, str]:
+        alpha = self.constants.alpha
+        smallest = self.smallest_curvature
+        if not alpha.sampled:
+            return self._stated_convexity()
+        if smallest <= 0:
+            return False, f"A curvature of {smallest:.3g} was found."
+        far = self._curvature_far_away()
+        if far < COLLAPSE * smallest:
+            return False, (
+                f"The curvature falls from {smallest:.3g} to {far:.3g} at points that are "
+                f"{FAR:g} times as far from the origin, or as near to it."
+            )
+        return None, f"The smallest curvature found is {smallest:.3g}; α = {alpha} is a guess."
+
+    def _stated_convexity(self) -> tuple[bool, str]:
+        """Compare the α that a map states with the curvatures found."""
+        alpha = self.constants.alpha
+        smallest = self.smallest_curvature
+        if alpha.value == 0:
+            name = type(self.mirror).__name__
+            return False, f"The curvature of {name} has no positive lower bound on its domain."
+        stated = self.mirror.strong_convexity
+        euclidean = stated is not None and stated.p == 2
+        if euclidean and smallest < alpha.value * (1 - 1e-3):
+            return False, (
+                f"The map states α = {alpha.value:.4g}, but a curvature of {smallest:.4g} was "
+                "found."
+            )
+        return True, f"α = {alpha}."
+
+    def _curvature_far_away(self) -> float:
+        """Return the smallest curvature at points scaled by FAR and 1/FAR, on the whole space."""
         if not isinstance(self.geometry.primal_domain, WholeSpace):
             return math.inf
-        scaled = [
-            tree_map(lambda leaf, s=s: s * leaf, x) for x in self.points for s in (FAR, 1 / FAR)
-        ]
-        found = [curvature.extreme_eigenvalues(self.geometry.to_dual, x) for x in scaled]
-        low, high = (torch.cat(each) for each in zip(*found, strict=True))
-        lost = (
-            low.abs() < curvature.ROUNDING * torch.finfo(low.dtype).eps * high
-        )  # beside huge curvatures
+        smallest = []
+        largest = []
+        for x in self.points:
+            for scale in (FAR, 1 / FAR):
+                scaled = tree_map(lambda leaf, scale=scale: scale * leaf, x)
+                low, high = curvature.extreme_eigenvalues(self.geometry.to_dual, scaled)
+                smallest.append(low)
+                largest.append(high)
+        low = torch.cat(smallest)
+        high = torch.cat(largest)
+        # Small eigenvalues are lost in the rounding of much larger ones.
+        lost = low.abs() < curvature.ROUNDING * torch.finfo(low.dtype).eps * high
         return float(torch.where(lost, math.inf, low).min())
 
-    def continuous(self) -> Verdict:
+    def is_continuous(self) -> Verdict:
+        """∇ψ is continuous, so that ψ is continuously differentiable, as a mirror map must be."""
         stated = self.mirror.continuous
-        holds = None
-        because = "No jump was found on the segments between sampled points."
+        holds: bool | None = None
+        reason = "No jump was found on the segments between sampled points."
         if stated is False:
             holds = False
-            because = "It jumps by construction, as with the activation leaky_relu; take softplus."
-        elif stated and self.states("continuous", "proven"):
+            reason = "It jumps by construction, as with the activation leaky_relu; take softplus."
+        elif stated and self.claims("continuous", "proven"):
             holds = True
-            because = "By construction."
-        elif curvature.any_jumps(self.field, self.at):
+            reason = "By construction."
+        elif curvature.has_jump(self.field, self.samples):
             holds = False
-            because = "It jumps between two points of the sample, as at a kink."
-        return Verdict.of(f"{self.name} is continuous, so that the potential is C¹", holds, because)
+            reason = "It jumps between two points of the sample, as at a kink."
+        return Verdict.of(
+            f"{self.field_name} is continuous, so that the potential is C¹", holds, reason
+        )
 
-    def inverted(self) -> Verdict:
-        worst = round_trip_error(self.mirror, self.points, self.duals)
-        claim = "The map says that it is exact, but " if self.mirror.exact else ""
+    def inverse_matches(self) -> Verdict:
+        """∇ψ* is the inverse of ∇ψ.
+
+        If not, every primal-stored step makes an error. Dual-stored runs are exact mirror descent
+        for (M*)* in any case.
+        """
+        error = round_trip_error(self.mirror, self.points, self.duals)
         holds = True
-        because = f"∇ψ*(∇ψ(x)) is x to {worst:.0e} of ‖x‖."
-        if self.conjugate and self.geometry is not self.mirror:
-            because = (
-                "Dual-stored: the run is exact mirror descent for (M*)*, and ∇M enters only through y⁰. "
-                f"{f'{claim}as' if claim else 'As'} a pair it is inconsistent by {worst:.2g} of ‖x‖."
+        reason = f"∇ψ*(∇ψ(x)) is x to {error:.0e} of ‖x‖."
+        if self.is_conjugate and self.geometry is not self.mirror:
+            beginning = "As"
+            if self.mirror.exact:
+                beginning = "The map says that it is exact, but as"
+            reason = (
+                "Dual-stored: the run is exact mirror descent for (M*)*, and ∇M enters only "
+                f"through y⁰. {beginning} a pair it is inconsistent by {error:.2g} of ‖x‖."
             )
-        elif worst > 10 * _root_eps(self.points):
+        elif error > 10 * _root_epsilon(self.points):
             holds = False
-            differs = f"∇ψ*(∇ψ(x)) differs from x by up to {worst:.2g} of ‖x‖"
-            because = f"{claim}{differs}: every step makes an error."
-        return Verdict.of("the way back is the inverse of the way there", holds, because)
+            reason = (
+                f"∇ψ*(∇ψ(x)) differs from x by up to {error:.2g} of ‖x‖: every step makes an error."
+            )
+            if self.mirror.exact:
+                reason = f"The map says that it is exact, but {reason}"
+        return Verdict.of("the way back is the inverse of the way there", holds, reason)
 
 
 @torch.no_grad()
 def round_trip_error(mirror: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree]) -> float:
-    """Return the largest ‖∇ψ*(y) − x‖ / ‖x‖, given y = ∇ψ(x), which may have been expensive to
-    compute.
+    """Return the largest ‖∇ψ*(y) − x‖ / ‖x‖ over all samples.
 
-    Points near the origin count with a hundredth of the largest ‖x‖: beside a smaller one all
-    rounding is large.
+    If ‖x‖ is less than a hundredth of the largest ‖x‖, the error is divided by that hundredth
+    instead, because rounding is large compared with points near the origin.
+
+    Args:
+        mirror: Map to examine.
+        points: Points x.
+        duals: The images y = ∇ψ(x), which may be expensive to compute.
     """
-    errors = torch.cat(
-        [norm(difference(mirror.to_primal(y), x)) for x, y in zip(points, duals, strict=True)]
-    )
+    errors = []
+    for x, y in zip(points, duals, strict=True):
+        errors.append(norm(difference(mirror.to_primal(y), x)))
     sizes = torch.cat([norm(x) for x in points])
-    return float(
-        (
-            errors / sizes.clamp(min=max(float(sizes.max()) / 100, torch.finfo(sizes.dtype).tiny))
-        ).max()
-    )
+    smallest_size = max(float(sizes.max()) / 100, torch.finfo(sizes.dtype).tiny)
+    return float((torch.cat(errors) / sizes.clamp(min=smallest_size)).max())
 
 
-def is_exact(mirror: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree]) -> bool:
-    """Tell whether ``to_primal`` inverts ``to_dual``, y = ∇ψ(x), at these points to rounding,
-    whatever the map says.
+def inverts_exactly(mirror: MirrorMap, points: Sequence[Tree], duals: Sequence[Tree]) -> bool:
+    """Test whether ``to_primal`` inverts ``to_dual`` at some points, to rounding.
+
+    The claim ``mirror.exact`` is not used.
+
+    Args:
+        mirror: Map to examine.
+        points: Points x.
+        duals: The images y = ∇ψ(x).
     """
-    return round_trip_error(mirror, points, duals) <= 10 * _root_eps(points)
+    return round_trip_error(mirror, points, duals) <= 10 * _root_epsilon(points)
 
 
 @torch.no_grad()
-def runs_exactly(
+def takes_exact_steps(
     mirror: MirrorMap, dual_stored: bool, geometry: MirrorMap, points: Sequence[Tree]
 ) -> bool:
-    """Tell whether steps with a map are exact mirror steps of a geometry, at these points, whatever
-    the map says.
+    """Test whether steps with a map are exact mirror steps of a geometry, at some points.
 
-    Dual-stored methods apply only ∇ψ*, primal-stored ones both ways, one of which has to invert the
-    other.
+    Dual-stored methods apply only ∇ψ*, so that only ∇ψ* must agree. Primal-stored methods apply
+    both directions, which must be inverse to each other. The claim ``mirror.exact`` is not used.
+
+    Args:
+        mirror: Map of the run.
+        dual_stored: Whether the method keeps its mirror iterate in the dual space.
+        geometry: Exact map to compare with.
+        points: Points to test at.
     """
     duals = [mirror.to_dual(x) for x in points]
     if geometry is mirror:
-        return is_exact(mirror, points, duals)
+        return inverts_exactly(mirror, points, duals)
     if dual_stored:
-        there, here = ([each.to_primal(y) for y in duals] for each in (mirror, geometry))
-    elif not is_exact(mirror, points, duals):
-        return False
+        values = [mirror.to_primal(y) for y in duals]
+        expected = [geometry.to_primal(y) for y in duals]
     else:
-        there = duals
-        here = [geometry.to_dual(x) for x in points]
-    pairs = zip(there, here, strict=True)
-    return all(
-        bool((norm(difference(a, b)) <= 10 * _root_eps(points) * (1 + norm(b))).all())
-        for a, b in pairs
-    )
+        if not inverts_exactly(mirror, points, duals):
+            return False
+        values = duals
+        expected = [geometry.to_dual(x) for x in points]
+    tolerance = 10 * _root_epsilon(points)
+    for a, b in zip(values, expected, strict=True):
+        if not bool((norm(difference(a, b)) <= tolerance * (1 + norm(b))).all()):
+            return False
+    return True
 
 
 def problem_verdicts(
     problem: Problem, points: Sequence[Tree], constants: ProblemConstants
 ) -> list[Verdict]:
-    """Judge a problem: convexity and smoothness."""
+    """Check the assumptions of the theorems on a problem: convexity and smoothness.
+
+    Args:
+        problem: Problem to examine.
+        points: Points to sample at.
+        constants: L_f and μ of the problem.
+    """
+    return [_convex(problem, points), _lipschitz(constants)]
+
+
+def _convex(problem: Problem, points: Sequence[Tree]) -> Verdict:
+    """f is convex: all theorems assume it."""
+    assumption = "f is convex"
+    if problem.convex:
+        return Verdict.of(assumption, True, "By construction.")
+    smallest_eigenvalue = curvature.curvature_range(problem.grad, points)[0]
+    smallest_secant = curvature.smallest_secant(problem.grad, points)
+    smallest = min(smallest_eigenvalue, smallest_secant)
+    consequence = "no theorem applies, and bounds promise nothing."
+    if smallest < -_root_epsilon(points):
+        reason = f"Along some direction the curvature is {smallest:.3g}: {consequence}"
+        return Verdict.of(assumption, False, reason)
+    if problem.convex is False:
+        return Verdict.of(assumption, False, f"The problem says that it is not: {consequence}")
+    reason = f"The smallest curvature found is {smallest:.3g}; this is no proof."
+    return Verdict.of(assumption, None, reason)
+
+
+def _lipschitz(constants: ProblemConstants) -> Verdict:
+    """∇f is Lipschitz with a finite L_f: Theorems 1 and 3 assume it."""
     smoothness = constants.smoothness
-    convex = problem.convex
-    because = "By construction."
-    if not convex:
-        smallest = curvature.curvature_range(problem.grad, points)[0]
-        lowest = min(smallest, curvature.smallest_secant(problem.grad, points))
-        because = f"The smallest curvature found is {lowest:.3g}; that is no proof."
-        negative = lowest < -_root_eps(points)
-        if negative or convex is False:
-            found = f"Along some direction the curvature is {lowest:.3g}"
-            why = found if negative else "The problem says that it is not"
-            convex = False
-            because = f"{why}: no theorem applies, and bounds promise nothing."
-    smooth = (
-        False if math.isinf(smoothness.value) else None if smoothness.how == "sampled" else True
-    )
-    kinks = "f has kinks, at which its gradient jumps: L_f is infinite."
-    lipschitz = Verdict.of("∇f is Lipschitz", smooth, f"L_f = {smoothness}.", kinks)
-    return [Verdict.of("f is convex", convex, because), lipschitz]
+    assumption = "∇f is Lipschitz"
+    if math.isinf(smoothness.value):
+        kinks = "f has kinks, at which its gradient jumps: L_f is infinite."
+        return Verdict.of(assumption, False, kinks)
+    holds = None if smoothness.sampled else True
+    return Verdict.of(assumption, holds, f"L_f = {smoothness}.")
 
 
-def _root_eps(points: Sequence[Tree]) -> float:
+def _root_epsilon(points: Sequence[Tree]) -> float:
+    """Return the square root of the machine epsilon of the points' precision."""
     return float(torch.finfo(next(leaves(points[0])).dtype).eps) ** 0.5

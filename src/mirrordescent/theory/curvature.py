@@ -1,6 +1,4 @@
-"""What can be measured of a gradient field: its curvature by Lanczos' method, symmetry,
-monotonicity, jumps.
-"""
+"""Measurements of a gradient field: curvature (Lanczos), symmetry, monotonicity and jumps."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,129 +14,172 @@ from mirrordescent.theory.geometry import difference
 from mirrordescent.trees import Tree, dot, leaves, mix, norm, tree_map, where
 
 Gradient: TypeAlias = Callable[[Tree], Tree]
-STEPS = 20  # of Lanczos' method
-# of a segment, in search of a jump
-PIECES = 8
+
+LANCZOS_STEPS = 20
+"""Steps of Lanczos' method."""
+
+SEGMENT_PIECES = 8
+"""Pieces of a segment between two points in which jumps are searched for."""
+
 HALVINGS = 16
-ROUNDING = 1e3  # times the machine epsilon: what is smaller is taken for rounding
-_EVERYWHERE = WholeSpace()
+"""Bisections of each piece in the search for a jump."""
+
+ROUNDING = 1e3
+"""Multiple of the machine epsilon below which a relative difference counts as rounding."""
+
+_WHOLE_SPACE = WholeSpace()
 
 
 def curvature_range(
     gradient: Gradient, points: Sequence[Tree], generator: Generator | None = None
 ) -> tuple[float, float]:
-    """Return the smallest and the largest eigenvalue of the Jacobian of a gradient, over all points
-    and samples.
+    """Return the smallest and the largest eigenvalue of ∇²h over all points and samples.
+
+    Args:
+        gradient: The gradient ∇h.
+        points: Points to sample at.
+        generator: Random generator for the start vectors of Lanczos' method.
     """
-    found = [extreme_eigenvalues(gradient, x, generator=generator) for x in points]
-    return min(float(low.min()) for low, _ in found), max(float(high.max()) for _, high in found)
+    eigenvalues = [extreme_eigenvalues(gradient, x, generator=generator) for x in points]
+    smallest = min(float(low.min()) for low, _ in eigenvalues)
+    largest = max(float(high.max()) for _, high in eigenvalues)
+    return smallest, largest
 
 
 def extreme_eigenvalues(
-    gradient: Gradient, x: Tree, steps: int = STEPS, generator: Generator | None = None
+    gradient: Gradient, x: Tree, steps: int = LANCZOS_STEPS, generator: Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return estimates of the extreme eigenvalues of ∇²h(x) per sample, given ∇h: two of shape
-    (batch,).
+    """Estimate the smallest and the largest eigenvalue of H = ∇²h(x) per sample: (batch,) each.
 
-    Lanczos' method: an orthonormal basis V of span{v, Hv, H²v, …} for a random v, fully
-    reorthogonalised, and the eigenvalues of VᵀHV, which lie between the extremes of H and approach
-    them first. Products with H are backward passes through ∇h. If the Jacobian J is not symmetric,
-    so that it is no Hessian, they are those of Jᵀ, and what is returned are Rayleigh quotients of
-    its symmetric part. Where H overflows both are infinite.
+    Lanczos' method builds an orthonormal basis V of span{v, Hv, H²v, …} for a random v, with full
+    reorthogonalisation. The eigenvalues of VᵀHV lie between the extreme eigenvalues of H, which
+    they approach first. A product with H is a backward pass through ∇h.
+
+    If the Jacobian J of the field is not symmetric, and hence no Hessian, the products are with
+    Jᵀ and the results are Rayleigh quotients of the symmetric part of J. Where H overflows, both
+    results are infinite.
+
+    Args:
+        gradient: The gradient ∇h.
+        x: Point, one per sample.
+        steps: Largest dimension of the Krylov space.
+        generator: Random generator for the start vectors.
 
     >>> import torch
-    >>> low, high = extreme_eigenvalues(lambda x: torch.tensor([1.0, 2.0, 5.0]) * x, torch.zeros(1, 3))
+    >>> curvatures = torch.tensor([1.0, 2.0, 5.0])
+    >>> low, high = extreme_eigenvalues(lambda x: curvatures * x, torch.zeros(1, 3))
     >>> round(low.item(), 3), round(high.item(), 3)
     (1.0, 5.0)
     """
     generator = generator or torch.Generator().manual_seed(0)
-    product = transposed_jacobian(gradient, x)
-    flat = flatten(x)
-    count, size = flat.shape
-    basis, images = (flat.new_zeros(count, min(steps, size), size) for _ in range(2))
-    v = _random_directions(flat, generator)
-    for j in range(basis.shape[1]):
-        basis[:, j] = v
-        images[:, j] = product(v)
-        v, left = _orthogonalised(images[:, j], basis[:, : j + 1])
-        invariant = left <= ROUNDING * torch.finfo(flat.dtype).eps * torch.linalg.vector_norm(
-            images[:, j], dim=1
-        )
-        if invariant.all():
-            # A random v has a part in every eigenspace, so all eigenvalues have been met.
-            basis = basis[:, : j + 1]
-            images = images[:, : j + 1]
-            break
-        if invariant.any():
-            fresh, _ = _orthogonalised(_random_directions(flat, generator), basis[:, : j + 1])
-            v = torch.where(invariant[:, None], fresh, v)
+    basis, images = _krylov_basis(transposed_jacobian(gradient, x), flatten(x), steps, generator)
     projected = basis @ images.mT
+    symmetric = 0.5 * (projected + projected.mT)
     finite = projected.isfinite().flatten(1).all(1)
-    eigenvalues = torch.linalg.eigvalsh(
-        where(finite, 0.5 * (projected + projected.mT), torch.zeros_like(projected))
-    )
+    eigenvalues = torch.linalg.eigvalsh(where(finite, symmetric, torch.zeros_like(projected)))
     eigenvalues = where(finite, eigenvalues, torch.full_like(eigenvalues, math.inf))
     return eigenvalues[:, 0], eigenvalues[:, -1]
 
 
-def potential_error(
-    value: Callable[[Tree], Tensor], gradient: Gradient, x: Tree, domain: Domain = _EVERYWHERE
-) -> float | None:
-    """Return the largest ‖∇h(x) − g(x)‖ relative to the larger of both, with ∇h by a backward pass;
-    None without one.
+def _krylov_basis(
+    product: Callable[[Tensor], Tensor], flat: Tensor, steps: int, generator: Generator
+) -> tuple[Tensor, Tensor]:
+    """Return orthonormal vectors of a Krylov space and their images: (batch, vectors, entries).
 
-    On a simplex gradients are determined up to a constant, which is taken off.
+    If the space of a sample is invariant before the last step, a random vector continues it.
+    """
+    batch, size = flat.shape
+    epsilon = torch.finfo(flat.dtype).eps
+    basis = flat.new_zeros(batch, min(steps, size), size)
+    images = torch.zeros_like(basis)
+    v = _random_directions(flat, generator)
+    for j in range(basis.shape[1]):
+        basis[:, j] = v
+        images[:, j] = product(v)
+        v, remainder = _orthogonalise(images[:, j], basis[:, : j + 1])
+        image_norm = torch.linalg.vector_norm(images[:, j], dim=1)
+        invariant = remainder <= ROUNDING * epsilon * image_norm
+        if invariant.all():
+            # A random v has a part in every eigenspace, so all eigenvalues have been met.
+            return basis[:, : j + 1], images[:, : j + 1]
+        if invariant.any():
+            fresh, _ = _orthogonalise(_random_directions(flat, generator), basis[:, : j + 1])
+            v = torch.where(invariant[:, None], fresh, v)
+    return basis, images
+
+
+def potential_error(
+    value: Callable[[Tree], Tensor], gradient: Gradient, x: Tree, domain: Domain = _WHOLE_SPACE
+) -> float | None:
+    """Return the largest ‖∇h(x) − g(x)‖ / max(‖∇h(x)‖, ‖g(x)‖), with ∇h by a backward pass.
+
+    On a simplex, gradients are determined up to a constant, which is removed first.
+
+    Args:
+        value: The potential h.
+        gradient: The field g that should be ∇h.
+        x: Point, one per sample.
+        domain: Domain of h.
+
+    Returns:
+        The largest relative difference over the samples, or None if h has no backward pass.
     """
     with torch.enable_grad():
         point = tree_map(lambda leaf: leaf.detach().requires_grad_(), x)
         total = value(point).sum()
         if not total.requires_grad:
             return None
-        found = torch.autograd.grad(
+        computed = torch.autograd.grad(
             total, list(leaves(point)), allow_unused=True, materialize_grads=True
         )
-    pairs = [(a, b.detach()) for a, b in zip(found, leaves(gradient(x)), strict=True)]
+    stated = [leaf.detach() for leaf in leaves(gradient(x))]
     if isinstance(domain, Simplex):
-        pairs = [(a - a.mean(-1, keepdim=True), b - b.mean(-1, keepdim=True)) for a, b in pairs]
-    ours, theirs = (
-        torch.cat([each.flatten(1) for each in side], 1) for side in zip(*pairs, strict=True)
+        computed = tuple(_centred(leaf) for leaf in computed)
+        stated = [_centred(leaf) for leaf in stated]
+    first = torch.cat([leaf.flatten(1) for leaf in computed], 1)
+    second = torch.cat([leaf.flatten(1) for leaf in stated], 1)
+    error = torch.linalg.vector_norm(first - second, dim=1)
+    size = torch.maximum(
+        torch.linalg.vector_norm(first, dim=1), torch.linalg.vector_norm(second, dim=1)
     )
-    difference, one, other = (
-        torch.linalg.vector_norm(v, dim=1) for v in (ours - theirs, ours, theirs)
-    )
-    size = torch.maximum(one, other).clamp(min=torch.finfo(ours.dtype).tiny)
-    return float((difference / size).max())
+    return float((error / size.clamp(min=torch.finfo(first.dtype).tiny)).max())
+
+
+def _centred(leaf: Tensor) -> Tensor:
+    return leaf - leaf.mean(-1, keepdim=True)
 
 
 def transposed_jacobian(gradient: Gradient, x: Tree) -> Callable[[Tensor], Tensor]:
-    """Return v ↦ Jᵀv at x, for flattened samples (batch, entries), by one backward pass each."""
+    """Return v ↦ Jᵀv at x for flattened samples (batch, entries), one backward pass a product."""
     with torch.enable_grad():
         point = tree_map(lambda leaf: leaf.detach().requires_grad_(), x)
         value = gradient(point)
     inputs = list(leaves(point))
     outputs = list(leaves(value))
     sizes = [leaf[0].numel() for leaf in inputs]
-    varying = [
-        i for i, output in enumerate(outputs) if output.requires_grad
-    ]  # the others are constant around x
+    # Outputs without a graph are constant around x.
+    varying = [i for i, output in enumerate(outputs) if output.requires_grad]
     if not varying:
         return torch.zeros_like
 
     def product(v: Tensor) -> Tensor:
         pieces = torch.split(v, sizes, 1)
-        some = [outputs[i] for i in varying]
-        vectors = [pieces[i].reshape(outputs[i].shape) for i in varying]
-        found = torch.autograd.grad(
-            some, inputs, vectors, retain_graph=True, materialize_grads=True
+        result = torch.autograd.grad(
+            [outputs[i] for i in varying],
+            inputs,
+            [pieces[i].reshape(outputs[i].shape) for i in varying],
+            retain_graph=True,
+            materialize_grads=True,
         )
-        return torch.cat([leaf.flatten(1) for leaf in found], 1)
+        return torch.cat([leaf.flatten(1) for leaf in result], 1)
 
     return product
 
 
 def asymmetry(gradient: Gradient, x: Tree, generator: Generator | None = None) -> float:
-    """|⟨v, Jᵀw⟩ − ⟨w, Jᵀv⟩| / (‖Jᵀv‖ + ‖Jᵀw‖) for random unit v, w, the largest: 0 for the gradient
-    of a function.
+    """Return the largest |⟨v, Jᵀw⟩ − ⟨w, Jᵀv⟩| / (‖Jᵀv‖ + ‖Jᵀw‖) for random unit v and w.
+
+    It is 0 if the field is the gradient of a function.
     """
     generator = generator or torch.Generator().manual_seed(0)
     product = transposed_jacobian(gradient, x)
@@ -154,48 +195,55 @@ def asymmetry(gradient: Gradient, x: Tree, generator: Generator | None = None) -
 
 @torch.no_grad()
 def smallest_secant(gradient: Gradient, points: Sequence[Tree]) -> float:
-    """Return min ⟨∇h(a) − ∇h(b), a − b⟩ / ‖a − b‖² over neighbouring points: negative if ∇h is not
-    monotone.
+    """Return min ⟨∇h(a) − ∇h(b), a − b⟩ / ‖a − b‖² over consecutive points.
+
+    A negative result shows that ∇h is not monotone.
     """
     smallest = math.inf
     for a, b in pairwise(points):
         step = difference(a, b)
         change = difference(gradient(a), gradient(b))
-        length = dot(step, step)
-        smallest = min(
-            smallest, float(torch.where(length > 0, dot(step, change) / length, math.inf).min())
-        )
+        squared_length = dot(step, step)
+        secant = torch.where(squared_length > 0, dot(step, change) / squared_length, math.inf)
+        smallest = min(smallest, float(secant.min()))
     return smallest
 
 
 @torch.no_grad()
-def any_jumps(gradient: Gradient, points: Sequence[Tree]) -> bool:
-    """Tell whether a gradient is found to jump between neighbouring points.
+def has_jump(gradient: Gradient, points: Sequence[Tree]) -> bool:
+    """Search for a jump of ∇h on the segments between consecutive points.
 
-    Pieces of each segment are halved again and again, towards the half over which ∇h changes more.
-    If ∇h is Lipschitz, the change is halved too; at a jump it stays. A jump that is small beside
-    the slopes around it may be missed.
+    Each segment is cut into pieces, and each piece is bisected towards the half over which ∇h
+    changes more. If ∇h is Lipschitz, every bisection halves the change; at a jump the change stays.
+    A jump that is small compared with the slopes around it may be missed.
     """
-    segments = ([mix(i / PIECES, b, a) for i in range(PIECES + 1)] for a, b in pairwise(points))
-    return any(_jumps(gradient, *piece) for ends in segments for piece in pairwise(ends))
+    for a, b in pairwise(points):
+        cuts = [mix(i / SEGMENT_PIECES, b, a) for i in range(SEGMENT_PIECES + 1)]
+        if any(_jumps_between(gradient, start, end) for start, end in pairwise(cuts)):
+            return True
+    return False
 
 
-def _jumps(gradient: Gradient, a: Tree, b: Tree) -> bool:
-    at_a = gradient(a)
-    at_b = gradient(b)
+def _jumps_between(gradient: Gradient, a: Tree, b: Tree) -> bool:
+    """Bisect a segment towards the larger change of ∇h; tell whether the change stops shrinking."""
+    gradient_a = gradient(a)
+    gradient_b = gradient(b)
     changes = []
     for _ in range(HALVINGS):
         middle = mix(0.5, a, b)
-        at_middle = gradient(middle)
-        left = norm(difference(at_a, at_middle)) >= norm(difference(at_middle, at_b))
-        a = where(left, a, middle)
-        at_a = where(left, at_a, at_middle)
-        b = where(left, middle, b)
-        at_b = where(left, at_middle, at_b)
-        changes.append(norm(difference(at_a, at_b)))
-    stays = changes[-1] > 0.5 * changes[HALVINGS * 3 // 4]
-    rounding = ROUNDING * torch.finfo(changes[0].dtype).eps * (1 + norm(at_a))
-    return bool((stays & (changes[-1] > rounding)).any())
+        gradient_middle = gradient(middle)
+        first_half = norm(difference(gradient_a, gradient_middle))
+        second_half = norm(difference(gradient_middle, gradient_b))
+        keep_first = first_half >= second_half
+        a = where(keep_first, a, middle)
+        gradient_a = where(keep_first, gradient_a, gradient_middle)
+        b = where(keep_first, middle, b)
+        gradient_b = where(keep_first, gradient_middle, gradient_b)
+        changes.append(norm(difference(gradient_a, gradient_b)))
+    last_change = changes[-1]
+    constant = last_change > 0.5 * changes[HALVINGS * 3 // 4]
+    rounding = ROUNDING * torch.finfo(last_change.dtype).eps * (1 + norm(gradient_a))
+    return bool((constant & (last_change > rounding)).any())
 
 
 def flatten(tree: Tree) -> Tensor:
@@ -204,13 +252,15 @@ def flatten(tree: Tree) -> Tensor:
 
 
 def _random_directions(like: Tensor, generator: Generator) -> Tensor:
+    """Return random unit vectors, one per sample."""
     drawn = torch.randn(like.shape, generator=generator, device=generator.device, dtype=like.dtype)
     return F.normalize(drawn.to(like.device), dim=1)
 
 
-def _orthogonalised(v: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the unit vector of v's part orthogonal to a basis, and that part's length: twice is
-    enough.
+def _orthogonalise(v: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the normalised part of v orthogonal to a basis, and the length of that part.
+
+    The projection is removed twice, which is enough for orthogonality to rounding.
     """
     for _ in range(2):
         v = v - (basis.mT @ (basis @ v[..., None]))[..., 0]

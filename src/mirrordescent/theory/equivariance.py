@@ -1,7 +1,7 @@
-"""Equivariance measured: Proposition 2, for permutations of hidden units and for motions of images.
+"""Equivariance (Proposition 2), for permutations of hidden units and for motions of images.
 
-A map Ω is equivariant under a group acting by g· if Ω(g·x) = g·Ω(x). Measured is the *defect*, by
-how much that fails.
+A map Ω is equivariant under a group acting by g· if Ω(g·x) = g·Ω(x). The *defect* measures by how
+much this equality fails.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,13 +12,18 @@ import torch
 from torch import Generator, Tensor, nn
 
 from mirrordescent.methods import Method
-from mirrordescent.mirrors import MirrorMap, check_equivariance
+from mirrordescent.mirrors import MirrorMap
+from mirrordescent.mirrors.symmetry import check_equivariance
 from mirrordescent.oracles import Default
 from mirrordescent.problems import Problem
 
 Action: TypeAlias = Callable[[Tensor], Tensor]
-SHIFT = 3  # pixels
-MARGIN = 10  # pixels at the border that are left out where the border itself breaks the symmetry
+
+SHIFT = 3
+"""Translation in pixels."""
+
+MARGIN = 10
+"""Border in pixels that is left out if the border itself breaks the symmetry."""
 
 IMAGE_ACTIONS: dict[str, Action] = {
     "translation": lambda x: x.roll((SHIFT, SHIFT), (-2, -1)),
@@ -30,8 +35,11 @@ IMAGE_ACTIONS: dict[str, Action] = {
 
 @dataclass(frozen=True)
 class Defects:
-    """Defects of several maps: under some elements of a group, or before and after learning, {map:
-    {which: …}}.
+    """Equivariance defects of several maps.
+
+    Attributes:
+        group: Name of the group.
+        by_name: Defects by the name of the map, then by the group element or the point in time.
     """
 
     group: str
@@ -39,59 +47,73 @@ class Defects:
 
 
 def defect(omega: Action, act: Action, x: Tensor, margin: int = 0) -> float:
-    """‖Ω(g·x) − g·Ω(x)‖ / ‖Ω(x)‖, the largest over a batch, without a margin around images.
+    """Return the largest ‖Ω(g·x) − g·Ω(x)‖ / ‖Ω(x)‖ over a batch.
 
-    For an iteration pass what it moves by, Ω − I, which is equivariant if and only if Ω is:
-    relative to Ω(x) itself, every short step looks equivariant.
+    For an iteration pass its displacement Ω − I, which is equivariant if and only if Ω is.
+    Relative to Ω(x) itself, every short step would look equivariant.
+
+    Args:
+        omega: Map Ω.
+        act: Group element g·.
+        x: Batch of points.
+        margin: Width in pixels of the border of images that is left out.
 
     >>> import torch
     >>> x = torch.arange(4.0).reshape(1, 1, 2, 2)
     >>> defect(lambda x: x * torch.tensor([1.0, 2.0]), IMAGE_ACTIONS["vertical flip"], x)
     0.0
     """
-    after = act(omega(x))
-    difference = omega(act(x)) - after
+    expected = act(omega(x))
+    error = omega(act(x)) - expected
     if margin:
         inner = (..., slice(margin, -margin), slice(margin, -margin))
-        difference = difference[inner]
-        after = after[inner]
-    sizes = torch.linalg.vector_norm(after.flatten(1), dim=1).clamp(
-        min=torch.finfo(after.dtype).tiny
-    )
-    return float((torch.linalg.vector_norm(difference.flatten(1), dim=1) / sizes).max())
+        error = error[inner]
+        expected = expected[inner]
+    sizes = torch.linalg.vector_norm(expected.flatten(1), dim=1)
+    sizes = sizes.clamp(min=torch.finfo(expected.dtype).tiny)
+    return float((torch.linalg.vector_norm(error.flatten(1), dim=1) / sizes).max())
 
 
 @torch.no_grad()
 def image_defects(mirror: MirrorMap, x: Tensor) -> dict[str, dict[str, float]]:
-    """Return the defects of ∇ψ and ∇ψ* of a map on images (batch, channels, height, width) under
-    their motions.
+    """Return the defects of ∇ψ and ∇ψ* under translations, flips and rotations of images.
 
     Translations are circular. A network that pads with zeros commutes with them except at the
-    border; where images are large enough, the defect away from it is measured too.
+    border, so that for large enough images the defect away from the border is measured too.
+
+    Args:
+        mirror: Map on images.
+        x: Images (batch, channels, height, width).
     """
-    found = {}
-    for name, field, at in (
-        ("∇ψ", mirror.to_dual, x),
-        ("∇ψ*", mirror.to_primal, mirror.to_dual(x)),
-    ):
-        omega = cast(Action, field)
-        at = cast(Tensor, at)
-        found[name] = {motion: defect(omega, act, at) for motion, act in IMAGE_ACTIONS.items()}
-        if min(at.shape[-2:]) > 2 * (margin := MARGIN + SHIFT):
-            inner = defect(omega, IMAGE_ACTIONS["translation"], at, margin)
-            found[name]["translation, away from the border"] = inner
-    return found
+    return {
+        "∇ψ": _motion_defects(cast(Action, mirror.to_dual), x),
+        "∇ψ*": _motion_defects(cast(Action, mirror.to_primal), cast(Tensor, mirror.to_dual(x))),
+    }
+
+
+def _motion_defects(omega: Action, x: Tensor) -> dict[str, float]:
+    defects = {motion: defect(omega, act, x) for motion, act in IMAGE_ACTIONS.items()}
+    margin = MARGIN + SHIFT
+    if min(x.shape[-2:]) > 2 * margin:
+        inner = defect(omega, IMAGE_ACTIONS["translation"], x, margin)
+        defects["translation, away from the border"] = inner
+    return defects
 
 
 def network_defect(
     method: Method[Any], problem: Problem, model: nn.Module, generator: Generator, steps: int = 1
 ) -> float:
-    """Return max_g ‖Ω(g·z) − g·Ω(z)‖ / ‖Ω(z) − z‖ for Ω, some steps of a method on a network's loss
-    (Proposition 2).
+    """Return max_g ‖Ω(g·z) − g·Ω(z)‖ / ‖Ω(z) − z‖ for steps Ω on a network's loss (Proposition 2).
 
     The loss is invariant, L(g·z) = L(z), so that z − η∇L(z) is equivariant: the defect of gradient
-    descent is rounding. z are the parameters of the model; the generator draws permutations g of
-    its hidden units.
+    descent is rounding.
+
+    Args:
+        method: Method whose steps are Ω.
+        problem: Loss of the network.
+        model: Network with parameters z.
+        generator: Random generator for the permutations g of hidden units.
+        steps: Number of steps that Ω takes.
     """
 
     def omega(z: dict[str, Tensor]) -> Mapping[str, Tensor]:
@@ -99,9 +121,7 @@ def network_defect(
         with torch.no_grad():
             for _ in range(steps):
                 state = method.step(problem, state, Default(), generator)
-        return {
-            name: leaf.squeeze(0)
-            for name, leaf in cast(dict[str, Tensor], method.answer(state)).items()
-        }
+        answer = cast(dict[str, Tensor], method.answer(state))
+        return {name: leaf.squeeze(0) for name, leaf in answer.items()}
 
     return check_equivariance(omega, model, generator)

@@ -5,6 +5,7 @@
 from pathlib import Path
 from typing import Any
 
+from mirrordescent._internal.extras import requires_extra
 from mirrordescent.zoo.storage import EntryDamaged, intact
 
 SCHEME = "hf://"
@@ -74,10 +75,6 @@ def _split(address: str) -> tuple[str, str]:
 
 
 def _hub() -> Any:
-    try:
+    with requires_extra("hub", "Using entries of the hub", "huggingface_hub"):
         import huggingface_hub
-    except ImportError as error:
-        raise ImportError(
-            "entries on the hub need huggingface_hub: pip install 'mirrordescent[hub]'"
-        ) from error
     return huggingface_hub

@@ -6,7 +6,7 @@ import torch
 
 from mirrordescent.domains import Simplex
 from mirrordescent.mirrors import DenseICNN, Diagonal, Euclidean, LearnedPair, SimplexEntropy
-from mirrordescent.theory import inconsistency, inconsistency_over_box
+from mirrordescent.theory.inverse_consistency import inconsistency, inconsistency_over_box
 
 
 def random(*shape, seed=0):

@@ -28,12 +28,12 @@ from mirrordescent.mirrors import (
 from mirrordescent.oracles import Exact, Noisy
 from mirrordescent.schedules import Polynomial
 from mirrordescent.solving import Status
-from mirrordescent.theory import Coupling, Record, diagnose, observe
-from mirrordescent.theory.assumptions import nearby_points
-from mirrordescent.theory.beforehand import beforehand
-from mirrordescent.theory.findings import Bounded
-from mirrordescent.theory.geometry import Inverted
-from mirrordescent.theory.held import falls, stays_below
+from mirrordescent.theory import Record, diagnose, observe
+from mirrordescent.theory.assumptions import sample_nearby_points
+from mirrordescent.theory.bound_checks import check_below_bound, check_energy_decrease
+from mirrordescent.theory.diagnosis_results import BoundCheck
+from mirrordescent.theory.geometry import Coupling, NewtonInverse
+from mirrordescent.theory.prior_bounds import sample_prior_constants
 
 POTENTIAL = "∇ of the potential is the map"
 BELOW = "the run stays below its bound"
@@ -180,7 +180,7 @@ def test_a_dual_stored_run_is_exact_only_in_its_own_geometry(quadratic):
         ASMD(Boastful(), 0.1),
         minimiser=quadratic.centre,
         iterations=5,
-        geometry=Inverted(Boastful()),
+        geometry=NewtonInverse(Boastful()),
     ).record
     assert (shifted["error"] != 0).any()
 
@@ -190,7 +190,7 @@ def test_a_diverged_run_is_not_below_its_bound(quadratic):
     (run,) = diagnosis.runs.values()
     assert float(run.record["gap"][-1].max()) > 100 * float(run.record["gap"][0].max())
     assert (
-        run.bounded.measured <= run.bounded.pathwise + 1e-6 * run.bounded.pathwise.abs()
+        run.bound_check.measured <= run.bound_check.pathwise + 1e-6 * run.bound_check.pathwise.abs()
     ).all(), "f is convex"
     assert verdicts(diagnosis, BELOW) == {"does not hold"}
 
@@ -201,7 +201,7 @@ def test_a_run_that_was_stopped_for_diverging_is_not_below_its_bound(quadratic):
     assert "diverged" in {str(status) for status in run.solution.statuses}
     (verdict,) = [v for v in diagnosis.verdicts if v.assumption == BELOW]
     assert verdict.answer == "does not hold"
-    assert "2 of 2 problems failed" in verdict.because
+    assert "2 of 2 problems failed" in verdict.reason
 
 
 def test_a_descending_run_is_below_both_bounds_and_the_page_names_them(quadratic):
@@ -209,7 +209,7 @@ def test_a_descending_run_is_below_both_bounds_and_the_page_names_them(quadratic
         Diagonal(torch.ones(3, dtype=torch.float64)), quadratic, random(2, 3, seed=1), iterations=20
     )
     for run in diagnosis.runs.values():
-        assert (run.bounded.measured <= run.bounded.bound).all()
+        assert (run.bound_check.measured <= run.bound_check.bound).all()
     assert verdicts(diagnosis, BELOW) == {"holds"}
     page = markdown(diagnosis)
     for words in ("a-priori bound", "pathwise bound", "Theorem 2, case 2", "Theorem 3"):
@@ -225,7 +225,7 @@ def test_noise_counts_in_the_second_moment():
     bound = (
         diagnose(method, problem, problem.centre, iterations=10, oracle=Noisy(2.0))
         .runs["SMD"]
-        .bounded.bound
+        .bound_check.bound
     )
     t = torch.tensor([0.05 / (k + 1) ** 0.5 for k in range(10)], dtype=torch.float64)
     second_moment = bound / (t.square().cumsum(0) / (2 * t.cumsum(0)))[:, None]
@@ -256,8 +256,8 @@ def test_a_geometry_is_not_called_a_multiple_of_the_identity(quadratic):
         methods={"SMD": SMD(conjugate, 0.1)},
         iterations=3,
     )
-    lowest = found.geometries["dual"].likeness.lowest
-    highest = found.geometries["dual"].likeness.highest
+    lowest = found.geometries["dual"].identity_comparison.lowest
+    highest = found.geometries["dual"].identity_comparison.highest
     assert 0 < lowest <= highest
 
 
@@ -280,8 +280,15 @@ def test_what_is_known_of_an_inexact_inverse_before_the_run():
     method = MD(Off(), Polynomial(0.5, 1.0))
     mirror = Off()
     generator = torch.Generator().manual_seed(0)
-    known = beforehand(
-        method, problem, Coupling(Inverted(mirror), u), points, Exact(), generator, 5, exact=False
+    known = sample_prior_constants(
+        method,
+        problem,
+        Coupling(NewtonInverse(mirror), u),
+        points,
+        Exact(),
+        generator,
+        5,
+        exact=False,
     )
     shortest = 0.1
     expected = {
@@ -300,7 +307,7 @@ def test_what_is_known_of_an_inexact_inverse_before_the_run():
         torch.testing.assert_close(
             getattr(known, name), torch.full((4,), value, dtype=torch.float64)
         )
-    exact = beforehand(
+    exact = sample_prior_constants(
         method, problem, Coupling(Euclidean(), u), points, Exact(), generator, 5, exact=True
     )
     assert not any(
@@ -309,11 +316,11 @@ def test_what_is_known_of_an_inexact_inverse_before_the_run():
 
 
 def judged_below(measured, bound, stochastic, slack=None):
-    bounded = Bounded(
+    bounded = BoundCheck(
         "f", "Theorem", torch.tensor(measured), torch.tensor(bound), torch.tensor(bound), slack
     )
     solution = SimpleNamespace(statuses=[Status.BUDGET] * len(measured[0]))
-    return stays_below(bounded, solution, stochastic)
+    return check_below_bound(bounded, solution, stochastic)
 
 
 def test_with_noise_a_bound_is_one_on_the_mean():
@@ -322,24 +329,24 @@ def test_with_noise_a_bound_is_one_on_the_mean():
     assert judged_below(measured, bound, stochastic=True).answer == "holds"
     exact = judged_below(measured, bound, stochastic=False)
     assert exact.answer == "does not hold"
-    assert "first after 2 steps" in exact.because
+    assert "first after 2 steps" in exact.reason
     assert judged_below([[5.0, 5.0]], [[2.0, 2.0]], stochastic=True).answer == "does not hold"
 
 
 def test_lemma_1_is_judged_by_the_smallest_slack():
     slack = torch.tensor([[0.5, 2.0], [-0.25, 1.0]])
-    bounded = Bounded("f", "Theorem 1", slack, slack, slack, slack)
+    bounded = BoundCheck("f", "Theorem 1", slack, slack, slack, slack)
     record = Record(torch.ones(2), {"energy": torch.ones(3, 2)}, {})
-    (verdict,) = falls("accelerated", bounded, record)
+    (verdict,) = check_energy_decrease("accelerated", bounded, record)
     assert verdict.answer == "does not hold"
-    assert "smallest slack is -0.25; 1 of 2 steps" in verdict.because
-    assert falls("descent", bounded, record) == []
+    assert "smallest slack is -0.25; 1 of 2 steps" in verdict.reason
+    assert check_energy_decrease("descent", bounded, record) == []
 
 
 def test_points_nearby_are_at_distances_of_their_own_size():
     generator = torch.Generator().manual_seed(0)
     for size, distance in ((10.0, 10.0), (0.1, 1.0)):
         x0 = torch.full((1, 4000), size, dtype=torch.float64)
-        start, near = nearby_points(x0, WholeSpace(), generator, 1)
+        start, near = sample_nearby_points(x0, WholeSpace(), generator, 1)
         assert torch.equal(start, x0)
         assert float((near - x0).std()) == pytest.approx(distance, rel=0.05)

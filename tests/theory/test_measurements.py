@@ -17,19 +17,17 @@ from mirrordescent.mirrors import Conjugate, DenseICNN, Diagonal, Euclidean, Lea
 from mirrordescent.oracles import Exact, Noisy
 from mirrordescent.schedules import Reciprocal
 from mirrordescent.solving import solve
-from mirrordescent.theory import (
-    Energies,
-    Record,
+from mirrordescent.theory import Record, diagnose, observe
+from mirrordescent.theory.energies import Energies
+from mirrordescent.theory.geometry import NewtonInverse
+from mirrordescent.theory.inverse_consistency import (
     UpdateErrors,
-    Watched,
-    diagnose,
     dual_update_error,
     inconsistency,
     inconsistency_over_box,
-    observe,
     primal_update_error,
 )
-from mirrordescent.theory.geometry import Inverted
+from mirrordescent.theory.recording import StepRecorder
 
 
 def double(*rows):
@@ -146,7 +144,7 @@ def test_the_errors_of_stochastic_acceleration_by_hand():
     u = random(2, 2, seed=1)
     method = ASMD(Stretched(), 0.2)
     found = observe(
-        BOWL, method, x0, minimiser=u, iterations=3, geometry=Inverted(Stretched())
+        BOWL, method, x0, minimiser=u, iterations=3, geometry=NewtonInverse(Stretched())
     ).record
     state = method.init(x0)
     for k in range(3):
@@ -171,7 +169,7 @@ def test_dual_stored_acceleration_held_against_another_geometry():
         x0,
         minimiser=u,
         iterations=3,
-        geometry=Inverted(Stretched()),
+        geometry=NewtonInverse(Stretched()),
         exact_iterates=True,
     ).record
     state = method.init(x0)
@@ -200,7 +198,7 @@ def test_energies_begin_anew_with_every_run():
     for iterations in (3, 2):
         solve(
             BOWL,
-            Watched(MD(Euclidean(), 0.1)),
+            StepRecorder(MD(Euclidean(), 0.1)),
             random(2, 2),
             iterations=iterations,
             callbacks=[energies],
@@ -261,11 +259,13 @@ def test_update_errors_need_every_step_of_smd():
     with pytest.raises(ValueError, match="every step"):
         solve(BOWL, SMD(Stretched(), 0.1), callbacks=[UpdateErrors()], check_every=2, **options)
     for method in (MD(Stretched(), 0.1), ASMD(Stretched(), 0.1)):
-        with pytest.raises(TypeError, match=f"along a run of SMD, not of {type(method).__name__}"):
+        with pytest.raises(
+            TypeError, match=f"needs a dual-stored run of SMD, not of {type(method).__name__}"
+        ):
             solve(BOWL, method, callbacks=[UpdateErrors()], check_every=1, **options)
-    watched = UpdateErrors(1)
-    solve(BOWL, Watched(SMD(Stretched(), 0.1)), callbacks=[watched], check_every=1, **options)
-    assert watched.series["dual"].shape == (6, 2)
+    recorded = UpdateErrors(1)
+    solve(BOWL, StepRecorder(SMD(Stretched(), 0.1)), callbacks=[recorded], check_every=1, **options)
+    assert recorded.series["dual"].shape == (6, 2)
 
 
 def test_inconsistency_at_the_origin_and_at_images():
@@ -318,7 +318,7 @@ def test_a_problem_is_judged_half_way_to_the_minimiser_too():
     x0 = double([-1.0, -1.0])
     u = double([1.0, 1.0])
     found = diagnose(MD(Euclidean(), 0.01), Function(bump), x0, minimiser=u, iterations=2)
-    assert found.of_problem.smoothness.estimate == pytest.approx(10.1, rel=1e-6)
+    assert found.problem_constants.smoothness.estimate == pytest.approx(10.1, rel=1e-6)
 
 
 def test_a_diagnosis_tells_what_it_was_made_of():
@@ -433,15 +433,15 @@ def test_findings_cannot_be_changed():
     assert all(own.values())
 
 
-def test_methods_are_watched_if_they_are_told_gradients():
+def test_a_step_recorder_needs_a_gradient_method_with_the_usual_step():
     class Own(MD):
         def step(self, *arguments):
             return super().step(*arguments)
 
     for bad in (Own(Euclidean(), 0.1), Conjugate(DenseICNN(2))):
         with pytest.raises(TypeError, match="needs a GradientMethod that does not override step"):
-            Watched(bad)
-    state = Watched(MD(Euclidean(Box(0.0, 1.0)), 0.1)).init(double([0.5, 0.5]))
-    assert not state.own.told.any()
-    assert not state.own.true.any()
-    assert state.own.before is state.inner
+            StepRecorder(bad)
+    state = StepRecorder(MD(Euclidean(Box(0.0, 1.0)), 0.1)).init(double([0.5, 0.5]))
+    assert not state.own.gradient.any()
+    assert not state.own.true_gradient.any()
+    assert state.own.previous is state.inner

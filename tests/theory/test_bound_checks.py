@@ -15,12 +15,16 @@ from mirrordescent.mirrors import Diagonal, Euclidean
 from mirrordescent.oracles import Exact, Oracle
 from mirrordescent.schedules import Reciprocal
 from mirrordescent.solving import Status
-from mirrordescent.theory import Constant, Coupling, ProblemConstants, Record, bounds
-from mirrordescent.theory.beforehand import Beforehand, beforehand
+from mirrordescent.theory import KnownConstant, ProblemConstants, Record, bounds
+from mirrordescent.theory.bound_checks import (
+    check_below_bound,
+    check_energy_decrease,
+    evaluate_bounds,
+)
 from mirrordescent.theory.constants import SAFETY
-from mirrordescent.theory.findings import Bounded
-from mirrordescent.theory.geometry import Inverted
-from mirrordescent.theory.held import bounded_by, falls, stays_below
+from mirrordescent.theory.diagnosis_results import BoundCheck
+from mirrordescent.theory.geometry import Coupling, NewtonInverse
+from mirrordescent.theory.prior_bounds import PriorConstants, sample_prior_constants
 
 K = 4
 BATCH = 2
@@ -49,12 +53,14 @@ RECORD = Record(
         )
     },
 )
-KNOWN = Beforehand(*(drawn(20 + i, BATCH) for i in range(7)))
+KNOWN = PriorConstants(*(drawn(20 + i, BATCH) for i in range(7)))
 
 
 def bounded(theorem, alpha=ALPHA, smoothness=1.7, mu=0.3, record=RECORD, known=KNOWN):
-    of_problem = ProblemConstants(Constant(smoothness, "formula"), Constant(mu, "formula"))
-    return bounded_by(theorem, SimpleNamespace(r=R), record, alpha, known, of_problem)
+    of_problem = ProblemConstants(
+        KnownConstant(smoothness, "formula"), KnownConstant(mu, "formula")
+    )
+    return evaluate_bounds(theorem, SimpleNamespace(r=R), record, alpha, known, of_problem)
 
 
 def with_series(**series):
@@ -75,12 +81,12 @@ def test_descent_is_judged_by_both_cases_of_theorem_2():
     torch.testing.assert_close(found.measured, bounds.weighted_mean_gap(RECORD))
     torch.testing.assert_close(found.pathwise, bounds.smd_realised_bound(RECORD, ALPHA))
     torch.testing.assert_close(found.slack, bounds.smd_slack(RECORD, ALPHA))
-    (strongly,) = found.further.values()
+    (strongly,) = found.other_bounds.values()
     expected = (
         bounds.smd_bound(start, STEPS, KNOWN.second_moment, ALPHA) + KNOWN.squared_error / 0.6
     )
     torch.testing.assert_close(strongly, expected)
-    (none,) = bounded("descent", mu=0.0).further.values()
+    (none,) = bounded("descent", mu=0.0).other_bounds.values()
     assert "not strongly convex" in none
 
 
@@ -109,7 +115,7 @@ def test_stochastic_acceleration_is_judged_by_theorem_3(far):
     """
     first = RECORD["energy"][0]
     size = 10.0 if far else 0.01
-    known = Beforehand(
+    known = PriorConstants(
         **{**vars(KNOWN), "squared_distance": size * torch.ones(BATCH, dtype=torch.float64)}
     )
     record = with_series(distance=size * RECORD["distance"])
@@ -126,12 +132,12 @@ def test_stochastic_acceleration_is_judged_by_theorem_3(far):
         bounds.asmd_bound_by_moments(first, STEPS, met, RECORD["displacement"], ALPHA, worst),
     )
     torch.testing.assert_close(found.measured, RECORD["gap"][1:])
-    (printed,) = found.further.values()
+    (printed,) = found.other_bounds.values()
     expected = bounds.asmd_bound(
         K, first, M, ALPHA, 1.7, KNOWN.variance, KNOWN.squared_gradient, t=float(STEPS.max())
     )
     torch.testing.assert_close(printed, expected)
-    (none,) = bounded("accelerated stochastic", smoothness=math.inf).further.values()
+    (none,) = bounded("accelerated stochastic", smoothness=math.inf).other_bounds.values()
     assert "f has kinks" in none
 
 
@@ -153,9 +159,9 @@ def below(measured, bound, stochastic=False, statuses=None, pathwise=None):
     measured, bound, pathwise = (
         torch.tensor(series, dtype=torch.float64) for series in (measured, bound, pathwise or bound)
     )
-    found = Bounded("f", "Theorem", measured, bound, pathwise)
+    found = BoundCheck("f", "Theorem", measured, bound, pathwise)
     solution = SimpleNamespace(statuses=statuses or [Status.BUDGET] * measured.shape[1])
-    return stays_below(found, solution, stochastic)
+    return check_below_bound(found, solution, stochastic)
 
 
 @pytest.mark.parametrize(
@@ -172,18 +178,18 @@ def test_the_numbers_of_a_verdict_are_those_at_the_end():
         [[9.0, 9.0], [1.0, 2.0]], [[8.0, 8.0], [3.0, 4.0]], pathwise=[[0.0, 0.0], [5.0, 6.0]]
     )
     assert verdict.answer == "does not hold"
-    assert "first after 1 steps" in verdict.because
+    assert "first after 1 steps" in verdict.reason
     for words in ("f is 1.5,", "Theorem 3.5,", "is 5.5."):
-        assert words in verdict.because
-    assert "first after" not in below([[1.0]], [[2.0]]).because
+        assert words in verdict.reason
+    assert "first after" not in below([[1.0]], [[2.0]]).reason
 
 
 def test_failed_runs_and_missing_bounds():
     verdict = below([[1.0, 1.0]], [[2.0, 2.0]], statuses=[Status.DIVERGED, Status.BUDGET])
-    assert (verdict.answer, "1 of 2 problems failed" in verdict.because) == ("does not hold", True)
+    assert (verdict.answer, "1 of 2 problems failed" in verdict.reason) == ("does not hold", True)
     nan = torch.nan
     verdict = below([[1.0, 1.0]], [[nan, nan]])
-    assert (verdict.answer, "no α > 0" in verdict.because) == ("not known", True)
+    assert (verdict.answer, "no α > 0" in verdict.reason) == ("not known", True)
     assert below([[1.0, 1.0]], [[2.0, nan]]).answer == "holds", (
         "a sample without a bound does not make the rest unknown"
     )
@@ -193,16 +199,16 @@ def test_with_noise_the_mean_over_samples_is_judged_step_by_step():
     measured = [[1.0, 5.0], [9.0, 1.0]]
     bound = [[4.0, 4.0], [4.0, 4.0]]
     verdict = below(measured, bound, stochastic=True)
-    assert (verdict.answer, "first after 2 steps" in verdict.because) == ("does not hold", True)
+    assert (verdict.answer, "first after 2 steps" in verdict.reason) == ("does not hold", True)
 
 
 def lemma(slack, energy):
     series = torch.tensor(slack, dtype=torch.float64)
-    found = Bounded("f", "Theorem 1", series, series, series, series)
+    found = BoundCheck("f", "Theorem 1", series, series, series, series)
     record = Record(
         torch.ones(len(slack)), {"energy": torch.tensor(energy, dtype=torch.float64)}, {}
     )
-    (verdict,) = falls("accelerated", found, record)
+    (verdict,) = check_energy_decrease("accelerated", found, record)
     return verdict
 
 
@@ -217,10 +223,10 @@ def test_lemma_1_holds_to_the_rounding_of_the_energies_on_both_sides(energies):
 
 def test_steps_that_violate_lemma_1_are_counted_once():
     verdict = lemma([[-1.0, -2.0], [1.0, 1.0], [-1.0, torch.nan]], [[0.0, 0.0]] * 4)
-    assert "smallest slack is -2; 2 of 3 steps violate" in verdict.because
-    nothing = Bounded("f", "Theorem 1", *[torch.zeros(1, 1)] * 3)
-    assert falls("accelerated", nothing, RECORD) == []
-    assert falls("accelerated stochastic", bounded("descent"), RECORD) == []
+    assert "smallest slack is -2; 2 of 3 steps violate" in verdict.reason
+    nothing = BoundCheck("f", "Theorem 1", *[torch.zeros(1, 1)] * 3)
+    assert check_energy_decrease("accelerated", nothing, RECORD) == []
+    assert check_energy_decrease("accelerated stochastic", bounded("descent"), RECORD) == []
 
 
 class Stretched(Diagonal):
@@ -292,10 +298,10 @@ def test_what_is_known_before_a_noisy_run_with_an_inexact_inverse(kind, t):
     assert (light > heavy).any(), "for some the lightest weight is the worst"
     assert (light < heavy).any(), "and for others the heaviest"
     del seen["squared_gradient"]
-    found = beforehand(
+    found = sample_prior_constants(
         kind(mirror, Reciprocal(t)),
         problem,
-        Coupling(Inverted(mirror), u),
+        Coupling(NewtonInverse(mirror), u),
         points,
         ByTurns(s),
         torch.Generator(),
@@ -315,7 +321,7 @@ def test_exact_runs_are_known_to_make_no_errors_and_exact_gradients_to_have_no_n
     x = drawn(31, 3, 2)
     problem = Quadratic(torch.ones(2, dtype=torch.float64), u)
     method = MD(Euclidean(), 0.1)
-    known = beforehand(
+    known = sample_prior_constants(
         method, problem, Coupling(Euclidean(), u), [x], Exact(), torch.Generator(), 3, exact=True
     )
     for name in ("pairing", "squared_error", "energy_error", "variance", "squared_gradient"):
