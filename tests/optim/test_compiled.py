@@ -1,4 +1,4 @@
-"""Kernels in C take the same steps as the methods."""
+"""C kernels take the same steps as the methods."""
 
 from __future__ import annotations
 
@@ -145,8 +145,9 @@ def test_a_map_learned_by_kernels_is_read_anew():
     "mirror", [None, Diagonal(2.0), Spline(torch.tensor(0))], ids=lambda m: type(m).__name__
 )
 def test_gradients_that_kernels_cannot_read_are_left_to_others(name, mirror):
-    """Of another type, which torch allows on request, or not laid out row by row: all, some, or at
-    some steps.
+    """Gradients of another type, which torch allows on request, or that are not contiguous.
+
+    All gradients, some of them, or the gradients of some steps.
     """
 
     def end(fused, prepare):
@@ -214,8 +215,9 @@ def test_parameters_that_move_in_memory_are_followed():
 @pytest.mark.parametrize("geometry", ["euclidean", "multipliers of columns", "splines"])
 @pytest.mark.parametrize("size", [300, 20_003, 140_001])
 def test_kernels_notice_what_was_moved(geometry, size, dtype):
-    """Of a small tensor, or one that was moved before, the moved entries start anew; of a large one
-    their parts.
+    """The dual restarts at changed entries of small tensors and of tensors changed before.
+
+    For other large tensors, the dual restarts in the parts that contain changed entries.
     """
     maps = {
         "euclidean": Euclidean(),
@@ -249,7 +251,7 @@ def test_kernels_notice_what_was_moved(geometry, size, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_kernels_and_torch_remember_alike_where_parameters_were_left(dtype):
-    """Gradients that kernels cannot read, at every other step, do not look like moves."""
+    """Steps without kernels, in between, are not mistaken for changes by others."""
     ends = []
     for fused in (True, False):
         generator = torch.Generator().manual_seed(0)

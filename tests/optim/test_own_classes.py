@@ -1,4 +1,4 @@
-"""A map and methods that the library does not know, defined here, train networks like any other."""
+"""Maps and methods of a user's own train networks like those of the library."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Quartic(MirrorMap):
 
 
 class Halved(MirrorMap):
-    """∇ψ(x) = 2x, which says so: steps can be taken in place, and by kernels."""
+    """∇ψ(x) = 2x with ``diagonal``, so that foreach functions and kernels can be used."""
 
     elementwise = True
 
@@ -79,10 +79,9 @@ class HeavyState(NamedTuple):
 
 
 class HeavyBall(GradientMethod[HeavyState]):
-    """y⁺ = y − t_k g + β(∇ψ(x) − ∇ψ(previous x)),  x⁺ = ∇ψ*(y⁺), with a length that is summed up on
-    the way.
+    """y⁺ = y − t_k g + β(∇ψ(x) − ∇ψ(previous x)),  x⁺ = ∇ψ*(y⁺).
 
-    Its states have a dual point, an older point, which is the x that was, and a number.
+    The state has a dual point, the previous x, and a number: the summed norms of the gradients.
     """
 
     def __init__(self, mirror, t, momentum=0.8):
@@ -252,7 +251,7 @@ def test_adam_is_that_of_torch():
         torch.testing.assert_close(first, second, rtol=1e-10, atol=1e-12)
 
 
-# Steps of one's own in place
+# Fast forms
 
 
 class Faster(methods.MD):
@@ -268,14 +267,14 @@ FASTER = DiagonalSteps(
 
 
 class Slower(methods.MD):
-    """Half the step, with the forms of the whole one inherited: they must not be used."""
+    """Half the step; the fast forms of the parent class must not be used."""
 
     def update(self, state, grad):
         return super().update(state, grad / 2)
 
 
 class Reweighted(methods.AMD):
-    """Depends on x̃, which AMD does not carry."""
+    """Depends on x̃, which is not among the carried fields of AMD."""
 
     def update(self, state, grad):
         return super().update(state._replace(x=(state.x + state.x_tilde) / 2), grad)
@@ -322,14 +321,14 @@ def test_fast_forms_are_used_where_they_belong_to_the_map(optimiser, mirror):
 
 
 class Signed(SpectralPower):
-    """Directions of its own, which those of the class it extends must not replace."""
+    """A map of matrices with its own directions."""
 
     def _direction(self, y):
         return 2 * y.sign()
 
 
 class Doubled(PNorm):
-    """An elementwise map with directions of its own."""
+    """An elementwise map with its own directions."""
 
     def _direction(self, y):
         return 2 * super()._direction(y)
@@ -397,7 +396,7 @@ def test_methods_with_other_numbers_are_not_stepped_together(fused):
 
 
 def run_seed(p, k):
-    """Give one parameter the gradient that ``run_pure`` gives it when it is alone."""
+    """Set the gradient that ``run_pure`` uses for a single parameter."""
     generator = torch.Generator().manual_seed(k)
     p.grad = p.detach() - torch.randn(p.shape, generator=generator, dtype=torch.float64)
 
@@ -426,7 +425,7 @@ def test_an_entry_of_ones_own_class_is_that_method(tmp_path):
 @pytest.mark.parametrize("correction", ["euclidean", "mirror"])
 @pytest.mark.parametrize("storage", ["primal", "dual"])
 def test_an_amd_with_all_its_settings(tmp_path, correction, storage):
-    """Against the pure method on each part, whose domains differ."""
+    """Against the pure method on each parameter; the domains of their maps differ."""
 
     def make(mirror):
         return methods.AMD(
