@@ -10,10 +10,10 @@ from mirrordescent import methods, optim
 OPTIMISERS = [optim.MD, optim.SMD, optim.AMD, optim.ASMD]
 
 
-def ways(optimizer, group=0):
+def choices(optimizer, group=0):
     """Return the ways in which the parameters of a group are stepped."""
     executor = optimizer._executors[group]
-    return [executor.ways[update] for update in executor.updates]
+    return [executor.choices[update] for update in executor.updates]
 
 
 def parameters(*shapes, dtype=torch.float64, positive=False, seed=0):

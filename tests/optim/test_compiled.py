@@ -17,7 +17,7 @@ from mirrordescent.mirrors import Diagonal, Euclidean, Layerwise, Multipliers, S
 from mirrordescent.schedules import Reciprocal
 
 sys.path.insert(0, str(Path(__file__).parent))
-from steps import ways
+from steps import choices
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -93,24 +93,26 @@ def test_the_same_steps(name, geometry, dtype):
     for a, b in zip(fused, plain, strict=True):
         assert float((a - b).detach().abs().max()) <= tolerance * float(b.detach().abs().max())
     by_rows = geometry == "multipliers of columns"
-    assert [way.kernel is not None for way in ways(optimiser)] == [True] * 4 + [not by_rows]
-    assert not any(way.kernel for way in ways(reference))
+    assert [choice.kernel is not None for choice in choices(optimiser)] == [True] * 4 + [
+        not by_rows
+    ]
+    assert not any(choice.kernel for choice in choices(reference))
 
 
 def test_by_default_where_they_are_compiled(monkeypatch):
     named = [("p", nn.Parameter(torch.ones(3)))]
     for options in ({}, {"foreach": None}, {"fused": True}, {"fused": True, "foreach": False}):
-        assert ways(optim.AMD(named, **options))[0].kernel is not None
+        assert choices(optim.AMD(named, **options))[0].kernel is not None
     for options in (
         {"foreach": True},
         {"foreach": False},
         {"fused": False},
         {"dual_dtype": torch.float64},
     ):
-        assert ways(optim.AMD(named, **options))[0].kernel is None
+        assert choices(optim.AMD(named, **options))[0].kernel is None
     monkeypatch.setattr(kernels, "available", lambda: False)
-    assert ways(optim.AMD(named))[0].kernel is None
-    assert ways(optim.AMD(named, fused=True))[0].kernel is not None
+    assert choices(optim.AMD(named))[0].kernel is None
+    assert choices(optim.AMD(named, fused=True))[0].kernel is not None
 
 
 @pytest.mark.parametrize("fused", [False, True])

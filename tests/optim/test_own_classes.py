@@ -32,7 +32,7 @@ from mirrordescent.oracles import Exact
 from mirrordescent.schedules import Interpolated, PowerLaws, as_schedule
 
 sys.path.insert(0, str(Path(__file__).parent))
-from steps import parameters, run, run_pure, ways
+from steps import choices, parameters, run, run_pure
 
 
 class Quartic(MirrorMap):
@@ -289,11 +289,11 @@ def test_fast_forms_are_used_where_they_belong_to_the_method(method, mirror, mon
     expected = run_pure(method(mirror(), 0.05), params, 8)
     optimizer = optim.MirrorOptimizer(params, 0.05, mirror(), method=method)
     assert kernels.available()
-    assert [way.kernel is not None for way in ways(optimizer)] == [method is Faster] * 2
+    assert [choice.kernel is not None for choice in choices(optimizer)] == [method is Faster] * 2
     for ours, theirs in zip(run(optimizer, params, 8), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
     unfused = optim.MirrorOptimizer(params, 0.05, mirror(), method=method, fused=False)
-    assert [way.foreach for way in ways(unfused)] == [method is Faster] * 2
+    assert [choice.foreach for choice in choices(unfused)] == [method is Faster] * 2
 
 
 class Tilted(Halved):
@@ -361,7 +361,7 @@ def test_fast_forms_of_preconditioned_methods_are_not_inherited(make, mirror, fu
     params = parameters((6, 4), (4,), (3, 5))
     expected = run_pure(method(mirror, 0.05), params, 6)
     optimizer = optim.MirrorOptimizer(params, 0.05, mirror, method=method, fused=fused)
-    assert [way.shared for way in ways(optimizer)] == [make is not Ascending] * 3
+    assert [choice.shared for choice in choices(optimizer)] == [make is not Ascending] * 3
     for ours, theirs in zip(run(optimizer, params, 6), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-9)
 
