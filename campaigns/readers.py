@@ -34,7 +34,8 @@ from mirrordescent.cli import comparing, learning, solve
 from mirrordescent.data.errors import DataDamaged, DataMissing
 from mirrordescent.data.image_files import read_images
 from mirrordescent.kernels import build
-from mirrordescent.learn import Draw, RunDamaged
+from mirrordescent.learn import Draw
+from mirrordescent.learn.checkpoint import RunDamaged
 from mirrordescent.mirrors import HyperbolicEntropy
 from mirrordescent.restore import plan
 from mirrordescent.restore.jobs import RECORDS, Jobs, Wanted

@@ -12,14 +12,13 @@ from mirrordescent.mirrors import (
     ByKind,
     Euclidean,
     PNorm,
-    Role,
-    ScaledMap,
     SpectralPower,
     roles,
     roles_of,
     spectral_by_kind,
 )
-from mirrordescent.mirrors.by_kind import KINDS
+from mirrordescent.mirrors.by_kind import KINDS, ScaledMap
+from mirrordescent.mirrors.roles import Role
 from mirrordescent.recipes.architectures import mlp, small_cnn, small_resnet
 from mirrordescent.recipes.training_tasks import Recurrent, Transformer
 

@@ -8,15 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from mirrordescent.mirrors import (
-    ConvICNN,
-    DenseICNN,
-    HyperbolicEntropy,
-    NotConverged,
-    Potential,
-    invert,
-)
-from mirrordescent.mirrors.inverse import conjugate_gradients
+from mirrordescent.mirrors import ConvICNN, DenseICNN, HyperbolicEntropy
+from mirrordescent.mirrors.icnn import Potential
+from mirrordescent.mirrors.inverse import NotConverged, conjugate_gradients, invert
 from mirrordescent.trees import sum_per_sample
 
 

@@ -15,7 +15,6 @@ from mirrordescent.mirrors import (
     MirrorMap,
     NegativeEntropy,
     PNorm,
-    Saturating,
     SingularValues,
     SoftSign,
     SpectralPower,
@@ -23,6 +22,7 @@ from mirrordescent.mirrors import (
     resolvents,
     singular_values,
 )
+from mirrordescent.mirrors.odd import Saturating
 from mirrordescent.mirrors.products import SIGN, combined, fitted, ramps
 
 SHAPES = [(5, 5), (3, 8), (9, 4), (6, 2, 3, 3), (7,), (1, 6)]

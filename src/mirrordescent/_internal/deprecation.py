@@ -29,6 +29,7 @@ MOVED_MODULES = {
     "kernels.images": "kernels.image_steps",
     "kernels.matrices": "kernels.matrix_directions",
     "learn.networks": "learn.network_families",
+    "learn.unroll": "learn.unrolling",
     "limits": "_internal.memory_limits",
     "mirrors.matrices": "mirrors.singular_values",
     "mirrors.soundness": "mirrors.inverse_check",
@@ -160,6 +161,26 @@ def renamed_attributes(module: str, renamed: Mapping[str, str]) -> Callable[[str
         return getattr(importlib.import_module(place), new)
 
     return __getattr__
+
+
+def rename_hooks(cls: type, renamed: Mapping[str, str]) -> None:
+    """Let a subclass define hooks under their old names, with a warning.
+
+    Call this from ``__init_subclass__`` of the class that declares the hooks.
+
+    Args:
+        cls: The subclass.
+        renamed: New names by old names.
+    """
+    for old, new in renamed.items():
+        if old not in vars(cls) or new in vars(cls):
+            continue
+        warnings.warn(
+            f"{cls.__name__}.{old} was renamed to {new}; the old name will be removed",
+            DeprecationWarning,
+            stacklevel=4,
+        )
+        setattr(cls, new, vars(cls)[old])
 
 
 def renamed_property(old: str, new: str) -> property:

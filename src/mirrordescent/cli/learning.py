@@ -95,7 +95,8 @@ def learn(
     """
     from mirrordescent import zoo
     from mirrordescent.cli.output import progress, say, show
-    from mirrordescent.learn import NothingLearned, read_recipe
+    from mirrordescent.learn import read_recipe
+    from mirrordescent.learn.trainer import NothingLearned
     from mirrordescent.recipes import recipe as recipe_of
 
     began = perf_counter()
