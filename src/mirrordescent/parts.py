@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 import torch
@@ -21,6 +20,7 @@ M = TypeVar("M", bound=nn.Module)
 
 _LIBRARY = __name__.partition(".")[0]
 _CLASSES: dict[str, type[Part]] = {}
+_CLAIMS: dict[tuple[object, ...], bool] = {}  # results of claim_holds, which every solve needs
 
 RENAMED_TYPES: dict[str, tuple[str, Config]] = {
     "HandOver": ("Switch", {}),
@@ -91,7 +91,8 @@ class Part:
 
 def _argument_names(cls: type) -> list[str]:
     """Return the names of the constructor's arguments; variadic ones begin with an asterisk."""
-    if cls.__init__ in (nn.Module.__init__, object.__init__):
+    constructor: object = inspect.getattr_static(cls, "__init__")
+    if constructor in (nn.Module.__init__, object.__init__):
         return []
     names = []
     for parameter in inspect.signature(cls).parameters.values():
@@ -287,7 +288,6 @@ def rebuild_module(
     return visit(module)  # type: ignore[return-value]
 
 
-@cache
 def claim_holds(cls: type, claim: str, *methods: str) -> bool:
     """Tell whether a claim of a class about its methods holds for a subclass too.
 
@@ -301,12 +301,16 @@ def claim_holds(cls: type, claim: str, *methods: str) -> bool:
     >>> claim_holds(A, "linear", "apply"), claim_holds(B, "linear", "apply")
     (True, False)
     """
+    key = (cls, claim, *methods)
+    if key not in _CLAIMS:
+        depth = _definition_depth(cls, claim)
+        _CLAIMS[key] = all(depth <= _definition_depth(cls, method) for method in methods)
+    return _CLAIMS[key]
 
-    def depth(name: str) -> int:
-        """Return the place of the class that defines a name in the order of resolution."""
-        for i, each in enumerate(cls.__mro__):
-            if name in vars(each):
-                return i
-        return len(cls.__mro__)
 
-    return all(depth(claim) <= depth(method) for method in methods)
+def _definition_depth(cls: type, name: str) -> int:
+    """Return the index of the class that defines a name in the method resolution order."""
+    for depth, each in enumerate(cls.__mro__):
+        if name in vars(each):
+            return depth
+    return len(cls.__mro__)

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mirrordescent.conjugate_gradients import conjugate_gradients
 from mirrordescent.problems.differences import add_adjoint, differences
-from mirrordescent.trees import per_sample, sum_per_sample
+from mirrordescent.trees import sum_per_sample
 
 STEPS = 6  # on training photographs as good as any number for small holes, and better for deep ones
 
@@ -29,19 +30,7 @@ def smooth_holes(x: Tensor, mask: Tensor, steps: int = STEPS) -> Tensor:
     def curved(image: Tensor) -> Tensor:
         return hole * _laplacian(_laplacian(image))
 
-    residual = -curved(x)
-    direction = residual
-    size = sum_per_sample(residual.square())
-    for _ in range(steps):
-        along = curved(direction)
-        length = size / sum_per_sample(direction * along).clamp(min=torch.finfo(x.dtype).tiny)
-        x = x + per_sample(length, x) * direction
-        residual = residual - per_sample(length, x) * along
-        size, before = sum_per_sample(residual.square()), size
-        direction = (
-            residual + per_sample(size / before.clamp(min=torch.finfo(x.dtype).tiny), x) * direction
-        )
-    return x
+    return conjugate_gradients(curved, -curved(x), 0.0, max_iterations=steps, start=x).x
 
 
 def _laplacian(x: Tensor) -> Tensor:
