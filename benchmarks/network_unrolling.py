@@ -21,8 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measure import Row, about, judged, paired_ratio, peak_megabytes, printed_by, ratios
-from mirrordescent.learn import Checkpointed, Differentiation, Draw, Full, Objective
+from mirrordescent.learn import Checkpointed, Draw, Full, Objective
 from mirrordescent.learn.network_families import NetworkFamily
+from mirrordescent.learn.unrolling import Differentiation
 from mirrordescent.methods import AMD, MD
 from mirrordescent.mirrors import Layerwise, Multipliers, layerwise
 from mirrordescent.oracles import Minibatch

@@ -27,8 +27,8 @@ from benchmarks.measure import about, quick, table, verdict
 from mirrordescent import TVInpainting, data, gap, kernels, proven, solve, zoo
 from mirrordescent._internal.image_arrays import psnr
 from mirrordescent.methods import Method
-from mirrordescent.restore import plan, read_photo
-from mirrordescent.restore.jobs import Jobs, Wanted
+from mirrordescent.restore import plan_restoration, read_photo
+from mirrordescent.restore.jobs import Jobs, RestorationSettings
 from mirrordescent.restore.masks import Masks
 from mirrordescent.restore.outcome import Outcome
 from mirrordescent.restore.planning import Task
@@ -70,14 +70,14 @@ def defaults(
             _picture(image).save(folder / "in" / f"{index:03}.png")
         if mask is not None:
             Image.fromarray(mask.numpy()).save(folder / "mask.png")
-        wanted = Wanted(
+        settings = RestorationSettings(
             task,
             folder / "out",
             variant=VARIANT,
             masks=Masks() if mask is None else Masks(folder / "mask.png"),
         )
-        outcomes = Jobs(wanted, [folder / "in"]).run(
-            plan(task, fused=True, isotropic=True), progress=False
+        outcomes = Jobs(settings, [folder / "in"]).run(
+            plan_restoration(task, fused=True, isotropic=True), progress=False
         )
         found = [
             (read_photo(o.record["output"]).colour, o) for o in outcomes if isinstance(o, Outcome)

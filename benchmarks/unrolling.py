@@ -13,7 +13,8 @@ from torch import Tensor
 
 from benchmarks.measure import Row, judged, paired_ratio, peak_megabytes, printed_by, ratios
 from mirrordescent import SMD, TVInpainting
-from mirrordescent.learn import Checkpointed, Differentiation, Draw, Full, Objective
+from mirrordescent.learn import Checkpointed, Draw, Full, Objective
+from mirrordescent.learn.unrolling import Differentiation
 from mirrordescent.mirrors import Conjugate, ConvICNN
 from mirrordescent.schedules import Prefix
 

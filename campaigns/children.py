@@ -19,8 +19,8 @@ import mirrordescent as md
 from mirrordescent.learn import Descent, Draw, ProblemFamily, Settings, Validation, learn
 from mirrordescent.learn.families import generators
 from mirrordescent.mirrors import Diagonal
-from mirrordescent.restore import plan
-from mirrordescent.restore.jobs import Jobs, Wanted
+from mirrordescent.restore import plan_restoration
+from mirrordescent.restore.jobs import Jobs, RestorationSettings
 from mirrordescent.schedules import Prefix
 
 
@@ -60,8 +60,8 @@ def train(folder: Path, callback: Callable[[int], object] | None = None) -> dict
 
 def restore(images: Path, out: Path) -> None:
     """Denoise a folder of photographs."""
-    for _ in Jobs(Wanted("denoise", out, 0.15), [images]).run(
-        plan("denoise", iterations=5), progress=False
+    for _ in Jobs(RestorationSettings("denoise", out, 0.15), [images]).run(
+        plan_restoration("denoise", iterations=5), progress=False
     ):
         pass
 

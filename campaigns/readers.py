@@ -34,10 +34,11 @@ from mirrordescent.cli import comparing, learning, solve
 from mirrordescent.data.errors import DataDamaged, DataMissing
 from mirrordescent.data.image_files import read_images
 from mirrordescent.kernels import build
-from mirrordescent.learn import Draw, RunDamaged
+from mirrordescent.learn import Draw
+from mirrordescent.learn.checkpoint import RunDamaged
 from mirrordescent.mirrors import HyperbolicEntropy
-from mirrordescent.restore import plan
-from mirrordescent.restore.jobs import RECORDS, Jobs, Wanted
+from mirrordescent.restore import plan_restoration
+from mirrordescent.restore.jobs import RECORDS, Jobs, RestorationSettings
 
 VALUES = [
     "",
@@ -202,11 +203,11 @@ class Readers:
                 other.add(path, path.name)
         self.archives = [zipped.getvalue(), tarred.getvalue()]
         self.out = self.folder / "done"
-        list(self._jobs().run(plan("denoise", iterations=2), progress=False))
+        list(self._jobs().run(plan_restoration("denoise", iterations=2), progress=False))
         self.records = (self.out / RECORDS).read_bytes()
 
     def _jobs(self) -> Jobs:
-        return Jobs(Wanted("denoise", self.out, 0.15), [self.images], resume=True)
+        return Jobs(RestorationSettings("denoise", self.out, 0.15), [self.images], resume=True)
 
     def _odd(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return tensors one of which is left out, added, or another."""

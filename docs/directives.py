@@ -4,9 +4,11 @@ zoo, help texts.
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
+import pkgutil
 import re
 import sys
 import textwrap
@@ -20,7 +22,9 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+import mirrordescent
 from mirrordescent import zoo
+from mirrordescent._internal.deprecation import MOVED_MODULES, RENAMED_ATTRIBUTES
 from mirrordescent.cli import main
 from mirrordescent.report import Table
 from mirrordescent_experiments.paper_claims import paper_claims
@@ -94,6 +98,25 @@ class Tally(SphinxDirective):
             f"them the map contributes to the gain; in {schedules} the step sizes alone explain it."
         )
         return self.parse_text_to_nodes(text)
+
+
+class Renamed(SphinxDirective):
+    """List the public names and the modules that were renamed, from the table of deprecations."""
+
+    def run(self) -> list[nodes.Node]:
+        """Import every package, since each declares its own renamed names."""
+        for module in pkgutil.iter_modules(mirrordescent.__path__, "mirrordescent."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+        names = []
+        for module_name, renamed in sorted(RENAMED_ATTRIBUTES.items()):
+            place = module_name.removeprefix("mirrordescent.")
+            for old, new in renamed.items():
+                target = new.replace(":", ".") if ":" in new else f"{module_name}.{new}"
+                names.append((f"`{place}.{old}`", f"`{target.removeprefix('mirrordescent.')}`"))
+        modules = [(f"`{old}`", f"`{new}`") for old, new in sorted(MOVED_MODULES.items())]
+        tables = [Table(("name", "new place"), names), Table(("module", "new module"), modules)]
+        return self.parse_text_to_nodes("\n\n".join(table.markdown() for table in tables))
 
 
 class Gains(SphinxDirective):
@@ -268,6 +291,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
         "overview": Overview,
         "paper-claims": PaperClaims,
         "tally": Tally,
+        "renamed": Renamed,
         "gains": Gains,
         "claims": Claims,
         "diagnoses": Diagnoses,

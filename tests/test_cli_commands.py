@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mirrordescent import cli, zoo
-from mirrordescent.learn import NothingLearned
+from mirrordescent.learn.trainer import NothingLearned
 from mirrordescent.parts import PartMissing
 from mirrordescent_experiments import reproduction
 from mirrordescent_experiments.paper_claims import CLAIMS
@@ -411,8 +411,8 @@ def test_nothing_learned_ends_with_1(monkeypatch, capsys, tmp_path, recwarn):
         ("map.filters=1000000", "[map] filters must be at most 4096"),
         ("map.filters='a'", "[map] filters must be a whole number"),
         ("family.size=1.5", "[family] size must be a whole number"),
-        ("family.pool=-1", "a pool needs at least one problem"),
-        ("nonsense", "a change has the form key=value"),
+        ("family.pool=-1", "the size of a pool must be at least 1"),
+        ("nonsense", "a change must have the form key=value"),
     ],
 )
 def test_mistakes_in_a_config_end_in_one_line(monkeypatch, capsys, tmp_path, change, message):
@@ -503,7 +503,7 @@ sys.modules["mirrordescent_experiments"] = None
 import mirrordescent
 for each in pkgutil.walk_packages(mirrordescent.__path__, "mirrordescent."):
     __import__(each.name)
-model = mirrordescent.learn.moons_family(4).problem.model
+model = mirrordescent.learn.network_families.moons_family(4).problem.model
 print(sum(p.numel() for p in model.parameters()))
 """
 

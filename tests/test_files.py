@@ -151,7 +151,7 @@ def test_a_cache_that_cannot_be_written_has_a_cure(tmp_path, monkeypatch):
     monkeypatch.setenv("MIRRORDESCENT_CACHE", str(tmp_path / "file"))
     kernels.library.cache_clear()
     with pytest.raises(
-        BuildError, match="set MIRRORDESCENT_CACHE to a folder that can be written to"
+        BuildError, match="set MIRRORDESCENT_CACHE to a writable folder"
     ):
         kernels.library()
     assert not kernels.available()

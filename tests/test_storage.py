@@ -52,7 +52,6 @@ from mirrordescent.problems import (
     Counts,
     Fourier,
     Haar,
-    Initialisation,
     LeastSquares,
     LogisticRegression,
     Matrix,
@@ -71,6 +70,7 @@ from mirrordescent.problems import (
     gaussian_kernel,
     radial_mask,
 )
+from mirrordescent.problems.network_training import Initialisation
 from mirrordescent.schedules import (
     Constant,
     Interpolated,
@@ -370,11 +370,11 @@ def test_methods(make, name, tmp_path):
 
 # what others subclass, what holds code of users, what theory and optimisers make for themselves
 UNSTORED = {
+    "DifferenceTerm",
     "Domain",
     "Fit",
     "GradientMethod",
     "Method",
-    "OfDifferences",
     "Oracle",
     "PrimalDual",
     "Problem",
@@ -385,8 +385,9 @@ UNSTORED = {
     "Wrapper",
     "Function",
     "NetworkTraining",
-    "Watched",
-    "Rate",
+    "SmallCNNTraining",
+    "StepRecorder",
+    "LearningRate",
 }
 
 

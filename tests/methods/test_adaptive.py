@@ -10,8 +10,8 @@ import torch
 
 from mirrordescent import Quadratic, solve
 from mirrordescent.methods import AdaptivePreconditioned, Preconditioned
-from mirrordescent.mirrors import ByKind, Euclidean, ScaledMap, SoftSign, SpectralPower
-from mirrordescent.mirrors.by_kind import KINDS
+from mirrordescent.mirrors import ByKind, Euclidean, SoftSign, SpectralPower
+from mirrordescent.mirrors.by_kind import KINDS, ScaledMap
 from mirrordescent.schedules import OverRun
 
 

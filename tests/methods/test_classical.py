@@ -94,7 +94,7 @@ def test_random_gradients_are_refused():
     problem = least_squares()
     generator = torch.Generator()
     for method in (FISTA(), LBFGS()):
-        with pytest.raises(TypeError, match="cannot use Minibatch"):
+        with pytest.raises(TypeError, match="cannot use the stochastic oracle Minibatch"):
             md.solve(problem, method, oracle=Minibatch(2), generator=generator)
 
 
@@ -127,7 +127,7 @@ def test_a_warm_start_keeps_the_dual_variable():
     )
     assert int(warm.steps.max()) <= int(cold.steps.max()) / 3
     assert bool((warm.lower <= warm.value).all())
-    with pytest.raises(ValueError, match="either x0 or a state"):
+    with pytest.raises(ValueError, match="either x0 or state"):
         md.solve(second, PDHG(0.3), second.start(), state=solved.state)
 
 

@@ -51,7 +51,7 @@ def test_mistakes_are_named(arguments, message):
 
 def test_a_method_of_a_user_s_own_is_known_by_its_name():
     class Halving(md.MD):
-        called = ("halving",)
+        cli_names = ("halving",)
 
     assert type(named("halving", t=0.1)) is Halving
     assert type(named("md", t=0.1)) is md.MD

@@ -157,7 +157,7 @@ def test_a_stencil_halves_the_steps_of_condat_and_vu():
 
 
 def test_condat_and_vu_take_linear_maps_that_know_how_convex_they_are():
-    with pytest.raises(TypeError, match="linear map, which NegativeEntropy is not"):
+    with pytest.raises(TypeError, match="linear map, got NegativeEntropy"):
         md.CondatVu(1.0, md.mirrors.NegativeEntropy())
 
 

@@ -310,7 +310,7 @@ def test_a_warm_start_makes_the_dual_variable_feasible():
     lighter = image(weight=0.1)
     method = PDHG(0.3)
     solved = md.solve(task, method, iterations=30)
-    state = method.warm(solved.state, lighter)
+    state = method.warm_start(solved.state, lighter)
     for name, block in solved.state.u.items():
         torch.testing.assert_close(state.u[name], block.clamp(-0.07, 0.07))
     assert float(max(block.abs().max() for block in solved.state.u.values())) > 0.07
@@ -352,7 +352,7 @@ def test_kernels_clip_where_the_method_does(method):
 
 
 def test_primal_dual_methods_need_a_problem_with_a_saddle():
-    with pytest.raises(TypeError, match="PDHG has to know the problem"):
+    with pytest.raises(TypeError, match="PDHG needs the problem from the start"):
         PDHG().init(torch.zeros(1, 1, 4, 4))
     with pytest.raises(TypeError, match="CondatVu needs proximal operators, which Quadratic"):
         CondatVu().init(torch.zeros(1, 2), md.Quadratic(torch.ones(2), torch.zeros(2)))
@@ -419,7 +419,7 @@ def test_a_fresh_start_is_at_the_answer():
     state = method.init(double([3.0, 4.0]))
     for _ in range(3):
         state = method.step(problem, state, Exact())
-    warm = method.warm(state, problem)
+    warm = method.warm_start(state, problem)
     assert (warm.k, warm.x is state.iterate) == (0, True)
 
 
@@ -454,6 +454,6 @@ def test_means_weigh_by_the_squares_of_the_counts():
     torch.testing.assert_close(means.gradient, (weights * gradients).sum(0))
     expected = [(6 + i) ** 2 / sum(j**2 for j in range(1, 7 + i)) for i in range(3)]
     assert means.next_weights(3).tolist() == pytest.approx(expected)
-    same = copy.copy(means).after(means.point, means.gradient)
+    same = copy.copy(means).add(means.point, means.gradient)
     assert same.point is means.point, "the mean of a point with itself is that point"
-    assert Means.empty(points[0]).told == 0
+    assert Means.empty(points[0]).n == 0

@@ -206,7 +206,7 @@ def test_nesterov_s_method_with_a_prox():
         np.testing.assert_allclose(method.answer(state), u, rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(state.x, x, rtol=1e-12, atol=1e-14)
     assert state.k == 15
-    with pytest.raises(TypeError, match="not a smooth function plus"):
+    with pytest.raises(TypeError, match="needs a problem that offers proximal"):
         method.step(function(), state, Default())
 
 

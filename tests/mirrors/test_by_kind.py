@@ -12,14 +12,13 @@ from mirrordescent.mirrors import (
     ByKind,
     Euclidean,
     PNorm,
-    Role,
-    ScaledMap,
     SpectralPower,
     roles,
     roles_of,
     spectral_by_kind,
 )
-from mirrordescent.mirrors.by_kind import KINDS
+from mirrordescent.mirrors.by_kind import KINDS, ScaledMap
+from mirrordescent.mirrors.roles import Role
 from mirrordescent.recipes.architectures import mlp, small_cnn, small_resnet
 from mirrordescent.recipes.training_tasks import Recurrent, Transformer
 
@@ -194,7 +193,7 @@ def test_norms_without_gains_are_seen_by_the_model():
 
 
 def test_wrong_kinds_are_named():
-    with pytest.raises(ValueError, match="there is none for vector"):
+    with pytest.raises(ValueError, match="missing: vector"):
         ByKind({kind: Euclidean() for kind in KINDS if kind != "vector"})
     with pytest.raises(ValueError, match="'bias' is no kind of layer"):
         ByKind({kind: Euclidean() for kind in KINDS}, {"bias": 1.0})

@@ -10,17 +10,16 @@ from mirrordescent.domains import Box, PositiveOrthant, Simplex
 from mirrordescent.mirrors import (
     DenseQuadratic,
     Euclidean,
-    KroneckerQuadratic,
     Logit,
-    LowRankQuadratic,
     NegativeEntropy,
     OrthantEntropy,
     PNorm,
     SimplexEntropy,
     SquaredPNorm,
     Weighted,
-    WeightedSimplexEntropy,
 )
+from mirrordescent.mirrors.dense import KroneckerQuadratic, LowRankQuadratic
+from mirrordescent.mirrors.weighted import WeightedSimplexEntropy
 
 DOUBLE = torch.float64
 

@@ -15,9 +15,9 @@ from mirrordescent.mirrors import (
     DenseICNN,
     Euclidean,
     LearnedPair,
-    NotConverged,
     StrongConvexity,
 )
+from mirrordescent.mirrors.inverse import NotConverged
 from mirrordescent.oracles import Exact
 
 METHODS = {

@@ -19,17 +19,17 @@ from mirrordescent.mirrors import (
     NegativeEntropy,
     OrthantEntropy,
     PNorm,
-    Saturating,
-    ScaledMap,
     SimplexEntropy,
     SingularValues,
     SoftSign,
-    SpectralBall,
     SpectralPower,
     Spline,
     SquaredPNorm,
     Stencil,
 )
+from mirrordescent.mirrors.by_kind import ScaledMap
+from mirrordescent.mirrors.odd import Saturating
+from mirrordescent.mirrors.singular_values import SpectralBall
 
 
 def learned_spline():

@@ -8,7 +8,8 @@ import torch
 from scipy import integrate, interpolate
 from torch.func import functional_call
 
-from mirrordescent.mirrors import Multipliers, Spline, Tied
+from mirrordescent.mirrors import Multipliers, Spline
+from mirrordescent.mirrors.tied import Tied
 
 GROUPS = {
     "one": torch.tensor(0),

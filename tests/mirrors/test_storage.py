@@ -20,19 +20,14 @@ from mirrordescent.mirrors import (
     Diagonal,
     Euclidean,
     HyperbolicEntropy,
-    KroneckerQuadratic,
     Layerwise,
     LearnedPair,
     Logit,
-    LowRankQuadratic,
     MirrorMap,
     Multipliers,
     NegativeEntropy,
     OrthantEntropy,
     PNorm,
-    Potential,
-    Saturating,
-    ScaledMap,
     SimplexEntropy,
     SingularValues,
     SoftSign,
@@ -42,11 +37,14 @@ from mirrordescent.mirrors import (
     Spline,
     SquaredPNorm,
     Stencil,
-    Tied,
     Weighted,
-    WeightedSimplexEntropy,
 )
-from mirrordescent.mirrors.by_kind import KINDS
+from mirrordescent.mirrors.by_kind import KINDS, ScaledMap
+from mirrordescent.mirrors.dense import KroneckerQuadratic, LowRankQuadratic
+from mirrordescent.mirrors.icnn import Potential
+from mirrordescent.mirrors.odd import Saturating
+from mirrordescent.mirrors.tied import Tied
+from mirrordescent.mirrors.weighted import WeightedSimplexEntropy
 from mirrordescent.parts import describe
 
 ABSTRACT = {MirrorMap, Potential, Tied}

@@ -12,7 +12,8 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from mirrordescent.mirrors import check_equivariance, layerwise, permute, symmetries
+from mirrordescent.mirrors import layerwise, symmetries
+from mirrordescent.mirrors.symmetry import check_equivariance, permute
 
 
 def mlp(*widths, activation=nn.ReLU):

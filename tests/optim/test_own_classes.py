@@ -23,8 +23,11 @@ from mirrordescent.mirrors import (
     MirrorMap,
     Multipliers,
     NegativeEntropy,
+    PNorm,
+    SpectralPower,
     SquaredPNorm,
 )
+from mirrordescent.mirrors.by_kind import ScaledMap
 from mirrordescent.oracles import Exact
 from mirrordescent.schedules import Interpolated, PowerLaws, as_schedule
 
@@ -316,6 +319,52 @@ def test_fast_forms_are_used_where_they_belong_to_the_map(optimiser, mirror):
     expected = run_pure(getattr(methods, optimiser.__name__)(mirror, 0.05, **options), params, 8)
     for ours, theirs in zip(run(optimiser(params, 0.05, mirror), params, 8), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+class Signed(SpectralPower):
+    """Directions of its own, which those of the class it extends must not replace."""
+
+    def _direction(self, y):
+        return 2 * y.sign()
+
+
+class Doubled(PNorm):
+    """An elementwise map with directions of its own."""
+
+    def _direction(self, y):
+        return 2 * super()._direction(y)
+
+
+class Ascending(methods.AdaptivePreconditioned):
+    def update(self, state, grad):
+        return super().update(state, -grad)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("fused", [False, None])
+@pytest.mark.parametrize(
+    ("make", "mirror"),
+    [
+        (methods.Preconditioned, Signed(0.0, products=4)),
+        (methods.Preconditioned, ScaledMap(Signed(0.0, products=4), 0.5)),
+        (methods.Preconditioned, Doubled(3.0)),
+        (methods.AdaptivePreconditioned, PNorm(3.0)),
+        (Ascending, PNorm(3.0)),
+    ],
+    ids=["matrices", "scaled matrices", "entries", "second moments", "other method"],
+)
+def test_fast_forms_of_preconditioned_methods_are_not_inherited(make, mirror, fused):
+    options = {"normalised": True} if make is methods.Preconditioned else {}
+
+    def method(mirror, t):
+        return make(mirror, t, momentum=0.8, **options)
+
+    params = parameters((6, 4), (4,), (3, 5))
+    expected = run_pure(method(mirror, 0.05), params, 6)
+    optimizer = optim.MirrorOptimizer(params, 0.05, mirror, method=method, fused=fused)
+    assert [way.shared for way in ways(optimizer)] == [make is not Ascending] * 3
+    for ours, theirs in zip(run(optimizer, params, 6), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.usefixtures("compiled")

@@ -17,7 +17,6 @@ from mirrordescent import methods, optim, zoo
 from mirrordescent.mirrors import (
     ByKind,
     PNorm,
-    Role,
     SingularValues,
     SoftSign,
     SpectralPower,
@@ -26,6 +25,7 @@ from mirrordescent.mirrors import (
     spectral_by_kind,
 )
 from mirrordescent.mirrors.by_kind import KINDS
+from mirrordescent.mirrors.roles import Role
 from mirrordescent.recipes.architectures import mlp, small_cnn, small_resnet
 from mirrordescent.recipes.training_tasks import Recurrent, Transformer
 from mirrordescent.schedules import OverRun

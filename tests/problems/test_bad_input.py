@@ -38,7 +38,11 @@ CASES = [
     (lambda: SVM(torch.ones(0, 2), torch.ones(0)), ValueError, "not empty"),
     (lambda: MatrixGame(torch.ones(3)), ValueError, "A must be"),
     (lambda: MatrixGame(torch.tensor([[NAN]])), ValueError, "A has NaN"),
-    (lambda: Function(lambda x: x.sum()).value(torch.ones(2, 3)), ValueError, r"it must be \(2,\)"),
+    (
+        lambda: Function(lambda x: x.sum()).value(torch.ones(2, 3)),
+        ValueError,
+        r"must return shape \(2,\)",
+    ),
     (lambda: Function(lambda x: x.sum(-1)).start(), ValueError, "give x0"),
 ]
 

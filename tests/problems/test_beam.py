@@ -8,8 +8,9 @@ import torch
 from skimage.transform import radon
 from tests.blobs import DOUBLE, blob, blob_projections, round_image
 
-from mirrordescent.problems import LinearOperator, ParallelBeam, TVInpainting
+from mirrordescent.problems import ParallelBeam, TVInpainting
 from mirrordescent.problems.fingerprint import fingerprint
+from mirrordescent.problems.operators import LinearOperator
 
 
 def test_projections_of_a_gaussian_are_the_known_ones():

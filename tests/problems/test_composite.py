@@ -23,7 +23,6 @@ from mirrordescent.problems import (
     Chain,
     Composite,
     Counts,
-    Fit,
     Fourier,
     Haar,
     LeastSquares,
@@ -41,6 +40,7 @@ from mirrordescent.problems import (
     gaussian_kernel,
     radial_mask,
 )
+from mirrordescent.problems.fits import Fit
 from mirrordescent.problems.operators import norm_bound, require_adjoint
 
 DOUBLE = torch.float64
@@ -187,8 +187,8 @@ def test_proxes_of_conjugates_minimise(problem, sigma):
         alone = SimpleNamespace(
             prox_conjugate=lambda v, t: {"data": fit.prox_conjugate(v["data"], t)}
         )
-        seen = {"data": fit.masked(random(*fit.y.shape)).clamp(max=0.9)}
-        parts.append((alone, seen, lambda v: fit.conjugate(fit.masked(v["data"]))[0]))
+        seen = {"data": fit.apply_mask(random(*fit.y.shape)).clamp(max=0.9)}
+        parts.append((alone, seen, lambda v: fit.conjugate(fit.apply_mask(v["data"]))[0]))
     for term, u, conjugate in parts:
         found = term.prox_conjugate(u, sigma)
 
@@ -428,17 +428,20 @@ BAD = {
         lambda: Composite(SquaredError(images()), [Box(0, 1), PositiveOrthant()]),
         "one set",
     ),
-    "no term": (lambda: Composite(SquaredError(images()), [3.0]), "terms or sets"),
-    "kinks": (lambda: Composite(TVDenoising(images()), []), "belongs to the terms"),
-    "weights": (lambda: Composite(SquaredError(images(3)), [TV(weights())]), "disagree"),
+    "no term": (lambda: Composite(SquaredError(images()), [3.0]), "instances of Term or Domain"),
+    "kinks": (lambda: Composite(TVDenoising(images()), []), "belong into terms"),
+    "weights": (
+        lambda: Composite(SquaredError(images(3)), [TV(weights())]),
+        "same number of problems",
+    ),
     "negative weight": (lambda: TV(-1.0), "weight must be positive"),
     "a weight that is not": (lambda: L1(torch.tensor([1.0, -1.0])), "weight must be positive"),
     "no images": (lambda: Composite(SquaredError(random(2, 5)), [TV(1.0)]), "needs images"),
     "NaN": (lambda: SquaredError(torch.full((1, 3), torch.nan)), "NaN"),
     "mask": (lambda: SquaredError(images(), mask=images()), "0 .missing. or 1"),
-    "counts": (lambda: Counts(-images()), "not negative"),
+    "counts": (lambda: Counts(-images()), "counts ≥ 0"),
     "no adjoint": (lambda: SquaredError(images(), Wrong()), "Linear"),
-    "shape": (lambda: Matrix(random(3, 4), (5,)), "do not have the 4 entries"),
+    "shape": (lambda: Matrix(random(3, 4), (5,)), "shape must have 4 entries"),
     "Haar": (lambda: Composite(SquaredError(images(size=6)), [L1(1.0, Haar(2))]), "multiples of 4"),
     "a wrong adjoint of a term": (
         lambda: Composite(SquaredError(images()), [L1(1.0, Wrong())]),
@@ -446,7 +449,7 @@ BAD = {
     ),
     "any function": (
         lambda: Composite(md.Function(lambda x: x.sum(-1)), [L1(1.0)]),
-        "shape of its points",
+        "shape of points",
     ),
 }
 

@@ -8,7 +8,7 @@ import torch
 import mirrordescent as md
 from mirrordescent.problems import hole_duals, tv_bounds
 from mirrordescent.problems.differences import add_adjoint, differences, times
-from mirrordescent.problems.hole_duals import closed
+from mirrordescent.problems.hole_duals import reduce_divergence
 from mirrordescent.problems.tv_bounds import adjoint_bound, dual_bound
 
 VARIANTS = {
@@ -60,10 +60,10 @@ def in_holes(problem, u):
 def forms(u, problem):
     """Return what is computed with the kernel, and without."""
     feasible = problem.groups.project(u, problem.kink)
-    plain = hole_duals._closed(
+    plain = hole_duals._reduce_divergence(
         feasible, problem.mask.expand(problem.y.shape), problem.groups, problem.kink
     )
-    return closed(u, problem.mask, problem.groups, problem.kink), plain
+    return reduce_divergence(u, problem.mask, problem.groups, problem.kink), plain
 
 
 @variants

@@ -225,13 +225,15 @@ def test_mistakes_are_named():
     good = problem.initial([0, 1])
     with pytest.raises(TypeError, match="must be a dict with the parameters"):
         problem.check({"weight": torch.ones(1, 2)})
-    with pytest.raises(ValueError, match="has shape"):
+    with pytest.raises(ValueError, match="must have shape"):
         problem.check({**good, "2.bias": torch.zeros(2, 3)})
     with pytest.raises(ValueError, match="there are data for 3"):
         PROBLEMS["moons, own data"]().check({name: leaf.double() for name, leaf in good.items()})
-    with pytest.raises(ValueError, match="do not go with targets"):
+    with pytest.raises(ValueError, match="inputs must start with the shape of targets"):
         NetworkTraining(moons_network(), inputs, targets[:3])
-    with pytest.raises(ValueError, match="evaluation must be between 1 and the 4"):
+    with pytest.raises(
+        ValueError, match="evaluation must be between 1 and the number of data points, 4"
+    ):
         NetworkTraining(moons_network(), inputs, targets, evaluation=5)
     with pytest.raises(TypeError, match="no default initialisation is known for"):
         default_networks(nn.Sequential(nn.LayerNorm(3)), [0])
@@ -243,11 +245,11 @@ def test_networks_with_convolutions_one_by_one_are_as_together(own, monkeypatch)
     x = problem.initial(SEEDS)
     together = problem.value(x), problem.grad(x), problem.accuracy(x)
     asked = []
-    monkeypatch.setattr(network_training, "MANY", 1)
+    monkeypatch.setattr(network_training, "SEQUENTIAL_FROM", 1)
     monkeypatch.setattr(
         NetworkTraining,
-        "_in_turn",
-        lambda *given, own=NetworkTraining._in_turn: asked.append(1) or own(*given),
+        "_sequential_outputs",
+        lambda *given, own=NetworkTraining._sequential_outputs: asked.append(1) or own(*given),
     )
     assert torch.allclose(problem.value(x), together[0], rtol=1e-12)
     assert all(

@@ -92,7 +92,7 @@ def test_proximal_points_minimise(sigma):
     problem = tomography()
     problem.y[:, :, :2] = 0
     u = 3 * torch.randn(problem.y.shape, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
-    found = problem.prox_rays(u, sigma)
+    found = problem.prox_data_conjugate(u, sigma)
     slope = problem.y / (1 - found) - problem.background + (found - u) / sigma
     inside = found < 1
     assert bool((slope[inside].abs() < 1e-6 * (1 + 1 / sigma)).all())
@@ -100,7 +100,9 @@ def test_proximal_points_minimise(sigma):
         (problem.y[~inside] == 0).all()
         and ((1 - u) / sigma <= problem.background + 1e-9)[~inside].all()
     )
-    torch.testing.assert_close(problem.prox_rays(u[:, :, 1::3], sigma, 1), found[:, :, 1::3])
+    torch.testing.assert_close(
+        problem.prox_data_conjugate(u[:, :, 1::3], sigma, 1), found[:, :, 1::3]
+    )
 
 
 @both
@@ -179,10 +181,10 @@ def test_the_content_has_a_fingerprint():
         ({"exposure": 0.0}, "exposure must be positive"),
         ({"background": -1.0}, "background must be positive"),
         ({"weight": -1.0}, "weight must be finite"),
-        ({"terms": 8}, "terms must be from 1"),
+        ({"terms": 8}, "terms must be between 1"),
         ({"y": -torch.ones(1, 1, 7, 17)}, "counts ≥ 0"),
         ({"y": torch.ones(1, 2, 7, 17)}, "shape"),
-        ({"beam": ParallelBeam(12, 7, 17, reach=0.05)}, "met by a ray"),
+        ({"beam": ParallelBeam(12, 7, 17, reach=0.05)}, "must be on a ray"),
     ],
 )
 def test_what_makes_no_sense_is_refused(change, message):

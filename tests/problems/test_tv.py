@@ -168,7 +168,7 @@ def by_scipy(problem, sample, channel):
 
     def residual(x):
         whole = image(x) if problem.operator is None else problem.operator.A(image(x))
-        return problem.smooth.masked(whole - problem.y)[sample, channel].flatten().numpy()
+        return problem.smooth.apply_mask(whole - problem.y)[sample, channel].flatten().numpy()
 
     def slopes(x):
         return torch.cat(
@@ -273,9 +273,13 @@ def test_bad_images_are_refused():
         (
             lambda: TVInpainting(y, torch.zeros(4, 4)),
             ValueError,
-            "mask has no observed pixel in sample 0, channel 0",
+            "has no observed pixel in sample 0, channel 0",
         ),
-        (lambda: TVInpainting(y, torch.ones(5, 4)), ValueError, r"mask has shape \(5, 4\)"),
+        (
+            lambda: TVInpainting(y, torch.ones(5, 4)),
+            ValueError,
+            r"mask must broadcast to y .* \(5, 4\)",
+        ),
         (lambda: TVInpainting(y, torch.full((4, 4), 0.5)), ValueError, "mask must be 0"),
         (
             lambda: TVInpainting(y, torch.ones(4, 4).double()),

@@ -485,9 +485,9 @@ def test_the_weights_of_a_batch_are_checked():
         (
             torch.ones(3),
             ValueError,
-            r"weight must be a number or of shape \(2,\), one for each image: \(3,\)",
+            r"weight must be a number or a tensor of shape \(2,\), .* got shape \(3,\)",
         ),
-        (torch.ones(2, 1), ValueError, r"weight must be a number or of shape"),
+        (torch.ones(2, 1), ValueError, r"weight must be a number or a tensor of shape"),
         (ones * float("nan"), ValueError, "weight has NaN or infinite entries"),
         (torch.tensor([0.1, -0.2]), ValueError, r"weight must be positive, got -0.2 for image 1"),
         (torch.tensor([0.0, 0.2]), ValueError, r"weight must be positive, got 0 for image 0"),

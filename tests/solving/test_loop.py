@@ -337,9 +337,9 @@ def test_bad_arguments_are_named():
         (
             lambda: solve(problem, method, ONES[:2]),
             ValueError,
-            r"\(2, 2\), but Quadratic needs .* \(3, 2\)",
+            r"\(3, 2\) for Quadratic, got \(2, 2\)",
         ),
-        (lambda: solve(problem, method, ONES[:, :1]), ValueError, "x0 has shape"),
+        (lambda: solve(problem, method, ONES[:, :1]), ValueError, "x0 must have shape"),
         (
             lambda: solve(problem, method, ONES.float()),
             TypeError,
@@ -363,7 +363,7 @@ def test_bad_arguments_are_named():
         (
             lambda: solve(Function(lambda x: x), method, {"a": ONES, "b": ONES[:1]}),
             ValueError,
-            "disagree on the batch",
+            "must have the same batch size",
         ),
         (lambda: AMD(Euclidean(), 0.1, r=2.9), ValueError, "r ≥ 3"),
         (

@@ -11,14 +11,8 @@ import torch
 
 from mirrordescent import Function, Quadratic
 from mirrordescent.domains import Simplex
-from mirrordescent.mirrors import (
-    Conjugate,
-    Diagonal,
-    Euclidean,
-    MirrorMap,
-    Potential,
-    StrongConvexity,
-)
+from mirrordescent.mirrors import Conjugate, Diagonal, Euclidean, MirrorMap, StrongConvexity
+from mirrordescent.mirrors.icnn import Potential
 from mirrordescent.problems import Problem
 from mirrordescent.theory import KnownConstant, map_constants, problem_constants
 from mirrordescent.theory.constants import SAFETY, IdentityComparison, compare_with_identity

@@ -9,13 +9,8 @@ import torch
 
 from mirrordescent import Function, Quadratic
 from mirrordescent.domains import PositiveOrthant
-from mirrordescent.mirrors import (
-    Conjugate,
-    Diagonal,
-    MirrorMap,
-    Potential,
-    StrongConvexity,
-)
+from mirrordescent.mirrors import Conjugate, Diagonal, MirrorMap, StrongConvexity
+from mirrordescent.mirrors.icnn import Potential
 from mirrordescent.theory import KnownConstant, MapConstants, map_constants, problem_constants
 from mirrordescent.theory.assumptions import (
     Verdict,

@@ -98,7 +98,9 @@ class SPDHG(Method[SPDHGState]):
     def init(self, x0: Tree, problem: Problem | None = None) -> SPDHGState:
         x = cast(Tensor, x0)
         zero = torch.zeros_like(x)
-        return SPDHGState(0, x, torch.zeros_like(_emission(problem, self).rays(x)), zero, zero)
+        return SPDHGState(
+            0, x, torch.zeros_like(_emission(problem, self).forward_project(x)), zero, zero
+        )
 
     def step(
         self,
@@ -112,14 +114,14 @@ class SPDHG(Method[SPDHGState]):
         groups = _emission(problem, self)
         x = cast(Tensor, state.x)
         n = groups.terms
-        norm = max(map(groups.rays_norm, range(n)))
+        norm = max(map(groups.projection_norm, range(n)))
         sigma = 1 / (self.ratio * norm)
         tau = 1 / (n * norm / self.ratio + groups.roughness_curvature / 2)
         x = (x - tau * (groups.roughness_grad(x) + state.ahead)).clamp(min=0)
         i = int(torch.randint(n, (), generator=generator, device=generator.device))
         old = state.u[:, :, i::n]
-        new = groups.prox_rays(old + sigma * groups.rays(x, i), sigma, i)
-        delta = groups.back(new - old, i)
+        new = groups.prox_data_conjugate(old + sigma * groups.forward_project(x, i), sigma, i)
+        delta = groups.back_project(new - old, i)
         u = state.u.clone()
         back = state.back + delta
         u[:, :, i::n] = new

@@ -29,7 +29,7 @@ from mirrordescent.data.splits import Split
 from mirrordescent.learn.families import SEEDS
 from mirrordescent.methods import SGD, Adam, Method
 from mirrordescent.oracles import Exact
-from mirrordescent.problems import Initialisation
+from mirrordescent.problems.network_training import Initialisation
 from mirrordescent.recipes.architectures import small_cnn
 from mirrordescent.recipes.network_maps import REPTILE_START
 from mirrordescent.recipes.printed_maps import PRINTED_START

@@ -26,7 +26,7 @@ from mirrordescent.oracles import Minibatch, Oracle
 from mirrordescent.problems import SVM, Problem
 from mirrordescent.recipes.image_maps import fours_and_nines, machine_quadratic, matrix_of
 from mirrordescent.references import certify
-from mirrordescent.solving import Look
+from mirrordescent.solving import Snapshot
 from mirrordescent_experiments.baselines import BASELINES, WIDE_NESTEROV
 from mirrordescent_experiments.claims import by_margin, control_claims, ratio
 from mirrordescent_experiments.extensions import (
@@ -154,7 +154,7 @@ class _Runs:
     def add(self, name: str, method: Method[Any], oracle: Oracle | None) -> None:
         seen: list[tuple[int, float, Tensor]] = []
 
-        def look(at: Look) -> None:
+        def look(at: Snapshot) -> None:
             if at.k in self.contest.recorded:
                 seen.append((at.k, at.seconds, _error(cast(Tensor, at.x), self.features)))
 

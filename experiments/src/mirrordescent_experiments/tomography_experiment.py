@@ -24,7 +24,7 @@ from mirrordescent.problems import PoissonTomography, Problem
 from mirrordescent.recipes.task_families import TomographyFamily
 from mirrordescent.recipes.tomography_maps import groups_of_angles
 from mirrordescent.references import certify
-from mirrordescent.solving import Look
+from mirrordescent.solving import Snapshot
 from mirrordescent.trees import Tree, norm, tree_map
 from mirrordescent_experiments.baselines import mean_by
 from mirrordescent_experiments.emission import MLEM, OSEM, SPDHG
@@ -196,7 +196,7 @@ class _Race:
     def run(self, name: str, method: Method[Any], every: int = 1) -> None:
         distances: dict[int, Tensor] = {}
 
-        def watch(look: Look) -> None:
+        def watch(look: Snapshot) -> None:
             x = cast(Tensor, look.x)
             distances[look.k] = _distance(x, self.phantoms)
             if look.k == SHOWN:

@@ -27,8 +27,10 @@ MOVED_MODULES = {
     "images": "_internal.image_arrays",
     "interruption": "_internal.interruption",
     "kernels.images": "kernels.image_steps",
-    "kernels.matrices": "kernels.matrix_directions",
+    "kernels.matrices": "kernels.preconditioning",
+    "kernels.moments": "kernels.preconditioning",
     "learn.networks": "learn.network_families",
+    "learn.unroll": "learn.unrolling",
     "limits": "_internal.memory_limits",
     "mirrors.matrices": "mirrors.singular_values",
     "mirrors.soundness": "mirrors.inverse_check",
@@ -65,6 +67,9 @@ CALLABLE = {
     "theory.recommend": "recommend",
 }
 """Old modules whose name is a function of the same package."""
+
+RENAMED_ATTRIBUTES: dict[str, dict[str, str]] = {}
+"""Renamed names by module, filled by :func:`renamed_attributes`. The documentation lists them."""
 
 
 class _MovedModule(ModuleType):
@@ -142,6 +147,7 @@ def renamed_attributes(module: str, renamed: Mapping[str, str]) -> Callable[[str
         module: The full name of the module.
         renamed: New places by old names: ``"name"`` in the same module, or ``"module:name"``.
     """
+    RENAMED_ATTRIBUTES[module] = dict(renamed)
 
     def __getattr__(name: str) -> Any:
         if name not in renamed:
@@ -156,6 +162,26 @@ def renamed_attributes(module: str, renamed: Mapping[str, str]) -> Callable[[str
         return getattr(importlib.import_module(place), new)
 
     return __getattr__
+
+
+def rename_hooks(cls: type, renamed: Mapping[str, str]) -> None:
+    """Let a subclass define hooks under their old names, with a warning.
+
+    Call this from ``__init_subclass__`` of the class that declares the hooks.
+
+    Args:
+        cls: The subclass.
+        renamed: New names by old names.
+    """
+    for old, new in renamed.items():
+        if old not in vars(cls) or new in vars(cls):
+            continue
+        warnings.warn(
+            f"{cls.__name__}.{old} was renamed to {new}; the old name will be removed",
+            DeprecationWarning,
+            stacklevel=4,
+        )
+        setattr(cls, new, vars(cls)[old])
 
 
 def renamed_property(old: str, new: str) -> property:

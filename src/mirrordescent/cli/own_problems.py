@@ -12,11 +12,11 @@ from torch import Tensor
 from mirrordescent._internal.files import write_whole
 from mirrordescent.cli.problem_files import load_family, load_solver
 from mirrordescent.learn import Draw
-from mirrordescent.learn.families import reference_of
+from mirrordescent.learn.families import lower_bounds
 from mirrordescent.methods import FISTA, Method
 from mirrordescent.problems import Problem
 from mirrordescent.references.certificate import primal_dual
-from mirrordescent.solving import Look, Rule, Solution, relative_change, relative_gap, solve
+from mirrordescent.solving import Rule, Snapshot, Solution, relative_change, relative_gap, solve
 from mirrordescent.trees import leaves
 
 LEARNED = Path("out/zoo")
@@ -69,7 +69,7 @@ def solve_own(
     proven = True
     if lower is None and prove:
         say("finding lower bounds")
-        lower, proven = reference_of(draw, min(1e-3, accuracy / 100))
+        lower, proven = lower_bounds(draw, min(1e-3, accuracy / 100))
     solution = solve(
         draw.problem,
         method,
@@ -122,7 +122,7 @@ def _stopping_rule(lower: Tensor | None, accuracy: float) -> Rule:
     if lower is None:
         return relative_change(1e-7)
 
-    def reached(look: Look) -> Tensor:
+    def reached(look: Snapshot) -> Tensor:
         return relative_gap(look.value, lower, look.start_value) <= accuracy
 
     return Rule(reached)

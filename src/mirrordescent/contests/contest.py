@@ -15,7 +15,7 @@ from mirrordescent.oracles import Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.racing import best_setting
 from mirrordescent.report import Curve
-from mirrordescent.solving import Look, Solution, solve
+from mirrordescent.solving import Snapshot, Solution, solve
 
 TUNED_AT = 100  # the paper's appendix chooses step sizes at this iteration
 
@@ -78,7 +78,7 @@ class Contest:
         method: Method[Any],
         oracle: Oracle | None = None,
         iterations: int | None = None,
-        callbacks: Sequence[Callable[[Look], object]] = (),
+        callbacks: Sequence[Callable[[Snapshot], object]] = (),
     ) -> Solution:
         """Run one method on all problems. Callbacks are called at every iteration."""
         budget = iterations or self.iterations

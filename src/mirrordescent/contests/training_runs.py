@@ -15,7 +15,7 @@ from mirrordescent.oracles import Oracle
 from mirrordescent.problems.network_training import Networks, NetworkTraining
 from mirrordescent.racing import best_setting
 from mirrordescent.report import Curve, Panel
-from mirrordescent.solving import Look, Solution, solve
+from mirrordescent.solving import Snapshot, Solution, solve
 
 PAPER_ADAM = 1e-2  # the paper's learning rate for Adam
 LOSS = "training loss"
@@ -62,7 +62,7 @@ class Training:
         seconds: list[float] = []
         values: dict[str, list[Tensor]] = {quantity: [] for quantity in QUANTITIES}
 
-        def look(at: Look) -> None:
+        def look(at: Snapshot) -> None:
             iterations.append(at.k)
             seconds.append(at.seconds)
             values[LOSS].append(at.value.double())

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,10 +30,10 @@ from mirrordescent.execution.map_values import CachedMapValue, usable_diagonal
 from mirrordescent.execution.matrices import SHARED_STEPS, uses_kernels
 from mirrordescent.execution.pure import Fields, ParameterUpdate
 from mirrordescent.execution.sharding import is_distributed, local_parts
-from mirrordescent.methods.base import GradientMethod, Tensors
+from mirrordescent.execution.tensors import Tensors, select
+from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors.base import MirrorMap
 
-T = TypeVar("T")
 ListStep: TypeAlias = Callable[[int, Tensors, Tensors, Tensors], None]
 """A step on several parameters: count, points, stored tensors, gradients."""
 
@@ -349,8 +349,3 @@ def foreach_step(
 def stored_tensors(stored: list[Fields]) -> Tensors:
     """Return all stored tensors of some parameters in one list, as local parts."""
     return local_parts([tensor for fields in stored if fields for tensor in fields.values()])
-
-
-def select(items: list[T], indices: list[int]) -> list[T]:
-    """Return the items with these increasing indices; the list itself if these are all."""
-    return items if len(indices) == len(items) else [items[i] for i in indices]

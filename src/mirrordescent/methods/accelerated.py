@@ -14,9 +14,7 @@ from mirrordescent.trees import Tree, descend, mix, tree_map
 
 
 class AMDState(NamedTuple):
-    """Steps taken, the mirror iterate (primal or dual), the query point, and the corrected
-    point.
-    """
+    """Steps taken, the mirror iterate (primal or dual), the query point, and the corrected one."""
 
     k: int
     z: Tree
@@ -33,27 +31,33 @@ class AMD(GradientMethod[AMDState]):
         z̃^(k+1)  =  ∇ψ*(∇ψ(z̃^(k)) − (k/r) t_k g)
         x̃^(k+1)  =  argmin_x γ_k t_k ⟨g, x⟩ + R(x, x^(k+1))
 
-    ``storage="primal"`` keeps z̃ (Algorithm 1, the subject of Theorem 1); ``storage="dual"`` keeps
-    ∇ψ(z̃) and never applies ∇ψ again (LAMD). They agree for exact maps.
+    With a learned map this is LAMD. For noisy gradients use a decaying t, since a constant one
+    accumulates noise; or a ``cap``, beyond which λ and the dual weight stay constant, and old
+    gradients are forgotten at a fixed rate as with momentum.
 
-    The regulariser R is the divergence of a second mirror map; by default Euclidean on the primal
-    domain of ``mirror``, so that iterates stay on the simplex, in the orthant, in the box. The dual
-    weight k/r is 0 at the first step, as printed; ``weight_offset=1`` gives (k+1)/r instead, which
-    lies outside Lemma 1. ``returns`` chooses the answer: ``"x"``, the next query point, as the
-    algorithm does, or ``"x_tilde"``, which Theorem 1 bounds. ``t``, ``gamma``, ``mixing`` (λ) and
-    ``dual_weight`` are schedules; :func:`~mirrordescent.schedules.admissible_step` gives the t of
-    Lemma 1.
-
-    On noisy gradients use a decaying t, since a constant one accumulates noise; or a ``cap`` on the
-    k of λ_k and of the dual weight, beyond which both stay constant and old gradients are forgotten
-    at a fixed rate, as by momentum.
+    Args:
+        mirror: Mirror map ψ.
+        t: Step sizes. :func:`~mirrordescent.schedules.admissible_step` gives those of Lemma 1.
+        r: Number r ≥ 3.
+        gamma: Factors γ.
+        regulariser: Map whose divergence is R. By default Euclidean on the primal domain of
+            ``mirror``, so that iterates stay on the simplex, in the orthant, or in the box.
+        storage: ``"primal"`` stores z̃ (Algorithm 1, the subject of Theorem 1). ``"dual"`` stores
+            ∇ψ(z̃) and never applies ∇ψ again. They agree for exact maps.
+        returns: The answer: ``"x"``, the next query point, as in Algorithm 1; or ``"x_tilde"``,
+            which Theorem 1 bounds.
+        mixing: λ, in place of its formula.
+        dual_weight: k/r, in place of its formula.
+        weight_offset: 1 for the dual weight (k + 1)/r, which lies outside Lemma 1. With 0, as
+            published, the first dual step has the weight 0.
+        cap: Largest k in λ_k and in the dual weight.
 
     Reference: Krichene, Bayen, Bartlett, NeurIPS 2015.
     """
 
-    called = ("amd", "lamd")
+    cli_names = ("amd", "lamd")
     theorem = "accelerated"
-    carried = ("z",)  # x̃ is an answer; the next step does not need it
+    carried = ("z",)  # x̃ is an answer, on which the next step does not depend
 
     mirror: MirrorMap
 
@@ -75,9 +79,9 @@ class AMD(GradientMethod[AMDState]):
         super().__init__(mirror)
         if not r >= 3:
             raise ValueError(f"AMD needs r ≥ 3, got r={r}")
-        _choose("storage", storage, ("primal", "dual"))
-        _choose("returns", returns, ("x", "x_tilde"))
-        _choose("weight_offset", weight_offset, (0, 1))
+        _require_choice("storage", storage, ("primal", "dual"))
+        _require_choice("returns", returns, ("x", "x_tilde"))
+        _require_choice("weight_offset", weight_offset, (0, 1))
         if cap is not None and cap < 1:
             raise ValueError(f"AMD needs cap ≥ 1, got cap={cap}")
         self.regulariser = regulariser or Euclidean(mirror.primal_domain)
@@ -152,7 +156,7 @@ class AMD(GradientMethod[AMDState]):
 
 
 class Mixing(Schedule):
-    """λ = r/(r+k), k ≤ cap; schedules count from 1, so the k of the formula is one less."""
+    """λ = r/(r+k), k ≤ cap. Schedules count from 1, so the k of the formula is one less."""
 
     def __init__(self, r: float, cap: float | None = None) -> None:
         super().__init__()
@@ -160,7 +164,7 @@ class Mixing(Schedule):
         self.cap = cap
 
     def forward(self, k: int) -> float:
-        return self.r / (self.r + (k - 1 if self.cap is None else min(k - 1, self.cap)))
+        return self.r / (self.r + _capped(k - 1, self.cap))
 
 
 class DualWeight(Schedule):
@@ -173,7 +177,11 @@ class DualWeight(Schedule):
         self.cap = cap
 
     def forward(self, k: int) -> float:
-        return ((k - 1 if self.cap is None else min(k - 1, self.cap)) + self.offset) / self.r
+        return (_capped(k - 1, self.cap) + self.offset) / self.r
+
+
+def _capped(k: int, cap: float | None) -> float:
+    return k if cap is None else min(k, cap)
 
 
 class ASMDState(NamedTuple):
@@ -190,15 +198,22 @@ class ASMD(GradientMethod[ASMDState]):
     .. code-block:: none
 
         x^(k+1)  =  w_k ∇ψ*(y^(k)) + (1 − w_k) x^(k)         w_k = (A_{k+1} − A_k) / A_{k+1}
-        y^(k+1)  =  y^(k) − t_k (A_{k+1} − A_k)/s_k · g        A_k = k(k+1)/2,  A_0 = ½,  s_k = (k+1)^(3/2)
+        y^(k+1)  =  y^(k) − t_k (A_{k+1} − A_k)/s_k · g
+        A_k = k(k+1)/2,  A_0 = ½,  s_k = (k+1)^(3/2)
 
-    LASMD when the map is learned. The algorithm itself has no step size: a constant t runs it on
-    t·f. ``mixing`` (w) and ``dual_weight`` are schedules with these formulas as defaults.
+    With a learned map this is LASMD. The published algorithm has no step size: a constant t applies
+    it to t·f.
+
+    Args:
+        mirror: Mirror map ψ.
+        t: Step sizes.
+        mixing: w, in place of its formula.
+        dual_weight: (A_{k+1} − A_k)/s_k, in place of this formula.
 
     Reference: Xu, Wang, Gu, AISTATS 2018, Algorithm 2.
     """
 
-    called = ("asmd", "lasmd")
+    cli_names = ("asmd", "lasmd")
     theorem = "accelerated stochastic"
     storage: Storage = "dual"
 
@@ -232,14 +247,12 @@ class ASMD(GradientMethod[ASMDState]):
         return ASMDState(count, y, mix(self.mixing(count + 1), self.mirror.to_primal(y), state.x))
 
     def inside(self, state: ASMDState) -> Tensor:
-        """Tell whether y is in the dual domain and x in the primal one."""
-        return self.mirror.dual_domain.contains(state.y) & self.mirror.primal_domain.contains(
-            state.x, closed=True
-        )
+        in_dual = self.mirror.dual_domain.contains(state.y)
+        return in_dual & self.mirror.primal_domain.contains(state.x, closed=True)
 
 
 def area(k: int) -> float:
-    """A_k = k(k+1)/2 for k ≥ 1, and A_0 = ½."""
+    """Return A_k = k(k+1)/2 for k ≥ 1, and A_0 = ½."""
     return k * (k + 1) / 2 if k else 0.5
 
 
@@ -261,6 +274,6 @@ def _is_plain(mirror: MirrorMap) -> bool:
     return type(mirror) is Euclidean and isinstance(mirror.primal_domain, WholeSpace)
 
 
-def _choose(name: str, value: object, choices: tuple[object, ...]) -> None:
+def _require_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")

@@ -1,6 +1,4 @@
-"""Dual-space preconditioning with second moments: what a map has done to a gradient, divided by its
-usual size.
-"""
+"""Dual-space preconditioning with second moments of the directions."""
 
 from typing import ClassVar, NamedTuple
 
@@ -12,12 +10,13 @@ from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import ScheduleLike
 from mirrordescent.trees import Tree, per_sample, tree_map
 
-TINY = 1e-8  # beside numbers whose mean square is 1
+TINY = 1e-8  # added to roots of second moments, whose mean square is 1
 
 
 class AdaptiveState(NamedTuple):
-    """Steps taken, the iterate, running means of gradients and of squares of directions, and the
-    weights of these.
+    """Steps taken, the iterate, and running means with the weights of the second one.
+
+    m is the mean of gradients, n that of squared directions, and w the weight of n.
     """
 
     k: int
@@ -28,7 +27,7 @@ class AdaptiveState(NamedTuple):
 
 
 class AdaptivePreconditioned(Preconditioned):
-    """Dual-space preconditioning whose directions are divided by their usual size, entry by entry.
+    """Dual-space preconditioning with directions divided by their root mean square, entry by entry:
 
     .. code-block:: none
 
@@ -36,15 +35,19 @@ class AdaptivePreconditioned(Preconditioned):
         u = s(v)∇ψ*(v/c(v)),   n⁺ = β₂n + (1 − β₂)u²,    w⁺ = β₂w + 1 − β₂
         x⁺ = (1 − t_k·decay)x − t_k ℓ u/√(n⁺/w⁺)
 
-    u is the normalised direction of :class:`Preconditioned`, its entries of mean square 1, and ℓ is
-    what the map scales it by. With the Euclidean map that is much like Adam, except that second
-    moments are those of momenta of one size; behind the polar factor of matrices they even out rows
-    and columns that it leaves small, step after step. Since n/w is a mean of squares whose mean
-    over the entries is 1, steps keep about their length; the first is the sign of u.
+    u is the normalised direction of :class:`Preconditioned`, with entries of mean square 1, and ℓ
+    the size that the map gives it. With the Euclidean map this is similar to Adam, except that the
+    second moments are those of normalised momenta. After the polar factor of matrices, second
+    moments enlarge rows and columns that it leaves small. Since the mean of n/w over the entries is
+    1, the lengths of steps hardly change. The first step is the sign of u.
 
     Args:
-        mirror, t, momentum, lookahead, decay: see :class:`Preconditioned`.
+        mirror: Mirror map ψ.
+        t: Step sizes.
+        momentum: β in [0, 1).
         second_momentum: β₂ in [0, 1).
+        lookahead: Whether v looks one step ahead.
+        decay: Decoupled weight decay.
 
     >>> import torch
     >>> from mirrordescent.mirrors import Euclidean
@@ -53,10 +56,9 @@ class AdaptivePreconditioned(Preconditioned):
     tensor([[-0.1000,  0.1000]])
     """
 
-    called: ClassVar[tuple[str, ...]] = ("adaptive-preconditioned",)
+    cli_names: ClassVar[tuple[str, ...]] = ("adaptive-preconditioned",)
 
-    # Its states are not those of the class it extends, and nobody hands one the states of the
-    # other.
+    # Its states differ from those of the parent class; the two are never exchanged.
 
     def __init__(
         self,

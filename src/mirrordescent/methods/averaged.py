@@ -1,4 +1,4 @@
-"""The ergodic average of any method."""
+"""Weighted averages of iterates."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from mirrordescent.trees import Tree, batch_size, leaves, per_sample, tree_map
 
 
 class Average(NamedTuple):
-    """The average so far, and the sum of its weights."""
+    """The average so far, and the sum of its weights, (batch,)."""
 
     mean: Tree
     weight: Tensor
@@ -22,8 +22,11 @@ class Average(NamedTuple):
 class Averaged(StatefulWrapper):
     """The weighted mean of a method's iterates, Σ tᵢ x^(i) / Σ tᵢ for i = 0 … k, as in Theorem 2.
 
-    The inner method runs unchanged; only the answer differs. Weights are the method's step sizes
-    unless given.
+    The inner method runs unchanged; only the answer differs.
+
+    Args:
+        method: Inner method.
+        weights: Weights t. By default the method's step sizes.
     """
 
     def __init__(self, method: Method[Any], weights: ScheduleLike | None = None) -> None:
@@ -32,22 +35,21 @@ class Averaged(StatefulWrapper):
             weights = getattr(method, "t", None)
         if weights is None:
             raise ValueError(
-                f"{type(method).__name__} has no step sizes t to weigh iterates by: give weights="
+                f"{type(method).__name__} has no step sizes t to use as weights: give weights="
             )
         self.weights = as_schedule(weights, "weights")
 
     def init(self, x0: Tree, problem: Problem | None = None) -> Wrapped:
-        """Start the inner method; the average starts as its first answer."""
+        """Initialise the inner method; the average begins as its first answer."""
         inner = self.method.init(x0, problem)
-        weight = next(leaves(x0)).new_ones(batch_size(x0)) * self.weights(
-            1
-        )  # one for each sample, which may restart
+        # One weight for each sample, since samples may restart.
+        ones = next(leaves(x0)).new_ones(batch_size(x0))
+        weight = ones * self.weights(1)
         return Wrapped(inner, Average(self.method.answer(inner), weight))
 
     def step(
         self, problem: Problem, state: Wrapped, oracle: Oracle, generator: Generator | None = None
     ) -> Wrapped:
-        """Let the inner method step, and include its new answer in the average."""
         inner = self.method.step(problem, state.inner, oracle, generator)
         average = state.own
         t = self.weights(inner.k + 1)

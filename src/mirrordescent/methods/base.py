@@ -13,129 +13,133 @@ from mirrordescent.trees import Tree, leaves, tree_map
 
 Storage: TypeAlias = Literal["primal", "dual"]
 Theorem: TypeAlias = Literal["descent", "accelerated", "accelerated stochastic"]
-Tensors: TypeAlias = list[Tensor]
 
 
 class State(Protocol):
-    """What a method carries from step to step: a NamedTuple with at least these two fields."""
+    """The state of a method: a NamedTuple with at least these two fields."""
 
     @property
     def k(self) -> int:
-        """Steps taken."""
+        """Number of steps taken."""
 
     @property
     def x(self) -> Tree:
-        """The point at which the next gradient is wanted."""
+        """Point of the next gradient."""
 
 
 S = TypeVar("S", bound=State)
 
 
 class Method(Part, nn.Module, Generic[S]):
-    """An iteration. It owns its map and its schedules and holds no iterates: those live in a state.
+    """An iteration: ``init`` returns the state before the first step, ``step`` the next state.
 
-    ``init`` makes the state before the first step and ``step`` turns a state into the next one, out
-    of place. Methods that need nothing but gradients are :class:`GradientMethod`; the others use
-    more of a problem.
+    A method owns its map and its schedules. Iterates live in states, which are values: a step does
+    not change the state it is given. Methods that use only gradients are :class:`GradientMethod`;
+    other methods use more of a problem, such as proximal operators.
+
+    To add a method, write ``init``, ``step``, and ``answer`` if it is not ``state.x``. The other
+    members have defaults.
     """
 
     kind = "method"
 
-    called: ClassVar[tuple[str, ...]] = ()
-    """Its names on the command line; one that begins with an l is for a learned map."""
+    cli_names: ClassVar[tuple[str, ...]] = ()
+    """Names on the command line. A name that begins with an l is for a learned map."""
 
     theorem: ClassVar[Theorem | None] = None
-    """Which of the theorems is about the method, if one is."""
+    """Convergence theorem about the method, if there is one."""
 
     mirror: MirrorMap | None
+    """Mirror map of the method, if it has one."""
 
     def __init__(self, mirror: MirrorMap | None = None) -> None:
         super().__init__()
         self.mirror = mirror
 
-    @property
-    def oracle(self) -> Oracle | None:
-        """The oracle that the method brings, if it brings one."""
-        return None
-
-    @property
-    def certifies(self) -> bool:
-        """Whether the method proves lower bounds on the way."""
-        return type(self).lower_bound is not Method.lower_bound
-
-    def resolve_oracle(self, oracle: Oracle) -> Oracle:
-        """Return the oracle that the method will ask when given this one, or raise if it cannot
-        honour it.
-        """
-        if not isinstance(oracle, Exact):
-            raise TypeError(
-                f"{type(self).__name__} asks for no gradients, and cannot use {type(oracle).__name__}"
-            )
-        return oracle
-
     def init(self, x0: Tree, problem: Problem | None = None) -> S:
         """Return the state before the first step. Some methods need the problem for this."""
         raise NotImplementedError
 
-    def resume(self, x0: Tree, problem: Problem, k: int) -> S:
-        """Return a fresh state at another point, with k steps counted as taken.
-
-        Rounding may have put the point on the boundary, where a map is not defined: it is moved
-        inside, by √eps of the way to a point well inside.
-        """
-        return self.init(self._moved_inside(x0), problem)._replace(k=k)  # type: ignore[attr-defined]
-
-    def _moved_inside(self, x: Tree) -> Tree:
-        mirror = self.mirror
-        if (
-            mirror is None
-            or mirror.defined_on_boundary
-            or bool(mirror.primal_domain.contains(x).all())
-        ):
-            return x
-        eps = torch.finfo(next(leaves(x)).dtype).eps ** 0.5
-        return tree_map(lambda a, b: a + eps * (b - a), x, mirror.primal_domain.inner_point(x))
-
-    def warm(self, state: S, problem: Problem) -> S:
-        """Return the state to begin with on a problem that is near the one this state was reached
-        on.
-
-        A fresh one at the answer, unless the method carries something that stays useful, such as a
-        dual variable.
-        """
-        return self.init(self.answer(state), problem)
-
     def step(
         self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None
     ) -> S:
-        """Return the state after a step."""
+        """Return the state after one more step."""
         raise NotImplementedError
 
     def answer(self, state: S) -> Tree:
-        """Return what the method would return now."""
+        """Return the current approximate solution."""
         return state.x
 
+    def resume(self, x0: Tree, problem: Problem, k: int) -> S:
+        """Return a new state at another point, with k steps counted as taken.
+
+        Rounding may have put the point on the boundary, where a map need not be defined. Then it is
+        moved inside, by √eps of the way to a point well inside.
+        """
+        return self.init(self._move_inside(x0), problem)._replace(k=k)  # type: ignore[attr-defined]
+
+    def _move_inside(self, x: Tree) -> Tree:
+        mirror = self.mirror
+        if mirror is None or mirror.defined_on_boundary:
+            return x
+        domain = mirror.primal_domain
+        if bool(domain.contains(x).all()):
+            return x
+        eps = torch.finfo(next(leaves(x)).dtype).eps ** 0.5
+        return tree_map(lambda a, b: a + eps * (b - a), x, domain.inner_point(x))
+
+    def warm_start(self, state: S, problem: Problem) -> S:
+        """Return a first state on a problem, given the last state on a similar problem.
+
+        By default a new state at the answer. Primal-dual methods keep the dual variable too.
+        """
+        return self.init(self.answer(state), problem)
+
     def inside(self, state: S) -> Tensor | None:
-        """Tell per sample whether the state still lies where the method is defined; None:
-        always.
+        """Return the samples whose state lies in the domain of the method, (batch,) bool.
+
+        None stands for all samples.
         """
         return None
 
+    @property
+    def certifies(self) -> bool:
+        """Whether the method proves lower bounds on the optimal value."""
+        return type(self).lower_bound is not Method.lower_bound
+
     def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
-        """Return a proven lower bound on the optimal value per sample, if the method has one."""
+        """Return a proven lower bound on the optimal value of every sample, or None."""
         return None
 
     def tight_bound(self, problem: Problem, state: S) -> Tensor | None:
-        """Return the best lower bound that can be had with some patience, for the end of a run."""
+        """Return the best lower bound that can be computed, for the end of a run. It may be slow."""
         return self.lower_bound(problem, state)
+
+    @property
+    def oracle(self) -> Oracle | None:
+        """Oracle that belongs to the method, if there is one."""
+        return None
+
+    def resolve_oracle(self, oracle: Oracle) -> Oracle:
+        """Return the oracle that a step with the given oracle uses.
+
+        Raises:
+            TypeError: If the method cannot use the given oracle.
+        """
+        if not isinstance(oracle, Exact):
+            raise TypeError(
+                f"{type(self).__name__} asks for no gradients, "
+                f"and cannot use {type(oracle).__name__}"
+            )
+        return oracle
 
 
 class GradientMethod(Method[S]):
-    """An iteration that is told gradients: ask for one at ``state.x``, tell it, move.
+    """An iteration that uses only gradients: ``update`` takes a step along the one at ``state.x``.
 
-    The caller provides the gradient: from a batch of problems to solve them, inside an autograd
-    graph to learn the method, from ``p.grad`` to train a network. To add a method, write ``init``
-    and ``update``.
+    The caller provides the gradient: of a batch of problems to solve them, inside an autograd graph
+    to learn the method, or from ``p.grad`` to train a network. To add a method, write ``init`` and
+    ``update``.
 
     >>> import torch
     >>> from mirrordescent.methods import GD
@@ -147,15 +151,13 @@ class GradientMethod(Method[S]):
     """
 
     carried: ClassVar[tuple[str, ...] | None] = None
-    """The fields of a state besides k and x that the next step depends on; None: all of them."""
+    """Fields of a state besides k and x that the next step depends on. None stands for all."""
 
     needs_x: ClassVar[bool] = True
-    """Whether the next step depends on x; if not, every step computes x from what is carried alone.
-    """
+    """Whether the next step depends on x. If not, it can be computed from the carried fields."""
 
     maps_points: ClassVar[bool] = True
-    """Whether the map acts on points, which then have to lie in its domain, or on gradients alone.
-    """
+    """Whether the map is applied to points, which must lie in its domain, or only to gradients."""
 
     @property
     def changing_momentum(self) -> float | None:
@@ -172,13 +174,13 @@ class GradientMethod(Method[S]):
         return oracle
 
     def update(self, state: S, grad: Tree) -> S:
-        """Return the state after a step along the gradient at ``state.x``."""
+        """Return the state after a step, given the gradient at ``state.x``."""
         raise NotImplementedError
 
     def gradient(
         self, problem: Problem, state: S, oracle: Oracle, generator: Generator | None = None
     ) -> Tree:
-        """Ask the oracle for the gradient at ``state.x``."""
+        """Return the oracle's gradient at ``state.x``."""
         return oracle(problem, state.x, state.k, generator)
 
     def step(
@@ -188,16 +190,18 @@ class GradientMethod(Method[S]):
 
 
 class Wrapper(Method[S]):
-    """A method around another: everything is as in the inner method, except what a subclass
-    overrides.
+    """A method around another, which it follows in everything that a subclass does not override.
 
-    A wrapper that carries something from step to step is a :class:`StatefulWrapper`.
+    A wrapper that carries data of its own from step to step is a :class:`StatefulWrapper`.
+
+    Args:
+        method: Inner method.
     """
 
     method: Method[Any]
 
     def __init__(self, method: Method[Any]) -> None:
-        nn.Module.__init__(self)  # the map is the inner method's, not a second one
+        nn.Module.__init__(self)  # no map of its own: mirror is a property
         self.method = method
 
     @property
@@ -215,13 +219,13 @@ class Wrapper(Method[S]):
     def resolve_oracle(self, oracle: Oracle) -> Oracle:
         return self.method.resolve_oracle(oracle)
 
-    def inner(self, state: S) -> Any:
-        """Return the state of the method at work inside."""
-        return state
-
     def active_method(self, state: S) -> Method[Any]:
-        """Return the method whose state this is."""
+        """Return the inner method that takes the next step."""
         return self.method
+
+    def inner(self, state: S) -> Any:
+        """Return the state of the active method."""
+        return state
 
     def init(self, x0: Tree, problem: Problem | None = None) -> S:
         return self.method.init(x0, problem)
@@ -241,7 +245,7 @@ class Wrapper(Method[S]):
         return self.active_method(state).inside(self.inner(state))
 
     def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
-        """Return the bound of the method at work, which holds whatever the wrapper does."""
+        """Return the bound of the active method, which holds whatever the wrapper does."""
         return self.active_method(state).lower_bound(problem, self.inner(state))
 
     def tight_bound(self, problem: Problem, state: S) -> Tensor | None:
@@ -249,27 +253,28 @@ class Wrapper(Method[S]):
 
 
 class Wrapped(NamedTuple):
-    """The state of a method around another that carries something of its own along."""
+    """The state of a wrapper: the state of the inner method, and the wrapper's own data."""
 
     inner: Any
     own: Any
 
     @property
     def k(self) -> int:
+        """Number of steps taken."""
         return self.inner.k
 
     @property
     def x(self) -> Tree:
-        """The inner method's query point."""
+        """Point of the inner method's next gradient."""
         return self.inner.x
 
 
 class StatefulWrapper(Wrapper[Wrapped]):
-    """A method around another whose states are :class:`Wrapped`."""
+    """A method around another that carries data of its own: its states are :class:`Wrapped`."""
 
     def inner(self, state: Wrapped) -> Any:
         return state.inner
 
     def resume(self, x0: Tree, problem: Problem, k: int) -> Wrapped:
-        """Resume the inner method; what the wrapper carries is as at the start."""
+        """Resume the inner method; the wrapper's own data are as at the start."""
         return self.init(x0, problem)._replace(inner=self.method.resume(x0, problem, k))

@@ -1,4 +1,4 @@
-"""The methods that mirror descent is compared with, in the same interface."""
+"""Classical gradient methods, with which mirror descent is compared."""
 
 from typing import ClassVar, NamedTuple
 
@@ -17,18 +17,17 @@ from mirrordescent.trees import Tree, descend, tree_map
 class GD(MD):
     """Gradient descent, x⁺ = x − t_k g: mirror descent with the Euclidean map."""
 
-    called = ("gd",)
+    cli_names = ("gd",)
 
     def __init__(self, t: ScheduleLike) -> None:
         super().__init__(Euclidean(), t)
 
 
 class ProjectedGradient(MD):
-    """Projected (sub)gradient descent, x⁺ = P_X(x − t_k g): mirror descent with ½‖·‖² on
-    the set X.
-    """
+    """Projected (sub)gradient descent on a set X:  x⁺ = P_X(x − t_k g).
 
-    called = ()
+    This is mirror descent with ½‖·‖² on X.
+    """
 
     def __init__(self, domain: Domain, t: ScheduleLike) -> None:
         super().__init__(Euclidean(domain), t)
@@ -36,7 +35,7 @@ class ProjectedGradient(MD):
 
 
 class NesterovState(NamedTuple):
-    """Steps taken, the extrapolated point, and the iterate it was made from."""
+    """Steps taken, the extrapolated point, and the iterate it is extrapolated from."""
 
     k: int
     x: Tree
@@ -44,15 +43,14 @@ class NesterovState(NamedTuple):
 
 
 class Nesterov(GradientMethod[NesterovState]):
-    """Nesterov's accelerated gradient:  u⁺ = x − t_k ∇f(x),  x⁺ = u⁺ + k/(k+3) (u⁺ − u),  k = 0, 1,
-    …
+    """Nesterov's accelerated gradient method:  u⁺ = x − t_k ∇f(x),  x⁺ = u⁺ + k/(k+3) (u⁺ − u).
 
-    The answer is u.
+    k counts from 0. The answer is u.
 
     Reference: Nesterov 1983, with the momentum of Su, Boyd, Candès, JMLR 17 (2016).
     """
 
-    called: ClassVar[tuple[str, ...]] = ("nesterov",)
+    cli_names: ClassVar[tuple[str, ...]] = ("nesterov",)
 
     def __init__(self, t: ScheduleLike) -> None:
         super().__init__()
@@ -78,8 +76,6 @@ class ProjectedNesterov(Nesterov):
 
     The extrapolated point is projected too, since f may not be defined outside.
     """
-
-    called = ()
 
     def __init__(self, domain: Domain, t: ScheduleLike) -> None:
         super().__init__(t)
@@ -119,14 +115,11 @@ class SGD(GradientMethod[SGDState]):
 
     def update(self, state: SGDState, grad: Tree) -> SGDState:
         t = self.t(state.k + 1)
-        velocity = (
-            tree_map(lambda v, g: self.momentum * v + g, state.velocity, grad)
-            if self.momentum
-            else grad
-        )
-        return SGDState(
-            state.k + 1, tree_map(lambda x, v: descend(x, v, t), state.x, velocity), velocity
-        )
+        velocity = grad
+        if self.momentum:
+            velocity = tree_map(lambda v, g: self.momentum * v + g, state.velocity, grad)
+        x = tree_map(lambda x, v: descend(x, v, t), state.x, velocity)
+        return SGDState(state.k + 1, x, velocity)
 
 
 class AdamState(NamedTuple):
@@ -139,15 +132,23 @@ class AdamState(NamedTuple):
 
 
 class Adam(GradientMethod[AdamState]):
-    """Adam:  m⁺ = β₁m + (1−β₁)g,  v⁺ = β₂v + (1−β₂)g²,  x⁺ = (1 − t_k w)x − t_k m̂/(√v̂ + ε), hats
-    bias-corrected.
+    """Adam, and AdamW if the weight decay w is positive:
 
-    With a ``decay`` w > 0 it is AdamW.
+    .. code-block:: none
 
-    Reference: Kingma and Ba, ICLR 2015; Loshchilov and Hutter, ICLR 2019.
+        m⁺ = β₁m + (1 − β₁)g,   v⁺ = β₂v + (1 − β₂)g²
+        x⁺ = (1 − t_k w)x − t_k m̂/(√v̂ + ε),   m̂ = m⁺/(1 − β₁^(k+1)),  v̂ = v⁺/(1 − β₂^(k+1))
+
+    Args:
+        t: Step sizes.
+        betas: β₁ and β₂ in [0, 1).
+        epsilon: ε.
+        decay: w.
+
+    References: Kingma and Ba, ICLR 2015; Loshchilov and Hutter, ICLR 2019.
     """
 
-    called = ("adam",)
+    cli_names = ("adam",)
 
     def __init__(
         self,
@@ -172,11 +173,13 @@ class Adam(GradientMethod[AdamState]):
     def update(self, state: AdamState, grad: Tree) -> AdamState:
         k = state.k + 1
         t = self.t(k)
-        (first, second) = self.betas
+        first, second = self.betas
         m = tree_map(lambda m, g: torch.lerp(m, g, 1 - first), state.m, grad)
         v = tree_map(lambda v, g: torch.addcmul(second * v, g, g, value=1 - second), state.v, grad)
         length = t / (1 - first**k)
         root = (1 - second**k) ** 0.5
-        old = tree_map(lambda x: (1 - t * self.decay) * x, state.x) if self.decay else state.x
+        old = state.x
+        if self.decay:
+            old = tree_map(lambda x: (1 - t * self.decay) * x, old)
         x = tree_map(lambda x, m, v: x - length * m / (v.sqrt() / root + self.epsilon), old, m, v)
         return AdamState(k, x, m, v)

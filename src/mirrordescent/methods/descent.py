@@ -22,8 +22,13 @@ class MDState(NamedTuple):
 class MD(GradientMethod[MDState]):
     """Mirror descent:  x⁺ = ∇ψ*(∇ψ(x) − t_k g).
 
-    The primal iterate is stored (LMD when the map is learned). With an inexact inverse every step
-    passes through it twice, and the errors add up; :class:`SMD` avoids that.
+    The state has the primal iterate. With a learned map this is LMD, learned mirror descent. If the
+    map and its inverse are inexact, every step applies both and their errors add up; :class:`SMD`
+    avoids that.
+
+    Args:
+        mirror: Mirror map ψ.
+        t: Step sizes.
 
     Reference: Beck and Teboulle, Oper. Res. Lett. 31 (2003).
 
@@ -35,7 +40,7 @@ class MD(GradientMethod[MDState]):
     tensor([[0.7311, 0.2689]])
     """
 
-    called: ClassVar[tuple[str, ...]] = ("md", "lmd")
+    cli_names: ClassVar[tuple[str, ...]] = ("md", "lmd")
     theorem = "descent"
     storage: Storage = "primal"
 
@@ -67,14 +72,19 @@ class SMDState(NamedTuple):
 class SMD(GradientMethod[SMDState]):
     """Mirror descent stored in the dual:  y⁺ = y − t_k g,  x⁺ = ∇ψ*(y⁺).
 
-    The form of the stochastic method (LSMD when the map is learned); with exact gradients it is the
-    dual-stored LMD. Equal to :class:`MD` for exact maps. For an inexact pair it is still exact
-    mirror descent, for the potential whose inverse map is ``to_primal``: ∇ψ enters only through y⁰.
+    The usual form for stochastic gradients: LSMD if the map is learned. For exact maps the iterates
+    equal those of :class:`MD`. If ``to_primal`` is only close to the inverse of ``to_dual``, this
+    is still exact mirror descent, for the potential whose ∇ψ* is ``to_primal``: ∇ψ is applied only
+    once, for y⁰.
+
+    Args:
+        mirror: Mirror map ψ.
+        t: Step sizes.
 
     Reference: Nemirovski, Juditsky, Lan, Shapiro, SIAM J. Optim. 19 (2009).
     """
 
-    called = ("smd", "lsmd")
+    cli_names = ("smd", "lsmd")
     theorem = "descent"
     storage: Storage = "dual"
     needs_x = False
@@ -101,7 +111,7 @@ class SMD(GradientMethod[SMDState]):
 
 
 def require_inside(mirror: MirrorMap, x0: Tree) -> None:
-    """Raise if a start lies outside the map's primal domain."""
+    """Raise a DomainError if a start lies outside the map's primal domain."""
     if not isinstance(mirror.primal_domain, WholeSpace):
         mirror.primal_domain.require(
             x0, what="x0", of=str(mirror), closed=mirror.defined_on_boundary

@@ -1,4 +1,4 @@
-"""The accelerated gradient method that needs no step size: backtracking, restarts, projections."""
+"""FISTA with backtracking and restarts, which needs no step size, and a variant with given steps."""
 
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
@@ -15,14 +15,12 @@ from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import ScheduleLike, as_schedule
 from mirrordescent.trees import Tree, batch_size, descend, dot, leaves, per_sample, tree_map, where
 
-HALVINGS = 60  # of a step at most
-GROWTH = 1.1  # of the next step: the smoothness may be less where the run gets to
+HALVINGS = 60  # largest number of halvings of one step
+GROWTH = 1.1  # factor of the next step, since f may be smoother there
 
 
 class FISTAState(NamedTuple):
-    """Steps taken, the extrapolated point, the iterate, the momentum count and the step length of
-    every sample.
-    """
+    """Steps taken, the extrapolated point, the iterate, and θ and step size t of every sample."""
 
     k: int
     x: Tree
@@ -39,15 +37,14 @@ class FISTA(Method[FISTAState]):
         u⁺ = P_X(x − tg),   t halved until f(u⁺) ≤ f(x) + ⟨g, u⁺ − x⟩ + ‖u⁺ − x‖²/(2t)
         θ⁺ = (1 + √(1 + 4θ²))/2,   x⁺ = u⁺ + (θ − 1)/θ⁺ (u⁺ − u)
 
-    sample by sample: each has its own t, and its momentum restarts (θ = 1) when it points against
-    the gradient. A step costs a gradient and two values or more; nothing has to be tuned. Outside
-    X, where f may not be defined, x⁺ is projected. The answer is u. Where a problem is a smooth f
-    plus something that has a simple prox (:meth:`Problem.proximal`), the prox takes the place of
-    P_X.
+    Each sample has its own t, and its momentum restarts (θ = 1) when it points against the
+    gradient. A step costs a gradient and at least two values of f; nothing has to be tuned. x⁺ is
+    projected on X, since f may not be defined outside. The answer is u. If the problem is a smooth
+    f plus a function with a simple prox (:meth:`Problem.proximal`), the prox replaces P_X.
 
     Args:
-        domain: X; by default that of the problem.
-        t: the first step length; it is halved or grows from there.
+        domain: X. By default the domain of the problem.
+        t: First step size; it is halved or grows from there.
 
     >>> import torch
     >>> from mirrordescent import Quadratic, solve
@@ -59,7 +56,7 @@ class FISTA(Method[FISTAState]):
         Comput. Math. 15 (2015).
     """
 
-    called: ClassVar[tuple[str, ...]] = ("fista",)
+    cli_names: ClassVar[tuple[str, ...]] = ("fista",)
 
     def __init__(self, domain: Domain | None = None, t: float = 1.0) -> None:
         super().__init__()
@@ -84,7 +81,7 @@ class FISTA(Method[FISTAState]):
         smooth, prox = problem.proximal() or (problem, lambda point, t: domain.project(point))
         g = oracle(smooth, x, state.k, generator)
         value = smooth.value(x)
-        u, t = self._searched(smooth, prox, x, g, value, state.t)
+        u, t = self._backtrack(smooth, prox, x, g, value, state.t)
         grown = (1 + (1 + 4 * state.theta.square()).sqrt()) / 2
         change = tree_map(torch.sub, u, state.iterate)
         against = dot(tree_map(torch.sub, x, u), change) > 0
@@ -96,7 +93,7 @@ class FISTA(Method[FISTAState]):
             state.k + 1, ahead, u, torch.where(against, torch.ones_like(grown), grown), t
         )
 
-    def _searched(
+    def _backtrack(
         self,
         problem: Problem,
         prox: Callable[[Tree, Tensor], Tree],
@@ -105,26 +102,26 @@ class FISTA(Method[FISTAState]):
         value: Tensor,
         t: Tensor,
     ) -> tuple[Tree, Tensor]:
-        """Return the next iterates, and the step lengths to try next.
+        """Return the next iterates, and the step sizes to try next.
 
-        Where f falls by no more than its rounding errors, values tell nothing: the step is taken as
-        it is, and stays.
+        If f decreases by no more than its rounding errors, values are no guide: the step is taken
+        as it is, and its size is kept.
         """
         rounding = 8 * torch.finfo(value.dtype).eps * (1 + value.abs())
-        found = x
+        accepted = x
         searching = torch.ones_like(value, dtype=torch.bool)
         for _ in range(HALVINGS):
             u = prox(tree_map(lambda p, d, t=t: p - per_sample(t, d) * d, x, g), t)
             moved = tree_map(torch.sub, u, x)
             allowed = value + dot(g, moved) + dot(moved, moved) / (2 * t) + rounding
             good = problem.value(u) <= allowed  # false for NaN
-            found = where(searching & good, u, found)
+            accepted = where(searching & good, u, accepted)
             searching = searching & ~good
             if not bool(searching.any()):
                 break
             t = torch.where(searching, t / 2, t)
-        telling = dot(g, tree_map(torch.sub, x, found)) > 100 * rounding
-        return found, torch.where(telling, GROWTH * t, t)
+        significant = dot(g, tree_map(torch.sub, x, accepted)) > 100 * rounding
+        return accepted, torch.where(significant, GROWTH * t, t)
 
     def answer(self, state: FISTAState) -> Tree:
         return state.iterate
@@ -132,18 +129,18 @@ class FISTA(Method[FISTAState]):
     def resolve_oracle(self, oracle: Oracle) -> Oracle:
         if oracle.stochastic:
             raise TypeError(
-                f"FISTA looks for its steps by values of f, and cannot use {type(oracle).__name__}"
+                f"FISTA searches for its steps by exact values and gradients, "
+                f"and cannot use the stochastic oracle {type(oracle).__name__}"
             )
         return oracle
 
 
 class ProximalNesterov(Method[NesterovState]):
-    """Nesterov's method on a smooth f plus a g with a simple prox (:meth:`Problem.proximal`), with
-    given steps:
+    """Nesterov's method on a smooth f plus a g with a simple prox (:meth:`Problem.proximal`):
 
     u⁺ = prox_{t_k g}(x − t_k ∇f(x)),  x⁺ = u⁺ + k/(k+3) (u⁺ − u).
 
-    FISTA without a search for its steps, which costs values of f. The answer is u.
+    This is FISTA with given step sizes, so it needs no values of f. The answer is u.
     """
 
     def __init__(self, t: ScheduleLike) -> None:
@@ -163,7 +160,8 @@ class ProximalNesterov(Method[NesterovState]):
         parts = problem.proximal()
         if parts is None:
             raise TypeError(
-                f"{type(problem).__name__} is not a smooth function plus one with a simple prox"
+                "ProximalNesterov needs a problem that offers proximal(); "
+                f"{type(problem).__name__} does not"
             )
         smooth, prox = parts
         t = self.t(state.k + 1)

@@ -1,6 +1,4 @@
-"""The quasi-Newton method that smooth problems without constraints are usually given to, for a
-batch of them.
-"""
+"""L-BFGS, the usual quasi-Newton method for smooth problems without constraints, in batches."""
 
 from typing import NamedTuple
 
@@ -13,15 +11,13 @@ from mirrordescent.oracles import Oracle
 from mirrordescent.problems.base import Problem
 from mirrordescent.trees import Tree, dot, norm, per_sample, tree_map, where
 
-HALVINGS = 40  # of a step at most
-ARMIJO = 1e-4  # the share of the predicted fall that a step has to bring
-CURVED = 1e-10  # pairs of less curvature, relative to their lengths, are left out
+HALVINGS = 40  # largest number of halvings of one step
+ARMIJO = 1e-4  # required share of the predicted decrease
+MIN_CURVATURE = 1e-10  # pairs of less curvature, relative to their lengths, are not used
 
 
 class Pair(NamedTuple):
-    """How a step moved the point and the gradient, and 1/⟨s, y⟩, or 0 where the pair is not used:
-    (batch,).
-    """
+    """Changes s of the point and y of the gradient, and 1/⟨s, y⟩, or 0 if it is not used."""
 
     s: Tree
     y: Tree
@@ -39,16 +35,15 @@ class LBFGSState(NamedTuple):
 
 
 class LBFGS(Method[LBFGSState]):
-    """L-BFGS:  x⁺ = x − aHg, with H made of the last m pairs s = x⁺ − x, y = g⁺ − g by the two-loop
-    recursion.
+    """L-BFGS:  x⁺ = x − aHg, where the last m pairs s = x⁺ − x, y = g⁺ − g define H.
 
-    a = 1 is halved until f falls by 10⁻⁴ a⟨g, Hg⟩, sample by sample; the first step has the length
-    1, or that of the gradient if it is shorter. Pairs without curvature are left out. For smooth
-    problems on all of Rⁿ. A step costs a gradient and a value, more where a step has to be
-    shortened.
+    Hg is computed by the two-loop recursion. a = 1 is halved until f decreases by 10⁻⁴ a⟨g, Hg⟩,
+    sample by sample. The first step has the length 1, or that of the gradient if it is shorter.
+    Pairs without curvature are not used. The method is for smooth problems on all of Rⁿ. A step
+    costs a gradient and a value of f, and one more value for every halving.
 
     Args:
-        memory: m.
+        memory: Number m of pairs.
 
     >>> import torch
     >>> from mirrordescent import Quadratic, solve
@@ -66,13 +61,17 @@ class LBFGS(Method[LBFGSState]):
 
     def resolve_oracle(self, oracle: Oracle) -> Oracle:
         if oracle.stochastic:
-            raise TypeError(f"L-BFGS compares gradients, and cannot use {type(oracle).__name__}")
+            raise TypeError(
+                "L-BFGS compares gradients, and cannot use the stochastic oracle "
+                f"{type(oracle).__name__}"
+            )
         return oracle
 
     def init(self, x0: Tree, problem: Problem | None = None) -> LBFGSState:
         if problem is None:
             raise TypeError(
-                "L-BFGS looks at values, and has to know the problem from the start: init(x0, problem)"
+                "L-BFGS compares values of f, and needs the problem from the start: "
+                "call init(x0, problem)"
             )
         return LBFGSState(0, x0, problem.grad(x0), problem.value(x0), ())
 
@@ -86,16 +85,16 @@ class LBFGS(Method[LBFGSState]):
         g = state.g
         direction = self._direction(state)
         slope = dot(g, direction)
-        # Where rounding has spoilt the pairs, the direction does not descend: take the gradient.
+        # Rounding may have spoilt the pairs. If the direction does not descend, use the gradient.
         downhill = slope > 0
         direction = where(downhill, direction, g)
         slope = torch.where(downhill, slope, dot(g, g))
-        x, value = self._searched(problem, state, direction, slope)
+        x, value = self._backtrack(problem, state, direction, slope)
         new = oracle(problem, x, state.k + 1, generator)
         s = tree_map(torch.sub, x, state.x)
         y = tree_map(torch.sub, new, g)
         curvature = dot(s, y)
-        used = curvature > CURVED * norm(s) * norm(y)
+        used = curvature > MIN_CURVATURE * norm(s) * norm(y)
         pair = Pair(s, y, torch.where(used, 1 / curvature, torch.zeros_like(curvature)))
         return LBFGSState(state.k + 1, x, new, value, (pair, *state.pairs)[: self.memory])
 
@@ -113,22 +112,17 @@ class LBFGS(Method[LBFGSState]):
         return q
 
     def _scale(self, state: LBFGSState) -> Tensor:
-        """⟨s, y⟩/⟨y, y⟩ of the newest pair that is used; at first the length that makes a step of
-        at most 1.
-        """
+        """Return ⟨s, y⟩/⟨y, y⟩ of the newest used pair; at first, a step of length at most 1."""
         scale = 1 / norm(state.g).clamp(min=1)
         for _, y, rho in reversed(state.pairs):
-            scale = torch.where(
-                rho > 0, 1 / (rho * dot(y, y)).clamp(min=torch.finfo(rho.dtype).tiny), scale
-            )
+            tiny = torch.finfo(rho.dtype).tiny
+            scale = torch.where(rho > 0, 1 / (rho * dot(y, y)).clamp(min=tiny), scale)
         return scale
 
-    def _searched(
+    def _backtrack(
         self, problem: Problem, state: LBFGSState, direction: Tree, slope: Tensor
     ) -> tuple[Tree, Tensor]:
-        """Return the next points and their values; a sample that cannot fall any more stays where
-        it is.
-        """
+        """Return the next points and their values; a sample that cannot decrease f stays."""
         a = torch.ones_like(slope)
         rounding = 4 * torch.finfo(slope.dtype).eps * state.value.abs()
         x = state.x
@@ -148,5 +142,5 @@ class LBFGS(Method[LBFGSState]):
 
 
 def _add(first: Tree, second: Tree, weight: Tensor) -> Tree:
-    """first + weight·second, with a weight for every sample."""
+    """Return first + weight·second, with a weight for every sample."""
     return tree_map(lambda a, b: a + per_sample(weight, b) * b, first, second)

@@ -1,6 +1,7 @@
-"""Methods by their names, the paper's among them."""
+"""Methods by their names on the command line."""
 
 import inspect
+import warnings
 from typing import Any
 
 from mirrordescent._internal.suggestions import require_known
@@ -10,31 +11,43 @@ from mirrordescent.schedules import ScheduleLike
 
 
 def names() -> dict[str, type[Method[Any]]]:
-    """Return the classes of methods that have a name (``Method.called``), the user's own included,
-    by their names.
-    """
+    """Return the classes of methods by their names (``Method.cli_names``), users' own included."""
     found: dict[str, type[Method[Any]]] = {}
     classes: list[Any] = [Method]
     while classes:
         cls = classes.pop(0)
-        found |= {name: cls for name in vars(cls).get("called", ())}
+        for name in _names_of(cls):
+            found[name] = cls
         classes += cls.__subclasses__()
     return found
 
 
+def _names_of(cls: type) -> tuple[str, ...]:
+    """Return the names of a class itself: names are not inherited."""
+    members = vars(cls)
+    if "called" in members and "cli_names" not in members:
+        warnings.warn(
+            f"{cls.__qualname__}.called was renamed to cli_names; the old name will be removed",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        return tuple(members["called"])
+    return tuple(members.get("cli_names", ()))
+
+
 def takes(name: str, argument: str) -> bool:
-    """Tell whether the constructor of a named method takes an argument, such as ``mirror`` or
-    ``t``.
-    """
+    """Tell whether the constructor of a named method has an argument, such as ``mirror``."""
     return argument in inspect.signature(names()[name]).parameters
 
 
 def named(name: str, mirror: MirrorMap | None = None, t: ScheduleLike | None = None) -> Method[Any]:
-    """Make a method by its name: ``md`` or ``lmd``, ``smd``, ``amd``, ``asmd``, ``gd``, ``adam``,
-    ``pdhg``, …
+    """Construct a method by its name: ``md`` or ``lmd``, ``smd``, ``amd``, ``gd``, ``pdhg``, …
 
-    The names with an l are the paper's for the same methods with a learned map, and need one.
-    Without a map the others are Euclidean. Primal-dual methods take neither a map nor step sizes.
+    Args:
+        name: Name of the method. Names that begin with an l are those of learned mirror descent in
+            the literature: the same method, for which a map is required.
+        mirror: Mirror map; Euclidean by default. Primal-dual methods take none.
+        t: Step sizes. Primal-dual methods take none.
 
     >>> type(named("LAMD", Euclidean(), t=0.1))
     <class 'mirrordescent.methods.accelerated.AMD'>
@@ -45,14 +58,20 @@ def named(name: str, mirror: MirrorMap | None = None, t: ScheduleLike | None = N
     key = name.casefold()
     known = names()
     require_known(key, known, "method")
-    if mirror is not None and not takes(key, "mirror"):
+    takes_mirror = takes(key, "mirror")
+    takes_steps = takes(key, "t")
+    if mirror is not None and not takes_mirror:
         mirrored = ", ".join(other for other in known if takes(other, "mirror"))
         raise ValueError(f"{name} takes no mirror map: the methods with one are {mirrored}")
-    if t is not None and not takes(key, "t"):
-        raise ValueError(f"{name} takes no step sizes")
-    if t is None and takes(key, "t"):
-        raise ValueError(f"{name} needs step sizes: give t")
-    if mirror is None and takes(key, "mirror") and key.startswith("l"):
+    if mirror is None and takes_mirror and key.startswith("l"):
         raise ValueError(f"{name} needs a learned mirror map; without one, use {key[1:]}")
-    arguments: dict[str, Any] = {"mirror": mirror or Euclidean(), "t": t}
-    return known[key](**{name: value for name, value in arguments.items() if takes(key, name)})
+    if t is not None and not takes_steps:
+        raise ValueError(f"{name} takes no step sizes")
+    if t is None and takes_steps:
+        raise ValueError(f"{name} needs step sizes: give t")
+    arguments: dict[str, Any] = {}
+    if takes_mirror:
+        arguments["mirror"] = mirror or Euclidean()
+    if takes_steps:
+        arguments["t"] = t
+    return known[key](**arguments)

@@ -1,4 +1,4 @@
-"""Dual-space preconditioning: the twin of mirror descent whose map acts on gradients."""
+"""Dual-space preconditioning, in which the mirror map is applied to gradients."""
 
 from typing import ClassVar, NamedTuple
 
@@ -28,25 +28,22 @@ class Preconditioned(GradientMethod[PreconditionedState]):
         m⁺ = βm + (1 − β)g,    v = βm⁺ + (1 − β)g  (or m⁺, without look-ahead)
         x⁺ = (1 − t_k w)x − t_k ∇ψ*(v)
 
-    The map sees gradients only, and x may lie anywhere. With β = w = 0 it is mirror descent with
-    points and gradients
-    exchanged: where ψ*, taken at gradients, is 1/t-smooth relative to f*, ψ*(∇f(x_k)) falls and is
-        at most (f(x₀) − f*)/(tk) (Maddison et al.; measured by
-        :func:`mirrordescent.theory.dual_preconditioning.dual_descent`). With momentum it is
-        Lion-𝒦. The Euclidean map gives gradient descent with momentum, a sign Lion without its second β, and the polar factor
-        of matrices (:class:`~mirrordescent.mirrors.SpectralPower` with p = 0) Muon.
-
-    ``normalised`` takes s(v)∇ψ*(v/c(v)) in place of ∇ψ*(v) (:meth:`MirrorMap.direction`), leaf by
-    leaf: steps whose entries have the mean square t_k², whatever the size of the gradients. The
-    factor s belongs to the step size.
+    The map is applied to gradients only, so x may lie anywhere. With β = w = 0 it is mirror descent
+    with points and gradients exchanged: if ψ*, as a function of gradients, is 1/t-smooth relative
+    to f*, then ψ*(∇f(x_k)) decreases and is at most (f(x₀) − f*)/(tk) (Maddison et al.; measured by
+    :func:`mirrordescent.theory.dual_preconditioning.dual_descent`). With momentum it is Lion-𝒦. The Euclidean map gives
+    gradient descent with momentum, a sign gives Lion without its second β, and the polar factor of
+    matrices (:class:`~mirrordescent.mirrors.SpectralPower` with p = 0) gives Muon.
 
     Args:
-        mirror: the map.
-        t: step sizes.
+        mirror: Mirror map ψ.
+        t: Step sizes.
         momentum: β in [0, 1).
-        lookahead: whether v looks one step ahead, as in Nesterov's momentum.
-        normalised: whether directions are normalised.
-        decay: w, of a decoupled weight decay.
+        lookahead: Whether v looks one step ahead, as in Nesterov's momentum.
+        normalised: Whether the direction is s(v)∇ψ*(v/c(v)) in place of ∇ψ*(v), leaf by leaf
+            (:meth:`MirrorMap.direction`). Then the entries of a step have the mean square t_k²,
+            whatever the size of the gradients. The factor s belongs to the step size.
+        decay: w, a decoupled weight decay.
 
     >>> import torch
     >>> from mirrordescent.mirrors import SoftSign
@@ -55,11 +52,11 @@ class Preconditioned(GradientMethod[PreconditionedState]):
     >>> method.update(state, torch.tensor([[3.0, -0.01]])).x
     tensor([[-0.1000,  0.1000]])
 
-    Reference: Maddison, Paulin, Teh, Doucet, SIAM J. Optim. 31 (2021); Chen et al., Lion-𝒦, ICLR
-        2024.
+    References: Maddison, Paulin, Teh, Doucet, SIAM J. Optim. 31 (2021); Chen et al., Lion-𝒦, ICLR
+    2024.
     """
 
-    called: ClassVar[tuple[str, ...]] = ("preconditioned",)
+    cli_names: ClassVar[tuple[str, ...]] = ("preconditioned",)
     maps_points = False
 
     mirror: MirrorMap
@@ -101,10 +98,14 @@ class Preconditioned(GradientMethod[PreconditionedState]):
     def _momenta(self, m: Tree, grad: Tree) -> tuple[Tree, Tree]:
         """Return m⁺ and v."""
         m = mix(self.momentum, m, grad)
-        return m, mix(self.momentum, m, grad) if self.lookahead else m
+        if not self.lookahead:
+            return m, m
+        return m, mix(self.momentum, m, grad)
 
     def _moved(self, state: State, d: Tree) -> Tree:
         """Return (1 − tw)x − td."""
         t = self.t(state.k + 1)
-        old = tree_map(lambda x: (1 - t * self.decay) * x, state.x) if self.decay else state.x
+        old = state.x
+        if self.decay:
+            old = tree_map(lambda x: (1 - t * self.decay) * x, old)
         return tree_map(lambda x, d: descend(x, d, t), old, d)

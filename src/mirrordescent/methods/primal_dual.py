@@ -1,4 +1,4 @@
-"""Primal-dual methods: contestants that use proximal operators, and that certify themselves.
+"""Primal-dual methods, which use proximal operators and prove lower bounds.
 
 They solve  min_x F(x) + G(Kx) = min_x max_u F(x) + ⟨Kx, u⟩ − G*(u).
 """
@@ -20,31 +20,37 @@ from mirrordescent.trees import Tree, descend, dot, mix, per_sample, spread, tre
 
 
 class PrimalDual(Method[S]):
-    """A method with a dual variable u, which begins at u⁰ = prox_{aG*}(aKx⁰) and proves bounds.
+    """A method with a dual variable u, which begins at u⁰ = prox_{aG*}(aKx⁰).
 
-    a = 0 gives u⁰ = 0. Near a solution a curvature a > 0 makes it the dual variable that goes with
-    x⁰; the larger a is, the nearer x⁰ must be; ``dual_step`` is a safe choice.
+    By default a = 0 and u⁰ = 0. If x⁰ is close to a solution, a curvature a > 0 gives a better dual
+    variable. The larger a is, the closer x⁰ must be. ``dual_step`` is a safe choice.
+
+    To add a method, write ``step``, ``dual_step`` and ``_start``. States need a field ``u``.
     """
 
     def __init__(self) -> None:
         super().__init__()  # without a map
 
     def init(self, x0: Tree, problem: Problem | None = None, curvature: float | Tensor = 0.0) -> S:
-        """Start at x0, with the dual variable that goes with it at this curvature, one for all
-        samples or one each.
+        """Return the first state.
+
+        Args:
+            x0: Primal start.
+            problem: Problem, which is required.
+            curvature: a, one number for all samples, or one for each.
         """
         saddle = self.saddle(problem)
         a = torch.as_tensor(curvature, dtype=cast(Tensor, x0).dtype, device=cast(Tensor, x0).device)
         near = tree_map(lambda Kx: Kx * spread(a, Kx), saddle.K(cast(Tensor, x0)))
         return self._start(cast(Tensor, x0), saddle.prox_G_conjugate(near, curvature))
 
-    def warm(self, state: S, problem: Problem) -> S:
-        """Begin with the dual variable too, made feasible for the new problem."""
+    def warm_start(self, state: S, problem: Problem) -> S:
+        """Return a state with the same dual variable, made feasible for the new problem."""
         u = self.saddle(problem).prox_G_conjugate(cast(Any, state).u, 0.0)
         return self._start(cast(Tensor, self.answer(state)), u)
 
     def dual_step(self, problem: Problem) -> Number:
-        """σ, the step of the dual variable: a number, or one for every sample, (batch,)."""
+        """Return the dual step size σ: a number, or one for every sample, (batch,)."""
         raise NotImplementedError
 
     def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
@@ -58,10 +64,10 @@ class PrimalDual(Method[S]):
         )
 
     def saddle(self, problem: Problem | None) -> SaddlePoint:
-        """Return the saddle-point form of a problem, or say that it has none."""
+        """Return the saddle-point form of a problem, or raise a TypeError if it has none."""
         if problem is None:
             raise TypeError(
-                f"{type(self).__name__} has to know the problem from the start: init(x0, problem)"
+                f"{type(self).__name__} needs the problem from the start: call init(x0, problem)"
             )
         saddle = problem.saddle_point()
         if saddle is None:
@@ -72,6 +78,7 @@ class PrimalDual(Method[S]):
         return saddle
 
     def _start(self, x: Tensor, u: Tree) -> S:
+        """Return the state before the first step, given both variables."""
         raise NotImplementedError
 
 
@@ -88,16 +95,15 @@ class PDHG(PrimalDual[PDHGState]):
 
     x⁺ = prox_{τF}(x − τKᵀu),  u⁺ = prox_{σG*}(u + σKx̄),  τ = ratio/‖K‖,  σ = 1/(ratio·‖K‖).
 
-    ``ratio`` balances the two step sizes and decides the speed; it deserves tuning.
-
     Args:
-        ratio: a number; or a schedule, whose first value is the ratio, such as
-            :class:`~mirrordescent.conditioning.ConditionalLaws`, so that it depends on the problem.
+        ratio: Ratio that balances the two step sizes. The speed depends on it, so tune it. The
+            first value of a schedule is used as the ratio; so it can depend on the problem
+            (:class:`~mirrordescent.conditioning.ConditionalLaws`).
 
     Reference: Chambolle and Pock, J. Math. Imaging Vis. 40 (2011), Algorithm 1.
     """
 
-    called: ClassVar[tuple[str, ...]] = ("pdhg",)
+    cli_names: ClassVar[tuple[str, ...]] = ("pdhg",)
 
     ratio: float | Schedule
 
@@ -110,7 +116,7 @@ class PDHG(PrimalDual[PDHGState]):
         self.ratio = float(ratio)
 
     def step_sizes(self, saddle: SaddlePoint) -> tuple[Number, Number]:
-        """Return τ and σ: numbers, or (batch,) each."""
+        """Return τ and σ: numbers, or tensors (batch,)."""
         ratio = self._balance()
         return ratio / saddle.K_norm, 1 / (ratio * saddle.K_norm)
 
@@ -138,32 +144,30 @@ class PDHG(PrimalDual[PDHGState]):
 
 
 class CondatVu(PDHG):
-    """The method of Condat and Vũ, which uses the L-Lipschitz gradient of a smooth F in place of
-    its prox:
+    """The method of Condat and Vũ, which uses the gradient of a smooth F in place of its prox:
 
     .. code-block:: none
 
         x⁺ = ∇ψ*(∇ψ(x) − τ(∇F(x) + Kᵀu)),   u⁺ = prox_{σG*}(u + σK(2x⁺ − x))
         σ = 1/(ratio·‖K‖),                   1/τ = L/2 + σ‖K‖²,  with norms in the geometry of ψ
 
-    Without a map it is the method itself, ψ(x) = ½‖x‖². With one it takes mirror steps (Chambolle
-    and Pock's form with Bregman distances): a :class:`~mirrordescent.mirrors.Stencil` damps what K
-    is largest on, so that ‖K‖² ≤ 8 falls to a fifth, and the steps grow by as much.
+    L is the Lipschitz constant of ∇F. Without a map ψ(x) = ½‖x‖², as published. With a map, primal
+    steps are mirror steps (Chambolle and Pock's form with Bregman distances). For example, a
+    :class:`~mirrordescent.mirrors.Stencil` damps the frequencies on which K is large, so that
+    ‖K‖² ≤ 8 shrinks to a fifth, and the steps grow five times.
 
     Args:
-        ratio: of the steps.
-        mirror: a linear map.
+        ratio: Ratio that balances the two step sizes, as in :class:`PDHG`.
+        mirror: Linear map; None for ψ(x) = ½‖x‖².
 
     References: Condat, J. Optim. Theory Appl. 158 (2013); Vũ, Adv. Comput. Math. 38 (2013);
         Chambolle and Pock, Math. Program. 159 (2016).
     """
 
-    called = ()
-
     def __init__(self, ratio: float | Schedule = 1.0, mirror: MirrorMap | None = None) -> None:
         super().__init__(ratio)
         if mirror is not None and not mirror.linear:
-            raise TypeError(f"CondatVu needs a linear map, which {type(mirror).__name__} is not")
+            raise TypeError(f"CondatVu needs a linear map, got {type(mirror).__name__}")
         self.mirror = mirror
 
     def saddle(self, problem: Problem | None) -> SaddlePoint:
@@ -188,22 +192,23 @@ class CondatVu(PDHG):
 
 
 def require_no_constraint(method: Method[Any], problem: Problem | None) -> None:
-    """Raise where steps in the geometry of a map would have to be projected in it."""
+    """Raise a TypeError if a method with a map is applied to a problem with constraints.
+
+    Steps in the geometry of a map would have to be projected in this geometry.
+    """
     if (
         method.mirror is not None
         and problem is not None
         and not isinstance(problem.domain, WholeSpace)
     ):
         raise TypeError(
-            f"{type(method).__name__} does not project in the geometry of a map: without one it can solve a "
-            f"{type(problem).__name__} on {problem.domain.description}"
+            f"{type(method).__name__} with a map cannot handle the constraint "
+            f"{problem.domain.description} of {type(problem).__name__}; use it without a map"
         )
 
 
 class DualFISTAState(NamedTuple):
-    """Steps taken, the primal point, the dual iterate, its extrapolation, and the momentum
-    count.
-    """
+    """Steps taken, the primal point, the dual iterate, its extrapolation, and θ."""
 
     k: int
     x: Tree
@@ -217,13 +222,14 @@ class DualFISTA(PrimalDual[DualFISTAState]):
 
     u⁺ = prox_{σG*}(v + σKx(v)),  θ⁺ = (1 + √(1+4θ²))/2,  v⁺ = u⁺ + (θ−1)/θ⁺ (u⁺ − u),  σ = μ/‖K‖².
 
-    The momentum of a sample restarts when it points against the gradient. The answer is x(u).
+    The momentum of a sample restarts (θ = 1) when it points against the gradient. The answer is
+    x(u).
 
     References: Beck and Teboulle, IEEE Trans. Image Process. 18 (2009); O'Donoghue and Candès,
     Found. Comput. Math. 15 (2015).
     """
 
-    called = ("dual-fista",)
+    cli_names = ("dual-fista",)
 
     def dual_step(self, problem: Problem) -> float:
         saddle = self.saddle(problem)
@@ -261,9 +267,7 @@ class DualFISTA(PrimalDual[DualFISTAState]):
 
 
 class LPDState(NamedTuple):
-    """Steps taken, the primal iterate, the one before, the last proximal point, and the dual
-    iterate.
-    """
+    """Steps taken, the primal iterate and the previous one, the proximal point, and the dual."""
 
     k: int
     x: Tree
@@ -273,8 +277,7 @@ class LPDState(NamedTuple):
 
 
 class LPD(PrimalDual[LPDState]):
-    """A learned primal-dual scheme with relaxations a, c ∈ (0, 2) and steps σ, τ, convergent for
-    all its parameters:
+    """A learned primal-dual method that converges for all values of its parameters:
 
     .. code-block:: none
 
@@ -283,9 +286,9 @@ class LPD(PrimalDual[LPDState]):
         u⁺     =  u + c(q − u)
         x⁺     =  x + a(p⁺ − x),   x_old⁺ = x
 
-    The four scalars are free numbers θ: c = 2 sigmoid θ₁, a = 2 sigmoid θ₂, and with K scaled to
-    norm 1 στ = B sigmoid θ₃, σ/τ = exp 2θ₄, B = ca(2−c)(2−a)/(c+a−ca)² ≤ 1. At c = a = 1 this is
-    PDHG.
+    a, c ∈ (0, 2) are relaxations, and σ, τ step sizes. They are functions of four learned numbers
+    θ: c = 2 sigmoid θ₁, a = 2 sigmoid θ₂, and with K scaled to norm 1, στ = B sigmoid θ₃,
+    σ/τ = exp 2θ₄, B = ca(2−c)(2−a)/(c+a−ca)² ≤ 1. At c = a = 1 this is PDHG.
 
     Reference: Banert, Ringh, Adler, Karlsson, Öktem, SIAM J. Imaging Sci. 13 (2020), Algorithm 4.4.
     """

@@ -1,4 +1,4 @@
-"""A primal-dual method with a schedule for every number it has: what to learn where f has kinks."""
+"""A primal-dual method with a schedule for each of its numbers, for learning on non-smooth f."""
 
 from typing import NamedTuple, cast
 
@@ -16,7 +16,7 @@ from mirrordescent.trees import Tree, descend, tree_map
 
 
 class ScheduledState(NamedTuple):
-    """Steps taken, the primal iterate, the dual one, and the last move of the primal one."""
+    """Steps taken, the primal and dual iterates, and the last change of the primal one."""
 
     k: int
     x: Tree
@@ -25,8 +25,7 @@ class ScheduledState(NamedTuple):
 
 
 class ScheduledPrimalDual(PrimalDual[ScheduledState]):
-    """The method of Condat and Vũ with momentum, every number of which may change from step to
-    step:
+    """The method of Condat and Vũ with momentum and a schedule for each of its numbers:
 
     .. code-block:: none
 
@@ -41,18 +40,19 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
         x⁺ =  prox_{τF}(x + m_k (x − x_old) − τ_k Kᵀu),   τ_k = s_k ratio_k/‖K‖
 
     With s = a = 1, no momentum and no map this is :class:`~mirrordescent.methods.CondatVu`, or
-    :class:`~mirrordescent.methods.PDHG`, which converge for any ratio. Others are for learning: in
-    a given number of steps longer ones pay, with which it need not converge; so let another method
-    end what is not finished then (:class:`~mirrordescent.methods.Relay`). Kinks are dealt with
-    exactly, where methods that are told gradients have to round them.
+    :class:`~mirrordescent.methods.PDHG`, which converge for any ratio. Other numbers are learned:
+    for a fixed number of steps, longer steps than those that guarantee convergence can be better.
+    Let another method finish the problems that are not solved by then
+    (:class:`~mirrordescent.methods.Switch`). Kinks are treated exactly, whereas gradient methods
+    have to round them.
 
     Args:
-        ratio: balances σ and τ.
-        stretch: s; up to 1 is admissible, or up to α with a map that is α-strongly convex in ℓ₂.
-        ahead: a, how far the dual step looks ahead.
+        ratio: Ratio that balances σ and τ.
+        stretch: s. Up to 1 is admissible, or up to α for a map that is α-strongly convex in ℓ₂.
+        ahead: a, the extrapolation of the dual step.
         momentum: m; None for none.
-        mirror: a linear map, or None for ψ(x) = ½‖x‖².
-        implicit: use the prox of F; without a map.
+        mirror: Linear map; None for ψ(x) = ½‖x‖².
+        implicit: Whether to use the prox of F; only without a map.
     """
 
     def __init__(
@@ -66,11 +66,9 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
     ) -> None:
         Method.__init__(self, mirror)
         if mirror is not None and not mirror.linear:
-            raise TypeError(
-                f"ScheduledPrimalDual needs a linear map, which {type(mirror).__name__} is not"
-            )
+            raise TypeError(f"ScheduledPrimalDual needs a linear map, got {type(mirror).__name__}")
         if mirror is not None and implicit:
-            raise TypeError("the prox of F is that of ½‖x‖²: leave out the map, or implicit=True")
+            raise TypeError("implicit=True needs mirror=None, since the prox of F is Euclidean")
         self.implicit = implicit
         self.ratio = as_schedule(ratio, "ratio")
         self.stretch = as_schedule(stretch, "stretch")
@@ -84,7 +82,7 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
         return saddle if self.implicit else saddle.explicit()
 
     def dual_step(self, problem: Problem) -> Number:
-        """σ of the first step."""
+        """Return σ of the first step."""
         return 1 / (self.ratio(1) * self.saddle(problem).K_norm)
 
     def step(
@@ -99,19 +97,20 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
         count = state.k + 1
         norm = saddle.K_norm
         sigma = 1 / (self.ratio(count) * norm)
-        curvature = sigma * norm**2 if self.implicit else saddle.F_smoothness / 2 + sigma * norm**2
+        curvature = sigma * norm**2
+        if not self.implicit:
+            curvature = curvature + saddle.F_smoothness / 2
         tau = self.stretch(count) / curvature
-        moved = (
-            x
-            if self.momentum is None
-            else descend(x, cast(Tensor, state.move), -self.momentum(count))
-        )
+        moved = x
+        if self.momentum is not None:
+            moved = descend(x, cast(Tensor, state.move), -self.momentum(count))
         slope = saddle.K_adjoint(state.u)
         if self.implicit:
             x_new = saddle.prox_F(descend(moved, slope, tau), tau)
         else:
             slope = slope + saddle.grad_F(x)
-            slope = slope if self.mirror is None else cast(Tensor, self.mirror.to_primal(slope))
+            if self.mirror is not None:
+                slope = cast(Tensor, self.mirror.to_primal(slope))
             x_new = saddle.project(descend(moved, slope, tau))
         move = x_new - x
         Kx = saddle.K(descend(x_new, move, -self.ahead(count)))

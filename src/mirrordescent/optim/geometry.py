@@ -118,7 +118,8 @@ class NamedTensor(NamedTuple):
         expected = (mirror.shapes or {}).get(name, shape)
         if expected != shape:
             raise ValueError(
-                f"a map made for another model: {name!r} has shape {expected} there and {shape} here"
+                f"a map made for another model: {name!r} has shape {expected} there and "
+                f"{shape} here"
             )
         return local_map(mirror[name], self.tensor, self.name)
 

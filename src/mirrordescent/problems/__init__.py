@@ -1,23 +1,24 @@
 """Problems: batches of functions to minimise."""
 
+from mirrordescent._internal.deprecation import renamed_attributes
 from mirrordescent.problems.base import Function, Problem
 from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.composite import Composite
-from mirrordescent.problems.fits import Counts, Fit, SquaredError
+from mirrordescent.problems.fits import Counts, SquaredError
+from mirrordescent.problems.games import MatrixGame
 from mirrordescent.problems.linear_models import SVM, LogisticRegression
-from mirrordescent.problems.network_training import Initialisation, NetworkTraining
+from mirrordescent.problems.network_training import NetworkTraining
 from mirrordescent.problems.operators import (
     Blur,
     Chain,
     Linear,
-    LinearOperator,
     Matrix,
     Multiple,
     Sampling,
     gaussian_kernel,
     motion_kernel,
 )
-from mirrordescent.problems.quadratics import LeastSquares, MatrixGame, Quadratic
+from mirrordescent.problems.quadratics import LeastSquares, Quadratic
 from mirrordescent.problems.terms import L1, Ridge, Term
 from mirrordescent.problems.tomography import PoissonTomography
 from mirrordescent.problems.transforms import Fourier, Haar, radial_mask
@@ -32,14 +33,11 @@ __all__ = [
     "Chain",
     "Composite",
     "Counts",
-    "Fit",
     "Fourier",
     "Function",
     "Haar",
-    "Initialisation",
     "LeastSquares",
     "Linear",
-    "LinearOperator",
     "LogisticRegression",
     "Matrix",
     "MatrixGame",
@@ -60,3 +58,12 @@ __all__ = [
     "motion_kernel",
     "radial_mask",
 ]
+
+__getattr__ = renamed_attributes(
+    __name__,
+    {
+        "Fit": "mirrordescent.problems.fits:Fit",
+        "Initialisation": "mirrordescent.problems.network_training:Initialisation",
+        "LinearOperator": "mirrordescent.problems.operators:LinearOperator",
+    },
+)

@@ -16,72 +16,80 @@ from mirrordescent.trees import Point, Tree, batch_size, dot, leaves, norm, tree
 
 
 class Pixels(NamedTuple):
-    """The data of f(x) = s·(‖Z(x − y)‖² + λ‖Dx‖₁), for kernels: ``fidelity`` is its curvature 2s,
-    ``kink`` is sλ.
-
-    ``low`` and ``high`` are the ends of a box that contains the minimisers, one pair for every
-    channel of an image. ``isotropic`` and ``coupled`` say which differences are grouped, ``huber``
-    up to where their norm is rounded.
-    """
+    """The data of f(x) = s·(‖Z(x − y)‖² + λ Σ_g h(|(Dx)_g|)), for compiled kernels."""
 
     y: Tensor
+    """Observed images y."""
+
     mask: Tensor | None
+    """Mask Z of the observed pixels; None means all."""
+
     low: Tensor
+    """Lower ends of a box that contains the minimisers, one per channel of an image."""
+
     high: Tensor
+    """Upper ends of that box."""
+
     fidelity: float
+    """Curvature 2s of the data term."""
+
     kink: float | Tensor
+    """Weight sλ of the total variation."""
+
     isotropic: bool = False
+    """Whether the two differences of a pixel are one group g."""
+
     coupled: bool = False
+    """Whether a group extends over all channels."""
+
     huber: float = 0.0
+    """Width of the Huber function h."""
 
     @property
     def bound(self) -> float | Tensor:
-        """``kink`` as tables of steps and samples have it: a number, or (1, batch)."""
+        """``kink`` in the shape of step tables: a number, or (1, batch)."""
         return self.kink[None] if isinstance(self.kink, Tensor) else self.kink
 
     def rounded(self, curvature: Tensor) -> Tensor:
-        """Return the curvature, (steps, 1), of kinks that are rounded up to it, and already up to
-        ``huber``.
+        """Return the curvature of smoothed kinks, at most that of the Huber function: (steps, 1).
+
+        Args:
+            curvature: Curvature to which a schedule smooths the kinks, (steps, 1).
         """
-        most = torch.as_tensor(
-            self.bound / self.huber if self.huber else torch.inf, dtype=curvature.dtype
-        )
-        return torch.minimum(curvature, most)
+        limit = self.bound / self.huber if self.huber else torch.inf
+        return torch.minimum(curvature, torch.as_tensor(limit, dtype=curvature.dtype))
 
     def shrink(self, sigma: float | Tensor) -> float | Tensor:
-        """The factor of the prox of G* that is due to ``huber``, 1/(1 + σ·huber/kink), for a number
-        or (1, batch).
-        """
+        """1/(1 + σ·huber/kink), the factor of the prox of G* that the Huber function adds."""
         return 1 / (1 + sigma * self.huber / self.bound)
 
 
 class Problem(Part, nn.Module):
-    """A batch of problems min f(x), with the values and gradients of all of them at once.
+    """A batch of problems min f(x) over x in a domain.
 
-    To add a problem, write ``value`` and ``grad``, and pass the shapes and the data to
-    ``__init__``; the optional methods below make more oracles, methods, certificates and theorems
-    applicable.
+    **Required:** ``value`` and ``grad``. Pass the batch size, the shape of a point and the data
+    to ``__init__``.
+
+    **Optional:** every other attribute and method. State what is known about f, and more oracles,
+    methods, certificates and theorems become applicable:
+
+    - facts: ``convex``, ``never_below``, ``domain``, ``smoothness``, ``strong_convexity``,
+      ``bounded_gradients``;
+    - finite sums: ``terms`` and ``grad_of_terms``, for stochastic gradients;
+    - kinks: ``kink`` and ``smoothed_grad``, for smoothed gradients;
+    - structure: ``proximal`` and ``saddle_point``, for proximal and primal-dual methods;
+    - bounds: ``minimiser``, ``bound_at`` and ``bound_from_means``, for certificates;
+    - ``features``, for methods whose step sizes depend on the problem;
+    - ``start``, for a better first point.
 
     Args:
-        batch: the number of problems; None if all share their data, so that any batch of points
-            will do.
-        sample_shape: the shape of one point; None if it is not known, or if points are dicts.
-        data: tensors, which become buffers of these names, so that ``problem.double()`` and
-            ``problem.to(device)`` do what they say.
+        batch: Number of problems; None if all points share the same data, so that any batch of
+            points is valid.
+        sample_shape: Shape of one point; None if it is unknown, or if points are dicts.
+        data: Tensors, which become buffers of these names.
     """
 
     kind = "problem"
-
-    convex: bool | None = None
-    """Whether f is convex by construction; None: not known."""
-
-    never_below: float | None = None
-    """A number that f cannot be below, such as 0 for a sum of squares; None: not known."""
-
-    domain: Domain = WholeSpace()
-    """Where the minimum is sought. A start outside is refused, and an iterate outside ends the
-    solve of its sample.
-    """
 
     def __init__(
         self, batch: int | None, sample_shape: tuple[int, ...] | None, **data: Tensor
@@ -97,6 +105,8 @@ class Problem(Part, nn.Module):
         for name, tensor in data.items():
             self.register_buffer(name, tensor)
 
+    # Required: the function and its gradient.
+
     def value(self, x: Point) -> Tensor:
         """f(x) per sample: (batch,)."""
         raise NotImplementedError
@@ -105,118 +115,163 @@ class Problem(Part, nn.Module):
         """∇f(x), or one subgradient, in the shape of x."""
         raise NotImplementedError
 
-    @property
-    def terms(self) -> int | None:
-        """How many summands f has that can be sampled; None if it is not such a sum."""
-        return None
+    # Facts.
 
-    def grad_of_terms(self, x: Point, subset: Tensor) -> Tree:
-        """Return the estimate of ∇f(x) from the terms with these indices, unbiased for a random
-        subset.
-        """
-        raise TypeError(f"{type(self).__name__} is not a finite sum")
+    convex: bool | None = None
+    """Whether f is convex by construction; None if unknown."""
 
-    def smoothed_grad(self, x: Point, width: float | Tensor) -> Tree:
-        """Return the gradient of f with its kinks rounded over a width."""
-        raise TypeError(f"{type(self).__name__} has no smoothed gradient")
+    never_below: float | None = None
+    """A lower bound on all values of f, such as 0 for a sum of squares; None if unknown."""
 
-    @property
-    def kink(self) -> float | Tensor | None:
-        """The h of kinks h|d|, if it is the same for all of a sample, as a number or (batch,);
-        None: not known.
-        """
-        return None
+    domain: Domain = WholeSpace()
+    """The set over which f is minimised.
+
+    A start outside raises an error. An iterate outside ends the solve of its sample.
+    """
 
     def smoothness(self) -> float | None:
-        """L_f, a Lipschitz constant of ∇f in ℓ₂ for the whole batch: infinite if there are kinks;
-        None: not known.
+        """A Lipschitz constant of ∇f in ℓ₂ for the whole batch.
+
+        Infinite if f has kinks, None if unknown.
         """
-        # A problem that can smooth its kinks has some.
-        return None if type(self).smoothed_grad is Problem.smoothed_grad else math.inf
+        has_kinks = type(self).smoothed_grad is not Problem.smoothed_grad
+        return math.inf if has_kinks else None
 
     def strong_convexity(self) -> float | None:
-        """μ ≥ 0 such that f − (μ/2)‖x‖² is convex, for the whole batch; None: not known."""
+        """A constant μ ≥ 0 such that f − (μ/2)‖x‖² is convex, for the whole batch.
+
+        None if unknown.
+        """
         return None
 
     @property
     def bounded_gradients(self) -> bool:
-        """Whether ‖∇f‖ is known to be bounded on the whole domain."""
+        """Whether ‖∇f‖ is known to be bounded on the domain."""
         return self.domain.bounded
 
-    def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
-        """Return minimisers and lower bounds, (batch, …) and (batch,), if the problem can find them
-        by itself.
+    # Finite sums.
+
+    @property
+    def terms(self) -> int | None:
+        """The number of summands of f that can be sampled; None if f is not a finite sum."""
+        return None
+
+    def grad_of_terms(self, x: Point, subset: Tensor) -> Tree:
+        """Return an estimate of ∇f(x) from some summands, unbiased for a random subset.
+
+        Args:
+            x: Points.
+            subset: Indices of the summands.
+        """
+        raise TypeError(f"{type(self).__name__} is not a finite sum")
+
+    # Kinks.
+
+    @property
+    def kink(self) -> float | Tensor | None:
+        """The weight h of kinks h|d|, a number or (batch,).
+
+        None if a sample has kinks of several weights, or if h is unknown.
+        """
+        return None
+
+    def smoothed_grad(self, x: Point, width: float | Tensor) -> Tree:
+        """Return the gradient of f with its kinks smoothed over a width."""
+        raise TypeError(f"{type(self).__name__} has no smoothed gradient")
+
+    # Structure.
+
+    def proximal(self) -> tuple["Problem", Callable[[Tree, Tensor], Tree]] | None:
+        """Split f into a smooth problem and a rest with a prox; None if there is no such split.
+
+        The prox takes points and one step size per sample. The rest includes the indicator of the
+        domain. If f itself is smooth, return None.
         """
         return None
 
     def saddle_point(self) -> SaddlePoint | None:
-        """Return the form F(x) + G(Kx), if the problem has one: itself, if its class is also a
-        SaddlePoint.
+        """Return the form F(x) + G(Kx) of this problem; None if it has none.
+
+        A problem that is also a :class:`SaddlePoint` returns itself.
         """
         return cast(SaddlePoint, self) if SaddlePoint in type(self).__mro__ else None
 
-    def proximal(self) -> tuple["Problem", Callable[[Tree, Tensor], Tree]] | None:
-        """Return what is smooth of f, and the prox of the rest with one step length per sample;
-        None if there is none.
+    # Minimisers and lower bounds.
 
-        The rest may have kinks, and includes the set. Without any, f itself is smooth, or has no
-        simple prox.
-        """
-        return None
+    def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
+        """Return minimisers (batch, …) and lower bounds (batch,); None if there is no solver.
 
-    def bound_from_means(self, gradient: Point, x: Point, told: int = 1) -> Tensor | None:
-        """Return a lower bound on min f from means, wᵢ ∝ i², of so many gradients and of their
-        points, if any.
+        Args:
+            tolerance: Gap to reach, relative to that of the start.
         """
         return None
 
     def bound_at(self, x: Point, convexity: float | None = None) -> Tensor | None:
-        """Return a lower bound on min f over the domain X from one point, for a convex f; None if
-        there is none.
+        """Return a lower bound on min f from one point, rounded down; None if there is none.
+
+        For a convex f, a set X and μ ≥ 0,
 
         .. code-block:: none
 
-            f(x') ≥ f(x) + ⟨g, x' − x⟩ + (μ/2)‖x' − x‖²,  g = ∇f(x)
+            min f ≥ min_{x' ∈ X} f(x) + ⟨g, x' − x⟩ + (μ/2)‖x' − x‖²,   g = ∇f(x)
 
-        where the right side is least over X at P_X(x − g/μ), or for μ = 0 at a vertex of a bounded
-        X: f is linearised there, as in the method of Frank and Wolfe. It is rounded down.
-        ``convexity`` is μ, if it is known already.
+        For μ > 0 the minimum is at P_X(x − g/μ). For μ = 0 and a bounded X it is at a vertex, as in
+        the Frank–Wolfe method.
+
+        Args:
+            x: Points.
+            convexity: Strong convexity μ, if it has been computed already.
         """
-        mu = self.strong_convexity() or 0.0 if convexity is None else convexity
+        mu = convexity
+        if mu is None:
+            mu = self.strong_convexity() or 0.0
         if not self.convex or not (mu > 0 or self.domain.bounded):
             return None
         value = self.value(x)
         g = self.grad(x)
-        bounds = []
+        decreases = []
         if mu > 0:
-            away = tree_map(
-                torch.sub, self.domain.project(tree_map(lambda a, b: a - b / mu, x, g)), x
-            )
-            bounds.append(dot(g, away) + mu / 2 * dot(away, away))
+            target = self.domain.project(tree_map(lambda a, b: a - b / mu, x, g))
+            step = tree_map(torch.sub, target, x)
+            decreases.append(dot(g, step) + mu / 2 * dot(step, step))
         if self.domain.bounded:
-            bounds.append(self.domain.least(g) - dot(g, x))
-        fall = torch.stack(bounds).amax(0)
-        rounding = 8 * torch.finfo(value.dtype).eps * (value.abs() + norm(g) * norm(x) + fall.abs())
-        return value + fall - rounding
+            decreases.append(self.domain.least(g) - dot(g, x))
+        decrease = torch.stack(decreases).amax(0)
+        size = value.abs() + norm(g) * norm(x) + decrease.abs()
+        return value + decrease - 8 * torch.finfo(value.dtype).eps * size
+
+    def bound_from_means(self, gradient: Point, x: Point, count: int = 1) -> Tensor | None:
+        """Return a lower bound on min f from means of gradients and points; None if there is none.
+
+        Args:
+            gradient: Mean of the gradients, with weights wᵢ ∝ i².
+            x: Mean of the points at which they were computed, with the same weights.
+            count: Number of gradients.
+        """
+        return None
+
+    # Descriptions for methods and kernels.
 
     def features(self, x0: Point | None = None) -> dict[str, Tensor]:
-        """Describe every sample, and a start, by a few numbers without units, (batch,) each, for
-        conditioned methods.
+        """Describe every sample by a few dimensionless numbers, (batch,) each.
 
-        Logarithms of ratios are a good choice, 0 where most problems are. What the problem's exact
-        symmetries change is best left out, or given as a feature of its own to which schedules
-        respond with a fixed exponent.
+        Conditioned methods choose their step sizes by them. Logarithms of ratios that are 0 for a
+        typical problem are a good choice. Leave out quantities that an exact symmetry of the
+        problem changes, or give them as separate features with a fixed exponent.
+
+        Args:
+            x0: Start, which features may describe too.
         """
         return {}
 
     def pixels(self) -> Pixels | None:
-        """Return the data that kernels for total variation work on, if they are made for this
-        problem.
-        """
+        """Return the data for the compiled total-variation kernels; None for other problems."""
         return None
 
+    # Points.
+
     def start(self, batch: int | None = None) -> Tree:
-        """Return a sensible first point inside the domain: 0, or the centre of a simplex or box."""
+        """Return a first point inside the domain: 0, or the centre of a simplex or box."""
         if self.sample_shape is None:
             raise ValueError(
                 f"{type(self).__name__} does not know the shape of its points: give x0"
@@ -225,57 +280,66 @@ class Problem(Part, nn.Module):
         return self.domain.inner_point(like.new_empty(self.batch or batch or 1, *self.sample_shape))
 
     def check(self, x: Tree, name: str = "x0") -> None:
-        """Raise unless x is a finite batch of points of this problem."""
+        """Raise an error unless x is a finite batch of points of this problem.
+
+        Args:
+            x: Points.
+            name: Name of the argument in the error message.
+        """
         owner = type(self).__name__
         shape = self.sample_shape
         if not isinstance(x, (Tensor, dict)):
             raise TypeError(f"{name} must be a tensor or a dict of tensors, got {type(x).__name__}")
         if isinstance(x, dict) and not x:
-            raise ValueError(f"{name} is an empty dict")
+            raise ValueError(f"{name} must have at least one tensor, got an empty dict")
         if isinstance(x, dict) and shape is not None:
             raise TypeError(f"{name} must be a tensor for {owner}, got a dict")
-        data = next((b for b in self.buffers() if b.is_floating_point()), None)
         for leaf in leaves(x):
-            if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
-                raise TypeError(f"{name} must be made of floating-point tensors")
-            if leaf.ndim == 0 or leaf.shape[0] == 0:
-                raise ValueError(
-                    f"{name} has shape {tuple(leaf.shape)}: it needs a non-empty leading batch dimension"
-                )
-            if not bool(leaf.isfinite().all()):
-                raise ValueError(f"{name} has NaN or infinite entries")
-            if data is not None and leaf.dtype != data.dtype:
-                raise TypeError(f"{name} is {leaf.dtype}, but the data of {owner} are {data.dtype}")
-            if data is not None and leaf.device != data.device:
-                raise TypeError(f"{name} is on {leaf.device}, but {owner} is on {data.device}")
+            self._check_leaf(leaf, name)
         if len(sizes := {leaf.shape[0] for leaf in leaves(x)}) > 1:
-            raise ValueError(f"the leaves of {name} disagree on the batch size: {sorted(sizes)}")
-        if (
-            shape is not None
-            and isinstance(x, Tensor)
-            and x.shape != (wanted := (self.batch or len(x), *shape))
-        ):
             raise ValueError(
-                f"{name} has shape {tuple(x.shape)}, but {owner} needs (batch, …) = {wanted}"
+                f"all tensors of {name} must have the same batch size, got {sorted(sizes)}"
             )
+        if shape is not None and isinstance(x, Tensor):
+            expected = (self.batch or len(x), *shape)
+            if x.shape != expected:
+                raise ValueError(
+                    f"{name} must have shape (batch, …) = {expected} for {owner}, "
+                    f"got {tuple(x.shape)}"
+                )
         if not isinstance(self.domain, WholeSpace):
             self.domain.require(x, name, owner, closed=True)
 
-    def extra_repr(self) -> str:
-        """Show how many problems there are, the shape of a point, and the numbers they were made
-        with.
-        """
-        return (
-            f"batch={self.batch}, shape={self.sample_shape}, {super().extra_repr()}".removesuffix(
-                ", "
+    def _check_leaf(self, leaf: Tensor, name: str) -> None:
+        """Raise an error unless a tensor is a finite batch of the type and device of the data."""
+        owner = type(self).__name__
+        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+            raise TypeError(f"{name} must consist of floating-point tensors")
+        if leaf.ndim == 0 or leaf.shape[0] == 0:
+            raise ValueError(
+                f"{name} needs a non-empty leading batch dimension, got shape {tuple(leaf.shape)}"
             )
-        )
+        if not bool(leaf.isfinite().all()):
+            raise ValueError(f"{name} has NaN or infinite entries")
+        data = next((b for b in self.buffers() if b.is_floating_point()), None)
+        if data is not None and leaf.dtype != data.dtype:
+            raise TypeError(f"{name} is {leaf.dtype}, but the data of {owner} are {data.dtype}")
+        if data is not None and leaf.device != data.device:
+            raise TypeError(f"{name} is on {leaf.device}, but {owner} is on {data.device}")
+
+    def extra_repr(self) -> str:
+        """Show the batch size, the shape of a point and the constructor arguments."""
+        text = f"batch={self.batch}, shape={self.sample_shape}, {super().extra_repr()}"
+        return text.removesuffix(", ")
 
 
 class Function(Problem):
     """Any function as a problem, with its gradient by automatic differentiation.
 
-    ``function`` maps a batch of points to one number each, (batch, …) → (batch,), sample by sample.
+    Args:
+        function: Function that maps a batch of points to one number per sample,
+            (batch, …) → (batch,).
+        domain: Set over which the function is minimised; all of Rⁿ by default.
 
     >>> import torch
     >>> problem = Function(lambda x: (x - 1).square().sum(-1))
@@ -293,13 +357,14 @@ class Function(Problem):
         n = batch_size(x)
         if value.shape != (n,):
             raise ValueError(
-                f"the function returned shape {tuple(value.shape)} for {n} points: it must be ({n},)"
+                f"the function must return shape ({n},) for {n} points, got {tuple(value.shape)}"
             )
         return value
 
     def grad(self, x: Tree) -> Tree:
-        """Differentiate the function; inside an autograd graph the result can be differentiated
-        again.
+        """Differentiate the function.
+
+        If x requires a gradient, the result can be differentiated again.
         """
         keep_graph = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves(x))
         with torch.enable_grad():
@@ -313,13 +378,13 @@ class Function(Problem):
 def in_double(problem: Problem, x: Tree) -> tuple[Problem, Tree]:
     """Return a problem and points in double precision.
 
-    A function or an operator whose data are out of sight, in single precision, stays as it is, and
-    so do its points.
+    If a function or operator holds single-precision data outside of buffers, the problem cannot be
+    converted. Then both are returned unchanged.
     """
     precise = copy.deepcopy(problem).double()
     points = tree_map(Tensor.double, x)
     try:
         precise.grad(points)
-    except RuntimeError:  # as torch says that double and float do not go together
+    except RuntimeError:  # PyTorch refuses to mix float and double
         return problem, x
     return precise, points

@@ -1,13 +1,11 @@
-"""Parallel-beam projection, the linear operator of tomography, as a sparse matrix with its exact
-transpose.
-"""
+"""Parallel-beam projection, the operator of tomography, as a sparse matrix and its transpose."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -21,7 +19,7 @@ Map: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class _Linear(torch.autograd.Function):
-    """A linear map whose backward pass is its adjoint, to any order."""
+    """A linear map whose backward pass is its adjoint, differentiable to any order."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, apply: Map, adjoint: Map) -> Tensor:
@@ -40,19 +38,21 @@ _linear: Callable[[Tensor, Map, Map], Tensor] = _Linear.apply
 class ParallelBeam(Part, nn.Module):
     """(Ax)(θ, s) = ∫ x over the line {(u, v) : u cos θ + v sin θ = s}, for images on [−1, 1]².
 
-    u grows with the columns and v against the rows, as in a plot, so that a sinogram is oriented
-    like the transpose of ``skimage.transform.radon``. By Joseph's method, every ray is followed in
-    unit steps along the axis to which it is closer, with linear interpolation across that axis and
-    0 outside the image. ``A_adjoint`` applies the transpose of exactly this matrix. Lengths are
-    those of the square, whatever the number of pixels, so that the sinograms of one object at two
-    resolutions agree.
+    u grows with the columns and v against the rows, as in a plot. A sinogram is therefore oriented
+    like the transpose of ``skimage.transform.radon``. Lengths are those of the square, so the
+    sinograms of one object at two resolutions agree.
+
+    The matrix follows Joseph's method: each ray advances by one pixel along its main axis, with
+    linear interpolation across that axis and 0 outside the image. ``A_adjoint`` applies the
+    transpose of exactly this matrix.
 
     Args:
-        size: images are (batch, channels, size, size).
-        angles: radians, (n,); or a number n, which means the midpoints of n equal parts of [0, π).
-        detectors: the number of cells of the detector; sinograms are (batch, channels, angles,
-            detectors).
-        reach: the detector covers −reach < s < reach; with √2 it sees the whole square.
+        size: Side of the images, which are (batch, channels, size, size).
+        angles: Angles in radians, (n,); or their number n, for the midpoints of n equal parts of
+            [0, π).
+        detectors: Number of detector cells; sinograms are (batch, channels, angles, detectors).
+        reach: Half width of the detector, which covers −reach < s < reach. The default √2 covers
+            the whole square.
 
     >>> beam = ParallelBeam(8, angles=3, detectors=11)
     >>> beam.A(torch.ones(1, 1, 8, 8)).shape
@@ -77,7 +77,7 @@ class ParallelBeam(Part, nn.Module):
         if isinstance(angles, int):
             angles = (torch.arange(angles, dtype=torch.float64) + 0.5) * (math.pi / max(angles, 1))
         if angles.ndim != 1 or len(angles) == 0 or not bool(angles.isfinite().all()):
-            raise ValueError("angles must be a number ≥ 1, or finite radians (n,), at least one")
+            raise ValueError("angles must be a number ≥ 1, or a tensor (n,) of finite radians")
         self.size = size
         self.detectors = detectors
         self.reach = float(reach)
@@ -85,39 +85,46 @@ class ParallelBeam(Part, nn.Module):
 
     @property
     def norm(self) -> float:
-        """A bound on ‖A‖ that is close to it."""
+        """An upper bound on ‖A‖, close to it."""
         return _norm(*self._geometry)
 
     def A(self, x: Tensor) -> Tensor:
         """Project images: (batch, channels, angles, detectors)."""
         require_shape(x, (self.size, self.size), "images")
-        return _linear(x, partial(self._times, 0), partial(self._times, 1))
+        return _linear(x, self._project, self._back_project)
 
     def A_adjoint(self, y: Tensor) -> Tensor:
-        """Smear sinograms back along their rays: (batch, channels, size, size)."""
+        """Back-project sinograms: (batch, channels, size, size)."""
         require_shape(y, (len(self.angles), self.detectors), "sinograms")
-        return _linear(y, partial(self._times, 1), partial(self._times, 0))
+        return _linear(y, self._back_project, self._project)
 
-    def part(self, first: int, every: int) -> ParallelBeam:
-        """Return the projection along only the angles ``first``, ``first + every``, …."""
-        return ParallelBeam(self.size, self.angles[first::every], self.detectors, self.reach)
+    def subset(self, first: int, step: int) -> ParallelBeam:
+        """Return the projection along the angles ``first``, ``first + step``, … only."""
+        return ParallelBeam(self.size, self.angles[first::step], self.detectors, self.reach)
 
     def extra_repr(self) -> str:
-        return f"size={self.size}, angles={len(self.angles)}, detectors={self.detectors}, reach={self.reach:g}"
+        return (
+            f"size={self.size}, angles={len(self.angles)}, detectors={self.detectors}, "
+            f"reach={self.reach:g}"
+        )
 
     @property
     def _geometry(self) -> tuple[int, tuple[float, ...], int, float]:
         return self.size, tuple(self.angles.tolist()), self.detectors, self.reach
 
-    def _times(self, which: int, data: Tensor) -> Tensor:
-        """Multiply by A (0) or Aᵀ (1)."""
-        matrix = _matrices(*self._geometry, data.dtype, data.device)[which]
-        shape = (self.size, self.size) if which else (len(self.angles), self.detectors)
-        return (matrix @ data.flatten(2).flatten(0, 1).T).T.reshape(*data.shape[:2], *shape)
+    def _project(self, x: Tensor) -> Tensor:
+        matrix, _ = _matrices(*self._geometry, x.dtype, x.device)
+        sinograms = (matrix @ x.flatten(2).flatten(0, 1).T).T
+        return sinograms.reshape(*x.shape[:2], len(self.angles), self.detectors)
+
+    def _back_project(self, y: Tensor) -> Tensor:
+        _, transpose = _matrices(*self._geometry, y.dtype, y.device)
+        images = (transpose @ y.flatten(2).flatten(0, 1).T).T
+        return images.reshape(*y.shape[:2], self.size, self.size)
 
 
 def require_shape(tensor: Tensor, shape: tuple[int, int], what: str) -> None:
-    """Raise unless a tensor has four dimensions, the last two of this shape."""
+    """Raise an error unless a tensor is (batch, channels, *shape)."""
     if tensor.ndim != 4 or tensor.shape[2:] != shape:
         raise ValueError(
             f"{what} must be (batch, channels, {shape[0]}, {shape[1]}), got {tuple(tensor.shape)}"
@@ -138,18 +145,20 @@ def _matrices(
     dtype: torch.dtype,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    """Return A and Aᵀ, sparse and by rows: products by columns would be several times slower.
+    """Return A and Aᵀ as sparse matrices in row format.
 
-    They are kept for the geometries in use and their parts, since making them takes far longer than
-    applying them.
+    Products in column format would be several times slower. The matrices are cached, because they
+    take far longer to construct than to apply.
     """
-    parts = [_joseph(size, angle, cell_centres(detectors, reach)) for angle in angles]
-    pixels, weights = (torch.stack(entries).flatten(0, 1) for entries in zip(*parts, strict=True))
+    centres = cell_centres(detectors, reach)
+    by_angle = [_joseph(size, angle, centres) for angle in angles]
+    pixels = torch.cat([pixels for pixels, _ in by_angle])
+    weights = torch.cat([weights for _, weights in by_angle])
     rays = torch.arange(len(pixels)).unsqueeze(1).expand_as(pixels)
-    met = weights > 0
-    rays = rays[met]
-    pixels = pixels[met]
-    weights = weights[met].to(dtype)
+    nonzero = weights > 0
+    rays = rays[nonzero]
+    pixels = pixels[nonzero]
+    weights = weights[nonzero].to(dtype)
     order = pixels.argsort(stable=True)
     shape = (len(angles) * detectors, size**2)
     forward = _sparse(rays, pixels, weights, shape)
@@ -159,8 +168,9 @@ def _matrices(
 
 @lru_cache(maxsize=128)
 def _norm(size: int, angles: tuple[float, ...], detectors: int, reach: float) -> float:
-    """‖A‖² ≤ maxⱼ (AᵀAv)ⱼ/vⱼ for every v > 0, since no entry of A is negative (Collatz); v by the
-    power method.
+    """Return a bound on ‖A‖ by ‖A‖² ≤ maxⱼ (AᵀAv)ⱼ/vⱼ, with v > 0 from the power method.
+
+    The inequality (Collatz) holds because no entry of A is negative.
     """
     forward, transpose = _matrices(
         size, angles, detectors, reach, torch.float64, torch.device("cpu")
@@ -169,15 +179,16 @@ def _norm(size: int, angles: tuple[float, ...], detectors: int, reach: float) ->
     bound = 0.0
     for _ in range(30):
         image = transpose @ (forward @ v)
-        seen = image > 0
-        bound = float((image[seen] / v[seen]).max())
+        positive = image > 0
+        bound = float((image[positive] / v[positive]).max())
         v = image / image.max()
     return math.sqrt(bound)
 
 
 def _sparse(rows: Tensor, columns: Tensor, entries: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return the matrix with these entries, which are sorted by rows; 32-bit indices make its
-    products faster.
+    """Return the matrix with these entries, which must be sorted by rows.
+
+    Products with 32-bit indices are faster.
     """
     ends = F.pad(rows.bincount(minlength=shape[0]).cumsum(0), (1, 0))
     with warnings.catch_warnings():
@@ -188,19 +199,26 @@ def _sparse(rows: Tensor, columns: Tensor, entries: Tensor, shape: tuple[int, in
 
 
 def _joseph(size: int, angle: float, s: Tensor) -> tuple[Tensor, Tensor]:
-    """Return pixels and weights of the rays of one angle: (detectors, 2·size) each."""
+    """Return the pixels and weights of the rays of one angle, (detectors, 2·size) each.
+
+    Args:
+        size: Side of the images.
+        angle: Angle in radians.
+        s: Centres of the detector cells.
+    """
     cosine = math.cos(angle)
     sine = math.sin(angle)
-    steep = abs(cosine) >= abs(sine)  # then a ray crosses every row of pixels, else every column
+    steep = abs(cosine) >= abs(sine)
     centres = cell_centres(size)
-    # A row of pixels has v = −centre and is crossed at some u; a column has u = centre and is
-    # crossed at some −v.
-    crossing = s[:, None] + centres * sine if steep else centres * cosine - s[:, None]
-    place = (crossing / (cosine if steep else sine) + 1) * (size / 2) - 0.5
-    nearest = torch.stack([place.floor(), place.floor() + 1], -1)
+    if steep:  # the ray crosses every row of pixels, where v = −centre, at some u
+        crossing = (s[:, None] + centres * sine) / cosine
+    else:  # the ray crosses every column of pixels, where u = centre, at some −v
+        crossing = (centres * cosine - s[:, None]) / sine
+    position = (crossing + 1) * (size / 2) - 0.5
+    nearest = torch.stack([position.floor(), position.floor() + 1], -1)
     inside = (nearest >= 0) & (nearest < size)
     step = 2 / size / max(abs(cosine), abs(sine))
-    weights = step * (1 - (place.unsqueeze(-1) - nearest).abs()) * inside
+    weights = step * (1 - (position.unsqueeze(-1) - nearest).abs()) * inside
     nearest = nearest.clamp(0, size - 1).long()
     crossed = torch.arange(size)[:, None].expand_as(nearest)
     pixels = crossed * size + nearest if steep else nearest * size + crossed

@@ -1,6 +1,4 @@
-"""Problems that are put together: a smooth function, terms such as norms and total variations, and
-a set.
-"""
+"""Composite problems: a smooth function plus terms such as norms and total variation, on a set."""
 
 from __future__ import annotations
 
@@ -19,35 +17,36 @@ from mirrordescent.problems.duality import Dual, add_adjoints, dual_bound
 from mirrordescent.problems.fits import Fit, SquaredError
 from mirrordescent.problems.saddle import SaddlePoint
 from mirrordescent.problems.terms import L1, Blocks, Term
-from mirrordescent.trees import Tree, norm
+from mirrordescent.trees import Tree, norm, tree_map
 
 DATA = "data"
+"""Name of the block of the data in a dual point."""
 
 
 class Composite(Problem, SaddlePoint):
-    """f(x) = f₀(x) + Σⱼ hⱼgⱼ(Kⱼx) on a set X: whatever is smooth, and terms with kinks, operators
-    and constraints.
+    """f(x) = f₀(x) + Σⱼ hⱼgⱼ(Kⱼx) on a set X, with a smooth f₀ and terms that may have kinks.
 
-    Value, gradient (one of the subgradients at kinks), gradients with rounded kinks, proximal
-    operators, the domain, the saddle-point form, lower bounds, and with them certificates and the
-    classical solvers that fit: all of it comes from the parts, for a batch of problems with data,
-    weights and operators of their own.
+    Every operation of a problem is derived from the parts: value and subgradient, smoothed
+    gradients, proximal operators, the saddle-point form and lower bounds. Classical solvers and
+    certificates therefore work without further code. Every problem of a batch may have its own
+    data, weights and operators.
 
-    The saddle-point form has the terms in G. f₀ is in F if it has a prox or is no :class:`Fit`;
-    else its data are one more block of G, d(ZAx). All blocks of K are scaled to the same norm.
+    **Saddle-point form** F(x) + G(Kx). The terms are blocks of G. If f₀ has a prox, or is not a
+    :class:`Fit`, it is F; otherwise its data term d(ZAx) is one more block of G. All blocks of K
+    are scaled to the same norm.
 
-    Bounds on min f come from dual points. Those of a Fit are made feasible by a term that can
-    absorb what is left of Kᵀu (L1 with an orthonormal operator, TV, a ridge), or on x ≥ 0 by
-    raising the data's part; those of any f₀ by linearising it, if it is strongly convex or X is
-    bounded.
+    **Lower bounds** on min f come from dual points. If f₀ is a :class:`Fit`, a dual point is made
+    feasible by a term that can solve Kᵀu = w (an L1 with an orthonormal operator, TV, Roughness or
+    Ridge), or on x ≥ 0 by raising the dual point of the data. If f₀ is strongly convex or X is
+    bounded, f₀ is linearised.
 
     Args:
-        smooth: f₀, such as :class:`~mirrordescent.problems.SquaredError`,
+        smooth: Smooth part f₀, such as :class:`~mirrordescent.problems.SquaredError`,
             :class:`~mirrordescent.problems.Counts`,
             :class:`~mirrordescent.problems.LogisticRegression`, or any problem that knows its
             ``smoothness``.
-        terms: L1, TV, Roughness, Ridge or terms of your own; and at most one set, such as
-            NonNegative(), Box(0, 1) or Simplex().
+        terms: Terms, such as L1, TV, Roughness, Ridge or subclasses of :class:`Term`, and at most
+            one set, such as NonNegative(), Box(0, 1) or Simplex().
 
     >>> import torch
     >>> problem = Composite(SquaredError(torch.tensor([[3.0, 0.5]])), [L1(1.0), PositiveOrthant()])
@@ -61,26 +60,24 @@ class Composite(Problem, SaddlePoint):
         sets = [each for each in terms if isinstance(each, Domain)]
         added = [each for each in terms if isinstance(each, Term)]
         if wrong := [each for each in terms if not isinstance(each, Domain | Term)]:
-            raise TypeError(f"terms must be terms or sets, got {type(wrong[0]).__name__}")
+            raise TypeError(
+                f"terms must be instances of Term or Domain, got {type(wrong[0]).__name__}"
+            )
         if len(sets) > 1:
             raise ValueError(
-                "there can be one set only: write the set that is common to them, such as Box(0, 1)"
+                f"terms may contain one set, got {len(sets)}: "
+                "give their intersection, such as Box(0, 1)"
             )
         if smooth.sample_shape is None:
             raise ValueError(
-                f"{type(smooth).__name__} does not know the shape of its points, which terms need"
+                f"terms need the shape of points, which {type(smooth).__name__} does not know: "
+                "set its sample_shape"
             )
-        batches = {len(t.weight) for t in added if isinstance(t.weight, Tensor) and t.weight.ndim}
-        if smooth.batch is not None:
-            batches.add(smooth.batch)
-        if len(batches) > 1:
-            raise ValueError(
-                f"data and weights disagree on the number of problems: {sorted(batches)}"
-            )
-        super().__init__(next(iter(batches), None), smooth.sample_shape)
+        super().__init__(_common_batch(smooth, added), smooth.sample_shape)
         if smooth.smoothness() in (None, math.inf):
             raise ValueError(
-                f"{type(smooth).__name__} is not known to be smooth: what has kinks belongs to the terms"
+                f"smooth must know a finite smoothness(), which {type(smooth).__name__} does not: "
+                "functions with kinks belong into terms"
             )
         self.smooth = smooth
         self.parts = nn.ModuleList(added)
@@ -88,14 +85,17 @@ class Composite(Problem, SaddlePoint):
         like = next(smooth.buffers()).new_zeros(self.batch or 1, *self.sample_shape)
         for term in self._terms:
             term.prepare(like)
-        separable = isinstance(self.domain, WholeSpace | PositiveOrthant | Box) and isinstance(
-            smooth, Fit
-        )
-        simple = isinstance(self.domain, WholeSpace) or (separable and cast(Fit, smooth).separable)
-        prox = isinstance(smooth, SquaredError) and smooth.proximable and simple
-        self.dual_data = isinstance(smooth, Fit) and not prox
+        self.dual_data = isinstance(smooth, Fit) and not self._has_prox()
         """Whether the data are a block of G."""
         self.proximable = isinstance(smooth, Fit)
+
+    def _has_prox(self) -> bool:
+        """Whether f₀ plus the indicator of X has a prox."""
+        if not isinstance(self.smooth, SquaredError) or not self.smooth.proximable:
+            return False
+        if isinstance(self.domain, WholeSpace):
+            return True
+        return isinstance(self.domain, PositiveOrthant | Box) and self.smooth.separable
 
     def config(self) -> Config:
         return {"smooth": self.smooth, "terms": [*self.parts, self.domain]}
@@ -106,7 +106,7 @@ class Composite(Problem, SaddlePoint):
 
     @property
     def convex(self) -> bool | None:  # type: ignore[override]
-        """Whether f₀ is: the terms are."""
+        """Whether f₀ is convex; all terms are."""
         return self.smooth.convex
 
     @property
@@ -123,19 +123,19 @@ class Composite(Problem, SaddlePoint):
         return self.smoothed_grad(x, 0.0)
 
     def smoothed_grad(self, x: Tensor, width: float | Tensor) -> Tensor:
-        """Replace |d| by the Huber function that is quadratic for |d| ≤ width, in every term."""
+        """Return the gradient with |d| replaced by a Huber function of this width in all terms."""
         out = cast(Tensor, self.smooth.grad(x))
         if self.parts and not isinstance(self.smooth, Fit):
-            out = out.clone()  # which may be the problem's own memory
+            out = out.clone()  # a problem may return its own memory
         for term in self._terms:
             out = term.add_gradient(out, x, width)
         return out
 
     @property
     def kink(self) -> float | Tensor | None:
-        """h, if one term has kinks."""
+        """h of the term with kinks; None if there is none, or more than one."""
         kinked = [term for term in self._terms if term.kinked]
-        return kinked[0].height if len(kinked) == 1 else None
+        return kinked[0].scaled_weight if len(kinked) == 1 else None
 
     def smoothness(self) -> float:
         return cast(float, self.smooth.smoothness()) + sum(term.curvature for term in self._terms)
@@ -144,68 +144,68 @@ class Composite(Problem, SaddlePoint):
         return (self.smooth.strong_convexity() or 0.0) + sum(term.convexity for term in self._terms)
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
-        """That of f₀, if there is nothing else, and no set."""
+        """Return the minimisers of f₀, if there are no terms and no set."""
         alone = not self.parts and isinstance(self.domain, WholeSpace)
         return self.smooth.minimiser(tolerance) if alone else None
 
     def start(self, batch: int | None = None) -> Tensor:
-        """Return the start of f₀, moved into X."""
+        """Return the start of f₀, projected onto X."""
         start = cast(Tensor, self.smooth.start(self.batch or batch))
-        return (
-            start
-            if isinstance(self.domain, WholeSpace)
-            else cast(Tensor, self.domain.project(start))
-        )
+        if isinstance(self.domain, WholeSpace):
+            return start
+        return cast(Tensor, self.domain.project(start))
 
     def features(self, x0: Tensor | None = None) -> dict[str, Tensor]:
-        """Return log(hⱼ‖Kⱼ‖√n / ‖∇f₀(0)‖) of every term, which changing the unit of x or of f
-        leaves as it is, and the features of f₀.
+        """Return the features of f₀, and log(hⱼ‖Kⱼ‖√n / ‖∇f₀(0)‖) of every term.
+
+        These ratios do not depend on the units of x and f.
         """
-        described = dict(self.smooth.features(x0))
-        pull = norm(self.smooth.grad(cast(Tensor, self.smooth.start(self.batch)) * 0)).double()
+        features = dict(self.smooth.features(x0))
+        origin = cast(Tensor, self.smooth.start(self.batch)) * 0
+        pull = norm(self.smooth.grad(origin)).double()
         scale = math.sqrt(math.prod(self.sample_shape)) / pull.clamp(min=1e-30)
-        for place, term in enumerate(self._terms):
-            height = torch.as_tensor(term.height, dtype=torch.float64, device=pull.device)
-            described[f"term {place + 1}"] = (height * term.norm * scale).clamp(1e-12, 1e12).log()
-        return described
+        for index, term in enumerate(self._terms):
+            weight = torch.as_tensor(term.scaled_weight, dtype=torch.float64, device=pull.device)
+            ratio = (weight * term.norm * scale).clamp(1e-12, 1e12)
+            features[f"term {index + 1}"] = ratio.log()
+        return features
 
     def proximal(self) -> tuple[Problem, Callable[[Tree, Tensor], Tree]] | None:
-        """Return what is smooth, and the prox of the rest with one step length per sample, if that
-        is simple.
+        """Return the smooth part of f, and the prox of the rest; None if that has no simple prox.
 
-        It is with at most one term with kinks, which is an L1 with KᵀK = I; and X must be all of
-        Rⁿ, or K = I and X a product of intervals.
+        The prox is simple if the only term with kinks is an L1 with KᵀK = I, and X is all of Rⁿ. If
+        K = I, X may also be a product of intervals.
         """
         kinked = [term for term in self._terms if math.isinf(term.curvature)]
-        whole = isinstance(self.domain, WholeSpace)
-        if not kinked:
-            return None  # methods project by themselves
-        one = kinked[0]
-        if len(kinked) > 1 or not isinstance(one, L1) or not one.invertible:
+        if len(kinked) != 1:  # methods handle sets without a prox
             return None
-        if not whole and not (
-            one.operator is None and isinstance(self.domain, PositiveOrthant | Box)
-        ):
+        (term,) = kinked
+        if not isinstance(term, L1) or not term.invertible:
             return None
-        return self._without(kinked), lambda x, t: self.domain.project(one.prox(cast(Tensor, x), t))
+        intervals = term.operator is None and isinstance(self.domain, PositiveOrthant | Box)
+        if not isinstance(self.domain, WholeSpace) and not intervals:
+            return None
 
-    def _without(self, terms: list[Term]) -> Problem:
-        """Return the problem of the other terms, which shares all with this one."""
+        def prox(x: Tree, t: Tensor) -> Tree:
+            return self.domain.project(term.prox(cast(Tensor, x), t))
+
+        return self._without(term), prox
+
+    def _without(self, excluded: Term) -> Problem:
+        """Return this problem without one term; all other parts are shared."""
         rest = copy.copy(self)
-        rest._modules = {
-            **self._modules,
-            "parts": nn.ModuleList(t for t in self._terms if t not in terms),
-        }
+        terms = nn.ModuleList(term for term in self._terms if term is not excluded)
+        rest._modules = {**self._modules, "parts": terms}
         return rest
 
     # The saddle-point form F(x) + G(Kx).
 
     def saddle_point(self) -> SaddlePoint | None:
-        """Return this problem, unless there is nothing for a dual variable to stand for."""
+        """Return this problem; None if G would have no blocks."""
         return self if self.dual_data or self.parts else None
 
     def explicit(self) -> SaddlePoint:
-        """Return the form with f₀ in F, for methods that use its gradient."""
+        """Return the form with f₀ in F, for methods that use the gradient of F."""
         if not self.dual_data or not self.parts:
             return self
         form = copy.copy(self)
@@ -214,20 +214,20 @@ class Composite(Problem, SaddlePoint):
 
     @property
     def ratio(self) -> float | None:
-        """None: it depends on the scales of x and f."""
+        """None, because the best ratio depends on the scales of x and f."""
         return None
 
     @property
     def block_norms(self) -> list[float]:
-        """‖Kⱼ‖ of the blocks, that of the data last."""
-        fit = cast(Fit, self.smooth)
-        return [term.norm for term in self._terms] + ([fit.operator_norm] if self.dual_data else [])
+        """‖Kⱼ‖ of the blocks; the data come last."""
+        norms = [term.norm for term in self._terms]
+        if self.dual_data:
+            norms.append(cast(Fit, self.smooth).operator_norm)
+        return norms
 
     @property
     def block_scales(self) -> list[float]:
-        """κⱼ, which make the norms of κⱼKⱼ the same: else the steps of one block would have to be
-        too short.
-        """
+        """Factors κⱼ such that all κⱼKⱼ have the same norm, so that one step size suits all."""
         norms = self.block_norms
         return [max(norms) / each for each in norms]
 
@@ -238,18 +238,18 @@ class Composite(Problem, SaddlePoint):
         return math.hypot(*(a * b for a, b in zip(self.block_scales, norms, strict=True))) or 1.0
 
     def K(self, x: Tensor) -> Blocks:
-        """The blocks κⱼKⱼx, and κZAx if the data are in G."""
+        """Return the blocks κⱼKⱼx, and κZAx if the data are in G."""
         blocks = {}
         scales = self.block_scales
-        for place, (term, scale) in enumerate(zip(self._terms, scales, strict=False)):
+        for index, (term, scale) in enumerate(zip(self._terms, scales, strict=False)):
             for name, block in term.K(x).items():
-                blocks[_named(place, name)] = block if scale == 1 else scale * block
+                blocks[_block_name(index, name)] = block if scale == 1 else scale * block
         if self.dual_data:
-            blocks[DATA] = scales[-1] * cast(Fit, self.smooth).seen(x)
+            blocks[DATA] = scales[-1] * cast(Fit, self.smooth).observe(x)
         return blocks
 
     def K_adjoint(self, u: Blocks) -> Tensor:
-        """ΣκⱼKⱼᵀuⱼ, plus κAᵀZv if the data are in G."""
+        """ΣⱼκⱼKⱼᵀuⱼ, plus κAᵀZv if the data are in G."""
         first = next(iter(u.values()))
         dual = self._unscaled(u)
         out = first.new_zeros(len(first), *self.sample_shape)
@@ -257,16 +257,14 @@ class Composite(Problem, SaddlePoint):
 
     @property
     def F_convexity(self) -> float:
-        """That of f₀, where F has an argmin: where every entry is observed directly."""
-        return (
-            (self.smooth.strong_convexity() or 0.0)
-            if self.proximable and not self.dual_data
-            else 0.0
-        )
+        """Strong convexity of f₀ if it is F and has an argmin, else 0."""
+        if not self.proximable or self.dual_data:
+            return 0.0
+        return self.smooth.strong_convexity() or 0.0
 
     @property
     def F_smoothness(self) -> float:
-        """That of f₀, or 0 if its data are in G."""
+        """Smoothness of f₀; 0 if its data are in G."""
         return 0.0 if self.dual_data else cast(float, self.smooth.smoothness())
 
     def grad_F(self, x: Tensor) -> Tensor:
@@ -280,7 +278,8 @@ class Composite(Problem, SaddlePoint):
             return self.project(x)
         if not self.proximable:
             raise TypeError(
-                f"the F of a Composite of {type(self.smooth).__name__} has no prox: use CondatVu"
+                f"this method needs a prox of F, which a Composite of {type(self.smooth).__name__} "
+                "does not have: use CondatVu"
             )
         return self.project(cast(SquaredError, self.smooth).prox(x, tau))
 
@@ -288,50 +287,48 @@ class Composite(Problem, SaddlePoint):
         return self.project(cast(SquaredError, self.smooth).argmin(w))
 
     def prox_G_conjugate(self, u: Blocks, sigma: float | Tensor) -> Blocks:
-        """That of every block, prox_{σκ²g*}(κu)/κ."""
+        """prox_{σκ²g*}(κu)/κ of every block."""
         scales = self.block_scales
         proxed: Blocks = {}
-        for place, (term, scale) in enumerate(zip(self._terms, scales, strict=False)):
-            found = term.prox_conjugate(self._of(place, u, scale), sigma * scale**2)
-            proxed |= {
-                _named(place, name): block if scale == 1 else block / scale
-                for name, block in found.items()
-            }
+        for index, (term, scale) in enumerate(zip(self._terms, scales, strict=False)):
+            blocks = term.prox_conjugate(self._blocks_of(index, u, scale), sigma * scale**2)
+            for name, block in blocks.items():
+                proxed[_block_name(index, name)] = block if scale == 1 else block / scale
         if self.dual_data:
             scale = scales[-1]
-            proxed[DATA] = (
-                cast(Fit, self.smooth).prox_conjugate(scale * u[DATA], sigma * scale**2) / scale
-            )
+            data = cast(Fit, self.smooth).prox_conjugate(scale * u[DATA], sigma * scale**2)
+            proxed[DATA] = data / scale
         return proxed
 
-    # Bounds.
+    # Lower bounds.
 
     def lower_bound(self, u: Blocks) -> Tensor:
-        """Return the bound of a dual point; if the data are not in it, theirs is that of
-        the start.
+        """Return the bound of a dual point.
+
+        If u has no block for the data, the dual point of the data is that of the start.
         """
         first = next(iter(u.values()), None)
         return self.bound_of_pair(self.start(None if first is None else len(first)), u)
 
     def bound_of_pair(self, x: Tensor, u: Blocks) -> Tensor:
-        """Return the best of the bounds that follow from a dual point, and a primal one that may
-        belong to it.
+        """Return the best bound of a dual point u and a primal point x.
+
+        If u has no block for the data, v = ∇d(ZAx) is the dual point of the data.
         """
         dual = self._unscaled(self.prox_G_conjugate(u, 0.0))
         if isinstance(self.smooth, Fit) and not self.dual_data:
-            dual = dual._replace(data=self.smooth.slope(self.smooth.seen(x)))
+            dual = dual._replace(data=self.smooth.misfit_gradient(self.smooth.observe(x)))
         return self._bound(x, dual)
 
     def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor | None:
-        """Return the bound of the dual point of the gradient of f₀, with the terms absorbing it; or
-        that of any f.
+        """Return the bound of the dual point v = ∇d(ZAx), u = 0, if f₀ is a :class:`Fit`.
+
+        For another f₀, return the bound of :meth:`Problem.bound_at`, if f is smooth.
         """
         if isinstance(self.smooth, Fit):
-            none = [
-                {name: torch.zeros_like(block) for name, block in term.K(x).items()}
-                for term in self._terms
-            ]
-            return self._bound(x, Dual(none, self.smooth.slope(self.smooth.seen(x))))
+            zeros = [tree_map(torch.zeros_like, term.K(x)) for term in self._terms]
+            v = self.smooth.misfit_gradient(self.smooth.observe(x))
+            return self._bound(x, Dual(cast("list[Blocks]", zeros), v))
         return super().bound_at(x, convexity) if math.isfinite(self.smoothness()) else None
 
     def _bound(self, x: Tensor, dual: Dual) -> Tensor:
@@ -339,19 +336,29 @@ class Composite(Problem, SaddlePoint):
         return dual_bound(self.smooth, self._terms, self.domain, x, dual, level)
 
     def _unscaled(self, u: Blocks) -> Dual:
+        """Return the dual points κⱼuⱼ of the terms and κv of the data."""
         scales = self.block_scales
-        terms = [
-            self._of(place, u, scale)
-            for place, scale in zip(range(len(self.parts)), scales, strict=False)
-        ]
+        terms = [self._blocks_of(index, u, scales[index]) for index in range(len(self.parts))]
         return Dual(terms, scales[-1] * u[DATA] if self.dual_data else None)
 
-    def _of(self, place: int, u: Blocks, scale: float) -> Blocks:
-        """Return the blocks of one term, by their own names, times a number."""
-        mine = {name: u[_named(place, name)] for name in self._terms[place].blocks}
-        return mine if scale == 1 else {name: scale * block for name, block in mine.items()}
+    def _blocks_of(self, index: int, u: Blocks, scale: float) -> Blocks:
+        """Return the blocks of one term under the term's own names, multiplied by ``scale``."""
+        blocks = {name: u[_block_name(index, name)] for name in self._terms[index].blocks}
+        return blocks if scale == 1 else {name: scale * block for name, block in blocks.items()}
 
 
-def _named(place: int, name: str) -> str:
-    """Name a block: those of the first term by themselves."""
-    return f"{name} {place + 1}" if place else name
+def _block_name(index: int, name: str) -> str:
+    """Return the name of a block in K; terms after the first append their number."""
+    return f"{name} {index + 1}" if index else name
+
+
+def _common_batch(smooth: Problem, terms: Sequence[Term]) -> int | None:
+    """Return the number of problems; raise if the data and the weights disagree."""
+    batches = {len(t.weight) for t in terms if isinstance(t.weight, Tensor) and t.weight.ndim}
+    if smooth.batch is not None:
+        batches.add(smooth.batch)
+    if len(batches) > 1:
+        raise ValueError(
+            f"data and weights must have the same number of problems, got {sorted(batches)}"
+        )
+    return next(iter(batches), None)

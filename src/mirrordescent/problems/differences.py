@@ -1,6 +1,4 @@
-"""Differences of neighbouring pixels: D, its adjoint, and norms of the groups that a total
-variation takes together.
-"""
+"""Differences of neighbouring pixels: D, its adjoint, and the group norms of total variation."""
 
 from typing import NamedTuple, TypeAlias, cast
 
@@ -11,18 +9,21 @@ from torch.nn import functional as F
 from mirrordescent.trees import per_sample, sum_per_sample
 
 Differences: TypeAlias = dict[str, Tensor]
+"""Dx, or a dual point of the same shape, by direction."""
 
 DIRECTIONS = {"vertical": -2, "horizontal": -1}
+"""The dimension of an image along which each direction takes differences."""
 
 
 def differences(x: Tensor) -> Differences:
-    """Dx: forward differences down the columns and along the rows, none across the border."""
+    """Dx: forward differences along columns and rows, without wrapping at the border."""
     return {name: _difference(dimension, x) for name, dimension in DIRECTIONS.items()}
 
 
 def add_adjoint(out: Tensor, u: Differences, factor: float | Tensor = 1.0) -> Tensor:
-    """Add factor·Dᵀu to a fresh tensor in place, and return it; there may be a factor for every
-    sample.
+    """Add factor·Dᵀu to ``out`` in place, and return it.
+
+    The factor is a number, or a tensor (batch,).
     """
     for name, dimension in DIRECTIONS.items():
         _add_adjoint_along(dimension, out, u[name], factor)
@@ -30,8 +31,8 @@ def add_adjoint(out: Tensor, u: Differences, factor: float | Tensor = 1.0) -> Te
 
 
 def times(factor: float | Tensor, u: Differences) -> Differences:
-    """factor·u; there may be a factor for every sample."""
-    return {name: _fit(factor, u[name]) * u[name] for name in DIRECTIONS}
+    """factor·u, for a number or a tensor (batch,)."""
+    return {name: broadcast(factor, u[name]) * u[name] for name in DIRECTIONS}
 
 
 def _difference(dimension: int, x: Tensor) -> Tensor:
@@ -49,11 +50,11 @@ def _add_adjoint_along(dimension: int, out: Tensor, u: Tensor, factor: float | T
 
 
 class Groups(NamedTuple):
-    """Groups g of differences d, of which a total variation adds up the Euclidean norms |d_g|.
+    """Groups g of differences d, whose Euclidean norms |d_g| a total variation adds.
 
-    A group is one difference; or both differences of a pixel, if ``isotropic``, at the last row or
-    column the one that is there; and either of them in all channels, if ``coupled``. Widths, radii
-    and heights below are numbers, or one for every sample.
+    By default every difference is a group. If ``isotropic``, the two differences of a pixel are
+    one group; a pixel of the last row or column has only one. If ``coupled``, a group extends over
+    all channels. Widths, radii and weights below are numbers, or tensors (batch,).
     """
 
     isotropic: bool = False
@@ -65,7 +66,7 @@ class Groups(NamedTuple):
         return not (self.isotropic or self.coupled)
 
     def norms(self, d: Differences) -> list[Tensor]:
-        """|d_g|: one tensor for each direction, or one for both."""
+        """|d_g|: one tensor per direction; a single tensor if ``isotropic``."""
         if self.single:
             return [d[name].abs() for name in DIRECTIONS]
         squares = [d[name].square() for name in DIRECTIONS]
@@ -81,53 +82,51 @@ class Groups(NamedTuple):
         return F.pad(norms, (1, 0)).amax(1)  # a single pixel has no differences
 
     def total(self, d: Differences, width: float = 0.0) -> Tensor:
-        """Σ h(|d_g|) per sample, with the Huber function h(r) = r²/(2·width) for r ≤ width, else r
-        − width/2.
+        """Σ h(|d_g|) per sample, with the Huber function h: (batch,).
+
+        h(r) = r²/(2·width) for r ≤ width, and r − width/2 beyond.
         """
 
         def huber(norm: Tensor) -> Tensor:
+            if not width:
+                return norm
             near = norm.clamp(max=width)
             return near * (norm - near / 2) / width
 
-        return torch.stack(
-            [sum_per_sample(huber(norm) if width else norm) for norm in self.norms(d)]
-        ).sum(0)
+        return torch.stack([sum_per_sample(huber(norm)) for norm in self.norms(d)]).sum(0)
 
     def slopes(self, d: Differences, width: float | Tensor = 0.0) -> Differences:
-        """d_g/max(|d_g|, width), the derivatives of h(|d_g|); 0 at 0."""
+        """d_g/max(|d_g|, width), the gradient of Σ h(|d_g|) with respect to d; 0 at d_g = 0."""
         if self.single:
             return {name: _slope(d[name], width) for name in DIRECTIONS}
-        return self._over(d, [_at_least(norm, width) for norm in self.norms(d)])
+        return self._divide(d, [_divisor(norm, width) for norm in self.norms(d)])
 
     def add_gradient(
-        self, out: Tensor, x: Tensor, height: float | Tensor, width: float | Tensor
+        self, out: Tensor, x: Tensor, weight: float | Tensor, width: float | Tensor
     ) -> Tensor:
-        """Add the gradient of height·Σ h(|d_g|), d = Dx, to a fresh tensor in place, and
-        return it.
-        """
+        """Add the gradient of weight·Σ h(|(Dx)_g|) to ``out`` in place, and return it."""
         if not self.single:
-            return add_adjoint(out, self.slopes(differences(x), width), height)
-        for dimension in (
-            DIRECTIONS.values()
-        ):  # one after the other, while what was just computed is still in the cache
+            return add_adjoint(out, self.slopes(differences(x), width), weight)
+        # Treat one direction after the other, while its differences are still in the cache.
+        for dimension in DIRECTIONS.values():
             d = _difference(dimension, x)
             if torch.is_grad_enabled() or _is_zero(width):
-                _add_adjoint_along(dimension, out, _slope(d, width), height)
-            else:  # the same in two passes fewer
-                bound = width.item() if isinstance(width, Tensor) and width.numel() == 1 else width
-                _add_adjoint_along(dimension, out, _clip(d, bound, out=d), height / bound)
+                _add_adjoint_along(dimension, out, _slope(d, width), weight)
+                continue
+            # The same gradient, with two passes over the data fewer.
+            bound = width.item() if isinstance(width, Tensor) and width.numel() == 1 else width
+            _add_adjoint_along(dimension, out, _clip(d, bound, out=d), weight / bound)
         return out
 
     def project(self, u: Differences, radius: float | Tensor) -> Differences:
-        """Return the nearest differences with |u_g| ≤ radius."""
+        """Project u onto |u_g| ≤ radius."""
         if self.single:
             return {name: _clip(u[name], radius) for name in DIRECTIONS}
-        return self._over(
-            u, [_at_least(norm, radius) / _fit(radius, norm) for norm in self.norms(u)]
-        )
+        divisors = [_divisor(norm, radius) / broadcast(radius, norm) for norm in self.norms(u)]
+        return self._divide(u, divisors)
 
-    def _over(self, d: Differences, divisors: list[Tensor]) -> Differences:
-        """Divide every group by its number."""
+    def _divide(self, d: Differences, divisors: list[Tensor]) -> Differences:
+        """Divide every group by its divisor."""
         if not self.isotropic:
             return {
                 name: d[name] / divisor for name, divisor in zip(DIRECTIONS, divisors, strict=True)
@@ -140,32 +139,31 @@ class Groups(NamedTuple):
 
 
 def _root(squares: Tensor) -> Tensor:
-    """√, with the derivative 0 at 0."""
+    """The square root, with derivative 0 at 0."""
     if not torch.is_grad_enabled():
         return squares.sqrt()
     return torch.where(squares > 0, squares.clamp(min=torch.finfo(squares.dtype).tiny).sqrt(), 0.0)
 
 
+def broadcast(number: float | Tensor, like: Tensor) -> float | Tensor:
+    """Return a number unchanged, and reshape one number per sample to broadcast to ``like``."""
+    return per_sample(number, like) if isinstance(number, Tensor) and number.ndim else number
+
+
 def _slope(d: Tensor, width: float | Tensor) -> Tensor:
-    return d.sign() if _is_zero(width) else (d / _fit(width, d)).clamp(-1, 1)
+    return d.sign() if _is_zero(width) else (d / broadcast(width, d)).clamp(-1, 1)
 
 
-def _at_least(norm: Tensor, width: float | Tensor) -> Tensor:
-    """max(norm, width), with ∞ for 0, by which 0 can be divided."""
-    return (
-        norm.masked_fill(norm == 0, torch.inf)
-        if _is_zero(width)
-        else norm.clamp(min=_fit(width, norm))
-    )
+def _divisor(norm: Tensor, width: float | Tensor) -> Tensor:
+    """max(norm, width), with 0 replaced by ∞, so that 0 divided by it is 0."""
+    if _is_zero(width):
+        return norm.masked_fill(norm == 0, torch.inf)
+    return norm.clamp(min=broadcast(width, norm))
 
 
 def _clip(u: Tensor, bound: float | Tensor, out: Tensor | None = None) -> Tensor:
-    most = cast(Tensor, _fit(bound, u))  # or a number
-    return torch.clamp(u, -most, most, out=out)
-
-
-def _fit(number: float | Tensor, like: Tensor) -> float | Tensor:
-    return per_sample(number, like) if isinstance(number, Tensor) and number.ndim else number
+    limit = cast(Tensor, broadcast(bound, u))  # a tensor or a number
+    return torch.clamp(u, -limit, limit, out=out)
 
 
 def _is_zero(width: float | Tensor) -> bool:

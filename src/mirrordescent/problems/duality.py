@@ -18,175 +18,183 @@ from mirrordescent.trees import dot, norm, per_sample, sum_per_sample
 
 
 class Dual(NamedTuple):
-    """Dual points u_j of the terms, where their conjugates are finite, and that of the data, v, if
-    there is one.
-    """
+    """A dual point: uⱼ of every term, in the domain of its conjugate, and v of the data, if any."""
 
     terms: list[Blocks]
     data: Tensor | None
 
     def double(self) -> Dual:
-        """Return it in double precision."""
+        """Return the dual point in double precision."""
         terms = [{name: block.double() for name, block in u.items()} for u in self.terms]
         return Dual(terms, None if self.data is None else self.data.double())
 
 
 def add_adjoints(out: Tensor, smooth: Problem, terms: Sequence[Term], dual: Dual) -> Tensor:
-    """Add w = AᵀZv + ΣKⱼᵀuⱼ to a fresh tensor, in place if that can be, and return it."""
+    """Add w = AᵀZv + ΣⱼKⱼᵀuⱼ to ``out``, which may be overwritten, and return the sum."""
     for term, u in zip(terms, dual.terms, strict=True):
         out = term.add_adjoint(out, u)
-    return out if dual.data is None else out + cast(Fit, smooth).back(dual.data)
+    return out if dual.data is None else out + cast(Fit, smooth).observe_adjoint(dual.data)
 
 
 def dual_bound(
     smooth: Problem, terms: Sequence[Term], domain: Domain, x: Tensor, dual: Dual, level: Tensor
 ) -> Tensor:
-    """Return the best of the bounds on min f₀ + Σgⱼ(Kⱼ·) over a set that follow from a dual point:
-    (batch,).
+    """Return the best lower bound on min_X f₀ + Σⱼ gⱼ(Kⱼ·) that a dual point proves: (batch,).
 
-    All is computed in double precision, if the operators take that, and rounded down.
+    The bound is computed in double precision, if the operators support it, and rounded down.
 
     Args:
-        smooth: f₀.
-        terms: the gⱼ(Kⱼ·).
-        domain: the set.
-        x: where f₀ is linearised.
-        dual: the dual point.
-        level: a value of f, (batch,), which a minimiser is not above.
+        smooth: Smooth part f₀.
+        terms: Terms gⱼ(Kⱼ·).
+        domain: Set X.
+        x: Point where f₀ is linearised.
+        dual: Dual point.
+        level: Value of f at some point, which minimisers do not exceed, (batch,).
     """
     level = level.detach()
     try:
-        found = _bounds(smooth, terms, domain, x.double(), dual.double(), level.double())
-    except RuntimeError:  # of an operator that is made for one type of numbers
-        found = _bounds(smooth, terms, domain, x, dual, level)
-    best = torch.stack([x.new_full((len(x),), -torch.inf).to(found[0] if found else x), *found])
-    return rounded_down(best.nan_to_num(nan=-torch.inf, neginf=-torch.inf).amax(0), x.dtype)
+        bounds = _bounds(smooth, terms, domain, x.double(), dual.double(), level.double())
+    except RuntimeError:  # an operator does not accept double precision
+        bounds = _bounds(smooth, terms, domain, x, dual, level)
+    if not bounds:
+        return rounded_down(x.new_full((len(x),), -torch.inf), x.dtype)
+    best = torch.stack(bounds).nan_to_num(nan=-torch.inf, neginf=-torch.inf).amax(0)
+    return rounded_down(best, x.dtype)
 
 
 def _bounds(
     smooth: Problem, terms: Sequence[Term], domain: Domain, x: Tensor, dual: Dual, level: Tensor
 ) -> list[Tensor]:
-    found = []
+    """Return every bound that applies to the problem."""
+    bounds = []
     convexity = smooth.strong_convexity() or 0.0
     if smooth.convex and (convexity > 0 or domain.bounded):
-        found.append(_linearised(smooth, convexity, terms, domain, x, dual))
+        bounds.append(_bound_by_linearisation(smooth, convexity, terms, domain, x, dual))
     if dual.data is not None and domain.bounded:
-        found.append(_least_over_set(cast(Fit, smooth), terms, domain, x, dual))
+        bounds.append(_bound_on_bounded_set(cast(Fit, smooth), terms, domain, x, dual))
     if dual.data is not None and isinstance(domain, WholeSpace | PositiveOrthant):
-        bound = _feasible(
-            cast(Fit, smooth), terms, isinstance(domain, PositiveOrthant), x, dual, level
-        )
-        found += [] if bound is None else [bound]
-    return found
+        one_sided = isinstance(domain, PositiveOrthant)
+        bound = _bound_at_feasible_point(cast(Fit, smooth), terms, one_sided, x, dual, level)
+        if bound is not None:
+            bounds.append(bound)
+    return bounds
 
 
-def _linearised(
+def _bound_by_linearisation(
     smooth: Problem, convexity: float, terms: Sequence[Term], domain: Domain, x: Tensor, dual: Dual
 ) -> Tensor:
-    """min over X of f₀(x) + ⟨∇f₀(x), · − x⟩ + (μ/2)‖· − x‖² + ⟨w, ·⟩, minus the conjugates, w =
-    ΣKⱼᵀuⱼ.
+    """min_{x' ∈ X} f₀(x) + ⟨∇f₀(x), x' − x⟩ + (μ/2)‖x' − x‖² + ⟨w, x'⟩ − Σⱼ gⱼ*(uⱼ).
+
+    Here w = ΣⱼKⱼᵀuⱼ.
     """
     if next(smooth.buffers()).dtype != x.dtype:
         smooth = copy.deepcopy(smooth).to(x.dtype)
     w = add_adjoints(torch.zeros_like(x), smooth, terms, Dual(dual.terms, None))
     value = smooth.value(x)
     g = cast(Tensor, smooth.grad(x)) + w
-    falls = []
+    decreases = []
     if convexity > 0:
-        away = cast(Tensor, domain.project(x - g / convexity)) - x
-        falls.append(dot(g, away) + convexity / 2 * dot(away, away))
+        step = cast(Tensor, domain.project(x - g / convexity)) - x
+        decreases.append(dot(g, step) + convexity / 2 * dot(step, step))
     if domain.bounded:
-        falls.append(domain.least(g) - dot(g, x))
-    fall = torch.stack(falls).amax(0)
+        decreases.append(domain.least(g) - dot(g, x))
+    decrease = torch.stack(decreases).amax(0)
     linear = dot(w, x)
-    taken = _conjugates(terms, dual.terms, value)
-    size = value.abs() + norm(g) * norm(x) + fall.abs() + linear.abs() + taken
-    return value + fall + linear - taken - _units(x) * size
+    conjugates = _sum_of_conjugates(terms, dual.terms, value)
+    size = value.abs() + norm(g) * norm(x) + decrease.abs() + linear.abs() + conjugates
+    return value + decrease + linear - conjugates - _rounding_unit(x) * size
 
 
-def _least_over_set(
+def _bound_on_bounded_set(
     fit: Fit, terms: Sequence[Term], domain: Domain, x: Tensor, dual: Dual
 ) -> Tensor:
-    """min over a bounded X of ⟨w, ·⟩, w = AᵀZv + ΣKⱼᵀuⱼ, minus all conjugates."""
+    """min_{x' ∈ X} ⟨w, x'⟩ − d*(v) − Σⱼ gⱼ*(uⱼ) with w = AᵀZv + ΣⱼKⱼᵀuⱼ, for a bounded X."""
     v = cast(Tensor, dual.data)
     w = add_adjoints(torch.zeros_like(x), fit, terms, dual)
     value, size = fit.conjugate(v)
     least = domain.least(w)
-    taken = _conjugates(terms, dual.terms, value)
-    return (
-        least
-        - value
-        - taken
-        - _units(v) * (norm(w) * x[0].numel() ** 0.5 + least.abs() + size + taken)
-    )
+    conjugates = _sum_of_conjugates(terms, dual.terms, value)
+    size = norm(w) * x[0].numel() ** 0.5 + least.abs() + size + conjugates
+    return least - value - conjugates - _rounding_unit(v) * size
 
 
-def _feasible(
+def _bound_at_feasible_point(
     fit: Fit, terms: Sequence[Term], one_sided: bool, x: Tensor, dual: Dual, level: Tensor
 ) -> Tensor | None:
-    """Minus all conjugates, at a dual point near the given one with w = AᵀZv + ΣKⱼᵀuⱼ = 0, or w ≥ 0
-    if X is x ≥ 0.
+    """−d*(v) − Σⱼ gⱼ*(uⱼ) at a feasible dual point near the given one; None if none is found.
 
-    A term absorbs what is left of w; if it then exceeds its bound, all is divided by as much.
-    Without such a term, on x ≥ 0, the data's part is raised until w ≥ 0. Of squared errors the best
-    multiple is taken.
+    Feasible means AᵀZv + ΣⱼKⱼᵀuⱼ = 0 on all of Rⁿ, or ≥ 0 if X is x ≥ 0 (``one_sided``).
+
+    1. If a term can solve Kᵀu = w, it corrects its dual point. Otherwise, on x ≥ 0, v is raised.
+    2. The corrected dual point is scaled by a common factor α into the domains of the conjugates.
+       For a squared error, α is also the factor with the best bound.
     """
-    v = fit.masked(cast(Tensor, dual.data))
+    v = fit.apply_mask(cast(Tensor, dual.data))
     duals = list(dual.terms)
-    able = [i for i, term in enumerate(terms) if term.absorbs]
-    place = max(able, key=lambda i: terms[i].absorbs_constants, default=None)
-    charge = torch.zeros_like(level)
-    if place is None:
-        if not one_sided:
-            return None
-        v = fit.masked(fit.lifted(v, add_adjoints(torch.zeros_like(x), fit, terms, Dual(duals, v))))
+
+    def residual(data: Tensor | None) -> Tensor:
+        return add_adjoints(torch.zeros_like(x), fit, terms, Dual(duals, data))
+
+    correcting = _correcting_term(terms)
+    error = torch.zeros_like(level)
+    if correcting is not None:
+        term = terms[correcting]
+        if not term.constants_in_range:
+            rest = residual(None).sum((-2, -1))
+            constants = _observed_constants(fit, x)
+            v = fit.apply_mask(fit.satisfy_moments(v, constants, rest, one_sided))
+        correction = term.solve_adjoint(residual(v), one_sided)
+        duals[correcting] = {
+            name: block - correction[name] for name, block in duals[correcting].items()
+        }
+        w = residual(v)
+        error = term.residual_bound((w.clamp(max=0) if one_sided else w).detach(), level)
+    elif one_sided:
+        v = fit.apply_mask(fit.lift_to_nonnegative(v, residual(v)))
     else:
-        term = terms[place]
-        if not term.absorbs_constants:
-            rest = add_adjoints(torch.zeros_like(x), fit, terms, Dual(duals, None)).sum((-2, -1))
-            v = fit.masked(fit.balanced(v, _seen_constants(fit, x), rest, one_sided))
-        left = term.absorb(add_adjoints(torch.zeros_like(x), fit, terms, Dual(duals, v)), one_sided)
-        duals[place] = {name: block - left[name] for name, block in duals[place].items()}
-        w = add_adjoints(torch.zeros_like(x), fit, terms, Dual(duals, v))
-        charge = term.charge((w.clamp(max=0) if one_sided else w).detach(), level)
-    excess = torch.stack(
-        [torch.zeros_like(level), *(t.excess(u) for t, u in zip(terms, duals, strict=True))]
-    ).amax(0)
-    alpha = (1 - 64 * torch.finfo(v.dtype).eps) / excess  # infinite, where nothing limits it
-    if isinstance(fit, SquaredError):  # −α⟨y, v⟩ − α²(‖v‖²/(2c) + conjugates) is largest at
-        square = sum_per_sample(v.square()) / (2 * fit.curvature) + _conjugates(terms, duals, level)
-        alpha = torch.minimum(
-            alpha, (-dot(fit.y.to(v), v) / (2 * square)).nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
-        )
+        return None
+    gauges = [term.dual_gauge(u) for term, u in zip(terms, duals, strict=True)]
+    gauge = torch.stack([torch.zeros_like(level), *gauges]).amax(0)
+    alpha = (1 - 64 * torch.finfo(v.dtype).eps) / gauge  # infinite if all conjugates are finite
+    if isinstance(fit, SquaredError):
+        # −α⟨y, v⟩ − α²·square is largest at α = −⟨y, v⟩/(2·square).
+        square = sum_per_sample(v.square()) / (2 * fit.curvature)
+        square = square + _sum_of_conjugates(terms, duals, level)
+        best = (-dot(fit.y.to(v), v) / (2 * square)).nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
+        alpha = torch.minimum(alpha, best)
     else:
         alpha = alpha.clamp(max=1)
     v = per_sample(alpha, v) * v
     duals = [{name: per_sample(alpha, block) * block for name, block in u.items()} for u in duals]
     value, size = fit.conjugate(v)
-    taken = _conjugates(terms, duals, value)
-    return -value - taken - alpha * charge - _units(v) * (size + taken)
+    conjugates = _sum_of_conjugates(terms, duals, value)
+    return -value - conjugates - alpha * error - _rounding_unit(v) * (size + conjugates)
 
 
-def _conjugates(terms: Sequence[Term], duals: Sequence[Blocks], like: Tensor) -> Tensor:
-    return sum(
-        (term.conjugate(u) for term, u in zip(terms, duals, strict=True)), torch.zeros_like(like)
-    )
+def _correcting_term(terms: Sequence[Term]) -> int | None:
+    """Return the index of a term that solves Kᵀu = w, preferably for every w; None if none can."""
+    able = [i for i, term in enumerate(terms) if term.can_solve_adjoint]
+    return max(able, key=lambda i: terms[i].constants_in_range, default=None)
 
 
-def _seen_constants(fit: Fit, like: Tensor) -> Tensor:
-    """Return what is seen of images that are 1 in one channel and 0 in the others: (batch,
-    channels, …).
-    """
+def _sum_of_conjugates(terms: Sequence[Term], duals: Sequence[Blocks], like: Tensor) -> Tensor:
+    """Σⱼ gⱼ*(uⱼ): (batch,)."""
+    total = torch.zeros_like(like)
+    for term, u in zip(terms, duals, strict=True):
+        total = total + term.conjugate(u)
+    return total
+
+
+def _observed_constants(fit: Fit, like: Tensor) -> Tensor:
+    """Return ZAx of the images that are 1 in one channel and 0 elsewhere: (batch, channels, …)."""
     images = []
     for channel in range(like.shape[1]):
         constant = torch.zeros_like(like)
         constant[:, channel] = 1
-        images.append(fit.seen(constant))
+        images.append(fit.observe(constant))
     return torch.stack(images, 1)
 
 
-def _units(like: Tensor) -> float:
-    """What rounding may do to a sum over a sample, relative to the sum of the sizes of its
-    terms.
-    """
+def _rounding_unit(like: Tensor) -> float:
+    """A bound on the rounding error of a sum over a sample, relative to Σ|summands|."""
     return (64 + like[0].numel()) * torch.finfo(like.dtype).eps

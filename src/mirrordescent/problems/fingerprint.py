@@ -1,4 +1,4 @@
-"""A hash of everything that defines a problem, for keys of the cache."""
+"""A hash of everything that defines a problem, used as a cache key."""
 
 import hashlib
 import json
@@ -11,10 +11,14 @@ from mirrordescent.parts import Part, describe
 
 
 def fingerprint(module: nn.Module, purpose: str) -> str | None:
-    """Hash all that defines a problem or another module; None if some of it is neither a tensor nor
-    a plain value.
+    """Hash everything that defines a problem or another module.
 
-    An operator that is not a module hides its content, for example.
+    If an attribute is neither a tensor nor a plain value, return None. An example is an operator
+    that is not a module, because its content is unknown.
+
+    Args:
+        module: Problem or other module.
+        purpose: Text that distinguishes different uses of the cache.
     """
     digest = hashlib.sha256(f"{VERSION} {purpose}".encode())
     for name, part in module.named_modules():
@@ -22,7 +26,7 @@ def fingerprint(module: nn.Module, purpose: str) -> str | None:
         for key, value in sorted(vars(part).items()):
             if key in vars(nn.Module()) or key in ("batch", "sample_shape"):
                 continue
-            if isinstance(value, Part) and not isinstance(value, nn.Module):  # such as a set
+            if isinstance(value, Part) and not isinstance(value, nn.Module):  # such as a Domain
                 value = json.dumps(describe(value), sort_keys=True)
             if not isinstance(value, bool | int | float | str | None):
                 return None

@@ -1,6 +1,4 @@
-"""How well a point explains data that were seen through an operator: squares of errors, and
-likelihoods of counts.
-"""
+"""Data fits: how well a point explains data that were observed through a linear operator."""
 
 from __future__ import annotations
 
@@ -10,26 +8,39 @@ import torch
 from torch import Tensor
 
 from mirrordescent._internal.checks import require_data, require_positive
+from mirrordescent._internal.deprecation import rename_hooks
 from mirrordescent.domains import PositiveOrthant
 from mirrordescent.problems.base import Problem
+from mirrordescent.problems.differences import broadcast
 from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint
-from mirrordescent.problems.transforms import parted
+from mirrordescent.problems.transforms import as_channels
 from mirrordescent.trees import fits, per_sample, sum_per_sample
+
+_RENAMED_HOOKS = {
+    "slope": "misfit_gradient",
+    "seen": "observe",
+    "back": "observe_adjoint",
+    "masked": "apply_mask",
+    "balanced": "satisfy_moments",
+    "lifted": "lift_to_nonnegative",
+}
 
 
 class Fit(Problem):
-    """f(x) = d(ZAx): a smooth convex d ≥ 0 of what is seen of x through an operator A, where a mask
-    is 1.
+    """f(x) = d(ZAx), with a smooth convex misfit d ≥ 0, a linear operator A and a mask Z.
 
-    To add one, write ``misfit``, ``slope``, ``curvature``, ``prox_conjugate``, ``conjugate`` and
-    ``balanced``.
+    To add a fit, write
+
+    - ``misfit``, ``misfit_gradient`` and ``curvature``, for gradient methods;
+    - ``prox_conjugate``, for primal-dual methods;
+    - ``conjugate``, ``satisfy_moments`` and ``lift_to_nonnegative``, for lower bounds.
 
     Args:
-        y: what was observed, (batch, …); complex numbers become two channels, as
-            :class:`~mirrordescent.problems.Fourier` has them.
-        operator: anything with ``A`` and ``A_adjoint``, such as the physics of deepinv; None means
-            A = I.
-        mask: 1 or True where something was observed, broadcastable to y.
+        y: Observed data, (batch, …). Complex numbers become two channels, as in
+            :class:`~mirrordescent.problems.Fourier`.
+        operator: Operator A: any object with ``A`` and ``A_adjoint``, such as a physics of
+            deepinv; None means the identity.
+        mask: 1 or True where an entry of y was observed; must broadcast to y.
     """
 
     convex = True
@@ -43,9 +54,9 @@ class Fit(Problem):
         self, y: Tensor, operator: LinearOperator | None = None, mask: Tensor | None = None
     ) -> None:
         if y.is_complex():
-            y = parted(y.squeeze(1) if y.ndim == 4 else y)
+            y = as_channels(y.squeeze(1) if y.ndim == 4 else y)
         if y.ndim < 2 or 0 in y.shape[1:]:
-            raise ValueError(f"y must be (batch, …), not empty, got {tuple(y.shape)}")
+            raise ValueError(f"y must be (batch, …) and not empty, got shape {tuple(y.shape)}")
         shape = y.shape if operator is None else operator.A_adjoint(y).shape
         super().__init__(len(y), tuple(shape[1:]), y=y)
         self.operator = operator
@@ -54,64 +65,67 @@ class Fit(Problem):
             like = y.new_zeros(shape)
             require_adjoint(operator, like, y)
             self.operator_norm = norm_bound(operator, like)
-        self.register_buffer("mask", None if mask is None else _checked(mask, y))
+        self.register_buffer("mask", None if mask is None else _checked_mask(mask, y))
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        rename_hooks(cls, _RENAMED_HOOKS)
+
+    # The misfit d.
 
     def misfit(self, z: Tensor) -> Tensor:
         """d(z) per sample: (batch,)."""
         raise NotImplementedError
 
-    def slope(self, z: Tensor) -> Tensor:
+    def misfit_gradient(self, z: Tensor) -> Tensor:
         """∇d(z)."""
         raise NotImplementedError
 
     @property
     def curvature(self) -> float:
-        """A Lipschitz constant of ∇d, where points of the domain are seen."""
+        """A Lipschitz constant of ∇d on the image of the domain."""
         raise NotImplementedError
 
     def prox_conjugate(self, v: Tensor, sigma: float | Tensor) -> Tensor:
         """argmin_v' d*(v') + ‖v' − v‖²/(2σ)."""
         raise NotImplementedError
 
+    # Lower bounds.
+
     def conjugate(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """d*(v) per sample, and the sum of the sizes of its terms, by which rounding is judged:
-        (batch,) each.
+        """Return d*(v) and the sum of the magnitudes of its summands, (batch,) each.
+
+        The second number limits the rounding error of the first.
         """
         raise NotImplementedError
 
-    def balanced(self, v: Tensor, seen: Tensor, rest: Tensor, one_sided: bool) -> Tensor:
-        """Return a v nearby with ⟨z, v⟩ + rest = 0, or ≥ 0 if that will do, for every z of
-        ``seen``, (batch, n, …).
+    def satisfy_moments(self, v: Tensor, observed: Tensor, rest: Tensor, one_sided: bool) -> Tensor:
+        """Return a v' near v with ⟨z, v'⟩ + rest = 0 for every z in ``observed``.
+
+        Args:
+            v: Dual point.
+            observed: Images ZAx of a few points x, (batch, n, …).
+            rest: Numbers to be cancelled, (batch, n).
+            one_sided: Whether ⟨z, v'⟩ + rest ≥ 0 is enough.
         """
         raise NotImplementedError
 
-    def lifted(self, v: Tensor, w: Tensor) -> Tensor:
-        """Return a v nearby for which w, which contains AᵀZv, becomes w ≥ 0; NaN where there is
-        none.
-        """
+    def lift_to_nonnegative(self, v: Tensor, w: Tensor) -> Tensor:
+        """Return a v' near v such that w + AᵀZ(v' − v) ≥ 0; NaN where there is none."""
         raise NotImplementedError
 
-    def value(self, x: Tensor) -> Tensor:
-        return self.misfit(self.seen(x))
+    # The operator and the mask.
 
-    def grad(self, x: Tensor) -> Tensor:
-        """AᵀZ∇d(ZAx), in a fresh tensor, since an operator may return its own argument or
-        memory.
-        """
-        return self.back(self.slope(self.seen(x))).clone()
-
-    def smoothness(self) -> float:
-        return self.curvature * self.operator_norm**2
-
-    def seen(self, x: Tensor) -> Tensor:
+    def observe(self, x: Tensor) -> Tensor:
         """ZAx."""
-        return self.masked(x if self.operator is None else self.operator.A(x))
+        return self.apply_mask(x if self.operator is None else self.operator.A(x))
 
-    def back(self, v: Tensor) -> Tensor:
+    def observe_adjoint(self, v: Tensor) -> Tensor:
         """AᵀZv."""
-        return self.masked(v) if self.operator is None else self.operator.A_adjoint(self.masked(v))
+        masked = self.apply_mask(v)
+        return masked if self.operator is None else self.operator.A_adjoint(masked)
 
-    def masked(self, z: Tensor) -> Tensor:
+    def apply_mask(self, z: Tensor) -> Tensor:
         """Zz."""
         return z if self.mask is None else self.mask * z
 
@@ -120,9 +134,30 @@ class Fit(Problem):
         """Whether f is a sum over the entries of x."""
         return self.operator is None
 
+    # The problem.
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.misfit(self.observe(x))
+
+    def grad(self, x: Tensor) -> Tensor:
+        """AᵀZ∇d(ZAx).
+
+        The result is a copy, because an operator may return its argument or its own memory.
+        """
+        return self.observe_adjoint(self.misfit_gradient(self.observe(x))).clone()
+
+    def smoothness(self) -> float:
+        return self.curvature * self.operator_norm**2
+
 
 class SquaredError(Fit):
-    """f(x) = (c/2)‖Z(Ax − y)‖²: the negative log-likelihood of data with Gaussian noise.
+    """f(x) = (c/2)‖Z(Ax − y)‖², the negative log-likelihood of data with Gaussian noise.
+
+    Args:
+        y: Observed data, (batch, …).
+        operator: Operator A; None means the identity.
+        mask: 1 or True where an entry of y was observed.
+        curvature: Factor c.
 
     >>> import torch
     >>> SquaredError(torch.ones(1, 4)).value(torch.zeros(1, 4))
@@ -146,64 +181,66 @@ class SquaredError(Fit):
         return self._curvature
 
     def misfit(self, z: Tensor) -> Tensor:
+        """(c/2)‖Z(z − y)‖²."""
         return self.curvature / 2 * sum_per_sample(self._residual(z).square())
 
-    def slope(self, z: Tensor) -> Tensor:
+    def misfit_gradient(self, z: Tensor) -> Tensor:
         """cZ(z − y)."""
         residual = self._residual(z)
         return residual if self.curvature == 1 else self.curvature * residual
 
-    def grad(self, x: Tensor) -> Tensor:
-        """cAᵀZ(Ax − y)."""
-        residual = self.slope(x if self.operator is None else self.operator.A(x))
-        # A fresh tensor, since an operator may return its own argument or memory.
-        return residual if self.operator is None else self.operator.A_adjoint(residual).clone()
-
     def value(self, x: Tensor) -> Tensor:
         """(c/2)‖Z(Ax − y)‖²."""
         return self.misfit(x if self.operator is None else self.operator.A(x))
+
+    def grad(self, x: Tensor) -> Tensor:
+        """cAᵀZ(Ax − y)."""
+        if self.operator is None:
+            return self.misfit_gradient(x)
+        residual = self.misfit_gradient(self.operator.A(x))
+        # A copy, because an operator may return its argument or its own memory.
+        return self.operator.A_adjoint(residual).clone()
 
     def _residual(self, z: Tensor) -> Tensor:
         residual = z - self.y
         return residual if self.mask is None else residual.mul_(self.mask)
 
     def strong_convexity(self) -> float:
-        """c, where every entry is observed directly."""
+        """c if every entry is observed directly, else 0."""
         return self.curvature if self.operator is None and self.mask is None else 0.0
 
     def start(self, batch: int | None = None) -> Tensor:
-        """Return y, or the multiple of AᵀZy that explains it best."""
-        pulled = self.back(self.y)
+        """Return Zy; with an operator, the multiple of AᵀZy that fits y best."""
+        direction = self.observe_adjoint(self.y)
         if self.operator is None:
-            return pulled.clone()
-        seen = self.seen(pulled)
-        best = sum_per_sample(seen * self.y) / sum_per_sample(seen.square()).clamp(
-            min=torch.finfo(seen.dtype).tiny
-        )
-        return per_sample(best, pulled) * pulled
+            return direction.clone()
+        image = self.observe(direction)
+        tiny = torch.finfo(image.dtype).tiny
+        factor = sum_per_sample(image * self.y) / sum_per_sample(image.square()).clamp(min=tiny)
+        return per_sample(factor, direction) * direction
 
     def prox(self, x: Tensor, tau: float | Tensor) -> Tensor:
         """(I + τcAᵀZA)⁻¹(x + τcAᵀZy)."""
         t = self.curvature * torch.as_tensor(tau, dtype=x.dtype, device=x.device)
         t = per_sample(t, x) if t.ndim == 1 else t
-        pulled = x + t * self.back(self.y)
+        right = x + t * self.observe_adjoint(self.y)
         if self.operator is None:
-            return pulled / (1 + t * (1.0 if self.mask is None else self.mask))
-        return cast(Any, self.operator).resolvent(pulled, t)
+            return right / (1 + t * (1.0 if self.mask is None else self.mask))
+        return cast(Any, self.operator).resolvent(right, t)
 
     @property
     def proximable(self) -> bool:
-        """Whether there is a prox: with an operator that has a ``resolvent``."""
+        """Whether ``prox`` is available; an operator needs a method ``resolvent`` for that."""
         return self.operator is None or (self.mask is None and hasattr(self.operator, "resolvent"))
 
     def argmin(self, w: Tensor) -> Tensor:
-        """argmin_x f(x) + ⟨w, x⟩ where every entry is observed directly: y − w/c."""
+        """argmin_x f(x) + ⟨w, x⟩ = y − w/c, if every entry is observed directly."""
         return self.y - w / self.curvature
 
     def prox_conjugate(self, v: Tensor, sigma: float | Tensor) -> Tensor:
         """(v − σZy)/(1 + σ/c)."""
-        sigma = per_sample(sigma, v) if isinstance(sigma, Tensor) and sigma.ndim else sigma
-        return (v - sigma * self.masked(self.y)) / (1 + sigma / self.curvature)
+        sigma = broadcast(sigma, v)
+        return (v - sigma * self.apply_mask(self.y)) / (1 + sigma / self.curvature)
 
     def conjugate(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """‖v‖²/(2c) + ⟨y, v⟩ for a v = Zv."""
@@ -211,29 +248,31 @@ class SquaredError(Fit):
         linear = self.y * v
         return sum_per_sample(square + linear), sum_per_sample(square + linear.abs())
 
-    def balanced(self, v: Tensor, seen: Tensor, rest: Tensor, one_sided: bool) -> Tensor:
-        """Project; of one-sided conditions, those that hold are left alone."""
-        basis = seen.flatten(2)
+    def satisfy_moments(self, v: Tensor, observed: Tensor, rest: Tensor, one_sided: bool) -> Tensor:
+        """Project onto the violated conditions."""
+        basis = observed.flatten(2)
         moments = basis @ v.flatten(1).unsqueeze(-1) + rest.unsqueeze(-1)
         if one_sided:
             moments = moments.clamp(max=0)
         coefficients = torch.linalg.pinv(basis @ basis.mT, hermitian=True) @ moments
         return v - (basis.mT @ coefficients).reshape(v.shape)
 
-    def lifted(self, v: Tensor, w: Tensor) -> Tensor:
-        """v + c·ZA1 with the least c, where AᵀZA1 > 0 is at work."""
-        ones = self.seen(torch.ones_like(w))
-        return v + per_sample(_least_step(w, self.back(ones), self.back(v.abs())), v) * ones
+    def lift_to_nonnegative(self, v: Tensor, w: Tensor) -> Tensor:
+        """v + s·ZA1 with the smallest sufficient s ≥ 0."""
+        ones = self.observe(torch.ones_like(w))
+        step = _smallest_step(w, self.observe_adjoint(ones), self.observe_adjoint(v.abs()))
+        return v + per_sample(step, v) * ones
 
 
 class Counts(Fit):
-    """f(x) = KL(y, Ax + b) = Σᵢ yᵢ log(yᵢ/zᵢ) − yᵢ + zᵢ, z = Ax + b, on x ≥ 0: the likelihood of
-    Poisson counts.
+    """f(x) = KL(y, Ax + b) = Σᵢ yᵢ log(yᵢ/zᵢ) − yᵢ + zᵢ with z = Ax + b, on x ≥ 0.
+
+    This is the negative log-likelihood of Poisson counts y with mean Ax + b, up to a constant.
 
     Args:
-        y: counts ≥ 0.
-        operator: with entries that are not negative; None means A = I.
-        background: b > 0.
+        y: Counts ≥ 0, (batch, …).
+        operator: Operator A with non-negative entries; None means the identity.
+        background: Background b > 0.
 
     >>> import torch
     >>> Counts(torch.full((1, 4), 2.0), background=1.0).value(torch.ones(1, 4))
@@ -247,88 +286,88 @@ class Counts(Fit):
     ) -> None:
         require_positive(background=background)
         if bool((y < 0).any()):
-            raise ValueError("y must be counts, which are not negative")
+            raise ValueError(f"y must be counts ≥ 0, got {float(y.min()):g}")
         super().__init__(y, operator)
         self.background = float(background)
 
     @property
     def curvature(self) -> float:
-        """max y/b² ≥ y/z²."""
+        """max y/b²."""
         return float(self.y.max()) / self.background**2
 
     def misfit(self, z: Tensor) -> Tensor:
+        """KL(y, z + b)."""
         mean = z + self.background
-        ratio = (
-            self.y.clamp(min=torch.finfo(z.dtype).eps) / mean
-        )  # not 0, of which log has no derivative
+        # The logarithm has no derivative at 0.
+        ratio = self.y.clamp(min=torch.finfo(z.dtype).eps) / mean
         return sum_per_sample(torch.xlogy(self.y, ratio) - self.y + mean)
 
-    def slope(self, z: Tensor) -> Tensor:
+    def misfit_gradient(self, z: Tensor) -> Tensor:
         """1 − y/(z + b)."""
         return 1 - self.y / (z + self.background)
 
     def start(self, batch: int | None = None) -> Tensor:
-        """Return constants that explain the number of counts."""
-        ones = torch.ones_like(self.back(self.y))
+        """Return constant points whose expected total count is the observed one."""
+        ones = torch.ones_like(self.observe_adjoint(self.y))
         counts = sum_per_sample(self.y - self.background).clamp(min=1)
-        level = counts / sum_per_sample(self.seen(ones)).clamp(min=torch.finfo(ones.dtype).tiny)
+        tiny = torch.finfo(ones.dtype).tiny
+        level = counts / sum_per_sample(self.observe(ones)).clamp(min=tiny)
         return per_sample(level, ones) * ones
 
     def prox_conjugate(self, v: Tensor, sigma: float | Tensor) -> Tensor:
         """1 − w with the root w ≥ 0 of w² − (1 − v − σb)w = σy."""
-        sigma = per_sample(sigma, v) if isinstance(sigma, Tensor) and sigma.ndim else sigma
+        sigma = broadcast(sigma, v)
         half = (1 - v - sigma * self.background) / 2
         return 1 - (half + (half.square() + sigma * self.y).sqrt())
 
     def conjugate(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Σ −y log(1 − v) − bv, for v ≤ 1; infinite if there is a v ≥ 1 with counts."""
+        """Σ −y log(1 − v) − bv for v ≤ 1; infinite if v > 1, or if v = 1 where y > 0."""
         logs = torch.xlogy(self.y, (1 - v).clamp(min=0))
         value = sum_per_sample(-logs - self.background * v)
-        beyond = (v > 1).flatten(1).any(1)
-        return torch.where(beyond, torch.inf, value), sum_per_sample(
-            logs.abs() + self.background * v.abs()
-        )
+        outside = (v > 1).flatten(1).any(1)
+        size = sum_per_sample(logs.abs() + self.background * v.abs())
+        return torch.where(outside, torch.inf, value), size
 
-    def balanced(self, v: Tensor, seen: Tensor, rest: Tensor, one_sided: bool) -> Tensor:
-        """Move towards v = 1, as far as ⟨z, v⟩ + rest ≥ 0 needs for all z."""
-        w = 1 - v
-        have, more = (
-            sum_per_sample((seen * each.unsqueeze(1)).flatten(0, 1)).reshape(len(v), -1)
-            for each in (v, w)
-        )
-        have = have + rest
-        least = torch.where(have < 0, -have / more, 0.0).amax(1).clamp(0, 1)
-        return v + per_sample(least, v) * w
-
-    def lifted(self, v: Tensor, w: Tensor) -> Tensor:
-        """v + c(1 − v) with the least c."""
+    def satisfy_moments(self, v: Tensor, observed: Tensor, rest: Tensor, one_sided: bool) -> Tensor:
+        """Move towards v = 1 by the smallest step with ⟨z, v⟩ + rest ≥ 0 for all z."""
         up = 1 - v
-        return (
-            v + per_sample(_least_step(w, self.back(up), self.back(v.abs())).clamp(max=1), v) * up
-        )
+
+        def moments(dual: Tensor) -> Tensor:
+            products = (observed * dual.unsqueeze(1)).flatten(0, 1)
+            return sum_per_sample(products).reshape(len(v), -1)
+
+        current = moments(v) + rest
+        gain = moments(up)
+        step = torch.where(current < 0, -current / gain, 0.0).amax(1).clamp(0, 1)
+        return v + per_sample(step, v) * up
+
+    def lift_to_nonnegative(self, v: Tensor, w: Tensor) -> Tensor:
+        """v + s(1 − v) with the smallest sufficient s ≥ 0."""
+        up = 1 - v
+        step = _smallest_step(w, self.observe_adjoint(up), self.observe_adjoint(v.abs()))
+        return v + per_sample(step.clamp(max=1), v) * up
 
 
-def _least_step(w: Tensor, up: Tensor, size: Tensor) -> Tensor:
-    """Return the least c with w + c·up ≥ 0, rounding of sums of this size included, (batch,); NaN
-    where none is.
+def _smallest_step(w: Tensor, up: Tensor, size: Tensor) -> Tensor:
+    """Return the smallest s ≥ 0 with w + s·up ≥ 0, (batch,); NaN where there is none.
+
+    The rounding error of sums of magnitude ``size`` is taken into account.
     """
-    short = (64 * torch.finfo(w.dtype).eps * size - w).clamp(min=0)
-    c = torch.where(short > 0, short / up.clamp(min=0), 0.0).flatten(1).amax(1)
-    return torch.where(c.isfinite(), c, torch.nan)
+    deficit = (64 * torch.finfo(w.dtype).eps * size - w).clamp(min=0)
+    step = torch.where(deficit > 0, deficit / up.clamp(min=0), 0.0).flatten(1).amax(1)
+    return torch.where(step.isfinite(), step, torch.nan)
 
 
-def _checked(mask: Tensor, y: Tensor) -> Tensor | None:
-    """Return a mask of as many dimensions as y; None if it is 1 everywhere."""
+def _checked_mask(mask: Tensor, y: Tensor) -> Tensor | None:
+    """Return the mask with as many dimensions as y; None if it is 1 everywhere."""
     mask = mask.to(y) if mask.dtype == torch.bool else mask
-    require_data(mask=mask, y=y[:0])  # which was looked at already
+    require_data(mask=mask, y=y[:0])  # compares types and devices; y itself has been checked
     if not fits(mask.shape, y.shape):
         raise ValueError(
-            f"mask has shape {tuple(mask.shape)}, which does not fit y of {tuple(y.shape)}"
+            f"mask must broadcast to y of shape {tuple(y.shape)}, got shape {tuple(mask.shape)}"
         )
     if not bool(((mask == 0) | (mask == 1)).all()):
         raise ValueError("mask must be 0 (missing) or 1 (observed)")
-    return (
-        None
-        if bool(mask.expand_as(y).all())
-        else mask.reshape(*[1] * (y.ndim - mask.ndim), *mask.shape)
-    )
+    if bool(mask.expand_as(y).all()):
+        return None
+    return mask.reshape(*[1] * (y.ndim - mask.ndim), *mask.shape)

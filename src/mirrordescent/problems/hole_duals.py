@@ -1,4 +1,7 @@
-"""Dual points of total-variation problems with missing pixels, where nothing holds Dᵀu back."""
+"""Dual points of total-variation problems with missing pixels.
+
+At a missing pixel, a dual point proves a good lower bound only if (Dᵀu)_p is close to 0.
+"""
 
 import math
 
@@ -9,95 +12,109 @@ from torch.nn import functional as F
 from mirrordescent import kernels
 from mirrordescent.problems.differences import Differences, Groups, add_adjoint
 
-DEEPEST = 64  # how deep into a hole a pixel is looked for
-SETTLED = 1e-2  # of what Dᵀu was in the holes, when enough is done
+MAX_DEPTH = 64
+"""Depth in pixels at which holes are cut off; deeper holes are treated as this deep."""
+
+TOLERANCE = 1e-2
+"""The iteration stops when Σ|Dᵀu| over the missing pixels has fallen to this share."""
 
 
 @torch.no_grad()
-def closed(u: Differences, observed: Tensor, groups: Groups, radius: float | Tensor) -> Differences:
-    """Return a dual point near u with |u_g| ≤ r and Dᵀu near 0 on H, the pixels that were not
-    observed.
+def reduce_divergence(
+    u: Differences, observed: Tensor, groups: Groups, radius: float | Tensor
+) -> Differences:
+    """Return a dual point near u with |u_g| ≤ r and Dᵀu near 0 at the missing pixels H.
 
     .. code-block:: none
 
-        u ← P(u − (ω/n_p) (Dᵀu)_p De_p)    for all p in H, those of one colour of a checkerboard, then the others
+        u ← P(u − (ω/n_p) (Dᵀu)_p De_p)    for all p in H
 
-    with n_p the number of neighbours, De_p the differences that touch p, and P the projection onto
-    |u_g| ≤ r. These are projections onto (Dᵀu)_p = 0, over-relaxed, and onto the bound in turn.
-    Pixels of one colour have no difference in common, so half of them move at once. ω = 2/(1 +
-    sin(π/(4d + 1))) for holes d pixels deep, as for Poisson's equation; it ends after 20 + 8d
-    turns, or when little of Dᵀu is left. Every u on the way is feasible: how small Dᵀu becomes
-    decides only how good a bound it proves.
+    Here n_p is the number of neighbours of p, De_p are the differences that touch p, and P is the
+    projection onto |u_g| ≤ r. The iteration alternates over-relaxed projections onto (Dᵀu)_p = 0
+    with projections onto the bound. Pixels of one colour of a checkerboard share no difference, so
+    each half of the pixels is updated at once. The relaxation is ω = 2/(1 + sin(π/(4d + 1))) for
+    holes d pixels deep, as for Poisson's equation. The iteration stops after 20 + 8d rounds, or
+    when Dᵀu is small. Every iterate is feasible; the size of Dᵀu only decides how good its bound
+    is.
 
-    References: Gubin, Polyak, Raik, USSR Comput. Math. Math. Phys. 7 (1967), for projections in
-        turn; Young, Trans. Amer. Math. Soc. 76 (1954), for ω.
+    References: Gubin, Polyak, Raik, USSR Comput. Math. Math. Phys. 7 (1967), for alternating
+        projections; Young, Trans. Amer. Math. Soc. 76 (1954), for ω.
 
     Args:
-        u: the dual point.
-        observed: 1 where a pixel was observed, 0 where not, four-dimensional and broadcastable to
-            the images.
-        groups: which differences are limited together.
-        radius: r, a number or one for every sample.
+        u: Dual point.
+        observed: 1 where a pixel was observed and 0 elsewhere; four-dimensional, and must broadcast
+            to the images.
+        groups: Groups of differences that share a bound.
+        radius: Bound r, a number or a tensor (batch,).
     """
     u = groups.project(u, radius)
     if not (kernels.supports(observed) and kernels.available()):
-        return _closed(u, observed, groups, radius)
+        return _reduce_divergence(u, observed, groups, radius)
     bound = torch.as_tensor(radius, dtype=torch.float64).reshape(-1)
     kernels.close_holes(
         (u["vertical"], u["horizontal"]),
         observed,
         bound,
-        DEEPEST,
+        MAX_DEPTH,
         isotropic=groups.isotropic,
         coupled=groups.coupled,
     )
     return u
 
 
-def _closed(
+def _reduce_divergence(
     u: Differences, observed: Tensor, groups: Groups, radius: float | Tensor
 ) -> Differences:
-    batch, channels, height, width = (*u["horizontal"].shape[:3], u["vertical"].shape[3])
-    hidden = (1 - observed).expand(batch, channels, height, width)
+    """Iterate in plain torch; u must be feasible."""
+    batch, channels, height = u["horizontal"].shape[:3]
+    width = u["vertical"].shape[3]
+    missing = (1 - observed).expand(batch, channels, height, width)
     depth = _depths(observed.expand(batch, channels, height, width))  # (batch, channels, 1, 1)
-    together = (1, 2, 3) if groups.coupled else (2, 3)
-    depth = depth.amax(1, keepdim=True) if groups.coupled else depth
-    row, column = (torch.arange(n, device=hidden.device) for n in (height, width))
+    plane: tuple[int, ...] = (2, 3)
+    if groups.coupled:
+        plane = (1, 2, 3)
+        depth = depth.amax(1, keepdim=True)
+    row = torch.arange(height, device=missing.device)
+    column = torch.arange(width, device=missing.device)
     neighbours = _degree(row)[:, None] + _degree(column)
-    weight = 2 / (1 + (math.pi / (4 * depth + 1)).sin()) * hidden / neighbours.clamp(min=1)
+    relaxation = 2 / (1 + (math.pi / (4 * depth + 1)).sin())
+    weight = relaxation * missing / neighbours.clamp(min=1)
     colour = (row[:, None] + column) % 2
-    first = left = torch.full_like(depth, math.inf)
-    for turn in range(20 + 8 * int(depth.max())):
-        going = (left > SETTLED * first) | (turn == 0)
-        going = going & (turn < 20 + 8 * depth)
-        if not bool(going.any()):
+    first_error = torch.full_like(depth, math.inf)
+    error = first_error
+    for iteration in range(20 + 8 * int(depth.max())):
+        active = (error > TOLERANCE * first_error) | (iteration == 0)
+        active = active & (iteration < 20 + 8 * depth)
+        if not bool(active.any()):
             break
-        left = torch.zeros_like(left)
-        for one in (0, 1):
-            there = (colour == one) * hidden
-            residual = add_adjoint(torch.zeros_like(hidden), u)
-            left = left + (residual * there).abs().sum(together, keepdim=True)
-            move = residual * weight * (colour == one) * going
+        error = torch.zeros_like(error)
+        for parity in (0, 1):
+            residual = add_adjoint(torch.zeros_like(missing), u)
+            of_parity = (colour == parity) * missing
+            error = error + (residual * of_parity).abs().sum(plane, keepdim=True)
+            move = residual * weight * (colour == parity) * active
             moved = {
                 "vertical": u["vertical"] + move[..., :-1, :] - move[..., 1:, :],
                 "horizontal": u["horizontal"] + move[..., :-1] - move[..., 1:],
             }
             u = groups.project(moved, radius)
-        first = left if turn == 0 else first
+        if iteration == 0:
+            first_error = error
     return u
 
 
 def _degree(index: Tensor) -> Tensor:
-    """Return how many neighbours an index has in a row."""
+    """Return the number of neighbours of every index in a row."""
     return (index > 0).int() + (index < len(index) - 1)
 
 
 def _depths(observed: Tensor) -> Tensor:
-    """Return how deep the deepest hole of every plane is, in rounds of growth to eight
-    neighbours.
+    """Return the depth of the deepest hole of every channel: (batch, channels, 1, 1).
+
+    Depth is the number of dilations by a 3 × 3 window that fill a hole.
     """
     depth = torch.zeros_like(observed[..., :1, :1])
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         deeper = (observed == 0).any(-1, keepdim=True).any(-2, keepdim=True)
         if not bool(deeper.any()):
             break

@@ -1,4 +1,4 @@
-"""An interior-point method for the support vector machine, with certified minimisers."""
+"""A primal-dual interior-point method for the support vector machine, with lower bounds."""
 
 from collections.abc import Callable
 
@@ -8,24 +8,33 @@ from torch import Tensor
 from mirrordescent.problems.quadratics import matvec
 
 ITERATIONS = 200
-BOUNDARY = 0.995  # the share of the way to the boundary that a step may go
+BOUNDARY = 0.995  # largest step, relative to the distance to the boundary
 
 
 def interior_point(
     S: Tensor, J: Tensor, c: float, value: Callable[[Tensor], Tensor], tolerance: float
 ) -> tuple[Tensor, Tensor]:
-    """Primal-dual interior-point method (Mehrotra) with a Schur complement of the size of θ = (w,
-    b).
+    """Minimise the SVM objective by Mehrotra's primal-dual interior-point method.
 
-    With rows sᵢ = yᵢ(φᵢ, 1), J = diag(1, …, 1, 0) and c = C/n, the optimality conditions are
+    With θ = (w, b), rows sᵢ = yᵢ(φᵢ, 1), J = diag(1, …, 1, 0) and c = C/n, the optimality
+    conditions are
 
-        Jθ = Sᵀα,   Sθ − 1 = p − q,   αp = 0,   (c − α)q = 0,   0 ≤ α ≤ c,   p, q ≥ 0,
+        Jθ = Sᵀα,   Sθ − 1 = p − q,   αp = 0,   (c − α)q = 0,   0 ≤ α ≤ c,   p, q ≥ 0.
 
-    where the last row of the first is Σ αᵢyᵢ = 0, the condition for the unregularised bias. Any α
-    that satisfies it proves min f ≥ Σα − ½‖Σ αᵢyᵢφᵢ‖². ``S`` is (n, d + 1) or (batch, n, d + 1),
-    ``J`` the diagonal, ``value`` is f, and the method stops at a relative gap of ``tolerance``, or
-    where its equations are singular to rounding. Returns θ and the lower bounds, rounded down, in
-    double precision, without which the equations cannot be solved.
+    The last row of the first equation is Σ αᵢyᵢ = 0, the condition for the unregularised bias. Any
+    α that satisfies it proves min f ≥ Σα − ½‖Σ αᵢyᵢφᵢ‖². Every step solves a linear system of the
+    size of θ (a Schur complement). The computation is in double precision, which it needs.
+
+    Args:
+        S: Rows sᵢ, (n, d + 1) or (batch, n, d + 1).
+        J: Diagonal of J, (d + 1,).
+        c: Upper bound C/n of α.
+        value: Objective f, which maps θ (batch, d + 1) to (batch,).
+        tolerance: Gap at which to stop, relative to that of θ = 0. The method also stops if the
+            linear system is singular to rounding.
+
+    Returns:
+        The best θ, (batch, d + 1), and lower bounds on min f, (batch,).
     """
     S = (S if S.ndim == 3 else S.unsqueeze(0)).double()
     J = J.double()
@@ -35,7 +44,8 @@ def interior_point(
     q = torch.ones_like(alpha)
     best = theta
     lower = torch.full_like(theta[:, 0], -torch.inf)
-    best_value = start_value = value(theta)
+    start_value = value(theta)
+    best_value = start_value
     for _ in range(ITERATIONS):
         old = theta, alpha, p, q
         new = _newton_step(S, J, c, *old)
@@ -43,11 +53,12 @@ def interior_point(
         theta, alpha, p, q = (
             torch.where(solved[:, None], n, o) for n, o in zip(new, old, strict=True)
         )
-        reached = value(theta)
-        best = torch.where((reached < best_value).unsqueeze(-1), theta, best)
-        best_value = torch.fmin(best_value, reached)
+        new_value = value(theta)
+        best = torch.where((new_value < best_value).unsqueeze(-1), theta, best)
+        best_value = torch.fmin(best_value, new_value)
         lower = torch.fmax(lower, _dual_value(S, alpha, c))
-        if bool((~solved | (best_value - lower <= tolerance * (start_value - lower))).all()):
+        converged = best_value - lower <= tolerance * (start_value - lower)
+        if bool((~solved | converged).all()):
             break
     return best, lower
 
@@ -55,49 +66,49 @@ def interior_point(
 def _newton_step(
     S: Tensor, J: Tensor, c: float, theta: Tensor, alpha: Tensor, p: Tensor, q: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Predict without centring, correct with as much centring as the prediction calls for, and stay
-    inside.
+    """Take one predictor-corrector step from (θ, α, p, q), and return the new point.
+
+    The predictor aims at complementarity 0. Its result determines the centring of the corrector.
     """
     room = c - alpha
     weight = 1 / (p / alpha + q / room)
     schur = torch.diag(J) + torch.einsum("bni,bn,bnj->bij", S, weight, S)
     LD, pivots, singular = torch.linalg.ldl_factor_ex(schur)
-    LD = torch.where(
-        singular[:, None, None] != 0, torch.nan, LD
-    )  # no step, rather than one that means nothing
+    # A singular system gives NaN, so that the caller takes no step.
+    LD = torch.where(singular[:, None, None] != 0, torch.nan, LD)
     primal = matvec(S.mT, alpha) - J * theta
     dual = 1 + p - q - matvec(S, theta)
 
     def direction(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Solve for the targets αp = low and (c − α)q = high, to first order."""
+        """Solve αp = low and (c − α)q = high to first order."""
         right = dual + (low - alpha * p) / alpha - (high - room * q) / room
-        wanted = primal + matvec(S.mT, weight * right)
-        step = torch.linalg.ldl_solve(LD, pivots, wanted.unsqueeze(-1)).squeeze(-1)
+        reduced = primal + matvec(S.mT, weight * right)
+        step = torch.linalg.ldl_solve(LD, pivots, reduced.unsqueeze(-1)).squeeze(-1)
         d_alpha = weight * (right - matvec(S, step))
         d_p = (low - alpha * p - p * d_alpha) / alpha
         d_q = (high - room * q + q * d_alpha) / room
         return step, d_alpha, d_p, d_q
 
-    def longest(d_alpha: Tensor, d_p: Tensor, d_q: Tensor) -> Tensor:
-        """Return the longest step ≤ 1 that keeps α, c − α, p and q positive: (batch, 1)."""
+    def largest_step(d_alpha: Tensor, d_p: Tensor, d_q: Tensor) -> Tensor:
+        """Return the largest step ≤ 1 that keeps α, c − α, p and q positive: (batch, 1)."""
         shrink = torch.stack([-d_alpha / alpha, d_alpha / room, -d_p / p, -d_q / q]).amax((0, 2))
         return (1 / shrink.clamp(min=1)).unsqueeze(1)
 
     centre = (alpha * p + room * q).mean(1, keepdim=True) / 2
     zero = torch.zeros_like(alpha)
     _, d_alpha, d_p, d_q = direction(zero, zero)
-    length = longest(d_alpha, d_p, d_q)
+    length = largest_step(d_alpha, d_p, d_q)
     predicted = (alpha + length * d_alpha) * (p + length * d_p) + (room - length * d_alpha) * (
         q + length * d_q
     )
     target = (predicted.mean(1, keepdim=True) / (2 * centre)) ** 3 * centre
     step, d_alpha, d_p, d_q = direction(target - d_alpha * d_p, target + d_alpha * d_q)
-    length = BOUNDARY * longest(d_alpha, d_p, d_q)
+    length = BOUNDARY * largest_step(d_alpha, d_p, d_q)
     return theta + length * step, alpha + length * d_alpha, p + length * d_p, q + length * d_q
 
 
 def _dual_value(S: Tensor, alpha: Tensor, c: float) -> Tensor:
-    """Make α exactly feasible by shrinking the heavier class, and evaluate the dual."""
+    """Scale down the heavier class, so that Σ αᵢyᵢ = 0, and evaluate the dual, rounded down."""
     alpha = alpha.clamp(0, c)
     labels = S[..., -1]
     plus = (alpha * (labels > 0)).sum(1, keepdim=True)
@@ -110,10 +121,10 @@ def _dual_value(S: Tensor, alpha: Tensor, c: float) -> Tensor:
     count = S.shape[1]
     w = matvec(rows.mT, alpha)
     sizes = matvec(rows.abs().mT, alpha)
-    # What rounding leaves of Σ αᵢyᵢ costs at most |b| times as much, and at a minimiser |b| ≤ 1 +
-    # ‖w‖ max‖φ‖ with ½‖w‖² ≤ f(0) = C. Sums of n terms are off by n units in the last place of the
-    # sum of their sizes.
+    # An error e of Σ αᵢyᵢ = 0 changes the bound by at most |b|·e. At a minimiser,
+    # |b| ≤ 1 + ‖w‖ max‖φ‖ with ½‖w‖² ≤ f(0) = C. The rounding error of a sum of n summands is at
+    # most n units in the last place of the sum of their magnitudes.
     bias = 1 + (2 * c * count) ** 0.5 * torch.linalg.vector_norm(rows, dim=-1).amax(1)
     units = 4 * (count + S.shape[2]) * torch.finfo(S.dtype).eps
-    lost = units * (alpha.sum(1) * (1 + bias) + sizes.square().sum(1))
-    return alpha.sum(1) - 0.5 * w.square().sum(1) - lost
+    rounding = units * (alpha.sum(1) * (1 + bias) + sizes.square().sum(1))
+    return alpha.sum(1) - 0.5 * w.square().sum(1) - rounding

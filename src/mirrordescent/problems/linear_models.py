@@ -17,8 +17,10 @@ from mirrordescent.problems.quadratics import matvec, spectral_norm
 
 
 class _LinearModel(Problem):
-    """f(x) = ½ Σⱼ ρⱼ xⱼ² + (C/n) Σᵢ ℓ(mᵢ), with margins mᵢ = yᵢ ⟨φᵢ, x⟩; with a bias, φᵢ ends with
-    a 1 whose ρ is 0.
+    """f(x) = ½ Σⱼ ρⱼ xⱼ² + (C/n) Σᵢ ℓ(mᵢ), with margins mᵢ = yᵢ ⟨φᵢ, x⟩.
+
+    With a bias, the last entry of φᵢ is 1, and its ρ is 0. A subclass writes ``_loss`` and
+    ``_slope``.
     """
 
     convex = True
@@ -33,11 +35,13 @@ class _LinearModel(Problem):
         require_data(features=features, labels=labels)
         if features.ndim not in (2, 3) or 0 in features.shape[-2:]:
             raise ValueError(
-                f"features must be (n, d) or (batch, n, d), not empty, got {tuple(features.shape)}"
+                "features must be (n, d) or (batch, n, d) and not empty, "
+                f"got {tuple(features.shape)}"
             )
         if labels.shape not in {features.shape[:-1], features.shape[-2:-1]}:
             raise ValueError(
-                f"labels have shape {tuple(labels.shape)}, but features {tuple(features.shape)}"
+                f"labels have shape {tuple(labels.shape)}, which does not fit features "
+                f"of shape {tuple(features.shape)}"
             )
         if not bool((labels.abs() == 1).all()):
             raise ValueError("labels must be +1 or −1")
@@ -52,12 +56,11 @@ class _LinearModel(Problem):
         self.C = float(C)
 
     def value(self, x: Tensor) -> Tensor:
-        return 0.5 * (self.ridge * x.square()).sum(-1) + self.C * self._loss(
-            matvec(self.signed, x)
-        ).mean(-1)
+        regulariser = 0.5 * (self.ridge * x.square()).sum(-1)
+        return regulariser + self.C * self._loss(matvec(self.signed, x)).mean(-1)
 
     def grad(self, x: Tensor) -> Tensor:
-        """Return the gradient; at a kink, that of the flat side."""
+        """Return the gradient; at a kink, the derivative of the flat side."""
         return self._grad_with(x, self.signed, self._slope)
 
     def strong_convexity(self) -> float:
@@ -68,23 +71,28 @@ class _LinearModel(Problem):
         return self.signed.shape[-2]
 
     def grad_of_terms(self, x: Tensor, subset: Tensor) -> Tensor:
-        """Return the gradient with the mean loss taken over some data points."""
+        """Return the gradient with the mean loss over some data points."""
         return self._grad_with(x, self.signed[..., subset, :], self._slope)
 
     def _grad_with(self, x: Tensor, rows: Tensor, slope: Callable[[Tensor], Tensor]) -> Tensor:
         return self.ridge * x + (self.C / rows.shape[-2]) * matvec(rows.mT, slope(matvec(rows, x)))
 
     def _loss(self, margin: Tensor) -> Tensor:
+        """ℓ(m)."""
         raise NotImplementedError
 
     def _slope(self, margin: Tensor) -> Tensor:
+        """ℓ'(m)."""
         raise NotImplementedError
 
 
 class LogisticRegression(_LinearModel):
     """f(w) = (1/n) Σ log(1 + exp(−yᵢ⟨φᵢ, w⟩)) + (ρ/2)‖w‖².
 
-    ``features`` is (n, d) or (batch, n, d), ``labels`` ±1 of shape (n,) or (batch, n).
+    Args:
+        features: Features φ, (n, d) or (batch, n, d).
+        labels: Labels y = ±1, (n,) or (batch, n).
+        ridge: Weight ρ ≥ 0.
     """
 
     def __init__(self, features: Tensor, labels: Tensor, ridge: float = 0.0) -> None:
@@ -97,7 +105,7 @@ class LogisticRegression(_LinearModel):
 
     @property
     def bounded_gradients(self) -> bool:
-        """The slopes of the loss are bounded; those of the ridge are not."""
+        """True without a ridge: the gradient of the loss is bounded, that of the ridge is not."""
         return not bool(self.ridge.any())
 
     def config(self) -> Config:
@@ -105,7 +113,7 @@ class LogisticRegression(_LinearModel):
 
     @classmethod
     def from_config(cls, signed: Tensor, ridge: float) -> Self:
-        """Make it of signed features, as if all labels were 1."""
+        """Return the problem with features yᵢφᵢ and all labels 1, which has the same objective."""
         return cls(signed, torch.ones_like(signed[..., 0]), ridge)
 
     def _loss(self, margin: Tensor) -> Tensor:
@@ -116,10 +124,14 @@ class LogisticRegression(_LinearModel):
 
 
 class SVM(_LinearModel):
-    """f(w, b) = ½‖w‖² + (C/n) Σ max(0, 1 − yᵢ(⟨w, φᵢ⟩ + b)), the bias unregularised.
+    """f(w, b) = ½‖w‖² + (C/n) Σ max(0, 1 − yᵢ(⟨w, φᵢ⟩ + b)), with an unregularised bias b.
 
-    ``features`` is (n, d) or (batch, n, d), ``labels`` ±1 of shape (n,) or (batch, n). A point is
-    (w, b) in one tensor (batch, d + 1), the bias last.
+    A point is (w, b) in one tensor (batch, d + 1), with the bias last.
+
+    Args:
+        features: Features φ, (n, d) or (batch, n, d).
+        labels: Labels y = ±1, (n,) or (batch, n).
+        C: Weight of the loss.
     """
 
     def __init__(self, features: Tensor, labels: Tensor, C: float = 1.0) -> None:
@@ -127,6 +139,7 @@ class SVM(_LinearModel):
         super().__init__(features, labels, 1.0, C, bias=True)
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor]:
+        """Solve the problem by an interior-point method."""
         precise = copy.deepcopy(self).double()
         x, lower = interior_point(
             self.signed, self.ridge, self.C / self.terms, precise.value, tolerance
@@ -134,7 +147,7 @@ class SVM(_LinearModel):
         return x.to(self.signed.dtype), rounded_down(lower, self.signed.dtype)
 
     def config(self) -> Config:
-        """Return the signed features, with the labels as their last column."""
+        """Return the signed features yᵢ(φᵢ, 1), whose last column holds the labels."""
         return {"signed": self.signed, "C": self.C}
 
     @classmethod
@@ -142,7 +155,7 @@ class SVM(_LinearModel):
         return cls(signed[..., :-1] * signed[..., -1:], signed[..., -1], C)
 
     def smoothed_grad(self, x: Tensor, width: float | Tensor) -> Tensor:
-        """Let the hinge's slope fall from −1 to 0 linearly over 1 − width ≤ margin ≤ 1."""
+        """Return the gradient with a hinge of slope −1 → 0, linear in 1 − width ≤ m ≤ 1."""
         return self._grad_with(x, self.signed, lambda margin: -((1 - margin) / width).clamp(0, 1))
 
     def _loss(self, margin: Tensor) -> Tensor:

@@ -1,10 +1,8 @@
-"""Linear operators between a point and what is observed of it: anything with ``A`` and
-``A_adjoint``.
-"""
+"""Linear operators between points and observed data: any object with ``A`` and ``A_adjoint``."""
 
 import math
 from collections.abc import Callable
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,8 +16,10 @@ from mirrordescent.trees import fits, norm, per_sample
 
 @runtime_checkable
 class LinearOperator(Protocol):
-    """A linear map of batches, sample by sample, and its adjoint. An attribute ``norm`` ≥ ‖A‖ is
-    used.
+    """A linear operator on batches of points, and its adjoint.
+
+    Optional attributes: ``norm``, an upper bound on ‖A‖; ``orthonormal``, whether AᵀA = I; and
+    ``resolvent(x, t)``, which returns (I + tAᵀA)⁻¹x.
     """
 
     def A(self, x: Tensor) -> Tensor:
@@ -30,8 +30,10 @@ class LinearOperator(Protocol):
 
 
 class Blur(Part, nn.Module):
-    """Convolution of every channel with a kernel of odd size, one for all images or one each; 0
-    beyond the border.
+    """Convolution of every channel with a kernel, with zero padding at the border.
+
+    Args:
+        kernel: Kernel with odd sides, (height, width); or (batch, height, width), one per image.
 
     >>> import torch
     >>> blur = Blur(gaussian_kernel(1.0))
@@ -47,75 +49,74 @@ class Blur(Part, nn.Module):
         super().__init__()
         if kernel.ndim not in (2, 3) or kernel.shape[-2] % 2 == 0 or kernel.shape[-1] % 2 == 0:
             raise ValueError(
-                f"a blur kernel must be 2-D with odd sides, or a batch of such, got {tuple(kernel.shape)}"
+                "kernel must be (height, width) or (batch, height, width) with odd sides, "
+                f"got {tuple(kernel.shape)}"
             )
         self.register_buffer("kernel", kernel)
 
     @property
     def norm(self) -> float:
-        """Σ|kernel| ≥ ‖A‖, by Young's inequality; the largest of all."""
+        """Σ|kernel| ≥ ‖A‖, by Young's inequality; for several kernels, the largest."""
         return float(self.kernel.abs().sum((-2, -1)).max())
 
     def A(self, x: Tensor) -> Tensor:
         """Convolve with the kernel."""
-        return self._convolve(x, turned=False)
+        return self._convolve(x, flipped=False)
 
     def A_adjoint(self, y: Tensor) -> Tensor:
         """Convolve with the kernel turned by 180°."""
-        return self._convolve(y, turned=True)
+        return self._convolve(y, flipped=True)
 
-    def _convolve(self, x: Tensor, turned: bool) -> Tensor:
-        """Multiply the transforms of zero-padded arrays: direct convolution is far slower in
-        float64.
+    def _convolve(self, x: Tensor, flipped: bool) -> Tensor:
+        """Convolve by FFT of zero-padded arrays; direct convolution is far slower in float64.
 
-        Turning the kernel conjugates its transform, up to a shift: the result is cut out at another
-        place.
+        Flipping the kernel conjugates its transform, up to a shift of the result.
         """
         (height, width) = x.shape[-2:]
         (rows, columns) = self.kernel.shape[-2:]
-        size = (_fast(height + rows - 1), _fast(width + columns - 1))
+        size = (_fft_length(height + rows - 1), _fft_length(width + columns - 1))
         transform = self._transform(x, size)
-        full = torch.fft.irfft2(
-            torch.fft.rfft2(x, s=size) * (transform.conj() if turned else transform), s=size
-        )
-        if turned:
+        if flipped:
+            transform = transform.conj()
+        full = torch.fft.irfft2(torch.fft.rfft2(x, s=size) * transform, s=size)
+        if flipped:
             full = full.roll((rows // 2, columns // 2), (-2, -1))
             return full[..., :height, :width]
         return full[..., rows // 2 : rows // 2 + height, columns // 2 : columns // 2 + width]
 
     def _transform(self, x: Tensor, size: tuple[int, int]) -> Tensor:
-        """Return the transform of the kernel, kept for images of one size and type."""
+        """Return the transform of the kernel, cached for images of one size and type."""
         key = (size, x.dtype, x.device, self.kernel.data_ptr(), self.kernel._version)
         if self not in _TRANSFORMS or _TRANSFORMS[self][0] != key:
             kernel = self.kernel.to(x)
-            _TRANSFORMS[self] = (
-                key,
-                torch.fft.rfft2(kernel if kernel.ndim == 2 else kernel.unsqueeze(1), s=size),
-            )
+            kernel = kernel if kernel.ndim == 2 else kernel.unsqueeze(1)
+            _TRANSFORMS[self] = (key, torch.fft.rfft2(kernel, s=size))
         return _TRANSFORMS[self][1]
 
 
-_TRANSFORMS: WeakKeyDictionary[Blur, tuple[object, Tensor]] = (
-    WeakKeyDictionary()
-)  # of kernels, with what they are for
+# The transform of every kernel, with the key that it was computed for.
+_TRANSFORMS: WeakKeyDictionary[Blur, tuple[object, Tensor]] = WeakKeyDictionary()
 
 
-def _fast(length: int) -> int:
-    """Return the next length of which transforms are fast: a product of 2, 3 and 5.
+def _fft_length(length: int) -> int:
+    """Return the next length for which FFTs are fast: a product of 2, 3 and 5.
 
-    >>> _fast(97), _fast(127)
+    >>> _fft_length(97), _fft_length(127)
     (100, 128)
     """
     rest = length
     for prime in (2, 3, 5):
         while rest % prime == 0:
             rest //= prime
-    return length if rest == 1 else _fast(length + 1)
+    return length if rest == 1 else _fft_length(length + 1)
 
 
 def motion_kernel(length: float, angle: float = 0.0) -> Tensor:
-    """Return a normalised line through the centre, this many pixels long, turned by an angle in
-    radians.
+    """Return a normalised motion-blur kernel: a line through the centre.
+
+    Args:
+        length: Length of the line in pixels.
+        angle: Angle of the line in radians.
     """
     require_positive(length=length)
     radius = max(1, round(length / 2))
@@ -123,23 +124,23 @@ def motion_kernel(length: float, angle: float = 0.0) -> Tensor:
     rows = radius + at * math.sin(angle)
     columns = radius + at * math.cos(angle)
     kernel = torch.zeros(2 * radius + 1, 2 * radius + 1)
-    for down, along in (
-        (0, 0),
-        (0, 1),
-        (1, 0),
-        (1, 1),
-    ):  # each point is shared by the four pixels around it
+    # Every point of the line is shared by the four pixels around it.
+    for down, along in ((0, 0), (0, 1), (1, 0), (1, 1)):
         i = rows.floor() + down
         j = columns.floor() + along
         weight = (1 - (rows - i).abs()).clamp(min=0) * (1 - (columns - j).abs()).clamp(min=0)
-        kernel.index_put_(
-            (i.long().clamp(0, 2 * radius), j.long().clamp(0, 2 * radius)), weight, accumulate=True
-        )
+        pixels = (i.long().clamp(0, 2 * radius), j.long().clamp(0, 2 * radius))
+        kernel.index_put_(pixels, weight, accumulate=True)
     return kernel / kernel.sum()
 
 
 def gaussian_kernel(sigma: float, radius: int | None = None) -> Tensor:
-    """Return a normalised Gaussian kernel of side 2·radius + 1; the radius is 3σ by default."""
+    """Return a normalised Gaussian kernel of side 2·radius + 1.
+
+    Args:
+        sigma: Standard deviation in pixels.
+        radius: Radius in pixels; 3·sigma by default.
+    """
     require_positive(sigma=sigma)
     radius = max(1, round(3 * sigma)) if radius is None else radius
     profile = torch.exp(-0.5 * (torch.arange(-radius, radius + 1) / sigma) ** 2)
@@ -148,8 +149,11 @@ def gaussian_kernel(sigma: float, radius: int | None = None) -> Tensor:
 
 
 class Matrix(Part, nn.Module):
-    """Ax for a matrix (m, n), or one for every sample (batch, m, n), and points of any shape with n
-    entries.
+    """Ax for a matrix A, on points of any shape with n entries.
+
+    Args:
+        matrix: Matrix, (m, n); or (batch, m, n), one per sample.
+        shape: Shape of a point; (n,) by default.
 
     >>> import torch
     >>> Matrix(torch.ones(2, 4), shape=(1, 2, 2)).A_adjoint(torch.ones(3, 2)).shape
@@ -163,30 +167,34 @@ class Matrix(Part, nn.Module):
     def __init__(self, matrix: Tensor, shape: tuple[int, ...] | None = None) -> None:
         super().__init__()
         if matrix.ndim not in (2, 3):
-            raise ValueError(f"a matrix must be (m, n) or (batch, m, n), got {tuple(matrix.shape)}")
+            raise ValueError(f"matrix must be (m, n) or (batch, m, n), got {tuple(matrix.shape)}")
         self.shape = (matrix.shape[-1],) if shape is None else tuple(shape)
         if math.prod(self.shape) != matrix.shape[-1]:
             raise ValueError(
-                f"points of shape {self.shape} do not have the {matrix.shape[-1]} entries of the columns"
+                f"shape must have {matrix.shape[-1]} entries, one per column of the matrix, "
+                f"got {self.shape}"
             )
         self.register_buffer("matrix", matrix)
 
     @property
     def norm(self) -> float:
-        """‖A‖, the largest of all."""
+        """‖A‖; for several matrices, the largest."""
         return spectral_norm(self.matrix)
 
     def A(self, x: Tensor) -> Tensor:
-        """Multiply with the entries of every sample."""
+        """Ax, (batch, m)."""
         return matvec(self.matrix.to(x), x.flatten(1))
 
     def A_adjoint(self, y: Tensor) -> Tensor:
-        """Multiply with the transpose."""
+        """Aᵀy, in the shape of points."""
         return matvec(self.matrix.to(y).mT, y).reshape(len(y), *self.shape)
 
 
 class Sampling(Part, nn.Module):
-    """Keep the entries where a mask is 1, and make the others 0: the mask broadcasts to the points.
+    """Ax = Zx, which sets the entries where a mask is 0 to 0.
+
+    Args:
+        mask: Mask of 0 and 1 that broadcasts to the points.
 
     >>> import torch
     >>> Sampling(torch.tensor([1.0, 0.0])).A(torch.ones(1, 2))
@@ -202,14 +210,15 @@ class Sampling(Part, nn.Module):
     def __init__(self, mask: Tensor) -> None:
         super().__init__()
         if not bool(((mask == 0) | (mask == 1)).all()):
-            raise ValueError("a mask must be 0 (not observed) or 1 (observed)")
+            raise ValueError("mask must be 0 (not observed) or 1 (observed)")
         self.register_buffer("mask", mask if mask.is_floating_point() else mask.float())
 
     def A(self, x: Tensor) -> Tensor:
         """Zx."""
         if not fits(self.mask.shape, x.shape):
             raise ValueError(
-                f"the mask has shape {tuple(self.mask.shape)}, which does not fit {tuple(x.shape)}"
+                f"the mask of shape {tuple(self.mask.shape)} must broadcast to points, "
+                f"got shape {tuple(x.shape)}"
             )
         return self.mask * x
 
@@ -218,12 +227,17 @@ class Sampling(Part, nn.Module):
         return self.A(y)
 
     def resolvent(self, x: Tensor, t: Tensor) -> Tensor:
-        """(I + tZ)⁻¹x, for a t that broadcasts."""
+        """(I + tZ)⁻¹x, for a t that broadcasts to x."""
         return x / (1 + t * self.mask)
 
 
 class Chain(Part, nn.Module):
-    """One operator after another: Ax = A₂(A₁x)."""
+    """The composition of two operators: Ax = A₂(A₁x).
+
+    Args:
+        first: Operator A₁.
+        second: Operator A₂.
+    """
 
     kind = "operator"
 
@@ -234,9 +248,10 @@ class Chain(Part, nn.Module):
 
     @property
     def norm(self) -> float | None:
-        """‖A₁‖‖A₂‖ ≥ ‖A‖, if both are known."""
-        norms = [_known(self.first), _known(self.second)]
-        return None if None in norms else cast(float, norms[0]) * cast(float, norms[1])
+        """‖A₁‖‖A₂‖ ≥ ‖A‖; None if one of them is unknown."""
+        first = _stated_norm(self.first)
+        second = _stated_norm(self.second)
+        return None if first is None or second is None else first * second
 
     def A(self, x: Tensor) -> Tensor:
         """A₂A₁x."""
@@ -248,7 +263,12 @@ class Chain(Part, nn.Module):
 
 
 class Multiple(Part, nn.Module):
-    """A number times an operator."""
+    """A number times an operator: cA.
+
+    Args:
+        factor: Number c.
+        operator: Operator A.
+    """
 
     kind = "operator"
 
@@ -259,9 +279,9 @@ class Multiple(Part, nn.Module):
 
     @property
     def norm(self) -> float | None:
-        """|c|‖A‖, if that is known."""
-        known = _known(self.operator)
-        return None if known is None else abs(self.factor) * known
+        """|c|‖A‖; None if ‖A‖ is unknown."""
+        stated = _stated_norm(self.operator)
+        return None if stated is None else abs(self.factor) * stated
 
     def A(self, x: Tensor) -> Tensor:
         """cAx."""
@@ -273,12 +293,11 @@ class Multiple(Part, nn.Module):
 
 
 class Linear:
-    """Any linear function as an operator; its adjoint by automatic differentiation, exact up to
-    rounding.
+    """Any linear function as an operator, with its adjoint by automatic differentiation.
 
     Args:
-        function: maps points (batch, …) to what is observed of them, sample by sample.
-        shape: of one point.
+        function: Linear function that maps points (batch, …) to data, sample by sample.
+        shape: Shape of one point.
 
     >>> import torch
     >>> Linear(lambda x: x[:, ::2], shape=(3,)).A_adjoint(torch.ones(1, 2))
@@ -294,44 +313,52 @@ class Linear:
         return self.function(x)
 
     def A_adjoint(self, y: Tensor) -> Tensor:
-        """Return the derivative of ⟨Ax, y⟩ with respect to x, which is the same everywhere."""
-        keep = torch.is_grad_enabled() and y.requires_grad
+        """Return the derivative of ⟨Ax, y⟩ with respect to x."""
+        keep_graph = torch.is_grad_enabled() and y.requires_grad
         with torch.enable_grad():
             x = y.new_zeros(len(y), *self.shape, requires_grad=True)
-            return torch.autograd.grad(self.function(x), x, y, create_graph=keep)[0]
+            return torch.autograd.grad(self.function(x), x, y, create_graph=keep_graph)[0]
 
 
-def _known(operator: LinearOperator) -> float | None:
-    """Return what an operator says about its norm."""
-    known = getattr(operator, "norm", None)
-    number = isinstance(known, (int, float)) or (isinstance(known, Tensor) and known.numel() == 1)
-    return float(cast(float, known)) if number else None
+def _stated_norm(operator: LinearOperator) -> float | None:
+    """Return the attribute ``norm`` of an operator, if it is a number."""
+    stated = getattr(operator, "norm", None)
+    if isinstance(stated, Tensor) and stated.numel() == 1:
+        return float(stated)
+    return float(stated) if isinstance(stated, (int, float)) else None
 
 
 @torch.no_grad()
 def norm_bound(operator: LinearOperator, like: Tensor, iterations: int = 50) -> float:
-    """Return the operator's own ``norm``, or an estimate of ‖A‖ by power iteration, made 5 % larger
-    for safety.
+    """Return the operator's ``norm``, or 1.05 times an estimate of ‖A‖ by power iteration.
 
-    The whole batch is iterated, each sample by itself, since every sample may have an operator of
-    its own.
+    The iteration treats every sample separately, because samples may have different operators.
+
+    Args:
+        operator: Operator A.
+        like: Batch of points.
+        iterations: Number of power iterations.
     """
-    if (known := _known(operator)) is not None:
-        return known
+    if (stated := _stated_norm(operator)) is not None:
+        return stated
     x = _probe(like)
     for _ in range(iterations):
         x = operator.A_adjoint(operator.A(x / per_sample(norm(x), x)))
         if not norm(x).min() > 0:
             raise ValueError(
-                f"{type(operator).__name__} maps images to 0: nothing was observed through it"
+                f"{type(operator).__name__} maps a test image to 0: check its A and A_adjoint"
             )
     return 1.05 * float(norm(x).max()) ** 0.5
 
 
 @torch.no_grad()
 def require_adjoint(operator: LinearOperator, image: Tensor, observed: Tensor) -> None:
-    """Raise unless ⟨Ax, y⟩ = ⟨x, Aᵀy⟩, up to rounding, for some x shaped like an image and y like
-    what is observed.
+    """Raise an error unless ⟨Ax, y⟩ = ⟨x, Aᵀy⟩ for a test pair, up to rounding.
+
+    Args:
+        operator: Operator A.
+        image: Batch of points, for the shape of x.
+        observed: Batch of data, for the shape of y.
     """
     x = _probe(image)
     y = _probe(observed).flip(-1)
@@ -346,13 +373,11 @@ def require_adjoint(operator: LinearOperator, image: Tensor, observed: Tensor) -
         raise ValueError(
             f"A_adjoint of {type(operator).__name__} is not the adjoint of A: "
             f"⟨Ax, y⟩ = {forward:.6g} but ⟨x, Aᵀy⟩ = {backward:.6g}. "
-            f"problems.Linear(operator.A, shape) finds the adjoint by itself"
+            "problems.Linear(operator.A, shape) computes the adjoint automatically"
         )
 
 
 def _probe(like: Tensor) -> Tensor:
-    """Return an image without symmetries that an operator could be blind to, the same at every
-    call.
-    """
+    """Return a fixed test image without symmetries that could hide an error of an operator."""
     ripple = torch.sin(torch.arange(like.numel(), dtype=like.dtype, device=like.device))
     return 1 + 0.1 * ripple.reshape(like.shape)

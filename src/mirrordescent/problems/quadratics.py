@@ -1,19 +1,18 @@
-"""Problems given by a matrix: quadratic functions, least squares, and matrix games on the
-simplex.
-"""
+"""Quadratic functions and least squares."""
 
 import torch
 from torch import Tensor
 
-from mirrordescent.domains import Domain, PositiveOrthant, Simplex, WholeSpace
+from mirrordescent.domains import Domain, PositiveOrthant, WholeSpace
 from mirrordescent.problems.base import Problem
-from mirrordescent.problems.saddle import SaddlePoint
 
 
 class Quadratic(Problem):
-    """f(x) = ½ (x−c)ᵀ A (x−c), with minimum 0 at c, for A symmetric positive semidefinite.
+    """f(x) = ½ (x−c)ᵀ A (x−c), with minimum 0 at c if A is positive semidefinite.
 
-    ``A`` is (n,) for a diagonal matrix, (n, n), or (batch, n, n); ``centre`` is (n,) or (batch, n).
+    Args:
+        A: Symmetric matrix, (n, n) or (batch, n, n); or (n,), the diagonal of a diagonal matrix.
+        centre: Minimiser c, (n,) or (batch, n).
     """
 
     never_below = 0.0
@@ -50,30 +49,34 @@ class Quadratic(Problem):
         return float(self._eigenvalues().min()) >= -(torch.finfo(self.A.dtype).eps ** 0.5)
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
-        """c, with value 0, if f is convex."""
+        """Return c and the value 0, if f is convex."""
         if not self.convex:
             return None
         centre = self.centre.expand(self.batch or 1, -1)
         return centre, centre.new_zeros(len(centre))
 
     def _eigenvalues(self) -> Tensor:
-        """Those of A, in double precision."""
+        """Return the eigenvalues of A in double precision."""
         return self.A.double() if self.A.ndim == 1 else torch.linalg.eigvalsh(self.A.double())
 
     def _uncertainty(self) -> float:
-        """By how much computed eigenvalues may be off; those of a diagonal matrix are not."""
-        units = 0 if self.A.ndim == 1 else self.A.shape[-1] * torch.finfo(torch.float64).eps
-        return units * float(self._eigenvalues().abs().max())
+        """Return a bound on the error of computed eigenvalues; 0 for a diagonal matrix."""
+        if self.A.ndim == 1:
+            return 0.0
+        unit = self.A.shape[-1] * torch.finfo(torch.float64).eps
+        return unit * float(self._eigenvalues().abs().max())
 
     def _times_A(self, v: Tensor) -> Tensor:
         return self.A * v if self.A.ndim == 1 else matvec(self.A, v)
 
 
 class LeastSquares(Problem):
-    """f(x) = ½‖Ax − b‖², on all of Rⁿ or on a given set, such as ``domain=Simplex()``.
+    """f(x) = ½‖Ax − b‖², on all of Rⁿ or on a set. The rows are the terms of a finite sum.
 
-    ``A`` is (m, n) or (batch, m, n); ``b`` is (m,) or (batch, m). The terms of the sum are the
-    rows.
+    Args:
+        A: Matrix, (m, n) or (batch, m, n).
+        b: Right-hand side, (m,) or (batch, m).
+        domain: Set, such as ``Simplex()``; all of Rⁿ by default.
     """
 
     convex = True
@@ -101,7 +104,7 @@ class LeastSquares(Problem):
         return self.A.shape[-2]
 
     def grad_of_terms(self, x: Tensor, subset: Tensor) -> Tensor:
-        """Return the gradient over a subset of rows, scaled to the whole."""
+        """Return the gradient over a subset of rows, scaled to the whole sum."""
         rows = self.A[..., subset, :]
         b = self.b[..., subset]
         return (self.terms / len(subset)) * matvec(rows.mT, matvec(rows, x) - b)
@@ -111,8 +114,10 @@ class LeastSquares(Problem):
         return spectral_norm(self.A) ** 2
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
-        """The solution of least norm, without constraints; its residual r, made orthogonal to A,
-        proves ½‖r‖².
+        """Return the solution of least norm, if there are no constraints.
+
+        For every u with Aᵀu = 0, f(x) ≥ ⟨b, u⟩ − ½‖u‖². The bound uses the residual of the
+        solution, made orthogonal to the columns of A.
         """
         if not isinstance(self.domain, WholeSpace):
             return None
@@ -120,13 +125,14 @@ class LeastSquares(Problem):
         x = matvec(inverse, self.b)
         x = x if x.ndim == 2 else x.unsqueeze(0)
         r = self.b - matvec(self.A, x)
-        u = r - matvec(self.A, matvec(inverse, r))  # f(x) ≥ ⟨b, u⟩ − ½‖u‖² for every u with Aᵀu = 0
+        u = r - matvec(self.A, matvec(inverse, r))
         dual = (self.b * u).sum(-1) - 0.5 * u.square().sum(-1)
         return x, dual - 8 * torch.finfo(dual.dtype).eps * self.b.square().sum(-1)
 
     def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor | None:
-        """On x ≥ 0 also ⟨b, u⟩ − ½‖u‖² for the u = b − Ax − cA1 nearest to the residual with Aᵀu ≤
-        0, if AᵀA1 > 0.
+        """Return the general bound; on x ≥ 0, the better of it and ⟨b, u⟩ − ½‖u‖².
+
+        There u = b − Ax − cA1 with the smallest c ≥ 0 such that Aᵀu ≤ 0.
         """
         bound = super().bound_at(x, convexity)
         if not isinstance(self.domain, PositiveOrthant):
@@ -135,11 +141,8 @@ class LeastSquares(Problem):
         r = self.b - matvec(self.A, x)
         up = matvec(self.A.mT, ones)
         slope = matvec(self.A.mT, r)
-        c = (
-            torch.where(up > 0, slope / up, torch.where(slope > 0, torch.inf, 0.0))
-            .amax(-1, keepdim=True)
-            .clamp(min=0)
-        )
+        without_up = torch.where(slope > 0, torch.inf, 0.0)
+        c = torch.where(up > 0, slope / up, without_up).amax(-1, keepdim=True).clamp(min=0)
         u = r - c.nan_to_num(posinf=0.0) * ones * (1 + 8 * torch.finfo(x.dtype).eps)
         dual = (self.b * u).sum(-1) - 0.5 * u.square().sum(-1)
         dual = dual - 8 * torch.finfo(x.dtype).eps * (self.b.square().sum(-1) + u.square().sum(-1))
@@ -147,99 +150,39 @@ class LeastSquares(Problem):
         return dual if bound is None else torch.maximum(bound, dual)
 
     def strong_convexity(self) -> float:
-        """The square of the smallest singular value of A, or 0 if it has fewer rows than
-        columns.
-        """
-        flat = self.A.shape[-2] < self.A.shape[-1]
-        if flat:
+        """The square of the smallest singular value; 0 if A has fewer rows than columns."""
+        rows, columns = self.A.shape[-2:]
+        if rows < columns:
             return 0.0
-        lost = self.A.shape[-2] * torch.finfo(torch.float64).eps * spectral_norm(self.A)
-        return max(float(torch.linalg.svdvals(self.A.double()).min()) - lost, 0.0) ** 2
-
-
-class MatrixGame(Problem, SaddlePoint):
-    """f(x) = maxᵢ (Ax)ᵢ on the simplex: the loss of a mixed strategy x against the best reply.
-
-    As a saddle point it is ⟨Ax, u⟩ with u, the reply, on a simplex too.
-
-    Nonsmooth, with subgradients bounded by max|A| in ℓ_∞: the classical example where entropic
-    mirror descent beats the projected subgradient method by √(n/log n). ``A`` is (m, n) or (batch,
-    m, n).
-    """
-
-    convex = True
-    domain = Simplex()
-
-    A: Tensor
-
-    def __init__(self, A: Tensor) -> None:
-        if A.ndim not in (2, 3) or 0 in A.shape[-2:]:
-            raise ValueError(f"A must be (m, n) or (batch, m, n), not empty, got {tuple(A.shape)}")
-        super().__init__(A.shape[0] if A.ndim == 3 else None, (A.shape[-1],), A=A)
-
-    def value(self, x: Tensor) -> Tensor:
-        return matvec(self.A, x).amax(-1)
-
-    def grad(self, x: Tensor) -> Tensor:
-        """Return the row of A that is the best reply."""
-        reply = matvec(self.A, x).argmax(-1)
-        if self.A.ndim == 2:
-            return self.A[reply]
-        return self.A.gather(1, reply[:, None, None].expand(-1, 1, self.A.shape[-1])).squeeze(1)
-
-    def smoothed_grad(self, x: Tensor, width: float | Tensor) -> Tensor:
-        """Return the gradient of width · log Σ exp((Ax)ᵢ / width)."""
-        replies = (matvec(self.A, x) / width).softmax(-1)
-        return matvec(self.A.mT, replies)
-
-    @property
-    def K_norm(self) -> float:
-        """‖A‖."""
-        return float(torch.linalg.matrix_norm(self.A, 2).max())
-
-    @property
-    def ratio(self) -> float:
-        """1: both players are alike."""
-        return 1.0
-
-    def K(self, x: Tensor) -> Tensor:
-        return matvec(self.A, x)
-
-    def K_adjoint(self, u: Tensor) -> Tensor:
-        return matvec(self.A.mT, u)
-
-    def prox_F(self, x: Tensor, tau: float | Tensor) -> Tensor:
-        return self.domain._project(x)
-
-    def prox_G_conjugate(self, u: Tensor, sigma: float | Tensor) -> Tensor:
-        return self.domain._project(u)
-
-    def lower_bound(self, u: Tensor) -> Tensor:
-        """minⱼ (Aᵀu)ⱼ: what a mixed reply u is sure of."""
-        reply = self.domain._project(u)
-        reply = reply / reply.sum(-1, keepdim=True)
-        payoff = matvec(self.A.mT, reply).amin(-1)
-        return payoff - 8 * torch.finfo(payoff.dtype).eps * self.A.abs().amax((-2, -1))
+        error = rows * torch.finfo(torch.float64).eps * spectral_norm(self.A)
+        return max(float(torch.linalg.svdvals(self.A.double()).min()) - error, 0.0) ** 2
 
 
 def matvec(A: Tensor, x: Tensor) -> Tensor:
-    """Apply one matrix, or one per sample, to a batch of vectors."""
+    """Return Ax for a batch of vectors x, with one matrix for all or one per sample."""
     return x @ A.mT if A.ndim == 2 else torch.einsum("bij,bj->bi", A, x)
 
 
 def spectral_norm(A: Tensor) -> float:
-    """Return an upper bound on ‖A‖, or on the largest of a batch: in double precision, and rounded
-    up.
-    """
+    """Return ‖A‖, rounded up; for a batch of matrices, the largest."""
     norm = float(torch.linalg.matrix_norm(A.double(), 2).max())
     return norm * (1 + max(A.shape[-2:]) * torch.finfo(torch.float64).eps)
 
 
 def _batch(A: Tensor, b: Tensor, length: int, name: str) -> int | None:
-    """Return how many problems there are, or raise unless b consists of vectors of this length, as
-    many as A.
+    """Return the number of problems; raise an error if b does not fit A.
+
+    Args:
+        A: Matrices, (…, n) or (batch, m, n).
+        b: Vectors, (length,) or (batch, length).
+        length: Required length of the vectors.
+        name: Name of b in the error message.
     """
-    batch = A.shape[0] if A.ndim == 3 else b.shape[0] if b.ndim == 2 else None
+    batch = None
+    if A.ndim == 3:
+        batch = A.shape[0]
+    elif b.ndim == 2:
+        batch = b.shape[0]
     if b.shape not in {(length,), (batch, length)}:
         raise ValueError(
             f"{name} has shape {tuple(b.shape)}, which does not fit A of shape {tuple(A.shape)}"

@@ -1,4 +1,4 @@
-"""The saddle-point form of a problem: what primal-dual methods, and bounds, are made of.
+"""The saddle-point form of a problem, for primal-dual methods and lower bounds.
 
 min_x F(x) + G(Kx) = min_x max_u F(x) + ⟨Kx, u⟩ − G*(u).
 """
@@ -13,16 +13,20 @@ from mirrordescent.trees import Point, Tree
 
 
 class SaddlePoint(Protocol):
-    """What a problem offers to primal-dual methods. x is a tensor, u a tensor or a dict.
+    """min_x max_u F(x) + ⟨Kx, u⟩ − G*(u), with a tensor x and a tensor or dict u.
 
-    Subclasses need not say anything about an F that is neither smooth nor strongly convex.
+    **Required:** ``K``, ``K_adjoint``, ``K_norm``, ``prox_F``, ``prox_G_conjugate`` and
+    ``lower_bound``.
+
+    **Optional:** ``F_smoothness``, ``grad_F`` and ``project``, if F is smooth on a set;
+    ``F_convexity`` and ``argmin_F``, if F is strongly convex.
     """
 
     proximable: bool = True
-    """Whether F has a prox; if not, methods that use its gradient are left."""
+    """Whether ``prox_F`` is available. Otherwise only methods that use ``grad_F`` apply."""
 
     def explicit(self) -> "SaddlePoint":
-        """Return the form for methods that use the gradient of F, if there is another one."""
+        """Return the form for methods that use ``grad_F``, if it differs from this one."""
         return self
 
     @property
@@ -30,12 +34,12 @@ class SaddlePoint(Protocol):
         """An upper bound on ‖K‖."""
 
     def K_norm_in(self, mirror: MirrorMap) -> float:
-        """An upper bound on ‖K(∇ψ*)^½‖, for a linear map: ‖K‖ in its geometry."""
+        """An upper bound on ‖K(∇ψ*)^½‖, the norm of K in the geometry of a linear map."""
         return self.K_norm / mirror.convexity_in_l2() ** 0.5
 
     @property
     def ratio(self) -> float | None:
-        """The ratio of PDHG's steps that reaches high accuracy fastest; None: not known."""
+        """The ratio of PDHG's step sizes that is fastest to high accuracy; None if unknown."""
 
     @property
     def F_convexity(self) -> float:
@@ -48,17 +52,15 @@ class SaddlePoint(Protocol):
         return math.inf
 
     def grad_F(self, x: Tensor) -> Tensor:
-        """∇F, where F is smooth."""
+        """∇F(x), if F is smooth on the set where it is finite."""
         raise TypeError(f"the F of {type(self).__name__} has no gradient")
 
     def project(self, x: Tensor) -> Tensor:
-        """Return the nearest point of the set on which F is finite, where the rest of F is
-        smooth.
-        """
+        """Project onto the set where F is finite."""
         return x
 
     def argmin_F(self, w: Tensor) -> Tensor:
-        """argmin_x F(x) + ⟨w, x⟩, where F is strongly convex."""
+        """argmin_x F(x) + ⟨w, x⟩, if F is strongly convex."""
         raise TypeError(f"the F of {type(self).__name__} is not strongly convex")
 
     def K(self, x: Tensor) -> Tree:
@@ -77,9 +79,9 @@ class SaddlePoint(Protocol):
         """A proven lower bound on the optimal value, from any u: (batch,)."""
 
     def bound_of_pair(self, x: Tensor, u: Point) -> Tensor:
-        """The same, where a primal point that goes with u may help."""
+        """A proven lower bound from u and a primal point x that belongs to it: (batch,)."""
         return self.lower_bound(u)
 
     def tight_bound(self, u: Point, x: Tensor | None = None) -> Tensor:
-        """A better one, if it is worth some time."""
+        """A tighter lower bound, which may take longer to compute: (batch,)."""
         return self.lower_bound(u) if x is None else self.bound_of_pair(x, u)

@@ -1,145 +1,206 @@
-"""What is added to a fit: norms of what operators make of a point, and a ridge."""
+"""Terms that are added to a data fit: norms of linear images of a point, and a ridge."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mirrordescent._internal.checks import require_positive
+from mirrordescent._internal.deprecation import rename_hooks
 from mirrordescent.parts import Part
+from mirrordescent.problems.differences import broadcast
 from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint
-from mirrordescent.trees import dot, per_sample, sum_per_sample
+from mirrordescent.trees import dot, sum_per_sample
 
 Blocks = dict[str, Tensor]
+"""The image Kx of a point, or a dual point u, as named tensors (batch, …)."""
+
+_RENAMED_HOOKS = {
+    "excess": "dual_gauge",
+    "absorbs": "can_solve_adjoint",
+    "absorbs_constants": "constants_in_range",
+    "absorb": "solve_adjoint",
+    "charge": "residual_bound",
+}
 
 
 class Term(Part, nn.Module):
-    """h·g(Kx) with a weight h > 0, one for all samples or a tensor (batch,), a convex g ≥ 0 and a
-    linear K.
+    """h·g(Kx), with a weight h > 0, a convex function g ≥ 0 and a linear operator K.
 
-    Kx is a dict of blocks. To add a term, write the methods below; those that raise are optional.
+    Kx is a dict of blocks. A dual point u has the same blocks.
 
-    A dual point proves a bound only if Σ Kᵀu = 0. What is left of that sum, some terms can
-    *absorb*: they know a u with Kᵀu = w. What they cannot, such as the mean of an image by its
-    differences, and rounding errors, they *charge* for.
+    To add a term, write
+
+    - ``value``, ``add_gradient`` and ``norm``, for gradient methods;
+    - ``K``, ``add_adjoint`` and ``prox_conjugate``, for primal-dual methods;
+    - ``conjugate`` and ``dual_gauge``, for lower bounds.
+
+    Then state the facts that differ from the defaults: ``kinked``, ``blocks``, ``curvature`` and
+    ``convexity``.
+
+    On an unbounded set, dual points uⱼ of the terms and v of the data prove a lower bound only if
+    AᵀZv + ΣⱼKⱼᵀuⱼ = 0. If a term can solve Kᵀu = w, it corrects any dual point so that this holds.
+    Such a term sets ``can_solve_adjoint`` and writes ``solve_adjoint`` and ``residual_bound``.
+
+    Args:
+        weight: Weight h, a number or a tensor (batch,) with one weight per sample.
     """
 
     kind = "term"
 
     weight: float | Tensor
 
-    kinked = True
-    """Whether g has kinks, which ``add_gradient`` can round over a width."""
-
-    blocks: tuple[str, ...] = ("entries",)
-    """The names of the blocks of Kx."""
-
-    factor = 1.0  # by which a problem may multiply the weights of all its terms
+    factor = 1.0
+    """Factor by which a problem multiplies the weights of all its terms."""
 
     def __init__(self, weight: float | Tensor) -> None:
         super().__init__()
         if isinstance(weight, Tensor) and weight.ndim:
             if weight.ndim != 1 or not bool(((weight > 0) & weight.isfinite()).all()):
                 raise ValueError(
-                    f"weight must be positive, a number or one for every sample: {tuple(weight.shape)}"
+                    "weight must be positive, a number or a tensor (batch,); "
+                    f"got a tensor of shape {tuple(weight.shape)}"
                 )
             self.register_buffer("weight", weight)
         else:
             self.weight = float(weight)
             require_positive(weight=self.weight)
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        rename_hooks(cls, _RENAMED_HOOKS)
+
     @property
-    def height(self) -> float | Tensor:
-        """h, with the factor."""
+    def scaled_weight(self) -> float | Tensor:
+        """h = factor · weight: a number, or (batch,)."""
         return self.weight if self.factor == 1 else self.factor * self.weight
 
+    @property
+    def height(self) -> float | Tensor:
+        """Another name of ``scaled_weight``."""
+        return self.scaled_weight
+
     def prepare(self, like: Tensor) -> None:
-        """Look at a batch of points, once."""
+        """Check the shape of points, and compute what depends on it.
+
+        A problem calls this once, when it is constructed.
+
+        Args:
+            like: Batch of points with the shape, type and device of the problem.
+        """
+
+    # Facts.
+
+    kinked = True
+    """Whether g has kinks, which ``add_gradient`` can smooth."""
+
+    blocks: tuple[str, ...] = ("entries",)
+    """Names of the blocks of Kx."""
 
     @property
     def norm(self) -> float:
         """An upper bound on ‖K‖."""
         raise NotImplementedError
 
+    @property
+    def curvature(self) -> float:
+        """A Lipschitz constant of the gradient; infinite if the term has kinks."""
+        return math.inf
+
+    @property
+    def convexity(self) -> float:
+        """A constant μ ≥ 0 such that the term minus (μ/2)‖x‖² is convex."""
+        return 0.0
+
+    # Value and gradient.
+
     def value(self, x: Tensor) -> Tensor:
         """h·g(Kx) per sample: (batch,)."""
         raise NotImplementedError
 
     def add_gradient(self, out: Tensor, x: Tensor, width: float | Tensor) -> Tensor:
-        """Add the gradient to a fresh tensor, in place if that can be, and return it; kinks rounded
-        over a width.
+        """Add the gradient to ``out`` and return the sum.
+
+        Args:
+            out: Tensor that may be overwritten.
+            x: Points.
+            width: Width over which kinks are smoothed; 0 means one subgradient.
         """
         raise NotImplementedError
 
-    @property
-    def curvature(self) -> float:
-        """A Lipschitz constant of the gradient; infinite if there are kinks."""
-        return math.inf
-
-    @property
-    def convexity(self) -> float:
-        """μ ≥ 0, up to which it is strongly convex."""
-        return 0.0
+    # The saddle-point form.
 
     def K(self, x: Tensor) -> Blocks:
         """Kx."""
         raise NotImplementedError
 
     def add_adjoint(self, out: Tensor, u: Blocks) -> Tensor:
-        """Add Kᵀu to a fresh tensor, in place if that can be, and return it."""
+        """Add Kᵀu to ``out``, which may be overwritten, and return the sum."""
         raise NotImplementedError
 
     def prox_conjugate(self, u: Blocks, sigma: float | Tensor) -> Blocks:
-        """argmin_u' (hg)*(u') + ‖u' − u‖²/(2σ); with σ = 0, the nearest u' where the conjugate is
-        finite.
+        """argmin_u' (hg)*(u') + ‖u' − u‖²/(2σ).
+
+        For σ = 0 this is the projection onto the domain of the conjugate.
         """
         raise NotImplementedError
+
+    # Lower bounds.
 
     def conjugate(self, u: Blocks) -> Tensor:
-        """(hg)*(u) per sample, for a u where it is finite; it grows no faster than the square of a
-        multiple of u.
+        """(hg)*(u) per sample, for a u in the domain of the conjugate: (batch,).
+
+        Bounds shrink dual points, so they need (hg)*(αu) ≤ α²(hg)*(u) for 0 ≤ α ≤ 1.
         """
         raise NotImplementedError
 
-    def excess(self, u: Blocks) -> Tensor:
-        """Return a number by which u has to be divided, if it is above 1, for the conjugate to be
-        finite: (batch,).
+    def dual_gauge(self, u: Blocks) -> Tensor:
+        """The least r ≥ 0 such that u/r is in the domain of the conjugate, per sample: (batch,).
+
+        For a norm g this is the dual norm of u divided by h. It is 0 if the conjugate is finite
+        everywhere.
         """
         raise NotImplementedError
 
     @property
-    def absorbs(self) -> bool:
-        """Whether a w = Kᵀu can be absorbed."""
+    def can_solve_adjoint(self) -> bool:
+        """Whether ``solve_adjoint`` is available."""
         return False
 
-    absorbs_constants = True
-    """Whether a w that is constant in every channel can be absorbed too."""
+    constants_in_range = True
+    """Whether Kᵀu = w has a solution for a w that is constant in every channel."""
 
-    def absorb(self, w: Tensor, one_sided: bool) -> Blocks:
-        """Return a u with w − Kᵀu = 0 (or ≥ 0, if that will do), as far as there is one."""
-        raise NotImplementedError
+    def solve_adjoint(self, w: Tensor, one_sided: bool) -> Blocks:
+        """Return a u with Kᵀu = w; or with w − Kᵀu ≥ 0, if ``one_sided``.
 
-    def charge(self, w: Tensor, level: Tensor) -> Tensor:
-        """Return the most that ⟨w, x⟩ can be, for a w that ``absorb`` left, while h·g(Kx) ≤ level:
-        (batch,).
+        If w is not in the range of Kᵀ, solve the equation for the part of w that is.
         """
         raise NotImplementedError
 
-    def _fit(self, number: float | Tensor, like: Tensor) -> float | Tensor:
-        return per_sample(number, like) if isinstance(number, Tensor) and number.ndim else number
+    def residual_bound(self, w: Tensor, level: Tensor) -> Tensor:
+        """An upper bound on ⟨w, x⟩ over all x with h·g(Kx) ≤ level, per sample: (batch,).
+
+        Args:
+            w: Residual of ``solve_adjoint``, such as rounding errors.
+            level: Value of f at some point, which minimisers do not exceed, (batch,).
+        """
+        raise NotImplementedError
 
 
 class L1(Term):
-    """λ‖Kx‖₁, which makes Kx sparse: K = I, or an operator such as
-    :class:`~mirrordescent.problems.Haar`.
+    """λ‖Kx‖₁, which makes Kx sparse.
+
+    K is the identity or an operator such as :class:`~mirrordescent.problems.Haar`.
 
     Args:
-        weight: λ.
-        operator: K; None means K = I. If its attribute ``orthonormal`` is True (KᵀK = I), there are
-            bounds and a prox.
-        coupled: take the channels together, √(Σ_c d²): such as the two of complex coefficients.
+        weight: Weight λ.
+        operator: Operator K; None means the identity. If its attribute ``orthonormal`` is True
+            (KᵀK = I), the term has a prox and lower bounds.
+        coupled: Whether to take the norm √(Σ_c d²) over the channels, such as the real and
+            imaginary part of complex coefficients.
 
     >>> import torch
     >>> L1(2.0).value(torch.tensor([[1.0, -3.0]]))
@@ -170,88 +231,96 @@ class L1(Term):
         return self.operator is None or bool(getattr(self.operator, "orthonormal", False))
 
     def value(self, x: Tensor) -> Tensor:
-        return self.height * sum_per_sample(self._size(self.K(x)["entries"]))
+        return self.scaled_weight * sum_per_sample(self._size(self.K(x)["entries"]))
 
     def add_gradient(self, out: Tensor, x: Tensor, width: float | Tensor) -> Tensor:
-        """Add λKᵀu, u = d/max(|d|, width), d = Kx; 0 where there is nothing to divide by."""
+        """Add λKᵀu with u = d/max(|d|, width) and d = Kx; u = 0 where d = 0."""
         d = self.K(x)["entries"]
         size = self._size(d)
-        least = self._fit(width, d) if isinstance(width, Tensor) else width
-        size = (
-            size.clamp(min=least)
-            if isinstance(least, Tensor) or least
-            else size.masked_fill(size == 0, torch.inf)
-        )
-        return self.add_adjoint(out, {"entries": self._fit(self.height, d) * d / size})
+        if isinstance(width, Tensor):
+            size = size.clamp(min=broadcast(width, d))
+        elif width:
+            size = size.clamp(min=width)
+        else:
+            size = size.masked_fill(size == 0, torch.inf)
+        return self.add_adjoint(out, {"entries": broadcast(self.scaled_weight, d) * d / size})
 
     def K(self, x: Tensor) -> Blocks:
         return {"entries": x if self.operator is None else self.operator.A(x)}
 
     def add_adjoint(self, out: Tensor, u: Blocks) -> Tensor:
-        return out + (
-            u["entries"] if self.operator is None else self.operator.A_adjoint(u["entries"])
-        )
+        entries = u["entries"]
+        return out + (entries if self.operator is None else self.operator.A_adjoint(entries))
 
     def prox_conjugate(self, u: Blocks, sigma: float | Tensor) -> Blocks:
         """Project onto |u| ≤ λ."""
-        v = u["entries"]
-        return {"entries": v / (self._size(v) / self._fit(self.height, v)).clamp(min=1)}
+        entries = u["entries"]
+        ratio = self._size(entries) / broadcast(self.scaled_weight, entries)
+        return {"entries": entries / ratio.clamp(min=1)}
 
     def prox(self, x: Tensor, tau: float | Tensor) -> Tensor:
-        """Kᵀ of Kx with every entry made smaller by τλ, where KᵀK = I."""
+        """Kᵀ of Kx soft-thresholded by τλ, for an operator with KᵀK = I."""
         d = self.K(x)["entries"]
         size = self._size(d)
-        least = self._fit(tau, d) * self._fit(self.height, d)
-        kept = d * (1 - least / size.clamp(min=torch.finfo(d.dtype).tiny)).clamp(min=0)
-        return kept if self.operator is None else self.operator.A_adjoint(kept)
+        threshold = broadcast(tau, d) * broadcast(self.scaled_weight, d)
+        shrunk = d * (1 - threshold / size.clamp(min=torch.finfo(d.dtype).tiny)).clamp(min=0)
+        return shrunk if self.operator is None else self.operator.A_adjoint(shrunk)
 
     def conjugate(self, u: Blocks) -> Tensor:
         """0."""
         return u["entries"].new_zeros(len(u["entries"]))
 
-    def excess(self, u: Blocks) -> Tensor:
-        return self._size(u["entries"]).flatten(1).amax(1) / self.height
+    def dual_gauge(self, u: Blocks) -> Tensor:
+        """max |u|/λ."""
+        return self._size(u["entries"]).flatten(1).amax(1) / self.scaled_weight
 
     @property
-    def absorbs(self) -> bool:
+    def can_solve_adjoint(self) -> bool:
         return self.invertible
 
-    def absorb(self, w: Tensor, one_sided: bool) -> Blocks:
-        """Kw, of a one-sided w only what is negative."""
+    def solve_adjoint(self, w: Tensor, one_sided: bool) -> Blocks:
+        """Kw; if ``one_sided``, K of the negative part of w."""
         return self.K(w.clamp(max=0) if one_sided else w)
 
-    def charge(self, w: Tensor, level: Tensor) -> Tensor:
-        """‖w‖‖x‖ ≤ ‖w‖‖Kx‖₁."""
-        return sum_per_sample(w.square()).sqrt() * level / self.height
+    def residual_bound(self, w: Tensor, level: Tensor) -> Tensor:
+        """⟨w, x⟩ ≤ ‖w‖‖x‖ ≤ ‖w‖‖Kx‖₁ ≤ ‖w‖·level/λ."""
+        return sum_per_sample(w.square()).sqrt() * level / self.scaled_weight
 
     def _size(self, d: Tensor) -> Tensor:
         return torch.linalg.vector_norm(d, dim=1, keepdim=True) if self.coupled else d.abs()
 
 
 class Ridge(Term):
-    """(ρ/2)‖x‖²."""
+    """(ρ/2)‖x‖².
+
+    Args:
+        weight: Weight ρ.
+    """
 
     kinked = False
-    absorbs = True
+    can_solve_adjoint = True
 
     @property
     def norm(self) -> float:
         return 1.0
 
     def value(self, x: Tensor) -> Tensor:
-        return self.height / 2 * sum_per_sample(x.square())
+        return self.scaled_weight / 2 * sum_per_sample(x.square())
 
     def add_gradient(self, out: Tensor, x: Tensor, width: float | Tensor) -> Tensor:
-        return out + self._fit(self.height, x) * x
+        """Add ρx."""
+        return out + broadcast(self.scaled_weight, x) * x
 
     @property
     def curvature(self) -> float:
-        return greatest(self.height)
+        """The largest ρ."""
+        return largest(self.scaled_weight)
 
     @property
     def convexity(self) -> float:
-        """The least ρ."""
-        return float(self.height.min()) if isinstance(self.height, Tensor) else self.height
+        """The smallest ρ."""
+        weight = self.scaled_weight
+        return float(weight.min()) if isinstance(weight, Tensor) else weight
 
     def K(self, x: Tensor) -> Blocks:
         return {"entries": x}
@@ -261,26 +330,31 @@ class Ridge(Term):
 
     def prox_conjugate(self, u: Blocks, sigma: float | Tensor) -> Blocks:
         """u/(1 + σ/ρ)."""
-        return {"entries": u["entries"] / (1 + self._fit(sigma / self.height, u["entries"]))}
+        entries = u["entries"]
+        return {"entries": entries / (1 + broadcast(sigma / self.scaled_weight, entries))}
 
     def conjugate(self, u: Blocks) -> Tensor:
-        return half_squares(u, 1 / self.height)
+        """‖u‖²/(2ρ)."""
+        return half_squares(u, 1 / self.scaled_weight)
 
-    def excess(self, u: Blocks) -> Tensor:
+    def dual_gauge(self, u: Blocks) -> Tensor:
+        """0."""
         return u["entries"].new_zeros(len(u["entries"]))
 
-    def absorb(self, w: Tensor, one_sided: bool) -> Blocks:
+    def solve_adjoint(self, w: Tensor, one_sided: bool) -> Blocks:
+        """w; if ``one_sided``, its negative part."""
         return {"entries": w.clamp(max=0) if one_sided else w}
 
-    def charge(self, w: Tensor, level: Tensor) -> Tensor:
-        return (sum_per_sample(w.square()) * 2 * level / self.height).sqrt()
+    def residual_bound(self, w: Tensor, level: Tensor) -> Tensor:
+        """⟨w, x⟩ ≤ ‖w‖‖x‖ ≤ ‖w‖√(2·level/ρ)."""
+        return (sum_per_sample(w.square()) * 2 * level / self.scaled_weight).sqrt()
 
 
 def half_squares(u: Blocks, factor: float | Tensor) -> Tensor:
-    """(factor/2)‖u‖² per sample."""
+    """(factor/2)‖u‖² per sample: (batch,)."""
     return factor / 2 * dot(u, u)
 
 
-def greatest(number: float | Tensor) -> float:
-    """Return a number, or the greatest of one for every sample."""
+def largest(number: float | Tensor) -> float:
+    """Return a number, or the largest entry of a tensor (batch,)."""
     return float(number.max()) if isinstance(number, Tensor) else number

@@ -20,22 +20,23 @@ from mirrordescent.trees import dot, sum_per_sample
 
 
 class PoissonTomography(Composite):
-    """f(x) = KL(y, Ax + b) + (ρ/2)‖Dx‖² on x ≥ 0, with KL(y, z) = Σᵢ yᵢ log(yᵢ/zᵢ) − yᵢ + zᵢ and D
-    the differences.
+    """f(x) = KL(y, Ax + b) + (ρ/2)‖Dx‖² on x ≥ 0: emission tomography.
 
-    KL is the negative log-likelihood of counts y ~ Poisson(Ax + b), of particles that a positive
-    image x and a background b send along rays, up to the constant that makes it 0 at z = y. The
-    terms of f that can be sampled are groups of angles; where a method below takes a ``term``, it
-    means the rays of that group, and None means all rays.
+    KL(y, z) = Σᵢ yᵢ log(yᵢ/zᵢ) − yᵢ + zᵢ, and D takes differences of neighbouring pixels. KL is the
+    negative log-likelihood of counts y ~ Poisson(Ax + b), up to a constant: the image x ≥ 0 and a
+    background b emit particles along rays.
+
+    The terms of the finite sum are groups of angles. A method with an argument ``term`` uses the
+    rays of that group only; None means all rays.
 
     Args:
-        y: counts (batch, 1, angles, detectors).
-        beam: the projection along the rays.
-        exposure: counts per unit of length and of x: A is exposure × the projection.
-        background: b > 0, counts per cell of the detector that come from elsewhere.
-        weight: ρ ≥ 0.
-        terms: the number of groups; group i has the angles i, i + terms, …. By default every angle
-            is a group.
+        y: Counts, (batch, 1, angles, detectors).
+        beam: Projection along the rays.
+        exposure: Counts per unit of length and of x: A is exposure × the projection.
+        background: Background counts b > 0 per detector cell.
+        weight: Weight ρ ≥ 0.
+        terms: Number of groups; group i has the angles i, i + terms, …. By default every angle is
+            a group.
 
     >>> beam = ParallelBeam(8, angles=4, detectors=11)
     >>> problem = PoissonTomography(torch.full((1, 1, 4, 11), 20.0), beam, exposure=10.0)
@@ -43,7 +44,7 @@ class PoissonTomography(Composite):
     (True, 4)
     """
 
-    ratio = 0.15  # slower at first than 1, and faster to a small gap
+    ratio = 0.15  # slower than a ratio of 1 at first, but faster to a small gap
 
     smooth: Counts
     sensitivity: Tensor
@@ -62,7 +63,7 @@ class PoissonTomography(Composite):
         require_not_negative(weight=weight)
         if not 1 <= terms <= len(beam.angles):
             raise ValueError(
-                f"terms must be from 1 to the number of angles, {len(beam.angles)}, got {terms}"
+                f"terms must be between 1 and the number of angles, {len(beam.angles)}, got {terms}"
             )
         if y.ndim != 4 or y.shape[1] != 1 or bool((y < 0).any()):
             raise ValueError(
@@ -73,11 +74,11 @@ class PoissonTomography(Composite):
         self.exposure = float(exposure)
         self.background = float(background)
         self.weight = float(weight)
-        self.groups = nn.ModuleList([beam.part(first, terms) for first in range(terms)])
-        self.register_buffer("sensitivity", self.back(torch.ones_like(y[:1])))
+        self.groups = nn.ModuleList([beam.subset(first, terms) for first in range(terms)])
+        self.register_buffer("sensitivity", self.back_project(torch.ones_like(y[:1])))
         if not bool((self.sensitivity > 0).all()):
             raise ValueError(
-                "every pixel must be met by a ray: widen the reach of the beam, or use more detectors"
+                "every pixel must be on a ray: increase the reach or the detectors of the beam"
             )
 
     def config(self) -> Config:
@@ -98,57 +99,61 @@ class PoissonTomography(Composite):
         return len(self.groups)
 
     def grad_of_terms(self, x: Tensor, subset: Tensor) -> Tensor:
-        """Return the gradient with the groups of the subset standing for all."""
-        first, *others = (
-            self.back(1 - self.seen(i) / self.expected(x, i), i) for i in subset.tolist()
-        )
-        return self.terms / len(subset) * sum(others, first) + self.roughness_grad(x)
+        """Return the gradient over some groups of angles, scaled to the whole sum."""
+        total = torch.zeros_like(x)
+        for term in subset.tolist():
+            slope = 1 - self.counts(term) / self.expected(x, term)
+            total = total + self.back_project(slope, term)
+        return self.terms / len(subset) * total + self.roughness_grad(x)
 
     def start(self, batch: int | None = None) -> Tensor:
-        """Return constant images that explain the number of counts."""
+        """Return constant images whose expected total count is the observed one."""
         counts = sum_per_sample(self.y - self.background).clamp(min=1)
         level = (counts / self.sensitivity.sum()).reshape(-1, 1, 1, 1)
         return level.expand(-1, *self.sensitivity.shape[1:]).clone()
 
-    # What expectation maximisation and stochastic primal-dual methods use, for all rays or those of
-    # one group.
+    # Operations for expectation maximisation and stochastic primal-dual methods.
 
-    def seen(self, term: int | None = None) -> Tensor:
+    def counts(self, term: int | None = None) -> Tensor:
         """y."""
         return self.y if term is None else self.y[:, :, term :: self.terms]
 
-    def rays(self, x: Tensor, term: int | None = None) -> Tensor:
+    def forward_project(self, x: Tensor, term: int | None = None) -> Tensor:
         """Ax."""
         return self.exposure * self._beam(term).A(x)
 
-    def back(self, rays: Tensor, term: int | None = None) -> Tensor:
-        """Aᵀ, applied to numbers along rays."""
+    def back_project(self, rays: Tensor, term: int | None = None) -> Tensor:
+        """Aᵀ applied to one number per ray."""
         return self.exposure * self._beam(term).A_adjoint(rays)
 
-    def rays_norm(self, term: int | None = None) -> float:
-        """A bound on ‖A‖ that is close to it."""
+    def projection_norm(self, term: int | None = None) -> float:
+        """An upper bound on ‖A‖, close to it."""
         return self.exposure * self._beam(term).norm
 
     def expected(self, x: Tensor, term: int | None = None) -> Tensor:
-        """Ax + b."""
-        return self.rays(x, term) + self.background
+        """Ax + b, the expected counts."""
+        return self.forward_project(x, term) + self.background
 
     def multiplier(self, x: Tensor, term: int | None = None) -> Tensor:
-        """Aᵀ(y/(Ax + b)) / Aᵀ1: 1 where the data ask for no change."""
-        y = self.seen(term)
-        sensitivity = self.sensitivity if term is None else self.back(torch.ones_like(y[:1]), term)
-        return self.back(y / self.expected(x, term), term) / sensitivity.clamp(
-            min=torch.finfo(y.dtype).tiny
-        )
+        """Aᵀ(y/(Ax + b)) / Aᵀ1, the factor of an expectation-maximisation step."""
+        y = self.counts(term)
+        sensitivity = self.sensitivity
+        if term is not None:
+            sensitivity = self.back_project(torch.ones_like(y[:1]), term)
+        tiny = torch.finfo(y.dtype).tiny
+        ratio = self.back_project(y / self.expected(x, term), term)
+        return ratio / sensitivity.clamp(min=tiny)
 
-    def prox_rays(self, u: Tensor, sigma: float | Tensor, term: int | None = None) -> Tensor:
-        """argmin_u' G*(u') + ‖u' − u‖²/(2σ) of G*(u) = Σ −y log(1 − u) − bu, the conjugate of KL(y,
-        · + b).
+    def prox_data_conjugate(
+        self, u: Tensor, sigma: float | Tensor, term: int | None = None
+    ) -> Tensor:
+        """argmin_u' G*(u') + ‖u' − u‖²/(2σ), where G* is the conjugate of KL(y, · + b).
 
-        It is 1 − w with the root w ≥ 0 of w² − (1 − u − σb)w = σy.
+        G*(u) = Σ −y log(1 − u) − bu. The minimiser is 1 − w with the root w ≥ 0 of
+        w² − (1 − u − σb)w = σy.
         """
         half = (1 - u - sigma * self.background) / 2
-        return 1 - (half + (half.square() + sigma * self.seen(term)).sqrt())
+        return 1 - (half + (half.square() + sigma * self.counts(term)).sqrt())
 
     def roughness_grad(self, x: Tensor) -> Tensor:
         """ρDᵀDx."""
@@ -161,15 +166,14 @@ class PoissonTomography(Composite):
 
     @property
     def block_scales(self) -> list[float]:
-        """κ = ‖A‖/‖D‖ of the differences, and 1 of the rays."""
+        """κ = ‖A‖/‖D‖ for the differences, and 1 for the data."""
         return [self.smooth.operator_norm / term.norm for term in self._terms] + [1.0]
 
     def lower_bound(self, u: Differences) -> Tensor:
-        """Evaluate the dual at the best feasible multiple of (w, v), where w = 1 − u:
+        """Return the dual value at the best feasible multiple of (w, v), where w = 1 − u.
 
-        min f ≥ Σ y log w + b(1 − w) − ‖v‖²/(2ρ)  whenever w ≥ 0 and Aᵀw − Dᵀv ≤ Aᵀ1.
-
-        Any u gives a bound, since Aᵀ1 > 0: a small enough multiple satisfies the constraint.
+        If w ≥ 0 and Aᵀw − Dᵀv ≤ Aᵀ1, then min f ≥ Σ y log w + b(1 − w) − ‖v‖²/(2ρ). Every u gives a
+        bound: because Aᵀ1 > 0, a small enough multiple satisfies the constraint.
         """
         v = times(self.block_scales[0], u) if self.weight else {}
         return self._bound_of((1 - u[DATA]).clamp(min=0), v)
@@ -178,48 +182,42 @@ class PoissonTomography(Composite):
         return self.lower_bound(u)
 
     def explicit(self) -> PoissonTomography:
-        """Return the problem itself: the curvature of likelihoods is too large for gradient
-        steps.
-        """
+        """Return the problem itself: the likelihood is too curved for gradient steps."""
         return self
 
     def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor:
-        """Return the lower bound at w = y/(Ax + b) and v = ρDx, which is tight where x is
-        optimal.
-        """
+        """Return the bound of w = y/(Ax + b) and v = ρDx, which is tight if x is optimal."""
         v = times(self.weight, differences(x)) if self.weight else {}
         return self._bound_of(self.y / self.expected(x), v)
 
     def _bound_of(self, w: Tensor, v: Differences) -> Tensor:
-        """Compute in double precision, and round down; what rounding may have added to sums of n
-        terms is taken off.
-        """
+        """Return the bound in double precision, minus its rounding error, and rounded down."""
         y = self.y.double()
         w = w.double()
         v = {name: each.double() for name, each in v.items()}
         tiny = torch.finfo(w.dtype).tiny
         units = w[0].numel() * torch.finfo(w.dtype).eps
-        # The constraint has to hold for A as the problem has it: its entries are those of here up
-        # to their last place.
-        entries = torch.finfo(self.y.dtype).eps + units
-        load = (1 + entries) * self.back(w)
-        all_of_it = (1 - entries) * self.back(torch.ones_like(w[:1]))
+        # The constraint must hold for the A of the problem, whose entries have been rounded to its
+        # own precision.
+        entry_error = torch.finfo(self.y.dtype).eps + units
+        left = (1 + entry_error) * self.back_project(w)
+        right = (1 - entry_error) * self.back_project(torch.ones_like(w[:1]))
         if v:
-            load = add_adjoint(load, times(-1, v))
-        most = (1 - units) / (load / all_of_it).flatten(1).amax(1).clamp(min=tiny)
-        # For a multiple α the bound is Y log α − αB − α²V/2 plus a constant, which is largest where
+            left = add_adjoint(left, times(-1, v))
+        feasible = (1 - units) / (left / right).flatten(1).amax(1).clamp(min=tiny)
+        # The bound of a multiple α is Y log α − αB − α²V/2 plus a constant. It is largest at
         # Y = αB + α²V.
         Y = sum_per_sample(y)
         B = self.background * sum_per_sample(w)
         V = dot(v, v) / self.weight if v else torch.zeros_like(Y)
         best = 2 * Y / (B + (B.square() + 4 * Y * V).sqrt()).clamp(min=tiny)
-        alpha = torch.minimum(most, best)
+        alpha = torch.minimum(feasible, best)
         scaled = alpha.reshape(-1, 1, 1, 1) * w
-        gained = torch.xlogy(y, scaled)
-        taken = self.background * (1 - scaled)
+        logs = torch.xlogy(y, scaled)
+        linear = self.background * (1 - scaled)
         roughness = alpha.square() * V / 2
-        lost = units * (sum_per_sample(gained.abs() + taken.abs()) + roughness)
-        return rounded_down(sum_per_sample(gained + taken) - roughness - lost, self.y.dtype)
+        rounding = units * (sum_per_sample(logs.abs() + linear.abs()) + roughness)
+        return rounded_down(sum_per_sample(logs + linear) - roughness - rounding, self.y.dtype)
 
     def _beam(self, term: int | None) -> ParallelBeam:
         return self.beam if term is None else cast(ParallelBeam, self.groups[term])

@@ -1,6 +1,4 @@
-"""Lower bounds on total-variation problems from dual points, over a box that contains the
-minimisers.
-"""
+"""Lower bounds on total-variation problems from dual points, on a box around the minimisers."""
 
 import torch
 from torch import Tensor
@@ -13,10 +11,10 @@ from mirrordescent.trees import dot, sum_per_sample
 
 
 def dual_bound(data: Pixels, u: Differences) -> Tensor:
-    """Return min over the box of F(x) + ⟨u, Dx⟩, minus G*(u), of the feasible point nearest to u: a
-    bound on min f.
+    """Return min_{x ∈ box} F(x) + ⟨u, Dx⟩ − G*(u) ≤ min f, after projecting u: (batch,).
 
-    It is computed in double precision and rounded down, in one pass if kernels are there.
+    The bound is computed in double precision and rounded down. If the kernels are compiled, one
+    pass over the data is enough.
     """
     if _compiled(data, *u.values()):
         pair = tuple(u[name].to(data.y.dtype) for name in DIRECTIONS)
@@ -30,46 +28,49 @@ def dual_bound(data: Pixels, u: Differences) -> Tensor:
             isotropic=data.isotropic,
             coupled=data.coupled,
         )
-        bend = data.huber / (2 * _double(data.kink)) * sums[:, 3] if data.huber else 0.0
-        return rounded_down(_of_sums(data, sums, torch.float64) - bend, data.y.dtype)
+        huber = data.huber / (2 * _double(data.kink)) * sums[:, 3] if data.huber else 0.0
+        return rounded_down(_minus_rounding(data, sums, torch.float64) - huber, data.y.dtype)
     feasible = Groups(data.isotropic, data.coupled).project(
         {name: u[name].double() for name in DIRECTIONS}, _double(data.kink)
     )
-    zero = feasible["vertical"].new_zeros(data.y.shape)
-    bound = _value_on_box(data, add_adjoint(zero, feasible)) - bend_of(
-        feasible, data.kink, data.huber
-    )
+    w = add_adjoint(feasible["vertical"].new_zeros(data.y.shape), feasible)
+    bound = _value_on_box(data, w) - huber_conjugate(feasible, data.kink, data.huber)
     return rounded_down(bound, data.y.dtype)
 
 
 def adjoint_bound(data: Pixels, w: Tensor, error: Tensor) -> Tensor:
-    """Return the same for a w = Dᵀu with |u_g| ≤ sλ, without knowing u, where every entry of w may
-    be so much in error.
+    """Return the bound of w = Dᵀu for an unknown u with |u_g| ≤ sλ: (batch,).
 
-    An error is worth at most the width of the box. If w is so far off that not even |w| ≤ 4sλ,
-    nothing is known.
+    An error of w changes the bound by at most the error times the width of the box. If |w| exceeds
+    4sλ by more than the error, there is no such u, and the bound is −∞.
+
+    Args:
+        data: Problem.
+        w: Dᵀu, up to errors.
+        error: Bound on the error of every entry of w.
     """
     width = data.high.double() - data.low.double()
     kinks = torch.as_tensor(data.kink, dtype=torch.float64)
-    lost = sum_per_sample(error.detach().double() * width)
-    wrong = (w.detach().abs() - error > 4 * kinks.to(w).reshape(-1, 1, 1, 1)).flatten(1).any(1)
-    lost = torch.where(wrong, torch.inf, lost)
+    loss = sum_per_sample(error.detach().double() * width)
+    limit = 4 * kinks.to(w).reshape(-1, 1, 1, 1)
+    infeasible = (w.detach().abs() - error > limit).flatten(1).any(1)
+    loss = torch.where(infeasible, torch.inf, loss)
     if _compiled(data, w):
         sums = kernels.dual_value(None, w, data.y, data.mask, (data.low, data.high), _numbers(data))
-        return rounded_down(_of_sums(data, sums, w.dtype) - lost, data.y.dtype)
-    return rounded_down(_value_on_box(data, w) - lost, data.y.dtype)
+        return rounded_down(_minus_rounding(data, sums, w.dtype) - loss, data.y.dtype)
+    return rounded_down(_value_on_box(data, w) - loss, data.y.dtype)
 
 
-def bend_of(u: Differences, kink: float | Tensor, huber: float) -> float | Tensor:
-    """(η/(2sλ))‖u‖², which a Huber function adds to G*(u)."""
+def huber_conjugate(u: Differences, kink: float | Tensor, huber: float) -> float | Tensor:
+    """(η/(2sλ))‖u‖², the summand of G*(u) that is due to the Huber function."""
     directions = {name: u[name] for name in DIRECTIONS}
     return huber / (2 * kink) * dot(directions, directions) if huber else 0.0
 
 
 def _value_on_box(data: Pixels, w: Tensor) -> Tensor:
-    """min over the box of s‖Z(x−y)‖² + ⟨w, x⟩, pixel by pixel, in double precision.
+    """min_{x ∈ box} s‖Z(x−y)‖² + ⟨w, x⟩, pixel by pixel, in double precision: (batch,).
 
-    The sum of w is 0, so x may be counted from the end of the box.
+    The entries of w add up to 0, so x − low may replace x in ⟨w, x⟩.
     """
     scale = data.fidelity / 2
     y = data.y.double()
@@ -84,13 +85,20 @@ def _value_on_box(data: Pixels, w: Tensor) -> Tensor:
     fidelity = scale * residual.square()
     linear = exact * (x - low)
     parts = (fidelity + linear, fidelity + linear.abs(), x - low)
-    return _of_sums(data, torch.stack([sum_per_sample(part) for part in parts], 1), w.dtype)
+    sums = torch.stack([sum_per_sample(part) for part in parts], 1)
+    return _minus_rounding(data, sums, w.dtype)
 
 
-def _of_sums(data: Pixels, sums: Tensor, dtype: torch.dtype) -> Tensor:
-    """Take off what rounding may have added: some units in the last place of every term, and of the
-    4sλ that may have cancelled in w; and for sums that are added up row by row, as many units as a
-    row has terms and an image rows.
+def _minus_rounding(data: Pixels, sums: Tensor, dtype: torch.dtype) -> Tensor:
+    """Subtract a bound on the rounding error from a sum.
+
+    Every summand, and the up to 4sλ that cancelled in w, may be wrong by some units in the last
+    place. Sums row by row add as many units as a row has pixels and an image has rows.
+
+    Args:
+        data: Problem.
+        sums: Sum of the summands, sum of their magnitudes, and Σ(x − low), (batch, 3 or more).
+        dtype: Type in which w was computed.
     """
     *_, channels, height, width = data.y.shape
     units = 16 * torch.finfo(dtype).eps + (width + channels * height) * torch.finfo(sums.dtype).eps
@@ -99,12 +107,13 @@ def _of_sums(data: Pixels, sums: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _compiled(data: Pixels, *tensors: Tensor) -> bool:
-    derived = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    return kernels.supports(data.y) and not derived and kernels.available()
+    """Tell whether the compiled kernel applies: it is ready, and no derivative is needed."""
+    needs_graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return kernels.supports(data.y) and not needs_graph and kernels.available()
 
 
 def _numbers(data: Pixels) -> Tensor:
-    """s and sλ, (1, 2) or (batch, 2)."""
+    """Return s and sλ: (1, 2) or (batch, 2)."""
     kinks = torch.as_tensor(data.kink, dtype=torch.float64).reshape(-1)
     return torch.stack([torch.full_like(kinks, data.fidelity / 2), kinks], 1)
 

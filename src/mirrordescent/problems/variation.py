@@ -1,4 +1,4 @@
-"""Terms of the differences of neighbouring pixels: total variation, and roughness."""
+"""Terms in the differences of neighbouring pixels: total variation and roughness."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ from torch import Tensor
 from mirrordescent._internal.checks import require_not_negative
 from mirrordescent._internal.dct import solve_poisson
 from mirrordescent.problems.differences import Differences, Groups, add_adjoint, differences, times
-from mirrordescent.problems.terms import Blocks, Term, greatest, half_squares
+from mirrordescent.problems.terms import Blocks, Term, half_squares, largest
 from mirrordescent.trees import dot, sum_per_sample
 
 
-class OfDifferences(Term):
-    """Terms of the differences of neighbouring pixels, K = D: images are (batch, channels, height,
-    width).
+class DifferenceTerm(Term):
+    """A term in the differences Dx of neighbouring pixels.
+
+    Images are (batch, channels, height, width). A subclass writes ``value``, ``add_gradient``,
+    ``prox_conjugate``, ``conjugate``, ``dual_gauge`` and ``_oscillation_bound``.
     """
 
     blocks = ("vertical", "horizontal")
-    absorbs = True
-    absorbs_constants = False
+    can_solve_adjoint = True
+    constants_in_range = False
 
     def prepare(self, like: Tensor) -> None:
         if like.ndim != 4:
             raise ValueError(
-                f"{type(self).__name__} needs images (batch, channels, height, width), got {tuple(like.shape)}"
+                f"{type(self).__name__} needs images (batch, channels, height, width), "
+                f"got points of shape {tuple(like.shape)}"
             )
 
     @property
@@ -40,11 +43,11 @@ class OfDifferences(Term):
     def add_adjoint(self, out: Tensor, u: Blocks) -> Tensor:
         return add_adjoint(out, u)
 
-    def absorb(self, w: Tensor, one_sided: bool) -> Blocks:
-        """D of the solution of a Poisson equation, which leaves the mean of every channel.
+    def solve_adjoint(self, w: Tensor, one_sided: bool) -> Blocks:
+        """Return u = Dz for the solution z of the Poisson equation DᵀDz = w − mean(w).
 
-        If w ≥ 0 will do, it takes what is negative, and as much of what is positive, so that the
-        mean is 0.
+        The residual w − Dᵀu is the mean of every channel. If ``one_sided``, w is replaced first by
+        its negative part and a multiple of its positive part such that the sum has mean 0.
         """
         if one_sided:
             below = w.clamp(max=0)
@@ -53,28 +56,32 @@ class OfDifferences(Term):
             w = below + share.nan_to_num(0.0, 0.0).clamp(0, 1) * above
         return differences(solve_poisson(w))
 
-    def charge(self, w: Tensor, level: Tensor) -> Tensor:
-        """‖w − mean‖₁ times the oscillation of x; the mean must be 0, up to rounding of residuals
-        at this level.
+    def residual_bound(self, w: Tensor, level: Tensor) -> Tensor:
+        """‖w − mean(w)‖₁ times a bound on max x − min x, for a w of mean 0.
+
+        If the mean is larger than the rounding error of residuals at this level, return infinity.
         """
         mean = w.mean((-2, -1), keepdim=True)
-        wrong = mean.abs().flatten(1).amax(1) > torch.finfo(w.dtype).eps ** 0.5 * (1 + level.sqrt())
-        rest = sum_per_sample((w - mean).abs()) * self._oscillation(w, level)
-        return torch.where(wrong, torch.inf, rest)
+        tolerance = torch.finfo(w.dtype).eps ** 0.5 * (1 + level.sqrt())
+        unbounded = mean.abs().flatten(1).amax(1) > tolerance
+        bound = sum_per_sample((w - mean).abs()) * self._oscillation_bound(w, level)
+        return torch.where(unbounded, torch.inf, bound)
 
-    def _oscillation(self, w: Tensor, level: Tensor) -> Tensor:
+    def _oscillation_bound(self, like: Tensor, level: Tensor) -> Tensor:
+        """An upper bound on max x − min x over images where the term is at most ``level``."""
         raise NotImplementedError
 
 
-class TV(OfDifferences):
-    """λ Σ_g h(|(Dx)_g|): the total variation of images; see
-    :class:`~mirrordescent.problems.TVInpainting`.
+class TV(DifferenceTerm):
+    """λ Σ_g h(|(Dx)_g|), the total variation of images.
+
+    :class:`~mirrordescent.problems.TVInpainting` defines the groups g and the function h.
 
     Args:
-        weight: λ.
-        isotropic: take the two differences of a pixel together.
-        coupled: take the channels together, such as the two of a complex image.
-        huber: η, up to which norms are rounded.
+        weight: Weight λ.
+        isotropic: Whether the two differences of a pixel are one group.
+        coupled: Whether the channels are one group, such as the two channels of a complex image.
+        huber: Width η of the Huber function; 0 means h(r) = r.
 
     >>> import torch
     >>> TV(2.0).value(torch.tensor([[[[0.0, 1.0]]]]))
@@ -96,76 +103,82 @@ class TV(OfDifferences):
 
     @property
     def groups(self) -> Groups:
-        """The differences whose norms are added up."""
+        """The groups of differences whose norms are added."""
         return Groups(self.isotropic, self.coupled)
 
     def value(self, x: Tensor) -> Tensor:
-        return self.height * self.groups.total(differences(x), self.huber)
+        return self.scaled_weight * self.groups.total(differences(x), self.huber)
 
     def add_gradient(self, out: Tensor, x: Tensor, width: float | Tensor) -> Tensor:
-        """Add λDᵀu, u_g = d_g/max(|d_g|, η, width); 0 where there is nothing to divide by."""
-        if self.huber:
-            width = (
-                width.clamp(min=self.huber) if isinstance(width, Tensor) else max(width, self.huber)
-            )
-        return self.groups.add_gradient(out, x, self.height, width)
+        """Add λDᵀu with u_g = d_g/max(|d_g|, η, width); u_g = 0 where the divisor is 0."""
+        if self.huber and isinstance(width, Tensor):
+            width = width.clamp(min=self.huber)
+        elif self.huber:
+            width = max(width, self.huber)
+        return self.groups.add_gradient(out, x, self.scaled_weight, width)
 
     @property
     def curvature(self) -> float:
-        """8λ/η, for the greatest λ."""
-        return 8 * greatest(self.height) / self.huber if self.huber else math.inf
+        """8λ/η for the largest λ; infinite for η = 0."""
+        return 8 * largest(self.scaled_weight) / self.huber if self.huber else math.inf
 
     def prox_conjugate(self, u: Blocks, sigma: float | Tensor) -> Differences:
-        """Project onto |u_g| ≤ λ, with an η after dividing by 1 + ση/λ."""
-        shrunk = times(1 / (1 + sigma * self.huber / self.height), u) if self.huber else u
-        return self.groups.project(shrunk, self.height)
+        """Divide by 1 + ση/λ, then project onto |u_g| ≤ λ."""
+        if self.huber:
+            u = times(1 / (1 + sigma * self.huber / self.scaled_weight), u)
+        return self.groups.project(u, self.scaled_weight)
 
     def conjugate(self, u: Blocks) -> Tensor:
         """(η/(2λ))‖u‖²."""
-        return half_squares(u, self.huber / self.height)
+        return half_squares(u, self.huber / self.scaled_weight)
 
-    def excess(self, u: Blocks) -> Tensor:
-        return self.groups.largest(u) / self.height
+    def dual_gauge(self, u: Blocks) -> Tensor:
+        """max |u_g|/λ."""
+        return self.groups.largest(u) / self.scaled_weight
 
-    def _oscillation(self, w: Tensor, level: Tensor) -> Tensor:
-        """A path between two pixels meets differences that add up to no more than √2 times the
-        total variation.
+    def _oscillation_bound(self, like: Tensor, level: Tensor) -> Tensor:
+        """√2·Σ_g |d_g|, where Σ_g |d_g| ≤ level/λ + η/2 for every group.
 
-        A Huber function is less than that by at most η/2 for every group.
+        The differences along a path between two pixels add up to at most √2·Σ_g |d_g|.
         """
-        groups = w[0].numel() * (1 if self.isotropic else 2)
-        return math.sqrt(2) * (level / self.height + groups * self.huber / 2)
+        groups = like[0].numel() * (1 if self.isotropic else 2)
+        return math.sqrt(2) * (level / self.scaled_weight + groups * self.huber / 2)
 
 
-class Roughness(OfDifferences):
-    """(ρ/2)‖Dx‖², the squares of the differences of neighbouring pixels."""
+class Roughness(DifferenceTerm):
+    """(ρ/2)‖Dx‖², the sum of squared differences of neighbouring pixels.
+
+    Args:
+        weight: Weight ρ.
+    """
 
     kinked = False
 
     def value(self, x: Tensor) -> Tensor:
         d = differences(x)
-        return self.height / 2 * dot(d, d)
+        return self.scaled_weight / 2 * dot(d, d)
 
     def add_gradient(self, out: Tensor, x: Tensor, width: float | Tensor) -> Tensor:
-        return add_adjoint(out, differences(x), self.height)
+        """Add ρDᵀDx."""
+        return add_adjoint(out, differences(x), self.scaled_weight)
 
     @property
     def curvature(self) -> float:
-        """8ρ."""
-        return 8 * greatest(self.height)
+        """8ρ for the largest ρ."""
+        return 8 * largest(self.scaled_weight)
 
     def prox_conjugate(self, u: Blocks, sigma: float | Tensor) -> Blocks:
         """u/(1 + σ/ρ)."""
-        return times(1 / (1 + sigma / self.height), u)
+        return times(1 / (1 + sigma / self.scaled_weight), u)
 
     def conjugate(self, u: Blocks) -> Tensor:
-        return half_squares(u, 1 / self.height)
+        """‖u‖²/(2ρ)."""
+        return half_squares(u, 1 / self.scaled_weight)
 
-    def excess(self, u: Blocks) -> Tensor:
+    def dual_gauge(self, u: Blocks) -> Tensor:
+        """0."""
         return u["vertical"].new_zeros(len(u["vertical"]))
 
-    def _oscillation(self, w: Tensor, level: Tensor) -> Tensor:
-        """A path has fewer than n differences, whose sum is at most √n times the root of their
-        squares.
-        """
-        return (w[0].numel() * 2 * level / self.height).sqrt()
+    def _oscillation_bound(self, like: Tensor, level: Tensor) -> Tensor:
+        """√n‖Dx‖: a path has fewer than n differences, to which Cauchy–Schwarz applies."""
+        return (like[0].numel() * 2 * level / self.scaled_weight).sqrt()

@@ -17,7 +17,8 @@ from mirrordescent.learn.recipe import Numbers, Stage
 from mirrordescent.learn.tables import changed, plain
 from mirrordescent.methods.baselines import GD
 from mirrordescent.oracles import Exact
-from mirrordescent.problems import Initialisation, Problem
+from mirrordescent.problems import Problem
+from mirrordescent.problems.network_training import Initialisation
 from mirrordescent.trees import tree_map
 
 Start: TypeAlias = dict[str, Tensor]

@@ -20,12 +20,13 @@ from torch import Generator, Tensor, nn
 
 from mirrordescent import data
 from mirrordescent._internal.files import whole
-from mirrordescent.learn import Draw, ProblemFamily, Recipe, Stage
-from mirrordescent.learn.recipe import Numbers
+from mirrordescent.learn import Draw, ProblemFamily, Recipe
+from mirrordescent.learn.recipe import Numbers, Stage
 from mirrordescent.learn.tables import plain
 from mirrordescent.methods import AdaptivePreconditioned, Preconditioned
-from mirrordescent.mirrors import ByKind, Euclidean, MirrorMap, PNorm, Saturating, SingularValues
+from mirrordescent.mirrors import ByKind, Euclidean, MirrorMap, PNorm, SingularValues
 from mirrordescent.mirrors.by_kind import KINDS
+from mirrordescent.mirrors.odd import Saturating
 from mirrordescent.mirrors.roles import LayerKind
 from mirrordescent.recipes.covariance_adaptation import CovarianceAdaptation
 from mirrordescent.recipes.training_tasks import LEARNING, VALIDATION, Task, optimiser_of

@@ -1,11 +1,12 @@
-"""Solve: one loop, batched, with statuses, stop rules and traces."""
+"""Solve: one loop for batches of problems, with statuses, stop rules and traces."""
 
+from mirrordescent._internal.deprecation import renamed_attributes
 from mirrordescent.solving.implicit import layer
 from mirrordescent.solving.loop import solve
 from mirrordescent.solving.solution import Solution, Status, Trace
 from mirrordescent.solving.stopping import (
-    Look,
     Rule,
+    Snapshot,
     gap,
     gradient_norm,
     relative_change,
@@ -14,8 +15,8 @@ from mirrordescent.solving.stopping import (
 )
 
 __all__ = [
-    "Look",
     "Rule",
+    "Snapshot",
     "Solution",
     "Status",
     "Trace",
@@ -27,3 +28,5 @@ __all__ = [
     "solve",
     "wall_clock",
 ]
+
+__getattr__ = renamed_attributes(__name__, {"Look": "Snapshot"})

@@ -1,4 +1,4 @@
-"""What a solve returns."""
+"""The result of a solve."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Status(IntEnum):
 
     @property
     def failed(self) -> bool:
-        """Whether the last iterate is of no use."""
+        """Whether the last iterate is unusable."""
         return self >= Status.DIVERGED
 
     def __str__(self) -> str:
@@ -38,23 +38,29 @@ class Trace:
     values: Tensor
 
     def at(self, iteration: int) -> Tensor:
-        """Return the values recorded at an iteration: (batch,)."""
-        try:
-            return self.values[self.iterations.index(iteration)]
-        except ValueError:
+        """Return the values recorded at an iteration, (batch,)."""
+        if iteration not in self.iterations:
             raise KeyError(
                 f"iteration {iteration} was not recorded; recorded are {self.iterations}"
-            ) from None
+            )
+        return self.values[self.iterations.index(iteration)]
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The outcome of a solve, sample by sample.
+    """The result of a solve, sample by sample.
 
-    ``x`` is the method's answer when the sample stopped; for a failed sample, the best iterate
-    seen. ``best_x`` and ``best_value`` are the best over all looks. ``steps`` counts the iterations
-    of each sample, ``seconds`` the time spent iterating. ``lower`` is a proven lower bound where
-    the method gives one. ``state`` is the method's state, frozen for samples that stopped early.
+    Attributes:
+        x: Answer of the method when the sample stopped; for a failed sample, the best iterate.
+        value: Objective at x.
+        best_x: Best iterate over all checks.
+        best_value: Objective at best_x.
+        statuses: How the solve of every sample ended.
+        steps: Number of iterations of every sample.
+        seconds: Time spent on iterations.
+        trace: Values along the run.
+        lower: Proven lower bound on the optimal value, if the method gives one.
+        state: State of the method, frozen for samples that stopped early.
     """
 
     x: Tree
@@ -76,6 +82,7 @@ class Solution:
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {status}" for status, count in Counter(self.statuses).items())
         return (
-            f"Solution: {len(self.statuses)} problems ({counts}), {int(self.steps.max())} iterations, "
-            f"{self.seconds:.2f} s, mean value {float(self.value.mean()):.6g}"
+            f"Solution: {len(self.statuses)} problems ({counts}), "
+            f"{int(self.steps.max())} iterations, {self.seconds:.2f} s, "
+            f"mean value {float(self.value.mean()):.6g}"
         )

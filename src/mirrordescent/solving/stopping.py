@@ -1,4 +1,4 @@
-"""What is known at a look, and the rules that stop a sample on it."""
+"""Stop rules, and the snapshots of a run that they are applied to."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +15,13 @@ from mirrordescent.trees import Tree, norm, tree_map
 
 
 @dataclass(frozen=True)
-class Look:
-    """A run at iteration k, as stop rules and callbacks see it. Per-sample numbers are (batch,)."""
+class Snapshot:
+    """A run at iteration k, as stop rules and callbacks see it.
+
+    ``x`` is the method's answer and ``value`` its objective; ``lower`` is the best proven lower
+    bound so far. ``previous_x`` is the answer at the snapshot before. Numbers of samples are
+    tensors (batch,).
+    """
 
     k: int
     x: Tree
@@ -33,27 +38,31 @@ class Look:
 
     @cached_property
     def grad(self) -> Tree:
-        """The exact gradient at x, computed when first asked for."""
+        """The exact gradient at x, computed on first use."""
         return self.problem.grad(self.x)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A test of a look, (batch,) bool, and the status it gives to samples that pass."""
+    """A test of a snapshot.
 
-    test: Callable[[Look], Tensor]
+    Args:
+        test: Function from a snapshot to the samples that should stop, (batch,) bool.
+        status: Status of these samples.
+    """
+
+    test: Callable[[Snapshot], Tensor]
     status: Status = Status.CONVERGED
 
-    def __call__(self, look: Look) -> Tensor:
-        """Tell which samples should stop."""
-        return self.test(look)
+    def __call__(self, snapshot: Snapshot) -> Tensor:
+        """Return the samples that should stop, (batch,) bool."""
+        return self.test(snapshot)
 
 
 def relative_gap(value: Tensor, lower: Tensor, start_value: Tensor) -> Tensor:
-    """(f − lower) / max(f(x₀) − lower, ε): the share of the first gap that is left, finite where f*
-    = 0.
+    """Return (f − lower)/max(f(x₀) − lower, ε), the remaining share of the gap at the start.
 
-    ε is the rounding error of the values themselves.
+    ε is the rounding error of the values, so that the result is finite if f(x₀) is optimal.
     """
     eps = torch.finfo(value.dtype).eps * (1 + start_value.abs())
     return (value - lower) / torch.maximum(start_value - lower, eps)
@@ -65,53 +74,61 @@ def gap(
     """Stop at a relative gap: f(x) − lower ≤ tolerance · (f(x₀) − lower).
 
     Args:
-        tolerance: the share of the first gap that may be left.
-        lower: a lower bound on the optimal values, such as a reference's; without it, the method's
-            own, if it has one (PDHG, DualFISTA, Certified).
-        start_value: what to take for f(x₀), if not the value at the start of the run.
+        tolerance: Share of the gap at the start that may remain.
+        lower: Lower bound on the optimal values, such as the value of a reference. By default the
+            bound that the method proves (PDHG, DualFISTA, Certified).
+        start_value: Value to use as f(x₀). By default the value at the start of the run.
     """
-    _require_positive(tolerance, "tolerance")
+    _require_positive("tolerance", tolerance)
 
-    def test(look: Look) -> Tensor:
-        bound = look.lower if lower is None else torch.as_tensor(lower).to(look.value)
+    def test(snapshot: Snapshot) -> Tensor:
+        bound = snapshot.lower
+        if lower is not None:
+            bound = torch.as_tensor(lower).to(snapshot.value)
         if bound is not None:
-            first = look.start_value if start_value is None else start_value
-            return relative_gap(look.value, bound, first) <= tolerance
-        if look.method.certifies and look.k == 0:  # some have no bound before their first step
-            return torch.zeros_like(look.running)
-        raise ValueError(
-            f"gap() needs a lower bound, and {type(look.method).__name__} gives none: give lower="
-        )
+            first = snapshot.start_value if start_value is None else start_value
+            return relative_gap(snapshot.value, bound, first) <= tolerance
+        # Some methods have no bound before their first step.
+        if snapshot.method.certifies and snapshot.k == 0:
+            return torch.zeros_like(snapshot.running)
+        name = type(snapshot.method).__name__
+        raise ValueError(f"gap() needs a lower bound, and {name} gives none: give lower=")
 
     return Rule(test)
 
 
 def gradient_norm(tolerance: float) -> Rule:
     """Stop when ‖∇f(x)‖₂ ≤ tolerance, with the exact gradient."""
-    _require_positive(tolerance, "tolerance")
-    return Rule(lambda look: norm(look.grad) <= tolerance)
+    _require_positive("tolerance", tolerance)
+    return Rule(lambda snapshot: norm(snapshot.grad) <= tolerance)
 
 
 def relative_change(tolerance: float) -> Rule:
-    """Stop when ‖x − x'‖ ≤ tolerance · ‖x‖ for the iterate x' of the look before."""
-    _require_positive(tolerance, "tolerance")
+    """Stop when ‖x − x'‖ ≤ tolerance · ‖x‖, where x' is the answer at the check before."""
+    _require_positive("tolerance", tolerance)
 
-    def test(look: Look) -> Tensor:
-        if look.previous_x is None:
-            return torch.zeros_like(look.running)
-        return norm(tree_map(torch.sub, look.x, look.previous_x)) <= tolerance * norm(look.x)
+    def test(snapshot: Snapshot) -> Tensor:
+        if snapshot.previous_x is None:
+            return torch.zeros_like(snapshot.running)
+        change = tree_map(torch.sub, snapshot.x, snapshot.previous_x)
+        return norm(change) <= tolerance * norm(snapshot.x)
 
     return Rule(test)
 
 
 def wall_clock(seconds: float) -> Rule:
-    """Stop every sample, as out of budget, at the first look after this much time spent
-    iterating.
+    """Stop all samples at the first check after this many seconds of iterations.
+
+    Their status is :attr:`Status.BUDGET`.
     """
-    _require_positive(seconds, "seconds")
-    return Rule(lambda look: torch.full_like(look.running, look.seconds >= seconds), Status.BUDGET)
+    _require_positive("seconds", seconds)
+
+    def test(snapshot: Snapshot) -> Tensor:
+        return torch.full_like(snapshot.running, snapshot.seconds >= seconds)
+
+    return Rule(test, Status.BUDGET)
 
 
-def _require_positive(number: float, name: str) -> None:
+def _require_positive(name: str, number: float) -> None:
     if not number > 0:
         raise ValueError(f"{name} must be > 0, got {number}")

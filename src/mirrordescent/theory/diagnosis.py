@@ -10,7 +10,8 @@ from torch import Generator, Tensor
 
 from mirrordescent.methods import AMD, ASMD, MD, SMD, Method
 from mirrordescent.methods.base import Storage, Theorem
-from mirrordescent.mirrors import MirrorMap, NotConverged
+from mirrordescent.mirrors import MirrorMap
+from mirrordescent.mirrors.inverse import NotConverged
 from mirrordescent.oracles import Default, Exact, Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.references import certify

@@ -28,7 +28,7 @@ from mirrordescent._internal.deprecation import renamed_property
 from mirrordescent.methods import Preconditioned
 from mirrordescent.mirrors import MirrorMap
 from mirrordescent.problems import Problem
-from mirrordescent.solving import Look, solve
+from mirrordescent.solving import Snapshot, solve
 from mirrordescent.theory.constants import SAFETY, KnownConstant
 from mirrordescent.theory.geometry import difference
 from mirrordescent.trees import Tree, dot, tree_map
@@ -109,8 +109,8 @@ def dual_descent(
         )
     values: list[Tensor] = []
 
-    def measure(look: Look) -> None:
-        values.append(method.mirror.conjugate(problem.grad(look.x)))
+    def measure(snapshot: Snapshot) -> None:
+        values.append(method.mirror.conjugate(problem.grad(snapshot.x)))
 
     solve(
         problem,

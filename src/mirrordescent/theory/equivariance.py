@@ -12,7 +12,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from mirrordescent.methods import Method
-from mirrordescent.mirrors import MirrorMap, check_equivariance
+from mirrordescent.mirrors import MirrorMap
+from mirrordescent.mirrors.symmetry import check_equivariance
 from mirrordescent.oracles import Default
 from mirrordescent.problems import Problem
 

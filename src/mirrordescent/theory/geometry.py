@@ -8,14 +8,9 @@ from torch import Tensor
 
 from mirrordescent.domains import Domain, Simplex, WholeSpace
 from mirrordescent.methods.base import Storage
-from mirrordescent.mirrors import (
-    Conjugate,
-    LearnedPair,
-    MirrorMap,
-    Potential,
-    StrongConvexity,
-    invert,
-)
+from mirrordescent.mirrors import Conjugate, LearnedPair, MirrorMap, StrongConvexity
+from mirrordescent.mirrors.icnn import Potential
+from mirrordescent.mirrors.inverse import invert
 from mirrordescent.problems import Problem
 from mirrordescent.trees import Tree, add_over_leaves, dot, mix, sum_per_sample, tree_map
 
