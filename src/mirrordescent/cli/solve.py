@@ -10,7 +10,7 @@ import tyro
 from tyro.conf import Positional
 from tyro.extras import SubcommandApp
 
-from mirrordescent.cli.output import AsJSON, Switch
+from mirrordescent.cli.output import AsJSON, Switch, join_argument_lines
 
 if TYPE_CHECKING:
     from mirrordescent.restore.jobs import RestorationSettings
@@ -139,6 +139,7 @@ def inpaint(
 
 
 @app.command
+@join_argument_lines
 def problems(
     file: Positional[Path],
     solver: str | None = None,
