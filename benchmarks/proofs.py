@@ -18,7 +18,7 @@ import torch
 from benchmarks.contest_cases import Case, prepared
 from benchmarks.contestants import LEARNED_ENTRY, RATIOS, entry
 from benchmarks.measure import about, quick, seconds, table, threads, verdict
-from benchmarks.races import Race
+from benchmarks.races import TVRace
 from mirrordescent import PDHG, gap, kernels, proven, solve
 from mirrordescent.execution import steps_for
 from mirrordescent.methods import Method
@@ -39,7 +39,7 @@ CASES = (
 
 def row(case: Case) -> tuple[str, ...]:
     """Follow a run, and count the steps to a proof."""
-    race = Race(*prepared(case)[0], case.fill)
+    race = TVRace.on(*prepared(case)[0], case.fill)
     problem = race.problem
     method = proven(entry(LEARNED_ENTRY))
     run = steps_for(method, problem, Default(), fused=True)
@@ -70,7 +70,7 @@ def row(case: Case) -> tuple[str, ...]:
     )
 
 
-def _steps(method: Method[Any], race: Race) -> float:
+def _steps(method: Method[Any], race: TVRace) -> float:
     """Return after how many steps all images of a batch are proven; infinite if they never are."""
     found = solve(
         race.problem,

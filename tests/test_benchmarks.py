@@ -9,9 +9,23 @@ import torch
 from benchmarks import peers
 from benchmarks.contest_cases import CASES, HOLE, Case, lower_bounds, mask_of, problems
 from benchmarks.measure import about, printed_by, quick, replaced, table, threads
-from benchmarks.races import LEVELS, Family, Race, Steps, clocked, entered, looks
+from benchmarks.races import (
+    LEVELS,
+    Family,
+    Steps,
+    TVRace,
+    prepare,
+    recorded_iterations,
+    time_in_turn,
+)
 from benchmarks.restarted import RestartedPDHG
-from benchmarks.time_to_gap import Result, against_peers, beside, details, summary
+from benchmarks.time_to_gap import (
+    CaseResult,
+    against_learned,
+    against_peers,
+    details,
+    summary,
+)
 
 from mirrordescent import PDHG, DualFISTA, TVDenoising, TVInpainting, certify, relative_gap, solve
 from mirrordescent_experiments.provenance import recorded
@@ -123,9 +137,9 @@ def test_admm_with_exact_lines_solves_our_problem(missing):
     pytest.importorskip("prox_tv")
     mask = torch.rand(24, 48, generator=torch.Generator().manual_seed(1)) >= missing
     problem = picture(mask=mask)
-    race = Race(problem, certify(problem, 1e-6).lower, fill=True)
+    race = TVRace.on(problem, certify(problem, 1e-6).lower, fill=True)
     solver = peers.LineADMM(0.3)
-    assert race.gap(solver.run(race, 300)) < 1e-3
+    assert race.mean_gap(solver.run(race, 300)) < 1e-3
     (_, x) = next(itertools.islice(solver.path(race), 6, None))
     torch.testing.assert_close(x, solver.run(race, 7))
 
@@ -181,12 +195,15 @@ def test_lower_bounds_are_those_of_the_reference(compiled):
 
 def test_counts_are_those_after_which_the_gap_is_below_the_levels():
     problem = picture()
-    race = Race(problem, certify(problem, 1e-6).lower, fill=False)
+    race = TVRace.on(problem, certify(problem, 1e-6).lower, fill=False)
     solver = Steps(DualFISTA())
     counts = race.counts(solver)
     for count, level in zip(counts, LEVELS, strict=True):
-        assert race.gap(solver.run(race, int(count))) <= level
-        assert race.gap(solver.run(race, max(k for k in looks(1500) if k < count))) > level
+        assert race.mean_gap(solver.run(race, int(count))) <= level
+        assert (
+            race.mean_gap(solver.run(race, max(k for k in recorded_iterations(1500) if k < count)))
+            > level
+        )
     assert race.counts(Steps(DualFISTA(), iterations=int(counts[1]))) == [
         *counts[:2],
         math.inf,
@@ -197,21 +214,21 @@ def test_counts_are_those_after_which_the_gap_is_below_the_levels():
 
 def test_the_best_setting_is_taken_for_every_level():
     problem = picture()
-    race = Race(problem, certify(problem, 1e-6).lower, fill=False)
+    race = TVRace.on(problem, certify(problem, 1e-6).lower, fill=False)
     variants = [Steps(PDHG(ratio)) for ratio in (0.05, 0.5, 5.0)]
     chosen = Family("PDHG", "classical", variants).tuned(race)
     for level, solver in enumerate(chosen):
         assert race.counts(solver)[level] == min(
             race.counts(variant)[level] for variant in variants
         )
-    times = clocked([entered(Family("PDHG", "classical", variants[1:2]), race, race)], 1)
+    times = time_in_turn([prepare(Family("PDHG", "classical", variants[1:2]), race, race)], 1)
     (runs,) = times.values()
     assert all(each and min(each) > 0 for each in runs)
 
 
 def result(case, **times):
     kinds = {"ours": "learned", "control": "learned", "package": "peer"}
-    return Result(case, 1, {name: kinds.get(name, "classical") for name in times}, times)
+    return CaseResult(case, 1, {name: kinds.get(name, "classical") for name in times}, times)
 
 
 def test_the_summary_judges_by_the_best_classical_solver_at_every_level():
@@ -228,7 +245,7 @@ def test_the_summary_judges_by_the_best_classical_solver_at_every_level():
         "| inpainting, 8 × 128² BSDS500, filled | 0.25 (0.50) | 0.50 | only one | never | ≤ 0.5, 0.5, 0.5, 0.8 "
         "| **NOT MET** |"
     )
-    assert "| control | 0.50 | 1.00 | only one | never |" in beside([small])
+    assert "| control | 0.50 | 1.00 | only one | never |" in against_learned([small])
     assert "1e+03 (1e+03–9e+03)" in details(small)
     times["ours"][3] = [4.0]
     assert "NOT" not in summary([result(Case(8, 128), **times)])

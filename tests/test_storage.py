@@ -385,8 +385,9 @@ UNSTORED = {
     "Wrapper",
     "Function",
     "NetworkTraining",
-    "Watched",
-    "Rate",
+    "SmallCNNTraining",
+    "StepRecorder",
+    "LearningRate",
 }
 
 

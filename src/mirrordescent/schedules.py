@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from mirrordescent._internal.checks import require_positive
 from mirrordescent._internal.suggestions import require_known
-from mirrordescent.parts import Config, Part, hold
+from mirrordescent.parts import Config, Part, register_tensor
 
 Number: TypeAlias = float | Tensor
 Values: TypeAlias = Sequence[float] | Tensor
@@ -372,7 +372,7 @@ class Scalar(Schedule):
 
     def __init__(self, c: Tensor) -> None:
         super().__init__()
-        hold(self, "c", c)
+        register_tensor(self, "c", c)
 
     def forward(self, k: int) -> Tensor:
         return self.c

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from mirrordescent import kernels
+from mirrordescent.execution.tensors import Tensors
 from mirrordescent.methods.adaptive import TINY, AdaptivePreconditioned
-from mirrordescent.methods.base import GradientMethod, Tensors
+from mirrordescent.methods.base import GradientMethod
 from mirrordescent.methods.preconditioned import Preconditioned
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.by_kind import ScaledMap
@@ -299,9 +300,13 @@ def matrix_directions(maps: Sequence[Any], tensors: Tensors, fused: bool = False
             directions = kernels.directions(group, group_fits, [maps[i].parts for i in indices])
         else:
             blocks = [matrix_blocks(maps[i], tensors[i][None]) for i in indices]
-            directions = _normalised(combine_matrices(approximation, blocks, group_fits))
+            combined = _normalised(combine_matrices(approximation, blocks, group_fits))
+            directions = [
+                direction.reshape(tensors[i].shape).to(tensors[i])
+                for i, direction in zip(indices, combined, strict=True)
+            ]
         for i, direction in zip(indices, directions, strict=True):
-            result[i] = direction.reshape(tensors[i].shape).to(tensors[i])
+            result[i] = direction
     return result
 
 

@@ -1,15 +1,15 @@
 """The exact inverse of a potential's gradient, by Newton's method with conjugate gradients."""
 
 import warnings
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from mirrordescent.conjugate_gradients import conjugate_gradients
 from mirrordescent.mirrors.icnn import Potential
-from mirrordescent.trees import dot, norm, per_sample
+from mirrordescent.trees import norm, per_sample
 
 SUFFICIENT = 0.01  # the share of the ideal decrease that a step must achieve
 HALVINGS = 15  # more would ask for decreases that single precision cannot resolve
@@ -90,36 +90,6 @@ def invert(
     return found._replace(x=x)
 
 
-def conjugate_gradients(
-    product: Callable[[Tensor], Tensor], b: Tensor, tolerance: Tensor, max_iterations: int = 1000
-) -> tuple[Tensor, Tensor]:
-    """Solve Hs = b per sample, H symmetric positive definite, from s = 0.
-
-    A sample stops moving when ‖b − Hs‖ ≤ tolerance·‖b‖. Return s and whether each sample got there,
-    (batch,).
-    """
-    s = torch.zeros_like(b)
-    r = b
-    p = r
-    rho = dot(r, r)
-    bound = tolerance.square() * rho
-    running = rho > bound
-    for _ in range(max_iterations):
-        if not running.any():
-            break
-        hp = product(p)
-        curvature = dot(p, hp)
-        length = per_sample(torch.where(running & (curvature > 0), rho / curvature, 0), b)
-        s = s + length * p
-        r = r - length * hp
-        next_rho = dot(r, r)
-        p = r + per_sample(torch.where(rho > 0, next_rho / rho, 0), b) * p
-        # Rounding and overflow can take away the curvature; then there is nowhere to go.
-        running = running & (next_rho > bound) & (curvature > 0)
-        rho = next_rho
-    return s, rho <= bound
-
-
 class _Linearised:
     """∇ψ at a point, with a graph for products with ∇²ψ, which keeps the parameters even if they
     are swapped later.
@@ -154,7 +124,7 @@ def _newton(
         # cheap.
         accuracy = (size / norm(y).clamp(min=1)).sqrt().clamp(max=LOOSEST)
         wanted = torch.where(per_sample(running, y), at.missing(y), 0)
-        direction, _ = conjugate_gradients(at.hessian_times, wanted, accuracy)
+        direction = conjugate_gradients(at.hessian_times, wanted, accuracy).x
         at, size, moved = _search(potential, y, at.x.detach(), direction, size, running)
         steps = steps + moved
         running = moved & ~(size <= bound)
@@ -196,7 +166,8 @@ class _ImplicitFunction(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor, None, None, None]:
         accuracy = v.new_full((v.shape[0],), ctx.tolerance)
-        solved, converged = conjugate_gradients(ctx.at.hessian_times, v, accuracy)
+        solved: Tensor
+        solved, converged, _ = conjugate_gradients(ctx.at.hessian_times, v, accuracy)
         if not converged.all():
             _warn("the derivative of an inverse has not converged")
         return -solved, None, None, None

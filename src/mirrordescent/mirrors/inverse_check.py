@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.parts import written_together
+from mirrordescent.parts import claim_holds
 from mirrordescent.trees import Tree, dot, norm, tree_map
 
 SAMPLES = 2  # of a batch are enough: a map is the same for all
@@ -19,7 +19,7 @@ def require_inverse(mirror: MirrorMap, like: Tree) -> None:
 
     Maps that are proven, and have not been changed by a subclass, are believed.
     """
-    if mirror.proven and written_together(
+    if mirror.proven and claim_holds(
         type(mirror), "proven", "_potential", "_to_dual", "_to_primal"
     ):
         return

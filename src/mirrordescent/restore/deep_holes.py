@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mirrordescent.conjugate_gradients import conjugate_gradients
 from mirrordescent.problems.differences import add_adjoint, differences
-from mirrordescent.trees import per_sample, sum_per_sample
+from mirrordescent.trees import sum_per_sample
 
 # On training photographs, more steps do not help for small holes and are worse for deep ones.
 STEPS = 6
@@ -25,23 +26,11 @@ def smooth_holes(x: Tensor, mask: Tensor, steps: int = STEPS) -> Tensor:
         steps: Number of steps.
     """
     hole = 1 - mask.to(x)
-    tiny = torch.finfo(x.dtype).tiny
 
     def gradient(image: Tensor) -> Tensor:
         return hole * _laplacian(_laplacian(image))
 
-    residual = -gradient(x)
-    direction = residual
-    squared = sum_per_sample(residual.square())
-    for _ in range(steps):
-        image = gradient(direction)
-        length = per_sample(squared / sum_per_sample(direction * image).clamp(min=tiny), x)
-        x = x + length * direction
-        residual = residual - length * image
-        previous = squared
-        squared = sum_per_sample(residual.square())
-        direction = residual + per_sample(squared / previous.clamp(min=tiny), x) * direction
-    return x
+    return conjugate_gradients(gradient, -gradient(x), 0.0, max_iterations=steps, start=x).x
 
 
 def _laplacian(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from mirrordescent.domains import DomainError, WholeSpace
 from mirrordescent.execution.sharding import local, spread_like
 from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.parts import written_together
+from mirrordescent.parts import claim_holds
 
 Fields: TypeAlias = dict[str, Any]
 """Fields of a method's state that are stored with a parameter, by name."""
@@ -176,7 +176,7 @@ class ParameterUpdate:
 
     def _declares(self, name: str) -> bool:
         """Return whether a declaration of the method's class was written for its ``update``."""
-        return written_together(type(self.method), name, "update")
+        return claim_holds(type(self.method), name, "update")
 
     def _stored_copy(self, tensor: Tensor) -> Tensor:
         dtype = self._stored_dtype if tensor.is_floating_point() else tensor.dtype
