@@ -139,14 +139,14 @@ def test_an_experiment_is_run_and_summed_up(monkeypatch, capsys, tmp_path):
 def test_pages_are_built_again_from_summaries(monkeypatch, capsys, tmp_path):
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "summary.json").write_text(json.dumps(result().summary()))
-    assert run(monkeypatch, "results", tmp_path) == 0
+    assert run(monkeypatch, "results", tmp_path, "--out", tmp_path / "pages") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{tmp_path / 'tiny'}: 1 of 2 claims hold"
     assert sum(line.startswith("not measured") for line in lines) == len(CLAIMS), (
         "none of the paper's is in this folder"
     )
     assert (tmp_path / "tiny" / "claims.md").read_text() == result().markdown()
-    page = (tmp_path / "tiny" / "index.html").read_text(encoding="utf-8")
+    page = (tmp_path / "pages" / "tiny" / "index.html").read_text(encoding="utf-8")
     assert "it converges" in page
     assert "LMD" in page
     assert (
