@@ -1,4 +1,4 @@
-"""Running means and their steps by kernels in C, against torch, entry by entry."""
+"""C kernels for running means and steps, against torch, entry by entry."""
 
 from __future__ import annotations
 

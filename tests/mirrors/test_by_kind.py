@@ -1,4 +1,4 @@
-"""What the tensors of a network are, and maps by the kinds of its layers."""
+"""Roles of the tensors of a network, and maps by the kinds of layers."""
 
 from __future__ import annotations
 

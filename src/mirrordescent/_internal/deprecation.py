@@ -40,7 +40,7 @@ MOVED_MODULES = {
     "optim.forms": "execution.map_values",
     "optim.plan": "execution.parameters",
     "optim.sharding": "execution.sharding",
-    "optim.slot": "execution.pure",
+    "optim.slot": "execution.parameter_update",
     "optim.watch": "execution.changes",
     "problems.bounds": "problems.tv_bounds",
     "problems.holes": "problems.hole_duals",
