@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.races import Family, Race
+from benchmarks.races import Family, TVRace
 from mirrordescent.problems import TVInpainting
 
 GROWING = sorted({round(10 ** (i / 10)) for i in range(30)})  # iterations: 1, …, 794
@@ -47,13 +47,13 @@ def families(problem: TVInpainting) -> list[Family]:
     if _importable("skimage") and denoising and not isotropic:
         variants = [Rerun(bregman, margin) for margin in MARGINS]
         found.append(
-            Family("scikit-image, split Bregman", "peer", variants, alike=False, slow=True)
+            Family("scikit-image, split Bregman", "peer", variants, equal_cost=False, slow=True)
         )
     if _importable("skimage") and denoising and isotropic:
         found.append(Family("scikit-image, Chambolle", "peer", [Rerun(chambolle, 0)]))
     if _importable("prox_tv") and denoising and not isotropic:
         variants = [Rerun(prox_tv, name) for name in PROX_TV]
-        found.append(Family("prox_tv", "peer", variants, alike=False, slow=True))
+        found.append(Family("prox_tv", "peer", variants, equal_cost=False, slow=True))
     if _importable("prox_tv") and not isotropic:
         lines = [LineADMM(penalty) for penalty in PENALTIES]
         found.append(Family("ADMM, exact TV of lines", "classical", lines, slow=True))
@@ -84,11 +84,11 @@ class Rerun:
     setting: Any
     patience: float = 4 * PATIENCE  # of which the last run takes about a fifth
 
-    def path(self, race: Race) -> Iterator[tuple[int, Tensor]]:
+    def path(self, race: TVRace) -> Iterator[tuple[int, Tensor]]:
         """Run for growing numbers of iterations."""
         return ((k, self.run(race, k)) for k in GROWING)
 
-    def run(self, race: Race, iterations: int) -> Tensor:
+    def run(self, race: TVRace, iterations: int) -> Tensor:
         return self.function(race.problem, self.setting, iterations)
 
 
@@ -166,14 +166,14 @@ class LineADMM:
     penalty: float
     patience: float = PATIENCE
 
-    def path(self, race: Race) -> Iterator[tuple[int, Tensor]]:
+    def path(self, race: TVRace) -> Iterator[tuple[int, Tensor]]:
         """Look after every iteration."""
         return enumerate(self._iterates(race), 1)
 
-    def run(self, race: Race, iterations: int) -> Tensor:
+    def run(self, race: TVRace, iterations: int) -> Tensor:
         return next(islice(self._iterates(race), iterations - 1, None))
 
-    def _iterates(self, race: Race) -> Iterator[Tensor]:
+    def _iterates(self, race: TVRace) -> Iterator[Tensor]:
         problem = race.problem
         rho = self.penalty
         y = problem.y.double().numpy()

@@ -1,28 +1,26 @@
-"""How long learned and classical methods take to come close to the optimum of total-variation
-problems.
+"""Time of learned and classical methods to come close to the optimum of total variation problems.
 
-The pictures are of test collections on which nothing was learned or tuned: 20 % of the pixels are
-missing at random, the noise is 0.05, and λ = 0.15, unless a row says otherwise. *Filled* starts at
-y with its holes filled from their neighbours, *from y* at y with black holes; all solvers start at
-the same point, other packages' at their own.
+The pictures come from test collections on which nothing was learned or tuned. Unless a row says
+otherwise, 20 % of the pixels are missing at random, the noise is 0.05 and λ = 0.15. *Filled* starts
+at y with its holes filled from their neighbours, *from y* at y with black holes. All solvers start
+at the same point, except those of other packages.
 
 A level of the relative gap (f − f*)/(f(x₀) − f*) is reached when the mean over the batch is below
-it, where f* is a lower bound that is proven to 1e-5. For every level a solver is run for as many
-iterations as it needs there, all at one go; the clock includes what it does before its first step.
-Runs are taken in turn, at least five, and their median counts; the least and the greatest are in
-brackets. *Never* says that a level is not reached in 1500 iterations, or in a few seconds by
+it, where f* is a lower bound proven to 1e-5. For every level, a solver runs for as many iterations
+as it needs, without a break; the time includes the preparation before the first step. Runs are
+taken in turn, at least five times. The tables show the median, and the least and the greatest time
+in brackets. *Never* means that a level is not reached in 1500 iterations, or in a few seconds by
 solvers without a kernel.
 
-Whatever a solver leaves open is chosen on training images for every level by itself: the step ratio
-of PDHG and of Condat and Vũ's method (0.05 … 3); when and how PDHG is restarted, at fixed times or
-by the duality gap, which also balances its steps anew; the penalty of ADMM; when PDHG takes over
-from a learned method; and the method of a package that has several. Whatever has a kernel in C uses
-it. ADMM minimises the total variations of all rows and of all columns exactly, by proxTV's taut
-string.
+All settings are chosen on training images, for every level by itself: the ratio of the step sizes
+of PDHG and of Condat and Vũ's method (0.05 … 3); when PDHG is restarted, at fixed times or by the
+duality gap, which also balances its step sizes; the penalty of ADMM; when a learned method switches
+to PDHG; and the method of a package that has several. Methods that have a kernel in C use it. ADMM
+minimises the total variations of all rows and of all columns exactly, by the taut string of proxTV.
 
-Packages are asked for the same function, plane by plane if that is all they do, and rerun for
-growing numbers of iterations. scikit-image's split Bregman method keeps the pixels at the border as
-they are, so it is also run with a margin of mirrored pixels, and the faster run counts.
+Packages minimise the same function, plane by plane if they cannot do otherwise, and are run again
+for growing numbers of iterations. The split Bregman method of scikit-image keeps the pixels at the
+border, so it also runs with a margin of mirrored pixels, and the faster run counts.
 """
 
 from __future__ import annotations
@@ -37,24 +35,32 @@ import torch
 from benchmarks import contestants, peers
 from benchmarks.contest_cases import CASES, LARGE, Case, prepared
 from benchmarks.measure import about, quick, table, threads, verdict
-from benchmarks.races import LEVELS, Race, Times, clocked, entered, medians
+from benchmarks.races import LEVELS, Times, TVRace, medians, prepare, time_in_turn
 from mirrordescent import kernels
 
 REPEATS = 5
-TARGETS = (0.5, 0.5, 0.5, 0.8)  # at the levels, of the time of the best classical solver
+# Largest time at every level, relative to the best classical solver.
+TARGETS = (0.5, 0.5, 0.5, 0.8)
 LARGE_TARGETS = (0.5, 0.3, 0.3, 0.8)  # for batches of large images
 TUNED = ("PDHG", "Condat–Vũ")
-# how many times faster than other packages, and at which level
-PEERS_AT = LEVELS.index(1e-3)
+# Factor by which other packages should be slower, and the level at which they are compared.
 FASTER = 10
+PEER_LEVEL = LEVELS.index(1e-3)
 NEVER = "never"
 QUICK_CASES = (Case(1, 96), Case(1, 96, missing=0), Case(1, 96, missing=0, isotropic=True))
 HEADER = tuple(f"{level:g}" for level in LEVELS)
 
 
 @dataclass
-class Result:
-    """The times of all solvers in a case, with some threads."""
+class CaseResult:
+    """The times of all solvers in a case.
+
+    Args:
+        case: The case.
+        threads: Number of threads.
+        kinds: Kinds of the solvers by name.
+        times: Times of the solvers by name.
+    """
 
     case: Case
     threads: int
@@ -63,10 +69,10 @@ class Result:
 
     @property
     def title(self) -> str:
-        """The case, and the threads if there are several."""
-        return (
-            self.case.title if self.threads == 1 else f"{self.case.title}, {self.threads} threads"
-        )
+        """Title of the case, with the number of threads if there are several."""
+        if self.threads == 1:
+            return self.case.title
+        return f"{self.case.title}, {self.threads} threads"
 
     @property
     def medians(self) -> dict[str, list[float]]:
@@ -75,67 +81,69 @@ class Result:
 
     @property
     def learned(self) -> str:
-        """The name of the method that is judged: the first."""
+        """Name of the learned method, which is the first."""
         return next(iter(self.times))
 
     @property
     def targets(self) -> tuple[float, ...]:
-        """What is wanted of its ratios."""
+        """Targets of its ratios."""
         return LARGE_TARGETS if self.case.count > 1 and self.case.side >= LARGE else TARGETS
 
     def over(self, names: Iterable[str]) -> list[float]:
-        """Return the time of the method that is judged, over the least of others: infinite if it
-        never gets there.
+        """Return the time of the learned method over the least time of others, for every level.
+
+        It is infinite if the learned method does not reach the level.
         """
-        ours = self.medians[self.learned]
         others = [self.medians[name] for name in names]
-        best = [min(column) for column in zip(*others, strict=True)]
-        return [
-            mine / least if math.isfinite(mine) else math.inf
-            for mine, least in zip(ours, best, strict=True)
-        ]
+        ratios = []
+        for level, ours in enumerate(self.medians[self.learned]):
+            best = min(times[level] for times in others)
+            ratios.append(ours / best if math.isfinite(ours) else math.inf)
+        return ratios
 
     def names(self, *kinds: str) -> list[str]:
-        """Return the solvers of some kinds."""
+        """Return the names of the solvers of some kinds."""
         return [name for name, kind in self.kinds.items() if kind in kinds]
 
 
-def summary(results: Iterable[Result]) -> str:
+def summary(results: Iterable[CaseResult]) -> str:
     """Return a table of the ratios to classical solvers, with verdicts."""
-    return table(("problems", *HEADER, "targets", ""), map(_judged, results))
+    return table(("problems", *HEADER, "targets", ""), map(_summary_row, results))
 
 
-def _judged(result: Result) -> tuple[str, ...]:
-    """Compare with PDHG and its relative, and in brackets with the best of all, by which targets
-    are judged.
+def _summary_row(result: CaseResult) -> tuple[str, ...]:
+    """Return the ratios to PDHG and Condat–Vũ, and in brackets to the best of all solvers.
+
+    Targets are judged by the latter.
     """
     tuned = result.over(name for name in result.names("classical") if name in TUNED)
     best = result.over(result.names("classical", "peer"))
-    cells = (
-        _ratio(a) if b == a else f"{_ratio(a)} ({_ratio(b)})"
-        for a, b in zip(tuned, best, strict=True)
-    )
-    goals = result.targets
-    met = all(ratio <= goal for ratio, goal in zip(best, goals, strict=True))
-    return result.title, *cells, "≤ " + ", ".join(f"{goal:g}" for goal in goals), verdict(met)
+    cells = []
+    for to_tuned, to_best in zip(tuned, best, strict=True):
+        cell = _ratio(to_tuned)
+        cells.append(cell if to_best == to_tuned else f"{cell} ({_ratio(to_best)})")
+    targets = result.targets
+    met = all(ratio <= target for ratio, target in zip(best, targets, strict=True))
+    listed = ", ".join(f"{target:g}" for target in targets)
+    return result.title, *cells, f"≤ {listed}", verdict(met)
 
 
-def against_peers(results: Iterable[Result]) -> str:
-    """Return a table of how many times slower other packages are, with verdicts."""
+def against_peers(results: Iterable[CaseResult]) -> str:
+    """Return a table of the factors by which other packages are slower, with verdicts."""
 
     def rows() -> Iterator[tuple[str, ...]]:
         for result in results:
             for name in result.names("peer"):
-                factor = 1 / max(result.over([name])[PEERS_AT], 1e-9)
-                said = NEVER if math.isinf(result.medians[name][PEERS_AT]) else f"{factor:.1f}"
-                yield result.title, name, said, f"≥ {FASTER}", verdict(factor >= FASTER)
+                factor = 1 / max(result.over([name])[PEER_LEVEL], 1e-9)
+                cell = NEVER if math.isinf(result.medians[name][PEER_LEVEL]) else f"{factor:.1f}"
+                yield result.title, name, cell, f"≥ {FASTER}", verdict(factor >= FASTER)
 
     return table(
-        ("problems", "package", f"times slower at {LEVELS[PEERS_AT]:g}", "target", ""), rows()
+        ("problems", "package", f"times slower at {LEVELS[PEER_LEVEL]:g}", "target", ""), rows()
     )
 
 
-def beside(results: Iterable[Result]) -> str:
+def against_learned(results: Iterable[CaseResult]) -> str:
     """Return a table of the ratios to other methods with a map."""
 
     def rows() -> Iterator[tuple[str, ...]]:
@@ -146,10 +154,8 @@ def beside(results: Iterable[Result]) -> str:
     return table(("problems", "method", *HEADER), rows())
 
 
-def details(result: Result) -> str:
-    """Return a table of milliseconds, least and greatest in brackets, and of the ratios to all
-    solvers.
-    """
+def details(result: CaseResult) -> str:
+    """Return a table of milliseconds, least and greatest in brackets, and ratios to all solvers."""
     rows = (
         (name, *map(_milliseconds, times), " ".join(map(_ratio, result.over([name]))))
         for name, times in result.times.items()
@@ -160,30 +166,32 @@ def details(result: Result) -> str:
 def _milliseconds(runs: list[float]) -> str:
     if not runs:
         return NEVER
-    middle, least, most = (f"{1000 * t:.3g}" for t in (medians([runs])[0], min(runs), max(runs)))
-    return f"{middle} ({least}–{most})"
+    middle = 1000 * medians([runs])[0]
+    return f"{middle:.3g} ({1000 * min(runs):.3g}–{1000 * max(runs):.3g})"
 
 
 def _ratio(ratio: float) -> str:
-    """Say so if only one of both gets there."""
-    return NEVER if math.isinf(ratio) else "only one" if ratio == 0 else f"{ratio:.2f}"
+    """Return a ratio as text; it is 0 if only the learned method reaches the level."""
+    if math.isinf(ratio):
+        return NEVER
+    return "only one" if ratio == 0 else f"{ratio:.2f}"
 
 
 @torch.no_grad()
-def contest(case: Case, repeats: int) -> Iterator[Result]:
-    """Let all solvers race, with one thread and more."""
+def contest(case: Case, repeats: int) -> Iterator[CaseResult]:
+    """Race all solvers, with one thread and more."""
     test, training = prepared(case)
-    race = Race(*test, case.fill)
-    rehearsal = Race(*training, case.fill)
-    entrants = [entered(family, race, rehearsal) for family in contestants.families(race)]
+    race = TVRace.on(*test, case.fill)
+    rehearsal = TVRace.on(*training, case.fill)
+    entrants = [prepare(family, race, rehearsal) for family in contestants.families(race)]
     kinds = {entrant.name: entrant.kind for entrant in entrants}
     for number in case.threads:
         with threads(number):
-            yield Result(case, number, kinds, clocked(entrants, repeats))
+            yield CaseResult(case, number, kinds, time_in_turn(entrants, repeats))
 
 
 def main(cases: Iterable[Case] = CASES, repeats: int = REPEATS) -> str:
-    """Measure everything; in a hurry, one image of every kind, once."""
+    """Measure everything, or one image of every kind if the benchmarks are to be quick."""
     kernels.library()
     if quick():
         cases = QUICK_CASES
@@ -196,28 +204,27 @@ def main(cases: Iterable[Case] = CASES, repeats: int = REPEATS) -> str:
                 results.append(result)
                 parts.append(f"### {result.title}\n\n{details(result)}")
                 print(parts[-1], flush=True)
+    learned = results[0].learned
+    texts = [about(__doc__)]
     absent = peers.missing()
-    return "\n".join(
-        [
-            about(__doc__),
-            *([f"Not installed, and left out: {', '.join(absent)}.\n"] if absent else []),
-            f"The time of {results[0].learned} over that of the better one of PDHG and Condat–Vũ, each tuned; in"
-            f" brackets over the fastest of all classical solvers, packages included, if that is another one. The"
-            f" latter is judged:\n",
-            summary(results),
-            f"How much slower other packages are than {results[0].learned}:\n",
-            against_peers(results),
-            f"The time of {results[0].learned} over that of other methods with a map, learned or, with Condat–Vũ,"
-            f" set by hand:\n",
-            beside(results),
-            "Milliseconds:\n",
-            *parts,
-        ]
-    )
+    if absent:
+        texts.append(f"Not installed, and left out: {', '.join(absent)}.\n")
+    texts += [
+        f"The time of {learned} over that of the better one of PDHG and Condat–Vũ, each tuned. If "
+        "another classical solver or package is the fastest, the ratio to it is in brackets:\n",
+        summary(results),
+        f"The factor by which other packages are slower than {learned}:\n",
+        against_peers(results),
+        f"The time of {learned} over that of other methods with a map. The maps are learned or, "
+        "for Condat–Vũ, set by hand:\n",
+        against_learned(results),
+        "Milliseconds:\n",
+        *parts,
+    ]
+    return "\n".join(texts)
 
 
 if __name__ == "__main__":  # python -m benchmarks.time_to_gap [PART OF A TITLE [REPEATS]]
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    print(
-        main([case for case in CASES if wanted in case.title], int((sys.argv[2:] or [REPEATS])[0]))
-    )
+    part = sys.argv[1] if len(sys.argv) > 1 else ""
+    repeats = int(sys.argv[2]) if len(sys.argv) > 2 else REPEATS
+    print(main([case for case in CASES if part in case.title], repeats))

@@ -1,6 +1,4 @@
-"""What a meta-step costs: in memory and time, by the kind of differentiation, and against nested
-autograd.
-"""
+"""Measure the memory and time of a meta-step by kind of differentiation, and against autograd."""
 
 from __future__ import annotations
 
@@ -13,7 +11,8 @@ from torch import Tensor
 
 from benchmarks.measure import Row, judged, paired_ratio, peak_megabytes, printed_by, ratios
 from mirrordescent import SMD, TVInpainting
-from mirrordescent.learn import Checkpointed, Differentiation, Draw, Full, Objective
+from mirrordescent.learn import Checkpointed, Draw, Full, Objective
+from mirrordescent.learn.unrolling import Differentiation
 from mirrordescent.mirrors import Conjugate, ConvICNN
 from mirrordescent.schedules import Prefix
 

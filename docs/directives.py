@@ -10,7 +10,6 @@ import json
 import os
 import pkgutil
 import re
-import shutil
 import sys
 import textwrap
 from contextlib import redirect_stdout, suppress
@@ -27,9 +26,10 @@ import mirrordescent
 from mirrordescent import zoo
 from mirrordescent._internal.deprecation import MOVED_MODULES, RENAMED_ATTRIBUTES
 from mirrordescent.cli import main
-from mirrordescent.report import Claim, Table
+from mirrordescent.report import Table
 from mirrordescent_experiments.paper_claims import paper_claims
-from mirrordescent_experiments.result import VERDICTS
+from mirrordescent_experiments.rebuild import from_summary, stored_results
+from mirrordescent_experiments.result import VERDICTS, Result, claims_table
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS / "results"
@@ -136,43 +136,46 @@ class Gains(SphinxDirective):
 
 
 class Claims(SphinxDirective):
-    """The claims of an experiment, with what was measured; those whose statement begins with
-    ``starting``, if given.
+    """The claims of an experiment with the numbers measured, and some of its figures.
+
+    Options:
+        starting: Beginning of the statements to show; all statements by default.
+        pictures: File names of figures. They are drawn from the stored summary.
     """
 
     required_arguments = 1
     option_spec = {"starting": directives.unchanged, "pictures": directives.unchanged}  # noqa: RUF012
 
     def run(self) -> list[nodes.Node]:
-        """Make a table of the summary, and show pictures that are there."""
+        """Return a table of claims, the figures, and links to all claims and curves."""
         name = self.arguments[0]
         path = RESULTS / name / "summary.json"
         self.env.note_dependency(str(path))
         if not path.exists():
-            text = f"`mirrordescent reproduce {name}` runs this experiment; it has not been run at the standard scale yet."
-            return self.parse_text_to_nodes(text)
-        claims = json.loads(path.read_text())["claims"]
-        shown = [
-            claim
-            for claim in claims
-            if claim["statement"].startswith(self.options.get("starting", ""))
-        ]
-        made = [Claim(claim["statement"], claim["holds"], claim["measured"]) for claim in shown]
-        rows = [
-            (claim.statement, VERDICTS.get(claim.verdict, claim.verdict), claim.measured)
-            for claim in made
-        ]
-        pictures = [
-            file
-            for file in self.options.get("pictures", "").split()
-            if (RESULTS / name / file).exists()
-        ]
-        parts = [Table(("claim", "here", "measured"), rows).markdown()] if rows else []
-        parts += [f"![{name}: {Path(file).stem}](results/{name}/{file})" for file in pictures]
-        more = f"[All of it](results/{name}/claims.md)"
-        if (RESULTS / name / "index.html").exists():
-            more += f", and the same as <a href='results/{name}/index.html'>a page to zoom into</a>"
-        return self.parse_text_to_nodes("\n\n".join([*parts, more + "."]))
+            return self.parse_text_to_nodes(
+                f"`mirrordescent reproduce {name}` runs this experiment; "
+                "it has not been run at the standard scale yet."
+            )
+        result = from_summary(path)
+        beginning = self.options.get("starting", "")
+        claims = [claim for claim in result.claims if claim.statement.startswith(beginning)]
+        parts = [claims_table(claims).markdown()] if claims else []
+        figures = [Path(file).stem for file in self.options.get("pictures", "").split()]
+        parts += [f"![{name}: {figure}]({self.figure(result, figure)})" for figure in figures]
+        parts.append(
+            f"[All claims](results/{name}/claims.md) and "
+            f"<a href='results/{name}/index.html'>all curves</a>."
+        )
+        return self.parse_text_to_nodes("\n\n".join(parts))
+
+    def figure(self, result: Result, name: str) -> str:
+        """Draw a figure into the folder of the build, and return its address for this page."""
+        folder = Path(self.env.doctreedir) / "figures"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{result.name}-{name}.svg"
+        result.draw(name, path)
+        page = Path(self.env.doc2path(self.env.docname))
+        return Path(os.path.relpath(path, page.parent)).as_posix()
 
 
 class Diagnoses(SphinxDirective):
@@ -275,13 +278,11 @@ def trim_code(_: Sphinx, doctree: nodes.document) -> None:
         block[:] = [nodes.Text(text)]
 
 
-def copy_pages(app: Sphinx, error: Exception | None) -> None:
-    """Put the pages of experiments beside their claims."""
+def write_pages(app: Sphinx, error: Exception | None) -> None:
+    """Write the HTML pages of the experiments into the build."""
     if error is None and app.builder.name == "html":
-        for page in RESULTS.glob("*/index.html"):
-            target = Path(app.outdir) / page.relative_to(DOCS)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(page, target)
+        for name, result in stored_results(RESULTS).items():
+            result.page().write(Path(app.outdir) / "results" / name / "index.html")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -301,5 +302,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", escape_bars)
     app.connect("autodoc-process-signature", clean_signature)
     app.connect("doctree-read", trim_code)
-    app.connect("build-finished", copy_pages)
+    app.connect("build-finished", write_pages)
     return {"parallel_read_safe": True}

@@ -1,1 +1,1 @@
-"""Classes of problems to find solvers for."""
+"""Families of problems, for which ``mirrordescent learn`` finds solvers."""

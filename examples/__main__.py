@@ -1,6 +1,4 @@
-"""Find a solver for every example, and write what came out: ``python -m examples [NAME …]
-[--minutes M]``.
-"""
+"""Find a solver for every example and write the results: ``python -m examples [NAME …]``."""
 
 from __future__ import annotations
 
@@ -22,16 +20,25 @@ from mirrordescent_experiments.provenance import mark, recorded
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "docs" / "results"
-NAMES = sorted(
-    path.stem for path in HERE.glob("[a-z]*.py") if path.stem != "video"
-)  # which warms solvers, not learns
+STORE = RESULTS / "own-problems.json"
+PAGE = RESULTS / "own-problems.md"
+NOT_LEARNED = ("video",)
+"""Examples in which no solver is learned."""
+
+NAMES = sorted(path.stem for path in HERE.glob("[a-z]*.py") if path.stem not in NOT_LEARNED)
+ATTRIBUTED = ("schedules", "map", "safeguard")
+"""Parts of a learned solver whose speed-ups are shown."""
+
 HEAD = """# Your own problems
 
-Written by `python -m examples`: a solver is looked for with `mirrordescent learn examples/NAME.py`, for each class of
-problems in the folder `examples` by itself. Times are those of 64 problems at once, to a relative gap of 1e-2, on
-problems that nothing was learned, tuned or chosen on; those of pictures are made of other photographs.
-*Schedules*, *map* and *safeguard* say how many times faster each makes it, where it was chosen: learned schedules
-against the best classical solver, the map against the schedules, the safeguard against none.
+Written by `python -m examples`, which calls `mirrordescent learn examples/NAME.py` for each family
+of problems in the folder `examples`. Times are for 64 problems solved together to a relative gap of
+1e-2. None of these problems was used for learning, tuning or choosing a solver; pictures come from
+other photographs.
+
+*Schedules*, *map* and *safeguard* are speed-up factors of the parts of the chosen solver: learned
+schedules against the best classical solver, the map against the schedules alone, and the safeguard
+against no safeguard.
 
 | problems | lines | best classical, ms | best learned, ms | schedules | map | safeguard | minutes |
 |---|---|---|---|---|---|---|---|
@@ -39,85 +46,87 @@ against the best classical solver, the map against the schedules, the safeguard 
 
 
 def main() -> None:
-    """Run those named, or all; keep the results of the others."""
+    """Run the named examples, or all; results of the other examples are kept."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=NAMES)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--out", type=Path, default=Path("out/examples"))
-    given = parser.parse_args()
+    parser.add_argument("names", nargs="*", default=NAMES, help="examples to run; all by default")
+    parser.add_argument("--minutes", type=float, default=10.0, help="time for each example")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/examples"), help="folder for the solvers"
+    )
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    store = RESULTS / "own-problems.json"
-    for name in given.names:
-        path = HERE / f"{name}.py"
-        with recorded("0") as origin:
-            found = md.auto(
-                load_family(path), name=name, minutes=given.minutes, out=given.out, say=print
-            )
-        draw(name, found, load_family(path))
-        kept = (
-            json.loads(store.read_text()) if store.exists() else {}
-        )  # now: others may have been run meanwhile
-        kept[name] = {"cells": row(found, len(path.read_text().splitlines())), "origin": origin}
-        with whole(store) as partial:
-            partial.write_text(json.dumps(kept, indent=1, sort_keys=True))
-        with whole(RESULTS / "own-problems.md") as partial:
-            partial.write_text(page(kept))
+    for name in arguments.names:
+        run_example(name, arguments.minutes, arguments.out)
 
 
-def draw(name: str, found: AutoResult, family: ProblemFamily, count: int = 4) -> None:
-    """Show some unseen problems: where the solver starts, and its solutions, as pictures or as
-    lines.
-    """
+def run_example(name: str, minutes: float, out: Path) -> None:
+    """Find a solver for one example and update the page."""
+    path = HERE / f"{name}.py"
+    with recorded("0") as origin:
+        result = md.auto(load_family(path), name=name, minutes=minutes, out=out, say=print)
+    draw(name, result, load_family(path))
+    # Read the store only now: another process may have written to it meanwhile.
+    stored = json.loads(STORE.read_text()) if STORE.exists() else {}
+    lines = len(path.read_text().splitlines())
+    stored[name] = {"cells": row(result, lines), "origin": origin}
+    with whole(STORE) as partial:
+        partial.write_text(json.dumps(stored, indent=1, sort_keys=True))
+    with whole(PAGE) as partial:
+        partial.write_text(page(stored))
+
+
+def draw(name: str, result: AutoResult, family: ProblemFamily, count: int = 4) -> None:
+    """Draw starts and solutions of some validation problems, as images or as bars."""
     problems = family.validation(count)
-    solved = md.solve(
-        problems.problem, found.method, problems.x0, iterations=500, progress=False
-    ).best_x
+    solution = md.solve(
+        problems.problem, result.method, problems.x0, iterations=500, progress=False
+    )
     figure = Figure(figsize=(2 * count, 4), layout="constrained")
     axes = figure.subplots(2, count)
-    for row, (title, points) in enumerate({"start": problems.x0, "solution": solved}.items()):
-        for place, point in enumerate(points):
+    rows = {"start": problems.x0, "solution": solution.best_x}
+    for i, (title, points) in enumerate(rows.items()):
+        for j, point in enumerate(points):
             if point.ndim == 3:
-                axes[row, place].imshow(point.mean(0), cmap="gray")
-                axes[row, place].set_axis_off()
+                axes[i, j].imshow(point.mean(0), cmap="gray")
+                axes[i, j].set_axis_off()
             else:
-                axes[row, place].bar(range(len(point)), point, color="#2563eb")
-        axes[row, 0].set_title(title, loc="left")
-    figure.savefig(_picture(name), dpi=100)
+                axes[i, j].bar(range(len(point)), point, color="#2563eb")
+        axes[i, 0].set_title(title, loc="left")
+    figure.savefig(RESULTS / f"own-{name}.png", dpi=100)
 
 
-def _picture(name: str) -> Path:
-    return RESULTS / f"own-{name}.png"
+def page(stored: dict[str, Any]) -> str:
+    """Return the page of all results, with the provenance of the latest."""
+    rows = []
+    sections = []
+    entries = {}
+    for name in sorted(stored):
+        lines, description, *cells = stored[name]["cells"]
+        rows.append("| " + " | ".join([name, lines, *cells]) + " |")
+        sections.append(f"**{name}.** {description}\n\n![{name}](own-{name}.png)")
+    origins = [result["origin"] for result in stored.values()]
+    for origin in origins:
+        entries.update(origin["entries"])
+    latest = max(origins, key=lambda origin: origin["date"])
+    provenance = mark({**latest, "entries": entries})
+    return HEAD + "\n".join(rows) + "\n\n" + "\n\n".join(sections) + f"\n\n{provenance}\n"
 
 
-def page(kept: dict[str, Any]) -> str:
-    """Return the page of all results; it comes from where the last of them does."""
-    cells = {name: [name, *kept[name]["cells"]] for name in sorted(kept)}
-    rows = ["| " + " | ".join([*row[:2], *row[3:]]) + " |" for row in cells.values()]
-    origins = [each["origin"] for each in kept.values()]
-    entries = {name: sha for each in origins for name, sha in each["entries"].items()}
-    latest = max(origins, key=lambda each: each["date"])
-    shown = "\n\n".join(
-        f"**{name}.** {row[2]}\n\n![{name}](own-{name}.png)" for name, row in cells.items()
-    )
-    return HEAD + "\n".join(rows) + f"\n\n{shown}\n\n" + mark({**latest, "entries": entries}) + "\n"
-
-
-def row(found: AutoResult, lines: int) -> list[str]:
-    """Return what is said about one class of problems."""
-
-    shares = attribution(found.contestants, found.classical, found.learned)
-    ours = found.learned
-    best = found.classical
+def row(result: AutoResult, lines: int) -> list[str]:
+    """Return the cells about one family: lines, description, times, speed-ups and minutes."""
+    classical = result.classical
+    learned = result.learned
+    learned_cell = "–"
+    if learned is not None:
+        learned_cell = f"{learned.name}: {1e3 * learned.unseen.seconds:.3g}"
+    speedups = attribution(result.contestants, classical, learned)
     return [
         str(lines),
-        found.words,
-        f"{best.name}: {1e3 * best.unseen.seconds:.3g}",
-        "–" if ours is None else f"{ours.name}: {1e3 * ours.unseen.seconds:.3g}",
-        *(
-            f"{shares[part]:.2f}×" if part in shares else "–"
-            for part in ("schedules", "map", "safeguard")
-        ),
-        f"{found.seconds / 60:.1f}",
+        result.words,
+        f"{classical.name}: {1e3 * classical.unseen.seconds:.3g}",
+        learned_cell,
+        *(f"{speedups[part]:.2f}×" if part in speedups else "–" for part in ATTRIBUTED),
+        f"{result.seconds / 60:.1f}",
     ]
 
 

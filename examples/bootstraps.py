@@ -1,5 +1,6 @@
-"""Logistic regressions on bootstrap samples of the breast-cancer data: how certain are the
-coefficients?
+"""Logistic regression on bootstrap samples of the breast-cancer data.
+
+The spread of the coefficients over the samples measures their uncertainty.
 """
 
 import torch

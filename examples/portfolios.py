@@ -1,6 +1,4 @@
-"""Portfolios: shares of assets with little risk and much return, from estimates that change with
-every window.
-"""
+"""Portfolio selection: weights of assets with low risk and high return, for many windows."""
 
 import torch
 
@@ -11,7 +9,7 @@ from mirrordescent.problems import Problem
 
 
 class Markowitz(Problem):
-    """f(x) = ½‖Rx‖²/n − τ⟨m, x⟩ on the simplex, with returns R around their means m."""
+    """f(x) = ½‖Rx‖²/n − τ⟨m, x⟩ on the simplex, for n centred returns R with means m."""
 
     convex = True
     domain = Simplex()
@@ -22,28 +20,25 @@ class Markowitz(Problem):
         self.trade = trade
 
     def value(self, x):
-        return 0.5 * torch.einsum("bij,bj->bi", self.R, x).square().mean(1) - self.trade * (
-            self.m * x
-        ).sum(1)
+        risk = 0.5 * torch.einsum("bij,bj->bi", self.R, x).square().mean(1)
+        return risk - self.trade * (self.m * x).sum(1)
 
     def grad(self, x):
-        risk = (
-            torch.einsum("bij,bi->bj", self.R, torch.einsum("bij,bj->bi", self.R, x))
-            / self.R.shape[1]
-        )
+        returns = torch.einsum("bij,bj->bi", self.R, x)
+        risk = torch.einsum("bij,bi->bj", self.R, returns) / self.R.shape[1]
         return risk - self.trade * self.m
 
 
 class Portfolios(ProblemFamily):
-    """Windows of 120 days of 40 assets that follow five common factors."""
+    """Windows of 120 days; the returns of 40 assets depend on five common factors."""
 
     def __init__(self):
         self.loadings = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
 
     def draw(self, seeds):
-        days = [torch.randn(120, 45, generator=generator) for generator in generators(seeds)]
-        returns = torch.stack(
-            [0.05 + each[:, :5] @ self.loadings + 0.7 * each[:, 5:] for each in days]
-        )
-        problem = Markowitz(returns)
+        returns = []
+        for generator in generators(seeds):
+            noise = torch.randn(120, 45, generator=generator)
+            returns.append(0.05 + noise[:, :5] @ self.loadings + 0.7 * noise[:, 5:])
+        problem = Markowitz(torch.stack(returns))
         return Draw(problem, problem.start())

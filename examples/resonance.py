@@ -1,5 +1,6 @@
-"""Magnetic resonance: pictures from a fifth of their Fourier coefficients, along lines that turn
-from each to each.
+"""Magnetic resonance imaging: pictures from a fifth of their Fourier coefficients.
+
+The coefficients lie on radial lines, which are rotated at random for every picture.
 """
 
 import torch
@@ -11,13 +12,13 @@ from mirrordescent.learn.families import Pictures, generators
 from mirrordescent.problems import Fourier, radial_mask
 
 
+def grey_photographs(split):
+    return [picture.mean(0, keepdim=True) for picture in md.data.bundled_photographs(split)]
+
+
 class Resonance(Pictures):
     def __init__(self, size=32):
-        grey = [
-            [picture.mean(0, keepdim=True) for picture in md.data.bundled_photographs(s)]
-            for s in ("train", "test")
-        ]
-        super().__init__(*grey, size)
+        super().__init__(grey_photographs("train"), grey_photographs("test"), size)
 
     def make(self, pictures, seeds):
         crops = []
@@ -28,6 +29,6 @@ class Resonance(Pictures):
             masks.append(radial_mask(self.size, 9, turn=float(torch.rand(1, generator=generator))))
             noise.append(0.01 * torch.randn(2, self.size, self.size, generator=generator))
         scanner = Fourier(torch.stack(masks).unsqueeze(1), real=True)
-        seen = scanner.A(torch.cat(crops)) + scanner.mask * torch.stack(noise)
-        problem = md.Composite(md.SquaredError(seen, scanner), [md.TV(0.005, isotropic=True)])
+        measured = scanner.A(torch.cat(crops)) + scanner.mask * torch.stack(noise)
+        problem = md.Composite(md.SquaredError(measured, scanner), [md.TV(0.005, isotropic=True)])
         return Draw(problem, problem.start())

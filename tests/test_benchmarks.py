@@ -2,36 +2,34 @@
 
 import itertools
 import math
+import re
 from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import peers
+from benchmarks import page, peers
 from benchmarks.contest_cases import CASES, HOLE, Case, lower_bounds, mask_of, problems
-from benchmarks.measure import about, printed_by, quick, replaced, table, threads
-from benchmarks.races import LEVELS, Family, Race, Steps, clocked, entered, looks
+from benchmarks.measure import about, printed_by, quick, table, threads
+from benchmarks.races import (
+    LEVELS,
+    Family,
+    Steps,
+    TVRace,
+    prepare,
+    recorded_iterations,
+    time_in_turn,
+)
 from benchmarks.restarted import RestartedPDHG
-from benchmarks.time_to_gap import Result, against_peers, beside, details, summary
+from benchmarks.time_to_gap import (
+    CaseResult,
+    against_learned,
+    against_peers,
+    details,
+    summary,
+)
 
 from mirrordescent import PDHG, DualFISTA, TVDenoising, TVInpainting, certify, relative_gap, solve
 from mirrordescent_experiments.provenance import recorded
-
-PAGE = """# Benchmarks
-
-Words.
-
-## First
-
-1.
-
-### A part of it
-
-2.
-
-## Third
-
-3.
-"""
 
 
 def picture(isotropic=False, mask=None):
@@ -47,15 +45,43 @@ def gap_of(problem, x):
     )
 
 
-def test_a_section_is_replaced_and_the_others_stay():
-    sections = replaced(PAGE, "First", "new\n", ["First", "Second", "Third"])
-    assert sections == "\n## First\n\nnew\n\n## Third\n\n3.\n"
+MEASURED = """`name`: a machine.
+
+| ratio | measured | target |  |
+| --- | --- | --- | --- |
+| a \\| b | 0.50 | ≤ 1 | met |
+| c | 2.00 | ≤ 1 | **NOT MET** |
+| d | 3.00 |  |  |
+
+| problems | status | gap |
+| --- | --- | --- |
+| all | met | 0.1 |
+"""
 
 
-def test_a_new_section_takes_its_place_and_unknown_ones_are_dropped():
-    sections = replaced(PAGE, "Second", "2", ["Second", "First"])
-    assert sections == "\n## Second\n\n2\n\n## First\n\n1.\n\n### A part of it\n\n2.\n"
-    assert replaced("", "First", "1", ["First"]) == "\n## First\n\n1\n"
+def test_the_page_has_no_targets_and_the_file_keeps_them(tmp_path):
+    section = page.section_of(MEASURED)
+    assert "| a \\| b | 0.50 |\n| c | 2.00 |\n| d | 3.00 |" in section.text
+    assert "| problems | gap |" in section.text
+    assert not re.search("target|met|status", section.text)
+    met = [page.Target("a | b", "≤ 1", True), page.Target("c", "≤ 1", False)]
+    assert section.targets == (*met, page.Target("all", "", True))
+    page.write({"First": section}, tmp_path)
+    assert page.read(tmp_path / "benchmarks.json") == {"First": section}
+    text = (tmp_path / "benchmarks.md").read_text()
+    assert text.startswith("# Benchmarks\n")
+    assert text.endswith(f"## First\n\n{section.text}\n")
+    assert page.read(tmp_path / "absent.json") == {}
+
+
+def test_the_stored_page_is_written_from_the_stored_results():
+    results = Path(__file__).parents[1] / "docs" / "results"
+    sections = page.read(results / "benchmarks.json")
+    text = (results / "benchmarks.md").read_text()
+    assert text == page.markdown(sections)
+    assert len(page.summary(sections).splitlines()) == len(page.SUMMARIES)
+    assert not re.search(r"NOT MET|\btargets?\b", text)
+    assert any(not target.met for section in sections.values() for target in section.targets)
 
 
 def test_tables_are_markdown(capsys):
@@ -123,9 +149,9 @@ def test_admm_with_exact_lines_solves_our_problem(missing):
     pytest.importorskip("prox_tv")
     mask = torch.rand(24, 48, generator=torch.Generator().manual_seed(1)) >= missing
     problem = picture(mask=mask)
-    race = Race(problem, certify(problem, 1e-6).lower, fill=True)
+    race = TVRace.on(problem, certify(problem, 1e-6).lower, fill=True)
     solver = peers.LineADMM(0.3)
-    assert race.gap(solver.run(race, 300)) < 1e-3
+    assert race.mean_gap(solver.run(race, 300)) < 1e-3
     (_, x) = next(itertools.islice(solver.path(race), 6, None))
     torch.testing.assert_close(x, solver.run(race, 7))
 
@@ -181,12 +207,15 @@ def test_lower_bounds_are_those_of_the_reference(compiled):
 
 def test_counts_are_those_after_which_the_gap_is_below_the_levels():
     problem = picture()
-    race = Race(problem, certify(problem, 1e-6).lower, fill=False)
+    race = TVRace.on(problem, certify(problem, 1e-6).lower, fill=False)
     solver = Steps(DualFISTA())
     counts = race.counts(solver)
     for count, level in zip(counts, LEVELS, strict=True):
-        assert race.gap(solver.run(race, int(count))) <= level
-        assert race.gap(solver.run(race, max(k for k in looks(1500) if k < count))) > level
+        assert race.mean_gap(solver.run(race, int(count))) <= level
+        assert (
+            race.mean_gap(solver.run(race, max(k for k in recorded_iterations(1500) if k < count)))
+            > level
+        )
     assert race.counts(Steps(DualFISTA(), iterations=int(counts[1]))) == [
         *counts[:2],
         math.inf,
@@ -197,21 +226,21 @@ def test_counts_are_those_after_which_the_gap_is_below_the_levels():
 
 def test_the_best_setting_is_taken_for_every_level():
     problem = picture()
-    race = Race(problem, certify(problem, 1e-6).lower, fill=False)
+    race = TVRace.on(problem, certify(problem, 1e-6).lower, fill=False)
     variants = [Steps(PDHG(ratio)) for ratio in (0.05, 0.5, 5.0)]
     chosen = Family("PDHG", "classical", variants).tuned(race)
     for level, solver in enumerate(chosen):
         assert race.counts(solver)[level] == min(
             race.counts(variant)[level] for variant in variants
         )
-    times = clocked([entered(Family("PDHG", "classical", variants[1:2]), race, race)], 1)
+    times = time_in_turn([prepare(Family("PDHG", "classical", variants[1:2]), race, race)], 1)
     (runs,) = times.values()
     assert all(each and min(each) > 0 for each in runs)
 
 
 def result(case, **times):
     kinds = {"ours": "learned", "control": "learned", "package": "peer"}
-    return Result(case, 1, {name: kinds.get(name, "classical") for name in times}, times)
+    return CaseResult(case, 1, {name: kinds.get(name, "classical") for name in times}, times)
 
 
 def test_the_summary_judges_by_the_best_classical_solver_at_every_level():
@@ -228,7 +257,7 @@ def test_the_summary_judges_by_the_best_classical_solver_at_every_level():
         "| inpainting, 8 × 128² BSDS500, filled | 0.25 (0.50) | 0.50 | only one | never | ≤ 0.5, 0.5, 0.5, 0.8 "
         "| **NOT MET** |"
     )
-    assert "| control | 0.50 | 1.00 | only one | never |" in beside([small])
+    assert "| control | 0.50 | 1.00 | only one | never |" in against_learned([small])
     assert "1e+03 (1e+03–9e+03)" in details(small)
     times["ours"][3] = [4.0]
     assert "NOT" not in summary([result(Case(8, 128), **times)])

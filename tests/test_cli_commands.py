@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mirrordescent import cli, zoo
-from mirrordescent.learn import NothingLearned
+from mirrordescent.learn.trainer import NothingLearned
 from mirrordescent.parts import PartMissing
 from mirrordescent_experiments import reproduction
 from mirrordescent_experiments.paper_claims import CLAIMS
@@ -139,14 +139,14 @@ def test_an_experiment_is_run_and_summed_up(monkeypatch, capsys, tmp_path):
 def test_pages_are_built_again_from_summaries(monkeypatch, capsys, tmp_path):
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "summary.json").write_text(json.dumps(result().summary()))
-    assert run(monkeypatch, "results", tmp_path) == 0
+    assert run(monkeypatch, "results", tmp_path, "--out", tmp_path / "pages") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{tmp_path / 'tiny'}: 1 of 2 claims hold"
     assert sum(line.startswith("not measured") for line in lines) == len(CLAIMS), (
         "none of the paper's is in this folder"
     )
     assert (tmp_path / "tiny" / "claims.md").read_text() == result().markdown()
-    page = (tmp_path / "tiny" / "index.html").read_text(encoding="utf-8")
+    page = (tmp_path / "pages" / "tiny" / "index.html").read_text(encoding="utf-8")
     assert "it converges" in page
     assert "LMD" in page
     assert (
@@ -411,8 +411,8 @@ def test_nothing_learned_ends_with_1(monkeypatch, capsys, tmp_path, recwarn):
         ("map.filters=1000000", "[map] filters must be at most 4096"),
         ("map.filters='a'", "[map] filters must be a whole number"),
         ("family.size=1.5", "[family] size must be a whole number"),
-        ("family.pool=-1", "a pool needs at least one problem"),
-        ("nonsense", "a change has the form key=value"),
+        ("family.pool=-1", "the size of a pool must be at least 1"),
+        ("nonsense", "a change must have the form key=value"),
     ],
 )
 def test_mistakes_in_a_config_end_in_one_line(monkeypatch, capsys, tmp_path, change, message):
@@ -503,7 +503,7 @@ sys.modules["mirrordescent_experiments"] = None
 import mirrordescent
 for each in pkgutil.walk_packages(mirrordescent.__path__, "mirrordescent."):
     __import__(each.name)
-model = mirrordescent.learn.moons_family(4).problem.model
+model = mirrordescent.learn.network_families.moons_family(4).problem.model
 print(sum(p.numel() for p in model.parameters()))
 """
 

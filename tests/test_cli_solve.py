@@ -172,10 +172,10 @@ def mistakes():
         "absent": (("inpaint", "absent.png", *trial), "there is no image absent.png"),
         "unreadable": (("denoise", "text.png"), "text.png is not an image of a known format"),
         "an empty folder": (("denoise", "empty"), "there is no image in empty"),
-        "nothing missing": (("inpaint", "photo.png"), "which pixels of photo.png are missing?"),
+        "nothing missing": (("inpaint", "photo.png"), "no missing pixels are given for photo.png"),
         "no colour": (
             ("inpaint", "photo.png", "--mask-colour", "pink"),
-            "a colour is given as '#rrggbb'",
+            "a colour must have the form '#rrggbb'",
         ),
         "another colour": (
             ("inpaint", "photo.png", "--mask-colour", "#ff00ff"),
@@ -190,7 +190,10 @@ def mistakes():
             "no pixel of photo.png is known",
         ),
         "absent mask": (("inpaint", "photo.png", "--mask", "no.png"), "there is no image no.png"),
-        "mask and missing": (("inpaint", "photo.png", "--mask", "black.png", *trial), "not both"),
+        "mask and missing": (
+            ("inpaint", "photo.png", "--mask", "black.png", *trial),
+            "give only one of --mask, --mask-colour and --missing",
+        ),
         "truth of another size": (
             ("denoise", "photo.png", "--truth", "wide.png"),
             "wide.png is 30×24",
@@ -207,7 +210,7 @@ def mistakes():
         "no weight": (("denoise", "photo.png", "--weight", "nan"), "weight must be positive"),
         "too much missing": (
             ("inpaint", "photo.png", "--missing", 1),
-            "missing must be a share between 0 and 1",
+            "missing must be between 0 and 1",
         ),
         "iterations": (
             ("denoise", "photo.png", "--iterations", 0),

@@ -73,3 +73,23 @@ def test_a_function_that_uses_the_library_can_be_sent_to_another_process():
 
 def test_dir_shows_public_names_only():
     assert dir(md) == sorted(md.__all__)
+
+
+def test_names_that_left_the_package_for_learning_warn():
+    import mirrordescent.learn as learn
+
+    for name, place in {
+        "Learned": "learn.LearnResult",
+        "SVMFamily": "learn.families.SVMFamily",
+        "Stage": "learn.recipe.Stage",
+        "RunDamaged": "learn.checkpoint.RunDamaged",
+        "NothingLearned": "learn.trainer.NothingLearned",
+        "moons_family": "learn.network_families.moons_family",
+    }.items():
+        with pytest.warns(DeprecationWarning, match=f"mirrordescent.{place}"):
+            assert getattr(learn, name).__name__ == place.rpartition(".")[2]
+    done = run(
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "from mirrordescent.learn import unroll; assert callable(unroll)"
+    )
+    assert done.returncode == 0, done.stderr

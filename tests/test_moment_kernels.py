@@ -1,4 +1,4 @@
-"""Running means and their steps by kernels in C, against torch, entry by entry."""
+"""C kernels for running means and steps, against torch, entry by entry."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_steps_are_divided_by_the_roots_of_second_moments(dtype, second):
     wanted = [
         0.95 * a - step * weight.sqrt() * b / (c.sqrt() + 1e-8) for a, c, weight, b, step in places
     ]
-    kernels.adapted(x, n, w, u, steps, second=second, keep=0.95, tiny=1e-8)
+    kernels.adaptive_step(x, n, w, u, steps, second=second, keep=0.95, tiny=1e-8)
     for found, expected in ((x, wanted), (n, moments), (w, weights)):
         for a, b in zip(found, expected, strict=True):
             torch.testing.assert_close(a, b)

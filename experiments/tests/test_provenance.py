@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from mirrordescent.diagnosis.entries import diagnose_entry
 from mirrordescent_experiments import provenance
 from mirrordescent_experiments.diagnosis_pages import write
 from mirrordescent_experiments.paper_claims import CLAIMS, paper_claims
-from mirrordescent_experiments.rebuild import from_summary
+from mirrordescent_experiments.rebuild import from_summary, rebuild
 from mirrordescent_experiments.result import Curve, Panel, Result
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -153,3 +155,37 @@ def test_a_claim_of_the_paper_can_fail(tmp_path, ours, theirs, verdict):
     assert claim.verdict == verdict
     assert "margin in decades" in claim.measured
     assert "stale" not in claim.measured
+
+
+def test_stored_pages_are_those_that_the_summaries_give(tmp_path):
+    """So ``mirrordescent results`` leaves a clean clone clean."""
+    copy = tmp_path / "results"
+    for summary in RESULTS.glob("*/summary.json"):
+        (copy / summary.parent.name).mkdir(parents=True)
+        shutil.copy(summary, copy / summary.parent.name)
+    rebuild(copy, tmp_path / "pages")
+    written = {path.relative_to(copy) for path in copy.rglob("*") if path.is_file()}
+    for path in written:
+        assert (copy / path).read_bytes() == (RESULTS / path).read_bytes(), path
+    assert {path.name for path in written} == {"summary.json", "claims.md", "README.md"}
+
+
+def test_every_figure_of_a_page_can_be_drawn_from_its_summary(tmp_path):
+    pages = "\n".join(path.read_text() for path in RESULTS.parent.glob("*.md"))
+    blocks = re.findall(r"\{claims\} (\S+)\n(?::starting:[^\n]*\n)?:pictures: ([^\n]+)", pages)
+    assert len(blocks) >= 10
+    for name, files in blocks:
+        result = from_summary(RESULTS / name / "summary.json")
+        for file in files.split():
+            assert Path(file).stem in result.figures(), f"{name}: {file}"
+    result.draw(Path(file).stem, tmp_path / "figure.svg")
+    assert (tmp_path / "figure.svg").stat().st_size > 5000
+
+
+def test_stored_summaries_are_written_again_as_they_are():
+    """A result made from a summary has its means, axes, seconds and ranges."""
+    for path in RESULTS.glob("*/summary.json"):
+        stored = json.loads(path.read_text())
+        again = from_summary(path).summary()
+        for key in ("panels", "means", "seconds", "ranges", "tables", "claims", "groups"):
+            assert again[key] == stored[key], (path, key)

@@ -1,9 +1,9 @@
-"""Parts: what can be described by plain data and built again, so that it can be stored and shared.
+"""Parts: objects that can be described by plain data and built again, to be stored and shared.
 
-A part says how it was made (``config``): the arguments of its constructor, as numbers, text, lists,
-tensors and other parts. Every subclass of a part is one; there is no list to add it to. A
-description is built only from classes that are defined already: nothing is imported or run because
-a file says so.
+A part describes itself by the arguments of its constructor (``config``): numbers, text, lists,
+tensors and other parts. Every subclass of :class:`Part` can be stored; there is no list to add it
+to. A description is built only from classes that are already defined: no code is imported or run
+because a file says so.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ M = TypeVar("M", bound=nn.Module)
 
 _LIBRARY = __name__.partition(".")[0]
 _CLASSES: dict[str, type[Part]] = {}
-_TOGETHER: dict[
-    tuple[object, ...], bool
-] = {}  # answers of written_together, which every solve asks for
-
+_CLAIMS: dict[tuple[object, ...], bool] = {}  # results of claim_holds, which every solve needs
 
 RENAMED_TYPES: dict[str, tuple[str, Config]] = {
     "HandOver": ("Switch", {}),
@@ -40,50 +37,41 @@ class PartMissing(LookupError):
 
 
 class Part:
-    """Something that can be stored, because it knows the arguments it was made with.
+    """An object that can be stored, because it knows the arguments of its constructor.
 
-    By default these are the attributes that have the names of the constructor's arguments. A class
-    that keeps them in another way overrides ``config`` and, if it has to, ``from_config``.
+    By default these are the attributes with the names of the arguments. A class that keeps them in
+    another way overrides ``config`` and, if necessary, ``from_config``.
     """
 
     kind: ClassVar[str] = "part"
-    """What it is, in a word, for the card of an entry."""
+    """Kind of part in one word, for the card of an entry."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         _CLASSES[type_name(cls)] = cls
 
     def config(self) -> Config:
-        """Return the arguments to make another like this one. Learned numbers need not be among
-        them.
-        """
-        made = (
-            type(self)
-            if type(self).__init__ not in (nn.Module.__init__, object.__init__)
-            else object
-        )
-        taken = inspect.signature(made).parameters.values()
-        names = [
-            f"{'*' if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) else ''}{p.name}" for p in taken
-        ]
-        if missing := [name for name in names if not hasattr(self, name) or name == "type"]:
-            raise TypeError(
-                f"{type(self).__name__} cannot be stored: its constructor takes {missing[0]!r}, but it has no "
-                f"attribute of that name. Keep it as self.{missing[0]}, or write config() and from_config()"
-            )
+        """Return the arguments of the constructor. Learned numbers need not be among them."""
+        names = _argument_names(type(self))
+        for name in names:
+            if name == "type" or not hasattr(self, name):
+                raise TypeError(
+                    f"{type(self).__name__} cannot be stored: its constructor takes {name!r}, "
+                    f"but it has no attribute of that name. Keep it as self.{name}, "
+                    "or write config() and from_config()"
+                )
         return {name: getattr(self, name) for name in names}
 
     @classmethod
     def from_config(cls, *arguments: Any, **config: Any) -> Self:
-        """Make a part from what ``config`` returned, with lists in place of tuples."""
+        """Construct a part from the result of ``config``, with lists in place of tuples."""
         return cls(*arguments, **config)
 
     def replace(self, **changes: Any) -> Self:
-        """Return another like this one, made with some other arguments; it shares the parts that
-        are not changed.
+        """Return another part of this class, with some arguments replaced.
 
-        Numbers that were learned and are not among the arguments (see :meth:`config`) are as in a
-        new one.
+        Other parts among the arguments are shared. Learned numbers that are not arguments (see
+        :meth:`config`) are those of a new part.
 
         >>> from mirrordescent.schedules import OverRun
         >>> OverRun(100, power=2.0).replace(steps=50)
@@ -92,54 +80,74 @@ class Part:
         return self.from_config(**{**self.config(), **changes})
 
     def extra_repr(self) -> str:
-        """Show the numbers and texts it was made with."""
+        """Show the numbers and texts among the arguments."""
         try:
             config = self.config()
-        except TypeError:  # of a class that cannot be stored
+        except TypeError:  # the class cannot be stored
             return ""
-        return ", ".join(
-            f"{name}={text}" for name, value in config.items() if (text := _shown(value))
-        )
+        shown = {name: _short_repr(value) for name, value in config.items()}
+        return ", ".join(f"{name}={text}" for name, text in shown.items() if text)
 
 
-def _shown(value: Any) -> str:
+def _argument_names(cls: type) -> list[str]:
+    """Return the names of the constructor's arguments; variadic ones begin with an asterisk."""
+    constructor: object = inspect.getattr_static(cls, "__init__")
+    if constructor in (nn.Module.__init__, object.__init__):
+        return []
+    names = []
+    for parameter in inspect.signature(cls).parameters.values():
+        variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        names.append(f"*{parameter.name}" if variadic else parameter.name)
+    return names
+
+
+def _short_repr(value: Any) -> str:
     if isinstance(value, Tensor) and value.ndim == 0:
         value = value.item()
     if isinstance(value, float):
         return f"{value:.4g}"
-    return repr(value) if isinstance(value, bool | int | str) else ""
+    if isinstance(value, bool | int | str):
+        return repr(value)
+    return ""
 
 
 def type_name(cls: type[Part]) -> str:
-    """Name a class: those of the library by themselves, others with the module they come from."""
-    own = cls.__module__.partition(".")[0] == _LIBRARY
-    return cls.__qualname__ if own else f"{cls.__module__}:{cls.__qualname__}"
+    """Return the name of a class in descriptions.
+
+    Classes of the library are named by themselves, others with their module.
+    """
+    if cls.__module__.partition(".")[0] == _LIBRARY:
+        return cls.__qualname__
+    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def describe(part: Part) -> Config:
-    """Describe how a part is made, as JSON data. Tensors are named by their place in its state.
+    """Return a description of a part as JSON data. Tensors are named by their place in its state.
 
     >>> from mirrordescent.schedules import Reciprocal
     >>> describe(Reciprocal(0.5))
     {'type': 'Reciprocal', 'c': 0.5}
     """
-    named = [*part.named_parameters(), *part.named_buffers()] if isinstance(part, nn.Module) else []
-    places = {id(tensor): name for name, tensor in named}
-    written: dict[int, str] = {}
+    places: dict[int, str] = {}
+    if isinstance(part, nn.Module):
+        for name, tensor in (*part.named_parameters(), *part.named_buffers()):
+            places[id(tensor)] = name
+    paths: dict[int, str] = {}
+
+    def write_part(value: Part, path: str) -> Any:
+        if id(value) in paths:  # one part in two places, such as a map that is its own regulariser
+            return {"same": paths[id(value)]}
+        paths[id(value)] = path
+        inner = {key: write(item, f"{path}.{key}") for key, item in value.config().items()}
+        return {"type": type_name(type(value)), **inner}
 
     def write(value: Any, path: str) -> Any:
         if isinstance(value, Part):
-            if (
-                id(value) in written
-            ):  # one part in two places, such as a map that is its own regulariser
-                return {"same": written[id(value)]}
-            written[id(value)] = path
-            inner = {key: write(item, f"{path}.{key}") for key, item in value.config().items()}
-            return {"type": type_name(type(value)), **inner}
+            return write_part(value, path)
         if isinstance(value, Tensor):
             if id(value) in places:
                 return {"tensor": places[id(value)], "learned": isinstance(value, nn.Parameter)}
-            return value.detach().tolist()  # made of stored numbers, which will replace it
+            return value.detach().tolist()  # computed from stored numbers, which will replace it
         if isinstance(value, Mapping):
             return {"dict": {str(key): write(item, f"{path}.{key}") for key, item in value.items()}}
         if isinstance(value, list | tuple):
@@ -147,68 +155,83 @@ def describe(part: Part) -> Config:
         if value is None or isinstance(value, bool | int | float | str):
             return value
         raise TypeError(
-            f"{path.removeprefix('.')} of {type(part).__name__} cannot be stored: a {type(value).__name__} is neither "
-            f"data nor a part. A function of your own becomes one as a subclass, such as of Schedule"
+            f"{path.removeprefix('.')} of {type(part).__name__} cannot be stored: "
+            f"a {type(value).__name__} is neither data nor a part. "
+            "Write a function of your own as a subclass, such as of Schedule"
         )
 
     return write(part, "")
 
 
 def build(description: Config, tensors: Mapping[str, Tensor]) -> Part:
-    """Build what a description says, with the tensors of the state that it names."""
+    """Build the part of a description, with tensors by their names in its state."""
     built: dict[str, Any] = {}
 
-    def make(value: Any, path: str) -> Any:
-        if isinstance(value, list):
-            return [make(item, f"{path}.{i}") for i, item in enumerate(value)]
-        if not isinstance(value, dict):
-            return value
-        if "same" in value and "type" not in value:
-            return built[value["same"]]
-        if "tensor" in value and "type" not in value:
-            tensor = tensors[value["tensor"]].clone()
-            return nn.Parameter(tensor) if value["learned"] else tensor
-        if "dict" in value and "type" not in value:
-            return {key: make(item, f"{path}.{key}") for key, item in value["dict"].items()}
+    def build_part(value: Config, path: str) -> Part:
         arguments = {
-            key: make(item, f"{path}.{key}") for key, item in value.items() if key != "type"
+            key: build_value(item, f"{path}.{key}") for key, item in value.items() if key != "type"
         }
         name, defaults = RENAMED_TYPES.get(value["type"], (value["type"], {}))
         built[path] = find(name).from_config(**{**defaults, **arguments})
         return built[path]
 
-    return make(description, "")
+    def build_value(value: Any, path: str) -> Any:
+        if isinstance(value, list):
+            return [build_value(item, f"{path}.{i}") for i, item in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        if "type" in value:
+            return build_part(value, path)
+        if "same" in value:
+            return built[value["same"]]
+        if "tensor" in value:
+            tensor = tensors[value["tensor"]].clone()
+            return nn.Parameter(tensor) if value["learned"] else tensor
+        if "dict" in value:
+            return {key: build_value(item, f"{path}.{key}") for key, item in value["dict"].items()}
+        return build_part(value, path)  # raises KeyError: a description needs a type
+
+    return build_value(description, "")
 
 
 def find(name: str) -> type[Part]:
-    """Return the class of a name, or say what has to be imported first."""
+    """Return the class with a name in descriptions.
+
+    Raises:
+        PartMissing: If there is no such class. The message names the module to import.
+    """
     if name in _CLASSES:
         return _CLASSES[name]
     module, colon, cls = name.rpartition(":")
     if not colon:
         raise PartMissing(f"there is no part {name!r} in this version of the library")
     raise PartMissing(
-        f"it needs {cls} of the module {module}, which has not been imported: import {module}, then load"
+        f"it needs {cls} of the module {module}, which has not been imported: "
+        f"import {module}, then load"
     )
 
 
 def modules_of(description: Any) -> list[str]:
     """Return the modules outside the library whose classes a description names, in order."""
-    if isinstance(description, list):
-        inner = [module for item in description for module in modules_of(item)]
-    elif isinstance(description, dict):
-        named = description.get("type")
-        own = [named.rpartition(":")[0]] if isinstance(named, str) and ":" in named else []
-        inner = own + [module for item in description.values() for module in modules_of(item)]
-    else:
-        inner = []
-    return sorted(set(inner))
+    modules: set[str] = set()
+
+    def visit(value: Any) -> None:
+        if isinstance(value, list):
+            for item in value:
+                visit(item)
+        elif isinstance(value, dict):
+            name = value.get("type")
+            if isinstance(name, str) and ":" in name:
+                modules.add(name.rpartition(":")[0])
+            for item in value.values():
+                visit(item)
+
+    visit(description)
+    return sorted(modules)
 
 
-def hold(module: nn.Module, name: str, value: Tensor | float) -> None:
-    """Keep a tensor in a module: as a parameter if it is one (it will be learned), else as a
-    buffer.
-    """
+def register_tensor(module: nn.Module, name: str, value: Tensor | float) -> None:
+    """Register a value with a module: a parameter as a parameter, any other value as a buffer."""
     if isinstance(value, nn.Parameter):
         module.register_parameter(name, value)
     else:
@@ -223,6 +246,16 @@ def shallow_copy(module: M, **changed: object) -> M:
     other = object.__new__(type(module))
     other.__dict__.update(module.__dict__, **changed)
     return other
+
+
+def replace_children(module: M, children: Mapping[str, nn.Module | None]) -> M:
+    """Return a shallow copy of a module with some of its direct submodules replaced.
+
+    Args:
+        module: The module. It stays as it is.
+        children: New submodules by name.
+    """
+    return shallow_copy(module, _modules={**module._modules, **children})
 
 
 def rebuild_module(
@@ -251,40 +284,43 @@ def rebuild_module(
 
     def visit(part: nn.Module) -> nn.Module:
         if id(part) not in rebuilt:
-            rebuilt[id(part)] = change(part if isinstance(part, opaque) else with_children(part))
+            rebuilt[id(part)] = change(part if isinstance(part, opaque) else visit_children(part))
         return rebuilt[id(part)]
 
-    def with_children(part: nn.Module) -> nn.Module:
+    def visit_children(part: nn.Module) -> nn.Module:
         children = {
             name: visit(child) for name, child in part._modules.items() if child is not None
         }
         if all(child is part._modules[name] for name, child in children.items()):
             return part
-        return shallow_copy(part, _modules={**part._modules, **children})
+        return replace_children(part, children)
 
     return visit(module)  # type: ignore[return-value]
 
 
-def written_together(cls: type, form: str, *originals: str) -> bool:
-    """Tell whether a fast form of a class belongs to its methods: no subclass changed those but
-    inherited the form.
+def claim_holds(cls: type, claim: str, *methods: str) -> bool:
+    """Tell whether a claim of a class about its methods holds for a subclass too.
+
+    A subclass that overrides one of the methods, but not the claim, does not inherit the claim.
 
     >>> class A:
-    ...     def step(self): ...
-    ...     def fast_step(self): ...
+    ...     linear = True
+    ...     def apply(self, x): ...
     >>> class B(A):
-    ...     def step(self): ...
-    >>> written_together(A, "fast_step", "step"), written_together(B, "fast_step", "step")
+    ...     def apply(self, x): ...
+    >>> claim_holds(A, "linear", "apply"), claim_holds(B, "linear", "apply")
     (True, False)
     """
+    key = (cls, claim, *methods)
+    if key not in _CLAIMS:
+        depth = _definition_depth(cls, claim)
+        _CLAIMS[key] = all(depth <= _definition_depth(cls, method) for method in methods)
+    return _CLAIMS[key]
 
-    key = (cls, form, *originals)
-    if key not in _TOGETHER:
 
-        def depth(name: str) -> int:
-            return next(
-                (i for i, each in enumerate(cls.__mro__) if name in vars(each)), len(cls.__mro__)
-            )
-
-        _TOGETHER[key] = all(depth(form) <= depth(original) for original in originals)
-    return _TOGETHER[key]
+def _definition_depth(cls: type, name: str) -> int:
+    """Return the index of the class that defines a name in the method resolution order."""
+    for depth, each in enumerate(cls.__mro__):
+        if name in vars(each):
+            return depth
+    return len(cls.__mro__)

@@ -1,7 +1,7 @@
-"""Iterates: a tensor, or a dict of tensors, with the batch as the leading dimension.
+"""Trees: a tensor, or a dict of tensors, with the batch as the leading dimension.
 
-Methods are written once for both, leaf by leaf: a batch of images is one tensor, the parameters of
-networks are a dict.
+Iterates are trees: a batch of images is one tensor, the parameters of networks are a dict. Methods
+are written once for both, leaf by leaf.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 Tree: TypeAlias = Tensor | dict[str, Tensor]
-Point: TypeAlias = (
-    Any  # a tree, where an implementation of the interface says which of the two it takes
-)
+Point: TypeAlias = Any
+"""A tree in an interface whose implementations say whether it is a tensor or a dict."""
 S = TypeVar("S")
 
 
@@ -26,39 +25,50 @@ def tree_map(function: Callable[..., Tensor], first: Tree, *rest: Tree) -> Tree:
     """
     if isinstance(first, Tensor):
         return function(first, *rest)
-    return {name: function(leaf, *(tree[name] for tree in rest)) for name, leaf in first.items()}  # type: ignore[index]
+    mapped = {}
+    for name, leaf in first.items():
+        mapped[name] = function(leaf, *(tree[name] for tree in rest))  # type: ignore[index]
+    return mapped
 
 
 def leaves(tree: Tree) -> Iterator[Tensor]:
     """Yield the tensors of a tree."""
-    yield from (tree,) if isinstance(tree, Tensor) else tree.values()
+    if isinstance(tree, Tensor):
+        yield tree
+    else:
+        yield from tree.values()
 
 
 def batch_size(tree: Tree) -> int:
-    """Return the common length of the leading dimension."""
+    """Return the size of the leading dimension."""
     return next(leaves(tree)).shape[0]
 
 
 def fits(shape: torch.Size, target: torch.Size) -> bool:
-    """Tell whether a tensor of one shape broadcasts to the other without changing it."""
-    last = zip(reversed(shape), reversed(target), strict=False)
-    return len(shape) <= len(target) and all(n in (1, m) for n, m in last)
+    """Tell whether a tensor of one shape broadcasts to exactly the target shape."""
+    if len(shape) > len(target):
+        return False
+    last_dimensions = zip(reversed(shape), reversed(target), strict=False)
+    return all(n in (1, m) for n, m in last_dimensions)
 
 
 def descend(y: Tensor, g: Tensor, t: float | Tensor) -> Tensor:
-    """Return y − t·g, in one pass where t is a plain number; t may be one for every sample."""
-    return y - spread(t, g) * g if isinstance(t, Tensor) else torch.sub(y, g, alpha=t)
+    """Return y − t·g, where t is a number, or a tensor with one number for every sample."""
+    if isinstance(t, Tensor):
+        return y - spread(t, g) * g
+    return torch.sub(y, g, alpha=t)  # in one pass
 
 
 def mix(weight: float | Tensor, first: Tree, second: Tree) -> Tree:
-    """Return the convex combination weight·first + (1 − weight)·second; the weight may be one for
-    every sample.
+    """Return weight·first + (1 − weight)·second.
+
+    The weight is a number, or a tensor with one number for every sample.
     """
 
     def combine(a: Tensor, b: Tensor) -> Tensor:
-        return torch.lerp(
-            b, a, spread(weight, a).to(a.dtype) if isinstance(weight, Tensor) else weight
-        )
+        if isinstance(weight, Tensor):
+            return torch.lerp(b, a, spread(weight, a).to(a.dtype))
+        return torch.lerp(b, a, weight)
 
     return tree_map(combine, first, second)
 
@@ -69,64 +79,73 @@ def sum_per_sample(x: Tensor) -> Tensor:
 
 
 def add_over_leaves(function: Callable[..., Tensor], first: Tree, *rest: Tree) -> Tensor:
-    """Sum a number per sample over the leaves of trees: (batch,)."""
+    """Apply a function with values (batch,) to the leaves of trees, and return the sum."""
     if isinstance(first, Tensor):
         return function(first, *rest)
     return torch.stack(list(leaves(tree_map(function, first, *rest)))).sum(0)
 
 
 def all_over_leaves(function: Callable[[Tensor], Tensor], tree: Tree) -> Tensor:
-    """Tell per sample whether something holds on every leaf: (batch,) bool."""
+    """Tell for every sample whether a condition holds on all leaves: (batch,) bool."""
     return torch.stack([function(leaf) for leaf in leaves(tree)]).all(0)
 
 
 def dot(first: Tree, second: Tree) -> Tensor:
-    """Return the inner product per sample, ⟨first, second⟩: (batch,)."""
+    """Return the inner product ⟨first, second⟩ of every sample: (batch,)."""
     return add_over_leaves(lambda a, b: sum_per_sample(a * b), first, second)
 
 
 def norm(tree: Tree) -> Tensor:
-    """Return the Euclidean norm per sample: (batch,)."""
+    """Return the Euclidean norm of every sample: (batch,)."""
     return dot(tree, tree).sqrt()
 
 
 def is_finite(tree: Tree) -> Tensor:
-    """Tell per sample whether every entry is finite: (batch,) bool."""
+    """Tell for every sample whether all entries are finite: (batch,) bool."""
     return all_over_leaves(lambda leaf: leaf.isfinite().reshape(leaf.shape[0], -1).all(1), tree)
 
 
 def per_sample(numbers: Tensor, like: Tensor) -> Tensor:
-    """Reshape one number per sample, (batch,), so that it broadcasts to a tensor (batch, …)."""
+    """Reshape numbers (batch,) so that they broadcast to a tensor (batch, …)."""
     return numbers.reshape(-1, *[1] * (like.ndim - 1))
 
 
 def spread(number: Tensor, like: Tensor) -> Tensor:
-    """Return a number as it is, or one for every sample so that it broadcasts."""
-    return per_sample(number, like) if number.ndim == 1 else number
+    """Reshape numbers (batch,) so that they broadcast to a tensor; return others as they are."""
+    if number.ndim == 1:
+        return per_sample(number, like)
+    return number
 
 
 def where(mask: Tensor, first: S, second: S) -> S:
-    """Take whole samples of one tree or state where ``mask`` (batch,) is true, and the others from
-    a second one.
+    """Return a tree or state with samples of ``first`` where ``mask`` is true, else of ``second``.
+
+    Args:
+        mask: Samples to take from the first, (batch,) bool.
+        first: Tree or state.
+        second: Tree or state of the same structure.
     """
-    if bool(mask.all()):  # the usual case, which need not copy
+    if bool(mask.all()):  # the usual case, without a copy
         return first
 
     def choose(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(per_sample(mask, a), a, b) if a.ndim else a
+        if a.ndim == 0:
+            return a
+        return torch.where(per_sample(mask, a), a, b)
 
     return cast(S, map_tensors(choose, first, second))
 
 
 def map_tensors(function: Callable[..., Any], first: Any, *rest: Any) -> Any:
-    """Apply ``function`` to the corresponding tensors of states of the same structure: NamedTuples,
-    dicts, lists.
+    """Apply ``function`` to the corresponding tensors of states of the same structure.
 
-    What is not a tensor, such as a count, is taken from the first state, and so is what the others
-    do not have.
+    States are nested NamedTuples, dicts and lists. Values that are not tensors, such as counts, and
+    parts that other states do not have are those of the first state.
     """
     if isinstance(first, Tensor):
-        return function(first, *rest) if all(isinstance(each, Tensor) for each in rest) else first
+        if all(isinstance(each, Tensor) for each in rest):
+            return function(first, *rest)
+        return first
     if any(type(each) is not type(first) for each in rest):
         return first
     if isinstance(first, dict):
@@ -136,5 +155,7 @@ def map_tensors(function: Callable[..., Any], first: Any, *rest: Any) -> Any:
         }
     if isinstance(first, list | tuple):
         parts = [map_tensors(function, *each) for each in zip(first, *rest, strict=True)]
-        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+        if hasattr(first, "_fields"):  # a NamedTuple
+            return type(first)(*parts)
+        return type(first)(parts)
     return first

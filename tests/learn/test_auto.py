@@ -38,18 +38,10 @@ from mirrordescent.cli.problem_files import load_family
 from mirrordescent.conditioning import FeatureTable, given
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
 from mirrordescent.execution import fast_run
-from mirrordescent.learn import (
-    Descent,
-    Draw,
-    NothingLearned,
-    Objective,
-    ProblemFamily,
-    Settings,
-    Validation,
-    learn,
-)
+from mirrordescent.learn import Descent, Draw, Objective, ProblemFamily, Settings, Validation, learn
 from mirrordescent.learn.distributed import agreed
 from mirrordescent.learn.families import Pooled, generators
+from mirrordescent.learn.trainer import NothingLearned
 from mirrordescent.methods import GD, Conditioned
 from mirrordescent.mirrors import Diagonal, Euclidean, MirrorMap
 from mirrordescent.mirrors.inverse_check import require_inverse

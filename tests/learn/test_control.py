@@ -70,7 +70,7 @@ ENTRIES = [
 def test_every_entry_with_a_map_has_a_control(name):
     method = zoo.load(name)
     if not maps(method):
-        with pytest.raises(TypeError, match="has no map"):
+        with pytest.raises(TypeError, match="has no mirror map"):
             RECIPES[name].control().method(torch.Generator(), None)
         return
     control = without_map(method)

@@ -42,7 +42,7 @@ class Loss:
     learned: list
     compiled: bool = False
 
-    def whole(self, generator):
+    def run_all(self, generator):
         return [self.function(generator).reshape(1)]
 
 
@@ -173,7 +173,7 @@ def test_needs_a_generator():
 
 
 def test_takes_no_derivative_so_none_can_be_left_out():
-    with pytest.raises(ValueError, match="through_gradient=False has no meaning for Evolution"):
+    with pytest.raises(ValueError, match="needs through_gradient=True"):
         Objective(differentiation=Evolution(), through_gradient=False)
 
 

@@ -8,15 +8,8 @@ import torch
 import mirrordescent as md
 from mirrordescent import certify
 from mirrordescent.automatic.family_check import check_family
-from mirrordescent.learn import (
-    DenoisingFamily,
-    Draw,
-    InpaintingFamily,
-    Pooled,
-    ProblemFamily,
-    SVMFamily,
-)
-from mirrordescent.learn.families import draw_seeds
+from mirrordescent.learn import Draw, InpaintingFamily, Pooled, ProblemFamily
+from mirrordescent.learn.families import DenoisingFamily, SVMFamily, draw_seeds
 from mirrordescent.recipes.task_families import TomographyFamily
 
 
@@ -140,7 +133,7 @@ def test_a_pool_of_functions_estimates_their_minima(dicts):
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match="missing must be a share"):
         InpaintingFamily(pictures(0), pictures(1), missing=1.0)
-    with pytest.raises(ValueError, match="at least one problem"):
+    with pytest.raises(ValueError, match="must be at least 1"):
         Pooled(families()["denoising"], size=0)
     with pytest.raises(ValueError, match="too small for crops"):
         InpaintingFamily(pictures(0), pictures(1), size=64).draw(torch.arange(1))

@@ -6,18 +6,10 @@ import pytest
 import torch
 
 import mirrordescent as md
-from mirrordescent.learn import (
-    Checkpointed,
-    Descent,
-    Full,
-    Objective,
-    Settings,
-    Validation,
-    learn,
-    unroll,
-)
+from mirrordescent.learn import Checkpointed, Descent, Full, Objective, Settings, Validation, learn
 from mirrordescent.learn.families import draw_seeds
 from mirrordescent.learn.network_families import NetworkFamily, moons_family
+from mirrordescent.learn.unrolling import unroll
 from mirrordescent.methods import AMD, GD, SMD, Adam
 from mirrordescent.mirrors import layerwise
 from mirrordescent.oracles import Minibatch

@@ -20,13 +20,13 @@ from mirrordescent.learn import (
     ProblemFamily,
     Recipe,
     Settings,
-    Stage,
     Truncated,
     Unrolled,
     Validation,
-    moons_family,
     read_recipe,
 )
+from mirrordescent.learn.network_families import moons_family
+from mirrordescent.learn.recipe import Stage
 from mirrordescent.learn.tables import changed, plain
 from mirrordescent.mirrors import Diagonal, Layerwise, Multipliers, Spline, Stencil
 from mirrordescent.schedules import Prefix
@@ -107,7 +107,7 @@ def test_stages_follow_each_other_and_are_resumed_each_by_itself(tmp_path):
     assert all(
         torch.equal(zoo.load(path).state_dict()[name], tensor) for name, tensor in first.items()
     )
-    with pytest.raises(ValueError, match="stages of different names"):
+    with pytest.raises(ValueError, match="stages with different names"):
         recipe(Unrolled(SETTINGS), Unrolled(SETTINGS))
 
 
@@ -180,7 +180,8 @@ IMAGES = "family.size = 12\n"
         ),
         ("map = {type = 'Diagonal', d = 2.0}", lambda m: isinstance(m, Diagonal) and m.d == 2),
         (
-            "map = {type = 'Conjugate', potential = {type = 'ConvICNN', channels = 3, filters = 2}, start = 'exact'}",
+            "map = {type = 'Conjugate', start = 'exact', "
+            "potential = {type = 'ConvICNN', channels = 3, filters = 2}}",
             lambda m: m.dual_potential.config()["filters"] == 2 and m.log_scale is None,
         ),
         ("map = {type = 'pair', filters = 2}", lambda m: not m.exact),
@@ -229,7 +230,7 @@ validation = {every = 2, batch = 2, horizons = [1.0]}
         isinstance(each, Spline) and each.knots == 3 for each in splines.mirror.by_name.values()
     )
     with pytest.raises(
-        ValueError, match="'pair' is not for networks: choose one of diagonal, spline"
+        ValueError, match="must be one of diagonal, spline for networks, got 'pair'"
     ):
         made(tmp_path, text.replace("method =", "map = {type = 'pair'}\nmethod ="))
 
@@ -307,9 +308,7 @@ def test_a_document_imports_nothing(tmp_path, monkeypatch):
             ValueError, match="--import never_imported, or in Python import never_imported first"
         ):
             made(tmp_path, IMAGES + text)
-    with pytest.raises(
-        ValueError, match="has not been imported, and a document imports nothing by itself"
-    ):
+    with pytest.raises(ValueError, match="has not been imported, and a document imports nothing"):
         document(tmp_path, "[family]\ntype = 'never_imported:Family'").family(None)
     lazy = type(sys)("lazy")  # imports what is asked of it on demand
     lazy.__getattr__ = lambda name: pytest.fail("it was asked")

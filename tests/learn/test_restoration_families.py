@@ -7,15 +7,8 @@ import torch
 
 from mirrordescent import AMD, mirrors
 from mirrordescent.data.random_masks import SHAPES
-from mirrordescent.learn import (
-    DeblurringFamily,
-    Draw,
-    Objective,
-    Pooled,
-    RestorationFamily,
-    Settings,
-    Validation,
-)
+from mirrordescent.learn import Draw, Objective, Pooled, Settings, Validation
+from mirrordescent.learn.families import DeblurringFamily, RestorationFamily
 from mirrordescent.learn.trainer import validation_score
 from mirrordescent.problems import TVDenoising
 

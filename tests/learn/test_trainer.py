@@ -17,16 +17,9 @@ from torch import nn
 import mirrordescent as md
 from mirrordescent._internal import files
 from mirrordescent._internal.files import read_whole, write_whole
-from mirrordescent.learn import (
-    Descent,
-    NothingLearned,
-    Objective,
-    RunDamaged,
-    Settings,
-    Validation,
-    learn,
-)
-from mirrordescent.learn.checkpoint import RunBusy
+from mirrordescent.learn import Descent, Objective, Settings, Validation, learn
+from mirrordescent.learn.checkpoint import RunBusy, RunDamaged
+from mirrordescent.learn.trainer import NothingLearned
 from mirrordescent.mirrors import Diagonal
 from mirrordescent.oracles import Noisy
 from mirrordescent.schedules import Prefix
@@ -263,7 +256,7 @@ def test_tensors_of_another_run_are_refused(tmp_path, name):
         for key, tensor in tensors.items()
     }
     write_whole(wrong, {"progress": told["progress"]}, path)
-    with pytest.raises(RunDamaged, match="it is another run"):
+    with pytest.raises(RunDamaged, match="it holds another run"):
         bowls.train(tmp_path)
 
 
@@ -276,7 +269,7 @@ def test_after_damage_the_checkpoint_before_serves_and_says_so(tmp_path, positio
     content[int(position * len(content))] ^= 8
     path.write_bytes(content)
     with pytest.warns(
-        UserWarning, match=r"cannot be resumed.*Going on from the checkpoint before it"
+        UserWarning, match=r"cannot be resumed.*Continuing from the previous checkpoint"
     ):
         again = bowls.train(tmp_path / "damaged")
     for name, tensor in again.method.state_dict().items():
@@ -321,7 +314,7 @@ def test_what_was_learned_is_kept_when_asked_to_stop(tmp_path, number, request):
     request.addfinalizer(lambda: signal.signal(number, before))
     whole = bowls.train(tmp_path / "whole").method.state_dict()
     with pytest.raises(
-        KeyboardInterrupt, match=r"at meta-step 7 of 30, which is kept: started again"
+        KeyboardInterrupt, match=r"at meta-step 7 of 30. The run is saved; start it again"
     ):
         bowls.train(
             tmp_path / "cut", callback=lambda step: step == 7 and signal.raise_signal(number)
@@ -341,7 +334,7 @@ def test_other_settings_are_refused(tmp_path):
 
 
 def test_mistakes_are_named():
-    with pytest.raises(ValueError, match="GD has nothing to learn"):
+    with pytest.raises(ValueError, match="GD has no parameters to learn"):
         learn(bowls.Bowls(), md.GD(0.1))
     for kind, bad in (
         (Settings, {"meta_steps": 0}),
@@ -371,9 +364,7 @@ def test_steps_outside_their_bounds_are_not_moved_without_a_word():
         Prefix([20.0] * 3).double(),
     )
     settings = Settings(meta_steps=2, horizon=3, validation=AT_THE_HORIZON)
-    with pytest.raises(
-        ValueError, match="steps begin from 20 to 20, but step_bounds keeps them between"
-    ):
+    with pytest.raises(ValueError, match="initial steps must be within step_bounds"):
         learn(bowls.Bowls(), method, settings, progress=False)
     learn(bowls.Bowls(), method, replace(settings, step_bounds=None), progress=False)
     assert float(method.t.values.detach().min()) > 19
@@ -435,7 +426,7 @@ class Unjudged(bowls.Bowls):
     ("family", "rate", "reason"),
     [
         (Broken(), 0.05, "all 4 meta-steps were skipped"),
-        (Unjudged(), 0.05, "validation was never finite"),
+        (Unjudged(), 0.05, "no validation score was finite"),
         (bowls.Bowls(), 5.0, "best_step is 0"),
     ],
     ids=["skipped", "not validated", "no better"],

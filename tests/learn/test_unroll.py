@@ -16,8 +16,8 @@ from mirrordescent.learn import (
     Settings,
     Truncated,
     learn,
-    unroll,
 )
+from mirrordescent.learn.unrolling import unroll
 from mirrordescent.methods import Equipped
 from mirrordescent.mirrors import Diagonal
 from mirrordescent.oracles import Exact, FirstOrder, Minibatch, Noisy, Smoothed

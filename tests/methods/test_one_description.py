@@ -225,8 +225,8 @@ def test_md_in_place(name, dtype):
 def run_optimiser(make, dtype, form):
     p = nn.Parameter(torch.tensor(START).to(dtype))
     optimiser = make([p])
-    (ways,) = optimiser._executors[0].ways.values()
-    assert getattr(ways.kernel, "name", None) == form
+    (choice,) = optimiser._executors[0].choices.values()
+    assert getattr(choice.kernel, "name", None) == form
     points = [p.detach().clone()]
     for k in range(STEPS):
         p.grad = gradient(p.detach(), k)

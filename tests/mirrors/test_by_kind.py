@@ -1,4 +1,4 @@
-"""What the tensors of a network are, and maps by the kinds of its layers."""
+"""Roles of the tensors of a network, and maps by the kinds of layers."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_norms_without_gains_are_seen_by_the_model():
 
 
 def test_wrong_kinds_are_named():
-    with pytest.raises(ValueError, match="there is none for vector"):
+    with pytest.raises(ValueError, match="missing: vector"):
         ByKind({kind: Euclidean() for kind in KINDS if kind != "vector"})
     with pytest.raises(ValueError, match="'bias' is no kind of layer"):
         ByKind({kind: Euclidean() for kind in KINDS}, {"bias": 1.0})

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from mirrordescent.conjugate_gradients import conjugate_gradients
 from mirrordescent.mirrors import ConvICNN, DenseICNN, HyperbolicEntropy
 from mirrordescent.mirrors.icnn import Potential
-from mirrordescent.mirrors.inverse import NotConverged, conjugate_gradients, invert
+from mirrordescent.mirrors.inverse import NotConverged, invert
 from mirrordescent.trees import sum_per_sample
 
 
@@ -84,12 +85,12 @@ def test_conjugate_gradients_solve_each_sample_to_its_own_tolerance():
     def product(v):
         return (matrices @ v[..., None])[..., 0]
 
-    s, converged = conjugate_gradients(product, b, tolerance)
+    s, converged, _ = conjugate_gradients(product, b, tolerance)
     relative = (product(s) - b).norm(dim=1) / b.norm(dim=1)
     assert converged.all()
     assert (relative <= 2 * tolerance).all()
     assert relative[2] > 1e-6  # the third one stopped early, while the others went on
-    _, converged = conjugate_gradients(product, b, tolerance, max_iterations=2)
+    _, converged, _ = conjugate_gradients(product, b, tolerance, max_iterations=2)
     assert converged.tolist() == [False, False, True]
 
 

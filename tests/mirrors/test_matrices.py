@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mirrordescent.execution import matrices
-from mirrordescent.execution.matrices import directions_of, matrix_directions
+from mirrordescent.execution.matrices import direction_function, matrix_directions
 from mirrordescent.mirrors import (
     Euclidean,
     HyperbolicEntropy,
@@ -276,7 +276,7 @@ def test_maps_that_tell_entries_apart_are_refused(inner):
 
 def test_directions_of_zeros_and_of_nothing():
     ys = [torch.zeros(3, 2), torch.ones(0), torch.ones(2)]
-    found = directions_of(SoftSign(0.1), ys)
+    found = direction_function(SoftSign(0.1))(ys)
     assert [d.shape for d in found] == [y.shape for y in ys]
     assert torch.equal(found[0], ys[0])
     torch.testing.assert_close(found[2], ys[2])
@@ -287,7 +287,7 @@ def test_directions_of_zeros_and_of_nothing():
 )
 def test_directions_of_many_tensors_are_those_of_each(mirror):
     ys = [numbers(3, 4, dtype=torch.float32), numbers(5, dtype=torch.float32), torch.zeros(2)]
-    for together, y in zip(directions_of(mirror, ys), ys, strict=True):
+    for together, y in zip(direction_function(mirror)(ys), ys, strict=True):
         torch.testing.assert_close(together, mirror.direction(y[None])[0])
 
 
@@ -301,7 +301,7 @@ def test_directions_of_tensors_of_many_kinds_without_kernels(form, monkeypatch):
         torch.ones(0, 5),
         torch.ones(4, 2).bfloat16(),
     ]
-    found = directions_of(mirror, ys)
+    found = direction_function(mirror)(ys)
     for d, y in zip(found, ys, strict=True):
         assert d.dtype == y.dtype
         torch.testing.assert_close(d, y, rtol=1e-2, atol=0)
@@ -313,6 +313,6 @@ def test_casting_products_does_not_matter(form, monkeypatch):
     y = numbers(1, 32, 32, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         cast = mirror.direction(y)
-        together = directions_of(mirror, [y[0]])[0]
+        together = direction_function(mirror)([y[0]])[0]
     torch.testing.assert_close(cast, mirror.direction(y))
     torch.testing.assert_close(together, mirror.direction(y)[0], rtol=1e-4, atol=1e-4)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mirrordescent import kernels, optim
-from mirrordescent.execution.matrices import directions_of
+from mirrordescent.execution.matrices import direction_function
 from mirrordescent.mirrors import PNorm
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -90,7 +90,7 @@ def test_subclasses_with_a_power_of_their_own():
         def _to_primal(self, y):
             return y.sign()
 
-    (found,) = directions_of(Sign(3.0), [torch.tensor([1.0, -4.0])], fused=True)
+    (found,) = direction_function(Sign(3.0), fused=True)([torch.tensor([1.0, -4.0])])
     torch.testing.assert_close(found, torch.tensor([1.0, -1.0]))
 
 
@@ -113,15 +113,15 @@ def test_maps_find_the_same_with_and_without_kernels(monkeypatch):
     monkeypatch.setattr(
         kernels, "powers", lambda *given, own=kernels.powers: asked.append(1) or own(*given)
     )
-    by_kernel = directions_of(mirror, ys, fused=True)
+    by_kernel = direction_function(mirror, fused=True)(ys)
     assert asked == [1]
-    for ours, theirs in zip(by_kernel, directions_of(mirror, ys, fused=False), strict=True):
+    for ours, theirs in zip(by_kernel, direction_function(mirror, fused=False)(ys), strict=True):
         torch.testing.assert_close(ours, theirs)
     assert asked == [1]
 
 
 def test_derivatives_do_not_go_through_kernels():
     y = numbers(4, 5).requires_grad_()
-    directions_of(PNorm(3.0), [y], fused=True)[0].sum().backward()
+    direction_function(PNorm(3.0), fused=True)([y])[0].sum().backward()
     assert y.grad is not None
     assert y.grad.isfinite().all()

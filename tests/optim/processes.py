@@ -1,4 +1,4 @@
-"""Two processes that train one network, and what they found, for test_distributed.py."""
+"""Training of one network by two processes, for test_distributed.py."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from mirrordescent.mirrors import (
 )
 
 WORLD = 2
-# Every optimiser, and every way a map may meet a shard: nothing, one number, numbers that serve
-# every shard ("tensor"), numbers that must be cut ("orbit": the output layer has one for each of
-# its rows), tables of them, and what has to see the whole of a tensor.
+# Every optimiser, and maps with all kinds of tensors: none, one number, numbers that all shards
+# share ("tensor"), numbers that are sharded ("orbit": one for each row of the output layer),
+# tables of numbers, and maps that need the whole tensor.
 CASES = [
     ("SMD", "euclidean"),
     ("AMD", "diagonal"),
@@ -84,7 +84,7 @@ def optimiser_of(name, kind, model, mirror=None, **options):
 
 
 def train(model, optimizer, first, last, rank=None):
-    """Take a step on the mean loss of each of some batches, of which a process has its share."""
+    """Take a step on the mean loss of every batch; each process has its share of a batch."""
     generator = torch.Generator().manual_seed(1)
     batches = torch.randn(20, 8, 3, generator=generator, dtype=torch.float64)[first:last]
     for batch in batches if rank is None else batches.chunk(WORLD, 1)[rank]:
@@ -123,11 +123,10 @@ def distance(first, second):
 
 
 def checks(rank):
-    """Return what was found, by name: distances from a single process, and messages."""
+    """Return the results by name: distances from a single process, and messages."""
     found = {}
     for name, kind in CASES:
-        # Not by kernels for matrices, whose last digits are others: here processes are compared,
-        # and nothing else.
+        # Without kernels for matrices, whose last digits differ: only processes are compared.
         options = {"fused": False} if name == "Preconditioned" else {}
         expected = alone(name, kind, **options)
         model, optimizer = sharded(name, kind, **options)
@@ -163,7 +162,7 @@ def _clipped(rank):
 
 
 def _resumed(rank):
-    """Through torch's own distributed checkpoints, into a new optimiser."""
+    """Save and load with the distributed checkpoints of torch, into a new optimiser."""
     model, optimizer = sharded("AMD", "diagonal-orbit")
     train(model, optimizer, 0, 3, rank)
     saved = get_optimizer_state_dict(model, optimizer)
@@ -174,7 +173,7 @@ def _resumed(rank):
 
 
 def _not_finite(rank):
-    """Put a NaN in the shard of one process: all must refuse, and none may move."""
+    """Put a NaN into the shard of one process: all must raise, and no parameter may change."""
     model, optimizer = sharded("AMD", "diagonal")
     before = train(model, optimizer, 0, 1, rank)
     for p in model.parameters():
@@ -194,7 +193,7 @@ def _message(call):
 
 
 def work(rank, folder):
-    """Enter the group, make the checks, and write what this process found."""
+    """Join the process group, run the checks, and write the results of this process."""
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(WORLD), LOCAL_RANK=str(rank))
     distributed.init_process_group(

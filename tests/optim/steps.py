@@ -1,4 +1,4 @@
-"""Shared by the tests of the optimisers."""
+"""Helpers of the tests of the optimisers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mirrordescent import methods, optim
 OPTIMISERS = [optim.MD, optim.SMD, optim.AMD, optim.ASMD]
 
 
-def ways(optimizer, group=0):
-    """The ways in which the parameters of a group are stepped."""
+def choices(optimizer, group=0):
+    """Return the ways in which the parameters of a group are stepped."""
     executor = optimizer._executors[group]
-    return [executor.ways[update] for update in executor.updates]
+    return [executor.choices[update] for update in executor.updates]
 
 
 def parameters(*shapes, dtype=torch.float64, positive=False, seed=0):
@@ -23,7 +23,7 @@ def parameters(*shapes, dtype=torch.float64, positive=False, seed=0):
 
 
 def pull(params, seed):
-    """Give every parameter a gradient: its distance to a random point, another at every step."""
+    """Set every gradient to the distance of the parameter from a random point."""
     generator = torch.Generator().manual_seed(seed)
     for p in params:
         centre = torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.dtype)
@@ -31,7 +31,7 @@ def pull(params, seed):
 
 
 def run(optimizer, params, steps, first=0):
-    """Take noisy steps; return all points."""
+    """Take steps along the gradients of ``pull``; return all points."""
     points = []
     for k in range(first, first + steps):
         pull(params, k)
@@ -41,7 +41,7 @@ def run(optimizer, params, steps, first=0):
 
 
 def run_pure(method, params, steps):
-    """The same by the pure method, on each parameter as a batch of one.
+    """Take the same steps by the pure method, on each parameter as a batch of one.
 
     The first gradient is taken at the parameters, where an inexact pair would have it at
     ∇M*(∇M(x)).

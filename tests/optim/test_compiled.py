@@ -1,4 +1,4 @@
-"""Kernels in C take the same steps as the methods."""
+"""C kernels take the same steps as the methods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mirrordescent.mirrors import Diagonal, Euclidean, Layerwise, Multipliers, S
 from mirrordescent.schedules import Reciprocal
 
 sys.path.insert(0, str(Path(__file__).parent))
-from steps import ways
+from steps import choices
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -93,24 +93,26 @@ def test_the_same_steps(name, geometry, dtype):
     for a, b in zip(fused, plain, strict=True):
         assert float((a - b).detach().abs().max()) <= tolerance * float(b.detach().abs().max())
     by_rows = geometry == "multipliers of columns"
-    assert [way.kernel is not None for way in ways(optimiser)] == [True] * 4 + [not by_rows]
-    assert not any(way.kernel for way in ways(reference))
+    assert [choice.kernel is not None for choice in choices(optimiser)] == [True] * 4 + [
+        not by_rows
+    ]
+    assert not any(choice.kernel for choice in choices(reference))
 
 
 def test_by_default_where_they_are_compiled(monkeypatch):
     named = [("p", nn.Parameter(torch.ones(3)))]
     for options in ({}, {"foreach": None}, {"fused": True}, {"fused": True, "foreach": False}):
-        assert ways(optim.AMD(named, **options))[0].kernel is not None
+        assert choices(optim.AMD(named, **options))[0].kernel is not None
     for options in (
         {"foreach": True},
         {"foreach": False},
         {"fused": False},
         {"dual_dtype": torch.float64},
     ):
-        assert ways(optim.AMD(named, **options))[0].kernel is None
+        assert choices(optim.AMD(named, **options))[0].kernel is None
     monkeypatch.setattr(kernels, "available", lambda: False)
-    assert ways(optim.AMD(named))[0].kernel is None
-    assert ways(optim.AMD(named, fused=True))[0].kernel is not None
+    assert choices(optim.AMD(named))[0].kernel is None
+    assert choices(optim.AMD(named, fused=True))[0].kernel is not None
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -145,8 +147,9 @@ def test_a_map_learned_by_kernels_is_read_anew():
     "mirror", [None, Diagonal(2.0), Spline(torch.tensor(0))], ids=lambda m: type(m).__name__
 )
 def test_gradients_that_kernels_cannot_read_are_left_to_others(name, mirror):
-    """Of another type, which torch allows on request, or not laid out row by row: all, some, or at
-    some steps.
+    """Gradients of another type, which torch allows on request, or that are not contiguous.
+
+    All gradients, some of them, or the gradients of some steps.
     """
 
     def end(fused, prepare):
@@ -214,8 +217,9 @@ def test_parameters_that_move_in_memory_are_followed():
 @pytest.mark.parametrize("geometry", ["euclidean", "multipliers of columns", "splines"])
 @pytest.mark.parametrize("size", [300, 20_003, 140_001])
 def test_kernels_notice_what_was_moved(geometry, size, dtype):
-    """Of a small tensor, or one that was moved before, the moved entries start anew; of a large one
-    their parts.
+    """The dual restarts at changed entries of small tensors and of tensors changed before.
+
+    For other large tensors, the dual restarts in the parts that contain changed entries.
     """
     maps = {
         "euclidean": Euclidean(),
@@ -249,7 +253,7 @@ def test_kernels_notice_what_was_moved(geometry, size, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_kernels_and_torch_remember_alike_where_parameters_were_left(dtype):
-    """Gradients that kernels cannot read, at every other step, do not look like moves."""
+    """Steps without kernels, in between, are not mistaken for changes by others."""
     ends = []
     for fused in (True, False):
         generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Two processes compute what one does: replicas (DDP), and shards (FSDP2)."""
+"""Two processes compute the same as one: replicated (DDP) and sharded (FSDP2) parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What each process found, from one start of both: most of the time goes into starting them."""
+    """Results of both processes, which are started once because that takes most of the time."""
     folder = tmp_path_factory.mktemp("processes")
     torch.multiprocessing.spawn(processes.work, (str(folder),), nprocs=processes.WORLD)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(processes.WORLD)]
@@ -29,7 +29,7 @@ def found(tmp_path_factory):
 @pytest.mark.parametrize("wrapper", ["DDP", "FSDP"])
 @pytest.mark.parametrize(("name", "kind"), processes.CASES)
 def test_equal_to_one_process(found, wrapper, name, kind):
-    # Means of gradients differ in the last digit, which a polar factor makes more of where singular
+    # Means of gradients differ in the last digit. A polar factor amplifies that where singular
     # values are small.
     tolerance = 1e-11 if name == "Preconditioned" else 1e-12
     for each in found:

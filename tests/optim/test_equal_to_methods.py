@@ -1,4 +1,4 @@
-"""The optimisers compute what the pure methods compute, and in known cases what torch's own do."""
+"""The optimisers take the steps of the pure methods, and in some cases those of torch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ maps = pytest.mark.parametrize("name", MAPS)
 
 
 def learned(name):
-    """A map whose parameters are not where they start, so that they matter."""
+    """Return a map whose parameters differ from their initial values."""
     mirror = MAPS[name]().double()
     generator = torch.Generator().manual_seed(5)
     for p in mirror.parameters():
@@ -183,8 +183,9 @@ def test_smd_with_the_euclidean_map_is_sgd():
 
 
 def test_capped_amd_is_sgd_with_nesterov_momentum():
-    """From k = cap on, and with γ = β; the velocity is handed over by m = −(w − γ) t v, m = (z −
-    x)/(1 − λ).
+    """From k = cap on, and with γ = β.
+
+    The initial velocity v follows from m = −(w − γ) t v and m = (z − x)/(1 − λ).
     """
     r = 3.0
     cap = 12
@@ -240,9 +241,7 @@ def test_amd_without_a_cap_is_the_printed_algorithm():
 
 @each
 def test_minibatches_of_a_module(optimiser):
-    """On a real module with autograd's gradients, against the pure method on a dict of its
-    parameters.
-    """
+    """On a module with gradients of autograd, against the pure method on a dict of parameters."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
     options = {"cap": 27} if optimiser is optim.AMD else {}

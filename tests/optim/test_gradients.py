@@ -1,6 +1,4 @@
-"""What happens to gradients on their way: bad ones, long ones, absent ones, and those of
-penalties.
-"""
+"""Gradients that are not finite, large, missing or sparse, and gradients of penalties."""
 
 from __future__ import annotations
 
@@ -81,7 +79,7 @@ def test_bad_steps_can_be_skipped(optimiser):
     assert same(params, others)
 
 
-def test_nobody_looks_if_asked_not_to():
+def test_gradients_are_not_checked_with_nonfinite_none():
     (p,) = params = parameters((3,))
     p.grad = torch.full_like(p, math.nan)
     optim.SMD(params, nonfinite=None).step()
@@ -90,7 +88,7 @@ def test_nobody_looks_if_asked_not_to():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_large_gradients_are_not_mistaken_for_bad_ones(dtype):
-    """Their sum overflows; they do not."""
+    """Their sum overflows although every entry is finite."""
     largest = torch.full((100, 100), torch.finfo(dtype).max, dtype=dtype)
     assert looks.all_finite([largest, largest[0]])
     largest[3, 4] = math.inf

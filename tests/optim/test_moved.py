@@ -1,6 +1,4 @@
-"""Parameters that somebody else has moved, decay beside the gradient, and states of other settings
-or versions.
-"""
+"""Parameters changed between steps, decoupled decay, and states of other settings or versions."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ STATES = Path(__file__).parent / "states.json"
 
 
 def still(optimizer, params):
-    """Take a step along zero gradients, and return how far the parameters went."""
+    """Take a step along zero gradients, and return the distance the parameters moved."""
     before = [p.detach().clone() for p in params]
     for p in params:
         p.grad = torch.zeros_like(p)
@@ -77,7 +75,7 @@ def test_parameters_stay_where_they_were_put(optimiser, mirror, move, options):
 
 @each
 def test_a_model_that_is_loaded_alone_goes_on_from_there(optimiser):
-    """Like an optimiser that starts at the loaded weights, but for its k."""
+    """It continues like an optimiser that starts at the loaded weights, except for k."""
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
     data = torch.randn(8, 3)
@@ -116,7 +114,7 @@ def test_entries_that_were_not_moved_keep_their_dual():
 
 
 def test_means_of_gradients_are_not_forgotten():
-    """Adam's moments are tied to no place: moving the parameters leaves them alone, as in torch."""
+    """The moments of Adam do not depend on the position, so they stay, as in torch."""
     ours = nn.Parameter(torch.ones(3))
     theirs = nn.Parameter(torch.ones(3))
     mine = optim.MirrorOptimizer([ours], lr=0.1, method=lambda mirror, t: methods.Adam(t))
@@ -143,9 +141,7 @@ def test_a_place_outside_the_domain_is_named():
 
 
 def test_a_map_of_gradients_does_not_restrict_where_parameters_are_put():
-    """Stored in another type, a parameter is stored too, and followed; its map acts on momenta
-    alone.
-    """
+    """With a dual_dtype the parameter itself is stored too, and is updated after a change."""
     x = nn.Parameter(torch.full((3,), 0.5))
     optimizer = optim.Preconditioned([x], lr=0.1, dual_dtype=torch.float64)
     run(optimizer, [x], 2)
@@ -163,7 +159,7 @@ def test_watching_can_be_left_out():
     assert copy.deepcopy(optimizer).track_changes is False
 
 
-# Decay beside the gradient
+# Decoupled weight decay
 
 
 def test_decoupled_decay_with_adams_method_is_adamw():
@@ -244,7 +240,7 @@ def test_a_state_of_other_settings_is_refused(first, second, message):
 
 @each
 def test_every_option_has_a_default_when_a_state_is_loaded(optimiser):
-    """As in a state that was written before there was such an option."""
+    """A state that was written before the option existed."""
     params = parameters((3, 4), dtype=torch.float32)
     optimizer = optimiser(params, lr=0.1)
     run(optimizer, params, 3)
@@ -280,7 +276,7 @@ def uninterrupted(name, steps):
 
 @pytest.mark.parametrize(("version", "name"), STORED)
 def test_states_of_earlier_versions_go_on(version, name):
-    """Stored by those versions after three steps; three more end where six in a row do."""
+    """Stored by old versions after three steps; three more steps end like six in a row."""
     stored = json.loads(STATES.read_text())[version][name]
     expected = uninterrupted(name, 6)[1]
     optimizer, params = uninterrupted(name, 1)
@@ -298,7 +294,7 @@ def test_states_of_earlier_versions_go_on(version, name):
         torch.testing.assert_close(p, end, rtol=1e-9, atol=1e-9)
 
 
-# Models that are compiled, and refusals
+# Compiled models, and errors
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,6 +1,4 @@
-"""Why AMD counts no further than its cap: with noisy gradients and a constant rate, acceleration
-does not settle.
-"""
+"""Why AMD has a cap: with noisy gradients and a constant rate, acceleration diverges slowly."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from mirrordescent import optim
 
 
 def noisy_valley(cap):
-    """Mean of x² after 300 and 600 steps, in 1000 copies of 0.01·½x² whose gradients have noise of
-    variance 1.
-    """
+    """Mean of x² after 300 and 600 steps on 1000 copies of 0.01·½x², with noise of variance 1."""
     generator = torch.Generator().manual_seed(0)
     x = nn.Parameter(torch.zeros(1000))
     optimizer = optim.AMD([x], lr=0.1, cap=cap)

@@ -1,4 +1,4 @@
-"""A map and methods that the library does not know, defined here, train networks like any other."""
+"""Maps and methods of a user's own train networks like those of the library."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ from mirrordescent.mirrors import (
     MirrorMap,
     Multipliers,
     NegativeEntropy,
+    PNorm,
+    SpectralPower,
     SquaredPNorm,
 )
+from mirrordescent.mirrors.by_kind import ScaledMap
 from mirrordescent.oracles import Exact
 from mirrordescent.schedules import Interpolated, PowerLaws, as_schedule
 
 sys.path.insert(0, str(Path(__file__).parent))
-from steps import parameters, run, run_pure, ways
+from steps import choices, parameters, run, run_pure
 
 
 class Quartic(MirrorMap):
@@ -53,7 +56,7 @@ class Quartic(MirrorMap):
 
 
 class Halved(MirrorMap):
-    """∇ψ(x) = 2x, which says so: steps can be taken in place, and by kernels."""
+    """∇ψ(x) = 2x with ``diagonal``, so that foreach functions and kernels can be used."""
 
     elementwise = True
 
@@ -76,10 +79,9 @@ class HeavyState(NamedTuple):
 
 
 class HeavyBall(GradientMethod[HeavyState]):
-    """y⁺ = y − t_k g + β(∇ψ(x) − ∇ψ(previous x)),  x⁺ = ∇ψ*(y⁺), with a length that is summed up on
-    the way.
+    """y⁺ = y − t_k g + β(∇ψ(x) − ∇ψ(previous x)),  x⁺ = ∇ψ*(y⁺).
 
-    Its states have a dual point, an older point, which is the x that was, and a number.
+    The state has a dual point, the previous x, and a number: the summed norms of the gradients.
     """
 
     def __init__(self, mirror, t, momentum=0.8):
@@ -249,7 +251,7 @@ def test_adam_is_that_of_torch():
         torch.testing.assert_close(first, second, rtol=1e-10, atol=1e-12)
 
 
-# Steps of one's own in place
+# Fast forms
 
 
 class Faster(methods.MD):
@@ -265,14 +267,14 @@ FASTER = DiagonalSteps(
 
 
 class Slower(methods.MD):
-    """Half the step, with the forms of the whole one inherited: they must not be used."""
+    """Half the step; the fast forms of the parent class must not be used."""
 
     def update(self, state, grad):
         return super().update(state, grad / 2)
 
 
 class Reweighted(methods.AMD):
-    """Depends on x̃, which AMD does not carry."""
+    """Depends on x̃, which is not among the carried fields of AMD."""
 
     def update(self, state, grad):
         return super().update(state._replace(x=(state.x + state.x_tilde) / 2), grad)
@@ -287,11 +289,11 @@ def test_fast_forms_are_used_where_they_belong_to_the_method(method, mirror, mon
     expected = run_pure(method(mirror(), 0.05), params, 8)
     optimizer = optim.MirrorOptimizer(params, 0.05, mirror(), method=method)
     assert kernels.available()
-    assert [way.kernel is not None for way in ways(optimizer)] == [method is Faster] * 2
+    assert [choice.kernel is not None for choice in choices(optimizer)] == [method is Faster] * 2
     for ours, theirs in zip(run(optimizer, params, 8), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
     unfused = optim.MirrorOptimizer(params, 0.05, mirror(), method=method, fused=False)
-    assert [way.foreach for way in ways(unfused)] == [method is Faster] * 2
+    assert [choice.foreach for choice in choices(unfused)] == [method is Faster] * 2
 
 
 class Tilted(Halved):
@@ -316,6 +318,52 @@ def test_fast_forms_are_used_where_they_belong_to_the_map(optimiser, mirror):
     expected = run_pure(getattr(methods, optimiser.__name__)(mirror, 0.05, **options), params, 8)
     for ours, theirs in zip(run(optimiser(params, 0.05, mirror), params, 8), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+class Signed(SpectralPower):
+    """A map of matrices with its own directions."""
+
+    def _direction(self, y):
+        return 2 * y.sign()
+
+
+class Doubled(PNorm):
+    """An elementwise map with its own directions."""
+
+    def _direction(self, y):
+        return 2 * super()._direction(y)
+
+
+class Ascending(methods.AdaptivePreconditioned):
+    def update(self, state, grad):
+        return super().update(state, -grad)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("fused", [False, None])
+@pytest.mark.parametrize(
+    ("make", "mirror"),
+    [
+        (methods.Preconditioned, Signed(0.0, products=4)),
+        (methods.Preconditioned, ScaledMap(Signed(0.0, products=4), 0.5)),
+        (methods.Preconditioned, Doubled(3.0)),
+        (methods.AdaptivePreconditioned, PNorm(3.0)),
+        (Ascending, PNorm(3.0)),
+    ],
+    ids=["matrices", "scaled matrices", "entries", "second moments", "other method"],
+)
+def test_fast_forms_of_preconditioned_methods_are_not_inherited(make, mirror, fused):
+    options = {"normalised": True} if make is methods.Preconditioned else {}
+
+    def method(mirror, t):
+        return make(mirror, t, momentum=0.8, **options)
+
+    params = parameters((6, 4), (4,), (3, 5))
+    expected = run_pure(method(mirror, 0.05), params, 6)
+    optimizer = optim.MirrorOptimizer(params, 0.05, mirror, method=method, fused=fused)
+    assert [choice.shared for choice in choices(optimizer)] == [make is not Ascending] * 3
+    for ours, theirs in zip(run(optimizer, params, 6), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.usefixtures("compiled")
@@ -348,7 +396,7 @@ def test_methods_with_other_numbers_are_not_stepped_together(fused):
 
 
 def run_seed(p, k):
-    """Give one parameter the gradient that ``run_pure`` gives it when it is alone."""
+    """Set the gradient that ``run_pure`` uses for a single parameter."""
     generator = torch.Generator().manual_seed(k)
     p.grad = p.detach() - torch.randn(p.shape, generator=generator, dtype=torch.float64)
 
@@ -377,7 +425,7 @@ def test_an_entry_of_ones_own_class_is_that_method(tmp_path):
 @pytest.mark.parametrize("correction", ["euclidean", "mirror"])
 @pytest.mark.parametrize("storage", ["primal", "dual"])
 def test_an_amd_with_all_its_settings(tmp_path, correction, storage):
-    """Against the pure method on each part, whose domains differ."""
+    """Against the pure method on each parameter; the domains of their maps differ."""
 
     def make(mirror):
         return methods.AMD(

@@ -1,6 +1,4 @@
-"""Kernels evaluate splines exactly: against numpy, at ends and beyond them, with ends close
-together and far apart.
-"""
+"""Kernels evaluate splines exactly: against NumPy, at and beyond the ends of intervals."""
 
 from __future__ import annotations
 
@@ -69,25 +67,21 @@ def joined(tensors):
 
 
 def evaluated(at, x, y, slopes):
-    """The function through the points (x, y) with slopes in between and beyond, each piece from its
-    end nearer to 0.
-    """
+    """Evaluate the piecewise linear function through (x, y), from the ends nearer to 0."""
     piece = np.searchsorted(x[1:-1], at, side="right")
     end = piece + (piece < len(slopes) // 2)
     return y[end] + slopes[piece] * (at - x[end])
 
 
 def steepest(y, values, slopes):
-    """The largest slope of the inverse next to y; at an end that is rounded, any of two may be
-    meant.
-    """
+    """The largest slope of the inverse near y; a rounded end may belong to either interval."""
     at = np.searchsorted(values[1:-1], y, side="right")
     around = np.clip(at + np.array([[-1], [0], [1]]), 0, len(slopes) - 1)
     return 1 / slopes[around].min(0)
 
 
 def numbers(values, dtype):
-    """Ends, numbers next to them, between them, tiny, far away, infinite, and NaN, in any order."""
+    """Ends, numbers near, between and far from them, tiny ones, infinities and NaN, shuffled."""
     kind = np.float32 if dtype == torch.float32 else np.float64
     ends = values.astype(kind)
     next_to = [np.nextafter(ends, kind(side)) for side in (-np.inf, np.inf)]
@@ -112,7 +106,7 @@ def assert_close(ours, expected, size, dtype):
 @kinds
 @pytest.mark.parametrize("knots", [1, 2, 20, 700])
 def test_every_number_takes_its_line(kind, knots, dtype):
-    """With no step and all the weight on ∇ψ*(z), the accelerated kernel writes just that."""
+    """With steps of 0 and λ = 1, the accelerated kernel returns ∇ψ*(z)."""
     spline = spline_with(kind, knots, dtype)
     (t, values, slopes) = pieces(spline)
     table = spline_table(spline.linear_pieces())
@@ -148,9 +142,7 @@ def test_every_number_takes_its_line(kind, knots, dtype):
 @kinds
 @pytest.mark.parametrize("knots", [1, 20])
 def test_steps_of_mirror_descent(kind, knots, dtype):
-    """x ← ∇ψ*(∇ψ(x) − t·g), before and after the map has changed, on tensors shorter and longer
-    than a block.
-    """
+    """x ← ∇ψ*(∇ψ(x) − t·g), before and after a change of the map, on short and long tensors."""
     spline = spline_with("equal", knots, dtype)
     x = numbers(pieces(spline)[0], dtype)
     parts = [nn.Parameter(part.clone()) for part in x.split([1, 2, 3, 5, 255, len(x) - 266])]
@@ -172,9 +164,7 @@ def test_steps_of_mirror_descent(kind, knots, dtype):
 
 
 def test_cells_have_one_end_where_that_is_possible():
-    """One comparison then finds the piece; if not, there are fewer cells, each with a tree
-    of ends.
-    """
+    """Then one comparison finds the piece. Otherwise a cell has a tree of ends."""
     equal = spline_with("equal", 20, torch.float64)
     small = spline_with("small near 0", 20, torch.float64)
     assert spline_table(equal.linear_pieces())[2] == MIN_LEAVES

@@ -1,6 +1,4 @@
-"""Dual-space preconditioning as an optimiser: the steps of the method, what torch's optimisers do,
-and networks.
-"""
+"""The optimiser Preconditioned: steps of the method, conventions of torch, and networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored beside the parameters, and how a run is saved and continued."""
+"""The stored state of the optimisers, and checkpoints."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ each = pytest.mark.parametrize("optimiser", OPTIMISERS, ids=lambda o: o.__name__
 
 
 def stored(optimizer):
-    """Tensors stored beside each parameter."""
+    """Tensors that are stored with each parameter."""
     return [sorted(fields) for fields in optimizer.state_dict()["state"].values() if fields]
 
 
@@ -93,7 +93,7 @@ def test_smd_stores_the_dual_where_the_primal_does_not_tell_it(mirror):
 
 
 def test_smd_leaves_the_end_of_a_box_that_md_stays_at():
-    """In float32 sigmoid(20) is 1, from which no y can be had back; the dual has it."""
+    """In float32 sigmoid(20) is 1, which does not determine y; the stored dual does."""
     ends = []
     for optimiser in (optim.SMD, optim.MD):
         (p,) = params = [nn.Parameter(torch.tensor([0.5]))]
@@ -229,9 +229,7 @@ def test_a_state_that_is_thrown_away_is_made_anew():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @each
 def test_small_steps_are_not_lost_in_low_precision(optimiser, dtype):
-    """Steps of a tenth of the spacing of numbers below 1 are rounded away one by one, but not in
-    their sum.
-    """
+    """Steps of a tenth of the spacing below 1 vanish one by one, but their sum does not."""
     spacing = torch.finfo(dtype).eps / 2
 
     def end(dtype, dual_dtype):

@@ -1,4 +1,4 @@
-"""What PyTorch's own generic tests ask of every optimiser (its test_optim.py), asked of these."""
+"""The generic tests of PyTorch's optimisers (test_optim.py), applied to these optimisers."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_hooks(optimiser):
 
 @each
 def test_a_hook_may_mend_a_state(optimiser):
-    """As it may for torch's own optimisers: what it returns is what is loaded."""
+    """The state that the hook returns is loaded, as for optimisers of torch."""
     params = parameters((2, 3))
     optimizer = optimiser(params, lr=0.1)
     run(optimizer, params, 1)

@@ -1,6 +1,4 @@
-"""Steps in graphs of torch.compile: without breaks, the same bits, and all that a step decides by
-numbers.
-"""
+"""Steps in graphs of torch.compile: no graph breaks, and the same bits."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ def fresh():
 
 
 def twins(make, shapes=((3, 4), (4,))):
-    """Return two optimisers of equal parameters, one of them with a compiled step."""
+    """Return two optimisers of equal parameters; the step of one is compiled."""
     plain, traced = (parameters(*shapes, dtype=torch.float32) for _ in range(2))
     one = make(plain)
     two = make(traced)
@@ -186,9 +184,7 @@ def test_a_copy_is_stepped_by_its_own_graph():
     "make", [methods.MD, methods.SMD, methods.AMD, methods.ASMD, methods.Preconditioned]
 )
 def test_pure_methods_compile_in_one_piece(make):
-    """Their updates are functions of a state and a gradient; the count k is a number of the
-    graph.
-    """
+    """Updates are functions of a state and a gradient; k is a constant of the graph."""
     method = make(PNorm(3.0), 0.1)
     x = torch.linspace(0.5, 1.5, 6)[None]
     g = torch.linspace(-1, 1, 6)[None]
@@ -200,7 +196,7 @@ def test_pure_methods_compile_in_one_piece(make):
     torch.testing.assert_close(ours.x, theirs.x)
 
 
-# Momentum that is cycled
+# Cycled momentum
 
 
 @pytest.mark.parametrize("optimiser", [optim.MD, optim.SMD, optim.ASMD])

@@ -1,6 +1,4 @@
-"""Training as it is done: schedulers, groups, mixed precision, compiled models, layer-wise maps,
-the zoo.
-"""
+"""Training with schedulers, groups, mixed precision, compiled models, layer-wise maps, the zoo."""
 
 from __future__ import annotations
 
@@ -68,7 +66,7 @@ SCHEDULERS = {
 @each
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_schedulers_drive_the_step(optimiser, name):
-    """Against the pure method with t(k) the rates that the scheduler set."""
+    """Against the pure method with the rates of the scheduler as t(k)."""
     (p,) = params = parameters((5,))
     optimizer = optimiser(params, lr=0.2)
     scheduler = SCHEDULERS[name](optimizer)
@@ -168,9 +166,7 @@ def test_closures(optimiser):
 
 @each
 def test_autocast_and_gradient_scaling(optimiser):
-    """bfloat16 activations, and float32 gradients of a scaled loss: an overflow leaves out
-    a step.
-    """
+    """bfloat16 activations and float32 gradients of a scaled loss; an overflow skips a step."""
     model = network()
     optimizer = optimiser(model.parameters(), lr=0.2)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
@@ -281,7 +277,7 @@ def test_frozen_parameters_need_no_map():
 
 
 def test_mixtures_of_maps():
-    """One of them steps in place, one by the pure method."""
+    """One group uses foreach functions, the other the pure method."""
     model = nn.Linear(3, 2)
     mirror = Layerwise(
         {"weight": Multipliers(torch.tensor([[0, 1, 2]])), "bias": HyperbolicEntropy()}

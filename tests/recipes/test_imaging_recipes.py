@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from mirrordescent import recipes, zoo
-from mirrordescent.learn import DenoisingFamily, NothingLearned, Pooled
+from mirrordescent.learn import Pooled
+from mirrordescent.learn.families import DenoisingFamily
+from mirrordescent.learn.trainer import NothingLearned
 from mirrordescent.recipes import image_maps as imaging
 
 

@@ -9,7 +9,8 @@ import torch
 
 import mirrordescent as md
 from mirrordescent import data, zoo
-from mirrordescent.learn import Evolution, Objective, Settings, Unrolled, Validation, moons_family
+from mirrordescent.learn import Evolution, Objective, Settings, Unrolled, Validation
+from mirrordescent.learn.network_families import moons_family
 from mirrordescent.oracles import Minibatch
 from mirrordescent.recipes import network_maps as networks
 from mirrordescent.recipes.architectures import moons_network

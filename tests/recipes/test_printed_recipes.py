@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from mirrordescent import zoo
-from mirrordescent.learn import Objective, Settings, Unrolled, Validation, moons_family
+from mirrordescent.learn import Objective, Settings, Unrolled, Validation
+from mirrordescent.learn.network_families import moons_family
 from mirrordescent.mirrors import Euclidean
 from mirrordescent.recipes.architectures import moons_network
 from mirrordescent.recipes.printed_maps import (

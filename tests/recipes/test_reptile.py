@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import mirrordescent as md
-from mirrordescent.learn import Draw, ProblemFamily, RunDamaged
+from mirrordescent.learn import Draw, ProblemFamily
+from mirrordescent.learn.checkpoint import RunDamaged
 from mirrordescent.learn.families import draw_seeds
 from mirrordescent.problems.base import Function
 from mirrordescent.problems.network_training import Initialisation
@@ -101,7 +102,7 @@ def test_an_interrupted_run_ends_where_it_would_have(tmp_path):
     anew = stage.learn(RandomBowls(), start(), folder=folder, resume=False, progress=False)
     assert torch.equal(anew["w"], whole["w"])
     (folder / "checkpoint.safetensors").write_bytes(b"no tensors")
-    with pytest.warns(UserWarning, match="Going on from the checkpoint before it"):
+    with pytest.warns(UserWarning, match="Continuing from the previous checkpoint"):
         again = stage.learn(RandomBowls(), start(), folder=folder, progress=False)
     assert torch.equal(again["w"], whole["w"])
     for path in folder.glob("checkpoint*.safetensors"):

@@ -18,7 +18,7 @@ from mirrordescent.domains import Box, Simplex
 from mirrordescent.methods import FISTA, LBFGS, PDHG, Adam, CondatVu, DualFISTA, GradientMethod
 from mirrordescent.problems import Problem
 from mirrordescent.references import Certificate, certificate, certify, estimate, register
-from mirrordescent.references.certificate import _small_gap, _suits, primal_dual
+from mirrordescent.references.certificate import _matches, _small_gap, primal_dual
 
 DOUBLE = torch.float64
 EPS = torch.finfo(DOUBLE).eps
@@ -92,7 +92,7 @@ def test_a_ratio_that_is_not_known_is_the_best_of_five(scale, monkeypatch):
     """The dual variable is of the size of f, so f multiplied by a number wants ratios from 50 to
     0.1.
     """
-    monkeypatch.setattr(certificate, "TRIAL", 30)
+    monkeypatch.setattr(certificate, "TRIAL_ITERATIONS", 30)
     holes = TVInpainting(image().y, torch.eye(5, 4, dtype=DOUBLE), 0.2, scale=scale)
     gaps = {}
     found = primal_dual(holes, SimpleNamespace(F_convexity=0.0, proximable=True, ratio=None))
@@ -144,14 +144,14 @@ class Known(Problem):
     ],
 )
 def test_what_was_kept_is_looked_at_before_it_is_used(changed, suits):
-    assert _suits(Known(), entry(**changed)) is suits
+    assert _matches(Known(), entry(**changed)) is suits
 
 
 def test_a_problem_of_unknown_shape_takes_any_shape_but_not_any_numbers():
-    assert _suits(Known(None, None), entry())
-    assert _suits(Known(None, None), entry(x=torch.zeros(2, 7, 7)))
-    assert not _suits(Known(None, None), entry(x=torch.zeros(3, 7)))
-    assert not _suits(Known(3, None), entry())
+    assert _matches(Known(None, None), entry())
+    assert _matches(Known(None, None), entry(x=torch.zeros(2, 7, 7)))
+    assert not _matches(Known(None, None), entry(x=torch.zeros(3, 7)))
+    assert not _matches(Known(3, None), entry())
 
 
 def test_a_certificate_tells_its_relative_gap():
@@ -168,7 +168,7 @@ class Bowl(Quadratic):
 def bowl():
     problem = Bowl(double(1.0, 1.0), torch.zeros(2, 2, dtype=DOUBLE))
     yield problem
-    certificate._REGISTERED.pop(Bowl, None)
+    certificate._CERTIFIERS.pop(Bowl, None)
 
 
 @pytest.mark.parametrize(("gap", "warned"), [(0.9e-3, False), (1.1e-3, True)])
@@ -279,9 +279,9 @@ def test_bounds_from_gradients_end_a_run_at_the_best_of_them(domain, kind, monke
         return SimpleNamespace(best_x=problem.start())
 
     monkeypatch.setattr(certificate, "solve", noted)
-    _, first = certificate._by_gradients(Bounded(domain), 0.01)
+    _, first = certificate._solve_with_gradient_bounds(Bounded(domain), 0.01)
     assert first.tolist() == [0.5]
-    certificate._by_gradients(Bounded(domain), 1e-30)
+    certificate._solve_with_gradient_bounds(Bounded(domain), 1e-30)
     (method, rule), (_, exact) = calls
     assert type(method) is kind
 
@@ -303,8 +303,8 @@ def test_bounds_from_gradients_end_a_run_at_the_best_of_them(domain, kind, monke
 def test_without_finite_bounds_or_a_start_nothing_is_proven_from_gradients():
     unbounded = Bounded()
     unbounded.start = lambda batch=None: double([-torch.inf])
-    assert certificate._by_gradients(unbounded, 0.01) is None
-    assert certificate._by_gradients(LINE, 0.01) is None
+    assert certificate._solve_with_gradient_bounds(unbounded, 0.01) is None
+    assert certificate._solve_with_gradient_bounds(LINE, 0.01) is None
 
 
 # Estimates

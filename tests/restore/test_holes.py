@@ -7,7 +7,7 @@ import torch
 from skimage.restoration import inpaint_biharmonic
 
 import mirrordescent as md
-from mirrordescent.restore.deep_holes import pulled, smooth_holes
+from mirrordescent.restore.deep_holes import fill_holes, smooth_holes
 
 
 def damaged(missing=0.3, size=48):
@@ -36,7 +36,7 @@ def test_deep_holes_are_filled_from_around_and_small_ones_from_near():
     mask = torch.ones(1, 1, 64, 64, dtype=torch.bool)
     mask[..., 4:60, 2:30] = False
     mask[..., 10, 50] = False
-    filled = pulled(torch.where(mask, image, 9.0), mask)
+    filled = fill_holes(torch.where(mask, image, 9.0), mask)
     assert torch.equal(filled[mask], image[mask])
     assert float(filled.max()) <= 0.75
     assert abs(float(filled[0, 0, 10, 50]) - 0.75) < 1e-6

@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from mirrordescent.restore import plan
-from mirrordescent.restore.jobs import SHOWN, Jobs, Wanted
+from mirrordescent.restore import plan_restoration
+from mirrordescent.restore.jobs import SHOWN, Jobs, RestorationSettings
 from mirrordescent.restore.outcome import LARGEST_SIDE, Failure
 
 
@@ -20,8 +20,12 @@ def write(path, height, width, seed=0):
 
 
 def run(tmp_path, **options):
-    wanted = Wanted("denoise", tmp_path / "out", weight=0.1, **options)
-    return list(Jobs(wanted, [tmp_path / "in"]).run(plan("denoise", iterations=2), progress=False))
+    settings = RestorationSettings("denoise", tmp_path / "out", weight=0.1, **options)
+    return list(
+        Jobs(settings, [tmp_path / "in"]).run(
+            plan_restoration("denoise", iterations=2), progress=False
+        )
+    )
 
 
 def test_pictures_of_the_first_few_are_kept_as_bytes(tmp_path):
@@ -45,17 +49,19 @@ def test_a_large_photograph_is_kept_small_with_its_middle_at_full_size(tmp_path)
     assert torch.equal(middle["before"], pixels[:, 110:590, 430:1070])
 
 
-def test_photographs_of_one_shape_that_fail_together_are_tried_one_by_one(tmp_path, monkeypatch):
+def test_photographs_of_one_shape_that_fail_restore_together_are_tried_one_by_one(
+    tmp_path, monkeypatch
+):
     for name in ("a", "b", "c"):
         write(tmp_path / "in" / f"{name}.png", 8, 9)
-    real = Jobs._together
+    real = Jobs._restore_together
 
     def picky(self, jobs, *rest):
         if any(job.name == "b.png" for job in jobs):
             raise MemoryError("too much of b")
         return real(self, jobs, *rest)
 
-    monkeypatch.setattr(Jobs, "_together", picky)
+    monkeypatch.setattr(Jobs, "_restore_together", picky)
     outcomes = run(tmp_path)
     assert [type(outcome) is Failure for outcome in outcomes] == [False, True, False]
     assert outcomes[1].reason == "too much of b"

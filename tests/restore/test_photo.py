@@ -245,7 +245,7 @@ def test_what_cannot_be_read_is_refused(tmp_path):
         "text.png": "not an image of a known format",
         "cut.png": "cut.png is not an image that can be read",
         "deep.png": "the checksum of its part IDAT is wrong",
-        "pages.tif": "pages.tif has 3 pages or frames: save those to be restored as files of their own",
+        "pages.tif": "pages.tif has 3 pages or frames: save those to be restored as separate files",
         "moving.gif": "moving.gif has 2 pages or frames",
     }.items():
         with pytest.raises(DataDamaged, match=message):

@@ -9,8 +9,13 @@ import torch
 
 import mirrordescent as md
 from mirrordescent.methods import Conditioned
-from mirrordescent.restore import needed, pipeline, plan, restore
-from mirrordescent.restore.memory import available
+from mirrordescent.restore import (
+    available_memory,
+    needed_memory,
+    pipeline,
+    plan_restoration,
+    restore,
+)
 from mirrordescent.restore.tiling import windows
 
 
@@ -35,7 +40,7 @@ def denoising(**shape):
 )
 def test_the_gap_is_proven_and_reached(task, make, options):
     problem = make(batch=2)
-    found = restore(problem, plan(task, **options))
+    found = restore(problem, plan_restoration(task, **options))
     reference = md.certify(problem, 1e-8, cache=False)
     gap = md.relative_gap(
         problem.double().value(found.x.double()), reference.lower, reference.start_value
@@ -47,21 +52,23 @@ def test_the_gap_is_proven_and_reached(task, make, options):
 
 def test_what_was_learned_begins_and_a_primal_dual_method_finishes():
     problem = inpainting(batch=2)
-    how = plan("inpaint")
+    how = plan_restoration("inpaint")
     found = restore(problem, how)
     assert isinstance(how.method, Conditioned)
     assert isinstance(how.method.method, md.Switch)
     assert found.steps["image-tv"] == [20, 20]
     assert min(found.steps["condat-vu"]) > 0
     assert found.trace.iterations[-1] >= 20 + max(found.steps["condat-vu"])
-    rough = restore(denoising(), plan("denoise", tolerance=5e-2))  # it proves that by itself
+    rough = restore(
+        denoising(), plan_restoration("denoise", tolerance=5e-2)
+    )  # it proves that by itself
     assert rough.steps["condat-vu"] == [0]
     assert rough.steps["image-tv"] == [20]
 
 
 def test_an_entry_without_a_tolerance_gives_its_own_answer():
     problem = denoising()
-    how = plan("denoise", mirror="ellipse-denoise-stencil")
+    how = plan_restoration("denoise", mirror="ellipse-denoise-stencil")
     own = md.solve(problem, md.zoo.load("ellipse-denoise-stencil"), iterations=how.iterations)
     found = restore(problem, how)
     torch.testing.assert_close(found.x, own.x)
@@ -80,8 +87,8 @@ def test_an_entry_without_a_tolerance_gives_its_own_answer():
 )
 def test_kernels_give_the_same(compiled, task, make, options):
     problem = make(height=70, batch=2)
-    fused = restore(problem, plan(task, **options, fused=True))
-    plain = restore(problem, plan(task, **options, fused=False))
+    fused = restore(problem, plan_restoration(task, **options, fused=True))
+    plain = restore(problem, plan_restoration(task, **options, fused=False))
     assert fused.steps == plain.steps
     torch.testing.assert_close(
         fused.value, plain.value, rtol=1e-4, atol=0
@@ -93,7 +100,7 @@ def test_a_chosen_method_gives_its_own_answer():
     problem = inpainting()
     entry = md.zoo.load("photo-inpaint-conjugate")
     own = md.solve(problem, md.AMD(entry.mirror, entry.t), problem.start(fill=True), iterations=7)
-    found = restore(problem, plan("inpaint", "lamd", iterations=7))
+    found = restore(problem, plan_restoration("inpaint", "lamd", iterations=7))
     torch.testing.assert_close(found.x, own.x)
     assert list(found.steps.values()) == [[7]]
     assert 0 < float(found.gap) < 1
@@ -106,19 +113,19 @@ def test_a_chosen_method_gives_its_own_answer():
 )
 def test_every_method_improves(method):
     problem = inpainting()
-    found = restore(problem, plan("inpaint", method))
+    found = restore(problem, plan_restoration("inpaint", method))
     assert found.value < problem.value(problem.start(fill=True))
     assert not found.statuses[0].failed
 
 
 def test_a_grey_map_takes_colours_one_by_one():
     problem = denoising(batch=2)
-    together = restore(problem, plan("denoise", "lsmd", iterations=5))
+    together = restore(problem, plan_restoration("denoise", "lsmd", iterations=5))
     assert together.x.shape == problem.y.shape
     for channel in range(3):
         alone = restore(
             md.TVDenoising(problem.y[:, channel : channel + 1]),
-            plan("denoise", "lsmd", iterations=5),
+            plan_restoration("denoise", "lsmd", iterations=5),
         )
         torch.testing.assert_close(together.x[:, channel : channel + 1], alone.x)
     torch.testing.assert_close(together.trace.values[-1], together.value)
@@ -126,13 +133,29 @@ def test_a_grey_map_takes_colours_one_by_one():
 
 def test_a_colour_map_takes_grey_thrice():
     grey = inpainting(channels=1)
-    found = restore(grey, plan("inpaint", "lsmd", iterations=5))
+    found = restore(grey, plan_restoration("inpaint", "lsmd", iterations=5))
     thrice = md.TVInpainting(grey.y.expand(-1, 3, -1, -1).contiguous(), grey.mask)
     torch.testing.assert_close(
-        found.x, restore(thrice, plan("inpaint", "lsmd", iterations=5)).x.mean(1, keepdim=True)
+        found.x,
+        restore(thrice, plan_restoration("inpaint", "lsmd", iterations=5)).x.mean(1, keepdim=True),
     )
     with pytest.raises(ValueError, match="is for images of 3 channels, not of 2"):
-        restore(inpainting(channels=2), plan("inpaint", "lsmd"))
+        restore(inpainting(channels=2), plan_restoration("inpaint", "lsmd"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Choice", "WeightChoice"),
+        ("Plan", "RestorationPlan"),
+        ("available", "available_memory"),
+        ("needed", "needed_memory"),
+        ("plan", "plan_restoration"),
+    ],
+)
+def test_old_names_warn_and_name_the_new_ones(old, new):
+    with pytest.warns(DeprecationWarning, match=f"renamed to mirrordescent.restore.{new}"):
+        assert getattr(md.restore, old) is getattr(md.restore, new)
 
 
 def test_windows_cover_an_image_once():
@@ -154,9 +177,9 @@ def test_windows_cover_an_image_once():
 
 def test_an_image_too_large_for_the_memory_is_solved_in_tiles():
     problem = inpainting(height=220, width=180, channels=1)
-    how = plan("inpaint", tolerance=1e-5)
+    how = plan_restoration("inpaint", tolerance=1e-5)
     at_once = restore(problem, how)
-    memory = int(0.8 * needed(problem, how.method))
+    memory = int(0.8 * needed_memory(problem, how.method))
     tiled = restore(problem, how, memory=memory)
     assert tiled.tiles > 1
     assert (tiled.gap <= 1e-5).all()
@@ -167,14 +190,14 @@ def test_an_image_too_large_for_the_memory_is_solved_in_tiles():
 
 
 def test_the_memory_is_known_here():
-    assert available() > 1 << 20
+    assert available_memory() > 1 << 20
     grey = inpainting(channels=1)
     colour = inpainting()
-    assert needed(colour, md.PDHG()) == 3 * needed(grey, md.PDHG())
+    assert needed_memory(colour, md.PDHG()) == 3 * needed_memory(grey, md.PDHG())
     assert (
-        needed(colour, md.zoo.load("photo-inpaint-conjugate"))
-        > needed(colour, md.PDHG())
-        > needed(colour, None)
+        needed_memory(colour, md.zoo.load("photo-inpaint-conjugate"))
+        > needed_memory(colour, md.PDHG())
+        > needed_memory(colour, None)
     )
 
 
@@ -190,18 +213,19 @@ def test_the_memory_is_known_here():
 )
 def test_mistakes_are_named(options, message):
     with pytest.raises(ValueError, match=message):
-        plan("inpaint", **options)
+        plan_restoration("inpaint", **options)
 
 
 def test_iterations_are_the_budget_in_all():
     problem = inpainting(batch=2)
     for iterations, own in ((5, 5), (30, 20)):
-        found = restore(problem, plan("inpaint", iterations=iterations, tolerance=1e-6))
+        found = restore(problem, plan_restoration("inpaint", iterations=iterations, tolerance=1e-6))
         assert found.steps["image-tv"] == [own, own]
         assert found.steps["condat-vu"] == [iterations - own] * 2
         assert found.statuses == [md.Status.BUDGET] * 2
     enough = restore(
-        problem, plan("inpaint", mirror="photo-inpaint-stencil", iterations=600, tolerance=1e-3)
+        problem,
+        plan_restoration("inpaint", mirror="photo-inpaint-stencil", iterations=600, tolerance=1e-3),
     )
     assert (enough.gap <= 1e-3).all()
 
@@ -211,12 +235,12 @@ def test_a_tile_that_lies_in_a_hole_is_filled():
     mask = problem.mask.clone()
     mask[..., 60:250, 60:240] = 0
     deep = md.TVInpainting(problem.y * mask, mask)
-    how = plan("inpaint", tolerance=1e-3)
+    how = plan_restoration("inpaint", tolerance=1e-3)
     told = []
     tiled = restore(
         deep,
         how,
-        memory=int(0.35 * needed(deep, how.method)) + needed(deep, None),
+        memory=int(0.35 * needed_memory(deep, how.method)) + needed_memory(deep, None),
         announce=told.append,
     )
     assert tiled.tiles > 4
@@ -241,14 +265,14 @@ def test_the_value_of_strips_is_the_value_of_the_whole(monkeypatch):
         plain = inpainting(height=30)
         problem = md.TVInpainting(plain.y, plain.mask, torch.tensor([0.2]), **variant).double()
         x = torch.rand(problem.y.shape, generator=torch.Generator().manual_seed(1)).double()
-        torch.testing.assert_close(pipeline._value(problem, x), problem.value(x))
+        torch.testing.assert_close(pipeline._value_by_strips(problem, x), problem.value(x))
 
 
 def test_what_was_not_proven_in_time_is_proven_as_well_as_possible(monkeypatch):
     """Without kernels, with which every bound is as good as possible."""
-    monkeypatch.setattr("mirrordescent.problems.tv.ready", lambda: False)
+    monkeypatch.setattr("mirrordescent.problems.tv.available", lambda: False)
     problem = inpainting(batch=2)
-    how = plan("inpaint", iterations=5, tolerance=2e-5)
+    how = plan_restoration("inpaint", iterations=5, tolerance=2e-5)
     short = replace(how, iterations=60)
     own = md.solve(problem, short.method, problem.start(fill=True), iterations=60)
     found = restore(problem, short)

@@ -10,7 +10,7 @@ from mirrordescent.domains import Box, PositiveOrthant, Simplex
 from mirrordescent.methods import PDHG, ProjectedGradient
 from mirrordescent.mirrors.singular_values import SpectralBall
 from mirrordescent.problems import Problem
-from mirrordescent.solving.implicit import conjugate_gradients
+from mirrordescent.solving.implicit import solve_hessian_system
 
 DOUBLE = torch.float64
 
@@ -231,7 +231,7 @@ def test_conjugate_gradients_solve_every_sample_by_itself():
     H = A @ A.mT + 0.1 * torch.eye(5, dtype=DOUBLE)
     b = data(3, 5, seed=1)
     b[1] = 0
-    found = conjugate_gradients(lambda v: (H @ v[..., None])[..., 0], b)
+    found = solve_hessian_system(lambda v: (H @ v[..., None])[..., 0], b)
     torch.testing.assert_close(found, torch.linalg.solve(H, b), atol=1e-8, rtol=1e-8)
     with pytest.warns(UserWarning, match="was not found in 2 steps"):
-        conjugate_gradients(lambda v: (H @ v[..., None])[..., 0], b, iterations=2)
+        solve_hessian_system(lambda v: (H @ v[..., None])[..., 0], b, iterations=2)

@@ -8,14 +8,8 @@ from torch import nn
 
 from mirrordescent import GD, SMD
 from mirrordescent.diagnosis import learned_equivariance as learning
-from mirrordescent.learn import (
-    DenoisingFamily,
-    Descent,
-    NetworkFamily,
-    Objective,
-    Settings,
-    Validation,
-)
+from mirrordescent.learn import Descent, NetworkFamily, Objective, Settings, Validation
+from mirrordescent.learn.families import DenoisingFamily
 from mirrordescent.mirrors import (
     Conjugate,
     ConvICNN,

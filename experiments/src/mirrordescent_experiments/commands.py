@@ -24,9 +24,9 @@ def reproduce(
     The experiments are phantoms, denoise, inpaint, svm, baseline-grids, inpaint-time,
     generalisation, tomography, moons, mlp, cnn, mlp-time, cnn-time, fewshot, transfer, resnet,
     network-geometry, charlm, combined-maps, attribution, learned-again and error-terms. Writes
-    curves (CSV), figures (PNG and SVG), the paper's claims with the numbers measured here, a page
-    and a summary to OUT/NAME. Where a data set is missing, bundled data are used. The standard
-    scale takes minutes an experiment, the quick one seconds.
+    curves (CSV), figures (PNG and SVG), the paper's claims with the numbers measured, a page
+    and a summary to OUT/NAME. If a data set is missing, bundled data are used. An experiment takes
+    minutes at the standard scale and seconds at the quick scale.
 
     For example:
 
@@ -34,74 +34,72 @@ def reproduce(
         mirrordescent reproduce all --out results
 
     Args:
-        name: the experiment, or all.
-        scale: how many problems and iterations.
-        out: the folder to write to.
+        name: Name of the experiment, or all.
+        scale: Number of problems and iterations.
+        out: Folder to write to.
     """
     from mirrordescent_experiments import reproduction
 
-    found = reproduction.reproduce(name, scale, out, data, say)
-    lines = [
-        line for result in found for line in (result.markdown(), f"written to {out / result.name}")
-    ]
-    show({result.name: result.summary() for result in found}, lines, json)
+    experiments = reproduction.reproduce(name, scale, out, data, say)
+    lines = []
+    for result in experiments:
+        lines += [result.markdown(), f"written to {out / result.name}"]
+    show({result.name: result.summary() for result in experiments}, lines, json)
 
 
 def results(
-    folder: Positional[Path] = Path("docs/results"), check: bool = False, json: AsJSON = False
+    folder: Positional[Path] = Path("docs/results"),
+    out: Path = Path("out/results"),
+    check: bool = False,
+    json: AsJSON = False,
 ) -> int:
-    """Build the pages of results again from the summaries that are stored with them, and print the
-    paper's claims.
+    """Build the pages of results from the stored summaries, and print the paper's claims.
 
-    Writes claims.md and index.html to every folder with a summary.json, and an overview README.md
-    beside them.
+    Writes claims.md beside every summary.json, an overview FOLDER/README.md, and an HTML page
+    OUT/NAME/index.html for every experiment.
 
     For example: mirrordescent results docs/results
 
     Args:
-        folder: the folder with a subfolder for every experiment.
-        check: write nothing, and say which pages are stale: those whose entries are not the shipped
-            ones, or not known. The exit code is 1 if a stale page is not in FOLDER/stale.json, or a
-            page there is not stale.
+        folder: Folder with a subfolder for every experiment.
+        out: Folder for the HTML pages.
+        check: Write nothing, and list the stale pages instead. A page is stale if its entries are
+            unknown or differ from the shipped ones. The exit code is 1 if a stale page is not in
+            FOLDER/stale.json, or a page there is not stale.
     """
     from mirrordescent_experiments import provenance
     from mirrordescent_experiments.paper_claims import paper_claims
     from mirrordescent_experiments.rebuild import rebuild
 
     if check:
-        wrong = provenance.check(folder)
-        show(
-            wrong,
-            wrong
-            or [f"no page of {folder} is stale but those that are listed in {provenance.STALE}"],
-            json,
-        )
-        return 1 if wrong else 0
+        faults = provenance.check(folder)
+        success = f"no page of {folder} is stale but those that are listed in {provenance.STALE}"
+        show(faults, faults or [success], json)
+        return 1 if faults else 0
 
-    found = rebuild(folder)
+    report: dict[str, object] = {}
+    lines = []
+    for result in rebuild(folder, out):
+        held = sum(claim.holds is True for claim in result.claims)
+        lines.append(f"{folder / result.name}: {held} of {len(result.claims)} claims hold")
+        report[result.name] = {claim.statement: claim.holds for claim in result.claims}
     claims = paper_claims(folder)
-    report = {
-        "paper": [vars(claim) for claim in claims],
-        **{r.name: {claim.statement: claim.holds for claim in r.claims} for r in found},
-    }
-    held = {r.name: sum(c.holds is True for c in r.claims) for r in found}
-    lines = [f"{folder / r.name}: {held[r.name]} of {len(r.claims)} claims hold" for r in found]
-    pairs = [
-        (f"{claim.verdict:14} {claim.statement}", f"{'':14} {claim.measured}") for claim in claims
-    ]
-    lines += ["", *(line for pair in pairs for line in pair)]
-    show(report, lines, json)
+    lines.append("")
+    for claim in claims:
+        lines += [f"{claim.verdict:14} {claim.statement}", f"{'':14} {claim.measured}"]
+    show({"paper": [vars(claim) for claim in claims], **report}, lines, json)
     return 0
 
 
 def bench(folder: Path = Path()) -> None:
-    """Measure speed side by side with other libraries and solvers, as ratios. Needs a clone of the
-    repository.
+    """Measure speed against other libraries and solvers, as ratios.
+
+    The benchmarks are in the repository: run this command in a clone.
 
     For example: mirrordescent bench --folder ~/mirrordescent
 
     Args:
-        folder: the clone.
+        folder: Clone of the repository.
     """
     if not (folder / "benchmarks" / "__main__.py").is_file():
         raise FileNotFoundError(

@@ -1,40 +1,54 @@
-"""Figures: a line per method with a band over the runs, rows of pictures, and groups of numbers."""
+"""Figures: curves with a band over the runs, rows of pictures, and groups of numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
+from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from torch import Tensor
 
+from mirrordescent.report import Panel
 from mirrordescent.report.charts import FLOOR
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from mirrordescent.report import Panel
+COLOURS = 10
+STYLES = ("-", "--", ":")
 
 
-def draw_panel(panel: Panel, title: str, path: Path) -> None:
-    """Write PATH.png and PATH.svg: the mean of every method, with the range of its runs."""
+def draw_panel(
+    panel: Panel, title: str, path: Path, ranges: Mapping[str, tuple[Tensor, Tensor]] | None = None
+) -> None:
+    """Draw the mean of every method, with the range of its runs.
+
+    Args:
+        panel: Curves to draw.
+        title: Title of the figure.
+        path: File to write; its suffix is .png or .svg.
+        ranges: Lowest and highest values of curves that are means of several runs.
+    """
     figure = _figure(9, 5.5)
     axes = figure.subplots()
     horizontal, vertical = panel.scales
     first = 1 if horizontal == "log" else 0  # there is no 0 on a logarithmic axis
+
+    def shown(values: Tensor) -> Tensor:
+        values = values[first:]
+        return values.clamp(min=FLOOR) if vertical == "log" else values
+
     for index, curve in enumerate(panel.curves):
         x = torch.tensor(getattr(curve, panel.against)[first:])
-        values = (
-            curve.values[first:].clamp(min=FLOOR) if vertical == "log" else curve.values[first:]
-        )
-        colour = f"C{index % 10}"
-        style = ("-", "--", ":")[index // 10 % 3]
-        axes.plot(x, values.mean(1), style, color=colour, label=curve.name)
-        if values.shape[1] > 1:
-            axes.fill_between(
-                x, values.amin(1), values.amax(1), color=colour, alpha=0.08, linewidth=0
-            )
+        colour = f"C{index % COLOURS}"
+        style = STYLES[index // COLOURS % len(STYLES)]
+        axes.plot(x, shown(curve.values).mean(1), style, color=colour, label=curve.name)
+        band = (ranges or {}).get(curve.name)
+        if band is None and curve.values.shape[1] > 1:
+            band = (curve.values.amin(1), curve.values.amax(1))
+        if band is not None:
+            low, high = (shown(values) for values in band)
+            axes.fill_between(x, low, high, color=colour, alpha=0.08, linewidth=0)
     axes.set(
         xscale=horizontal, yscale=vertical, xlabel=panel.against, ylabel=panel.quantity, title=title
     )
@@ -44,29 +58,19 @@ def draw_panel(panel: Panel, title: str, path: Path) -> None:
 
 
 def draw_pictures(pictures: Mapping[str, Tensor], path: Path) -> None:
-    """Write PATH.png and PATH.svg: images (channels, height, width) in a row, each under
-    its title.
-    """
+    """Draw images (channels, height, width) in a row, each under its title."""
     figure = _figure(3.2 * len(pictures), 3.6)
-    for axes, (title, image) in zip(
-        figure.subplots(1, len(pictures), squeeze=False)[0], pictures.items(), strict=True
-    ):
-        axes.imshow(
-            image.clamp(0, 1).movedim(0, -1).squeeze(-1).numpy(),
-            cmap="gray",
-            vmin=0,
-            vmax=1,
-            interpolation="nearest",
-        )
+    row = figure.subplots(1, len(pictures), squeeze=False)[0]
+    for axes, (title, image) in zip(row, pictures.items(), strict=True):
+        pixels = image.clamp(0, 1).movedim(0, -1).squeeze(-1).numpy()
+        axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         axes.set_title(title)
         axes.axis("off")
     _save(figure, path)
 
 
 def draw_groups(groups: Mapping[str, Tensor], quantity: str, title: str, path: Path) -> None:
-    """Write PATH.png and PATH.svg: a dot for every number of the groups, one group after
-    the other.
-    """
+    """Draw a dot for every number of the groups, one group after the other."""
     figure = _figure(9, 5)
     axes = figure.subplots()
     first = 0
@@ -80,18 +84,15 @@ def draw_groups(groups: Mapping[str, Tensor], quantity: str, title: str, path: P
 
 
 def _figure(width: float, height: float) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """Write a figure, the same bytes every time."""
-    from matplotlib import rc_context
-
-    with rc_context({"svg.hashsalt": path.name}):
-        figure.savefig(path.with_name(f"{path.name}.png"), dpi=110)
-        figure.savefig(path.with_name(f"{path.name}.svg"), metadata={"Date": None})
+    """Write a figure: the same figure gives the same bytes."""
+    if path.suffix == ".png":
+        figure.savefig(path, dpi=110)
+        return
+    with rc_context({"svg.hashsalt": path.stem}):
+        figure.savefig(path, metadata={"Date": None})

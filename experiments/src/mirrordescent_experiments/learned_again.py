@@ -25,8 +25,9 @@ from torch import Tensor
 
 from mirrordescent import zoo
 from mirrordescent._internal import cache
-from mirrordescent.learn import Draw, NothingLearned, Objective, Recipe, Unrolled
+from mirrordescent.learn import Draw, Objective, Recipe, Unrolled
 from mirrordescent.learn.settings import Settings
+from mirrordescent.learn.trainer import NothingLearned
 from mirrordescent.methods import MD, SMD, Method
 from mirrordescent.mirrors import ConvICNN, LearnedPair
 from mirrordescent.recipes import recipe

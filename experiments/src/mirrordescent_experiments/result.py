@@ -1,15 +1,14 @@
-"""What an experiment found: curves, tables, pictures, claims with the numbers measured, and the
-files they go to.
-"""
+"""The result of an experiment: curves, tables, pictures and claims, and the files they go to."""
 
 from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -26,26 +25,38 @@ from mirrordescent.report import (
     Section,
     Table,
 )
+from mirrordescent_experiments.figure import draw_groups, draw_panel, draw_pictures
 
 VERDICTS = {
     "does not hold": "**does not hold**",
     "not decided": "*not decided*",
     "not measured": "*not measured*",
 }
-KEPT = (
-    10,
-    50,
-    100,
-    500,
-    1000,
-    2000,
-)  # iterations of which every run is kept in the summary, besides the last
-__all__ = ["GAP", "Claim", "Curve", "Panel", "Result", "Table", "file_name"]
+# Iterations at which the summary has every run, besides the last iteration.
+KEPT = (10, 50, 100, 500, 1000, 2000)
+MOST_RUNS = 64  # a panel with more runs has only means and ranges in the summary
+Range: TypeAlias = tuple[Tensor, Tensor]
+"""The lowest and the highest value of all runs, (points,) each."""
+
+__all__ = ["GAP", "Claim", "Curve", "Panel", "Range", "Result", "Table", "file_name"]
 
 
 @dataclass
 class Result:
-    """The outcome of one experiment at one scale."""
+    """The result of an experiment at one scale.
+
+    Args:
+        name: Name of the experiment.
+        title: Title of its page.
+        settings: Settings of the experiment.
+        panels: Curves by the names of their panels.
+        tables: Tables by name.
+        pictures: Images by the names of rows and of images.
+        groups: Groups of numbers by name.
+        claims: The paper's claims with the numbers measured.
+        provenance: Commit, date, machine and entries of the zoo.
+        ranges: Ranges of the curves of stored panels, whose curves are means.
+    """
 
     name: str
     title: str
@@ -56,13 +67,12 @@ class Result:
     groups: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
     provenance: dict[str, Any] = field(default_factory=dict)
+    ranges: dict[str, dict[str, Range]] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write index.html, curves.csv, claims.md, summary.json, and panels, pictures and groups as
-        PNG and SVG.
+        """Write index.html, curves.csv, claims.md, summary.json and all figures to a folder.
 
-        They are written beside the folder first, and moved into it one by one: whenever this ends,
-        every file is whole.
+        They are written to another folder first, and moved one by one: no file is ever incomplete.
         """
         partial = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
@@ -70,89 +80,117 @@ class Result:
         self._write(partial)
         folder.mkdir(exist_ok=True)
         for file in sorted(partial.iterdir()):
-            with whole(folder / file.name) as there:
-                file.replace(there)
+            with whole(folder / file.name) as target:
+                file.replace(target)
         partial.rmdir()
 
     def _write(self, folder: Path) -> None:
-        from mirrordescent_experiments.figure import draw_groups, draw_panel, draw_pictures
-
         self._write_curves(folder / "curves.csv")
-        (folder / "claims.md").write_text(self.markdown())
+        (folder / "claims.md").write_text(self.markdown(), encoding="utf-8")
         (folder / "summary.json").write_text(self.as_json(), encoding="utf-8")
-        for name, panel in self.panels.items():
-            draw_panel(panel, f"{self.title}: {name}", folder / file_name(name))
-        for name, pictures in self.pictures.items():
-            draw_pictures(pictures, folder / file_name(name))
-        for name, groups in self.groups.items():
-            draw_groups(groups, name, f"{self.title}: {name}", folder / file_name(name))
+        for figure in self.figures():
+            for suffix in (".png", ".svg"):
+                self.draw(figure, folder / f"{figure}{suffix}")
         self.page().write(folder / "index.html")
 
+    def figures(self) -> dict[str, str]:
+        """Return the panels, rows of pictures and groups that can be drawn, by file name."""
+        return {file_name(name): name for name in (*self.panels, *self.pictures, *self.groups)}
+
+    def draw(self, figure: str, path: Path) -> None:
+        """Draw a figure.
+
+        Args:
+            figure: File name of a panel, a row of pictures or a group, without its suffix.
+            path: File to write; its suffix is .png or .svg.
+        """
+        name = self.figures()[figure]
+        title = f"{self.title}: {name}"
+        if name in self.panels:
+            draw_panel(self.panels[name], title, path, self.ranges.get(name, {}))
+        elif name in self.pictures:
+            draw_pictures(self.pictures[name], path)
+        else:
+            draw_groups(self.groups[name], name, title, path)
+
     def page(self) -> Page:
-        """Return everything as an HTML page: claims first, then the evidence."""
-        sections = [Section("The paper's claims", self.claims)] if self.claims else []
-        sections += [Section(_sentence(name), table) for name, table in self.tables.items()]
-        sections += [
-            Section(_sentence(name), _compared(name, each)) for name, each in self.pictures.items()
-        ]
-        sections += [Section(_sentence(name), panel) for name, panel in self.panels.items()]
-        sections += [
-            Section(_sentence(name), Dots(groups, name)) for name, groups in self.groups.items()
-        ]
-        command = (
-            f"mirrordescent reproduce {self.name} --scale {self.settings.get('scale', 'standard')}"
-        )
-        return Page(
-            self.title,
-            f"What “{command}” found. Curves are means over all runs.",
-            sections,
-            self.settings,
-        )
+        """Return all content as an HTML page: claims first, then the evidence."""
+        sections = []
+        if self.claims:
+            sections.append(Section("The paper's claims", self.claims))
+        for name, table in self.tables.items():
+            sections.append(Section(_sentence(name), table))
+        for name, pictures in self.pictures.items():
+            sections.append(Section(_sentence(name), _comparison(name, pictures)))
+        for name, panel in self.panels.items():
+            sections.append(Section(_sentence(name), panel))
+        for name, groups in self.groups.items():
+            sections.append(Section(_sentence(name), Dots(groups, name)))
+        scale = self.settings.get("scale", "standard")
+        command = f"mirrordescent reproduce {self.name} --scale {scale}"
+        lead = f"Result of “{command}”. Curves are means over all runs."
+        return Page(self.title, lead, sections, self.settings)
 
     def markdown(self) -> str:
         """Return claims and tables as Markdown."""
         parts = [f"# {self.title}", origin(self.provenance)]
         if self.claims:
-            rows = [
-                (c.statement, VERDICTS.get(c.verdict, c.verdict), c.measured) for c in self.claims
-            ]
-            parts.append(Table(("claim", "here", "measured"), rows).markdown())
+            parts.append(claims_table(self.claims).markdown())
         for name, table in self.tables.items():
             parts += [f"## {name}", table.markdown()]
         return "\n\n".join(parts) + "\n"
 
     def as_json(self) -> str:
-        """Return the summary as it is stored."""
-        return json.dumps(self.summary(), indent=2, ensure_ascii=False) + "\n"
+        """Return the summary as text, with a line for every list of numbers."""
+        return _compact(json.dumps(self.summary(), indent=1, ensure_ascii=False)) + "\n"
 
     def summary(self) -> dict[str, Any]:
-        """Return settings, claims, tables and the means of all curves as plain data."""
-        return {
+        """Return settings, claims, tables and curves as plain data.
+
+        Of every curve there are the means at all iterations, the seconds if they are the
+        horizontal axis, the ranges over all runs, and every run at a few iterations.
+        """
+        summary: dict[str, Any] = {
             "experiment": self.name,
             "title": self.title,
             "settings": self.settings,
             "provenance": self.provenance or None,
             "claims": [vars(claim) for claim in self.claims],
             "tables": {name: vars(table) for name, table in self.tables.items()},
-            "means": {
-                name: {
-                    c.name: dict(
-                        zip(map(str, c.iterations), _rounded(c.values.mean(1)), strict=True)
-                    )
-                    for c in panel.curves
-                }
-                for name, panel in self.panels.items()
-            },
-            "runs": {
-                name: {c.name: _kept(c) for c in panel.curves}
-                for name, panel in self.panels.items()
-                if not name.startswith("one image")
-            },
-            "groups": {
-                name: {group: _rounded(values) for group, values in groups.items()}
-                for name, groups in self.groups.items()
-            },
+            "panels": {},
+            "means": {},
+            "seconds": {},
+            "ranges": {},
+            "runs": {},
+            "groups": {},
         }
+        for name, panel in self.panels.items():
+            summary["panels"][name] = {
+                "quantity": panel.quantity,
+                "against": panel.against,
+                "scales": list(panel.scales),
+            }
+            summary["means"][name] = {curve.name: _means(curve) for curve in panel.curves}
+            if panel.against == "seconds":
+                summary["seconds"][name] = {
+                    curve.name: [_rounded_number(second) for second in curve.seconds]
+                    for curve in panel.curves
+                }
+            if ranges := self._ranges(name, panel):
+                summary["ranges"][name] = ranges
+            if not name.startswith("one image"):
+                summary["runs"][name] = {curve.name: _kept_runs(curve) for curve in panel.curves}
+        for name, groups in self.groups.items():
+            summary["groups"][name] = {group: _rounded(each) for group, each in groups.items()}
+        return summary
+
+    def _ranges(self, name: str, panel: Panel) -> dict[str, list[list[float | None]]]:
+        """Return [lowest values, highest values] of the curves with several runs."""
+        ranges = dict(self.ranges.get(name, {}))
+        for curve in panel.curves:
+            if curve.values.shape[1] > 1:
+                ranges[curve.name] = (curve.values.amin(1), curve.values.amax(1))
+        return {method: [_rounded(low), _rounded(high)] for method, (low, high) in ranges.items()}
 
     def _write_curves(self, path: Path) -> None:
         with path.open("w", newline="") as file:
@@ -160,51 +198,98 @@ class Result:
             writer.writerow(["panel", "method", "iteration", "seconds", "run", "value"])
             for name, panel in self.panels.items():
                 for curve in panel.curves:
-                    for k, seconds, values in zip(
-                        curve.iterations, curve.seconds, curve.values.tolist(), strict=True
-                    ):
-                        for run, value in enumerate(values):
-                            writer.writerow(
-                                [name, curve.name, k, f"{seconds:.4g}", run, f"{value:.6g}"]
-                            )
+                    writer.writerows(_rows(name, curve))
+
+
+def claims_table(claims: list[Claim]) -> Table:
+    """Return a table of claims with their verdicts and the numbers measured."""
+    rows = [
+        (claim.statement, VERDICTS.get(claim.verdict, claim.verdict), claim.measured)
+        for claim in claims
+    ]
+    return Table(("claim", "here", "measured"), rows)
 
 
 def origin(provenance: dict[str, Any]) -> str:
-    """Say in a sentence where results come from."""
+    """Return a sentence on the origin of results."""
     if not provenance:
-        return "*Of which commit, entries and date these results are is not known: they are to be run again.*"
+        return (
+            "*Of which commit, entries and date these results are is not known: "
+            "they are to be run again.*"
+        )
     entries = ", ".join(f"{name} {sha}" for name, sha in provenance["entries"].items()) or "none"
-    made = f"Commit {provenance['commit']}, {provenance['date']}; {provenance['machine']}; seeds {provenance['seeds']}."
-    return f"*{made} Entries: {entries}.*"
+    return (
+        f"*Commit {provenance['commit']}, {provenance['date']}; {provenance['machine']}; "
+        f"seeds {provenance['seeds']}. Entries: {entries}.*"
+    )
 
 
 def file_name(name: str) -> str:
-    """Return the name of a panel as the name of a file."""
+    """Return the name of a panel as the name of a file, without a suffix.
+
+    >>> file_name("gap, against seconds")
+    'gap-against-seconds'
+    """
     return name.replace(" ", "-").replace(",", "").replace(":", "")
 
 
 def _sentence(name: str) -> str:
-    """Begin with a capital letter, and leave the others as they are."""
+    """Return a name with a capital first letter, and the other letters as they are."""
     return name[:1].upper() + name[1:]
 
 
-def _compared(scene: str, pictures: dict[str, Tensor]) -> Comparison:
-    """Lay the last picture over the one before it: the result over what it was made from."""
-    names = list(pictures)
-    return Comparison(
-        {scene: {name: Picture(image) for name, image in pictures.items()}}, before=names[-2:][0]
-    )
+def _comparison(scene: str, images: dict[str, Tensor]) -> Comparison:
+    """Return images of which the last one lies over the one before it."""
+    names = list(images)
+    pictures = {name: Picture(image) for name, image in images.items()}
+    return Comparison({scene: pictures}, before=names[-2:][0])
 
 
-def _kept(curve: Curve) -> dict[str, list[float | None]]:
-    """Return every run at some iterations, so that intervals can be had without running it again;
-    of few runs only.
-    """
-    if curve.values.shape[1] > 64:
+def _rows(panel: str, curve: Curve) -> list[list[object]]:
+    """Return the rows of a curve in curves.csv."""
+    rows: list[list[object]] = []
+    points = zip(curve.iterations, curve.seconds, curve.values.tolist(), strict=True)
+    for iteration, seconds, values in points:
+        for run, value in enumerate(values):
+            rows.append([panel, curve.name, iteration, f"{seconds:.4g}", run, f"{value:.6g}"])
+    return rows
+
+
+def _means(curve: Curve) -> dict[str, float | None]:
+    means = _rounded(curve.values.mean(1))
+    return {str(k): mean for k, mean in zip(curve.iterations, means, strict=True)}
+
+
+def _kept_runs(curve: Curve) -> dict[str, list[float | None]]:
+    """Return every run at a few iterations, so that intervals can be computed later."""
+    if curve.values.shape[1] > MOST_RUNS:
         return {}
-    kept = [k for k in curve.iterations if k in KEPT or k == curve.iterations[-1]]
-    return {str(k): _rounded(curve.values[curve.iterations.index(k)]) for k in kept}
+    runs = {}
+    for index, k in enumerate(curve.iterations):
+        if k in KEPT or k == curve.iterations[-1]:
+            runs[str(k)] = _rounded(curve.values[index])
+    return runs
 
 
 def _rounded(values: Tensor) -> list[float | None]:
-    return [float(f"{value:.4g}") if value == value else None for value in values.tolist()]
+    return [_rounded_number(value) for value in values.tolist()]
+
+
+def _rounded_number(value: float) -> float | None:
+    if value != value:
+        return None
+    return float(f"{value:.4g}")
+
+
+def _compact(text: str) -> str:
+    r"""Put every innermost list or table of numbers in JSON on one line.
+
+    >>> print(_compact('{\n "a": [\n  1.0,\n  null\n ]\n}'))
+    {
+     "a": [1.0, null]
+    }
+    """
+    number = r"(?:-?(?:\d[\d.e+-]*|Infinity)|null|NaN)"
+    item = rf'(?:"\d+": )?{number}'
+    pattern = re.compile(rf"([\[{{])\s+({item}(?:,\s+{item})*)\s+([\]}}])")
+    return pattern.sub(lambda m: m[1] + re.sub(r",\s+", ", ", m[2]) + m[3], text)

@@ -25,8 +25,8 @@ from mirrordescent.automatic.time_plan import WHOLE, TimePlan
 from mirrordescent.automatic.training import Ledger, Training
 from mirrordescent.domains import DomainError
 from mirrordescent.learn import Draw, Pooled, ProblemFamily
-from mirrordescent.learn.distributed import agreed, join
-from mirrordescent.learn.families import reference_of
+from mirrordescent.learn.distributed import broadcast_result, join
+from mirrordescent.learn.families import lower_bounds
 from mirrordescent.methods import Method, Safeguarded
 from mirrordescent.methods.switch import Switch
 from mirrordescent.problems.fingerprint import fingerprint
@@ -77,7 +77,7 @@ class _SplitFamily(ProblemFamily):
     def share_bounds(self, process: tuple[int, int]) -> None:
         """Compute the lower bounds in the first process and send them to the others."""
         for pool in (self.pool, self.rehearsal):
-            lower, pool.proven = agreed(partial(_bounds_of_pool, pool), *process)
+            lower, pool.proven = broadcast_result(partial(_bounds_of_pool, pool), *process)
             if process[0] > 0:
                 like = next(leaves(pool.family.draw(pool.seeds[:1]).x0))
                 pool.lower = torch.tensor(lower).to(like)
@@ -233,7 +233,7 @@ class _Search:
 
     def _agree(self, choose: Callable[[], T]) -> T:
         """Let the first process choose for all."""
-        return agreed(choose, *self.process)
+        return broadcast_result(choose, *self.process)
 
     def _agree_once(self, key: str, choose: Callable[[], T]) -> T:
         return self._agree(lambda: self.ledger.once(key, choose))
@@ -360,7 +360,7 @@ class _Search:
         return replace(self.race, draw=unseen), proven
 
     def _bounds(self, draw: Draw) -> tuple[list[float], bool]:
-        lower, proven = reference_of(draw, self.tolerance)
+        lower, proven = lower_bounds(draw, self.tolerance)
         return lower.tolist(), proven
 
     def _write(self, result: AutoResult) -> None:

@@ -30,14 +30,14 @@ from mirrordescent.learn import (
     Descent,
     Draw,
     Evolution,
-    NothingLearned,
     Objective,
     ProblemFamily,
     Settings,
     Validation,
     learn,
 )
-from mirrordescent.learn.distributed import agreed, alone, hand_round
+from mirrordescent.learn.distributed import broadcast_module, broadcast_result, single_process
+from mirrordescent.learn.trainer import NothingLearned
 from mirrordescent.methods import Method
 from mirrordescent.mirrors import Euclidean, MirrorMap
 from mirrordescent.mirrors.inverse_check import require_inverse
@@ -187,13 +187,13 @@ class Training:
             return [each.name for each in sorted(methods, key=ranks.__getitem__)]
 
         key = f"the order after the {stage} round"
-        order = agreed(lambda: self.ledger.once(key, fastest_first), *self.process)
+        order = broadcast_result(lambda: self.ledger.once(key, fastest_first), *self.process)
         return sorted(methods, key=lambda each: order.index(each.name))
 
     def _has_time_for(self, candidate: Candidate, end: float) -> bool:
         """Return whether there is time to start a candidate, by the clock of the first process."""
         key = f"time for {candidate.name}"
-        in_time = agreed(
+        in_time = broadcast_result(
             lambda: bool(self.ledger.once(key, lambda: perf_counter() < end)), *self.process
         )
         if not in_time and self.process[0] == 0:
@@ -213,10 +213,10 @@ class Training:
         scores = dict.fromkeys(methods, torch.inf)
         for each, owner in owners.items():
             if owner == rank:
-                with alone(), self.plan.stage(each.name, seconds):
+                with single_process(), self.plan.stage(each.name, seconds):
                     scores[each] = train(each, min(world, len(methods)) * seconds)
         for each, owner in owners.items():
-            hand_round(methods[each], owner, world)
+            broadcast_module(methods[each], owner, world)
             scores[each] = _broadcast(scores[each], owner, world)
         return scores
 

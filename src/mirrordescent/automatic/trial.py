@@ -13,7 +13,7 @@ from torch import Tensor
 from mirrordescent.automatic.classical import race_classical_solvers, typical_step
 from mirrordescent.automatic.family_check import check_family
 from mirrordescent.automatic.outcome import CLEARLY, ESTIMATED
-from mirrordescent.learn.families import Pooled, ProblemFamily, reference_of
+from mirrordescent.learn.families import Pooled, ProblemFamily, lower_bounds
 from mirrordescent.methods.base import Method
 from mirrordescent.racing import Contestant, Race, RaceResult, first_below
 from mirrordescent.report import Curve, Page, Panel, Section, Table
@@ -212,7 +212,7 @@ def trial(
     unseen = family.validation(count)
     proven = True
     if unseen.lower is None:
-        lower, proven = reference_of(unseen, tolerance)
+        lower, proven = lower_bounds(unseen, tolerance)
         unseen = replace(unseen, lower=lower)
     race = replace(tuning, draw=unseen)
     ours = Contestant(name, method, "learned", tuning.run(method))

@@ -37,12 +37,15 @@ ALIASES = {"learn": ("train",)}
 SWITCHES = ("isotropic", "coupled", "fused", "keep-known")
 """Options with the values auto, yes and no."""
 
-DESCRIPTION = (
-    "Restore photographs, and learn fast solvers for your own class of optimisation problems. "
-    "For example: mirrordescent solve denoise photo.jpg. "
-    "Every command has examples in its help: mirrordescent solve inpaint --help. "
-    "Add --debug to any command to see the traceback of an error."
-)
+DESCRIPTION = """
+Restore photographs, and learn fast solvers for your own class of optimisation problems.
+
+For example: mirrordescent solve denoise photo.jpg
+
+Every command has examples in its help, such as mirrordescent solve inpaint --help.
+
+Add --debug to any command to see the traceback of an error.
+""".strip()
 
 
 def main() -> None:

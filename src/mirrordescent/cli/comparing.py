@@ -5,9 +5,10 @@ from typing import Literal
 
 from tyro.conf import Positional
 
-from mirrordescent.cli.output import AsJSON
+from mirrordescent.cli.output import AsJSON, join_argument_lines
 
 
+@join_argument_lines
 def compare(
     entry: Positional[str],
     problem: Literal["inpaint", "denoise"] = "inpaint",

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+from mirrordescent.cli.output import join_argument_lines
 
+
+@join_argument_lines
 def demo(
     out: Path = Path("out/demo"),
     size: int = 128,

@@ -1,16 +1,27 @@
-"""``mirrordescent diagnose``: is a learned map a good one, and does a learned solver pay?"""
+"""``mirrordescent diagnose``: check a learned map against theory, or a solver against others."""
+
+from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from tyro.conf import Positional
 
-from mirrordescent.cli.output import AsJSON, DataDirectory, show
+from mirrordescent.cli.output import AsJSON, DataDirectory, aligned, join_argument_lines, say, show
+
+if TYPE_CHECKING:
+    from mirrordescent.learn import ProblemFamily
+    from mirrordescent.methods import Method
 
 KINDS = ("inpaint", "denoise", "svm", "tomography", "network")
+ITERATIONS = 200
+"""Default number of iterations on a kind of problem."""
+OWN_ITERATIONS = 2000
+"""Default number of iterations on problems of a Python file."""
 
 
+@join_argument_lines
 def diagnose(
     mirror: Positional[str],
     problem: Annotated[str, tyro.conf.arg(metavar="KIND|PROBLEMS")],
@@ -22,16 +33,15 @@ def diagnose(
     data: DataDirectory = None,
     json: AsJSON = False,
 ) -> None:
-    """Say whether a learned map is a good mirror map on a kind of problem, and whether a solver
-    pays on your own.
+    """Check a learned mirror map against the theorems, or a solver against classical ones.
 
-    On a kind of problem it writes OUT/MIRROR/diagnosis.md with numbers, figures and a verdict on
-    every assumption of the theorems, and prints the verdicts: how far are runs from their bounds?
+    With a kind of problem, the command checks every assumption of the convergence theorems and
+    compares runs with their bounds. It prints the verdicts and writes numbers and figures to
+    OUT/MIRROR/diagnosis.md.
 
-    On problems of your own, a Python file as for mirrordescent learn, it also answers the practical
-    question, on held-out problems and by the clock: does the solver beat the best of the classical
-    ones that fit, tuned on other problems; where does it stall; on which problems does it fail?
-    OUT/MIRROR.html has tables and curves.
+    With a Python file, as for mirrordescent learn, it also measures the solver on held-out
+    problems: is it faster than the best classical solver, which is tuned on other problems? Where
+    does it stall, and on which problems does it fail? OUT/MIRROR.html has tables and curves.
 
     For example:
 
@@ -39,24 +49,28 @@ def diagnose(
         mirrordescent diagnose out/zoo/my_problems.safetensors --problem my_problems.py --count 64
 
     Args:
-        mirror: an entry of the zoo, or a .safetensors file.
-        problem: inpaint, denoise, svm, tomography or network; or a .py file with a ProblemFamily.
-        out: the folder to write to.
-        count: how many problems.
-        iterations: the length of every run; 200 by default, or 2000 on problems of your own.
-        exact_iterates: follow the exact iterates of inexact maps too, which takes a Newton solve in
-            every step.
-        accuracy: for a .py file, the relative gap that is to be reached.
+        mirror: Name of a zoo entry, or a .safetensors file.
+        problem: Kind of problem (inpaint, denoise, svm, tomography or network), or a Python file
+            with a ProblemFamily.
+        out: Folder for the report.
+        count: Number of problems.
+        iterations: Number of iterations. The default is 200, or 2000 with a Python file.
+        exact_iterates: Whether to follow the exact iterates of inexact maps, too, which takes a
+            Newton solve in every step.
+        accuracy: Relative gap to reach, for a Python file.
     """
     from mirrordescent._internal.suggestions import require_known
 
     if problem.endswith(".py"):
-        return _tried(mirror, Path(problem), out, count, iterations or 2000, accuracy, json)
+        _diagnose_solver(
+            mirror, Path(problem), out, count, iterations or OWN_ITERATIONS, accuracy, json
+        )
+        return
     require_known(problem, KINDS, "kind of problem")
-    _examined(mirror, problem, out, count, iterations or 200, exact_iterates, data, json)
+    _diagnose_map(mirror, problem, out, count, iterations or ITERATIONS, exact_iterates, data, json)
 
 
-def _examined(
+def _diagnose_map(
     mirror: str,
     problem: str,
     out: Path,
@@ -81,53 +95,49 @@ def _examined(
     show({"page": page, "verdicts": diagnosis.judged}, lines, json)
 
 
-def _tried(
+def _diagnose_solver(
     mirror: str, path: Path, out: Path, count: int, iterations: int, accuracy: float, json: bool
 ) -> None:
-    """Ask what theory says and whether it pays, on the problems of a Python file."""
+    """Diagnose a solver on the problems of a Python file."""
     from mirrordescent.automatic.trial import trial
-    from mirrordescent.cli.output import aligned, say
     from mirrordescent.cli.problem_files import load_family, load_solver
 
     family = load_family(path)
     name = Path(mirror).stem
     method = load_solver(mirror)
-    found = trial(
+    result = trial(
         family, method, name=name, accuracy=accuracy, count=count, iterations=iterations, say=say
     )
-    page = found.page().write(out / f"{name}.html")
-    stalls = found.stalls()[1]
-    fails = found.failures_in_words()
-    table = found.table()
-    verdicts = _verdicts(family, method, min(count, 4))
+    page = result.page().write(out / f"{name}.html")
+    _, stalls = result.stalls()
+    fails = result.failures_in_words()
+    table = result.table()
+    verdicts = _check_assumptions(family, method, min(count, 4))
+    failures = [
+        {"problem": index, "gap": gap, "classical": classical}
+        for index, gap, classical in result.failures()
+    ]
     report: dict[str, Any] = {
-        "verdict": found.words,
+        "verdict": result.words,
         "stalls": stalls,
         "fails": fails,
-        "failures": [
-            {"problem": i, "gap": gap, "classical": taken} for i, gap, taken in found.failures()
-        ],
-        "assumptions": [str(verdict) for verdict in verdicts],
+        "failures": failures,
+        "assumptions": verdicts,
         "page": page,
     }
-    lines = [
-        found.words,
-        stalls,
-        fails,
-        "",
-        *aligned([table.columns, *table.rows]),
-        "",
-        *map(str, verdicts),
-    ]
-    show(report, [*lines, f"page: {page}"], json)
+    lines = [result.words, stalls, fails, ""]
+    lines += aligned([table.columns, *table.rows])
+    lines += ["", *verdicts, f"page: {page}"]
+    show(report, lines, json)
 
 
-def _verdicts(family: Any, method: Any, count: int) -> list[Any]:
-    """Return what can be said about the assumptions of the theorems, on a few problems."""
+def _check_assumptions(family: ProblemFamily, method: Method[Any], count: int) -> list[str]:
+    """Return verdicts on the assumptions of the theorems, from a few problems."""
     from mirrordescent.methods import Wrapper
-    from mirrordescent.theory import diagnose as examined
+    from mirrordescent.theory import diagnose as diagnose_method
 
-    while isinstance(method, Wrapper):  # theorems are about the method inside
+    while isinstance(method, Wrapper):  # the theorems apply to the wrapped method
         method = method.method
     draw = family.validation(count)
-    return list(examined(method, draw.problem, draw.x0, iterations=50).verdicts)
+    diagnosis = diagnose_method(method, draw.problem, draw.x0, iterations=50)
+    return [str(verdict) for verdict in diagnosis.verdicts]

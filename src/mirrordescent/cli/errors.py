@@ -27,10 +27,10 @@ MISTAKE = 2
 BUG = 70
 """Exit code for a bug of the library (``EX_SOFTWARE`` of sysexits.h)."""
 
-_REPORTED = (ValueError, TypeError, LookupError, ImportError, ArithmeticError, RuntimeError)
+_MISTAKES = (ValueError, TypeError, LookupError, ImportError, ArithmeticError, RuntimeError)
 """Classes that the library raises for mistakes."""
-_NEVER_REPORTED = (NotImplementedError, RecursionError)
-"""Subclasses of these that are bugs."""
+_BUGS = (NotImplementedError, RecursionError)
+"""Subclasses of these classes that are always bugs."""
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
@@ -57,6 +57,11 @@ def report(error: Exception, debug: bool) -> int:
     return described.exit_code
 
 
+def is_mistake(error: Exception) -> bool:
+    """Return whether an error is a user's mistake, not a bug."""
+    return describe(error).exit_code == MISTAKE
+
+
 def describe(error: Exception) -> Report:
     """Decide whether an error is a mistake or a bug, and describe it in one or two lines."""
     if isinstance(error, (OSError, MemoryError)) or _out_of_memory(error):
@@ -72,7 +77,7 @@ def describe(error: Exception) -> Report:
         where = f"{path.name}, line {line}, in {frame.f_code.co_name}"
         text = f"error in {where}: {type(error).__name__}: {_message(error)}"
         return Report((f"{text} (--debug shows the traceback)",), MISTAKE)
-    reported = isinstance(error, _REPORTED) and not isinstance(error, _NEVER_REPORTED)
+    reported = isinstance(error, _MISTAKES) and not isinstance(error, _BUGS)
     if raised and reported:
         return Report((_message(error),), MISTAKE)
     return _bug(error, package, f"{frame.f_globals['__name__']}, line {line}")

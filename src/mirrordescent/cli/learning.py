@@ -1,6 +1,4 @@
-"""``mirrordescent learn``: an entry of the zoo again, a method of your own, or a solver for your
-own problems.
-"""
+"""``mirrordescent learn``: learn a solver, a method from a TOML file, or a zoo entry."""
 
 import os
 import warnings
@@ -11,14 +9,17 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import Positional, UseAppendAction
 
+from mirrordescent.cli.errors import is_mistake
+from mirrordescent.cli.output import AsJSON, DataDirectory, join_argument_lines
 from mirrordescent.cli.problem_files import import_modules, load_family
 
 
+@join_argument_lines
 def learn(
     what: Annotated[Positional[str], tyro.conf.arg(metavar="PROBLEMS|CONFIG|NAME")],
     runs: Path = Path("runs"),
     out: Path = Path("out/zoo"),
-    data: Path | None = None,
+    data: DataDirectory = None,
     resume: bool = True,
     device: str = "cpu",
     set: UseAppendAction[tuple[str, ...]] = (),
@@ -27,23 +28,24 @@ def learn(
     ] = (),
     minutes: float = 10.0,
     accuracy: float = 1e-2,
-    json: bool = False,
+    json: AsJSON = False,
 ) -> int:
-    """Learn a solver for your own problems, a method that a small TOML file describes, or an entry
-    of the zoo again.
+    """Learn a fast solver for your own problems, or a method that a TOML file describes.
 
-    Your own problems are a class in a Python file, a ProblemFamily (docs/learn.md). Everything else
-    is done here: a pool is certified, classical solvers are tuned, schedules and maps learned, the
-    fastest chosen by the clock on other problems and judged on unseen ones. Then OUT/NAME.html says
-    in plain words what to use, or that learning does not pay, and OUT/NAME.safetensors has the
-    solver, for mirrordescent solve my_problems.py. Interrupted, it goes on where it stopped.
-    Started by torchrun, processes share what is tried, so that each has more time.
+    1. Your own problems: a Python file with a ProblemFamily (docs/learn.md). The command tunes
+    classical solvers, learns schedules and mirror maps, chooses the fastest by its time, and tests
+    it on unseen problems. OUT/NAME.html says which solver to use, or that learning does not pay.
+    OUT/NAME.safetensors is the solver, which mirrordescent solve my_problems.py uses. Under
+    torchrun, the processes share the work.
 
-    Runs are kept in RUNS/NAME and go on where they stopped. What was learned is written to
-    OUT/NAME.safetensors, which is used with --mirror OUT/NAME.safetensors, or
-    mirrordescent.zoo.load. If nothing was learned, the command says why and ends with 1. What was
-    learned from a file about images is compared with other methods in the end, as mirrordescent
-    compare does, which takes pictures of your own.
+    2. A TOML file, which describes a family of problems, a mirror map and a method (see below). A
+    method for images is compared with other methods at the end.
+
+    3. The name of a zoo entry, which is learned again.
+
+    An interrupted run continues if it is started again. Checkpoints are in RUNS/NAME, results in
+    OUT/NAME.safetensors, for --mirror OUT/NAME.safetensors or mirrordescent.zoo.load. If nothing
+    was learned, the command says why, and the exit code is 1.
 
     For example:
 
@@ -53,21 +55,23 @@ def learn(
         mirrordescent learn my.toml --set settings.meta_steps=200 --set map.filters=8
         mirrordescent learn my.toml --import my_module
 
-    where my.toml says
+    where my.toml is
 
         name = "my-map"
 
-        [family]                    # or type = "my_module:MyFamily", with its arguments below
-        type = "inpainting"         # inpainting, denoising, svm, moons
-        source = "holidays/"        # bundled, a folder or an archive of pictures
+        [family]                  # or type = "my_module:MyFamily", with its arguments below
+        type = "inpainting"       # inpainting, denoising, svm, moons
+        source = "holidays/"      # bundled, a folder or an archive of pictures
         size = 32
 
-        [map]                       # or type = "my_module:MyMap" type = "conjugate"          #
-        conjugate, pair, diagonal, spline, or a map of the library such as Stencil filters = 16
+        [map]                     # or type = "my_module:MyMap"
+        type = "conjugate"        # conjugate, pair, diagonal, spline, or a class such as Stencil
+        filters = 16
 
-        [method]                    # or name = "my_module:MyMethod" name = "lsmd" step = 0.3
-        schedule = "power-laws"     # a few numbers that go on as powers of k; by default one number
-        a step
+        [method]                  # or name = "my_module:MyMethod"
+        name = "lsmd"
+        step = 0.3
+        schedule = "power-laws"   # a few numbers and powers of k; by default one number a step
 
         [settings]
         meta_steps = 1000
@@ -76,70 +80,71 @@ def learn(
         learning_rate = 0.002
 
         [settings.objective]
-        differentiation = "full"    # checkpointed, evolution, or {type = "truncated", segment = 30}
+        differentiation = "full"  # checkpointed, evolution, {type = "truncated", segment = 30}
 
     Args:
-        what: a .py file with a ProblemFamily, a .toml file, or the name of an entry such as
+        what: Python file with a ProblemFamily, TOML file, or name of a zoo entry such as
             photo-inpaint-conjugate.
-        runs: the folder for checkpoints and logs.
-        out: the folder to write the entry to.
-        data: the data directory; MIRRORDESCENT_DATA by default.
-        resume: go on where a run stopped, or start anew.
-        device: to learn on, such as cuda.
-        set: key=value, to change a setting; once for each.
-        modules: a module of yours to import first, from this folder or that of the file; once for
-            each. A file can name classes of imported modules only.
-        minutes: for a .py file, the time it may take, about.
-        accuracy: for a .py file, the relative gap that the solver is to reach.
-        json: print the outcome as JSON.
+        runs: Folder for checkpoints and logs.
+        out: Folder for the result.
+        resume: Whether to continue an interrupted run. Otherwise a new run starts.
+        device: Device on which to learn, such as cuda.
+        set: Change key=value of a setting. The option can be repeated.
+        modules: Module of your own to import first, from the current folder or from that of the
+            TOML file, which can refer only to classes of imported modules. The option can be
+            repeated.
+        minutes: Approximate duration, for a Python file.
+        accuracy: Relative gap that the solver must reach, for a Python file.
     """
     from mirrordescent import zoo
     from mirrordescent.cli.output import progress, say, show
-    from mirrordescent.learn import NothingLearned, read_recipe
+    from mirrordescent.learn import read_recipe
+    from mirrordescent.learn.trainer import NothingLearned
     from mirrordescent.recipes import recipe as recipe_of
 
     began = perf_counter()
     import_modules(modules, (Path.cwd(), Path(what).resolve().parent))
     if what.endswith(".py"):
-        return _searched(Path(what), out, minutes, accuracy, resume, json)
+        return _learn_solver(Path(what), out, minutes, accuracy, resume, json)
+    changes = set
     if what.endswith(".toml"):
-        recipe = read_recipe(what, set)
-        set = ()
+        recipe = read_recipe(what, changes)
+        changes = ()
     else:
         recipe = recipe_of(what)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NothingLearned)  # it is said below
+        warnings.simplefilter("ignore", NothingLearned)  # reported below
         path = recipe.train(
-            runs, out, data, changes=set, resume=resume, device=device, progress=progress()
+            runs, out, data, changes=changes, resume=resume, device=device, progress=progress()
         )
     stages = zoo.card(path).stages
     report: dict[str, Any] = {"entry": path}
-    for stage in stages:  # the last one that was judged
+    for stage in stages:  # the last stage with a validation counts
         if "best_validation" in stage:
-            report |= {
-                "best validation": stage["best_validation"],
-                "at meta-step": stage["best_meta_step"],
-            }
+            report["best validation"] = stage["best_validation"]
+            report["at meta-step"] = stage["best_meta_step"]
     report["seconds"] = perf_counter() - began
     failures = [
         f"in stage {stage['stage']}, {stage['failure']}" for stage in stages if "failure" in stage
     ]
-    if not failures and (words := _compared(recipe.on, path)) is not None:
-        report["verdict"] = words
+    if not failures:
+        verdict = _compare_images(recipe.on, path)
+        if verdict is not None:
+            report["verdict"] = verdict
     show(report, [f"{key}: {value}" for key, value in report.items()], json)
     for failure in failures:
         say(f"mirrordescent: {failure}")
     return 1 if failures else 0
 
 
-def _searched(
+def _learn_solver(
     path: Path, out: Path, minutes: float, accuracy: float, resume: bool, json: bool
 ) -> int:
-    """Find a solver for the problems of a Python file."""
+    """Learn a solver for the problems of a Python file."""
     from mirrordescent import auto
     from mirrordescent.cli.output import progress, say, show
 
-    found = auto(
+    result = auto(
         load_family(path),
         name=path.stem,
         accuracy=accuracy,
@@ -149,32 +154,38 @@ def _searched(
         say=say,
         progress=progress(),
     )
-    if int(os.environ.get("RANK", 0)) > 0:  # the first process says what was found
+    if int(os.environ.get("RANK", 0)) > 0:  # only the first process prints
         return 0
-    page = found.file.with_suffix(".html")
+    page = result.file.with_suffix(".html")
     report = {
-        "verdict": found.words,
-        "recommended": found.recommended,
-        "solver": found.file,
+        "verdict": result.words,
+        "recommended": result.recommended,
+        "solver": result.file,
         "page": page,
-        "seconds": found.seconds,
+        "seconds": result.seconds,
     }
-    show(report, [found.words, f"solver: {found.file}", f"page: {page}"], json)
+    show(report, [result.words, f"solver: {result.file}", f"page: {page}"], json)
     return 0
 
 
-def _compared(on: str, path: Path) -> str | None:
-    """Say how a method for total variation does against others on bundled pictures; None of other
-    kinds of problems.
+def _compare_images(family: str, path: Path) -> str | None:
+    """Compare a method for images with others on bundled pictures and return the verdict.
+
+    Args:
+        family: Description of the family. Families other than images have no comparison.
+        path: File with the method.
     """
     from mirrordescent.restore.compare import compare
     from mirrordescent.restore.planning import Task
 
-    for kind in ("inpainting", "denoising"):
-        if f"type = {kind}" in on:
-            try:
-                task: Task = "inpaint" if kind == "inpainting" else "denoise"
-                return compare(path, task, count=4, size=32, iterations=150).words
-            except (ValueError, TypeError) as error:
-                return f"not compared with others: {error}"
+    tasks: dict[str, Task] = {"inpainting": "inpaint", "denoising": "denoise"}
+    for kind, task in tasks.items():
+        if f"type = {kind}" not in family:
+            continue
+        try:
+            return compare(path, task, count=4, size=32, iterations=150).words
+        except Exception as error:
+            if not is_mistake(error):
+                raise
+            return f"not compared with other methods: {error}"
     return None

@@ -1,16 +1,19 @@
 """Printed reports, as text or as JSON, and options that several commands share."""
 
+import inspect
 import io
 import json
 import math
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from tyro.conf import arg
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # Unicode categories: control and format characters, surrogates, line and paragraph separators.
 _INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -22,6 +25,33 @@ DataDirectory: TypeAlias = Annotated[
     Path | None,
     arg(help="Folder with the data sets. The default is the environment's MIRRORDESCENT_DATA."),
 ]
+
+
+def join_argument_lines(command: F) -> F:
+    """Join the lines of every argument description in a docstring.
+
+    The parser of the command line joins the lines of other paragraphs, but not these.
+
+    >>> def greet(name):
+    ...     '''Greet.
+    ...
+    ...     Args:
+    ...         name: Name of
+    ...             the person.
+    ...     '''
+    >>> join_argument_lines(greet).__doc__.splitlines()[-1].strip()
+    'name: Name of the person.'
+    """
+    lines: list[str] = []
+    in_arguments = False
+    for line in inspect.cleandoc(command.__doc__ or "").splitlines():
+        in_arguments = in_arguments or line == "Args:"
+        if in_arguments and line.startswith(8 * " "):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+    command.__doc__ = "\n".join(lines)
+    return command
 
 
 def show(report: Any, lines: Iterable[str], as_json: bool) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from mirrordescent._internal.files import write_whole
 from mirrordescent.cli.problem_files import load_family, load_solver
 from mirrordescent.learn import Draw
-from mirrordescent.learn.families import reference_of
+from mirrordescent.learn.families import lower_bounds
 from mirrordescent.methods import FISTA, Method
 from mirrordescent.problems import Problem
 from mirrordescent.references.certificate import primal_dual
@@ -69,7 +69,7 @@ def solve_own(
     proven = True
     if lower is None and prove:
         say("finding lower bounds")
-        lower, proven = reference_of(draw, min(1e-3, accuracy / 100))
+        lower, proven = lower_bounds(draw, min(1e-3, accuracy / 100))
     solution = solve(
         draw.problem,
         method,

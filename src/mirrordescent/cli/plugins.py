@@ -17,7 +17,7 @@ from typing import TypeAlias
 import tyro
 from tyro.extras import SubcommandApp
 
-from mirrordescent.cli.output import say
+from mirrordescent.cli.output import join_argument_lines, say
 
 GROUP = "mirrordescent.commands"
 
@@ -59,6 +59,7 @@ def _load(point: EntryPoint) -> Command:
         return command
     if not callable(command):
         raise TypeError(f"{point.value} must be a function or a SubcommandApp")
+    command = join_argument_lines(command)
     _require_parser(command)
     return command
 

@@ -10,12 +10,12 @@ import tyro
 from tyro.conf import Positional
 from tyro.extras import SubcommandApp
 
-from mirrordescent.cli.output import AsJSON, Switch
+from mirrordescent.cli.output import AsJSON, Switch, join_argument_lines
 
 if TYPE_CHECKING:
-    from mirrordescent.restore.jobs import Wanted
+    from mirrordescent.restore.jobs import RestorationSettings
     from mirrordescent.restore.outcome import Failure, Outcome
-    from mirrordescent.restore.planning import Plan, Task
+    from mirrordescent.restore.planning import RestorationPlan, Task
 
 app = SubcommandApp()
 app.__doc__ = "Restore photographs (denoise, inpaint), or solve problems of your own."
@@ -139,6 +139,7 @@ def inpaint(
 
 
 @app.command
+@join_argument_lines
 def problems(
     file: Positional[Path],
     solver: str | None = None,
@@ -195,9 +196,9 @@ def _restore(
     from mirrordescent.restore.outcome import Failure
     from mirrordescent.restore.page import page
 
-    wanted = _wanted(task, options, writing, damage)
+    settings = _settings(task, options, writing, damage)
     plan = _plan(task, options)
-    jobs = Jobs(wanted, options.images, writing.resume, say)
+    jobs = Jobs(settings, options.images, writing.resume, say)
     _require_writable(writing.out)
     outcomes: list[Outcome] = []
     failures: list[Failure] = []
@@ -211,7 +212,7 @@ def _restore(
             outcomes.append(outcome)
             if not writing.json:
                 print(visible(outcome.line(writing.verbose)), flush=True)
-    path = page(wanted, outcomes, failures, plan).write(writing.out / "index.html")
+    path = page(settings, outcomes, failures, plan).write(writing.out / "index.html")
     report = {
         "task": task,
         "page": path,
@@ -237,11 +238,11 @@ def _restore(
     return 1 if unreached or failures else 0
 
 
-def _plan(task: Task, options: SolverOptions) -> Plan:
+def _plan(task: Task, options: SolverOptions) -> RestorationPlan:
     """Choose the methods and the stopping rule."""
-    from mirrordescent.restore import plan
+    from mirrordescent.restore import plan_restoration
 
-    return plan(
+    return plan_restoration(
         task,
         options.method,
         options.mirror,
@@ -252,12 +253,12 @@ def _plan(task: Task, options: SolverOptions) -> Plan:
     )
 
 
-def _wanted(
+def _settings(
     task: Task, options: SolverOptions, writing: OutputOptions, damage: MaskOptions | None
-) -> Wanted:
+) -> RestorationSettings:
     """Collect what is to be done with every photograph."""
     from mirrordescent._internal.checks import require_positive
-    from mirrordescent.restore.jobs import Wanted
+    from mirrordescent.restore.jobs import RestorationSettings
     from mirrordescent.restore.masks import Masks
 
     weight = None if options.weight == "auto" else options.weight
@@ -270,7 +271,9 @@ def _wanted(
             damage.mask, damage.mask_white, damage.mask_colour, damage.missing, damage.seed
         )
         keep_known = _decision(damage.keep_known)
-    return Wanted(task, writing.out, weight, keep_known, masks, writing.truth, _variant(options))
+    return RestorationSettings(
+        task, writing.out, weight, keep_known, masks, writing.truth, _variant(options)
+    )
 
 
 def _variant(options: SolverOptions) -> dict[str, bool]:
@@ -291,7 +294,7 @@ def _require_writable(folder: Path) -> None:
     tempfile.TemporaryFile(dir=folder).close()
 
 
-def _missed_tolerance(outcome: Outcome, plan: Plan, requested: bool) -> bool:
+def _missed_tolerance(outcome: Outcome, plan: RestorationPlan, requested: bool) -> bool:
     """Return whether a photograph misses the tolerance that the plan promises.
 
     If known pixels were kept, the gap belongs to the image from which holes were filled. Then only

@@ -9,7 +9,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.learn import ProblemFamily, Settings, learn, unroll
+from mirrordescent.learn import ProblemFamily, Settings, learn
+from mirrordescent.learn.unrolling import unroll
 from mirrordescent.methods import Method
 from mirrordescent.mirrors import Diagonal, Layerwise
 from mirrordescent.mirrors.symmetry import Symmetry, permute

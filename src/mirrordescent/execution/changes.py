@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mirrordescent.methods.base import Tensors
+from mirrordescent.execution.tensors import Tensors
 
 LARGE = 1 << 15
 """Entries up to which a parameter is copied. Larger ones are summed until their first change."""

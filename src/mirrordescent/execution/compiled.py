@@ -20,7 +20,8 @@ from mirrordescent.execution.spline_tables import (
     spline_table,
     table_length,
 )
-from mirrordescent.methods.base import GradientMethod, Tensors
+from mirrordescent.execution.tensors import Tensors
+from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors.base import MirrorMap
 
 MIN_PERIOD = 512

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from mirrordescent.domains import WholeSpace
+from mirrordescent.execution.tensors import Tensors
 from mirrordescent.methods.accelerated import AMD, ASMD
-from mirrordescent.methods.base import GradientMethod, Tensors
+from mirrordescent.methods.base import GradientMethod
 from mirrordescent.methods.baselines import GD, ProjectedGradient
 from mirrordescent.methods.descent import MD
 from mirrordescent.mirrors.quadratic import Euclidean

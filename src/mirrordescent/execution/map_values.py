@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor
 
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.parts import written_together
+from mirrordescent.parts import claim_holds
 from mirrordescent.trees import fits
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ def usable_diagonal(mirror: MirrorMap, like: Tensor) -> Tensor | float | None:
 
     A subclass that overrides the map but inherits ``diagonal`` has no usable diagonal.
     """
-    if not written_together(type(mirror), "diagonal", *_MAPPINGS):
+    if not claim_holds(type(mirror), "diagonal", *_MAPPINGS):
         return None
     d = mirror.diagonal()
     if isinstance(d, Tensor) and not (has_type_of(d, like) and fits(d.shape, like.shape)):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from mirrordescent import kernels
+from mirrordescent.execution.tensors import Tensors
 from mirrordescent.methods.adaptive import TINY, AdaptivePreconditioned
-from mirrordescent.methods.base import GradientMethod, Tensors
+from mirrordescent.methods.base import GradientMethod
 from mirrordescent.methods.preconditioned import Preconditioned
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.by_kind import ScaledMap
@@ -24,7 +26,12 @@ from mirrordescent.mirrors.singular_values import (
     matrix_blocks,
 )
 
+DirectionFunction: TypeAlias = Callable[[Tensors], Tensors]
+"""Function from tensors to their directions."""
+
 _SPECTRAL = (SingularValues, SpectralPower)
+_dtype = attrgetter("dtype")
+_device = attrgetter("device")
 
 
 class PreconditionedSteps:
@@ -91,7 +98,7 @@ class AdaptiveSteps(PreconditionedSteps):
         steps = [t * size for size in self.directions.sizes]
         keep = 1 - t * method.decay
         if self.fused and kernels.has_moments(x, n, u):
-            kernels.adapted(x, n, w, u, steps, beta, keep, TINY)
+            kernels.adaptive_step(x, n, w, u, steps, beta, keep, TINY)
             return
         torch._foreach_mul_([*n, *w], beta)
         torch._foreach_addcmul_(n, u, u, 1 - beta)
@@ -139,15 +146,27 @@ class UnitDirections:
         self.fused = fused
         self.sizes = [mirror.direction_size for mirror in maps]
         """ℓ of each map (:attr:`MirrorMap.direction_size`)."""
-        self._matrix_indices: list[int] = []
-        self._matrix_maps: list[SingularValues] = []
-        self._other_indices: dict[MirrorMap, list[int]] = {}
+        matrix_maps: list[MirrorMap] = []
+        matrix_indices: list[int] = []
+        other_indices: dict[MirrorMap, list[int]] = {}
         for i, mirror in enumerate(map(unscaled, maps)):
             if is_approximated(mirror):
-                self._matrix_indices.append(i)
-                self._matrix_maps.append(mirror)  # type: ignore[arg-type]
+                matrix_maps.append(mirror)
+                matrix_indices.append(i)
             else:
-                self._other_indices.setdefault(mirror, []).append(i)
+                other_indices.setdefault(mirror, []).append(i)
+        self._groups: list[tuple[list[int], DirectionFunction]] = []
+        if matrix_indices:
+            function = partial(matrix_directions, matrix_maps, fused=fused)
+            self._groups.append((matrix_indices, function))
+        for mirror, indices in other_indices.items():
+            self._groups.append((indices, direction_function(mirror, fused)))
+        self._inner_sizes = {
+            i: mirror.direction_size
+            for mirror, indices in other_indices.items()
+            if mirror.direction_size != 1
+            for i in indices
+        }
 
     def __call__(self, tensors: Tensors) -> Tensors:
         """Return the directions divided by ℓ, so that their entries have mean square 1.
@@ -156,17 +175,12 @@ class UnitDirections:
             tensors: One sample for each map, without the batch dimension.
         """
         result = list(tensors)
-        if self._matrix_indices:
-            matrices = [tensors[i] for i in self._matrix_indices]
-            directions = matrix_directions(self._matrix_maps, matrices, self.fused)
-            for i, direction in zip(self._matrix_indices, directions, strict=True):
+        for indices, directions in self._groups:
+            group = directions([tensors[i] for i in indices])
+            for i, direction in zip(indices, group, strict=True):
                 result[i] = direction
-        for mirror, indices in self._other_indices.items():
-            directions = directions_of(mirror, [tensors[i] for i in indices], self.fused)
-            if mirror.direction_size != 1:
-                directions = list(torch._foreach_div(directions, mirror.direction_size))
-            for i, direction in zip(indices, directions, strict=True):
-                result[i] = direction
+        for i, size in self._inner_sizes.items():
+            result[i] = result[i] / size
         return result
 
 
@@ -180,23 +194,33 @@ def is_approximated(mirror: MirrorMap) -> bool:
     return type(mirror) in _SPECTRAL and mirror.products is not None
 
 
-def directions_of(mirror: MirrorMap, tensors: Tensors, fused: bool = False) -> Tensors:
-    """Return the directions of several tensors under one map.
+def direction_function(mirror: MirrorMap, fused: bool = False) -> DirectionFunction:
+    """Return the function that computes directions of several tensors under one map.
+
+    Its argument is a list of tensors without the batch dimension.
 
     Args:
         mirror: A map.
-        tensors: Tensors without the batch dimension.
         fused: Whether C kernels are used.
     """
     if is_approximated(mirror):
-        return matrix_directions([mirror] * len(tensors), tensors, fused)  # type: ignore[list-item]
-    if type(mirror) is ScaledMap:
-        return list(torch._foreach_mul(directions_of(mirror.mirror, tensors, fused), mirror.c))
-    if type(mirror) is PNorm and fused and tensors and kernels.has_powers(tensors):
-        return kernels.powers(tensors, 1 / (mirror.p - 1))
-    if _is_concatenable(mirror) and len({(y.dtype, y.device) for y in tensors}) == 1:
-        return _concatenated_directions(mirror, tensors)
+        return lambda tensors: matrix_directions([mirror] * len(tensors), tensors, fused)
+    if type(mirror) is PNorm and fused:
+        return partial(_power_directions, mirror)
+    if _is_concatenable(mirror):
+        return partial(_concatenated_directions, mirror)
+    return partial(_single_directions, mirror)
+
+
+def _single_directions(mirror: MirrorMap, tensors: Tensors) -> Tensors:
     return [mirror._direction(y[None])[0] for y in tensors]
+
+
+def _power_directions(mirror: PNorm, tensors: Tensors) -> Tensors:
+    """Return the directions of tensors under powers of their entries, by a kernel if possible."""
+    if tensors and kernels.has_powers(tensors):
+        return kernels.powers(tensors, 1 / (mirror.p - 1))
+    return _concatenated_directions(mirror, tensors)
 
 
 def _is_concatenable(mirror: MirrorMap) -> bool:
@@ -212,9 +236,11 @@ def _is_concatenable(mirror: MirrorMap) -> bool:
 
 def _concatenated_directions(mirror: MirrorMap, tensors: Tensors) -> Tensors:
     """Return the directions of tensors under an elementwise map, applied to all entries at once."""
-    sizes = [y.numel() for y in tensors]
+    if len(set(map(_dtype, tensors))) != 1 or len(set(map(_device, tensors))) != 1:
+        return _single_directions(mirror, tensors)
+    sizes = list(map(Tensor.numel, tensors))
     counts = _counts(tuple(sizes), tensors[0].device)
-    flat = _divide_by_rms(torch.cat([y.flatten() for y in tensors]), tensors, counts)
+    flat = _divide_by_rms(torch.cat(list(map(Tensor.flatten, tensors))), tensors, counts)
     mapped = mirror._to_primal(flat[None])[0]
     directions = _divide_by_rms(mapped, torch.split(mapped, sizes), counts)
     pieces = torch.split(directions, sizes)
@@ -242,13 +268,11 @@ def _counts(sizes: tuple[int, ...], device: torch.device) -> Tensor:
         return torch.tensor(sizes, device=device)
 
 
-def matrix_directions(
-    maps: Sequence[SingularValues], tensors: Tensors, fused: bool = False
-) -> Tensors:
+def matrix_directions(maps: Sequence[Any], tensors: Tensors, fused: bool = False) -> Tensors:
     """Return the normalised directions of many tensors without decompositions.
 
     Args:
-        maps: Map of each tensor.
+        maps: Map of each tensor, a :class:`SingularValues`.
         tensors: Tensors without the batch dimension.
         fused: Whether C kernels are used.
     """
@@ -276,9 +300,13 @@ def matrix_directions(
             directions = kernels.directions(group, group_fits, [maps[i].parts for i in indices])
         else:
             blocks = [matrix_blocks(maps[i], tensors[i][None]) for i in indices]
-            directions = _normalised(combine_matrices(approximation, blocks, group_fits))
+            combined = _normalised(combine_matrices(approximation, blocks, group_fits))
+            directions = [
+                direction.reshape(tensors[i].shape).to(tensors[i])
+                for i, direction in zip(indices, combined, strict=True)
+            ]
         for i, direction in zip(indices, directions, strict=True):
-            result[i] = direction.reshape(tensors[i].shape).to(tensors[i])
+            result[i] = direction
     return result
 
 

@@ -6,7 +6,7 @@ and its memory:
 1. a C kernel over all parameters of a kind (:mod:`~mirrordescent.execution.compiled`),
 2. steps that share work between tensors (:mod:`~mirrordescent.execution.matrices`),
 3. torch's foreach functions (:mod:`~mirrordescent.execution.foreach`),
-4. the method's own ``update`` (:mod:`~mirrordescent.execution.pure`).
+4. the method's own ``update`` (:mod:`~mirrordescent.execution.parameter_update`).
 
 Ways 1 to 3 are registered for exact classes. A method of another class, or a subclass, runs by its
 own ``update``.
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,12 +28,12 @@ from mirrordescent.execution.compiled import KernelForm, KernelSteps, kernel_for
 from mirrordescent.execution.foreach import diagonal_steps
 from mirrordescent.execution.map_values import CachedMapValue, usable_diagonal
 from mirrordescent.execution.matrices import SHARED_STEPS, uses_kernels
-from mirrordescent.execution.pure import Fields, ParameterUpdate
+from mirrordescent.execution.parameter_update import Fields, ParameterUpdate
 from mirrordescent.execution.sharding import is_distributed, local_parts
-from mirrordescent.methods.base import GradientMethod, Tensors
+from mirrordescent.execution.tensors import Tensors, select
+from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors.base import MirrorMap
 
-T = TypeVar("T")
 ListStep: TypeAlias = Callable[[int, Tensors, Tensors, Tensors], None]
 """A step on several parameters: count, points, stored tensors, gradients."""
 
@@ -49,7 +49,7 @@ def updates_for(
     fused: bool | None = None,
     dual_dtype: torch.dtype | None = None,
 ) -> GroupExecutor:
-    """Return the executor of a group of parameters. The ways to step are chosen here, once.
+    """Return the executor of a group of parameters. The execution of steps is chosen here, once.
 
     Args:
         methods: Method of each parameter. Parameters may share one.
@@ -63,29 +63,37 @@ def updates_for(
         fused = foreach is None and kernels.available()
     shared: dict[Any, ParameterUpdate] = {}
     updates: list[ParameterUpdate] = []
-    ways: dict[ParameterUpdate, Ways] = {}
+    choices: dict[ParameterUpdate, StepChoice] = {}
     for method, mirror, x in zip(methods, maps, parameters, strict=True):
         key = (id(method), id(mirror), x.dtype, x.device, x.shape)
         update = shared.get(key)
         if update is None:
             update = ParameterUpdate(method, mirror, x, dual_dtype)
             shared[key] = update
-            ways[update] = _ways(update, x, foreach, fused)
+            choices[update] = _choose_step(update, x, foreach, fused)
         updates.append(update)
-    return GroupExecutor(updates, ways, fused)
+    return GroupExecutor(updates, choices, fused)
 
 
-class Ways(NamedTuple):
-    """The ways in which a parameter can be stepped, besides the method's ``update``."""
+class StepChoice(NamedTuple):
+    """The ways in which a parameter may be stepped, besides the method's ``update``."""
 
     kernel: KernelForm | None
+    """C kernel, or None."""
+
     shared: bool
+    """Whether steps share work between tensors."""
+
     foreach: bool
+    """Whether foreach functions are used."""
+
     unit_diagonal: bool
-    """Whether ∇ψ(x) = x."""
+    """Whether ∇ψ(x) = x, so that foreach functions need no multipliers."""
 
 
-def _ways(update: ParameterUpdate, x: Tensor, foreach: bool | None, fused: bool) -> Ways:
+def _choose_step(
+    update: ParameterUpdate, x: Tensor, foreach: bool | None, fused: bool
+) -> StepChoice:
     """Return the ways in which a parameter like x is stepped."""
     method = update.method
     d: Tensor | float | None = None
@@ -106,8 +114,13 @@ def _ways(update: ParameterUpdate, x: Tensor, foreach: bool | None, fused: bool)
     form = None
     if fused and not update.converts:
         form = kernel_form(method, update.mirror, x)
-    wanted = foreach is not False
-    return Ways(form, shares and wanted, d is not None and wanted, isinstance(d, float) and d == 1)
+    lists = foreach is not False
+    return StepChoice(
+        kernel=form,
+        shared=lists and shares,
+        foreach=lists and d is not None,
+        unit_diagonal=isinstance(d, float) and d == 1,
+    )
 
 
 class GradientBatch(NamedTuple):
@@ -127,15 +140,18 @@ class GroupExecutor:
 
     Args:
         updates: Update of each parameter.
-        ways: Ways to step, by update.
+        choices: Ways in which parameters are stepped, by update.
         fused: Whether C kernels are used.
     """
 
     def __init__(
-        self, updates: list[ParameterUpdate], ways: dict[ParameterUpdate, Ways], fused: bool
+        self,
+        updates: list[ParameterUpdate],
+        choices: dict[ParameterUpdate, StepChoice],
+        fused: bool,
     ) -> None:
         self.updates = updates
-        self.ways = ways
+        self.choices = choices
         self.fused = fused
         momenta = {update.method.changing_momentum for update in updates}
         self.momentum = momenta.pop() if len(momenta) == 1 else None
@@ -150,13 +166,13 @@ class GroupExecutor:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy has other tensors, so it is arranged again.
-        return GroupExecutor, (self.updates, self.ways, self.fused)
+        return GroupExecutor, (self.updates, self.choices, self.fused)
 
     @property
     def uses_kernels(self) -> bool:
         """Whether a C kernel can be used for at least one parameter."""
-        for update, ways in self.ways.items():
-            if ways.kernel is not None or uses_kernels(update.method, update.mirror):
+        for update, choice in self.choices.items():
+            if choice.kernel is not None or uses_kernels(update.method, update.mirror):
                 return True
         return False
 
@@ -269,7 +285,7 @@ class GroupExecutor:
         if updates != self._arranged:
             self._arranged = updates
             self._arranged_for = None
-            self._with_kernel = [i for i, each in enumerate(updates) if self.ways[each].kernel]
+            self._with_kernel = [i for i, each in enumerate(updates) if self.choices[each].kernel]
             self._tracked = [i for i, each in enumerate(updates) if each.depends_on_position]
         layout: list[Any] = list(map(_dtype, g))
         if self._with_kernel:  # kernels are called with addresses
@@ -288,15 +304,15 @@ class GroupExecutor:
         by_form: dict[tuple[KernelForm, Any], list[int]] = {}
         by_kind: dict[tuple[bool, bool, Any], list[int]] = {}
         for i, update in enumerate(updates):
-            ways = self.ways[update]
+            choice = self.choices[update]
             tensors = [x[i], *stored_tensors([stored[i]]), g[i]]
             one_type = all(isinstance(t, Tensor) and t.dtype == x[i].dtype for t in tensors)
             at_most_one_field = one_type and len(tensors) <= 3
             contiguous = at_most_one_field and all(map(Tensor.is_contiguous, tensors))
-            if ways.kernel is not None and contiguous:
-                by_form.setdefault((ways.kernel, update.kind), []).append(i)
-            elif (ways.shared and one_type) or (ways.foreach and at_most_one_field):
-                key = (ways.shared, ways.unit_diagonal, update.kind)
+            if choice.kernel is not None and contiguous:
+                by_form.setdefault((choice.kernel, update.kind), []).append(i)
+            elif (choice.shared and one_type) or (choice.foreach and at_most_one_field):
+                key = (choice.shared, choice.unit_diagonal, update.kind)
                 by_kind.setdefault(key, []).append(i)
             else:
                 self._single_steps.append(i)
@@ -349,8 +365,3 @@ def foreach_step(
 def stored_tensors(stored: list[Fields]) -> Tensors:
     """Return all stored tensors of some parameters in one list, as local parts."""
     return local_parts([tensor for fields in stored if fields for tensor in fields.values()])
-
-
-def select(items: list[T], indices: list[int]) -> list[T]:
-    """Return the items with these increasing indices; the list itself if these are all."""
-    return items if len(indices) == len(items) else [items[i] for i in indices]

@@ -16,15 +16,21 @@ from mirrordescent.kernels.image_steps import (
     numbers,
     primal_dual,
 )
-from mirrordescent.kernels.matrix_directions import directions, has_directions
-from mirrordescent.kernels.moments import adapted, has_moments, momenta
-from mirrordescent.kernels.powers import has_powers, powers
+from mirrordescent.kernels.preconditioning import (
+    adaptive_step,
+    directions,
+    has_directions,
+    has_moments,
+    has_powers,
+    momenta,
+    powers,
+)
 
 __all__ = [
     "TYPES",
     "BuildError",
     "Function",
-    "adapted",
+    "adaptive_step",
     "addresses",
     "amd_stencil",
     "available",
@@ -47,5 +53,11 @@ __all__ = [
 ]
 
 __getattr__ = renamed_attributes(
-    __name__, {"ready": "available", "suits": "supports", "without": "disabled"}
+    __name__,
+    {
+        "adapted": "adaptive_step",
+        "ready": "available",
+        "suits": "supports",
+        "without": "disabled",
+    },
 )

@@ -1,4 +1,4 @@
-"""Compile the C files of this folder once, keep the result in the cache, and load it."""
+"""Compilation of the C files of this folder into a library in the cache, and loading of it."""
 
 import ctypes
 import hashlib
@@ -34,7 +34,7 @@ _DISABLED = ContextVar("disabled", default=False)
 
 
 class BuildError(OSError):
-    """The kernels could not be compiled here."""
+    """The kernels could not be compiled or loaded."""
 
 
 @cache
@@ -113,47 +113,48 @@ def _path() -> Path:
 
 @cache
 def _name() -> str:
-    """Name the library by what it is built from, read once, since every new optimiser may ask for
-    it.
-    """
+    """Return the file name of the library: a hash of its sources, flags and processor."""
     text = b"".join(path.read_bytes() for path in (*sources("c"), *sources("h")))
-    described = f"{FLAGS} {platform.machine()} {_processor()}".encode()
-    return f"{hashlib.sha256(text + described).hexdigest()[:32]}.so"
+    target = f"{FLAGS} {platform.machine()} {_processor()}".encode()
+    return f"{hashlib.sha256(text + target).hexdigest()[:32]}.so"
 
 
 def sources(suffix: str) -> list[Path]:
-    """Return the C files of this folder."""
+    """Return the files of this folder with a suffix, ``"c"`` or ``"h"``."""
     return sorted(Path(__file__).parent.glob(f"*.{suffix}"))
 
 
 def _compile(sources: list[Path], path: Path) -> None:
+    """Compile C files into a sealed library."""
     compiler = (
         os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     )
     if compiler is None:
         raise BuildError(
-            "there is no C compiler: install gcc or clang, set CC, or do without fused kernels"
+            "C kernels need a compiler, and there is no C compiler: install gcc or clang, set CC, "
+            "or use fused=False"
         )
     try:
         path.parent.parent.mkdir(parents=True, exist_ok=True)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            made = Path(folder) / "kernels.so"
-            _run([*shlex.split(compiler), *FLAGS, *map(str, sources), "-o", str(made), "-lm"])
-            content = made.read_bytes()
-            with whole(path) as partial:  # several processes may build at once
+            output = Path(folder) / "kernels.so"
+            _run([*shlex.split(compiler), *FLAGS, *map(str, sources), "-o", str(output), "-lm"])
+            content = output.read_bytes()
+            with whole(path) as partial:  # several processes may compile at once
                 partial.write_bytes(content + _seal(content))
                 partial.chmod(0o700)
     except BuildError:
         raise
     except OSError as error:
         raise BuildError(
-            f"kernels cannot be kept in {path.parent} ({error}): set MIRRORDESCENT_CACHE to a folder that can be "
-            "written to, or do without fused kernels"
+            f"kernels cannot be kept in {path.parent} ({error}): set MIRRORDESCENT_CACHE to a "
+            f"writable folder, or use fused=False"
         ) from error
 
 
 def _run(command: list[str]) -> None:
+    """Run a command, or raise BuildError with its messages."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -163,11 +164,10 @@ def _run(command: list[str]) -> None:
 
 
 def _processor() -> str:
-    """Name the processor that the code is compiled for, as far as the system tells."""
+    """Return the model and the features of the processor, as far as the system reports them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return " ".join(
-        sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
-    )
+    prefixes = ("model name", "flags", "Features")
+    return " ".join(sorted({line for line in lines if line.startswith(prefixes)}))

@@ -1,4 +1,4 @@
-"""C functions, called by the names of their arguments. The declarations in C are the only ones."""
+"""C functions that are called by the names of their arguments, as declared in the C sources."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from torch import Tensor
 from mirrordescent.kernels.build import library, sources
 
 TYPES = {torch.float32: "float", torch.float64: "double"}
-_DECLARED = re.compile(r"^(void|int) NAME\((\w+)\)\((.*?)\) *\{", re.MULTILINE | re.DOTALL)
-_NUMBERS: dict[str, Any] = {"long": ctypes.c_long, "double": ctypes.c_double, "int": ctypes.c_int}
+_DECLARATION = re.compile(r"^(void|int) NAME\((\w+)\)\((.*?)\) *\{", re.MULTILINE | re.DOTALL)
+_NUMBER_TYPES: dict[str, Any] = {
+    "long": ctypes.c_long,
+    "double": ctypes.c_double,
+    "int": ctypes.c_int,
+}
 
 
 def supports(x: Tensor) -> bool:
@@ -25,7 +29,7 @@ def supports(x: Tensor) -> bool:
 
 
 class Declaration(NamedTuple):
-    """What a C function returns, and the ctypes of its arguments by their names."""
+    """The return type of a C function, and the ctypes of its arguments by name."""
 
     result: Any
     arguments: dict[str, Any]
@@ -33,24 +37,26 @@ class Declaration(NamedTuple):
 
 @cache
 def declarations() -> dict[str, Declaration]:
-    """Return the declarations of the C functions, as their sources have them."""
+    """Return the declarations of the C functions, read from their sources."""
     text = "\n".join(path.read_text() for path in sources("h"))
-    found: dict[str, Declaration] = {}
-    for result, name, listed in _DECLARED.findall(text):
-        found[name] = Declaration(_NUMBERS.get(result), {})
-        for argument in listed.split(","):
-            pointer = "*" in argument
-            kind, _, called = argument.strip().rpartition("*" if pointer else " ")
-            found[name].arguments[called] = ctypes.c_void_p if pointer else _NUMBERS[kind.strip()]
-    return found
+    declared: dict[str, Declaration] = {}
+    for result, name, arguments in _DECLARATION.findall(text):
+        types: dict[str, Any] = {}
+        for argument in arguments.split(","):
+            if "*" in argument:
+                types[argument.rpartition("*")[2]] = ctypes.c_void_p
+            else:
+                type_name, _, argument_name = argument.strip().rpartition(" ")
+                types[argument_name] = _NUMBER_TYPES[type_name.strip()]
+        declared[name] = Declaration(_NUMBER_TYPES.get(result), types)
+    return declared
 
 
 class Function:
-    """A C function for one precision, called by the names of its arguments; a missing or unknown
-    one is an error.
+    """A C function for one precision, called by the names of its arguments.
 
-    Tensors and arrays are passed by address, None as null. ``threads`` is filled in. ``numbers``
-    are the names of the arguments that are real numbers.
+    A missing or unknown argument is an error. Tensors and arrays are passed by address, None as
+    null. ``threads`` is filled in. ``numbers`` are the names of the real arguments.
     """
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
@@ -66,15 +72,24 @@ class Function:
         self._function.argtypes = list(declared.arguments.values())
 
     def __call__(self, **arguments: Tensor | array[Any] | float | None) -> None:
-        """Call it."""
+        """Call the function."""
         if arguments.keys() != self._expected:
             wrong = ", ".join(sorted(arguments.keys() ^ self._expected))
             raise TypeError(
                 f"the kernel {self.name} takes {', '.join(self.names)}; wrong or missing: {wrong}"
             )
         arguments["threads"] = torch.get_num_threads()
-        if self._function(*[_passed(arguments[name]) for name in self.names]):
-            raise MemoryError("there is no memory left for a kernel to work in")
+        values: list[float | None] = []
+        for name in self.names:
+            value = arguments[name]
+            if isinstance(value, array):
+                values.append(value.buffer_info()[0])
+            elif isinstance(value, Tensor):
+                values.append(value.data_ptr())
+            else:
+                values.append(value)
+        if self._function(*values):
+            raise MemoryError("a kernel could not allocate its workspace")
 
 
 @cache
@@ -84,13 +99,5 @@ def function(name: str, dtype: torch.dtype) -> Function:
 
 
 def addresses(tensors: Sequence[Tensor | None]) -> array[int]:
-    """Return where tensors are in memory, 0 for those that are not there, as C functions take a
-    list of them.
-    """
+    """Return the addresses of tensors as an array for a C function; None becomes 0."""
     return array("Q", [0 if tensor is None else tensor.data_ptr() for tensor in tensors])
-
-
-def _passed(value: Tensor | array[Any] | float | None) -> float | None:
-    if isinstance(value, array):
-        return value.buffer_info()[0]
-    return value.data_ptr() if isinstance(value, Tensor) else value

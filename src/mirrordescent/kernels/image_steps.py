@@ -1,9 +1,8 @@
-"""Steps on images, many a call: f(x) = s·(‖Z(x − y)‖² + λ‖Dx‖₁) and its relatives, without an
-operator.
+"""Many steps on images in one call, for f(x) = s·(‖Z(x − y)‖² + λ‖Dx‖₁) and its variants.
 
-``numbers`` has what a step needs to know for every step and sample, (steps, samples, columns) in
-double precision; one row for all samples, or for all steps, will do. ``isotropic`` and ``coupled``
-say which differences are limited together.
+``numbers`` is a table (steps, samples, columns) in double precision with the numbers of every step
+and sample. Its first and second dimension may be 1 if all steps or all samples share a row.
+``isotropic`` and ``coupled`` choose which differences are bounded together.
 """
 
 import math
@@ -32,13 +31,18 @@ def amd_stencil(
     isotropic: bool = False,
     coupled: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """With g the gradient of f, its kinks rounded, and S the stencil (side, 1 − 2·side, side) in
-    both directions:
+    """Take steps of AMD with a stencil S = (side, 1 − 2·side, side) in both directions.
 
-    z⁺ = z − far·SgS,  x⁺ = mixing·z⁺ + (1 − mixing)(x − near·SgS);  mean⁺ = mean + share·(w −
-    mean), w = g − 2sZ(x − y)
+    With g the gradient of f, whose kinks are rounded:
 
-    Returns x, z and mean after these steps; the last is None if mean is.
+    .. code-block:: none
+
+        z⁺ = z − far·SgS
+        x⁺ = mixing·z⁺ + (1 − mixing)(x − near·SgS)
+        mean⁺ = mean + share·(w − mean),    w = g − 2sZ(x − y)
+
+    Returns:
+        x, z and mean after the last step; mean is None if none is given.
     """
     x, z, y = _images(x, z, y)
     x = x.clone()
@@ -66,7 +70,9 @@ def primal_dual(
     isotropic: bool = False,
     coupled: bool = False,
 ) -> tuple[Tensor, Dual]:
-    """With w = Dᵀu, S a stencil as above and P the limits on u, which are ``bound`` long:
+    """Take primal-dual steps.
+
+    With w = Dᵀu, S a stencil as in :func:`amd_stencil`, and P the projection of u onto its bounds:
 
     .. code-block:: none
 
@@ -74,12 +80,15 @@ def primal_dual(
         x⁺ = x − τS(w + (pull/τ)Z(x − y))S                                 else
         u⁺ = P(shrink·(u + σD(2x⁺ − x)))
 
-    Returns x and both parts of u after these steps.
+    Returns:
+        x and both parts of u after the last step.
     """
     x, y = _images(x, y)
     x = x.clone()
-    (v, h) = (part.contiguous().clone() for part in u)
-    low, high = (None, None) if box is None else (end.contiguous() for end in box)
+    v, h = (part.contiguous().clone() for part in u)
+    low, high = None, None
+    if box is not None:
+        low, high = (end.contiguous() for end in box)
     function("primal_dual", x.dtype)(
         **_shape(x, y, numbers, PRIMAL_DUAL_COLUMNS, steps, isotropic, coupled),
         **_mask(mask, x),
@@ -104,41 +113,50 @@ def dual_fista(
     isotropic: bool = False,
     coupled: bool = False,
 ) -> tuple[Tensor, Dual, Dual, Tensor]:
-    """With x(v) = y − pull·Dᵀv, clipped to the box, and P as above:
+    """Take at least one step of FISTA on the dual problem.
 
-    u⁺ = P(shrink·(v + σDx(v))),  θ⁺ = (1 + √(1+4θ²))/2,  v⁺ = u⁺ + (θ−1)/θ⁺ (u⁺ − u);
+    With x(v) = y − pull·Dᵀv, clipped to the box, and P as in :func:`primal_dual`:
 
-    but v⁺ = u⁺ and θ⁺ = 1 in a sample where ⟨v − u⁺, u⁺ − u⟩ > 0. Returns x(u), u, v and θ after
-    these steps, at least one.
+    .. code-block:: none
+
+        u⁺ = P(shrink·(v + σDx(v))),    θ⁺ = (1 + √(1+4θ²))/2,    v⁺ = u⁺ + (θ−1)/θ⁺ (u⁺ − u)
+
+    In a sample with ⟨v − u⁺, u⁺ − u⟩ > 0, v⁺ = u⁺ and θ⁺ = 1.
+
+    Returns:
+        x(u), u, v and θ after the last step.
     """
     (y,) = _images(y)
     x = torch.empty_like(y)
     theta = theta.clone()
-    (low, high) = (end.contiguous() for end in box)
-    own, ahead = ([part.contiguous().clone() for part in dual] for dual in (u, v))
+    low, high = (end.contiguous() for end in box)
+    u_vertical, u_horizontal = (part.contiguous().clone() for part in u)
+    v_vertical, v_horizontal = (part.contiguous().clone() for part in v)
     function("dual_fista", y.dtype)(
         **_shape(
             y, y, numbers.expand(-1, len(y), -1), DUAL_FISTA_COLUMNS, steps, isotropic, coupled
         ),
         x=x,
-        v=own[0],
-        h=own[1],
-        v_ahead=ahead[0],
-        h_ahead=ahead[1],
+        v=u_vertical,
+        h=u_horizontal,
+        v_ahead=v_vertical,
+        h_ahead=v_horizontal,
         theta=theta,
         low=low,
         high=high,
     )
-    u = (own[0], own[1])
-    v = (ahead[0], ahead[1])
-    return (
-        (x, v, u, theta) if steps % 2 else (x, u, v, theta)
-    )  # in C they change places at every step
+    u = (u_vertical, u_horizontal)
+    v = (v_vertical, v_horizontal)
+    if steps % 2:  # u and v change places at every step in C
+        return x, v, u, theta
+    return x, u, v, theta
 
 
 def image_sums(y: Tensor, mask: Tensor | None, x: Tensor) -> Tensor:
-    """Return per sample the number of observed pixels, Σ(y − c) and Σ(y − c)² over them, c the
-    first, and Σ|Dx|.
+    """Return four sums per sample, (batch, 4).
+
+    They are the number of observed pixels, Σ(y − c) and Σ(y − c)² over them, where c is the first
+    of them, and Σ|Dx|.
     """
     y, x = _images(y, x)
     seen, masks = planes_of(mask, x)
@@ -167,13 +185,20 @@ def close_holes(
     isotropic: bool = False,
     coupled: bool = False,
 ) -> None:
-    """Move u in place to Dᵀu = 0 where the mask is 0, as far as its ``bound`` allows, one for all
-    or (batch,).
+    """Move u in place towards Dᵀu = 0 where the mask is 0, as far as its bound allows.
+
+    Args:
+        u: Vertical and horizontal part of a dual variable.
+        mask: Mask of observed pixels.
+        bound: Bound on u, (1,) or (batch,).
+        deepest: Largest depth of a hole that is closed.
+        isotropic, coupled: Which differences are bounded together.
     """
     v, h = u
     if not (v.is_contiguous() and h.is_contiguous() and v.dtype == h.dtype == mask.dtype):
         raise ValueError(
-            f"a kernel changes contiguous tensors of one type in place, got {v.dtype}, {mask.dtype}"
+            f"close_holes needs contiguous tensors of one type, got u of {v.dtype} and a mask of "
+            f"{mask.dtype}"
         )
     batch, channels, height, width = *h.shape[:3], v.shape[3]
     seen, masks = planes_of(mask, torch.empty(batch, channels, height, width, device="meta"))
@@ -205,16 +230,26 @@ def dual_value(
     isotropic: bool = False,
     coupled: bool = False,
 ) -> Tensor:
-    """Return Σ min s·m(x − y)² + w(x − low) over the box, Σ of the sizes of these terms, Σ(x −
-    low), and ‖u‖².
+    """Return four sums per sample, (batch, 4) in double precision.
 
-    w is given, or Dᵀu of a u that is limited to its bound first. ``numbers`` are s and the bound,
-    (1, 2) or (batch, 2). The sums are of every sample, (batch, 4), in double precision.
+    They are Σ min s·m(x − y)² + w(x − low) over the box, Σ of the sizes of these terms, Σ(x − low),
+    and ‖u‖².
+
+    Args:
+        u: Dual variable with w = Dᵀu, projected onto its bound first; None if w is given.
+        w: w; None if u is given.
+        y: Images.
+        mask: Mask of observed pixels, or None.
+        box: Lower and upper bound of x.
+        numbers: s and the bound of u, (1, 2) or (batch, 2).
+        isotropic, coupled: Which differences are bounded together.
     """
     (y,) = _images(y)
     batch, channels, height, width = y.shape
     seen, masks = planes_of(mask, y)
-    v, h = (None, None) if u is None else (part.contiguous() for part in u)
+    v, h = None, None
+    if u is not None:
+        v, h = (part.contiguous() for part in u)
     low, high = (end.contiguous() for end in box)
     sums = torch.empty(batch, channels, 4, dtype=torch.float64)
     function("dual_value", y.dtype)(
@@ -240,46 +275,55 @@ def dual_value(
 
 
 def hole_depths(mask: Tensor, deepest: int) -> Tensor:
-    """Return for every plane of a mask the number of missing pixels, and the sum of their distances
-    from observed ones.
+    """Return two sums for every plane of a mask.
 
-    Distances are in steps to one of eight neighbours; none counts as more than ``deepest`` + 1.
+    They are the number of missing pixels, and the sum of their distances from observed pixels.
+    A distance is a number of steps to one of the eight neighbours, at most ``deepest`` + 1.
     """
     *planes, height, width = mask.shape
-    found = torch.empty(*planes, 2, dtype=torch.float64)
+    depths = torch.empty(*planes, 2, dtype=torch.float64)
     function("hole_depths", mask.dtype)(
         planes=math.prod(planes),
         height=height,
         width=width,
         mask=mask.contiguous(),
         deepest=deepest,
-        depths=found,
+        depths=depths,
     )
-    return found
+    return depths
 
 
 def numbers(*columns: Tensor | float) -> Tensor:
-    """Put columns beside one another: numbers, (steps,) or (steps, samples), with 1 in place of
-    either.
+    """Return a table (steps, samples, columns) with these columns.
+
+    Args:
+        columns: Numbers, or tensors of shape (steps,) or (steps, samples). Either dimension may
+            be 1.
 
     >>> numbers(1.0, torch.tensor([2.0, 3.0])).tolist()
     [[[1.0, 2.0]], [[1.0, 3.0]]]
     """
-    tables = [column.numpy() if isinstance(column, Tensor) else column for column in columns]
-    tables = [
-        table.reshape(-1, 1) if isinstance(table, np.ndarray) and table.ndim < 2 else table
-        for table in tables
-    ]
-    shapes = [table.shape for table in tables if isinstance(table, np.ndarray)]
-    found = np.empty((*np.broadcast_shapes((1, 1), *shapes), len(tables)))
-    for i, table in enumerate(tables):
-        found[..., i] = table
-    return torch.from_numpy(found)
+    values: list[np.ndarray | float] = []
+    shapes: list[tuple[int, ...]] = [(1, 1)]
+    for column in columns:
+        if not isinstance(column, Tensor):
+            values.append(column)
+            continue
+        array = column.numpy()
+        if array.ndim < 2:
+            array = array.reshape(-1, 1)
+        values.append(array)
+        shapes.append(array.shape)
+    table = np.empty((*np.broadcast_shapes(*shapes), len(values)))
+    for i, value in enumerate(values):
+        table[..., i] = value
+    return torch.from_numpy(table)
 
 
 def planes_of(mask: Tensor | None, x: Tensor) -> tuple[Tensor | None, int]:
-    """Return a mask as kernels read it, and its number of planes: one, one per sample, or one per
-    channel.
+    """Return a contiguous mask and its number of planes.
+
+    A mask has one plane, one per sample, or one per sample and channel.
     """
     if mask is None:
         return None, 0
@@ -290,7 +334,7 @@ def planes_of(mask: Tensor | None, x: Tensor) -> tuple[Tensor | None, int]:
 
 
 def _images(*images: Tensor) -> list[Tensor]:
-    """Return images as C reads them, all of one shape and type."""
+    """Return contiguous images, or raise if their shapes or types differ."""
     kinds = {(image.shape, image.dtype, image.device.type) for image in images}
     if len(kinds) > 1 or images[0].device.type != "cpu":
         raise ValueError(f"a kernel needs images of one shape and type, on the CPU; got {kinds}")
@@ -298,7 +342,7 @@ def _images(*images: Tensor) -> list[Tensor]:
 
 
 def _mask(mask: Tensor | None, x: Tensor) -> dict[str, Tensor | int | None]:
-    """Return the arguments that say which pixels are seen."""
+    """Return the arguments for a mask of observed pixels."""
     seen, masks = planes_of(mask, x)
     return {"mask": seen, "masks": masks}
 
@@ -312,17 +356,18 @@ def _shape(
     isotropic: bool,
     coupled: bool,
 ) -> dict[str, Tensor | int | None]:
-    """Return the arguments that all kernels share."""
+    """Return the arguments that all kernels of steps share."""
     batch, channels, height, width = x.shape
-    period, samples, found = numbers.shape
+    period, samples, column_count = numbers.shape
     if (
         numbers.dtype != torch.float64
-        or found != len(columns)
+        or column_count != len(columns)
         or samples not in (1, batch)
         or period not in (1, steps)
     ):
         raise ValueError(
-            f"a kernel needs {', '.join(columns)} for every step and sample; got {tuple(numbers.shape)}"
+            f"a kernel needs a table (steps, samples, {len(columns)}) of {', '.join(columns)} in "
+            f"double precision; got {tuple(numbers.shape)} in {numbers.dtype}"
         )
     return {
         "planes": batch * channels,

@@ -1,56 +1,52 @@
-"""Learning: a method is unrolled on problems of a family, and its map, schedules and oracle are
-improved.
-"""
+"""Learning: unroll a method on the problems of a family, and improve its map and schedules."""
 
-from mirrordescent.learn.checkpoint import RunDamaged
+from mirrordescent._internal.deprecation import renamed_attributes
 from mirrordescent.learn.document import read_recipe
 from mirrordescent.learn.evolution import Evolution
-from mirrordescent.learn.families import (
-    DeblurringFamily,
-    DenoisingFamily,
-    Draw,
-    InpaintingFamily,
-    OnDevice,
-    Pooled,
-    ProblemFamily,
-    RestorationFamily,
-    SVMFamily,
-)
-from mirrordescent.learn.network_families import NetworkFamily, moons_family
+from mirrordescent.learn.families import Draw, InpaintingFamily, Pooled, ProblemFamily
+from mirrordescent.learn.network_families import NetworkFamily
 from mirrordescent.learn.objective import Objective
-from mirrordescent.learn.recipe import Recipe, Stage, Unrolled
+from mirrordescent.learn.recipe import Recipe, Unrolled
 from mirrordescent.learn.settings import Descent, Settings, Validation
-from mirrordescent.learn.trainer import Learned, NothingLearned, learn
-from mirrordescent.learn.unroll import Checkpointed, Differentiation, Full, Truncated, unroll
+from mirrordescent.learn.trainer import LearnResult, learn
+from mirrordescent.learn.unrolling import Checkpointed, Full, Truncated
 
 __all__ = [
     "Checkpointed",
-    "DeblurringFamily",
-    "DenoisingFamily",
     "Descent",
-    "Differentiation",
     "Draw",
     "Evolution",
     "Full",
     "InpaintingFamily",
-    "Learned",
+    "LearnResult",
     "NetworkFamily",
-    "NothingLearned",
     "Objective",
-    "OnDevice",
     "Pooled",
     "ProblemFamily",
     "Recipe",
-    "RestorationFamily",
-    "RunDamaged",
-    "SVMFamily",
     "Settings",
-    "Stage",
     "Truncated",
     "Unrolled",
     "Validation",
     "learn",
-    "moons_family",
     "read_recipe",
-    "unroll",
 ]
+
+_FAMILIES = "mirrordescent.learn.families"
+__getattr__ = renamed_attributes(
+    __name__,
+    {
+        "DeblurringFamily": f"{_FAMILIES}:DeblurringFamily",
+        "DenoisingFamily": f"{_FAMILIES}:DenoisingFamily",
+        "Differentiation": "mirrordescent.learn.unrolling:Differentiation",
+        "Learned": "LearnResult",
+        "NothingLearned": "mirrordescent.learn.trainer:NothingLearned",
+        "OnDevice": f"{_FAMILIES}:OnDevice",
+        "RestorationFamily": f"{_FAMILIES}:RestorationFamily",
+        "RunDamaged": "mirrordescent.learn.checkpoint:RunDamaged",
+        "SVMFamily": f"{_FAMILIES}:SVMFamily",
+        "Stage": "mirrordescent.learn.recipe:Stage",
+        "unroll": "mirrordescent.learn.unrolling:unroll",
+        "moons_family": "mirrordescent.learn.network_families:moons_family",
+    },
+)

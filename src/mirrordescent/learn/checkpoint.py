@@ -1,9 +1,9 @@
-"""Run folders that survive being killed at any moment.
+"""Run folders with checkpoints and a log, which survive a killed process.
 
-A checkpoint is one safetensors file with a checksum, written beside the old one and then renamed
-over it, so that there is always a whole one; the one before it is kept too, in case the disk
-damages the newest. It holds every number the next meta-step depends on; the log is cut back to it
-on resuming.
+A checkpoint is a safetensors file with a checksum. It is written beside the previous one and then
+renamed, so that a complete checkpoint exists at all times. The previous checkpoint is kept in case
+the disk damages the newest. A checkpoint holds everything that the next meta-step depends on. When
+a run is resumed, the log is truncated to the length that it had at the checkpoint.
 """
 
 import json
@@ -39,7 +39,17 @@ class RunBusy(OSError):
 
 @dataclass
 class Progress:
-    """Where a run stands, besides its tensors."""
+    """The state of a run apart from its tensors. The fields are stored in checkpoints.
+
+    Args:
+        settings: Settings of the run, as plain data.
+        meta_step: Number of finished meta-steps.
+        best_step: Number of the meta-step with the best validation score.
+        best_validation: Best validation score.
+        skipped: Number of meta-steps without an update.
+        log_bytes: Length of the log in bytes.
+        finished: Whether the run has stopped early.
+    """
 
     settings: dict[str, Any]
     meta_step: int = 0
@@ -50,33 +60,40 @@ class Progress:
     finished: bool = False
 
     def check(self) -> None:
-        """Raise unless these can be the numbers of a run."""
+        """Raise if a field has a value that no run can have."""
         counts = (self.meta_step, self.best_step, self.skipped, self.log_bytes)
-        numbers = (
-            all(type(each) is int and each >= 0 for each in counts)
+        valid = (
+            all(type(count) is int and count >= 0 for count in counts)
             and type(self.best_validation) is float
+            and type(self.finished) is bool
+            and isinstance(self.settings, dict)
         )
-        if not numbers or type(self.finished) is not bool or not isinstance(self.settings, dict):
-            raise ValueError("what it says of its progress is none")
+        if not valid:
+            raise ValueError("its progress record is invalid")
 
 
 class RunFolder:
-    """The checkpoint, the one before it, and the log of one run; one process at a time may
-    hold it.
+    """The newest checkpoint, the previous checkpoint, and the log of a run.
+
+    Args:
+        path: Folder of the run, created if necessary.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
         self.checkpoint = self.path / "checkpoint.safetensors"
-        self.before = self.path / "checkpoint.before.safetensors"
-        self.lines = self.path / "log.jsonl"
-        self.board = _tensorboard(self.path)
-        self._continues = False
+        self.previous = self.path / "checkpoint.before.safetensors"
+        self.log_file = self.path / "log.jsonl"
+        self.tensorboard = _tensorboard(self.path)
+        self._checkpoint_is_ours = False
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other processes out, as far as the system can; what is killed lets go."""
+    def lock(self) -> Iterator[None]:
+        """Exclude other processes in this context.
+
+        The lock ends with the process. Systems without locks do without it.
+        """
         if fcntl is None:
             yield
             return
@@ -85,75 +102,82 @@ class RunFolder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RunBusy(
-                    f"another process is learning in {self.path}: wait for it to end, or choose another folder"
+                    f"another process is learning in {self.path}: "
+                    "wait until it has finished, or choose another folder"
                 ) from None
-            except OSError:  # of a file system without locks
+            except OSError:  # the file system has no locks
                 pass
             yield
 
     def save(self, progress: Progress, **groups: Mapping[str, Tensor]) -> None:
-        """Write all that the next meta-step depends on: groups of tensors by their names."""
-        if self.lines.exists():
-            with self.lines.open("rb+") as file:
-                os.fsync(
-                    file.fileno()
-                )  # the checkpoint must not last longer than the lines it counts
-                progress.log_bytes = file.seek(0, os.SEEK_END)
-        tensors = {
-            f"{group}.{name}": tensor
-            for group, named in groups.items()
-            for name, tensor in named.items()
-        }
-        self._keep_the_last()
-        write_whole(tensors, {"progress": json.dumps(vars(progress))}, self.checkpoint)
-        self._continues = True
+        """Write a checkpoint.
 
-    def _keep_the_last(self) -> None:
-        """Keep the checkpoint that is about to be replaced, if it is of this run."""
-        if self._continues and self.checkpoint.exists():
-            with whole(self.before) as partial:
-                shutil.copyfile(self.checkpoint, partial)
-        else:
-            self.before.unlink(missing_ok=True)
+        Args:
+            progress: State of the run; its ``log_bytes`` are updated.
+            groups: Tensors by name, in named groups.
+        """
+        if self.log_file.exists():
+            with self.log_file.open("rb+") as file:
+                # The lines that the checkpoint counts must be on the disk before it.
+                os.fsync(file.fileno())
+                progress.log_bytes = file.seek(0, os.SEEK_END)
+        tensors = {}
+        for group, named in groups.items():
+            for name, tensor in named.items():
+                tensors[f"{group}.{name}"] = tensor
+        self._keep_previous()
+        write_whole(tensors, {"progress": json.dumps(vars(progress))}, self.checkpoint)
+        self._checkpoint_is_ours = True
+
+    def _keep_previous(self) -> None:
+        """Keep the checkpoint that is about to be replaced, if it belongs to this run."""
+        if not self._checkpoint_is_ours or not self.checkpoint.exists():
+            self.previous.unlink(missing_ok=True)
+            return
+        with whole(self.previous) as partial:
+            shutil.copyfile(self.checkpoint, partial)
 
     def load(
         self, settings: dict[str, Any]
     ) -> tuple[Progress, dict[str, dict[str, Tensor]]] | None:
-        """Return what was saved last by a run with these settings, or None if there was nothing
-        yet.
+        """Return the state and the tensors of the newest checkpoint, or None without a checkpoint.
 
-        If the newest checkpoint is damaged, the one before it serves, with a warning.
+        If the newest checkpoint is damaged, the previous one is used, with a warning.
+
+        Args:
+            settings: Settings of the run, which must agree with those of the checkpoint.
         """
-        if not self.checkpoint.exists() and not self.before.exists():
+        if not self.checkpoint.exists() and not self.previous.exists():
             return None
         try:
             progress, groups = self._read(self.checkpoint)
-            self._continues = True
+            self._checkpoint_is_ours = True
         except RunDamaged as error:
-            if not self.before.exists():
+            if not self.previous.exists():
                 raise
-            progress, groups = self._read(self.before)
+            progress, groups = self._read(self.previous)
             warnings.warn(
-                f"{error}. Going on from the checkpoint before it, {self.before}", stacklevel=4
+                f"{error}. Continuing from the previous checkpoint, {self.previous}", stacklevel=4
             )
         if progress.settings != settings:
             raise RunDamaged(
-                f"{self.path} holds a run with other settings: choose another folder, or resume=False"
+                f"{self.path} holds a run with other settings: choose another folder, or start a "
+                "new run with resume=False"
             )
-        if self.lines.exists() and self.lines.stat().st_size > progress.log_bytes:
-            os.truncate(self.lines, progress.log_bytes)
+        if self.log_file.exists() and self.log_file.stat().st_size > progress.log_bytes:
+            os.truncate(self.log_file, progress.log_bytes)
         return progress, groups
 
     def _read(self, path: Path) -> tuple[Progress, dict[str, dict[str, Tensor]]]:
-        groups: dict[str, dict[str, Tensor]] = {}
         try:
             tensors, metadata = read_whole(path)
             progress = Progress(**json.loads(metadata["progress"]))
             progress.check()
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise RunDamaged(
-                f"{path} cannot be resumed: {error}. To start afresh, resume=False"
+                f"{path} cannot be resumed: {error}. Start a new run with resume=False"
             ) from error
+        groups: dict[str, dict[str, Tensor]] = {}
         for key, tensor in tensors.items():
             group, _, name = key.partition(".")
             groups.setdefault(group, {})[name] = tensor
@@ -161,17 +185,18 @@ class RunFolder:
 
     def log(self, meta_step: int, **numbers: float) -> None:
         """Append a line to the log, and to that of TensorBoard if it is installed."""
-        entry = {
-            name: number if math.isfinite(number) else None for name, number in numbers.items()
-        }
-        with self.lines.open("a") as file:
-            file.write(json.dumps({"meta_step": meta_step, **entry}) + "\n")
-        if self.board is not None:
+        entry: dict[str, float | None] = {"meta_step": meta_step}
+        for name, number in numbers.items():
+            entry[name] = number if math.isfinite(number) else None
+        with self.log_file.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+        if self.tensorboard is not None:
             for name, number in numbers.items():
-                self.board.add_scalar(name, number, meta_step)
+                self.tensorboard.add_scalar(name, number, meta_step)
 
 
 def _tensorboard(path: Path) -> Any:
+    """Return a writer for TensorBoard, or None if it is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

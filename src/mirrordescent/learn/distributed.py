@@ -1,6 +1,4 @@
-"""Sharing work among processes started by ``torchrun``: the problems of a meta-step, or whole
-searches.
-"""
+"""Work shared among processes that ``torchrun`` started: batches of problems, or whole searches."""
 
 from __future__ import annotations
 
@@ -11,96 +9,118 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
 
 T = TypeVar("T")
-_ALONE = ContextVar("_ALONE", default=False)
+_SINGLE_PROCESS = ContextVar("_SINGLE_PROCESS", default=False)
 
 
-def join(patience: timedelta | None = None) -> tuple[int, int]:
-    """Return (rank, world size), joining the group that ``torchrun`` set up, if it did.
+def join(timeout: timedelta | None = None) -> tuple[int, int]:
+    """Join the process group of ``torchrun``, if there is one, and return (rank, world size).
 
-    ``patience`` is how long processes wait for each other, where that is longer than torch would.
+    Args:
+        timeout: Time that processes wait for each other. The default is that of torch.
     """
-    if _ALONE.get() or "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1:
+    if _SINGLE_PROCESS.get() or int(os.environ.get("WORLD_SIZE", 1)) == 1:
         return 0, 1
     if not distributed.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        distributed.init_process_group(backend, timeout=patience)
-        # Threads of a group that is still there may abort a process that ends.
-        atexit.register(
-            lambda: distributed.is_initialized() and distributed.destroy_process_group()
-        )
+        distributed.init_process_group(backend, timeout=timeout)
+        atexit.register(_leave)
     return distributed.get_rank(), distributed.get_world_size()
 
 
+def _leave() -> None:
+    """Leave the process group. Its threads may otherwise abort a process that exits."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
 @contextmanager
-def alone() -> Iterator[None]:
-    """Let this process learn by itself inside, though there are others."""
-    token = _ALONE.set(True)
+def single_process() -> Iterator[None]:
+    """Let this process work on its own in this context, even if there are other processes."""
+    token = _SINGLE_PROCESS.set(True)
     try:
         yield
     finally:
-        _ALONE.reset(token)
+        _SINGLE_PROCESS.reset(token)
 
 
-def agreed(choose: Callable[[], T], rank: int, world: int) -> T:
-    """Return, in every process, what the first of them chooses: numbers, texts, lists and tables of
-    them.
+def broadcast_result(compute: Callable[[], T], rank: int, world: int) -> T:
+    """Call a function in the first process and return its result in every process.
 
-    Where it fails, the others fail too.
+    If the function fails in the first process, all processes fail.
+
+    Args:
+        compute: Function whose result consists of numbers, texts, lists and dicts.
+        rank: Rank of this process.
+        world: Number of processes.
     """
     if world == 1:
-        return choose()
+        return compute()
     if rank > 0:
-        message = json.loads(_told(None))
+        message = json.loads(_receive())
         if "failed" in message:
             raise RuntimeError(f"the first process failed: {message['failed']}")
-        return message["chosen"]
+        return message["result"]
     try:
-        chosen = choose()
+        result = compute()
     except Exception as error:
-        _told(json.dumps({"failed": str(error)}))
+        _send(json.dumps({"failed": str(error)}))
         raise
-    _told(json.dumps({"chosen": chosen}))
-    return chosen
+    _send(json.dumps({"result": result}))
+    return result
 
 
-def _told(text: str | None) -> str:
-    """Send a text from the first process to the others, or receive it."""
-    content = torch.tensor(list((text or "").encode()), dtype=torch.uint8)
-    length = torch.tensor([len(content)])
+def _send(text: str) -> None:
+    """Send a text from the first process to all others."""
+    content = torch.tensor(list(text.encode()), dtype=torch.uint8)
+    distributed.broadcast(torch.tensor([len(content)]), 0)
+    distributed.broadcast(content, 0)
+
+
+def _receive() -> str:
+    """Receive the text that the first process sends."""
+    length = torch.tensor([0])
     distributed.broadcast(length, 0)
-    content = torch.empty(int(length), dtype=torch.uint8) if text is None else content
+    content = torch.empty(int(length), dtype=torch.uint8)
     distributed.broadcast(content, 0)
     return bytes(content.tolist()).decode()
 
 
 @torch.no_grad()
-def hand_round(module: nn.Module, owner: int, world: int) -> None:
-    """Give the numbers of a module, as one process has them, to all the others."""
-    if world > 1:
-        for tensor in module.state_dict().values():
-            distributed.broadcast(tensor, owner)
+def broadcast_module(module: nn.Module, source: int, world: int) -> None:
+    """Copy the parameters and buffers of a module from one process to all others, in place.
+
+    Args:
+        module: Module with the same structure in every process.
+        source: Rank of the process that sends.
+        world: Number of processes.
+    """
+    if world == 1:
+        return
+    for tensor in module.state_dict().values():
+        distributed.broadcast(tensor, source)
 
 
-def share(items: Tensor, rank: int, world: int) -> Tensor:
-    """Return this process's part of a batch."""
+def local_share(items: Tensor, rank: int, world: int) -> Tensor:
+    """Return the part of a batch that belongs to this process."""
     if len(items) % world:
         raise ValueError(
-            f"a batch of {len(items)} cannot be shared equally among {world} processes"
+            f"the batch must be divisible by the number of processes, got a batch of {len(items)} "
+            f"and {world} processes"
         )
     return items.chunk(world)[rank]
 
 
-def average(parameters: Iterable[nn.Parameter], *others: Tensor, world: int) -> None:
-    """Replace gradients, and other tensors, by their means over all processes, in place."""
+def average_gradients(parameters: Iterable[nn.Parameter], *tensors: Tensor, world: int) -> None:
+    """Replace gradients, and further tensors, by their means over all processes, in place."""
     if world == 1:
         return
-    found: list[Any] = [p.grad for p in parameters if p.grad is not None]
-    for tensor in [*found, *others]:
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    for tensor in [*gradients, *tensors]:
         distributed.all_reduce(tensor)
         tensor /= world

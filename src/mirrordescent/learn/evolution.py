@@ -1,41 +1,41 @@
 """Meta-gradients without derivatives, by evolution strategies."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from mirrordescent.conditioning import per_sample_parameters, with_sample_parameters
-from mirrordescent.learn.unroll import Differentiation, Judge, Unrolling
+from mirrordescent.learn.unrolling import Differentiation, Judge, Unrolling
 from mirrordescent.oracles import require_generator
 from mirrordescent.trees import batch_size, per_sample
 
 
 @dataclass(frozen=True)
 class Evolution(Differentiation):
-    """The gradient of L(θ) smoothed, E L(θ + sε) with ε standard normal, by m pairs of runs on
-    either side of θ:
+    """The gradient of the smoothed loss E L(θ + sε), ε ~ N(0, I), estimated by m pairs of runs.
 
     .. code-block:: none
 
         g  =  1/(2sm)  Σ_i (L(θ + s ε_i) − L(θ − s ε_i)) ε_i
 
-    Where step sizes are near the edge of stability, derivatives through many steps explode, and
-    those of the smoothed loss do not (Metz et al., ICML 2019). The variance grows with the number
-    of parameters: this is for a few dozen. All runs see the same problems and the same noise of the
-    oracle, and take compiled steps where there are any. A run that fails counts as much as the
-    worst of those that did not. The loss itself is the mean over the runs.
+    If step sizes are near the edge of stability, derivatives through many steps explode; those of
+    the smoothed loss do not (Metz et al., ICML 2019). The variance grows with the number of
+    parameters, so that this is for a few dozen parameters. All runs see the same problems and the
+    same noise of the oracle, and use compiled steps if there are any. A run that fails counts as
+    the worst run that does not. The loss is the mean over the runs.
 
-    With problems of many kinds in a batch, ``apart`` gives every problem perturbations of its own,
-    in parts that can take them (:class:`~mirrordescent.conditioning.ConditionalLaws`). A batch of B
-    problems then looks in m·B directions for the price of m, each judged by its own problem.
+    With ``apart``, every problem of a batch has its own perturbations, in parts that support it
+    (:class:`~mirrordescent.conditioning.ConditionalLaws`). A batch of B different problems then
+    explores m·B directions at the cost of m, and each direction is judged by its own problem.
 
     Args:
-        pairs: m, the number of pairs.
-        spread: s, the distance from θ.
-        apart: whether every problem has perturbations of its own.
+        pairs: Number m of pairs of runs.
+        spread: Standard deviation s of the perturbations.
+        apart: Whether every problem has its own perturbations.
     """
 
     pairs: int = 4
@@ -49,69 +49,91 @@ class Evolution(Differentiation):
             )
 
     def run(self, unrolling: Unrolling, judge: Judge, generator: Generator | None) -> Tensor:
-        """Run on both sides of θ, and restore θ whatever happens."""
+        """Run on both sides of θ. θ is restored afterwards, even after an error."""
         generator = require_generator(generator, self)
         parameters = unrolling.learned
         unrolling = replace(unrolling, compiled=True)
         apart = per_sample_parameters(unrolling.method) if self.apart else set()
-        centre = [p.detach().clone() for p in parameters]
-        shapes = [
-            (batch_size(unrolling.x0), *p.shape) if p in apart else p.shape for p in parameters
-        ]
-        perturbations = [
-            [
-                torch.randn(shape, generator=generator, dtype=p.dtype).to(p.device)
-                for p, shape in zip(parameters, shapes, strict=True)
-            ]
-            for _ in range(self.pairs)
-        ]
+        shapes: list[Sequence[int]] = []
+        for parameter in parameters:
+            batch = (batch_size(unrolling.x0),) if parameter in apart else ()
+            shapes.append((*batch, *parameter.shape))
+        perturbations = [_normal(parameters, shapes, generator) for _ in range(self.pairs)]
         seed = int(torch.randint(2**31 - 1, (), generator=generator))
+        centre = [parameter.detach().clone() for parameter in parameters]
         runs = []
         with torch.no_grad():
             try:
                 for perturbation in perturbations:
-                    for side in (self.spread, -self.spread):
-                        own = {}
-                        for p, middle, epsilon in zip(
-                            parameters, centre, perturbation, strict=True
-                        ):
-                            if p in apart:
-                                own[p] = middle + side * epsilon
-                            else:
-                                p.copy_(middle + side * epsilon)
-                        there = (
-                            replace(unrolling, method=with_sample_parameters(unrolling.method, own))
-                            if own
-                            else unrolling
-                        )
-                        runs.append(judge(there.whole(torch.Generator().manual_seed(seed))))
+                    for scale in (self.spread, -self.spread):
+                        targets = [m + scale * e for m, e in zip(centre, perturbation, strict=True)]
+                        moved = _move(unrolling, parameters, targets, apart)
+                        random = torch.Generator().manual_seed(seed)
+                        runs.append(judge(moved.run_all(random)))
             finally:
-                for p, middle in zip(parameters, centre, strict=True):
-                    p.copy_(middle)
-        found = _with_failures_as_the_worst(torch.stack(runs, 1))  # (rows, runs, …)
-        slopes = (found[:, ::2] - found[:, 1::2]) / (2 * self.spread * self.pairs)
-        # ⟨ε_i, θ − θ₀⟩ is zero where θ is, and has ε_i for its gradient; (batch,) if a problem has
-        # its own.
-        moves = [p - p.detach() for p in parameters]
-        along = torch.stack(
-            [
-                reduce(
-                    add,
-                    [
-                        (m * e).flatten(e.ndim - m.ndim).sum(-1)
-                        for m, e in zip(moves, epsilon, strict=True)
-                    ],
-                )
-                for epsilon in perturbations
-            ]
-        ).to(slopes)
-        return found.mean(1) + (
-            slopes * (along if along.ndim > 1 else per_sample(along, slopes[0]))
-        ).sum(1)
+                for parameter, middle in zip(parameters, centre, strict=True):
+                    parameter.copy_(middle)
+        results = _replace_failures(torch.stack(runs, 1))  # (rows, runs, …)
+        slopes = (results[:, ::2] - results[:, 1::2]) / (2 * self.spread * self.pairs)
+        along = _directions(parameters, perturbations).to(slopes)
+        if along.ndim == 1:
+            along = per_sample(along, slopes[0])
+        return results.mean(1) + (slopes * along).sum(1)
 
 
-def _with_failures_as_the_worst(found: Tensor) -> Tensor:
-    """Replace what is not finite by the largest finite number of its row, if there is one."""
-    finite = found.isfinite()
-    worst = per_sample(found.where(finite, -torch.inf).flatten(1).amax(1), found)
-    return found.where(finite | worst.isinf(), worst)
+def _normal(
+    parameters: Sequence[nn.Parameter], shapes: Sequence[Sequence[int]], generator: Generator
+) -> list[Tensor]:
+    """Draw a standard normal perturbation ε of the parameters."""
+    perturbation = []
+    for parameter, shape in zip(parameters, shapes, strict=True):
+        noise = torch.randn(tuple(shape), generator=generator, dtype=parameter.dtype)
+        perturbation.append(noise.to(parameter.device))
+    return perturbation
+
+
+def _move(
+    unrolling: Unrolling,
+    parameters: Sequence[nn.Parameter],
+    values: Sequence[Tensor],
+    apart: set[nn.Parameter],
+) -> Unrolling:
+    """Set the parameters to some values, and return a run there.
+
+    Parameters in ``apart`` stay as they are. The returned run has a method with their values for
+    each sample.
+    """
+    per_problem = {}
+    for parameter, value in zip(parameters, values, strict=True):
+        if parameter in apart:
+            per_problem[parameter] = value
+        else:
+            parameter.copy_(value)
+    if not per_problem:
+        return unrolling
+    return replace(unrolling, method=with_sample_parameters(unrolling.method, per_problem))
+
+
+def _directions(
+    parameters: Sequence[nn.Parameter], perturbations: Sequence[Sequence[Tensor]]
+) -> Tensor:
+    """Return ⟨ε_i, θ − θ₀⟩ for every perturbation, which is 0 and has the gradient ε_i.
+
+    The shape is (m,), or (m, batch) if problems have their own perturbations.
+    """
+    moves = [parameter - parameter.detach() for parameter in parameters]
+    products = []
+    for perturbation in perturbations:
+        terms = [
+            (move * noise).flatten(noise.ndim - move.ndim).sum(-1)
+            for move, noise in zip(moves, perturbation, strict=True)
+        ]
+        products.append(reduce(add, terms))
+    return torch.stack(products)
+
+
+def _replace_failures(results: Tensor) -> Tensor:
+    """Replace results that are not finite by the largest finite result of the row, if any."""
+    finite = results.isfinite()
+    worst = per_sample(results.where(finite, -torch.inf).flatten(1).amax(1), results)
+    return results.where(finite | worst.isinf(), worst)

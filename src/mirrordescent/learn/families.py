@@ -1,7 +1,7 @@
-"""Problem families: what learning trains on.
+"""Families of problems, on which methods are learned.
 
-A problem is a function of a seed. Whoever holds the seeds can draw the same problems again, so runs
-resume to the same numbers, and a batch can be shared out among processes.
+A problem is a function of a seed: the same seeds give the same problems. Hence an interrupted run
+resumes to the same numbers, and processes can share a batch.
 """
 
 import math
@@ -28,15 +28,18 @@ from mirrordescent.problems import (
 from mirrordescent.references.certificate import NotCertifiable, certify
 from mirrordescent.trees import Tree, batch_size, leaves, tree_map, where
 
-SEEDS = (
-    2**31
-)  # seeds are drawn from [0, SEEDS); the generator of torch tells no more than 2³² apart
+SEEDS = 2**31
+"""Seeds for training are drawn from [0, SEEDS). Torch's generator has 2³² different seeds."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A batch of problems, where to start on each, and lower bounds on their values if they are
-    known.
+    """A batch of problems.
+
+    Args:
+        problem: Problems.
+        x0: Starting points.
+        lower: Lower bounds on the minimal values (batch,), if known.
     """
 
     problem: Problem
@@ -47,34 +50,35 @@ class Draw:
 class ProblemFamily(ABC):
     """A distribution over problems of one kind.
 
-    To add a family, write ``draw``, which makes one problem from every seed; and ``validation``, if
-    held-out problems are made from other data, and not only from other seeds.
+    A subclass implements :meth:`draw`, which makes one problem from every seed. If held-out
+    problems need other data, and not only other seeds, it also overrides :meth:`validation`.
     """
 
     @abstractmethod
     def draw(self, seeds: Tensor) -> Draw:
-        """Return the problems of these seeds, in this order."""
+        """Return the problems of some seeds, in the order of the seeds."""
 
     def validation(self, count: int) -> Draw:
-        """Return the first ``count`` held-out problems, always the same: those of seeds beyond all
-        that are drawn.
+        """Return the first ``count`` held-out problems, which are always the same.
+
+        Their seeds are never drawn for training.
         """
         return self.draw(torch.arange(SEEDS, SEEDS + count))
 
 
 class Pooled(ProblemFamily):
-    """A finite pool of a family's problems with lower bounds, so that gaps can be trained on.
+    """A finite pool of problems with lower bounds, so that losses can be gaps.
+
+    If bounds cannot be proven, they are estimates (:func:`~mirrordescent.references.certify`), and
+    ``proven`` is False.
 
     Args:
-        family: the family.
-        size: how many problems.
-        tolerance: to which relative gap the bounds are certified.
-        seed: determines which problems.
-        reference: returns bounds of a draw, (batch,), in place of certified ones: of a long run,
-            for example, where a proof takes too long.
-
-    Where nothing can be proven, the bounds are estimates
-    (:func:`~mirrordescent.references.certify`), and ``proven`` is False.
+        family: Family from which the problems are drawn.
+        size: Number of problems.
+        tolerance: Relative gap to which the bounds are certified.
+        seed: Seed for the choice of the problems.
+        reference: Function of a draw that returns bounds (batch,) instead of certified ones, for
+            example from a long run if a proof takes too long.
     """
 
     def __init__(
@@ -86,7 +90,7 @@ class Pooled(ProblemFamily):
         reference: Callable[[Draw], Tensor] | None = None,
     ) -> None:
         if size < 1:
-            raise ValueError(f"a pool needs at least one problem, got size={size}")
+            raise ValueError(f"the size of a pool must be at least 1, got {size}")
         self.family = family
         self.reference = reference
         self.seeds = draw_seeds(size, torch.Generator().manual_seed(seed))
@@ -95,8 +99,8 @@ class Pooled(ProblemFamily):
 
     @cached_property
     def lower(self) -> Tensor:
-        """The bounds of the pool, computed when it is first drawn from."""
-        return self._certified(self.family.draw(self.seeds))
+        """The bounds of the pool, computed on the first use."""
+        return self._bounds(self.family.draw(self.seeds))
 
     def draw(self, seeds: Tensor) -> Draw:
         index = seeds % len(self.seeds)
@@ -104,54 +108,67 @@ class Pooled(ProblemFamily):
         return Draw(drawn.problem, drawn.x0, self.lower[index])
 
     def validation(self, count: int) -> Draw:
-        """Return the family's held-out problems with their lower bounds."""
+        """Return the held-out problems of the family with lower bounds."""
         drawn = self.family.validation(count)
-        return Draw(drawn.problem, drawn.x0, self._certified(drawn))
+        return Draw(drawn.problem, drawn.x0, self._bounds(drawn))
 
-    def _certified(self, drawn: Draw) -> Tensor:
+    def _bounds(self, drawn: Draw) -> Tensor:
         if self.reference is not None:
             return self.reference(drawn).to(next(leaves(drawn.x0)))
-        lower, proven = reference_of(drawn, self.tolerance)
+        lower, proven = lower_bounds(drawn, self.tolerance)
         self.proven = self.proven and proven
         return lower
 
 
-def reference_of(drawn: Draw, tolerance: float = 1e-3) -> tuple[Tensor, bool]:
-    """Return lower bounds on the values of a draw, (batch,), or estimates of their minima, and
-    which of the two.
+def lower_bounds(drawn: Draw, tolerance: float = 1e-3) -> tuple[Tensor, bool]:
+    """Return lower bounds on the minimal values of a draw, and whether they are proven.
+
+    If they cannot be proven, they are estimates.
+
+    Args:
+        drawn: Batch of problems.
+        tolerance: Relative gap to which the bounds are certified.
     """
     try:
-        found = certify(drawn.problem, tolerance)
+        certificate = certify(drawn.problem, tolerance)
     except NotCertifiable:
-        found = certify(drawn.problem, tolerance, estimate=True, x0=drawn.x0)
-    lower = found.lower.to(next(leaves(drawn.x0)))
-    return lower.expand(
-        batch_size(drawn.x0)
-    ), found.proven  # where all starts share a problem, they share its bound
+        certificate = certify(drawn.problem, tolerance, estimate=True, x0=drawn.x0)
+    lower = certificate.lower.to(next(leaves(drawn.x0)))
+    # If all starting points share one problem, they share its bound.
+    return lower.expand(batch_size(drawn.x0)), certificate.proven
 
 
 class OnDevice(ProblemFamily):
-    """The problems of a family, drawn where it draws them and then moved to a device."""
+    """The problems of a family, moved to a device.
+
+    Args:
+        family: Family of problems.
+        device: Device such as ``"cuda"``.
+    """
 
     def __init__(self, family: ProblemFamily, device: str | torch.device) -> None:
         self.family = family
-        self.device = usable(device)
+        self.device = require_device(device)
 
     def draw(self, seeds: Tensor) -> Draw:
-        return self._moved(self.family.draw(seeds))
+        return self._move(self.family.draw(seeds))
 
     def validation(self, count: int) -> Draw:
-        return self._moved(self.family.validation(count))
+        return self._move(self.family.validation(count))
 
-    def _moved(self, draw: Draw) -> Draw:
+    def _move(self, draw: Draw) -> Draw:
         lower = None if draw.lower is None else draw.lower.to(self.device)
         x0 = tree_map(lambda leaf: leaf.to(self.device), draw.x0)
         return Draw(draw.problem.to(self.device), x0, lower)
 
 
 class Pictures(ProblemFamily):
-    """Problems made from crops of pictures (channels, height, width) of any size; validation uses
-    other pictures.
+    """Problems made from crops of pictures. A subclass implements :meth:`make`.
+
+    Args:
+        training: Pictures (channels, height, width) of any size.
+        held_out: Pictures for validation.
+        size: Side of the crops in pixels.
     """
 
     def __init__(self, training: Sequence[Tensor], held_out: Sequence[Tensor], size: int) -> None:
@@ -161,7 +178,7 @@ class Pictures(ProblemFamily):
 
     @abstractmethod
     def make(self, pictures: Sequence[Tensor], seeds: Tensor) -> Draw:
-        """Make a problem from these pictures for every seed."""
+        """Make a problem from the pictures for every seed."""
 
     def draw(self, seeds: Tensor) -> Draw:
         return self.make(self.training, seeds)
@@ -171,16 +188,17 @@ class Pictures(ProblemFamily):
 
 
 class InpaintingFamily(Pictures):
-    """Crops of photographs with random pixels missing and noise on all: ½(‖Z(x − y)‖² + λ‖Dx‖₁).
+    """Inpainting of photographs: ½(‖Z(x − y)‖² + λ‖Dx‖₁) with random missing pixels and noise.
 
     Args:
-        training: pictures (channels, height, width) of any size.
-        held_out: pictures for validation.
-        size: side of the crops.
-        missing, noise: the damage.
-        weight: λ.
-        fill: start from y with its holes filled, rather than black; ``"alternate"`` does so for
-            even seeds.
+        training: Pictures (channels, height, width) of any size.
+        held_out: Pictures for validation.
+        size: Side of the crops in pixels.
+        missing: Share of missing pixels.
+        noise: Standard deviation of the noise.
+        weight: Weight λ of the total variation.
+        fill: Whether the starting point is y with filled holes, instead of black holes.
+            ``"alternate"`` fills the holes for even seeds.
     """
 
     def __init__(
@@ -196,22 +214,21 @@ class InpaintingFamily(Pictures):
     ) -> None:
         super().__init__(training, held_out, size)
         if not 0 <= missing < 1:
-            raise ValueError(f"missing must be a share in [0, 1), got {missing}")
+            raise ValueError(f"missing must be a share of the pixels in [0, 1), got {missing}")
         self.missing = missing
         self.noise = noise
         self.weight = weight
         self.fill = fill
 
     def make(self, pictures: Sequence[Tensor], seeds: Tensor) -> Draw:
-        """Crop, remove and perturb, each problem by its own seed."""
+        """Crop a picture, remove pixels and add noise, for every seed."""
         observed = []
         masks = []
         for generator in generators(seeds):
             crop = random_crops(pictures, self.size, 1, generator)
-            mask = (torch.rand(1, 1, self.size, self.size, generator=generator) >= self.missing).to(
-                crop
-            )
-            mask[..., 0, 0] = 1  # a problem with nothing observed has no meaning
+            uniform = torch.rand(1, 1, self.size, self.size, generator=generator)
+            mask = (uniform >= self.missing).to(crop)
+            mask[..., 0, 0] = 1  # at least one pixel must be known
             observed.append(mask * crop + self.noise * torch.randn(crop.shape, generator=generator))
             masks.append(mask)
         problem = TVInpainting(torch.cat(observed), torch.cat(masks), self.weight)
@@ -221,19 +238,23 @@ class InpaintingFamily(Pictures):
 
 
 class RestorationFamily(Pictures):
-    """Crops of grey pictures, damaged in every way: ½(‖Z(x − y)‖² + λ‖Dx‖₁) with λ, noise, holes
-    and start at random.
+    """Restoration of grey pictures with all kinds of damage: ½(‖Z(x − y)‖² + λ‖Dx‖₁).
 
-    log λ is spread over ``weights``, more densely towards the middle; the noise is uniform up to
-    ``noise``, with a fifth of the problems free of it; a seventh of them has no holes, three have
-    scattered ones, and one each blocks, scratches and writing. A third starts with black holes, the
-    others with filled ones. A problem without holes has a mask of ones among those that have.
+    λ, the noise, the holes and the starting point are random:
+
+    - log λ is distributed over ``weights``, more densely towards the middle.
+    - A fifth of the problems has no noise. For the others its level is uniform up to ``noise``.
+    - Of seven problems, one has no holes, three have scattered holes, and one each has blocks,
+      scratches and writing. A problem without holes has a mask of ones.
+    - A third of the problems starts with black holes, the others with filled holes.
 
     Args:
-        training, held_out, size: see :class:`Pictures`.
-        weights: the range of λ, for pictures in [0, 1].
-        noise: the largest standard deviation of the noise.
-        variants: keywords of :class:`~mirrordescent.problems.TVInpainting`, such as
+        training: Pictures (channels, height, width) of any size.
+        held_out: Pictures for validation.
+        size: Side of the crops in pixels.
+        weights: Range of λ, for pictures in [0, 1].
+        noise: Largest standard deviation of the noise.
+        variants: Keywords of :class:`~mirrordescent.problems.TVInpainting`, such as
             ``isotropic=True``.
     """
 
@@ -255,7 +276,7 @@ class RestorationFamily(Pictures):
         self.variants = variants
 
     def make(self, pictures: Sequence[Tensor], seeds: Tensor) -> Draw:
-        """Crop and damage, each problem by its own seed."""
+        """Crop and damage a picture for every seed."""
         observed = []
         masks = []
         weights = []
@@ -263,14 +284,13 @@ class RestorationFamily(Pictures):
         for generator in generators(seeds):
             number = torch.rand(5, generator=generator).tolist()
             crop = random_crops(pictures, self.size, 1, generator)
-            crop = crop[:, int(number[0] * crop.shape[1])].unsqueeze(1)  # a channel
+            crop = crop[:, int(number[0] * crop.shape[1])].unsqueeze(1)  # one channel
             kind = self.KINDS[int(number[1] * len(self.KINDS))]
-            mask = (
-                torch.ones_like(crop)
-                if kind == "none"
-                else SHAPES[kind](self.size, generator).to(crop)[None, None]
-            )
-            mask[..., 0, 0] = 1  # a problem with nothing observed has no meaning
+            if kind == "none":
+                mask = torch.ones_like(crop)
+            else:
+                mask = SHAPES[kind](self.size, generator).to(crop)[None, None]
+            mask[..., 0, 0] = 1  # at least one pixel must be known
             noise = self.noise * max(0.0, 1.25 * number[2] - 0.25)
             observed.append(mask * (crop + noise * torch.randn(crop.shape, generator=generator)))
             masks.append(mask)
@@ -285,19 +305,21 @@ class RestorationFamily(Pictures):
 
 
 class DeblurringFamily(Pictures):
-    """Blurred crops of grey pictures: ½(‖Ax − y‖² + λ‖Dx‖₁) with a blur, a noise and a λ of each
-    one's own.
+    """Deblurring of grey pictures: ½(‖Ax − y‖² + λ‖Dx‖₁) with random blur, noise and λ.
 
-    Half of the blurs are Gaussian, of a width from 0.6 to 2.5, half are motions over 3 to 13 pixels
-    in any direction.
+    Half of the blurs are Gaussian, with a width between 0.6 and 2.5. The others are motions over 3
+    to 13 pixels in a random direction.
 
     Args:
-        training, held_out, size: see :class:`Pictures`.
-        weights: the range of λ, for pictures in [0, 1].
-        noise: the largest standard deviation of the noise.
+        training: Pictures (channels, height, width) of any size.
+        held_out: Pictures for validation.
+        size: Side of the crops in pixels.
+        weights: Range of λ, for pictures in [0, 1].
+        noise: Largest standard deviation of the noise.
     """
 
-    SIDE = 17  # of all kernels, so that they fit into one tensor
+    SIDE = 17
+    """Side of all blur kernels, so that they fit into one tensor."""
 
     def __init__(
         self,
@@ -313,7 +335,7 @@ class DeblurringFamily(Pictures):
         self.noise = noise
 
     def make(self, pictures: Sequence[Tensor], seeds: Tensor) -> Draw:
-        """Crop, blur and perturb, each problem by its own seed."""
+        """Crop and blur a picture and add noise, for every seed."""
         crops = []
         kernels = []
         noises = []
@@ -322,12 +344,10 @@ class DeblurringFamily(Pictures):
             number = torch.rand(6, generator=generator).tolist()
             crop = random_crops(pictures, self.size, 1, generator)
             crops.append(crop[:, int(number[0] * crop.shape[1])].unsqueeze(1))
-            gaussian = number[1] < 0.5
-            kernel = (
-                gaussian_kernel(0.6 + 1.9 * number[2])
-                if gaussian
-                else motion_kernel(3 + 10 * number[2], math.pi * number[3])
-            )
+            if number[1] < 0.5:
+                kernel = gaussian_kernel(0.6 + 1.9 * number[2])
+            else:
+                kernel = motion_kernel(3 + 10 * number[2], math.pi * number[3])
             margin = (self.SIDE - kernel.shape[0]) // 2
             kernels.append(nn.functional.pad(kernel, (margin,) * 4))
             noises.append(
@@ -342,7 +362,14 @@ class DeblurringFamily(Pictures):
 
 
 class DenoisingFamily(Pictures):
-    """Crops of images that are noisy already: ½(‖x − y‖² + λ‖Dx‖₁), started at y."""
+    """Denoising of noisy images: ½(‖x − y‖² + λ‖Dx‖₁), started at y.
+
+    Args:
+        training: Noisy images (channels, height, width) of any size.
+        held_out: Noisy images for validation.
+        size: Side of the crops in pixels.
+        weight: Weight λ of the total variation.
+    """
 
     def __init__(
         self,
@@ -356,15 +383,19 @@ class DenoisingFamily(Pictures):
         self.weight = weight
 
     def make(self, pictures: Sequence[Tensor], seeds: Tensor) -> Draw:
-        crops = torch.cat(
-            [random_crops(pictures, self.size, 1, generator) for generator in generators(seeds)]
-        )
-        problem = TVDenoising(crops, self.weight)
+        crops = [random_crops(pictures, self.size, 1, generator) for generator in generators(seeds)]
+        problem = TVDenoising(torch.cat(crops), self.weight)
         return Draw(problem, problem.start())
 
 
 class SVMFamily(ProblemFamily):
-    """One support vector machine from many starts (w, b) ~ N(0, I)."""
+    """One support vector machine from random starting points (w, b) ~ N(0, I).
+
+    Args:
+        features: Features (n, d).
+        labels: Labels (n,), 1 or −1.
+        C: Weight of the hinge loss.
+    """
 
     def __init__(self, features: Tensor, labels: Tensor, C: float = 1.0) -> None:
         self.problem = SVM(features, labels, C)
@@ -376,22 +407,21 @@ class SVMFamily(ProblemFamily):
 
 
 def draw_seeds(count: int, generator: Generator) -> Tensor:
-    """Draw seeds of problems."""
+    """Draw seeds of problems for training."""
     return torch.randint(SEEDS, (count,), generator=generator)
 
 
 def generators(seeds: Tensor) -> list[Generator]:
-    """Return a generator for every seed."""
+    """Return a random generator for every seed."""
     return [torch.Generator().manual_seed(seed) for seed in seeds.tolist()]
 
 
-def usable(device: str | torch.device) -> torch.device:
-    """Return a device, or say that it cannot be used."""
+def require_device(device: str | torch.device) -> torch.device:
+    """Return a device, or raise if it is not available."""
     try:
-        chosen = torch.device(device)
-        torch.empty(1, device=chosen)
+        available = torch.device(device)
+        torch.empty(1, device=available)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(
-            f"the device {device} cannot be used here: {str(error).splitlines()[0]}"
-        ) from error
-    return chosen
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"the device {device} cannot be used here: {reason}") from error
+    return available

@@ -8,16 +8,17 @@ from mirrordescent.problems.network_training import NetworkTraining
 
 
 class NetworkFamily(ProblemFamily):
-    """One architecture on one data set, from PyTorch's random initialisation.
+    """One architecture on one data set, from PyTorch's random initialisations.
 
-    Minibatches are the oracle's business: ``learn(family, method, oracle=Minibatch(500))``. To
-    learn in a reasonable time, measure the loss on ``evaluation`` data points instead of all of
-    them.
+    The oracle chooses minibatches: ``learn(family, method, oracle=Minibatch(500))``. To save time,
+    the loss can be measured on the first ``evaluation`` data points only.
 
     Args:
-        model: the architecture. inputs, targets: (n, …) and (n,); see
+        model: Architecture.
+        inputs: Data points (n, …); see
             :class:`~mirrordescent.problems.network_training.NetworkTraining`.
-        evaluation: how many data points the loss is measured on, the first ones; all by default.
+        targets: Labels (n,).
+        evaluation: Number of data points on which the loss is measured. The default is all.
     """
 
     def __init__(
@@ -30,7 +31,13 @@ class NetworkFamily(ProblemFamily):
 
 
 def moons_family(points: int = 500, noise: float = 0.05, seed: int = 0) -> NetworkFamily:
-    """Return networks 2 → 50 → 1 that tell two interleaved half circles apart."""
+    """Return networks 2 → 50 → 1 that classify two interleaved half circles.
+
+    Args:
+        points: Number of data points.
+        noise: Standard deviation of the noise.
+        seed: Seed for the data points.
+    """
     inputs, targets = half_circles(points, noise, seed)
     model = nn.Sequential(nn.Linear(2, 50), nn.ReLU(), nn.Linear(50, 1))
     return NetworkFamily(model, inputs, targets)

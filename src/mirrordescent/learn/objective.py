@@ -1,4 +1,4 @@
-"""What is minimised: Σ_k w_k f(x_k) + s · inconsistency."""
+"""The loss of learning: Σ_k w_k f(x_k) + s · inconsistency."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from mirrordescent.learn.evolution import Evolution
 from mirrordescent.learn.families import Draw
-from mirrordescent.learn.unroll import Differentiation, Full, require_differentiation, unroll
+from mirrordescent.learn.unrolling import Differentiation, Full, require_differentiation, unroll
 from mirrordescent.methods.base import Method
 from mirrordescent.mirrors.learned import NormName
 from mirrordescent.oracles import Default, FirstOrder, Oracle
@@ -24,33 +24,35 @@ class Inconsistent(Protocol):
     """A map whose ``to_primal`` is only close to the inverse of ``to_dual``."""
 
     def inconsistency(self, x: Tree, norm: NormName = "l1") -> Tensor:
-        """‖(∇M*∘∇M − I)x‖ per sample."""
+        """Return ‖(∇M*∘∇M − I)x‖ for every sample."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """How a run of a method is judged, and how that is differentiated.
+    """Loss of a run of a method, and how it is differentiated.
 
     Args:
-        weights: ``"sum"`` adds up f(x_1), …, f(x_N); ``"last"`` takes f(x_N); ``"log_value"`` and
-            ``"log_gap"`` add up logarithms, of f(x_k) or of f(x_k) − lower, so that every step
-            counts relative to its size. The latter needs a family that knows lower bounds.
-        floor: gaps below this share of f(x₀) − lower count as much as it, in ``"log_gap"``: bounds
-            are only so tight.
-        penalty: s, the weight of the inconsistency of a learned pair; unused for exact maps.
-        penalty_growth: s is multiplied by this every ``penalty_every`` meta-steps.
-        penalty_every: see ``penalty_growth``.
-        penalty_points: where the inconsistency is measured: at x_0 and x_N (``"ends"``), or at all
-            iterates.
-        penalty_norm: its norm, entrywise ℓ₁ or ℓ₂, or the mean of absolute entries, which does not
-            grow with the size of an image and leaves maps of images free to move away from the
-            identity.
-        every: the number of steps between looks, or the steps to look at. The last is always looked
-            at.
-        differentiation: :class:`Full`, :class:`Checkpointed` and :class:`Truncated` keep more or
-            less of the graph; :class:`Evolution` needs no derivatives.
-        through_gradient: whether the meta-gradient passes through ∇f, or treats it as a constant
-            (first order).
+        weights: Weights of the iterates. ``"sum"`` is f(x_1) + … + f(x_N); ``"last"`` is f(x_N).
+            ``"log_value"`` and ``"log_gap"`` are sums of logarithms, of f(x_k) or of f(x_k) −
+            lower, in which every step counts relative to its size. ``"log_gap"`` needs a family
+            with lower bounds.
+        floor: Smallest gap in ``"log_gap"``, relative to f(x₀) − lower. Smaller gaps count as this
+            gap, because the bounds are not tighter.
+        penalty: Weight s of the inconsistency of a learned pair. Exact maps do not use it.
+        penalty_growth: Factor by which s grows every ``penalty_every`` meta-steps.
+        penalty_every: Number of meta-steps between increases of s.
+        penalty_points: Points at which the inconsistency is measured: x_0 and x_N (``"ends"``), or
+            all iterates (``"all"``).
+        penalty_norm: Norm of the inconsistency: entrywise ℓ₁ or ℓ₂, or the mean of absolute
+            entries. The mean does not grow with the size of an image, and lets maps of images move
+            away from the identity.
+        every: Number of steps between evaluations of f, or a list of steps. The last step is always
+            evaluated.
+        differentiation: Kind of differentiation. :class:`Full`, :class:`Checkpointed` and
+            :class:`Truncated` keep different parts of the graph; :class:`Evolution` needs no
+            derivatives.
+        through_gradient: Whether the meta-gradient passes through ∇f. If not, ∇f is treated as a
+            constant (first order).
     """
 
     weights: Weights = "sum"
@@ -74,18 +76,20 @@ class Objective:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
         require_differentiation(self.differentiation)
         if self.penalty < 0 or self.penalty_growth < 1 or self.penalty_every < 1:
-            raise ValueError("the penalty must be ≥ 0, its growth ≥ 1, and penalty_every ≥ 1")
-        if min([self.every] if isinstance(self.every, int) else self.every, default=0) < 1:
+            raise ValueError(
+                "penalty must be ≥ 0, penalty_growth ≥ 1 and penalty_every ≥ 1, got "
+                f"{self.penalty}, {self.penalty_growth} and {self.penalty_every}"
+            )
+        steps = [self.every] if isinstance(self.every, int) else self.every
+        if min(steps, default=0) < 1:
             raise ValueError(
                 f"every must be at least 1, or a list of such numbers, got {self.every}"
             )
         if isinstance(self.differentiation, Evolution) and not self.through_gradient:
-            raise ValueError(
-                "through_gradient=False has no meaning for Evolution, which takes no derivatives"
-            )
+            raise ValueError("Evolution takes no derivatives and needs through_gradient=True")
 
     def resolve_oracle(self, method: Method[Any], oracle: Oracle | None = None) -> Oracle:
-        """Return the oracle that the method is given, or raise if the method cannot honour it."""
+        """Return the oracle for the method, or raise if the method cannot use it."""
         oracle = oracle or Default()
         method.resolve_oracle(oracle)
         if self.through_gradient:
@@ -105,8 +109,10 @@ class Objective:
         oracle: Oracle | None = None,
         generator: Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss of every problem (batch,), and f where it was looked at, (looks, batch),
-        without a graph.
+        """Return the loss of every problem and the values of f.
+
+        The losses have the shape (batch,). The values at the evaluated steps have the shape
+        (evaluations, batch) and no graph.
         """
         mirror: object = method.mirror
         penalised = mirror if self.penalty > 0 and isinstance(mirror, Inconsistent) else None
@@ -115,20 +121,19 @@ class Objective:
             value = draw.problem.value(x)
             if penalised is None or (self.penalty_points == "ends" and k < horizon):
                 return torch.stack([value, torch.zeros_like(value)])
-            # Both numbers leave the segment together, so that a checkpointed run keeps no iterate
-            # for the penalty.
+            # Both numbers are returned together, so that a checkpointed run need not keep the
+            # iterate for the penalty.
             return torch.stack([value, penalised.inconsistency(x, self.penalty_norm)])
 
         def judge(measured: list[Tensor]) -> Tensor:
             values, penalties = torch.stack(measured).unbind(1)
             loss = penalties.sum(0)
             if penalised is not None:
-                loss = self.penalty_at(meta_step) * (
-                    loss + penalised.inconsistency(draw.x0, self.penalty_norm)
-                )
+                at_start = penalised.inconsistency(draw.x0, self.penalty_norm)
+                loss = self.penalty_at(meta_step) * (loss + at_start)
             return torch.cat([(loss + self._weigh(values, draw)).unsqueeze(0), values])
 
-        found = unroll(
+        results = unroll(
             method,
             draw.problem,
             draw.x0,
@@ -140,13 +145,14 @@ class Objective:
             measure=measure,
             judge=judge,
         )
-        return found[0], found[1:].detach()
+        return results[0], results[1:].detach()
 
     def penalty_at(self, meta_step: int) -> float:
-        """s at a meta-step."""
+        """Return the weight s of the penalty at a meta-step."""
         return self.penalty * self.penalty_growth ** (meta_step // self.penalty_every)
 
     def _weigh(self, values: Tensor, draw: Draw) -> Tensor:
+        """Combine the values (evaluations, batch) to a loss (batch,)."""
         match self.weights:
             case "sum":
                 return values.sum(0)
@@ -157,9 +163,8 @@ class Objective:
             case "log_gap":
                 if draw.lower is None:
                     raise ValueError("weights='log_gap' needs lower bounds: use a Pooled family")
-                least = torch.full_like(draw.lower, torch.finfo(values.dtype).tiny)
+                smallest = torch.full_like(draw.lower, torch.finfo(values.dtype).tiny)
                 if self.floor:
-                    least = torch.maximum(
-                        least, self.floor * (draw.problem.value(draw.x0) - draw.lower)
-                    )
-                return (values - draw.lower).clamp(min=least).log().sum(0)
+                    first_gap = draw.problem.value(draw.x0) - draw.lower
+                    smallest = torch.maximum(smallest, self.floor * first_gap)
+                return (values - draw.lower).clamp(min=smallest).log().sum(0)

@@ -1,4 +1,4 @@
-"""Recipes: what is learned on what, and how, from the data to the entry of a zoo with its card."""
+"""Recipes: the whole way from data to a zoo entry with its card."""
 
 from __future__ import annotations
 
@@ -28,33 +28,41 @@ from mirrordescent.schedules import Prefix
 from mirrordescent.solving.loop import solve
 from mirrordescent.zoo import Card
 
-NAME = re.compile(r"\w[\w .+=-]{0,99}")  # it becomes that of files and folders
+NAME = re.compile(r"\w[\w .+=-]{0,99}")
+"""Pattern of names of entries, which become names of files and folders."""
 REPORTED = (1, 5, 10, 20, 50, 100)
-CONTROL = "-control"  # what the name of a control ends with
+"""Iterations at which an entry is evaluated."""
+CONTROL = "-control"
+"""Suffix of the name of a control."""
 Numbers: TypeAlias = dict[str, Any]
 
 
 class Stage(ABC):
-    """A stage of learning. To add one, write ``run`` and give it a name, which is also that of its
-    folder.
+    """A stage of learning. A subclass implements :meth:`run` and has a name.
+
+    The name is also that of the stage's folder.
     """
 
     name: str
     seed: int = 0
-    """Determines the module that learning begins with, if this is the first stage."""
+    """Seed for the initial module, if this is the first stage."""
 
     @abstractmethod
     def run(self, module: Any, family: ProblemFamily, **work: Any) -> tuple[nn.Module, Numbers]:
-        """Learn, or continue an interrupted run; return the learned module, and a record for the
-        card.
+        """Learn, or continue an interrupted run; return the learned module and a record.
 
-        ``work`` has the folder, oracle, resume and progress of
-        :func:`~mirrordescent.learn.trainer.learn`. Numbers that belong to the entry, such as a
-        minibatch, are under ``use`` in the record.
+        The record becomes a part of the card. Its entry ``use`` has numbers that are necessary to
+        use the entry, such as the size of a minibatch.
+
+        Args:
+            module: Module to learn.
+            family: Family of problems.
+            work: Arguments ``folder``, ``oracle``, ``resume`` and ``progress`` of
+                :func:`~mirrordescent.learn.trainer.learn`.
         """
 
     def changed(self, settings: Mapping[str, Any]) -> Stage:
-        """Return the stage with other settings, as far as it has any."""
+        """Return the stage with some settings changed. A stage without settings stays as it is."""
         return self
 
 
@@ -62,9 +70,10 @@ class Unrolled(Stage):
     """Learning by unrolling, see :func:`~mirrordescent.learn.trainer.learn`.
 
     Args:
-        settings: how to learn.
-        prepare: changes the method first: it may freeze a part of it, or return another one.
-        name: the name of the stage.
+        settings: Settings for learning.
+        prepare: Function that returns the method to learn. It may freeze a part of the given
+            method, or return another method.
+        name: Name of the stage.
     """
 
     def __init__(
@@ -80,17 +89,18 @@ class Unrolled(Stage):
 
     def run(self, module: Any, family: ProblemFamily, **work: Any) -> tuple[nn.Module, Numbers]:
         method = module if self.prepare is None else self.prepare(module)
-        found = learn(family, method, self.settings, **work)
+        result = learn(family, method, self.settings, **work)
+        score = result.best_validation if math.isfinite(result.best_validation) else None
         record: Numbers = {
             "stage": self.name,
             "settings": plain(self.settings),
-            "best_meta_step": found.best_step,
-            "best_validation": found.best_validation
-            if math.isfinite(found.best_validation)
-            else None,
-            "skipped": found.skipped,
+            "best_meta_step": result.best_step,
+            "best_validation": score,
+            "skipped": result.skipped,
         }
-        return method, record | ({} if found.failure is None else {"failure": found.failure})
+        if result.failure is not None:
+            record["failure"] = result.failure
+        return method, record
 
     def changed(self, settings: Mapping[str, Any]) -> Unrolled:
         return type(self)(changed(self.settings, settings, "settings"), self.prepare, self.name)
@@ -98,61 +108,62 @@ class Unrolled(Stage):
 
 @torch.no_grad()
 def along_a_run(method: Any, draw: Draw, use: Numbers) -> Numbers:
-    """Return the mean gap along a run, or f(x_k)/f(x₀) where no bounds are known, and the
-    inconsistency of a pair.
+    """Evaluate a method on held-out problems.
+
+    Returns the mean gap f(x_k) − lower along a run, or f(x_k)/f(x₀) without lower bounds, and the
+    inconsistency of a learned pair.
     """
     start = draw.problem.value(draw.x0)
-    random = torch.Generator().manual_seed(0)
     solution = solve(
         draw.problem,
         method,
         draw.x0,
         iterations=max(REPORTED),
-        generator=random,
+        generator=torch.Generator().manual_seed(0),
         trace=REPORTED,
         progress=False,
     )
 
     def mean(values: Tensor) -> float:
-        return float(
-            (values.double() - draw.lower).mean()
-            if draw.lower is not None
-            else (values / start).mean()
-        )
+        if draw.lower is None:
+            return float((values / start).mean())
+        return float((values.double() - draw.lower).mean())
 
-    found: Numbers = {
+    measure = "relative value" if draw.lower is None else "gap"
+    means = {"start": mean(start)}
+    for k in REPORTED:
+        means[str(k)] = mean(solution.trace.at(k))
+    results: Numbers = {
         "problems": len(start),
-        "gap" if draw.lower is not None else "relative value": {
-            "start": mean(start),
-            **{str(k): mean(solution.trace.at(k)) for k in REPORTED},
-        },
+        measure: means,
         "statuses": [str(status) for status in solution.statuses],
     }
     if isinstance(method.mirror, Inconsistent):
         size = torch.as_tensor(draw.x0).flatten(1).abs().sum(1)
-        found["relative_inconsistency"] = float(
-            (method.mirror.inconsistency(draw.x0) / size).mean()
-        )
-    return found
+        relative = method.mirror.inconsistency(draw.x0) / size
+        results["relative_inconsistency"] = float(relative.mean())
+    return results
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an entry of a zoo is for, and how it is learned.
+    """The purpose of a zoo entry, and how it is learned.
 
     Args:
-        name: the name of the entry.
-        description: what it is for, in a sentence.
-        family: makes the family it is learned on, given the data directory.
-        method: makes the part to learn, such as a method, given a generator and the family.
-        stages: the stages of learning, in order.
-        on: what the family is, in words.
-        data: where its data come from, in words.
-        oracle: how gradients are computed while learning; by default by the method's own oracle, if
-            any, else exactly.
-        use: numbers that belong to the entry; stages may add to them.
-        evaluate: measures the entry, given held-out problems and ``use``; None: it is not measured.
-        problems: the number of held-out problems.
+        name: Name of the entry.
+        description: Purpose of the entry, in one sentence.
+        family: Function of the data directory that returns the family of problems.
+        method: Function of a random generator and the family that returns the module to learn,
+            such as a method.
+        stages: Stages of learning, in order.
+        on: Description of the family.
+        data: Description of the source of the data.
+        oracle: Oracle that computes the gradients while learning. The default is the oracle of the
+            method, or exact gradients.
+        use: Numbers that are necessary to use the entry. Stages may add to them.
+        evaluate: Function of the module, held-out problems and ``use`` that returns results for the
+            card, or None.
+        problems: Number of held-out problems.
     """
 
     name: str
@@ -170,29 +181,32 @@ class Recipe:
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise ValueError(
-                f"a name has letters, digits, spaces, -, _ and dots inside, and is no path: {self.name!r}"
+                "a name must consist of letters, digits, spaces and any of . + = - _, and is no "
+                f"path; got {self.name!r}"
             )
         names = [stage.name for stage in self.stages]
         if not names or len(set(names)) < len(names):
             raise ValueError(
-                f"{self.name} needs at least one stage, and stages of different names, got {names}"
+                f"{self.name} needs one or more stages with different names, got {names}"
             )
 
     def control(self) -> Recipe:
-        """Return the recipe of the control: the same method with the identity for its map, and all
-        else as it is.
+        """Return the recipe of the control, which has the identity instead of the mirror map.
 
-        The same stages with their budgets and seeds, the same family, oracle and validation. What
-        it reaches is what schedules, momentum and the rest reach without a learned geometry.
+        Stages, budgets, seeds, family, oracle and validation are the same. The control shows what
+        schedules, momentum and so on achieve without a learned geometry.
         """
 
         def make(generator: Generator, family: ProblemFamily) -> nn.Module:
             method = self.method(generator, family)
             if not any(isinstance(part, MirrorMap) for part in method.modules()):
-                raise TypeError(f"{self.name} has no map, and so no control")
+                raise TypeError(f"{self.name} has no mirror map, and therefore no control")
             return without_map(method)
 
-        description = f"the control of {self.name}: the same method with the identity for its map, learned alike"
+        description = (
+            f"the control of {self.name}: the same method with the identity for its map, "
+            "learned alike"
+        )
         return replace(self, name=f"{self.name}{CONTROL}", description=description, method=make)
 
     def train(
@@ -206,17 +220,16 @@ class Recipe:
         device: str = "cpu",
         progress: bool | None = None,
     ) -> Path:
-        """Learn the entry, or continue an interrupted run, and write it with its card; return the
-        file.
+        """Learn the entry, write it with its card, and return the file.
 
         Args:
-            runs: the folder for checkpoints and logs, which are in RUNS/NAME/STAGE.
-            out: the folder to write to.
-            directory: where the data are.
-            changes: ``key=value``, for the settings of all stages.
-            resume: whether to continue an interrupted run, or to start afresh.
-            device: where to learn, such as cuda.
-            progress: show a progress bar; by default on a terminal.
+            runs: Folder for checkpoints and logs, which are in RUNS/NAME/STAGE.
+            out: Folder for the entry.
+            directory: Folder with the data sets.
+            changes: Changes ``key=value`` of the settings of all stages.
+            resume: Whether to continue an interrupted run. Otherwise a new run starts.
+            device: Device on which to learn, such as ``"cuda"``.
+            progress: Whether to show a progress bar. By default it is shown on a terminal.
         """
         settings = apply(changes, {})
         settings |= settings.pop("settings", {})
@@ -225,7 +238,7 @@ class Recipe:
         if device != "cpu":
             family = OnDevice(family, device)
         module: Any = self.method(torch.Generator().manual_seed(stages[0].seed), family).to(device)
-        describe(module)  # what cannot be stored is refused before it is learned
+        describe(module)  # raises now if the module cannot be stored
         Path(out).mkdir(parents=True, exist_ok=True)
         records = []
         use = dict(self.use)
@@ -239,11 +252,9 @@ class Recipe:
         steps = getattr(module, "t", None)
         if isinstance(steps, Prefix):
             use["step_sizes"] = [round(size, 5) for size in steps.values.tolist()]
-        evaluated = (
-            {}
-            if self.evaluate is None
-            else self.evaluate(module, family.validation(self.problems), use)
-        )
+        results: Numbers = {}
+        if self.evaluate is not None:
+            results = self.evaluate(module, family.validation(self.problems), use)
         card = Card(
             self.name,
             self.description,
@@ -251,8 +262,9 @@ class Recipe:
             data=self.data,
             stages=records,
             parameters=sum(p.numel() for p in module.parameters()),
-            held_out=evaluated,
+            held_out=results,
             use=use,
         )
         path = Path(out) / f"{self.name}.safetensors"
-        return zoo.save(module, path, card) if join()[0] == 0 else path
+        rank, _ = join()
+        return zoo.save(module, path, card) if rank == 0 else path

@@ -1,24 +1,26 @@
-"""How to learn: the meta-steps, their optimiser, and validation."""
+"""Settings for learning: the meta-steps, their optimiser, and validation."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from mirrordescent.learn.objective import Objective
 
-MOST = {"horizon": 100_000, "batch": 10_000}  # more is a slip of the pen
+LARGEST = {"horizon": 100_000, "batch": 10_000}
+"""Largest sensible values. A larger value is probably a typing error."""
+LARGEST_COUNT = 10**9
 
 
 @dataclass(frozen=True)
 class Descent:
-    """The optimiser of the meta-steps, Adam.
+    """The optimiser of the meta-steps: Adam.
 
     Args:
-        learning_rate: that of the first meta-step.
-        decay: ``"cosine"`` decays it to 0 at the end.
-        betas: those of Adam.
-        clip: bound on the norm of the meta-gradient; None for no bound.
+        learning_rate: Learning rate of the first meta-step.
+        decay: Schedule of the learning rate. ``"cosine"`` decays it to 0 at the end.
+        betas: Decay rates of Adam's averages.
+        clip: Bound on the norm of the meta-gradient, or None.
     """
 
     learning_rate: float = 2e-3
@@ -41,16 +43,16 @@ class Descent:
 
 @dataclass(frozen=True)
 class Validation:
-    """How the best parameters are found, on held-out problems.
+    """Choice of the best parameters on held-out problems.
 
     Args:
-        every: meta-steps between validations.
-        batch: the number of problems.
-        horizons: where runs are judged, in multiples of N; beyond 1 the step sizes are extended, so
-            that maps which blow up later lose.
-        patience: validations without progress before stopping; None for never.
-        geometric: whether the mean over problems is geometric too, so that a few hard ones do not
-            decide.
+        every: Number of meta-steps between validations.
+        batch: Number of held-out problems.
+        horizons: Lengths of the runs in multiples of N. Beyond 1 the step sizes are extended, so
+            that maps which diverge later score worse.
+        patience: Number of validations without progress after which learning stops, or None.
+        geometric: Whether the mean over problems is geometric, so that a few hard problems do not
+            dominate.
     """
 
     every: int = 100
@@ -60,25 +62,25 @@ class Validation:
     geometric: bool = False
 
     def __post_init__(self) -> None:
-        _require_positive(self, "every", "batch")
+        _require_count(every=self.every, batch=self.batch)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to learn.
+    """Settings for :func:`~mirrordescent.learn.learn`.
 
     Args:
-        meta_steps: how many updates of the parameters.
-        batch: problems per update, over all processes.
-        horizon: N, the unrolled steps.
-        curriculum: pairs (meta-step, horizon): before that meta-step, this smaller horizon is used.
-        objective: what is minimised.
-        optimiser: the optimiser of the meta-steps.
-        step_bounds: bounds on the step sizes of a :class:`~mirrordescent.schedules.Prefix`; None
-            for no bounds.
-        validation: how the best parameters are chosen.
-        save_every: meta-steps between checkpoints.
-        seed: determines the problems drawn and the oracle's noise.
+        meta_steps: Number of updates of the parameters.
+        batch: Number of problems per update, over all processes.
+        horizon: Number N of unrolled steps.
+        curriculum: Pairs (meta-step, horizon): before this meta-step, this smaller horizon is used.
+        objective: Loss to minimise.
+        optimiser: Optimiser of the meta-steps.
+        step_bounds: Bounds on the step sizes of a :class:`~mirrordescent.schedules.Prefix`, or
+            None.
+        validation: Choice of the best parameters.
+        save_every: Number of meta-steps between checkpoints.
+        seed: Seed for the problems and for the noise of the oracle.
     """
 
     meta_steps: int = 1200
@@ -93,19 +95,26 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _require_positive(self, "meta_steps", "batch", "horizon", "save_every")
-
-    def horizon_at(self, meta_step: int) -> int:
-        """N at a meta-step."""
-        return next(
-            (horizon for until, horizon in sorted(self.curriculum) if meta_step < until),
-            self.horizon,
+        _require_count(
+            meta_steps=self.meta_steps,
+            batch=self.batch,
+            horizon=self.horizon,
+            save_every=self.save_every,
         )
 
+    def horizon_at(self, meta_step: int) -> int:
+        """Return the horizon N at a meta-step."""
+        for until, horizon in sorted(self.curriculum):
+            if meta_step < until:
+                return horizon
+        return self.horizon
 
-def _require_positive(settings: Any, *names: str) -> None:
-    for name in names:
-        if getattr(settings, name) < 1:
-            raise ValueError(f"{name} must be at least 1, got {getattr(settings, name)}")
-        if getattr(settings, name) > (most := MOST.get(name, 10**9)):
-            raise ValueError(f"{name} must be at most {most}, got {getattr(settings, name)}")
+
+def _require_count(**counts: int) -> None:
+    """Raise unless every number is at least 1 and not absurdly large."""
+    for name, count in counts.items():
+        largest = LARGEST.get(name, LARGEST_COUNT)
+        if count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}")
+        if count > largest:
+            raise ValueError(f"{name} must be at most {largest}, got {count}")

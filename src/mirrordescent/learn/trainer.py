@@ -1,4 +1,4 @@
-"""Learning a method by unrolling it on problems of a family."""
+"""Learning a method by unrolling it on the problems of a family."""
 
 import copy
 import math
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from mirrordescent._internal.interruption import Interrupted, Interruption
 from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.learn.checkpoint import Progress, RunDamaged, RunFolder
-from mirrordescent.learn.distributed import average, join, share
-from mirrordescent.learn.families import Draw, ProblemFamily, draw_seeds, reference_of
+from mirrordescent.learn.distributed import average_gradients, join, local_share
+from mirrordescent.learn.families import Draw, ProblemFamily, draw_seeds, lower_bounds
 from mirrordescent.learn.settings import Settings
 from mirrordescent.learn.tables import plain
 from mirrordescent.methods.base import GradientMethod, Method, Wrapper
@@ -29,20 +29,22 @@ from mirrordescent.trees import Tree
 
 
 class NothingLearned(UserWarning):
-    """A method is no better after learning than before, or this cannot be judged."""
+    """A method is no better after learning than before, or the scores are not finite."""
 
 
 @dataclass(frozen=True)
-class Learned:
-    """The method with its best parameters, and how they were found.
+class LearnResult:
+    """The method with its best parameters, and a summary of the run.
 
     Args:
-        method: the method that was given.
-        best_step: after how many meta-steps it was best on held-out problems; 0: before the first.
-        best_validation: its score then, see :func:`validation_score`.
-        meta_steps: how many there were.
-        skipped: how many of them changed nothing, since the loss or its gradient was not finite.
-        seconds: how long it took.
+        method: Method that was passed to :func:`learn`.
+        best_step: Number of meta-steps after which the validation score was best. 0 stands for the
+            parameters before the first meta-step.
+        best_validation: Best validation score, see :func:`validation_score`.
+        meta_steps: Number of meta-steps.
+        skipped: Number of meta-steps without an update, because the loss or its gradient was not
+            finite.
+        seconds: Duration in seconds.
     """
 
     method: Method[Any]
@@ -54,25 +56,25 @@ class Learned:
 
     @property
     def failure(self) -> str | None:
-        """What went wrong, if nothing was learned."""
+        """The reason why nothing was learned, or None."""
         reasons = []
         if not math.isfinite(self.best_validation):
             reasons.append(
-                "validation was never finite, so these are the last parameters and not the best"
+                "no validation score was finite, so that the parameters are the last, not the best"
             )
         if self.skipped == self.meta_steps:
             reasons.append(
-                f"all {self.skipped} meta-steps were skipped, since losses or gradients were not finite"
+                f"all {self.skipped} meta-steps were skipped, because losses or gradients were not "
+                "finite"
             )
         if self.best_step == 0 and not reasons:
             reasons.append(
-                "no meta-step made it better on held-out problems (best_step is 0), so it is as it was"
+                "no meta-step improved the score on held-out problems (best_step is 0), so that "
+                "the parameters are unchanged"
             )
-        return (
-            f"{type(self.method).__name__} was not learned: {'; '.join(reasons)}"
-            if reasons
-            else None
-        )
+        if not reasons:
+            return None
+        return f"{type(self.method).__name__} was not learned: {'; '.join(reasons)}"
 
 
 def learn(
@@ -85,40 +87,44 @@ def learn(
     resume: bool = True,
     progress: bool | None = None,
     callback: Callable[[int], object] | None = None,
-) -> Learned:
-    """Minimise Σ_k w_k f(x_k) + s · inconsistency over the parameters of a method: its map,
-    schedules and oracle.
+) -> LearnResult:
+    """Minimise Σ_k w_k f(x_k) + s · inconsistency over the parameters of a method.
 
-    Any method can be learned. The one given is changed in place and ends with the parameters that
-    were best on held-out problems. With a ``folder``, the run is checkpointed there and logged as
-    JSON lines; started again, a run that was interrupted continues from its last checkpoint, to the
-    same result. Started by ``torchrun``, the problems of every batch are shared among the
-    processes. Where nothing was learned, there is a warning (:class:`NothingLearned`).
+    Any method can be learned: its mirror map, its schedules, and the oracle. The method is changed
+    in place and ends with the parameters that were best on held-out problems. If nothing was
+    learned, a :class:`NothingLearned` warning is issued.
+
+    With a ``folder``, the run is checkpointed and logged as JSON lines. An interrupted run that is
+    started again continues from its last checkpoint, to the same result. Under ``torchrun``, the
+    problems of every batch are shared among the processes.
 
     Args:
-        family: where problems come from.
-        method: the method to learn.
-        settings: how to learn it.
-        oracle: how gradients are computed; exactly by default. Its parameters are learned too.
-        folder: where the run is kept; None keeps nothing on disk.
-        resume: whether to continue the run in the folder, or to start afresh.
-        progress: show a live display; by default on a terminal.
-        callback: called with the number of every finished meta-step.
+        family: Family of problems.
+        method: Method to learn.
+        settings: Settings of the run.
+        oracle: Oracle that computes the gradients; by default they are exact. Its parameters are
+            learned, too.
+        folder: Folder for checkpoints and the log, or None.
+        resume: Whether to continue the run in the folder. Otherwise a new run starts.
+        progress: Whether to show a progress bar. By default it is shown on a terminal.
+        callback: Function that is called with the number of every finished meta-step.
     """
     trainer = _Trainer(family, method, settings or Settings(), oracle, folder)
     show = progress if trainer.rank == 0 else False
-    with trainer.held(), ProgressBar("learning", trainer.settings.meta_steps, show) as bar:
+    with trainer.lock(), ProgressBar("learning", trainer.settings.meta_steps, show) as bar:
         trainer.begin(resume)
-        learned = trainer.run(bar, callback)
+        result = trainer.run(bar, callback)
     if trainer.rank == 0:
-        if learned.failure is not None:
-            warnings.warn(learned.failure, NothingLearned, stacklevel=2)
-        elif (words := trainer.at_bounds()) is not None:
-            warnings.warn(words, stacklevel=2)
-    return learned
+        if result.failure is not None:
+            warnings.warn(result.failure, NothingLearned, stacklevel=2)
+        elif (message := trainer.bound_warning()) is not None:
+            warnings.warn(message, stacklevel=2)
+    return result
 
 
 class _Trainer:
+    """A run of :func:`learn`."""
+
     def __init__(
         self,
         family: ProblemFamily,
@@ -127,49 +133,50 @@ class _Trainer:
         oracle: Oracle | None,
         folder: str | Path | None,
     ) -> None:
-        settings.objective.resolve_oracle(
-            method, oracle
-        )  # what cannot be honoured is said before anything is done
+        settings.objective.resolve_oracle(method, oracle)  # raises before any work is done
         self.family = family
         self.method = method
         self.oracle = oracle
         self.settings = settings
-        self.module = nn.ModuleDict(
-            {"method": method} | ({"oracle": oracle} if oracle is not None else {})
-        )
+        self.module = nn.ModuleDict({"method": method})
+        if oracle is not None:
+            self.module["oracle"] = oracle
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
         if not self.parameters:
             raise ValueError(
-                f"{type(method).__name__} has nothing to learn: no part of it has parameters"
+                f"{type(method).__name__} has no parameters to learn: "
+                "give it a learned map or schedule"
             )
-        _require_within(settings, self.module)
+        _require_within_bounds(settings, self.module)
         self.rank, self.world = join()
-        descent = settings.optimiser
-        self.optimiser = torch.optim.Adam(
-            self.parameters, lr=descent.learning_rate, betas=descent.betas
-        )
+        adam = settings.optimiser
+        self.optimiser = torch.optim.Adam(self.parameters, lr=adam.learning_rate, betas=adam.betas)
         self.generator = torch.Generator().manual_seed(settings.seed)
-        self.validation = _referenced(family.validation(settings.validation.batch))
-        _require_sound(method, self.validation.x0)
+        self.validation = _with_lower_bounds(family.validation(settings.validation.batch))
+        _require_mirror_map(method, self.validation.x0)
         self.progress = Progress(plain(settings))
         self.best = copy.deepcopy(self.module.state_dict())
-        self.store = None if folder is None else RunFolder(folder)
-        self.folder = self.store if self.rank == 0 else None
+        self.shared_folder = None if folder is None else RunFolder(folder)
+        # Only the first process writes.
+        self.folder = self.shared_folder if self.rank == 0 else None
 
-    def held(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.folder is None else self.folder.held()
+    def lock(self) -> AbstractContextManager[None]:
+        """Exclude other processes from the run folder."""
+        return nullcontext() if self.folder is None else self.folder.lock()
 
     def begin(self, resume: bool) -> None:
-        """Go on where a run in the folder stopped, if there is one and it is wanted."""
-        if self.store is not None and resume and (saved := self.store.load(self.progress.settings)):
-            self._restore(*saved, self.store)
-        elif self.folder is not None:
-            self.folder.lines.unlink(
-                missing_ok=True
-            )  # of a run that ended before its first checkpoint
+        """Load the last checkpoint, if there is one and the run is to be resumed."""
+        if self.shared_folder is not None and resume:
+            saved = self.shared_folder.load(self.progress.settings)
+            if saved is not None:
+                self._restore(*saved, self.shared_folder)
+                return
+        if self.folder is not None:
+            # The log of a run that ended before its first checkpoint.
+            self.folder.log_file.unlink(missing_ok=True)
 
     def _restore(
-        self, progress: Progress, groups: dict[str, dict[str, Tensor]], store: RunFolder
+        self, progress: Progress, groups: dict[str, dict[str, Tensor]], folder: RunFolder
     ) -> None:
         try:
             self.progress = progress
@@ -180,38 +187,32 @@ class _Trainer:
             for key, tensor in groups.get("optimiser", {}).items():
                 index, _, name = key.partition(".")
                 states.setdefault(int(index), {})[name] = tensor
-            for place, state in states.items():
-                _require_of_adam(state, self.parameters[place])
+            for index_, state in states.items():
+                _require_adam_state(state, self.parameters[index_])
             self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": states})
             self.generator.set_state(groups["generator"]["state"])
         except (RuntimeError, LookupError, ValueError, TypeError) as error:
             raise RunDamaged(
-                f"{store.path} cannot be resumed, it is another run: {error}"
+                f"{folder.path} cannot be resumed, because it holds another run: {error}"
             ) from error
 
-    def run(self, bar: ProgressBar, callback: Callable[[int], object] | None) -> Learned:
+    def run(self, bar: ProgressBar, callback: Callable[[int], object] | None) -> LearnResult:
+        """Take all meta-steps and load the best parameters."""
         began = perf_counter()
         state = self.progress
         if state.meta_step == 0:
-            self._validate()  # what does not become better than it was is left as it was
-        with (
-            Interruption()
-            if self.folder is not None
-            else nullcontext(Interruption()) as interruption
-        ):
+            self._validate()  # the initial parameters are kept unless a meta-step improves them
+        with self._delay_signals() as interruption:
             while state.meta_step < self.settings.meta_steps and not state.finished:
-                self._next(bar)
+                self._advance(bar)
                 if callback is not None:
                     callback(state.meta_step)
-                if (
-                    interruption.requested is not None
-                    and state.meta_step < self.settings.meta_steps
-                ):
+                if interruption.requested is not None:
                     self._stop(interruption.requested)
-        if math.isfinite(state.best_validation):  # otherwise the last parameters are all there is
+        if math.isfinite(state.best_validation):
             self.module.load_state_dict(self.best)
         seconds = perf_counter() - began
-        return Learned(
+        return LearnResult(
             self.method,
             state.best_step,
             state.best_validation,
@@ -220,200 +221,198 @@ class _Trainer:
             seconds,
         )
 
-    def _next(self, bar: ProgressBar) -> None:
-        """Take a meta-step, validate and save when it is time."""
+    def _delay_signals(self) -> AbstractContextManager[Interruption]:
+        """Let a meta-step finish before the run is interrupted, if it can be saved."""
+        interruption = Interruption()
+        return nullcontext(interruption) if self.folder is None else interruption
+
+    def _advance(self, bar: ProgressBar) -> None:
+        """Take a meta-step; validate and save if they are due."""
         state = self.progress
         settings = self.settings
         loss = self._meta_step()
         state.meta_step += 1
-        if (
-            state.meta_step % settings.validation.every == 0
-            or state.meta_step == settings.meta_steps
-        ):
+        last = state.meta_step == settings.meta_steps
+        if last or state.meta_step % settings.validation.every == 0:
             self._validate()
-        if (
-            state.meta_step % settings.save_every == 0
-            or state.meta_step == settings.meta_steps
-            or state.finished
-        ):
+        if last or state.finished or state.meta_step % settings.save_every == 0:
             self._save()
         bar.update(state.meta_step, f"loss {loss:.4g}, best validation {state.best_validation:.4g}")
 
     def _stop(self, signal: int) -> None:
+        """Save the run and raise, unless this was the last meta-step."""
+        if self.progress.meta_step >= self.settings.meta_steps:
+            return
         self._save()
         raise Interrupted(
-            f"interrupted at meta-step {self.progress.meta_step} of {self.settings.meta_steps}, which is kept: started "
-            "again in the same way, the run goes on from there",
+            f"interrupted at meta-step {self.progress.meta_step} of {self.settings.meta_steps}. "
+            "The run is saved; start it again with the same arguments to continue",
             signal,
         )
 
     def _meta_step(self) -> float:
+        """Update the parameters on a batch of problems and return the loss."""
         settings = self.settings
         step = self.progress.meta_step
-        # Every process draws the seeds of the whole batch and takes its share: the problems are
-        # those of one process.
+        # Every process draws the seeds of the whole batch and takes its share. Hence the problems
+        # do not depend on the number of processes.
         seeds = draw_seeds(settings.batch, self.generator)
-        draw = self.family.draw(share(seeds, self.rank, self.world))
+        draw = self.family.draw(local_share(seeds, self.rank, self.world))
         horizon = settings.horizon_at(step)
         self.optimiser.zero_grad()
         losses, values = settings.objective.losses(
             self.method, draw, horizon, step, self.oracle, self.generator
         )
-        loss = losses.mean()
-        torch.autograd.backward(loss)
-        reported = loss.detach().clone()
-        average(self.parameters, reported, world=self.world)
+        mean_loss = losses.mean()
+        torch.autograd.backward(mean_loss)
+        loss = mean_loss.detach().clone()
+        average_gradients(self.parameters, loss, world=self.world)
         clip = settings.optimiser.clip
         norm = nn.utils.clip_grad_norm_(self.parameters, torch.inf if clip is None else clip)
-        if bool(norm.isfinite() & reported.isfinite()):
+        if bool(norm.isfinite() & loss.isfinite()):
             for group in self.optimiser.param_groups:
                 group["lr"] = settings.optimiser.learning_rate_at(step, settings.meta_steps)
             self.optimiser.step()
-            self._bound_steps()
+            self._clamp_steps()
         else:
             self.progress.skipped += 1
         if self.folder is not None:
             value = float(values[-1].mean())
             self.folder.log(
-                step, loss=float(reported), gradient_norm=float(norm), horizon=horizon, value=value
+                step, loss=float(loss), gradient_norm=float(norm), horizon=horizon, value=value
             )
-        return float(reported)
+        return float(loss)
 
     @torch.no_grad()
-    def _bound_steps(self) -> None:
-        if self.settings.step_bounds is not None:
-            for part in self.module.modules():
-                if isinstance(part, Prefix):
-                    part.values.clamp_(*self.settings.step_bounds)
-
-    @torch.no_grad()
-    def at_bounds(self) -> str | None:
-        """Say so if steps have ended at one of their bounds: without it they might have become
-        better.
-        """
-        bounds = self.settings.step_bounds
+    def _clamp_steps(self) -> None:
+        """Move step sizes into their bounds."""
+        if self.settings.step_bounds is None:
+            return
         for part in self.module.modules():
-            if (
-                bounds is not None
-                and isinstance(part, Prefix)
-                and bool((part.values >= bounds[1]).any())
-            ):
+            if isinstance(part, Prefix):
+                part.values.clamp_(*self.settings.step_bounds)
+
+    @torch.no_grad()
+    def bound_warning(self) -> str | None:
+        """Return a warning if a step size has reached its upper bound, which may be too low."""
+        if self.settings.step_bounds is None:
+            return None
+        upper = self.settings.step_bounds[1]
+        for part in self.module.modules():
+            if isinstance(part, Prefix) and bool((part.values >= upper).any()):
                 return (
-                    f"learned steps have reached {bounds[1]:g}, the upper of step_bounds, which may have kept them "
-                    "from being better: Settings(step_bounds=None) lifts it"
+                    f"learned steps have reached {upper:g}, the upper bound of step_bounds. Larger "
+                    "steps may be better: Settings(step_bounds=None) removes the bounds"
                 )
         return None
 
     def _validate(self) -> None:
+        """Compute the validation score, and keep the parameters if it is the best so far."""
         state = self.progress
+        validation = self.settings.validation
         score = validation_score(self.method, self.validation, self.settings, self.oracle)
         if score < state.best_validation:
             state.best_validation = score
             state.best_step = state.meta_step
             self.best = copy.deepcopy(self.module.state_dict())
-        elif self.settings.validation.patience is not None:
-            waited = (state.meta_step - state.best_step) // self.settings.validation.every
-            state.finished = waited >= self.settings.validation.patience
+        elif validation.patience is not None:
+            without_progress = (state.meta_step - state.best_step) // validation.every
+            state.finished = without_progress >= validation.patience
         if self.folder is not None:
             self.folder.log(
                 state.meta_step, validation=score, best_validation=state.best_validation
             )
 
     def _save(self) -> None:
-        if self.folder is not None:
-            states = self.optimiser.state_dict()["state"].items()
-            self.folder.save(
-                self.progress,
-                module=self.module.state_dict(),
-                best=self.best,
-                optimiser={
-                    f"{i}.{name}": torch.as_tensor(v)
-                    for i, state in states
-                    for name, v in state.items()
-                },
-                generator={"state": self.generator.get_state()},
-            )
+        if self.folder is None:
+            return
+        adam: dict[str, Tensor] = {}
+        for index, state in self.optimiser.state_dict()["state"].items():
+            for name, value in state.items():
+                adam[f"{index}.{name}"] = torch.as_tensor(value)
+        self.folder.save(
+            self.progress,
+            module=self.module.state_dict(),
+            best=self.best,
+            optimiser=adam,
+            generator={"state": self.generator.get_state()},
+        )
 
 
 @torch.no_grad()
-def _require_within(settings: Settings, module: nn.Module) -> None:
-    """Raise if steps begin outside their bounds: they would be moved there, and nobody
-    would know.
-    """
+def _require_within_bounds(settings: Settings, module: nn.Module) -> None:
+    """Raise if initial step sizes are outside their bounds, instead of moving them silently."""
     if settings.step_bounds is None:
         return
     low, high = settings.step_bounds
     for part in module.modules():
-        if isinstance(part, Prefix) and not bool(
-            ((part.values >= low) & (part.values <= high)).all()
-        ):
+        if not isinstance(part, Prefix):
+            continue
+        if not bool(((part.values >= low) & (part.values <= high)).all()):
+            smallest = float(part.values.min())
+            largest = float(part.values.max())
             raise ValueError(
-                f"steps begin from {float(part.values.min()):.3g} to {float(part.values.max()):.3g}, but step_bounds "
-                f"keeps them between {low:g} and {high:g}: give Settings(step_bounds=…) that contain them, or None"
+                f"initial steps must be within step_bounds, between {low:g} and {high:g}; they are "
+                f"between {smallest:.3g} and {largest:.3g}. Give Settings(step_bounds=…) that "
+                "contain them, or None"
             )
 
 
-def _require_sound(method: Method[Any], x0: Tree) -> None:
-    """Raise if a map that acts on points is not what it says; one that is learned all the same ends
-    anywhere.
-    """
+def _require_mirror_map(method: Method[Any], x0: Tree) -> None:
+    """Raise if the map of a method that maps points is not the inverse of its conjugate."""
     while isinstance(method, Wrapper):
         method = method.method
-    if method.mirror is not None and not (
-        isinstance(method, GradientMethod) and not method.maps_points
-    ):
-        require_inverse(method.mirror, x0)
+    if method.mirror is None:
+        return
+    if isinstance(method, GradientMethod) and not method.maps_points:
+        return
+    require_inverse(method.mirror, x0)
 
 
-def _require_of_adam(state: dict[str, Tensor], parameter: Tensor) -> None:
-    """Raise unless these are what Adam keeps of a parameter."""
-    shapes = {"step": torch.Size(), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
-    if {name: tensor.shape for name, tensor in state.items()} != shapes:
+def _require_adam_state(state: dict[str, Tensor], parameter: Tensor) -> None:
+    """Raise unless a state has the shapes of Adam's state of a parameter."""
+    expected = {"step": torch.Size(), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
+    if {name: tensor.shape for name, tensor in state.items()} != expected:
         raise ValueError("its optimiser has other parameters")
 
 
-def _referenced(draw: Draw) -> Draw:
-    """Return a draw with lower bounds, so that scores do not depend on where 0 is: its own, or what
-    else is known.
-    """
+def _with_lower_bounds(draw: Draw) -> Draw:
+    """Return a draw with lower bounds, so that scores do not depend on an offset of f."""
     if draw.lower is not None or draw.problem.never_below is not None:
         return draw
-    return replace(draw, lower=reference_of(draw)[0])
+    return replace(draw, lower=lower_bounds(draw)[0])
 
 
 @torch.no_grad()
 def validation_score(
     method: Method[Any], draw: Draw, settings: Settings, oracle: Oracle | None = None
 ) -> float:
-    """Return the mean over held-out problems of (f(x_k) − lower) / (f(x₀) − lower), its geometric
-    mean over horizons.
+    """Return the mean relative gap (f(x_k) − lower) / (f(x₀) − lower) on held-out problems.
 
-    Or the geometric mean over both, if the settings say so. Without lower bounds, lower is what f
-    is known never to be below, or 0. A run that fails counts as infinity.
+    The mean over the horizons is geometric. The mean over the problems is arithmetic, or geometric
+    with ``Validation(geometric=True)``. Without lower bounds, ``lower`` is a known bound of f, or
+    0. If a run fails, the score is infinite.
     """
-    horizons = sorted(
-        {max(1, round(share * settings.horizon)) for share in settings.validation.horizons}
-    )
-    random = torch.Generator().manual_seed(settings.seed)
-    last = horizons[-1]
+    shares = settings.validation.horizons
+    horizons = sorted({max(1, round(share * settings.horizon)) for share in shares})
     solution = solve(
         draw.problem,
         method,
         draw.x0,
-        iterations=last,
+        iterations=horizons[-1],
         oracle=oracle,
-        generator=random,
+        generator=torch.Generator().manual_seed(settings.seed),
         trace=horizons,
         progress=False,
     )
     if not solution.ok:
         return float("inf")
-    trivial = torch.full_like(solution.value, draw.problem.never_below or 0.0)
-    lower = trivial if draw.lower is None else draw.lower
-    # Relative to x₀ as it was given: where a map has learned its own start, the first iterate is
-    # another.
+    lower = draw.lower
+    if lower is None:
+        lower = torch.full_like(solution.value, draw.problem.never_below or 0.0)
+    # Relative to the given x₀. A map with a learned start has another first iterate.
     gaps = (solution.trace.values - lower) / (draw.problem.value(draw.x0) - lower)
-    gaps = gaps if settings.validation.geometric else gaps.mean(1)
-    return float(
-        gaps.clamp(min=settings.objective.floor or torch.finfo(gaps.dtype).tiny).log().mean().exp()
-    )
+    if not settings.validation.geometric:
+        gaps = gaps.mean(1)
+    smallest = settings.objective.floor or torch.finfo(gaps.dtype).tiny
+    return float(gaps.clamp(min=smallest).log().mean().exp())

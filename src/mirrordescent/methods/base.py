@@ -13,7 +13,6 @@ from mirrordescent.trees import Tree, leaves, tree_map
 
 Storage: TypeAlias = Literal["primal", "dual"]
 Theorem: TypeAlias = Literal["descent", "accelerated", "accelerated stochastic"]
-Tensors: TypeAlias = list[Tensor]
 
 
 class State(Protocol):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent.domains import Domain, WholeSpace
-from mirrordescent.parts import Part, written_together
+from mirrordescent.parts import Part, claim_holds
 from mirrordescent.trees import Tree, descend, dot, per_sample, spread, sum_per_sample, tree_map
 
 
@@ -127,7 +127,7 @@ class MirrorMap(Part, nn.Module):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if not written_together(cls, "linear", "_potential", "_to_dual", "_to_primal", "_step"):
+        if not claim_holds(cls, "linear", "_potential", "_to_dual", "_to_primal", "_step"):
             cls.linear = False
 
     # Derived operations, for tensors and dicts.

@@ -1,4 +1,4 @@
-"""One map for every kind of layer, so that a few numbers serve any network."""
+"""Maps for all tensors of a network, one for every kind of layer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ from mirrordescent.parts import Config
 from mirrordescent.trees import Tree
 
 KINDS: tuple[LayerKind, ...] = get_args(LayerKind)
-# at which the scale of a kind of layer holds as it is
 TYPICAL_FAN_IN = 64
+"""Fan-in at which the scale of a kind does not depend on ``width``."""
+
 TYPICAL_DEPTH = 4
+"""Depth at which the scale of a kind does not depend on ``depth``."""
 
 
 class ScaledMap(MirrorMap):
-    """ψ*(y) = c φ*(y):  ∇ψ*(y) = c ∇φ*(y),  ∇ψ(x) = ∇φ(x/c),  ψ(x) = c φ(x/c): longer or shorter
-    steps.
+    """ψ*(y) = c φ*(y):  ∇ψ*(y) = c ∇φ*(y),  ∇ψ(x) = ∇φ(x/c),  ψ(x) = c φ(x/c).
+
+    Args:
+        mirror: Map with the potential φ.
+        c: Scale c > 0 of the steps.
 
     >>> import torch
     >>> from mirrordescent.mirrors import Euclidean
@@ -83,35 +88,36 @@ class ScaledMap(MirrorMap):
         return self.c * self.mirror.direction_size
 
 
-def _nameless(*_: Any, **__: Any) -> NoReturn:
+def _require_names(*_: Any, **__: Any) -> NoReturn:
     raise TypeError(
-        "a map by kinds of layers takes the parameters of a model, a dict of tensors by name; got a tensor"
+        "ByKind needs the parameters of a model as a dict of tensors by name; got a tensor"
     )
 
 
 class ByKind(MirrorMap):
-    """ψ*(y) = Σ_leaf c_leaf φ*_kind(y_leaf) on the parameters of any network, tied by the kinds of
-    its layers.
+    """ψ*(y) = Σ_leaf c_leaf φ*_kind(y_leaf), with one φ and one scale for every kind of layer.
 
     .. code-block:: none
 
         c_leaf = s_kind · (fan_in/64)^−width_kind · (layers/4)^−depth
 
-    Each kind of layer (:func:`~mirrordescent.mirrors.roles`) has a map φ and a scale s. Together
-    with directions of mean square 1 (:meth:`~MirrorMap.direction`), ``width`` says how steps shrink
-    for wide layers: with ½, a change of the weights changes what the layer puts out by as much at
-    any width (the scaling of μP, Yang and Hu, ICML 2021), so that one learning rate serves all.
-    Vectors and embeddings do not scale with it. ``depth`` says how steps shrink in networks of many
-    layers, whose changes multiply; in those that normalise they do not, and ``depth_normed`` holds.
+    A few numbers then serve any network. Each kind of layer (:func:`~mirrordescent.mirrors.roles`)
+    has a map φ and a scale s. Directions have mean square 1 (:meth:`~MirrorMap.direction`), and
+    ``width`` is the exponent by which steps shrink in wide layers. With ½, a step changes the
+    output of a layer by the same amount at every width (the scaling of μP, Yang and Hu, ICML 2021),
+    so that one learning rate serves all. Vectors and embeddings do not scale with the width.
+    ``depth`` is the exponent by which steps shrink in deep networks, because changes of layers
+    multiply. With normalisation layers they do not multiply, and ``depth_normed`` is used.
 
     Args:
-        maps: a map for every kind: ``"input"``, ``"hidden"``, ``"output"``, ``"conv"``,
+        maps: Map for every kind: ``"input"``, ``"hidden"``, ``"output"``, ``"conv"``,
             ``"embedding"``, ``"vector"``.
-        scales: s, by kind; 1 for those not given. width, depth: the exponents; 0 for steps that do
-            not depend on the width or the depth. The width may be given by kind; it is ½ for those
-            that are left out.
-        depth_normed: the exponent of the depth in networks with layers that normalise, if it is
-            another.
+        scales: s by kind; 1 for missing kinds.
+        width: Exponent of the width, one for all kinds or one by kind; ½ for missing kinds, 0 for
+            steps that do not depend on the width.
+        depth: Exponent of the depth; 0 for steps that do not depend on the depth.
+        depth_normed: Exponent of the depth in networks with normalisation layers; ``depth`` if it
+            is not given.
 
     >>> import torch
     >>> from mirrordescent.mirrors import Euclidean
@@ -129,17 +135,18 @@ class ByKind(MirrorMap):
         depth_normed: float | None = None,
     ) -> None:
         super().__init__()
-        if missing := [kind for kind in KINDS if kind not in maps]:
+        missing = [kind for kind in KINDS if kind not in maps]
+        if missing:
             raise ValueError(
-                f"ByKind needs a map for every kind of layer; there is none for {', '.join(missing)}"
+                f"ByKind needs a map for every kind of layer; missing: {', '.join(missing)}"
             )
-        if unknown := [
-            kind
-            for kind in (*maps, *(scales or {}), *(width if isinstance(width, Mapping) else ()))
-            if kind not in KINDS
-        ]:
-            raise ValueError(f"{unknown[0]!r} is no kind of layer; there are {', '.join(KINDS)}")
         given = dict(scales or {})
+        named: list[str] = [*maps, *given]
+        if isinstance(width, Mapping):
+            named += width
+        for kind in named:
+            if kind not in KINDS:
+                raise ValueError(f"{kind!r} is no kind of layer; there are {', '.join(KINDS)}")
         require_positive(**{f"the scale of {kind}": scale for kind, scale in given.items()})
         self.width = dict(width) if isinstance(width, Mapping) else float(width)
         self.depth = float(depth)
@@ -151,7 +158,7 @@ class ByKind(MirrorMap):
 
     @property
     def scales(self) -> dict[LayerKind, float]:
-        """s of every kind."""
+        """The scale s of every kind."""
         return dict(zip(KINDS, self.log_scales.detach().exp().tolist(), strict=True))
 
     @property
@@ -161,48 +168,63 @@ class ByKind(MirrorMap):
         return {kind: float(given.get(kind, 0.5)) for kind in KINDS}
 
     def config(self) -> Config:
-        maps = dict(zip(KINDS, self.maps, strict=True))
-        return {
-            "maps": maps,
+        config: Config = {
+            "maps": dict(zip(KINDS, self.maps, strict=True)),
             "scales": self.scales,
             "width": self.width,
             "depth": self.depth,
-            **({} if self.depth_normed is None else {"depth_normed": self.depth_normed}),
         }
+        if self.depth_normed is not None:
+            config["depth_normed"] = self.depth_normed
+        return config
 
     def of(self, role: Role) -> ScaledMap:
         """Return the map of a tensor with this role."""
         mirror: Any = self.maps[KINDS.index(role.kind)]
-        mirror = mirror.split(role.parts) if isinstance(mirror, SingularValues) else mirror
-        width = 0.0 if role.kind in ("embedding", "vector") else self.widths[role.kind]
-        depth = self.depth if self.depth_normed is None or not role.normed else self.depth_normed
-        of_shape = (role.fan_in / TYPICAL_FAN_IN) ** -width * (role.depth / TYPICAL_DEPTH) ** -depth
-        return ScaledMap(mirror, self.scales[role.kind] * of_shape)
+        if isinstance(mirror, SingularValues):
+            mirror = mirror.split(role.parts)
+        width = self.widths[role.kind]
+        if role.kind in ("embedding", "vector"):
+            width = 0.0
+        depth = self.depth
+        if self.depth_normed is not None and role.normed:
+            depth = self.depth_normed
+        width_factor = (role.fan_in / TYPICAL_FAN_IN) ** -width
+        depth_factor = (role.depth / TYPICAL_DEPTH) ** -depth
+        return ScaledMap(mirror, self.scales[role.kind] * (width_factor * depth_factor))
 
     def _each(self, what: str, trees: tuple[Any, ...], *rest: Any) -> dict[str, Tensor]:
-        """Call a method of each leaf's own map."""
-        known = roles({name: tuple(leaf.shape[1:]) for name, leaf in trees[0].items()})
-        return {
-            name: getattr(self.of(role), what)(*(t[name] for t in trees), *rest)
-            for name, role in known.items()
-        }
+        """Call a method of the map of each leaf."""
+        result: dict[str, Tensor] = {}
+        for name, role in _roles_of_leaves(trees[0]).items():
+            method = getattr(self.of(role), what)
+            result[name] = method(*(tree[name] for tree in trees), *rest)
+        return result
 
     def direction_sizes(self, y: Tree) -> dict[str, float]:
         if isinstance(y, Tensor):
-            _nameless()
-        known = roles({name: tuple(leaf.shape[1:]) for name, leaf in y.items()})
-        return {name: self.of(role).direction_size for name, role in known.items()}
+            _require_names()
+        return {name: self.of(role).direction_size for name, role in _roles_of_leaves(y).items()}
 
-    _potential = _to_dual = _to_primal = _direction = _nameless
+    _potential = _to_dual = _to_primal = _direction = _require_names
+
+
+def _roles_of_leaves(tree: Mapping[str, Tensor]) -> dict[str, Role]:
+    """Return the roles of leaves with a batch dimension."""
+    return roles({name: tuple(leaf.shape[1:]) for name, leaf in tree.items()})
 
 
 def spectral_by_kind(p: float = 0.0, width: float = 0.5, products: int | None = 4) -> ByKind:
-    """Return the geometry set by hand: σᵖ for input, hidden and convolution layers, a damped sign
-    for all others.
+    """Return the geometry set by hand: powers of singular values, and signs.
 
-    With p = 0 that is the polar factor of every matrix inside a network, as in Muon, and the sign
-    of the momentum for the output layer, embeddings, biases and gains, where single entries mean
-    something.
+    Input, hidden and convolution layers get σᵖ, all other tensors a damped sign. With p = 0, every
+    matrix inside a network gets the polar factor of its momentum, as in Muon. The output layer,
+    embeddings, biases and gains, whose single entries have a meaning, get the sign.
+
+    Args:
+        p: Power of the singular values.
+        width: See :class:`ByKind`.
+        products: See :class:`SingularValues`.
     """
     matrix = SpectralPower(p, products=products)
     entries = SoftSign(1e-2)
@@ -211,10 +233,11 @@ def spectral_by_kind(p: float = 0.0, width: float = 0.5, products: int | None = 
 
 
 def _dilated(domain: Domain, c: float) -> Domain:
-    if isinstance(domain, WholeSpace | PositiveOrthant) or c == 1:  # cones stay as they are
+    """Return c times a domain."""
+    if isinstance(domain, WholeSpace | PositiveOrthant) or c == 1:  # a cone does not change
         return domain
     if isinstance(domain, Box):
         return Box(c * domain.lower, c * domain.upper)
     if isinstance(domain, SpectralBall):
         return SpectralBall(c * domain.radius, domain.parts)
-    raise TypeError(f"a map on {domain.description} cannot be scaled")
+    raise TypeError(f"ScaledMap does not support the domain of the map: {domain.description}")

@@ -1,15 +1,15 @@
 """The exact inverse of a potential's gradient, by Newton's method with conjugate gradients."""
 
 import warnings
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from mirrordescent.conjugate_gradients import conjugate_gradients
 from mirrordescent.mirrors.icnn import Potential
-from mirrordescent.trees import dot, norm, per_sample
+from mirrordescent.trees import norm, per_sample
 
 SUFFICIENT = 0.01
 """Share of the ideal decrease that a step must achieve."""
@@ -100,42 +100,6 @@ def invert(
     return result._replace(x=x)
 
 
-def conjugate_gradients(
-    product: Callable[[Tensor], Tensor], b: Tensor, tolerance: Tensor, max_iterations: int = 1000
-) -> tuple[Tensor, Tensor]:
-    """Solve Hs = b per sample by conjugate gradients, for a symmetric positive definite H.
-
-    Args:
-        product: Function that returns Hv.
-        b: Right-hand side, (batch, …).
-        tolerance: A sample stops if ‖b − Hs‖ ≤ tolerance·‖b‖, (batch,).
-        max_iterations: Largest number of iterations.
-
-    Returns:
-        s, and whether each sample converged, (batch,).
-    """
-    s = torch.zeros_like(b)
-    r = b
-    p = r
-    rho = dot(r, r)
-    bound = tolerance.square() * rho
-    running = rho > bound
-    for _ in range(max_iterations):
-        if not running.any():
-            break
-        hp = product(p)
-        curvature = dot(p, hp)
-        length = per_sample(torch.where(running & (curvature > 0), rho / curvature, 0), b)
-        s = s + length * p
-        r = r - length * hp
-        next_rho = dot(r, r)
-        p = r + per_sample(torch.where(rho > 0, next_rho / rho, 0), b) * p
-        # If rounding or overflow destroys the curvature, the sample stops.
-        running = running & (next_rho > bound) & (curvature > 0)
-        rho = next_rho
-    return s, rho <= bound
-
-
 class _Linearised:
     """∇ψ at a point, with a graph for products with ∇²ψ.
 
@@ -170,7 +134,7 @@ def _newton(
         # Increasing accuracy makes the convergence superlinear, and the first steps cheap.
         accuracy = (size / norm(y).clamp(min=1)).sqrt().clamp(max=LOOSEST)
         residual = torch.where(per_sample(running, y), at.residual(y), 0)
-        direction, _ = conjugate_gradients(at.hessian_times, residual, accuracy)
+        direction = conjugate_gradients(at.hessian_times, residual, accuracy).x
         at, size, moved = _line_search(potential, y, at.x.detach(), direction, size, running)
         steps = steps + moved
         running = moved & ~(size <= bound)
@@ -211,7 +175,8 @@ class _ImplicitFunction(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor, None, None, None]:
         accuracy = v.new_full((v.shape[0],), ctx.tolerance)
-        solved, converged = conjugate_gradients(ctx.at.hessian_times, v, accuracy)
+        solved: Tensor
+        solved, converged, _ = conjugate_gradients(ctx.at.hessian_times, v, accuracy)
         if not converged.all():
             _warn("the derivative of an inverse has not converged")
         return -solved, None, None, None

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.parts import written_together
+from mirrordescent.parts import claim_holds
 from mirrordescent.trees import Tree, dot, leaves, norm, tree_map
 
 SAMPLES = 2
@@ -23,7 +23,7 @@ def require_inverse(mirror: MirrorMap, like: Tree) -> None:
         mirror: Map.
         like: Points, for the shape of the test points.
     """
-    if mirror.proven and written_together(
+    if mirror.proven and claim_holds(
         type(mirror), "proven", "_potential", "_to_dual", "_to_primal"
     ):
         return

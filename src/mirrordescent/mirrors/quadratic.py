@@ -4,7 +4,7 @@ from torch import Tensor
 
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
-from mirrordescent.parts import hold
+from mirrordescent.parts import register_tensor
 from mirrordescent.trees import fits, sum_per_sample
 
 
@@ -67,7 +67,7 @@ class Diagonal(MirrorMap):
 
     def __init__(self, d: Tensor | float) -> None:
         super().__init__()
-        hold(self, "d", d)
+        register_tensor(self, "d", d)
         if not bool((self.d > 0).all() and self.d.isfinite().all()):
             raise ValueError("Diagonal needs a finite d > 0 in every entry")
 

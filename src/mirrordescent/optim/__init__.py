@@ -1,5 +1,6 @@
-"""Mirror descent as ``torch.optim`` optimisers: the methods of :mod:`mirrordescent.methods`, fed
-with ``p.grad``.
+"""Mirror descent as ``torch.optim`` optimisers.
+
+They run the methods of :mod:`mirrordescent.methods` with the gradients in ``p.grad``.
 """
 
 from mirrordescent.optim.accelerated import AMD, ASMD

@@ -26,38 +26,38 @@ class AMD(MirrorOptimizer):
     LAMD* when the map is learned and ``cap=None``. The parameters hold x; z, which starts at ∇ψ(x),
     is stored.
 
-    *Why a cap.* With the Euclidean map, m = z − x̃ with the corrected point x̃ = x − γ t g obeys
+    *Why a cap.* With the Euclidean map and the corrected point x̃ = x − γ t g, m = z − x̃ satisfies
 
     .. code-block:: none
 
         m⁺  =  (1 − λ_k) m − (w_k − γ) t_k g,    x⁺  =  x − γ t_k g + λ_{k+1} m⁺
 
-    so 1 − λ_k = k/(r + k) is a momentum that tends to 1, and t_k w_k a step that grows with k.
-    Exact gradients of a convex f allow that, and are faster with ``cap=None``; the noise of
-    minibatches is summed up by it, so that the loss of a network falls and then rises again. The
-    cap stops both. From k = cap on this is stochastic gradient descent with the constant momentum β
-    = 1 − λ,
+    Here 1 − λ_k = k/(r + k) is a momentum that tends to 1, and t_k w_k is a step that grows with k.
+    With exact gradients of a convex f this converges, and ``cap=None`` is faster. With minibatches
+    it accumulates noise, so that the loss of a network falls and then rises again. The cap bounds
+    both the momentum and the step. From k = cap on, the method is stochastic gradient descent with
+    the constant momentum β = 1 − λ,
 
     .. code-block:: none
 
         v⁺  =  β v + g,    x⁺  =  x − t (γ g + (β − (1 − β) γ) v⁺),    β = cap/(r + cap)
 
-    and with γ = β it is ``torch.optim.SGD(lr=β·t, momentum=β, nesterov=True)``. The default has β =
-    0.9 and steps of total length t·cap/r = 9t, where plain momentum of 0.9 has 10t: use the lr of
+    and with γ = β it is ``torch.optim.SGD(lr=β·t, momentum=β, nesterov=True)``. The default has
+    β = 0.9 and steps of total length t·cap/r = 9t; plain momentum of 0.9 has 10t. Use the lr of
     gradient descent with momentum.
 
     Args:
-        params: see :class:`MirrorOptimizer`, which also has the arguments that are not listed here.
-        lr: see :class:`MirrorOptimizer`.
-        mirror: see :class:`MirrorOptimizer`.
-        r: the r of the formulas, at least 3.
+        params: See :class:`MirrorOptimizer`, which also explains the arguments not listed here.
+        lr: See :class:`MirrorOptimizer`.
+        mirror: See :class:`MirrorOptimizer`.
+        r: The r of the formulas, at least 3.
         gamma: γ, a number or a schedule.
-        cap: the k after which the momentum stays as it is; None for never.
-        correction: the geometry of the step x − γ t g. ``"euclidean"`` is that of the paper; with
-            ``"mirror"`` it is ∇ψ*(∇ψ(x) − γ t g).
+        cap: The k after which the momentum is constant; None for no cap.
+        correction: Geometry of the step x − γ t g: ``"euclidean"`` as in the paper, or
+            ``"mirror"`` for ∇ψ*(∇ψ(x) − γ t g).
 
-    A learned AMD of the zoo brings its own r, gamma, cap and correction: with lr = 1 it is that
-    method.
+    A learned AMD of the zoo has its own r, gamma, cap and correction. With lr = 1 the optimiser is
+    that method.
 
     >>> import torch
     >>> from mirrordescent import optim
@@ -94,9 +94,8 @@ class AMD(MirrorOptimizer):
 
 
 def _amd(mirror: MirrorMap, t: Schedule, correction: Correction, **settings: Any) -> methods.AMD:
-    return methods.AMD(
-        mirror, t, regulariser=mirror if correction == "mirror" else None, **settings
-    )
+    regulariser = mirror if correction == "mirror" else None
+    return methods.AMD(mirror, t, regulariser=regulariser, **settings)
 
 
 class ASMD(MirrorOptimizer):
@@ -104,12 +103,14 @@ class ASMD(MirrorOptimizer):
 
     .. code-block:: none
 
-        y⁺  =  y − t_k (A_{k+1} − A_k)/s_k · g                   A_k = k(k+1)/2,  A_0 = ½,  s_k = (k+1)^(3/2)
-        x⁺  =  w_{k+1} ∇ψ*(y⁺) + (1 − w_{k+1}) x                 w_k = (A_{k+1} − A_k)/A_{k+1},  t_k = lr·s(k)
+        y⁺  =  y − t_k (A_{k+1} − A_k)/s_k · g
+        x⁺  =  w_{k+1} ∇ψ*(y⁺) + (1 − w_{k+1}) x
+
+        A_k = k(k+1)/2,  A_0 = ½,  s_k = (k+1)^(3/2),  w_k = (A_{k+1} − A_k)/A_{k+1},  t_k = lr·s(k)
 
     LASMD when the map is learned. The parameters hold x; y, which starts at ∇ψ(x), is stored. The
-    dual step decays like 1/√k by itself, and x averages: the method is made for noise, and for an
-    lr that is not scheduled. The arguments are those of :class:`MirrorOptimizer`.
+    dual step decays like 1/√k by itself, and x is an average, so the method suits noisy gradients
+    and a constant lr. The arguments are those of :class:`MirrorOptimizer`.
 
     >>> import torch
     >>> from mirrordescent import optim

@@ -14,14 +14,15 @@ from torch.optim import Optimizer
 
 from mirrordescent import kernels
 from mirrordescent.execution.changes import ChangeTracker
-from mirrordescent.execution.parameters import GradientBatch, GroupExecutor, select, updates_for
+from mirrordescent.execution.parameters import GradientBatch, GroupExecutor, updates_for
 from mirrordescent.execution.sharding import (
     is_distributed,
     local,
     local_gradients,
     local_parts,
 )
-from mirrordescent.methods.base import GradientMethod, Tensors
+from mirrordescent.execution.tensors import Tensors, select
+from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.optim.geometry import (
     Geometry,

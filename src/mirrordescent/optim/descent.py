@@ -74,7 +74,7 @@ class SMD(MirrorOptimizer):
 def _md_or_smd(
     mirror: MirrorMap, t: Schedule, dual_dtype: torch.dtype | None
 ) -> GradientMethod[Any]:
-    """Return MD if the dual can be computed from the parameters, and SMD, which stores it, if not."""
+    """Return MD if the parameters determine the dual, else SMD, which stores it."""
     if dual_dtype is None and determines_dual(mirror):
         return methods.MD(mirror, t)
     return methods.SMD(mirror, t)

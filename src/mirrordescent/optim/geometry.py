@@ -13,7 +13,7 @@ from mirrordescent import zoo
 from mirrordescent.execution.sharding import local_map
 from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors import Euclidean, Layerwise, MirrorMap
-from mirrordescent.parts import Part, describe
+from mirrordescent.parts import Part, describe, replace_children
 from mirrordescent.schedules import Constant, Schedule, ScheduleLike, as_schedule
 
 MirrorLike: TypeAlias = MirrorMap | str | Path | None
@@ -118,7 +118,8 @@ class NamedTensor(NamedTuple):
         expected = (mirror.shapes or {}).get(name, shape)
         if expected != shape:
             raise ValueError(
-                f"a map made for another model: {name!r} has shape {expected} there and {shape} here"
+                f"a map made for another model: {name!r} has shape {expected} there and "
+                f"{shape} here"
             )
         return local_map(mirror[name], self.tensor, self.name)
 
@@ -156,13 +157,11 @@ class NamedTensor(NamedTuple):
             return made
         if "t" not in learned._modules:
             raise ValueError(f"{type(learned).__name__} has no step sizes t for lr to scale")
-        adapted = copy.copy(learned)
-        adapted._modules = {
+        parts = {
             name: self._adapted_part(part, learned, mirror)
             for name, part in learned._modules.items()
         }
-        adapted._modules["t"] = t
-        return adapted
+        return replace_children(learned, {**parts, "t": t})
 
     def _adapted_part(
         self, part: nn.Module | None, learned: GradientMethod[Any], mirror: MirrorMap

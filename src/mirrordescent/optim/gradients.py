@@ -1,9 +1,13 @@
 """Checks and clipping of gradients before a step."""
 
+from operator import attrgetter
+
 import torch
 from torch import Tensor
 
 from mirrordescent.execution.sharding import is_distributed, local_parts, total_norm, true_anywhere
+
+_device = attrgetter("device")
 
 SMALL = 8192
 """Entries below which tensors are summed together, because one kernel call for each is slower."""
@@ -36,7 +40,7 @@ def clipping_factor(gradients: list[Tensor], max_norm: float) -> float:
 
 def _sum(tensors: list[Tensor]) -> Tensor:
     """Return the sum of all entries of all tensors."""
-    devices = {tensor.device for tensor in tensors}
+    devices = set(map(_device, tensors))
     if len(devices) == 1:
         return _sum_on_device(tensors)
     sums: list[Tensor] = []

@@ -43,6 +43,8 @@ def first_below(gaps: Tensor, iterations: Sequence[int], gap: float | Tensor) ->
     >>> first_below(torch.tensor([[1.0, 1.0], [0.5, 0.9], [0.1, 0.8]]), [0, 5, 9], 0.5)
     tensor([ 5, -1])
     """
+    if not len(gaps):
+        return torch.full(gaps.shape[1:], -1)
     reached = gaps <= gap
     first = torch.tensor(iterations)[reached.int().argmax(0)]
     return torch.where(reached.any(0), first, -1)

@@ -6,7 +6,7 @@ with values recorded on the way, and then without recording, for as many iterati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -221,6 +221,20 @@ class Race:
         first = self.problem.value(self.x0).double() - lower
         gaps = (values.double() - lower) / first.clamp(min=torch.finfo(torch.float32).tiny)
         return gaps.nan_to_num(nan=torch.inf, posinf=torch.inf).cpu()
+
+    @torch.no_grad()
+    def path(self, method: Method[Any], iterations: Iterable[int]) -> Iterator[tuple[int, Tree]]:
+        """Yield increasing iterations and the answers of a method after them, for :meth:`follow`.
+
+        Args:
+            method: The method.
+            iterations: Iterations in increasing order.
+        """
+        run = steps_for(method, self.problem, Default())
+        state = method.init(self.x0, self.problem)
+        for k in iterations:
+            state = run(state, k - state.k)
+            yield k, method.answer(state)
 
     def take_steps(self, method: Method[Any], iterations: int) -> Any:
         """Run a method without recording and return its last state: the run to be timed.

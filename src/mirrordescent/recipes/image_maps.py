@@ -17,7 +17,6 @@ from torch import Generator, Tensor
 from mirrordescent import data, kernels
 from mirrordescent.automatic.candidates import method_for
 from mirrordescent.learn import (
-    DenoisingFamily,
     Descent,
     Draw,
     Evolution,
@@ -27,10 +26,10 @@ from mirrordescent.learn import (
     ProblemFamily,
     Recipe,
     Settings,
-    SVMFamily,
     Unrolled,
     Validation,
 )
+from mirrordescent.learn.families import DenoisingFamily, SVMFamily
 from mirrordescent.learn.recipe import Numbers, along_a_run
 from mirrordescent.methods import AMD, LPD, MD, SMD, Equipped, Method
 from mirrordescent.mirrors import Conjugate, ConvICNN, DenseICNN, LearnedPair, Stencil

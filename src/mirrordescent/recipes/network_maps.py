@@ -24,13 +24,12 @@ from mirrordescent.learn import (
     ProblemFamily,
     Recipe,
     Settings,
-    Stage,
     Truncated,
     Unrolled,
     Validation,
-    moons_family,
 )
-from mirrordescent.learn.recipe import Numbers
+from mirrordescent.learn.network_families import moons_family
+from mirrordescent.learn.recipe import Numbers, Stage
 from mirrordescent.learn.tables import plain
 from mirrordescent.methods import AMD, SMD, Adam, Method
 from mirrordescent.mirrors import layerwise

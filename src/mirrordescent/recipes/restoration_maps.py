@@ -17,7 +17,6 @@ from mirrordescent import data, zoo
 from mirrordescent._internal import cache
 from mirrordescent.conditioning import ConditionalLaws, Within
 from mirrordescent.learn import (
-    DeblurringFamily,
     Descent,
     Draw,
     Evolution,
@@ -25,11 +24,11 @@ from mirrordescent.learn import (
     Pooled,
     ProblemFamily,
     Recipe,
-    RestorationFamily,
     Settings,
     Unrolled,
     Validation,
 )
+from mirrordescent.learn.families import DeblurringFamily, RestorationFamily
 from mirrordescent.methods import (
     AMD,
     PDHG,

@@ -20,8 +20,8 @@ from torch import Generator, Tensor, nn
 
 from mirrordescent import data
 from mirrordescent._internal.files import whole
-from mirrordescent.learn import Draw, ProblemFamily, Recipe, Stage
-from mirrordescent.learn.recipe import Numbers
+from mirrordescent.learn import Draw, ProblemFamily, Recipe
+from mirrordescent.learn.recipe import Numbers, Stage
 from mirrordescent.learn.tables import plain
 from mirrordescent.methods import AdaptivePreconditioned, Preconditioned
 from mirrordescent.mirrors import ByKind, Euclidean, MirrorMap, PNorm, SingularValues

@@ -1,4 +1,4 @@
-"""References: certified optima, so that every gap in the project is a proven one."""
+"""Certified optima: reference values with proven lower bounds, so that gaps are proven too."""
 
 from mirrordescent.references.certificate import Certificate, certify, register
 from mirrordescent.references.estimate import estimate

@@ -1,4 +1,4 @@
-"""Certified optima: a point, its value, and a proven lower bound, for every problem of a batch."""
+"""Certified optima: a point, its value and a proven lower bound, for every problem of a batch."""
 
 import copy
 import warnings
@@ -19,27 +19,43 @@ from mirrordescent.methods.primal_dual import PDHG, CondatVu, DualFISTA, PrimalD
 from mirrordescent.problems.base import Problem, in_double
 from mirrordescent.problems.fingerprint import fingerprint
 from mirrordescent.problems.saddle import SaddlePoint
-from mirrordescent.references.estimate import estimate as estimated
+from mirrordescent.references.estimate import estimate as estimate_optimum
 from mirrordescent.solving import Rule, Snapshot, relative_gap, solve
 from mirrordescent.trees import Tree, tree_map
 
 ITERATIONS = 40_000
-TRIAL = 200
+"""Largest number of steps of a solver that certifies."""
+
+TRIAL_ITERATIONS = 200
+"""Steps of each trial run that chooses the ratio of step sizes."""
+
 RATIOS = (0.1, 0.5, 2.0, 10.0, 50.0)
-# of a sum of many terms, relative to it
-NUMBERS = frozenset(("value", "lower", "start_value"))
+"""Ratios of step sizes that are tried."""
+
+VALUE_NAMES = frozenset(("value", "lower", "start_value"))
+"""Names of the numbers in a stored certificate."""
+
 ROUNDING = 1e-9
+"""Relative rounding error of a sum of many terms."""
+
 P = TypeVar("P", bound=Problem)
-Found: TypeAlias = tuple[Tensor, Tensor]
-_REGISTERED: dict[type[Problem], Callable[..., Found]] = {}
+Optimum: TypeAlias = tuple[Tensor, Tensor]
+"""Minimisers (batch, …) and lower bounds (batch,)."""
+
+_CERTIFIERS: dict[type[Problem], Callable[..., Optimum]] = {}
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """x*, f(x*) and a lower bound on min f per problem, in float64: lower ≤ min f ≤ value.
+    """A point x*, its value and a lower bound per problem: lower ≤ min f ≤ value, in float64.
 
-    ``start_value`` is f at the problem's own start, to which relative gaps refer. If it is not
-    ``proven``, ``lower`` is an estimate: a little below the least value that was found.
+    Attributes:
+        x: Best points found.
+        value: f(x*).
+        lower: Lower bounds on min f.
+        start_value: f at the problem's own start, to which relative gaps refer.
+        proven: Whether ``lower`` is proven. If not, it is an estimate a little below the least
+            value found.
     """
 
     x: Tensor
@@ -58,19 +74,18 @@ class NotCertifiable(TypeError):
     """Nothing can be proven about the minimum of a problem."""
 
 
-def register(kind: type[P], certifier: Callable[[P, float], Found]) -> None:
-    """Let a function certify problems of a class, and of its subclasses, that cannot do so by
-    themselves.
+def register(kind: type[P], certifier: Callable[[P, float], Optimum]) -> None:
+    """Register a function that certifies problems of a class and of its subclasses.
 
     Args:
-        kind: the class.
-        certifier: returns minimisers and lower bounds, (batch, …) and (batch,), of a problem in
-            float64, given the relative gap that is wanted.
+        kind: Class of problems.
+        certifier: Function of a problem in float64 and a relative gap, which returns minimisers
+            (batch, …) and lower bounds (batch,).
 
     >>> from mirrordescent import Quadratic
     >>> register(Quadratic, lambda problem, tolerance: problem.minimiser(tolerance))
     """
-    _REGISTERED[kind] = certifier
+    _CERTIFIERS[kind] = certifier
 
 
 def certify(
@@ -83,21 +98,25 @@ def certify(
 ) -> Certificate:
     """Solve a batch of problems in float64 to a certified relative gap.
 
-    The first of these that there is: a function :func:`register` was told of; what the problem
-    finds by itself (:meth:`Problem.minimiser`: the SVM, quadratics, least squares); its
-    saddle-point form (:meth:`Problem.saddle_point`: total variation, Poisson tomography, matrix
-    games), solved by dual FISTA if it is strongly convex and by PDHG if not; FISTA or L-BFGS, if
-    the problem can prove bounds from gradients (:meth:`Problem.bound_at`: convex, and strongly so
-    or on a bounded set). The result is kept on disk under a hash of the problem's content. There is
-    a warning if the tolerance was not reached; the certificate then tells the gap.
+    These are tried in order:
+
+    1. A function given to :func:`register`.
+    2. The problem's own minimiser (:meth:`Problem.minimiser`): the SVM, quadratics, least squares.
+    3. The saddle-point form (:meth:`Problem.saddle_point`): total variation, Poisson tomography,
+       matrix games. It is solved by dual FISTA if it is strongly convex, else by PDHG.
+    4. FISTA or L-BFGS, if the problem can prove bounds from gradients (:meth:`Problem.bound_at`).
+       This needs a convex f that is strongly convex or has a bounded domain.
+
+    Results are cached on disk under a hash of the problem's content. If the tolerance was not
+    reached, there is a warning, and the certificate has the gap that was reached.
 
     Args:
-        problem: the problems.
-        tolerance: the relative gap.
-        cache: keep the result on disk, and look for it there.
-        estimate: where nothing can be proven, return the least values that long runs find, marked
-            as not proven, instead of an error.
-        x0: where these runs start; the problem's own start by default.
+        problem: Batch of problems.
+        tolerance: Relative gap to reach.
+        cache: Whether to read the result from disk, and to store it there.
+        estimate: Whether to return the least values of long runs, marked as not proven, if nothing
+            can be proven. By default this is an error.
+        x0: Start of these runs; by default the problem's own start.
 
     >>> import torch
     >>> from mirrordescent import TVDenoising
@@ -107,38 +126,48 @@ def certify(
     """
     if not 0 < tolerance < 1:
         raise ValueError(f"tolerance must be in (0, 1), got {tolerance}")
-    what = f"certify {tolerance:g}" + (", or estimate" if estimate else "")
-    kept = cache and x0 is None
-    key = fingerprint(problem, what) if kept else None
+    key = None
+    if cache and x0 is None:
+        purpose = f"certify {tolerance:g}"
+        if estimate:
+            purpose += ", or estimate"
+        key = fingerprint(problem, purpose)
     entry = remember(
-        key, lambda: _compute(problem, tolerance, estimate, x0), partial(_suits, problem)
+        key, lambda: _compute(problem, tolerance, estimate, x0), partial(_matches, problem)
     )
+    # Entries without this field were stored by versions that had only proven bounds.
+    proven = bool(entry.pop("proven", True))
     device = next(problem.buffers(), torch.empty(0)).device
-    proven = bool(entry.pop("proven", True))  # those of earlier versions were all proven
-    there = {name: tree_map(lambda leaf: leaf.to(device), found) for name, found in entry.items()}
-    certificate = Certificate(**cast(dict[str, Tensor], there), proven=proven)
-    worst = float(certificate.relative_gap.max())
-    if worst > tolerance and proven:
+    tensors: dict[str, Any] = {}
+    for name, stored in entry.items():
+        tensors[name] = tree_map(lambda leaf: leaf.to(device), stored)
+    certificate = Certificate(**tensors, proven=proven)
+    largest_gap = float(certificate.relative_gap.max())
+    if proven and largest_gap > tolerance:
         warnings.warn(
-            f"certified to a relative gap of {worst:.1e} only, not {tolerance:.1e}", stacklevel=2
+            f"certified to a relative gap of {largest_gap:.1e} only, not {tolerance:.1e}",
+            stacklevel=2,
         )
     return certificate
 
 
-def _suits(problem: Problem, entry: dict[str, Tensor]) -> bool:
-    """Tell whether what was kept can be of a problem: all of it is there, and no value is below its
-    bound.
+def _matches(problem: Problem, entry: dict[str, Tensor]) -> bool:
+    """Tell whether a stored entry can be a certificate of a problem.
+
+    All names must be there, all shapes must be those of the problem, and no value may be below its
+    lower bound.
     """
-    if not NUMBERS | {"x"} <= entry.keys() <= NUMBERS | {"x", "proven"}:
+    required = VALUE_NAMES | {"x"}
+    if not required <= entry.keys() <= required | {"proven"}:
+        return False
+    if "proven" in entry and entry["proven"].ndim:
         return False
     x = entry["x"]
-    numbers = [entry[name] for name in NUMBERS]
-    shapes = (
-        problem.batch or len(x),
-        *(x.shape[1:] if problem.sample_shape is None else problem.sample_shape),
-    )
-    odd = "proven" in entry and entry["proven"].ndim
-    if odd or x.shape != shapes or any(each.shape != x.shape[:1] for each in numbers):
+    batch = problem.batch or len(x)
+    sample_shape = x.shape[1:] if problem.sample_shape is None else problem.sample_shape
+    if x.shape != (batch, *sample_shape):
+        return False
+    if any(entry[name].shape != x.shape[:1] for name in VALUE_NAMES):
         return False
     return bool((entry["lower"] <= entry["value"] + ROUNDING * entry["value"].abs()).all())
 
@@ -147,18 +176,14 @@ def _suits(problem: Problem, entry: dict[str, Tensor]) -> bool:
 def _compute(
     problem: Problem, tolerance: float, or_estimate: bool, x0: Tree | None
 ) -> dict[str, Tensor]:
-    known = problem.sample_shape is not None
-    precise = in_double(problem, problem.start())[0] if known else copy.deepcopy(problem).double()
-    found = _proven(precise, tolerance)
-    if found is None and not or_estimate:
-        raise NotCertifiable(
-            f"{type(problem).__name__} cannot be certified: it has neither a saddle-point form (saddle_point) "
-            f"nor a way to find its minimiser by itself (minimiser), nor bounds from gradients (bound_at), which "
-            f"need a convex f, strongly so or on a bounded set. estimate=True returns the least values that are "
-            f"found, unproven"
-        )
-    if found is not None:
-        x, lower = found
+    """Return the tensors of a certificate, proven if possible."""
+    if problem.sample_shape is None:
+        precise = copy.deepcopy(problem).double()
+    else:
+        precise, _ = in_double(problem, problem.start())
+    optimum = _proven_optimum(precise, tolerance)
+    if optimum is not None:
+        x, lower = optimum
         return {
             "x": x,
             "value": precise.value(x),
@@ -166,8 +191,15 @@ def _compute(
             "start_value": precise.value(precise.start(len(x))),
             "proven": torch.tensor(True),
         }
+    if not or_estimate:
+        raise NotCertifiable(
+            f"{type(problem).__name__} cannot be certified: it has neither a saddle-point form "
+            "(saddle_point) nor a minimiser of its own (minimiser) nor bounds from gradients "
+            "(bound_at), which need a convex f that is strongly convex or has a bounded domain. "
+            "Pass estimate=True for the least values found, unproven"
+        )
     precise, start = in_double(problem, problem.start() if x0 is None else x0)
-    point, value, lower = estimated(precise, start)
+    point, value, lower = estimate_optimum(precise, start)
     return {
         "x": cast(Tensor, point),
         "value": value,
@@ -177,21 +209,26 @@ def _compute(
     }
 
 
-def _proven(problem: Problem, tolerance: float) -> Found | None:
+def _proven_optimum(problem: Problem, tolerance: float) -> Optimum | None:
+    """Return minimisers and proven lower bounds by the first way that applies, if there is one."""
     for kind in type(problem).__mro__:
-        if kind in _REGISTERED:
-            return _REGISTERED[kind](problem, tolerance)
-    found = problem.minimiser(tolerance)
-    if found is not None:
-        return found
+        if kind in _CERTIFIERS:
+            return _CERTIFIERS[kind](problem, tolerance)
+    optimum = problem.minimiser(tolerance)
+    if optimum is not None:
+        return optimum
     saddle = problem.saddle_point()
-    found = None if saddle is None else _by_saddle_point(problem, saddle, tolerance)
-    return _by_gradients(problem, tolerance) if found is None else found
+    if saddle is not None:
+        optimum = _solve_saddle_point(problem, saddle, tolerance)
+        if optimum is not None:
+            return optimum
+    return _solve_with_gradient_bounds(problem, tolerance)
 
 
-def _by_saddle_point(problem: Problem, saddle: SaddlePoint, tolerance: float) -> Found | None:
-    """Return the best iterate and the best lower bound of a primal-dual method, if its dual points
-    prove any.
+def _solve_saddle_point(problem: Problem, saddle: SaddlePoint, tolerance: float) -> Optimum | None:
+    """Return the best iterate and the best lower bound of a primal-dual method.
+
+    The result is None if the dual points prove no finite bounds.
     """
     method = primal_dual(problem, saddle)
     bound = method.lower_bound(problem, method.init(problem.start(), problem))
@@ -204,12 +241,12 @@ def _by_saddle_point(problem: Problem, saddle: SaddlePoint, tolerance: float) ->
 
 
 def primal_dual(problem: Problem, saddle: SaddlePoint) -> PrimalDual[Any]:
-    """Return the method that suits a saddle-point form: dual FISTA, PDHG, or Condat and Vũ's where
-    F has no prox.
+    """Return the primal-dual method for a saddle-point form.
 
-    Where the form does not know the ratio of steps, it is the one of some with which the gap is
-    least after a short run (or the value, where there are no bounds), for the problem that has the
-    greatest.
+    It is dual FISTA if F is strongly convex, PDHG if F has a proximal operator, and Condat–Vũ if
+    not. If the form does not state a ratio of step sizes, the best of ``RATIOS`` is chosen by short
+    runs: the ratio with the smallest gap, or value if there are no bounds, on the problem where
+    it is largest.
     """
     if saddle.F_convexity > 0:
         return DualFISTA()
@@ -217,57 +254,67 @@ def primal_dual(problem: Problem, saddle: SaddlePoint) -> PrimalDual[Any]:
     if saddle.ratio is not None:
         return kind(saddle.ratio)
 
-    def left(ratio: float) -> float:
-        run = solve(problem, kind(ratio), iterations=TRIAL, check_every=TRIAL, progress=False)
-        lower = 0.0 if run.lower is None or not bool(run.lower.isfinite().all()) else run.lower
-        return float((run.best_value - lower).max())
+    def largest_gap(ratio: float) -> float:
+        run = solve(
+            problem,
+            kind(ratio),
+            iterations=TRIAL_ITERATIONS,
+            check_every=TRIAL_ITERATIONS,
+            progress=False,
+        )
+        if run.lower is None or not bool(run.lower.isfinite().all()):
+            return float(run.best_value.max())
+        return float((run.best_value - run.lower).max())
 
-    return kind(min(RATIOS, key=left))
+    return kind(min(RATIOS, key=largest_gap))
 
 
-def _by_gradients(problem: Problem, tolerance: float) -> Found | None:
-    """Return the best iterate of FISTA, or of L-BFGS without constraints, and the best of the
-    bounds at iterates.
+def _solve_with_gradient_bounds(problem: Problem, tolerance: float) -> Optimum | None:
+    """Return the best iterate of FISTA or L-BFGS, and the best of the bounds at the iterates.
+
+    L-BFGS is used if there are no constraints. The result is None if the problem has no start or
+    proves no finite bounds.
     """
     if problem.sample_shape is None:
-        return None  # it does not even know where to start
+        return None
     convexity = problem.strong_convexity() or 0.0
-    best = problem.bound_at(problem.start(), convexity)
-    if best is None or not bool(best.isfinite().all()):
+    lower = problem.bound_at(problem.start(), convexity)
+    if lower is None or not bool(lower.isfinite().all()):
         return None
 
-    def test(look: Snapshot) -> Tensor:
-        nonlocal best
-        best = torch.fmax(cast(Tensor, best), cast(Tensor, problem.bound_at(look.x, convexity)))
-        rounding = 64 * torch.finfo(best.dtype).eps * (1 + look.start_value.abs())
-        return look.best_value - best <= torch.maximum(
-            tolerance * (look.start_value - best), rounding
+    def small_gap(snapshot: Snapshot) -> Tensor:
+        nonlocal lower
+        lower = torch.fmax(
+            cast(Tensor, lower), cast(Tensor, problem.bound_at(snapshot.x, convexity))
         )
+        rounding = 64 * torch.finfo(lower.dtype).eps * (1 + snapshot.start_value.abs())
+        allowed = torch.maximum(tolerance * (snapshot.start_value - lower), rounding)
+        return snapshot.best_value - lower <= allowed
 
     method: Method[Any] = LBFGS() if isinstance(problem.domain, WholeSpace) else FISTA()
-    solution = solve(problem, method, iterations=ITERATIONS, stop=Rule(test), check_every=20)
-    return cast(Tensor, solution.best_x), best
+    solution = solve(problem, method, iterations=ITERATIONS, stop=Rule(small_gap), check_every=20)
+    return cast(Tensor, solution.best_x), lower
 
 
 def _small_gap(problem: Problem, tolerance: float) -> Rule:
-    """Stop at best − lower ≤ tolerance · min(f(x₀) − lower, f(x₀ made constant)), or at rounding
-    errors.
+    """Return the rule best − lower ≤ tolerance · min(f(x₀) − lower, f(x̄)), up to rounding.
 
-    With a large weight, f(x₀) is so large that a gap relative to it alone would mean little.
+    For images x̄ is the constant image with the mean of x₀; other problems have no second term.
+    With a large regularisation weight f(x₀) is so large that a gap relative to it alone would mean
+    little.
     """
     start = cast(Tensor, problem.start())
-    images = start.ndim > 2
-    flat = (
-        problem.value(start.mean(tuple(range(2, start.ndim)), keepdim=True).expand_as(start))
-        if images
-        else None
-    )
+    constant_value: Tensor | None = None
+    if start.ndim > 2:
+        pixels = tuple(range(2, start.ndim))
+        constant_value = problem.value(start.mean(pixels, keepdim=True).expand_as(start))
 
-    def test(look: Snapshot) -> Tensor:
-        lower = cast(Tensor, look.lower)
-        rounding = torch.finfo(lower.dtype).eps * (1 + look.start_value.abs())
-        first = look.start_value - lower
-        allowed = tolerance * (first if flat is None else torch.minimum(first, flat))
-        return look.best_value - lower <= torch.maximum(allowed, rounding)
+    def small_gap(snapshot: Snapshot) -> Tensor:
+        lower = cast(Tensor, snapshot.lower)
+        scale = snapshot.start_value - lower
+        if constant_value is not None:
+            scale = torch.minimum(scale, constant_value)
+        rounding = torch.finfo(lower.dtype).eps * (1 + snapshot.start_value.abs())
+        return snapshot.best_value - lower <= torch.maximum(tolerance * scale, rounding)
 
-    return Rule(test)
+    return Rule(small_gap)

@@ -1,25 +1,37 @@
-"""Restoring photographs from files: what is read is written back as it was, but for what was
-restored.
+"""Restoration of photographs in files.
+
+A restored photograph is written in the format of the original, with its metadata.
 """
 
-from mirrordescent.restore.memory import available, needed
+from mirrordescent._internal.deprecation import renamed_attributes
+from mirrordescent.restore.memory import available_memory, needed_memory
 from mirrordescent.restore.noise import estimate_noise
 from mirrordescent.restore.photo import Photo, read_photo
 from mirrordescent.restore.pipeline import Restored, restore
-from mirrordescent.restore.planning import DEFAULTS, Plan, plan
-from mirrordescent.restore.weight import Choice, choose_weight
+from mirrordescent.restore.planning import DEFAULTS, RestorationPlan, plan_restoration
+from mirrordescent.restore.weight import WeightChoice, choose_weight
 
 __all__ = [
     "DEFAULTS",
-    "Choice",
     "Photo",
-    "Plan",
+    "RestorationPlan",
     "Restored",
-    "available",
+    "WeightChoice",
+    "available_memory",
     "choose_weight",
     "estimate_noise",
-    "needed",
-    "plan",
+    "needed_memory",
+    "plan_restoration",
     "read_photo",
     "restore",
 ]
+__getattr__ = renamed_attributes(
+    __name__,
+    {
+        "Choice": "WeightChoice",
+        "Plan": "RestorationPlan",
+        "available": "available_memory",
+        "needed": "needed_memory",
+        "plan": "plan_restoration",
+    },
+)

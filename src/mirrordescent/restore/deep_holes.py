@@ -1,64 +1,54 @@
-"""Holes in photographs whose known pixels are right as they are."""
+"""Filling of holes in photographs."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mirrordescent.conjugate_gradients import conjugate_gradients
 from mirrordescent.problems.differences import add_adjoint, differences
-from mirrordescent.trees import per_sample, sum_per_sample
+from mirrordescent.trees import sum_per_sample
 
-STEPS = 6  # on training photographs as good as any number for small holes, and better for deep ones
+# On training photographs, more steps do not help for small holes and are worse for deep ones.
+STEPS = 6
 
 
 @torch.no_grad()
 def smooth_holes(x: Tensor, mask: Tensor, steps: int = STEPS) -> Tensor:
-    """Take a few steps of conjugate gradients on ½‖Δx‖² over the missing pixels, Δ = −DᵀD; the
-    others stay.
+    """Take a few conjugate gradient steps on ½‖Δx‖² over the missing pixels, with Δ = −DᵀD.
 
-    Total variation ends abruptly at the rim of a hole. After a few steps small holes have least
-    curvature, as with biharmonic inpainting, while the inside of deep ones is still what total
-    variation made of it.
+    Known pixels stay as they are. Total variation ends abruptly at the rim of a hole. After a few
+    steps small holes have least curvature, as in biharmonic inpainting, and the inside of deep
+    holes is still the one of total variation.
 
     Args:
-        x: images, (batch, channels, height, width).
-        mask: 1 or True where pixels are known, which broadcasts to x.
-        steps: how many.
+        x: Images, (batch, channels, height, width).
+        mask: 1 or True at known pixels, broadcastable to x.
+        steps: Number of steps.
     """
     hole = 1 - mask.to(x)
 
-    def curved(image: Tensor) -> Tensor:
+    def gradient(image: Tensor) -> Tensor:
         return hole * _laplacian(_laplacian(image))
 
-    residual = -curved(x)
-    direction = residual
-    size = sum_per_sample(residual.square())
-    for _ in range(steps):
-        along = curved(direction)
-        length = size / sum_per_sample(direction * along).clamp(min=torch.finfo(x.dtype).tiny)
-        x = x + per_sample(length, x) * direction
-        residual = residual - per_sample(length, x) * along
-        size, before = sum_per_sample(residual.square()), size
-        direction = (
-            residual + per_sample(size / before.clamp(min=torch.finfo(x.dtype).tiny), x) * direction
-        )
-    return x
+    return conjugate_gradients(gradient, -gradient(x), 0.0, max_iterations=steps, start=x).x
 
 
 def _laplacian(x: Tensor) -> Tensor:
     return add_adjoint(torch.zeros_like(x), differences(x))
 
 
-def pulled(y: Tensor, mask: Tensor) -> Tensor:
-    """Fill holes of any depth with means of ever larger neighbourhoods, in time proportional to the
-    pixels.
+def fill_holes(y: Tensor, mask: Tensor) -> Tensor:
+    """Fill holes of any depth with means of larger and larger neighbourhoods, in linear time.
+
+    Args:
+        y: Images, (batch, channels, height, width).
+        mask: 1 or True at known pixels, broadcastable to y.
     """
     known = mask.to(y).expand_as(y)
     if bool(known.all()) or min(y.shape[-2:]) == 1:
         return torch.where(known.bool(), y, sum_per_sample(known * y).sum() / known.sum())
     weight = F.avg_pool2d(known, 2, ceil_mode=True)
-    coarse = F.avg_pool2d(known * y, 2, ceil_mode=True) / weight.clamp(
-        min=torch.finfo(y.dtype).tiny
-    )
-    below = pulled(coarse, weight > 0)
-    above = F.interpolate(below, y.shape[-2:], mode="bilinear", align_corners=False)
-    return torch.where(known.bool(), y, above)
+    total = F.avg_pool2d(known * y, 2, ceil_mode=True)
+    coarse = fill_holes(total / weight.clamp(min=torch.finfo(y.dtype).tiny), weight > 0)
+    filled = F.interpolate(coarse, y.shape[-2:], mode="bilinear", align_corners=False)
+    return torch.where(known.bool(), y, filled)

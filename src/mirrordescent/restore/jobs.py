@@ -1,6 +1,4 @@
-"""Many photographs: what to read, what is missing in each, where to write, in batches of
-one shape.
-"""
+"""Restoration of many photographs, in batches of one shape."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,41 +13,36 @@ from mirrordescent._internal.files import Damaged, sealed, unsealed
 from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
 from mirrordescent.restore.deep_holes import smooth_holes
-from mirrordescent.restore.masks import Masks, same_size
-from mirrordescent.restore.outcome import Failure, Job, Outcome, outcome_of
+from mirrordescent.restore.masks import Masks, read_same_size
+from mirrordescent.restore.outcome import Failure, Outcome, PhotoJob, outcome_of
 from mirrordescent.restore.photo import read_photo, shape_of
-from mirrordescent.restore.pipeline import restore
-from mirrordescent.restore.planning import Plan, Task
-from mirrordescent.restore.sources import Source, beside, sources
-from mirrordescent.restore.weight import Choice, choose_weight
+from mirrordescent.restore.pipeline import Restored, restore
+from mirrordescent.restore.planning import RestorationPlan, Task
+from mirrordescent.restore.sources import Source, companion_file, sources
+from mirrordescent.restore.weight import WeightChoice, choose_weight
 
-BATCH_PIXELS = 1 << 18  # larger batches are no faster per image
-SHOWN = 12  # photographs whose pictures are kept to be looked at
-RECORDS = "restored.jsonl"  # what has been done, in the folder that is written to
-BAD = (
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    MemoryError,
-)  # what may be wrong with one photograph
+BATCH_PIXELS = 1 << 18  # larger batches are not faster per image
+SHOWN = 12  # photographs whose pictures are kept for the page
+RECORDS = "restored.jsonl"  # file of the records in the output folder
+# Errors that are reported for one photograph, so that the others are still restored.
+PHOTO_ERRORS = (OSError, ValueError, TypeError, LookupError, MemoryError)
 
 Say = Callable[[str], object]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is to be done with every photograph.
+class RestorationSettings:
+    """What to do with every photograph.
 
     Args:
         task: "denoise" or "inpaint".
-        out: the folder to write to.
-        weight: λ; None to choose it for every photograph.
-        keep_known: whether known pixels stay as they are when others are filled in; None: if there
+        out: Output folder.
+        weight: Weight λ, or None to choose it for every photograph.
+        keep_known: Whether known pixels stay as they are in inpainting; None to keep them if there
             is hardly any noise.
-        masks: which pixels are missing.
-        truth: the undamaged photograph, or a folder of them with the same names.
-        variant: keywords of :class:`~mirrordescent.problems.TVInpainting`, such as
+        masks: How missing pixels are found.
+        truth: The undamaged photograph, or a folder of them with the same names.
+        variant: Keyword arguments of :class:`~mirrordescent.problems.TVInpainting`, such as
             ``isotropic=True``.
     """
 
@@ -63,56 +56,61 @@ class Wanted:
 
 
 class Jobs:
-    """Photographs to restore. One that cannot be restored costs only itself.
+    """Photographs to restore. If one of several cannot be restored, the others still are.
 
     Args:
-        wanted: what is to be done.
-        images: files and folders.
-        resume: leave out what an earlier run has done in the same way.
-        say: is told what is assumed, and what looks wrong.
+        settings: What to do with every photograph.
+        images: Files and folders.
+        resume: Whether to skip photographs that an earlier run has restored with the same settings.
+        say: Function that is called with assumptions and doubts.
     """
 
     def __init__(
         self,
-        wanted: Wanted,
+        settings: RestorationSettings,
         images: Sequence[Path],
         resume: bool = False,
         say: Say = lambda line: None,
     ) -> None:
-        self.wanted = wanted
+        self.settings = settings
         self.say = say
         self.sources = list(sources(images))
         if not self.sources:
             raise ValueError("give at least one image")
-        self._require_outputs_apart()
-        self.records = wanted.out / RECORDS
-        self.done = self._done_before() if resume else {}
-        self.ready: dict[Source, Job] = {}
+        self._require_separate_outputs()
+        self.records = settings.out / RECORDS
+        self.done = self._restored_before() if resume else {}
+        self.loaded: dict[Source, PhotoJob] = {}
         self.shown = 0
-        if (
-            len(self.sources) == 1 and not self.done
-        ):  # a mistake shows at once, and nothing is written
-            self.ready[self.sources[0]] = self._job(self.sources[0])
+        self.single = len(self.sources) == 1
+        if self.single and not self.done:  # report a mistake before anything is written
+            self.loaded[self.sources[0]] = self._load(self.sources[0])
 
-    def run(self, plan: Plan, progress: bool | None = None) -> Iterator[Outcome | Failure]:
-        """Restore batch by batch, and write every photograph as soon as it is done."""
+    def run(
+        self, plan: RestorationPlan, progress: bool | None = None
+    ) -> Iterator[Outcome | Failure]:
+        """Restore batch by batch. Every photograph is written as soon as it is restored.
+
+        Args:
+            plan: The method, and when it stops.
+            progress: Whether to show a progress bar; by default on a terminal.
+        """
         count = 0
-        several = len(self.sources) > 1
+        total = len(self.sources)
         if not self.done:
             self.records.unlink(missing_ok=True)
-        with ProgressBar("photographs", len(self.sources), progress if several else False) as bar:
+        with ProgressBar("photographs", total, False if self.single else progress) as bar:
             for batch in self._batches():
-                for outcome in self._restored(batch, plan, None if several else progress):
+                for outcome in self._restore(batch, plan, progress if self.single else None):
                     count += 1
                     yield outcome
-                    bar.update(
-                        count,
-                        _time_left(bar.began, count - len(self.done), len(self.sources) - count),
-                    )
+                    left = _time_left(bar.began, count - len(self.done), total - count)
+                    bar.update(count, left)
 
-    def _restored(
-        self, batch: list[Source], plan: Plan, progress: bool | None
+    def _restore(
+        self, batch: list[Source], plan: RestorationPlan, progress: bool | None
     ) -> Iterator[Outcome | Failure]:
+        """Load photographs and restore those of one shape together."""
         began = perf_counter()
         jobs = []
         for source in batch:
@@ -120,214 +118,219 @@ class Jobs:
                 yield Outcome(source.name.as_posix(), self.done[str(source.path)])
                 continue
             try:
-                jobs.append(self.ready.pop(source) if source in self.ready else self._job(source))
-            except BAD as error:
-                if len(self.sources) == 1:
+                job = self.loaded.pop(source) if source in self.loaded else self._load(source)
+                jobs.append(job)
+            except PHOTO_ERRORS as error:
+                if self.single:
                     raise
-                yield Failure(source.name.as_posix(), _said(error))
-        for same in _by_shape(jobs):
+                yield Failure(source.name.as_posix(), _message(error))
+        for same_shape in _by_shape(jobs):
             try:
-                yield from self._together(same, plan, progress, began)
-            except BAD as error:
-                if len(self.sources) == 1:
+                yield from self._restore_together(same_shape, plan, progress, began)
+            except PHOTO_ERRORS as error:
+                if self.single:
                     raise
-                if len(same) == 1:
-                    yield Failure(same[0].name, _said(error))
+                if len(same_shape) == 1:
+                    yield Failure(same_shape[0].name, _message(error))
                     continue
-                for job in same:  # one of them is to blame
-                    yield from self._restored(
-                        [Source(job.photo.path, Path(job.name))], plan, progress
-                    )
+                for job in same_shape:  # one of them caused the error
+                    alone = Source(job.photo.path, Path(job.name))
+                    yield from self._restore([alone], plan, progress)
             began = perf_counter()
 
-    def _together(
-        self, jobs: list[Job], plan: Plan, progress: bool | None, began: float
+    def _restore_together(
+        self, jobs: list[PhotoJob], plan: RestorationPlan, progress: bool | None, began: float
     ) -> Iterator[Outcome]:
-        """Restore photographs of one shape."""
-        wanted = self.wanted
-        problem = self._problem(jobs, wanted.weight or 1.0)
-        choices: list[Choice | None] = [None] * len(jobs)
-        if wanted.weight is None:
-            choices = list(
-                choose_weight(problem, halved=[job.photo.halved for job in jobs], fused=plan.fused)
-            )
-        left = [
-            wanted.task == "denoise" and choice is not None and choice.clean for choice in choices
-        ]
-        solved = [i for i, alone in enumerate(left) if not alone]
-        found = None
+        """Restore and write photographs of one shape."""
+        choices = self._choose_weights(jobs, plan)
+        solved = [i for i, choice in enumerate(choices) if not self._is_left(choice)]
+        restored = None
         if solved:
-            if wanted.weight is None or len(solved) < len(jobs):
-                weights = [c.weight for i, c in enumerate(choices) if i in solved and c is not None]
-                weight = torch.tensor(weights) if wanted.weight is None else wanted.weight
-                problem = self._problem([jobs[i] for i in solved], weight)
-            found = restore(problem, plan, progress=progress, announce=self.say)
-        del problem
-        seconds = (perf_counter() - began) / len(jobs)
-        for index, (job, choice) in enumerate(zip(jobs, choices, strict=True)):
-            kept = job.mask is not None and self._keeps(choice)
-            if index not in solved:
-                x = job.photo.colour
-            else:
-                assert found is not None
-                x = found.x[solved.index(index)].float()
-                x = _put_back(x, job) if kept else x.clamp_(0, 1)
-            job.photo.write(job.output, x, job.alpha)
-            used = wanted.weight if choice is None else choice.weight
-            record = {
-                "weight": 0.0 if index not in solved else used,
-                "kept": kept,
-                "seconds": seconds,
-            }
-            place = solved.index(index) if index in solved else 0
-            outcome = outcome_of(
-                job,
-                x,
-                found if index in solved else None,
-                place,
-                choice,
-                record,
-                self.shown < SHOWN,
+            problem = self._problem(
+                [jobs[i] for i in solved], self._weight([choices[i] for i in solved])
             )
-            self._remember(job, outcome)
+            restored = restore(problem, plan, progress=progress, announce=self.say)
+            del problem
+        seconds = (perf_counter() - began) / len(jobs)
+        for i, (job, choice) in enumerate(zip(jobs, choices, strict=True)):
+            if i in solved:
+                outcome = self._write(job, choice, seconds, restored, solved.index(i))
+            else:
+                outcome = self._write(job, choice, seconds)
+            self._record(job, outcome)
             self.shown += 1
             yield outcome
 
-    def _keeps(self, choice: Choice | None) -> bool:
-        if self.wanted.keep_known is not None:
-            return self.wanted.keep_known
+    def _choose_weights(
+        self, jobs: list[PhotoJob], plan: RestorationPlan
+    ) -> Sequence[WeightChoice | None]:
+        if self.settings.weight is not None:
+            return [None] * len(jobs)
+        halved = [job.photo.halved for job in jobs]
+        return choose_weight(self._problem(jobs, 1.0), halved=halved, fused=plan.fused)
+
+    def _is_left(self, choice: WeightChoice | None) -> bool:
+        """Return whether a photograph is left as it is, because it has no noise to remove."""
+        return self.settings.task == "denoise" and choice is not None and choice.clean
+
+    def _weight(self, choices: Sequence[WeightChoice | None]) -> float | Tensor:
+        if self.settings.weight is not None:
+            return self.settings.weight
+        return torch.tensor([choice.weight for choice in choices if choice is not None])
+
+    def _write(
+        self,
+        job: PhotoJob,
+        choice: WeightChoice | None,
+        seconds: float,
+        restored: Restored | None = None,
+        index: int = 0,
+    ) -> Outcome:
+        """Write a photograph, as it is if ``restored`` is None, and return the result for it."""
+        kept = job.mask is not None and self._keeps_known(choice)
+        x = job.photo.colour
+        weight: float | None = 0.0
+        if restored is not None:
+            x = restored.x[index].float()
+            x = _keep_known(x, job) if kept else x.clamp_(0, 1)
+            weight = self.settings.weight if choice is None else choice.weight
+        job.photo.write(job.output, x, job.alpha)
+        record = {"weight": weight, "kept": kept, "seconds": seconds}
+        return outcome_of(job, x, restored, index, choice, record, self.shown < SHOWN)
+
+    def _keeps_known(self, choice: WeightChoice | None) -> bool:
+        if self.settings.keep_known is not None:
+            return self.settings.keep_known
         return choice is not None and choice.clean
 
     def _batches(self) -> Iterator[list[Source]]:
-        """Yield photographs that may have one shape, as far as their headers tell, not too many at
-        a time.
-        """
+        """Yield photographs of one shape, according to their headers, not too many at a time."""
         by_shape: dict[tuple[int, ...], list[Source]] = {}
         for source in self.sources:
             by_shape.setdefault(shape_of(source.path), []).append(source)
-        for shape, alike in by_shape.items():
+        for shape, same_shape in by_shape.items():
             count = max(1, BATCH_PIXELS // (shape[0] * shape[1])) if shape else 1
-            yield from (alike[i : i + count] for i in range(0, len(alike), count))
+            for i in range(0, len(same_shape), count):
+                yield same_shape[i : i + count]
 
-    def _problem(self, jobs: list[Job], weight: float | Tensor) -> TVInpainting:
+    def _problem(self, jobs: list[PhotoJob], weight: float | Tensor) -> TVInpainting:
         images = [job.observed for job in jobs]
-        observed = (
-            torch.stack(images) if len(images) > 1 else images[0].unsqueeze(0)
-        )  # a large one is not copied
-        if self.wanted.task == "denoise":
-            return TVDenoising(observed, weight, **self.wanted.variant)
+        # A single image, which may be large, is not copied.
+        observed = images[0].unsqueeze(0) if len(images) == 1 else torch.stack(images)
+        if self.settings.task == "denoise":
+            return TVDenoising(observed, weight, **self.settings.variant)
         masks = [job.mask for job in jobs if job.mask is not None]
-        return TVInpainting(
-            observed, torch.stack(masks).unsqueeze(1), weight, **self.wanted.variant
-        )
+        mask = torch.stack(masks).unsqueeze(1)
+        return TVInpainting(observed, mask, weight, **self.settings.variant)
 
-    def _job(self, source: Source) -> Job:
-        wanted = self.wanted
+    def _load(self, source: Source) -> PhotoJob:
+        """Read a photograph, its mask and its truth."""
+        settings = self.settings
         photo = read_photo(source.path)
         mask = None
         alpha = photo.alpha
         truth = None
-        if wanted.task == "inpaint":
-            known = wanted.masks.known(photo, source)
+        if settings.task == "inpaint":
+            known = settings.masks.known_pixels(photo, source)
             mask = known.mask
             alpha = known.alpha
             self.say(f"{source.path}: {known.words}; {known.missing:.1%} missing")
             if known.question:
                 self.say(known.question)
-        if wanted.truth is not None:
-            truth = same_size(beside(wanted.truth, source), photo).colour
+        if settings.truth is not None:
+            truth = read_same_size(companion_file(settings.truth, source), photo).colour
             if len(truth) != len(photo.colour):
                 raise ValueError(
                     f"{source.path} has {len(photo.colour)} channels, but its truth {len(truth)}"
                 )
-        elif wanted.masks.missing is not None:
+        elif settings.masks.missing is not None:
             truth = photo.colour
-        output = (wanted.out / source.name).with_suffix(photo.suffix)
-        return Job(source.name.as_posix(), photo, output, mask, alpha, truth)
+        output = (settings.out / source.name).with_suffix(photo.suffix)
+        return PhotoJob(source.name.as_posix(), photo, output, mask, alpha, truth)
 
-    def _require_outputs_apart(self) -> None:
-        read = {source.path.resolve() for source in self.sources}
-        for other in (self.wanted.masks.place, self.wanted.truth):
-            if other is not None and not other.is_dir():
-                read.add(other.resolve())
-            elif other is not None:
-                read |= {path.resolve() for path in other.rglob("*")}
-        written: dict[Path, Path] = {}
+    def _require_separate_outputs(self) -> None:
+        """Raise an error if an output would overwrite an input or another output."""
+        inputs = {source.path.resolve() for source in self.sources}
+        for place in (self.settings.masks.place, self.settings.truth):
+            if place is None:
+                continue
+            files = place.rglob("*") if place.is_dir() else [place]
+            inputs |= {path.resolve() for path in files}
+        outputs: dict[Path, Path] = {}
         for source in self.sources:
-            output = (self.wanted.out / source.name).resolve()
-            if output in read:
+            output = (self.settings.out / source.name).resolve()
+            if output in inputs:
+                raise ValueError(f"{output} would be overwritten: choose another output folder")
+            if output in outputs:
                 raise ValueError(
-                    f"{output} would be overwritten: choose another folder to write to"
+                    f"{outputs[output]} and {source.path} would both be written to {output}: "
+                    "restore them to different folders"
                 )
-            if output in written:
-                raise ValueError(
-                    f"{written[output]} and {source.path} would both be written to {output}"
-                )
-            written[output] = source.path
+            outputs[output] = source.path
 
-    def _remember(self, job: Job, outcome: Outcome) -> None:
-        """Note what was done, so that another run may leave it out."""
+    def _record(self, job: PhotoJob, outcome: Outcome) -> None:
+        """Store a result, so that another run can skip the photograph."""
         self.records.parent.mkdir(parents=True, exist_ok=True)
-        entry = {"how": self._how(job.photo.path), "record": outcome.record}
+        entry = {"how": self._fingerprint(job.photo.path), "record": outcome.record}
         with self.records.open("a", encoding="utf-8") as file:
             file.write(sealed(entry) + "\n")
 
-    def _done_before(self) -> dict[str, dict[str, Any]]:
-        """Return the records of photographs that were restored as is wanted now, and whose files
-        have not changed.
-        """
-        there = self.records.is_file()
-        lines = (
-            self.records.read_text(encoding="utf-8", errors="replace").splitlines() if there else []
-        )
-        asked = {str(source.path) for source in self.sources}
+    def _restored_before(self) -> dict[str, dict[str, Any]]:
+        """Return the records of photographs restored with the same settings, if still valid."""
+        if not self.records.is_file():
+            return {}
+        inputs = {str(source.path) for source in self.sources}
         done = {}
-        for line in lines:
+        for line in self.records.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 entry = unsealed(line)
-            except Damaged:  # half a line, of a run that was killed
+            except Damaged:  # an incomplete line of an interrupted run
                 continue
             file = entry["record"]["file"]
             output = Path(entry["record"]["output"])
-            if file in asked and output.is_file() and entry["how"] == self._how(Path(file)):
+            if file not in inputs or not output.is_file():
+                continue
+            if entry["how"] == self._fingerprint(Path(file)):
                 done[file] = entry["record"]
         return done
 
-    def _how(self, path: Path) -> str:
-        """Describe what a result depends on: the settings, and the file by its size and time."""
-        there = path.stat()
-        return f"{self.wanted!r} {there.st_size} {there.st_mtime_ns}"
+    def _fingerprint(self, path: Path) -> str:
+        """Describe the settings, and a file by its size and time."""
+        stat = path.stat()
+        return f"{self.settings!r} {stat.st_size} {stat.st_mtime_ns}"
 
 
-def _put_back(x: Tensor, job: Job) -> Tensor:
-    """Return what is known as it is, and holes that meet it smoothly."""
+def _keep_known(x: Tensor, job: PhotoJob) -> Tensor:
+    """Put known pixels back into a restored image, and let holes meet them smoothly."""
     assert job.mask is not None
     mask = job.mask.expand_as(x)
     joined = torch.where(mask, job.photo.colour, x)
-    return torch.where(
-        mask, joined, smooth_holes(joined.unsqueeze(0), mask.unsqueeze(0))[0].clamp(0, 1)
-    )
+    smooth = smooth_holes(joined.unsqueeze(0), mask.unsqueeze(0))[0]
+    return torch.where(mask, joined, smooth.clamp(0, 1))
 
 
-def _by_shape(jobs: Iterable[Job]) -> list[list[Job]]:
-    groups: dict[tuple[int, ...], list[Job]] = {}
+def _by_shape(jobs: Iterable[PhotoJob]) -> list[list[PhotoJob]]:
+    groups: dict[tuple[int, ...], list[PhotoJob]] = {}
     for job in jobs:
         groups.setdefault(tuple(job.photo.colour.shape), []).append(job)
     return list(groups.values())
 
 
 def _time_left(began: float, done: int, left: int) -> str:
-    """Say how long the rest will take.
+    """Return the estimated time for the rest as text.
 
     >>> _time_left(perf_counter() - 60, 2, 4)
     '2 min left'
     """
-    if done < 1 or left < 1:
-        return "done" if left < 1 else ""
+    if left < 1:
+        return "done"
+    if done < 1:
+        return ""
     seconds = (perf_counter() - began) / done * left
     return f"{seconds:.0f} s left" if seconds < 90 else f"{seconds / 60:.0f} min left"
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
+    """Return the message of an error in one line."""
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     return " ".join(text.split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""How much memory a solve takes, and how much there is."""
+"""Memory that a solve needs, and memory that is available."""
 
 import ctypes
 import os
@@ -9,53 +9,59 @@ from mirrordescent.methods.base import Method
 from mirrordescent.mirrors.icnn import ConvICNN
 from mirrordescent.problems.tv import TVInpainting
 
-# Measured as peaks of resident memory, in arrays of the size of one channel: iterates, looks and
-# temporaries, and the hidden layers of a network per filter.
+# Peaks of resident memory, measured in arrays of the size of one channel. They hold iterates,
+# checks, temporaries and the hidden layers of a network.
 ARRAYS = 30
 ARRAYS_PER_FILTER = 7
-# numbers of glibc's malloc.h
+ARRAYS_WITHOUT_METHOD = 10
+# Parameters of mallopt in glibc's malloc.h.
 TRIM_THRESHOLD = -1
 MMAP_THRESHOLD = -3
 
 
-def needed(problem: TVInpainting, method: Method[Any] | None) -> int:
-    """Estimate the peak memory of solving a problem by a method, in bytes; None for the data and an
-    answer alone.
+def needed_memory(problem: TVInpainting, method: Method[Any] | None) -> int:
+    """Estimate the peak memory of solving a problem, in bytes.
+
+    Args:
+        problem: The problem.
+        method: The method, or None for the memory of the data and an answer alone.
     """
     batch, channels, height, width = problem.y.shape
-    if method is None:
-        planes = 10 * channels
-    else:
-        networks = [part for part in method.modules() if isinstance(part, ConvICNN)]
-        planes = ARRAYS * channels
-        planes += max(
-            (ARRAYS_PER_FILTER * net.width * -(-channels // net.inputs) for net in networks),
-            default=0,
-        )
-    return batch * height * width * planes * problem.y.element_size()
+    arrays = ARRAYS_WITHOUT_METHOD * channels
+    if method is not None:
+        hidden = 0
+        for part in method.modules():
+            if isinstance(part, ConvICNN):
+                copies = -(-channels // part.inputs)
+                hidden = max(hidden, ARRAYS_PER_FILTER * part.width * copies)
+        arrays = ARRAYS * channels + hidden
+    return batch * height * width * arrays * problem.y.element_size()
 
 
-def keep_freed() -> None:
-    """Ask glibc to use freed memory again instead of giving it back; a no-op with other libraries.
+def reuse_freed_memory() -> None:
+    """Let glibc reuse freed memory instead of returning it to the system.
 
-    Otherwise every array of some megabytes is mapped anew, page by page, which takes longer than to
-    compute with it.
+    Otherwise every array of some megabytes is mapped anew, page by page, which takes longer than
+    computing with it. With other C libraries this does nothing.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return
-    mallopt(MMAP_THRESHOLD, 1 << 25)  # the largest that it accepts: a tile's arrays are below
+    mallopt(MMAP_THRESHOLD, 1 << 25)  # the largest value that glibc accepts; tiles need less
     mallopt(TRIM_THRESHOLD, 1 << 29)
 
 
-def available() -> int | None:
-    """Return the bytes that this process can still have, or None where the system does not say."""
-    found = [_free(), _allowed()]
-    return min((each for each in found if each is not None), default=None)
+def available_memory() -> int | None:
+    """Return the memory that this process can still allocate, in bytes, or None if not known."""
+    free = _free_memory()
+    limit = _container_memory()
+    if free is None or limit is None:
+        return free if limit is None else limit
+    return min(free, limit)
 
 
-def _free() -> int | None:
+def _free_memory() -> int | None:
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable"):
@@ -65,13 +71,12 @@ def _free() -> int | None:
         return None
 
 
-def _allowed() -> int | None:
-    """Return what a container leaves."""
+def _container_memory() -> int | None:
+    """Return the memory that the limit of a container leaves, or None if there is no limit."""
     group = Path("/sys/fs/cgroup")
     try:
-        limit, used = (
-            (group / f"memory.{name}").read_text().strip() for name in ("max", "current")
-        )
+        limit = (group / "memory.max").read_text().strip()
+        used = (group / "memory.current").read_text().strip()
         return None if limit == "max" else max(0, int(limit) - int(used))
     except (OSError, ValueError):
         return None

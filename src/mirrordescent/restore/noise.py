@@ -1,28 +1,32 @@
-"""How much noise there is in a photograph, from its known pixels alone."""
+"""Estimation of the noise in a photograph from its known pixels."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-SIDES = (8, 6, 4, 3)  # of patches, in pixels; smaller ones where too few pixels are known together
-PATCHES = 20_000  # at most; more tell no more
+SIDES = (8, 6, 4, 3)  # of patches, in pixels; smaller ones if too few known pixels are adjacent
 LIGHT_SIDES = (5, 4, 3)
-# in each direction; and their sides, in pixels
+MAX_PATCHES = 20_000  # more patches do not improve the estimate
+# Blocks of grey images: their number in each direction, and their sides in pixels.
 BLOCKS = 6
-SMALLEST = 40
-LARGEST = 160
-QUANTILE = 0.15  # of the blocks' levels
-CLIPPED = 0.02  # how near to black or white, and how much of a block, is too much
-TEXTURE = 0.03  # what photographs without noise may seem to have in blocks of their light
-ENOUGH = 500  # pairs of pixels that every entry of the covariance has to be a mean of
+SMALLEST_BLOCK = 40
+LARGEST_BLOCK = 160
+QUANTILE = 0.15  # of the noise levels of the blocks
+CLIPPED = 0.02  # distance from black or white, and share of such pixels, that disqualify a block
+TEXTURE = 0.03  # noise level that texture in blocks of clean photographs may seem to have
+MIN_PAIRS = 500  # pairs of known pixels for every entry of the covariance
 
 
 class Noise(NamedTuple):
-    """The standard deviation of noise, and whether it is the same in all channels: of the light
-    alone.
+    """The noise of a photograph.
+
+    Args:
+        level: Standard deviation σ.
+        shared: Whether all channels have the same noise.
     """
 
     level: float
@@ -33,19 +37,22 @@ class Noise(NamedTuple):
 def estimate_noise(
     y: Tensor, mask: Tensor | None = None, halved: Sequence[bool] = ()
 ) -> list[Noise]:
-    """Return the noise of images (batch, channels, height, width), its standard deviation σ as a
-    share of 1.
+    """Estimate the standard deviation σ of the noise of every image.
 
-    Patches of a photograph lie near a subspace, those of white noise do not: the covariance of
-    patches has a few large eigenvalues, and σ² with some scatter for all others. The largest are
-    left out until the mean of the rest is no longer above their median; that mean is σ². Where
-    pixels are missing, every entry of the covariance is the mean over the pairs of which both are
-    known.
+    Patches of a photograph lie near a subspace; patches of white noise do not. So the covariance of
+    patches has a few large eigenvalues, and the others scatter around σ². The largest eigenvalues
+    are left out until the mean of the rest is at most its median. This mean is σ². If pixels are
+    missing, every entry of the covariance is a mean over the pairs of known pixels.
 
-    Colours make this sharp. Grey pictures do not have them, and most JPEG files have them at half
-    the resolution, without their noise, which ``halved`` says for each image. There the light is
-    looked at block by block, and blocks with little texture count; noise below 3 % cannot be told
-    from texture then, and counts as none.
+    This works well for colour images. Grey images have no colours, and most JPEG files store them
+    at half the resolution, which removes their noise. The brightness of such images is examined
+    block by block, and blocks with little texture count. Noise below 3 % cannot be distinguished
+    from texture then, and is reported as none.
+
+    Args:
+        y: Images, (batch, channels, height, width), with values from 0 to 1.
+        mask: 1 or True at known pixels, broadcastable to y.
+        halved: Whether the colours of each image have half the resolution; by default none has.
 
     Reference: Chen, Zhu and Heng, ICCV 2015.
 
@@ -59,11 +66,12 @@ def estimate_noise(
 
 
 def _estimate(image: Tensor, known: Tensor | None, halved: bool) -> Noise:
-    own = Noise(_level(image, known, SIDES) if len(image) > 1 else 0.0)
-    if len(image) > 1 and not halved:
-        return own
+    grey = len(image) == 1
+    noise = Noise(0.0 if grey else _level(image, known, SIDES))
+    if not grey and not halved:
+        return noise
     light = _level_by_blocks(image.mean(0, keepdim=True), None if known is None else known[:1])
-    return Noise(light, shared=True) if light >= max(TEXTURE, own.level) else own
+    return Noise(light, shared=True) if light >= max(TEXTURE, noise.level) else noise
 
 
 def _level(image: Tensor, known: Tensor | None, sides: tuple[int, ...]) -> float:
@@ -71,51 +79,48 @@ def _level(image: Tensor, known: Tensor | None, sides: tuple[int, ...]) -> float
         if min(image.shape[1:]) >= side:
             covariance = _covariance(image, known, side)
             if covariance is not None:
-                return float(_flat_part(torch.linalg.eigvalsh(covariance)).clamp(min=0).sqrt())
-    return 0.0  # too little to tell
+                variance = _mean_of_smallest(torch.linalg.eigvalsh(covariance))
+                return float(variance.clamp(min=0).sqrt())
+    return 0.0  # the image is too small
 
 
 def _level_by_blocks(light: Tensor, known: Tensor | None) -> float:
-    """Return a low quantile of the levels of blocks: those with much texture seem to have more
-    noise than there is.
-    """
-    found = []
-    (tops, bottoms), (lefts, rights) = (_cuts(length) for length in light.shape[1:])
-    for top, bottom in zip(tops, bottoms, strict=True):
-        for left, right in zip(lefts, rights, strict=True):
-            block = light[:, top:bottom, left:right]
-            if float(((block <= CLIPPED) | (block >= 1 - CLIPPED)).float().mean()) > CLIPPED:
-                continue  # where noise was cut off there is less of it
-            seen = None if known is None else known[:, top:bottom, left:right]
-            found.append(_level(block, seen, LIGHT_SIDES))
-    return float(torch.tensor(found).quantile(QUANTILE)) if found else 0.0
+    """Return a low quantile of the levels of blocks, since texture looks like noise."""
+    levels = []
+    for rows in _intervals(light.shape[1]):
+        for columns in _intervals(light.shape[2]):
+            block = light[:, rows, columns]
+            clipped = (block <= CLIPPED) | (block >= 1 - CLIPPED)
+            if float(clipped.float().mean()) > CLIPPED:
+                continue  # clipped noise is too small
+            known_block = None if known is None else known[:, rows, columns]
+            levels.append(_level(block, known_block, LIGHT_SIDES))
+    return float(torch.tensor(levels).quantile(QUANTILE)) if levels else 0.0
 
 
-def _cuts(length: int) -> tuple[list[int], list[int]]:
-    count = max(1, min(BLOCKS, length // SMALLEST))
+def _intervals(length: int) -> list[slice]:
+    """Return the rows or columns of blocks."""
+    count = max(1, min(BLOCKS, length // SMALLEST_BLOCK))
     edges = [length * i // count for i in range(count + 1)]
-    starts = edges[:-1]
-    return starts, [min(end, start + LARGEST) for start, end in zip(starts, edges[1:], strict=True)]
+    return [slice(start, min(end, start + LARGEST_BLOCK)) for start, end in pairwise(edges)]
 
 
 def _covariance(image: Tensor, known: Tensor | None, side: int) -> Tensor | None:
-    """Return the covariance of patches, pairs of known pixels by pairs; None if there are too few
-    of some.
-    """
-    height, width = (length - side + 1 for length in image.shape[1:])
-    stride = max(1, int((height * width / PATCHES) ** 0.5))
+    """Return the covariance of patches, or None if there are too few of them."""
+    positions = (image.shape[1] - side + 1) * (image.shape[2] - side + 1)
+    stride = max(1, int((positions / MAX_PATCHES) ** 0.5))
     x = _patches(image, side, stride)
     if known is None:
+        if len(x) < 2 * x.shape[1]:
+            return None
         centred = x - x.mean(0)
-        return (centred.T @ centred / len(x)).double() if len(x) >= 2 * x.shape[1] else None
+        return (centred.T @ centred / len(x)).double()
     m = _patches(known.to(image), side, stride)
-    centred = m * (x - (m * x).sum(0) / m.sum(0).clamp(min=1))
     pairs = m.T @ m
-    return (
-        (centred.T @ centred / pairs).double()
-        if float(pairs.min()) >= max(ENOUGH, 2 * x.shape[1])
-        else None
-    )
+    if float(pairs.min()) < max(MIN_PAIRS, 2 * x.shape[1]):
+        return None
+    centred = m * (x - (m * x).sum(0) / m.sum(0).clamp(min=1))
+    return (centred.T @ centred / pairs).double()
 
 
 def _patches(image: Tensor, side: int, stride: int) -> Tensor:
@@ -123,12 +128,14 @@ def _patches(image: Tensor, side: int, stride: int) -> Tensor:
     return F.unfold(image.unsqueeze(0), side, stride=stride)[0].T
 
 
-def _flat_part(eigenvalues: Tensor) -> Tensor:
-    """Return the mean of the smallest eigenvalues, of as many as have it no higher than their
-    median.
+def _mean_of_smallest(eigenvalues: Tensor) -> Tensor:
+    """Return the mean of the smallest eigenvalues, as many as have a mean up to their median.
+
+    Args:
+        eigenvalues: Eigenvalues in increasing order.
     """
     for count in range(len(eigenvalues), 1, -1):
-        rest = eigenvalues[:count]  # in rising order
-        if rest.mean() <= rest.median():
-            return rest.mean()
+        smallest = eigenvalues[:count]
+        if smallest.mean() <= smallest.median():
+            return smallest.mean()
     return eigenvalues[0]

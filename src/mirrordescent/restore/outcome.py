@@ -1,4 +1,4 @@
-"""How one photograph was restored: in numbers, in words, and in pictures to look at."""
+"""The result for one photograph: numbers, a line of text, and pictures for the page."""
 
 from __future__ import annotations
 
@@ -16,16 +16,24 @@ from mirrordescent._internal.image_arrays import psnr
 from mirrordescent.report import Curve
 from mirrordescent.restore.photo import Photo
 from mirrordescent.restore.pipeline import Restored
-from mirrordescent.restore.weight import Choice
+from mirrordescent.restore.weight import WeightChoice
 from mirrordescent.solving import Status
 
-LARGEST_SIDE = 1200  # pixels of a picture on the page
-DETAIL = (480, 640)  # height and width of what is shown of larger ones at full size
+LARGEST_SIDE = 1200  # of a picture on the page, in pixels
+DETAIL = (480, 640)  # height and width of the detail that is shown of larger pictures
+SSIM_WINDOW = 7
 
 
-class Job(NamedTuple):
-    """A photograph, which pixels of it are known (None: all), its opacity afterwards, and the truth
-    if it is known.
+class PhotoJob(NamedTuple):
+    """A photograph to restore.
+
+    Args:
+        name: Name of the photograph.
+        photo: The photograph.
+        output: File to write.
+        mask: True at known pixels, or None if all are known.
+        alpha: Opacity of the restored photograph, or None if it has none.
+        truth: The undamaged photograph, or None if it is not given.
     """
 
     name: str
@@ -37,36 +45,38 @@ class Job(NamedTuple):
 
     @property
     def observed(self) -> Tensor:
-        """The photograph with its missing pixels black: (channels, height, width)."""
+        """The photograph with black missing pixels, (channels, height, width)."""
         return self.photo.colour if self.mask is None else self.mask * self.photo.colour
 
 
 class Failure(NamedTuple):
-    """A photograph that was not restored, and why."""
+    """A photograph that was not restored.
+
+    Args:
+        name: Name of the photograph.
+        reason: Error message.
+    """
 
     name: str
     reason: str
 
 
 class Outcome(NamedTuple):
-    """How one photograph was restored, without the photograph itself: there may be thousands of
-    them.
+    """The result for one photograph, without the photograph itself to save memory.
 
     Args:
-        name: of the photograph.
-        record: all numbers, as plain data; PSNR and SSIM are None if the truth is not known.
-        curve: its gaps to the lower bound until it stopped; None in tiles, which have no common
-            bound.
-        pictures: to look at, by scene and name, as bytes of at most 1200 pixels a side; kept of the
-            first few.
-        choice: how its weight was chosen.
+        name: Name of the photograph.
+        record: All numbers as plain data. PSNR and SSIM are None if the truth is not given.
+        curve: Gap to the lower bound along the run; None for images in tiles.
+        pictures: Pictures for the page as bytes, by scene and name; only of the first photographs.
+        choice: How the weight was chosen; only of the first photographs.
     """
 
     name: str
     record: dict[str, Any]
     curve: Curve | None = None
     pictures: Mapping[str, Mapping[str, Tensor]] = MappingProxyType({})
-    choice: Choice | None = None
+    choice: WeightChoice | None = None
 
     @property
     def size(self) -> str:
@@ -75,70 +85,81 @@ class Outcome(NamedTuple):
 
     @property
     def gap(self) -> float:
-        """The relative gap, proven."""
+        """The proven relative gap."""
         return float(self.record["relative_gap"])
 
     @property
     def failed(self) -> bool:
-        """Whether the answer is of no use."""
+        """Whether the answer is not usable."""
         return any(self.record["status"] == str(status) for status in Status if status.failed)
 
     def line(self, verbose: bool = False) -> str:
-        """Say it in a line."""
-        found = self.record
-        parts = [self._noise()] if found["noise"] is not None else []
-        parts += [f"{_percent(found['missing'])} missing"] if found["missing"] else []
-        if found["left"]:
-            parts += ["left as it is"]
-        else:
-            parts += [f"weight {found['weight']:.2g}", f"restored in {found['seconds']:.1f} s"]
-            parts += [f"within {_percent(max(self.gap, 1e-4))} of the best possible"]
-            parts += [f"in {found['tiles']} tiles, each by itself"] if found["tiles"] > 1 else []
-            parts += ["known pixels kept"] if found["kept"] else []
-        if found["psnr"] is not None:
-            before = "exact" if found["psnr_before"] is None else f"{found['psnr_before']:.2f}"
-            parts += [f"PSNR {found['psnr']:.2f} dB (was {before})"]
-        parts += [f"SSIM {found['ssim']:.3f}"] if found["ssim"] is not None else []
-        if verbose:
-            steps = " + ".join(
-                f"{count} iterations of {label}" for label, count in found["iterations"].items()
-            )
-            parts += [self.size, f"value {found['value']:.6g}", f"relative gap ≤ {self.gap:.1e}"]
-            parts += [steps] if steps else []
-        return f"{found['output']}: {', '.join(parts)}"
+        """Return the result as a line of text.
 
-    def _noise(self) -> str:
-        return (
-            f"noise about {_percent(self.record['noise'])}"
-            if not self.record["clean"]
-            else "hardly any noise"
-        )
+        Args:
+            verbose: Whether to add the size, the value of the objective and the iterations.
+        """
+        record = self.record
+        parts = []
+        if record["noise"] is not None:
+            level = f"noise about {_percent(record['noise'])}"
+            parts.append("hardly any noise" if record["clean"] else level)
+        if record["missing"]:
+            parts.append(f"{_percent(record['missing'])} missing")
+        if record["left"]:
+            parts.append("left as it is")
+        else:
+            parts.append(f"weight {record['weight']:.2g}")
+            parts.append(f"restored in {record['seconds']:.1f} s")
+            parts.append(f"within {_percent(max(self.gap, 1e-4))} of the best possible")
+            if record["tiles"] > 1:
+                parts.append(f"in {record['tiles']} tiles, each by itself")
+            if record["kept"]:
+                parts.append("known pixels kept")
+        if record["psnr"] is not None:
+            before = record["psnr_before"]
+            was = "exact" if before is None else f"{before:.2f}"
+            parts.append(f"PSNR {record['psnr']:.2f} dB (was {was})")
+        if record["ssim"] is not None:
+            parts.append(f"SSIM {record['ssim']:.3f}")
+        if verbose:
+            parts += self._details()
+        return f"{record['output']}: {', '.join(parts)}"
+
+    def _details(self) -> list[str]:
+        details = [
+            self.size,
+            f"value {self.record['value']:.6g}",
+            f"relative gap ≤ {self.gap:.1e}",
+        ]
+        iterations = self.record["iterations"]
+        if iterations:
+            steps = [f"{count} iterations of {label}" for label, count in iterations.items()]
+            details.append(" + ".join(steps))
+        return details
 
 
 def outcome_of(
-    job: Job,
+    job: PhotoJob,
     x: Tensor,
-    found: Restored | None,
+    restored: Restored | None,
     index: int,
-    choice: Choice | None,
+    choice: WeightChoice | None,
     record: dict[str, Any],
-    keep: bool,
+    keep_pictures: bool,
 ) -> Outcome:
-    """Put together what is known of a restored photograph; one that was left as it is has no
-    solution.
+    """Return the result for a photograph.
+
+    Args:
+        job: The photograph.
+        x: Its pixels after restoration, (channels, height, width).
+        restored: The batch that was restored, or None if the photograph was left as it is.
+        index: Index of the photograph in that batch.
+        choice: How its weight was chosen.
+        record: Other numbers.
+        keep_pictures: Whether to keep pictures for the page.
     """
     photo = job.photo
-    truth = job.truth
-    curve = None
-    steps = {}
-    if found is not None:
-        steps = {label: counts[index] for label, counts in found.steps.items() if counts[index]}
-        if found.trace is not None and found.lower is not None:
-            count = sum(k <= sum(steps.values()) for k in found.trace.iterations)
-            gaps = found.trace.values[:count, index : index + 1] - found.lower[index]
-            curve = Curve(
-                job.name, found.trace.iterations[:count], found.trace.seconds[:count], gaps
-            )
     numbers = {
         "file": str(photo.path),
         "output": str(job.output),
@@ -148,75 +169,103 @@ def outcome_of(
         "missing": 0.0 if job.mask is None else 1 - float(job.mask.float().mean()),
         "noise": None if choice is None else choice.noise,
         "clean": choice is not None and choice.clean,
-        "left": found is None,
-        "value": 0.0 if found is None else float(found.value[index]),
-        "relative_gap": 0.0 if found is None else float(found.gap[index]),
-        "iterations": steps,
-        "status": str(Status.CONVERGED if found is None else found.statuses[index]),
-        "tiles": 1 if found is None else found.tiles,
-        "psnr": _psnr(x, truth),
-        "psnr_before": _psnr(job.observed, truth),
-        "ssim": None if truth is None else similarity(x, truth),
+        **_solution_numbers(restored, index),
+        "psnr": _psnr(x, job.truth),
+        "psnr_before": _psnr(job.observed, job.truth),
+        "ssim": None if job.truth is None else similarity(x, job.truth),
         **record,
     }
-    return Outcome(
-        job.name, numbers, curve, _pictures(job, x) if keep else {}, choice if keep else None
-    )
+    curve = None if restored is None else _curve(job.name, restored, index)
+    if not keep_pictures:
+        return Outcome(job.name, numbers, curve)
+    return Outcome(job.name, numbers, curve, _pictures(job, x), choice)
+
+
+def _solution_numbers(restored: Restored | None, index: int) -> dict[str, Any]:
+    if restored is None:
+        return {
+            "left": True,
+            "value": 0.0,
+            "relative_gap": 0.0,
+            "iterations": {},
+            "status": str(Status.CONVERGED),
+            "tiles": 1,
+        }
+    return {
+        "left": False,
+        "value": float(restored.value[index]),
+        "relative_gap": float(restored.gap[index]),
+        "iterations": _iterations(restored, index),
+        "status": str(restored.statuses[index]),
+        "tiles": restored.tiles,
+    }
+
+
+def _iterations(restored: Restored, index: int) -> dict[str, int]:
+    return {label: counts[index] for label, counts in restored.steps.items() if counts[index]}
+
+
+def _curve(name: str, restored: Restored, index: int) -> Curve | None:
+    """Return the gap to the lower bound until the image stopped."""
+    if restored.trace is None or restored.lower is None:
+        return None
+    trace = restored.trace
+    last = sum(_iterations(restored, index).values())
+    count = len([k for k in trace.iterations if k <= last])
+    gaps = trace.values[:count, index : index + 1] - restored.lower[index]
+    return Curve(name, trace.iterations[:count], trace.seconds[:count], gaps)
 
 
 def _psnr(image: Tensor, truth: Tensor | None) -> float | None:
-    """Return the PSNR; None if there is no truth, or no error."""
+    """Return the PSNR, or None if there is no truth or no error."""
     if truth is None or torch.equal(image, truth):
         return None
     return psnr(image, truth)
 
 
-def _pictures(job: Job, x: Tensor) -> dict[str, dict[str, Tensor]]:
-    """Return what is shown of a photograph, small enough to be kept; of a large one also a part at
-    full size.
-    """
-    images = {"before": job.observed, "after": x} | (
-        {} if job.truth is None else {"truth": job.truth}
-    )
-    scenes = {job.name: {name: _small(image) for name, image in images.items()}}
+def _pictures(job: PhotoJob, x: Tensor) -> dict[str, dict[str, Tensor]]:
+    """Return small pictures for the page; of a large photograph also the middle at full size."""
+    images = {"before": job.observed, "after": x}
+    if job.truth is not None:
+        images["truth"] = job.truth
+    scenes = {job.name: {name: _shrink(image) for name, image in images.items()}}
     height, width = x.shape[1:]
     if max(height, width) > LARGEST_SIDE:
-        top, left = (
-            (length - part) // 2 for length, part in zip((height, width), DETAIL, strict=True)
-        )
-        rows = slice(max(0, top), max(0, top) + DETAIL[0])
-        columns = slice(max(0, left), max(0, left) + DETAIL[1])
+        top = max(0, (height - DETAIL[0]) // 2)
+        left = max(0, (width - DETAIL[1]) // 2)
+        middle = (slice(None), slice(top, top + DETAIL[0]), slice(left, left + DETAIL[1]))
         scenes[f"{job.name}, the middle at full size"] = {
-            n: _bytes(i[:, rows, columns]) for n, i in images.items()
+            name: _as_bytes(image[middle]) for name, image in images.items()
         }
     return scenes
 
 
-def _small(image: Tensor) -> Tensor:
+def _shrink(image: Tensor) -> Tensor:
+    """Return an image as bytes, with sides of at most 1200 pixels."""
     factor = max(image.shape[1:]) / LARGEST_SIDE
     if factor <= 1:
-        return _bytes(image)
+        return _as_bytes(image)
     size = [max(1, round(length / factor)) for length in image.shape[1:]]
-    return _bytes(F.interpolate(image.unsqueeze(0), size, mode="area")[0])
+    return _as_bytes(F.interpolate(image.unsqueeze(0), size, mode="area")[0])
 
 
-def _bytes(image: Tensor) -> Tensor:
+def _as_bytes(image: Tensor) -> Tensor:
     return (image.clamp(0, 1) * 255).round().byte()
 
 
 def similarity(image: Tensor, truth: Tensor) -> float | None:
-    """Return the structural similarity (SSIM); None for images smaller than its window."""
+    """Return the structural similarity (SSIM), or None for images smaller than its window."""
     with requires_extra("pictures", "The structural similarity", "scikit-image"):
         from skimage.metrics import structural_similarity
 
-    if min(image.shape[1:]) < 7:
+    if min(image.shape[1:]) < SSIM_WINDOW:
         return None
     measure = cast(Any, structural_similarity)
     return float(measure(image.numpy(), truth.numpy(), data_range=1.0, channel_axis=0))
 
 
 def _percent(share: float) -> str:
-    """Return a share as people say it.
+    """Return a share as text.
 
     >>> _percent(0.0421), _percent(0.31), _percent(0.0009)
     ('4.2 %', '31 %', '0.09 %')

@@ -1,4 +1,4 @@
-"""The page that shows what was restored."""
+"""The page about restored photographs."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,11 +7,13 @@ from pathlib import Path
 from torch import Tensor
 
 from mirrordescent.report import Comparison, Link, Page, Panel, Picture, Section, Strip, Table
-from mirrordescent.restore.jobs import Wanted
+from mirrordescent.restore.jobs import RestorationSettings
 from mirrordescent.restore.outcome import Failure, Outcome
-from mirrordescent.restore.planning import Plan, Task
+from mirrordescent.restore.planning import RestorationPlan, Task
+from mirrordescent.restore.weight import WeightChoice
 
-COLUMNS = {  # what of a record is shown under which heading, and in which format
+# Columns of the table: heading, name in a record, and format.
+COLUMNS = {
     "PSNR before": ("psnr_before", ".2f"),
     "PSNR": ("psnr", ".2f"),
     "SSIM": ("ssim", ".3f"),
@@ -25,97 +27,102 @@ TITLES: dict[Task, str] = {
     "denoise": "Denoised by total variation",
     "inpaint": "Inpainted by total variation",
 }
-OPTIMUM = (
-    "The gap says how near an answer is to the best value of the objective, of which a lower bound is proven. The best "
-    "value of the objective need not be the picture nearest to the truth: that depends on the weight, too."
+GAPS = (
+    "The gap is the proven distance from the best value of the objective. The picture with the "
+    "best value need not be closest to the truth: that also depends on the weight."
 )
 WEIGHTS = (
-    "A piece of the photograph, restored with other weights. The error is estimated without knowing the truth; the "
-    "weight that was used is where it is least."
+    "A piece of the photograph, restored with other weights. The error is estimated without the "
+    "truth. The weight that was used has the least estimated error."
 )
+CONVERGENCE = "The gap to a proven lower bound, which is at least the gap to f*."
 
 
 def page(
-    wanted: Wanted, outcomes: Sequence[Outcome], failures: Sequence[Failure], plan: Plan
+    settings: RestorationSettings,
+    outcomes: Sequence[Outcome],
+    failures: Sequence[Failure],
+    plan: RestorationPlan,
 ) -> Page:
-    """Return pictures before and after, the weights that were tried, convergence, and a table."""
-    count = "a photograph" if len(outcomes) == 1 else f"{len(outcomes)} photographs"
-    methods = " and ".join(
-        dict.fromkeys(label for outcome in outcomes for label in outcome.record["iterations"])
-    )
-    by = f", restored with {methods}, to a proven distance from the optimum" if methods else ""
+    """Return the page: pictures before and after, weights, a table, convergence and failures."""
     sections = []
-    if shown := [outcome for outcome in outcomes if outcome.pictures]:
-        scenes = {
-            scene: _pictures(o, images) for o in shown for scene, images in o.pictures.items()
-        }
+    shown = [outcome for outcome in outcomes if outcome.pictures]
+    if shown:
+        scenes = {}
+        for outcome in shown:
+            for scene, images in outcome.pictures.items():
+                scenes[scene] = _pictures(outcome, images)
         sections.append(Section("Before and after", Comparison(scenes, "before", "after")))
-    if tried := [
-        outcome for outcome in shown if outcome.choice is not None and outcome.choice.pictures
-    ]:
-        sections.append(Section("Other weights", _strip(tried[0]), f"{tried[0].name}: {WEIGHTS}"))
-    rows = [_row(outcome, wanted.out) for outcome in outcomes]
-    columns = [
-        k for k, (name, _) in COLUMNS.items() if any(o.record[name] is not None for o in outcomes)
-    ]
-    sections.append(
-        Section(
-            "Every photograph",
-            Table(("file", *columns), [_cells(r, columns) for r in rows]),
-            OPTIMUM,
-        )
-    )
-    if curves := [outcome.curve for outcome in shown if outcome.curve]:
-        note = "The gap to a proven lower bound, which is no less than that to f*."
-        sections.append(Section("Convergence", Panel(curves), note))
+    for outcome in shown:
+        if outcome.choice is not None and outcome.choice.pictures:
+            note = f"{outcome.name}: {WEIGHTS}"
+            sections.append(Section("Other weights", _strip(outcome.choice), note))
+            break
+    sections.append(Section("Every photograph", _table(outcomes, settings.out), GAPS))
+    curves = [outcome.curve for outcome in shown if outcome.curve]
+    if curves:
+        sections.append(Section("Convergence", Panel(curves), CONVERGENCE))
     if failures:
-        sections.append(
-            Section("Not restored", Table(("file", "why"), [(f.name, f.reason) for f in failures]))
-        )
-    settings = {
-        "task": wanted.task,
-        "weight": wanted.weight or "chosen for every photograph",
+        rows = [(failure.name, failure.reason) for failure in failures]
+        sections.append(Section("Not restored", Table(("file", "why"), rows)))
+    listed = {
+        "task": settings.task,
+        "weight": settings.weight or "chosen for every photograph",
         "method": plan.label,
         "iterations, at most": plan.iterations,
         "gap to reach": plan.tolerance,
+        **settings.variant,
     }
-    return Page(
-        TITLES[wanted.task], f"{count.capitalize()}{by}.", sections, {**settings, **wanted.variant}
-    )
+    return Page(TITLES[settings.task], _summary(outcomes), sections, listed)
 
 
-def _strip(outcome: Outcome) -> Strip:
-    """Return a piece with every weight of the path."""
-    choice = outcome.choice
-    assert choice is not None
-    *tried, observed = choice.pictures
+def _summary(outcomes: Sequence[Outcome]) -> str:
+    count = "A photograph" if len(outcomes) == 1 else f"{len(outcomes)} photographs"
+    methods: dict[str, None] = {}
+    for outcome in outcomes:
+        methods.update(dict.fromkeys(outcome.record["iterations"]))
+    if not methods:
+        return f"{count}."
+    return f"{count}, restored with {' and '.join(methods)}, with a proven gap to the optimum."
+
+
+def _strip(choice: WeightChoice) -> Strip:
+    """Return a piece of a photograph with all weights that were tried."""
+    *restored, observed = choice.pictures
     shown = {"as it is": Picture(observed, f"error about {choice.noise:.4f}, the noise")}
-    for point, image in zip(choice.path, tried, strict=True):
-        shown[f"weight {point.weight:.3g}"] = Picture(
-            image, f"error about {max(point.risk, 0) ** 0.5:.4f}"
-        )
-    best = min(choice.path, key=lambda point: point.risk)
+    for tried, image in zip(choice.path, restored, strict=True):
+        error = max(tried.risk, 0) ** 0.5
+        shown[f"weight {tried.weight:.3g}"] = Picture(image, f"error about {error:.4f}")
+    best = min(choice.path, key=lambda tried: tried.risk)
     return Strip(shown, f"weight {best.weight:.3g}")
 
 
 def _pictures(outcome: Outcome, images: Mapping[str, Tensor]) -> dict[str, Picture]:
-    measured = {"before": outcome.record["psnr_before"], "after": outcome.record["psnr"]}
-    notes = {name: f"{psnr:.1f} dB" for name, psnr in measured.items() if psnr is not None}
-    return {name: Picture(image, notes.get(name, "")) for name, image in images.items()}
+    qualities = {"before": outcome.record["psnr_before"], "after": outcome.record["psnr"]}
+    pictures = {}
+    for name, image in images.items():
+        psnr = qualities.get(name)
+        pictures[name] = Picture(image, "" if psnr is None else f"{psnr:.1f} dB")
+    return pictures
 
 
-def _row(outcome: Outcome, out: Path) -> dict[str, str | Link]:
-    numbers = {
-        **outcome.record,
-        "iterations": " + ".join(map(str, outcome.record["iterations"].values())) or None,
+def _table(outcomes: Sequence[Outcome], out: Path) -> Table:
+    """Return all photographs, with the columns for which there are numbers."""
+    columns = {
+        heading: column
+        for heading, column in COLUMNS.items()
+        if any(outcome.record[column[0]] is not None for outcome in outcomes)
     }
-    cells: dict[str, str | Link] = {
-        heading: "–" if numbers[name] is None else format(numbers[name], form)
-        for heading, (name, form) in COLUMNS.items()
-    }
-    where = os.path.relpath(outcome.record["output"], out).replace(os.sep, "/")
-    return {"file": Link(outcome.name, where), **cells}
+    rows = []
+    for outcome in outcomes:
+        path = os.path.relpath(outcome.record["output"], out).replace(os.sep, "/")
+        cells = [_cell(outcome, name, style) for name, style in columns.values()]
+        rows.append((Link(outcome.name, path), *cells))
+    return Table(("file", *columns), rows)
 
 
-def _cells(row: dict[str, str | Link], columns: Sequence[str]) -> tuple[str | Link, ...]:
-    return tuple(row[name] for name in ("file", *columns))
+def _cell(outcome: Outcome, name: str, style: str) -> str:
+    value = outcome.record[name]
+    if name == "iterations":
+        return " + ".join(map(str, value.values())) or "–"
+    return "–" if value is None else format(value, style)

@@ -1,13 +1,10 @@
-"""From a damaged batch of images to a restored one, with a certificate: a method, and a primal-dual
-one to prove it.
-"""
+"""Restoration of a batch of images with a proven gap to the optimum."""
 
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from operator import itemgetter
-from typing import cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -16,30 +13,42 @@ from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.methods import Conditioned, Switch
 from mirrordescent.mirrors.icnn import ConvICNN
 from mirrordescent.problems.tv import TVInpainting
-from mirrordescent.restore.deep_holes import pulled
-from mirrordescent.restore.memory import available, keep_freed, needed
-from mirrordescent.restore.planning import PROVEN, SINGLE_PRECISION, Plan, primal_dual
+from mirrordescent.restore.deep_holes import fill_holes
+from mirrordescent.restore.memory import available_memory, needed_memory, reuse_freed_memory
+from mirrordescent.restore.planning import (
+    PROOF_ITERATIONS,
+    SINGLE_PRECISION,
+    RestorationPlan,
+    primal_dual,
+)
 from mirrordescent.restore.tiling import MARGIN, Window, windows
 from mirrordescent.solving import Status, Trace, gap, relative_gap, solve
 
 CHECK_EVERY = 20
-SHARE = 0.7  # of the available memory that may be used
-LARGEST = (
-    3 << 20
-    # pixels of an image that is solved at once; larger ones are faster in tiles, whose memory is
-    # reused
-)
+MEMORY_SHARE = 0.7  # of the available memory that may be used
+# Pixels of an image that is solved at once. Larger images are faster in tiles, which reuse memory.
+LARGEST_IMAGE = 3 << 20
 TILE = 896  # side of a tile, in pixels
-STRIP = 256  # rows of which the value of a large image is found at a time
+STRIP = 256  # rows of a large image whose value is computed at a time
+
+ChangeImages: TypeAlias = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Restored:
-    """Restored images, and how they were found.
+    """Restored images.
 
-    ``gap`` is (f(x) − lower) / (f(y) − lower) with a proven lower bound on the optimal value, per
-    image; of tiles the worst. ``steps`` counts iterations per image by method. Tiles have no common
-    trace, and no common ``lower`` bound.
+    Args:
+        x: The images, (batch, channels, height, width).
+        value: Objective f(x) per image.
+        gap: (f(x) − lower)/(f(y) − lower) per image, with a proven lower bound on the optimal
+            value. For images in tiles it is the largest gap of a tile.
+        lower: Lower bound per image; None for images in tiles.
+        steps: Iterations per image by the name of the method.
+        seconds: Time of the solve.
+        statuses: Status per image.
+        trace: Values along the run; None for images in tiles.
+        tiles: Number of tiles.
     """
 
     x: Tensor
@@ -56,48 +65,49 @@ class Restored:
 @torch.no_grad()
 def restore(
     problem: TVInpainting,
-    plan: Plan,
+    plan: RestorationPlan,
     *,
     memory: int | None = None,
     progress: bool | None = None,
     announce: Callable[[str], object] | None = None,
 ) -> Restored:
-    """Restore a batch of images; large ones, or ones that are too large for the memory, in
-    overlapping tiles.
+    """Restore a batch of images. Images that are too large are solved in overlapping tiles.
 
     Args:
-        problem: the batch.
-        plan: how.
-        memory: bytes that may be used; by default a share of what is available.
-        progress: show a progress bar; by default on a terminal.
-        announce: is told that there will be tiles.
+        problem: The problem of the batch.
+        plan: The method, and when it stops; see
+            :func:`~mirrordescent.restore.plan_restoration`.
+        memory: Bytes that may be used, by default a share of the available memory.
+        progress: Whether to show a progress bar; by default on a terminal.
+        announce: Function that is called with a message if there are tiles.
     """
     if plan.tolerance < SINGLE_PRECISION:
         problem = copy.deepcopy(problem).double()
-    free = available() if memory is None else None
-    memory = memory if free is None else int(SHARE * free)
+    if memory is None:
+        available = available_memory()
+        memory = None if available is None else int(MEMORY_SHARE * available)
     height, width = problem.y.shape[2:]
-    fits = memory is None or needed(problem, plan.method) <= memory
-    if fits and height * width <= LARGEST:
+    fits = memory is None or needed_memory(problem, plan.method) <= memory
+    if fits and height * width <= LARGEST_IMAGE:
         return _restore(problem, plan, progress)
-    keep_freed()
-    side = min(TILE, _largest_tile(problem, plan, memory)) if memory is not None else TILE
-    count = sum(1 for _ in windows(height, width, side))
+    reuse_freed_memory()
+    side = TILE if memory is None else min(TILE, _largest_tile(problem, plan, memory))
+    tiles = list(windows(height, width, side))
     if announce is not None:
         announce(
-            f"{width}×{height} pixels: in {count} tiles, each solved by itself with a margin of {MARGIN} pixels"
+            f"{width}×{height} pixels: in {len(tiles)} tiles, each solved by itself with a margin "
+            f"of {MARGIN} pixels"
         )
-    return _restore_in_tiles(problem, plan, side, progress)
+    return _restore_in_tiles(problem, plan, tiles, progress)
 
 
-def _restore(problem: TVInpainting, plan: Plan, progress: bool | None) -> Restored:
-    fitted, back = _fit(problem, plan)
-    stop = (
-        gap(plan.tolerance, start_value=fitted.value(fitted.start()))
-        if plan.method.certifies
-        else None
-    )
-    own = solve(
+def _restore(problem: TVInpainting, plan: RestorationPlan, progress: bool | None) -> Restored:
+    """Restore images at once."""
+    fitted, undo = _fit_channels(problem, plan)
+    stop = None
+    if plan.method.certifies:
+        stop = gap(plan.tolerance, start_value=fitted.value(fitted.start()))
+    solution = solve(
         fitted,
         plan.method,
         fitted.start(fill=True),
@@ -105,10 +115,10 @@ def _restore(problem: TVInpainting, plan: Plan, progress: bool | None) -> Restor
         stop=stop,
         fused=plan.fused,
         check_every=CHECK_EVERY if stop else None,
-        trace=_recorded(plan.iterations),
+        trace=_recorded_iterations(plan.iterations),
         progress=progress,
     )
-    x = back(cast(Tensor, own.x))
+    x = undo(cast(Tensor, solution.x))
     value = problem.value(x)
     black = problem.value(problem.start())
     batch = len(value)
@@ -116,41 +126,42 @@ def _restore(problem: TVInpainting, plan: Plan, progress: bool | None) -> Restor
     parts = len(fitted.y) // len(problem.y)
 
     def per_image(values: Tensor) -> Tensor:
-        """Add up what was found channel by channel: (…, batch)."""
+        """Return values (…, batch) from values of channels (…, batch · channels)."""
         return values.reshape(*values.shape[:-1], batch, -1).sum(-1) / copies
 
-    best = own.lower
-    if (
-        best is not None and Status.BUDGET in own.statuses
-    ):  # not proven in time: once it is worth some more
-        tight = plan.method.tight_bound(fitted, own.state)
-        best = best if tight is None else torch.fmax(best, tight)
-    lower = _proven(problem, plan, x, black, progress) if best is None else per_image(best)
+    bound = solution.lower
+    if bound is not None and Status.BUDGET in solution.statuses:
+        # The gap was not proven in time. A tighter bound is worth some more computation.
+        tight = plan.method.tight_bound(fitted, solution.state)
+        bound = bound if tight is None else torch.fmax(bound, tight)
+    lower = _prove(problem, plan, x, black, progress) if bound is None else per_image(bound)
+    first = range(0, batch * parts, parts)
+    trace = solution.trace
     return Restored(
         x=x,
         value=value,
         gap=relative_gap(value, lower, black),
         lower=lower,
-        steps=_shared_out(plan, own.steps.reshape(batch, -1).amax(1)),
-        seconds=own.seconds,
-        statuses=[
-            max(own.statuses[i : i + parts]) for i in range(0, batch * parts, parts)
-        ],  # the worst of each image
-        trace=Trace(own.trace.iterations, own.trace.seconds, per_image(own.trace.values)),
+        steps=_steps_by_method(plan, solution.steps.reshape(batch, -1).amax(1)),
+        seconds=solution.seconds,
+        statuses=[max(solution.statuses[i : i + parts]) for i in first],  # the worst per image
+        trace=Trace(trace.iterations, trace.seconds, per_image(trace.values)),
     )
 
 
-def _proven(
-    problem: TVInpainting, plan: Plan, x: Tensor, black: Tensor, progress: bool | None
+def _prove(
+    problem: TVInpainting,
+    plan: RestorationPlan,
+    x: Tensor,
+    black: Tensor,
+    progress: bool | None,
 ) -> Tensor:
-    """Find a lower bound, tight up to the tolerance, by a run that begins at the answer, which
-    stays as it is.
-    """
+    """Return lower bounds, tight up to the tolerance, by a primal-dual run from an answer x."""
     proof = solve(
         problem,
         primal_dual(plan.then),
         x,
-        iterations=PROVEN,
+        iterations=PROOF_ITERATIONS,
         check_every=CHECK_EVERY,
         progress=progress,
         stop=gap(plan.tolerance, start_value=black),
@@ -158,10 +169,8 @@ def _proven(
     return cast(Tensor, proof.lower)
 
 
-def _shared_out(plan: Plan, steps: Tensor) -> dict[str, list[int]]:
-    """Count the iterations of every image, those of the method and those of the one that it handed
-    over to.
-    """
+def _steps_by_method(plan: RestorationPlan, steps: Tensor) -> dict[str, list[int]]:
+    """Return the iterations per image of the method, and of the one to which it switches."""
     method = plan.method.method if isinstance(plan.method, Conditioned) else plan.method
     if not isinstance(method, Switch):
         return {plan.label: steps.tolist()}
@@ -169,149 +178,151 @@ def _shared_out(plan: Plan, steps: Tensor) -> dict[str, list[int]]:
     return {plan.label: first.tolist(), plan.then: (steps - first).tolist()}
 
 
-def _recorded(iterations: int) -> list[int]:
-    """Return the iterations of a curve: a few of the first, then evenly spaced ones."""
-    return sorted(
-        k
-        for k in {0, 1, 2, 5, 10, *range(0, iterations, CHECK_EVERY), iterations}
-        if k <= iterations
-    )
+def _recorded_iterations(iterations: int) -> list[int]:
+    """Return the iterations of a curve: some of the first ones, then every twentieth."""
+    chosen = {0, 1, 2, 5, 10, *range(0, iterations, CHECK_EVERY), iterations}
+    return [k for k in sorted(chosen) if k <= iterations]
 
 
-def _largest_tile(problem: TVInpainting, plan: Plan, memory: int) -> int:
-    """Return the side of the largest tile for which there is memory beside the whole image, or say
-    what it takes.
-    """
+def _largest_tile(problem: TVInpainting, plan: RestorationPlan, memory: int) -> int:
+    """Return the side of the largest tile for which there is memory."""
     batch, _, height, width = problem.y.shape
-    whole = needed(problem, None)
-    per_pixel = needed(problem, plan.method) / (batch * height * width)
+    whole = needed_memory(problem, None)
+    solving = needed_memory(problem, plan.method)
+    per_pixel = solving / (batch * height * width)
     side = int(((memory - whole) / per_pixel) ** 0.5) if memory > whole else 0
     if side < 4 * MARGIN:
         raise ValueError(
-            f"an image of {width}×{height} pixels needs about {needed(problem, plan.method) / 1e9:.1f} GB, and "
-            f"{memory / 1e9:.1f} GB can be used: make it smaller, or cut it into parts"
+            f"an image of {width}×{height} pixels needs about {solving / 1e9:.1f} GB of memory, "
+            f"and {memory / 1e9:.1f} GB can be used: make it smaller, or cut it into parts"
         )
     return side
 
 
 def _restore_in_tiles(
-    problem: TVInpainting, plan: Plan, side: int, progress: bool | None
+    problem: TVInpainting,
+    plan: RestorationPlan,
+    tiles: list[tuple[Window, Window, Window]],
+    progress: bool | None,
 ) -> Restored:
-    batch, _, height, width = problem.y.shape
-    tiles = list(windows(height, width, side))
+    """Restore images tile by tile."""
+    batch = len(problem.y)
     x = torch.empty_like(problem.y)
-    rough = _without_deep_holes(problem, tiles)
-    gap = x.new_zeros(batch)
+    filled = _fill_unknown_tiles(problem, tiles)
+    gaps = x.new_zeros(batch)
     steps: dict[str, list[int]] = {}
     statuses = [Status.CONVERGED] * batch
     seconds = 0.0
     with ProgressBar("tiles", batch * len(tiles), progress) as bar:
         for count, (sample, (outer, inner, core)) in enumerate(product(range(batch), tiles), 1):
-            part = itemgetter((slice(sample, sample + 1), slice(None), *outer))
-            if problem.mask is not None and not _seen(problem, part):
-                x[sample][(..., *core)] = rough[sample][(..., *core)]
+            if not _has_known_pixels(problem, sample, outer):
+                x[sample][(..., *core)] = filled[sample][(..., *core)]
                 continue
-            found = _restore(_changed(problem, part, sample), plan, False)
-            x[sample][(..., *core)] = found.x[0][(..., *inner)]
-            gap[sample] = torch.maximum(gap[sample], found.gap[0])
-            for label, taken in found.steps.items():
-                steps.setdefault(label, [0] * batch)[sample] = max(
-                    steps.get(label, [0] * batch)[sample], *taken
-                )
-            statuses[sample] = max(statuses[sample], *found.statuses)
-            seconds += found.seconds
+            tile = _restore(_tile(problem, sample, outer), plan, False)
+            x[sample][(..., *core)] = tile.x[0][(..., *inner)]
+            gaps[sample] = torch.maximum(gaps[sample], tile.gap[0])
+            for label, (taken,) in tile.steps.items():
+                most = steps.setdefault(label, [0] * batch)
+                most[sample] = max(most[sample], taken)
+            statuses[sample] = max(statuses[sample], *tile.statuses)
+            seconds += tile.seconds
             bar.update(count, f"{seconds:.0f} s")
-    return Restored(x, _value(problem, x), gap, None, steps, seconds, statuses, None, len(tiles))
+    value = _value_by_strips(problem, x)
+    return Restored(x, value, gaps, None, steps, seconds, statuses, None, len(tiles))
 
 
-def _without_deep_holes(
+def _fill_unknown_tiles(
     problem: TVInpainting, tiles: list[tuple[Window, Window, Window]]
 ) -> Tensor:
-    """Return the images with their holes filled roughly, if some tile lies in one: it has nothing
-    to be solved from.
-    """
+    """Return the images, with filled holes if a tile has no known pixel to be solved from."""
+    for sample, (outer, _, _) in product(range(len(problem.y)), tiles):
+        if not _has_known_pixels(problem, sample, outer):
+            assert problem.mask is not None
+            return fill_holes(problem.y, problem.mask)
+    return problem.y
+
+
+def _has_known_pixels(problem: TVInpainting, sample: int, window: Window) -> bool:
+    """Return whether a pixel of every channel is known in a window."""
     if problem.mask is None:
-        return problem.y
-    parts = [
-        itemgetter((slice(s, s + 1), slice(None), *outer))
-        for s in range(len(problem.y))
-        for outer, _, _ in tiles
-    ]
-    return (
-        problem.y
-        if all(_seen(problem, part) for part in parts)
-        else pulled(problem.y, problem.mask)
-    )
+        return True
+    mask = problem.mask.expand_as(problem.y)[(sample, slice(None), *window)]
+    return bool(mask.flatten(1).any(-1).all())
 
 
-def _seen(problem: TVInpainting, part: Callable[[Tensor], Tensor]) -> bool:
-    """Tell whether a pixel of every channel of a part is known."""
-    assert problem.mask is not None
-    return bool(part(problem.mask.expand_as(problem.y)).flatten(2).any(-1).all())
+def _value_by_strips(problem: TVInpainting, x: Tensor) -> Tensor:
+    """Return the objective, computed some rows at a time.
 
-
-def _value(problem: TVInpainting, x: Tensor) -> Tensor:
-    """Return the objective, some rows at a time: the last row of a strip, with which the next
-    begins, counts once.
+    Neighbouring strips share a row, whose total variation is subtracted once.
     """
     height = x.shape[2]
     total = x.new_zeros(len(x), dtype=torch.float64)
     for top in range(0, height, STRIP):
-        rows = slice(top, min(height, top + STRIP + 1))
-        last = slice(top + STRIP, top + STRIP + 1)
-        own = slice(top, min(height, top + STRIP))
-        off = x[:, :, own] - problem.y[:, :, own]
+        bottom = min(height, top + STRIP)
+        residual = x[:, :, top:bottom] - problem.y[:, :, top:bottom]
         if problem.mask is not None:
-            off = off * problem.mask[:, :, own]
-        variation = problem.total_variation(x[:, :, rows])
-        if top + STRIP < height:
-            variation = variation - problem.total_variation(x[:, :, last])
-        total += problem.scale * (off.square().flatten(1).sum(1) + problem.weight * variation)
+            residual = residual * problem.mask[:, :, top:bottom]
+        variation = problem.total_variation(x[:, :, top : bottom + 1])
+        if bottom < height:
+            variation = variation - problem.total_variation(x[:, :, bottom : bottom + 1])
+        fit = residual.square().flatten(1).sum(1)
+        total += problem.scale * (fit + problem.weight * variation)
     return total.to(x.dtype)
 
 
-def _fit(problem: TVInpainting, plan: Plan) -> tuple[TVInpainting, Callable[[Tensor], Tensor]]:
-    """Give a map the channels it was learned for: colours one by one to a grey map, copies of grey
-    to a colour map.
+def _fit_channels(
+    problem: TVInpainting, plan: RestorationPlan
+) -> tuple[TVInpainting, ChangeImages]:
+    """Return a problem with the channels that a learned map was trained for, and the way back.
+
+    A grey map restores the channels of a colour image one by one. A colour map restores copies of a
+    grey channel.
     """
     channels = problem.y.shape[1]
-    wanted = {part.inputs for part in plan.method.modules() if isinstance(part, ConvICNN)} or {
-        channels
-    }
-    count = max(wanted)
-    if wanted == {channels}:
+    trained = {part.inputs for part in plan.method.modules() if isinstance(part, ConvICNN)}
+    if not trained or trained == {channels}:
         return problem, lambda x: x
+    count = max(trained)
     if problem.coupled:
         raise ValueError(
-            f"{plan.label} is for images of {count} channels, and coupled channels cannot be taken apart"
+            f"{plan.label} is for images of {count} channels, and coupled channels cannot be "
+            "restored one by one"
         )
-    if wanted == {1}:
-        taken_apart = _changed(problem, lambda images: images.reshape(-1, 1, *images.shape[2:]))
-        return taken_apart, lambda x: x.reshape(problem.y.shape)
-    if channels == 1 and len(wanted) == 1:
-        return _changed(problem, lambda images: images.expand(-1, count, -1, -1)), lambda x: x.mean(
-            1, keepdim=True
-        )
+    if trained == {1}:
+        y, mask = _map_images(problem, lambda images: images.reshape(-1, 1, *images.shape[2:]))
+        weight = problem.weight
+        if isinstance(weight, Tensor):
+            weight = weight.repeat_interleave(channels)
+        return _like(problem, y, mask, weight), lambda x: x.reshape(problem.y.shape)
+    if channels == 1 and len(trained) == 1:
+        y, mask = _map_images(problem, lambda images: images.expand(-1, count, -1, -1))
+        return _like(problem, y, mask, problem.weight), lambda x: x.mean(1, keepdim=True)
     raise ValueError(f"{plan.label} is for images of {count} channels, not of {channels}")
 
 
-def _changed(
-    problem: TVInpainting, change: Callable[[Tensor], Tensor], sample: int | None = None
-) -> TVInpainting:
-    """Return the problem of images that were taken apart or repeated, or of a part that was cut out
-    of one sample.
-    """
-    y = change(problem.y).contiguous()
-    mask = problem.mask
+def _tile(problem: TVInpainting, sample: int, window: Window) -> TVInpainting:
+    """Return the problem of a window of one image."""
+    y, mask = _map_images(
+        problem, lambda images: images[(slice(sample, sample + 1), slice(None), *window)]
+    )
     weight = problem.weight
-    if mask is not None:
-        mask = change(mask.expand_as(problem.y)).contiguous()
     if isinstance(weight, Tensor):
-        weight = (
-            weight.repeat_interleave(len(y) // len(weight))
-            if sample is None
-            else float(weight[sample])
-        )
+        weight = float(weight[sample])
+    return _like(problem, y, mask, weight)
+
+
+def _map_images(problem: TVInpainting, change: ChangeImages) -> tuple[Tensor, Tensor | None]:
+    """Return changed copies of the observation and the mask."""
+    y = change(problem.y).contiguous()
+    if problem.mask is None:
+        return y, None
+    return y, change(problem.mask.expand_as(problem.y)).contiguous()
+
+
+def _like(
+    problem: TVInpainting, y: Tensor, mask: Tensor | None, weight: float | Tensor
+) -> TVInpainting:
+    """Return a problem with other images and the form of total variation of a problem."""
     return TVInpainting(
         y,
         mask,

@@ -1,4 +1,4 @@
-"""What a task is solved by: its default, a method by name, or an entry of the zoo."""
+"""The methods that restore a photograph: the default, a method by name, or an entry of the zoo."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,14 @@ from mirrordescent.schedules import Schedule
 Task: TypeAlias = Literal["denoise", "inpaint"]
 
 
-class Default(NamedTuple):
-    """What a task is solved by: an entry of the zoo for the first steps, then a primal-dual method.
+class TaskDefaults(NamedTuple):
+    """The default methods of a task.
 
-    ``mirror`` is the learned map for methods by name that need one.
+    Args:
+        entry: Entry of the zoo that takes the first steps.
+        after: Number of these steps.
+        then: Name of the primal-dual method that follows.
+        mirror: Entry with a learned map, for methods by name that need one.
     """
 
     entry: str
@@ -29,41 +33,38 @@ class Default(NamedTuple):
     mirror: str
 
 
-# The learned method is nearest to the optimum after a few steps, and where pixels are missing its
-# bounds lag behind: it serves as a start for a primal-dual method in the geometry of a stencil,
-# with a dual variable.
-DEFAULTS: dict[Task, Default] = {
-    "inpaint": Default("image-tv", SWITCH_AFTER, "condat-vu", "photo-inpaint-conjugate"),
-    "denoise": Default("image-tv", SWITCH_AFTER, "condat-vu", "ellipse-denoise-conjugate"),
+# After a few steps the learned method is closer to the optimum than any other, but its lower bounds
+# are loose where pixels are missing. A primal-dual method with the geometry of a stencil continues
+# from there and proves how close it is.
+DEFAULTS: dict[Task, TaskDefaults] = {
+    "inpaint": TaskDefaults("image-tv", SWITCH_AFTER, "condat-vu", "photo-inpaint-conjugate"),
+    "denoise": TaskDefaults("image-tv", SWITCH_AFTER, "condat-vu", "ellipse-denoise-conjugate"),
 }
-ISOTROPIC = "image-tv-isotropic"  # the entry where both differences of a pixel are taken together
-# iterations of methods with a map, with step sizes alone, and with proofs
-MIRRORED = 20
-STEPPED = 200
-PROVEN = 1000
+ISOTROPIC_ENTRY = "image-tv-isotropic"  # the default entry for isotropic total variation
+MIRROR_ITERATIONS = 20  # of methods with a mirror map
+EUCLIDEAN_ITERATIONS = 200  # of methods without one
+PROOF_ITERATIONS = 1000  # of methods that compute lower bounds
 STEPS = {"gd": 0.05, "nesterov": 0.005, "adam": 0.01}  # tuned in the experiments
 EUCLIDEAN_STEP = 0.05
 TOLERANCE = 1e-3
-SINGLE_PRECISION = 1e-5  # below this tolerance rounding decides in single precision
-RATIO = (
-    0.5  # of PDHG's steps, the fastest on photographs from filled holes for weights of 0.03 … 0.15
-)
+SINGLE_PRECISION = 1e-5  # smaller tolerances need double precision
+# The fastest ratio of PDHG on photographs with filled holes, for weights from 0.03 to 0.15.
+PDHG_RATIO = 0.5
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How to restore.
+class RestorationPlan:
+    """The method that restores photographs, and when it stops.
 
     Args:
-        label: what the method is called.
-        method: the method.
-        iterations: its budget, in all.
-        tolerance: the relative gap to reach, proven.
-        promised: whether that has to be reached, or the answer is the method's own after its
-            iterations.
-        then: what the primal-dual method is called that takes over, or that proves how good the
-            answer is.
-        fused: whether to step by kernels in C; see :func:`~mirrordescent.solve`.
+        label: Name of the method.
+        method: The method.
+        iterations: Largest number of iterations.
+        tolerance: Relative gap to reach.
+        promised: Whether the gap must be reached and proven. If not, the answer is that of the
+            method after its iterations.
+        then: Name of the primal-dual method that continues, or that proves how good the answer is.
+        fused: Whether to use kernels in C; see :func:`~mirrordescent.solve`.
     """
 
     label: str
@@ -75,7 +76,7 @@ class Plan:
     fused: bool | None = None
 
 
-def plan(
+def plan_restoration(
     task: Task,
     method: str | None = None,
     mirror: str | Path | None = None,
@@ -84,13 +85,21 @@ def plan(
     fused: bool | None = None,
     *,
     isotropic: bool = False,
-) -> Plan:
-    """Choose what a task is solved by: its default, a method by name, or an entry of the zoo.
+) -> RestorationPlan:
+    """Choose the method for a task.
 
-    By default, and with a tolerance, a primal-dual method takes over and goes on until the gap is
-    proven to be small enough, or the iterations are used up. With a chosen method and no tolerance,
-    the answer is that method's own after its iterations. ``isotropic`` says which total variation
-    the default is for.
+    By default, and if a tolerance is given, a primal-dual method continues until the gap is proven
+    to be small enough or the iterations are used up. If a method but no tolerance is given, the
+    answer is that of the method after its iterations.
+
+    Args:
+        task: "denoise" or "inpaint".
+        method: Name of a method, such as "lamd" or "pdhg".
+        mirror: Entry of the zoo, or .safetensors file, with a mirror map or a method.
+        iterations: Largest number of iterations.
+        tolerance: Relative gap to reach and to prove.
+        fused: Whether to use kernels in C; see :func:`~mirrordescent.solve`.
+        isotropic: Whether the total variation is isotropic. It decides the default method.
     """
     if iterations is not None and iterations < 1:
         raise ValueError(f"iterations must be at least 1, got {iterations}")
@@ -99,65 +108,72 @@ def plan(
     name = None if method is None else method.casefold()
     if name is not None:
         require_known(name, names(), "method")
-    chosen = method is not None or mirror is not None
-    default = DEFAULTS[task]
-    entry = ISOTROPIC if isotropic else default.entry
-    made, label = _method(task, name, mirror if chosen else entry)
-    budget = iterations or _budget(name, made)
-    promised = tolerance is not None or (not chosen and iterations is None)
-    if (promised or not chosen) and (first := first_part(made)) is not None:
-        after = default.after if isinstance(first, Equipped) else _budget(name, made)
+    defaults = DEFAULTS[task]
+    is_default = method is None and mirror is None
+    if is_default:
+        mirror = ISOTROPIC_ENTRY if isotropic else defaults.entry
+    chosen, label = _method(task, name, mirror)
+    budget = iterations or _iterations(name, chosen)
+    promised = tolerance is not None or (is_default and iterations is None)
+    first = first_part(chosen) if promised or is_default else None
+    if first is not None:
+        after = defaults.after if isinstance(first, Equipped) else _iterations(name, chosen)
         after = min(after, iterations or after)
-        made = proven(made, after)
-        budget = iterations or after + PROVEN
-    elif promised and not made.certifies:
+        chosen = proven(chosen, after)
+        budget = iterations or after + PROOF_ITERATIONS
+    elif promised and not chosen.certifies:
         raise ValueError(
-            f"{label} proves nothing and cannot be handed over to a method that does: give no tolerance"
+            f"a tolerance needs a method that proves a gap, or that uses gradients only; {label} "
+            "does neither: leave out --tolerance, or choose another method"
         )
-    precision = torch.float64 if (tolerance or TOLERANCE) < SINGLE_PRECISION else torch.float32
-    return Plan(
-        label, made.to(precision), budget, tolerance or TOLERANCE, promised, default.then, fused
+    tolerance = tolerance or TOLERANCE
+    precision = torch.float64 if tolerance < SINGLE_PRECISION else torch.float32
+    return RestorationPlan(
+        label, chosen.to(precision), budget, tolerance, promised, defaults.then, fused
     )
 
 
 def primal_dual(name: str) -> PrimalDual[Any]:
-    """Make a primal-dual method by its name, with steps that suit photographs."""
+    """Return a primal-dual method by its name, with step sizes that suit photographs."""
     if name == "condat-vu":
         return stencil_condat_vu()
-    made = PDHG(RATIO) if name == "pdhg" else named(name)
-    assert isinstance(made, PrimalDual)
-    return made
+    method = PDHG(PDHG_RATIO) if name == "pdhg" else named(name)
+    assert isinstance(method, PrimalDual)
+    return method
 
 
-def _budget(name: str | None, made: Method[Any]) -> int:
-    if made.certifies:
-        return PROVEN
-    return MIRRORED if name is None or takes(name, "mirror") else STEPPED
+def _iterations(name: str | None, method: Method[Any]) -> int:
+    """Return the default number of iterations."""
+    if method.certifies:
+        return PROOF_ITERATIONS
+    if name is None or takes(name, "mirror"):
+        return MIRROR_ITERATIONS
+    return EUCLIDEAN_ITERATIONS
 
 
 def _method(task: Task, name: str | None, mirror: str | Path | None) -> tuple[Method[Any], str]:
+    """Return a method and its label."""
     if name is not None and not takes(name, "mirror"):
         if mirror is not None:
             raise ValueError(
-                f"{name} takes no mirror map; leave out --mirror, or choose a method such as lamd"
+                f"{name} takes no mirror map: leave out --mirror, or choose a method such as lamd"
             )
-        return (
-            named(name, t=STEPS.get(name, EUCLIDEAN_STEP))
-            if takes(name, "t")
-            else primal_dual(name)
-        ), name
-    if mirror is None and name is not None and not name.startswith("l"):
+        if takes(name, "t"):
+            return named(name, t=STEPS.get(name, EUCLIDEAN_STEP)), name
+        return primal_dual(name), name
+    if name is not None and mirror is None and not name.startswith("l"):
         return named(name, t=EUCLIDEAN_STEP), f"{name}, Euclidean"
-    chosen = mirror or DEFAULTS[task].mirror
-    entry = zoo.load(chosen)
+    source = mirror or DEFAULTS[task].mirror
+    entry = zoo.load(source)
     if name is None:
         if not isinstance(entry, Method):
             raise ValueError(
-                f"{chosen} is a {type(entry).__name__}, not a method: choose one, such as --method lamd"
+                f"{source} is a {type(entry).__name__}, not a method: add a method that uses it, "
+                "such as --method lamd"
             )
-        return entry, Path(chosen).stem
+        return entry, Path(source).stem
     psi = getattr(entry, "mirror", None)
     t = getattr(entry, "t", None)
     if not isinstance(psi, MirrorMap) or not isinstance(t, Schedule):
-        raise ValueError(f"{chosen} has no mirror map with step sizes, which {name} needs")
-    return named(name, psi, t), f"{name}, {Path(chosen).stem}"
+        raise ValueError(f"{source} has no mirror map with step sizes, which {name} needs")
+    return named(name, psi, t), f"{name}, {Path(source).stem}"

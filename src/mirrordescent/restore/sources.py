@@ -1,4 +1,4 @@
-"""Which files are restored, and which others go with them."""
+"""Image files to restore, and files that belong to them."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,48 +9,60 @@ from mirrordescent.data.image_files import IMAGE
 
 
 class Source(NamedTuple):
-    """An image file, and its name relative to the folder to write to."""
+    """An image file.
+
+    Args:
+        path: Path of the file.
+        name: Path of the restored image, relative to the output folder.
+    """
 
     path: Path
     name: Path
 
 
 def sources(images: Sequence[Path]) -> Iterator[Source]:
-    """Yield the files named, and those in the folders named, in the order of their names."""
+    """Yield the given files, and the images in the given folders, sorted by name."""
     for path in images:
         if not path.is_dir():
             yield Source(path, Path(path.name))
             continue
-        found = sorted(p for p in path.rglob("*") if IMAGE.fullmatch(p.name) and p.is_file())
-        if not found:
+        files = sorted(file for file in path.rglob("*") if _is_image(file))
+        if not files:
             raise DataMissing(f"there is no image in {path}")
-        yield from (Source(p, p.relative_to(path)) for p in found)
+        for file in files:
+            yield Source(file, file.relative_to(path))
 
 
-def beside(place: Path, source: Source) -> Path:
-    """Return the file itself, or the image in the folder that has the photograph's name: with its
-    suffix, or another.
+def companion_file(place: Path, source: Source) -> Path:
+    """Return the file that belongs to a photograph, such as its mask.
 
-    The name is all but the last suffix: ``img.png`` goes with ``img.tif``, and not with
-    ``img.1.png``.
+    In a folder, it is the image with the photograph's name, with the same suffix or another one.
+    Only the last suffix may differ: ``img.png`` belongs to ``img.tif``, and not to ``img.1.png``.
+
+    Args:
+        place: A file, which is returned as it is, or a folder.
+        source: The photograph.
     """
     if not place.is_dir():
         return place
-    if (same := place / source.name).is_file():
-        return same
-    folder = same.parent
-    found = sorted(p for p in folder.iterdir() if _goes_with(p, source)) if folder.is_dir() else []
-    if not found:
-        raise DataMissing(f"there is no image {source.name.with_suffix('')} in {place}")
-    if len(found) > 1:
-        names = " and ".join(p.name for p in found)
-        raise ValueError(
-            f"{names} in {folder} could both belong to {source.path}: keep one of them"
+    same_name = place / source.name
+    if same_name.is_file():
+        return same_name
+    folder = same_name.parent
+    files = []
+    if folder.is_dir():
+        files = sorted(
+            file for file in folder.iterdir() if file.stem == source.name.stem and _is_image(file)
         )
-    return found[0]
+    if not files:
+        raise DataMissing(f"there is no image {source.name.with_suffix('')} in {place}")
+    if len(files) > 1:
+        listed = " and ".join(file.name for file in files)
+        raise ValueError(
+            f"{listed} in {folder} could both belong to {source.path}: keep one of them"
+        )
+    return files[0]
 
 
-def _goes_with(path: Path, source: Source) -> bool:
-    return (
-        path.stem == source.name.stem and IMAGE.fullmatch(path.name) is not None and path.is_file()
-    )
+def _is_image(path: Path) -> bool:
+    return IMAGE.fullmatch(path.name) is not None and path.is_file()

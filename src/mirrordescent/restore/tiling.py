@@ -1,17 +1,19 @@
-"""Windows that cover an image, with a margin around each."""
+"""Overlapping tiles that cover an image."""
 
 from collections.abc import Iterator
 from itertools import pairwise, product
 from typing import TypeAlias
 
-MARGIN = 32  # pixels around a tile that are solved for and thrown away
+MARGIN = 32  # pixels around a tile that are solved for and discarded
 
 Window: TypeAlias = tuple[slice, slice]
 
 
 def windows(height: int, width: int, side: int) -> Iterator[tuple[Window, Window, Window]]:
-    """Yield windows of at most this side to solve on, the part of each to keep, and where in the
-    image that belongs.
+    """Yield tiles of at most this side.
+
+    Each tile has three windows: the part of the image to solve, the part of that solution to keep,
+    and the place of the kept part in the image.
 
     >>> [core for _, _, core in windows(100, 80, 128)]
     [(slice(0, 50, None), slice(0, 40, None)), (slice(0, 50, None), slice(40, 80, None)),

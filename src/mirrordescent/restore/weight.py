@@ -1,4 +1,4 @@
-"""Which weight suits a photograph: from its noise, by an estimate of the error that is left."""
+"""Choice of the weight of a photograph from its noise and an estimate of the error."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,79 +13,79 @@ from mirrordescent.problems.tv import TVInpainting
 from mirrordescent.restore.noise import Noise, estimate_noise
 from mirrordescent.solving import gap, solve
 
-# All of these were chosen on the training photographs of BSDS500.
-# noise, in full brightness, that is taken for none: photographs have that much of their own
-NEGLIGIBLE = 0.008
-# λ = RULE σ^POWER of isotropic, coupled total variation of three channels
+# These constants were chosen on the training photographs of BSDS500.
+NEGLIGIBLE = 0.008  # noise level that clean photographs have
+# First weight λ = RULE σ^POWER, for isotropic, coupled total variation of three channels.
 RULE = 3.56
 POWER = 1.245
+ANISOTROPIC = 0.75  # factor of the first weight for anisotropic total variation
 CLEAN_WEIGHT = 0.02  # for holes in photographs without noise, whose known pixels are kept
-STEP = 2**0.5  # from one weight of the path to the next
-FURTHEST = 4  # steps from the rule's weight
-# of what a large photograph is judged by
-SIDE = 128
+STEP = 2**0.5  # ratio of neighbouring weights
+MAX_STEPS = 4  # from the first weight
+# A large photograph is judged by so many pieces of this side.
 PIECES = 6
+SIDE = 128
 HELD_OUT = 0.05  # share of the known pixels
-PROBE = 0.1  # of the noise: how far pixels are moved to find out how much the answer follows them
+PROBE = 0.1  # size of the perturbation for the divergence, relative to the noise
 TOLERANCE = 3e-3
 ITERATIONS = 300
 
 
-class Point(NamedTuple):
-    """A weight, and the mean squared error that its answer is estimated to have on known pixels."""
+class TriedWeight(NamedTuple):
+    """A weight, and the estimated mean squared error of its answer on known pixels."""
 
     weight: float
     risk: float
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The weight of one photograph, and why.
+class WeightChoice:
+    """The chosen weight of a photograph.
 
     Args:
-        weight: λ.
-        noise: σ, estimated.
-        path: weights that were tried, in rising order, with their estimated errors; empty if there
-            is no noise.
-        pictures: what they make of a piece of the photograph, of which the observed part is last.
+        weight: Weight λ.
+        noise: Estimated standard deviation σ of the noise.
+        path: Weights that were tried, in increasing order; empty if there is no noise.
+        pictures: A piece of the photograph restored with these weights, and the observed piece.
     """
 
     weight: float
     noise: float
-    path: tuple[Point, ...] = ()
+    path: tuple[TriedWeight, ...] = ()
     pictures: tuple[Tensor, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def clean(self) -> bool:
-        """Whether there is too little noise to remove any: it is better to keep what is known."""
-        return self.noise < NEGLIGIBLE or bool(
-            self.path and min(p.risk for p in self.path) >= self.noise**2
-        )
+        """Whether there is too little noise to remove, so that known pixels should be kept."""
+        if self.noise < NEGLIGIBLE:
+            return True
+        return bool(self.path) and min(tried.risk for tried in self.path) >= self.noise**2
 
 
 @torch.no_grad()
 def choose_weight(
     problem: TVInpainting, *, halved: Sequence[bool] = (), fused: bool | None = None
-) -> list[Choice]:
-    """Choose λ for every image of a batch, from 0 to 1, whatever the weight of the problem is.
+) -> list[WeightChoice]:
+    """Choose the weight λ of every image of a batch; the weight of the problem is ignored.
 
-    The noise σ is estimated on known pixels. A rule, λ ~ σ^1.245, gives the first weight; from
-    there the path goes to where Stein's estimate of the mean squared error on the n known pixels is
-    least,
+    The noise σ is estimated on known pixels. The first weight is proportional to σ^1.245. From
+    there weights are tried in the direction in which Stein's unbiased estimate of the mean squared
+    error on the n known pixels decreases,
 
     .. code-block:: none
 
-        SURE(λ) = (‖Z(x_λ(y) − y)‖² + 2σ² div x_λ(y))/n − σ²,   div x_λ(y) ≈ ⟨b, x_λ(y + εb) − x_λ(y)⟩/ε
+        SURE(λ) = (‖Z(x_λ(y) − y)‖² + 2σ² div x_λ(y))/n − σ²
+        div x_λ(y) ≈ ⟨b, x_λ(y + εb) − x_λ(y)⟩/ε
 
-    with signs b at random. Every solution is the start of the next. As a check some pixels are held
-    out: no noise can be larger than the error at which they are predicted. Large images are judged
+    with random signs b. Every solve starts at the previous solution. As a check some pixels are
+    held out: the noise cannot be larger than the error of their prediction. Large images are judged
     by a few pieces.
 
     Args:
-        problem: the images, with values from 0 to 1.
-        halved: whether the colours of each image are at half the resolution, as in most JPEG files;
-            by default of none.
-        fused: use kernels in C; see :func:`~mirrordescent.solve`.
+        problem: The images, with values from 0 to 1.
+        halved: Whether the colours of each image have half the resolution, as in most JPEG files;
+            by default none has.
+        fused: Whether to use kernels in C; see :func:`~mirrordescent.solve`.
 
     Reference: Ramani, Blu and Unser, IEEE Trans. Image Process. 17 (2008).
 
@@ -96,22 +96,28 @@ def choose_weight(
     (True, True, False)
     """
     if problem.operator is not None:
-        raise ValueError(
-            "choose_weight is for images that are observed directly, without an operator"
-        )
+        raise ValueError("choose_weight needs a problem without an operator")
     entry = cast(Method[Any], zoo.load("image-tv-isotropic" if problem.isotropic else "image-tv"))
     method = proven(entry).to(problem.y)
     noises = estimate_noise(problem.y, problem.mask, halved)
-    count = len(problem.y)
-    masks = [None] * count if problem.mask is None else list(problem.mask.expand(count, -1, -1, -1))
-    return [
-        _Search(_pieces(y, mask), problem, method, noise, fused).choice()
-        for y, mask, noise in zip(problem.y, masks, noises, strict=True)
-    ]
+    choices = []
+    for i, (y, noise) in enumerate(zip(problem.y, noises, strict=True)):
+        mask = None if problem.mask is None else problem.mask[i % len(problem.mask)]
+        search = _WeightSearch(_pieces(y, mask), problem, method, noise, fused)
+        choices.append(search.choice())
+    return choices
 
 
-class _Search:
-    """The search for the weight of one image, by pieces of it."""
+class _WeightSearch:
+    """The search for the weight of one image.
+
+    Args:
+        pieces: Pieces of the image, and their known pixels as 0 or 1.
+        like: Problem whose form of total variation is used.
+        method: Method that solves.
+        noise: Estimated noise.
+        fused: Whether to use kernels in C.
+    """
 
     def __init__(
         self,
@@ -128,74 +134,68 @@ class _Search:
         self.fused = fused
         generator = Generator().manual_seed(0)
         shape = self.mask.shape if noise.shared else self.y.shape
-        self.signs = (
-            (2 * torch.randint(0, 2, shape, generator=generator) - 1).to(self.y) * self.mask
-        ).expand_as(self.y)
+        signs = 2 * torch.randint(0, 2, shape, generator=generator) - 1
+        self.signs = (signs.to(self.y) * self.mask).expand_as(self.y)
         self.chance = torch.rand(self.mask.shape, generator=generator).to(self.y)
         self.starts: tuple[Tensor | None, Tensor | None] = (None, None)
+        self.shown = int(self.y.flatten(1).std(1).argmax())  # the piece with the most contrast
 
-    def choice(self) -> Choice:
-        holes = not bool(self.mask.all())
+    def choice(self) -> WeightChoice:
         if self.noise >= NEGLIGIBLE:
             self.noise = min(self.noise, self._prediction_error())
         if self.noise < NEGLIGIBLE:
-            return Choice(CLEAN_WEIGHT if holes else max(self._rule(), 1e-4), self.noise)
-        middle = self._rule()
-        found: dict[int, tuple[float, Tensor]] = {}
+            has_holes = not bool(self.mask.all())
+            weight = CLEAN_WEIGHT if has_holes else max(self._first_weight(), 1e-4)
+            return WeightChoice(weight, self.noise)
+        first = self._first_weight()
+        tried: dict[int, tuple[float, Tensor]] = {}
 
         def risk(step: int) -> float:
-            if step not in found:
-                found[step] = self._risk(middle * STEP**step)
-            return found[step][0]
+            if step not in tried:
+                tried[step] = self._risk(first * STEP**step)
+            return tried[step][0]
 
         step = min((-1, 0, 1), key=risk)
-        while (
-            step
-            and abs(step) < FURTHEST
-            and risk(step + (direction := 1 if step > 0 else -1)) < risk(step)
-        ):
+        direction = step
+        while step and abs(step) < MAX_STEPS and risk(step + direction) < risk(step):
             step += direction
-        risk(step - 1), risk(step + 1)
-        path = tuple(Point(middle * STEP**k, found[k][0]) for k in sorted(found))
-        pictures = tuple(found[k][1] for k in sorted(found))
-        best = middle * STEP ** (step + _vertex(*(risk(step + k) for k in (-1, 0, 1))))
-        return Choice(
-            best, self.noise, path, (*pictures, self.y[self._shown] * self.mask[self._shown])
+        vertex = _vertex(risk(step - 1), risk(step), risk(step + 1))
+        steps = sorted(tried)
+        observed = self.y[self.shown] * self.mask[self.shown]
+        return WeightChoice(
+            first * STEP ** (step + vertex),
+            self.noise,
+            tuple(TriedWeight(first * STEP**k, tried[k][0]) for k in steps),
+            (*(tried[k][1] for k in steps), observed),
         )
 
-    @property
-    def _shown(self) -> int:
-        """The piece with the most contrast."""
-        return int(self.y.flatten(1).std(1).argmax())
-
-    def _rule(self) -> float:
+    def _first_weight(self) -> float:
         channels = self.y.shape[1] if self.like.coupled else 1
-        return (
-            RULE * self.noise**POWER * (channels / 3) ** 0.5 * (1 if self.like.isotropic else 0.75)
-        )
+        factor = 1 if self.like.isotropic else ANISOTROPIC
+        return RULE * self.noise**POWER * (channels / 3) ** 0.5 * factor
 
     def _risk(self, weight: float) -> tuple[float, Tensor]:
-        """Return SURE, and the piece that is shown."""
-        x = self._solved(self.y, self.mask, weight, self.starts[0])
-        moved = PROBE * self.noise
-        other = self._solved(self.y + moved * self.signs, self.mask, weight, self.starts[1])
-        self.starts = (x, other)
+        """Return SURE, and the restored piece that is shown."""
+        epsilon = PROBE * self.noise
+        x = self._solve(self.y, self.mask, weight, self.starts[0])
+        probed = self._solve(self.y + epsilon * self.signs, self.mask, weight, self.starts[1])
+        self.starts = (x, probed)
         known = float(self.mask.expand_as(x).sum())
         fidelity = float((self.mask * (x - self.y)).square().sum()) / known
-        divergence = float((self.signs * (other - x)).sum()) / (moved * known)
-        return fidelity + self.noise**2 * (2 * divergence - 1), x[self._shown].clamp(0, 1)
+        divergence = float((self.signs * (probed - x)).sum()) / (epsilon * known)
+        return fidelity + self.noise**2 * (2 * divergence - 1), x[self.shown].clamp(0, 1)
 
     def _prediction_error(self) -> float:
-        """Return the root of the mean square error at pixels that are left out."""
-        left_out = self.mask * (self.chance < HELD_OUT)
-        kept = self.mask - left_out
-        if not bool(left_out.any()) or not bool(kept.flatten(1).any(1).all()):
+        """Return the root mean squared error of the prediction of held-out pixels."""
+        held_out = self.mask * (self.chance < HELD_OUT)
+        rest = self.mask - held_out
+        if not bool(held_out.any()) or not bool(rest.flatten(1).any(1).all()):
             return self.noise
-        x = self._solved(self.y * kept, kept, self._rule(), None)
-        count = float(left_out.expand_as(x).sum())
-        return (float((left_out * (x - self.y)).square().sum()) / count) ** 0.5
+        x = self._solve(self.y * rest, rest, self._first_weight(), None)
+        count = float(held_out.expand_as(x).sum())
+        return (float((held_out * (x - self.y)).square().sum()) / count) ** 0.5
 
-    def _solved(self, y: Tensor, mask: Tensor, weight: float, start: Tensor | None) -> Tensor:
+    def _solve(self, y: Tensor, mask: Tensor, weight: float, start: Tensor | None) -> Tensor:
         like = self.like
         problem = TVInpainting(
             y,
@@ -206,57 +206,52 @@ class _Search:
             coupled=like.coupled,
             huber=like.huber,
         )
-        stop = gap(TOLERANCE, start_value=problem.value(problem.start()))
-        start = problem.start(fill=True) if start is None else start
-        found = solve(
+        solution = solve(
             problem,
             self.method,
-            start,
+            problem.start(fill=True) if start is None else start,
             iterations=ITERATIONS,
-            stop=stop,
+            stop=gap(TOLERANCE, start_value=problem.value(problem.start())),
             check_every=20,
             fused=self.fused,
             progress=False,
         )
-        assert isinstance(found.x, Tensor)
-        return found.x
+        assert isinstance(solution.x, Tensor)
+        return solution.x
 
 
 def _pieces(y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the image as a batch, or pieces of a large one from all over it, and which of their
-    pixels are known.
-    """
+    """Return an image as a batch, or pieces from all over a large image, and their known pixels."""
     known = (torch.ones_like(y[:1]) if mask is None else mask[:1]).to(y)
+    whole = (y.unsqueeze(0), known.unsqueeze(0))
     height, width = y.shape[1:]
     if height * width <= PIECES * SIDE**2:
-        return y.unsqueeze(0), known.unsqueeze(0)
+        return whole
     rows, columns = (2, 3) if width >= height else (3, 2)
-    tall = min(SIDE, height)
-    wide = min(SIDE, width)
-    corners = [
-        (round((height - tall) * (i + 0.5) / rows), round((width - wide) * (j + 0.5) / columns))
-        for i in range(rows)
-        for j in range(columns)
-    ]
-
-    def cut(image: Tensor) -> Tensor:
-        return torch.stack(
-            [image[:, top : top + tall, left : left + wide] for top, left in corners]
-        )
-
-    pieces = cut(y)
-    parts = cut(known)
-    seen = parts.flatten(1).any(1)
-    if not bool(seen.any()):  # only outside the pieces is anything known
-        return y.unsqueeze(0), known.unsqueeze(0)
-    return pieces[seen], parts[seen]
+    piece_height = min(SIDE, height)
+    piece_width = min(SIDE, width)
+    pieces = []
+    masks = []
+    for i in range(rows):
+        for j in range(columns):
+            top = round((height - piece_height) * (i + 0.5) / rows)
+            left = round((width - piece_width) * (j + 0.5) / columns)
+            window = (slice(None), slice(top, top + piece_height), slice(left, left + piece_width))
+            if bool(known[window].any()):
+                pieces.append(y[window])
+                masks.append(known[window])
+    if not pieces:
+        return whole
+    return torch.stack(pieces), torch.stack(masks)
 
 
 def _vertex(left: float, middle: float, right: float) -> float:
-    """Return where the parabola through values at −1, 0 and 1 is least, within half a step of 0.
+    """Return the minimiser of the parabola through values at −1, 0 and 1, clipped to ±½.
 
     >>> _vertex(1.0, 0.0, 1.0), _vertex(2.0, 1.0, 1.0)
     (0.0, 0.5)
     """
     curvature = left - 2 * middle + right
-    return min(0.5, max(-0.5, (left - right) / (2 * curvature))) if curvature > 0 else 0.0
+    if curvature <= 0:
+        return 0.0
+    return min(0.5, max(-0.5, (left - right) / (2 * curvature)))

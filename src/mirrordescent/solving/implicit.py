@@ -1,12 +1,10 @@
-"""A solver as a layer of a network: its solutions, with derivatives with respect to data, weights
-and operators.
-"""
+"""A solver as a layer of a network, with derivatives of its solutions."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -14,17 +12,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mirrordescent._internal.suggestions import require_known
+from mirrordescent.conjugate_gradients import conjugate_gradients
 from mirrordescent.execution import steps_for
 from mirrordescent.methods.base import Method
 from mirrordescent.oracles import Default, Oracle
 from mirrordescent.problems.base import Problem
-from mirrordescent.trees import Tree, descend, dot, leaves, map_tensors, norm, tree_map
+from mirrordescent.trees import Tree, descend, leaves, map_tensors, norm, tree_map
 
 Through: TypeAlias = Literal["steps", "solution"]
 
-# of the gradient at the start: with more of it left, there is no solution to differentiate
-SOLVED = 1e-3
-CONJUGATE_GRADIENTS = 500
+SOLVED = 1e-3  # largest gradient of a solution, relative to the gradient at the start
+CONJUGATE_GRADIENTS = 500  # largest number of iterations
 
 
 def layer(
@@ -37,33 +35,33 @@ def layer(
     through: Through = "steps",
     oracle: Oracle | None = None,
 ) -> Tree:
-    """Return solutions x* through which derivatives flow to all that the problem is made of, data,
-    weights, operators.
+    """Return solutions x* whose derivatives flow to the data, weights and operators of a problem.
 
     .. code-block:: none
 
         "steps"       z = T(z; θ) at a fixed point:   dz/dθ = Σ_j (∂T/∂z)^j ∂T/∂θ
         "solution"    ∇f(x; θ) = 0 at the solution:   dx/dθ = −H⁻¹ ∂∇f/∂θ,  H = ∇²f
 
-    Through the steps: the first are taken without a graph, as fast as they are, the ``last`` of
-    them with one: these are the first terms of the sum. Where T contracts by ρ, what is left out is
-    ρ^last of it. They work for kinks and any constraints, and reach the method's own numbers too.
+    ``"steps"`` differentiates the ``last`` steps, which gives the first terms of the sum; the steps
+    before them are taken without a graph. If T contracts by ρ, the relative error is ρ^last. This
+    works for non-smooth f and any constraints, and differentiates the numbers of the method too.
 
-    Through the solution, by the implicit function theorem: exact once the run has converged,
-    whatever the method was, with the memory of one gradient. H⁻¹ is applied by conjugate gradients
-    with products Hv by automatic differentiation. f has to be smooth and twice differentiable near
-    x*, such as a Huber function. On an orthant, a box or a simplex, H is that of the face x* lies
-    in: constraints that are active pass nothing on.
+    ``"solution"`` uses the implicit function theorem. It is exact once the run has converged,
+    whatever the method, and needs the memory of one gradient. H⁻¹ is applied by conjugate gradients
+    with products Hv by automatic differentiation. f must be twice differentiable near x*, such as a
+    Huber function. On an orthant, a box or a simplex, H is restricted to the face in which x* lies:
+    derivatives along active constraints are 0.
 
     Args:
-        problem: made of tensors that require derivatives, such as ``md.TVDenoising(y, weight)``.
-        method: for ``"steps"`` a method whose steps can be differentiated: not one that searches
-            for its steps.
-        x0: where to start; the problem's own start by default.
-        iterations: how many steps in all.
-        last: how many of them derivatives go through.
+        problem: Problem with tensors that require derivatives, such as
+            ``md.TVDenoising(y, weight)``.
+        method: Method of the steps. For ``"steps"`` it must be differentiable, so it cannot search
+            for its step sizes.
+        x0: Start. By default the problem's own.
+        iterations: Number of steps in all.
+        last: Number of steps to differentiate.
         through: ``"steps"`` or ``"solution"``.
-        oracle: how gradients are computed, as in :func:`~mirrordescent.solve`.
+        oracle: Oracle of the gradients, as in :func:`~mirrordescent.solve`.
 
     >>> import torch
     >>> from mirrordescent import GD, Quadratic
@@ -74,8 +72,10 @@ def layer(
     tensor([[1., 1.]])
     """
     require_known(through, get_args(Through), "through")
-    last = last if through == "steps" else 0
-    if not last <= iterations or (through == "steps" and last < 1) or iterations < 1:
+    least = 1
+    if through == "solution":
+        last = least = 0
+    if not least <= last <= iterations or iterations < 1:
         raise ValueError(
             f"layer needs 1 ≤ last ≤ iterations, got last={last} and iterations={iterations}"
         )
@@ -100,45 +100,47 @@ def _require_smooth(problem: Problem) -> None:
     if problem.smoothness() == math.inf:
         raise TypeError(
             f"{type(problem).__name__} has kinks, where the implicit function theorem says nothing: "
-            f"differentiate through the steps, or round them (huber=…, if it has that)"
+            "use through='steps', or round the kinks (huber=…, if the problem has this argument)"
         )
 
 
 def _solution(problem: Problem, x: Tree, x0: Tree) -> Tree:
     """Return x with the derivatives of a solution."""
     with torch.enable_grad():
-        # Points need a graph of their own: products Hv are derivatives of the gradient with respect
-        # to them.
+        # A graph of the gradient as a function of these points gives the products Hv.
         points = tree_map(lambda leaf: leaf.detach().clone().requires_grad_(), x)
         gradient = problem.grad(points)
     if not all(leaf.requires_grad for leaf in leaves(gradient)):
         raise TypeError(f"the gradient of {type(problem).__name__} cannot be differentiated again")
-    along = _face(problem, x, gradient, x0)
+    project = _face_projection(problem, x, gradient, x0)
     apply: Callable[..., tuple[Tensor, ...]] = _Solved.apply
-    found = apply(_keys(x), points, along, *leaves(gradient))
-    return found[0] if isinstance(x, Tensor) else dict(zip(x, found, strict=True))
+    return _tree(_keys(x), apply(_keys(x), points, project, *leaves(gradient)))
 
 
 @torch.no_grad()
-def _face(problem: Problem, x: Tree, gradient: Tree, x0: Tree) -> Callable[[Tree], Tree]:
-    """Return the projection on directions in which x may move: those of the face that a gradient
-    step ends in.
+def _face_projection(problem: Problem, x: Tree, gradient: Tree, x0: Tree) -> Callable[[Tree], Tree]:
+    """Return the projection on the directions in which x may move.
+
+    These are the directions of the face of the domain in which a gradient step from x ends. Warn if
+    this step is long, since then x is not a solution.
     """
     smoothness = problem.smoothness() or 1.0
-    at, start = (
-        problem.domain.project(tree_map(lambda a, g: descend(a, g, 1 / smoothness), point, slope))
-        for point, slope in ((x, gradient), (x0, problem.grad(x0)))
-    )
-    moves, first = (
-        norm(tree_map(torch.sub, after, before)) for after, before in ((at, x), (start, x0))
-    )
-    if bool((moves > SOLVED * first).any()):
+
+    def gradient_step(point: Tree, slope: Tree) -> Tree:
+        moved = tree_map(lambda a, g: descend(a, g, 1 / smoothness), point, slope)
+        return problem.domain.project(moved)
+
+    end = gradient_step(x, gradient)
+    length = norm(tree_map(torch.sub, end, x))
+    first_length = norm(tree_map(torch.sub, gradient_step(x0, problem.grad(x0)), x0))
+    if bool((length > SOLVED * first_length).any()):
         warnings.warn(
-            f"layer has not converged: a gradient step still moves {float((moves / first).max()):.1g} times as far as "
-            "at the start, and these derivatives are those of the solution only there. Take more iterations",
+            "layer has not converged: a gradient step still has "
+            f"{float((length / first_length).max()):.1g} times the length of that at the start, "
+            "and derivatives are exact only at a solution. Take more iterations",
             stacklevel=4,
         )
-    return lambda v: problem.domain.along_face(at, v)
+    return lambda v: problem.domain.along_face(end, v)
 
 
 class _Solved(torch.autograd.Function):
@@ -146,72 +148,58 @@ class _Solved(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, keys: Any, points: Tree, along: Callable[[Tree], Tree], *gradient: Tensor
+        ctx: Any, keys: Any, points: Tree, project: Callable[[Tree], Tree], *gradient: Tensor
     ) -> Any:
         ctx.keys = keys
         ctx.points = points
-        ctx.along = along
+        ctx.project = project
         ctx.save_for_backward(*gradient)
         return tuple(leaf.detach().clone() for leaf in leaves(points))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *wanted: Tensor) -> Any:
+    def backward(ctx: Any, *grad_output: Tensor) -> Any:
         gradient = ctx.saved_tensors
         points = list(leaves(ctx.points))
 
-        def times(v: Tree) -> Tree:
+        def hessian_times(v: Tree) -> Tree:
             with torch.enable_grad():
-                found = torch.autograd.grad(gradient, points, tuple(leaves(v)), retain_graph=True)
-            return ctx.along(_tree(ctx.keys, found))
+                image = torch.autograd.grad(gradient, points, tuple(leaves(v)), retain_graph=True)
+            return ctx.project(_tree(ctx.keys, image))
 
-        w = conjugate_gradients(times, ctx.along(_tree(ctx.keys, wanted)))
+        w = solve_hessian_system(hessian_times, ctx.project(_tree(ctx.keys, grad_output)))
         return None, None, None, *(-leaf for leaf in leaves(w))
 
 
-def conjugate_gradients(
-    times: Callable[[Tree], Tree], b: Tree, iterations: int = CONJUGATE_GRADIENTS
+def solve_hessian_system(
+    product: Callable[[Tree], Tree], b: Tree, iterations: int = CONJUGATE_GRADIENTS
 ) -> Tree:
-    """Solve Hw = b for every sample of a batch by itself, given v ↦ Hv for symmetric, positive
-    semidefinite H.
+    """Solve Hw = b, given v ↦ Hv, to rounding errors.
 
-    A sample stops where rounding does not let its residual fall further, or where H has no
-    curvature left.
+    Raises:
+        ValueError: If H is singular, so that the solution of the problem is not isolated.
     """
-    w = tree_map(torch.zeros_like, b)
-    r = b
-    p = r
-    square = dot(r, r)
-    enough = square * (4 * torch.finfo(square.dtype).eps) ** 2
-    for _ in range(iterations):
-        if not bool((square > enough).any()):
-            return w
-        Hp = times(p)
-        curvature = dot(p, Hp)
-        flat = (square > enough) & ~(curvature > 0)
-        if bool(flat.any()):
-            raise ValueError(
-                f"the solution of problem {int(flat.nonzero()[0])} is not the only one nearby: its Hessian has no "
-                "curvature along some direction. A small ridge, μ‖x‖², makes it unique"
-            )
-        length = torch.where(square > enough, square / curvature, 0.0)
-        w = _plus(w, length, p)
-        r = _plus(r, -length, Hp)
-        before = square
-        square = dot(r, r)
-        p = _plus(r, torch.where(before > enough, square / before, 0.0), p)
-    warnings.warn(f"H⁻¹ was not found in {iterations} steps of conjugate gradients", stacklevel=2)
+    eps = torch.finfo(next(leaves(b)).dtype).eps
+    w, converged, singular = conjugate_gradients(product, b, 4 * eps, iterations)
+    if bool(singular.any()):
+        raise ValueError(
+            f"the solution of problem {int(singular.nonzero()[0])} is not the only one nearby: "
+            "its Hessian has no curvature along some direction. Add a small ridge μ‖x‖² to "
+            "make the solution unique"
+        )
+    if not bool(converged.all()):
+        warnings.warn(
+            f"H⁻¹ was not found in {iterations} steps of conjugate gradients", stacklevel=2
+        )
     return w
-
-
-def _plus(a: Tree, factor: Tensor, b: Tree) -> Tree:
-    """a + factor·b, with a factor for every sample."""
-    return tree_map(lambda x, y: descend(x, y, -factor), a, b)
 
 
 def _keys(x: Tree) -> list[str] | None:
     return None if isinstance(x, Tensor) else list(x)
 
 
-def _tree(keys: list[str] | None, found: Any) -> Tree:
-    return found[0] if keys is None else dict(zip(keys, found, strict=True))
+def _tree(keys: list[str] | None, tensors: Sequence[Tensor]) -> Tree:
+    """Return the tree with these leaves: a tensor, or a dict with these keys."""
+    if keys is None:
+        return tensors[0]
+    return dict(zip(keys, tensors, strict=True))

@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 from mirrordescent._internal.deprecation import renamed_property
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.mirrors import Conjugate, MirrorMap
-from mirrordescent.parts import written_together
+from mirrordescent.parts import claim_holds
 from mirrordescent.problems import Problem
 from mirrordescent.theory import curvature
 from mirrordescent.theory.constants import MapConstants, ProblemConstants
@@ -163,7 +163,7 @@ class _MapChecks:
         for name in names:
             if name in vars(self.mirror):
                 return True
-            if written_together(type(self.mirror), name, *about):
+            if claim_holds(type(self.mirror), name, *about):
                 return True
         return False
 

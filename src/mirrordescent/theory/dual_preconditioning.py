@@ -109,8 +109,8 @@ def dual_descent(
         )
     values: list[Tensor] = []
 
-    def measure(look: Snapshot) -> None:
-        values.append(method.mirror.conjugate(problem.grad(look.x)))
+    def measure(snapshot: Snapshot) -> None:
+        values.append(method.mirror.conjugate(problem.grad(snapshot.x)))
 
     solve(
         problem,

@@ -162,62 +162,64 @@ class Energies:
         self._at_steps = SeriesBuilder()
         self._k = -1
 
-    def __call__(self, look: Snapshot) -> None:
+    def __call__(self, snapshot: Snapshot) -> None:
         """Measure the newest state and the step that led to it."""
-        if look.k == 0:
-            self._begin(look)
-        elif look.k != self._k + 1:
+        if snapshot.k == 0:
+            self._begin(snapshot)
+        elif snapshot.k != self._k + 1:
             raise ValueError("Energies must see every step: call solve(…, check_every=1)")
         if self._measurement is None:
-            measured = {"gap": look.value - self._least_value}
+            measured = {"gap": snapshot.value - self._least_value}
         else:
-            measured = self._measure(look, self._measurement)
-        self._at_states.append(measured, look.running)
-        self._k = look.k
-        self._value = look.value
+            measured = self._measure(snapshot, self._measurement)
+        self._at_states.append(measured, snapshot.running)
+        self._k = snapshot.k
+        self._value = snapshot.value
 
-    def _measure(self, look: Snapshot, measurement: _Measurement) -> Numbers:
+    def _measure(self, snapshot: Snapshot, measurement: _Measurement) -> Numbers:
         """Append the numbers of the last step, and return those of the newest state."""
-        state = look.state.inner
+        state = snapshot.state.inner
         iterate = measurement.mirror_iterate(state)
-        if look.k > 0:
-            step = cast(RecordedStep, look.state.own)
-            t = schedule_value(measurement.method.t, look.k)
+        if snapshot.k > 0:
+            step = cast(RecordedStep, snapshot.state.own)
+            t = schedule_value(measurement.method.t, snapshot.k)
             self._step_sizes.append(t)
             numbers = measurement.of_step(step, state, t, self._iterate, iterate)
-            self._at_steps.append(numbers, look.running)
+            self._at_steps.append(numbers, snapshot.running)
         self._iterate = iterate
-        return measurement.of_state(state, iterate, look.value, self._value)
+        return measurement.of_state(state, iterate, snapshot.value, self._value)
 
-    def _begin(self, look: Snapshot) -> None:
-        theorem = theorem_of(look.method)
-        u = expand_like(self.minimiser, look.x)
+    def _begin(self, snapshot: Snapshot) -> None:
+        theorem = theorem_of(snapshot.method)
+        u = expand_like(self.minimiser, snapshot.x)
         self._measurement = None
         self._step_sizes = []
         if theorem:
-            if not isinstance(look.method, StepRecorder):
+            if not isinstance(snapshot.method, StepRecorder):
                 raise ValueError(
                     "Energies needs recorded steps: call solve(problem, StepRecorder(method), …)"
                 )
-            method: Any = unwrap(look.method)
-            coupling, exact_run = self._reference_geometry(method, u, look)
+            method: Any = unwrap(snapshot.method)
+            coupling, exact_run = self._reference_geometry(method, u, snapshot)
             self._measurement = _MEASUREMENTS[theorem](
-                method, look.problem, coupling, exact_run, self.exact_iterates
+                method, snapshot.problem, coupling, exact_run, self.exact_iterates
             )
         self._at_states = SeriesBuilder()
         self._at_steps = SeriesBuilder()
-        self._value = look.start_value
-        self._least_value = look.problem.value(u)
+        self._value = snapshot.start_value
+        self._least_value = snapshot.problem.value(u)
 
-    def _reference_geometry(self, method: Any, u: Tree, look: Snapshot) -> tuple[Coupling, bool]:
+    def _reference_geometry(
+        self, method: Any, u: Tree, snapshot: Snapshot
+    ) -> tuple[Coupling, bool]:
         """Return the geometry to compare with, and whether the run is exact in it.
 
         Exactness is tested at the start and at u; the map's own claim is not trusted.
         """
         mirror: MirrorMap = method.mirror
         dual_stored = method.storage == "dual"
-        domain = usable_domain(mirror, look.problem)
-        interior = [move_inside(x, domain) for x in (look.x, u)]
+        domain = usable_domain(mirror, snapshot.problem)
+        interior = [move_inside(x, domain) for x in (snapshot.x, u)]
         points = [tree_map(lambda leaf: leaf[:PROBE_SAMPLES], x) for x in interior]
         if self.geometry is None:
             exact = mirror.exact and takes_exact_steps(mirror, dual_stored, mirror, points)

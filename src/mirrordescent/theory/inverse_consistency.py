@@ -170,27 +170,27 @@ class UpdateErrors:
         """The measured series, (measurements, batch) each; ``iterations`` has their indices."""
         return self._series.stacked()
 
-    def __call__(self, look: Snapshot) -> None:
+    def __call__(self, snapshot: Snapshot) -> None:
         """Compare the newest state with the previous one."""
-        method = unwrap(look.method)
-        state = look.state
-        if isinstance(look.method, StepRecorder):
+        method = unwrap(snapshot.method)
+        state = snapshot.state
+        if isinstance(snapshot.method, StepRecorder):
             state = state.inner
         if theorem_of(method) != "descent" or storage_of(method) != "dual":
             raise TypeError(
                 f"UpdateErrors needs a dual-stored run of SMD, not of {type(method).__name__}"
             )
         mirror = cast(MirrorMap, method.mirror)
-        if look.k == 0:
+        if snapshot.k == 0:
             self._first_error = dual_error(mirror, state.y)
             self._primal_total = tree_map(torch.zeros_like, self._first_error)
-        elif look.k != self._previous.k + 1:
+        elif snapshot.k != self._previous.k + 1:
             raise ValueError("UpdateErrors must see every step: call solve(…, check_every=1)")
         elif self._previous.k % self.every == 0:
             self.iterations.append(self._previous.k)
             errors = self._errors(mirror, self._previous, state)
             norms = {name: norm(error) for name, error in errors.items()}
-            self._series.append(norms, look.running)
+            self._series.append(norms, snapshot.running)
         self._previous = state
 
     def _errors(self, mirror: MirrorMap, previous: Any, current: Any) -> dict[str, Tree]:

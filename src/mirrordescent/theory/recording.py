@@ -17,7 +17,7 @@ from mirrordescent.methods import (
 from mirrordescent.methods.base import Storage, Theorem
 from mirrordescent.methods.equipped import overrides_step
 from mirrordescent.oracles import Exact, Oracle
-from mirrordescent.parts import written_together
+from mirrordescent.parts import claim_holds
 from mirrordescent.problems import Problem
 from mirrordescent.trees import Tree, tree_map
 
@@ -107,7 +107,7 @@ def theorem_of(method: Method[Any]) -> Theorem | None:
     method = unwrap(method)
     if method.mirror is None:
         return None
-    if not written_together(type(method), "theorem", "update", "step"):
+    if not claim_holds(type(method), "theorem", "update", "step"):
         return None
     return method.theorem
 
