@@ -1,7 +1,8 @@
-"""Run all benchmarks, or those named, and write the results to docs/results: ``python -m benchmarks
-[NAME …]``.
+"""Run all benchmarks, or the named ones: ``python -m benchmarks [NAME …]``.
 
-With ``--quick``, some of them run as little as shows that they work, and nothing is written.
+Results are written to docs/results. With ``--quick``, benchmarks run only long enough to show that
+they work, and nothing is written. With ``--page``, nothing is measured, and the page is written
+from the stored results.
 """
 
 import os
@@ -16,6 +17,7 @@ from benchmarks import (
     matrix_step,
     network_unrolling,
     optimiser_step,
+    page,
     photographs,
     proofs,
     robustness,
@@ -25,7 +27,7 @@ from benchmarks import (
     time_to_gap,
     unrolling,
 )
-from benchmarks.measure import QUICK, machine, quick, replaced
+from benchmarks.measure import QUICK, machine, quick
 from mirrordescent_experiments.provenance import mark, recorded
 
 BENCHMARKS: dict[str, tuple[str, Callable[[], str]]] = {
@@ -43,37 +45,47 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], str]]] = {
     "unrolling": ("A meta-step over images", unrolling.main),
     "diagnostics": ("Diagnostics", diagnostics.main),
 }
-PAGE = Path(__file__).parent.parent / "docs" / "results" / "benchmarks.md"
-HEAD = """# Benchmarks
-
-Everything is measured side by side with its peers in one run, and ratios are what counts. `make bench` runs it all and
-writes this page, which takes about an hour; `python -m benchmarks NAME …` runs some and leaves the other sections as
-they are. Set `OMP_NUM_THREADS` to the number of threads to measure with; some sections compare one thread with two by
-themselves.
-"""
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
 
 
-def main(names: list[str]) -> None:
-    """Run those named, or all, and update the page after each, so that nothing is lost."""
-    if "--quick" in names:
+def main(arguments: list[str]) -> None:
+    """Run the named benchmarks, or all, and write the page after each of them."""
+    names = [argument for argument in arguments if not argument.startswith("--")]
+    if "--quick" in arguments:
         os.environ[QUICK] = "1"
-        names = [name for name in names if name != "--quick"]
     if unknown := set(names) - set(BENCHMARKS):
-        raise SystemExit(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+        raise SystemExit(
+            f"unknown benchmarks: {', '.join(unknown)}; known: {', '.join(BENCHMARKS)}"
+        )
+    if "--page" in arguments:
+        page.write(_ordered(page.read(RESULTS / "benchmarks.json")), RESULTS)
+        return
     for name in names or BENCHMARKS:
-        title, measure = BENCHMARKS[name]
-        began = perf_counter()
-        with recorded("as in the sources") as provenance:
-            found = measure()
-        minutes = (perf_counter() - began) / 60
-        made = f"`{name}`: {machine()}; commit {provenance['commit']}, {provenance['date']}; took {minutes:.1f} minutes."
-        text = f"{made}\n\n{mark(provenance, section=True)}\n\n{found}"
+        title, text = measure(name)
         print(f"## {title}\n\n{text}", flush=True)
-        if quick():
-            continue
-        page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-        titles = [title for title, _ in BENCHMARKS.values()]
-        PAGE.write_text(HEAD + replaced(page, title, text, titles), encoding="utf-8")
+        if not quick():
+            stored = page.read(RESULTS / "benchmarks.json")
+            page.write(_ordered(stored | {title: page.section_of(text)}), RESULTS)
+
+
+def measure(name: str) -> tuple[str, str]:
+    """Run a benchmark, and return the title and the text of its section."""
+    title, run = BENCHMARKS[name]
+    began = perf_counter()
+    with recorded("as in the sources") as provenance:
+        text = run()
+    minutes = (perf_counter() - began) / 60
+    origin = (
+        f"`{name}`: {machine()}; commit {provenance['commit']}, {provenance['date']}; "
+        f"took {minutes:.1f} minutes."
+    )
+    return title, f"{origin}\n\n{mark(provenance, section=True)}\n\n{text}"
+
+
+def _ordered(sections: dict[str, page.Section]) -> dict[str, page.Section]:
+    """Return the sections of known benchmarks in their order."""
+    titles = [title for title, _ in BENCHMARKS.values()]
+    return {title: sections[title] for title in titles if title in sections}
 
 
 if __name__ == "__main__":

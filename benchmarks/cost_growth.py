@@ -1,9 +1,9 @@
-"""How the time and the memory of a solve grow with pixels, images and iterations.
+"""Measure how the time and the memory of a solve grow with pixels, images and iterations.
 
-Seconds per pixel and iteration, over those of one image of 128×128 pixels in 50 iterations: 1 is a
-cost that grows in proportion. Less than 1: more pixels share the fixed cost of an iteration; more
-than 1: images no longer fit into the cache. The last line is the peak memory of 20 times as many
-iterations, as a ratio.
+The table shows seconds per pixel and iteration, relative to one image of 128×128 pixels with 50
+iterations. At 1 the cost grows in proportion. Below 1, more pixels share the fixed cost of an
+iteration. Above 1, images no longer fit into the cache. The last line is the peak memory with 20
+times as many iterations, as a ratio.
 """
 
 from __future__ import annotations

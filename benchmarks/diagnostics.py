@@ -1,4 +1,4 @@
-"""What diagnostics cost, against the plain run of the same method."""
+"""Measure the cost of diagnostics, against a plain run of the same method."""
 
 from __future__ import annotations
 

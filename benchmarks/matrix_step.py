@@ -1,14 +1,14 @@
-"""What a step with matrix geometry costs: optim.Preconditioned against Muon and AdamW, alone and in
-training.
+"""Measure the cost of a step with matrix geometry: Preconditioned against Muon and AdamW.
 
-Above, the step alone, on the matrices of a network: against torch's Muon, which computes in
-bfloat16; against five Newton–Schulz steps in float32 with matrices of one shape batched together,
-and the same momentum; and against fused AdamW. Muon takes matrices only, so that convolutions are
-flattened for it. Below, a whole training step with all tensors of a network in the learned
-geometry, second moments included, against the same step with AdamW as it is by default, tensor by
-tensor, and with fused AdamW. Processors without instructions for bfloat16 are slow at it. Where
-wide layers meet small minibatches, the polar factor of a layer is as much arithmetic as its forward
-and backward pass.
+The first table shows the step alone, on the matrices of a network, against three others: torch's
+Muon, which computes in bfloat16; five Newton–Schulz steps in float32 with the same momentum, where
+matrices of one shape are batched; and fused AdamW. Muon takes matrices only, so that convolutions
+are flattened for it. The second table shows a whole training step with all tensors of a network in
+the learned geometry, second moments included, against the same step with AdamW's default
+implementation, tensor by tensor, and with fused AdamW.
+
+Processors without instructions for bfloat16 are slow at it. If layers are wide and minibatches
+small, the polar factor of a layer takes as much arithmetic as its forward and backward pass.
 """
 
 from __future__ import annotations

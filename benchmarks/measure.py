@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from time import perf_counter
 
 import torch
 
+from benchmarks.page import MET, NOT_MET
 from mirrordescent import zoo
 from mirrordescent.report import Table
 from mirrordescent.report.versions import processor
@@ -108,8 +108,8 @@ def all_printed_by(module: str, *arguments: object, keep_freed: bool) -> list[fl
 
 
 def verdict(met: bool) -> str:
-    """Say whether a target was met."""
-    return "met" if met else "**NOT MET**"
+    """Return the verdict on a target. The page of benchmarks does not show it."""
+    return MET if met else NOT_MET
 
 
 def judged(label: str, measured: float, target: float | None = None, digits: str = ".2f") -> Row:
@@ -135,17 +135,6 @@ def ratios(rows: Iterable[Row]) -> str:
 def about(doc: str | None) -> str:
     """Return a module's docstring after its first line, as the text of a section."""
     return (doc or "").split("\n\n", 1)[1].strip() + "\n"
-
-
-def replaced(page: str, title: str, text: str, order: Sequence[str]) -> str:
-    """Return the sections of a page, one of them replaced or added, in the order of their titles;
-    drop all others.
-    """
-    parts = re.split(r"^## (.+)\n", page, flags=re.MULTILINE)
-    sections = dict(zip(parts[1::2], parts[2::2], strict=True)) | {title: text}
-    return "".join(
-        f"\n## {name}\n\n{sections[name].strip()}\n" for name in order if name in sections
-    )
 
 
 def machine() -> str:

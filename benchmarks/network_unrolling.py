@@ -1,11 +1,10 @@
-"""What a meta-step over networks costs: checkpointed, against the whole graph of nested gradients,
-and against others.
+"""Measure the cost of a meta-step over networks: checkpointed, nested gradients, other libraries.
 
-The convolutional networks of the experiments on random images, each learning step on 100 of them:
-ratios of memory and time do not depend on how many, and the whole graph would not fit with 1000.
-The others are torchopt and higher, which learn the same here: a number per entry for plain gradient
-descent, on the same minibatches. Both keep the whole graph. They are left out unless installed
-(`pip install -c constraints.txt -e ".[bench]"`).
+The convolutional networks of the experiments are trained on random images, 100 in every step. The
+ratios of memory and time do not depend on this number; with 1000 images the whole graph would not
+fit into memory. torchopt and higher learn the same: a number per entry for plain gradient descent,
+on the same minibatches. Both keep the whole graph. They are measured only if they are installed
+(`pip install -c constraints.txt -e "./experiments[bench]"`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What a step of an optimiser costs, against torch's optimisers on the same parameters.
+"""Measure the cost of an optimiser's step, against torch's optimisers on the same parameters.
 
-Targets are for 10 M parameters and for 200 small tensors. Bytes are those that the algorithm reads
-and writes per parameter, in single precision, counted by hand; what repeats along a tensor stays in
-the cache. The share is that of the bandwidth of x ← x + s·y on as many numbers, measured in turn
-with the step: less than 1 means time spent on arithmetic, or on starting the step.
+The first table shows ratios of times. The second table shows the share of the memory bandwidth that
+a step uses. Bytes are the bytes that the algorithm reads and writes per parameter in single
+precision; numbers that repeat along a tensor stay in the cache. The bandwidth is that of
+x ← x + s·y with as many numbers, measured in turn with the step. A share below 1 means time spent
+on arithmetic, or on starting the step.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Photographs restored by the command's defaults, against the best weight and scikit-image.
+"""Restore photographs with the default settings, and compare with the best weight and scikit-image.
 
-The 100 test photographs of BSDS500, the middle 160×160 pixels of each, damaged and stored as PNG of
-8 bits: PSNR in dB, on average. `default` is what `mirrordescent solve` makes of the files without
-any option. It does not know the noise; `best weight` is the same total variation with the weight
-that is best for each photograph, found with the truth; scikit-image's methods are told the noise,
-and Chambolle's also the best of four weights. Required for denoising: at most 0.3 dB below the best
-weight and below the better of scikit-image's methods on average, no photograph below what it was
-(one without noise stays as it is); for inpainting: at most 0.5 dB below biharmonic without noise,
-above it with noise.
+The photographs are the 100 test photographs of BSDS500, the middle 160×160 pixels of each, damaged
+and stored as PNG with 8 bits. The tables show the mean PSNR in dB. `default` is the result of
+`mirrordescent solve` without any option; it does not know the noise. `best weight` is the same
+total variation with the best weight for every photograph, chosen with the original. The methods of
+scikit-image are told the noise, and Chambolle's also gets the best of four weights.
 """
 
 from __future__ import annotations

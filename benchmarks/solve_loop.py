@@ -1,4 +1,4 @@
-"""What the solve loop costs: against a hand-written loop, in memory, and in batches."""
+"""Measure the cost of the solve loop: against a hand-written loop, in memory, and in batches."""
 
 from __future__ import annotations
 

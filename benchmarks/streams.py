@@ -1,15 +1,14 @@
-"""Problems that change slowly: what is gained by going on with the state of the one before
-(examples/video.py).
-"""
+"""Measure the gain of warm starts on problems that change slowly (examples/video.py)."""
 
 from benchmarks.measure import quick, table
 from mirrordescent import PDHG, DualFISTA
 
-WORDS = """A window of 128×128 pixels moves over a noisy photograph, a pixel a frame, and every frame is denoised by
-isotropic total variation to a proven gap of 1e-3 of that of a cold start: from scratch, and with the state of the
-frame before (`md.solve(..., state=solution.state)`), its dual variable included. Where the noise belongs to the scene,
-it pays to move the state with it; where every frame has noise of its own beside, what was found for one is of less
-use to the next. Iterations are means over frames; both kinds of runs were taken in turn.
+WORDS = """A window of 128×128 pixels moves over a noisy photograph, one pixel a frame. Every frame is
+denoised by isotropic total variation to a proven gap of 1e-3 of the gap of a cold start: from
+scratch, and from the state of the previous frame (`md.solve(..., state=solution.state)`), its dual
+variable included. If the noise belongs to the scene, moving the state with the window pays off. If
+every frame has its own noise, the solution of one frame is of less use to the next. Iterations are
+means over frames; both kinds of runs were taken in turn.
 
 """
 

@@ -211,8 +211,7 @@ def main(cases: Iterable[Case] = CASES, repeats: int = REPEATS) -> str:
         texts.append(f"Not installed, and left out: {', '.join(absent)}.\n")
     texts += [
         f"The time of {learned} over that of the better one of PDHG and Condat–Vũ, each tuned. If "
-        "another classical solver or package is the fastest, the ratio to it is in brackets, and "
-        "targets are judged by it:\n",
+        "another classical solver or package is the fastest, the ratio to it is in brackets:\n",
         summary(results),
         f"The factor by which other packages are slower than {learned}:\n",
         against_peers(results),

@@ -1,6 +1,4 @@
-"""What a meta-step costs: in memory and time, by the kind of differentiation, and against nested
-autograd.
-"""
+"""Measure the memory and time of a meta-step by kind of differentiation, and against autograd."""
 
 from __future__ import annotations
 

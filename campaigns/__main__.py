@@ -1,4 +1,4 @@
-"""``python -m campaigns NAME --minutes M --seed S``."""
+"""Run a fault campaign: ``python -m campaigns NAME --minutes M --seed S``."""
 
 import argparse
 import sys
@@ -35,40 +35,43 @@ SMALL = {
     "race": 1,
     "load": 120,
 }
+"""Number of cases of each campaign in the campaign ``small``."""
 
 
 def main() -> int:
-    """Run a campaign and write what it found; the exit code is 1 if it found a fault."""
+    """Run a campaign and write its page; return 1 if it found a fault, else 0."""
     parser = argparse.ArgumentParser(prog="campaigns", description="Look for faults.")
     parser.add_argument(
         "name", choices=[*CAMPAIGNS, "small"], help="small: a few cases of each, and no page"
     )
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--most", type=int, default=None, help="cases after which to end")
-    parser.add_argument("--page", type=Path, default=PAGE)
-    chosen = parser.parse_args()
+    parser.add_argument("--minutes", type=float, default=10.0, help="duration")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the cases")
+    parser.add_argument("--most", type=int, default=None, help="largest number of cases")
+    parser.add_argument("--page", type=Path, default=PAGE, help="page to write")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    if chosen.name == "small":
-        return max(_run(Tally(name, chosen.seed, 1.0, most)) for name, most in SMALL.items())
-    tally = Tally(chosen.name, chosen.seed, chosen.minutes, chosen.most)
+    if arguments.name == "small":
+        tallies = [Tally(name, arguments.seed, 1.0, most) for name, most in SMALL.items()]
+        return max(_run(tally) for tally in tallies)
+    tally = Tally(arguments.name, arguments.seed, arguments.minutes, arguments.most)
     code = _run(tally)
-    write(tally, chosen.page)
+    write(tally, arguments.page)
     return code
 
 
 def _run(tally: Tally) -> int:
-    """Run a campaign, and print what it found."""
+    """Run a campaign and print its outcomes; return the exit code."""
+    tally.start()
     with recorded(str(tally.seed)) as tally.provenance:
         CAMPAIGNS[tally.name](tally)
     print(tally.name)
-    for case, count in sorted(tally.tried.items()):
+    for case, count in sorted(tally.outcomes.items()):
         print(f"{count:8d}  {case}")
-    for what, found in tally.measured.items():
-        print(f"{what}: {found}")
-    for kind, count in tally.found.items():
+    for name, value in tally.measurements.items():
+        print(f"{name}: {value}")
+    for kind, count in tally.faults.items():
         print(f"FOUND {count} × {kind}: {tally.examples[kind]}")
-    return 1 if tally.found else 0
+    return 1 if tally.faults else 0
 
 
 if __name__ == "__main__":

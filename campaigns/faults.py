@@ -1,6 +1,4 @@
-"""Disks that fail, memory that runs out, clocks that jump: a clear error and nothing lost, or
-nothing at all.
-"""
+"""Failing disks, exhausted memory and jumping clocks: a clear error, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -12,22 +10,22 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from campaigns.children import forked, restore, train
+from campaigns.children import EXPECTED_ERROR, equal_tensors, forked, restore, train
 from campaigns.kill import damaged_files
 from campaigns.tally import Tally
 from mirrordescent import SMD, Quadratic, TVDenoising, certify
-from mirrordescent._internal import cache
 from mirrordescent._internal.files import read_whole, write_whole
 from mirrordescent.learn import Draw, ProblemFamily, Settings, learn
 from mirrordescent.learn.families import generators
 from mirrordescent.mirrors import Diagonal
 
-ERRORS = {
+DISK_ERRORS = {
     "full": errno.ENOSPC,
     "read-only": errno.EROFS,
     "no permission": errno.EACCES,
@@ -35,20 +33,64 @@ ERRORS = {
 }
 
 
-def _failing(after: int, number: int) -> None:
-    """Let every sync after so many fail."""
+def disk(tally: Tally) -> None:
+    """Learn on disks that fail in the middle, then resume on a disk that works."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        expected = train(folder / "uninterrupted")
+        run = folder / "run"
+        result = folder / "result.safetensors"
+        for _ in tally.cases():
+            shutil.rmtree(run, ignore_errors=True)
+            fault = tally.random.choice([*DISK_ERRORS, "small", "slow", "vanished"])
+            code = forked(_learning_with_fault(fault, run, tally.random))
+            if code not in (0, EXPECTED_ERROR):
+                tally.fault(fault, f"exit code {code}")
+                continue
+            if damaged := damaged_files(run):
+                tally.fault(fault, damaged)
+                continue
+            failed = forked(lambda: write_whole(train(run), {}, result))
+            if failed or not equal_tensors(read_whole(result)[0], expected):
+                tally.fault(fault, "resumed to another result")
+            tally.note(fault, "an error, and resumed to the same" if code else "no matter")
+
+
+def _learning_with_fault(fault: str, run: Path, random: Random) -> Callable[[], object]:
+    """Return a function that learns on a disk with a fault."""
+    count = random.randint(1, 20)
+    size = random.randint(0, 6000) if fault == "small" else 0
+
+    def work() -> None:
+        callback: Callable[[int], object] | None = None
+        if fault in DISK_ERRORS:
+            _fail_after(count, DISK_ERRORS[fault])
+        elif fault == "small":  # no file can grow beyond this size
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        elif fault == "slow":
+            _slow_down()
+        else:
+            callback = _remove_at(run, count)
+        train(run, callback)
+
+    return work
+
+
+def _fail_after(count: int, number: int) -> None:
+    """Let every ``fsync`` after the first ones fail with an error number."""
     sync = os.fsync
-    count = iter(range(10**9))
+    calls = iter(range(10**9))
 
     def fsync(handle: int) -> None:
-        if next(count) >= after:
+        if next(calls) >= count:
             raise OSError(number, os.strerror(number))
         sync(handle)
 
     os.fsync = fsync
 
 
-def _slow() -> None:
+def _slow_down() -> None:
+    """Let every ``fsync`` take ten milliseconds longer."""
     sync = os.fsync
 
     def fsync(handle: int) -> None:
@@ -58,138 +100,129 @@ def _slow() -> None:
     os.fsync = fsync
 
 
-def _vanishing(run: Path, step: int) -> Callable[[int], None]:
-    return lambda now: shutil.rmtree(run) if now == step else None
+def _remove_at(run: Path, step: int) -> Callable[[int], None]:
+    """Return a callback that removes the run folder at a step."""
 
+    def remove(now: int) -> None:
+        if now == step:
+            shutil.rmtree(run)
 
-def disk(tally: Tally) -> None:
-    """Learn on disks that fail in the middle; then on one that works."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        whole = train(place / "whole")
-        for _ in tally.cases():
-            run = place / "run"
-            random = tally.random
-            shutil.rmtree(run, ignore_errors=True)
-            how = random.choice([*ERRORS, "small", "slow", "vanished"])
-            after = random.randint(1, 20)
-            if how in ERRORS:
-                code = forked(lambda: (_failing(after, ERRORS[how]), train(run)))
-            elif how == "small":  # a file cannot grow beyond a size
-                size = random.randint(0, 6000)
-                code = forked(
-                    lambda: (resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)), train(run))
-                )
-            elif how == "slow":
-                code = forked(lambda: (_slow(), train(run)))
-            else:
-                code = forked(lambda: train(run, _vanishing(run, after)))
-            if code not in (0, 2) or (wrong := damaged_files(run)):
-                tally.fault(how, f"exit code {code}" if code not in (0, 2) else wrong)
-                continue
-            again = forked(lambda: write_whole(train(run), {}, place / "end.safetensors"))
-            found = read_whole(place / "end.safetensors")[0] if not again else {}
-            if again or not all(torch.equal(found[name], whole[name]) for name in whole):
-                tally.fault(how, "resumed to another result")
-            tally.note(how, "an error, and resumed to the same" if code else "no matter")
+    return remove
 
 
 class Wide(ProblemFamily):
-    """½‖x − c‖² in so many dimensions: learning that needs memory."""
+    """½‖x − c‖² in many dimensions: learning that needs memory.
+
+    Args:
+        dimensions: Number of entries of x.
+    """
 
     def __init__(self, dimensions: int) -> None:
         self.dimensions = dimensions
 
     def draw(self, seeds: Tensor) -> Draw:
-        centres = torch.stack(
-            [torch.randn(self.dimensions, generator=each) for each in generators(seeds)]
-        )
-        start = torch.zeros_like(centres)
-        return Draw(Quadratic(torch.ones(self.dimensions), centres), start, start[:, 0])
+        centres = [torch.randn(self.dimensions, generator=g) for g in generators(seeds)]
+        start = torch.zeros(len(seeds), self.dimensions)
+        problem = Quadratic(torch.ones(self.dimensions), torch.stack(centres))
+        return Draw(problem, start, start[:, 0])
 
     def validation(self, count: int) -> Draw:
         return self.draw(torch.arange(count) + 10**6)
 
 
-def memory(tally: Tally) -> None:
-    """Certify and learn with little address space, in processes that have done it before with
-    enough of it.
+class MemoryWork:
+    """Learning, certifying and restoring, with sizes that can exceed the memory.
 
-    Importing half of torch without memory ends in any way that the interpreter knows: what is tried
-    is our own work.
+    Args:
+        folder: Folder to work in.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
 
-        def work(how: str, size: int) -> None:
-            if how == "learn":
-                method = SMD(Diagonal(nn.Parameter(torch.ones(size))), 0.1)
-                learn(
-                    Wide(size),
-                    method,
-                    Settings(meta_steps=2, batch=2, horizon=3),
-                    folder=run,
-                    progress=False,
-                )
-            elif how == "certify":
-                certify(TVDenoising(torch.rand(1, 1, size // 512, 512)), 0.5, cache=False)
-            else:
-                restore(Path(folder) / "images", Path(folder) / "out")
+    KINDS = ("learn", "certify", "solve")
 
-        (Path(folder) / "images").mkdir()
-        for name in ("learn", "certify", "solve"):
-            Image.fromarray(torch.full((32, 32), 99, dtype=torch.uint8).numpy()).save(
-                Path(folder) / "images" / "a.png"
-            )
-            work(name, 1024)
+    def __init__(self, folder: Path) -> None:
+        self.run = folder / "run"
+        self.out = folder / "out"
+        self.images = folder / "images"
+        self.images.mkdir()
+
+    def write_image(self, pixels: Tensor) -> None:
+        """Write the photograph to restore."""
+        Image.fromarray(pixels.numpy()).save(self.images / "a.png")
+
+    def clean(self) -> None:
+        """Remove all results."""
+        for folder in (self.run, self.out):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def work(self, kind: str, size: int) -> None:
+        """Do one kind of work at a size."""
+        if kind == "learn":
+            method = SMD(Diagonal(nn.Parameter(torch.ones(size))), 0.1)
+            settings = Settings(meta_steps=2, batch=2, horizon=3)
+            learn(Wide(size), method, settings, folder=self.run, progress=False)
+        elif kind == "certify":
+            certify(TVDenoising(torch.rand(1, 1, size // 512, 512)), 0.5, cache=False)
+        else:
+            restore(self.images, self.out)
+
+
+def memory(tally: Tally) -> None:
+    """Learn, certify and restore with little address space.
+
+    Every kind of work is done once with enough memory first. Importing torch without memory would
+    test the interpreter, not this library.
+    """
+    random = tally.random
+    with tempfile.TemporaryDirectory() as name:
+        worker = MemoryWork(Path(name))
+        for kind in worker.KINDS:
+            worker.write_image(torch.full((32, 32), 99, dtype=torch.uint8))
+            worker.work(kind, 1024)
         for _ in tally.cases():
-            how = tally.random.choice(("learn", "certify", "solve"))
-            size = tally.random.choice((1024, 1 << 18, 1 << 21))
-            pixels = torch.randint(256, (size // 512, 512), dtype=torch.uint8).numpy()
-            Image.fromarray(pixels).save(Path(folder) / "images" / "a.png")
-            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            limit = used + int(10 ** tally.random.uniform(4, 9))
-            for each in (run, Path(folder) / "out"):
-                shutil.rmtree(each, ignore_errors=True)
-            code = forked(
-                lambda: (resource.setrlimit(resource.RLIMIT_AS, (limit, limit)), work(how, size))
-            )
-            if code not in (0, 2) or (wrong := damaged_files(run)):
-                tally.fault(
-                    how,
-                    f"exit code {code} with {limit - used} bytes" if code not in (0, 2) else wrong,
-                )
+            kind = random.choice(worker.KINDS)
+            size = random.choice((1024, 1 << 18, 1 << 21))
+            worker.write_image(torch.randint(256, (size // 512, 512), dtype=torch.uint8))
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            free = int(10 ** random.uniform(4, 9))
+            limit = pages * resource.getpagesize() + free
+            worker.clean()
+
+            def limited() -> None:
+                resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+                worker.work(kind, size)
+
+            code = forked(limited)
+            if code not in (0, EXPECTED_ERROR):
+                tally.fault(kind, f"exit code {code} with {free} bytes")
+            elif damaged := damaged_files(worker.run):
+                tally.fault(kind, damaged)
             else:
-                tally.note(how, "an error" if code else "enough")
+                tally.note(kind, "an error" if code else "enough")
 
 
 def clock(tally: Tally) -> None:
-    """Learn and certify while clocks jump: results are the same."""
-    with tempfile.TemporaryDirectory() as folder:
-        whole = train(Path(folder) / "whole")
+    """Learn and certify while clocks jump: the results must not change."""
+
+    def jumping() -> float:
+        return 1e9 * tally.random.uniform(-1, 1)
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        expected = train(folder / "uninterrupted")
         problem = TVDenoising(torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(0)))
-        lower = certify(problem, cache=False).lower
-        assert cache.VERSION
-
-        def jumping() -> float:
-            return 1e9 * tally.random.uniform(-1, 1)
-
-        real = time.perf_counter, time.time
+        expected_lower = certify(problem, cache=False).lower
+        clocks = time.perf_counter, time.time
+        run = folder / "run"
         for _ in tally.cases():
-            run = Path(folder) / "run"
             shutil.rmtree(run, ignore_errors=True)
             time.perf_counter = time.time = jumping
             try:
-                found = train(run)
-                bound = certify(problem, cache=False).lower
+                learned = train(run)
+                lower = certify(problem, cache=False).lower
             except Exception as error:
                 tally.fault("jumps", error)
                 continue
             finally:
-                time.perf_counter, time.time = real
-            same = all(torch.equal(found[name], whole[name]) for name in whole) and torch.equal(
-                bound, lower
-            )
-            tally.note("jumps", "the same result") if same else tally.fault(
-                "jumps", "another result"
-            )
+                time.perf_counter, time.time = clocks
+            same = equal_tensors(learned, expected) and torch.equal(lower, expected_lower)
+            tally.expect("jumps", same, "the same result", "another result")

@@ -21,7 +21,7 @@ from PIL import Image
 from torch import nn
 
 import mirrordescent as md
-from campaigns.mutations import CLEAR, ODD, changed, damaged
+from campaigns.mutations import EXPECTED_ERRORS, ODD_VALUES, damage_bytes, damage_data
 from campaigns.readers import Readers, told
 from campaigns.tally import Tally
 from mirrordescent import zoo
@@ -122,7 +122,7 @@ class Fuzz:
         """
         which = self.random.randrange(len(self.entries))
         path = self.folder / "damaged.safetensors"
-        path.write_bytes(damaged(self.contents[which], self.random))
+        path.write_bytes(damage_bytes(self.contents[which], self.random))
         try:
             tensors, metadata = read_whole(path)
         except Damaged:
@@ -141,7 +141,7 @@ class Fuzz:
         told = dict(metadata)
         tensors = dict(tensors)
         for key in self.random.sample(("structure", "card"), self.random.choice((1, 2))):
-            told[key] = json.dumps(changed(json.loads(told[key]), self.random))
+            told[key] = json.dumps(damage_data(json.loads(told[key]), self.random))
         if self.random.random() < 0.2:
             name = self.random.choice(list(tensors))
             tensors[name] = self.random.choice(
@@ -157,7 +157,7 @@ class Fuzz:
                 raise AssertionError("control characters reach the terminal")
         try:
             module = zoo.load(path)
-        except CLEAR:
+        except EXPECTED_ERRORS:
             return "refused"
         if not all(bool(p.isfinite().all()) for p in module.parameters()):
             raise AssertionError("numbers that are not finite were loaded")
@@ -166,10 +166,10 @@ class Fuzz:
     def picture(self) -> str:
         """Bytes of an image file."""
         path = self.folder / "picture.png"
-        path.write_bytes(damaged(self.random.choice(self.pictures), self.random))
+        path.write_bytes(damage_bytes(self.random.choice(self.pictures), self.random))
         try:
             photo = read_photo(path)
-        except CLEAR:
+        except EXPECTED_ERRORS:
             return "refused"
         if not (
             bool(photo.colour.isfinite().all())
@@ -182,21 +182,21 @@ class Fuzz:
         """A TOML document with odd values, or odd text."""
         table = self.random.choice(list(self.document))
         key = self.random.choice((*self.document[table], "type", "nonsense", table))
-        value = self.random.choice(ODD)
+        value = self.random.choice(ODD_VALUES)
         tables = {**self.document, table: {**self.document[table], key: value}}
         text = "\n".join(
             f"[{name}]\n" + "\n".join(f"{k} = {_toml(v)}" for k, v in entries.items())
             for name, entries in tables.items()
         )
         if self.random.random() < 0.3:
-            text = damaged(text.encode(), self.random).decode(errors="replace")
+            text = damage_bytes(text.encode(), self.random).decode(errors="replace")
         path = self.folder / "mine.toml"
         path.write_text(text)
         try:
             recipe = read_recipe(path)
             family = recipe.family(None)
             recipe.method(torch.Generator().manual_seed(0), family)
-        except CLEAR:
+        except EXPECTED_ERRORS:
             return "refused"
         return "read"
 

@@ -1,9 +1,8 @@
-"""Ended at any moment, by signals or by a power cut: what is resumed ends as if nothing had
-happened.
+"""Interruptions at any moment, by signals or by a power cut: a resumed run ends as if uninterrupted.
 
-Learning, the restoration of a folder and an experiment are forked from a process that is warm, and
-killed within the time they take. Commands (``train``, another name of ``learn``) are started cold,
-and killed at any moment, also during imports.
+Learning, the restoration of a folder and an experiment are forked from a warm process and killed
+within their usual duration. Commands (``train``, another name of ``learn``) are started cold and
+killed at any moment, also during imports.
 """
 
 from __future__ import annotations
@@ -23,16 +22,24 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from campaigns.children import forked, restore, train
+from campaigns.children import equal_tensors, forked, restore, train
 from campaigns.tally import Tally
 from mirrordescent._internal.files import Damaged, read_whole, write_whole
 from mirrordescent_experiments import reproduction
 
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}
-SHARES = {"learn": 60, "solve": 26, "reproduce": 11, "command": 3}  # the last takes seconds each
-SYNCS = {"learn": 30, "solve": 8, "reproduce": 16}  # about as many as there are
-LATE = "too late"
-TOML = """
+POWER_CUT = "power cut"
+
+CASE_WEIGHTS = {"learn": 60, "solve": 26, "reproduce": 11, "command": 3}
+"""Relative frequency of the kinds of cases; a command takes seconds."""
+
+SYNC_COUNTS = {"learn": 30, "solve": 8, "reproduce": 16}
+"""Approximate number of ``fsync`` calls in each kind of work."""
+
+TOO_LATE = "too late"
+"""Outcome of work that had ended before it was interrupted."""
+
+RECIPE = """
 name = "mine"
 [family]
 type = "svm"
@@ -51,44 +58,48 @@ save_every = 5
 
 
 class PowerCut:
-    """Everything that was written and not yet synced is lost, up to a random part of it, at the
-    n-th sync.
+    """A power cut at the n-th ``fsync``: bytes that are not synced are lost up to a random part.
+
+    Args:
+        folder: Folder that loses data.
+        at: Number n of the call.
+        random: Random generator.
     """
 
     def __init__(self, folder: Path, at: int, random: Random) -> None:
         self.folder = folder
-        self.left = at
+        self.calls_left = at
         self.random = random
-        there = [path.stat() for path in folder.rglob("*") if path.is_file()]
-        self.synced = {
-            found.st_ino: found.st_size for found in there
-        }  # what was there before has lasted
-        self.sync = os.fsync
+        self.synced_sizes: dict[int, int] = {}
+        for path in folder.rglob("*"):
+            if path.is_file():
+                status = path.stat()
+                self.synced_sizes[status.st_ino] = status.st_size
         os.fsync = self
 
     def __call__(self, handle: int) -> None:
-        """Sync, or cut the power before or after it."""
-        self.left -= 1
-        if self.left == 0 and self.random.random() < 0.5:
+        """Sync a file, or cut the power before or after that."""
+        self.calls_left -= 1
+        if self.calls_left == 0 and self.random.random() < 0.5:
             self.cut()
-        found = os.fstat(handle)
-        self.synced[found.st_ino] = found.st_size
-        if self.left == 0:
+        status = os.fstat(handle)
+        self.synced_sizes[status.st_ino] = status.st_size
+        if self.calls_left == 0:
             self.cut()
 
     def cut(self) -> None:
-        """Drop what was not synced, and end the process."""
+        """Truncate files that are not synced, and end the process."""
         for path in self.folder.rglob("*"):
             if path.is_file():
-                safe = self.synced.get(path.stat().st_ino, 0)
-                size = path.stat().st_size
-                os.truncate(path, self.random.randint(min(safe, size), size))
+                status = path.stat()
+                safe = min(self.synced_sizes.get(status.st_ino, 0), status.st_size)
+                os.truncate(path, self.random.randint(safe, status.st_size))
         os._exit(99)
 
 
 def damaged_files(folder: Path) -> list[str]:
-    """Return the files under a final name that are not whole."""
-    wrong = []
+    """Return descriptions of all files with a final name that are damaged."""
+    damaged = []
     for path in folder.rglob("*"):
         try:
             if path.suffix == ".safetensors":
@@ -97,189 +108,213 @@ def damaged_files(folder: Path) -> list[str]:
                 with Image.open(path) as picture:
                     picture.load()
         except (Damaged, OSError, SyntaxError) as error:
-            wrong.append(f"{path.name}: {error}")
-    return wrong
+            damaged.append(f"{path.name}: {error}")
+    return damaged
 
 
-class Kill:
-    """A place to work in, and how it ends if nobody interferes."""
+class Interruptions:
+    """The cases of the campaign, with the results of uninterrupted work to compare with.
 
-    def __init__(self, place: Path, tally: Tally) -> None:
-        self.place = place
+    Args:
+        folder: Folder to work in.
+        tally: Tally of the campaign.
+    """
+
+    def __init__(self, folder: Path, tally: Tally) -> None:
+        self.folder = folder
         self.tally = tally
         self.random = tally.random
-        self.hits = self.cold = 0
-        train(place / "warm")
-        began = time.monotonic()
-        self.learned = train(place / "whole")
-        self.log = (place / "whole" / "log.jsonl").read_text()
-        self.seconds = {"learn": time.monotonic() - began}
-        images = place / "images"
-        images.mkdir()
+        self.interrupted = 0
+        self.interrupted_cold = 0
+        self.images = folder / "images"
+        self._write_images()
+        self.seconds = {
+            "learn": _duration(train, folder),
+            "solve": _duration(lambda out: restore(self.images, out), folder),
+            "reproduce": _duration(reproduce, folder),
+        }
+        self.learned = train(folder / "learned-whole")
+        self.log = (folder / "learned-whole" / "log.jsonl").read_text()
+        restore(self.images, folder / "restored-whole")
+        self.pictures = _contents(folder / "restored-whole", "*.png")
+        reproduce(folder / "reproduced-whole")
+        self.results = _contents(folder / "reproduced-whole" / "phantoms")
+        (folder / "mine.toml").write_text(RECIPE)
+        self.trained: dict[str, Tensor] | None = None
+
+    def _write_images(self) -> None:
+        self.images.mkdir()
         generator = torch.Generator().manual_seed(0)
         for i in range(4):
             pixels = (255 * torch.rand(8 + i % 2, 9, generator=generator)).byte().numpy()
-            Image.fromarray(pixels).save(images / f"{i}.png")
-        restore(images, place / "warm")
-        began = time.monotonic()
-        restore(images, place / "restored")
-        self.seconds["solve"] = time.monotonic() - began
-        self.pictures = _contents(place / "restored", "*.png")
-        reproduce(place / "warm")
-        began = time.monotonic()
-        reproduce(place / "results")
-        self.seconds["reproduce"] = time.monotonic() - began
-        self.results = _contents(place / "results" / "phantoms")
-        (place / "mine.toml").write_text(TOML)
-        self.trained: dict[str, Tensor] | None = None
+            Image.fromarray(pixels).save(self.images / f"{i}.png")
 
     def learn(self) -> None:
-        """Interrupt learning one to three times, then let it end."""
-        run = self.place / "run"
+        """Interrupt learning one to three times, then let it end and compare."""
+        run = self.folder / "run"
         shutil.rmtree(run, ignore_errors=True)
         for _ in range(self.random.randint(1, 3)):
-            how, code = self._interrupt("learn", lambda: train(run), run)
-            if wrong := damaged_files(run):
-                self.tally.fault(f"learn, {how}", wrong)
-            self._hit(f"learn, {how}", _ended(code))
-        self._compare(run)
+            cause, code = self._interrupt("learn", lambda: train(run), run)
+            if damaged := damaged_files(run):
+                self.tally.fault(f"learn, {cause}", damaged)
+            self._count(f"learn, {cause}", _outcome(code))
+        self._check_resumed(run)
 
     def _interrupt(self, kind: str, work: Callable[[], object], folder: Path) -> tuple[str, int]:
-        """Do something in a warm process, and end it at a random moment: return in which way, and
-        its exit code.
-        """
-        how = self.random.choice([*SIGNALS, "power cut"])
-        if how != "power cut":
-            return how, forked(work, SIGNALS[how], self.random.uniform(0, self.seconds[kind]))
-        cut = self.random.randint(1, SYNCS[kind])
+        """Run work in a forked process and end it at a random moment; return cause and code."""
+        cause = self.random.choice([*SIGNALS, POWER_CUT])
+        if cause != POWER_CUT:
+            after = self.random.uniform(0, self.seconds[kind])
+            return cause, forked(work, SIGNALS[cause], after)
+        at = self.random.randint(1, SYNC_COUNTS[kind])
         seed = self.random.random()
-        return how, forked(lambda: (PowerCut(folder, cut, Random(seed)), work()))
 
-    def _compare(self, run: Path) -> None:
-        end = self.place / "end.safetensors"
-        code = forked(lambda: write_whole(train(run), {}, end))
+        def work_until_cut() -> None:
+            PowerCut(folder, at, Random(seed))
+            work()
+
+        return cause, forked(work_until_cut)
+
+    def _check_resumed(self, run: Path) -> None:
+        """Resume learning and compare the result with that of an uninterrupted run."""
+        kind = "learn, resumed"
+        result = self.folder / "result.safetensors"
+        code = forked(lambda: write_whole(train(run), {}, result))
         if code:
-            self.tally.fault("learn, resumed", f"exit code {code}")
+            self.tally.fault(kind, f"exit code {code}")
             return
-        found: dict[str, Tensor] = read_whole(end)[0]
-        if not all(torch.equal(found[name], self.learned[name]) for name in self.learned):
-            self.tally.fault("learn, resumed", "to another result")
+        if not equal_tensors(read_whole(result)[0], self.learned):
+            self.tally.fault(kind, "to another result")
         if (run / "log.jsonl").read_text() != self.log:
-            self.tally.fault("learn, resumed", "with another log")
+            self.tally.fault(kind, "with another log")
         if stray := list(run.glob(".*.partial")):
-            self.tally.fault("learn, resumed", f"{stray} left behind")
-        self.tally.note("learn, resumed", "bit-identical")
+            self.tally.fault(kind, f"{stray} left behind")
+        self.tally.note(kind, "bit-identical")
 
     def solve(self) -> None:
-        """Interrupt the restoration of a folder, look at what is there, and do it again."""
-        out = self.place / "out"
+        """Interrupt the restoration of a folder and check its files; sometimes do it again."""
+        out = self.folder / "out"
         shutil.rmtree(out, ignore_errors=True)
-        how, code = self._interrupt("solve", lambda: restore(self.place / "images", out), out)
-        for name, content in _contents(out, "*.png").items():
-            if content != self.pictures[name]:
-                self.tally.fault(f"solve, {how}", f"{name} is not whole")
-        self._hit(f"solve, {how}", _ended(code))
+        cause, code = self._interrupt("solve", lambda: restore(self.images, out), out)
+        self._check_whole(f"solve, {cause}", _contents(out, "*.png"), self.pictures)
+        self._count(f"solve, {cause}", _outcome(code))
         if self.random.random() < 0.2:
-            forked(lambda: restore(self.place / "images", out))
-            self._same("solve, again", _contents(out, "*.png"), self.pictures)
+            forked(lambda: restore(self.images, out))
+            same = _contents(out, "*.png") == self.pictures
+            self.tally.expect("solve, again", same, "the same files", "other files")
 
     def reproduce(self) -> None:
-        """Interrupt an experiment, look at what is there, and do it again."""
-        out = self.place / "reproduced"
+        """Interrupt an experiment and check its files; sometimes do it again."""
+        out = self.folder / "reproduced"
         shutil.rmtree(out, ignore_errors=True)
-        how, code = self._interrupt("reproduce", lambda: reproduce(out), out)
-        for name, content in _contents(out / "phantoms").items():
-            if content != self.results[name]:
-                self.tally.fault(f"reproduce, {how}", f"{name} is not whole")
-        self._hit(f"reproduce, {how}", _ended(code))
+        cause, code = self._interrupt("reproduce", lambda: reproduce(out), out)
+        self._check_whole(f"reproduce, {cause}", _contents(out / "phantoms"), self.results)
+        self._count(f"reproduce, {cause}", _outcome(code))
         if self.random.random() < 0.2:
             forked(lambda: reproduce(out))
-            self._same("reproduce, again", _contents(out / "phantoms"), self.results)
+            same = _contents(out / "phantoms") == self.results
+            self.tally.expect("reproduce, again", same, "the same files", "other files")
             if stray := list(out.glob(".*")):
                 self.tally.fault("reproduce, again", f"{stray} left behind")
 
+    def _check_whole(self, kind: str, files: dict[str, bytes], expected: dict[str, bytes]) -> None:
+        """Check that every file that exists has its final content."""
+        for name, content in files.items():
+            if content != expected[name]:
+                self.tally.fault(kind, f"{name} is not whole")
+
     def command(self) -> None:
-        """Interrupt a command from a cold start, at any moment, some times; then let it end."""
-        runs = self.place / "runs"
+        """Interrupt a cold command three times, then let it end and compare."""
         if self.trained is None:
             self.trained = self._train(None)
-        shutil.rmtree(runs, ignore_errors=True)
+        shutil.rmtree(self.folder / "runs", ignore_errors=True)
         for _ in range(3):
-            how = self.random.choice(list(SIGNALS))
-            self._train(how)
-        found = self._train(None)
-        if found is None or not all(
-            torch.equal(found[name], tensor) for name, tensor in (self.trained or {}).items()
-        ):
+            self._train(self.random.choice(list(SIGNALS)))
+        trained = self._train(None)
+        if trained is None or not equal_tensors(trained, self.trained or {}):
             self.tally.fault("train, resumed", "to another result")
         self.tally.note("train, resumed", "bit-identical")
 
-    def _train(self, how: str | None) -> dict[str, Tensor] | None:
-        """Start the command, and end it by a signal after a while; return what it has learned if it
-        came to its end.
+    def _train(self, cause: str | None) -> dict[str, Tensor] | None:
+        """Start the command, and end it by a signal after some seconds.
+
+        Args:
+            cause: Name of the signal; None to let the command end.
+
+        Returns:
+            The learned tensors, if the command came to its end.
         """
-        out = self.place / "learned"
+        out = self.folder / "learned"
+        runs = self.folder / "runs"
         shutil.rmtree(out, ignore_errors=True)
-        arguments = [
-            "train",
-            str(self.place / "mine.toml"),
-            "--runs",
-            str(self.place / "runs"),
-            "--out",
-            str(out),
-        ]
-        command = [
-            sys.executable,
-            "-c",
-            "from mirrordescent.__main__ import main; main()",
-            *arguments,
-        ]
+        start = "from mirrordescent.__main__ import main; main()"
+        arguments = ["train", self.folder / "mine.toml", "--runs", runs, "--out", out]
         process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", start, *map(str, arguments)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
-        if how is not None:
+        if cause is not None:
             time.sleep(self.random.uniform(0.0, 6.0))
-            process.send_signal(SIGNALS[how])
-        said = process.communicate()[1]
+            process.send_signal(SIGNALS[cause])
+        errors = process.communicate()[1]
         code = process.returncode
-        if wrong := damaged_files(self.place / "runs") + damaged_files(out):
-            self.tally.fault(f"train, {how}, cold", wrong)
-        if how is not None:
-            self._judge(how, code, said)
+        if damaged := damaged_files(runs) + damaged_files(out):
+            self.tally.fault(f"train, {cause}, cold", damaged)
+        if cause is not None:
+            self._check_interrupted(cause, code, errors)
             return None
-        return read_whole(out / "mine.safetensors")[0] if code == 0 else None
+        if code:
+            return None
+        return read_whole(out / "mine.safetensors")[0]
 
-    def _judge(self, how: str, code: int, said: str) -> None:
-        """A command that was interrupted says so in a line, and nothing else."""
-        kind = f"train, {how}, cold"
-        ours = "mirrordescent" in said
-        if "Traceback" in said and ours:
-            self.tally.fault(kind, said[-300:])
-        elif how == "SIGINT" and code not in (0, 130):
-            # Before the first line of ours runs, the interpreter has words and an exit code of its
-            # own.
-            starting = not ours and (code == -signal.SIGINT or "Fatal Python error: init" in said)
-            if not starting:
-                self.tally.fault(kind, f"exit code {code}: {said[-250:]}")
-            self._hit(kind, "while Python started" if starting else _ended(code), cold=True)
-        else:
-            self._hit(kind, _ended(code), cold=True)
+    def _check_interrupted(self, cause: str, code: int, errors: str) -> None:
+        """Check that an interrupted command printed one line and no traceback of the library."""
+        kind = f"train, {cause}, cold"
+        from_library = "mirrordescent" in errors
+        if "Traceback" in errors and from_library:
+            self.tally.fault(kind, errors[-300:])
+            return
+        if cause != "SIGINT" or code in (0, 130):
+            self._count(kind, _outcome(code), cold=True)
+            return
+        # Before the library is imported, the interpreter has its own messages and exit codes.
+        startup_error = code == -signal.SIGINT or "Fatal Python error: init" in errors
+        if startup_error and not from_library:
+            self._count(kind, "while Python started", cold=True)
+            return
+        self.tally.fault(kind, f"exit code {code}: {errors[-250:]}")
+        self._count(kind, _outcome(code), cold=True)
 
-    def _hit(self, kind: str, outcome: str, cold: bool = False) -> None:
-        """Note a kill; those that came too late were none."""
+    def _count(self, kind: str, outcome: str, cold: bool = False) -> None:
+        """Note an interruption; those that came too late are not counted as such."""
         self.tally.note(kind, outcome)
-        self.hits += outcome != LATE
-        self.cold += cold and outcome != LATE
-        self.tally.measure("kills that hit", f"{self.hits}, of them {self.cold} from a cold start")
-
-    def _same(self, what: str, found: dict[str, bytes], expected: dict[str, bytes]) -> None:
-        self.tally.note(what, "the same files") if found == expected else self.tally.fault(
-            what, "other files"
-        )
+        if outcome != TOO_LATE:
+            self.interrupted += 1
+            self.interrupted_cold += cold
+        counts = f"{self.interrupted}, of them {self.interrupted_cold} from a cold start"
+        self.tally.measure("kills that hit", counts)
 
 
-def _ended(code: int) -> str:
-    return "ended at once" if code < 0 else f"exit code {code}" if code else LATE
+def _duration(work: Callable[[Path], object], folder: Path) -> float:
+    """Return the seconds that work takes in a warm process."""
+    seconds = 0.0
+    for _ in range(2):
+        with tempfile.TemporaryDirectory(dir=folder) as out:
+            started = time.monotonic()
+            work(Path(out))
+            seconds = time.monotonic() - started
+    return seconds
+
+
+def _outcome(code: int) -> str:
+    """Describe the exit code of interrupted work."""
+    if code < 0:
+        return "ended at once"
+    if code > 0:
+        return f"exit code {code}"
+    return TOO_LATE
 
 
 def reproduce(out: Path) -> None:
@@ -287,19 +322,24 @@ def reproduce(out: Path) -> None:
     reproduction.reproduce("phantoms", "quick", out, None, lambda line: None)
 
 
-def _contents(folder: Path, names: str = "*") -> dict[str, bytes]:
-    """Return all files of a folder that are not hidden."""
-    return {
-        path.name: path.read_bytes() for path in folder.glob(names) if not path.name.startswith(".")
-    }
+def _contents(folder: Path, pattern: str = "*") -> dict[str, bytes]:
+    """Return the contents of all files in a folder that are not hidden, by name."""
+    paths = [path for path in folder.glob(pattern) if not path.name.startswith(".")]
+    return {path.name: path.read_bytes() for path in paths}
 
 
 def run(tally: Tally) -> None:
-    """Kill all of it again and again."""
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # in the background of a shell it is ignored
+    """Run the campaign."""
+    # The shell makes background processes ignore SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as folder:
-        kill = Kill(Path(folder), tally)
+        interruptions = Interruptions(Path(folder), tally)
+        cases: dict[str, Callable[[], None]] = {
+            "learn": interruptions.learn,
+            "solve": interruptions.solve,
+            "reproduce": interruptions.reproduce,
+            "command": interruptions.command,
+        }
         for _ in tally.cases():
-            getattr(kill, tally.random.choices(list(SHARES), list(SHARES.values()))[0])()
+            kind = tally.random.choices(list(CASE_WEIGHTS), list(CASE_WEIGHTS.values()))[0]
+            cases[kind]()

@@ -1,7 +1,7 @@
-"""Many small photographs, and a few large ones, through ``mirrordescent solve``.
+"""Many small photographs and a few large ones through ``mirrordescent solve``.
 
-Memory does not grow with their number, a run that was killed is resumed, and a bad file costs only
-itself.
+Memory must not grow with the number of photographs, a killed run must be resumable, and a bad file
+must not affect the others.
 """
 
 from __future__ import annotations
@@ -21,170 +21,180 @@ from PIL import Image
 
 from campaigns.tally import Tally
 
-MANY = 10_000
+SMALL_COUNT = 10_000
 SMALL_SIDES = (48, 64)
-LARGE = (8660, 5774)  # 50 megapixels
-BAD = 100  # one of so many files is no picture
-GROWTH = 100.0  # megabytes that ten times as many photographs may take more
-MOST = 3000.0  # megabytes for photographs of 50 megapixels
+LARGE_COUNT = 3
+LARGE_SIZE = (8660, 5774)
+"""Width and height of large photographs: 50 megapixels."""
+
+BAD_EVERY = 100
+"""One of this many files is no picture."""
+
+MAX_GROWTH = 100.0
+"""Megabytes that ten times as many photographs may take more."""
+
+MAX_LARGE_MEMORY = 3000.0
+"""Megabytes that photographs of 50 megapixels may take."""
 
 
-class Done(NamedTuple):
-    """How a command ended: its exit code, and what it took."""
+class CommandResult(NamedTuple):
+    """Exit code, duration, peak memory and standard error of a command."""
 
     code: int
     seconds: float
     megabytes: float
-    said: str
+    errors: str
 
 
-def solve(folder: Path, out: Path, *options: str, kill_after: float | None = None) -> Done:
-    """Denoise a folder in a process of its own, which may be killed after some seconds."""
+def solve(folder: Path, out: Path, *options: str, kill_after: float | None = None) -> CommandResult:
+    """Denoise a folder in a process of its own.
+
+    Args:
+        folder: Folder with photographs.
+        out: Folder for the results.
+        options: Further options of the command.
+        kill_after: Seconds after which the process is killed.
+    """
     arguments = ["solve", "denoise", str(folder), "--out", str(out), "--weight", "0.1", *options]
     command = [sys.executable, "-m", "mirrordescent", *arguments]
-    with tempfile.TemporaryFile("w+") as said:
-        began = time.monotonic()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
+    with tempfile.TemporaryFile("w+") as errors:
+        started = time.monotonic()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
         if kill_after is not None:
             time.sleep(kill_after)
-            os.kill(
-                process.pid, signal.SIGKILL
-            )  # send_signal would look first, and take the exit code away
-        _, status, used = os.wait4(process.pid, 0)
+            # Popen.send_signal would poll first, and so consume the exit code.
+            os.kill(process.pid, signal.SIGKILL)
+        _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-        said.seek(0)
-        return Done(
-            process.returncode, time.monotonic() - began, used.ru_maxrss / 1024, said.read()
-        )
+        seconds = time.monotonic() - started
+        errors.seek(0)
+        return CommandResult(process.returncode, seconds, usage.ru_maxrss / 1024, errors.read())
 
 
 def write_small(folder: Path, count: int, seed: int) -> list[str]:
-    """Write so many small photographs; return the names of those that are none."""
+    """Write small photographs, some of which are damaged; return the names of the damaged."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(seed)
-    bad = []
+    damaged = []
     for i in range(count):
         height, width = random.choice(SMALL_SIDES, 2)
-        name = f"{i:05d}.png"
-        if i % BAD == BAD // 2:
-            (folder / name).write_bytes(random.bytes(200))
-            bad.append(name)
-        else:
-            ramp = np.add.outer(np.linspace(0, 150, height), np.linspace(0, 80, width))
-            Image.fromarray(
-                (ramp + random.normal(10, 8, ramp.shape)).clip(0, 255).astype(np.uint8)
-            ).save(folder / name)
-    return bad
+        path = folder / f"{i:05d}.png"
+        if i % BAD_EVERY == BAD_EVERY // 2:
+            path.write_bytes(random.bytes(200))
+            damaged.append(path.name)
+            continue
+        ramp = np.add.outer(np.linspace(0, 150, height), np.linspace(0, 80, width))
+        noisy = ramp + random.normal(10, 8, ramp.shape)
+        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(path)
+    return damaged
 
 
-def write_large(folder: Path, count: int, seed: int, size: tuple[int, int] = LARGE) -> None:
-    """Write some large photographs: a smooth one with noise, in colour."""
+def write_large(folder: Path, count: int, seed: int, size: tuple[int, int] = LARGE_SIZE) -> None:
+    """Write large colour photographs: a smooth one with noise."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(seed)
+    width, height = size
+    rows = np.linspace(0, 150, height, dtype=np.float32)
+    columns = np.linspace(0, 80, width, dtype=np.float32)
+    ramp = np.add.outer(rows, columns)
     for i in range(count):
-        ramp = np.add.outer(
-            np.linspace(0, 150, size[1], dtype=np.float32),
-            np.linspace(0, 80, size[0], dtype=np.float32),
-        )
-        pixels = np.empty((size[1], size[0], 3), np.uint8)
+        pixels = np.empty((height, width, 3), np.uint8)
         for channel in range(3):
             noise = random.standard_normal(ramp.shape, np.float32)
             pixels[:, :, channel] = (ramp + 8 * noise + 10 * channel).clip(0, 255)
         Image.fromarray(pixels).save(folder / f"large{i}.png", compress_level=1)
 
 
-def many(tally: Tally, place: Path, count: int) -> None:
-    """A tenth of many photographs, all of them, and all of them again after being killed
-    half-way.
-    """
-    few = place / "few"
-    full = place / "many"
-    write_small(few, count // 10, tally.seed)
-    bad = write_small(full, count, tally.seed)
-    first = solve(few, place / "few-out")
-    done = solve(full, place / "many-out")
-    grown = done.megabytes - first.megabytes
+def many(tally: Tally, folder: Path, count: int) -> None:
+    """Restore a tenth of many photographs, then all, then all again after a kill half-way."""
+    kind = f"{count} photographs"
+    write_small(folder / "few", count // 10, tally.seed)
+    damaged = write_small(folder / "many", count, tally.seed)
+    expected = {path.name for path in (folder / "many").iterdir()} - set(damaged)
+    few = solve(folder / "few", folder / "few-out")
+    whole = solve(folder / "many", folder / "many-out")
+    growth = whole.megabytes - few.megabytes
     _expect(
         tally,
-        f"{count} photographs",
-        grown < GROWTH,
+        kind,
+        growth < MAX_GROWTH,
         "memory does not grow with their number",
-        f"{grown:.0f} MB",
+        f"{growth:.0f} MB",
     )
-    tally.measure(f"{count} photographs of about 56² pixels", f"{done.megabytes:.0f} MB at most")
-    tally.measure(f"{count // 10} of them", f"{first.megabytes:.0f} MB at most")
-    tally.measure("photographs a second", f"{count / done.seconds:.0f}")
-    written = {path.name for path in (place / "many-out").glob("*.png")}
-    wanted = {path.name for path in full.iterdir()} - set(bad)
-    only = done.code == 1 and written == wanted and all(name in done.said for name in bad)
+    tally.measure(f"{kind} of about 56² pixels", f"{whole.megabytes:.0f} MB at most")
+    tally.measure(f"{count // 10} of them", f"{few.megabytes:.0f} MB at most")
+    tally.measure("photographs a second", f"{count / whole.seconds:.0f}")
+    reported = all(name in whole.errors for name in damaged)
+    written = _pictures(folder / "many-out").keys()
     _expect(
         tally,
-        f"{count} photographs",
-        only,
+        kind,
+        whole.code == 1 and written == expected and reported,
         "bad ones cost only themselves",
-        (done.code, done.said[-200:]),
+        (whole.code, whole.errors[-200:]),
     )
-    killed = solve(full, place / "again", kill_after=done.seconds * 0.6)
-    there = len(list((place / "again").glob("*.png")))
-    resumed = solve(full, place / "again", "--resume")
-    same = all(
-        (place / "again" / name).read_bytes() == (place / "many-out" / name).read_bytes()
-        for name in wanted
-        if (place / "again" / name).exists()
-    )
-    whole = same and {path.name for path in (place / "again").glob("*.png")} == wanted
+    _resume(tally, kind, folder, whole.seconds, count)
+
+
+def _resume(tally: Tally, kind: str, folder: Path, seconds: float, count: int) -> None:
+    """Kill a restoration after 60 % of its usual duration, resume it, and compare the files."""
+    again = folder / "again"
+    killed = solve(folder / "many", again, kill_after=0.6 * seconds)
+    written_before = len(_pictures(again))
+    resumed = solve(folder / "many", again, "--resume")
     _expect(
         tally,
-        f"{count} photographs",
-        whole,
+        kind,
+        _pictures(again) == _pictures(folder / "many-out"),
         "killed and resumed, the same files",
-        (killed.code, resumed.said[-200:]),
+        (killed.code, resumed.errors[-200:]),
     )
-    if there > count // 10:
-        quicker = resumed.seconds < done.seconds
+    if written_before > count // 10:
         _expect(
             tally,
-            f"{count} photographs",
-            quicker,
+            kind,
+            resumed.seconds < seconds,
             "what was done is left out",
-            (resumed.seconds, done.seconds),
+            (resumed.seconds, seconds),
         )
 
 
-def large(tally: Tally, place: Path, count: int, size: tuple[int, int] = LARGE) -> None:
-    """A few large photographs, in tiles."""
-    write_large(place / "large", count, tally.seed, size)
-    done = solve(place / "large", place / "large-out")
-    written = sorted((place / "large-out").glob("*.png"))
+def _pictures(folder: Path) -> dict[str, bytes]:
+    """Return the contents of all PNG files of a folder by name."""
+    return {path.name: path.read_bytes() for path in folder.glob("*.png")}
+
+
+def large(tally: Tally, folder: Path, count: int, size: tuple[int, int] = LARGE_SIZE) -> None:
+    """Restore a few large photographs, which are processed in tiles."""
+    write_large(folder / "large", count, tally.seed, size)
+    result = solve(folder / "large", folder / "large-out")
+    written = sorted((folder / "large-out").glob("*.png"))
     sizes = {Image.open(path).size for path in written}
-    pixels = f"{count} photographs of {size[0] * size[1] / 1e6:.0f} megapixels"
-    _expect(
-        tally,
-        pixels,
-        len(written) == count and sizes == {size} and done.code == 0,
-        "restored",
-        done.said[-200:],
-    )
-    _expect(tally, pixels, done.megabytes < MOST, "memory is bounded", f"{done.megabytes:.0f} MB")
-    tally.measure(pixels, f"{done.megabytes:.0f} MB at most, {done.seconds / count:.0f} s each")
+    kind = f"{count} photographs of {size[0] * size[1] / 1e6:.0f} megapixels"
+    complete = len(written) == count and sizes == {size} and result.code == 0
+    _expect(tally, kind, complete, "restored", result.errors[-200:])
+    bounded = result.megabytes < MAX_LARGE_MEMORY
+    memory = f"{result.megabytes:.0f} MB"
+    _expect(tally, kind, bounded, "memory is bounded", memory)
+    tally.measure(kind, f"{memory} at most, {result.seconds / count:.0f} s each")
 
 
-def _expect(tally: Tally, kind: str, holds: bool, outcome: str, otherwise: object) -> None:
-    tally.note(kind, outcome) if holds else tally.fault(
-        f"{kind}, {outcome}", json.dumps(otherwise, default=str)
-    )
+def _expect(tally: Tally, kind: str, holds: bool, outcome: str, description: object) -> None:
+    if holds:
+        tally.note(kind, outcome)
+    else:
+        tally.fault(f"{kind}, {outcome}", json.dumps(description, default=str))
 
 
 def run(tally: Tally) -> None:
-    """Go through both. The cases are photographs, 10 000 small and 3 large ones unless fewer are
-    wanted.
-    """
+    """Run the campaign; its cases are photographs, 10 000 small and 3 large ones at most."""
     Image.MAX_IMAGE_PIXELS = None
-    count = min(MANY, tally.most or MANY)
+    count = min(SMALL_COUNT, tally.most or SMALL_COUNT)
     with tempfile.TemporaryDirectory() as folder:
         many(tally, Path(folder), count)
-        large(
-            tally,
-            Path(folder),
-            *((3, LARGE) if count == MANY else (1, LARGE if count >= 1000 else (700, 500))),
-        )
+        if count == SMALL_COUNT:
+            large(tally, Path(folder), LARGE_COUNT)
+        elif count >= 1000:
+            large(tally, Path(folder), 1)
+        else:
+            large(tally, Path(folder), 1, (700, 500))

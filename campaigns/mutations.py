@@ -1,19 +1,14 @@
-"""Something else in the place of bytes and of plain data."""
+"""Random damage to bytes and to JSON data."""
 
 from __future__ import annotations
 
 from random import Random
 from typing import Any
 
-CLEAR = (
-    ValueError,
-    TypeError,
-    OSError,
-    LookupError,
-    ImportError,
-    MemoryError,
-)  # errors that are one line
-ODD: list[Any] = [
+EXPECTED_ERRORS = (ValueError, TypeError, OSError, LookupError, ImportError, MemoryError)
+"""Errors that the library raises on purpose, with a message of one line."""
+
+ODD_VALUES: list[Any] = [
     None,
     True,
     False,
@@ -46,45 +41,46 @@ ODD: list[Any] = [
     {"dict": []},
     [0.1] * 100,
 ]
+ODD_KEYS = ("type", "x", "tensor", "same", "p", "\x1b")
 
 
-def damaged(content: bytes, random: Random) -> bytes:
-    """Return content with bits flipped, cut, repeated, exchanged, or filled with something else."""
-    made = bytearray(content)
+def damage_bytes(content: bytes, random: Random) -> bytes:
+    """Return content with flipped bits, or with parts removed, repeated or overwritten."""
+    damaged = bytearray(content)
     for _ in range(random.choice((1, 1, 1, 2, 5, 20))):
-        at, end = sorted(random.randrange(len(made) + 1) for _ in range(2)) if made else (0, 0)
-        end = min(end, at + random.choice((1, 4, 8, 100, 10**6)))
+        start = end = 0
+        if damaged:
+            start, end = sorted(random.randrange(len(damaged) + 1) for _ in range(2))
+        end = min(end, start + random.choice((1, 4, 8, 100, 10**6)))
         match random.randrange(7):
-            case 0 | 1 if at < len(made):
-                made[at] ^= 1 << random.randrange(8)
+            case 0 | 1 if start < len(damaged):
+                damaged[start] ^= 1 << random.randrange(8)
             case 2:
-                del made[at:]
+                del damaged[start:]
             case 3:
-                del made[at:end]
+                del damaged[start:end]
             case 4:
-                made[at:at] = made[at:end]
+                damaged[start:start] = damaged[start:end]
             case 5:
-                made[at:end] = bytes(random.choice((0, 255, 32, 123)) for _ in range(end - at))
+                fill = (random.choice((0, 255, 32, 123)) for _ in range(end - start))
+                damaged[start:end] = bytes(fill)
             case _:
-                made[at:end] = random.randbytes(end - at)
-    return bytes(made)
+                damaged[start:end] = random.randbytes(end - start)
+    return bytes(damaged)
 
 
-def changed(value: Any, random: Random) -> Any:
-    """Return nested data with something odd somewhere in it."""
+def damage_data(value: Any, random: Random) -> Any:
+    """Return nested JSON data with one odd value or one odd or missing key."""
     if random.random() < 0.25 or not isinstance(value, dict | list) or not value:
-        return random.choice(ODD)
+        return random.choice(ODD_VALUES)
     if isinstance(value, list):
-        at = random.randrange(len(value))
-        return [*value[:at], changed(value[at], random), *value[at + 1 :]]
+        index = random.randrange(len(value))
+        return [*value[:index], damage_data(value[index], random), *value[index + 1 :]]
     key = random.choice(list(value))
     match random.randrange(6):
         case 0:
             return {k: v for k, v in value.items() if k != key}
         case 1:
-            return {
-                **value,
-                random.choice(("type", "x", "tensor", "same", "p", "\x1b")): random.choice(ODD),
-            }
+            return {**value, random.choice(ODD_KEYS): random.choice(ODD_VALUES)}
         case _:
-            return {**value, key: changed(value[key], random)}
+            return {**value, key: damage_data(value[key], random)}

@@ -1,4 +1,4 @@
-"""Many processes at the same files: kernels, cached references, run folders, entries."""
+"""Concurrent access of many processes to kernels, cached references, run folders and entries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 import mirrordescent as md
-from campaigns.children import train
+from campaigns.children import CRASHED, equal_tensors, train
 from campaigns.kill import damaged_files
 from campaigns.tally import Tally
 from mirrordescent import TVDenoising, certify, kernels, zoo
@@ -19,16 +19,17 @@ from mirrordescent.learn.checkpoint import RunBusy
 from mirrordescent.mirrors import Diagonal
 
 PROCESSES = 6
-BUSY = 3  # exit code of who was kept out
+BUSY = 3
+"""Exit code of a process that was refused because another one uses the run folder."""
 
 
-def together(*works: Callable[[], object]) -> list[int]:
-    """Run things in processes at the same time; return their exit codes."""
+def run_concurrently(*works: Callable[[], object]) -> list[int]:
+    """Run functions in processes at the same time; return their exit codes."""
     children = []
     for work in works:
         child = os.fork()
         if child == 0:
-            code = 70
+            code = CRASHED
             try:
                 work()
                 code = 0
@@ -41,57 +42,57 @@ def together(*works: Callable[[], object]) -> list[int]:
 
 
 def run(tally: Tally) -> None:
-    """Race."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        whole = train(place / "whole")
-        os.environ["MIRRORDESCENT_CACHE"] = str(place / "kernels")
-        codes = together(*[lambda: kernels.library()] * 3)
-        tally.fault("kernels", codes) if any(codes) else tally.note(
-            "kernels", "built once and loaded by three"
-        )
+    """Run the campaign."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        expected = train(folder / "uninterrupted")
+        os.environ["MIRRORDESCENT_CACHE"] = str(folder / "kernels")
+        codes = run_concurrently(*[kernels.library] * 3)
+        tally.expect("kernels", not any(codes), "built once and loaded by three", codes)
         for number in tally.cases():
-            os.environ["MIRRORDESCENT_CACHE"] = str(place / f"cache{number}")
-            _entries(tally, place)
+            os.environ["MIRRORDESCENT_CACHE"] = str(folder / f"cache{number}")
+            _entries(tally, folder)
             _references(tally, number)
-            _learners(tally, place / "run", whole)
+            _learners(tally, folder / "run", expected)
 
 
-def _entries(tally: Tally, place: Path) -> None:
+def _entries(tally: Tally, folder: Path) -> None:
+    """Two processes overwrite an entry while three read it: readers see complete entries."""
     methods = [md.SMD(Diagonal(torch.full((n,), float(n))), 0.1) for n in (2, 50)]
-    path = zoo.save(methods[0], place / "entry")
+    path = zoo.save(methods[0], folder / "entry")
 
     def write() -> None:
         for i in range(20):
-            zoo.save(methods[i % 2], place / "entry")
+            zoo.save(methods[i % 2], folder / "entry")
 
     def read() -> None:
         for _ in range(40):
             d = zoo.load(path).mirror.d
             assert bool((d == len(d)).all())
 
-    codes = together(write, write, read, read, read)
-    tally.fault("entries", codes) if any(codes) else tally.note("entries", "always whole")
+    codes = run_concurrently(write, write, read, read, read)
+    tally.expect("entries", not any(codes), "always whole", codes)
 
 
 def _references(tally: Tally, number: int) -> None:
+    """Processes that certify the same problem get the same bound."""
     problem = TVDenoising(torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(number)))
     lower = certify(problem, 1e-3, cache=False).lower
 
-    def look() -> None:
+    def compare() -> None:
         assert torch.equal(certify(problem, 1e-3).lower, lower)
 
-    codes = together(*[look] * PROCESSES)
-    tally.fault("references", codes) if any(codes) else tally.note("references", "the same for all")
+    codes = run_concurrently(*[compare] * PROCESSES)
+    tally.expect("references", not any(codes), "the same for all", codes)
 
 
-def _learners(tally: Tally, run: Path, whole: dict[str, torch.Tensor]) -> None:
+def _learners(tally: Tally, run: Path, expected: dict[str, torch.Tensor]) -> None:
+    """Of processes that learn in one folder, one succeeds at a time and the others are refused."""
     shutil.rmtree(run, ignore_errors=True)
-    codes = together(*[lambda: train(run)] * PROCESSES)
-    found = train(run)
+    codes = run_concurrently(*[lambda: train(run)] * PROCESSES)
+    learned = train(run)
     if set(codes) - {0, BUSY} or 0 not in codes or damaged_files(run):
         tally.fault("learners", codes)
-    elif not all(torch.equal(found[name], whole[name]) for name in whole):
-        tally.fault("learners", "another result")
-    else:
-        tally.note("learners", "one at a time, the same result")
+        return
+    same = equal_tensors(learned, expected)
+    tally.expect("learners", same, "one at a time, the same result", "another result")

@@ -27,7 +27,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from campaigns.children import Bowls, train
-from campaigns.mutations import CLEAR, ODD, changed, damaged
+from campaigns.mutations import EXPECTED_ERRORS, ODD_VALUES, damage_bytes, damage_data
 from mirrordescent import Quadratic, TVDenoising, certify, cli, optim
 from mirrordescent._internal.files import Damaged, read_whole, sealed, unsealed, write_whole
 from mirrordescent.cli import comparing, learning, solve
@@ -233,7 +233,7 @@ class Readers:
         tensors, metadata = self.checkpointed
         told = {key: value for key, value in metadata.items() if key != "sha256"}
         if self.random.random() < 0.6:
-            told["progress"] = json.dumps(changed(json.loads(told["progress"]), self.random))
+            told["progress"] = json.dumps(damage_data(json.loads(told["progress"]), self.random))
         else:
             tensors = self._odd(tensors)
         there = self.folder / "resumed"
@@ -260,7 +260,7 @@ class Readers:
     def archive(self) -> str:
         """A zip or tar archive of pictures."""
         path = self.folder / "pictures.archive"
-        path.write_bytes(damaged(self.random.choice(self.archives), self.random))
+        path.write_bytes(damage_bytes(self.random.choice(self.archives), self.random))
         try:
             for _, picture in read_images(path):
                 assert 0 <= float(picture.min()) <= float(picture.max()) <= 1
@@ -272,7 +272,7 @@ class Readers:
         """A compiled library, which is not loaded unless it is what was compiled."""
         path = self.folder / "kernels.so"
         sealed_ = self.library_ + build._seal(self.library_)
-        content = damaged(sealed_, self.random)
+        content = damage_bytes(sealed_, self.random)
         path.write_bytes(content)
         path.chmod(0o700)
         if build._trusted(path) and content != sealed_:
@@ -281,7 +281,7 @@ class Readers:
 
     def record(self) -> str:
         """The list of photographs that are done: what is damaged in it is done again."""
-        (self.out / RECORDS).write_bytes(damaged(self.records, self.random))
+        (self.out / RECORDS).write_bytes(damage_bytes(self.records, self.random))
         known = {
             json.dumps(unsealed(line)["record"]) for line in self.records.decode().splitlines()
         }
@@ -295,7 +295,7 @@ class Readers:
         content = {"a": [1, 2.5, None, "é"], "b": {"c": True}}
         try:
             found = unsealed(
-                damaged(sealed(content).encode(), self.random).decode(errors="replace")
+                damage_bytes(sealed(content).encode(), self.random).decode(errors="replace")
             )
         except Damaged:
             return "refused"
@@ -316,7 +316,7 @@ class Readers:
         try:
             optimizer.load_state_dict(_changed_state(state, self.random))
             optimizer.step()
-        except CLEAR:
+        except EXPECTED_ERRORS:
             return "refused"
         return "loaded"
 
@@ -399,12 +399,12 @@ def _changed_state(state: dict[str, Any], random: Random) -> dict[str, Any]:
     stored = dict(state["state"])
     match random.randrange(3):
         case 0:
-            group[random.choice(list(group))] = random.choice(ODD)
+            group[random.choice(list(group))] = random.choice(ODD_VALUES)
         case 1:
             del group[random.choice(list(group))]
         case _ if stored:
             key = random.choice(list(stored))
             field = random.choice([*stored[key], "x", "nonsense"])
-            odd = [torch.ones(5), torch.tensor(torch.nan), *ODD]
+            odd = [torch.ones(5), torch.tensor(torch.nan), *ODD_VALUES]
             stored[key] = {**stored[key], field: random.choice(odd)}
     return {"param_groups": [group], "state": stored}

@@ -1,4 +1,4 @@
-"""What a campaign has tried and found, and the page that says so."""
+"""Counts of the cases of a campaign, and the page that shows them."""
 
 from __future__ import annotations
 
@@ -13,107 +13,123 @@ from typing import Any
 from mirrordescent_experiments.provenance import Provenance, mark
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "reliability.md"
-SHOWN = 5  # findings of a kind
+EXAMPLE_LENGTH = 300
+"""Largest length of the example that is kept of each kind of fault."""
 
 
 class Tally:
-    """Counts of what was tried, by kind and outcome, and everything that should not have happened.
+    """Counts of cases by kind and outcome, and all faults.
 
     Args:
-        name: of the campaign.
-        seed: of its random numbers.
-        minutes: after which no new case begins.
-        most: cases after which it ends before that.
+        name: Name of the campaign.
+        seed: Seed of its random generator.
+        minutes: Time after which no new case begins.
+        most: Largest number of cases.
     """
 
     def __init__(self, name: str, seed: int, minutes: float, most: int | None = None) -> None:
         self.name = name
         self.seed = seed
-        self.random = Random(seed)
+        self.minutes = minutes
         self.most = most
-        self.began = time.monotonic()
-        self.until = time.monotonic() + 60 * minutes
-        self.tried = Counter[str]()
-        self.found = Counter[str]()
+        self.random = Random(seed)
+        self.outcomes = Counter[str]()
+        self.faults = Counter[str]()
         self.examples: dict[str, str] = {}
-        self.measured: dict[str, str] = {}
+        self.measurements: dict[str, str] = {}
         self.provenance: Provenance = {}
+        self.start()
+
+    def start(self) -> None:
+        """Start the clock anew."""
+        self.started = time.monotonic()
+        self.deadline = self.started + 60 * self.minutes
 
     def cases(self) -> Iterator[int]:
-        """Yield the numbers of cases until time is up."""
+        """Yield case numbers until the time is up."""
         number = 0
-        while (self.most is None or number < self.most) and time.monotonic() < self.until:
+        while (self.most is None or number < self.most) and time.monotonic() < self.deadline:
             yield number
             number += 1
 
     def note(self, kind: str, outcome: str) -> None:
-        """Count a case that went as it should."""
-        self.tried[f"{kind}: {outcome}"] += 1
+        """Count a case with an expected outcome."""
+        self.outcomes[f"{kind}: {outcome}"] += 1
 
-    def fault(self, kind: str, what: object) -> None:
-        """Count a case that did not."""
-        text = " ".join(str(what).split())[:300]
-        self.tried[f"{kind}: fault"] += 1
-        self.found[kind] += 1
+    def fault(self, kind: str, description: object) -> None:
+        """Count a fault; the first description of each kind is kept as an example."""
+        text = " ".join(str(description).split())[:EXAMPLE_LENGTH]
+        self.outcomes[f"{kind}: fault"] += 1
+        self.faults[kind] += 1
         self.examples.setdefault(kind, text)
 
-    def measure(self, what: str, found: str) -> None:
-        """Keep a figure for the page."""
-        self.measured[what] = found
+    def expect(self, kind: str, holds: bool, outcome: str, description: object) -> None:
+        """Count an expected outcome if a condition holds, else a fault."""
+        if holds:
+            self.note(kind, outcome)
+        else:
+            self.fault(kind, description)
+
+    def measure(self, name: str, value: str) -> None:
+        """Keep a measured number for the page."""
+        self.measurements[name] = value
 
     def record(self) -> dict[str, Any]:
-        """Return it as data."""
+        """Return the tally as JSON data."""
+        found = {}
+        for kind, count in sorted(self.faults.items()):
+            found[kind] = [count, self.examples[kind]]
         return {
-            "tried": dict(sorted(self.tried.items())),
-            "found": {
-                kind: [count, self.examples[kind]] for kind, count in sorted(self.found.items())
-            },
-            "measured": self.measured,
+            "tried": dict(sorted(self.outcomes.items())),
+            "found": found,
+            "measured": self.measurements,
             "seed": self.seed,
-            "seconds": round(time.monotonic() - self.began, 1),
+            "seconds": round(time.monotonic() - self.started, 1),
             "provenance": self.provenance,
         }
 
 
 def write(tally: Tally, page: Path) -> None:
-    """Add a campaign to the page, in the place of an earlier one of its name."""
-    data = page.with_suffix(".json")
-    known = json.loads(data.read_text(encoding="utf-8")) if data.exists() else {}
-    known[tally.name] = tally.record()
-    data.write_text(
-        json.dumps(known, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8"
-    )
-    page.write_text(markdown(json.loads(data.read_text(encoding="utf-8"))), encoding="utf-8")
+    """Add a campaign to the page; it replaces an earlier campaign of the same name."""
+    store = page.with_suffix(".json")
+    records = json.loads(store.read_text(encoding="utf-8")) if store.exists() else {}
+    records[tally.name] = tally.record()
+    text = json.dumps(records, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    store.write_text(text, encoding="utf-8")
+    page.write_text(markdown(json.loads(text)), encoding="utf-8")
 
 
-def markdown(known: dict[str, Any]) -> str:
-    """Return the page."""
+def markdown(records: dict[str, Any]) -> str:
+    """Return the page as Markdown."""
     lines = [
         "# Reliability",
         "",
         "Written by `python -m campaigns`; every campaign can be run again with its seed.",
         "",
     ]
-    for name, record in known.items():
-        where = record.get("provenance") or record  # earlier ones say less
-        faults = sum(count for count, _ in record["found"].values())
-        tried = sum(record["tried"].values())
-        lines += [
-            f"## {name}",
-            "",
-            f"{tried} cases in {record['seconds']:.0f} s, {faults} faults. Seed {record['seed']}, commit "
-            f"{where['commit']}, {where['machine']}.",
-            "",
-            *([mark(where, section=True), ""] if "entries" in where else []),
-            "| case and outcome | count |",
-            "|---|---|",
-            *(f"| {case} | {count} |" for case, count in record["tried"].items()),
-            "",
-            *(f"- {what}: {found}" for what, found in record.get("measured", {}).items()),
-            *(
-                f"- **{kind}** ({count}): {example}"
-                for kind, (count, example) in record["found"].items()
-            ),
-            "",
-        ]
+    for name, record in records.items():
+        lines += _section(name, record)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _section(name: str, record: dict[str, Any]) -> list[str]:
+    origin = record.get("provenance") or record  # older records store commit and machine directly
+    faults = sum(count for count, _ in record["found"].values())
+    cases = sum(record["tried"].values())
+    lines = [
+        f"## {name}",
+        "",
+        f"{cases} cases in {record['seconds']:.0f} s, {faults} faults. Seed {record['seed']}, "
+        f"commit {origin['commit']}, {origin['machine']}.",
+        "",
+    ]
+    if "entries" in origin:
+        lines += [mark(origin, section=True), ""]
+    lines += ["| case and outcome | count |", "|---|---|"]
+    lines += [f"| {case} | {count} |" for case, count in record["tried"].items()]
+    lines.append("")
+    lines += [f"- {name}: {value}" for name, value in record.get("measured", {}).items()]
+    for kind, (count, example) in record["found"].items():
+        lines.append(f"- **{kind}** ({count}): {example}")
+    lines.append("")
+    return lines

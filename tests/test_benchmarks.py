@@ -2,13 +2,14 @@
 
 import itertools
 import math
+import re
 from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import peers
+from benchmarks import page, peers
 from benchmarks.contest_cases import CASES, HOLE, Case, lower_bounds, mask_of, problems
-from benchmarks.measure import about, printed_by, quick, replaced, table, threads
+from benchmarks.measure import about, printed_by, quick, table, threads
 from benchmarks.races import (
     LEVELS,
     Family,
@@ -30,23 +31,6 @@ from benchmarks.time_to_gap import (
 from mirrordescent import PDHG, DualFISTA, TVDenoising, TVInpainting, certify, relative_gap, solve
 from mirrordescent_experiments.provenance import recorded
 
-PAGE = """# Benchmarks
-
-Words.
-
-## First
-
-1.
-
-### A part of it
-
-2.
-
-## Third
-
-3.
-"""
-
 
 def picture(isotropic=False, mask=None):
     y = torch.rand(1, 1, 24, 24, generator=torch.Generator().manual_seed(0)).repeat_interleave(
@@ -61,15 +45,43 @@ def gap_of(problem, x):
     )
 
 
-def test_a_section_is_replaced_and_the_others_stay():
-    sections = replaced(PAGE, "First", "new\n", ["First", "Second", "Third"])
-    assert sections == "\n## First\n\nnew\n\n## Third\n\n3.\n"
+MEASURED = """`name`: a machine.
+
+| ratio | measured | target |  |
+| --- | --- | --- | --- |
+| a \\| b | 0.50 | ≤ 1 | met |
+| c | 2.00 | ≤ 1 | **NOT MET** |
+| d | 3.00 |  |  |
+
+| problems | status | gap |
+| --- | --- | --- |
+| all | met | 0.1 |
+"""
 
 
-def test_a_new_section_takes_its_place_and_unknown_ones_are_dropped():
-    sections = replaced(PAGE, "Second", "2", ["Second", "First"])
-    assert sections == "\n## Second\n\n2\n\n## First\n\n1.\n\n### A part of it\n\n2.\n"
-    assert replaced("", "First", "1", ["First"]) == "\n## First\n\n1\n"
+def test_the_page_has_no_targets_and_the_file_keeps_them(tmp_path):
+    section = page.section_of(MEASURED)
+    assert "| a \\| b | 0.50 |\n| c | 2.00 |\n| d | 3.00 |" in section.text
+    assert "| problems | gap |" in section.text
+    assert not re.search("target|met|status", section.text)
+    met = [page.Target("a | b", "≤ 1", True), page.Target("c", "≤ 1", False)]
+    assert section.targets == (*met, page.Target("all", "", True))
+    page.write({"First": section}, tmp_path)
+    assert page.read(tmp_path / "benchmarks.json") == {"First": section}
+    text = (tmp_path / "benchmarks.md").read_text()
+    assert text.startswith("# Benchmarks\n")
+    assert text.endswith(f"## First\n\n{section.text}\n")
+    assert page.read(tmp_path / "absent.json") == {}
+
+
+def test_the_stored_page_is_written_from_the_stored_results():
+    results = Path(__file__).parents[1] / "docs" / "results"
+    sections = page.read(results / "benchmarks.json")
+    text = (results / "benchmarks.md").read_text()
+    assert text == page.markdown(sections)
+    assert len(page.summary(sections).splitlines()) == len(page.SUMMARIES)
+    assert not re.search(r"NOT MET|\btargets?\b", text)
+    assert any(not target.met for section in sections.values() for target in section.targets)
 
 
 def test_tables_are_markdown(capsys):

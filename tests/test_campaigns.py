@@ -11,7 +11,7 @@ import pytest
 import torch
 from campaigns import mutants
 from campaigns.__main__ import SMALL
-from campaigns.fuzz import Fuzz, damaged
+from campaigns.fuzz import Fuzz, damage_bytes
 from campaigns.tally import Tally, markdown, write
 
 from mirrordescent._internal.files import read_whole
@@ -56,7 +56,7 @@ def test_a_silent_change_would_be_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr("campaigns.fuzz.read_whole", lambda path: (wrong, {}))
     with pytest.raises(AssertionError, match="changed silently"):
         fuzz.entry()
-    assert damaged(b"abc" * 50, tally.random) != b"abc" * 50
+    assert damage_bytes(b"abc" * 50, tally.random) != b"abc" * 50
     assert torch.equal(read_whole(fuzz.entries[0])[0][next(iter(good))], next(iter(good.values())))
 
 

@@ -150,8 +150,6 @@ def test_a_cache_that_cannot_be_written_has_a_cure(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("MIRRORDESCENT_CACHE", str(tmp_path / "file"))
     kernels.library.cache_clear()
-    with pytest.raises(
-        BuildError, match="set MIRRORDESCENT_CACHE to a writable folder"
-    ):
+    with pytest.raises(BuildError, match="set MIRRORDESCENT_CACHE to a writable folder"):
         kernels.library()
     assert not kernels.available()

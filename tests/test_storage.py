@@ -449,7 +449,7 @@ UNSTORABLE = [
         lambda: TVInpainting(random(1, 1, 3, 3), None, operator=Mirrored()),
         "operator of TVInpainting cannot be stored: a Mirrored is neither data nor a part",
     ),
-    (lambda: nn.Linear(2, 3), "Linear cannot be stored: it is no map, method"),
+    (lambda: nn.Linear(2, 3), "Linear cannot be stored: it is not a map, method"),
 ]
 
 

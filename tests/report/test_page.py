@@ -154,7 +154,7 @@ def test_pictures_of_the_wrong_shape():
         "A picture",
         sections=[Section("", Comparison({"": {"a": Picture(torch.zeros(2, 3, 8, 8))}}))],
     )
-    with pytest.raises(ValueError, match="a picture must be"):
+    with pytest.raises(ValueError, match="a picture must have the shape"):
         page.html()
 
 
@@ -225,7 +225,7 @@ def test_numbers_are_set_flush_right_and_words_are_not():
 def test_a_failure_leaves_the_old_page(tmp_path, monkeypatch):
     path = pages.page().write(tmp_path / "new" / "index.html")
     before = path.read_text(encoding="utf-8")
-    with pytest.raises(ValueError, match="a picture must be"):
+    with pytest.raises(ValueError, match="a picture must have the shape"):
         Page("", sections=[Section("", Comparison({"": {"a": Picture(torch.zeros(9))}}))]).write(
             path
         )

@@ -1,4 +1,4 @@
-"""What a page can show: pictures to compare, curves, groups of numbers, tables, claims."""
+"""Contents of a page: pictures to compare, curves, groups of numbers, tables, claims."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ Scale: TypeAlias = Literal["log", "linear"]
 
 @dataclass(frozen=True)
 class Curve:
-    """One method's quantity along its runs: iterations (points,), seconds (points,), values
-    (points, runs).
+    """A quantity of a method along its runs.
+
+    Args:
+        name: Name of the method, optionally with settings in brackets.
+        iterations: Iterations (points,).
+        seconds: Times (points,).
+        values: Values (points, runs).
     """
 
     name: str
@@ -26,17 +31,24 @@ class Curve:
     values: Tensor
 
     def mean_at(self, iteration: int) -> float:
-        """Return the mean at an iteration: not a number if a run has failed by then."""
+        """Return the mean over the runs at an iteration. It is NaN if a run has failed."""
         return float(self.values[self.iterations.index(iteration)].mean())
 
     def of_run(self, run: int) -> Curve:
-        """Return the curve of one run alone."""
+        """Return the curve of one run."""
         return Curve(self.name, self.iterations, self.seconds, self.values[:, run : run + 1])
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves that share their axes."""
+    """Curves with common axes.
+
+    Args:
+        curves: Curves.
+        quantity: Description of the vertical axis.
+        against: Horizontal axis that is shown first.
+        scales: Horizontal and vertical scale.
+    """
 
     curves: list[Curve]
     quantity: str = GAP
@@ -45,7 +57,7 @@ class Panel:
     axes: ClassVar[Sequence[str]] = ("iterations", "seconds")
 
     def __getitem__(self, name: str) -> Curve:
-        """Return the curve of a method, whatever setting its name goes on with in brackets."""
+        """Return the curve of a method by its name without settings."""
         return self.curves[self.names.index(name)]
 
     @property
@@ -56,7 +68,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class Dots:
-    """Groups of numbers, a dot for each."""
+    """Groups of numbers, each of which is shown as a dot.
+
+    Args:
+        groups: Numbers by the name of the group.
+        quantity: Description of the numbers.
+    """
 
     groups: Mapping[str, Tensor]
     quantity: str
@@ -66,45 +83,56 @@ class Dots:
 
 
 class Link(str):
-    """A cell of a table that leads to a file, given by its path relative to the page."""
+    """A cell of a table with a link to a file.
+
+    Args:
+        text: Text of the cell.
+        file: Path of the file, relative to the page.
+    """
 
     file: str
 
     def __new__(cls, text: str, file: str) -> Link:
-        """Make a text with a file behind it."""
+        """Return the text with its file."""
         link = super().__new__(cls, text)
         link.file = file
         return link
 
     @property
     def address(self) -> str:
-        """The path as a page needs it; one that looks like an address of another kind is still a
-        file.
-        """
+        """The relative URL of the file. A path that looks like a URL remains a path."""
         return "./" + quote(self.file)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers in rows and columns."""
+    """A table of texts and numbers.
+
+    Args:
+        columns: Header.
+        rows: Cells by row.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def markdown(self) -> str:
         """Return the table as Markdown."""
-        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        return "\n".join(
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
-        )
+        lines = []
+        for row in (self.columns, ["---"] * len(self.columns), *self.rows):
+            cells = [cell.replace("|", "\\|") for cell in row]
+            lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement, whether it holds here, and the numbers that say so.
+    """A statement and the measurement that supports or contradicts it.
 
-    ``holds`` is None where the uncertainty of the numbers does not decide it, or nothing was
-    measured.
+    Args:
+        statement: Statement.
+        holds: Whether it holds, or None if the measurement does not decide it or is missing.
+        measured: Measured numbers.
     """
 
     statement: str
@@ -113,23 +141,36 @@ class Claim:
 
     @classmethod
     def by(cls, statement: str, low: float, high: float, measured: str) -> Claim:
-        """Judge by the interval of a margin that is to be above 0: beyond its uncertainty, one way
-        or the other.
+        """Return a claim that a margin is positive, judged by a confidence interval.
+
+        Args:
+            statement: Statement.
+            low: Lower end of the interval.
+            high: Upper end of the interval.
+            measured: Measured numbers.
         """
-        holds = True if low > 0 else False if high < 0 else None
+        holds = None
+        if low > 0:
+            holds = True
+        elif high < 0:
+            holds = False
         return cls(statement, holds, measured)
 
     @property
     def verdict(self) -> str:
         """The verdict in words."""
-        undecided = "not measured" if self.measured == NOT_MEASURED else "not decided"
-        return {True: "holds", False: "does not hold", None: undecided}[self.holds]
+        if self.holds is None:
+            return NOT_MEASURED if self.measured == NOT_MEASURED else "not decided"
+        return "holds" if self.holds else "does not hold"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An image (channels, height, width) or (height, width), of pixels in [0, 1] or of bytes, and a
-    few words on it.
+    """A picture with a caption.
+
+    Args:
+        image: Image (channels, height, width) or (height, width), with values in [0, 1] or bytes.
+        note: Caption.
     """
 
     image: Tensor
@@ -138,13 +179,12 @@ class Picture:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Pictures of one or several scenes by their names, of which any two can be laid over each
-    other.
+    """Pictures of one or several scenes. A slider compares any two pictures of a scene.
 
     Args:
-        scenes: the pictures of each scene, by the names of both.
-        before: the picture on the left at first; by default the first of a scene.
-        after: the picture on the right at first; by default the last of a scene.
+        scenes: Pictures by name, for each scene by name.
+        before: Name of the picture that is first shown on the left. The default is the first.
+        after: Name of the picture that is first shown on the right. The default is the last.
     """
 
     scenes: Mapping[str, Mapping[str, Picture]]
@@ -154,11 +194,11 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Strip:
-    """Pictures in an order, such as along a setting, of which a slider shows one.
+    """A sequence of pictures, such as for values of a setting. A slider shows one of them.
 
     Args:
-        pictures: by their names.
-        first: the one that is shown at first.
+        pictures: Pictures by name.
+        first: Name of the picture that is shown first.
     """
 
     pictures: Mapping[str, Picture]
@@ -170,7 +210,13 @@ Content: TypeAlias = Comparison | Panel | Dots | Strip | Table | Sequence[Claim]
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page: its heading, what it shows, and a sentence on how to read it."""
+    """A section of a page.
+
+    Args:
+        title: Heading.
+        content: Pictures, chart, table or claims.
+        note: Explanation, in a sentence or two.
+    """
 
     title: str
     content: Content

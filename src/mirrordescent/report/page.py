@@ -1,4 +1,4 @@
-"""A page in one HTML file, which shows the same wherever it is taken: it loads nothing."""
+"""A page in one HTML file, which loads no other files."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,16 @@ from typing import Any
 from mirrordescent._internal.extras import requires_extra
 from mirrordescent._internal.files import whole
 from mirrordescent.report.charts import chart, table
-from mirrordescent.report.content import Comparison, Content, Dots, Panel, Section, Strip, Table
+from mirrordescent.report.content import (
+    Comparison,
+    Content,
+    Dots,
+    Panel,
+    Picture,
+    Section,
+    Strip,
+    Table,
+)
 from mirrordescent.report.pictures import embed
 from mirrordescent.report.versions import versions
 
@@ -21,17 +30,18 @@ SCRIPTS = (
     "templates/page.js",
 )
 NUMBER = re.compile(r"[-−+<]?\d[\d.,]*(e[-+]?\d+)?( ?(%|s|ms|dB|px|×|±.*))?|–")
+"""Cells that are numbers, with units."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a demonstration, an experiment or a solve has to show.
+    """A page with the results of a command or an experiment.
 
     Args:
-        title: what it is.
-        lead: what was done, in a sentence or two.
-        sections: what came out.
-        settings: what it was done with; versions and processor are added to them.
+        title: Title.
+        lead: Introduction, in a sentence or two.
+        sections: Sections with results.
+        settings: Settings of the run. The page adds versions and processor.
     """
 
     title: str
@@ -40,7 +50,7 @@ class Page:
     settings: Mapping[str, object] = field(default_factory=dict)
 
     def write(self, path: Path) -> Path:
-        """Write the page, or leave what was there; return where it is."""
+        """Write the page and return its path. An existing page is replaced as a whole."""
         html = self.html()
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole(path) as partial:
@@ -48,7 +58,7 @@ class Page:
         return path
 
     def html(self) -> str:
-        """Return the page as text."""
+        """Return the page as HTML."""
         with requires_extra("pages", "Writing a page", "Jinja2"):
             from jinja2 import Environment, PackageLoader, StrictUndefined
             from markupsafe import Markup
@@ -63,60 +73,58 @@ class Page:
         return environment.get_template("page.html").render(
             title=self.title,
             lead=self.lead,
-            sections=[
-                {"title": s.title, "note": s.note, **_view(s.content)} for s in self.sections
-            ],
+            sections=[_section(section) for section in self.sections],
             facts={"Settings": self.settings, "Made with": versions()},
             style=Markup(_resource("templates/page.css")),
             scripts=[Markup(_resource(name)) for name in SCRIPTS],
         )
 
 
+def _section(section: Section) -> dict[str, Any]:
+    """Return the variables of the template for a section."""
+    return {"title": section.title, "note": section.note, **_view(section.content)}
+
+
 def _view(content: Content) -> dict[str, Any]:
-    """Return what the template needs of one section's content."""
+    """Return the variables of the template for the content of a section."""
     match content:
         case Comparison():
-            all_scenes = content.scenes.items()
-            scenes = {
-                scene: {name: embed(each) for name, each in named.items()}
-                for scene, named in all_scenes
-            }
+            scenes = {scene: _embed_all(named) for scene, named in content.scenes.items()}
             return {"kind": "comparison", "comparison": content, "scenes": scenes}
         case Panel() | Dots():
-            numbers = _cells(table(content))
             return {
                 "kind": "chart",
                 "quantity": content.quantity,
                 "chart": chart(content),
-                "table": numbers,
+                "table": _cells(table(content)),
             }
         case Strip():
-            pictures = {name: embed(each) for name, each in content.pictures.items()}
-            return {
-                "kind": "strip",
-                "pictures": pictures,
-                "first": list(pictures).index(content.first),
-            }
+            first = list(content.pictures).index(content.first)
+            return {"kind": "strip", "pictures": _embed_all(content.pictures), "first": first}
         case Table():
             return {"kind": "table", "table": _cells(content)}
         case _:
-            return {
-                "kind": "claims",
-                "claims": content,
-                "held": sum(claim.holds is True for claim in content),
-            }
+            held = sum(claim.holds is True for claim in content)
+            return {"kind": "claims", "claims": content, "held": held}
 
 
-def _cells(numbers: Table) -> dict[str, Any]:
-    """Return a table, and which of its columns are numbers for the most part, to be set flush
-    right.
+def _embed_all(pictures: Mapping[str, Picture]) -> dict[str, dict[str, Any]]:
+    return {name: embed(picture) for name, picture in pictures.items()}
+
+
+def _cells(content: Table) -> dict[str, Any]:
+    """Return the cells of a table, and for each column whether most of its cells are numbers.
+
+    Columns of numbers are right-aligned.
     """
-    columns = list(zip(*numbers.rows, strict=True)) or [()] * len(numbers.columns)
-    aligned = [
-        2 * sum(bool(NUMBER.fullmatch(cell)) for cell in column) > len(column) for column in columns
-    ]
-    return {"columns": numbers.columns, "rows": numbers.rows, "numbers": aligned}
+    columns = list(zip(*content.rows, strict=True)) or [()] * len(content.columns)
+    numeric = []
+    for column in columns:
+        numbers = sum(bool(NUMBER.fullmatch(cell)) for cell in column)
+        numeric.append(2 * numbers > len(column))
+    return {"columns": content.columns, "rows": content.rows, "numbers": numeric}
 
 
 def _resource(name: str) -> str:
+    """Return the text of a file of this package."""
     return files("mirrordescent.report").joinpath(name).read_text(encoding="utf-8")

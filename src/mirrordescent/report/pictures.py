@@ -1,4 +1,4 @@
-"""Images as part of a page: no file beside it."""
+"""Images embedded in a page."""
 
 import base64
 import io
@@ -10,12 +10,14 @@ from torch import Tensor
 from mirrordescent._internal.extras import requires_extra
 from mirrordescent.report.content import Picture
 
-LARGEST_SIDE = 1200  # pixels; what is larger is shrunk
-LOSSLESS_PIXELS = 160 * 160  # up to which an image is kept exactly
+LARGEST_SIDE = 1200
+"""Largest side of an embedded image in pixels. Larger images are reduced."""
+LOSSLESS_PIXELS = 160 * 160
+"""Number of pixels up to which an image is stored without loss."""
 
 
 def embed(picture: Picture) -> dict[str, Any]:
-    """Return the image as a data address, with its width and height there."""
+    """Return a picture as a data URL, with its width and height on the page."""
     with requires_extra("pictures", "Showing pictures on a page", "Pillow"):
         from PIL import Image
 
@@ -29,12 +31,15 @@ def embed(picture: Picture) -> dict[str, Any]:
 
 
 def _pixels(image: Tensor) -> Any:
-    """Return (height, width) or (height, width, 3 or 4) of bytes."""
+    """Return an image as an array (height, width) or (height, width, channels) of bytes."""
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[0] not in (1, 3, 4)):
         raise ValueError(
-            f"a picture must be (1, 3 or 4 channels, height, width) or (height, width), got {image.shape}"
+            "a picture must have the shape (1, 3 or 4 channels, height, width) or (height, width), "
+            f"got {tuple(image.shape)}"
         )
     planes = image if image.ndim == 2 or len(image) > 1 else image[0]
     if planes.dtype != torch.uint8:
         planes = (planes.detach().cpu().float().nan_to_num().clamp(0, 1) * 255).round().byte()
-    return (planes.movedim(0, -1) if planes.ndim == 3 else planes).contiguous().numpy()
+    if planes.ndim == 3:
+        planes = planes.movedim(0, -1)
+    return planes.contiguous().numpy()

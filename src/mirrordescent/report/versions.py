@@ -1,4 +1,4 @@
-"""What made a page: programs and processor."""
+"""Versions of programs, and the processor."""
 
 import platform
 from pathlib import Path
@@ -9,7 +9,7 @@ import mirrordescent
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what takes part, and the processor with the threads used."""
+    """Return the versions of programs, the processor, and the number of threads."""
     return {
         "mirrordescent": mirrordescent.__version__,
         "Python": platform.python_version(),
@@ -21,7 +21,7 @@ def versions() -> dict[str, str]:
 
 
 def processor() -> str:
-    """Return the model's name where the system tells it; ``platform`` does not know it on Linux."""
+    """Return the model of the processor, which ``platform`` does not know on Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

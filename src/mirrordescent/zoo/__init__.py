@@ -1,4 +1,4 @@
-"""The zoo: learned methods that ship with the package, and a place to save yours."""
+"""The zoo: load the learned methods of the package, and save your own."""
 
 import builtins
 import warnings
@@ -6,8 +6,9 @@ from pathlib import Path
 
 from torch import nn
 
+# Entries refer to classes by name. These imports define all classes that occur in entries.
 import mirrordescent.methods
-import mirrordescent.problems  # noqa: F401 - with the methods and what they import, all classes that entries are made of
+import mirrordescent.problems  # noqa: F401
 from mirrordescent._internal.suggestions import unknown
 from mirrordescent.zoo import hub
 from mirrordescent.zoo.card import Card
@@ -21,13 +22,15 @@ from mirrordescent.zoo.storage import (
 )
 
 FOLDER = Path(__file__).parent / "entries"
-RENAMED = {  # entries of version 0.1, which go by these names until 0.3
+"""Folder with the entries of the package."""
+RENAMED = {
     "photo-inpaint": "photo-inpaint-pair",
     "photo-inpaint-spectral": "photo-inpaint-stencil",
     "ellipse-denoise": "ellipse-denoise-pair",
     "ellipse-denoise-spectral": "ellipse-denoise-stencil",
     "mnist49-svm": "mnist49-svm-pair",
 }
+"""New names of entries by the names of version 0.1, which are accepted until 0.3."""
 
 __all__ = [
     "Card",
@@ -44,78 +47,87 @@ __all__ = [
 
 
 def list() -> builtins.list[str]:
-    """Return the names of the shipped entries."""
+    """Return the names of the entries that come with the package."""
     return sorted(path.stem for path in FOLDER.glob("*.safetensors"))
 
 
 def load(name: str | Path) -> nn.Module:
-    """Return a learned method by its name, from a file, or from the hub; its card says what kind it
-    is.
+    """Return a learned method. Its card says what kind of module it is.
 
-    On the hub it is ``hf://owner/repository/name``, with the extra ``mirrordescent[hub]``. An entry
-    made of your own classes can be loaded once their module has been imported; its card names the
-    module.
+    If an entry has classes of your own, import their module first; the card names it.
+
+    Args:
+        name: Name of an entry, a ``.safetensors`` file, or ``hf://owner/repository/name`` on the
+            Hugging Face Hub (needs the extra ``mirrordescent[hub]``).
 
     >>> from mirrordescent import zoo
     >>> zoo.load("photo-inpant-pair")
     Traceback (most recent call last):
     ...
-    KeyError: "unknown entry of the zoo 'photo-inpant-pair'; did you mean 'photo-inpaint-pair'? known: ..."
+    KeyError: "unknown entry of the zoo 'photo-inpant-pair'; did you mean 'photo-inpaint-pair'? ..."
     """
     return load_entry(path_of(name))[0]
 
 
 def card(name: str | Path) -> Card:
-    """Return the card of an entry: what it is for, how it was learned, what it achieves."""
+    """Return the card of an entry: its purpose, its training, and its measured results."""
     return read_card(path_of(name))
 
 
 def save(module: nn.Module, path: str | Path, card: Card | None = None) -> Path:
-    """Save a map, a method or another part with its card to PATH.safetensors and PATH.json; return
-    the former.
+    """Save a map, a method or another part, and return the ``.safetensors`` file.
+
+    Args:
+        module: Part to save.
+        path: File to write, with or without the suffix ``.safetensors``. The card is also written
+            to a ``.json`` file with the same name.
+        card: Card of the entry. By default it has only a name and a description.
     """
-    path = Path(
-        f"{str(path).removesuffix('.safetensors')}.safetensors"
-    )  # a dot in a name is not a suffix
+    # Not with_suffix, because the name may have a dot.
+    path = Path(f"{str(path).removesuffix('.safetensors')}.safetensors")
     save_entry(module, path, card or Card(path.stem, f"a {type(module).__name__}"))
     return path
 
 
 def pull(address: str) -> Path:
-    """Fetch an entry from the hub, ``hf://owner/repository/name``, and return its file."""
+    """Download an entry ``hf://owner/repository/name`` from the hub and return its file."""
     return hub.pull(address)
 
 
 def push(name: str | Path, repository: str) -> str:
-    """Send an entry, by its name or its file, to a repository ``owner/name`` of the hub; return its
-    address there.
+    """Upload an entry to a repository of the hub and return its address.
+
+    Args:
+        name: Name or file of the entry.
+        repository: Repository ``owner/name``.
     """
     return hub.push(path_of(name), repository)
 
 
 def fingerprint(name: str | Path) -> str:
-    """Return a checksum of what an entry computes, its structure and its tensors, whatever its card
-    says.
-    """
+    """Return a checksum of the structure and the tensors of an entry, without its card."""
     return fingerprint_of(path_of(name))
 
 
 def verify() -> dict[str, bool]:
-    """Check every shipped file against its checksum, and the card beside it."""
+    """Check every entry of the package against its checksum and its card.
+
+    Returns:
+        Whether the entry is intact, by name.
+    """
     return {name: intact(FOLDER / f"{name}.safetensors") for name in list()}
 
 
 def path_of(name: str | Path) -> Path:
-    """Return the file of an entry."""
+    """Return the file of an entry. Entries of the hub are downloaded."""
     if hub.is_address(name):
         return hub.pull(str(name))
     if Path(name).suffix == ".safetensors":
         return Path(name)
-    if str(name) in RENAMED:
-        warnings.warn(
-            f"the entry {name} is called {RENAMED[str(name)]} now", FutureWarning, stacklevel=3
-        )
-        name = RENAMED[str(name)]
+    new_name = RENAMED.get(str(name))
+    if new_name is not None:
+        warnings.warn(f"the entry {name} is called {new_name} now", FutureWarning, stacklevel=3)
+        name = new_name
     if str(name) not in list():
         raise KeyError(unknown(name, list(), "entry of the zoo"))
     return FOLDER / f"{name}.safetensors"

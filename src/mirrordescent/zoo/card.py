@@ -1,4 +1,4 @@
-"""The card of an entry: what it is for, how it was learned, what it achieves."""
+"""The card of a zoo entry: its purpose, its training, and its measured results."""
 
 from __future__ import annotations
 
@@ -8,34 +8,36 @@ from typing import Any
 
 from mirrordescent._internal.suggestions import require_known
 
-DEEPEST = 20  # levels of tables in tables
-_KINDS: dict[str, Any] = {
+DEEPEST = 20
+"""Largest depth of nested tables and lists."""
+_TYPES: dict[str, Any] = {
     "stages": list | tuple,
     "parameters": int | None,
     "held_out": dict,
     "use": dict,
     "requires": list | tuple,
 }
+"""Types of the fields that are not text."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """What is known about an entry.
+    """The description of a zoo entry.
 
     Args:
-        name: its name.
-        description: what it is for, in a sentence.
-        kind: what it is: a map, method, oracle, schedule, problem or initialisation. Filled in when
-            it is saved.
-        family: what it was learned on, in words.
-        data: the collection that the family is made from, with its terms, in words.
-        stages: how it was learned, a record for each stage: its settings and its outcome.
-        parameters: how many numbers were learned.
-        held_out: what it achieves on problems that it was not learned on; under ``control``, what
-            the same method does with the identity for its map.
-        use: numbers that belong to it, such as the minibatch size it is meant for.
-        requires: the user's modules that have to be imported before it is loaded. Filled in when it
-            is saved.
+        name: Name of the entry.
+        description: Purpose of the entry, in one sentence.
+        kind: Kind of the module: a map, method, oracle, schedule, problem or initialisation. Set
+            when the entry is saved.
+        family: Description of the problems that it was learned on.
+        data: Description of the data and their licence.
+        stages: Records of the stages of learning, with settings and outcome.
+        parameters: Number of learned parameters.
+        held_out: Results on held-out problems. The entry ``control`` has the results of the same
+            method with the identity instead of its mirror map.
+        use: Numbers that are necessary to use the entry, such as the size of a minibatch.
+        requires: Modules of the user that must be imported before the entry is loaded. Set when
+            the entry is saved.
     """
 
     name: str
@@ -51,50 +53,52 @@ class Card:
 
     @property
     def gain(self) -> str:
-        """What its gain is owed to, by comparison with the identity for its map
-        (``held_out.control``).
+        """The source of the gain, by comparison with the control in ``held_out``.
 
-        "geometry", "schedules", where the map's share is not significantly above zero, or
-        "unknown"; "" without a map.
+        "geometry" if the mirror map contributes significantly, "schedules" if it does not,
+        "unknown", or "" without a control.
         """
         control = self.held_out.get("control")
-        return str(control.get("gain", "unknown")) if isinstance(control, dict) else ""
+        if not isinstance(control, dict):
+            return ""
+        return str(control.get("gain", "unknown"))
 
     def completed(self, kind: str, requires: Sequence[str]) -> Card:
-        """Return the card with what saving fills in."""
+        """Return the card with the fields that are set when an entry is saved."""
         return replace(self, kind=kind, requires=list(requires))
 
     def to_data(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the card as plain data."""
         return asdict(self)
 
     @classmethod
     def from_data(cls, data: Any) -> Card:
-        """Read it from plain data, or say what is wrong with the data."""
+        """Return the card with these fields, or raise if the data are not a card."""
         if not isinstance(data, dict):
-            raise ValueError(f"a card is a table, not a {type(data).__name__}")
+            raise ValueError(f"a card must be a table, got a {type(data).__name__}")
+        known = [each.name for each in fields(cls)]
         for key, value in data.items():
-            require_known(key, [each.name for each in fields(cls)], "entry of a card")
-            wanted = _KINDS.get(key, str)
-            if not isinstance(value, wanted) or isinstance(value, bool) or _depth(value) > DEEPEST:
-                raise ValueError(
-                    f"{key} of a card cannot be a {type(value).__name__}, or is nested too deeply"
-                )
+            require_known(key, known, "entry of a card")
+            if not isinstance(value, _TYPES.get(key, str)) or isinstance(value, bool):
+                raise ValueError(f"{key} of a card cannot be a {type(value).__name__}")
+            if _depth(value) > DEEPEST:
+                raise ValueError(f"{key} of a card is nested too deeply")
         if "name" not in data:
-            raise ValueError("a card has a name")
+            raise ValueError("a card must have a name")
         return cls(**data)
 
 
 def _depth(value: Any) -> int:
-    """Return how deeply tables and lists are nested, without going deeper than need be."""
+    """Return the depth of nested tables and lists, at most ``DEEPEST + 1``."""
     level = [value]
     depth = 0
     while level and depth <= DEEPEST:
-        nested = [each for each in level if isinstance(each, dict | list)]
-        level = [
-            inner
-            for each in nested
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
+        next_level: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                next_level += item.values()
+            elif isinstance(item, list):
+                next_level += item
+        level = next_level
         depth += 1
     return depth

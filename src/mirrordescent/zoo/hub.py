@@ -1,5 +1,6 @@
-"""Entries on the Hugging Face Hub, as ``hf://owner/repository/name``; needs the extra
-``mirrordescent[hub]``.
+"""Entries on the Hugging Face Hub: ``hf://owner/repository/name``.
+
+Needs the extra ``mirrordescent[hub]``.
 """
 
 from pathlib import Path
@@ -12,47 +13,49 @@ SCHEME = "hf://"
 
 
 def is_address(name: str | Path) -> bool:
-    """Tell whether a name is an address on the hub."""
+    """Return whether a name is an address on the hub."""
     return str(name).startswith(SCHEME)
 
 
 def pull(address: str) -> Path:
-    """Fetch an entry and its card, check it against the checksum on the card, and return the file.
+    """Download an entry and its card, check them, and return the file of the entry.
 
-    What was fetched before is kept in the hub's own cache, and used again without the network.
+    The cache of the hub keeps downloaded files, so that they can be used without a network.
     """
     repository, name = _split(address)
     hub = _hub()
     try:
-        found = [
-            hub.hf_hub_download(repository, f"{name}{suffix}")
-            for suffix in (".json", ".safetensors")
-        ]
-    except Exception as error:  # the errors of a network have no class in common
+        hub.hf_hub_download(repository, f"{name}.json")
+        path = Path(hub.hf_hub_download(repository, f"{name}.safetensors"))
+    except Exception as error:  # network errors have no common class
         raise OSError(f"{address} cannot be fetched: {error}") from error
-    path = Path(found[-1])
     if not intact(path):
         raise EntryDamaged(
-            f"{address} is damaged: it differs from its checksum, or its card is another entry's"
+            f"{address} is damaged: its checksum is wrong, or its card belongs to another entry"
         )
     return path
 
 
 def push(path: str | Path, repository: str, message: str | None = None) -> str:
-    """Send an entry and its card to a repository ``owner/name``, made if need be; return the
-    entry's address.
+    """Upload an entry and its card, and return the address of the entry.
 
-    Access is controlled by the hub's own login.
+    The login of the hub controls the access.
+
+    Args:
+        path: File of the entry.
+        repository: Repository ``owner/name``, which is created if necessary.
+        message: Commit message. The default is the name of the entry.
     """
     path = Path(path)
     if repository.count("/") != 1:
-        raise ValueError(f"a repository has the form owner/name, got {repository!r}")
+        raise ValueError(f"the repository must have the form owner/name, got {repository!r}")
     if not intact(path):
-        raise EntryDamaged(f"{path} is damaged, or has no card of its own beside it")
+        raise EntryDamaged(f"{path} is damaged, or its card is missing")
     api = _hub().HfApi()
     try:
         api.create_repo(repository, exist_ok=True)
-        for file in (path.with_suffix(".json"), path):  # the entry last: with it, it is whole
+        # The card first, so that an interrupted upload leaves no entry without a card.
+        for file in (path.with_suffix(".json"), path):
             api.upload_file(
                 path_or_fileobj=file,
                 path_in_repo=file.name,
@@ -65,16 +68,18 @@ def push(path: str | Path, repository: str, message: str | None = None) -> str:
 
 
 def _split(address: str) -> tuple[str, str]:
+    """Return the repository and the name of an entry."""
     owner, _, rest = address.removeprefix(SCHEME).partition("/")
     repository, _, name = rest.partition("/")
     if not (owner and repository and name):
         raise ValueError(
-            f"an address on the hub has the form hf://owner/repository/name, got {address!r}"
+            f"an address on the hub must have the form hf://owner/repository/name, got {address!r}"
         )
     return f"{owner}/{repository}", name.removesuffix(".safetensors")
 
 
 def _hub() -> Any:
+    """Import the client of the hub."""
     with requires_extra("hub", "Using entries of the hub", "huggingface_hub"):
         import huggingface_hub
     return huggingface_hub

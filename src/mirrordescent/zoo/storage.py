@@ -1,9 +1,8 @@
-"""Entries on disk: one safetensors file with the learned numbers, what they belong to and the card;
-the card beside it.
+"""Entries on disk: a safetensors file with tensors, structure and card, and the card as JSON.
 
-A checksum of all three is in the file and is checked whenever it is read. Nothing in a file is
-executed, and nothing is imported because of it: an entry made of a user's own classes is loaded
-after they are imported.
+The file has a checksum of its content, which is verified on every read. Loading an entry neither
+executes nor imports anything. If an entry has classes of the user, their module must have been
+imported.
 """
 
 import json
@@ -20,24 +19,26 @@ from mirrordescent.parts import Config, Part, PartMissing, build, describe, modu
 from mirrordescent.zoo.card import Card
 
 FORMAT = "2"
-LARGEST = (
-    1e15  # of a learned number: the square of a larger one is hardly a number in single precision
-)
-# memory to build in: so often what is stored, and this; and calls per tensor
-SPACE = 8
-ROOM = 1 << 24
+LARGEST = 1e15
+"""Largest learned number. The square of a larger one may overflow in single precision."""
+MEMORY_FACTOR = 8
+"""Memory to build a module, relative to the size of its tensors."""
+MEMORY_RESERVE = 1 << 24
+"""Additional memory in bytes."""
 CALLS = 2000
+"""Largest number of torch operations per tensor to build a module."""
 
 
 class EntryDamaged(ValueError):
-    """A file that is not a whole entry of a zoo."""
+    """A file that is not a complete zoo entry."""
 
 
 def save_entry(module: nn.Module, path: Path, card: Card) -> None:
-    """Write a learned module and its card; either both are replaced or neither."""
+    """Write a learned module and its card."""
     if not isinstance(module, Part):
         raise TypeError(
-            f"{type(module).__name__} cannot be stored: it is no map, method, oracle, schedule or problem"
+            f"{type(module).__name__} cannot be stored: "
+            "it is not a map, method, oracle, schedule or problem"
         )
     structure = describe(module)
     card = card.completed(module.kind, modules_of(structure))
@@ -49,16 +50,15 @@ def save_entry(module: nn.Module, path: Path, card: Card) -> None:
 
 
 def _write(path: Path, tensors: dict[str, Tensor], structure: str, card: Card) -> None:
-    stated = json.dumps(card.to_data(), ensure_ascii=False)
-    write_whole(tensors, {"format": FORMAT, "structure": structure, "card": stated}, path)
+    compact = json.dumps(card.to_data(), ensure_ascii=False)
+    write_whole(tensors, {"format": FORMAT, "structure": structure, "card": compact}, path)
+    readable = json.dumps(card.to_data(), indent=2, ensure_ascii=False)
     with whole(path.with_suffix(".json")) as partial:
-        partial.write_text(
-            json.dumps(card.to_data(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        partial.write_text(readable + "\n", encoding="utf-8")
 
 
 def replace_card(path: Path, card: Card) -> None:
-    """Write another card to an entry, whose structure and tensors stay as they are stored."""
+    """Replace the card of an entry. Structure and tensors stay as they are."""
     tensors, metadata = _read(path)
     _write(path, tensors, metadata["structure"], card)
 
@@ -67,7 +67,7 @@ def load_entry(path: Path) -> tuple[nn.Module, Card]:
     """Read a learned module and its card."""
     tensors, metadata = _read(path)
     try:
-        module = _built(json.loads(metadata["structure"]), tensors)
+        module = _build(json.loads(metadata["structure"]), tensors)
         return module.requires_grad_(False), Card.from_data(json.loads(metadata["card"]))
     except PartMissing as error:
         raise PartMissing(f"{path} cannot be loaded yet: {error}") from None
@@ -79,11 +79,11 @@ def load_entry(path: Path) -> tuple[nn.Module, Card]:
         AttributeError,
         ArithmeticError,
     ) as error:
-        raise EntryDamaged(f"{path} is not a learned method that can be read: {error}") from error
+        raise EntryDamaged(f"{path} cannot be read as a learned method: {error}") from error
 
 
 def read_card(path: Path) -> Card:
-    """Read only the card of an entry, whose parts need not be known."""
+    """Read only the card of an entry. Its classes need not be imported."""
     try:
         return Card.from_data(json.loads(_read(path)[1]["card"]))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -91,7 +91,7 @@ def read_card(path: Path) -> Card:
 
 
 def intact(path: Path) -> bool:
-    """Tell whether an entry is there and whole, with a card beside it that says the same."""
+    """Return whether an entry has a valid checksum and a JSON file with the same card."""
     try:
         card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         return bool(card == json.loads(_read(path)[1]["card"]))
@@ -100,7 +100,7 @@ def intact(path: Path) -> bool:
 
 
 def fingerprint_of(path: Path) -> str:
-    """Return a checksum of structure and tensors, by name; the card is left out."""
+    """Return a checksum of the structure and the tensors of an entry."""
     tensors, metadata = _read(path)
     digest = sha256(metadata["structure"].encode())
     for name, tensor in sorted(tensors.items()):
@@ -110,6 +110,7 @@ def fingerprint_of(path: Path) -> str:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and the metadata of an entry."""
     try:
         tensors, metadata = read_whole(path, unsigned=True)
     except Damaged as error:
@@ -117,29 +118,31 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if "blueprint" in metadata:
         raise EntryDamaged(
             f"{path} was saved by version 0.1 of the library: in a clone of the repository, "
-            f"`python -m mirrordescent_experiments.upgrade {path}` makes it readable"
+            f"run `python -m mirrordescent_experiments.upgrade {path}`"
         )
     if "sha256" not in metadata:
         raise EntryDamaged(f"{path} is not a learned method: it has no checksum")
     return tensors, metadata
 
 
-def _built(structure: Config, tensors: dict[str, Tensor]) -> nn.Module:
-    held = sum(tensor.nbytes for tensor in tensors.values())
-    with Bounded("what it describes", SPACE * held + ROOM, CALLS * (len(tensors) + 10)):
+def _build(structure: Config, tensors: dict[str, Tensor]) -> nn.Module:
+    """Build a module with bounded memory and time, and load its tensors."""
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    memory = MEMORY_FACTOR * size + MEMORY_RESERVE
+    with Bounded("its structure", memory, CALLS * (len(tensors) + 10)):
         module: Any = build(structure, tensors)
     if not isinstance(module, nn.Module):
         raise ValueError(f"a {type(module).__name__} is not a module")
-    dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    floating = [tensor for tensor in tensors.values() if tensor.is_floating_point()]
+    dtypes = {tensor.dtype for tensor in floating}
     module.to(dtypes.pop() if len(dtypes) == 1 else None)
-    for name, tensor in module.state_dict(
-        keep_vars=True
-    ).items():  # some were made from plain numbers
+    # Tensors that were built from plain numbers may have another type than the stored ones.
+    for name, tensor in module.state_dict(keep_vars=True).items():
         tensor.data = tensor.data.to(tensors[name].dtype)
     module.load_state_dict(tensors)
     for name, parameter in module.named_parameters():
         if not bool((parameter.detach().abs() < LARGEST).all()):
             raise ValueError(f"{name} has a number that is not finite or larger than {LARGEST:g}")
-    if any(bool(tensor.isnan().any()) for tensor in tensors.values() if tensor.is_floating_point()):
+    if any(bool(tensor.isnan().any()) for tensor in floating):
         raise ValueError("it has numbers that are NaN")
     return module
