@@ -106,7 +106,8 @@ static void NAME(keep)(long n, const REAL *v, const REAL *new, const REAL *u, RE
 }
 
 /* One step on rows [from, to) of the planes that are projected together. ends has x(v) of the first of these rows and of
-   the row after the last, for all channels; sums gets <v - u', u' - u> of every row. `one` is the index of u. */
+   the row after the last, for all channels; sums gets <v - u', u' - u> of every row. u is at index `u`, and v is
+   extrapolated from index `one`. */
 static void NAME(fista_rows)(const NAME(fista_work) *w, REAL *room, long first, long from, long to, const double *n, long u,
                              long one, const REAL *m, REAL *ends, double *sums) {
     long width = w->width, height = w->height, stride = STRIDE(width), many = w->coupled * stride, next = 1 - u;
