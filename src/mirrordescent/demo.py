@@ -56,10 +56,10 @@ BATCH = 100
 ADAM = Tunable("Adam, tuned", Adam, grid(5e-3, 1e-1))
 PAPER_BASELINE = "LMD, two networks"
 METHODS_NOTE = (
-    "LMD is mirror descent with a learned mirror map. LSMD keeps its iterate in the dual space, so "
-    "that it also works with stochastic gradients. LAMD is accelerated. “One network” and "
-    "“stencil” are maps with an exact inverse; in the paper's first LMD, a second network only "
-    "approximates the inverse, and it diverges after a few iterations."
+    "LMD is mirror descent with a learned mirror map. LSMD is the stochastic variant, which keeps "
+    "its iterate in the dual space. LAMD is the accelerated variant. The maps “stencil” and “one "
+    "network” have an exact inverse. The paper's LMD approximates the inverse by a second network, "
+    "and diverges after a few iterations."
 )
 PICTURES_NOTE = (
     "Drag across the picture to compare. Any two pictures can be laid over each other: click one "
@@ -145,7 +145,7 @@ def _photographs_lead(settings: Damage) -> str:
 
 def photographs(settings: Damage, iterations: int, console: Console) -> list[Section]:
     """Damage photographs, tune step sizes on others, and restore them with every method."""
-    console.print(f"{_photographs_lead(settings)} {METHODS_NOTE}\n")
+    console.print(_photographs_lead(settings))
     generator = torch.Generator().manual_seed(settings.seed)
     damages = (generator, settings.missing, settings.noise)
     training = damage(squares(bundled_photographs("train"), settings.size)[:2], *damages)
@@ -164,6 +164,7 @@ def photographs(settings: Damage, iterations: int, console: Console) -> list[Sec
     curves = ranked(curves)
     table = numbers(curves, iterations)
     console.print(_console_table(table, "Photographs: mean gap f(x) − f* after k iterations"))
+    console.print(METHODS_NOTE)
     few = min(SHOWN_AT[0], iterations)
     pictures = comparison(clean, contest, methods, few)
     return [
@@ -226,7 +227,7 @@ def _rated(image: Tensor, truth: Tensor) -> Picture:
 
 def networks(console: Console) -> list[Section]:
     """Train small networks on digits with a learned method and with Adam."""
-    console.print(f"\n{NETWORKS_LEAD}\n")
+    console.print(f"\n{NETWORKS_LEAD}")
     training = training_of(range(NETWORKS))
     rehearsal = training_of([NETWORKS])
     setting = rehearsal.tune(ADAM)
