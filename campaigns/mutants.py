@@ -245,7 +245,8 @@ def cover(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "coveragerc"
     settings.write_text(
-        f"[run]\ndynamic_context = test_function\nsource = {SOURCE}\ndata_file = {folder}/coverage\n"
+        f"[run]\ndynamic_context = test_function\nsource = {SOURCE}\ndata_file = "
+        f"{folder}/coverage\n"
     )
     plugin = folder / "mutants_contexts.py"
     plugin.write_text(CONTEXTS)
@@ -284,7 +285,9 @@ def pytest_sessionfinish(session):
     for file in data.measured_files():
         contexts = data.contexts_by_lineno(file)
         name = file.split("/src/")[-1]
-        lines[name] = {str(line): [c for c in found if c in seconds] for line, found in contexts.items()}
+        lines[name] = {
+            str(line): [c for c in found if c in seconds] for line, found in contexts.items()
+        }
     with open(f"{folder}/reached.json", "w") as out:
         json.dump({"seconds": seconds, "lines": lines}, out)
 """
@@ -443,12 +446,16 @@ def write(outcomes: dict[str, str], count: int, seed: int, of: str | None = None
     lines = [
         "# Mutants",
         "",
-        "Written by `python -m campaigns.mutants`. Each mutant is one small change of the mathematics: an operator, a "
-        "number, a condition, a function. It is killed if a test of the package that reaches its line fails, or does "
+        "Written by `python -m campaigns.mutants`. Each mutant is one small change of the "
+        "mathematics: an operator, a "
+        "number, a condition, a function. It is killed if a test of the package that reaches its "
+        "line fails, or does "
         "not end.",
         "",
-        f"**Score: {len(killed)} of {len(outcomes)}, {100 * len(killed) / len(outcomes):.1f} %** (95 % interval by "
-        f"Wilson: {100 * low:.1f} to {100 * high:.1f} %). These are {len(outcomes)} of a random sample of {count}, "
+        f"**Score: {len(killed)} of {len(outcomes)}, {100 * len(killed) / len(outcomes):.1f} %** "
+        "(95 % interval by "
+        f"Wilson: {100 * low:.1f} to {100 * high:.1f} %). These are {len(outcomes)} of a random "
+        f"sample of {count}, "
         f"seed {seed}; tests that were written for survivors since then do not count.",
         "",
         "| part | killed | of |",

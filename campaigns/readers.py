@@ -172,7 +172,20 @@ class Readers:
         self.commands = {
             "denoise": ["solve", "denoise", f"{pictures}/0.png", "--iterations", "3"],
             "inpaint": ["solve", "inpaint", f"{pictures}/0.png", "--iterations", "3"],
-            "compare": f"compare image-tv --count 2 --size 8 --iterations 3 --images {pictures}".split(),
+            "compare": [
+                *[
+                    "compare",
+                    "image-tv",
+                    "--count",
+                    "2",
+                    "--size",
+                    "8",
+                    "--iterations",
+                    "3",
+                    "--images",
+                ],
+                str(pictures),
+            ],
             "learn": ["learn", str(self.document), "--import", __name__, "--runs", runs],
         }
         self.options_ = {name: _options(name) for name in self.commands}

@@ -26,7 +26,8 @@ from mirrordescent.mirrors import (
 )
 
 ALIKE = (
-    "the same bits, with maps that neither multiply by matrices nor convolve; torch rounds products by the size of a "
+    "the same bits, with maps that neither multiply by matrices nor convolve; torch rounds "
+    "products by the size of a "
     "batch, so that with others nothing of the kind is promised, and they are not tried here"
 )
 SCALES = (1.0, 1.0, 1.0, 1e-30, 1e-10, 1e-4, 1e4, 1e10, 1e30, 1e-310)
@@ -141,7 +142,10 @@ def one(tally: Tally, problem: md.TVInpainting, method: Method[Any], name: str, 
         if bool(wrong.any()):
             tally.fault(
                 f"{name}, bound",
-                f"{lower.tolist()} above {best.tolist()}, {problem.y.dtype}, {tuple(problem.y.shape)}",
+                (
+                    f"{lower.tolist()} above {best.tolist()}, {problem.y.dtype}, "
+                    f"{tuple(problem.y.shape)}"
+                ),
             )
         tally.note(name, "bound below the optimum")
     if isinstance(method, methods.Safeguarded):

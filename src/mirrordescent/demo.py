@@ -1,4 +1,4 @@
-"""The demonstration: restore photographs and train a network, with learned and classical methods."""
+"""The demonstration: restore photographs and train a network, learned against classical."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ GAP_NOTE = (
     f"time of all iterations. The best method is in the first row. {METHODS_NOTE}"
 )
 LOSS_NOTE = (
-    "Mean loss on the training data after k steps with 100 digits each, for a convolutional network "
+    "Mean loss on the training data after k steps with 100 digits each, for a convolutional "
+    "network "
     "with 2970 parameters from four random starts. The best method is in the first row. LAMD "
     "(accelerated mirror descent with a learned map) has a map and step sizes that were learned on "
     "MNIST; nothing was tuned for these digits. Adam has the paper's step size, and the best of "

@@ -92,7 +92,7 @@ def _four_nine(network: nn.Sequential, images: Tensor, labels: Tensor) -> tuple[
 
 
 def _network(generator: Generator) -> nn.Sequential:
-    """Return a network whose last layer classifies the features, with weights from U(±1/√fan-in)."""
+    """Return a network whose last layer classifies the features; weights ~ U(±1/√fan-in)."""
     with torch.device("meta"):  # nothing is drawn from the global generator
         network = nn.Sequential(
             nn.Conv2d(1, 8, 3, padding=1),

@@ -57,8 +57,8 @@ def omniglot_characters(
         paper = _read(stem, first, count, directory)
         inside = (chosen >= first) & (chosen < first + count)
         # Ten at a time: as floating-point numbers, all characters need gigabytes.
-        for indices in torch.split(chosen[inside] - first, 10):
-            chunks.append(_resized(1 - paper[indices].float(), size))
+        batches = torch.split(chosen[inside] - first, 10)
+        chunks += [_resized(1 - paper[batch].float(), size) for batch in batches]
         first += count
     return torch.cat(chunks)
 
@@ -92,7 +92,8 @@ def sample_tasks(
     """
     if characters.ndim != 4:
         raise ValueError(
-            f"characters must be (characters, drawings, height, width), got {tuple(characters.shape)}"
+            "characters must be (characters, drawings, height, width), got "
+            f"{tuple(characters.shape)}"
         )
     available, drawings = characters.shape[:2]
     if not 1 <= way <= available:
