@@ -31,7 +31,7 @@ from mirrordescent.oracles import (
     Scaled,
     Smoothed,
     WrappedOracle,
-    spread,
+    spread_out,
 )
 from mirrordescent.problems import ParallelBeam, PoissonTomography
 from mirrordescent.schedules import Reciprocal
@@ -145,7 +145,7 @@ def test_relative_gradients_have_no_unit():
         torch.testing.assert_close(Relative(base)(one, x, 1), Relative(base)(two, x, 1))
     torch.testing.assert_close(Relative()(one, x, 0), one.grad(x) / one.sensitivity)
     assert Relative(Minibatch(2)).stochastic
-    with pytest.raises(TypeError, match="no sensitivity"):
+    with pytest.raises(TypeError, match="a problem with a sensitivity"):
         Relative()(finite_sums()[0], x, 0)
     with pytest.raises(TypeError, match="not a finite sum"):
         InTurn()(MatrixGame(torch.eye(2)), torch.ones(1, 2), 0)
@@ -346,12 +346,12 @@ def test_terms_in_turn_are_all_of_them_with_neighbours_far_apart():
     same again.
     """
     for terms in (*range(1, 40), 100, 144):
-        order = [spread(k, terms) for k in range(2 * terms)]
+        order = [spread_out(k, terms) for k in range(2 * terms)]
         assert sorted(order[:terms]) == list(range(terms))
         assert order[terms:] == order[:terms]
         stride = (order[1] - order[0]) % terms if terms > 1 else 0
         assert terms < 8 or abs(stride / terms - 0.618) < 0.2
-    assert [spread(k, 144) for k in range(3)] == [0, 89, 34]
+    assert [spread_out(k, 144) for k in range(3)] == [0, 89, 34]
 
 
 class Asked(Oracle):

@@ -319,7 +319,7 @@ def test_the_edges_of_what_a_run_may_be(good):
 def test_steps_may_not_grow():
     assert Polynomial(0.3, 0.0)(7) == 0.3
     for power in (-0.1, math.nan):
-        with pytest.raises(ValueError, match="may not grow"):
+        with pytest.raises(ValueError, match="so that steps do not grow"):
             Polynomial(1.0, power)
 
 
@@ -370,3 +370,18 @@ def test_what_can_be_a_schedule():
     assert as_schedule(own, "t") is own
     assert admissible_step(4.0) == 0.25
     assert admissible_step(4.0, 2.0, 0.5) == 0.0625
+
+
+def test_a_subclass_with_another_forward_does_not_inherit_the_fast_forms():
+    class Halved(PowerLaws):
+        def forward(self, k):
+            return super().forward(k) / 2
+
+    class Doubled(Polynomial):
+        def forward(self, k):
+            return 2 * super().forward(k)
+
+    halved = Halved([1, 4], [1.0, 0.5]).requires_grad_(False)
+    assert [float(halved(1)) for _ in range(3)] == [0.5] * 3, "the table is that of the parent"
+    assert halved.sequence(1, 1).tolist() == [[0.5]]
+    assert Doubled(1.0, 1.0).sequence(1, 2).tolist() == [[2.0], [1.0]]

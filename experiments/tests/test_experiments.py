@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from mirrordescent import GD, Quadratic
-from mirrordescent.contests.contest import Contest, Tunable, grid, recorded_iterations
+from mirrordescent.contests.contest import Contest, grid, recorded_iterations
+from mirrordescent.racing import TunableSolver
 from mirrordescent_experiments.claims import by_margin, control_claims, imaging_claims
 from mirrordescent_experiments.extensions import beside_controls
 from mirrordescent_experiments.reproduction import EXPERIMENTS, reproduce
@@ -219,7 +220,7 @@ def bowls(*curvatures):
 
 def test_tuning_picks_the_best_of_the_grid():
     contest = bowls(1.0, 1.0)
-    assert contest.tune(Tunable("GD", GD, [0.01, 0.9, 2.5]), at=20) == 0.9
+    assert contest.tune(TunableSolver("GD", GD, [0.01, 0.9, 2.5]), at=20) == 0.9
 
 
 def test_a_failed_run_has_no_gap_afterwards():

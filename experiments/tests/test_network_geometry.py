@@ -9,7 +9,7 @@ import pytest
 from mirrordescent.recipes.architectures import small_cnn
 from mirrordescent.recipes.training_tasks import End
 from mirrordescent_experiments import ledger as ledgers
-from mirrordescent_experiments.contestants import BETAS, Contestant, adamw, adamw_grid
+from mirrordescent_experiments.contestants import BETAS, TunableOptimiser, adamw, adamw_grid
 from mirrordescent_experiments.ledger import Ledger, best_of, written
 from mirrordescent_experiments.network_geometry import log_ratio, lower, reaches
 
@@ -52,8 +52,8 @@ def test_runs_of_rivals_outlive_the_entry(tmp_path, monkeypatch):
     task = Counted()
     path = tmp_path / "runs.json"
     settings = [(1.0, "linear"), (3.0, "linear")]
-    ours = Contestant("ours", lambda rate, shape: rate, settings, of_entry=True)
-    theirs = Contestant("theirs", lambda rate, shape: rate, settings)
+    ours = TunableOptimiser("ours", lambda rate, shape: rate, settings, of_entry=True)
+    theirs = TunableOptimiser("theirs", lambda rate, shape: rate, settings)
 
     def tuned(stamp):
         monkeypatch.setattr(ledgers, "_stamp", lambda: stamp)

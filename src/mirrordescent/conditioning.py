@@ -1,10 +1,9 @@
-"""Numbers that depend on the problem: schedules, and parameters of maps, as functions of a few
-features.
+"""Conditioning: schedules and maps as functions of features of the problem.
 
-A problem describes itself by features φ, one number each for every sample, such as
-log(weight/contrast) (:meth:`~mirrordescent.problems.base.Problem.features`). A *conditional* part
-is a family of parts, one for every φ; :func:`given` takes the member for the problem at hand, of it
-and of everything that contains it.
+A problem describes every sample by a few features φ, such as log(weight/contrast)
+(:meth:`~mirrordescent.problems.base.Problem.features`). A *conditional* part is a family of parts,
+one for every φ. :func:`given` replaces all conditional parts of a method by those for the features
+of a problem.
 """
 
 from __future__ import annotations
@@ -34,79 +33,87 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class FeatureTable(dict[str, Tensor]):
-    """Features, with their numbers beside them: many parts ask for the same."""
+    """Features by their names, and a cache of their values as arrays, which many parts need."""
 
     def __init__(self, features: Features) -> None:
         super().__init__(features)
         self._rows: dict[tuple[str, ...], np.ndarray] = {}
 
     def rows(self, *names: str) -> np.ndarray:
-        """Return some features as an array (features, batch)."""
+        """Return some features as one array (features, batch)."""
         if names not in self._rows:
             self._rows[names] = np.stack([as_numbers(self[name]) for name in names])
         return self._rows[names]
 
 
 class Conditional(Protocol):
-    """A part that depends on features. Without them it is what it is at φ = 0."""
+    """A part that depends on features. Without features it is the part for φ = 0."""
 
     def given(self, features: Features) -> nn.Module:
         """Return the part for problems with these features."""
 
 
 def given(module: M, features: Features) -> M:
-    """Return a module in which every conditional part is the one for these features; the rest is
-    shared, not copied.
-    """
-    return rebuild_module(
-        module,
-        lambda part: cast(Conditional, part).given(features) if _conditional(type(part)) else part,
-    )
+    """Return a module with every conditional part replaced by the part for these features.
 
-
-def _conditional(kind: type) -> bool:
-    return hasattr(kind, "given")  # a module itself is asked for what it has not much more slowly
-
-
-def per_sample_parameters(module: nn.Module) -> set[nn.Parameter]:
-    """Return the parameters of which every sample may have its own."""
-    return {
-        p
-        for part in module.modules()
-        if isinstance(part, ConditionalLaws)
-        for p in part.parameters()
-    }
-
-
-def with_sample_parameters(module: M, values: Mapping[nn.Parameter, Tensor]) -> M:
-    """Return a module in which some of ``own_parameters`` have values (batch, …) in place of those
-    for all samples.
+    Parts that do not depend on features are shared, not copied.
     """
 
     def change(part: nn.Module) -> nn.Module:
-        found = {name: values[p] for name, p in part._parameters.items() if p in values}  # type: ignore[index]
-        if not found:
+        # hasattr on the module itself is slow if the attribute is missing.
+        if hasattr(type(part), "given"):
+            return cast(Conditional, part).given(features)
+        return part
+
+    return rebuild_module(module, change)
+
+
+def per_sample_parameters(module: nn.Module) -> set[nn.Parameter]:
+    """Return the parameters that may differ between samples (:func:`with_sample_parameters`)."""
+    parameters: set[nn.Parameter] = set()
+    for part in module.modules():
+        if isinstance(part, ConditionalLaws):
+            parameters.update(part.parameters())
+    return parameters
+
+
+def with_sample_parameters(module: M, values: Mapping[nn.Parameter, Tensor]) -> M:
+    """Return a module with values (batch, …) in place of some parameters.
+
+    Args:
+        module: Module to change; it stays as it is.
+        values: Values by their parameters, which must be among :func:`per_sample_parameters`.
+    """
+
+    def change(part: nn.Module) -> nn.Module:
+        replaced: dict[str, Tensor] = {}
+        for name, parameter in part._parameters.items():
+            if parameter is not None and parameter in values:
+                replaced[name] = values[parameter]
+        if not replaced:
             return part
-        return shallow_copy(part, _parameters={**part._parameters, **found})
+        return shallow_copy(part, _parameters={**part._parameters, **replaced})
 
     return rebuild_module(module, change)
 
 
 class ConditionalLaws(PowerLaws):
-    """t(k) = base(k)·exp(φ·θ(k)): power laws of k whose logarithms are linear in features.
+    """t(k) = base(k)·exp(φ·θ(k)): power laws of k whose logarithms are linear in features φ.
 
-    Between the counts of ``slopes`` θ is linear in log k, and constant beyond them. With a
-    ``bound`` it is the logit that is shifted. θ is learned and begins at 0. With ``units`` φ is
-    (feature − origin)/unit, so that all θ are learned at one pace, and base is the schedule in the
-    middle.
+    θ is learned and begins at 0. It is linear in log k between the counts of θ, and constant
+    beyond them. If the base has a bound, φ·θ(k) is added to the logit instead of the logarithm.
 
     Args:
-        counts, values, power, bound: the base, see :class:`~mirrordescent.schedules.PowerLaws`.
-        features: the names of the features it depends on.
-        slope_counts: where θ has values of its own.
-        exponents: features with a fixed θ, which an exact symmetry of the problem prescribes.
-        units: the origin and the unit of features, by their names, such as mean and spread over
-            some problems.
+        counts: Counts of the base (:class:`~mirrordescent.schedules.PowerLaws`).
+        values: Values of the base at these counts.
+        power: Exponent of the base after its last count.
+        bound: Upper bound of the base.
+        features: Names of the features.
+        slope_counts: Counts at which θ has values.
+        exponents: Fixed θ by names of features, prescribed by exact symmetries of the problem.
+        units: Origin and unit by names of features, such as mean and standard deviation over some
+            problems. Then φ is (feature − origin)/unit, so that all θ are of similar size, and base
+            is the schedule of a typical problem.
 
     >>> import torch
     >>> t = ConditionalLaws([1], [2.0], features=["weight"])
@@ -136,90 +143,83 @@ class ConditionalLaws(PowerLaws):
         self.slopes = nn.Parameter(
             torch.zeros(len(self.slope_counts), len(self.features)).to(self.raw)
         )
-        self.found: FeatureTable | None = None  # once they are given
-        self._told: tuple[tuple[int, ...], Tensor] | None = (
-            None  # the last sequence, and what it depends on
-        )
-        self._first: tuple[tuple[int, ...], Tensor] | None = None  # the first values, likewise
+        self.feature_values: FeatureTable | None = None
+        # Caches of the last sequence and of the first values, with the numbers they depend on.
+        self._last_sequence: tuple[tuple[int, ...], Tensor] | None = None
+        self._first_values: tuple[tuple[int, ...], Tensor] | None = None
 
     def given(self, features: Features) -> ConditionalLaws:
         """Return the schedule for these features."""
-        if missing := [name for name in (*self.features, *self.exponents) if name not in features]:
-            raise TypeError(
-                f"the problem does not tell its {missing[0]!r}, on which a schedule depends; it tells "
-                f"{', '.join(features) or 'nothing'}. Problems describe themselves in features()"
-            )
+        for name in (*self.features, *self.exponents):
+            if name not in features:
+                raise TypeError(
+                    f"the problem does not tell its {name!r}, on which a schedule depends; "
+                    f"it tells {', '.join(features) or 'nothing'}. "
+                    "Problems describe themselves in features()"
+                )
         if self.units:
-            shifts = {
-                name: (features[name] - origin) / unit
-                for name, (origin, unit) in self.units.items()
-            }
-            features = {**features, **shifts}
-        return shallow_copy(
-            self,
-            found=features if isinstance(features, FeatureTable) else FeatureTable(features),
-            _told=None,
-            _first=None,
-        )
+            features = dict(features)
+            for name, (origin, unit) in self.units.items():
+                features[name] = (features[name] - origin) / unit
+        if not isinstance(features, FeatureTable):
+            features = FeatureTable(features)
+        return shallow_copy(self, feature_values=features, _last_sequence=None, _first_values=None)
 
     def __call__(self, k: int) -> float | Tensor:
-        return super().__call__(k) if self.found is None else self.forward(k)
+        if self.feature_values is None:
+            return super().__call__(k)
+        return self.forward(k)
 
     def forward(self, k: int) -> float | Tensor:
-        if self.found is None:
+        if self.feature_values is None:
             return super().forward(k)
-        wanted = torch.is_grad_enabled() and (self.raw.requires_grad or self.slopes.requires_grad)
-        if wanted or self.raw.is_cuda or k > TABULATED:
-            return self._value(self._raw(k) + self._shift(k, self.found))
-        asked = (self.raw._version, self.slopes._version)
-        if (
-            self._first is None or self._first[0] != asked
-        ):  # a row of a table takes less time than its formula
-            self._first = asked, super().sequence(1, TABULATED).to(self.raw)
-        return self._first[1][k - 1]
+        learned = self.raw.requires_grad or self.slopes.requires_grad
+        needs_graph = learned and torch.is_grad_enabled()
+        if needs_graph or self.raw.is_cuda or k > TABULATED:
+            return self._value(self._raw(k) + self._shift(k, self.feature_values))
+        # A row of a table takes less time than its formula.
+        versions = (self.raw._version, self.slopes._version)
+        if self._first_values is None or self._first_values[0] != versions:
+            self._first_values = versions, super().sequence(1, TABULATED).to(self.raw)
+        return self._first_values[1][k - 1]
 
     def sequence(self, first: int, count: int) -> Tensor:
-        """Return what it returned before if nothing has changed: a step size and a curvature may
-        share a schedule.
-        """
-        asked = (first, count, self.raw._version, self.slopes._version)
-        if self.found is None or self._told is None or self._told[0] != asked:
-            self._told = asked, super().sequence(first, count)
-        return self._told[1]
+        """Return t(first), …, cached, since a step size and a curvature may share a schedule."""
+        key = (first, count, self.raw._version, self.slopes._version)
+        cached = self._last_sequence
+        if self.feature_values is None or cached is None or cached[0] != key:
+            cached = key, super().sequence(first, count)
+            self._last_sequence = cached
+        return cached[1]
 
     def _raws(self, first: int, count: int) -> np.ndarray:
         raws = super()._raws(first, count)
-        if self.found is None:
+        values = self.feature_values
+        if values is None:
             return raws
         for name, power in self.exponents.items():
-            raws = raws + power * self.found.rows(name)[0]
+            raws = raws + power * values.rows(name)[0]
         if not self.features:
             return raws
-        if self.slopes.ndim == 2:
-            slopes = between(self.slopes, self.slope_counts, first, count)[
-                ..., None
-            ]  # (count, features, 1)
-        else:
+        if self.slopes.ndim == 2:  # slopes are (count, features, 1)
+            slopes = between(self.slopes, self.slope_counts, first, count)[..., None]
+        else:  # samples have their own, (count, features, batch)
             hats = log_hats(tuple(self.slope_counts), first, count)[0]
             slopes = np.einsum("cs,bsf->cfb", hats, as_numbers(self.slopes))
-        # A product and a sum, not a product of matrices, whose digits depend on how many samples
-        # there are.
-        return raws + (slopes * self.found.rows(*self.features)).sum(1)
+        # The digits of a product of matrices would depend on the number of samples.
+        return raws + (slopes * values.rows(*self.features)).sum(1)
 
-    def _shift(self, k: int, found: Features) -> Tensor:
-        """φ·θ at a count: (batch,)."""
+    def _shift(self, k: int, values: Features) -> Tensor:
+        """Return φ·θ(k), (batch,)."""
         shift = torch.zeros(()).to(self.slopes)
         for name, power in self.exponents.items():
-            shift = shift + power * found[name].to(self.slopes)
+            shift = shift + power * values[name].to(self.slopes)
         if not self.features:
             return shift
         hats = torch.from_numpy(log_hats(tuple(self.slope_counts), k, 1)[0][0]).to(self.slopes)
-        here = (
-            hats @ self.slopes
-        )  # (features,), or (batch, features) if samples have slopes of their own
-        return shift + (
-            here * torch.stack([found[name].to(here) for name in self.features], -1)
-        ).sum(-1)
+        slopes = hats @ self.slopes  # (features,), or (batch, features) if samples differ
+        phi = torch.stack([values[name].to(slopes) for name in self.features], -1)
+        return shift + (slopes * phi).sum(-1)
 
     def config(self) -> Config:
         return {
@@ -232,18 +232,16 @@ class ConditionalLaws(PowerLaws):
 
 
 class Within(Schedule):
-    """t(k) = share(k) / (ℓ(k) + b·a(k)): a share of the longest safe step for a curvature a that is
-    a schedule too.
+    """t(k) = share(k) / (ℓ(k) + b·a(k)): a share of the largest admissible step size.
 
-    f_a, rounded to a curvature a, has second derivatives up to ℓ + b·a, in the geometry of the map.
-    Where a depends on features, so does the step.
+    If kinks are rounded to a curvature a, second derivatives of f are at most ℓ + b·a, in the
+    geometry of the map. If a depends on features, so does t.
 
     Args:
-        share: of the longest step.
-        curvature: a(k), often the very schedule of a :class:`~mirrordescent.oracles.Rounded`
-            oracle.
-        smooth: ℓ, of the smooth part.
-        rough: b, of the rounded kinks.
+        share: Share of the largest step size.
+        curvature: a(k), often the schedule of a :class:`~mirrordescent.oracles.Rounded` oracle.
+        smooth: ℓ(k), the second derivative of the smooth part.
+        rough: b, the factor of the rounded kinks.
 
     >>> from mirrordescent.schedules import Constant
     >>> Within(1.0, Constant(4.0), smooth=1.0, rough=2.0)(1)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from mirrordescent import zoo
 from mirrordescent._internal.extras import requires_extra
 from mirrordescent._internal.image_arrays import psnr
-from mirrordescent.contests.contest import TUNED_PDHG, Contest, Tunable, grid
+from mirrordescent.contests.contest import TUNED_PDHG, Contest, grid
 from mirrordescent.contests.image_contests import damage, imaging_contest
 from mirrordescent.contests.training_runs import (
     LOSS,
@@ -29,6 +29,7 @@ from mirrordescent.methods import AMD, GD, SMD, Adam, Method, Nesterov
 from mirrordescent.oracles import Minibatch
 from mirrordescent.problems import TVInpainting
 from mirrordescent.problems.network_training import NetworkTraining
+from mirrordescent.racing import TunableSolver
 from mirrordescent.recipes.architectures import small_cnn
 from mirrordescent.references import certify
 from mirrordescent.report import Comparison, Curve, Page, Panel, Picture, Section, Table
@@ -45,15 +46,15 @@ SHOWN_AT = (10, 50, 200)  # iterations in the tables
 TUNED_AT = 100  # iteration at which step sizes are compared
 STEPS = grid(2e-3, 2e-1)
 RIVALS = [
-    Tunable("GD", GD, STEPS),
-    Tunable("Nesterov", Nesterov, STEPS),
-    Tunable("Adam", Adam, STEPS),
+    TunableSolver("GD", GD, STEPS),
+    TunableSolver("Nesterov", Nesterov, STEPS),
+    TunableSolver("Adam", Adam, STEPS),
     TUNED_PDHG,
 ]
 NETWORKS = 4
 TRAINING_STEPS = 200
 BATCH = 100
-ADAM = Tunable("Adam, tuned", Adam, grid(5e-3, 1e-1))
+ADAM = TunableSolver("Adam, tuned", Adam, grid(5e-3, 1e-1))
 PAPER_BASELINE = "LMD, two networks"
 METHODS_NOTE = (
     "LMD is mirror descent with a learned mirror map. LSMD is the stochastic variant, which keeps "

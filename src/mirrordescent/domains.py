@@ -1,8 +1,8 @@
-"""Convex sets: where a mirror map is defined, and what constrained methods project onto.
+"""Convex sets, as domains of mirror maps and as constraints.
 
-A mirror map lives on the *interior* of its domain, but rounding may put its iterates on the
-boundary. Membership can therefore be asked of the interior or of the closed set; projections are
-onto the closed set.
+A mirror map is defined on the *interior* of its domain, but rounding may put iterates on the
+boundary. So membership is tested in the interior or in the closed set. Projections are onto the
+closed set.
 """
 
 from abc import ABC, abstractmethod
@@ -22,55 +22,70 @@ from mirrordescent.trees import (
 
 
 class DomainError(ValueError):
-    """A point lies outside the set it has to lie in."""
+    """A point lies outside the set that must contain it."""
 
 
 class Domain(Part, ABC):
-    """A closed convex set with non-empty (relative) interior, a product over samples and leaves."""
+    """A closed convex set with non-empty (relative) interior, for each sample and leaf.
+
+    To add a set, write ``description``, ``_contains``, ``_project`` and ``_inner_point``.
+    """
 
     description: str
+    """The set as a formula or in words, for messages."""
+
     bounded: bool = False
+    """Whether the set is bounded."""
 
     def contains(self, x: Tree, *, closed: bool = False) -> Tensor:
-        """Tell per sample whether x lies in the interior, or in the closed set: (batch,) bool."""
-        return all_over_leaves(
-            lambda leaf: self._contains(leaf, closed).reshape(leaf.shape[0], -1).all(1), x
-        )
+        """Tell for every sample whether x lies in the interior, or in the closed set: (batch,)."""
+
+        def contains(leaf: Tensor) -> Tensor:
+            return self._contains(leaf, closed).reshape(leaf.shape[0], -1).all(1)
+
+        return all_over_leaves(contains, x)
 
     def project(self, x: Tree) -> Tree:
         """Return the Euclidean projection onto the closed set."""
         return tree_map(self._project, x)
 
     def inner_point(self, like: Tree) -> Tree:
-        """Return a point well inside, of the same shape as another."""
+        """Return a point well inside the set, with the shape of another tree."""
         return tree_map(self._inner_point, like)
 
     def least(self, g: Tree) -> Tensor:
-        """min over x in the closed set of ⟨g, x⟩, per sample: (batch,); −∞ where there is none."""
+        """Return the minimum of ⟨g, x⟩ over the closed set, or −∞ if there is none: (batch,)."""
         return add_over_leaves(self._least, g)
 
     def along_face(self, at: Tree, v: Tree) -> Tree:
-        """Project v on the directions in which a point may move within the face of the closed set
-        that it lies in.
-        """
+        """Project v on the directions of the face of the closed set in which a point lies."""
         return tree_map(self._along_face, at, v)
 
     def require(self, x: Tree, what: str, of: str, *, closed: bool = False) -> None:
-        """Raise unless every leaf lies in the interior, or in the closed set; leaves may differ in
-        their batch here.
+        """Raise a DomainError unless all leaves lie in the interior, or in the closed set.
+
+        The batch sizes of the leaves may differ.
+
+        Args:
+            x: Points.
+            what: Name of the points, for the message.
+            of: Name of the map or problem, for the message.
+            closed: Whether points on the boundary are allowed.
         """
         for leaf in leaves(x):
             inside = self._contains(leaf, closed)
-            if not bool(inside.all()):
-                rows = (~inside).reshape(len(inside) if inside.ndim else 1, -1).any(1)
-                raise DomainError(
-                    f"{what} is outside the domain of {of}, which is {self.description} "
-                    f"(samples {_shorten(rows.nonzero().flatten().tolist())})"
-                )
+            if bool(inside.all()):
+                continue
+            samples = len(inside) if inside.ndim else 1
+            outside = (~inside).reshape(samples, -1).any(1).nonzero().flatten().tolist()
+            raise DomainError(
+                f"{what} is outside the domain of {of}, which is {self.description} "
+                f"(samples {_shorten(outside)})"
+            )
 
     @abstractmethod
     def _contains(self, x: Tensor, closed: bool) -> Tensor:
-        """Tell for every entry, or group of entries, of one tensor."""
+        """Tell for every entry, or group of entries, of one tensor whether it lies in the set."""
 
     @abstractmethod
     def _project(self, x: Tensor) -> Tensor: ...
@@ -79,11 +94,11 @@ class Domain(Part, ABC):
     def _inner_point(self, like: Tensor) -> Tensor: ...
 
     def _least(self, g: Tensor) -> Tensor:
-        """min ⟨g, x⟩ of one tensor; −∞ unless a set knows better, which is always a lower bound."""
+        """Return min ⟨g, x⟩ for one tensor; −∞, always a lower bound, unless a set overrides it."""
         return g.new_full((len(g),), -torch.inf)
 
     def _along_face(self, at: Tensor, v: Tensor) -> Tensor:
-        raise TypeError(f"{type(self).__name__} does not know its faces (_along_face)")
+        raise TypeError(f"{type(self).__name__} does not know its faces: write _along_face")
 
 
 class WholeSpace(Domain):
@@ -129,12 +144,12 @@ class PositiveOrthant(Domain):
         return v * (at > 0)
 
 
-# its name among the terms of a composite problem, where the closed set is meant
 NonNegative = PositiveOrthant
+"""The same set as a term of a composite problem, where the closed set is meant."""
 
 
 class NegativeOrthant(Domain):
-    """{y : y < 0}, where the conjugates of barriers live."""
+    """{y : y < 0}, the domain of the conjugates of barriers."""
 
     description = "y < 0 in every entry"
 
@@ -152,11 +167,16 @@ class NegativeOrthant(Domain):
 
 
 class Box(Domain):
-    """{x : lower < x < upper} in every entry."""
+    """{x : lower < x < upper} in every entry.
+
+    Args:
+        lower: Lower bound of all entries.
+        upper: Upper bound of all entries.
+    """
 
     def __init__(self, lower: float, upper: float) -> None:
         if not lower < upper:
-            raise ValueError(f"a box needs lower < upper, got lower={lower}, upper={upper}")
+            raise ValueError(f"Box needs lower < upper, got lower={lower}, upper={upper}")
         self.lower = float(lower)
         self.upper = float(upper)
         self.bounded = True
@@ -193,16 +213,17 @@ class Simplex(Domain):
         return positive & ((x.sum(-1) - 1).abs() <= rounding)
 
     def _project(self, x: Tensor) -> Tensor:
-        """Subtract the θ with Σ max(x − θ, 0) = 1, found by sorting (Held, Wolfe, Crowder 1974)."""
-        x = x - x.amax(
-            -1, keepdim=True
-        )  # shifting changes nothing, and large entries would swallow the 1
+        """Return max(x − θ, 0) with the θ for which it sums to 1.
+
+        θ is found by sorting (Held, Wolfe, Crowder 1974).
+        """
+        # A shift does not change the result, and keeps large entries from absorbing the 1.
+        x = x - x.amax(-1, keepdim=True)
         descending = x.sort(dim=-1, descending=True).values
         rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
         excess = descending.cumsum(-1) - 1
-        active = (
-            (descending * rank > excess).sum(-1, keepdim=True).clamp(min=1)
-        )  # 0 only for NaN, which passes through
+        # The count is 0 only for NaN, which passes through.
+        active = (descending * rank > excess).sum(-1, keepdim=True).clamp(min=1)
         theta = excess.gather(-1, active - 1) / active
         return (x - theta).clamp(min=0)
 
@@ -213,20 +234,19 @@ class Simplex(Domain):
         return sum_per_sample(g.amin(-1))
 
     def _along_face(self, at: Tensor, v: Tensor) -> Tensor:
-        """Entries that are 0 stay so, and the changes of the others sum to 0."""
+        """Keep entries that are 0, and let the changes of the others sum to 0."""
         free = (at > 0).to(v)
-        return free * (
-            v - (free * v).sum(-1, keepdim=True) / free.sum(-1, keepdim=True).clamp(min=1)
-        )
+        mean = (free * v).sum(-1, keepdim=True) / free.sum(-1, keepdim=True).clamp(min=1)
+        return free * (v - mean)
 
 
 def _drift(x: Tensor) -> float:
-    """√eps: how far off a closed set the rounding errors of thousands of averages may carry an
-    iterate.
-    """
+    """Return √eps, a bound on the distance from a closed set that rounding can cause in a run."""
     return float(torch.finfo(x.dtype).eps) ** 0.5
 
 
 def _shorten(samples: list[int]) -> str:
     shown = ", ".join(map(str, samples[:8]))
-    return shown if len(samples) <= 8 else f"{shown}, … {len(samples)} in all"
+    if len(samples) <= 8:
+        return shown
+    return f"{shown}, … {len(samples)} in all"

@@ -1,58 +1,64 @@
-"""Oracles: how a method is told the gradient.
+"""Oracles: how gradients are computed.
 
-An oracle is called as ``oracle(problem, x, k, generator)`` and returns an estimate of ∇f(x), with
-k counted from 0. All randomness comes from the generator.
+A call ``oracle(problem, x, k, generator)`` returns ∇f(x) or an estimate of it, where k is the
+number of steps taken. All randomness comes from the generator.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Self
 
 import torch
 from torch import Generator, Tensor, nn
 
-from mirrordescent.parts import Part
+from mirrordescent.parts import Part, replace_children
 from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import ScheduleLike, as_schedule
 from mirrordescent.trees import Tree, per_sample, tree_map
 
 
 class Oracle(Part, nn.Module):
-    """An estimate of ∇f(x) at iteration k."""
+    """An estimate of ∇f(x) at iteration k. To add an oracle, write ``forward``."""
 
     kind = "oracle"
     proves: bool = False
-    """Whether its answers are gradients of f, kinks rounded or not, so that bounds on min f follow
-    from them.
+    """Whether lower bounds on min f follow from its gradients.
+
+    True for exact gradients of f, or of f with rounded kinks.
     """
 
     @property
     def stochastic(self) -> bool:
-        """Whether it draws random numbers, and so needs a generator."""
+        """Whether the oracle draws random numbers and needs a generator."""
         return False
 
     def forward(
         self, problem: Problem, x: Tree, k: int, generator: Generator | None = None
     ) -> Tree:
-        """Return the estimate."""
+        """Return the estimate of ∇f(x)."""
         raise NotImplementedError
 
     def combine_with(self, own: Oracle | None) -> Oracle:
-        """Return the oracle to ask when a method brings its own, or raise if the two cannot be
-        combined.
+        """Return the oracle to use if this one is given to a method with an oracle of its own.
+
+        Args:
+            own: Oracle that belongs to the method, or None.
+
+        Raises:
+            TypeError: If the two cannot be combined.
         """
         if own is None:
             return self
         raise TypeError(
-            f"the method brings its own oracle, {type(own).__name__}, and cannot use {type(self).__name__} in its "
-            f"place; use the method inside (method.method), or leave the oracle out"
+            f"the method brings its own oracle, {type(own).__name__}, and cannot use "
+            f"{type(self).__name__} in its place; leave the oracle out, or use the method inside "
+            "(method.method)"
         )
 
 
 class Exact(Oracle):
-    """G(x) = ∇f(x), or one subgradient."""
+    """G(x) = ∇f(x), or a subgradient."""
 
     proves = True
 
@@ -63,17 +69,20 @@ class Exact(Oracle):
 
 
 class Default(Exact):
-    """G(x) = ∇f(x), unless the method brings its own oracle: the oracle where none was chosen."""
+    """The oracle if none is given: the method's own, or G(x) = ∇f(x) if it has none."""
 
     def combine_with(self, own: Oracle | None) -> Oracle:
         return self if own is None else own
 
 
 class WrappedOracle(Oracle):
-    """An oracle made from the answers of another. Where a method brings its own oracle, it wraps
-    that one.
+    """An oracle that changes the gradients of another.
 
-    To add one, override ``forward`` and call ``self.oracle`` in it.
+    If a method has an oracle of its own, this is the inner one. To add a wrapped oracle, write
+    ``forward`` and call ``self.oracle`` in it.
+
+    Args:
+        oracle: Inner oracle.
     """
 
     oracle: Oracle
@@ -89,26 +98,28 @@ class WrappedOracle(Oracle):
     def combine_with(self, own: Oracle | None) -> Self:
         if own is None:
             return self
-        wrapped = copy.copy(self)
-        wrapped._modules = {**self._modules, "oracle": self.oracle.combine_with(own)}
-        return wrapped
+        return replace_children(self, {"oracle": self.oracle.combine_with(own)})
 
 
 class Minibatch(Oracle):
     """G(x) = an unbiased estimate of ∇f(x) from a random subset of the terms of f = Σᵢ fᵢ.
 
-    The terms are the data points of a classification problem, the rows of the operator of a
-    least-squares problem. ``size`` counts terms, or is a fraction of them if it is a float. One
-    subset, drawn without replacement, serves the whole batch at every iteration.
+    The terms are the data points of a classification problem, or the rows of the operator of a
+    least-squares problem. Every iteration draws one subset without replacement for the whole batch.
+
+    Args:
+        size: Number of terms; or, as a float, their fraction.
     """
 
     stochastic = True
 
     def __init__(self, size: int | float) -> None:
         super().__init__()
-        if not (0 < size <= 1 if isinstance(size, float) else size >= 1):
+        valid = 0 < size <= 1 if isinstance(size, float) else size >= 1
+        if not valid:
             raise ValueError(
-                f"Minibatch needs a whole count ≥ 1, or a fraction in (0, 1] as a float, got size={size}"
+                "Minibatch needs a whole number ≥ 1, or a fraction in (0, 1] as a float, "
+                f"got size={size}"
             )
         self.size = size
 
@@ -119,56 +130,62 @@ class Minibatch(Oracle):
         size = math.ceil(self.size * terms) if isinstance(self.size, float) else self.size
         if size > terms:
             raise ValueError(f"Minibatch size {size} exceeds the {terms} terms of the problem")
-        return problem.grad_of_terms(
-            x, self._subset(terms, size, k, require_generator(generator, self))
-        )
+        subset = self._subset(terms, size, k, require_generator(generator, self))
+        return problem.grad_of_terms(x, subset)
 
     def _subset(self, terms: int, size: int, k: int, generator: Generator) -> Tensor:
         return torch.randperm(terms, generator=generator, device=generator.device)[:size]
 
 
 class Epochs(Minibatch):
-    """The same in epochs, as data loaders do it: the terms are shuffled, and taken from the first
-    to the last.
+    """Minibatches in epochs, as in data loaders: the terms are shuffled and taken in this order.
 
-    In an epoch every term serves once, but for those at its end that do not fill a minibatch. The
-    order follows from the number of the epoch and the seed of the generator, whatever else was
-    drawn from it: so a run that is continued in the middle of an epoch sees the rest of it.
+    Every term is used once in an epoch, except for the last terms if they do not fill a minibatch.
+    The order depends only on the number of the epoch and on the seed of the generator, not on its
+    state. So a run that is continued in the middle of an epoch uses the rest of it.
+
+    Args:
+        size: Number of terms of a minibatch; or, as a float, their fraction.
     """
 
     def __init__(self, size: int | float) -> None:
         super().__init__(size)
-        self._last: tuple[tuple[int, int, int], Tensor] | None = None
+        self._order: Tensor | None = None
+        self._order_key: tuple[object, ...] | None = None
 
     def _subset(self, terms: int, size: int, k: int, generator: Generator) -> Tensor:
-        epoch, place = divmod(k, terms // size)
-        key = generator.initial_seed(), epoch, terms
-        if self._last is None or self._last[0] != key or self._last[1].device != generator.device:
-            own = torch.Generator(generator.device).manual_seed(
-                (key[0] + 1_000_003 * epoch) % 2**63
-            )
-            self._last = key, torch.randperm(terms, generator=own, device=generator.device)
-        return self._last[1][place * size : (place + 1) * size]
+        epoch, index = divmod(k, terms // size)
+        device = generator.device
+        key = (generator.initial_seed(), epoch, terms, device)
+        if self._order is None or self._order_key != key:
+            seed = (generator.initial_seed() + 1_000_003 * epoch) % 2**63
+            epoch_generator = torch.Generator(device).manual_seed(seed)
+            self._order = torch.randperm(terms, generator=epoch_generator, device=device)
+            self._order_key = key
+        return self._order[index * size : (index + 1) * size]
 
 
 class InTurn(Oracle):
-    """G(x) = an estimate of ∇f(x) from one term of f = Σᵢ fᵢ at a time, in an order in which
-    neighbours are far apart.
+    """G(x) = an estimate of ∇f(x) from one term of f = Σᵢ fᵢ at a time, in a fixed order.
 
-    A pass over all terms has less error than as many random ones, and nothing about it is random.
+    Consecutive terms are far apart. A pass over all terms has a smaller error than as many random
+    terms, and is deterministic.
     """
 
     def forward(
         self, problem: Problem, x: Tree, k: int, generator: Generator | None = None
     ) -> Tree:
-        return problem.grad_of_terms(x, torch.tensor([spread(k, _terms(problem, self))]))
+        return problem.grad_of_terms(x, torch.tensor([spread_out(k, _terms(problem, self))]))
 
 
 class Relative(WrappedOracle):
-    """G(x) = oracle(x)/s, where the problem states the weight s of each entry of x, such as Aᵀ1.
+    """G(x) = oracle(x)/s, where s is the sensitivity of the problem, such as Aᵀ1.
 
-    Mirror descent on G with Σ φ(xⱼ) is mirror descent on f with Σ sⱼφ(xⱼ): steps have no unit, and
-    what was learned for one number of counts, rays or angles serves for others.
+    Mirror descent on G with Σ φ(xⱼ) is mirror descent on f with Σ sⱼφ(xⱼ). So step sizes have no
+    unit, and those learned for one number of counts, rays or angles can be used for another.
+
+    Args:
+        oracle: Inner oracle.
     """
 
     def forward(
@@ -177,13 +194,18 @@ class Relative(WrappedOracle):
         sensitivity = getattr(problem, "sensitivity", None)
         if sensitivity is None:
             raise TypeError(
-                f"{type(problem).__name__} has no sensitivity by which Relative could divide"
+                f"Relative needs a problem with a sensitivity; {type(problem).__name__} has none"
             )
         return tree_map(lambda g: g / sensitivity, self.oracle(problem, x, k, generator))
 
 
 class Noisy(WrappedOracle):
-    """G(x) = oracle(x) + σ·N(0, I): additive Gaussian noise on another oracle."""
+    """G(x) = oracle(x) + σ·N(0, I), additive Gaussian noise.
+
+    Args:
+        sigma: σ ≥ 0.
+        oracle: Inner oracle.
+    """
 
     stochastic = True
 
@@ -208,7 +230,12 @@ class Noisy(WrappedOracle):
 
 
 class Scaled(WrappedOracle):
-    """G(x) = c·oracle(x), with a factor c for every sample."""
+    """G(x) = c·oracle(x), with a factor c for every sample.
+
+    Args:
+        factor: c, (batch,).
+        oracle: Inner oracle.
+    """
 
     factor: Tensor
 
@@ -225,7 +252,11 @@ class Scaled(WrappedOracle):
 
 
 class FirstOrder(WrappedOracle):
-    """G(x) = oracle(x) as a constant: a meta-gradient does not pass through ∇f."""
+    """G(x) = oracle(x) without a graph: meta-gradients do not pass through ∇f.
+
+    Args:
+        oracle: Inner oracle.
+    """
 
     def forward(
         self, problem: Problem, x: Tree, k: int, generator: Generator | None = None
@@ -235,10 +266,13 @@ class FirstOrder(WrappedOracle):
 
 
 class Smoothed(Oracle):
-    """G(x) = ∇f_μ(x): the gradient of the problem with its kinks rounded over a width μ(k + 1).
+    """G(x) = ∇f_μ(x), the gradient of f with its kinks rounded over a width μ(k + 1).
 
-    Total variation becomes a Huber function of the differences, the hinge a smooth hinge. The
-    objective that is reported stays f itself.
+    Total variation becomes a Huber function of the differences, the hinge a smooth hinge. Reported
+    values are still those of f.
+
+    Args:
+        width: Schedule μ.
     """
 
     proves = True
@@ -254,10 +288,14 @@ class Smoothed(Oracle):
 
 
 class Rounded(Oracle):
-    """G(x) = ∇f_μ(x) with the width μ that gives the rounded kinks the second derivative a(k + 1).
+    """G(x) = ∇f_μ(x) with the width μ at which rounded kinks have the second derivative a(k + 1).
 
-    For a kink h|d| that is μ = h/a. Step sizes learned for one height h are then just as safe for
-    any other: a bound on ‖∇²f_μ‖ has no h in it. For total variation, a·DᵀD + 2s·I is such a bound.
+    For a kink h|d| this width is μ = h/a. Then bounds on ∇²f_μ do not depend on h, so that step
+    sizes learned for one height h are as safe for any other. For total variation, a·DᵀD + 2s·I is
+    such a bound.
+
+    Args:
+        curvature: Schedule a.
     """
 
     proves = True
@@ -271,34 +309,39 @@ class Rounded(Oracle):
     ) -> Tree:
         if problem.kink is None:
             raise TypeError(
-                f"{type(problem).__name__} does not know how high its kinks are: use Smoothed"
+                f"Rounded needs to know how high its kinks are (Problem.kink), which "
+                f"{type(problem).__name__} does not tell: use Smoothed"
             )
         return problem.smoothed_grad(x, problem.kink / self.curvature(k + 1))
 
 
 def require_generator(generator: Generator | None, who: object) -> Generator:
-    """Return the generator, or say that something random needs one."""
+    """Return the generator, or raise a ValueError that names the object that needs one."""
     if generator is None:
         raise ValueError(
-            f"{type(who).__name__} is random: pass generator=torch.Generator().manual_seed(0), or another"
+            f"{type(who).__name__} is random: pass generator=torch.Generator().manual_seed(0)"
         )
     return generator
 
 
-def spread(k: int, terms: int) -> int:
-    """Return the k-th term in a cyclic order in which neighbours are far apart, by the golden
-    ratio.
+def spread_out(k: int, terms: int) -> int:
+    """Return the k-th term in a cyclic order in which consecutive terms are far apart.
 
-    >>> [spread(k, 8) for k in range(9)]
+    The stride is about the golden ratio of the number of terms, and coprime to it.
+
+    >>> [spread_out(k, 8) for k in range(9)]
     [0, 5, 2, 7, 4, 1, 6, 3, 0]
     """
-    stride = next(s for s in range(round(0.618 * terms), terms + 2) if math.gcd(s, terms) == 1)
+    stride = round(0.618 * terms)
+    while math.gcd(stride, terms) != 1:
+        stride += 1
     return k * stride % terms
 
 
 def _terms(problem: Problem, oracle: Oracle) -> int:
     if problem.terms is None:
         raise TypeError(
-            f"{type(problem).__name__} is not a finite sum, as {type(oracle).__name__} needs"
+            f"{type(oracle).__name__} needs a finite sum, and "
+            f"{type(problem).__name__} is not a finite sum"
         )
     return problem.terms

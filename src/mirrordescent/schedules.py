@@ -1,7 +1,8 @@
 """Schedules: sequences t(1), t(2), … of step sizes, momenta and weights.
 
-A schedule is a callable of the count k ≥ 1. Iteration k of a method, counted from 0, uses t(k + 1),
-so that c/k is finite at the start. Any callable will do; a number means a constant.
+A schedule is a function of the count k ≥ 1. The step of a state with k steps taken uses t(k + 1),
+so that c/k is finite at the start. Where a schedule is expected, any callable can be given, and a
+number stands for a constant.
 """
 
 import math
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from numbers import Real
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -25,22 +26,39 @@ Values: TypeAlias = Sequence[float] | Tensor
 ScheduleLike: TypeAlias = float | Tensor | Callable[[int], Number]
 Extension: TypeAlias = Literal["mean", "min", "last", "reciprocal", "root_reciprocal"]
 
-TABULATED = 512  # values of a schedule that are kept for the next run
-TYPICAL_LENGTH = 100  # of a run, for which steps are as long as they are
+TABULATED = 512  # number of values of a schedule that are cached
+TYPICAL_LENGTH = 100  # length of a run at which OverRun does not shorten steps
 
 
 class Schedule(Part, nn.Module):
-    """t(k), k = 1, 2, …"""
+    """t(k), k = 1, 2, …. To add a schedule, write ``forward``.
+
+    Values are numbers, or tensors (batch,) if samples differ. A subclass may add a fast
+    ``sequence`` or ``__call__``. They belong to the ``forward`` of the same class: a subclass that
+    overrides only ``forward`` does not inherit them.
+    """
 
     kind = "schedule"
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        members = vars(cls)
+        if "forward" not in members:
+            return
+        if "sequence" not in members:
+            cls.sequence = Schedule.sequence  # type: ignore[method-assign]
+        if "__call__" not in members:
+            cls.__call__ = nn.Module.__call__  # type: ignore[method-assign]
+
     def forward(self, k: int) -> Number:
+        """Return t(k)."""
         raise NotImplementedError
 
     @torch.no_grad()
     def sequence(self, first: int, count: int) -> Tensor:
-        """Return t(first), t(first + 1), … in double precision: (count, 1), or (count, batch) if
-        samples differ.
+        """Return t(first), t(first + 1), … in double precision.
+
+        The result is (count, 1), or (count, batch) if samples differ.
         """
         values = (self(k) for k in range(first, first + count))
         rows = [torch.as_tensor(value, dtype=torch.float64, device="cpu") for value in values]
@@ -50,6 +68,10 @@ class Schedule(Part, nn.Module):
 class Polynomial(Schedule):
     """t(k) = c / k^power.
 
+    Args:
+        c: Positive factor.
+        power: Exponent ≥ 0.
+
     >>> Polynomial(1.0, power=0.75)(16)
     0.125
     """
@@ -58,7 +80,7 @@ class Polynomial(Schedule):
         super().__init__()
         require_positive(c=c)
         if not power >= 0:
-            raise ValueError(f"a step size may not grow: power must be ≥ 0, got {power}")
+            raise ValueError(f"power must be ≥ 0, so that steps do not grow, got {power}")
         self.c = float(c)
         self.power = float(power)
 
@@ -66,9 +88,8 @@ class Polynomial(Schedule):
         return self.c / k**self.power
 
     def sequence(self, first: int, count: int) -> Tensor:
-        return (
-            self.c / torch.arange(first, first + count, dtype=torch.float64)[:, None] ** self.power
-        )
+        k = torch.arange(first, first + count, dtype=torch.float64)[:, None]
+        return self.c / k**self.power
 
 
 class Constant(Polynomial):
@@ -93,7 +114,7 @@ class RootReciprocal(Polynomial):
 
 
 class Prefix(Schedule):
-    """t(k) = values[k] for k ≤ N, then a rule that continues them.
+    """t(k) = values[k − 1] for k ≤ N = len(values), then a rule that continues them.
 
     ============================  ======================================
     extension                     t(k) for k > N
@@ -105,9 +126,12 @@ class Prefix(Schedule):
     ``"root_reciprocal"``         scale · c'/√k,  c' = mean(√i·tᵢ)
     ============================  ======================================
 
-    The reciprocal rules may jump upwards at k = N + 1, although the theorems assume that steps
-    never increase; ``monotone=True`` takes the running minimum of the whole sequence. ``values``
-    become a parameter, so the steps can be learned.
+    Args:
+        values: t(1), …, t(N), which become a parameter, so that they can be learned.
+        extension: Rule for k > N.
+        scale: Factor of the rule.
+        monotone: Whether to take the running minimum of the whole sequence. The reciprocal rules
+            may jump upwards at k = N + 1, although the theorems assume that steps never increase.
 
     >>> t = Prefix([0.4, 0.1], extension="reciprocal")
     >>> [round(t(k).item(), 3) for k in (1, 2, 3, 6)]
@@ -138,11 +162,15 @@ class Prefix(Schedule):
         if k <= len(self.values):
             return self.values[:k].min() if self.monotone else self.values[k - 1]
         extended = self.scale * self._extend(k)
-        return torch.minimum(extended, self.values.min()) if self.monotone else extended
+        if self.monotone:
+            return torch.minimum(extended, self.values.min())
+        return extended
 
     def _extend(self, k: int) -> Tensor:
-        if self.extension in ("min", "last"):
-            return self.values.min() if self.extension == "min" else self.values[-1]
+        if self.extension == "min":
+            return self.values.min()
+        if self.extension == "last":
+            return self.values[-1]
         power = {"mean": 0.0, "reciprocal": 1.0, "root_reciprocal": 0.5}[self.extension]
         counts = torch.arange(
             1, len(self.values) + 1, dtype=self.values.dtype, device=self.values.device
@@ -154,26 +182,21 @@ class Prefix(Schedule):
 
 
 class _Knots(Schedule):
-    """Positive values at given counts, and a rule for the others."""
+    """Positive values at given counts, and a rule for other counts."""
 
     def __init__(self, counts: Sequence[int]) -> None:
         super().__init__()
         self.counts = list(counts)
 
     def _checked(self, values: Values, bound: float = math.inf) -> Tensor:
-        """Return the values as a tensor, or raise unless there is one for every count, between 0
-        and the bound.
-        """
+        """Return the values as a tensor; raise unless every count has one between 0 and bound."""
         values = torch.as_tensor(values)
         counts = self.counts
-        if (
-            not counts
-            or values.shape != (len(counts),)
-            or any(a >= b for a, b in pairwise([0, *counts]))
-        ):
-            name = type(self).__name__
+        increasing = all(a < b for a, b in pairwise([0, *counts]))
+        if not counts or not increasing or values.shape != (len(counts),):
             raise ValueError(
-                f"{name} needs increasing counts ≥ 1 and a value for each, got {counts} and {values}"
+                f"{type(self).__name__} needs increasing counts ≥ 1 and a value for each, "
+                f"got {counts} and {values}"
             )
         return _positive(self, values, bound)
 
@@ -182,11 +205,15 @@ class _Knots(Schedule):
 
 
 class Interpolated(_Knots):
-    """t(k) geometrically between values at given counts: log t is piecewise linear, and constant
-    beyond the ends.
+    """Geometric interpolation of values at given counts: log t(k) is piecewise linear in k.
 
-    A long schedule made of a few numbers. What is learned are the logarithms of the values, so that
-    they stay positive; a single value is a learned constant.
+    t is constant before the first and after the last count. So a few numbers make a long schedule.
+    The logarithms of the values are learned, so that values stay positive. A single value is a
+    learned constant.
+
+    Args:
+        counts: Increasing counts ≥ 1.
+        values: Values at these counts.
 
     >>> t = Interpolated([1, 3], [1.0, 0.25])
     >>> [round(t(k).item(), 3) for k in (1, 2, 3, 9)]
@@ -214,27 +241,37 @@ class Interpolated(_Knots):
 
 
 class _Table(NamedTuple):
-    """Values of a schedule, and what they were computed from: where it is, a view of it, and its
-    content then.
+    """Cached values of a schedule, and the parameter from which they were computed.
+
+    Attributes:
+        address: Address of the parameter's memory.
+        view: View of this memory.
+        content: Content of the memory at that time.
+        values: Values of the schedule.
     """
 
-    at: int
-    seen: np.ndarray
+    address: int
+    view: np.ndarray
     content: bytes
     values: list[float]
 
     def __deepcopy__(self, memo: object) -> None:
-        """A copy of a schedule makes its own: a copied view would not see what changes."""
+        """Return None: a copied schedule computes a table of its own parameter."""
 
 
 class PowerLaws(_Knots):
-    """t(k) by powers of k between values at given counts: log t is piecewise linear in log k; then
-    t(K)·(K/k)^power.
+    """Powers of k between values at given counts: log t(k) is piecewise linear in log k.
 
-    For schedules that have to go on where learning has stopped: momenta and widths that fall like
-    1/k, weights that grow like k (``power=-1``). What is learned are the logarithms. With a
-    ``bound`` b the values stay in (0, b): log(t/(b − t)) takes the place of log t, which is the
-    same for small t.
+    After the last count K, t(k) = t(K)·(K/k)^power. So schedules go on where learning has stopped:
+    momenta and widths that decrease like 1/k, weights that grow like k (``power=-1``). The
+    logarithms of the values are learned.
+
+    Args:
+        counts: Increasing counts ≥ 1.
+        values: Values at these counts.
+        power: Exponent after the last count.
+        bound: Upper bound b of the values. If it is finite, log(t/(b − t)) replaces log t, which is
+            nearly the same for small t.
 
     >>> t = PowerLaws([1, 4], [1.0, 0.5], power=1.0)
     >>> [round(t(k).item(), 3) for k in (1, 2, 4, 8)]
@@ -252,12 +289,10 @@ class PowerLaws(_Knots):
         self._table: _Table | None = None
 
     def __call__(self, k: int) -> Number:
-        """Return t(k): a tensor where it is to be learned, else a number, with which a step needs
-        fewer passes.
+        """Return t(k): a tensor if a graph is built, else a number, with which steps are faster.
 
-        The first numbers are kept in a table as long as what was learned is what it was: on small
-        problems a step takes less time than three powers, or than a call by way of a module's
-        hooks.
+        The first numbers are cached as long as the parameter does not change. On small problems a
+        step takes less time than three powers, or than a call through the hooks of a module.
         """
         table = self._table
         if table is not None and 1 <= k <= TABULATED:
@@ -265,8 +300,8 @@ class PowerLaws(_Knots):
             learning = raw.requires_grad and torch.is_grad_enabled()  # type: ignore[union-attr]
             if (
                 not learning
-                and raw.data_ptr() == table.at  # type: ignore[union-attr]
-                and table.seen.tobytes() == table.content
+                and raw.data_ptr() == table.address  # type: ignore[union-attr]
+                and table.view.tobytes() == table.content
             ):
                 return table.values[k - 1]
         return self.forward(k)
@@ -280,31 +315,30 @@ class PowerLaws(_Knots):
             or raw.dtype not in (torch.float32, torch.float64)
             or not 1 <= k <= TABULATED
         ):
-            return float(self.sequence(k, 1))
-        seen = raw.detach().numpy()
-        values = self.sequence(1, TABULATED).flatten().tolist()
-        self._table = _Table(raw.data_ptr(), seen, seen.tobytes(), values)
+            return float(self._values(k, 1))
+        view = raw.detach().numpy()
+        values = self._values(1, TABULATED).flatten().tolist()
+        self._table = _Table(raw.data_ptr(), view, view.tobytes(), values)
         return values[k - 1]
 
     def sequence(self, first: int, count: int) -> Tensor:
-        """Return all at once, in NumPy: there is little to compute, and every call of a kernel asks
-        for it.
-        """
+        """Return t(first), …, computed in NumPy, since every call of a kernel needs it."""
+        return self._values(first, count)
+
+    def _values(self, first: int, count: int) -> Tensor:
         raws = self._raws(first, count)
         values = np.exp(raws) if math.isinf(self.bound) else self.bound / (1 + np.exp(-raws))
         return torch.from_numpy(values)
 
     def _raws(self, first: int, count: int) -> np.ndarray:
-        """Return the numbers that are learned, between the counts and beyond them: (count, 1), or
-        (count, batch).
-        """
+        """Return the interpolated and extrapolated parameter: (count, 1), or (count, batch)."""
         hats, beyond = log_hats(tuple(self.counts), first, count)
         if self.raw.ndim > 1:
             return hats @ as_numbers(self.raw).T - self.power * beyond
         return between(self.raw, self.counts, first, count)[:, None] - self.power * beyond
 
     def _raw(self, k: int) -> Tensor:
-        """Return one of them, as a tensor to be learned."""
+        """Return the interpolated parameter at one count, as a tensor with a graph."""
         counts = self.counts
         after = bisect(self.counts, k)
         last = len(counts) - 1
@@ -318,24 +352,23 @@ class PowerLaws(_Knots):
         return raw.exp() if math.isinf(self.bound) else self.bound * raw.sigmoid()
 
     def config(self) -> Config:
-        """Return the rule; any values will do, since what is stored is ``raw``."""
+        """Return the rule with arbitrary values: ``raw`` is stored as a tensor and replaces them."""
         values = [min(1.0, self.bound / 2)] * len(self.counts)
         return {"counts": self.counts, "values": values, "power": self.power, "bound": self.bound}
 
 
 class OverRun(Schedule):
-    """t(k) = (N/100)^−length · min(1, u/warmup) · (1 − u)^power with u = (k − ½)/N, over a run of N
-    steps.
+    """t(k) = (N/100)^−length · min(1, u/warmup) · (1 − u)^power, u = (k − ½)/N, for N steps.
 
-    It rises, then falls to 0. A function of the share of the run that is done, so that what was
-    learned on short runs serves long ones, which want shorter steps the longer they are. From the
-    N-th step on it stays where it is.
+    t rises, then decreases towards 0. It is a function of the completed share u of the run, so that
+    a schedule learned on short runs can be used for long ones, which need shorter steps. t is
+    constant from the N-th step on.
 
     Args:
-        steps: N.
-        warmup: the share of the run in which t rises; 0 for none.
-        power: how it falls; 1 is linear, 0 not at all.
-        length: how steps shorten with the length of the run; 0 not at all.
+        steps: Length N of the run.
+        warmup: Share of the run in which t rises; 0 for none.
+        power: Exponent of the decrease; 1 is linear, 0 is none.
+        length: Exponent of the length of the run; 0 for steps that do not depend on it.
 
     >>> [round(OverRun(10, warmup=0.1, power=1.0)(k), 3) for k in (1, 2, 5, 10)]
     [0.475, 0.85, 0.55, 0.05]
@@ -346,9 +379,9 @@ class OverRun(Schedule):
     ) -> None:
         super().__init__()
         if steps < 1 or not 0 <= warmup <= 1 or not power >= 0 or not length >= 0:
-            given = f"{steps}, {warmup}, {power} and {length}"
             raise ValueError(
-                f"OverRun needs steps ≥ 1, warmup in [0, 1], power ≥ 0 and length ≥ 0, got {given}"
+                "OverRun needs steps ≥ 1, warmup in [0, 1], power ≥ 0 and length ≥ 0, "
+                f"got {steps}, {warmup}, {power} and {length}"
             )
         self.steps = int(steps)
         self.warmup = float(warmup)
@@ -366,7 +399,7 @@ class OverRun(Schedule):
 
 
 class Scalar(Schedule):
-    """t(k) = c, a tensor; if it is a parameter, it is learned."""
+    """t(k) = c, a tensor, which is learned if it is a parameter."""
 
     c: Tensor
 
@@ -391,11 +424,10 @@ class _Call(Schedule):
 
 @lru_cache(maxsize=256)
 def log_hats(counts: tuple[int, ...], first: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return what each of some counts has to say at first, first + 1, …, linearly in log k:
-    (length, counts).
+    """Return the hat functions of some counts at k = first, first + 1, …, linear in log k.
 
-    Beside it, how far log k is beyond the last of them, (length, 1). All schedules of a run ask for
-    the same.
+    The results are the hat functions, (length, counts), and max(log(k/K), 0) for the last count K,
+    (length, 1). They are cached, since all schedules of a run need the same.
     """
     at = np.log(np.arange(first, first + length))
     knots = np.log(counts)
@@ -404,10 +436,10 @@ def log_hats(counts: tuple[int, ...], first: int, length: int) -> tuple[np.ndarr
 
 
 def between(learned: Tensor, counts: Sequence[int], first: int, length: int) -> np.ndarray:
-    """Return what is learned at some counts, (counts, …), at first, first + 1, …, linearly in log
-    k: (length, …).
+    """Interpolate learned values, (counts, …), at k = first, first + 1, …, linearly in log k.
 
-    It is remembered by its content, since every solve with a method asks for the same.
+    The result, (length, …), is cached by the content of the values, since every solve with a method
+    needs the same.
     """
     values = learned.detach().cpu().numpy()
     return _between(values.tobytes(), values.dtype.str, values.shape, tuple(counts), first, length)
@@ -422,9 +454,9 @@ def _between(
     first: int,
     length: int,
 ) -> np.ndarray:
-    return log_hats(counts, first, length)[0] @ np.frombuffer(content, dtype).reshape(shape).astype(
-        np.float64
-    )
+    hats, _ = log_hats(counts, first, length)
+    values = np.frombuffer(content, dtype).reshape(shape).astype(np.float64)
+    return hats @ values
 
 
 def as_numbers(tensor: Tensor) -> np.ndarray:
@@ -433,8 +465,11 @@ def as_numbers(tensor: Tensor) -> np.ndarray:
 
 
 def as_schedule(value: ScheduleLike, name: str) -> Schedule:
-    """Make a schedule of a number, a callable of k ≥ 1, or a schedule. Errors call the argument by
-    its ``name``.
+    """Return a schedule, given a number, a callable of k ≥ 1, or a schedule.
+
+    Args:
+        value: Number, callable or schedule.
+        name: Name of the argument, for error messages.
     """
     if isinstance(value, Schedule):
         return value
@@ -453,11 +488,15 @@ def as_schedule(value: ScheduleLike, name: str) -> Schedule:
 
 
 def admissible_step(smoothness: float, gamma: float = 1.0, lower_regularity: float = 1.0) -> float:
-    """Return the largest step of Lemma 1 for accelerated mirror descent: t = ℓ_R / (L_f γ).
+    """Return the largest step size of Lemma 1 for accelerated mirror descent: t = ℓ_R / (L_f γ).
 
-    ``smoothness`` is L_f, ``lower_regularity`` the ℓ_R of the regulariser (1 for the Euclidean
-    one). Lemma 1 also asks for γ ≥ L_R L_ψ*, that is, γ ≥ 1/α for an α-strongly convex potential
-    and the Euclidean regulariser.
+    Lemma 1 also requires γ ≥ L_R L_ψ*, that is, γ ≥ 1/α for an α-strongly convex potential and the
+    Euclidean regulariser.
+
+    Args:
+        smoothness: L_f.
+        gamma: γ.
+        lower_regularity: ℓ_R of the regulariser; 1 for the Euclidean one.
 
     >>> admissible_step(smoothness=4.0, gamma=2.0)
     0.125
@@ -468,12 +507,11 @@ def admissible_step(smoothness: float, gamma: float = 1.0, lower_regularity: flo
 
 def _positive(schedule: Schedule, values: Values, bound: float = math.inf) -> Tensor:
     values = torch.as_tensor(values)
-    values = values if values.is_floating_point() else values.to(torch.get_default_dtype())
+    if not values.is_floating_point():
+        values = values.to(torch.get_default_dtype())
     if not bool(((values > 0) & (values < bound)).all()):
-        wanted = (
-            "positive, finite values"
-            if math.isinf(bound)
-            else f"values between 0 and its bound {bound}"
-        )
-        raise ValueError(f"{type(schedule).__name__} needs {wanted}, got {values}")
+        required = "positive, finite values"
+        if not math.isinf(bound):
+            required = f"values between 0 and its bound {bound}"
+        raise ValueError(f"{type(schedule).__name__} needs {required}, got {values}")
     return values

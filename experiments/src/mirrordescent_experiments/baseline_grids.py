@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mirrordescent.contests.contest import TUNED_AT, Contest, Tunable
+from mirrordescent.contests.contest import TUNED_AT, Contest
 from mirrordescent.contests.image_contests import imaging_contest
 from mirrordescent.contests.svm_contests import load_features, starts
+from mirrordescent.racing import TunableSolver
 from mirrordescent_experiments.baselines import BASELINES
 from mirrordescent_experiments.claims import ratio
 from mirrordescent_experiments.imaging_experiments import TASKS
@@ -35,7 +36,9 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     rows = []
     for task, contest in _contests(scale, count, iterations, directory).items():
         for tunable in BASELINES:
-            panel = Panel([contest.run(f"{step:g}", tunable.make(step)) for step in tunable.grid])
+            panel = Panel(
+                [contest.run(f"{step:g}", tunable.make(step)) for step in tunable.settings]
+            )
             result.panels[f"{tunable.name} {task}"] = panel
             best = _best(tunable, panel, min(TUNED_AT, iterations))
             rows.append((task, tunable.name, f"{best:g}", f"{PAPER_CHOICES[task][tunable.name]:g}"))
@@ -64,23 +67,23 @@ def _contests(
     }
 
 
-def _best(tunable: Tunable, panel: Panel, at: int) -> float:
-    gaps = {step: panel[f"{step:g}"].mean_at(at) for step in tunable.grid}
+def _best(tunable: TunableSolver, panel: Panel, at: int) -> float:
+    gaps = {step: panel[f"{step:g}"].mean_at(at) for step in tunable.settings}
     return min(gaps, key=lambda step: gaps[step] if gaps[step] == gaps[step] else float("inf"))
 
 
-def _claims(task: str, tunable: Tunable, panel: Panel, best: float) -> list[Claim]:
-    index = tunable.grid.index(best)
+def _claims(task: str, tunable: TunableSolver, panel: Panel, best: float) -> list[Claim]:
+    index = tunable.settings.index(best)
     last = panel.curves[0].iterations[-1]
     claims = [
         Claim(
             f"{task}: the grid of {tunable.name} is wide enough, its best step lies inside",
-            0 < index < len(tunable.grid) - 1,
-            f"best {best:g} in {tunable.grid[0]:g} … {tunable.grid[-1]:g}",
+            0 < index < len(tunable.settings) - 1,
+            f"best {best:g} in {tunable.settings[0]:g} … {tunable.settings[-1]:g}",
         )
     ]
     if index > 0:
-        curves = [panel[f"{step:g}"] for step in (tunable.grid[index - 1], best)]
+        curves = [panel[f"{step:g}"] for step in (tunable.settings[index - 1], best)]
         behind, ahead = (
             paired(ratio(*(curve.values[curve.iterations.index(k)] for curve in pair)))
             for k, pair in ((TUNED_AT, curves), (last, curves[::-1]))

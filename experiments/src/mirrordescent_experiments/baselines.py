@@ -1,20 +1,23 @@
 """Baselines with the step sizes of the paper's appendix."""
 
-from mirrordescent.contests.contest import TUNED_PDHG, Tunable, grid
+from mirrordescent.contests.contest import TUNED_PDHG, grid
 from mirrordescent.methods import PDHG, Adam, Nesterov
 from mirrordescent.methods.baselines import GD
+from mirrordescent.racing import TunableSolver
 from mirrordescent.report import Curve
 
-ADAM = Tunable("Adam", Adam, grid(1e-3, 1e-1))
+ADAM = TunableSolver("Adam", Adam, grid(1e-3, 1e-1))
 BASELINES = [
-    Tunable("GD", GD, grid(2e-4, 1e-1)),
-    Tunable("Nesterov", Nesterov, grid(1e-4, 5e-3)),
+    TunableSolver("GD", GD, grid(2e-4, 1e-1)),
+    TunableSolver("Nesterov", Nesterov, grid(1e-4, 5e-3)),
     ADAM,
 ]
 # The best step size of Nesterov's method may lie outside the appendix's grid.
-WIDE_NESTEROV = Tunable("wide Nesterov", Nesterov, grid(1e-4, 1e-1))
+WIDE_NESTEROV = TunableSolver("wide Nesterov", Nesterov, grid(1e-4, 1e-1))
 CLASSICAL = TUNED_PDHG
-EARLY_CLASSICAL = Tunable("early PDHG", PDHG, CLASSICAL.grid)  # tuned for the first iterations
+EARLY_CLASSICAL = TunableSolver(
+    "early PDHG", PDHG, CLASSICAL.settings
+)  # tuned for the first iterations
 
 
 def mean_by(curve: Curve, moment: float) -> float:

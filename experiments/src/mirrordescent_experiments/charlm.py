@@ -23,8 +23,8 @@ from mirrordescent_experiments.contestants import (
     HAND_SETTINGS,
     MULTIPLES,
     ONCE,
-    Contestant,
     Setting,
+    TunableOptimiser,
     by_hand,
     control,
     learned,
@@ -128,21 +128,21 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     return result
 
 
-def entrants() -> list[Contestant]:
+def entrants() -> list[TunableOptimiser]:
     """Return the entry, the geometry set by hand, the rivals, and the entry with the identity for
     its maps.
     """
     entry: Any = zoo.load(ENTRY)
     return [
-        Contestant(ENTRY, learned(entry), ONCE, of_entry=True),
-        Contestant(HAND, by_hand(), HAND_SETTINGS),
+        TunableOptimiser(ENTRY, learned(entry), ONCE, of_entry=True),
+        TunableOptimiser(HAND, by_hand(), HAND_SETTINGS),
         *rivals(FALLING),
-        Contestant(CONTROL, control(entry), MULTIPLES, of_entry=True),
+        TunableOptimiser(CONTROL, control(entry), MULTIPLES, of_entry=True),
     ]
 
 
 def _curves(
-    size: Size, contestant: Contestant, setting: Setting, directory: Path | None
+    size: Size, contestant: TunableOptimiser, setting: Setting, directory: Path | None
 ) -> dict[str, Curve]:
     """Train networks one after the other, and return both losses along the way."""
     task = size.task
@@ -173,7 +173,7 @@ def _end(curve: Curve) -> Tensor:
 def _equal_seconds(
     ledger: Ledger,
     size: Size,
-    contestants: Sequence[Contestant],
+    contestants: Sequence[TunableOptimiser],
     chosen: Mapping[str, Setting],
     result: Result,
 ) -> dict[str, dict[str, Tensor]]:

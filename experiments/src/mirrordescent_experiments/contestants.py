@@ -44,7 +44,7 @@ MATRICES: tuple[LayerKind, ...] = ("input", "hidden", "conv")
 
 
 @dataclass(frozen=True)
-class Contestant:
+class TunableOptimiser:
     """An optimiser up to a learning rate and the shape of its schedule, and the settings it is
     tuned over.
 
@@ -233,17 +233,21 @@ def adamw_grid(rates: Sequence[float], shapes: Sequence[Shape] = SHAPES) -> list
     return list(product(rates, shapes, BETAS))
 
 
-def rivals(shapes: Sequence[Shape] = SHAPES) -> list[Contestant]:
+def rivals(shapes: Sequence[Shape] = SHAPES) -> list[TunableOptimiser]:
     """Return what others train networks with, and SOAP if it is there; all but AdamW with falling
     schedules only.
     """
     falling = [shape for shape in shapes if shape in FALLING]
     made = [
-        Contestant(ADAMW, adamw, adamw_grid((1e-3, 3e-3, 1e-2, 3e-2), shapes)),
-        Contestant(MUON, muon, grid((1e-2, 3e-2, 1e-1), falling)),
-        Contestant(SGD, sgd, grid((0.03, 0.1, 0.3), falling), judged=False),
+        TunableOptimiser(ADAMW, adamw, adamw_grid((1e-3, 3e-3, 1e-2, 3e-2), shapes)),
+        TunableOptimiser(MUON, muon, grid((1e-2, 3e-2, 1e-1), falling)),
+        TunableOptimiser(SGD, sgd, grid((0.03, 0.1, 0.3), falling), judged=False),
     ]
     return [
         *made,
-        *([Contestant("SOAP", soap, grid((3e-3, 1e-2, 3e-2), falling))] if has_soap() else []),
+        *(
+            [TunableOptimiser("SOAP", soap, grid((3e-3, 1e-2, 3e-2), falling))]
+            if has_soap()
+            else []
+        ),
     ]

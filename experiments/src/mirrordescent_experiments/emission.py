@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from mirrordescent._internal.checks import require_positive
 from mirrordescent.methods.base import Method
 from mirrordescent.methods.descent import MDState
-from mirrordescent.oracles import Oracle, require_generator, spread
+from mirrordescent.oracles import Oracle, require_generator, spread_out
 from mirrordescent.problems import PoissonTomography, Problem
 from mirrordescent.trees import Tree
 
@@ -58,7 +58,7 @@ class OSEM(MLEM):
     """
 
     def _term(self, counts: PoissonTomography, k: int) -> int:
-        return spread(k, counts.terms)
+        return spread_out(k, counts.terms)
 
 
 class SPDHGState(NamedTuple):

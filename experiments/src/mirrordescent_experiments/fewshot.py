@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent import data, zoo
-from mirrordescent.contests.contest import Tunable, grid
+from mirrordescent.contests.contest import grid
 from mirrordescent.contests.training_runs import (
     LOSS,
     PAPER_ADAM,
@@ -30,6 +30,7 @@ from mirrordescent.learn.families import SEEDS
 from mirrordescent.methods import SGD, Adam, Method
 from mirrordescent.oracles import Exact
 from mirrordescent.problems.network_training import Initialisation
+from mirrordescent.racing import TunableSolver
 from mirrordescent.recipes.architectures import small_cnn
 from mirrordescent.recipes.network_maps import REPTILE_START
 from mirrordescent.recipes.printed_maps import PRINTED_START
@@ -52,7 +53,7 @@ from mirrordescent_experiments.scales import Say, Scale
 
 CHUNK = 20  # tasks trained together: the data of more do not fit into the processor's cache
 FIRST_TEST_TASK = SEEDS + 1000  # beyond the tasks that learning was validated on
-GRIDS = (Tunable("SGD", SGD, grid(1e-1, 5.0)), Tunable("Adam", Adam, grid(5e-3, 2e-1)))
+GRIDS = (TunableSolver("SGD", SGD, grid(1e-1, 5.0)), TunableSolver("Adam", Adam, grid(5e-3, 2e-1)))
 REPTILE = "Reptile + "
 PRINTED_REPTILE = "Reptile as printed + "
 STARTS = {"": None, REPTILE: REPTILE_START, PRINTED_REPTILE: PRINTED_START}

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from mirrordescent.contests.contest import Contest, Tunable
+from mirrordescent.contests.contest import Contest
 from mirrordescent.contests.image_contests import clean_tiles, damage, imaging_contest
 from mirrordescent.methods import Method
 from mirrordescent.problems.operators import Blur, gaussian_kernel
+from mirrordescent.racing import TunableSolver
 from mirrordescent_experiments.baselines import ADAM, CLASSICAL, WIDE_NESTEROV
 from mirrordescent_experiments.extensions import rebuild
 from mirrordescent_experiments.imaging_experiments import TASKS
@@ -107,7 +108,7 @@ def _shares(contest: Contest, rehearsal: Contest, first: float) -> dict[str, flo
     return shares
 
 
-def _tuned(tunable: Tunable, rehearsal: Contest, at: int) -> Method[Any]:
+def _tuned(tunable: TunableSolver, rehearsal: Contest, at: int) -> Method[Any]:
     return tunable.make(rehearsal.tune(tunable, at))
 
 

@@ -58,8 +58,8 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     ]
     say("learned methods done")
     for tunable in BASELINES:
-        best = tunable.grid.index(rehearsal.tune(tunable, min(100, iterations)))
-        steps = tunable.grid[max(0, best - 1) : best + 2]
+        best = tunable.settings.index(rehearsal.tune(tunable, min(100, iterations)))
+        steps = tunable.settings[max(0, best - 1) : best + 2]
         curves += [longer.run(f"{tunable.name} {step:g}", tunable.make(step)) for step in steps]
     curves.append(longer.run("LPD", task.learned("lpd")))
     curves += [

@@ -7,10 +7,10 @@ from __future__ import annotations
 from typing import Any, cast
 
 from mirrordescent import zoo
-from mirrordescent.contests.contest import Tunable
 from mirrordescent.contests.training_runs import Training
 from mirrordescent.learn.recipe import CONTROL
 from mirrordescent.methods import SMD, Method
+from mirrordescent.racing import TunableSolver
 from mirrordescent.recipes.network_maps import rescaled
 from mirrordescent.recipes.printed_maps import accelerated_as_printed
 from mirrordescent_experiments.extensions import NO_MAP
@@ -43,7 +43,7 @@ def with_other_steps(entry: str, tuning: Training) -> dict[str, Method[Any]]:
     if entry not in zoo.list():
         return {}
     method = cast(SMD, zoo.load(entry)).requires_grad_(False)
-    made = Tunable(
+    made = TunableSolver(
         SHORTER, lambda factor: rescaled(accelerated_as_printed(method), factor), FACTORS
     )
     factor = tuning.tune(made)

@@ -13,7 +13,11 @@ from mirrordescent._internal import cache
 from mirrordescent._internal.files import whole
 from mirrordescent.recipes.spectral_maps import ENTRY
 from mirrordescent.recipes.training_tasks import End, Task
-from mirrordescent_experiments.contestants import Contestant, Setting, muon_in_single_precision
+from mirrordescent_experiments.contestants import (
+    Setting,
+    TunableOptimiser,
+    muon_in_single_precision,
+)
 from mirrordescent_experiments.scales import Say
 
 # of the networks that settings are chosen on, and of those shown
@@ -42,7 +46,7 @@ class Ledger:
     def run(
         self,
         task: Task,
-        contestant: Contestant,
+        contestant: TunableOptimiser,
         setting: Setting,
         seed: int,
         steps: int | None = None,
@@ -57,7 +61,7 @@ class Ledger:
             self._keep(key, list(end))
         return End(*self.ends[key])
 
-    def pace(self, task: Task, ours: Contestant, theirs: Contestant) -> float:
+    def pace(self, task: Task, ours: TunableOptimiser, theirs: TunableOptimiser) -> float:
         """Return the time of a training step of one contestant over that of another, both at a
         small rate.
         """
@@ -73,7 +77,7 @@ class Ledger:
     def tuned(
         self,
         task: Task,
-        contestant: Contestant,
+        contestant: TunableOptimiser,
         steps: int | None = None,
         settings: Sequence[Setting] | None = None,
     ) -> Setting:
@@ -89,7 +93,7 @@ class Ledger:
             lambda setting: number(self.run(task, contestant, setting, TUNING_SEED, steps).loss),
         )
 
-    def _called(self, contestant: Contestant) -> str:
+    def _called(self, contestant: TunableOptimiser) -> str:
         return f"{contestant.name} ({self.stamp})" if contestant.of_entry else contestant.name
 
     def _keep(self, key: str, numbers: list[float]) -> None:

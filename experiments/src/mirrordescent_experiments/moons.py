@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from mirrordescent.contests.contest import Tunable, grid
+from mirrordescent.contests.contest import grid
 from mirrordescent.contests.training_runs import LOSS, Training, panels
 from mirrordescent.learn import Objective
 from mirrordescent.learn.families import SEEDS, draw_seeds
@@ -21,6 +21,7 @@ from mirrordescent.methods import MD, Method
 from mirrordescent.methods.baselines import GD
 from mirrordescent.mirrors import Layerwise, Multipliers, layerwise
 from mirrordescent.oracles import Exact
+from mirrordescent.racing import TunableSolver
 from mirrordescent.recipes.architectures import moons_network
 from mirrordescent_experiments.learned_networks import CAPPED, capped, map_claims
 from mirrordescent_experiments.result import Claim, Panel, Result, Table
@@ -158,7 +159,7 @@ def _compare(
     method.
     """
     best = _training(family, SEEDS // 2, max(2, count // 5)).tune(
-        Tunable("GD", GD, grid(5e-2, 1e1))
+        TunableSolver("GD", GD, grid(5e-2, 1e1))
     )
     methods: dict[str, Method[Any]] = {
         f"GD ({STEP:g})": GD(STEP),

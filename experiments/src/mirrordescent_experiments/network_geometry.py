@@ -26,8 +26,8 @@ from mirrordescent_experiments.contestants import (
     MULTIPLES,
     MUON,
     ONCE,
-    Contestant,
     Setting,
+    TunableOptimiser,
     adamw,
     adamw_grid,
     by_hand,
@@ -92,14 +92,14 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     ledger = Ledger(path, directory, say)
     hand = _hand_setting(ledger, learning)
     contestants = [
-        Contestant(ENTRY, learned(entry), ONCE, of_entry=True),
-        Contestant(HAND, by_hand(), [hand]),
+        TunableOptimiser(ENTRY, learned(entry), ONCE, of_entry=True),
+        TunableOptimiser(HAND, by_hand(), [hand]),
         *rivals(),
         *(
-            Contestant(f"{ENTRY}, p = {p:g}", with_power(entry, p), ONCE, of_entry=True)
+            TunableOptimiser(f"{ENTRY}, p = {p:g}", with_power(entry, p), ONCE, of_entry=True)
             for p in POWERS
         ),
-        Contestant(CONTROL, control(entry), MULTIPLES, of_entry=True),
+        TunableOptimiser(CONTROL, control(entry), MULTIPLES, of_entry=True),
     ]
     result = Result(
         "network-geometry",
@@ -137,7 +137,7 @@ def _hand_setting(ledger: Ledger, learning: Sequence[Task]) -> Setting:
     """Return the one setting of the geometry set by hand that is best on the tasks the entry was
     learned on.
     """
-    hand = Contestant(HAND, by_hand(), HAND_SETTINGS)
+    hand = TunableOptimiser(HAND, by_hand(), HAND_SETTINGS)
 
     def score(setting: Setting) -> float:
         return sum(
@@ -153,7 +153,7 @@ class _Study:
 
     ledger: Ledger
     tasks: Sequence[Task]
-    contestants: Sequence[Contestant]
+    contestants: Sequence[TunableOptimiser]
     size: Size
 
     def equal_steps(self, result: Result) -> None:
@@ -292,7 +292,7 @@ class _Study:
         )
 
     @property
-    def by_name(self) -> dict[str, Contestant]:
+    def by_name(self) -> dict[str, TunableOptimiser]:
         return {contestant.name: contestant for contestant in self.contestants}
 
     def _again(self, task: Task, name: str, steps: int, count: int) -> list[End]:
@@ -305,7 +305,7 @@ class _Study:
             self.ledger.run(task, contestant, setting, TEST_SEED + i, steps) for i in range(count)
         ]
 
-    def _runs(self, task: Task, contestant: Contestant) -> list[End]:
+    def _runs(self, task: Task, contestant: TunableOptimiser) -> list[End]:
         setting = self.chosen[task.name, contestant.name]
         count = self.size.seeds if contestant.judged else 1
         return [self.ledger.run(task, contestant, setting, TEST_SEED + i) for i in range(count)]
@@ -320,13 +320,13 @@ class _Study:
 def _project(
     ledger: Ledger,
     tasks: Sequence[Task],
-    contestants: Sequence[Contestant],
+    contestants: Sequence[TunableOptimiser],
     size: Size,
     result: Result,
 ) -> None:
     """Train the two networks of the paper as long as there."""
     wanted = {"MLP": (0.034, 0.976), "CNN": (0.085, 0.973)}
-    adam = Contestant(ADAMW, adamw, adamw_grid((1e-2, 2e-2, 5e-2), FALLING))
+    adam = TunableOptimiser(ADAMW, adamw, adamw_grid((1e-2, 2e-2, 5e-2), FALLING))
     rows = []
     for task in tasks:
         for contestant in (*contestants[:2], adam):

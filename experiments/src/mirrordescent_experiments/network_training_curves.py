@@ -12,11 +12,12 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from mirrordescent import data
-from mirrordescent.contests.contest import Tunable, grid
+from mirrordescent.contests.contest import grid
 from mirrordescent.contests.training_runs import LOSS, PAPER_ADAM, TEST_ACCURACY, Training, panels
 from mirrordescent.methods import SGD, Adam, Method
 from mirrordescent.oracles import Epochs
 from mirrordescent.problems.network_training import NetworkTraining
+from mirrordescent.racing import TunableSolver
 from mirrordescent.recipes.architectures import mlp, small_cnn
 from mirrordescent.recipes.spectral_maps import ENTRY
 from mirrordescent_experiments.learned_networks import (
@@ -281,9 +282,9 @@ def images_of(
 
 def baselines(tuning: Training) -> list[tuple[str, Method[Any]]]:
     """Return SGD and Adam as in the paper and tuned, and SGD with momentum and AdamW."""
-    sgd = Tunable("SGD", SGD, SGD_GRID)
-    momentum = Tunable("SGD with momentum", lambda t: SGD(t, 0.9), MOMENTUM_GRID)
-    adam = Tunable("Adam", Adam, ADAM_GRID)
+    sgd = TunableSolver("SGD", SGD, SGD_GRID)
+    momentum = TunableSolver("SGD with momentum", lambda t: SGD(t, 0.9), MOMENTUM_GRID)
+    adam = TunableSolver("Adam", Adam, ADAM_GRID)
     best = {tunable.name: tuning.tune(tunable) for tunable in (sgd, momentum, adam)}
     return [
         (f"SGD ({PAPER_SGD:g})", SGD(PAPER_SGD)),

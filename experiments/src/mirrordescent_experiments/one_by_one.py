@@ -25,7 +25,7 @@ from mirrordescent_experiments.contestants import (
     MULTIPLES,
     MUON,
     ONCE,
-    Contestant,
+    TunableOptimiser,
     adamw,
     adamw_grid,
     control,
@@ -57,7 +57,7 @@ class OneByOne:
         self.epochs = architecture.epochs
         self.steps = self.epochs * len(self.labels) // self.batch
 
-    def tuned(self, contestant: Contestant) -> tuple[str, Make]:
+    def tuned(self, contestant: TunableOptimiser) -> tuple[str, Make]:
         """Tune a contestant one setting after the other, and return its name with what was found,
         and its optimiser.
         """
@@ -124,16 +124,16 @@ class OneByOne:
         return float(loss), float(accuracy)
 
 
-def falling_contestants() -> list[Contestant]:
+def falling_contestants() -> list[TunableOptimiser]:
     """Return the entry, not tuned; the same with the identity for its maps; and AdamW and Muon with
     falling steps.
     """
     entry: Any = zoo.load(ENTRY)
     return [
-        Contestant(ENTRY, learned(entry), ONCE, of_entry=True),
-        Contestant(CONTROL, control(entry), MULTIPLES[1:3], of_entry=True),
-        Contestant(ADAMW, adamw, adamw_grid((3e-3, 1e-2), ("linear", "cosine"))),
-        Contestant(MUON, muon, grid((3e-2, 1e-1), ("linear", "cosine"))),
+        TunableOptimiser(ENTRY, learned(entry), ONCE, of_entry=True),
+        TunableOptimiser(CONTROL, control(entry), MULTIPLES[1:3], of_entry=True),
+        TunableOptimiser(ADAMW, adamw, adamw_grid((3e-3, 1e-2), ("linear", "cosine"))),
+        TunableOptimiser(MUON, muon, grid((3e-2, 1e-1), ("linear", "cosine"))),
     ]
 
 

@@ -25,8 +25,8 @@ from mirrordescent_experiments.contestants import (
     CONTROL,
     MUON,
     SGD,
-    Contestant,
     Shape,
+    TunableOptimiser,
     grid,
     muon_in_single_precision,
     scheduled,
@@ -80,9 +80,9 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     accuracy = {}
     rows = []
     for contestant in (
-        Contestant(AMD, _amd, grid((0.05, 0.1), ("cosine", "linear"))),
+        TunableOptimiser(AMD, _amd, grid((0.05, 0.1), ("cosine", "linear"))),
         *falling_contestants(),
-        Contestant(SGD, sgd, grid((0.05, 0.1), ("cosine", "linear"))),
+        TunableOptimiser(SGD, sgd, grid((0.05, 0.1), ("cosine", "linear"))),
     ):
         setting = task.tuned(contestant)
         runs = torch.tensor(
@@ -150,7 +150,7 @@ class _Task:
         self.labels = labels[: size.images]
         self.test = test[:, None]
 
-    def tuned(self, contestant: Contestant) -> Any:
+    def tuned(self, contestant: TunableOptimiser) -> Any:
         """Return the setting of the least test loss on a network kept for tuning, found one number
         after the other.
         """

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent import zoo
-from mirrordescent.contests.contest import Contest, Tunable, grid
+from mirrordescent.contests.contest import Contest, grid
 from mirrordescent.contests.svm_contests import TOLERANCE, load_features, machine, starts
 from mirrordescent.data import Features
 from mirrordescent.learn.control import without_map
@@ -24,6 +24,7 @@ from mirrordescent.methods import MD, SGD, Method
 from mirrordescent.mirrors import Diagonal, MirrorMap
 from mirrordescent.oracles import Minibatch, Oracle
 from mirrordescent.problems import SVM, Problem
+from mirrordescent.racing import TunableSolver
 from mirrordescent.recipes.image_maps import fours_and_nines, machine_quadratic, matrix_of
 from mirrordescent.references import certify
 from mirrordescent.solving import Snapshot
@@ -89,10 +90,10 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     for name, method in geometries(directory) if source == "mnist" else ():
         runs.add(name, method, None)
     for name, mirror in of_the_data(contest.problem).items():
-        tunable = Tunable(name, partial(MD, mirror), grid(1e-3, 1.0))
+        tunable = TunableSolver(name, partial(MD, mirror), grid(1e-3, 1.0))
         setting = few.tune(tunable, min(100, size.iterations))
         runs.add(f"{name} ({setting:g})", tunable.make(setting), None)
-    for tunable in (*BASELINES, WIDE_NESTEROV, Tunable("SGD", SGD, grid(2e-4, 1e-1), batch)):
+    for tunable in (*BASELINES, WIDE_NESTEROV, TunableSolver("SGD", SGD, grid(2e-4, 1e-1), batch)):
         setting = few.tune(tunable, min(100, size.iterations))
         runs.add(f"{tunable.name} ({setting:g})", tunable.make(setting), tunable.oracle)
     result.panels["hinge loss"] = Panel(runs.gaps)

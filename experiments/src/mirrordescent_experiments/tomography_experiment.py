@@ -15,12 +15,13 @@ import torch
 from torch import Generator, Tensor
 
 from mirrordescent import zoo
-from mirrordescent.contests.contest import Contest, Tunable, recorded_iterations
+from mirrordescent.contests.contest import Contest, recorded_iterations
 from mirrordescent.domains import PositiveOrthant
 from mirrordescent.learn.families import SEEDS
 from mirrordescent.methods import PDHG, Equipped, Method, ProjectedNesterov, Wrapper
 from mirrordescent.oracles import InTurn, Oracle, Relative
 from mirrordescent.problems import PoissonTomography, Problem
+from mirrordescent.racing import TunableSolver
 from mirrordescent.recipes.task_families import TomographyFamily
 from mirrordescent.recipes.tomography_maps import groups_of_angles
 from mirrordescent.references import certify
@@ -160,9 +161,9 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     return result
 
 
-PDHG_RATIO = Tunable("PDHG", PDHG, [0.1, 0.2, 0.5, 1.0, 2.0, 5.0])
-SPDHG_RATIO = Tunable("SPDHG", SPDHG, [0.1, 0.2, 0.5, 1.0, 2.0, 5.0])
-NESTEROV_STEP = Tunable(
+PDHG_RATIO = TunableSolver("PDHG", PDHG, [0.1, 0.2, 0.5, 1.0, 2.0, 5.0])
+SPDHG_RATIO = TunableSolver("SPDHG", SPDHG, [0.1, 0.2, 0.5, 1.0, 2.0, 5.0])
+NESTEROV_STEP = TunableSolver(
     "Nesterov",
     lambda t: Equipped(ProjectedNesterov(PositiveOrthant(), t), Relative()),
     [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0],
@@ -218,13 +219,13 @@ class _Race:
         )
         self.distances.append(Curve(name, curve.iterations, curve.seconds, reached))
 
-    def run_tuned(self, tunable: Tunable, every: int, at: int, prefix: str = "") -> None:
+    def run_tuned(self, tunable: TunableSolver, every: int, at: int, prefix: str = "") -> None:
         """Tune on other problems for the gap after some passes, then run on these."""
 
         def make(setting: float) -> Method[Any]:
             return Passes(tunable.make(setting), every)
 
-        wrapped = Tunable(tunable.name, make, tunable.grid)
+        wrapped = TunableSolver(tunable.name, make, tunable.settings)
         setting = self.rehearsal.tune(wrapped, min(at, self.rehearsal.iterations))
         self.run(f"{prefix}{tunable.name} ({setting:g})", tunable.make(setting), every)
 

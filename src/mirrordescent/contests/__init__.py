@@ -3,7 +3,7 @@
 The demonstration, the diagnosis of entries and the experiments are built on them.
 """
 
-from mirrordescent.contests.contest import Contest, Tunable, grid, recorded_iterations
+from mirrordescent.contests.contest import Contest, grid, recorded_iterations
 from mirrordescent.contests.training_runs import Training
 
-__all__ = ["Contest", "Training", "Tunable", "grid", "recorded_iterations"]
+__all__ = ["Contest", "Training", "grid", "recorded_iterations"]

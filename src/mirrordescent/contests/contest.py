@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mirrordescent.learn import Draw
 from mirrordescent.methods import PDHG, Method
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems import Problem
-from mirrordescent.racing import best_setting
+from mirrordescent.racing import Race, TunableSolver, best_setting
 from mirrordescent.report import Curve
-from mirrordescent.solving import Snapshot, Solution, solve
+from mirrordescent.solving import Snapshot, Solution
 
 TUNED_AT = 100  # the paper's appendix chooses step sizes at this iteration
 
@@ -32,25 +33,8 @@ def grid(lowest: float, highest: float) -> list[float]:
     return [number for number in numbers if lowest * 0.99 <= number <= highest * 1.01]
 
 
-@dataclass(frozen=True)
-class Tunable:
-    """A method with one free number, and the grid from which this number is chosen.
-
-    Args:
-        name: Name of the method.
-        make: Function that returns the method for a number.
-        grid: Numbers to try.
-        oracle: Oracle for the gradients; exact gradients by default.
-    """
-
-    name: str
-    make: Callable[[float], Method[Any]]
-    grid: list[float]
-    oracle: Oracle | None = None
-
-
 # The number is the ratio of the primal to the dual step size.
-TUNED_PDHG = Tunable("PDHG", PDHG, [0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0])
+TUNED_PDHG = TunableSolver("PDHG", PDHG, [0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0])
 
 
 @dataclass(frozen=True)
@@ -81,19 +65,16 @@ class Contest:
         callbacks: Sequence[Callable[[Snapshot], object]] = (),
     ) -> Solution:
         """Run one method on all problems. Callbacks are called at every iteration."""
-        budget = iterations or self.iterations
-        return solve(
-            self.problem,
-            method,
-            self.x0,
-            iterations=budget,
-            oracle=oracle,
-            generator=torch.Generator().manual_seed(self.seed),
-            trace=[k for k in self.recorded if k <= budget],
-            callbacks=callbacks,
-            check_every=1 if callbacks else None,
-            progress=False,
+        check_every = 1 if callbacks else None
+        return self._race.solve(
+            method, iterations, oracle=oracle, callbacks=callbacks, check_every=check_every
         )
+
+    @property
+    def _race(self) -> Race:
+        draw = Draw(self.problem, self.x0, self.lower)
+        # Contests record absolute gaps, and have no accuracy to reach.
+        return Race(draw, 0.0, self.iterations, recorded=self.recorded, seed=self.seed)
 
     def run(self, name: str, method: Method[Any], oracle: Oracle | None = None) -> Curve:
         """Run one method, and return the curve of its gaps."""
@@ -112,12 +93,12 @@ class Contest:
         gaps = torch.where(failed & after_failure, torch.nan, gaps)
         return Curve(name, trace.iterations, trace.seconds, gaps)
 
-    def run_tuned(self, tunable: Tunable, rehearsal: Contest, at: int = TUNED_AT) -> Curve:
+    def run_tuned(self, tunable: TunableSolver, rehearsal: Contest, at: int = TUNED_AT) -> Curve:
         """Tune a method on the problems of another contest, then run it on these."""
         setting = rehearsal.tune(tunable, min(at, rehearsal.iterations))
         return self.run(f"{tunable.name} ({setting:g})", tunable.make(setting), tunable.oracle)
 
-    def tune(self, tunable: Tunable, at: int = TUNED_AT) -> float:
+    def tune(self, tunable: TunableSolver, at: int = TUNED_AT) -> float:
         """Return the number of the grid with the smallest mean gap at an iteration."""
 
         def mean_gap(setting: float) -> float:
@@ -126,7 +107,7 @@ class Contest:
                 return torch.inf
             return float((solution.value - self.lower).mean())
 
-        return best_setting(tunable.grid, mean_gap)
+        return best_setting(tunable.settings, mean_gap)
 
 
 def recorded_iterations(iterations: int) -> list[int]:

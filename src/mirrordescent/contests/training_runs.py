@@ -9,11 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mirrordescent.contests.contest import Tunable
 from mirrordescent.methods import Method
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.network_training import Networks, NetworkTraining
-from mirrordescent.racing import best_setting
+from mirrordescent.racing import TunableSolver, best_setting
 from mirrordescent.report import Curve, Panel
 from mirrordescent.solving import Snapshot, Solution, solve
 
@@ -84,9 +83,9 @@ class Training:
             for quantity, measured in values.items()
         }
 
-    def tune(self, tunable: Tunable) -> float:
+    def tune(self, tunable: TunableSolver) -> float:
         """Return the number of the grid with the smallest mean training loss at the end."""
-        return best_setting(tunable.grid, lambda setting: self.loss(tunable.make(setting)))
+        return best_setting(tunable.settings, lambda setting: self.loss(tunable.make(setting)))
 
     def loss(self, method: Method[Any]) -> float:
         """Return the mean training loss at the end, or infinity if a network failed."""

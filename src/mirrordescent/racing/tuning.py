@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self, TypeAlias, TypeVar
 import torch
 
 from mirrordescent.methods import Method
+from mirrordescent.oracles import Oracle
 from mirrordescent.racing.race import Race
 
 UNSOLVED = 4  # an unsolved problem counts as so many times the budget
@@ -33,11 +34,13 @@ class TunableSolver:
         name: Name of the solver.
         make: Makes the solver with a setting.
         settings: Settings to try. A solver with only one setting needs no tuning.
+        oracle: Oracle for the gradients; exact gradients by default.
     """
 
     name: str
     make: Callable[[float], Method[Any]]
     settings: Sequence[float] = (1.0,)
+    oracle: Oracle | None = None
 
     def tune(self, cost: Cost) -> float:
         """Return the setting of lowest cost, for example by :func:`iterations_needed`."""
