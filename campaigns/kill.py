@@ -1,4 +1,4 @@
-"""Interruptions at any moment, by signals or by a power cut: a resumed run ends as if uninterrupted.
+"""Interruptions by signals or a power cut: a resumed run ends as if it had not been interrupted.
 
 Learning, the restoration of a folder and an experiment are forked from a warm process and killed
 within their usual duration. Commands (``train``, another name of ``learn``) are started cold and

@@ -1,8 +1,9 @@
-"""Every optimiser × map × option, ours and those that torch tries its own with, and every scheduler
-of torch.
+"""All combinations of optimiser, map and option, with the schedulers of torch.
 
-Steps are finite; copies, resumed runs, scaled losses and compiled steps are the same bits; hooks
-are called; moves are followed. What is refused is refused by its name.
+The options are those of this library and those with which torch tests its own optimisers. Steps
+must be finite. Copies, resumed runs, scaled losses and compiled steps must give the same bits.
+Hooks must be called, and parameters that were moved must be followed. An error must name the option
+that is refused.
 """
 
 from __future__ import annotations
@@ -83,64 +84,71 @@ SCHEDULERS: dict[str, Callable[[Any], Any]] = {
     ),
 }
 SHAPES = [(3, 4), (4,), (), (2, 3, 2), (0, 3)]
-COMPILED = 0.1  # of all combinations, since compiling takes a second
+COMPILED_SHARE = 0.1
+"""Share of combinations whose step is compiled, which takes a second."""
 
 
 class Case:
-    """Parameters, an optimiser and a scheduler, stepped along gradients that depend on k alone and
-    where they are.
+    """Parameters with an optimiser and a scheduler.
+
+    The gradients depend only on the step and on the parameters.
+
+    Args:
+        make: Class of the optimiser.
+        mirror: Name of the map.
+        options: Options of the optimiser.
+        scheduler: Name of the scheduler.
+        dtype: Precision of the parameters.
     """
 
     def __init__(
         self, make: Any, mirror: str, options: dict[str, Any], scheduler: str, dtype: torch.dtype
     ) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.params = [
-            nn.Parameter((0.3 + torch.rand(s, generator=generator)).to(dtype)) for s in SHAPES
-        ]
-        options = {
-            key: value.clone() if isinstance(value, Tensor) else value
-            for key, value in options.items()
-        }
-        self.optimizer = make(
-            [{"params": self.params[:2]}], mirror=MIRRORS[mirror](), **{"lr": 0.01, **options}
-        )
+        values = [0.3 + torch.rand(shape, generator=generator) for shape in SHAPES]
+        self.params = [nn.Parameter(value.to(dtype)) for value in values]
+        copied: dict[str, Any] = {"lr": 0.01}
+        for key, value in options.items():
+            copied[key] = value.clone() if isinstance(value, Tensor) else value
+        groups = [{"params": self.params[:2]}]
+        self.optimizer = make(groups, mirror=MIRRORS[mirror](), **copied)
         self.optimizer.add_param_group({"params": self.params[2:]})
         self.scheduler = SCHEDULERS[scheduler](self.optimizer)
         self.step: Callable[[], Any] = self.optimizer.step
 
-    def pull(self, k: int) -> None:
-        """Give every parameter its k-th gradient."""
+    def set_gradients(self, k: int) -> None:
+        """Set the gradient of every parameter for step k."""
         generator = torch.Generator().manual_seed(k)
         for p in self.params:
             p.grad = (p.detach() - torch.rand(p.shape, generator=generator).to(p.dtype)) * 0.5
 
     def steps(self, first: int, count: int) -> None:
-        """Take some steps."""
+        """Take ``count`` steps, with the gradients of step ``first`` and the following."""
         for k in range(first, first + count):
-            self.pull(k)
+            self.set_gradients(k)
             self.step()
-            self.scheduler.step(
-                *([1.0] if isinstance(self.scheduler, lr_scheduler.ReduceLROnPlateau) else [])
-            )
+            if isinstance(self.scheduler, lr_scheduler.ReduceLROnPlateau):
+                self.scheduler.step(1.0)
+            else:
+                self.scheduler.step()
 
-    def numbers(self) -> list[Tensor]:
+    def values(self) -> list[Tensor]:
         """Return copies of the parameters."""
         return [p.detach().clone() for p in self.params]
 
-    def ends_like(self, other: Case) -> bool:
+    def equals(self, other: Case) -> bool:
         """Tell whether the parameters have the same bits."""
-        return all(map(torch.equal, self.numbers(), other.numbers()))
+        return all(map(torch.equal, self.values(), other.values()))
 
 
 class Checks:
-    """What is tried with one combination.
+    """The checks of one combination.
 
     Args:
-        tally: where it is noted.
-        name: of the optimiser and the map.
-        make: makes the case anew.
-        dtype: of the parameters.
+        tally: Tally of the campaign.
+        name: Name of the optimiser and the map.
+        make: Function that returns the case anew.
+        dtype: Precision of the parameters.
     """
 
     def __init__(
@@ -153,46 +161,45 @@ class Checks:
         self.kind = name.partition(",")[0]
 
     def all(self) -> None:
-        """Try everything; of what takes a second, some."""
-        whole = self.make()
-        cut = self.make()
-        whole.steps(0, 8)
-        cut.steps(0, 4)
-        self._expect("steps are finite", all(bool(x.isfinite().all()) for x in whole.numbers()))
-        self._resumed(whole, cut)
-        self._hooks(whole)
+        """Run all checks; compile only some combinations."""
+        full = self.make()
+        half = self.make()
+        full.steps(0, 8)
+        half.steps(0, 4)
+        self._expect("steps are finite", all(bool(x.isfinite().all()) for x in full.values()))
+        self._check_resumed(full, half)
+        self._check_hooks(full)
         if self.dtype != torch.bfloat16:
-            self._scaled(whole)
-        if self.tally.random.random() < COMPILED:
-            self._compiled(whole)
-        self._moved(cut)
+            self._check_scaled(full)
+        if self.tally.random.random() < COMPILED_SHARE:
+            self._check_compiled(full)
+        self._check_moved(half)
 
-    def _expect(self, outcome: str, holds: bool, otherwise: object = "it is not so") -> None:
+    def _expect(self, outcome: str, holds: bool, description: object = "it is not so") -> None:
         if holds:
             self.tally.note(self.kind, outcome)
         else:
-            self.tally.fault(f"{self.name}, {outcome}", otherwise)
+            self.tally.fault(f"{self.name}, {outcome}", description)
 
-    def _resumed(self, whole: Case, cut: Case) -> None:
-        """A copy, and another optimiser that loads the state from a file, go on alike."""
+    def _check_resumed(self, full: Case, half: Case) -> None:
+        """A copy, and an optimiser that loads the state from a file, continue in the same way."""
         file = io.BytesIO()
-        torch.save(
-            (cut.optimizer.state_dict(), _plain(cut.scheduler.state_dict()), cut.numbers()), file
-        )
+        schedule_state = _storable(half.scheduler.state_dict())
+        torch.save((half.optimizer.state_dict(), schedule_state, half.values()), file)
         file.seek(0)
-        state, schedule, numbers = torch.load(file, weights_only=True)
+        state, schedule_state, values = torch.load(file, weights_only=True)
         resumed = self.make()
-        copied = copy.deepcopy(cut)
+        copied = copy.deepcopy(half)
         copied.step = copied.optimizer.step
-        for p, x in zip(resumed.params, numbers, strict=True):
-            p.data.copy_(x)
+        for p, value in zip(resumed.params, values, strict=True):
+            p.data.copy_(value)
         resumed.optimizer.load_state_dict(state)
-        resumed.scheduler.load_state_dict({**resumed.scheduler.state_dict(), **schedule})
-        for what, other in (("resumed", resumed), ("a copy", copied)):
+        resumed.scheduler.load_state_dict({**resumed.scheduler.state_dict(), **schedule_state})
+        for name, other in (("resumed", resumed), ("a copy", copied)):
             other.steps(4, 4)
-            self._expect(f"{what} is the same", other.ends_like(whole), "ends elsewhere")
+            self._expect(f"{name} is the same", other.equals(full), "ends elsewhere")
 
-    def _hooks(self, whole: Case) -> None:
+    def _check_hooks(self, full: Case) -> None:
         """All hooks are called, and change nothing."""
         called: list[str] = []
         case = self.make()
@@ -204,12 +211,10 @@ class Checks:
         case.steps(0, 8)
         optimizer.load_state_dict(optimizer.state_dict())
         expected = ["before a step", "after a step"] * 8 + ["state", "load"]
-        self._expect("hooks are called", called == expected and case.ends_like(whole), called)
+        self._expect("hooks are called", called == expected and case.equals(full), called)
 
-    def _scaled(self, whole: Case) -> None:
-        """Losses scaled by a power of two make the same steps, and one with an infinity
-        makes none.
-        """
+    def _check_scaled(self, full: Case) -> None:
+        """Losses scaled by a power of two give the same steps; an infinite gradient gives none."""
         case = self.make()
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
         scaler.scale(torch.ones(()))
@@ -222,120 +227,120 @@ class Checks:
 
         case.step = step
         case.steps(0, 8)
-        same = case.ends_like(whole)
-        before = case.numbers()
-        case.pull(8)
+        same = case.equals(full)
+        before = case.values()
+        case.set_gradients(8)
         case.params[0].grad[0] = torch.inf
         scaler.step(case.optimizer)
-        self._expect(
-            "scaled losses make the same steps",
-            same and all(map(torch.equal, before, case.numbers())),
-        )
+        skipped = all(map(torch.equal, before, case.values()))
+        self._expect("scaled losses make the same steps", same and skipped)
 
-    def _compiled(self, whole: Case) -> None:
-        """Compiled in one piece; without what a scheduler wraps around a step, which torch does not
-        trace.
+    def _check_compiled(self, full: Case) -> None:
+        """A step compiled as one graph gives the same bits.
+
+        The step is compiled without the wrapper of the scheduler, which torch does not trace.
         """
         torch._dynamo.reset()
         case = self.make()
-        case.step = torch.compile(
-            partial(type(case.optimizer).step, case.optimizer), backend="aot_eager", fullgraph=True
-        )
+        step = partial(type(case.optimizer).step, case.optimizer)
+        case.step = torch.compile(step, backend="aot_eager", fullgraph=True)
         case.steps(0, 8)
-        self._expect("compiled is the same", case.ends_like(whole), "ends elsewhere")
+        self._expect("compiled is the same", case.equals(full), "ends elsewhere")
 
-    def _moved(self, cut: Case) -> None:
-        """Zero gradients leave parameters where somebody has put them; or move them as if nobody
-        had, by momentum.
+    def _check_moved(self, moved: Case) -> None:
+        """A step with zero gradients keeps parameters where they were moved.
+
+        With momentum they move on as if they had not been moved.
         """
-        other = copy.deepcopy(cut)
-        before = cut.numbers()
-        for case, distance in ((cut, 0.25), (other, 0.0)):
+        unmoved = copy.deepcopy(moved)
+        before = moved.values()
+        for case, distance in ((moved, 0.25), (unmoved, 0.0)):
             for group in case.optimizer.param_groups:
                 group["weight_decay"] = 0.0
             for p in case.params:
                 p.data.add_(distance)
                 p.grad = torch.zeros_like(p)
             case.optimizer.step()
-        momentum = isinstance(cut.optimizer, optim.Preconditioned)
-        expected = [x + 0.25 for x in (other.numbers() if momentum else before)]
-        pairs = zip(expected, cut.numbers(), strict=True)
-        far = max(float((x - y).abs().max()) if x.numel() else 0.0 for x, y in pairs)
-        small = 0.02 if self.dtype == torch.bfloat16 else 1e-4
-        self._expect("moves are followed", far < small, f"undone by {far}")
+        if isinstance(moved.optimizer, optim.Preconditioned):
+            before = unmoved.values()
+        error = 0.0
+        for start, value in zip(before, moved.values(), strict=True):
+            if value.numel():
+                error = max(error, float((start + 0.25 - value).abs().max()))
+        tolerance = 0.02 if self.dtype == torch.bfloat16 else 1e-4
+        self._expect("moves are followed", error < tolerance, f"undone by {error}")
 
 
-def _plain(state: dict[str, Any]) -> dict[str, Any]:
-    """Return what of the state of a scheduler can be stored without code, as torch itself leaves
-    out functions.
-    """
-    return {
-        key: value
-        for key, value in state.items()
-        if isinstance(value, int | float | str | list | dict | None)
-    }
+def _storable(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a scheduler without functions, which torch does not store either."""
+    plain = int | float | str | list | dict | None
+    return {key: value for key, value in state.items() if isinstance(value, plain)}
 
 
-def of_torch() -> list[dict[str, Any]]:
-    """Return the options that torch tries its own optimisers with, each once."""
+def torch_options() -> list[dict[str, Any]]:
+    """Return the options with which torch tests its own optimisers, each once."""
     from torch.testing._internal.common_optimizers import optim_db
 
-    found: dict[str, dict[str, Any]] = {}
+    options: dict[str, dict[str, Any]] = {}
     for info in optim_db:
-        for each in info.optim_inputs_func(device="cpu", dtype=torch.float32):
-            found.setdefault(str(sorted(each.kwargs.items())), each.kwargs)
-    return list(found.values())
+        for case in info.optim_inputs_func(device="cpu", dtype=torch.float32):
+            options.setdefault(str(sorted(case.kwargs.items())), case.kwargs)
+    return list(options.values())
 
 
-def errors_of_torch() -> list[Any]:
-    """Return what torch expects every optimiser to refuse, with the error."""
+def torch_errors() -> list[Any]:
+    """Return the arguments that every optimiser must refuse by torch's tests, with the errors."""
     from torch.testing._internal.common_optimizers import get_error_inputs_for_all_optims
 
     return get_error_inputs_for_all_optims(torch.device("cpu"), torch.float32)
 
 
 def combinations() -> list[tuple[Any, str, dict[str, Any], torch.dtype]]:
-    """Return all of them: our options in three types, and torch's in one."""
+    """Return all combinations: own options in three precisions, and torch's in one."""
     dtypes = (torch.float32, torch.float64, torch.bfloat16)
-    ours = product(OPTIMISERS, MIRRORS, OPTIONS, dtypes)
-    return [*ours, *product(OPTIMISERS, MIRRORS, of_torch(), dtypes[:1])]
+    own = product(OPTIMISERS, MIRRORS, OPTIONS, dtypes)
+    return [*own, *product(OPTIMISERS, MIRRORS, torch_options(), dtypes[:1])]
 
 
 def run(tally: Tally) -> None:
-    """Go through all combinations, in random order."""
+    """Run the campaign: all combinations in random order."""
     warnings.simplefilter("ignore")
-    for make, error in product(OPTIMISERS, errors_of_torch()):
-        try:
-            given = error.optimizer_error_input
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # one of them is a warning
-                make(
-                    given.params if given.params is not None else [nn.Parameter(torch.ones(1))],
-                    **given.kwargs,
-                )
-            tally.fault(f"{make.__name__}, {given.desc}", "was not refused")
-        except error.error_type:
-            tally.note(make.__name__, "errors that torch expects")
-        except Exception as other:
-            tally.fault(f"{make.__name__}, {given.desc}", f"{type(other).__name__}: {other}")
+    for kind, error in product(OPTIMISERS, torch_errors()):
+        _check_refused(tally, kind, error)
     grid = combinations()
     tally.random.shuffle(grid)
     for number in tally.cases():
         if number >= len(grid):
             break
-        make, mirror, options, dtype = grid[number]
+        kind, mirror, options, dtype = grid[number]
         scheduler = tally.random.choice(list(SCHEDULERS))
-        name = f"{make.__name__}, {mirror}"
+        name = f"{kind.__name__}, {mirror}"
+        description = f"{options} {dtype} {scheduler}"
         try:
-            Checks(tally, name, lambda: Case(make, mirror, options, scheduler, dtype), dtype).all()
+            Checks(tally, name, lambda: Case(kind, mirror, options, scheduler, dtype), dtype).all()
         except (ValueError, TypeError) as error:
-            if any(key in str(error) for key in (*options, "cycle_momentum")):
-                tally.note(make.__name__, f"refused: {' '.join(str(error).split())[:60]}")
-            else:  # what is refused has to be named
-                tally.fault(
-                    f"{name}, {type(error).__name__}", f"{options} {dtype} {scheduler}: {error}"
-                )
+            message = " ".join(str(error).split())
+            if any(key in message for key in (*options, "cycle_momentum")):
+                tally.note(kind.__name__, f"refused: {message[:60]}")
+            else:  # the message must name the option that is refused
+                tally.fault(f"{name}, {type(error).__name__}", f"{description}: {error}")
         except Exception as error:
-            tally.fault(
-                f"{name}, {type(error).__name__}", f"{options} {dtype} {scheduler}: {error}"
-            )
+            tally.fault(f"{name}, {type(error).__name__}", f"{description}: {error}")
+
+
+def _check_refused(tally: Tally, kind: Any, error: Any) -> None:
+    """Check that an optimiser refuses arguments that torch expects it to refuse."""
+    given = error.optimizer_error_input
+    params = given.params
+    if params is None:
+        params = [nn.Parameter(torch.ones(1))]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # one of the expected errors is a warning
+            kind(params, **given.kwargs)
+    except error.error_type:
+        tally.note(kind.__name__, "errors that torch expects")
+    except Exception as other:
+        tally.fault(f"{kind.__name__}, {given.desc}", f"{type(other).__name__}: {other}")
+    else:
+        tally.fault(f"{kind.__name__}, {given.desc}", "was not refused")

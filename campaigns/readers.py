@@ -1,7 +1,6 @@
-"""What else is read: checkpoints, references, archives, kernels, lists of what was done, states;
-and every option.
+"""Damaged checkpoints, references, archives, kernels, records and states, and all options.
 
-Files of tensors get a checksum that is right, so that what is tried is what comes after it.
+Files of tensors get a valid checksum, so that the checks behind the checksum are tested.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from mirrordescent.mirrors import HyperbolicEntropy
 from mirrordescent.restore import plan_restoration
 from mirrordescent.restore.jobs import RECORDS, Jobs, RestorationSettings
 
-VALUES = [
+OPTION_VALUES = [
     "",
     "..",
     "nan",
@@ -81,11 +80,13 @@ VALUES = [
     "{}",
     "0x10",
 ]
-HUGE = ["99999999999", "1" + "0" * 30]  # but not for iterations, which are taken on purpose
-COUNTED = ("--iterations",)
-NUMBERS = ["-1", "0", "1", "3", "0.3", "1e-3", "1e-30", "1e30", "nan", "inf"]
-SWITCHES = ["yes", "no", "auto"]
-KEYS = (
+HUGE_VALUES = ["99999999999", "1" + "0" * 30]
+ITERATION_OPTIONS = ("--iterations",)
+"""Options that get no huge values, because the command would really take so many steps."""
+
+NUMBER_VALUES = ["-1", "0", "1", "3", "0.3", "1e-3", "1e-30", "1e30", "nan", "inf"]
+SWITCH_VALUES = ["yes", "no", "auto"]
+RECIPE_KEYS = (
     "name",
     "map.d",
     "map.type",
@@ -94,12 +95,12 @@ KEYS = (
     "settings.horizon",
     "settings.optimiser.clip",
 )
-LIKELY: dict[str, list[str]] = {
+PLAUSIBLE_VALUES: dict[str, list[str]] = {
     **dict.fromkeys(
         ("--weight", "--tolerance", "--iterations", "--missing", "--seed", "--count", "--noise"),
-        NUMBERS,
+        NUMBER_VALUES,
     ),
-    **dict.fromkeys(("--isotropic", "--coupled", "--fused", "--keep-known"), SWITCHES),
+    **dict.fromkeys(("--isotropic", "--coupled", "--fused", "--keep-known"), SWITCH_VALUES),
     "--size": ["7", "8", "9"],
     "--json": [],
     "--verbose": [],
@@ -109,18 +110,19 @@ LIKELY: dict[str, list[str]] = {
     "--mirror": ["image-tv", "photo-inpaint-pair"],
     "--set": [
         f"{key}={value}"
-        for key in KEYS
+        for key in RECIPE_KEYS
         for value in ("-1", "0", "2", "nan", "inf", "x", "[]", "1e30", "'..'")
     ],
     "--mask-white": ["known", "missing"],
     "--mask-colour": ["#ff00ff", "red", "#000"],
 }
+FOLDER_OPTIONS = ("out", "runs", "modules")
+"""Options that the campaign sets itself."""
 
-
-DOCUMENT = """
+RECIPE = """
 name = "bowls"
 [family]
-type = "campaigns.readers:Singles"
+type = "campaigns.readers:SingleBowls"
 [map]
 type = "diagonal"
 [method]
@@ -136,11 +138,11 @@ batch = 2
 
 
 class Stopped(Exception):
-    """Learning that was ended half-way."""
+    """Learning was stopped half-way."""
 
 
-class Singles(Bowls):
-    """Bowls in single precision, as methods in documents are."""
+class SingleBowls(Bowls):
+    """Bowls in single precision, the precision of methods in recipes."""
 
     def draw(self, seeds: Tensor) -> Draw:
         drawn = super().draw(seeds)
@@ -149,33 +151,33 @@ class Singles(Bowls):
 
 
 class Readers:
-    """One kind of case each, by name."""
+    """Cases by name. A method returns the outcome of a case, or raises if it found a fault.
+
+    Args:
+        folder: Folder to work in.
+        random: Random generator of the cases.
+    """
 
     def __init__(self, folder: Path, random: Random) -> None:
         self.folder = folder
         self.random = random
         os.environ["MIRRORDESCENT_CACHE"] = str(folder / "cache")
+        generator = torch.Generator().manual_seed(0)
         self.run = folder / "run"
         self._learn_half()
-        self.checkpointed = read_whole(self.run / "checkpoint.safetensors")
-        generator = torch.Generator().manual_seed(0)
+        self.checkpoint_content = read_whole(self.run / "checkpoint.safetensors")
         self.problem = TVDenoising(torch.rand(2, 1, 6, 5, generator=generator, dtype=torch.float64))
-        self.certified = certify(self.problem, 1e-2)
-        (self.kept,) = (folder / "cache").glob("*.safetensors")
-        self.reference_ = read_whole(self.kept)[0]
-        self._write_pictures(generator)
-        self.document = folder / "bowls.toml"
-        self.document.write_text(DOCUMENT)
-        self.library_ = random.randbytes(3000)
-        runs = str(folder / "runs")
-        pictures = str(self.images)
-        self.commands = {
-            "denoise": ["solve", "denoise", f"{pictures}/0.png", "--iterations", "3"],
-            "inpaint": ["solve", "inpaint", f"{pictures}/0.png", "--iterations", "3"],
-            "compare": f"compare image-tv --count 2 --size 8 --iterations 3 --images {pictures}".split(),
-            "learn": ["learn", str(self.document), "--import", __name__, "--runs", runs],
-        }
-        self.options_ = {name: _options(name) for name in self.commands}
+        self.certificate = certify(self.problem, 1e-2)
+        (self.reference_path,) = (folder / "cache").glob("*.safetensors")
+        self.reference_tensors = read_whole(self.reference_path)[0]
+        self.images = folder / "images"
+        self.archives = self._write_pictures(generator)
+        self.out = folder / "done"
+        list(self._jobs().run(plan_restoration("denoise", iterations=2), progress=False))
+        self.records = (self.out / RECORDS).read_bytes()
+        self.library_content = random.randbytes(3000)
+        self.commands = self._commands()
+        self.option_names = {name: _option_names(name) for name in self.commands}
 
     def _learn_half(self) -> None:
         def stop(step: int) -> None:
@@ -185,80 +187,94 @@ class Readers:
         with contextlib.suppress(Stopped):
             train(self.run, stop)
 
-    def _write_pictures(self, generator: torch.Generator) -> None:
-        self.images = self.folder / "images"
-        zipped = io.BytesIO()
-        tarred = io.BytesIO()
+    def _write_pictures(self, generator: torch.Generator) -> list[bytes]:
+        """Write three pictures to a folder; return them as a zip and as a tar archive."""
         self.images.mkdir()
+        zip_file = io.BytesIO()
+        tar_file = io.BytesIO()
         with (
-            zipfile.ZipFile(zipped, "w") as archive,
-            tarfile.open(fileobj=tarred, mode="w:gz") as other,
+            zipfile.ZipFile(zip_file, "w") as zip_archive,
+            tarfile.open(fileobj=tar_file, mode="w:gz") as tar_archive,
         ):
             for i in range(3):
                 path = self.images / f"{i}.png"
-                Image.fromarray(
-                    (255 * torch.rand(10, 12, generator=generator)).byte().numpy()
-                ).save(path)
-                archive.write(path, path.name)
-                other.add(path, path.name)
-        self.archives = [zipped.getvalue(), tarred.getvalue()]
-        self.out = self.folder / "done"
-        list(self._jobs().run(plan_restoration("denoise", iterations=2), progress=False))
-        self.records = (self.out / RECORDS).read_bytes()
+                pixels = (255 * torch.rand(10, 12, generator=generator)).byte().numpy()
+                Image.fromarray(pixels).save(path)
+                zip_archive.write(path, path.name)
+                tar_archive.add(path, path.name)
+        return [zip_file.getvalue(), tar_file.getvalue()]
 
     def _jobs(self) -> Jobs:
         return Jobs(RestorationSettings("denoise", self.out, 0.15), [self.images], resume=True)
 
-    def _odd(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return tensors one of which is left out, added, or another."""
+    def _commands(self) -> dict[str, list[str]]:
+        """Return a short command line for each command."""
+        recipe = self.folder / "bowls.toml"
+        recipe.write_text(RECIPE)
+        picture = str(self.images / "0.png")
+        sizes = ["--count", "2", "--size", "8", "--iterations", "3"]
+        runs = str(self.folder / "runs")
+        return {
+            "denoise": ["solve", "denoise", picture, "--iterations", "3"],
+            "inpaint": ["solve", "inpaint", picture, "--iterations", "3"],
+            "compare": ["compare", "image-tv", *sizes, "--images", str(self.images)],
+            "learn": ["learn", str(recipe), "--import", __name__, "--runs", runs],
+        }
+
+    def _damage_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors with one removed, added or replaced."""
         name = self.random.choice(list(tensors))
         tensor = tensors[name]
-        others = (
+        fill = torch.nan if tensor.is_floating_point() else 1
+        replacements = (
             tensor * 0,
             tensor[..., :0] if tensor.ndim else tensor[None],
             torch.tensor(3),
             tensor.to(torch.int32),
             None,
-            torch.full_like(tensor, torch.nan if tensor.is_floating_point() else 1),
+            torch.full_like(tensor, fill),
             tensor[None],
         )
-        made = {
-            **tensors,
-            self.random.choice((name, name, "x.y", "optimiser.7.step")): self.random.choice(others),
-        }
-        return {key: value for key, value in made.items() if value is not None}
+        key = self.random.choice((name, name, "x.y", "optimiser.7.step"))
+        replacement = self.random.choice(replacements)
+        damaged = dict(tensors)
+        if replacement is None:
+            damaged.pop(key, None)
+        else:
+            damaged[key] = replacement
+        return damaged
 
     def checkpoint(self) -> str:
-        """A run that says it is elsewhere."""
-        tensors, metadata = self.checkpointed
-        told = {key: value for key, value in metadata.items() if key != "sha256"}
+        """Resume a run whose checkpoint has odd progress or odd tensors."""
+        tensors, metadata = self.checkpoint_content
+        metadata = {key: value for key, value in metadata.items() if key != "sha256"}
         if self.random.random() < 0.6:
-            told["progress"] = json.dumps(damage_data(json.loads(told["progress"]), self.random))
+            progress = json.loads(metadata["progress"])
+            metadata["progress"] = json.dumps(damage_data(progress, self.random))
         else:
-            tensors = self._odd(tensors)
-        there = self.folder / "resumed"
-        shutil.rmtree(there, ignore_errors=True)
-        there.mkdir()
-        shutil.copyfile(self.run / "log.jsonl", there / "log.jsonl")
-        write_whole(tensors, told, there / "checkpoint.safetensors")
+            tensors = self._damage_tensors(tensors)
+        resumed = self.folder / "resumed"
+        shutil.rmtree(resumed, ignore_errors=True)
+        resumed.mkdir()
+        shutil.copyfile(self.run / "log.jsonl", resumed / "log.jsonl")
+        write_whole(tensors, metadata, resumed / "checkpoint.safetensors")
         try:
-            train(there)
+            train(resumed)
         except RunDamaged:
             return "refused"
         return "resumed"
 
     def reference(self) -> str:
-        """A reference of another problem, or of none."""
-        write_whole(self._odd(self.reference_), {}, self.kept)
-        found = certify(self.problem, 1e-2)
-        if found.x.shape != self.certified.x.shape or not bool(
-            (found.lower <= found.value + 1e-6).all()
-        ):
-            raise AssertionError(f"a bound of {found.lower} for {found.value}")
+        """Certify a problem whose cached reference has odd tensors."""
+        write_whole(self._damage_tensors(self.reference_tensors), {}, self.reference_path)
+        certificate = certify(self.problem, 1e-2)
+        same_shape = certificate.x.shape == self.certificate.x.shape
+        if not same_shape or not bool((certificate.lower <= certificate.value + 1e-6).all()):
+            raise AssertionError(f"a bound of {certificate.lower} for {certificate.value}")
         return "read or found again"
 
     def archive(self) -> str:
-        """A zip or tar archive of pictures."""
+        """Read pictures from a damaged zip or tar archive."""
         path = self.folder / "pictures.archive"
         path.write_bytes(damage_bytes(self.random.choice(self.archives), self.random))
         try:
@@ -269,132 +285,131 @@ class Readers:
         return "read"
 
     def library(self) -> str:
-        """A compiled library, which is not loaded unless it is what was compiled."""
+        """Check that a damaged compiled library would not be loaded."""
         path = self.folder / "kernels.so"
-        sealed_ = self.library_ + build._seal(self.library_)
-        content = damage_bytes(sealed_, self.random)
+        original = self.library_content + build._seal(self.library_content)
+        content = damage_bytes(original, self.random)
         path.write_bytes(content)
         path.chmod(0o700)
-        if build._trusted(path) and content != sealed_:
+        if content == original:
+            return "the same"
+        if build._trusted(path):
             raise AssertionError("it would be loaded")
-        return "refused" if content != sealed_ else "the same"
+        return "refused"
 
     def record(self) -> str:
-        """The list of photographs that are done: what is damaged in it is done again."""
+        """Read a damaged list of finished photographs: damaged records are done again."""
         (self.out / RECORDS).write_bytes(damage_bytes(self.records, self.random))
-        known = {
-            json.dumps(unsealed(line)["record"]) for line in self.records.decode().splitlines()
-        }
-        found = self._jobs().done
-        if {json.dumps(each) for each in found.values()} - known:
+        lines = self.records.decode().splitlines()
+        original = {json.dumps(unsealed(line)["record"]) for line in lines}
+        done = self._jobs().done
+        if {json.dumps(record) for record in done.values()} - original:
             raise AssertionError("a record changed silently")
-        return f"{len(found)} of 3 are done"
+        return f"{len(done)} of 3 are done"
 
     def line(self) -> str:
-        """Plain data with a checksum."""
+        """Read damaged JSON data with a checksum."""
         content = {"a": [1, 2.5, None, "é"], "b": {"c": True}}
+        damaged = damage_bytes(sealed(content).encode(), self.random)
         try:
-            found = unsealed(
-                damage_bytes(sealed(content).encode(), self.random).decode(errors="replace")
-            )
+            read = unsealed(damaged.decode(errors="replace"))
         except Damaged:
             return "refused"
-        if found != content:
+        if read != content:
             raise AssertionError("the content changed silently")
         return "the same"
 
     def state(self) -> str:
-        """The state of an optimiser, as a user may load it from anywhere."""
+        """Load an odd state into an optimiser."""
         generator = torch.Generator().manual_seed(0)
         params = [nn.Parameter(torch.rand(shape, generator=generator)) for shape in ((3, 2), (2,))]
         kinds = (optim.AMD, optim.SMD, optim.Preconditioned)
-        optimizer = kinds[self.random.randrange(3)](params, lr=0.1, mirror=HyperbolicEntropy())
+        kind = kinds[self.random.randrange(3)]
+        optimizer = kind(params, lr=0.1, mirror=HyperbolicEntropy())
         for p in params:
             p.grad = torch.ones_like(p)
         optimizer.step()
         state = copy.deepcopy(optimizer.state_dict())
         try:
-            optimizer.load_state_dict(_changed_state(state, self.random))
+            optimizer.load_state_dict(_damage_state(state, self.random))
             optimizer.step()
         except EXPECTED_ERRORS:
             return "refused"
         return "loaded"
 
     def options(self) -> str:
-        """A command with odd values of its options."""
-        name = self.random.choice(list(self.options_))
-        chosen = [*self.commands[name], "--out", str(self.folder / "out")]
+        """Run a command with odd values of its options."""
+        name = self.random.choice(list(self.option_names))
+        arguments = [*self.commands[name], "--out", str(self.folder / "out")]
         shutil.rmtree(self.folder / "runs", ignore_errors=True)
         for _ in range(self.random.choice((1, 1, 2, 3))):
-            option = self.random.choice(self.options_[name])
-            values = [
-                *VALUES,
-                str(self.images),
-                str(self.images / "1.png"),
-                *(() if option in COUNTED else HUGE),
-            ]
-            likely = LIKELY.get(option)
-            if likely is not None and self.random.random() < 0.7:
-                values = likely
-            chosen += [option, self.random.choice(values)] if values else [option]
-        with contextlib.chdir(self.images):  # so that .. is small
-            return f"exit code {told(chosen)}"
+            option = self.random.choice(self.option_names[name])
+            arguments.append(option)
+            values = self._values(option)
+            if values:
+                arguments.append(self.random.choice(values))
+        with contextlib.chdir(self.images):  # so that the value .. is a small folder
+            return f"exit code {run_command(arguments)}"
+
+    def _values(self, option: str) -> list[str]:
+        """Return the values to choose from: often plausible ones, else any."""
+        plausible = PLAUSIBLE_VALUES.get(option)
+        if plausible is not None and self.random.random() < 0.7:
+            return plausible
+        values = [*OPTION_VALUES, str(self.images), str(self.images / "1.png")]
+        if option not in ITERATION_OPTIONS:
+            values += HUGE_VALUES
+        return values
 
 
-def told(arguments: list[str]) -> int:
-    """Run the command line in this process; return its exit code, or raise if it ends in another
-    way.
+def run_command(arguments: list[str]) -> int:
+    """Run the command line in this process and return its exit code.
+
+    It raises AssertionError if the command ends with a traceback, another exit code than 0, 1 or
+    2, an error without a message, or prints control characters.
     """
-    before = sys.argv
+    previous = sys.argv
     sys.argv = ["mirrordescent", *arguments]
-    out = io.StringIO()
-    err = io.StringIO()
+    output = io.StringIO()
+    errors = io.StringIO()
     code: Any = 0
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
             cli.main()
     except SystemExit as stop:
         code = stop.code or 0
     finally:
-        sys.argv = before
-    said = err.getvalue()
-    if (
-        "Traceback" in said
-        or "\x1b[2J" in said + out.getvalue()
-        or code not in (0, 1, 2)
-        or (code == 2 and not said)
-    ):
-        raise AssertionError(f"{arguments} ended with {code}: {said[-200:]}")
+        sys.argv = previous
+    message = errors.getvalue()
+    crashed = "Traceback" in message or code not in (0, 1, 2)
+    silent = code == 2 and not message
+    control = "\x1b[2J" in message + output.getvalue()
+    if crashed or silent or control:
+        raise AssertionError(f"{arguments} ended with {code}: {message[-200:]}")
     return int(code)
 
 
-def _options(command: str) -> list[str]:
-    """Return all options of a command."""
+def _option_names(command: str) -> list[str]:
+    """Return all options of a command except those for its folders."""
     functions: dict[str, Callable[..., Any]] = {
         "compare": comparing.compare,
         "learn": learning.learn,
     }
+    names: list[str] = []
     if command in functions:
         names = list(inspect.signature(functions[command]).parameters)[1:]
     else:
-        tables = (
-            solve.SolverOptions,
-            solve.OutputOptions,
-            *((solve.MaskOptions,) if command == "inpaint" else ()),
-        )
-        names = [
-            field.name
-            for table in tables
-            for field in dataclasses.fields(table)
-            if field.name != "images"
-        ]
-    return [
-        f"--{name.replace('_', '-')}" for name in names if name not in ("out", "runs", "modules")
-    ]
+        tables: list[Any] = [solve.SolverOptions, solve.OutputOptions]
+        if command == "inpaint":
+            tables.append(solve.MaskOptions)
+        for table in tables:
+            fields = dataclasses.fields(table)
+            names += [field.name for field in fields if field.name != "images"]
+    return [f"--{name.replace('_', '-')}" for name in names if name not in FOLDER_OPTIONS]
 
 
-def _changed_state(state: dict[str, Any], random: Random) -> dict[str, Any]:
-    """Return the state of an optimiser with something odd in a group or beside a parameter."""
+def _damage_state(state: dict[str, Any], random: Random) -> dict[str, Any]:
+    """Return the state of an optimiser with an odd or missing option, or an odd tensor."""
     group = dict(state["param_groups"][0])
     stored = dict(state["state"])
     match random.randrange(3):
@@ -405,6 +420,6 @@ def _changed_state(state: dict[str, Any], random: Random) -> dict[str, Any]:
         case _ if stored:
             key = random.choice(list(stored))
             field = random.choice([*stored[key], "x", "nonsense"])
-            odd = [torch.ones(5), torch.tensor(torch.nan), *ODD_VALUES]
-            stored[key] = {**stored[key], field: random.choice(odd)}
+            values = [torch.ones(5), torch.tensor(torch.nan), *ODD_VALUES]
+            stored[key] = {**stored[key], field: random.choice(values)}
     return {"param_groups": [group], "state": stored}

@@ -53,12 +53,12 @@ def test_pillow_numpy_and_torch_images_are_alike():
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        (np.zeros((3, 5, 6)), ValueError, r"NumPy images are \(height, width, channels\)"),
-        (np.zeros(3), ValueError, "an image has 2 dimensions"),
+        (np.zeros((3, 5, 6)), ValueError, r"a NumPy image must be \(height, width, channels\)"),
+        (np.zeros(3), ValueError, "an image must have 2 dimensions"),
         (np.zeros((3, 3), np.int64), TypeError, "floating-point numbers, bytes or 16-bit numbers"),
-        ([np.zeros((3, 3)), np.zeros((3, 4))], ValueError, "must have one shape"),
-        ([], ValueError, "must have one shape, got none"),
-        ("photo.png", TypeError, "not str"),
+        ([np.zeros((3, 3)), np.zeros((3, 4))], ValueError, "must have the same shape"),
+        ([], ValueError, "must have the same shape, got none"),
+        ("photo.png", TypeError, "got str"),
     ],
 )
 def test_what_is_no_image_is_refused(given, error, message):

@@ -54,7 +54,7 @@ def test_sizes_come_from_the_tensors(entry):
         return json.loads(text.replace('"filters": 2', '"filters": 3000000000'))
 
     forged(entry, structure=enlarge)
-    with pytest.raises(zoo.EntryDamaged, match="would need more than"):
+    with pytest.raises(zoo.EntryDamaged, match="needs more than"):
         zoo.load(entry)
 
 

@@ -6,14 +6,13 @@ number of steps taken. All randomness comes from the generator.
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Self
 
 import torch
 from torch import Generator, Tensor, nn
 
-from mirrordescent.parts import Part
+from mirrordescent.parts import Part, replace_children
 from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import ScheduleLike, as_schedule
 from mirrordescent.trees import Tree, per_sample, tree_map
@@ -99,9 +98,7 @@ class WrappedOracle(Oracle):
     def combine_with(self, own: Oracle | None) -> Self:
         if own is None:
             return self
-        wrapped = copy.copy(self)
-        wrapped._modules = {**self._modules, "oracle": self.oracle.combine_with(own)}
-        return wrapped
+        return replace_children(self, {"oracle": self.oracle.combine_with(own)})
 
 
 class Minibatch(Oracle):

@@ -248,6 +248,16 @@ def shallow_copy(module: M, **changed: object) -> M:
     return other
 
 
+def replace_children(module: M, children: Mapping[str, nn.Module | None]) -> M:
+    """Return a shallow copy of a module with some of its direct submodules replaced.
+
+    Args:
+        module: The module. It stays as it is.
+        children: New submodules by name.
+    """
+    return shallow_copy(module, _modules={**module._modules, **children})
+
+
 def rebuild_module(
     module: M,
     change: Callable[[nn.Module], nn.Module],
@@ -274,16 +284,16 @@ def rebuild_module(
 
     def visit(part: nn.Module) -> nn.Module:
         if id(part) not in rebuilt:
-            rebuilt[id(part)] = change(part if isinstance(part, opaque) else with_children(part))
+            rebuilt[id(part)] = change(part if isinstance(part, opaque) else visit_children(part))
         return rebuilt[id(part)]
 
-    def with_children(part: nn.Module) -> nn.Module:
+    def visit_children(part: nn.Module) -> nn.Module:
         children = {
             name: visit(child) for name, child in part._modules.items() if child is not None
         }
         if all(child is part._modules[name] for name, child in children.items()):
             return part
-        return shallow_copy(part, _modules={**part._modules, **children})
+        return replace_children(part, children)
 
     return visit(module)  # type: ignore[return-value]
 

@@ -1,4 +1,4 @@
-"""A cache on disk, keyed by content; a damaged entry counts as absent."""
+"""A cache of tensors on disk. A damaged entry is treated as missing."""
 
 import contextlib
 import hashlib
@@ -11,16 +11,14 @@ from torch import Tensor
 from mirrordescent._internal.files import Damaged, read_whole, write_whole
 from mirrordescent._internal.user_cache import user_cache_directory
 
-VERSION = "2"  # raised when the meaning of stored entries changes
+VERSION = "2"
+"""Version of the entries, which is increased when their meaning changes."""
 
 
 def directory() -> Path:
-    """Return the cache folder: ``MIRRORDESCENT_CACHE``, or else where the system keeps a user's
-    caches.
-    """
-    if chosen := os.environ.get("MIRRORDESCENT_CACHE"):
-        return Path(chosen)
-    return user_cache_directory()
+    """Return the cache folder: ``MIRRORDESCENT_CACHE``, or the user's cache folder."""
+    configured = os.environ.get("MIRRORDESCENT_CACHE")
+    return Path(configured) if configured else user_cache_directory()
 
 
 def remember(
@@ -28,8 +26,12 @@ def remember(
     compute: Callable[[], dict[str, Tensor]],
     suits: Callable[[dict[str, Tensor]], bool] = lambda entry: True,
 ) -> dict[str, Tensor]:
-    """Return the entry under a key if it suits, or compute and store it; a key of None is never
-    stored.
+    """Return the entry of a key, or compute and store it.
+
+    Args:
+        key: Key of the entry. With None, nothing is stored.
+        compute: Function that computes the entry.
+        suits: Function that decides whether a stored entry can be used.
     """
     entry = load(key) if key else None
     if entry is None or not suits(entry):
@@ -40,13 +42,13 @@ def remember(
 
 
 def key_of(purpose: str, **settings: bool | int | float | str | None) -> str:
-    """Hash settings that determine a result."""
-    described = " ".join(f"{name}={value!r}" for name, value in sorted(settings.items()))
-    return hashlib.sha256(f"{VERSION} {purpose} {described}".encode()).hexdigest()
+    """Return the key of a result, a hash of all settings that determine it."""
+    description = " ".join(f"{name}={value!r}" for name, value in sorted(settings.items()))
+    return hashlib.sha256(f"{VERSION} {purpose} {description}".encode()).hexdigest()
 
 
 def load(key: str) -> dict[str, Tensor] | None:
-    """Return a stored entry, or None if there is none that can be read."""
+    """Return a stored entry, or None if it is missing or damaged."""
     try:
         return read_whole(directory() / f"{key}.safetensors")[0]
     except (OSError, Damaged):
@@ -54,9 +56,7 @@ def load(key: str) -> dict[str, Tensor] | None:
 
 
 def store(key: str, tensors: dict[str, Tensor]) -> None:
-    """Write an entry whole or not at all; a cache that cannot be written to is no reason to
-    fail.
-    """
+    """Write an entry. If the cache folder is not writable, nothing happens."""
     with contextlib.suppress(OSError):
         directory().mkdir(parents=True, exist_ok=True)
         write_whole(tensors, {}, directory() / f"{key}.safetensors")

@@ -1,4 +1,4 @@
-"""Checks of what constructors are given, with errors that name the argument."""
+"""Checks of arguments, with errors that name the argument."""
 
 import math
 
@@ -18,24 +18,23 @@ def require_positive(**numbers: float) -> None:
 
 
 def require_not_negative(**numbers: float) -> None:
-    """Raise unless every number is finite and at least 0."""
+    """Raise unless every number is finite and not negative."""
     for name, number in numbers.items():
         if not 0 <= number < math.inf:
             raise ValueError(f"{name} must be finite and not negative, got {number}")
 
 
 def require_data(**tensors: Tensor) -> None:
-    """Raise unless all tensors consist of finite floating-point numbers of one dtype, on one
-    device.
-    """
-    first, one = next(iter(tensors.items()), ("", None))
+    """Raise unless all tensors are finite floating-point tensors of one dtype on one device."""
+    first_name = next(iter(tensors), "")
     for name, tensor in tensors.items():
+        first = tensors[first_name]
         if not tensor.is_floating_point():
             raise TypeError(f"{name} must be a floating-point tensor, got {tensor.dtype}")
         if not bool(tensor.isfinite().all()):
             raise ValueError(f"{name} has NaN or infinite entries")
-        if one is not None and (one.dtype != tensor.dtype or one.device != tensor.device):
+        if first.dtype != tensor.dtype or first.device != tensor.device:
             raise TypeError(
-                f"{first} and {name} must share dtype and device, got {one.dtype} on {one.device} "
-                f"and {tensor.dtype} on {tensor.device}"
+                f"{first_name} and {name} must share dtype and device, "
+                f"got {first.dtype} on {first.device} and {tensor.dtype} on {tensor.device}"
             )

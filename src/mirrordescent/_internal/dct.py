@@ -1,6 +1,4 @@
-"""The orthonormal cosine transform of images (DCT-II): its low frequencies, and the Poisson
-equation it solves.
-"""
+"""The orthonormal discrete cosine transform (DCT-II) of images, and the Poisson equation."""
 
 import math
 from functools import lru_cache
@@ -10,17 +8,25 @@ from torch import Tensor
 
 
 def low_frequencies(x: Tensor, cutoff: float) -> Tensor:
-    """C_low x: the coefficients of the frequencies below the cut-off in both directions, (…, rows,
-    columns).
+    """Return C_low x, the coefficients (…, rows, columns) of frequencies below the cut-off.
+
+    Args:
+        x: Images (…, height, width).
+        cutoff: Frequency below which coefficients are computed, relative to the largest.
     """
     height, width = x.shape[-2:]
-    # Along the rows first, since the rows of all images together make one product.
+    # Along the rows first: the rows of all images form one matrix product.
     along = x @ dct(low_count(width, cutoff), width, x.dtype, x.device).mT
     return dct(low_count(height, cutoff), height, x.dtype, x.device) @ along
 
 
 def add_low(x: Tensor, low: Tensor) -> Tensor:
-    """x + C_lowᵀ low."""
+    """Return x + C_lowᵀ low.
+
+    Args:
+        x: Images (…, height, width).
+        low: Coefficients (…, rows, columns).
+    """
     height, width = x.shape[-2:]
     rows, columns = low.shape[-2:]
     down = dct(rows, height, x.dtype, x.device).mT @ low
@@ -31,10 +37,11 @@ def add_low(x: Tensor, low: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-@torch.inference_mode(False)  # it is kept, and may be needed for a derivative later
+@torch.inference_mode(False)  # the cached matrix may later be needed for a derivative
 def dct(rows: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the first rows of the orthonormal DCT-II matrix of size n: √(2/n) cos(πi(j + ½)/n),
-    √(1/n) for i = 0.
+    """Return the first rows of the orthonormal DCT-II matrix of size n.
+
+    Its entries are √(2/n) cos(πi(j + ½)/n), and √(1/n) for i = 0.
     """
     i = torch.arange(rows, dtype=torch.float64)
     j = torch.arange(n, dtype=torch.float64)
@@ -44,29 +51,30 @@ def dct(rows: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def low_count(n: int, cutoff: float) -> int:
-    """Count the i in 0, …, n − 1 with i/n < cutoff."""
+    """Return the number of i in 0, …, n − 1 with i/n < cutoff."""
     return min(n, -int(-cutoff * n // 1))
 
 
 def low_lengths(height: int, width: int, cutoff: float) -> Tensor:
-    """|ω| = √((i/n)² + (j/p)²) of the block of low frequencies, in half cycles per pixel: (rows,
-    columns), float64.
+    """Return |ω| = √((i/n)² + (j/p)²) of the low frequencies, in half cycles per pixel.
+
+    The shape is (rows, columns), the type float64.
     """
-    rows, columns = (
-        torch.arange(low_count(n, cutoff), dtype=torch.float64) / n for n in (height, width)
-    )
+    rows = torch.arange(low_count(height, cutoff), dtype=torch.float64) / height
+    columns = torch.arange(low_count(width, cutoff), dtype=torch.float64) / width
     return (rows[:, None].square() + columns.square()).sqrt()
 
 
 def solve_poisson(r: Tensor) -> Tensor:
-    """Solve DᵀDφ = r for images r (…, height, width) of mean 0, with D the forward differences.
+    """Solve DᵀDφ = r for images r (…, height, width) of mean 0; D are the forward differences.
 
     The DCT-II diagonalises DᵀD, with the eigenvalues 4 sin²(πi/2H) + 4 sin²(πj/2W).
     """
-    rows, columns = (dct(n, n, r.dtype, r.device) for n in r.shape[-2:])
-    along = [
-        torch.arange(n, dtype=r.dtype, device=r.device) * (math.pi / (2 * n)) for n in r.shape[-2:]
-    ]
-    eigenvalues = 4 * along[0].sin().square().unsqueeze(1) + 4 * along[1].sin().square()
-    eigenvalues[0, 0] = torch.inf  # constants are the kernel: leave them out
+    height, width = r.shape[-2:]
+    rows = dct(height, height, r.dtype, r.device)
+    columns = dct(width, width, r.dtype, r.device)
+    row_angles = torch.arange(height, dtype=r.dtype, device=r.device) * (math.pi / (2 * height))
+    column_angles = torch.arange(width, dtype=r.dtype, device=r.device) * (math.pi / (2 * width))
+    eigenvalues = 4 * row_angles.sin().square().unsqueeze(1) + 4 * column_angles.sin().square()
+    eigenvalues[0, 0] = torch.inf  # removes constants, which are the null space
     return rows.mT @ ((rows @ r @ columns.mT) / eigenvalues) @ columns

@@ -1,6 +1,4 @@
-"""Files that are either whole or not there, and tensors in files that notice when they were
-damaged.
-"""
+"""Atomic writing of files, and files of tensors with checksums."""
 
 import contextlib
 import hashlib
@@ -19,23 +17,24 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-_LONGEST = 200  # bytes of a name that are kept in that of its partial file
+_LONGEST_NAME = 200
+"""Number of bytes of a file's name that are kept in the name of its partial file."""
 
 
 class Damaged(ValueError):
-    """A file that cannot be read, or whose content differs from the checksum in it."""
+    """A file that cannot be read, or whose content differs from its checksum."""
 
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Give a path to write to, whose file then replaces ``path``: a reader finds the old one or the
-    new, never half.
+    """Write a file atomically: yield a temporary path, and then rename that file to ``path``.
 
-    This holds whenever the process, or the power, ends. What processes of this machine that were
-    killed have left is removed by the next that writes to the same folder.
+    A reader finds either the old file or the complete new file, even if the process is killed or
+    the power fails. Temporary files of killed processes of this machine are removed by the next
+    process that writes to the same folder.
     """
-    _remove_left(path.parent.resolve())
-    name = path.name.encode(errors="surrogateescape")[:_LONGEST].decode(errors="ignore")
+    _remove_abandoned(path.parent.resolve())
+    name = path.name.encode(errors="surrogateescape")[:_LONGEST_NAME].decode(errors="ignore")
     partial = path.with_name(f".{name}.{platform.node()}.{os.getpid()}.partial")
     try:
         yield partial
@@ -48,35 +47,37 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def write_whole(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
-    """Write a safetensors file as a whole, with a checksum of everything; the same content gives
-    the same bytes.
+    """Write a safetensors file atomically, with a checksum of tensors and metadata.
+
+    The same content gives the same bytes.
     """
-    # Copies: tied or sliced tensors share memory, which the format does not store.
-    apart = {
+    # The format cannot store tensors that share memory, such as tied or sliced ones.
+    copies = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
     }
-    content = save(apart, metadata | {"sha256": checksum(apart, metadata)})
+    content = save(copies, metadata | {"sha256": checksum(copies, metadata)})
     length = int.from_bytes(content[:8], "little")
-    header = json.dumps(
-        json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")
-    ).encode()
-    header += b" " * (-len(header) % 8)  # the format wants tensors aligned
+    fields = json.loads(content[8 : 8 + length])
+    header = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # the format aligns tensors to 8 bytes
     with whole(path) as partial, partial.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         file.write(content[8 + length :])
 
 
 def read_whole(path: Path, unsigned: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and the metadata of a file, or raise ``Damaged`` if they are not what was
-    written.
+    """Return the tensors and the metadata of a safetensors file.
 
-    A file that has no checksum is damaged too, unless ``unsigned`` says that such files are known.
+    Args:
+        path: File.
+        unsigned: Whether a file without a checksum is accepted.
+
+    Raises:
+        Damaged: The file cannot be read, or its content differs from its checksum.
     """
     try:
-        content = (
-            path.read_bytes()
-        )  # in one go: by its name it might be another file a moment later
+        content = path.read_bytes()  # once: another process may replace the file
         tensors = load(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         metadata: dict[str, str] = header.get("__metadata__") or {}
@@ -92,16 +93,17 @@ def read_whole(path: Path, unsigned: bool = False) -> tuple[dict[str, Tensor], d
         RuntimeError,
     ) as error:
         raise Damaged(f"{path} cannot be read: {error}") from error
-    if metadata.get("sha256") != checksum(tensors, metadata) and not (
-        unsigned and "sha256" not in metadata
-    ):
+    if unsigned and "sha256" not in metadata:
+        return tensors, metadata
+    if metadata.get("sha256") != checksum(tensors, metadata):
         raise Damaged(f"{path} is damaged: its content differs from its checksum")
     return tensors, metadata
 
 
 def checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
-    """Hash names, types, shapes and contents of tensors, and all metadata but the checksum
-    itself.
+    """Return a hash of names, types, shapes and contents of tensors, and of the metadata.
+
+    A checksum in the metadata is left out.
     """
     digest = hashlib.sha256()
     for key in sorted(metadata.keys() - {"sha256"}):
@@ -113,7 +115,7 @@ def checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
 
 
 def sealed(content: Any) -> str:
-    """Return plain data as a line of JSON with a checksum.
+    """Return plain data as one line of JSON with a checksum.
 
     >>> unsealed(sealed({"a": [1, 0.5]}))
     {'a': [1, 0.5]}
@@ -122,15 +124,14 @@ def sealed(content: Any) -> str:
 
 
 def unsealed(text: str) -> Any:
-    """Return the data of such a line, or raise ``Damaged`` if they are not what was written."""
+    """Return the data of a line that :func:`sealed` made, or raise ``Damaged``."""
     try:
-        found = json.loads(text)
-        content = found["content"]
-        told = found["sha256"]
-        same = told == _digest(content)
+        record = json.loads(text)
+        content = record["content"]
+        valid = record["sha256"] == _digest(content)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise Damaged(f"it cannot be read: {error}") from error
-    if not same:
+    if not valid:
         raise Damaged("its content differs from its checksum")
     return content
 
@@ -140,39 +141,38 @@ def _digest(content: Any) -> str:
 
 
 def content_of(tensor: Tensor) -> bytes:
-    """Return the entries of a tensor of any type as bytes, in their order."""
-    # A view of a single entry counts as contiguous whatever its stride is, so it has to be copied
-    # by format.
+    """Return the entries of a tensor of any type as bytes."""
+    # Not contiguous(), which does not copy a view of a single entry, whatever its stride.
     flat = tensor.detach().cpu().flatten().clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8).numpy().tobytes()
 
 
 @cache
-def _remove_left(folder: Path) -> None:
-    """Remove partial files that processes of this machine which have ended left in a folder; one
-    look is enough.
-    """
-    ending = re.compile(rf"\..+\.{re.escape(platform.node())}\.(\d+)\.partial", re.DOTALL)
+def _remove_abandoned(folder: Path) -> None:
+    """Remove partial files of ended processes of this machine, once for each folder."""
+    pattern = re.compile(rf"\..+\.{re.escape(platform.node())}\.(\d+)\.partial", re.DOTALL)
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
-            if (found := ending.fullmatch(entry.name)) and not _alive(int(found[1])):
+            match = pattern.fullmatch(entry.name)
+            if match is not None and not _is_running(int(match[1])):
                 Path(entry.path).unlink(missing_ok=True)
 
 
-def _alive(process: int) -> bool:
-    if os.name == "nt":  # where asking would end it
+def _is_running(process: int) -> bool:
+    """Return whether a process may be running."""
+    if os.name == "nt":  # on Windows os.kill ends the process
         return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except (OSError, OverflowError):  # it is another user's, or nothing is known of it
+    except (OSError, OverflowError):  # a process of another user, or not a process number
         return True
     return True
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename last; systems that cannot do this for folders do without."""
+    """Write a rename to the disk, on systems that can synchronise folders."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

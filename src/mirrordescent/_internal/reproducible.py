@@ -1,10 +1,9 @@
-"""The same bits for a sample, whatever is in the batch beside it.
+"""Results of a sample that do not depend on the other samples of a batch, to the last bit.
 
-Most entries of a tensor are computed in vectors, and those left over at its end one by one, by
-other code: powers, hyperbolic sines and sigmoids of both differ in their last bits. Products of
-matrices are cut into blocks by how many rows there are, and where these lie in memory. Where a
-method jumps, as with total variation, a last bit may become any other difference; so a sample would
-depend on its neighbours.
+Torch computes most entries of a tensor in vectors, and the remainder one by one with other code.
+Powers, hyperbolic sines and sigmoids differ in their last bits between the two. Matrix products are
+divided into blocks that depend on the number of rows and on their memory alignment. For a
+non-smooth problem, such as total variation, a difference in the last bit can grow to any size.
 """
 
 from collections.abc import Callable
@@ -12,13 +11,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-VECTORS = 64  # entries: a multiple of what is computed at once
-GRAIN = 1 << 15  # entries, below which torch does not share work among threads
+VECTOR = 64
+"""Number of entries, a multiple of the length of a vector."""
+GRAIN = 1 << 15
+"""Number of entries below which torch uses one thread."""
 
 
 def apply_padded(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Apply a function to every entry by the same code: what is left over is filled up with ones to
-    whole vectors.
+    """Apply an entrywise function with the same code for all entries.
+
+    The remainder of a division into vectors is padded with ones.
 
     >>> x = torch.linspace(0, 1, 70, dtype=torch.float64)
     >>> torch.equal(apply_padded(torch.sinh, x[:66]), apply_padded(torch.sinh, x)[:66])
@@ -26,29 +28,31 @@ def apply_padded(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """
     if x.device.type != "cpu":
         return function(x)
-    over = x.numel() % (VECTORS * _shares(x.numel()))
-    if not over:
+    remainder = x.numel() % (VECTOR * _threads(x.numel()))
+    if not remainder:
         return function(x.contiguous())
     flat = x.reshape(-1)
-    whole = flat[: flat.numel() - over]
-    rest = flat[flat.numel() - over :]
-    filled = function(torch.cat([rest, rest.new_ones(-over % VECTORS)]))[:over]
-    return (torch.cat([function(whole), filled]) if len(whole) else filled).view(x.shape)
+    vectors = flat[: flat.numel() - remainder]
+    rest = flat[flat.numel() - remainder :]
+    padding = rest.new_ones(-remainder % VECTOR)
+    last = function(torch.cat([rest, padding]))[:remainder]
+    if not len(vectors):
+        return last.view(x.shape)
+    return torch.cat([function(vectors), last]).view(x.shape)
 
 
-def _shares(count: int) -> int:
-    """Return among how many threads torch shares so many entries: each of them has an end of its
-    own.
+def _threads(count: int) -> int:
+    """Return the number of threads among which torch divides a number of entries.
+
+    The part of every thread has a remainder.
     """
-    if count <= GRAIN or torch.compiler.is_compiling():  # which does not know of threads
+    if count <= GRAIN or torch.compiler.is_compiling():  # the compiler cannot trace the query
         return 1
     return min(torch.get_num_threads(), -(-count // GRAIN))
 
 
 def apply_per_sample(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Apply a function to every sample by itself, in memory of its own."""
-    return (
-        torch.cat([function(sample.clone()) for sample in torch.split(x, 1)])
-        if len(x)
-        else function(x)
-    )
+    """Apply a function to every sample separately, in newly allocated memory."""
+    if not len(x):
+        return function(x)
+    return torch.cat([function(sample.clone()) for sample in torch.split(x, 1)])

@@ -13,7 +13,7 @@ from mirrordescent import zoo
 from mirrordescent.execution.sharding import local_map
 from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors import Euclidean, Layerwise, MirrorMap
-from mirrordescent.parts import Part, describe
+from mirrordescent.parts import Part, describe, replace_children
 from mirrordescent.schedules import Constant, Schedule, ScheduleLike, as_schedule
 
 MirrorLike: TypeAlias = MirrorMap | str | Path | None
@@ -157,13 +157,11 @@ class NamedTensor(NamedTuple):
             return made
         if "t" not in learned._modules:
             raise ValueError(f"{type(learned).__name__} has no step sizes t for lr to scale")
-        adapted = copy.copy(learned)
-        adapted._modules = {
+        parts = {
             name: self._adapted_part(part, learned, mirror)
             for name, part in learned._modules.items()
         }
-        adapted._modules["t"] = t
-        return adapted
+        return replace_children(learned, {**parts, "t": t})
 
     def _adapted_part(
         self, part: nn.Module | None, learned: GradientMethod[Any], mirror: MirrorMap

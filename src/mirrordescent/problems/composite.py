@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent.domains import Box, Domain, PositiveOrthant, WholeSpace
-from mirrordescent.parts import Config
+from mirrordescent.parts import Config, replace_children
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.duality import Dual, add_adjoints, dual_bound
 from mirrordescent.problems.fits import Fit, SquaredError
@@ -193,10 +193,8 @@ class Composite(Problem, SaddlePoint):
 
     def _without(self, excluded: Term) -> Problem:
         """Return this problem without one term; all other parts are shared."""
-        rest = copy.copy(self)
         terms = nn.ModuleList(term for term in self._terms if term is not excluded)
-        rest._modules = {**self._modules, "parts": terms}
-        return rest
+        return replace_children(self, {"parts": terms})
 
     # The saddle-point form F(x) + G(Kx).
 
