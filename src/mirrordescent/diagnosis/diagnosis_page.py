@@ -102,8 +102,10 @@ def markdown(diagnosis: Diagnosis, figures: str = "") -> str:
     sections = [
         f"# {diagnosis.name} on {diagnosis.problem}",
         "; ".join(f"{key}: {value}" for key, value in diagnosis.settings.items()) + ".",
-        "In short. *Holds* means proven or checked in full; *not known*, sampled with nothing found against it. "
-        "A theorem promises something of a run only if all that it assumes of problem, map and run holds.",
+        "In short. *Holds* means proven or checked in full; *not known*, sampled with nothing "
+        "found against it. "
+        "A theorem promises something of a run only if all that it assumes of problem, map and run "
+        "holds.",
         "\n".join(
             f"- {label}: {_in_short(part)}" for label, part in diagnosis.verdicts_by_subject.items()
         ),
@@ -118,16 +120,22 @@ def markdown(diagnosis: Diagnosis, figures: str = "") -> str:
         *(section for name, run in diagnosis.runs.items() for section in _run(name, run)),
         "## Bounds against gaps",
         _figure("bounds", figures),
-        "Lines are means over the problems. A run is judged by the a-priori bound: its constants are known before the "
-        "run, or are the largest at the points sampled, times 1.25. The pathwise bound is made of what was met along "
-        "the run, and grows with one that diverges. Where assumptions do not hold, a bound is a number, not a promise.",
+        "Lines are means over the problems. A run is judged by the a-priori bound: its constants "
+        "are known before the "
+        "run, or are the largest at the points sampled, times 1.25. The pathwise bound is made of "
+        "what was met along "
+        "the run, and grows with one that diverges. Where assumptions do not hold, a bound is a "
+        "number, not a promise.",
         "## Energies",
         _figure("energies", figures),
-        "What the proofs say must fall, or grow slowly. Where the slack of the inequality is not drawn it is negative: "
+        "What the proofs say must fall, or grow slowly. Where the slack of the inequality is not "
+        "drawn it is negative: "
         "the step did worse than the lemma promises, which it may where an assumption fails.",
         "## Error terms",
-        "Absolute values, on average. Runs without a curve make no error: with an exact inverse, or dual-stored, they "
-        "are exact mirror descent. Dashed lines compare the errors of both kinds of update, section 5.1.",
+        "Absolute values, on average. Runs without a curve make no error: with an exact inverse, "
+        "or dual-stored, they "
+        "are exact mirror descent. Dashed lines compare the errors of both kinds of update, "
+        "section 5.1.",
         _figure("errors", figures),
         *_equivariance(diagnosis.equivariance),
     ]
@@ -154,7 +162,10 @@ def _in_short(verdicts: Sequence[Verdict]) -> str:
 def _map(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.inconsistency:
         yield "## Inconsistency of the map"
-        yield "How far the way back is from the inverse of the way there, mean and largest over samples."
+        yield (
+            "How far the way back is from the inverse of the way there, mean and largest over "
+            "samples."
+        )
         kinds = ("primal", "relative primal", "dual", "relative dual")
         found = diagnosis.inconsistency.items()
         at = [
@@ -231,7 +242,8 @@ def _equivariance(defects: Defects | None) -> Iterator[str]:
     yield "## Equivariance"
     yield (
         f"By how much the map fails to commute with {defects.group}: ‖Ω(g·x) − g·Ω(x)‖ / ‖Ω(x)‖. "
-        "What is tied along the orbits of the group commutes with it whatever it learns: there the defect is rounding."
+        "What is tied along the orbits of the group commutes with it whatever it learns: there the "
+        "defect is rounding."
     )
     columns = defects.by_name.values()
     whats = dict.fromkeys(what for found in columns for what in found)

@@ -289,7 +289,8 @@ def network_family(name: str, directory: Path | None) -> ProblemFamily:
     known = {**NETWORK_RECIPES, **PRINTED_RECIPES}
     if name not in known:
         raise ValueError(
-            f"{name} was not learned to train a network of the zoo ({', '.join(known)}); for a network of "
+            f"{name} was not learned to train a network of the zoo ({', '.join(known)}); for a "
+            "network of "
             "your own, call mirrordescent.theory.diagnose with a NetworkTraining"
         )
     family = known[name].family(directory)

@@ -134,7 +134,8 @@ def per_entry(
             found[name] = torch.cat([of(p).expand(1, *leaf.shape) for p in part.parameters()])
         else:
             raise TypeError(
-                f"{type(part).__name__} does not learn numbers for entries: use Diagonal or a tied map"
+                f"{type(part).__name__} does not learn numbers for entries: use Diagonal "
+                "or a tied map"
             )
     return found
 
