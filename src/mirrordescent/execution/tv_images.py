@@ -12,14 +12,28 @@ from mirrordescent.methods.accelerated import AMD, AMDState
 from mirrordescent.methods.means import Means
 from mirrordescent.mirrors import Euclidean, MirrorMap, Stencil
 from mirrordescent.oracles import Oracle, Rounded
-from mirrordescent.problems.base import Pixels, Problem
+from mirrordescent.problems.base import Problem
+from mirrordescent.problems.pixels import Pixels
+from mirrordescent.problems.tv import TVDenoising, TVInpainting
 from mirrordescent.schedules import Number
+
+
+def pixels_of(problem: Problem) -> Pixels | None:
+    """Return the data of a problem for the kernels, or None if they cannot be used.
+
+    Kernels are written for the objectives of these exact classes without an operator.
+    """
+    if type(problem) is not TVInpainting and type(problem) is not TVDenoising:
+        return None
+    if problem.operator is not None or not kernels.supports(problem.y):
+        return None
+    return problem.pixels
 
 
 @runner(AMD)
 def amd_run(method: AMD, problem: Problem, oracle: Oracle) -> "StencilRun | None":
     """Return a run for a stencil or no map, with rounded gradients."""
-    pixels = problem.pixels()
+    pixels = pixels_of(problem)
     if pixels is None or type(oracle) is not Rounded:
         return None
     if type(method.mirror) is not Stencil and not _is_unconstrained_euclidean(method.mirror):

@@ -112,7 +112,7 @@ class Method(Part, nn.Module, Generic[S]):
         return None
 
     def tight_bound(self, problem: Problem, state: S) -> Tensor | None:
-        """Return the best lower bound that can be computed, for the end of a run. It may be slow."""
+        """Return the best lower bound that can be computed, even slowly, for the end of a run."""
         return self.lower_bound(problem, state)
 
     @property
