@@ -1,12 +1,11 @@
-"""Small changes to the mathematics of the library, one at a time: does a test of the package notice
-each of them?
+"""Mutation testing: does a test fail for each small change of the library's mathematics?
 
-Written for this project because the sample has to be seeded, the tests of each change chosen by the
-line it is on, and a run continued after an interruption, on a machine that is shared: mutmut runs
-all mutants of a tree from a copy of it, and cosmic-ray rewrites the working tree in place.
+Mutants are drawn with a seed, the tests of a mutant are those that reach its line, and a run can be
+continued after an interruption. mutmut runs all mutants of a tree, and cosmic-ray rewrites the
+working tree in place; neither supports a seeded sample with chosen tests.
 
-    python -m campaigns.mutants cover               which tests reach which lines, once python -m
-    campaigns.mutants run --count 420     try that many, or go on with them; write the page
+    python -m campaigns.mutants cover              record which tests reach which lines
+    python -m campaigns.mutants run --count 420    try mutants, or continue; write the page
 """
 
 from __future__ import annotations
@@ -40,21 +39,28 @@ TESTS = (
     "tests/methods",
     "tests/theory",
     "tests/references",
-    "tests/solve",
+    "tests/solving",
     "tests/test_conditioning.py",
     "tests/optim/test_equal_to_methods.py",
     "tests/optim/test_preconditioned.py",
 )
 PAGE = ROOT / "docs" / "results" / "mutants.md"
-SLOWEST = (
-    40.0  # seconds of a test above which it is not run: there are faster ones on the same lines
-)
-# of a mutant, well below the limit that follows
+MAX_TEST_SECONDS = 40.0
+"""Duration above which a test is not run; faster tests reach the same lines."""
+
 MOST_TESTS = 60
+"""Largest number of tests of a mutant."""
+
 MOST_SECONDS = 60.0
-BROKEN = 97  # the exit code of a child that has not got to pytest's
-LIMIT = 180  # seconds of processor time for one mutant: a loop that does not end is noticed too
-SWAPS: dict[type[ast.AST], str] = {
+"""Largest total duration of the tests of a mutant."""
+
+CPU_LIMIT = 180
+"""Processor seconds of a mutant; a mutant that exceeds them is killed."""
+
+NOT_RUN = 97
+"""Exit code of a child that could not start pytest."""
+
+OPERATORS: dict[type[ast.AST], str] = {
     ast.Lt: "<=",
     ast.LtE: "<",
     ast.Gt: ">=",
@@ -75,7 +81,7 @@ SWAPS: dict[type[ast.AST], str] = {
     ast.And: "or",
     ast.Or: "and",
 }
-NAMES = {
+FUNCTIONS = {
     "min": "max",
     "max": "min",
     "amin": "amax",
@@ -104,8 +110,15 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of one place: between two offsets of a file, what is there, and what is there
-    instead.
+    """A change of one place of a file.
+
+    Attributes:
+        file: Path of the file, relative to the source folder.
+        line: Line of the change.
+        start: Byte at which the replaced text begins.
+        end: Byte at which it ends.
+        was: Replaced text.
+        becomes: New text.
     """
 
     file: str
@@ -117,147 +130,163 @@ class Mutant:
 
     @property
     def name(self) -> str:
+        """A name that is unique among all mutants."""
         return f"{self.file}:{self.line}: {self.was} → {self.becomes} @{self.start}"
 
     def applied(self, text: str) -> str:
-        """Return the file with the change."""
+        """Return the text of the file with the change."""
         raw = text.encode()
         assert raw[self.start : self.end].decode() == self.was
         return (raw[: self.start] + self.becomes.encode() + raw[self.end :]).decode()
 
 
-def mutants(path: Path) -> list[Mutant]:
-    """Return all changes of a file, in the order of their places."""
-    text = path.read_text(encoding="utf-8")
-    lines = [0]
-    for line in text.encode().splitlines(keepends=True):
-        lines.append(lines[-1] + len(line))
-    file = str(path.relative_to(SOURCE.parent))
-    raw = text.encode()
+class _MutantFinder:
+    """Finds all mutants of a file.
 
-    def place(node: Any) -> tuple[int, int]:
-        return lines[node.lineno - 1] + node.col_offset, lines[
-            node.end_lineno - 1
-        ] + node.end_col_offset
+    Args:
+        path: Path of the file.
+    """
 
-    found: dict[tuple[int, int, str], Mutant] = {}
+    def __init__(self, path: Path) -> None:
+        text = path.read_text(encoding="utf-8")
+        self.file = str(path.relative_to(SOURCE.parent))
+        self.tree = ast.parse(text)
+        self.raw = text.encode()
+        self.line_starts = [0]
+        for line in self.raw.splitlines(keepends=True):
+            self.line_starts.append(self.line_starts[-1] + len(line))
+        self.mutants: dict[tuple[int, int, str], Mutant] = {}
 
-    def add(start: int, end: int, becomes: str, line: int) -> None:
-        was = raw[start:end].decode()
+    def find(self) -> list[Mutant]:
+        """Return the mutants in the order of their places."""
+        for node in _computing_nodes(self.tree):
+            self._visit(node)
+        return [self.mutants[key] for key in sorted(self.mutants)]
+
+    def _span(self, node: Any) -> tuple[int, int]:
+        """Return the first byte of a node, and the byte after its last."""
+        start = self.line_starts[node.lineno - 1] + node.col_offset
+        end = self.line_starts[node.end_lineno - 1] + node.end_col_offset
+        return start, end
+
+    def _source(self, node: ast.AST) -> str:
+        start, end = self._span(node)
+        return self.raw[start:end].decode()
+
+    def _add(self, start: int, end: int, becomes: str, line: int) -> None:
+        was = self.raw[start:end].decode()
         if was != becomes and was.strip():
-            found[(start, end, becomes)] = Mutant(file, line, start, end, was, becomes)
+            key = (start, end, becomes)
+            self.mutants[key] = Mutant(self.file, line, start, end, was, becomes)
 
-    def between(left: Any, right: Any, becomes: str) -> None:
-        """Replace the operator between two operands, which is all that is there besides
-        brackets.
-        """
-        start = place(left)[1]
-        end = place(right)[0]
-        inside = raw[start:end].decode()
-        stripped = inside.strip(" ()\n")
-        if stripped and "#" not in inside:
-            at = start + len(inside[: inside.index(stripped)].encode())
-            add(at, at + len(stripped.encode()), becomes, left.end_lineno)
+    def _replace(self, node: Any, becomes: str) -> None:
+        self._add(*self._span(node), becomes, node.lineno)
 
-    for node in _code(ast.parse(text)):
+    def _replace_operator(self, left: Any, right: Any, becomes: str) -> None:
+        """Replace the operator between two operands; only brackets may be there besides."""
+        start = self._span(left)[1]
+        end = self._span(right)[0]
+        between = self.raw[start:end].decode()
+        operator = between.strip(" ()\n")
+        if operator and "#" not in between:
+            at = start + len(between[: between.index(operator)].encode())
+            self._add(at, at + len(operator.encode()), becomes, left.end_lineno)
+
+    def _visit(self, node: ast.AST) -> None:
+        """Add the mutants of one node."""
         match node:
-            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in SWAPS:
-                between(left, right, SWAPS[type(op)])
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in SWAPS:
-                between(left, right, SWAPS[type(op)])
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in OPERATORS:
+                self._replace_operator(left, right, OPERATORS[type(op)])
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+                self._replace_operator(left, right, OPERATORS[type(op)])
             case ast.BoolOp(op=op, values=[first, second, *_]):
-                between(first, second, SWAPS[type(op)])
-            case ast.UnaryOp(op=ast.USub() | ast.Not(), operand=operand) if not isinstance(
-                operand, ast.Constant
-            ):
-                add(place(node)[0], place(operand)[0], "", node.lineno)
+                self._replace_operator(first, second, OPERATORS[type(op)])
+            case ast.UnaryOp(op=ast.USub() | ast.Not(), operand=operand):
+                if not isinstance(operand, ast.Constant):
+                    self._add(self._span(node)[0], self._span(operand)[0], "", node.lineno)
             case ast.Constant(value=bool() as value):
-                add(*place(node), str(not value), node.lineno)
-            case ast.Constant(value=int() | float() as number):
-                add(
-                    *place(node),
-                    repr(number + 1 if isinstance(number, int) else 2 * number or 1.0),
-                    node.lineno,
-                )
+                self._replace(node, str(not value))
+            case ast.Constant(value=int() as number):
+                self._replace(node, repr(number + 1))
+            case ast.Constant(value=float() as number):
+                self._replace(node, repr(2 * number or 1.0))
             case ast.IfExp(test=test, body=body, orelse=other):
-                one, two = (raw[slice(*place(each))].decode() for each in (body, other))
-                condition = raw[slice(*place(test))].decode()
-                add(*place(node), f"({two}) if ({condition}) else ({one})", node.lineno)
-            case ast.AugAssign(target=target, op=op, value=value) if type(op) in SWAPS:
-                between(target, value, f"{SWAPS[type(op)]}=")
-            case ast.Attribute(attr=attr) if attr in NAMES:
-                add(
-                    place(node)[1] - len(attr),
-                    place(node)[1],
-                    NAMES[attr],
-                    node.end_lineno or node.lineno,
-                )
-            case ast.Call(func=ast.Name(id=name) as called) if name in NAMES:
-                add(*place(called), NAMES[name], node.lineno)
+                condition = self._source(test)
+                swapped = f"({self._source(other)}) if ({condition}) else ({self._source(body)})"
+                self._replace(node, swapped)
+            case ast.AugAssign(target=target, op=op, value=value) if type(op) in OPERATORS:
+                self._replace_operator(target, value, f"{OPERATORS[type(op)]}=")
+            case ast.Attribute(attr=attr) if attr in FUNCTIONS:
+                end = self._span(node)[1]
+                line = node.end_lineno or node.lineno
+                self._add(end - len(attr), end, FUNCTIONS[attr], line)
+            case ast.Call(func=ast.Name(id=name) as called) if name in FUNCTIONS:
+                self._add(*self._span(called), FUNCTIONS[name], node.lineno)
             case ast.If(test=test):
-                condition = raw[slice(*place(test))].decode()
-                add(*place(test), f"not ({condition})", test.lineno)
+                self._replace(test, f"not ({self._source(test)})")
             case ast.Return(value=ast.expr() as value):
-                add(*place(value), "None", value.lineno)
-    return [found[key] for key in sorted(found)]
+                self._replace(value, "None")
 
 
-def _code(tree: ast.AST) -> Iterator[ast.AST]:
-    """Walk over what is computed: not over types, messages of errors and descriptions."""
+def _computing_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield all nodes that compute something: no annotations, error messages and descriptions."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Raise | ast.arg | ast.JoinedStr | ast.Import | ast.ImportFrom):
             continue
         yield node
         if isinstance(node, ast.AnnAssign):
-            if node.value is not None:
-                yield node.value
-                yield from _code(node.value)
+            children = [] if node.value is None else [node.value]
+        elif isinstance(node, ast.FunctionDef):
+            keyword_defaults = [value for value in node.args.kw_defaults if value is not None]
+            children = [*node.args.defaults, *keyword_defaults, *node.body]
+        else:
+            yield from _computing_nodes(node)
             continue
-        if isinstance(node, ast.FunctionDef):
-            for part in (
-                *node.args.defaults,
-                *(d for d in node.args.kw_defaults if d is not None),
-                *node.body,
-            ):
-                yield part
-                yield from _code(part)
-            continue
-        yield from _code(node)
+        for child in children:
+            yield child
+            yield from _computing_nodes(child)
+
+
+def mutants(path: Path) -> list[Mutant]:
+    """Return all mutants of a file, in the order of their places."""
+    return _MutantFinder(path).find()
 
 
 def sample(count: int, seed: int) -> list[Mutant]:
-    """Draw so many of all changes, always the same ones first."""
-    places = [SOURCE / part for part in MUTATED]
-    files = [
-        path
-        for place in places
-        for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place])
-    ]
-    every = [mutant for path in files for mutant in mutants(path)]
-    Random(seed).shuffle(every)
-    return every[:count]
+    """Draw mutants of the library at random; a larger sample begins with a smaller one."""
+    drawn: list[Mutant] = []
+    for part in MUTATED:
+        path = SOURCE / part
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        for file in files:
+            drawn += mutants(file)
+    Random(seed).shuffle(drawn)
+    return drawn[:count]
 
 
 def cover(folder: Path) -> None:
-    """Run the tests once under coverage, and note which of them reach which lines, and how long
-    each takes.
+    """Run the tests once under coverage; record the lines that each reaches, and its duration.
+
+    Args:
+        folder: Folder for the record.
     """
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "coveragerc"
     settings.write_text(
-        f"[run]\ndynamic_context = test_function\nsource = {SOURCE}\ndata_file = {folder}/coverage\n"
+        "[run]\ndynamic_context = test_function\n"
+        f"source = {SOURCE}\ndata_file = {folder}/coverage\n"
     )
     plugin = folder / "mutants_contexts.py"
-    plugin.write_text(CONTEXTS)
+    plugin.write_text(COVERAGE_PLUGIN)
     environment = os.environ | {
-        "PYTHONPATH": f"{folder}:{ROOT / 'src'}:{ROOT}",
+        "PYTHONPATH": f"{folder}:{ROOT / 'src'}:{ROOT / 'experiments' / 'src'}:{ROOT}",
         "MUTANTS_FOLDER": str(folder),
     }
     command = ["-m", "pytest", "-p", "mutants_contexts", "-p", "no:cacheprovider", "-q", *TESTS]
     subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=False)
 
 
-CONTEXTS = """
+COVERAGE_PLUGIN = """
 import json, os, coverage, pytest
 folder = os.environ["MUTANTS_FOLDER"]
 cov = coverage.Coverage(config_file=f"{folder}/coveragerc")
@@ -284,46 +313,65 @@ def pytest_sessionfinish(session):
     for file in data.measured_files():
         contexts = data.contexts_by_lineno(file)
         name = file.split("/src/")[-1]
-        lines[name] = {str(line): [c for c in found if c in seconds] for line, found in contexts.items()}
+        lines[name] = {}
+        for line, tests in contexts.items():
+            lines[name][str(line)] = [test for test in tests if test in seconds]
     with open(f"{folder}/reached.json", "w") as out:
         json.dump({"seconds": seconds, "lines": lines}, out)
 """
 
 
 def tests_of(mutant: Mutant, reached: dict[str, Any]) -> list[str]:
-    """Return tests that reach the line, or a neighbour of a statement over several lines, the
-    fastest first.
+    """Return the tests to run for a mutant, the fastest first.
 
-    Of lines that only run when the module is imported, such as attributes of a class: tests that
-    reach the module. Where there are too many, of every test function its fastest case, then the
-    second, and so on: cases of one function are much alike, and hundreds of them would leave no
-    place for others.
+    These are tests that reach its line, or a neighbouring line, because coverage counts a statement
+    over several lines only once. If none does, the line is run on import, and all tests that reach
+    the module count.
+
+    If there are too many, the fastest case of every test function comes first, then the second
+    fastest, and so on. Cases of one function are similar, and hundreds of them would displace other
+    tests.
+
+    Args:
+        mutant: Mutant to test.
+        reached: Record of :func:`cover`.
     """
-    lines = reached["lines"].get(mutant.file, {})
     seconds = reached["seconds"]
-    near = next(
-        (line for line in (mutant.line + by for by in (0, -1, 1, -2, 2)) if lines.get(str(line))),
-        None,
-    )
-    found = set(lines.get(str(near), ())) or {test for tests in lines.values() for test in tests}
-    earlier: Counter[str] = Counter()
-    turns: list[tuple[int, float, str]] = []
-    for test in sorted(found, key=lambda t: (seconds[t], t)):
+    tests = _reaching_tests(mutant, reached["lines"].get(mutant.file, {}))
+    cases: Counter[str] = Counter()
+    ranked: list[tuple[int, float, str]] = []
+    for test in sorted(tests, key=lambda test: (seconds[test], test)):
         function = test.split("[")[0]
-        turns.append((earlier[function], seconds[test], test))
-        earlier[function] += 1
+        ranked.append((cases[function], seconds[test], test))
+        cases[function] += 1
     chosen: list[str] = []
-    left = MOST_SECONDS
-    for _, took, test in sorted(turns):
-        if took <= min(SLOWEST, left) and len(chosen) < MOST_TESTS:
+    seconds_left = MOST_SECONDS
+    for _, duration, test in sorted(ranked):
+        if duration <= min(MAX_TEST_SECONDS, seconds_left) and len(chosen) < MOST_TESTS:
             chosen.append(test)
-            left -= took
-    return sorted(chosen, key=lambda t: seconds[t])
+            seconds_left -= duration
+    return sorted(chosen, key=lambda test: seconds[test])
+
+
+def _reaching_tests(mutant: Mutant, lines: dict[str, list[str]]) -> set[str]:
+    """Return the tests that reach a mutant's line, a neighbouring line, or else its module."""
+    for offset in (0, -1, 1, -2, 2):
+        tests = lines.get(str(mutant.line + offset))
+        if tests:
+            return set(tests)
+    return {test for tests in lines.values() for test in tests}
 
 
 def attempt(mutant: Mutant, tests: list[str], copy: Path) -> str:
-    """Run the tests against a copy of the sources with the change, in a forked process; return the
-    outcome.
+    """Run tests in a forked process against a copy of the sources with a mutant.
+
+    Args:
+        mutant: Mutant to test.
+        tests: Tests to run.
+        copy: Copy of the source folder.
+
+    Returns:
+        The outcome: "survived", "not reached", or "killed" with a reason.
     """
     if not tests:
         return "not reached"
@@ -334,26 +382,26 @@ def attempt(mutant: Mutant, tests: list[str], copy: Path) -> str:
     try:
         child = os.fork()
         if child == 0:
-            _test(tests, copy, log)
+            _run_tests(tests, copy, log)
         return _wait(child)
     finally:
         target.write_text(original, encoding="utf-8")
 
 
-def _test(tests: list[str], copy: Path, log: Path) -> None:
-    """Run pytest in this process and end it; exit codes are those of pytest."""
+def _run_tests(tests: list[str], copy: Path, log: Path) -> None:
+    """Run pytest in this process and end it with the exit code of pytest."""
     import resource
 
-    code = BROKEN
+    code = NOT_RUN
     try:
-        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 5))
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT, CPU_LIMIT + 5))
         with log.open("w") as out:
             os.dup2(out.fileno(), 1)
             os.dup2(out.fileno(), 2)
         os.chdir(ROOT)
         sys.dont_write_bytecode = True
-        sys.path[:0] = [str(copy), str(ROOT)]
-        os.environ["PYTHONPATH"] = f"{copy}:{ROOT}"
+        sys.path[:0] = [str(copy), str(ROOT / "experiments" / "src"), str(ROOT)]
+        os.environ["PYTHONPATH"] = f"{copy}:{ROOT / 'experiments' / 'src'}:{ROOT}"
         import pytest
 
         code = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--no-header", *tests]))
@@ -362,28 +410,32 @@ def _test(tests: list[str], copy: Path, log: Path) -> None:
 
 
 def _wait(child: int) -> str:
+    """Wait for the tests of a mutant and return the outcome."""
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
-        return (
-            "killed: too long"
-            if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
-            else "killed: crashed"
-        )
+        timed_out = os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
+        return "killed: too long" if timed_out else "killed: crashed"
     code = os.WEXITSTATUS(status)
-    if code == BROKEN:
+    if code == NOT_RUN:
         raise RuntimeError("the tests could not be run at all: see last.log")
-    return {0: "survived", 1: "killed", 2: "killed", 5: "not reached"}.get(
-        code, f"killed: exit {code}"
-    )
+    outcomes = {0: "survived", 1: "killed", 2: "killed", 5: "not reached"}
+    return outcomes.get(code, f"killed: exit {code}")
 
 
 def run(
     count: int, seed: int, folder: Path, minutes: float, turn: int = 0, processes: int = 1
 ) -> None:
-    """Try a sample, or every so-manieth of it; go on where an earlier run has ended, and write the
-    page in the end.
+    """Try a sample of mutants, continue an earlier run, and write the page in the end.
+
+    Args:
+        count: Number of mutants in the sample.
+        seed: Seed of the sample.
+        folder: Folder with the record of :func:`cover` and for outcomes.
+        minutes: Time after which no new mutant is tried.
+        turn: Number of this process, from 0.
+        processes: Number of processes that share the sample.
     """
-    # Before forking, so that no child has to import them, nor to compile kernels.
+    # Import these before forking, so that no child has to.
     import hypothesis  # noqa: F401
     import pytest  # noqa: F401
     import scipy.optimize  # noqa: F401
@@ -400,11 +452,11 @@ def run(
     copy = folder / f"copy-{turn}" / "src"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(SOURCE.parent, copy)
-    until = time.monotonic() + 60 * minutes
+    deadline = time.monotonic() + 60 * minutes
     for mutant in sample(count, seed)[turn::processes]:
         if outcomes.get(mutant.name, "not reached") != "not reached":
             continue
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             break
         outcomes[mutant.name] = attempt(mutant, tests_of(mutant, reached), copy)
         record.write_text(json.dumps(outcomes, indent=1, ensure_ascii=False))
@@ -413,15 +465,15 @@ def run(
 
 
 def gathered(folder: Path, seed: int) -> dict[str, str]:
-    """Return the outcomes so far, of all processes."""
-    records = [
-        json.loads(path.read_text()) for path in sorted(folder.glob(f"outcomes-{seed}-*.json"))
-    ]
-    return {name: outcome for record in records for name, outcome in record.items()}
+    """Return the outcomes of all processes so far."""
+    outcomes: dict[str, str] = {}
+    for path in sorted(folder.glob(f"outcomes-{seed}-*.json")):
+        outcomes.update(json.loads(path.read_text()))
+    return outcomes
 
 
 def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """Return Wilson's interval of a share.
+    """Return Wilson's confidence interval for a proportion.
 
     >>> [round(end, 3) for end in wilson(90, 100)]
     [0.826, 0.945]
@@ -434,48 +486,48 @@ def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
 
 
 def write(outcomes: dict[str, str], count: int, seed: int, of: str | None = None) -> None:
-    """Write the page: the score with its interval, by parts of the library, and what survived."""
+    """Write the page with the score, its interval, the score of each part, and the survivors.
+
+    Args:
+        outcomes: Outcomes by the names of mutants.
+        count: Number of mutants in the sample.
+        seed: Seed of the sample.
+        of: Commit of the sources; by default the one that is checked out.
+    """
     from mirrordescent_experiments.provenance import commit, machine, mark
 
     killed = {name for name, outcome in outcomes.items() if outcome.startswith("killed")}
-    parts = sorted(Counter(map(_part, outcomes)).items())
-    low, high = wilson(len(killed), len(outcomes))
+    tried = len(outcomes)
+    low, high = wilson(len(killed), tried)
     lines = [
         "# Mutants",
         "",
-        "Written by `python -m campaigns.mutants`. Each mutant is one small change of the mathematics: an operator, a "
-        "number, a condition, a function. It is killed if a test of the package that reaches its line fails, or does "
-        "not end.",
+        "Written by `python -m campaigns.mutants`. Each mutant is one small change of the "
+        "mathematics: an operator, a number, a condition, a function. It is killed if a test of "
+        "the package that reaches its line fails, or does not end.",
         "",
-        f"**Score: {len(killed)} of {len(outcomes)}, {100 * len(killed) / len(outcomes):.1f} %** (95 % interval by "
-        f"Wilson: {100 * low:.1f} to {100 * high:.1f} %). These are {len(outcomes)} of a random sample of {count}, "
-        f"seed {seed}; tests that were written for survivors since then do not count.",
+        f"**Score: {len(killed)} of {tried}, {100 * len(killed) / tried:.1f} %** (95 % interval by "
+        f"Wilson: {100 * low:.1f} to {100 * high:.1f} %). These are {tried} of a random sample of "
+        f"{count}, seed {seed}; tests that were written for survivors since then do not count.",
         "",
         "| part | killed | of |",
         "|---|---|---|",
-        *(
-            f"| {part} | {sum(_part(name) == part for name in killed)} | {tried} |"
-            for part, tried in parts
-        ),
-        "",
-        "## Survivors",
-        "",
-        *(
-            f"- `{_words(name)}` ({outcome})"
-            for name, outcome in sorted(outcomes.items())
-            if name not in killed
-        ),
-        "",
-        mark(
-            {
-                "commit": of or commit(),
-                "date": _today(),
-                "seeds": str(seed),
-                "machine": machine(),
-                "entries": {},
-            }
-        ),
     ]
+    killed_parts = Counter(map(_part, killed))
+    for part, total in sorted(Counter(map(_part, outcomes)).items()):
+        lines.append(f"| {part} | {killed_parts[part]} | {total} |")
+    lines += ["", "## Survivors", ""]
+    for name, outcome in sorted(outcomes.items()):
+        if name not in killed:
+            lines.append(f"- `{_words(name)}` ({outcome})")
+    provenance = {
+        "commit": of or commit(),
+        "date": _today(),
+        "seeds": str(seed),
+        "machine": machine(),
+        "entries": {},
+    }
+    lines += ["", mark(provenance)]
     PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
     stored = json.dumps({"seed": seed, "outcomes": outcomes}, indent=1, ensure_ascii=False)
     PAGE.with_suffix(".json").write_text(stored + "\n", encoding="utf-8")
@@ -494,31 +546,31 @@ def _today() -> str:
 
 
 def main() -> None:
-    """Cover, list or run."""
+    """Record the coverage, list mutants, run them, or write the page."""
     parser = argparse.ArgumentParser(
         prog="campaigns.mutants", description="Do the tests notice small changes?"
     )
-    parser.add_argument("what", choices=["cover", "list", "run", "page"])
-    parser.add_argument("--count", type=int, default=420)
-    parser.add_argument("--seed", type=int, default=15)
-    parser.add_argument("--minutes", type=float, default=600.0)
-    parser.add_argument("--processes", type=int, default=1, help="that share the sample")
-    parser.add_argument("--turn", type=int, default=0, help="of this process, from 0")
-    parser.add_argument(
-        "--commit",
-        help="of the sources that were changed, if it is not the one that is checked out",
-    )
-    parser.add_argument("--folder", type=Path, default=Path("/tmp/mutants"))
-    chosen = parser.parse_args()
-    if chosen.what == "cover":
-        cover(chosen.folder)
-    elif chosen.what == "list":
-        listed = [asdict(mutant) for mutant in sample(chosen.count, chosen.seed)]
+    parser.add_argument("action", choices=["cover", "list", "run", "page"])
+    parser.add_argument("--count", type=int, default=420, help="mutants in the sample")
+    parser.add_argument("--seed", type=int, default=15, help="seed of the sample")
+    parser.add_argument("--minutes", type=float, default=600.0, help="duration")
+    parser.add_argument("--processes", type=int, default=1, help="processes that share the sample")
+    parser.add_argument("--turn", type=int, default=0, help="number of this process, from 0")
+    parser.add_argument("--commit", help="commit of the sources, if it is not checked out")
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/mutants"), help="work folder")
+    arguments = parser.parse_args()
+    count = arguments.count
+    seed = arguments.seed
+    folder = arguments.folder
+    if arguments.action == "cover":
+        cover(folder)
+    elif arguments.action == "list":
+        listed = [asdict(mutant) for mutant in sample(count, seed)]
         print(json.dumps(listed, indent=1, ensure_ascii=False))
-    elif chosen.what == "page":
-        write(gathered(chosen.folder, chosen.seed), chosen.count, chosen.seed, chosen.commit)
+    elif arguments.action == "page":
+        write(gathered(folder, seed), count, seed, arguments.commit)
     else:
-        run(chosen.count, chosen.seed, chosen.folder, chosen.minutes, chosen.turn, chosen.processes)
+        run(count, seed, folder, arguments.minutes, arguments.turn, arguments.processes)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The pictures of the documentation: ``python docs/figures.py``.
 
 docs/idea.png, on the landing page: mirror descent on the simplex, seen from both of its sides.
-docs/rooms.png, of ARCHITECTURE.md: the rooms of the library, drawn from the contract in
+docs/layers.png, of ARCHITECTURE.md: the layers of the library, drawn from the contract in
 pyproject.toml that keeps them apart. docs/photographs: a photograph that comes with scikit-image,
 damaged, and what the commands of the README make of it.
 """
@@ -13,11 +13,13 @@ import sys
 import tempfile
 import textwrap
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
@@ -198,11 +200,12 @@ def connect(figure: Figure, left: Any, right: Any, mirrored: Tensor) -> None:
     )
 
 
-FLOORS = {  # the rooms on every floor, from the top, and what happens there
-    "what people use": ("cli", "auto | restore", "theory", "optim | report"),
-    "learning, and what was learned": ("learn", "data", "zoo"),
-    "solving": ("references", "solve", "methods", "oracles"),
-    "what is solved, and in which geometry": (
+ROWS = {
+    "what people use": ("cli", "demo | diagnosis", "contests | recipes", "automatic | restore"),
+    "built on learning": ("theory", "optim | report", "racing"),
+    "learning": ("learn", "data", "zoo"),
+    "solving": ("references", "solving", "execution", "methods", "oracles"),
+    "problems and their geometry": (
         "problems",
         "mirrors",
         "conditioning",
@@ -210,55 +213,36 @@ FLOORS = {  # the rooms on every floor, from the top, and what happens there
         "domains",
     ),
 }
-FOUNDATION = "the foundation"
+"""Layers of the contract in every row of the picture, from the top, by the title of the row."""
+
+LAST_ROW = "foundation"
 
 
-def draw_rooms() -> Figure:
-    """Draw the layers of the contract as rooms; what is below them all is the foundation."""
+def draw_layers() -> Figure:
+    """Draw the layers of the import contract. Layers below the named rows form the last row."""
     contract = tomllib.loads(
         (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
     )
     layers = contract["tool"]["importlinter"]["contracts"][0]["layers"]
-    known = [layer for floor in FLOORS.values() for layer in floor]
-    if layers[: len(known)] != known:
-        raise ValueError(
-            f"the contract in pyproject.toml has other layers than this picture: {layers}"
-        )
-    floors = FLOORS | {FOUNDATION: tuple(layers[len(known) :])}
-    figure = Figure(figsize=(10, 6.4), dpi=150, facecolor="white")
+    named = [layer for row in ROWS.values() for layer in row]
+    if layers[: len(named)] != named:
+        raise ValueError(f"ROWS must list the layers of pyproject.toml in order, got {layers}")
+    rows = ROWS | {LAST_ROW: tuple(layers[len(named) :])}
+    figure = Figure(figsize=(10, 7.6), dpi=150, facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, 100), ylim=(0, 5 * len(floors) + 1.2))
+    axes.set(xlim=(0, 100), ylim=(0, 5 * len(rows) + 1.2))
     axes.set_axis_off()
-    colours = ("#dbeafe", "#e0e7ff", "#dcfce7", "#fef3c7", "#f1f5f9")
-    for number, ((title, rooms), colour) in enumerate(zip(floors.items(), colours, strict=True)):
-        bottom = 5 * (len(floors) - 1 - number) + 0.6
-        axes.add_patch(Rectangle((1, bottom), 92, 4.3, facecolor=colour, edgecolor="none"))
-        axes.text(2, bottom + 3.5, title, fontsize=11, color=INK, weight="bold", va="center")
-        width = 90 / len(rooms)
-        for place, room in enumerate(rooms):
-            left = 2 + place * width
-            axes.add_patch(
-                Rectangle((left, bottom + 0.5), width - 1, 2.3, facecolor="white", edgecolor=GREY)
-            )
-            text = room.replace(" | ", ", ")
-            lines = textwrap.fill(text, 36)
-            axes.text(
-                left + (width - 1) / 2,
-                bottom + 1.65,
-                lines,
-                fontsize=10 if len(text) < 60 else 9,
-                color=INK,
-                ha="center",
-                va="center",
-            )
-    axes.annotate(
-        "", (96, 0.8), (96, 5 * len(floors) + 0.6), arrowprops={"arrowstyle": "-|>", "color": INK}
-    )
+    colours = ("#dbeafe", "#e0f2fe", "#e0e7ff", "#dcfce7", "#fef3c7", "#f1f5f9")
+    for number, ((title, row), colour) in enumerate(zip(rows.items(), colours, strict=True)):
+        bottom = 5 * (len(rows) - 1 - number) + 0.6
+        _draw_row(axes, title, row, bottom, colour)
+    top = 5 * len(rows) + 0.6
+    axes.annotate("", (96, 0.8), (96, top), arrowprops={"arrowstyle": "-|>", "color": INK})
     axes.text(
         97.6,
-        2.5 * len(floors),
-        "may know what is to the right and below",
+        2.5 * len(rows),
+        "may import packages to the right and below",
         rotation=270,
         fontsize=11,
         color=INK,
@@ -266,6 +250,27 @@ def draw_rooms() -> Figure:
         va="center",
     )
     return figure
+
+
+def _draw_row(axes: Axes, title: str, row: Sequence[str], bottom: float, colour: str) -> None:
+    """Draw one row of packages, side by side."""
+    axes.add_patch(Rectangle((1, bottom), 92, 4.3, facecolor=colour, edgecolor="none"))
+    axes.text(2, bottom + 3.5, title, fontsize=11, color=INK, weight="bold", va="center")
+    width = 90 / len(row)
+    for place, packages in enumerate(row):
+        left = 2 + place * width
+        axes.add_patch(
+            Rectangle((left, bottom + 0.5), width - 1, 2.3, facecolor="white", edgecolor=GREY)
+        )
+        axes.text(
+            left + (width - 1) / 2,
+            bottom + 1.65,
+            textwrap.fill(packages.replace(" | ", ", "), 36),
+            fontsize=10,
+            color=INK,
+            ha="center",
+            va="center",
+        )
 
 
 def draw_photographs(folder: Path) -> Path:
@@ -307,6 +312,6 @@ def draw_photographs(folder: Path) -> Path:
 
 if __name__ == "__main__":
     print(draw_photographs(Path(__file__).parent / "photographs"))
-    for name, drawn in (("idea.png", draw), ("rooms.png", draw_rooms)):
+    for name, drawn in (("idea.png", draw), ("layers.png", draw_layers)):
         drawn().savefig(Path(__file__).parent / name)
         print(Path(__file__).parent / name)
