@@ -103,7 +103,10 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 def main() -> str:
     """Measure."""
-    return f"{about(__doc__)}\nThe learned method is {learned_entry()}.\n\n{table(('grown', *METHODS), rows())}"
+    return (
+        f"{about(__doc__)}\nThe learned method is "
+        f"{learned_entry()}.\n\n{table(('grown', *METHODS), rows())}"
+    )
 
 
 if __name__ == "__main__":

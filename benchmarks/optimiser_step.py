@@ -163,7 +163,8 @@ def shares() -> Iterator[tuple[str, ...]]:
 def main() -> str:
     """Measure."""
     ratios = table(("time of a step", *SIZES, "target", ""), times())
-    return f"{about(__doc__)}\n{ratios}\n{table(('share of the bandwidth', 'bytes', *SIZES), shares())}"
+    bandwidths = table(("share of the bandwidth", "bytes", *SIZES), shares())
+    return f"{about(__doc__)}\n{ratios}\n{bandwidths}"
 
 
 if __name__ == "__main__":

@@ -56,10 +56,12 @@ class RestartedPDHG(Method[RestartedState]):
     .. code-block:: none
 
         fixed       (x, u) ← (x̄, ū)
-        adaptive    d = the lesser of the duality gaps f(x) − ℓ(u) of (x, u) and of (x̄, ū), d₀ that at the last restart;
-                    (x, u) ← the better of both   if d ≤ 0.2·d₀,
-                                                  or d ≤ 0.8·d₀ and d is larger than it was one period ago,
-                                                  or more than 0.36 of all steps were taken since the last restart
+        adaptive    d = the smaller duality gap f(x) − ℓ(u) of (x, u) and of (x̄, ū),
+                    d₀ = d at the last restart;
+                    (x, u) ← the better of both
+                        if d ≤ 0.2·d₀,
+                        or d ≤ 0.8·d₀ and d is larger than one period ago,
+                        or more than 0.36 of all steps were taken since the last restart
                     ratio ← √(ratio·‖Δx‖/‖Δu‖),   Δ the change since the last restart
 
     The duality gap is finite, because ℓ uses that minimisers lie in a box; that of a batch is the

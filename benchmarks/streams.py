@@ -3,7 +3,8 @@
 from benchmarks.measure import quick, table
 from mirrordescent import PDHG, DualFISTA
 
-WORDS = """A window of 128×128 pixels moves over a noisy photograph, one pixel a frame. Every frame is
+WORDS = """\
+A window of 128×128 pixels moves over a noisy photograph, one pixel a frame. Every frame is
 denoised by isotropic total variation to a proven gap of 1e-3 of the gap of a cold start: from
 scratch, and from the state of the previous frame (`md.solve(..., state=solution.state)`), its dual
 variable included. If the noise belongs to the scene, moving the state with the window pays off. If

@@ -140,11 +140,12 @@ class Claims(SphinxDirective):
 
     Options:
         starting: Beginning of the statements to show; all statements by default.
+        without: Text of the statements to leave out.
         pictures: File names of figures. They are drawn from the stored summary.
     """
 
     required_arguments = 1
-    option_spec = {"starting": directives.unchanged, "pictures": directives.unchanged}  # noqa: RUF012
+    option_spec = dict.fromkeys(("starting", "without", "pictures"), directives.unchanged)
 
     def run(self) -> list[nodes.Node]:
         """Return a table of claims, the figures, and links to all claims and curves."""
@@ -159,6 +160,9 @@ class Claims(SphinxDirective):
         result = from_summary(path)
         beginning = self.options.get("starting", "")
         claims = [claim for claim in result.claims if claim.statement.startswith(beginning)]
+        if "without" in self.options:
+            left_out = self.options["without"]
+            claims = [claim for claim in claims if left_out not in claim.statement]
         parts = [claims_table(claims).markdown()] if claims else []
         figures = [Path(file).stem for file in self.options.get("pictures", "").split()]
         parts += [f"![{name}: {figure}]({self.figure(result, figure)})" for figure in figures]

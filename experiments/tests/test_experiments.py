@@ -126,7 +126,10 @@ def test_imaging_claims_can_fail():
     assert verdicts(-2.0, -0.01)["from y: LPD plateaus"]
     assert verdicts(-2.0, -0.01)['the constant step "mean" does not converge in LAMD']
     assert lost['the constant step "mean" does not converge in LAMD'] is False
-    bounded = "one-network LSMD stays bounded for 2000 iterations: no gap after k = 100 above the largest there"
+    bounded = (
+        "one-network LSMD stays bounded for 2000 iterations: no gap after k = 100 above the "
+        "largest there"
+    )
     assert won[bounded]
     assert not rising[bounded]
 
@@ -148,7 +151,10 @@ def test_a_map_is_judged_by_its_own_control(times, verdict):
     ]
     claims = {claim.statement: claim.holds for claim in control_claims("from y", beside)}
     assert len(claims) == 4, "two maps at two iterations, and the stencil has no control here"
-    ours = "from y: at k = 100, dual-pair LSMD is at least 1.5 times below its control, the same method without a map"
+    ours = (
+        "from y: at k = 100, dual-pair LSMD is at least 1.5 times below its control, the same "
+        "method without a map"
+    )
     assert claims[ours] is verdict
     assert claims[
         "from y: at k = 10, LAMD is below its control, the same method without a map"

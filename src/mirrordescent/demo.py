@@ -1,4 +1,4 @@
-"""The demonstration: restore photographs and train a network, with learned and classical methods."""
+"""The demonstration: restore photographs and train a network, learned against classical."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ BATCH = 100
 ADAM = TunableSolver("Adam, tuned", Adam, grid(5e-3, 1e-1))
 PAPER_BASELINE = "LMD, two networks"
 METHODS_NOTE = (
-    "LMD is mirror descent with a learned mirror map. LSMD keeps its iterate in the dual space, so "
-    "that it also works with stochastic gradients. LAMD is accelerated. “One network” and "
-    "“stencil” are maps with an exact inverse; in the paper's first LMD, a second network only "
-    "approximates the inverse, and it diverges after a few iterations."
+    "LMD is mirror descent with a learned mirror map. LSMD is the stochastic variant, which keeps "
+    "its iterate in the dual space. LAMD is the accelerated variant. The maps “stencil” and “one "
+    "network” have an exact inverse. The paper's LMD approximates the inverse by a second network, "
+    "and diverges after a few iterations."
 )
 PICTURES_NOTE = (
     "Drag across the picture to compare. Any two pictures can be laid over each other: click one "
@@ -72,7 +72,8 @@ GAP_NOTE = (
     f"time of all iterations. The best method is in the first row. {METHODS_NOTE}"
 )
 LOSS_NOTE = (
-    "Mean loss on the training data after k steps with 100 digits each, for a convolutional network "
+    "Mean loss on the training data after k steps with 100 digits each, for a convolutional "
+    "network "
     "with 2970 parameters from four random starts. The best method is in the first row. LAMD "
     "(accelerated mirror descent with a learned map) has a map and step sizes that were learned on "
     "MNIST; nothing was tuned for these digits. Adam has the paper's step size, and the best of "
@@ -146,7 +147,7 @@ def _photographs_lead(settings: Damage) -> str:
 
 def photographs(settings: Damage, iterations: int, console: Console) -> list[Section]:
     """Damage photographs, tune step sizes on others, and restore them with every method."""
-    console.print(f"{_photographs_lead(settings)} {METHODS_NOTE}\n")
+    console.print(_photographs_lead(settings))
     generator = torch.Generator().manual_seed(settings.seed)
     damages = (generator, settings.missing, settings.noise)
     training = damage(squares(bundled_photographs("train"), settings.size)[:2], *damages)
@@ -165,6 +166,7 @@ def photographs(settings: Damage, iterations: int, console: Console) -> list[Sec
     curves = ranked(curves)
     table = numbers(curves, iterations)
     console.print(_console_table(table, "Photographs: mean gap f(x) − f* after k iterations"))
+    console.print(METHODS_NOTE)
     few = min(SHOWN_AT[0], iterations)
     pictures = comparison(clean, contest, methods, few)
     return [
@@ -227,7 +229,7 @@ def _rated(image: Tensor, truth: Tensor) -> Picture:
 
 def networks(console: Console) -> list[Section]:
     """Train small networks on digits with a learned method and with Adam."""
-    console.print(f"\n{NETWORKS_LEAD}\n")
+    console.print(f"\n{NETWORKS_LEAD}")
     training = training_of(range(NETWORKS))
     rehearsal = training_of([NETWORKS])
     setting = rehearsal.tune(ADAM)

@@ -352,7 +352,7 @@ class PowerLaws(_Knots):
         return raw.exp() if math.isinf(self.bound) else self.bound * raw.sigmoid()
 
     def config(self) -> Config:
-        """Return the rule with arbitrary values: ``raw`` is stored as a tensor and replaces them."""
+        """Return the rule with arbitrary values, since the stored tensor ``raw`` replaces them."""
         values = [min(1.0, self.bound / 2)] * len(self.counts)
         return {"counts": self.counts, "values": values, "power": self.power, "bound": self.bound}
 

@@ -73,7 +73,7 @@ def test_files_unpacked_by_hand_are_read(tmp_path):
     (tmp_path / "mnist" / "t10k-labels-idx1-ubyte").write_bytes(
         idx(np.array([3, 4], np.uint8), 0x08)
     )
-    with pytest.raises(DataDamaged, match="do not go with"):
+    with pytest.raises(DataDamaged, match="do not match"):
         mnist("test", tmp_path)
 
 

@@ -63,7 +63,7 @@ def test_a_map_does_not_project(kind):
     """Steps of a map that are clipped end elsewhere than at the minimum, without a word."""
     with pytest.raises(
         TypeError,
-        match="with a map cannot handle the constraint .* of Composite",
+        match=r"with a map cannot handle the constraint .* of Composite",
     ):
         md.solve(
             pictures(md.NonNegative()),

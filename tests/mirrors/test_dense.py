@@ -93,11 +93,11 @@ def test_what_is_no_metric_is_refused():
         DenseQuadratic.from_matrix(torch.tensor([[1.0, 0.0], [0.0, -1.0]]))
     with pytest.raises(ValueError, match="symmetric and positive definite"):
         DenseQuadratic.from_matrix(torch.tensor([[1.0, 0.5], [0.0, 1.0]]))
-    with pytest.raises(ValueError, match="is for samples of shape"):
+    with pytest.raises(ValueError, match="needs samples of shape"):
         DenseQuadratic(3).to_primal(torch.ones(1, 4))
     with pytest.raises(ValueError, match="LowRankQuadratic"):
         DenseQuadratic(10_000)
-    with pytest.raises(TypeError, match="entry by entry"):
+    with pytest.raises(TypeError, match="needs an elementwise map"):
         Weighted(SquaredPNorm(1.5), 3)
 
 

@@ -159,14 +159,14 @@ def test_trees_of_other_models_are_refused():
     x = stacked(mlp(2, 4, 1))
     with pytest.raises(
         ValueError,
-        match=r"made for another model: '0\.weight' has the shape \(4, 2\) there and \(5, 2\)",
+        match=r"made for another model: '0\.weight' must have shape \(4, 2\) .* got \(5, 2\)",
     ):
         mirror.to_dual(stacked(mlp(2, 5, 1)))
     with pytest.raises(ValueError, match=r"made for another model: this one has no '2\.bias'"):
         mirror.step(x, {name: leaf for name, leaf in x.items() if name != "2.bias"})
     with pytest.raises(ValueError, match=r"made for another model: this one also has '4\.weight'"):
         mirror.potential(stacked(mlp(2, 4, 1, 1)))
-    with pytest.raises(ValueError, match=r"the batch"):
+    with pytest.raises(ValueError, match=r"leading batch dimension"):
         mirror.to_dual({name: leaf[0] for name, leaf in x.items()})
     with pytest.raises(TypeError, match="a dict of tensors by name; got one tensor"):
         mirror.to_dual(x["0.weight"])
@@ -242,7 +242,7 @@ def test_what_is_not_understood_is_untied_and_said():
     model = nn.Sequential(
         nn.Linear(2, 4), nn.GroupNorm(2, 4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1)
     )
-    with pytest.warns(UserWarning, match=r"1 \(GroupNorm\): entries there are left untied"):
+    with pytest.warns(UserWarning, match=r"1 \(GroupNorm\) are unknown: .* left untied"):
         mirror = layerwise(model, ties="orbit")
     assert [part.count for part in mirror.maps] == [8, 4, 4, 4, 4, 1, 1, 1]
     assert size(layerwise(model, ties="tensor")) == 8  # nothing to know, nothing to say
@@ -342,9 +342,9 @@ def test_transfer_says_what_it_lacks():
     mirror = layerwise(
         nn.Sequential(nn.Linear(2, 4, bias=False), nn.ReLU(), nn.Linear(4, 1, bias=False))
     )
-    with pytest.raises(ValueError, match=r"nothing was learned that could serve '0\.bias'"):
+    with pytest.raises(ValueError, match=r"a tensor with the role of '0\.bias'"):
         transfer(mirror, moons())
-    with pytest.raises(ValueError, match="must know the shapes"):
+    with pytest.raises(ValueError, match="constructed with shapes"):
         transfer(Layerwise({"0.weight": Euclidean()}), moons())
     mixed = Layerwise(
         {"0.weight": Euclidean(), "0.bias": Diagonal(2.0)}, {"0.weight": (1, 2), "0.bias": (1,)}

@@ -327,7 +327,7 @@ def test_a_diagonal_of_another_width_is_refused():
     one = torch.ones(2, 1)
     for call in (mirror.potential, mirror.to_dual, mirror.to_primal, lambda x: mirror.step(x, x)):
         with pytest.raises(
-            ValueError, match=r"d of shape \(5,\) does not broadcast to points \(2, 1\)"
+            ValueError, match=r"d of shape \(5,\) must broadcast to points of shape \(2, 1\)"
         ):
             call(one)
     assert mirror.to_dual(torch.ones(2, 3, 5)).shape == (2, 3, 5)

@@ -270,7 +270,7 @@ def test_maps_that_tell_entries_apart_are_refused(inner):
         with pytest.raises(ValueError, match="products None or one of"):
             SingularValues(Euclidean(), products=7)
         return
-    with pytest.raises(TypeError, match="cannot act on singular values"):
+    with pytest.raises(TypeError, match="must be symmetric to act on singular values"):
         SingularValues(inner)
 
 

@@ -4,6 +4,9 @@ last bit.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 import pytest
 import torch
 from torch import nn
@@ -41,13 +44,13 @@ from mirrordescent.mirrors import (
 )
 from mirrordescent.mirrors.by_kind import KINDS, ScaledMap
 from mirrordescent.mirrors.dense import KroneckerQuadratic, LowRankQuadratic
-from mirrordescent.mirrors.icnn import Potential
+from mirrordescent.mirrors.icnn import InputConvex, Potential
 from mirrordescent.mirrors.odd import Saturating
 from mirrordescent.mirrors.tied import Tied
 from mirrordescent.mirrors.weighted import WeightedSimplexEntropy
 from mirrordescent.parts import describe
 
-ABSTRACT = {MirrorMap, Potential, Tied}
+ABSTRACT = {InputConvex, MirrorMap, Potential, Tied}
 GROUPS = torch.tensor([0, 1, 0, 2])
 
 
@@ -161,11 +164,17 @@ def results(part, x):
 
 
 def test_every_public_class_is_here():
-    public = {vars(mirrors)[name] for name in mirrors.__all__}
+    modules = [
+        importlib.import_module(module.name)
+        for module in pkgutil.iter_modules(mirrors.__path__, "mirrordescent.mirrors.")
+    ]
     storable = {
         each
-        for each in public
-        if isinstance(each, type) and issubclass(each, (MirrorMap, Potential))
+        for module in modules
+        for name, each in vars(module).items()
+        if isinstance(each, type)
+        and issubclass(each, (MirrorMap, Potential))
+        and not name.startswith("_")
     }
     assert {type(make()) for make in CASES.values()} == storable - ABSTRACT
 

@@ -328,7 +328,7 @@ def test_proximal_steps_that_are_given_find_the_minimum_too():
             problem, ProximalNesterov(0.5 / smooth.smoothness()), iterations=2000, progress=False
         )
         assert bool((found.value - best.value <= 1e-4 * (best.start_value - best.lower)).all())
-    with pytest.raises(TypeError, match="simple prox"):
+    with pytest.raises(TypeError, match=r"needs a problem that offers proximal\(\)"):
         solve(PROBLEMS["denoising"](), ProximalNesterov(0.1), iterations=1, progress=False)
 
 

@@ -1,1 +1,1 @@
-"""The experiments of the paper: their claims as checks, their figures, and the results' provenance."""
+"""The experiments of the paper: claims as checks, figures, and the provenance of results."""

@@ -138,7 +138,8 @@ def attribute(
     gaps = dict(sorted(cache.remember(_key(name, control, problems, every), measured).items()))
     multiple = round(float(gaps.pop(MULTIPLE)), 6)
     say(
-        f"{name}: {', '.join(f'{what} {float(each[-1].mean()):.3g}' for what, each in gaps.items())}"
+        f"{name}: "
+        f"{', '.join(f'{what} {float(each[-1].mean()):.3g}' for what, each in gaps.items())}"
     )
     means = {what: each.mean(1).tolist() for what, each in gaps.items()}
     return Attribution(name, bench.counts, problems, means, multiple, _parts(gaps))
@@ -346,9 +347,8 @@ def of_networks(
     gaps = {what: losses(method, family.held_out, NETWORKS) for what, method in compared.items()}
     if control is not None:
         gaps["learned control, same start"] = gaps["learned control"]
-    say(
-        f"{name}: {', '.join(f'{what} {float(each.log().mean().exp()):.3g}' for what, each in gaps.items())}"
-    )
+    geometric_means = {what: float(each.log().mean().exp()) for what, each in gaps.items()}
+    say(f"{name}: {', '.join(f'{what} {mean:.3g}' for what, mean in geometric_means.items())}")
     means = {what: each.mean(1).tolist() for what, each in gaps.items()}
     return Attribution(name, ("end",), gaps["learned"].shape[1], means, 1 / multiple, _parts(gaps))
 

@@ -94,7 +94,10 @@ def _claims(task: str, tunable: TunableSolver, panel: Panel, best: float) -> lis
         )
         claims.append(
             Claim.by(
-                f"{task}: the next smaller step of {tunable.name} is behind at k = {TUNED_AT} and ahead at k = {last}",
+                (
+                    f"{task}: the next smaller step of {tunable.name} is behind at k = "
+                    f"{TUNED_AT} and ahead at k = {last}"
+                ),
                 min(behind.low, ahead.low),
                 min(behind.high, ahead.high),
                 f"{measured}; behind by {behind}, ahead by {ahead} decades",

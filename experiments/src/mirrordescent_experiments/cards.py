@@ -29,7 +29,8 @@ def write_controls(summary: Path, folder: Path = zoo.FOLDER) -> list[str]:
         before = zoo.fingerprint(path)
         if name in measured and measured[name] != before:
             raise ValueError(
-                f"{name} was measured with other weights than it has now: reproduce attribution again"
+                f"{name} was measured with other weights than it has now: reproduce "
+                "attribution again"
             )
         card = zoo.card(path)
         held_out: dict[str, Any] = {**card.held_out, "control": control}

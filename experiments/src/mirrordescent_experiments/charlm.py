@@ -89,7 +89,10 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
             "batch": task.batch,
             "length": task.length,
             "networks": size.networks,
-            "tuning": "on one network, over learning rates, falling schedules and β₂ of AdamW; shown are others",
+            "tuning": (
+                "on one network, over learning rates, falling schedules and β₂ of AdamW; shown "
+                "are others"
+            ),
         },
     )
     runs = []

@@ -94,7 +94,10 @@ def _does_not_converge(panel: Panel, method: str) -> Claim:
     before = _at(curve, half)
     fall = paired(ratio(before, late))
     target = math.log10(1.1)  # a gap that falls by less than a tenth while the run doubles
-    measured = f"at {half} {curve.mean_at(half):.3g}, at {last} {curve.mean_at(last):.3g}; decades of fall {fall}"
+    measured = (
+        f"at {half} {curve.mean_at(half):.3g}, at {last} {curve.mean_at(last):.3g}; decades of "
+        f"fall {fall}"
+    )
     statement = f'the constant step "mean" does not converge in {method}'
     return Claim.by(statement, target - fall.high, target - fall.low, measured)
 
@@ -109,7 +112,10 @@ def storage(primal: Panel, dual: Panel, rule: str) -> Claim:
         name: paired(ratio(_at(curve, last), _at(curve, 50))) for name, curve in curves.items()
     }
     measured = ", ".join(
-        f"{name} at 50 {curve.mean_at(50):.3g}, at {last} {curve.mean_at(last):.3g}, decades of rise {rises[name]}"
+        (
+            f"{name} at 50 {curve.mean_at(50):.3g}, at {last} {curve.mean_at(last):.3g}, "
+            f"decades of rise {rises[name]}"
+        )
         for name, curve in curves.items()
     )
     low = min(rises["LMD"].low, -rises["LSMD"].high)
@@ -205,7 +211,10 @@ class _Comparison:
         gaps = curve.values[kept].double().clamp(min=1e-12).log()
         centred = (k - k.mean())[:, None]
         slope = paired((centred * (gaps - gaps.mean(0))).sum(0) / centred.square().sum())
-        statement = f"{self.start}: {name} falls about like k^{claimed:g}, or faster, over k = {first} … {self.last}"
+        statement = (
+            f"{self.start}: {name} falls about like k^{claimed:g}, or faster, over k = {first} "
+            f"… {self.last}"
+        )
         target = claimed + TOLERANCE
         return Claim.by(statement, target - slope.high, target - slope.low, f"fitted slope {slope}")
 
@@ -216,7 +225,10 @@ def _bounded(curve: Curve) -> Claim:
     last = curve.iterations[-1]
     worst = float(curve.values[early:].amax())
     reached = float(curve.values[early].amax())
-    statement = f"{curve.name} stays bounded for {last} iterations: no gap after k = 100 above the largest there"
+    statement = (
+        f"{curve.name} stays bounded for {last} iterations: no gap after k = 100 above the "
+        "largest there"
+    )
     end = curve.mean_at(last)
     return Claim(
         statement,

@@ -1,25 +1,25 @@
-"""Second moments beside singular values: do maps that combine both pay?
+"""Test whether maps that combine second moments and singular values pay off.
 
 .. code-block:: none
 
-    entries:    n ← β₂n + (1 − β₂) D²,                              D ← D/√n                          (diagonal)
-    rows:       n ← β₂n + (1 − β₂) mean over columns of D²,         D ← D/√n, as long as before       (left, diagonal)
-    two sides:  L ← β₂L + (1 − β₂)GGᵀ, R ← β₂R + (1 − β₂)GᵀG,       D = L^−¼ V R^−¼                   (Shampoo)
+    entries (diagonal):     n ← β₂n + (1 − β₂) D²                         D ← D/√n
+    rows (left, diagonal):  n ← β₂n + (1 − β₂) mean over columns of D²    D ← D/√n, norm as before
+    two sides (Shampoo):    L ← β₂L + (1 − β₂) GGᵀ                        D = L^−¼ V R^−¼
+                            R ← β₂R + (1 − β₂) GᵀG
 
-D is the direction of a matrix in the geometry set by hand, its polar factor, G its gradient, V its
-momentum. The first two rescale what the map of singular values gives; the last is a quadratic map
-with full matrices on both sides, in the place of that map. The first, for every tensor, is a method
-of the library (``methods.AdaptivePreconditioned``), and the one that ``network-spectral`` is
-learned with. Everything else is alike: the other kinds of layers, momentum, schedule.
+D is the direction of a matrix in the geometry set by hand (its polar factor), G its gradient and V
+its momentum. The first two rescale the direction of the map of singular values. The last one
+replaces this map by a quadratic map with full matrices on both sides. The first one, for every
+tensor, is ``methods.AdaptivePreconditioned``, with which ``network-spectral`` is learned. The other
+kinds of layers, the momentum and the schedule are the same for all.
 
-And the other way round: what is left of ``network-spectral`` without its second moments? Everything
-else stays as it was learned together with them, but for a multiple of all steps, so that they are
-worth at most what this says.
+The experiment also runs ``network-spectral`` without its second moments. All else stays as it was
+learned together with them, except for a factor of all steps. So the difference is an upper bound
+of the gain from second moments.
 
-The learning rate is tuned for each on the tasks that the entry is learned on, together with β₂;
-what is shown is on tasks kept for validation, on networks that nothing was tuned on. Gates of
-recurrent layers, which are several matrices in one tensor, are left as they are by rows and by two
-sides.
+The learning rate and β₂ are tuned on the tasks on which the entry is learned. The numbers shown are
+from validation tasks, with networks on which nothing was tuned. Rows and two sides leave the gates
+of recurrent layers alone, which are several matrices in one tensor.
 """
 
 from __future__ import annotations
@@ -265,7 +265,10 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
             (found[without] - found[kind]).mean(1)
         )  # networks differ by seeds, tasks are what they are
         measured = f"lower by {margin.mean:.3f} [{margin.low:.3f}, {margin.high:.3f}]"
-        statement = f"combined with second moments, {called}, the mean log loss on validation tasks is lower"
+        statement = (
+            f"combined with second moments, {called}, the mean log loss on validation tasks is "
+            "lower"
+        )
         result.claims.append(Claim.by(statement, margin.low, margin.high, measured))
     return result
 

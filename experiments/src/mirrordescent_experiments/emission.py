@@ -135,6 +135,7 @@ def _emission(problem: Problem | None, method: Method[Any]) -> PoissonTomography
         )
     if not isinstance(problem, PoissonTomography):
         raise TypeError(
-            f"{type(method).__name__} needs counts along rays, and {type(problem).__name__} has none"
+            f"{type(method).__name__} needs counts along rays, and "
+            f"{type(problem).__name__} has none"
         )
     return problem

@@ -96,7 +96,8 @@ def decays(task: str, curve: Curve) -> Claim:
     late = curve.values[count // 2 :].amax(0)
     fall = paired((early / late.clamp(min=1e-300)).log10())
     return Claim.by(
-        f"{task}: the error term of {curve.name} decays: its largest over the last half of the run is below a tenth of "
+        f"{task}: the error term of {curve.name} decays: its largest over the last half of the run "
+        "is below a tenth of "
         "its largest over the first tenth",
         fall.low - 1,
         fall.high - 1,
@@ -110,7 +111,10 @@ def far_below(task: str, panel: Panel) -> Claim:
     ratio = paired((primal / dual).log10())
     target = float(torch.tensor(FAR).log10())
     return Claim.by(
-        f"{task}: the error of a dual update is below 1/{FAR:g} of that of a primal one, at the end of LSMD's run",
+        (
+            f"{task}: the error of a dual update is below 1/{FAR:g} of that of a primal one, "
+            "at the end of LSMD's run"
+        ),
         ratio.low - target,
         ratio.high - target,
         f"{float(dual.mean()):.3g} against {float(primal.mean()):.3g}; decades {ratio}",

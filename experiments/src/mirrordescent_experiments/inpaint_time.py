@@ -113,13 +113,19 @@ def _claims(panel: Panel) -> list[Claim]:
             ", ".join(f"{name} {end:.3g}" for name, end in ends.items()),
         ),
         Claim.by(
-            "LAMD is still falling at the end: its gap at least halves over the last half of the run",
+            (
+                "LAMD is still falling at the end: its gap at least halves over the last half "
+                "of the run"
+            ),
             falls["LAMD"].low - math.log10(2),
             falls["LAMD"].high - math.log10(2),
             "; ".join(f"{name} falls by {fall} decades" for name, fall in falls.items()),
         ),
         Claim(
-            f"after {moment:.2f} s, when LAMD has taken 10 steps, a learned mirror method is ahead of PDHG",
+            (
+                f"after {moment:.2f} s, when LAMD has taken 10 steps, a learned mirror method "
+                "is ahead of PDHG"
+            ),
             min(then[name] for name in LEARNED)
             < min(gap for name, gap in then.items() if "PDHG" in name),
             ", ".join(f"{name} {gap:.3g}" for name, gap in then.items()),

@@ -95,7 +95,10 @@ class Trial:
         penalty = (
             f"{own.penalty:g} × {'mean' if own.penalty_norm == 'mean' else 'sum'} over entries"
         )
-        return f"{self.through}, {own.weights.replace('_', ' ')}, {penalty}, {self.layers} × {self.kernel}²"
+        return (
+            f"{self.through}, {own.weights.replace('_', ' ')}, {penalty}, {self.layers} × "
+            f"{self.kernel}²"
+        )
 
     def method(self, channels: int, generator: torch.Generator) -> Method[Any]:
         """Return the method before learning; the forward network has the larger window."""
@@ -193,7 +196,8 @@ class _Study:
         x0 = torch.as_tensor(held_out.x0)
         relative = float((mirror.inconsistency(x0) / x0.flatten(1).abs().sum(1)).mean())
         self.say(
-            f"{task}, {trial}: {float(gaps[0].mean()):.3g}; stored in the dual {dual.mean(1).tolist()}"
+            f"{task}, {trial}: {float(gaps[0].mean()):.3g}; stored in the dual "
+            f"{dual.mean(1).tolist()}"
         )
         means = (f"{float(each.mean()):.3g}" for each in (gaps[0], *dual))
         return str(trial), *means, *map(str, worth), f"{relative:.1%}"

@@ -126,7 +126,8 @@ def in_turn(settings: Sequence[Setting], loss: Loss) -> Setting:
     The first learning rate is tried with what comes first of everything else.
 
     >>> losses = {"linear": 1.0, "cosine": 0.5}
-    >>> in_turn([(r, s) for r in (1.0, 3.0) for s in losses], lambda setting: abs(setting[0] - 9) + losses[setting[1]])
+    >>> settings = [(rate, shape) for rate in (1.0, 3.0) for shape in losses]
+    >>> in_turn(settings, lambda setting: abs(setting[0] - 9) + losses[setting[1]])
     (9.0, 'cosine')
     """
     seen: dict[Setting, float] = {}

@@ -225,7 +225,8 @@ def claims(groups: dict[str, Tensor], losses: Panel) -> list[Claim]:
     return [
         Claim(
             "the multipliers of A₁ form two groups, one per input: "
-            "their standard deviation within each is at most a tenth of the distance between the groups",
+            "their standard deviation within each is at most a tenth of the distance between the "
+            "groups",
             spread <= distance / 10,
             f"{spread:.4f} within, {distance:.4f} between: {spread / distance:.1%}",
         ),

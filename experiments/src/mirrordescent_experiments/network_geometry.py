@@ -108,7 +108,10 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
             "scale": scale,
             **vars(size),
             "learning rate of the geometry set by hand, chosen on the learning tasks": hand[0],
-            "tuning": "on one network a task, over learning rates, schedules and β₂ of AdamW; shown are others",
+            "tuning": (
+                "on one network a task, over learning rates, schedules and β₂ of AdamW; shown "
+                "are others"
+            ),
         },
     )
     study = _Study(ledger, tasks, contestants, size)
@@ -204,7 +207,10 @@ class _Study:
             ]
             result.claims.append(
                 Claim(
-                    f"untuned, {ENTRY} is not behind tuned {rival} at equal steps on at least {wanted} of {count} tasks",
+                    (
+                        f"untuned, {ENTRY} is not behind tuned {rival} at equal steps on at "
+                        f"least {wanted} of {count} tasks"
+                    ),
                     len(won) >= wanted,
                     f"{len(won)} of {count}{'; behind on ' + ', '.join(lost) if lost else ''}",
                 )
@@ -276,7 +282,10 @@ class _Study:
         wanted = 6 * len(rows) // 8
         result.claims.append(
             Claim(
-                f"at equal seconds {ENTRY} is ahead of tuned AdamW on at least {wanted} of {len(rows)} tasks",
+                (
+                    f"at equal seconds {ENTRY} is ahead of tuned AdamW on at least {wanted} of "
+                    f"{len(rows)} tasks"
+                ),
                 won >= wanted,
                 f"on {won}",
             )

@@ -70,7 +70,8 @@ def run(architecture: Architecture, scale: Scale, directory: Path | None, say: S
     for name, make in contestants.items():
         runs[name] = task.curves(name, make)
         say(
-            f"{name}: loss {float(runs[name][LOSS].values[-1].mean()):.4g} in {runs[name][LOSS].seconds[-1]:.2f} s"
+            f"{name}: loss {float(runs[name][LOSS].values[-1].mean()):.4g} in "
+            f"{runs[name][LOSS].seconds[-1]:.2f} s"
         )
     result.panels = panels(list(runs.values()), against="seconds")
     if scale != "quick":
@@ -146,8 +147,10 @@ def at_the_same_second(
                     f"after {moment:.2f} s, {quantity}: {name} is ahead of {theirs.name}",
                     margin.low,
                     margin.high,
-                    f"{name} {float(found.mean()):.4f}, {theirs.name} {float(other.mean()):.4f}, ahead by "
-                    f"{margin.mean:+.4f} [{margin.low:+.4f}, {margin.high:+.4f}] over {len(found)} networks",
+                    f"{name} {float(found.mean()):.4f}, {theirs.name} {float(other.mean()):.4f}, "
+                    "ahead by "
+                    f"{margin.mean:+.4f} [{margin.low:+.4f}, {margin.high:+.4f}] over {len(found)} "
+                    "networks",
                 )
             )
     return claims

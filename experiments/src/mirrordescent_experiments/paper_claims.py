@@ -259,7 +259,10 @@ CLAIMS: tuple[PaperClaim, ...] = (
         "inpainting: LSMD falls like k^-1", "inpaint", stated("from y: LSMD falls about like")
     ),
     PaperClaim(
-        "inpainting: primal-stored LMD turns unstable, dual-stored LSMD with the same rule does not",
+        (
+            "inpainting: primal-stored LMD turns unstable, dual-stored LSMD with the same rule "
+            "does not"
+        ),
         "inpaint",
         one_rule("reciprocal"),
     ),

@@ -52,7 +52,10 @@ def commit() -> str:
 def machine() -> str:
     """Return what results may depend on besides the sources."""
     threads = torch.get_num_threads()
-    return f"{platform.machine()}, {threads} threads, Python {platform.python_version()}, torch {torch.__version__}"
+    return (
+        f"{platform.machine()}, {threads} threads, Python {platform.python_version()}, torch "
+        f"{torch.__version__}"
+    )
 
 
 @contextmanager
@@ -86,7 +89,10 @@ def recorded(seeds: str) -> Iterator[Provenance]:
 
 def mark(provenance: Provenance, section: bool = False) -> str:
     """Return it as a comment for a page in Markdown, or for a section that was made by itself."""
-    return f"<!-- provenance{' of this section' if section else ''}: {json.dumps(provenance, ensure_ascii=False)} -->"
+    return (
+        f"<!-- provenance{' of this section' if section else ''}: "
+        f"{json.dumps(provenance, ensure_ascii=False)} -->"
+    )
 
 
 def problems(provenance: Provenance | None) -> list[str]:

@@ -254,10 +254,16 @@ def _claims(result: Result, optimum: float) -> list[Claim]:
             "SGD's test error is below LAMD's",
             lower.low,
             lower.high,
-            f"{tested}; by {100 * lower.mean:.2f} [{100 * lower.low:.2f}, {100 * lower.high:.2f}] points",
+            (
+                f"{tested}; by {100 * lower.mean:.2f} [{100 * lower.low:.2f}, "
+                f"{100 * lower.high:.2f}] points"
+            ),
         ),
         Claim.by(
-            f"LAMD does not plateau (its gap falls tenfold over k = {last // 10} … {last}), Nesterov does",
+            (
+                f"LAMD does not plateau (its gap falls tenfold over k = {last // 10} … "
+                f"{last}), Nesterov does"
+            ),
             min(falls["LAMD"].low - 1, 1 - falls["Nesterov"].high),
             min(falls["LAMD"].high - 1, 1 - falls["Nesterov"].low),
             "; ".join(f"{name} falls by {fall} decades" for name, fall in falls.items()),

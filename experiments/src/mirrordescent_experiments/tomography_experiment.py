@@ -265,7 +265,10 @@ def _claims(panels: dict[str, Panel], minimiser: float) -> list[Claim]:
     soon = {name: distances[name].mean_at(SHOWN) for name in names}
     claims.append(
         Claim(
-            f"after {SHOWN} passes, LAMD with angles in turn is as close to the phantom as the minimiser, within 5 %",
+            (
+                f"after {SHOWN} passes, LAMD with angles in turn is as close to the phantom as "
+                "the minimiser, within 5 %"
+            ),
             soon[names[0]] <= 1.05 * minimiser,
             ", ".join(
                 f"{name} {number:.3f}" for name, number in {**soon, "minimiser": minimiser}.items()

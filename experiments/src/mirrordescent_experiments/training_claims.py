@@ -52,4 +52,7 @@ def _judged(statement: str, margins: Tensor, panel: Panel, name: str, rival: str
 def _with_error(panel: Panel, name: str) -> str:
     """Write a mean at the end with its standard error over the runs."""
     values = panel[name].values[-1].double()
-    return f"{panel[name].name} {float(values.mean()):.4g} ± {float(values.std() / len(values) ** 0.5):.1g}"
+    return (
+        f"{panel[name].name} {float(values.mean()):.4g} ± "
+        f"{float(values.std() / len(values) ** 0.5):.1g}"
+    )

@@ -1,5 +1,6 @@
-"""Entries saved by version 0.1, rewritten for this version: ``python -m mirrordescent_experiments.upgrade
-FILE …``.
+"""Rewrite entries that were saved by version 0.1 for this version.
+
+python -m mirrordescent_experiments.upgrade FILE …
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mirrordescent.conditioning import ConditionalLaws
 from mirrordescent.domains import Box, Domain, PositiveOrthant, Simplex, WholeSpace
+from mirrordescent.execution.tv_images import pixels_of
 from mirrordescent.learn.families import Draw
 from mirrordescent.methods import (
     AMD,
@@ -268,7 +269,7 @@ def _smoothing(
     if type(problem).smoothed_grad is Problem.smoothed_grad or problem.smoothness() != math.inf:
         return None
     widths = [0.1 / k for k in counts]
-    if problem.pixels() is None or problem.kink is None:
+    if pixels_of(problem) is None or problem.kink is None:
         return Smoothed(law(widths, power=1.0))
     kink = float(torch.as_tensor(problem.kink).median())
     return Rounded(law([kink / width for width in widths], power=-1.0))

@@ -1,4 +1,4 @@
-"""Features of two digits, for the support vector machine."""
+"""Features of the digits four and nine, for support vector machines."""
 
 from __future__ import annotations
 
@@ -42,24 +42,26 @@ def four_nine_features(
     epochs: int | None = None,
     directory: str | Path | None = None,
 ) -> Features:
-    """Return features of fours and nines: the last hidden layer of a small network that tells
-    digits apart.
+    """Return features of fours and nines from the last hidden layer of a small network.
 
-    The network has five layers, two of them convolutions, and learns all ten digits of the training
-    part: taught only these two, it would collapse the features onto a plane. They are divided by
-    one number, so that those of the training part have mean square 1. Kept on disk.
+    The network has five layers, two of them convolutions, and learns to classify all ten digits.
+    If it learned only these two, the features would collapse onto a plane. Features are scaled so
+    that the training part has mean square 1. They are cached on disk.
 
     Args:
-        source: "digits" of scikit-learn (need no file) or "mnist" (11791 for training, 1991 for
-            testing).
-        epochs: passes over the training part; 20 for "digits" and 1 for "mnist" take seconds and
-            are enough.
+        source: "digits" (part of scikit-learn, needs no file) or "mnist" (11791 features for
+            training, 1991 for testing).
+        seed: Seed of the network and its training.
+        epochs: Passes over the training part; 20 for "digits" and 1 for "mnist" by default, which
+            take seconds.
+        directory: Folder of the data sets.
     """
     require_known(source, get_args(Source), "source of digits")
-    epochs = _EPOCHS[source] if epochs is None else epochs
-    checksums = (
-        " ".join(file.checksum for file in DATASETS["mnist"].files) if source == "mnist" else ""
-    )
+    if epochs is None:
+        epochs = _EPOCHS[source]
+    checksums = ""
+    if source == "mnist":
+        checksums = " ".join(file.checksum for file in DATASETS["mnist"].files)
     key = key_of("four nine features", source=source, seed=seed, epochs=epochs, data=checksums)
     return Features(**remember(key, lambda: _compute(source, seed, epochs, directory)))
 
@@ -68,7 +70,9 @@ def _compute(
     source: Source, seed: int, epochs: int, directory: str | Path | None
 ) -> dict[str, Tensor]:
     def ten_digits(split: Split) -> tuple[Tensor, Tensor]:
-        return digits(split, size=28) if source == "digits" else mnist(split, directory)
+        if source == "digits":
+            return digits(split, size=28)
+        return mnist(split, directory)
 
     generator = torch.Generator().manual_seed(seed)
     network = _network(generator)
@@ -82,16 +86,14 @@ def _compute(
 
 @torch.no_grad()
 def _four_nine(network: nn.Sequential, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    kept = (labels == NEGATIVE) | (labels == POSITIVE)
-    features = [network[:-1](chunk.unsqueeze(1)) for chunk in torch.split(images[kept], 1000)]
-    return torch.cat(features), torch.where(labels[kept] == POSITIVE, 1.0, -1.0)
+    chosen = (labels == NEGATIVE) | (labels == POSITIVE)
+    features = [network[:-1](chunk.unsqueeze(1)) for chunk in torch.split(images[chosen], 1000)]
+    return torch.cat(features), torch.where(labels[chosen] == POSITIVE, 1.0, -1.0)
 
 
 def _network(generator: Generator) -> nn.Sequential:
-    """Return four layers up to the features and the one that classifies them, with weights from
-    U(±1/√fan-in).
-    """
-    with torch.device("meta"):  # so that nothing is drawn from the global generator
+    """Return a network whose last layer classifies the features; weights ~ U(±1/√fan-in)."""
+    with torch.device("meta"):  # nothing is drawn from the global generator
         network = nn.Sequential(
             nn.Conv2d(1, 8, 3, padding=1),
             nn.ReLU(),

@@ -1,4 +1,4 @@
-"""What can be wrong with a file."""
+"""Errors of data files: missing and damaged files."""
 
 import tarfile
 import zipfile
@@ -20,17 +20,20 @@ UNREADABLE = (
 
 
 class DataMissing(FileNotFoundError):
-    """A file is not there and could not be fetched."""
+    """A file is missing and could not be fetched."""
 
 
 class DataDamaged(ValueError):
-    """A file is there but is not what it should be."""
+    """A file exists, but its content is not valid."""
 
 
 @contextmanager
 def reading(fault: str, *others: type[Exception]) -> Iterator[None]:
-    """Raise ``DataDamaged`` with these words if a file cannot be read in this block, for whatever
-    reason.
+    """Turn every error of reading a file in this context into ``DataDamaged``.
+
+    Args:
+        fault: Beginning of the error message.
+        others: Further classes of errors.
     """
     unreadable: tuple[type[Exception], ...] = (*UNREADABLE, *others)
     try:

@@ -28,8 +28,8 @@ _STEMS = {"train": "train", "test": "t10k"}
 def read_idx(path: str | Path) -> Tensor:
     """Read an idx file, plain or compressed by gzip.
 
-    The format: two zero bytes, one for the type, one for the number d of dimensions, d big-endian
-    32-bit sizes, then the entries, last index fastest.
+    The file has two zero bytes, a byte for the type, a byte for the number d of dimensions, d
+    sizes as big-endian 32-bit numbers, and the entries, last index fastest.
     """
     raw = Path(path).read_bytes()
     if raw[:2] == _GZIP:
@@ -44,10 +44,10 @@ def read_idx(path: str | Path) -> Tensor:
         raise DataDamaged(f"{path} is cut off inside its header")
     shape = struct.unpack(f">{raw[3]}I", raw[4:header])
     entry = np.dtype(_TYPES[raw[2]])
-    held = len(raw) - header
-    if held != math.prod(shape) * entry.itemsize:
+    stored_bytes = len(raw) - header
+    if stored_bytes != math.prod(shape) * entry.itemsize:
         announced = f"{' × '.join(map(str, shape))} entries of {entry.itemsize} bytes"
-        raise DataDamaged(f"{path} announces {announced} but holds {held} bytes")
+        raise DataDamaged(f"{path} announces {announced} but holds {stored_bytes} bytes")
     entries = np.frombuffer(raw, entry, offset=header).reshape(shape)
     return torch.from_numpy(entries.astype(entry.newbyteorder("=")))
 
@@ -65,7 +65,11 @@ def fashion_mnist(
 
 
 def halve(images: Tensor, pooling: Pooling = "max") -> Tensor:
-    """Pool 2×2 blocks of (…, height, width): the downscaling of 28×28 to 14×14.
+    """Halve the sides of images (…, height, width) by pooling blocks of 2×2 pixels.
+
+    Args:
+        images: Images with even sides.
+        pooling: "max" or "mean".
 
     >>> image = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
     >>> halve(image), halve(image, "mean")
@@ -76,21 +80,25 @@ def halve(images: Tensor, pooling: Pooling = "max") -> Tensor:
     if height % 2 or width % 2:
         raise ValueError(f"2×2 pooling needs even sides, got {height}×{width}")
     blocks = images.reshape(*images.shape[:-2], height // 2, 2, width // 2, 2)
-    return blocks.amax((-3, -1)) if pooling == "max" else blocks.mean((-3, -1))
+    if pooling == "max":
+        return blocks.amax((-3, -1))
+    return blocks.mean((-3, -1))
 
 
 def _labelled(name: str, split: Split, directory: str | Path | None) -> tuple[Tensor, Tensor]:
     require_known(split, _STEMS, "split")
 
-    def read(stem: str) -> Tensor:
-        unpacked = data_directory(directory) / name / stem  # by hand; it has no published checksum
-        return read_idx(unpacked if unpacked.is_file() else require(name, f"{stem}.gz", directory))
+    def read(content: str) -> Tensor:
+        stem = f"{_STEMS[split]}-{content}-ubyte"
+        unpacked = data_directory(directory) / name / stem
+        if unpacked.is_file():  # unpacked by the user; it has no published checksum
+            return read_idx(unpacked)
+        return read_idx(require(name, f"{stem}.gz", directory))
 
-    images, labels = (
-        read(f"{_STEMS[split]}-{content}-ubyte") for content in ("images-idx3", "labels-idx1")
-    )
+    images = read("images-idx3")
+    labels = read("labels-idx1")
     if images.ndim != 3 or labels.shape != images.shape[:1]:
         raise DataDamaged(
-            f"{name}: images {tuple(images.shape)} do not go with labels {tuple(labels.shape)}"
+            f"{name}: images {tuple(images.shape)} do not match labels {tuple(labels.shape)}"
         )
     return images.float() / 255, labels.long()

@@ -1,6 +1,4 @@
-"""Pictures as tensors (3, height, width) with values in [0, 1], from folders and archives; pieces
-of them.
-"""
+"""Pictures of folders and archives as tensors (3, height, width) in [0, 1], tiles and crops."""
 
 from __future__ import annotations
 
@@ -25,11 +23,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
 LARGEST_FILE = 1 << 29  # bytes of a picture in an archive
-MANY_PIXELS = 1 << 24  # of which a file may have more only if it is not too short for them:
-DENSEST = (
-    1 << 14
-)  # pixels in a byte; black and white, deflated as far as that goes, are half as many
-# By its suffix, without what systems hide beside pictures (._x.png).
+MANY_PIXELS = 1 << 24  # a file with more pixels must be long enough for them
+DENSEST = 1 << 14  # pixels in a byte; the best compression of black and white has half as many
+# Suffixes of images. Hidden files beside pictures (._x.png) are left out.
 IMAGE = re.compile(
     r"[^.].*\.(png|jpe?g|jfif|jp2|j2k|bmp|gif|p[pgn]m|tiff?|webp|avif|qoi|tga)", re.IGNORECASE
 )
@@ -37,14 +33,19 @@ IMAGE = re.compile(
 
 @contextmanager
 def opened(file: Path | io.BytesIO, name: object) -> Iterator[Image.Image]:
-    """Open an image file, which error messages call by the name given."""
+    """Open an image file.
+
+    Args:
+        file: Path or content of the file.
+        name: Name of the file in error messages.
+    """
     with requires_extra("pictures", "Reading photographs", "Pillow"):
         from PIL import Image, UnidentifiedImageError
 
+    if isinstance(file, Path) and file.is_dir():
+        raise DataMissing(f"{file} is a folder, not an image")
     if isinstance(file, Path) and not file.is_file():
-        raise DataMissing(
-            f"{file} is a folder, not an image" if file.is_dir() else f"there is no image {file}"
-        )
+        raise DataMissing(f"there is no image {file}")
     with reading(f"{name} is not an image that can be read", Image.DecompressionBombError):
         try:
             picture = Image.open(file)
@@ -57,9 +58,7 @@ def opened(file: Path | io.BytesIO, name: object) -> Iterator[Image.Image]:
 
 
 def require_plausible(pixels: int, length: int, name: object) -> None:
-    """Refuse a file of a few bytes that says it has many pixels, before memory is taken for
-    them.
-    """
+    """Raise if a short file claims to have many pixels, before memory is allocated for them."""
     if pixels > max(MANY_PIXELS, DENSEST * length):
         raise DataDamaged(
             f"{name} would have {pixels / 1e6:.0f} million pixels in a file of {length} bytes"
@@ -67,11 +66,15 @@ def require_plausible(pixels: int, length: int, name: object) -> None:
 
 
 def read_image(file: str | Path | io.BytesIO, name: object = None) -> Tensor:
-    """Read one picture, by its path or from its content: (3, height, width).
+    """Read one picture: (3, height, width).
 
-    Grey becomes three equal channels, transparent pixels lie on white, 16 bits keep their
-    precision, and a camera's note on which side is up is followed. Of an animation the first frame
-    is taken. Error messages call it by its name, which is its path by default.
+    Grey pictures get three equal channels. Transparent pixels are laid on white. 16 bits keep their
+    precision. The orientation noted by the camera is applied. Of an animation, the first frame is
+    read.
+
+    Args:
+        file: Path or content of the file.
+        name: Name of the file in error messages; its path by default.
     """
     with requires_extra("pictures", "Reading photographs", "Pillow"):
         from PIL import ImageOps
@@ -84,27 +87,34 @@ def read_image(file: str | Path | io.BytesIO, name: object = None) -> Tensor:
 def read_images(source: str | Path, within: str = "") -> Iterator[tuple[str, Tensor]]:
     """Yield names and pictures of a folder, a zip or a tar archive, in the order of their names.
 
-    Only files below the folder ``within`` of the source count, and of those the ones with the
-    suffix of an image.
+    Args:
+        source: Folder or archive. Files without the suffix of an image are left out.
+        within: Folder inside the source; all folders by default.
     """
     source = Path(source).expanduser()
-    found = False
+    empty = True
     for name, content in _sorted_contents(source, within):
-        found = True
+        empty = False
         yield name, read_image(io.BytesIO(content), f"{source}/{name}")
-    if not found:
+    if empty:
         raise DataMissing(f"there is no image in {source / within if within else source}")
 
 
 def unpack_tar(
     source: Path, wanted: Callable[[str], bool], size: int = -1, largest: float = math.inf
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents (their first ``size`` bytes) of the wanted files of a tar archive.
+    """Yield names and contents of files of a tar archive, in the order of the archive.
 
-    Nothing is written, whatever the names are. A file of more than ``largest`` bytes is refused.
+    Nothing is written to the disk.
 
-    They come in the order of the archive, since going back in a compressed one means starting it
-    all over again.
+    Args:
+        source: Archive.
+        wanted: Function of a name that tells whether to read a file.
+        size: Number of bytes to read from the beginning of a file; all by default.
+        largest: Largest number of bytes of a file.
+
+    Raises:
+        DataDamaged: The archive cannot be read, or a file is too large.
     """
     with reading(f"{source} cannot be unpacked"), tarfile.open(source) as archive:
         for member in archive:
@@ -116,7 +126,7 @@ def unpack_tar(
 
 
 def _require_small(size: int, name: str, largest: float) -> None:
-    """Raise if a file in an archive is so large that it cannot be meant to be a picture."""
+    """Raise if a file in an archive is too large for a picture."""
     if size > largest:
         raise DataDamaged(
             f"{name} would be {size} bytes when unpacked, which is too much for a picture"
@@ -124,10 +134,9 @@ def _require_small(size: int, name: str, largest: float) -> None:
 
 
 def tiles(image: Tensor, size: int) -> Tensor:
-    """Cut (channels, height, width) into squares side by side: (n, channels, size, size), row by
-    row.
+    """Cut an image (channels, height, width) into squares: (n, channels, size, size), row by row.
 
-    What is left over on the right and at the bottom is dropped.
+    The rest on the right and at the bottom is dropped.
 
     >>> tiles(torch.arange(6.0).reshape(1, 2, 3), 1).flatten()
     tensor([0., 1., 2., 3., 4., 5.])
@@ -142,9 +151,15 @@ def tiles(image: Tensor, size: int) -> Tensor:
 def random_crops(
     images: Tensor | Sequence[Tensor], size: int, count: int, generator: Generator
 ) -> Tensor:
-    """Draw squares from pictures of any sizes: (count, channels, size, size).
+    """Draw random squares from pictures of any sizes: (count, channels, size, size).
 
-    Every picture is equally likely, and so is every position in it.
+    Every picture is equally likely, and so is every position in a picture.
+
+    Args:
+        images: Pictures (channels, height, width).
+        size: Side of the squares.
+        count: Number of squares.
+        generator: Random generator.
     """
     require_size(size)
     if len(images) == 0:
@@ -160,13 +175,17 @@ def random_crops(
     crops = []
     for _ in range(count):
         image = images[below(len(images))]
-        top, left = (below(length - size + 1) for length in image.shape[-2:])
+        height, width = image.shape[-2:]
+        top = below(height - size + 1)
+        left = below(width - size + 1)
         crops.append(image[..., top : top + size, left : left + size])
-    return torch.stack(crops) if crops else images[0].new_zeros(0, images[0].shape[0], size, size)
+    if not crops:
+        return images[0].new_zeros(0, images[0].shape[0], size, size)
+    return torch.stack(crops)
 
 
 def require_size(size: int) -> None:
-    """Raise unless an image can have this side."""
+    """Raise if the side of an image is not positive."""
     if size < 1:
         raise ValueError(f"size must be at least 1 pixel, got {size}")
 
@@ -205,15 +224,19 @@ def _sorted_contents(source: Path, within: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _is_archive(recognised: Callable[[Path], bool], source: Path) -> bool:
-    """Tell whether a file is an archive of a kind; one that ends before its first entry is an
-    error.
-    """
+    """Return whether a file is an archive of a kind; an archive without an entry is an error."""
     with reading(f"{source} cannot be unpacked"):
         return recognised(source)
 
 
 def tiled(pictures: Sequence[Tensor], size: int, source: str) -> Tensor:
-    """Return the tiles of all pictures together; ``source`` is for the error if there are none."""
+    """Return the tiles of all pictures.
+
+    Args:
+        pictures: Pictures (channels, height, width).
+        size: Side of the tiles.
+        source: Name of the source in the error if there are no tiles.
+    """
     squares = torch.cat([tiles(picture, size) for picture in pictures])
     if len(squares) == 0:
         raise ValueError(f"no picture of {source} holds a tile of {size}×{size}")

@@ -1,4 +1,4 @@
-"""Omniglot: hand-drawn characters, and the few-shot classification tasks made of them."""
+"""Omniglot: hand-drawn characters, and tasks to classify them from a few drawings."""
 
 from __future__ import annotations
 
@@ -33,33 +33,40 @@ def omniglot_characters(
 ) -> Tensor:
     """Return drawings of characters: (characters, 20, size, size) in [0, 1] with ink = 1.
 
-    1200 characters for training and 423 for testing, by a seeded permutation of all 1623. The 28×28
-    images are exact averages over areas of the 105×105 originals, the 14×14 ones 2×2 maxima of
-    those.
+    A seeded permutation of all 1623 characters sets 1200 apart for training and 423 for testing.
+    Images of 28×28 pixels are exact averages over areas of the 105×105 originals. Images of 14×14
+    pixels are the maxima of 2×2 blocks of these.
+
+    Args:
+        split: "train", "test" or "all".
+        size: Side of the images.
+        directory: Folder of the data sets.
+        seed: Seed of the permutation.
     """
     require_known(split, ("train", "test", "all"), "split")
     if size not in (SIDE, 28, 14):
-        raise ValueError(f"Omniglot comes in sizes {SIDE}, 28 and 14, not {size}")
+        raise ValueError(f"size must be {SIDE}, 28 or 14, got {size}")
     total = sum(_CHARACTERS.values())
-    kept = (
-        torch.arange(total)
-        if split == "all"
-        else split_indices(split, total, TEST_CHARACTERS, seed)
-    )
+    if split == "all":
+        chosen = torch.arange(total)
+    else:
+        chosen = split_indices(split, total, TEST_CHARACTERS, seed)
     chunks = []
     first = 0
     for stem, count in _CHARACTERS.items():
         paper = _read(stem, first, count, directory)
-        mine = kept[(kept >= first) & (kept < first + count)] - first
-        # A few at a time: as floating-point numbers, all of them need gigabytes.
-        chunks += [_shrunk(1 - paper[some].float(), size) for some in torch.split(mine, 10)]
+        inside = (chosen >= first) & (chosen < first + count)
+        # Ten at a time: as floating-point numbers, all characters need gigabytes.
+        batches = torch.split(chosen[inside] - first, 10)
+        chunks += [_resized(1 - paper[batch].float(), size) for batch in batches]
         first += count
     return torch.cat(chunks)
 
 
 class Tasks(NamedTuple):
-    """A batch of classification tasks: images (tasks, n, height, width) and labels (tasks, n) in 0,
-    …, way − 1.
+    """A batch of classification tasks.
+
+    Images are (tasks, n, height, width). Labels are (tasks, n), from 0 to way − 1.
     """
 
     train_images: Tensor
@@ -71,25 +78,32 @@ class Tasks(NamedTuple):
 def sample_tasks(
     characters: Tensor, count: int, way: int, shot: int, generator: Generator
 ) -> Tasks:
-    """Draw ``count`` tasks: tell ``way`` characters apart, given ``shot`` drawings of each.
+    """Draw tasks to tell characters apart, given a few drawings of each.
 
-    The other drawings of the same characters are for testing. Characters of a task are distinct;
-    which drawings are learned from is drawn afresh for every character of every task.
+    The characters of a task are distinct. The drawings to learn from are drawn anew for every
+    character of every task; the other drawings of these characters are for testing.
 
     Args:
-        characters: (characters, drawings, height, width), as ``omniglot_characters`` returns them.
+        characters: Drawings (characters, drawings, height, width) from ``omniglot_characters``.
+        count: Number of tasks.
+        way: Number of characters in a task.
+        shot: Number of drawings of each character to learn from.
+        generator: Random generator.
     """
     if characters.ndim != 4:
         raise ValueError(
-            f"characters must be (characters, drawings, height, width), got {tuple(characters.shape)}"
+            "characters must be (characters, drawings, height, width), got "
+            f"{tuple(characters.shape)}"
         )
     available, drawings = characters.shape[:2]
     if not 1 <= way <= available:
         raise ValueError(
-            f"way must be between 1 and the {available} characters there are, got {way}"
+            f"way must be between 1 and the number of characters, {available}; got {way}"
         )
     if not 1 <= shot < drawings:
-        raise ValueError(f"shot must leave a test part of the {drawings} drawings, got {shot}")
+        raise ValueError(
+            f"shot must be between 1 and {drawings - 1}, to leave drawings for testing; got {shot}"
+        )
     chosen = _orders((count, available), generator)[:, :way].to(characters.device)
     order = _orders((count, way, drawings), generator).to(characters.device)
     images = characters[chosen[..., None], order]
@@ -101,8 +115,9 @@ def sample_tasks(
 
 
 def area_average(images: Tensor, size: int) -> Tensor:
-    """Average (…, n, n) over the squares of a size×size grid laid over it; pixels count by their
-    share of a square.
+    """Average images (…, n, n) over the squares of a size×size grid.
+
+    A pixel that lies in several squares counts in each by its share.
 
     >>> area_average(torch.tensor([[0.0, 0.0, 3.0]] * 3), 2)
     tensor([[0., 2.],
@@ -113,8 +128,7 @@ def area_average(images: Tensor, size: int) -> Tensor:
     left = torch.arange(size, dtype=torch.float64)[:, None] * width
     start = torch.arange(fine, dtype=torch.float64)
     covered = torch.minimum(left + width, start + 1) - torch.maximum(left, start)
-    # The share of every pixel in the mean of every square, along one side: (size, n), rows sum to
-    # 1.
+    # The weight of every pixel in the mean of every square, along one side: (size, n).
     weights = (covered.clamp(min=0) / width).to(images)
     return ((images @ weights.T).mT @ weights.T).mT
 
@@ -126,13 +140,15 @@ def _orders(shape: tuple[int, ...], generator: Generator) -> Tensor:
     ).argsort(-1)
 
 
-def _shrunk(ink: Tensor, size: int) -> Tensor:
-    middle = area_average(ink, 28).clamp_(0, 1) if size < SIDE else ink
-    return halve(middle) if size == 14 else middle
+def _resized(ink: Tensor, size: int) -> Tensor:
+    if size == SIDE:
+        return ink
+    averaged = area_average(ink, 28).clamp_(0, 1)
+    return halve(averaged) if size == 14 else averaged
 
 
 def _read(stem: str, first: int, count: int, directory: str | Path | None) -> Tensor:
-    """Return one half of the characters, True on paper, packed or from the official archive."""
+    """Return one part of the characters, True on paper and False on ink."""
     path = require_any("omniglot", (f"{stem}.npz", f"{stem}.zip"), directory)
     paper = _read_packed(path) if path.suffix == ".npz" else _read_official(path, first, count)
     if paper.shape != (count, DRAWINGS, SIDE, SIDE):
@@ -147,7 +163,7 @@ def _read_packed(path: Path) -> Tensor:
 
 
 def _read_official(path: Path, first: int, count: int) -> Tensor:
-    """Read 1-bit pictures named by character and drawing, both from 1: ``…/0001_01.png``."""
+    """Read 1-bit pictures, named by the numbers of character and drawing: ``…/0001_01.png``."""
     paper = torch.ones(count, DRAWINGS, SIDE, SIDE, dtype=torch.bool)
     read = 0
     with zipfile.ZipFile(path) as archive:

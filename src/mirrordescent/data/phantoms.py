@@ -16,7 +16,7 @@ _CHUNK = 64  # images rasterised at a time, which bounds the memory
 
 
 class Ellipses(NamedTuple):
-    """Ellipses in the square [−1, 1]², all fields (images, 70); value 0 stands for no ellipse."""
+    """Ellipses in the square [−1, 1]². All fields are (images, 70); value 0 means no ellipse."""
 
     value: Tensor
     first_axis: Tensor
@@ -51,7 +51,7 @@ def random_ellipses(count: int, generator: Generator) -> Ellipses:
 
 
 def rasterise(ellipses: Ellipses, size: int) -> Tensor:
-    """Add up the values of the ellipses that contain a pixel's centre: (images, 1, size, size)."""
+    """Return images (images, 1, size, size): the sum of the values of all ellipses at a pixel."""
     require_size(size)
     value = ellipses.value
     centres = (torch.arange(size, dtype=value.dtype, device=value.device) + 0.5) * (2 / size) - 1
@@ -69,8 +69,9 @@ def rasterise(ellipses: Ellipses, size: int) -> Tensor:
 
 
 def normalise(images: Tensor) -> Tensor:
-    """Shift the non-zero pixels of every image by its minimum, then divide by its maximum: into [0,
-    1].
+    """Scale every image to [0, 1].
+
+    Non-zero pixels are shifted by the minimum, then all pixels are divided by the maximum.
     """
     shifted = torch.where(images != 0, images - images.amin((-2, -1), keepdim=True), images)
     largest = shifted.amax((-2, -1), keepdim=True)

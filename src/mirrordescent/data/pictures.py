@@ -19,7 +19,7 @@ BUNDLED: dict[str, tuple[str, ...]] = {
 
 
 def bundled_photographs(split: Split = "train") -> list[Tensor]:
-    """Return colour photographs of the scikit-image package: three for training, two for testing."""
+    """Return colour photographs of scikit-image: three for training, two for testing."""
     require_known(split, BUNDLED, "split")
     with requires_extra("pictures", "Using the bundled photographs", "scikit-image"):
         import skimage

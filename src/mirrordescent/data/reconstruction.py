@@ -1,4 +1,4 @@
-"""Images from few projections: filtered back-projection, and what it makes of noise."""
+"""Images from few noisy projections by filtered back-projection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHUNK = 32  # phantoms projected at a time, which bounds the memory
 
 
 class Scan(TypedDict, total=False):
-    """The settings of ``reconstruct_noisily``."""
+    """Settings of ``reconstruct_noisily``."""
 
     angles: int
     detectors: int
@@ -26,11 +26,15 @@ class Scan(TypedDict, total=False):
 
 
 def filtered_back_projection(sinogram: Tensor, beam: ParallelBeam) -> Tensor:
-    """Invert the projection: x(u, v) ≈ (π/n) Σ_θ (h ∗ y_θ)(u cos θ + v sin θ), with h the Ram-Lak
-    filter.
+    """Reconstruct images from their projections.
 
-    The angles should divide [0, π) equally. Filtered projections are interpolated linearly, and are
-    zero beyond the detector.
+    x(u, v) ≈ (π/n) Σ_θ (h ∗ y_θ)(u cos θ + v sin θ), with h the Ram-Lak filter.
+
+    Filtered projections are interpolated linearly, and are zero beyond the detector.
+
+    Args:
+        sinogram: Projections (batch, channels, angles, detectors).
+        beam: Geometry of the scan. Its angles should divide [0, π) equally.
     """
     require_shape(sinogram, (len(beam.angles), beam.detectors), "sinograms")
     spacing = 2 * beam.reach / beam.detectors
@@ -53,8 +57,7 @@ def filtered_back_projection(sinogram: Tensor, beam: ParallelBeam) -> Tensor:
 
 
 def ramp_filter(sinogram: Tensor, spacing: float) -> Tensor:
-    """Convolve along the detector with the band-limited ramp, sampled in space (Kak, Slaney 1988,
-    eq. 3.61).
+    """Convolve projections with the band-limited ramp filter (Kak and Slaney 1988, eq. 3.61).
 
     h(0) = 1/(4τ²),  h(n) = −1/(πnτ)² for odd n,  0 for even n ≠ 0;  times τ for the integral.
     """
@@ -76,12 +79,19 @@ def reconstruct_noisily(
     simulated: int = 400,
     noise: float = 0.025,
 ) -> Tensor:
-    """Enlarge bilinearly to side ``simulated``, project, add white noise, reconstruct at the
-    original size.
+    """Project images, add noise, and reconstruct them.
 
-    The noise has standard deviation ``noise`` × mean |sinogram|, image by image. Streaks come from
-    there being few angles; the finer grid avoids simulating and inverting with the same
-    discretisation.
+    The projections are simulated on a finer grid than the reconstruction, since the same
+    discretisation for both would make the problem too easy. Streaks come from the small number of
+    angles.
+
+    Args:
+        clean: Images (count, 1, size, size).
+        generator: Random generator of the noise.
+        angles: Number of angles.
+        detectors: Number of detector cells.
+        simulated: Side to which images are enlarged bilinearly for the projection.
+        noise: Standard deviation of the noise, relative to the mean of |sinogram| of an image.
     """
     fine = F.interpolate(clean, size=(simulated, simulated), mode="bilinear", align_corners=False)
     sinogram = ParallelBeam(simulated, angles, detectors).A(fine)
@@ -96,16 +106,18 @@ def reconstruct_noisily(
 def noisy_phantoms(
     count: int, size: int = 128, seed: int = 0, **scan: Unpack[Scan]
 ) -> tuple[Tensor, Tensor]:
-    """Return ellipse phantoms and what tomography makes of them: two tensors (count, 1, size,
-    size).
+    """Return ellipse phantoms and their noisy reconstructions, (count, 1, size, size) each.
 
-    Kept on disk: the same arguments give the same images, without delay from the second time on.
+    The images are cached on disk.
 
     Args:
+        count: Number of images.
+        size: Side of the images.
+        seed: Seed of phantoms and noise.
         scan: ``angles``, ``detectors``, ``simulated`` and ``noise`` of ``reconstruct_noisily``.
     """
     settings: Scan = {**cast(Scan, reconstruct_noisily.__kwdefaults__), **scan}
-    settings["noise"] = float(settings["noise"])  # so that 0 and 0.0 have one key
+    settings["noise"] = float(settings["noise"])  # 0 and 0.0 get the same key
 
     def compute() -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(seed)

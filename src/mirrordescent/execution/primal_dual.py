@@ -6,10 +6,12 @@ from torch import Tensor
 
 from mirrordescent import kernels
 from mirrordescent.execution.registry import runner
+from mirrordescent.execution.tv_images import pixels_of
 from mirrordescent.methods.primal_dual import PDHG, CondatVu, DualFISTA, DualFISTAState, PDHGState
 from mirrordescent.mirrors import Stencil
 from mirrordescent.oracles import Oracle
-from mirrordescent.problems.base import Pixels, Problem
+from mirrordescent.problems.base import Problem
+from mirrordescent.problems.pixels import Pixels
 from mirrordescent.schedules import Number
 
 
@@ -31,7 +33,7 @@ class StepNumbers(NamedTuple):
 @runner(PDHG)
 def pdhg_run(method: PDHG, problem: Problem, oracle: Oracle) -> "PixelRun | None":
     """Return a run of PDHG: c = Lτ/(1 + Lτ), b = τ."""
-    pixels = problem.pixels()
+    pixels = pixels_of(problem)
     if pixels is None:
         return None
     tau, sigma = map(_as_row, method.step_sizes(method.saddle(problem)))
@@ -42,7 +44,7 @@ def pdhg_run(method: PDHG, problem: Problem, oracle: Oracle) -> "PixelRun | None
 @runner(CondatVu)
 def condat_vu_run(method: CondatVu, problem: Problem, oracle: Oracle) -> "PixelRun | None":
     """Return a run of Condat and Vũ's method without a map or with a stencil: c = Lτ, b = 0."""
-    pixels = problem.pixels()
+    pixels = pixels_of(problem)
     if pixels is None:
         return None
     side: Number = 0.0
@@ -57,7 +59,7 @@ def condat_vu_run(method: CondatVu, problem: Problem, oracle: Oracle) -> "PixelR
 @runner(DualFISTA)
 def dual_fista_run(method: DualFISTA, problem: Problem, oracle: Oracle) -> "DualPixelRun | None":
     """Return a run of FISTA on the dual, if no pixel is missing."""
-    pixels = problem.pixels()
+    pixels = pixels_of(problem)
     if pixels is None or pixels.mask is not None:
         return None
     return DualPixelRun(pixels, method.dual_step(problem))

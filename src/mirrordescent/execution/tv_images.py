@@ -12,14 +12,28 @@ from mirrordescent.methods.accelerated import AMD, AMDState
 from mirrordescent.methods.means import Means
 from mirrordescent.mirrors import Euclidean, MirrorMap, Stencil
 from mirrordescent.oracles import Oracle, Rounded
-from mirrordescent.problems.base import Pixels, Problem
+from mirrordescent.problems.base import Problem
+from mirrordescent.problems.pixels import Pixels
+from mirrordescent.problems.tv import TVDenoising, TVInpainting
 from mirrordescent.schedules import Number
+
+
+def pixels_of(problem: Problem) -> Pixels | None:
+    """Return the data of a problem for the kernels, or None if they cannot be used.
+
+    Kernels are written for the objectives of these exact classes without an operator.
+    """
+    if type(problem) is not TVInpainting and type(problem) is not TVDenoising:
+        return None
+    if problem.operator is not None or not kernels.supports(problem.y):
+        return None
+    return problem.pixels
 
 
 @runner(AMD)
 def amd_run(method: AMD, problem: Problem, oracle: Oracle) -> "StencilRun | None":
     """Return a run for a stencil or no map, with rounded gradients."""
-    pixels = problem.pixels()
+    pixels = pixels_of(problem)
     if pixels is None or type(oracle) is not Rounded:
         return None
     if type(method.mirror) is not Stencil and not _is_unconstrained_euclidean(method.mirror):
@@ -63,8 +77,8 @@ class StencilRun:
     def with_means(self, state: AMDState, means: Means, steps: int) -> tuple[AMDState, Means]:
         """Take steps, and include their gradients in the means.
 
-        The kernel leaves out the data term of the gradients: it is that of gradients at y. So y
-        serves as the mean of the points.
+        The kernel averages the gradients without their data term. At y the data term vanishes, so
+        the means are those of gradients at y.
         """
         state, gradient = self._run(
             state, cast(Tensor, means.gradient), means.next_weights(steps), steps

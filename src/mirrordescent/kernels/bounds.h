@@ -2,21 +2,22 @@
 #ifndef BOUNDS
 #define BOUNDS
 #define PI 3.14159265358979323846
-#define SETTLED 1e-2 /* of what D^T u was in the holes */
+#define SETTLED 1e-2 /* tolerance, relative to the initial D^T u in the holes */
 
-/* How much to relax, and how often to go through the holes at most, if the deepest pixel is so many steps inside. */
+/* Relaxation factor and maximal number of sweeps over the holes, for holes of this depth. */
 static double relaxation(long depth) { return 2 / (1 + sin(PI / (4 * depth + 1))); }
 static long turns(long depth) { return 20 + 8 * depth; }
 
-/* A missing pixel: where its differences down and along are, the others being a row and an entry before; and which of
-   the four there are, up, down, back and along. */
+/* A missing pixel: the positions of its differences down and right (those up and left are one row and one entry
+   before), and flags for which of the four differences exist. */
 typedef struct {
     unsigned down, along;
     unsigned char has[4];
 } hole_pixel;
 #endif
 
-/* The number of steps to one of eight neighbours from the deepest missing pixel of a plane to one that is seen. */
+/* Depth of the holes of a plane: the largest distance of a missing pixel from an observed one, in steps to one of
+   eight neighbours. */
 static long NAME(depth)(const REAL *mask, long height, long width, long deepest, unsigned char *room) {
     unsigned char *seen = room, *next = seen + height * width, *column = next + height * width;
     long missing = 0, depth = 0;
@@ -31,7 +32,7 @@ static long NAME(depth)(const REAL *mask, long height, long width, long deepest,
     return depth;
 }
 
-/* Limit the groups of differences of one pixel of an image, in all its channels. */
+/* Project the groups of differences of one pixel of an image onto the bound, in all channels. */
 static void NAME(limit_at)(REAL *v, REAL *h, long coupled, long height, long width, long p, REAL bound, int groups) {
     long i = p / width, j = p % width, tall = (height - 1) * width, wide = height * (width - 1);
     int down = i + 1 < height, along = j + 1 < width;
@@ -49,10 +50,12 @@ static void NAME(limit_at)(REAL *v, REAL *h, long coupled, long height, long wid
     }
 }
 
-/* Bring D^T u towards 0 where nothing was seen, without exceeding the bound, one for all samples or one each: for every
-   missing pixel p, first those of one colour of a checkerboard and then the others, which have no difference in common,
-     u -> limit(u - r/n (D^T u)_p D e_p),   n the number of its neighbours, r the relaxation,
-   until little of it is left. v and h are changed in place. An image has at most 2^32 pixels and channels. Returns 0, or 1 if there is no memory. */
+/* Move D^T u towards 0 at missing pixels, within the bound (one for all samples or one for each). For every missing
+   pixel p, with n neighbours and the relaxation r,
+     u -> limit(u - r/n (D^T u)_p D e_p),
+   first for one colour of a checkerboard, then for the other, because pixels of one colour share no difference, until
+   D^T u is small. v and h are changed in place. An image has at most 2^32 pixels and channels.
+   Returns 0, or 1 if memory cannot be allocated. */
 int NAME(close_holes)(long planes, long channels, long coupled, long height, long width, REAL *v, REAL *h,
                       const REAL *mask, long masks, const double *bounds, long samples, long deepest, int groups,
                       int threads) {
@@ -90,7 +93,7 @@ int NAME(close_holes)(long planes, long channels, long coupled, long height, lon
                         hole_pixel found = {(unsigned)(c * tall + p), (unsigned)(c * wide + i * (width - 1) + j),
                                             {i > 0, i + 1 < height, j > 0, j + 1 < width}};
                         pixels[count++] = found;
-                        room[p] = 1; /* the pixels whose differences change: those missing, left of one, or above one */
+                        room[p] = 1; /* pixels whose differences change: missing ones, and those left of or above one */
                         if (i) room[p - width] = 1;
                         if (j) room[p - 1] = 1;
                     }
@@ -108,7 +111,7 @@ int NAME(close_holes)(long planes, long channels, long coupled, long height, lon
                     const hole_pixel *p = pixels + e;
                     REAL *down = vs + p->down, *up = down - width, *along = hs + p->along, *back = along - 1;
                     int n = p->has[0] + p->has[1] + p->has[2] + p->has[3];
-                    if (n == 4 && !groups) { /* as below, without asking */
+                    if (n == 4 && !groups) { /* the general case below, without branches */
                         REAL r = *up - *down + *back - *along, move = relax / 4 * r;
                         left += r < 0 ? -r : r;
                         *up = NAME(clip)(*up - move, bound);
@@ -137,10 +140,11 @@ int NAME(close_holes)(long planes, long channels, long coupled, long height, lon
     return failed;
 }
 
-/* With w = D^T u, u limited to its bound, or a w that is given (else null), over the box of every plane,
-     min s m (x - y)^2 + w (x - low),   pixel by pixel, in double precision.
-   For every plane into sums: these minima, the sizes of their terms, x - low, and the squares of u. numbers has s and
-   the bound, for all samples or for each. Returns 0, or 1 if there is no memory. */
+/* Minimise, pixel by pixel over the box of every plane and in double precision,
+     s m (x - y)^2 + w (x - low),
+   where w is given, or w = D^T u with u projected onto its bound if given is null. For every plane, sums gets the sums
+   of these minima, of the sizes of their terms, of x - low, and of the squares of u. numbers has s and the bound, for
+   all samples or for each. Returns 0, or 1 if memory cannot be allocated. */
 int NAME(dual_value)(long planes, long channels, long coupled, long height, long width, const REAL *v, const REAL *h,
                      const REAL *given, const REAL *y, const REAL *mask, long masks, const REAL *low, const REAL *high,
                      const double *numbers, long samples, int groups, double *sums, int threads) {
@@ -151,7 +155,7 @@ int NAME(dual_value)(long planes, long channels, long coupled, long height, long
         long first = image * coupled;
         const double *n = numbers + (samples == 1 ? 0 : first / channels) * 2;
         double scale = n[0], bound = n[1];
-        long stride = width + 1; /* an entry before a row of differences, which is 0 */
+        long stride = width + 1; /* each row of differences is preceded by a zero */
         double *room = calloc((3 * coupled + 4) * stride, sizeof(double));
         if (!room) {
             failed = 1;

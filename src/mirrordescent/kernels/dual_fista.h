@@ -1,11 +1,11 @@
-/* FISTA on the dual of total-variation denoising: many steps on a sample, while it is in the cache.
+/* FISTA on the dual of total-variation denoising: many steps on a sample while it is in the cache.
 
-   Whether the momentum m of a sample restarts is known when a step has seen all of it. So v = u + m (u - old) is not kept,
-   but formed in the next step from u and the one before, row by row, and a step is one pass over memory. Threads take
-   samples; if there are too few, they take bands of rows, and wait for each other twice a step. */
+   Whether the momentum m of a sample restarts is known only after a step on the whole sample. So v = u + m (u - old) is
+   not stored: the next step computes it row by row from u and the previous u, and a step is one pass over memory.
+   Threads process samples. If there are too few samples, they process bands of rows and synchronise twice a step. */
 
-/* What the steps need to know. u is in v[0] and h[0], and the point to step from in v[1] and h[1], where the next u is
-   put: the two change places at every step. numbers has COLUMNS_FISTA for every sample and step. */
+/* Arguments of the steps. u is in v[0] and h[0], the point to step from in v[1] and h[1], where the next u is written:
+   the two are swapped at every step. numbers has COLUMNS_FISTA for every sample and step. */
 typedef struct {
     long channels, coupled, height, width, planes, samples, period;
     REAL *x, *v[2], *h[2], *theta;
@@ -16,8 +16,8 @@ typedef struct {
 
 #ifndef COLUMNS_FISTA
 #define COLUMNS_FISTA 4 /* sigma, bound, shrink, pull */
-#define SMALL (1 << 14) /* pixels of a sample for which it does not pay to wait for each other */
-/* Arrive, and wait until as many have as are needed. */
+#define SMALL (1 << 14) /* pixels of a sample up to which synchronisation costs more than it gains */
+/* Barrier: wait until all threads have arrived. */
 static void meet(atomic_long *arrived, long needed) {
     atomic_fetch_add_explicit(arrived, 1, memory_order_acq_rel);
     for (long tries = 0; atomic_load_explicit(arrived, memory_order_acquire) < needed; tries++) {
@@ -37,7 +37,7 @@ static void NAME(extrapolate)(long n, const REAL *a, const REAL *b, const REAL *
         EACH(j, 0, n) out[j] = a[j];
 }
 
-/* One row of v, extrapolated from one of the two: what goes down from it, nothing at the border. */
+/* One row of the vertical part of the extrapolated v; zero at the border. */
 static void NAME(down_row)(const NAME(fista_work) *w, long plane, long row, long one, const REAL *m, REAL *down) {
     long width = w->width, at = (plane * (w->height - 1) + row) * width;
     if (row < 0 || row + 1 >= w->height)
@@ -46,7 +46,7 @@ static void NAME(down_row)(const NAME(fista_work) *w, long plane, long row, long
         NAME(extrapolate)(width, w->v[one] + at, w->v[1 - one] + at, m, down);
 }
 
-/* And what goes along it. */
+/* One row of its horizontal part. */
 static void NAME(along_row)(const NAME(fista_work) *w, long plane, long row, long one, const REAL *m, REAL *along) {
     long width = w->width, at = (plane * w->height + row) * (width - 1);
     NAME(extrapolate)(width - 1, w->h[one] + at, w->h[1 - one] + at, m, along);
@@ -60,12 +60,12 @@ static void NAME(point_row)(const NAME(fista_work) *w, long plane, long row, REA
     REAL low = w->low[plane], high = w->high[plane];
     EACH(j, 0, w->width) {
         REAL pulled = y[j] - pull * (up[j] - down[j] + (along[j - 1] - along[j]));
-        REAL most = high < pulled ? high : pulled; /* what is not a number stays so */
+        REAL most = high < pulled ? high : pulled; /* NaN stays NaN */
         x[j] = low > most ? low : most;
     }
 }
 
-/* A row of x(v) by itself. room is for three rows. */
+/* One row of x(v). room is a workspace of three rows. */
 static void NAME(lone_row)(const NAME(fista_work) *w, long plane, long row, REAL pull, long one, const REAL *m, REAL *room,
                            REAL *x) {
     REAL *up = room, *down = up + STRIDE(w->width), *along = down + STRIDE(w->width);
@@ -75,7 +75,7 @@ static void NAME(lone_row)(const NAME(fista_work) *w, long plane, long row, REAL
     NAME(point_row)(w, plane, row, pull, up, down, along, x);
 }
 
-/* The sum of a row whose last vector is filled up with zeros, always in the same order. */
+/* The sum of a row whose last vector is zero-padded, in a fixed order. */
 static double NAME(total)(const REAL *p, long width) {
     REAL lanes[16] = {0};
     double sum = 0;
@@ -85,8 +85,8 @@ static double NAME(total)(const REAL *p, long width) {
     return sum;
 }
 
-/* n entries of u' = limit(shrink (v + sigma (b - a))), where each is limited by itself, in place of next; and what they
-   add to <v - u', u' - u>. */
+/* Write n entries of u' = limit(shrink (v + sigma (b - a))) to next, each projected by itself; return their
+   contribution to <v - u', u' - u>. */
 static void NAME(ascend)(long n, const REAL *v, const REAL *a, const REAL *b, const double *numbers, const REAL *u,
                          REAL *next, REAL *product) {
     REAL sigma = (REAL)numbers[0], bound = (REAL)numbers[1], shrink = (REAL)numbers[2];
@@ -97,7 +97,7 @@ static void NAME(ascend)(long n, const REAL *v, const REAL *a, const REAL *b, co
     }
 }
 
-/* The same where they were limited already. */
+/* The same for entries that have been projected already. */
 static void NAME(keep)(long n, const REAL *v, const REAL *new, const REAL *u, REAL *next, REAL *product) {
     EACH(j, 0, n) {
         product[j] += (v[j] - new[j]) * (new[j] - u[j]);
@@ -105,8 +105,9 @@ static void NAME(keep)(long n, const REAL *v, const REAL *new, const REAL *u, RE
     }
 }
 
-/* One step on rows from to (exclusive) of the planes that are limited together. ends has x(v) of the first of these rows
-   and of the one after the last, of all channels; sums gets <v - u', u' - u> of every row. u is in one of the two. */
+/* One step on rows [from, to) of the planes that are projected together. ends has x(v) of the first of these rows and of
+   the row after the last, for all channels; sums gets <v - u', u' - u> of every row. u is at index `u`, and v is
+   extrapolated from index `one`. */
 static void NAME(fista_rows)(const NAME(fista_work) *w, REAL *room, long first, long from, long to, const double *n, long u,
                              long one, const REAL *m, REAL *ends, double *sums) {
     long width = w->width, height = w->height, stride = STRIDE(width), many = w->coupled * stride, next = 1 - u;
@@ -158,7 +159,7 @@ static void NAME(fista_rows)(const NAME(fista_work) *w, REAL *room, long first, 
     }
 }
 
-/* All steps on one of the bands of rows of a sample, while others take the other bands. */
+/* All steps on one band of rows of a sample, while other threads process the other bands. */
 static void NAME(fista_band)(const NAME(fista_work) *w, REAL *room, double *sums, long sample, long steps, long band,
                              long bands, atomic_long *arrived) {
     long width = w->width, height = w->height, stride = STRIDE(width), first = sample * w->channels;
@@ -166,12 +167,12 @@ static void NAME(fista_band)(const NAME(fista_work) *w, REAL *room, double *sums
     REAL *ends = room, theta = w->theta[sample], momentum = 0, pull = 0;
     room = ends + (2 * w->channels + 1) * stride;
     for (long step = 0; step < steps; step++) {
-        double *sum = sums + step % 2 * height; /* others may still read the one of the step before */
-        long one = step ? step % 2 : 1; /* before the first step there is no momentum, but the point itself */
+        double *sum = sums + step % 2 * height; /* other threads may still read the sums of the previous step */
+        long one = step ? step % 2 : 1; /* before the first step there is no momentum */
         const REAL *m = step ? &momentum : NULL;
         const double *n = NUMBERS(w, step, first, COLUMNS_FISTA);
         pull = (REAL)n[3];
-        /* What depends on rows of others is computed before they change them. */
+        /* Values that depend on rows of other threads are computed before these change. */
         for (long c = 0; c < w->channels && from < to; c++) {
             NAME(lone_row)(w, first + c, from, pull, one, m, room, ends + c * stride);
             if (to < height) NAME(lone_row)(w, first + c, to, pull, one, m, room, ends + (w->channels + c) * stride);
@@ -198,10 +199,10 @@ static void NAME(fista_band)(const NAME(fista_work) *w, REAL *room, double *sums
     if (band == 0) w->theta[sample] = theta;
 }
 
-/* Some steps, at least one; with x(v) = clip(y - pull D^T v), one of low and high for every plane,
+/* At least one step. With x(v) = clip(y - pull D^T v), and low and high of every plane,
      u' = limit(shrink (v + sigma D x(v))),    v' = u' + m (u' - u),    x' = x(u'),
-   and m and theta as in FISTA; 0 and 1 if <v - u', u' - u> > 0. u = (v, h), (v_ahead, h_ahead) and theta are changed in
-   place, and after an odd number of steps the first two have changed places; the rest is as for amd_stencil. */
+   with m and theta as in FISTA, but m = 0 and theta = 1 if <v - u', u' - u> > 0. u = (v, h), (v_ahead, h_ahead) and theta
+   are changed in place; after an odd number of steps the first two are swapped. The rest is as for amd_stencil. */
 int NAME(dual_fista)(long planes, long channels, long coupled, long height, long width, REAL *x, REAL *v, REAL *h,
                      REAL *v_ahead, REAL *h_ahead, REAL *theta, const REAL *y, const REAL *low, const REAL *high,
                      const double *numbers, long period, long steps, int groups, int threads) {

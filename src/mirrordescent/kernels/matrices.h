@@ -1,9 +1,9 @@
-/* Functions of singular values by inverses of symmetric matrices, for matrices that fit into the nearer caches.
+/* Functions of singular values by inverses of symmetric matrices, for matrices that fit into the inner caches.
 
-   A Gram matrix G = XXᵀ and inverses of G + cI are symmetric: blocks of SIDE × SIDE on and above the diagonal are computed.
-   Matrices have sides that are multiples of SIDE; beside G are zeros, and beside inverses nothing but a diagonal, which is
-   not looked at. */
-#if defined(__GNUC__) && !defined(__clang__) /* clang multiplies and adds at once without being asked */
+   A Gram matrix G = XXᵀ and inverses of G + cI are symmetric: only blocks of SIDE × SIDE on and above the diagonal are
+   computed. Sides are padded to multiples of SIDE. The padding of G is zero; that of inverses is a diagonal, which is
+   not read. */
+#if defined(__GNUC__) && !defined(__clang__) /* clang fuses multiplications and additions by default */
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=fast")
 #endif
@@ -12,10 +12,10 @@
 #include <string.h>
 #ifndef SIDE
 #define SIDE 16
-#define DEPTH 64 /* columns of X whose share of XXᵀ is added at a time; at least 2 SIDE */
+#define DEPTH 64 /* columns of X that are added to XXᵀ at a time; at least 2 SIDE */
 #ifdef __AVX512F__
 #define BYTES 64
-#define TILE 16 /* rows of a product that are computed at once, in as many registers */
+#define TILE 16 /* rows of a product that are computed at once, one register each */
 #else
 #define BYTES 32
 #define TILE 8
@@ -25,7 +25,7 @@ static long padded(long n) { return (n + SIDE - 1) / SIDE * SIDE; }
 #define LANES ((long)(BYTES / sizeof(REAL)))
 typedef REAL NAME(lanes) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
 
-/* c[r] += Σ_k a[k, r] b[k, :] for r < TILE, where rows of a and b are so far apart. */
+/* c[r] += Σ_k a[k, r] b[k, :] for r < TILE, with row strides a_row and b_row. */
 static inline __attribute__((always_inline)) void NAME(tile)(
     long depth, const REAL *a, long a_row, const REAL *b, long b_row, NAME(lanes) *c) {
     NAME(lanes) sums[TILE];
@@ -38,7 +38,7 @@ static inline __attribute__((always_inline)) void NAME(tile)(
     for (int r = 0; r < TILE; r++) c[r] = sums[r];
 }
 
-/* C += AᵀB for a tile of C, with so many rows of A and B. */
+/* C += AᵀB for a tile of C, where A and B have depth rows. */
 static inline __attribute__((always_inline)) void NAME(add)(
     long depth, const REAL *A, long a_row, const REAL *B, long b_row, REAL *C, long c_row) {
     NAME(lanes) tile[TILE];
@@ -53,7 +53,7 @@ static inline void NAME(transpose)(const REAL *restrict from, long from_row, REA
         for (long l = 0; l < SIDE; l++) to[r * to_row + l] = from[l * from_row + r];
 }
 
-/* Put `depth` columns of a wide X from k on, or rows of a tall one, into the rows of T, filled up with zeros. */
+/* Copy `depth` columns of a wide X, or rows of a tall X, from k on into the rows of T, zero-padded. */
 static void NAME(gather)(const REAL *X, long rows, long columns, long k, long depth, long n, REAL *T) {
     int wide = rows <= columns;
     long side = wide ? rows : columns;
@@ -87,9 +87,9 @@ static void NAME(gram)(const REAL *X, long rows, long columns, long n, REAL *T, 
 static double NAME(apply)(const REAL *X, long rows, long columns, long n, const REAL *Q, REAL *T, REAL *Y) {
     long wide = rows <= columns, side = wide ? rows : columns, length = wide ? columns : rows;
     double squares = 0;
-    for (long k = 0; k < length; k += SIDE) { /* so many columns of a wide Y, rows of a tall one */
+    for (long k = 0; k < length; k += SIDE) { /* SIDE columns of a wide Y, or rows of a tall Y */
         long depth = length - k < SIDE ? length - k : SIDE;
-        for (long i = 0; i < side; i++) /* row i of T: what Q_i is multiplied by */
+        for (long i = 0; i < side; i++) /* row i of T: the factor of Q_i */
             for (long d = 0; d < SIDE; d++)
                 T[i * SIDE + d] = d >= depth ? 0 : wide ? X[i * columns + k + d] : X[(k + d) * columns + i];
         long height = wide ? n : SIDE, width = wide ? SIDE : n;
@@ -101,7 +101,7 @@ static double NAME(apply)(const REAL *X, long rows, long columns, long n, const 
                 long across = (wide ? depth : side) - j, down = (wide ? side : depth) - i;
                 REAL *to = wide ? Y + i * columns + k + j : Y + (k + i) * columns + j;
                 for (int r = 0; r < TILE && r < down; r++) {
-                    sum += tile[r] * tile[r]; /* zeros outside */
+                    sum += tile[r] * tile[r]; /* the padding is zero */
                     if (across >= LANES) *(NAME(lanes) *)(to + r * columns) = tile[r];
                     else for (long l = 0; l < across; l++) to[r * columns + l] = tile[r][l];
                 }
@@ -111,9 +111,9 @@ static double NAME(apply)(const REAL *X, long rows, long columns, long n, const 
     return squares;
 }
 
-/* P = R⁻ᵀ for a block A = RᵀR of SIDE rows: what makes A upper triangular makes the identity P. */
+/* P = R⁻ᵀ for a block A = RᵀR of SIDE rows: the elimination that makes A upper triangular turns the identity into P. */
 static void NAME(root)(REAL *A, REAL *P) {
-    REAL least = sizeof(REAL) == 4 ? (REAL)1e-12 : (REAL)1e-30; /* of what is at least c, but for rounding */
+    REAL least = sizeof(REAL) == 4 ? (REAL)1e-12 : (REAL)1e-30; /* pivots are at least c, except for rounding */
     memset(P, 0, SIDE * SIDE * sizeof(REAL));
     for (long r = 0; r < SIDE; r++) {
         REAL pivot = A[r * SIDE + r];
@@ -132,8 +132,9 @@ static void NAME(root)(REAL *A, REAL *P) {
 
 /* M = R⁻ᵀ on and below the diagonal of S = RᵀR, which is positive definite: then S⁻¹ = MᵀM.
 
-   The identity goes the way of S, one block of rows after the other; as much of it as has changed is where S is not needed
-   any more. W, of 2 SIDE rows, is to work in: row K of both, and below it what it is subtracted as. */
+   The elimination is applied to S and to the identity, one block of rows after the other. Changed parts of the identity
+   overwrite parts of S that are no longer needed. W is a workspace of 2 SIDE rows: the present block row, and its negative
+   after elimination. */
 static void NAME(eliminate)(long n, REAL *S, REAL *W) {
     REAL *V = W + SIDE * n, A[SIDE * SIDE], P[SIDE * SIDE];
     for (long k = 0; k < n; k += SIDE) {
@@ -142,7 +143,7 @@ static void NAME(eliminate)(long n, REAL *S, REAL *W) {
             memcpy(W + r * n, S + (k + r) * n, (size_t)n * sizeof(REAL));
         }
         NAME(root)(A, P);
-        NAME(transpose)(P, SIDE, A, SIDE); /* which is what a product takes */
+        NAME(transpose)(P, SIDE, A, SIDE); /* a product needs the transpose */
         for (long r = 0; r < SIDE; r++) memset(S + (k + r) * n, 0, (size_t)n * sizeof(REAL));
         for (long i = 0; i < SIDE; i += TILE)
             for (long j = 0; j < n; j += LANES) NAME(add)(SIDE, A + i, SIDE, W + j, n, S + (k + i) * n + j, n);
@@ -158,20 +159,20 @@ static void NAME(eliminate)(long n, REAL *S, REAL *W) {
     }
 }
 
-/* ‖G‖_F of a symmetric matrix, or the least number where it is 0. */
+/* ‖G‖_F of a symmetric matrix, or the smallest normal number if it is 0. */
 static double NAME(size)(long n, const REAL *G) {
     double sums[SIDE] = {0}, size = 0, tiny = sizeof(REAL) == 4 ? 1.17549435e-38 : 2.2250738585072014e-308;
     for (long i = 0; i < n; i++)
         for (long j = i / SIDE * SIDE; j < n; j += SIDE) {
             const REAL *some = G + i * n + j;
-            double times = j > i ? 2 : 1; /* what is above the diagonal stands for what is below */
+            double times = j > i ? 2 : 1; /* entries above the diagonal count twice */
             for (long l = 0; l < SIDE; l++) sums[l] += times * (double)some[l] * (double)some[l];
         }
     for (long l = 0; l < SIDE; l++) size += sums[l];
     return sqrt(size) < tiny ? tiny : sqrt(size);
 }
 
-/* (w_0 I + Σ_j w_j (G/s + c_j I)⁻¹)/√s with s = ‖G‖_F and w ≥ 0, where G is, the whole of it. S and W are to work in. */
+/* (w_0 I + Σ_j w_j (G/s + c_j I)⁻¹)/√s with s = ‖G‖_F and w ≥ 0, written to all of G. S and W are workspaces. */
 static void NAME(resolvents)(long n, long poles, const double *w, const double *c, REAL *G, REAL *S, REAL *W) {
     long all = n * n;
     double size = NAME(size)(n, G);
@@ -187,7 +188,7 @@ static void NAME(resolvents)(long n, long poles, const double *w, const double *
         for (long i = 0; i < all; i++) S[i] *= weight;
         for (long i = 0; i < n; i += TILE)
             for (long j = i / SIDE * SIDE; j < n; j += LANES) {
-                long first = j / SIDE * SIDE; /* above it there is nothing of M in these columns */
+                long first = j / SIDE * SIDE; /* M is zero above this row in these columns */
                 NAME(add)(n - first, S + first * n + i, n, S + first * n + j, n, total + i * n + j, n);
             }
     }
@@ -196,10 +197,10 @@ static void NAME(resolvents)(long n, long poles, const double *w, const double *
         for (long j = i + SIDE; j < n; j += SIDE) NAME(transpose)(G + i * n + j, n, G + j * n + i, n);
 }
 
-/* y = D/rms(D) for tensors x of so many blocks each, where D has h(σ) in the place of every block's singular values σ:
+/* y = D/rms(D) for tensors x of several blocks each, where D has h(σ) in place of the singular values σ of every block:
    h(σ) = w_0 σ + Σ_j w_j σ/(σ² + c_j), after division by ‖XXᵀ‖_F^½; 0 for x = 0.
 
-   weights: poles + 1 for each tensor; shifts: poles for each. Returns 1 if there is no memory. */
+   weights: poles + 1 for each tensor; shifts: poles for each. Returns 1 if memory cannot be allocated. */
 int NAME(directions)(
     long count, const long *blocks, const long *rows, const long *columns, REAL **x, REAL **y, long poles,
     const double *weights, const double *shifts, int threads) {

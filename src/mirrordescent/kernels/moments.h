@@ -1,8 +1,7 @@
-/* Running means of gradients and of squares, and the steps they lead to, on lists of tensors: what is in torch a pass over
-   memory and a call for every operation and tensor. Pieces and threads are those of optimiser.h,
-   and the root is that of sweep.h. */
+/* Running means of gradients and of squares, and steps along them, on lists of tensors. torch needs one call and one pass
+   over memory for every operation and tensor. Pieces and threads are those of optimiser.h, ROOT is that of sweep.h. */
 
-/* m <- b m + a g,  v <- b m + a g. Sums of products, and no differences: with a = 1 the old m leaves nothing behind. */
+/* m <- b m + a g,  v <- b m + a g. Written without differences, so that a = 1 removes the old m exactly. */
 static inline void NAME(mix)(long n, REAL *restrict m, const REAL *restrict g, REAL *restrict v, REAL b, REAL a) {
     for (long j = 0; j < n; j++) {
         REAL mean = b * m[j] + a * g[j];
@@ -11,7 +10,7 @@ static inline void NAME(mix)(long n, REAL *restrict m, const REAL *restrict g, R
     }
 }
 
-/* Means m of gradients g with the weight 1 - beta of the newest, and v, which look one step ahead. */
+/* Running means m of gradients g with weight 1 - beta of the newest, and v, which looks one step ahead. */
 void NAME(momenta)(long count, const long *sizes, REAL **m, REAL **g, REAL **v, double beta, int threads) {
     REAL b = (REAL)beta, a = (REAL)(1 - beta);
     FOR_PIECES(NAME(mix)(to - from, m[i] + from, g[i] + from, v[i] + from, b, a);)
@@ -27,7 +26,7 @@ static inline void NAME(adapt)(long count, REAL *restrict x, REAL *restrict n, c
     }
 }
 
-/* Steps along u, each with a length of its own: divided by the root of the means n of squares, whose weights are w. */
+/* Steps of the given lengths along u, divided by the root of the running means n of squares with total weights w. */
 void NAME(adapted)(long count, const long *sizes, REAL **x, REAL **n, REAL **w, REAL **u, const double *steps,
                    double second, double keep, double tiny, int threads) {
     REAL b = (REAL)second, a = (REAL)(1 - second);

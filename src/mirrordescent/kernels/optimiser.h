@@ -1,4 +1,4 @@
-/* Steps of optimisers on lists of tensors. They are cut into pieces, which the threads take in turn. */
+/* Steps of optimisers on lists of tensors. Tensors are split into pieces, which are distributed over the threads. */
 #include <stdint.h>
 #include <string.h>
 #ifdef _OPENMP
@@ -6,8 +6,8 @@
 #endif
 #ifndef PIECE
 #define PIECE 65536 /* a multiple of PART */
-#define PART 1024   /* a multiple of BLOCK: entries that are looked at and stepped while they are in the nearest cache */
-#define BLOCK 256   /* entries of which all intervals are found before their lines are taken, in the nearest cache */
+#define PART 1024   /* a multiple of BLOCK: entries that are compared and stepped while they are in the first cache */
+#define BLOCK 256   /* entries whose intervals are found before their lines are evaluated, in the first cache */
 typedef uint64_t FOUR __attribute__((vector_size(32), aligned(4), may_alias));
 static int this_thread(void) {
 #ifdef _OPENMP
@@ -25,7 +25,7 @@ static int all_threads(void) {
 }
 #endif
 
-/* Run what is given for every piece [from, to) of every tensor i. */
+/* Run the arguments for every piece [from, to) of every tensor i. */
 #define FOR_PIECES(...)                                                         \
     _Pragma("omp parallel num_threads(threads)") {                              \
         long turn = 0, mine = this_thread(), all = all_threads();               \
@@ -37,7 +37,7 @@ static int all_threads(void) {
             }                                                                   \
     }
 
-/* Run what is given for every stretch of run entries of a piece from at on, along which w, repeated, does not begin anew. */
+/* Run the arguments for every stretch of a piece, `run` entries from `at` on, in which the repeated w does not wrap. */
 #define STRETCHES(...)                                                                  \
     for (long at = from, run; at < to; at += run) {                                     \
         long phase = at % periods[i];                                                   \
@@ -45,14 +45,14 @@ static int all_threads(void) {
         __VA_ARGS__                                                                     \
     }
 
-/* Run what is given for every run of at most BLOCK entries of a piece from at on. */
+/* Run the arguments for every block of a piece, `run` entries from `at` on, at most BLOCK. */
 #define BLOCKS(...)                                                     \
     for (long at = from; at < to; at += BLOCK) {                        \
         long run = to - at < BLOCK ? to - at : BLOCK;                   \
         __VA_ARGS__                                                     \
     }
 
-/* The bits of n numbers, summed as whole numbers that wrap around. */
+/* The bits of n numbers, summed as integers that wrap around. */
 static inline uint64_t NAME(bits)(long n, const REAL *x) {
     uint64_t few[4] = {0};
     FOUR four[4] = {{0}};
@@ -69,19 +69,19 @@ static inline uint64_t NAME(bits)(long n, const REAL *x) {
     return sum[0] + sum[1] + sum[2] + sum[3];
 }
 
-/* Has somebody moved n entries since they were left? There is a copy of where that was, or a sum, or nobody looks. */
+/* Whether n entries have changed since the last step, by their copy or the sum of their bits; 0 if neither is given. */
 static inline int NAME(is_moved)(long n, const REAL *x, const REAL *copy, const uint64_t *sum) {
     return copy ? memcmp(x, copy, (size_t)n * sizeof(REAL)) != 0 : sum ? NAME(bits)(n, x) != *sum : 0;
 }
 
-/* Remember where they are now. */
+/* Record the present values. */
 static inline void NAME(leave)(long n, const REAL *x, REAL *copy, uint64_t *sum) {
     if (copy) memcpy(copy, x, (size_t)n * sizeof(REAL));
     if (sum) *sum = NAME(bits)(n, x);
 }
 
-/* Run a step as given on every part of every tensor. Where somebody has moved the part, its dual v is computed first, as
-   given, and taken for all entries, or for those that are known to have been moved. */
+/* Run a step on every part of every tensor. If a part has changed since the last step, `dual` computes its dual v first,
+   which replaces z at all entries, or at the changed entries if there is a copy. */
 #define FOR_WATCHED_PARTS(dual, ...)                                                                            \
     FOR_PIECES(for (long first = from, last = to; first < last; first += PART) {                                \
         long from = first, to = last - first < PART ? last : first + PART;                                      \
@@ -96,9 +96,9 @@ static inline void NAME(leave)(long n, const REAL *x, REAL *copy, uint64_t *sum)
         NAME(leave)(to - from, x[i] + from, copy, sum);                                                         \
     })
 
-/* x <- x - t w g. A function, because compilers heed restrict of arguments and not of local variables. */
+/* x <- x - t w g. A function, because compilers use restrict of arguments but not of local variables. */
 static inline void NAME(descend)(long n, REAL *restrict x, const REAL *restrict g, const REAL *restrict w, REAL t) {
-    _Pragma("GCC unroll 8") /* so little is computed that counting j would show */
+    _Pragma("GCC unroll 8") /* the loop overhead would be noticeable */
     for (long j = 0; j < n; j++) x[j] -= t * (w[j] * g[j]);
 }
 
@@ -109,7 +109,7 @@ void NAME(md_scaled)(long count, const long *sizes, const long *periods, REAL **
     FOR_PIECES(STRETCHES(NAME(descend)(run, x[i] + at, g[i] + at, w[i] + phase, step);))
 }
 
-/* z <- z - far g,  x <- lambda w z + (1 - lambda) (x - near g), or with near w g where corrected is not 0. */
+/* z <- z - far g,  x <- lambda w z + (1 - lambda) (x - near g), or with near w g if corrected is not 0. */
 static inline void NAME(accelerate)(long n, REAL *restrict x, REAL *restrict z, const REAL *restrict g,
                                     const REAL *restrict w, REAL far, REAL near, REAL lambda, int corrected) {
     if (corrected)
@@ -126,7 +126,7 @@ static inline void NAME(accelerate)(long n, REAL *restrict x, REAL *restrict z, 
         }
 }
 
-/* The same with w repeated every period[i] entries; where x was moved, z = x/w first. */
+/* The same with w repeated every period[i] entries; where x has changed, z = x/w first. */
 void NAME(amd_scaled)(long count, const long *sizes, const long *periods, REAL **x, REAL **z, REAL **g, REAL **w,
                       REAL **copies, uint64_t **sums, int *moved, double far_step, double near_step, double mixing,
                       int corrected, int threads) {
@@ -139,18 +139,18 @@ void NAME(amd_scaled)(long count, const long *sizes, const long *periods, REAL *
 
 /* Continuous functions that are linear between some ends, and beyond them.
 
-   To evaluate one, cells of equal length are laid over the ends. Where no cell has more than one end, the usual case, a
-   cell is a leaf. It holds the end, the value there, and the slopes to its left and right; or, if it has no end, 0, the
+   The range of the ends is divided into cells of equal length. If no cell has more than one end, the usual case, a cell
+   is a leaf. It holds the end, the value there, and the slopes to its left and right; without an end it holds 0, the
    intercept, and the slope twice. Otherwise a cell is the root of a binary tree of ends, with leaves at its last level.
-   Cells, nodes and leaves are numbered from the number of cells on: 2k is below k for numbers less than the end of k, and
-   2k + 1 for all others.
+   Cells, nodes and leaves are numbered from the number of cells on: the children of k are 2k, for numbers less than the
+   end of k, and 2k + 1, for all others.
 
-   The cell of a number is computed by the same arithmetic as those of the ends were, and never falls when the number
-   rises. So no rounding leads to a wrong leaf. It is cut to the cells before it is an integer: numbers beyond are in the
-   first and the last, infinite ones too, and NaN is in the first and stays NaN.
+   The cell of a number is computed by the same arithmetic as those of the ends, and is monotone in the number. So
+   rounding cannot lead to a wrong leaf. It is clamped before the conversion to an integer: numbers out of range,
+   infinities too, are in the first or last cell, and NaN is in the first cell and stays NaN.
 
-   A table holds where cells begin, how many there are per unit and in all, and 0; the ends of nodes, with room for as many as
-   there are leaves; and the leaves. Those are read whole and transposed, four at a time, which is faster than gathers. */
+   A table holds the origin of the cells, their number per unit, their total number, and 0; then the ends of nodes, padded
+   to the number of leaves; then the leaves. Four leaves at a time are read and transposed, which is faster than gathers. */
 #define QUAD NAME(quad)
 #define BITS __typeof__((QUAD){0} < (QUAD){0})
 typedef REAL QUAD __attribute__((vector_size(4 * sizeof(REAL)), aligned(sizeof(REAL))));
@@ -193,7 +193,7 @@ static inline void NAME(evaluate)(long n, const REAL *restrict v, REAL *restrict
     long whole = n - n % 4;
     for (long j = 0; j < whole; j += 4) NAME(four_values)(at + j, v + j, y + j, leaf);
     if (whole < n) {
-        for (long j = n; j < whole + 4; j++) at[j] = (unsigned)leaves; /* any: what is found there is not kept */
+        for (long j = n; j < whole + 4; j++) at[j] = (unsigned)leaves; /* any leaf: the result is discarded */
         memcpy(few, v + whole, (size_t)(n - whole) * sizeof(REAL));
         NAME(four_values)(at + whole, few, few, leaf);
         memcpy(y + whole, few, (size_t)(n - whole) * sizeof(REAL));
@@ -206,7 +206,7 @@ static inline void NAME(evaluate)(long n, const REAL *restrict v, REAL *restrict
 static inline void NAME(accelerate_spline)(long n, REAL *restrict x, REAL *restrict z, const REAL *restrict g,
                                            const REAL *restrict table, long leaves, REAL far, REAL near, REAL lambda) {
     REAL v[BLOCK];
-    for (long j = 0; j < n; j += 64 / (long)sizeof(REAL)) __builtin_prefetch(x + PART + j); /* the sum will wait for it */
+    for (long j = 0; j < n; j += 64 / (long)sizeof(REAL)) __builtin_prefetch(x + PART + j); /* needed by the next sum of bits */
     FOR_ENTRIES z[j] -= far * g[j];
     NAME(evaluate)(n, z, v, table, leaves);
     FOR_ENTRIES {
@@ -215,7 +215,7 @@ static inline void NAME(accelerate_spline)(long n, REAL *restrict x, REAL *restr
     }
 }
 
-/* The same on all entries; where x was moved, z = r(x) first. The table of r is behind that of its inverse s. */
+/* The same on all entries; where x has changed, z = r(x) first. The table of r follows that of its inverse s. */
 void NAME(amd_spline)(long count, const long *sizes, REAL **x, REAL **z, REAL **g, REAL **tables, REAL **copies,
                       uint64_t **sums, int *moved, long leaves, double far_step, double near_step, double mixing,
                       int threads) {

@@ -1,5 +1,5 @@
-/* Directions of a power, entry by entry: y = s sign(x)|x|^e, where s makes the mean square of the entries of y 1. Pieces and
-   threads are those of optimiser.h. Sums are of pieces, and so do not depend on the number of threads. */
+/* Directions of elementwise powers: y = s sign(x)|x|^e, where s makes the mean square of the entries of y 1. Pieces and
+   threads are those of optimiser.h. Sums are taken by pieces, so they do not depend on the number of threads. */
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
@@ -10,9 +10,9 @@
 #endif
 typedef __typeof__(_Generic((REAL)0, float: (int32_t)0, double: (int64_t)0)) NAME(whole);
 
-/* a^e for a ≥ 0: 2^(e log2 a), in terms that compilers turn into vectors. What is not normal, a or a^e, is 0, and what is out of range infinite.
+/* a^e for a ≥ 0: 2^(e log2 a), in operations that compilers vectorise. Subnormal a or a^e become 0, and overflows become infinite.
 
-   log2 of the mantissa m, in [√½, √2), by the series of artanh((m − 1)/(m + 1)), 2 to a fraction by that of exp. */
+   log2 of the mantissa m in [√½, √2) is the series of artanh((m − 1)/(m + 1)); 2 to a fraction is the series of exp. */
 static inline __attribute__((always_inline)) REAL NAME(power)(REAL a, REAL e) {
     const int single = sizeof(REAL) == 4, digits = single ? 23 : 52, terms = single ? 5 : 11, degree = single ? 7 : 13;
     const NAME(whole) bias = single ? 127 : 1023, one = bias << digits, fraction = ((NAME(whole))1 << digits) - 1;
@@ -28,7 +28,7 @@ static inline __attribute__((always_inline)) REAL NAME(power)(REAL a, REAL e) {
 #pragma GCC unroll 16
     for (int k = terms; k--;) sum = sum * square + (REAL)1 / (REAL)(2 * k + 1);
     REAL z = e * ((REAL)exponent + (REAL)large + (REAL)2.8853900817779268 * s * sum);
-    const REAL rounder = single ? (REAL)12582912 : (REAL)6755399441055744; /* 1.5 · 2^digits: rounds what is added to it */
+    const REAL rounder = single ? (REAL)12582912 : (REAL)6755399441055744; /* 1.5 · 2^digits: adding it rounds to an integer */
     int small = a < (single ? (REAL)FLT_MIN : (REAL)DBL_MIN) || z < (REAL)(1 - bias), far = z >= (REAL)bias + (REAL)0.5;
     z = small || far ? 0 : z;
     REAL near = (z + rounder) - rounder, rest = (z - near) * (REAL)0.6931471805599453, value = 1;
@@ -51,7 +51,7 @@ static inline double NAME(squares)(long n, const REAL *x) {
     return total;
 }
 
-/* y = sign(x)|fx|^e; return Σ y², which is NaN if f is. */
+/* y = sign(x)|fx|^e; return Σ y², or NaN if f is NaN. */
 static inline double NAME(raise)(long n, const REAL *restrict x, REAL *restrict y, REAL f, REAL e) {
     for (long j = 0; j < n; j++) {
         REAL a = x[j] < 0 ? -x[j] : x[j], raised = NAME(power)(f * a, e);
@@ -64,8 +64,8 @@ static inline void NAME(shrink)(long n, REAL *y, REAL f) {
     for (long j = 0; j < n; j++) y[j] *= f;
 }
 
-/* One over the roots of the mean squares of tensors, from the sums of their pieces; 1 for zeros, NaN for what is not finite,
-   and at most the largest number: what is not normal becomes so with it, and the next pass does the rest. */
+/* Reciprocal root mean squares of tensors, from the sums of their pieces: 1 for zeros, NaN for values that are not finite,
+   and at most the largest number. The latter makes subnormal numbers normal, and the next pass completes the scaling. */
 static void NAME(inverse_roots)(long count, const long *sizes, const double *sums, REAL *factors) {
     for (long i = 0, piece = 0; i < count; i++) {
         double total = 0;
@@ -75,13 +75,13 @@ static void NAME(inverse_roots)(long count, const long *sizes, const double *sum
     }
 }
 
-/* Directions of tensors. Returns 1 if there is no memory. */
+/* Directions of tensors. Returns 1 if memory cannot be allocated. */
 int NAME(powers)(long count, const long *sizes, REAL **x, REAL **y, double exponent, int threads) {
     long pieces = 0;
     for (long i = 0; i < count; i++) pieces += (sizes[i] + PIECE - 1) / PIECE;
     double *sums = malloc((size_t)(pieces + 1) * sizeof(double));
     REAL *factors = malloc((size_t)count * sizeof(REAL)), e = (REAL)exponent;
-    if (sums && factors) { /* turn, of FOR_PIECES, has gone on by one when its piece is worked on */
+    if (sums && factors) { /* in the body of FOR_PIECES, turn - 1 is the index of the piece */
         FOR_PIECES(sums[turn - 1] = NAME(squares)(to - from, x[i] + from);)
         NAME(inverse_roots)(count, sizes, sums, factors);
         FOR_PIECES(sums[turn - 1] = NAME(raise)(to - from, x[i] + from, y[i] + from, factors[i], e);)

@@ -1,6 +1,6 @@
 /* Primal-dual methods on total-variation problems: one step on one row, and many steps on many images. */
 
-/* What the steps need to know. numbers has COLUMNS_PD for every sample and step, and begins anew after period steps. */
+/* Arguments of the steps. numbers has COLUMNS_PD for every sample and step, and repeats after period steps. */
 typedef struct {
     long channels, coupled, height, width, masks, planes, samples, period;
     REAL *x, *v, *h;
@@ -13,7 +13,7 @@ typedef struct {
 #define COLUMNS_PD 7 /* tau, pull, shift, sigma, bound, side, shrink */
 #endif
 
-/* One row of w = D^T u, with pull/tau m (x - y) added if asked for. */
+/* One row of w = D^T u, plus pull/tau m (x - y) if that is requested. */
 static void NAME(adjoint_row)(const NAME(pd_work) *w, long plane, long row, const REAL *mask, REAL fidelity,
                               REAL *g) {
     long width = w->width, height = w->height;
@@ -37,7 +37,7 @@ static void NAME(adjoint_row)(const NAME(pd_work) *w, long plane, long row, cons
     }
 }
 
-/* One row of u', all channels of an image: u + sigma D(ahead), shrunk and limited. next is the row after, or null. */
+/* One row of u' for all channels of an image: u + sigma D(ahead), shrunk and projected. next is the next row or null. */
 static void NAME(dual_rows)(const NAME(pd_work) *w, long first, long row, const double *n, const REAL *ahead,
                             const REAL *next, long stride, REAL *down, REAL *along, REAL *length) {
     long width = w->width, height = w->height;
@@ -73,7 +73,7 @@ static void NAME(dual_rows)(const NAME(pd_work) *w, long first, long row, const 
      x' = clip(x - tau w + pull m (y - x + shift w)),                  if side = 0,
      x' = x - tau S(w + pull/tau m (x - y)),                           S the stencil (side, 1 - 2 side, side), else;
      u' = limit(shrink (u + sigma D(2 x' - x))).
-   x' is clipped to [low, high], one of each for every plane, or not at all (null). */
+   x' is clipped to [low, high] of its plane, or not clipped if low and high are null. */
 static void NAME(pd_row)(const void *work, char *scratch, long image, long step, long row) {
     const NAME(pd_work) *w = work;
     long width = w->width, height = w->height, stride = STRIDE(width), many = w->coupled * stride;
@@ -119,7 +119,7 @@ static void NAME(pd_row)(const void *work, char *scratch, long image, long step,
     if (row + 1 == height) NAME(dual_rows)(w, first, row, n, now, NULL, stride, down, along, length);
 }
 
-/* Some steps. x, v and h are changed in place; masks, coupled, numbers and the result are as for amd_stencil. */
+/* Several steps. x, v and h are changed in place; masks, coupled, numbers and the result are as for amd_stencil. */
 int NAME(primal_dual)(long planes, long channels, long coupled, long height, long width, REAL *x, REAL *v, REAL *h,
                       const REAL *y, const REAL *mask, long masks, const REAL *low, const REAL *high,
                       const double *numbers, long period, long steps, int groups, int threads) {

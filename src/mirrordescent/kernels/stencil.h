@@ -1,6 +1,6 @@
 /* Accelerated mirror descent on total-variation problems: one step on one row, and many steps on many images. */
 
-/* What the steps need to know. numbers has COLUMNS_AMD for every sample and step, and begins anew after period steps. */
+/* Arguments of the steps. numbers has COLUMNS_AMD for every sample and step, and repeats after period steps. */
 typedef struct {
     long channels, coupled, height, width, masks, planes, samples, period;
     REAL *x, *z, *mean;
@@ -13,8 +13,9 @@ typedef struct {
 #define COLUMNS_AMD 8 /* curvature, bound, fidelity, side, far, near, mixing, share */
 #endif
 
-/* One row of the gradient g of fidelity and rounded total variation, of all channels of an image, for any groups. down
-   has the fluxes from the row above, and those to the row below afterwards; along has room for them along the row. */
+/* One row of the gradient g of fidelity and rounded total variation, for all channels of an image and any groups. down
+   has the fluxes from the row above on entry and those to the row below on return; along is a workspace for the fluxes
+   along the row. */
 static void NAME(gradient_rows)(const NAME(amd_work) *w, const REAL *x, const REAL *y, const REAL *const *mask, long row,
                                 const double *n, REAL *down, REAL *along, REAL *length, REAL *g) {
     long width = w->width, plane = width * w->height, stride = STRIDE(width);
@@ -38,18 +39,18 @@ static void NAME(gradient_rows)(const NAME(amd_work) *w, const REAL *x, const RE
     }
 }
 
-/* The same for one channel whose differences are limited one by one, and with it v = here + side (up - 2 here + g). */
+/* The same for one channel whose differences are clipped one by one, and v = here + side (up - 2 here + g) with it. */
 static inline __attribute__((always_inline)) void NAME(plain_row)(const REAL *x, const REAL *y, const REAL *mask, long width, int masked, int last, int whole, REAL c,
                                    REAL bound, REAL fidelity, REAL side, REAL *down, REAL *g, const REAL *here,
                                    const REAL *up, REAL *v) {
     const REAL *next = x + (last ? 0 : width);
-    REAL limit = bound / c, first = down[0], end = down[width - 1]; /* fluxes are limited before they are scaled */
+    REAL limit = bound / c, first = down[0], end = down[width - 1]; /* fluxes are clipped before they are scaled */
 #define PIXEL(from_above, left, right)                                                                            \
     REAL below = NAME(clip)(next[j] - x[j], limit);                                                               \
     g[j] = fidelity * (masked ? mask[j] : 1) * (x[j] - y[j]) + c * ((from_above) - below + (left) - (right));       \
     v[j] = here[j] + side * (up[j] - 2 * here[j] + g[j]);                                                         \
     down[j] = below;
-    /* Whole vectors are faster than all but the ends, which are then done again: beyond a row is another one. */
+    /* It is faster to process whole vectors and to correct both ends afterwards: memory beyond a row is valid. */
     long from = whole ? 0 : 1, to = whole ? width : width - 1;
     EACH(j, from, to) {
         PIXEL(down[j], NAME(clip)(x[j] - x[j - 1], limit), NAME(clip)(x[j + 1] - x[j], limit))
@@ -64,7 +65,7 @@ static inline __attribute__((always_inline)) void NAME(plain_row)(const REAL *x,
 
 /* With g the gradient and S the stencil (side, 1 - 2 side, side), reflected at the border, in both directions:
      z' = z - far S g S,    x' = mixing z' + (1 - mixing) (x - near S g S),    mean' = mean + share (w - mean),
-   w the part of g that is due to the total variation. */
+   where w is the part of g from the total variation. */
 static void NAME(amd_row)(const void *work, char *scratch, long image, long step, long row) {
     const NAME(amd_work) *w = work;
     long width = w->width, height = w->height, stride = STRIDE(width), many = w->coupled * stride, plane = width * height;
@@ -120,9 +121,9 @@ static void NAME(amd_row)(const void *work, char *scratch, long image, long step
     }
 }
 
-/* Some steps. x, z and mean (or null) are changed in place; coupled is the number of channels that are limited together,
-   1 or all of them; masks is the number of planes of the mask, 0 for none, neighbours share one if there are fewer than
-   images. Returns 0, or 1 if there is no memory. */
+/* Several steps. x, z and mean (or null) are changed in place. coupled is the number of channels that are projected
+   together, 1 or all. masks is the number of planes of the mask, 0 for none; if there are fewer than planes of images,
+   consecutive planes share one. Returns 0, or 1 if memory cannot be allocated. */
 int NAME(amd_stencil)(long planes, long channels, long coupled, long height, long width, REAL *x, REAL *z, const REAL *y,
                       const REAL *mask, long masks, REAL *mean, const double *numbers, long period, long steps,
                       int groups, int threads) {

@@ -1,12 +1,12 @@
-/* What a problem has to know of its images before the first step. */
+/* Sums over images and masks that a problem needs before the first step. */
 #ifndef SUMS
 #define SUMS
 #include <math.h>
 #include <stdlib.h>
-#define SOME 8 /* rows that are added up in single precision */
+#define SOME 8 /* rows that are summed in single precision */
 #define ABSOLUTE(v) _Generic((v), float: fabsf, double: fabs)(v)
 
-/* Tell a pixel's neighbours that it is seen, and count the pixels that are not; next is what is seen after that. */
+/* Dilate the observed pixels by one, into next, and count the pixels that are still missing. */
 static long grown(long height, long width, const unsigned char *seen, unsigned char *next, unsigned char *column) {
     long missing = 0;
     for (long row = 0; row < height; row++) {
@@ -23,8 +23,8 @@ static long grown(long height, long width, const unsigned char *seen, unsigned c
 }
 #endif
 
-/* For every sample into sums: the number of observed pixels, the sums of y - c and of its square over them, with c the
-   first of them, and the sum of |Dx| over all differences. masks is as for amd_stencil. */
+/* For every sample, sums gets the number of observed pixels, the sums of y - c and of its square over them, where c is
+   the first of them, and the sum of |Dx| over all differences. masks is as for amd_stencil. */
 void NAME(image_sums)(long samples, long channels, long height, long width, const REAL *y, const REAL *mask, long masks,
                       const REAL *x, double *sums, int threads) {
     long plane = height * width, planes = samples * channels;
@@ -43,7 +43,7 @@ void NAME(image_sums)(long samples, long channels, long height, long width, cons
                 }
             for (long top = 0; top < height; top += SOME) {
                 long rows = top + SOME < height ? SOME : height - top, from = top * width, to = from + rows * width;
-                long below = to < plane ? to : plane - width; /* the last row has none below it */
+                long below = to < plane ? to : plane - width; /* the last row has no row below it */
                 REAL count = 0, first = 0, second = 0, rough = 0;
                 if (ms) {
 #pragma omp simd reduction(+ : count, first, second)
@@ -78,8 +78,8 @@ void NAME(image_sums)(long samples, long channels, long height, long width, cons
     }
 }
 
-/* For every plane of a mask into depths: the number of missing pixels, and the sum of their distances from the nearest
-   that is seen, in steps to one of eight neighbours; none counts as more than deepest + 1. */
+/* For every plane of a mask, depths gets the number of missing pixels and the sum of their distances from the nearest
+   observed pixel, in steps to one of eight neighbours and at most deepest + 1. */
 int NAME(hole_depths)(long planes, long height, long width, const REAL *mask, long deepest, double *depths, int threads) {
     int failed = 0;
 #pragma omp parallel for num_threads(threads) reduction(| : failed)

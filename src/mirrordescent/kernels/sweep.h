@@ -1,9 +1,9 @@
-/* Many steps on many images in one call, while what they work on is in the cache.
+/* Many steps on many images in one call, on rows that stay in the cache.
 
-   A step on a row reads at most LAG rows below it, and rows are changed in place. So step j + 1 may follow step j at a
-   distance of LAG rows: a wave of several steps goes through an image together, and an image that does not fit into the
-   cache is read from memory once a wave. Threads take images; if there are too few, they take waves, one behind the
-   other, and nobody waits for a step to end. */
+   A step on a row reads at most LAG rows below it, and rows are changed in place. So step j + 1 can follow step j at a
+   distance of LAG rows: a wave of several steps passes through an image together, and an image that does not fit into
+   the cache is read from memory once per wave. Threads process images. If there are too few images, they process waves,
+   one behind the other, without waiting for the end of a step. */
 #ifndef SWEEP
 #define SWEEP
 #include <math.h>
@@ -13,14 +13,14 @@
 #include <sched.h>
 #endif
 
-/* Every j from to (exclusive): rows overlap nowhere, so the compiler may take several j at once. */
+/* Loop over j in [from, to). Rows do not overlap, so the compiler may vectorise. */
 #define EACH(j, from, to) _Pragma("GCC ivdep") for (long j = (from); j < (to); j++)
 #define ROOT(v) _Generic((v), float: sqrtf, double: sqrt)(v)
 
-/* From one row in memory to the next: room for one entry before it and one after it, and no vector on two lines. */
+/* Stride of rows in memory: one entry of padding on both sides, aligned to cache lines. */
 #define STRIDE(width) (((width) + 31) / 16 * 16)
 
-/* The numbers for a step on a plane, and the mask of a plane; dividing takes as long as many pixels. */
+/* The numbers for a step on a plane, and the mask of a plane, computed once because divisions are slow. */
 #define NUMBERS(w, step, plane, columns) \
     ((w)->numbers +                      \
      (((w)->period == 1 ? 0 : (step)) * (w)->samples + ((w)->samples == 1 ? 0 : (plane) / (w)->channels)) * (columns))
@@ -29,15 +29,15 @@
 #define MASK(w, plane) MASKED((w)->mask, (w)->masks, plane, (w)->planes, (w)->height, (w)->width)
 
 #define LAG 2
-#define WAVE 16          /* steps in a wave at most */
-#define CACHE (1 << 19)  /* bytes that the rows of a wave may take */
-#define ISOTROPIC 1      /* both differences of a pixel are one group, which is limited together */
-#define COUPLED 2        /* and so are the channels */
+#define WAVE 16          /* maximal number of steps in a wave */
+#define CACHE (1 << 19)  /* maximal size of the rows of a wave in bytes */
+#define ISOTROPIC 1      /* both differences of a pixel form one group, which is projected together */
+#define COUPLED 2        /* the channels of a pixel belong to one group */
 
-/* What one step does on one row of one image. scratch keeps what it needs on its next row. */
+/* One step on one row of one image. scratch holds its data for the next row. */
 typedef void row_function(const void *work, char *scratch, long image, long step, long row);
 
-/* Steps from to (exclusive) on one image; unless before is null, it says how many rows the steps before have left. */
+/* Steps [from, to) on one image. If before is not null, it is the number of rows the previous steps have finished. */
 static void wave(row_function *row_step, const void *work, char *scratch, long size, long image, long height, long from,
                  long to, atomic_long *before, atomic_long *done) {
     for (long front = 0; front < height + LAG * (to - from - 1); front++)
@@ -55,7 +55,8 @@ static void wave(row_function *row_step, const void *work, char *scratch, long s
         }
 }
 
-/* All steps on all images. scratch takes size bytes a step, and a row about as many. Returns 1 if there is no memory. */
+/* All steps on all images. scratch takes size bytes per step, about as many as a row. Returns 1 if memory cannot be
+   allocated. */
 static int sweep(row_function *row_step, const void *work, long size, long images, long height, long steps,
                  int threads) {
     long deep = CACHE / (size + 1), depth = deep < 4 ? 4 : deep > WAVE ? WAVE : deep, waves = (steps + depth - 1) / depth;
@@ -70,7 +71,7 @@ static int sweep(row_function *row_step, const void *work, long size, long image
             failed = 1;
         }
         long all = alone ? images : images * waves;
-        for (long unit; scratch && (unit = atomic_fetch_add(next, 1)) < all;) { /* in order, so that no one waits in vain */
+        for (long unit; scratch && (unit = atomic_fetch_add(next, 1)) < all;) { /* in order, to avoid deadlocks */
             long image = alone ? unit : unit / waves, first = alone ? 0 : unit % waves, last = alone ? waves : first + 1;
             for (long w = first; w < last; w++) {
                 long to = (w + 1) * depth < steps ? (w + 1) * depth : steps;
@@ -85,13 +86,13 @@ static int sweep(row_function *row_step, const void *work, long size, long image
 }
 #endif
 
-/* Two instructions as it is written, and what is not a number stays so. */
+/* In this form it compiles to two instructions, and NaN stays NaN. */
 static inline REAL NAME(clip)(REAL v, REAL bound) {
     REAL most = bound < v ? bound : v;
     return -bound > most ? -bound : most;
 }
 
-/* Limit a row of differences, v down and h along, channels of them stride apart, to groups no longer than bound. */
+/* Project the groups of a row of differences (v vertical, h horizontal, channels stride apart) to length <= bound. */
 static void NAME(limit)(REAL *restrict v, REAL *restrict h, long channels, long stride, long width, REAL bound,
                         int groups, REAL *restrict length) {
     if (groups == ISOTROPIC) {

@@ -34,7 +34,8 @@ class Equipped(Wrapper[Any], GradientMethod[Any]):
     def __init__(self, method: GradientMethod[Any], oracle: Oracle) -> None:
         if not isinstance(method, GradientMethod):
             raise TypeError(
-                f"Equipped needs a GradientMethod, which uses an oracle; got {type(method).__name__}"
+                "Equipped needs a GradientMethod, since other methods use no oracle; "
+                f"got {type(method).__name__}"
             )
         super().__init__(method)
         self._modules["oracle"] = oracle  # read by the property below

@@ -1,4 +1,4 @@
-"""FISTA with backtracking and restarts, which needs no step size, and a variant with given steps."""
+"""FISTA with backtracking and restarts, and proximal Nesterov steps with given step sizes."""
 
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple

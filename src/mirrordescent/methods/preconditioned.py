@@ -31,9 +31,10 @@ class Preconditioned(GradientMethod[PreconditionedState]):
     The map is applied to gradients only, so x may lie anywhere. With β = w = 0 it is mirror descent
     with points and gradients exchanged: if ψ*, as a function of gradients, is 1/t-smooth relative
     to f*, then ψ*(∇f(x_k)) decreases and is at most (f(x₀) − f*)/(tk) (Maddison et al.; measured by
-    :func:`mirrordescent.theory.dual_preconditioning.dual_descent`). With momentum it is Lion-𝒦. The Euclidean map gives
-    gradient descent with momentum, a sign gives Lion without its second β, and the polar factor of
-    matrices (:class:`~mirrordescent.mirrors.SpectralPower` with p = 0) gives Muon.
+    :func:`mirrordescent.theory.dual_preconditioning.dual_descent`). With momentum it is Lion-𝒦. The
+    Euclidean map gives gradient descent with momentum, a sign gives Lion without its second β, and
+    the polar factor of matrices (:class:`~mirrordescent.mirrors.SpectralPower` with p = 0) gives
+    Muon.
 
     Args:
         mirror: Mirror map ψ.
@@ -81,10 +82,10 @@ class Preconditioned(GradientMethod[PreconditionedState]):
         self.decay = float(decay)
 
     @property
-    def changing_momentum(self) -> float:
+    def adjustable_momentum(self) -> float:
         return self.momentum
 
-    def change_momentum(self, momentum: float) -> None:
+    def set_momentum(self, momentum: float) -> None:
         self.momentum = momentum
 
     def init(self, x0: Tree, problem: Problem | None = None) -> PreconditionedState:

@@ -30,8 +30,8 @@ class Safeguarded(StatefulWrapper):
     .. code-block:: none
 
         f(x) < f(b)                          b ← x
-        f(x) > f(b) + slack·(f(x₀) − f(b))   fall back: start again at b, with steps of half the size
-        otherwise                            steps of twice the size, up to the method's own
+        f(x) > f(b) + slack·(f(x₀) − f(b))   fall back: start again at b, with half the step size
+        otherwise                            twice the step size, up to the method's own
 
     sample by sample. The halving ends at admissible steps, whatever the smoothness of f. Steps are
     shortened by scaling the gradients that the method receives, so it must be one that uses only

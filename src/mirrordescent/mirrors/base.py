@@ -11,10 +11,10 @@ from mirrordescent.trees import Tree, descend, dot, per_sample, spread, sum_per_
 
 
 class StrongConvexity(NamedTuple):
-    """ψ(x') ≥ ψ(x) + ⟨∇ψ(x), x'−x⟩ + (α/2)‖x'−x‖_p²: the constant α with the p of its norm.
+    """A constant α with ψ(x') ≥ ψ(x) + ⟨∇ψ(x), x'−x⟩ + (α/2)‖x'−x‖_p², and the p of its norm.
 
-    Where a sample is made of several parts with a potential each (simplices, or the leaves of a
-    dict), the square of the norm is the sum over the parts.
+    If a sample consists of several blocks with a potential each, such as simplices or the leaves
+    of a dict, the squared norm is the sum over the blocks.
     """
 
     alpha: float
@@ -22,102 +22,121 @@ class StrongConvexity(NamedTuple):
 
 
 class MirrorMap(Part, nn.Module):
-    """∇ψ of a convex potential ψ, with its inverse ∇ψ*.
+    """The gradient ∇ψ of a convex potential ψ, and its inverse ∇ψ*.
 
-    A map sends primal points to dual ones, y = ∇ψ(x), and back, x = ∇ψ*(y). Mirror descent takes
-    its gradient steps on the dual side: x⁺ = ∇ψ*(∇ψ(x) − t∇f(x)).
+    A map takes primal points to dual points, y = ∇ψ(x), and back, x = ∇ψ*(y). Mirror descent takes
+    its gradient steps on dual points: x⁺ = ∇ψ*(∇ψ(x) − t∇f(x)).
 
-    The public methods take a tensor ``(batch, …)`` or a dict of such tensors, over which ψ is the
-    sum. To add a map, subclass and write the underscored twins for one tensor: ``_potential``,
-    ``_to_dual`` and ``_to_primal``; then state what is known about it: its domains, constants and
-    the rest below.
+    The public methods take a tensor ``(batch, …)``, or a dict of such tensors, over which ψ is a
+    sum.
+
+    **Required:** a subclass writes ``_potential``, ``_to_dual`` and ``_to_primal``, for one tensor.
+
+    **Optional:** it states the facts that differ from the defaults:
+
+    - ``primal_domain``, ``dual_domain`` and ``defined_on_boundary``: where ψ and ψ* are defined;
+    - ``strong_convexity``, ``smoothness`` and ``continuous``: constants, for step sizes and
+      theorems;
+    - ``exact``, ``proven`` and ``certified``: what is guaranteed;
+    - ``elementwise``, ``symmetric``, ``linear``, ``per_entry`` and ``diagonal()``: structure, which
+      makes faster steps possible.
+
+    **Derived** from these are steps, divergences, conjugates and directions. If there is a faster
+    or more accurate formula, override ``_step``, ``_divergence`` or ``_direction``.
     """
 
     kind = "map"
 
-    exact: bool = True
-    """Whether ``to_primal`` is the true inverse of ``to_dual``."""
+    # Required: the mathematics, for one tensor (batch, …).
 
-    elementwise: bool = False
-    """Whether the map acts on every entry by itself, so that it may be applied to shards and in
-    place.
-    """
+    def _potential(self, x: Tensor) -> Tensor:
+        """ψ(x) per sample: (batch,)."""
+        raise NotImplementedError
 
-    symmetric: bool = False
-    """Whether ψ stays the same when entries of a sample change places or signs, as on singular
-    values it must.
-    """
+    def _to_dual(self, x: Tensor) -> Tensor:
+        """∇ψ(x)."""
+        raise NotImplementedError
 
-    per_entry: tuple[str, ...] = ()
-    """The names of its tensors that broadcast to a sample: where a sample is cut into shards, they
-    are cut with it.
-    """
+    def _to_primal(self, y: Tensor) -> Tensor:
+        """∇ψ*(y)."""
+        raise NotImplementedError
 
-    linear: bool = False
-    """Whether ∇ψ is linear and ψ(0) = 0, so that ∇ψ*(∇ψ(x) − t·v) = x − t·∇ψ*(v) and B(x, x0) = ψ(x
-    − x0).
-    """
-
-    proven: bool = False
-    """Whether it is proven, and not only suggested by samples, that ∇ψ is monotone and the gradient
-    of ψ.
-    """
-
-    certified: bool = False
-    """Whether the α it states is a certificate, which holds whatever is learned, and not a formula.
-    """
+    # Facts: domains.
 
     primal_domain: Domain = WholeSpace()
+    """The domain of ψ."""
+
     dual_domain: Domain = WholeSpace()
+    """The domain of ψ*."""
 
     defined_on_boundary: bool = False
-    """Whether points may lie on the boundary of the primal domain, or only in its interior."""
+    """Whether points may lie on the boundary of the primal domain."""
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if not claim_holds(cls, "linear", "_potential", "_to_dual", "_to_primal", "_step"):
-            cls.linear = False  # it is another map than the one that said so
+    # Facts: constants.
 
     @property
     def strong_convexity(self) -> StrongConvexity | None:
-        """Strong convexity on the whole domain, α = 0 if there is none; None: not known."""
+        """Strong convexity of ψ; α = 0 if ψ is not strongly convex, None if unknown."""
+        return None
+
+    @property
+    def smoothness(self) -> float | None:
+        """A Lipschitz constant L_ψ of ∇ψ in ℓ₂; infinite if there is none, None if unknown."""
         return None
 
     @property
     def continuous(self) -> bool | None:
-        """Whether ∇ψ is continuous, so that ψ is C¹; None: not known."""
+        """Whether ∇ψ is continuous, so that ψ is C¹; None if unknown."""
         return True if self.proven else None
 
-    @property
-    def smoothness(self) -> float | None:
-        """L_ψ, a Lipschitz constant of ∇ψ in ℓ₂ on the whole domain, infinite if there is none;
-        None: not known.
-        """
-        return None
+    # Facts: guarantees.
+
+    exact: bool = True
+    """Whether ``to_primal`` is the exact inverse of ``to_dual``, not a learned surrogate."""
+
+    proven: bool = False
+    """Whether there is a proof that ∇ψ is monotone and the gradient of ψ."""
+
+    certified: bool = False
+    """Whether ``strong_convexity`` holds for all values of the learned parameters."""
+
+    # Facts: structure.
+
+    elementwise: bool = False
+    """Whether the map acts on every entry separately, so that it applies to shards and in place."""
+
+    symmetric: bool = False
+    """Whether ψ is invariant under permutations and sign changes of the entries of a sample.
+
+    Maps of singular values require this.
+    """
+
+    linear: bool = False
+    """Whether ∇ψ is linear and ψ(0) = 0.
+
+    Then ∇ψ*(∇ψ(x) − t·v) = x − t·∇ψ*(v) and B(x, x0) = ψ(x − x0). A subclass that overrides one of
+    the mappings does not inherit this fact.
+    """
+
+    per_entry: tuple[str, ...] = ()
+    """Names of the tensors that broadcast to a sample, and must be sharded with it."""
 
     def diagonal(self) -> Tensor | float | None:
-        """Return the d of a map with ∇ψ(x) = d·x on all of Rⁿ, which broadcasts to one sample; None
-        for other maps.
-        """
+        """Return d if ∇ψ(x) = d·x on all of Rⁿ; it broadcasts to one sample. None otherwise."""
         return None
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not claim_holds(cls, "linear", "_potential", "_to_dual", "_to_primal", "_step"):
+            cls.linear = False
+
+    # Derived operations, for tensors and dicts.
+
     def potential(self, x: Tree) -> Tensor:
-        """ψ(x), one number per sample: (batch,)."""
-        return (
-            self._potential(x) if isinstance(x, Tensor) else _total(self._each("potential", (x,)))
-        )
-
-    def conjugate(self, y: Tree) -> Tensor:
-        """ψ*(y) = ⟨y, ∇ψ*(y)⟩ − ψ(∇ψ*(y)) of an exact map, one number per sample: (batch,)."""
-        x = self.to_primal(y)
-        return dot(y, x) - self.potential(x)
-
-    def convexity_in_l2(self) -> float:
-        """α of a map that is strongly convex in ℓ₂, or an error."""
-        convexity = self.strong_convexity
-        if convexity is None or convexity.p != 2:
-            raise TypeError(f"{type(self).__name__} does not know how convex it is in ℓ₂")
-        return convexity.alpha
+        """ψ(x) per sample: (batch,)."""
+        if isinstance(x, Tensor):
+            return self._potential(x)
+        return _total(self._each("potential", (x,)))
 
     def to_dual(self, x: Tree) -> Tree:
         """∇ψ(x)."""
@@ -127,47 +146,10 @@ class MirrorMap(Part, nn.Module):
         """∇ψ*(y) = (∇ψ)⁻¹(y), or a learned surrogate of it."""
         return self._to_primal(y) if isinstance(y, Tensor) else self._each("to_primal", (y,))
 
-    def step(self, x: Tree, v: Tree, t: float | Tensor = 1.0) -> Tree:
-        """∇ψ*(∇ψ(x) − t·v) = argmin_x' t⟨v, x'⟩ + B(x', x): one mirror step along a dual
-        vector v.
-        """
-        if isinstance(x, Tensor):
-            return self._step(x, v, spread(t, x) if isinstance(t, Tensor) else t)  # type: ignore[arg-type]
-        return self._each("step", (x, v), t)
-
-    def steps(self, v: Tree, *starts: tuple[Tree, float | Tensor]) -> list[Tree]:
-        """Take a mirror step along the same v from each of several points x, each with its own
-        length t.
-        """
-        if not self.linear:
-            return [self.step(x, v, t) for x, t in starts]
-        direction = self.to_primal(v)  # one application serves all
-        return [tree_map(lambda x, d, t=t: descend(x, d, t), x, direction) for x, t in starts]
-
-    def direction(self, y: Tree) -> Tree:
-        """s(y) ∇ψ*(y/c(y)): where c is the size of y, and s makes the mean square of the entries 1;
-        0 for y = 0.
-
-        For a fixed c this is along the gradient of the convex function ψ*(·/c). As a function of y
-        it is no gradient: the factor s belongs to the step size, not to the map. Each leaf is by
-        itself.
-        """
-        return self._direction(y) if isinstance(y, Tensor) else self._each("direction", (y,))
-
-    @property
-    def direction_size(self) -> float:
-        """ℓ, the root mean square of the entries of a direction: 1 unless the map is scaled."""
-        return 1.0
-
-    def direction_sizes(self, y: Tree) -> Any:
-        """Return ℓ of every leaf of y: a number, or a dict of numbers."""
-        return (
-            self.direction_size if isinstance(y, Tensor) else dict.fromkeys(y, self.direction_size)
-        )
-
-    def dual_start(self, x0: Tree) -> Tree:
-        """y⁰ of dual-stored methods: ∇ψ(x0), unless a map has learned a better one."""
-        return self.to_dual(x0)
+    def conjugate(self, y: Tree) -> Tensor:
+        """ψ*(y) = ⟨y, ∇ψ*(y)⟩ − ψ(∇ψ*(y)) per sample, for an exact map: (batch,)."""
+        x = self.to_primal(y)
+        return dot(y, x) - self.potential(x)
 
     def divergence(self, x: Tree, x0: Tree) -> Tensor:
         """Bregman divergence B(x, x0) = ψ(x) − ψ(x0) − ⟨∇ψ(x0), x − x0⟩ per sample: (batch,)."""
@@ -175,31 +157,67 @@ class MirrorMap(Part, nn.Module):
             return self._divergence(x, x0)  # type: ignore[arg-type]
         return _total(self._each("divergence", (x, x0)))
 
-    def _each(self, what: str, trees: tuple[Any, ...], *rest: Any) -> dict[str, Tensor]:
-        """Call the underscored twin of a method on the corresponding leaves of dicts, with what
-        else it takes.
+    def step(self, x: Tree, v: Tree, t: float | Tensor = 1.0) -> Tree:
+        """Take a mirror step: ∇ψ*(∇ψ(x) − t·v) = argmin_x' t⟨v, x'⟩ + B(x', x).
+
+        Args:
+            x: Primal points.
+            v: Dual vectors, such as gradients.
+            t: Step size, a number or a tensor (batch,).
         """
-        twin = getattr(self, f"_{what}")
-        return {name: twin(*(tree[name] for tree in trees), *rest) for name in trees[0]}
+        if isinstance(x, Tensor):
+            return self._step(x, v, spread(t, x) if isinstance(t, Tensor) else t)  # type: ignore[arg-type]
+        return self._each("step", (x, v), t)
 
-    def _size(self, y: Tensor) -> Tensor:
-        """c(y) of :meth:`direction`, which broadcasts to y: by default the root mean square of the
-        entries.
+    def steps(self, v: Tree, *starts: tuple[Tree, float | Tensor]) -> list[Tree]:
+        """Take mirror steps along the same v from several points.
+
+        Args:
+            v: Dual vectors.
+            starts: Pairs of primal points and step sizes.
         """
-        return per_sample(sum_per_sample(y.square()).div(max(y[0].numel(), 1)).sqrt(), y)
+        if not self.linear:
+            return [self.step(x, v, t) for x, t in starts]
+        direction = self.to_primal(v)  # shared by all steps
+        return [tree_map(lambda x, d, t=t: descend(x, d, t), x, direction) for x, t in starts]
 
-    def _direction(self, y: Tensor) -> Tensor:
-        size = self._size(y)
-        return unit(self._to_primal(y / torch.where(size > 0, size, 1.0)))
+    def dual_start(self, x0: Tree) -> Tree:
+        """Return the first dual point of dual-stored methods: ∇ψ(x0), unless a map learns one."""
+        return self.to_dual(x0)
 
-    def _potential(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+    def convexity_in_l2(self) -> float:
+        """Return α if the map is strongly convex in ℓ₂; raise a TypeError otherwise."""
+        convexity = self.strong_convexity
+        if convexity is None or convexity.p != 2:
+            raise TypeError(
+                f"{type(self).__name__} must state a strong_convexity in ℓ₂ (p = 2), "
+                f"but states {convexity}"
+            )
+        return convexity.alpha
 
-    def _to_dual(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+    # Directions: normalised steps, for training networks.
 
-    def _to_primal(self, y: Tensor) -> Tensor:
-        raise NotImplementedError
+    def direction(self, y: Tree) -> Tree:
+        """Return s(y) ∇ψ*(y/c(y)), with c(y) the size of y; 0 for y = 0.
+
+        The factor s makes the mean square of the entries 1. For a fixed c the direction is parallel
+        to the gradient of the convex function ψ*(·/c). As a function of y it is not a gradient: the
+        factor s belongs to the step size. Leaves are treated separately.
+        """
+        return self._direction(y) if isinstance(y, Tensor) else self._each("direction", (y,))
+
+    @property
+    def direction_size(self) -> float:
+        """The root mean square ℓ of the entries of a direction; 1 unless the map is scaled."""
+        return 1.0
+
+    def direction_sizes(self, y: Tree) -> Any:
+        """Return ℓ of every leaf of y: a number, or a dict of numbers."""
+        if isinstance(y, Tensor):
+            return self.direction_size
+        return dict.fromkeys(y, self.direction_size)
+
+    # Formulas for one tensor that a subclass may improve.
 
     def _step(self, x: Tensor, v: Tensor, t: float | Tensor) -> Tensor:
         if self.linear:
@@ -212,11 +230,35 @@ class MirrorMap(Part, nn.Module):
         linear = sum_per_sample(self._to_dual(x0) * (x - x0))
         return self._potential(x) - self._potential(x0) - linear
 
+    def _direction(self, y: Tensor) -> Tensor:
+        size = self._size(y)
+        return unit(self._to_primal(y / torch.where(size > 0, size, 1.0)))
+
+    def _size(self, y: Tensor) -> Tensor:
+        """c(y) of :meth:`direction`, which broadcasts to y; the root mean square by default."""
+        return _root_mean_square(y)
+
+    def _each(self, what: str, trees: tuple[Any, ...], *rest: Any) -> dict[str, Tensor]:
+        """Apply an operation to the corresponding leaves of dicts.
+
+        Args:
+            what: Name of the operation, such as ``"to_dual"``.
+            trees: Dicts of tensors.
+            rest: Further arguments, the same for all leaves.
+        """
+        operation = getattr(self, f"_{what}")
+        return {name: operation(*(tree[name] for tree in trees), *rest) for name in trees[0]}
+
 
 def unit(d: Tensor) -> Tensor:
-    """Scale every sample so that the mean square of its entries is 1; leave 0 as it is."""
-    size = per_sample(sum_per_sample(d.square()).div(max(d[0].numel(), 1)).sqrt(), d)
+    """Scale every sample such that the mean square of its entries is 1; 0 stays 0."""
+    size = _root_mean_square(d)
     return d / torch.where(size > 0, size, 1.0)
+
+
+def _root_mean_square(d: Tensor) -> Tensor:
+    """Return the root mean square of the entries of every sample, broadcastable to d."""
+    return per_sample(sum_per_sample(d.square()).div(max(d[0].numel(), 1)).sqrt(), d)
 
 
 def _total(per_leaf: dict[str, Tensor]) -> Tensor:

@@ -1,9 +1,8 @@
-"""Quadratic potentials that couple entries: full matrices, diagonals plus a low rank, and Kronecker
-products.
+"""Quadratic potentials ψ(x) = ½ xᵀP⁻¹x that couple entries.
 
-All of them are ψ(x) = ½ xᵀP⁻¹x, and what is held is P: a step x − tPg then needs products alone,
-and the inverse, which mirror descent never asks for, is the exact one. Diagonals are held as
-logarithms, so P stays positive definite whatever is learned.
+P is a full matrix, a diagonal plus a low-rank matrix, or a Kronecker product. The parameters
+describe P, so that a step x − tPg needs only products. Diagonals are stored as logarithms, so that
+P stays positive definite for all parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +20,11 @@ from mirrordescent.trees import sum_per_sample
 
 
 class _Quadratic(MirrorMap):
-    """ψ(x) = ½⟨x, P⁻¹x⟩, on samples of one shape."""
+    """ψ(x) = ½⟨x, P⁻¹x⟩ on samples of one shape. A subclass writes the mappings and eigenvalues.
+
+    Args:
+        shape: Shape of a sample.
+    """
 
     proven = linear = True
 
@@ -31,7 +34,9 @@ class _Quadratic(MirrorMap):
         super().__init__()
         self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
         if not self.shape or min(self.shape) < 1:
-            raise ValueError(f"{type(self).__name__} needs the shape of a sample, got {shape}")
+            raise ValueError(
+                f"shape must be the shape of a sample, with sides of at least 1, got {shape}"
+            )
 
     def config(self) -> Config:
         return {"shape": list(self.shape)}
@@ -47,13 +52,14 @@ class _Quadratic(MirrorMap):
         return 1 / float(self.eigenvalues().min())
 
     def eigenvalues(self) -> Tensor:
-        """Those of P."""
+        """Return the eigenvalues of P, or bounds on the smallest and the largest."""
         raise NotImplementedError
 
     def _flat(self, x: Tensor) -> Tensor:
         if tuple(x.shape[1:]) != self.shape:
             raise ValueError(
-                f"{type(self).__name__} is for samples of shape {self.shape}, got {tuple(x.shape[1:])}"
+                f"{type(self).__name__} needs samples of shape {self.shape}, "
+                f"got {tuple(x.shape[1:])}"
             )
         return x.flatten(1)
 
@@ -62,16 +68,17 @@ class _Quadratic(MirrorMap):
 
 
 class DenseQuadratic(_Quadratic):
-    """ψ(x) = ½ xᵀP⁻¹x with any P = LLᵀ, L lower triangular with the diagonal e^d: ∇ψ*(y) = Py,
-    ∇ψ(x) = P⁻¹x.
+    """ψ(x) = ½ xᵀP⁻¹x with a full matrix P:  ∇ψ(x) = P⁻¹x,  ∇ψ*(y) = Py.
 
-    Mirror descent with this map is gradient descent preconditioned by P: with P = (∇²f)⁻¹ of a
-    quadratic f, and t = 1, it is done after one step. What is learned is L: n(n + 1)/2 numbers that
-    matter, for n entries of a sample.
+    P = LLᵀ, with a lower triangular L whose diagonal is e^d. The learned parameters are L, that is
+    n(n + 1)/2 numbers for samples with n entries.
+
+    Mirror descent with this map is gradient descent preconditioned by P. For a quadratic f and
+    P = (∇²f)⁻¹, one step with t = 1 reaches the minimum.
 
     Args:
-        shape: that of a sample.
-        scale: P begins as this multiple of the identity.
+        shape: Shape of a sample.
+        scale: Initial P is this multiple of the identity.
 
     >>> import torch
     >>> mirror = DenseQuadratic.from_matrix(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
@@ -79,7 +86,8 @@ class DenseQuadratic(_Quadratic):
     True
     """
 
-    LARGEST = 4096  # entries of a sample
+    LARGEST = 4096
+    """Largest number of entries of a sample."""
 
     def __init__(self, shape: int | Sequence[int], scale: float = 1.0) -> None:
         super().__init__(shape)
@@ -88,7 +96,8 @@ class DenseQuadratic(_Quadratic):
         n = math.prod(self.shape)
         if n > self.LARGEST:
             raise ValueError(
-                f"a full matrix for {n} entries takes too much memory: use LowRankQuadratic"
+                f"DenseQuadratic needs at most {self.LARGEST} entries per sample, got {n}: "
+                "use LowRankQuadratic"
             )
         self.log_diagonal = nn.Parameter(torch.full((n,), 0.5 * math.log(scale)))
         self.below = nn.Parameter(torch.zeros(n, n))
@@ -106,9 +115,9 @@ class DenseQuadratic(_Quadratic):
 
     @torch.no_grad()
     def set_matrix(self, P: Tensor) -> None:
-        """Make P this symmetric positive definite matrix."""
+        """Set P to a symmetric positive definite matrix."""
         if P.shape != self.below.shape:
-            raise ValueError(f"P must be {tuple(self.below.shape)}, got {tuple(P.shape)}")
+            raise ValueError(f"P must have shape {tuple(self.below.shape)}, got {tuple(P.shape)}")
         L, failed = torch.linalg.cholesky_ex(P)
         if bool(failed) or not torch.allclose(P, P.mT, rtol=1e-3):
             raise ValueError("P must be symmetric and positive definite")
@@ -123,14 +132,19 @@ class DenseQuadratic(_Quadratic):
         return torch.linalg.svdvals(self.factor().detach()).square()
 
     def matrix(self) -> Tensor:
-        """P = LLᵀ; where nothing is learned it is kept, as long as L is what it was."""
+        """Return P = LLᵀ. If L is not being learned, P is cached until L changes."""
         if torch.is_grad_enabled() and self.below.requires_grad:
             return self.factor() @ self.factor().mT
-        learned = self.log_diagonal.detach(), self.below.detach()
-        if self._product is None or not all(map(_same, self._product[:2], learned)):
-            L = self.factor().detach()
-            self._product = learned[0].clone(), learned[1].clone(), L @ L.mT
-        return self._product[2]
+        log_diagonal = self.log_diagonal.detach()
+        below = self.below.detach()
+        if self._product is not None:
+            cached_diagonal, cached_below, product = self._product
+            if _same(cached_diagonal, log_diagonal) and _same(cached_below, below):
+                return product
+        L = self.factor().detach()
+        product = L @ L.mT
+        self._product = (log_diagonal.clone(), below.clone(), product)
+        return product
 
     def _to_primal(self, y: Tensor) -> Tensor:
         return (self._flat(y) @ self.matrix()).view_as(y)
@@ -140,15 +154,15 @@ class DenseQuadratic(_Quadratic):
 
 
 class LowRankQuadratic(_Quadratic):
-    """ψ(x) = ½ xᵀP⁻¹x with P = diag(e^d) + UUᵀ, U of few columns: ∇ψ*(y) = e^d y + U(Uᵀy).
+    """ψ(x) = ½ xᵀP⁻¹x with P = D + UUᵀ, D = diag(e^d) and a thin U:  ∇ψ*(y) = e^d y + U(Uᵀy).
 
-    For samples that are too large for a full matrix; ∇ψ is by Woodbury's formula,
+    This map is for samples that are too large for a full matrix. ∇ψ uses Woodbury's formula,
     P⁻¹ = D⁻¹ − D⁻¹U(I + UᵀD⁻¹U)⁻¹UᵀD⁻¹.
 
     Args:
-        shape: that of a sample.
-        rank: the number of columns of U.
-        scale: D begins as this multiple of the identity, and U so small that it hardly matters.
+        shape: Shape of a sample.
+        rank: Number of columns of U.
+        scale: Initial D is this multiple of the identity; the initial U is small.
 
     >>> import torch
     >>> LowRankQuadratic(3, rank=1).to_primal(torch.ones(1, 3)).shape
@@ -162,7 +176,7 @@ class LowRankQuadratic(_Quadratic):
         self.scale = float(scale)
         n = math.prod(self.shape)
         self.log_diagonal = nn.Parameter(torch.full((n,), math.log(scale)))
-        # Waves, since from 0 the columns would get no gradient, and from equal columns equal ones.
+        # Distinct waves: columns that are 0 get no gradient, and equal columns get equal gradients.
         waves = torch.cos(
             math.pi * (torch.arange(n)[:, None] + 0.5) * torch.arange(1, self.rank + 1) / n
         )
@@ -172,7 +186,7 @@ class LowRankQuadratic(_Quadratic):
         return {**super().config(), "rank": self.rank, "scale": self.scale}
 
     def eigenvalues(self) -> Tensor:
-        """Return bounds of them: min e^d and max e^d + ‖U‖²."""
+        """Return bounds on the smallest and the largest: min e^d and max e^d + ‖U‖²."""
         d = self.log_diagonal.detach().exp()
         return torch.stack(
             [d.min(), d.max() + torch.linalg.matrix_norm(self.columns.detach(), 2).square()]
@@ -187,17 +201,19 @@ class LowRankQuadratic(_Quadratic):
         scaled = inverse * self._flat(x)
         thin = inverse[:, None] * self.columns
         inner = torch.eye(self.rank).to(thin) + self.columns.mT @ thin
-        return (
-            scaled - torch.linalg.solve(inner, (scaled @ self.columns).mT).mT @ thin.mT
-        ).view_as(x)
+        solved = torch.linalg.solve(inner, (scaled @ self.columns).mT).mT
+        return (scaled - solved @ thin.mT).view_as(x)
 
 
 class KroneckerQuadratic(_Quadratic):
-    """ψ(X) = ½⟨X, P₁⁻¹XP₂⁻¹⟩ on matrices X, with full P₁ for rows and P₂ for columns: ∇ψ*(Y) =
-    P₁YP₂.
+    """ψ(X) = ½⟨X, P₁⁻¹XP₂⁻¹⟩ on matrices X:  ∇ψ*(Y) = P₁YP₂.
 
-    m² + n² numbers for the geometry of an m×n matrix, as in Shampoo; leading axes of a sample are a
-    batch.
+    P₁ and P₂ are full matrices. The geometry of an m×n matrix takes m² + n² numbers, as in Shampoo.
+    Further leading axes of a sample are a batch of matrices.
+
+    Args:
+        shape: Shape of a sample, (…, m, n).
+        scale: Initial map ∇ψ* is multiplication by this number.
 
     >>> import torch
     >>> KroneckerQuadratic((2, 3)).to_primal(torch.ones(1, 2, 3)).shape
@@ -208,10 +224,12 @@ class KroneckerQuadratic(_Quadratic):
         super().__init__(shape)
         if len(self.shape) < 2:
             raise ValueError(
-                f"KroneckerQuadratic is for matrices, got samples of shape {self.shape}"
+                f"KroneckerQuadratic needs samples that are matrices, got shape {self.shape}"
             )
         self.scale = float(scale)
-        self.rows, self.columns = (DenseQuadratic(n, scale**0.5) for n in self.shape[-2:])
+        rows, columns = self.shape[-2:]
+        self.rows = DenseQuadratic(rows, scale**0.5)
+        self.columns = DenseQuadratic(columns, scale**0.5)
 
     def config(self) -> Config:
         return {**super().config(), "scale": self.scale}

@@ -1,6 +1,4 @@
-"""Entropies: Shannon's on the positive orthant and the simplex, Burg's, that of a box, and the
-hyperbolic one.
-"""
+"""Entropies: Shannon on the positive orthant and the simplex, Burg, logit and hyperbolic."""
 
 import math
 
@@ -32,7 +30,7 @@ class _Shannon(MirrorMap):
 class NegativeEntropy(_Shannon):
     """ψ(x) = Σ x log x − x on x > 0:  ∇ψ(x) = log x,  ∇ψ*(y) = exp y.
 
-    B(x, x0) = Σ x log(x/x0) − x + x0. Not strongly convex: the curvature 1/x tends to 0.
+    B(x, x0) = Σ x log(x/x0) − x + x0. ψ is not strongly convex: its curvature 1/x tends to 0.
     """
 
     elementwise = True
@@ -47,12 +45,11 @@ class NegativeEntropy(_Shannon):
 
 
 class SimplexEntropy(_Shannon):
-    """ψ(x) = Σ x log x − x on the simplex:  ∇ψ(x) = log x,  ∇ψ*(y) = softmax y, along the last
-    dimension.
+    """ψ(x) = Σ x log x − x on the simplex:  ∇ψ(x) = log x,  ∇ψ*(y) = softmax y.
 
-    Mirror descent with this map is exponentiated gradient. 1-strongly convex in ℓ₁ (Pinsker). Dual
-    points that differ by a constant are the same linear form on the simplex, so ∇ψ(∇ψ*(y)) is y up
-    to a constant.
+    The simplex is along the last dimension. Mirror descent with this map is the exponentiated
+    gradient method. ψ is 1-strongly convex in ℓ₁ (Pinsker). Dual points that differ by a constant
+    are the same linear form on the simplex, so ∇ψ(∇ψ*(y)) equals y up to a constant.
     """
 
     primal_domain = Simplex()
@@ -65,8 +62,8 @@ class SimplexEntropy(_Shannon):
 class Burg(MirrorMap):
     """ψ(x) = −Σ log x on x > 0:  ∇ψ(x) = −1/x,  ∇ψ*(y) = −1/y on y < 0.
 
-    B(x, x0) = Σ x/x0 − log(x/x0) − 1, the Itakura–Saito divergence. Not strongly convex, and the
-    dual domain is not all of Rⁿ: a step that is too long leaves it.
+    B(x, x0) = Σ x/x0 − log(x/x0) − 1 is the Itakura–Saito divergence. ψ is not strongly convex. The
+    dual domain is not all of Rⁿ, so a step that is too long leaves it.
     """
 
     proven = elementwise = True
@@ -88,15 +85,18 @@ class Burg(MirrorMap):
         return x / (1 + t * x * v)
 
     def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
-        excess = (x - x0) / x0
-        return sum_per_sample(excess - excess.log1p())
+        relative = (x - x0) / x0
+        return sum_per_sample(relative - relative.log1p())
 
 
 class Logit(MirrorMap):
-    """ψ(x) = Σ (x−a)log(x−a) + (b−x)log(b−x):  ∇ψ(x) = log((x−a)/(b−x)),  ∇ψ*(y) = a +
-    (b−a)·sigmoid y.
+    """ψ(x) = Σ (x−a)log(x−a) + (b−x)log(b−x) on the box a < x < b.
 
-    The map of a box (a, b) in every entry; 4/(b−a)-strongly convex in ℓ₂.
+    ∇ψ(x) = log((x−a)/(b−x)),  ∇ψ*(y) = a + (b−a)·sigmoid y. ψ is 4/(b−a)-strongly convex in ℓ₂.
+
+    Args:
+        lower: Lower end a of every entry.
+        upper: Upper end b of every entry.
     """
 
     proven = elementwise = True
@@ -127,13 +127,12 @@ class Logit(MirrorMap):
     def _to_primal(self, y: Tensor) -> Tensor:
         a = self.lower
         b = self.upper
-        return (a + (b - a) * apply_padded(torch.sigmoid, y)).clamp(
-            a, b
-        )  # rounding may carry a saturated entry past b
+        x = a + (b - a) * apply_padded(torch.sigmoid, y)
+        return x.clamp(a, b)  # rounding may take a saturated entry past b
 
     def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
-        (below, above) = self._distances(x)
-        (below0, above0) = self._distances(x0)
+        below, above = self._distances(x)
+        below0, above0 = self._distances(x0)
         return sum_per_sample(
             torch.xlogy(below, below / below0) + torch.xlogy(above, above / above0)
         )
@@ -163,8 +162,11 @@ class _Hyperbolic(MirrorMap):
 class HyperbolicEntropy(_Hyperbolic):
     """ψ(x) = Σ x arsinh(x/β) − √(x²+β²):  ∇ψ(x) = arsinh(x/β),  ∇ψ*(y) = β sinh y.
 
-    Between the Euclidean geometry (β large) and a signed entropy (β small). Not strongly convex:
-    the curvature 1/√(x²+β²) tends to 0.
+    This map interpolates between the Euclidean geometry (large β) and a signed entropy (small β).
+    ψ is not strongly convex: its curvature 1/√(x²+β²) tends to 0.
+
+    Args:
+        beta: Scale β > 0.
     """
 
     symmetric = True
@@ -182,9 +184,12 @@ class HyperbolicEntropy(_Hyperbolic):
 class OrthantEntropy(_Hyperbolic):
     """ψ(x) = Σ x arsinh(x/β) − √(x²+β²) on x ≥ 0:  ∇ψ(x) = arsinh(x/β),  ∇ψ*(y) = β sinh max(y, 0).
 
-    A learned geometry of the positive orthant: steps are multiplicative where x ≫ β, as with an
-    entropy, and additive where x ≪ β, so that an entry that has become 0 can return. As β → ∞ it
-    becomes the projected Euclidean geometry. What is learned is log β.
+    This is a learned geometry of the positive orthant. Steps are multiplicative where x ≫ β, as
+    with an entropy, and additive where x ≪ β, so that an entry can leave 0 again. As β → ∞, the map
+    tends to the projected Euclidean geometry. The learned parameter is log β.
+
+    Args:
+        beta: Initial scale β > 0.
 
     >>> import torch
     >>> OrthantEntropy(0.5).step(torch.tensor([[0.0, 1.0]]), torch.ones(1, 2), 0.1).detach()
@@ -201,7 +206,7 @@ class OrthantEntropy(_Hyperbolic):
         self.log_beta = nn.Parameter(torch.tensor(math.log(beta)))
 
     @property
-    def beta(self) -> Tensor:  # type: ignore[override]  # computed from what is learned
+    def beta(self) -> Tensor:  # type: ignore[override]  # computed from a learned parameter
         """β."""
         return self.log_beta.exp()
 
@@ -209,8 +214,9 @@ class OrthantEntropy(_Hyperbolic):
         return self.beta * apply_padded(torch.sinh, y.clamp(min=0))
 
     def _step(self, x: Tensor, v: Tensor, t: float | Tensor) -> Tensor:
-        """β sinh(arsinh(x/β) − tv) = ½(p e^−tv − (β²/p) e^tv) with p = x + √(x²+β²): several times
-        faster.
+        """β sinh(arsinh(x/β) − tv) = ½(p e^−tv − (β²/p) e^tv) with p = x + √(x²+β²).
+
+        The right-hand side is several times faster.
         """
         p = x + (x.square() + self.beta.square()).sqrt()
         shrink = (-t * v).exp()

@@ -1,4 +1,4 @@
-"""Potentials that are learned: input-convex networks with their gradients written out."""
+"""Learned potentials: input-convex networks with explicit gradients."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,36 +18,36 @@ Padding: TypeAlias = Literal["zeros", "circular"]
 
 
 class Potential(Part, nn.Module):
-    """A convex ψ on all of Rⁿ with an explicit gradient, the building block of learned mirror maps.
+    """A strongly convex ψ on Rⁿ with an explicit gradient, the building block of learned maps.
 
     ψ(x) − (α/2)‖x‖² is convex, with α = ``strong_convexity`` > 0. To add a potential, write
-    ``value`` and ``gradient`` in differentiable operations: meta-training and the inverse
-    differentiate through ``gradient``.
+    ``value``, ``gradient`` and ``strong_convexity``. Use differentiable operations, because
+    meta-training and the inverse differentiate ``gradient``.
     """
 
     kind = "potential"
 
     @property
     def strong_convexity(self) -> float:
-        """A certified α > 0 in ℓ₂."""
+        """A constant α > 0 in ℓ₂ that holds for all values of the parameters."""
         raise NotImplementedError
 
     def value(self, x: Tensor) -> Tensor:
-        """ψ(x), one number per sample: (batch,)."""
+        """ψ(x) per sample: (batch,)."""
         raise NotImplementedError
 
     def gradient(self, x: Tensor) -> Tensor:
-        """∇ψ(x), shaped like x."""
+        """∇ψ(x), in the shape of x."""
         raise NotImplementedError
 
     @property
     def smooth(self) -> bool | None:
-        """Whether ∇ψ is continuous; None: not known."""
+        """Whether ∇ψ is continuous; None if unknown."""
         return None
 
 
 class InputConvex(Potential):
-    """An input-convex network; dense and convolutional ones share the recursion
+    """An input-convex network.
 
     .. code-block:: none
 
@@ -55,31 +55,30 @@ class InputConvex(Potential):
         a_l  =  W_l σ(a_{l−1}) + L_l x + (Q_l x)² + b_l          W_l ≥ 0
         ψ(x) =  ⟨c, σ(a_last)⟩ + ((μ + a)/2)‖x‖²                 c ≥ 0,  a ≥ 0
 
-    Every a_l is convex in x, because σ is convex and non-decreasing and W_l ≥ 0; so ψ is convex for
-    all values of the parameters, and (μ + a)-strongly convex. Back through the same
-    pre-activations,
+    Every a_l is convex in x, because σ is convex and non-decreasing and W_l ≥ 0. So ψ is convex for
+    all values of the parameters, and (μ + a)-strongly convex. The chain rule gives
 
     .. code-block:: none
 
         g_last = c·σ'(a_last),    g_{l−1} = σ'(a_{l−1})·W_lᵀ g_l
         ∇ψ(x)  = Σ_l L_lᵀ g_l + 2 Q_lᵀ(Q_l x · g_l) + (μ + a) x
 
-    which is a forward computation of four linear maps for two layers: all L_l and Q_l are applied
-    at once, and so are their transposes.
+    All L_l and Q_l are applied at once, and so are their transposes: two layers need four linear
+    maps.
 
-    W, c and a are softplus of free parameters. With clamping or squaring, a weight that reaches 0
-    stops learning, because its gradient vanishes there; with softplus it does not. At the start
-    ∇ψ(x) ≈ x: μ + a = 1, and L and Q are small.
+    W, c and a are softplus of free parameters. With clamping or squaring, a weight at 0 would have
+    gradient 0 and stop learning. The initial map is ∇ψ(x) ≈ x: μ + a = 1, and L and Q are small.
 
-    A subclass provides the linear maps: convolutions, or matrix products. ``quadratic`` adds the
-    terms (Q_l x)². ``activation`` is ``"softplus"``, which makes ψ smooth, or ``"leaky_relu"``
-    (slope 0.2), whose gradient jumps, so that ∇ψ does not have an inverse everywhere.
+    A subclass provides the linear maps: convolutions or matrix products. ``quadratic`` adds the
+    terms (Q_l x)². The ``activation`` is ``"softplus"``, which makes ψ smooth, or ``"leaky_relu"``
+    (slope 0.2), whose gradient jumps, so that ∇ψ is not invertible everywhere.
 
     Reference: Amos, Xu, Kolter, ICML 2017.
     """
 
-    generator: Generator | None = None  # not kept: what it draws becomes the parameters
+    generator: Generator | None = None  # not stored; the parameters replace it
     points: ClassVar[str]
+    """Description of valid points in error messages."""
 
     def __init__(
         self,
@@ -99,7 +98,7 @@ class InputConvex(Potential):
         require_known(activation, get_args(ActivationName), "activation")
         if not 0 < mu < 1:
             raise ValueError(
-                f"an input-convex network needs 0 < mu < 1, to start near the identity, got mu={mu}"
+                f"an input-convex network needs 0 < mu < 1 to start near the identity, got mu={mu}"
             )
         self.inputs = inputs
         self.width = width
@@ -108,9 +107,9 @@ class InputConvex(Potential):
         self.quadratic = quadratic
         self.mu = float(mu)
         self._sigma = _ACTIVATIONS[activation]
-        self._start(window, generator or torch.Generator().manual_seed(0))
+        self._initialise(window, generator or torch.Generator().manual_seed(0))
 
-    def _start(self, window: tuple[int, ...], generator: Generator) -> None:
+    def _initialise(self, window: tuple[int, ...], generator: Generator) -> None:
         size = prod(window)
         rows = self.layers * self.width
         small = START / (self.inputs * size) ** 0.5
@@ -119,19 +118,17 @@ class InputConvex(Potential):
             small * torch.randn(kinds * rows, self.inputs, *window, generator=generator)
         )
         self.bias = nn.Parameter(torch.zeros(rows))
-        # Rows of W that add up to 1, and c that adds up to 1, keep the scale through the layers.
-        even = torch.full(
-            (self.layers - 1, self.width, self.width, *window), 1 / (self.width * size)
-        )
-        self.mixing = nn.Parameter(_inverse_softplus(even))
-        self.output = nn.Parameter(
-            _inverse_softplus(torch.full((self.width, *[1] * len(window)), 1 / self.width))
-        )
+        # Rows of W, and c, that add up to 1 preserve the scale through the layers.
+        mixing_shape = (self.layers - 1, self.width, self.width, *window)
+        mixing = torch.full(mixing_shape, 1 / (self.width * size))
+        self.mixing = nn.Parameter(_inverse_softplus(mixing))
+        output = torch.full((self.width, *[1] * len(window)), 1 / self.width)
+        self.output = nn.Parameter(_inverse_softplus(output))
         self.scale = nn.Parameter(_inverse_softplus(torch.tensor(1 - self.mu)))
 
     @property
     def strong_convexity(self) -> float:
-        """α = μ + a, the coefficient of the quadratic part; the network adds only convexity."""
+        """α = μ + a, the coefficient of the quadratic part; the network part is convex."""
         return float(self._curvature().detach())
 
     @property
@@ -139,36 +136,35 @@ class InputConvex(Potential):
         return self.activation != "leaky_relu"
 
     def value(self, x: Tensor) -> Tensor:
-        """ψ(x), one number per sample: (batch,)."""
-        preactivations, _ = self._ascend(x, F.softplus(self.mixing))
+        """ψ(x) per sample: (batch,)."""
+        preactivations, _ = self._preactivations(x, F.softplus(self.mixing))
         network = sum_per_sample(F.softplus(self.output) * self._sigma.value(preactivations[-1]))
         return network + 0.5 * self._curvature() * sum_per_sample(x.square())
 
     def gradient(self, x: Tensor) -> Tensor:
-        """∇ψ(x), shaped like x."""
+        """∇ψ(x), in the shape of x."""
         weights = F.softplus(self.mixing)
-        preactivations, roots = self._ascend(x, weights)
+        preactivations, roots = self._preactivations(x, weights)
         g = F.softplus(self.output) * self._sigma.slope(preactivations[-1])
-        pulled = [g]
+        gradients = [g]  # g_0, …, g_last
         for layer in reversed(range(self.layers - 1)):
             g = self._sigma.slope(preactivations[layer]) * self._times_transposed(weights[layer], g)
-            pulled.insert(0, g)
+            gradients.insert(0, g)
         if roots is not None:
-            pulled += [
-                2 * root * g for root, g in zip(roots.chunk(self.layers, 1), pulled, strict=True)
-            ]
-        lowered = self._times_transposed(self.skips, torch.cat(pulled, 1))
-        return torch.addcmul(lowered.contiguous(), self._curvature(), x)
+            by_layer = zip(roots.chunk(self.layers, 1), gradients, strict=True)
+            gradients = gradients + [2 * root * g for root, g in by_layer]
+        network = self._times_transposed(self.skips, torch.cat(gradients, 1))
+        return torch.addcmul(network.contiguous(), self._curvature(), x)
 
-    def _ascend(self, x: Tensor, weights: Tensor) -> tuple[list[Tensor], Tensor | None]:
-        """Return a_0, …, a_last, and the Q_l x of all layers if there are any."""
-        bias = F.pad(self.bias, (0, len(self.skips) - len(self.bias)))  # none for the Q_l x
-        lifted = self._times(self.skips, self._checked(x), bias)
+    def _preactivations(self, x: Tensor, weights: Tensor) -> tuple[list[Tensor], Tensor | None]:
+        """Return a_0, …, a_last, and the Q_l x of all layers, if there are any."""
+        bias = F.pad(self.bias, (0, len(self.skips) - len(self.bias)))  # 0 for the Q_l x
+        skips = self._times(self.skips, self._checked(x), bias)
         roots = None
         if self.quadratic:
-            lifted, roots = lifted.chunk(2, 1)
-            lifted = torch.addcmul(lifted, roots, roots)
-        first, *rest = lifted.chunk(self.layers, 1)
+            skips, roots = skips.chunk(2, 1)
+            skips = torch.addcmul(skips, roots, roots)
+        first, *rest = skips.chunk(self.layers, 1)
         preactivations = [first]
         for weight, skip in zip(weights, rest, strict=True):
             preactivations.append(skip + self._times(weight, self._sigma.value(preactivations[-1])))
@@ -180,7 +176,7 @@ class InputConvex(Potential):
     def _checked(self, x: Tensor) -> Tensor:
         if x.ndim != self.skips.ndim or x.shape[1] != self.inputs:
             raise ValueError(
-                f"this potential is for {self.points.format(self.inputs)}, got {tuple(x.shape)}"
+                f"this potential needs {self.points.format(self.inputs)}, got {tuple(x.shape)}"
             )
         return x
 
@@ -194,17 +190,18 @@ class InputConvex(Potential):
 
 
 class DenseICNN(InputConvex):
-    """An input-convex network on Rⁿ: points (batch, dimension). The recursion is that of
-    :class:`InputConvex`.
+    """An input-convex network on Rⁿ, for points (batch, dimension).
+
+    The recursion is that of :class:`InputConvex`.
 
     Args:
-        dimension: of the points, n.
-        hidden: the width of every layer.
-        layers: the number of layers.
+        dimension: Dimension n of the points.
+        hidden: Width of every layer.
+        layers: Number of layers.
         activation: ``"softplus"`` or ``"leaky_relu"``.
-        quadratic: whether to add the terms (Q_l x)².
-        mu: the strong convexity that no training can take away.
-        generator: the source of the initial weights; one with seed 0 by default.
+        quadratic: Whether to add the terms (Q_l x)².
+        mu: Lower bound on the strong convexity, which learning cannot reduce.
+        generator: Random generator for the initial weights; one with seed 0 by default.
 
     >>> import torch
     >>> potential = DenseICNN(2, hidden=8)
@@ -239,19 +236,18 @@ class DenseICNN(InputConvex):
 class ConvICNN(InputConvex):
     """An input-convex network on images (batch, channels, height, width) of any size.
 
-    The recursion is that of :class:`InputConvex` with convolutions as the linear maps; ⟨c, ·⟩ sums
-    over pixels, so that the map is local: ∇ψ(x) at a pixel depends on x within
-    2·layers·(kernel−1)/2 pixels of it, and a map learned on small images serves large ones.
+    The recursion is that of :class:`InputConvex`, with convolutions as the linear maps. ⟨c, ·⟩ sums
+    over pixels. The map is local: ∇ψ(x) at a pixel depends on x within 2·layers·(kernel−1)/2 pixels
+    of it. A map learned on small images therefore applies to large ones.
 
     Args:
-        channels: of the images.
-        filters: the width of every layer.
-        layers: the number of layers.
-        kernel: the side length of every filter, an odd number.
-        padding: ``"zeros"``: outside the image, x and the hidden layers are 0; then the transposes
-            are plain transposed convolutions. ``"circular"``: opposite borders touch, and the map
-            commutes with circular shifts.
-        activation, quadratic, mu, generator: see :class:`DenseICNN`.
+        channels: Number of channels of the images.
+        filters: Width of every layer.
+        layers: Number of layers.
+        kernel: Side of every filter, an odd number.
+        padding: ``"zeros"``, for x and hidden layers that are 0 outside the image; or
+            ``"circular"``, for a map that commutes with circular shifts.
+        activation, quadratic, mu, generator: See :class:`DenseICNN`.
 
     >>> import torch
     >>> potential = ConvICNN(3)
@@ -288,12 +284,10 @@ class ConvICNN(InputConvex):
         self.padding = padding
 
     def _checked(self, x: Tensor) -> Tensor:
-        """Store the channels of a pixel together, for which convolutions of few channels are
-        fastest on a CPU.
-        """
+        """Return x in the layout ``channels_last``, the fastest on a CPU for few channels."""
         if super()._checked(x).shape[1] > 1:
             return x.contiguous(memory_format=torch.channels_last)
-        # One channel fits both layouts; only its stride of 1 makes convolutions choose this one.
+        # A single channel fits both layouts. Its stride of 1 selects channels_last.
         return x.squeeze(1).contiguous().unsqueeze(-1).movedim(-1, 1)
 
     def _times(self, weight: Tensor, z: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -319,7 +313,7 @@ class _Activation(NamedTuple):
 
 
 LEAK = 0.2
-START = 0.1  # standard deviation of the initial L x and Q x for white x of variance 1
+START = 0.1  # standard deviation of the initial L x and Q x for white noise x of variance 1
 
 
 def _leaky_relu_slope(a: Tensor) -> Tensor:
@@ -327,7 +321,7 @@ def _leaky_relu_slope(a: Tensor) -> Tensor:
 
 
 _ACTIVATIONS = {
-    # The default threshold of 20 would put a step of 2e-9 into the slope.
+    # The default threshold of 20 would cause a jump of 2e-9 in the slope.
     "softplus": _Activation(partial(F.softplus, threshold=40), torch.sigmoid),
     "leaky_relu": _Activation(partial(F.leaky_relu, negative_slope=LEAK), _leaky_relu_slope),
 }

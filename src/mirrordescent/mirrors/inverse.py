@@ -11,9 +11,14 @@ from mirrordescent.conjugate_gradients import conjugate_gradients
 from mirrordescent.mirrors.icnn import Potential
 from mirrordescent.trees import norm, per_sample
 
-SUFFICIENT = 0.01  # the share of the ideal decrease that a step must achieve
-HALVINGS = 15  # more would ask for decreases that single precision cannot resolve
-LOOSEST = 0.5  # relative accuracy of the first Newton directions
+SUFFICIENT = 0.01
+"""Share of the ideal decrease that a step must achieve."""
+
+HALVINGS = 15
+"""Largest number of halvings of a step; single precision does not resolve smaller decreases."""
+
+LOOSEST = 0.5
+"""Relative accuracy of the first Newton directions."""
 
 
 class NotConverged(UserWarning):
@@ -21,14 +26,19 @@ class NotConverged(UserWarning):
 
 
 class Inversion(NamedTuple):
-    """x with ∇ψ(x) ≈ y, and per sample: whether the tolerance was reached, ‖∇ψ(x) − y‖, Newton
-    steps.
-    """
+    """The result of :func:`invert`."""
 
     x: Tensor
+    """Points with ∇ψ(x) ≈ y, (batch, …)."""
+
     converged: Tensor
+    """Whether the tolerance was reached, (batch,)."""
+
     residual: Tensor
+    """‖∇ψ(x) − y‖, (batch,)."""
+
     steps: Tensor
+    """Number of Newton steps, (batch,)."""
 
 
 def invert(
@@ -43,26 +53,25 @@ def invert(
 
     .. code-block:: none
 
-        ∇²ψ(x) p  ≈  y − ∇ψ(x)        by conjugate gradients, ever more accurately
+        ∇²ψ(x) p  ≈  y − ∇ψ(x)        by conjugate gradients, with increasing accuracy
         x⁺        =  x + s p           s = 1, ½, ¼, … until ‖∇ψ(x⁺) − y‖ < (1 − s/100)‖∇ψ(x) − y‖
 
     p is a descent direction for both the objective and the norm of its gradient. The line search
-    watches the
-    norm: it needs no values of ψ, and unlike a difference of values it stays meaningful to the last
-    digits. The error is ‖x − ∇ψ*(y)‖ ≤ ‖∇ψ(x) − y‖/α with the potential's strong convexity α.
+    uses the norm, which needs no values of ψ and, unlike a difference of values, is accurate to the
+    last digits. The error is ‖x − ∇ψ*(y)‖ ≤ ‖∇ψ(x) − y‖/α, with the strong convexity α of ψ.
 
-    The result can be differentiated once, with respect to y and to the potential's parameters, by
-    the implicit function theorem: dx = (∇²ψ)⁻¹(dy − d_θ∇ψ(x)). No graph of the iteration is kept.
+    The result can be differentiated once, with respect to y and to the parameters θ of ψ, by the
+    implicit function theorem: dx = (∇²ψ)⁻¹(dy − d_θ∇ψ(x)). No graph of the iteration is stored.
 
     Args:
-        potential: ψ.
-        y: (batch, …).
-        start: the first x; y by default.
-        tolerance: a sample has converged, and moves no more, when ‖∇ψ(x) − y‖ ≤ tolerance·max(1,
-            ‖y‖). By default the machine epsilon to the power ⅔, which rounded gradients can reach:
-            4e-11 in double precision, 2e-5 in single.
-        max_iterations: Newton steps. Samples that need more, and those that rounding stops earlier,
-            are reported by a :class:`NotConverged` warning.
+        potential: Potential ψ.
+        y: Dual points, (batch, …).
+        start: First x; y by default.
+        tolerance: A sample stops if ‖∇ψ(x) − y‖ ≤ tolerance·max(1, ‖y‖). The default, the machine
+            epsilon to the power ⅔, is attainable with rounded gradients: 4e-11 in double precision,
+            2e-5 in single precision.
+        max_iterations: Largest number of Newton steps. Samples that do not converge are reported by
+            a :class:`NotConverged` warning.
 
     >>> import torch
     >>> from mirrordescent.mirrors import DenseICNN
@@ -75,24 +84,26 @@ def invert(
     if not tolerance > 0:
         raise ValueError(f"tolerance must be positive, got {tolerance}")
     with torch.no_grad():
-        found = _newton(potential, y, y if start is None else start, tolerance, max_iterations)
-    if not found.converged.all():
-        late = (~found.converged).nonzero().flatten().tolist()
-        worst = float(found.residual[~found.converged].max())
+        result = _newton(potential, y, y if start is None else start, tolerance, max_iterations)
+    if not result.converged.all():
+        failed = (~result.converged).nonzero().flatten().tolist()
+        worst = float(result.residual[~result.converged].max())
         _warn(
-            f"the inverse of {type(potential).__name__} has not converged for samples {late}: residual {worst:.1e}"
+            f"the inverse of {type(potential).__name__} has not converged for samples {failed}: "
+            f"residual {worst:.1e}"
         )
     learning = y.requires_grad or any(p.requires_grad for p in potential.parameters())
     if not (torch.is_grad_enabled() and learning):
-        return found
-    at = _Linearised(potential, found.x)
-    x = _ImplicitFunction.apply(at.gradient - y, found.x, at, tolerance)  # type: ignore[no-untyped-call]
-    return found._replace(x=x)
+        return result
+    at = _Linearised(potential, result.x)
+    x = _ImplicitFunction.apply(at.gradient - y, result.x, at, tolerance)  # type: ignore[no-untyped-call]
+    return result._replace(x=x)
 
 
 class _Linearised:
-    """∇ψ at a point, with a graph for products with ∇²ψ, which keeps the parameters even if they
-    are swapped later.
+    """∇ψ at a point, with a graph for products with ∇²ψ.
+
+    The graph refers to the parameters at construction, even if they are replaced later.
     """
 
     def __init__(self, potential: Potential, x: Tensor) -> None:
@@ -101,10 +112,10 @@ class _Linearised:
             self.gradient = potential.gradient(self.x)
 
     def hessian_times(self, v: Tensor) -> Tensor:
-        """∇²ψ(x) v, by one backward pass: the Hessian is symmetric."""
+        """∇²ψ(x) v, by one backward pass, because the Hessian is symmetric."""
         return torch.autograd.grad(self.gradient, self.x, v, retain_graph=True)[0]
 
-    def missing(self, y: Tensor) -> Tensor:
+    def residual(self, y: Tensor) -> Tensor:
         """y − ∇ψ(x)."""
         return y - self.gradient.detach()
 
@@ -114,35 +125,35 @@ def _newton(
 ) -> Inversion:
     bound = tolerance * norm(y).clamp(min=1)
     at = _Linearised(potential, start)
-    size = norm(at.missing(y))
+    size = norm(at.residual(y))
     running = ~(size <= bound)
     steps = torch.zeros_like(size, dtype=torch.long)
     for _ in range(max_iterations):
         if not running.any():
             break
-        # Accuracy that grows with the convergence makes the steps superlinear and the first ones
-        # cheap.
+        # Increasing accuracy makes the convergence superlinear, and the first steps cheap.
         accuracy = (size / norm(y).clamp(min=1)).sqrt().clamp(max=LOOSEST)
-        wanted = torch.where(per_sample(running, y), at.missing(y), 0)
-        direction = conjugate_gradients(at.hessian_times, wanted, accuracy).x
-        at, size, moved = _search(potential, y, at.x.detach(), direction, size, running)
+        residual = torch.where(per_sample(running, y), at.residual(y), 0)
+        direction = conjugate_gradients(at.hessian_times, residual, accuracy).x
+        at, size, moved = _line_search(potential, y, at.x.detach(), direction, size, running)
         steps = steps + moved
         running = moved & ~(size <= bound)
     return Inversion(at.x.detach(), size <= bound, size, steps)
 
 
-def _search(
+def _line_search(
     potential: Potential, y: Tensor, x: Tensor, direction: Tensor, size: Tensor, running: Tensor
 ) -> tuple[_Linearised, Tensor, Tensor]:
-    """Halve the step of each sample until its residual falls; return the new point, its residual
-    and who moved.
+    """Halve the step of each sample until its residual decreases.
+
+    Return the new point, its residual, and the mask of the samples that moved.
     """
     length = running.to(size.dtype)
     for trial in range(HALVINGS + 1):
         # A length of 0 means x itself, even if the direction is not finite.
         s = per_sample(length, x)
         at = _Linearised(potential, torch.where(s > 0, x + s * direction, x))
-        new_size = norm(at.missing(y))
+        new_size = norm(at.residual(y))
         good = (new_size < (1 - SUFFICIENT * length) * size) | (length == 0)
         if good.all():
             break
@@ -152,9 +163,7 @@ def _search(
 
 
 class _ImplicitFunction(torch.autograd.Function):
-    """x as a function of the residual ∇ψ_θ(x) − y, in which θ and y appear: dx = −(∇²ψ)⁻¹
-    d(residual).
-    """
+    """x as a function of the residual ∇ψ_θ(x) − y, with dx = −(∇²ψ)⁻¹ d(residual)."""
 
     @staticmethod
     def forward(ctx: Any, residual: Tensor, x: Tensor, at: _Linearised, tolerance: float) -> Tensor:

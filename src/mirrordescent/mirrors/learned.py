@@ -1,4 +1,4 @@
-"""Mirror maps made of learned potentials: a pair of networks, or one with its exact conjugate."""
+"""Maps made of learned potentials: a pair of networks, or one network and its exact conjugate."""
 
 from typing import Literal, TypeAlias, get_args
 
@@ -17,23 +17,23 @@ Start: TypeAlias = Literal["exact", "scaled"]
 
 
 class LearnedPair(MirrorMap):
-    """∇ψ = ∇M and, in place of its inverse, ∇M* of a second network: ∇M* ∘ ∇M is only close to I.
+    """∇ψ = ∇M, with the gradient ∇M* of a second network instead of the inverse.
 
-    M* is *not* the conjugate of M; a penalty on the inconsistency ‖(∇M*∘∇M − I)x‖ brings them
-    together while they are learned. What is left of it affects the two forms of mirror descent
-    differently:
+    M* is *not* the conjugate of M, so ∇M* ∘ ∇M is only close to the identity. During learning, a
+    penalty keeps the inconsistency ‖(∇M*∘∇M − I)x‖ small. The remaining inconsistency affects the
+    two forms of mirror descent differently:
 
     .. code-block:: none
 
-        primal-stored:  ∇M(x⁺) = ∇M(x) − t g + e,      e = (∇M∘∇M* − I)(∇M(x) − t g), a new one in every step
-        dual-stored:    y⁺ = y − t g,  x⁺ = ∇M*(y⁺)    no error: mirror descent for the conjugate of M*
+        primal-stored:  ∇M(x⁺) = ∇M(x) − t g + e,  with a new e = (∇M∘∇M* − I)(∇M(x) − t g) per step
+        dual-stored:    y⁺ = y − t g,  x⁺ = ∇M*(y⁺), which is mirror descent for the conjugate of M*
 
-    so dual storage is stable where primal storage may diverge. If only M* is learned, there is no
-    inconsistency in the first place: see :class:`Conjugate`.
+    So dual storage is stable where primal storage may diverge. If only M* is learned, there is no
+    inconsistency: see :class:`Conjugate`.
 
     Args:
-        forward: M.
-        backward: M*.
+        forward: Potential M.
+        backward: Potential M*.
     """
 
     proven = certified = True
@@ -46,7 +46,7 @@ class LearnedPair(MirrorMap):
 
     @property
     def strong_convexity(self) -> StrongConvexity:
-        """That of M, in ℓ₂."""
+        """Strong convexity of M in ℓ₂."""
         return StrongConvexity(self.forward_potential.strong_convexity, 2.0)
 
     @property
@@ -57,13 +57,21 @@ class LearnedPair(MirrorMap):
         return {"forward": self.forward_potential, "backward": self.backward_potential}
 
     def inconsistency(self, x: Tree, norm: NormName = "l1") -> Tensor:
-        """‖(∇M*∘∇M − I)x‖ per sample, entrywise ℓ₁ or ℓ₂, or the mean of absolute entries:
-        (batch,).
+        """‖(∇M*∘∇M − I)x‖ per sample: (batch,).
+
+        Args:
+            x: Primal points.
+            norm: ``"l1"`` or ``"l2"``, or ``"mean"`` for the mean of the absolute entries.
         """
         return _distance(self.to_primal(self.to_dual(x)), x, norm)
 
     def dual_inconsistency(self, y: Tree, norm: NormName = "l1") -> Tensor:
-        """‖(∇M∘∇M* − I)y‖ per sample, in the same norms: (batch,)."""
+        """‖(∇M∘∇M* − I)y‖ per sample: (batch,).
+
+        Args:
+            y: Dual points.
+            norm: Norm; see :meth:`inconsistency`.
+        """
         return _distance(self.to_dual(self.to_primal(y)), y, norm)
 
     def _potential(self, x: Tensor) -> Tensor:
@@ -79,20 +87,20 @@ class LearnedPair(MirrorMap):
 class Conjugate(MirrorMap):
     """ψ = (M*)*, the conjugate of one learned potential M*:  ∇ψ* = ∇M*,  ∇ψ = (∇M*)⁻¹.
 
-    An exact map. Dual-stored methods (SMD, AMD, ASMD) only ever apply ∇M*, and ∇ψ at most once, for
-    y⁰; primal-stored ones invert ∇M* in every step, by
-    :func:`~mirrordescent.mirrors.inverse.invert` with its default tolerance. By Fenchel's equality
-    ψ(x) = ⟨y, x⟩ − M*(y) at y = ∇ψ(x), and B_ψ(x, x0) = M*(y0) − M*(y) − ⟨x, y0 − y⟩. M* must be
-    smooth to be inverted.
+    The map is exact. Dual-stored methods (SMD, AMD, ASMD) apply ∇M* only, and ∇ψ at most once, for
+    the first dual point y⁰. Primal-stored methods invert ∇M* in every step, by
+    :func:`~mirrordescent.mirrors.inverse.invert` with its default tolerance; M* must be smooth for
+    that. By Fenchel's equality, ψ(x) = ⟨y, x⟩ − M*(y) at y = ∇ψ(x), and
+    B_ψ(x, x0) = M*(y0) − M*(y) − ⟨x, y0 − y⟩.
 
-    ψ is 1/L-strongly convex if ∇M* is L-Lipschitz; L is not known in general, so no constant is
+    ψ is 1/L-strongly convex if ∇M* is L-Lipschitz. In general L is unknown, so no constant is
     stated.
 
     Args:
-        potential: M*.
-        start: y⁰ of dual-stored methods. ``"exact"``: ∇ψ(x0), so that they start at x0.
-            ``"scaled"``: a·x0 with one learned number a > 0, initially 1; they start at ∇M*(a·x0),
-            which learning may make a better point than x0.
+        potential: Potential M*.
+        start: First dual point y⁰ of dual-stored methods. ``"exact"`` is ∇ψ(x0), so that they start
+            at x0. ``"scaled"`` is a·x0 with a learned number a > 0, initially 1; they start at
+            ∇M*(a·x0), which learning may make a better point than x0.
     """
 
     proven = True
@@ -104,7 +112,7 @@ class Conjugate(MirrorMap):
         require_known(start, get_args(Start), "start")
         self.dual_potential = potential
         self.start = start
-        # The logarithm keeps a > 0 without a constraint.
+        # Learning log a keeps a > 0 without a constraint.
         zero = next(potential.parameters(), torch.zeros(())).new_zeros(())
         self.register_parameter("log_scale", nn.Parameter(zero) if start == "scaled" else None)
 
@@ -120,7 +128,7 @@ class Conjugate(MirrorMap):
         return add_over_leaves(self.dual_potential.value, y)
 
     def dual_start(self, x0: Tree) -> Tree:
-        """y⁰ of dual-stored methods: ∇ψ(x0), or a·x0."""
+        """Return the first dual point of dual-stored methods: ∇ψ(x0), or a·x0."""
         if self.log_scale is None:
             return self.to_dual(x0)
         scale = self.log_scale.exp()
@@ -139,17 +147,14 @@ class Conjugate(MirrorMap):
     def _divergence(self, x: Tensor, x0: Tensor) -> Tensor:
         y = self._to_dual(x)
         y0 = self._to_dual(x0)
-        return (
-            self.dual_potential.value(y0)
-            - self.dual_potential.value(y)
-            - sum_per_sample(x * (y0 - y))
-        )
+        change = self.dual_potential.value(y0) - self.dual_potential.value(y)
+        return change - sum_per_sample(x * (y0 - y))
 
 
 def _distance(first: Tree, second: Tree, norm: NormName) -> Tensor:
     require_known(norm, get_args(NormName), "norm")
     differences = tree_map(torch.sub, first, second)
-    # vector_norm has a subgradient at 0, where the square root of a sum of squares has none.
+    # Unlike the square root of a sum of squares, vector_norm has a finite derivative at 0.
     entries = torch.cat([leaf.flatten(1) for leaf in leaves(differences)], 1)
     if norm == "mean":
         return entries.abs().mean(1)

@@ -1,6 +1,4 @@
-"""Odd, increasing maps of one real variable whose ∇ψ* flattens or is bounded: for gradients rather
-than points.
-"""
+"""Odd, increasing maps of one variable whose ∇ψ* saturates, for mapping gradients."""
 
 import math
 from collections.abc import Sequence
@@ -19,12 +17,12 @@ class SoftSign(MirrorMap):
     """ψ(x) = Σ δ − δ√(1 − x²) on |x| < 1:  ∇ψ(x) = δx/√(1 − x²),  ∇ψ*(y) = y/√(y² + δ²).
 
     ψ* = Σ √(y² + δ²) − δ is a smoothed ℓ₁ norm, so ∇ψ*(y) is a sign that is damped near 0. Applied
-    to gradients it gives sign descent, and applied to singular values
-    (:class:`~mirrordescent.mirrors.SingularValues`) the polar factor of a matrix. The curvature δ(1
-    − x²)^(−3/2) is least at 0.
+    to gradients it gives sign descent. Applied to singular values
+    (:class:`~mirrordescent.mirrors.SingularValues`) it gives the polar factor of a matrix. The
+    curvature δ(1 − x²)^(−3/2) is smallest at 0.
 
     Args:
-        delta: δ, the size of what is damped.
+        delta: Damping δ > 0.
 
     >>> import torch
     >>> SoftSign(1e-3).to_primal(torch.tensor([[-2.0, 0.0, 0.5]]))
@@ -46,7 +44,7 @@ class SoftSign(MirrorMap):
 
     @property
     def smoothness(self) -> float:
-        """Infinite: the curvature grows towards |x| = 1."""
+        """Infinite, because the curvature is unbounded towards |x| = 1."""
         return math.inf
 
     def _potential(self, x: Tensor) -> Tensor:
@@ -60,26 +58,26 @@ class SoftSign(MirrorMap):
 
 
 class Saturating(MirrorMap):
-    """∇ψ*(y) = σ(y) = floor·y + Σ_k w_k min(|y|/τ_k, 1) sign y, with thresholds τ_k = ratio^−k, k =
-    0, …, K, and w > 0.
+    """∇ψ*(y) = σ(y) = floor·y + Σ_k w_k min(|y|/τ_k, 1) sign y, a learned saturating function.
 
-    An odd, increasing, piecewise linear σ that flattens: a learned mixture of the identity (τ₀ =
-    1), of clipped gradients, and almost of the sign. With w = e₀ it is the identity on [−1, 1]. The
-    inverse is exact, and
+    The thresholds are τ_k = ratio^−k for k = 0, …, K, and w > 0. σ is odd, increasing and piecewise
+    linear: a learned mixture of the identity (τ₀ = 1), clipped gradients, and almost the sign. With
+    w = e₀ it is the identity on [−1, 1]. The inverse is exact, and
 
     .. code-block:: none
 
         ∇ψ(x) = σ⁻¹(x)        ψ(x) = Σ ∫₀^xᵢ σ⁻¹        α = 1/max σ′,   L_ψ = 1/floor
 
-    What is learned is log w.
+    The learned parameters are log w.
 
     Args:
-        weights: w, K + 1 numbers > 0; by default the identity on [−1, 1].
-        ratio: by how much each threshold is below the one before.
-        floor: the slope beyond τ₀, > 0, so that there is an inverse.
+        weights: Initial weights w, K + 1 numbers > 0; the identity on [−1, 1] by default.
+        ratio: Ratio of consecutive thresholds, > 1.
+        floor: Slope beyond τ₀, > 0, which makes σ invertible.
 
     >>> import torch
-    >>> Saturating([0.5, 0.5], ratio=4.0, floor=1e-6).to_primal(torch.tensor([[-1.0, 0.25, 0.125]])).detach()
+    >>> mirror = Saturating([0.5, 0.5], ratio=4.0, floor=1e-6)
+    >>> mirror.to_primal(torch.tensor([[-1.0, 0.25, 0.125]])).detach()
     tensor([[-1.0000,  0.6250,  0.3125]])
     """
 
@@ -90,12 +88,9 @@ class Saturating(MirrorMap):
     ) -> None:
         super().__init__()
         weights = torch.as_tensor(weights)
-        if (
-            weights.ndim != 1
-            or not len(weights)
-            or not bool(((weights > 0) & weights.isfinite()).all())
-        ):
-            raise ValueError(f"Saturating needs a list of weights > 0, got {weights}")
+        positive = bool(((weights > 0) & weights.isfinite()).all())
+        if weights.ndim != 1 or not len(weights) or not positive:
+            raise ValueError(f"Saturating needs a list of finite weights > 0, got {weights}")
         if not 1 < ratio < math.inf:
             raise ValueError(f"Saturating needs a ratio > 1, got {ratio}")
         require_positive(floor=floor)
@@ -110,31 +105,31 @@ class Saturating(MirrorMap):
 
     @property
     def strong_convexity(self) -> StrongConvexity:
-        """α = 1/σ′(0) in ℓ₂, since σ is steepest at 0."""
+        """α = 1/σ′(0) in ℓ₂, because σ is steepest at 0."""
         return StrongConvexity(1 / float(self._pieces()[1][0].detach()), 2.0)
 
     @property
     def smoothness(self) -> float:
-        """L_ψ = 1/σ′ beyond τ₀."""
+        """1/floor, because σ is flattest beyond τ₀."""
         return 1 / self.floor
 
     def _pieces(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the ends of intervals 0 = e₀ < e₁ < … < 1, the slopes of σ behind each, and σ
-        there: (K + 2,) each.
+        """Return the linear pieces of σ on y ≥ 0, (K + 2,) each.
+
+        These are the starts 0 = e₀ < e₁ < … < 1 of the intervals, the slopes of σ there, and the
+        values of σ at the starts.
         """
         w = self.weights.flip(0)
         ends = self.ratio ** -torch.arange(len(w) - 1, -1, -1, dtype=w.dtype, device=w.device)
-        slopes = self.floor + F.pad(
-            (w / ends).flip(0).cumsum(0).flip(0), (0, 1)
-        )  # what has not saturated yet
+        # The slope is the sum over the ramps that have not saturated yet.
+        slopes = self.floor + F.pad((w / ends).flip(0).cumsum(0).flip(0), (0, 1))
         ends = F.pad(ends, (1, 0))
         return ends, slopes, F.pad((slopes[:-1] * ends.diff()).cumsum(0), (1, 0))
 
     def _potential(self, x: Tensor) -> Tensor:
         ends, slopes, values = self._pieces()
-        areas = F.pad(
-            (0.5 * (ends[1:] + ends[:-1]) * values.diff()).cumsum(0), (1, 0)
-        )  # ∫₀ of σ⁻¹, by trapezia
+        trapezia = 0.5 * (ends[1:] + ends[:-1]) * values.diff()
+        areas = F.pad(trapezia.cumsum(0), (1, 0))  # ∫₀ of σ⁻¹
         size = x.abs()
         at = _interval(size, values)
         beyond = size - values[at]
@@ -152,6 +147,6 @@ class Saturating(MirrorMap):
 
 
 def _interval(size: Tensor, starts: Tensor) -> Tensor:
-    """Return in which of the intervals, the last of which is unbounded, each size ≥ 0 lies."""
+    """Return the index of the interval that contains each size ≥ 0; the last is unbounded."""
     at = torch.bucketize(size.detach(), starts.detach().to(size.dtype), right=True) - 1
-    return at.clamp(0, len(starts) - 1)  # NaN may take any interval
+    return at.clamp(0, len(starts) - 1)  # a valid index for NaN too

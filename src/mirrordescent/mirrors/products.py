@@ -1,5 +1,6 @@
-"""Functions of singular values by matrix products alone: no decomposition, so they batch and run on
-any device.
+"""Functions of singular values by matrix products alone, without a decomposition.
+
+Products are batched and run on any device.
 
 With the singular value decomposition X = U diag(σ) Vᵀ, an odd polynomial acts on singular values:
 
@@ -16,8 +17,8 @@ ramps that saturate at different sizes. So a combination of the iterates with we
 
     Σ_k w_k X_k = U diag(Σ_k w_k ρ_k(σ)) Vᵀ,    ρ_k = π_k ∘ … ∘ π_1,
 
-takes any concave, increasing function of the singular values for no more products than the polar
-factor needs.
+approximates any concave, increasing function of the singular values with no more products than the
+polar factor needs.
 """
 
 from __future__ import annotations
@@ -56,41 +57,49 @@ SIGN: dict[int, tuple[float, tuple[Coefficients, ...]]] = {
         ),
     ),
 }
-"""By the number of steps: the floor, and coefficients (a, b, c) with a small max |1 − ρ_K(σ)| over
-[floor, 1.01].
+"""The floor and the coefficients (a, b, c), by the number of steps K.
 
-Among those whose ramps stay between 0.7 and 1.2 where they have saturated: without that condition
-the error would be smaller still, but the ρ_k on the way would not be ramps.
+They make max |1 − ρ_K(σ)| over [floor, 1.01] small, under the condition that saturated ramps stay
+between 0.7 and 1.2. Without this condition the error would be smaller, but the intermediate ρ_k
+would not be ramps.
 """
 
 
 def ramps(s: Tensor, steps: int) -> Tensor:
     """Return ρ_0(s), …, ρ_K(s): (K + 1, …)."""
-    found = [s]
+    iterates = [s]
     for a, b, c in SIGN[steps][1]:
         square = s.square()
         s = s * (a + square * (b + square * c))
-        found.append(s)
-    return torch.stack(found)
+        iterates.append(s)
+    return torch.stack(iterates)
 
 
 def fitted(h: Callable[[Tensor], Tensor], steps: int) -> tuple[float, ...]:
-    """Return the weights w of the iterates with which they are closest to h (:func:`mixed`).
+    """Return the weights w of the iterates that approximate h best; see :func:`fit_mixture`.
+
+    Args:
+        h: Function of singular values in [0, 1].
+        steps: Number K of polynomials.
 
     >>> weights = fitted(lambda s: s.sqrt(), steps=4)
     >>> min(weights) >= 0
     True
     """
-    return tuple(mixed(h, lambda s: ramps(s, steps), SIGN[steps][0]))
+    return tuple(fit_mixture(h, lambda s: ramps(s, steps), SIGN[steps][0]))
 
 
-def mixed(
+def fit_mixture(
     h: Callable[[Tensor], Tensor], basis: Callable[[Tensor], Tensor], floor: float
 ) -> list[float]:
-    """Return the weights w ≥ 0 with the least Σ (Σ_k w_k b_k(s)/h(s) − 1)² over s from the floor to
-    1.
+    """Return the weights w ≥ 0 that minimise Σ_s (Σ_k w_k b_k(s)/h(s) − 1)², for floor ≤ s ≤ 1.
 
-    The s are evenly spaced in log s. Solved by descent along one coordinate after the other.
+    The points s are equally spaced in log s. The solver is cyclic coordinate descent.
+
+    Args:
+        h: Function to approximate.
+        basis: Function that returns all b_k(s), (count, …).
+        floor: Smallest s.
     """
     grid = torch.logspace(math.log10(floor), 0, 200, dtype=torch.float64)
     relative = basis(grid) / h(grid)
@@ -99,20 +108,23 @@ def mixed(
     w = [0.0] * len(right)
     for _ in range(500):
         for k, row in enumerate(gram):
-            rest = right[k] - sum(r * each for r, each in zip(row, w, strict=True)) + row[k] * w[k]
-            w[k] = max(0.0, rest / row[k])
+            product = sum(entry * weight for entry, weight in zip(row, w, strict=True))
+            w[k] = max(0.0, (right[k] - product + row[k] * w[k]) / row[k])
     return w
 
 
 def combined(matrices: Sequence[Tensor], weights: Sequence[tuple[float, ...]]) -> list[Tensor]:
-    """Return Σ_k w_k X_k for matrices X (batch, rows, columns), each divided by ‖XXᵀ‖_F^½ ≥ σ₁
-    first; 0 for X = 0.
+    """Return Σ_k w_k X_k for matrices X, each divided by ‖XXᵀ‖_F^½ ≥ σ₁ first; 0 for X = 0.
+
+    Args:
+        matrices: Matrices X, (batch, rows, columns).
+        weights: Weights w of each batch of matrices.
     """
-    return by_grams(matrices, weights, len, _factor)
+    return map_by_grams(matrices, weights, len, _factor)
 
 
 def _factor(G: Tensor, weights: list[tuple[float, ...]]) -> Tensor:
-    """Return the symmetric Q with Σ_k w_k X_k = QX, by the iteration of Gram matrices G."""
+    """Return the symmetric Q with Σ_k w_k X_k = QX, by iterating on the Gram matrix G."""
     w = stacked(weights, G)
     steps = SIGN[len(weights[0]) - 1][1]
     Q = None
@@ -127,32 +139,49 @@ def _factor(G: Tensor, weights: list[tuple[float, ...]]) -> Tensor:
     return total
 
 
-def by_grams(
+def map_by_grams(
     matrices: Sequence[Tensor],
     functions: Sequence[Any],
     kind: Callable[[Any], Any],
     factor: Callable[[Tensor, list[Any]], Tensor],
 ) -> list[Tensor]:
-    """Return s^−½ Q X for matrices X (batch, rows, columns), with s = ‖XXᵀ‖_F and Q = factor(XXᵀ/s,
-    functions).
+    """Return s^−½ Q X for matrices X, with s = ‖XXᵀ‖_F and Q = factor(XXᵀ/s, functions).
 
-    s^½ is the Schatten norm ‖X‖₄, and the closest bound of σ₁ that XXᵀ gives for nothing. Gram
-    matrices are of smaller sides; those of one size are computed together, if their functions are
-    of one kind.
+    s^½ = ‖X‖₄ (Schatten) is a bound on σ₁ that needs no further computation. Tall matrices are
+    transposed, so that Gram matrices are small. Gram matrices of one size are stacked, if their
+    functions are of one kind.
+
+    Args:
+        matrices: Matrices X, (batch, rows, columns).
+        functions: Function of singular values of each batch of matrices.
+        kind: Function that returns a key; functions with equal keys can be evaluated together.
+        factor: Function that maps Gram matrices (batch, n, n) and one function per matrix to Q.
     """
-    flat = [X if X.shape[-2] <= X.shape[-1] else X.mT for X in matrices]
-    found = list(flat)
+    wide = [_as_wide(X) for X in matrices]
+    results = list(wide)
     groups = dict[Any, list[int]]()
-    for i, (X, each) in enumerate(zip(flat, functions, strict=True)):
+    for i, (X, function) in enumerate(zip(wide, functions, strict=True)):
         if X.numel():
-            groups.setdefault((X.shape[-2], kind(each), X.dtype, X.device), []).append(i)
-    for together in groups.values():
-        some = [flat[i] for i in together]
-        size, G = normalised(torch.cat([X @ X.mT for X in some]))
-        Q = factor(G, [functions[i] for i in together for _ in range(len(flat[i]))]) / size.sqrt()
-        for i, part in zip(together, torch.split(Q, [len(X) for X in some]), strict=True):
-            found[i] = part @ flat[i]
-    return [Y if X.shape[-2] <= X.shape[-1] else Y.mT for Y, X in zip(found, matrices, strict=True)]
+            groups.setdefault((X.shape[-2], kind(function), X.dtype, X.device), []).append(i)
+    for indices in groups.values():
+        size, G = normalised(torch.cat([wide[i] @ wide[i].mT for i in indices]))
+        lengths = [len(wide[i]) for i in indices]
+        repeated = []
+        for i, length in zip(indices, lengths, strict=True):
+            repeated += [functions[i]] * length
+        Q = factor(G, repeated) / size.sqrt()
+        for i, part in zip(indices, torch.split(Q, lengths), strict=True):
+            results[i] = part @ wide[i]
+    pairs = zip(results, matrices, strict=True)
+    return [Y if _is_wide(X) else Y.mT for Y, X in pairs]
+
+
+def _is_wide(X: Tensor) -> bool:
+    return X.shape[-2] <= X.shape[-1]
+
+
+def _as_wide(X: Tensor) -> Tensor:
+    return X if _is_wide(X) else X.mT
 
 
 def stacked(weights: list[tuple[float, ...]], like: Tensor) -> Tensor:
@@ -161,8 +190,9 @@ def stacked(weights: list[tuple[float, ...]], like: Tensor) -> Tensor:
 
 
 def normalised(G: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ‖G‖_F, or the least number where it is 0, and G divided by it; squares of entries may
-    be out of range.
+    """Return ‖G‖_F, or the smallest positive number if it is 0, and G divided by it.
+
+    The norm is computed in double precision, because squares of entries may overflow.
     """
     norm = torch.linalg.vector_norm(G, dim=(-2, -1), keepdim=True, dtype=torch.float64)
     size = norm.to(G.dtype).clamp(min=torch.finfo(G.dtype).tiny)

@@ -1,4 +1,4 @@
-"""Quadratic potentials: Euclidean (on all of Rⁿ or on a convex set) and diagonal."""
+"""Quadratic potentials: Euclidean, on all of Rⁿ or on a convex set, and diagonal."""
 
 from torch import Tensor
 
@@ -11,8 +11,11 @@ from mirrordescent.trees import fits, sum_per_sample
 class Euclidean(MirrorMap):
     """ψ(x) = ½‖x‖² on a closed convex set X:  ∇ψ(x) = x,  ∇ψ*(y) = P_X(y).
 
-    On all of Rⁿ mirror descent with this map is gradient descent; on a set it is projected
+    On all of Rⁿ, mirror descent with this map is gradient descent. On a set it is projected
     gradient descent (primal-stored) or dual averaging (dual-stored).
+
+    Args:
+        domain: Set X; all of Rⁿ by default.
 
     >>> import torch
     >>> from mirrordescent.domains import Simplex
@@ -49,10 +52,12 @@ class Euclidean(MirrorMap):
 
 
 class Diagonal(MirrorMap):
-    """ψ(x) = ½ xᵀDx, D = diag(d) > 0:  ∇ψ(x) = d·x,  ∇ψ*(y) = y/d.
+    """ψ(x) = ½ xᵀDx with D = diag(d) > 0:  ∇ψ(x) = d·x,  ∇ψ*(y) = y/d.
 
-    Mirror descent with this map is gradient descent preconditioned by D⁻¹. ``d`` broadcasts
-    against a sample; give an ``nn.Parameter`` to learn it.
+    Mirror descent with this map is gradient descent preconditioned by D⁻¹.
+
+    Args:
+        d: Diagonal d > 0, which broadcasts to a sample; an ``nn.Parameter`` is learned.
     """
 
     proven = elementwise = linear = True
@@ -64,7 +69,7 @@ class Diagonal(MirrorMap):
         super().__init__()
         register_tensor(self, "d", d)
         if not bool((self.d > 0).all() and self.d.isfinite().all()):
-            raise ValueError("Diagonal needs finite d > 0 in every entry")
+            raise ValueError("Diagonal needs a finite d > 0 in every entry")
 
     @property
     def strong_convexity(self) -> StrongConvexity:
@@ -73,6 +78,7 @@ class Diagonal(MirrorMap):
 
     @property
     def smoothness(self) -> float:
+        """max d."""
         return float(self.d.detach().max())
 
     def diagonal(self) -> Tensor:
@@ -81,7 +87,8 @@ class Diagonal(MirrorMap):
     def _d(self, x: Tensor) -> Tensor:
         if not fits(self.d.shape, x.shape):
             raise ValueError(
-                f"d of shape {tuple(self.d.shape)} does not broadcast to points {tuple(x.shape)}"
+                f"d of shape {tuple(self.d.shape)} must broadcast to points of shape "
+                f"{tuple(x.shape)}"
             )
         return self.d
 

@@ -1,4 +1,4 @@
-"""Functions of singular values by a few inverses, where those are cheap: on processors.
+"""Functions of singular values by a few matrix inverses, which are cheap on CPUs.
 
 With the singular value decomposition X = U diag(σ) Vᵀ, resolvents of the Gram matrix act on
 singular values:
@@ -13,11 +13,12 @@ Every power is a mixture of such functions with positive weights,
 
     σᵖ = (2/π) cos(pπ/2) ∫ τᵖ σ/(σ² + τ²) dτ,    −1 < p < 1,  τ from 0 to ∞,
 
-the sign (p = 0) among them, and few τ² = c_j are enough: the error of the best rational sign falls
-geometrically with their number (Zolotarev). With three inverses the largest error is 1.4 %, with
-the four Newton–Schulz steps in whose place they are 7 % (:mod:`~mirrordescent.mirrors.products`).
-Those are 13 products of matrices as large, and an inverse of a symmetric matrix is about as much
-arithmetic as one of them. Functions with kinks are met less well by both.
+among them the sign (p = 0). A few τ² = c_j are enough, because the error of the best rational sign
+falls geometrically with their number (Zolotarev). The largest error is 1.4 % with three inverses,
+and 7 % with the four Newton–Schulz steps that they replace
+(:mod:`~mirrordescent.mirrors.products`). Those steps take 13 matrix products, and inverting a
+symmetric matrix costs about as much as one of them. Both approximations are less accurate for
+functions with kinks.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mirrordescent.mirrors.products import SIGN, by_grams, mixed, stacked
+from mirrordescent.mirrors.products import SIGN, fit_mixture, map_by_grams, stacked
 
 SHIFTS: dict[int, tuple[float, ...]] = {
     3: (1.22e-3, 8.87e-2),
     4: (9.33e-5, 4.32e-3, 0.148),
     5: (1.35e-5, 1.14e-3, 7.56e-2),
 }
-"""c_j by the number of Newton–Schulz steps in whose place they are, with a small max |1 − h(σ)|
-over [floor, 1].
+"""The shifts c_j, by the number of Newton–Schulz steps that they replace.
+
+They make max |1 − h(σ)| over [floor, 1] small.
 """
 
 
@@ -48,43 +50,50 @@ class Resolvents(NamedTuple):
 
     def __call__(self, s: Tensor) -> Tensor:
         """Return h(s)."""
-        return sum(
-            (w * f for w, f in zip(self.weights, terms(s, self.shifts), strict=True)),
-            torch.zeros_like(s),
-        )
+        total = torch.zeros_like(s)
+        for weight, term in zip(self.weights, terms(s, self.shifts), strict=True):
+            total = total + weight * term
+        return total
 
 
 def terms(s: Tensor, shifts: Sequence[float]) -> Tensor:
-    """Return s and s/(s² + c_j) for every shift: (poles + 1, …)."""
+    """Return s, and s/(s² + c_j) for every shift: (shifts + 1, …)."""
     return torch.stack([s, *(s / (s.square() + c) for c in shifts)])
 
 
 def fitted(h: Callable[[Tensor], Tensor], steps: int) -> Resolvents:
-    """Return the resolvents in the place of so many Newton–Schulz steps, fitted to h as those are.
+    """Return the resolvents that approximate h best.
+
+    Args:
+        h: Function of singular values in [0, 1].
+        steps: Number of Newton–Schulz steps that the resolvents replace.
 
     >>> import torch
     >>> root = fitted(lambda s: s.sqrt(), steps=5)
     >>> abs(float(root(torch.tensor(0.04))) - 0.2) < 0.02
     True
     """
-    return Resolvents(
-        tuple(mixed(h, lambda s: terms(s, SHIFTS[steps]), SIGN[steps][0])), SHIFTS[steps]
-    )
+    shifts = SHIFTS[steps]
+    weights = fit_mixture(h, lambda s: terms(s, shifts), SIGN[steps][0])
+    return Resolvents(tuple(weights), shifts)
 
 
 def combined(matrices: Sequence[Tensor], functions: Sequence[Resolvents]) -> list[Tensor]:
-    """Return U diag(h(σ)) Vᵀ for matrices X (batch, rows, columns), each divided by ‖XXᵀ‖_F^½
-    first; 0 for X = 0.
+    """Return U diag(h(σ)) Vᵀ for matrices X, each divided by ‖XXᵀ‖_F^½ first; 0 for X = 0.
+
+    Args:
+        matrices: Matrices X, (batch, rows, columns).
+        functions: Function h of each batch of matrices.
     """
-    return by_grams(matrices, functions, lambda h: h.shifts, _factor)
+    return map_by_grams(matrices, functions, lambda h: h.shifts, _factor)
 
 
 def _factor(G: Tensor, functions: list[Resolvents]) -> Tensor:
     """Return w_0 I + Σ_j w_j (G + c_j I)⁻¹."""
     w = stacked([h.weights for h in functions], G)
     eye = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
-    inverses = (
-        torch.cholesky_inverse(torch.linalg.cholesky_ex(G + c * eye)[0])
-        for c in functions[0].shifts
-    )
-    return sum((w[j] * inverse for j, inverse in enumerate(inverses, 1)), w[0] * eye)
+    total = w[0] * eye
+    for j, c in enumerate(functions[0].shifts, 1):
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(G + c * eye)[0])
+        total = total + w[j] * inverse
+    return total

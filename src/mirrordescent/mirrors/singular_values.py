@@ -1,4 +1,4 @@
-"""Maps of matrices that commute with rotations: functions of their singular values."""
+"""Maps of matrices that are functions of their singular values, and commute with rotations."""
 
 from __future__ import annotations
 
@@ -17,41 +17,45 @@ from mirrordescent.mirrors.products import SIGN
 from mirrordescent.parts import Config
 
 Form: TypeAlias = Literal["products", "resolvents"]
+"""Name of an approximation of directions."""
+
 FORMS: dict[Form, Any] = {"products": products, "resolvents": resolvents}
+"""Modules with the functions ``fitted`` and ``combined``, by the name of the approximation."""
 
 
 class SingularValues(MirrorMap):
-    """ψ(X) = φ(σ(X)) with φ the potential of an inner map that knows neither order nor signs.
+    """ψ(X) = φ(σ(X)), with the symmetric potential φ of an inner map.
 
     .. code-block:: none
 
         X = U diag(σ) Vᵀ,    ∇ψ(X) = U diag(∇φ(σ)) Vᵀ,    ∇ψ*(Y) = U diag(∇φ*(σ)) Vᵀ,    ψ* = φ* ∘ σ
 
     Convexity, constants in ℓ₂ and the conjugate are those of φ (von Neumann; Lewis, J. Convex Anal.
-    1995). The map commutes with rotations, ∇ψ(PXQᵀ) = P ∇ψ(X) Qᵀ, as permutations of hidden units
-    are only the corners of.
+    1995). The map commutes with rotations, ∇ψ(PXQᵀ) = P ∇ψ(X) Qᵀ, of which permutations of hidden
+    units are a special case.
 
-    Every tensor acts as a matrix, its first axis against all others: (out, in) of a dense layer,
-    (out, in·k·k) of a convolution, n × 1 for a vector, whose one singular value is its norm.
+    Every tensor is treated as a matrix, with its first axis as rows: (out, in) for a dense layer,
+    (out, in·k·k) for a convolution, and n × 1 for a vector, whose only singular value is its norm.
 
     Singular vectors come from the Gram matrix of the smaller side (``eigh``, in double precision),
-    and singular values from the lengths of the projected rows, so that small ones keep their
-    digits. Derivatives through the vectors need singular values that differ. With ``products``,
-    :meth:`direction` needs no decomposition: it combines that many Newton–Schulz steps with weights
-    fitted to ∇φ* (:mod:`~mirrordescent.mirrors.products`), or on processors, where that is faster
-    and closer, two or three inverses (:mod:`~mirrordescent.mirrors.resolvents`). ∇ψ and ∇ψ* stay
-    exact.
+    and singular values from the lengths of the projected rows, which keeps the digits of small
+    ones. Derivatives through the vectors need distinct singular values.
+
+    With ``products``, :meth:`direction` needs no decomposition. It combines Newton–Schulz steps
+    with weights fitted to ∇φ* (:mod:`~mirrordescent.mirrors.products`). On CPUs it combines two or
+    three inverses instead, which is faster and more accurate
+    (:mod:`~mirrordescent.mirrors.resolvents`). ∇ψ and ∇ψ* stay exact.
 
     Args:
-        inner: a map with ``symmetric``, such as :class:`PNorm`, :class:`SquaredPNorm`,
-            :class:`HyperbolicEntropy`, :class:`SoftSign` or :class:`Saturating`.
-        parts: into how many blocks of rows the first axis is divided, each a matrix of its own: the
-            groups of a grouped convolution, the heads of an attention layer, the gates of a
-            recurrent one.
-        products: how :meth:`direction` is computed: None exactly, else by 3, 4 or 5 polynomials or
-            what replaces them, down to singular values of 0.03, 0.01 or 0.003 of ‖X‖₄ (Schatten).
-            For powers both are within 15 % of ∇φ* there, mostly far closer, and not the same, so
-            that directions differ a little between devices.
+        inner: Map with ``symmetric = True``, such as :class:`PNorm`, :class:`SquaredPNorm`,
+            :class:`HyperbolicEntropy`, :class:`SoftSign` or
+            :class:`~mirrordescent.mirrors.odd.Saturating`.
+        parts: Number of blocks of rows, each a matrix of its own: the groups of a grouped
+            convolution, the heads of an attention layer, the gates of a recurrent layer.
+        products: Number of polynomials for :meth:`direction`: 3, 4 or 5, for singular values down
+            to 0.03, 0.01 or 0.003 of ‖X‖₄ (Schatten). For powers, both approximations are within
+            15 % of ∇φ* there, and usually much closer. They are not equal, so directions differ a
+            little between devices. None means exact directions.
 
     >>> import torch
     >>> from mirrordescent.mirrors import PNorm
@@ -65,11 +69,13 @@ class SingularValues(MirrorMap):
         super().__init__()
         if not inner.symmetric:
             raise TypeError(
-                f"{type(inner).__name__} tells entries or signs apart, and cannot act on singular values"
+                "the inner map must be symmetric to act on singular values, "
+                f"which {type(inner).__name__} is not"
             )
         if parts < 1 or products not in (None, *SIGN):
             raise ValueError(
-                f"needs parts ≥ 1 and products None or one of {list(SIGN)}, got {parts} and {products}"
+                f"parts must be at least 1 and products None or one of {list(SIGN)}, "
+                f"got {parts} and {products}"
             )
         self.inner = inner
         self.parts = parts
@@ -78,13 +84,13 @@ class SingularValues(MirrorMap):
         self.proven = inner.proven
         self.certified = inner.certified
         self.defined_on_boundary = inner.defined_on_boundary
-        self.primal_domain = _ball(inner.primal_domain, parts)
-        self.dual_domain = _ball(inner.dual_domain, parts)
+        self.primal_domain = _domain_of_matrices(inner.primal_domain, parts)
+        self.dual_domain = _domain_of_matrices(inner.dual_domain, parts)
         self._fitted: dict[Form, tuple[Any, Any]] = {}
 
     @property
     def strong_convexity(self) -> StrongConvexity | None:
-        """That of φ, in the Frobenius norm."""
+        """Strong convexity of φ, in the Frobenius norm."""
         stated = self.inner.strong_convexity
         return stated if stated is None or stated.p == 2 else None
 
@@ -97,7 +103,7 @@ class SingularValues(MirrorMap):
         return self.inner.continuous
 
     def split(self, parts: int) -> SingularValues:
-        """Return the same map on another number of blocks of rows, with the same inner map."""
+        """Return the map with another number of blocks of rows; both share the inner map."""
         return self if parts == self.parts else SingularValues(self.inner, parts, self.products)
 
     def _potential(self, x: Tensor) -> Tensor:
@@ -111,7 +117,7 @@ class SingularValues(MirrorMap):
         return of_singular_values(y, self.inner._to_primal, self.parts)
 
     def _size(self, y: Tensor) -> Tensor:
-        """‖y‖₄, the Schatten norm, of every block."""
+        """‖y‖₄ (Schatten) of every block."""
         X = as_matrices(y, self.parts).to(torch.promote_types(y.dtype, torch.float64))
         gram = X @ X.mT if X.shape[-2] <= X.shape[-1] else X.mT @ X
         size = torch.linalg.vector_norm(gram, dim=(-2, -1)).sqrt().to(y.dtype)
@@ -119,19 +125,15 @@ class SingularValues(MirrorMap):
         return rows.reshape(len(y), -1, *[1] * (y.ndim - 2)) if y.ndim > 1 else rows.reshape(len(y))
 
     def _direction(self, y: Tensor) -> Tensor:
-        if self.products is None or (
-            torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
-        ):
+        learning = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
+        if self.products is None or learning:
             return super()._direction(y)
         if not y.numel():
             return y
         form = approximation_on(y.device)
         fit = self.fit(form)
-        if (
-            form == "resolvents"
-            and kernels.available()
-            and kernels.has_directions(y[0], self.parts)
-        ):
+        has_kernel = kernels.available() and kernels.has_directions(y[0], self.parts)
+        if form == "resolvents" and has_kernel:
             samples = list(y)
             count = len(samples)
             return torch.stack(kernels.directions(samples, [fit] * count, [self.parts] * count))
@@ -139,9 +141,7 @@ class SingularValues(MirrorMap):
         return unit(combination.reshape(y.shape).to(y.dtype))
 
     def fit(self, form: Form) -> Any:
-        """Return what a way to compute directions fits to ∇φ*: again whenever the inner map has
-        changed.
-        """
+        """Return the fit of an approximation to ∇φ*, cached until the inner map changes."""
         versions = [(id(p), p._version) for p in (*self.inner.parameters(), *self.inner.buffers())]
         if form not in self._fitted or self._fitted[form][0] != versions:
             self._fitted[form] = versions, FORMS[form].fitted(self._slope, self.products)
@@ -149,24 +149,25 @@ class SingularValues(MirrorMap):
 
     @torch.no_grad()
     def _slope(self, s: Tensor) -> Tensor:
-        return self.inner._to_primal(s[:, None].to(_type_of(self.inner, s.dtype)))[:, 0].to(s)
+        """∇φ* of single numbers, (n,)."""
+        column = s[:, None].to(_parameter_dtype(self.inner, s.dtype))
+        return self.inner._to_primal(column)[:, 0].to(s)
 
     def config(self) -> Config:
         return {"inner": self.inner, "parts": self.parts, "products": self.products}
 
 
 class SpectralPower(SingularValues):
-    """ψ*(Y) = ‖Y‖_{1+p}^{1+p}/(1+p) in the Schatten norm:  ∇ψ*(Y) = U diag(σᵖ) Vᵀ,  ∇ψ(X) = U
-    diag(σ^{1/p}) Vᵀ.
+    """ψ*(Y) = ‖Y‖_{1+p}^{1+p}/(1+p) in the Schatten norm:  ∇ψ*(Y) = U diag(σᵖ) Vᵀ.
 
-    p = 1 is the Euclidean geometry. As p → 0, ∇ψ*(Y) tends to the polar factor UVᵀ, which has no
-    inverse; p = 0 stands for the damped one, U diag(σ/√(σ² + δ²)) Vᵀ, whose inverse exists where
-    all σ < 1 (:class:`SoftSign`).
+    ∇ψ(X) = U diag(σ^{1/p}) Vᵀ. p = 1 is the Euclidean geometry. As p → 0, ∇ψ*(Y) tends to the polar
+    factor UVᵀ, which has no inverse. p = 0 means the damped polar factor U diag(σ/√(σ² + δ²)) Vᵀ
+    (:class:`SoftSign`), whose inverse exists if all σ < 1.
 
     Args:
-        p: the power, at least 0.
-        damping: δ, for p = 0.
-        parts, products: see :class:`SingularValues`.
+        p: Power p ≥ 0.
+        damping: Damping δ for p = 0.
+        parts, products: See :class:`SingularValues`.
 
     >>> import torch
     >>> SpectralPower(0.5).to_primal(torch.diag(torch.tensor([4.0, 9.0]))[None])
@@ -193,7 +194,12 @@ class SpectralPower(SingularValues):
 
 
 class SpectralBall(Domain):
-    """{X : σ₁(X) < radius}, for every block of rows."""
+    """{X : σ₁(X) < radius}, for every block of rows.
+
+    Args:
+        radius: Bound on the singular values.
+        parts: Number of blocks of rows.
+    """
 
     bounded = True
 
@@ -214,35 +220,44 @@ class SpectralBall(Domain):
 
 
 def as_matrices(x: Tensor, parts: int = 1) -> Tensor:
-    """Return samples (batch, out, …) as matrices (batch · parts, out/parts, …); numbers and vectors
-    are columns.
+    """Return samples (batch, out, …) as matrices (batch · parts, out/parts, …).
+
+    Numbers and vectors become columns.
     """
     rows = x.shape[1] if x.ndim > 1 else 1
     if rows % parts:
-        raise ValueError(f"{rows} rows cannot be divided into {parts} blocks")
+        raise ValueError(f"{rows} rows cannot be divided into {parts} blocks: change parts")
     return x.reshape(len(x) * parts, rows // parts, -1)
 
 
 def of_singular_values(x: Tensor, function: Any, parts: int = 1) -> Tensor:
-    """Return U diag(f(σ)) Vᵀ, where f maps (batch, count) to the same shape and keeps zeros."""
+    """Return U diag(f(σ)) Vᵀ, for a function f with f(0) = 0.
+
+    Args:
+        x: Samples (batch, out, …).
+        function: Function f, which maps (batch, count) to the same shape.
+        parts: Number of blocks of rows.
+    """
     X = as_matrices(x, parts)
     tall = X.shape[-2] > X.shape[-1]
     X = (X.mT if tall else X).to(torch.promote_types(x.dtype, torch.float64))
     U = torch.linalg.eigh(X @ X.mT)[1]
-    rows = U.mT @ X  # orthogonal, and as long as the singular values
+    rows = U.mT @ X  # orthogonal rows, whose lengths are the singular values
     sigma = torch.linalg.vector_norm(rows, dim=-1)
     positive = sigma > 0
-    new = function(sigma.to(x.dtype)).to(sigma)
-    factors = torch.where(positive, new, 0.0) / torch.where(positive, sigma, 1.0)
-    found = U @ (factors[..., None] * rows)
-    return (found.mT if tall else found).reshape(x.shape).to(x.dtype)
+    mapped = function(sigma.to(x.dtype)).to(sigma)
+    factors = torch.where(positive, mapped, 0.0) / torch.where(positive, sigma, 1.0)
+    result = U @ (factors[..., None] * rows)
+    return (result.mT if tall else result).reshape(x.shape).to(x.dtype)
 
 
 def singular_values(X: Tensor) -> Tensor:
-    """Return σ of matrices, (batch, smaller side), with derivatives that are finite at 0."""
-    wide = (X if X.shape[-2] <= X.shape[-1] else X.mT).to(
-        torch.promote_types(X.dtype, torch.float64)
-    )
+    """Return the singular values of matrices, (batch, smaller side).
+
+    Derivatives at 0 are finite.
+    """
+    wide = X if X.shape[-2] <= X.shape[-1] else X.mT
+    wide = wide.to(torch.promote_types(X.dtype, torch.float64))
     squares = torch.linalg.eigvalsh(wide @ wide.mT)
     positive = squares > 0
     return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0).to(X.dtype)
@@ -250,7 +265,7 @@ def singular_values(X: Tensor) -> Tensor:
 
 def matrix_blocks(mirror: SingularValues, y: Tensor) -> Tensor:
     """Return samples as matrices, in the precision of the computation."""
-    return as_matrices(y, mirror.parts).to(_working(y))
+    return as_matrices(y, mirror.parts).to(_compute_dtype(y))
 
 
 def approximation_on(device: torch.device) -> Form:
@@ -264,18 +279,22 @@ def combine_matrices(form: Form, blocks: list[Tensor], fits: list[Any]) -> list[
         return list(FORMS[form].combined(blocks, fits))
 
 
-def _ball(domain: Domain, parts: int) -> Domain:
+def _domain_of_matrices(domain: Domain, parts: int) -> Domain:
+    """Return the domain of matrices whose singular values lie in the domain of the inner map."""
     if isinstance(domain, Box) and domain.lower == -domain.upper:
         return SpectralBall(domain.upper, parts)
     if not isinstance(domain, WholeSpace):
-        raise TypeError(f"singular values cannot be kept in {domain.description}")
+        raise TypeError(
+            "the domain of the inner map must be all of Rⁿ or a box [−r, r], "
+            f"got {domain.description}"
+        )
     return domain
 
 
-def _working(y: Tensor) -> torch.dtype:
-    """Return the type to compute in: half precisions are too coarse for Gram matrices."""
+def _compute_dtype(y: Tensor) -> torch.dtype:
+    """Return the type to compute in; half precision is too coarse for Gram matrices."""
     return torch.promote_types(y.dtype, torch.float32)
 
 
-def _type_of(mirror: MirrorMap, default: torch.dtype) -> torch.dtype:
+def _parameter_dtype(mirror: MirrorMap, default: torch.dtype) -> torch.dtype:
     return next((p.dtype for p in mirror.parameters()), default)

@@ -1,13 +1,10 @@
-"""Maps for images that are diagonal in the frequencies: equivariant by construction, with exact
-inverses.
+"""Maps of images that are diagonal in frequency: equivariant by construction, with exact inverses.
 
-A map of a network's parameters that is tied along the orbits of a symmetry is equivariant whatever
-it learns; here is the same for images. The orthonormal cosine transform (DCT-II) C diagonalises
-what commutes with the symmetries of a picture continued by reflection: flips, and translations away
-from the border. A map Cᵀ σ C whose σ treats all frequencies of one length alike also commutes with
-rotations by 90°, and with the same σ for every channel it commutes with permutations of the
-colours. Measured in double precision, the defects under flips, rotations and permutations are at
-the level of rounding.
+The orthonormal cosine transform (DCT-II) C diagonalises operators that commute with the symmetries
+of an image continued by reflection: flips, and translations away from the border. If σ treats all
+frequencies of one length alike, the map Cᵀ σ C also commutes with rotations by 90°. If σ is the
+same for every channel, the map commutes with permutations of the channels. In double precision,
+the defects under flips, rotations and permutations are at the level of rounding.
 """
 
 from collections.abc import Callable
@@ -27,22 +24,24 @@ from mirrordescent.trees import sum_per_sample
 class Spectral(MirrorMap):
     """ψ(x) = ½ Σ_ω |Cx|²_ω / m(|ω|):  ∇ψ(x) = Cᵀ(Cx / m),  ∇ψ*(y) = Cᵀ(m · Cy).
 
-    C is the orthonormal two-dimensional DCT-II of every channel. The frequency of the coefficient
-    (i, j) of an image of n × p pixels is |ω| = √((i/n)² + (j/p)²), in half cycles per pixel, so
-    that one spectrum serves all sizes. log m is piecewise linear between learned values at 0 and at
-    cutoff/2^(knots−1), …, cutoff/4, cutoff/2, and 0 from the cut-off on, since another constant
-    there would only scale the step sizes. Only low frequencies are transformed:
+    C is the orthonormal two-dimensional DCT-II of every channel. The coefficient (i, j) of an image
+    of n × p pixels has the frequency |ω| = √((i/n)² + (j/p)²), in half cycles per pixel, so one
+    spectrum applies to images of all sizes.
+
+    log m is piecewise linear between learned values at 0 and at cutoff/2^(knots−1), …, cutoff/4,
+    cutoff/2. It is 0 from the cut-off on, because another constant would only scale the step sizes.
+    Only low frequencies are transformed:
 
         ∇ψ*(y) = y + C_lowᵀ((m − 1) · C_low y).
 
     Args:
-        cutoff: the frequency from which on m = 1.
-        knots: the number of learned values.
+        cutoff: Frequency from which on m = 1.
+        knots: Number of learned values.
 
     >>> import torch
     >>> mirror = Spectral(cutoff=0.5, knots=2)
     >>> _ = mirror.log_spectrum.data.fill_(1.0)
-    >>> x = torch.ones(1, 3, 8, 8)  # a constant has no frequency but 0
+    >>> x = torch.ones(1, 3, 8, 8)  # a constant has frequency 0 only
     >>> bool(torch.allclose(mirror.to_primal(x), torch.e * x))
     True
     """
@@ -73,9 +72,9 @@ class Spectral(MirrorMap):
         return (hats @ like).exp().reshape(rows, columns)
 
     def _potential(self, x: Tensor) -> Tensor:
-        excess = self.spectrum(*x.shape[-2:]).reciprocal() - 1
+        correction = self.spectrum(*x.shape[-2:]).reciprocal() - 1
         low = low_frequencies(x, self.cutoff)
-        return 0.5 * (sum_per_sample(x.square()) + sum_per_sample(excess * low.square()))
+        return 0.5 * (sum_per_sample(x.square()) + sum_per_sample(correction * low.square()))
 
     def _to_dual(self, x: Tensor) -> Tensor:
         return self._filter(x, self.spectrum(*x.shape[-2:]).reciprocal())
@@ -88,21 +87,21 @@ class Spectral(MirrorMap):
 
 
 class SpectralSpline(MirrorMap):
-    """∇ψ(x) = x + C_lowᵀ(σ(C_low x) − C_low x) with an odd, increasing spline σ for every band of
-    frequencies |ω|.
+    """∇ψ(x) = x + C_lowᵀ(σ(C_low x) − C_low x), with a learned spline σ per frequency band.
 
-    C_low is the block of low frequencies of :class:`Spectral`; its bands end at cutoff/2^(bands−1),
-    …, cutoff/2 and the corner of the block. Above them the map is the identity. σ is odd, because
-    flips change the signs of coefficients. The inverse is exact, like that of :class:`Spline`. This
-    map also commutes with flips and rotations, but not with translations, even far from the border:
-    they change the coefficients of a wave, and σ is not linear.
+    C_low is the block of low frequencies of :class:`Spectral`. The bands of |ω| end at
+    cutoff/2^(bands−1), …, cutoff/2 and the corner of the block. For higher frequencies the map is
+    the identity. σ is increasing, and odd because flips change the signs of coefficients. The
+    inverse is exact, like that of :class:`Spline`. The map commutes with flips and rotations, but
+    not with translations, which change the coefficients of a wave: σ is not linear.
 
     Args:
-        cutoff: that of the block.
-        bands: the number of bands.
-        knots: those of every spline, on each side of 0.
-        reach: the outermost knot. A coefficient of an image in [0, 1] can be as large as √(height ·
-            width). slope, floor: see :class:`Spline`.
+        cutoff: Largest frequency of the block.
+        bands: Number of bands.
+        knots: Number of knots of every spline, on each side of 0.
+        reach: Outermost knot. A coefficient of an image in [0, 1] can be as large as
+            √(height · width).
+        slope, floor: See :class:`Spline`.
     """
 
     proven = True
@@ -148,15 +147,15 @@ class SpectralSpline(MirrorMap):
     def _change(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
         low = low_frequencies(x, self.cutoff)
         arranged, positions = self._by_band(x, low)
-        back = torch.zeros_like(F.pad(low.flatten(-2), (0, 1)))
-        back = back.index_copy(-1, positions.flatten(), function(arranged).flatten(-2))[
-            ..., :-1
-        ].reshape(low.shape)
-        return add_low(x, back - low)
+        padded = torch.zeros_like(F.pad(low.flatten(-2), (0, 1)))
+        padded = padded.index_copy(-1, positions.flatten(), function(arranged).flatten(-2))
+        mapped = padded[..., :-1].reshape(low.shape)
+        return add_low(x, mapped - low)
 
     def _by_band(self, x: Tensor, low: Tensor) -> tuple[Tensor, Tensor]:
-        """Arrange coefficients by band, filled up with zeros: (…, longest, bands); return also
-        where they were.
+        """Return the coefficients by band, padded with zeros, and their positions in the block.
+
+        The coefficients are (…, longest band, bands).
         """
         positions = _positions(*x.shape[-2:], self.cutoff, self.bands, x.device)
         return F.pad(low.flatten(-2), (0, 1))[..., positions], positions
@@ -178,10 +177,11 @@ class _OddSpline(Spline):
 
 
 @lru_cache(maxsize=64)
-@torch.inference_mode(False)  # it is kept, and may be needed for a derivative later
+@torch.inference_mode(False)  # the cached tensor may be needed for a derivative later
 def _positions(height: int, width: int, cutoff: float, bands: int, device: torch.device) -> Tensor:
-    """Find the coefficients of every band in the flattened block; short bands are filled up with
-    one beyond it.
+    """Return the indices of the coefficients of every band in the flattened block.
+
+    Short bands are padded with the index behind the block.
     """
     lengths = low_lengths(height, width, cutoff).flatten()
     band = torch.bucketize(lengths, _octaves(cutoff, bands), right=True).sub(1).clamp(max=bands - 1)
@@ -201,11 +201,13 @@ def _octaves(cutoff: float, count: int) -> Tensor:
 def _hats(
     height: int, width: int, cutoff: float, knots: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Weights of the learned values in log m at every low frequency: (rows · columns, knots)."""
+    """Return the weights of the learned values in log m: (rows · columns, knots).
+
+    They are the hat functions of the knots at every low frequency.
+    """
     ends = _octaves(cutoff, knots)
-    covered = ((low_lengths(height, width, cutoff).reshape(-1, 1) - ends[:-1]) / ends.diff()).clamp(
-        0, 1
-    )
-    # A hat rises over the interval before its knot and falls over the one behind; the value at the
-    # cut-off is 0.
+    lengths = low_lengths(height, width, cutoff).reshape(-1, 1)
+    covered = ((lengths - ends[:-1]) / ends.diff()).clamp(0, 1)
+    # A hat rises over the interval before its knot and falls over the one after it. The value at
+    # the cut-off is 0.
     return (F.pad(covered, (1, 0), value=1.0)[:, :-1] - covered).to(device, dtype)

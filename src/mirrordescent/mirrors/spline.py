@@ -13,8 +13,7 @@ from mirrordescent.trees import sum_per_sample
 
 
 class Spline(Tied):
-    """ψ(x) = Σᵢ ∫₀^xᵢ σ_g(i):  ∇ψ(x)ᵢ = σ_g(i)(xᵢ) with an increasing, piecewise linear σ, σ(0) =
-    0.
+    """∇ψ(x)ᵢ = σ_g(i)(xᵢ), with an increasing, piecewise linear σ per group of entries, σ(0) = 0.
 
     .. code-block:: none
 
@@ -23,16 +22,16 @@ class Spline(Tied):
         inverse     σ⁻¹(y) = (y − b_j)/s_j                on [σ(t_j), σ(t_j+1)], and beyond
         potential   ∫₀^x σ = a_j + b_j x + ½ s_j x²
 
-    with slopes s_j = floor + softplus(·) > 0, the 2K numbers that each group of entries learns;
-    continuity and σ(0) = 0 give b and a. The inverse is exact and ψ is (min s)-strongly convex.
-    Before learning, σ(x) = slope·x.
+    The learned parameters are the 2K slopes s_j = floor + softplus(·) > 0 of each group. Continuity
+    and σ(0) = 0 determine b and a. The inverse is exact, and ψ is (min s)-strongly convex. The
+    initial map is σ(x) = slope·x.
 
     Args:
-        groups: see :class:`Tied`.
-        knots: K, on each side of 0.
-        reach: the outermost knot.
-        slope: that of σ before learning.
-        floor: a lower bound of every slope.
+        groups: Groups of tied entries; see :class:`~mirrordescent.mirrors.tied.Tied`.
+        knots: Number K of knots on each side of 0.
+        reach: Outermost knot.
+        slope: Initial slope of σ.
+        floor: Lower bound on all slopes.
 
     >>> import torch
     >>> mirror = Spline(torch.tensor(0), slope=2.0)
@@ -85,9 +84,7 @@ class Spline(Tied):
         return StrongConvexity(float(self.slopes.detach().min()), 2.0)
 
     def regrouped(self, groups: Tensor) -> Self:
-        """Return the same map for entries tied differently; the mean is that of the slopes, and so
-        of σ.
-        """
+        """Return the map for other groups; if their number changes, all get the mean σ."""
         other = type(self)(groups, self.knots, self.reach, 1 + self.floor, self.floor)
         above = self._for_groups_of(other, self.slopes) - self.floor
         other.raw_slopes = nn.Parameter(above + (-(-above).expm1()).log())
@@ -111,23 +108,21 @@ class Spline(Tied):
         return torch.cat([*inverse, self._knots()[None, 1:-1], intercepts, slopes], 1).flatten()
 
     def _pieces(self) -> tuple[Tensor, Tensor, Tensor]:
-        """s and b: (count, 2K), and σ(t): (count, 2K+1)."""
+        """Return the slopes s and intercepts b, (count, 2K), and the values σ(t), (count, 2K+1)."""
         slopes = self.slopes
-        values = self._outwards(slopes * (self.reach / self.knots))
-        # b is exactly 0 on both sides of 0, so that small x keep all their digits.
-        return slopes, self._inner(values) - slopes * self._inner(self._knots()), values
+        values = self._sum_from_zero(slopes * (self.reach / self.knots))
+        # b is exactly 0 on both sides of 0, which keeps all digits of small x.
+        intercepts = self._inner_ends(values) - slopes * self._inner_ends(self._knots())
+        return slopes, intercepts, values
 
-    def _outwards(self, increments: Tensor) -> Tensor:
-        """Sum over the intervals from 0 to both sides: (count, 2K), one for each, to (count, 2K+1)
-        at the knots.
-        """
+    def _sum_from_zero(self, increments: Tensor) -> Tensor:
+        """Sum increments of the intervals, (count, 2K), from 0 outwards: (count, 2K+1) at knots."""
         left, right = increments.chunk(2, 1)
-        return torch.cat(
-            [-left.flip(1).cumsum(1).flip(1), torch.zeros_like(left[:, :1]), right.cumsum(1)], 1
-        )
+        below = -left.flip(1).cumsum(1).flip(1)
+        return torch.cat([below, torch.zeros_like(left[:, :1]), right.cumsum(1)], 1)
 
-    def _inner(self, at_knots: Tensor) -> Tensor:
-        """Of the two ends of every interval take the one nearer to 0: (…, 2K+1) to (…, 2K)."""
+    def _inner_ends(self, at_knots: Tensor) -> Tensor:
+        """Return the values at the end of every interval nearer to 0: (…, 2K+1) to (…, 2K)."""
         return torch.cat([at_knots[..., 1 : self.knots + 1], at_knots[..., self.knots : -1]], -1)
 
     def _knots(self) -> Tensor:
@@ -137,19 +132,17 @@ class Spline(Tied):
         return j * (self.reach / self.knots)
 
     def _interval(self, x: Tensor) -> Tensor:
-        """Where x lies among the equispaced knots: an index into tables (count, 2K), flattened."""
+        """Return the interval of x, as an index into flattened tables (count, 2K)."""
         k = self.knots
         j = (x.detach() * (k / self.reach)).floor().clamp(-k, k - 1).int()
-        return (
-            2 * k * self.groups.int() + k + j.clamp(-k, k - 1)
-        )  # NaN becomes any integer, and may take any interval
+        # Clamp again, because NaN becomes an arbitrary integer.
+        return 2 * k * self.groups.int() + k + j.clamp(-k, k - 1)
 
     def _interval_of_value(self, y: Tensor, values: Tensor) -> Tensor:
-        """Where y lies among the values at the knots, by bisection in all groups at once: an index
-        as above.
+        """Return the interval whose values contain y, as an index into flattened tables.
 
-        Narrow integers and a table padded to a power of 2 keep each round down to four light passes
-        over y.
+        The search is a bisection in all groups at once. 32-bit integers, and a table padded to a
+        power of 2, reduce each round to four cheap passes over y.
         """
         intervals = 2 * self.knots
         rounds = (2 * self.knots - 1).bit_length()
@@ -164,32 +157,35 @@ class Spline(Tied):
 
     def _potential(self, x: Tensor) -> Tensor:
         self._check(x)
-        (slopes, intercepts, values) = self._pieces()
+        slopes, intercepts, values = self._pieces()
         at = self._interval(x)
-        t = self._inner(self._knots())
-        # Up to a knot, the area under σ is a sum of trapezia; a of the piece follows from it.
-        areas = self._outwards((values[:, :-1] + values[:, 1:]) * (0.5 * self.reach / self.knots))
-        constants = self._inner(areas) - t * (intercepts + 0.5 * slopes * t)
-        a, b, s = (_take(table, at) for table in (constants, intercepts, slopes))
+        t = self._inner_ends(self._knots())
+        # The area under σ up to a knot is a sum of trapezia, which determines a.
+        trapezia = (values[:, :-1] + values[:, 1:]) * (0.5 * self.reach / self.knots)
+        areas = self._sum_from_zero(trapezia)
+        constants = self._inner_ends(areas) - t * (intercepts + 0.5 * slopes * t)
+        a = _take(constants, at)
+        b = _take(intercepts, at)
+        s = _take(slopes, at)
         return sum_per_sample(a + x * (b + 0.5 * s * x))
 
     def _to_dual(self, x: Tensor) -> Tensor:
         self._check(x)
         slopes, intercepts, _ = self._pieces()
-        return _lines(intercepts, slopes, self._interval(x), x)
+        return _evaluate(intercepts, slopes, self._interval(x), x)
 
     def _to_primal(self, y: Tensor) -> Tensor:
         self._check(y)
         slopes, intercepts, values = self._pieces()
-        return _lines(
-            -intercepts / slopes, slopes.reciprocal(), self._interval_of_value(y, values), y
-        )
+        at = self._interval_of_value(y, values)
+        return _evaluate(-intercepts / slopes, slopes.reciprocal(), at, y)
 
 
-def _lines(intercepts: Tensor, slopes: Tensor, at: Tensor, x: Tensor) -> Tensor:
-    """Evaluate each entry's line."""
+def _evaluate(intercepts: Tensor, slopes: Tensor, at: Tensor, x: Tensor) -> Tensor:
+    """Evaluate the linear piece with index ``at`` of each entry."""
     return torch.addcmul(_take(intercepts, at), _take(slopes, at), x)
 
 
 def _take(table: Tensor, at: Tensor) -> Tensor:
+    """Return the entries of a flattened table at some indices."""
     return table.flatten().index_select(0, at.flatten()).reshape(at.shape)

@@ -1,4 +1,4 @@
-"""A stencil as a mirror map: the cheapest map that is diagonal in the frequencies."""
+"""A stencil as a mirror map: the cheapest map that is diagonal in frequency."""
 
 import torch
 from torch import Tensor, nn
@@ -12,22 +12,21 @@ from mirrordescent.trees import spread, sum_per_sample
 
 
 class Stencil(MirrorMap):
-    """∇ψ*(y) = S y Sᵀ of every channel, with the stencil S = (q/4, 1 − q/2, q/4) down the columns
-    and along the rows.
+    """∇ψ*(y) = S y Sᵀ of every channel, with the stencil S = (q/4, 1 − q/2, q/4).
 
-    The image is continued by reflection at its border, so S is diagonal in the DCT-II, with the
-    spectrum
+    The stencil applies to columns and rows. The image is continued by reflection at its border, so
+    S is diagonal in the DCT-II, with the spectrum
 
         m(ω₁, ω₂) = (1 − q sin²(ω₁/2)) (1 − q sin²(ω₂/2)),    0 < q < 1,  ω = πi/n.
 
-    The map leaves low frequencies as they are and damps the highest ones, along which the curvature
-    of smoothed total variation is largest. A single number q is learned, and a step costs a few
-    passes over an image of any size. The inverse, which is not local, is ∇ψ(x) = Cᵀ(Cx / m).
+    The map preserves low frequencies and damps the highest ones, for which smoothed total variation
+    has the largest curvature. The only learned parameter is q. A step takes a few passes over the
+    image. The inverse ∇ψ(x) = Cᵀ(Cx / m) is not local.
 
     Args:
-        damping: q before learning; or a schedule, whose first value is q, such as
-            :class:`~mirrordescent.conditioning.ConditionalLaws` with a bound of 1, so that every
-            sample has its own.
+        damping: Initial q; or a schedule whose first value is q. With
+            :class:`~mirrordescent.conditioning.ConditionalLaws` and a bound of 1, every sample has
+            its own q.
 
     >>> import torch
     >>> stripes = torch.tensor([1.0, -1.0]).repeat(1, 1, 4, 2)  # ω = (0, about π)
@@ -49,29 +48,27 @@ class Stencil(MirrorMap):
 
     @property
     def damping(self) -> Tensor:
-        """q: a number, or one for every sample, (batch,)."""
+        """q: a number, or (batch,)."""
         return self.raw_damping.sigmoid() if self.law is None else torch.as_tensor(self.law(1))
 
     @property
     def side(self) -> Tensor:
-        """q/4 as the tables of kernels have it: (1, 1), or (1, batch)."""
+        """q/4 in the shape of step tables: (1, 1), or (1, batch)."""
         return self.damping.detach().double().cpu().reshape(1, -1) / 4
 
     def spectrum(self, height: int, width: int) -> Tensor:
-        """Return m at all frequencies of an image: (height, width), or (batch, 1, height,
-        width).
-        """
+        """Return m at all frequencies: (height, width), or (batch, 1, height, width)."""
         q = self.damping
-        halves = (
-            torch.arange(n, dtype=q.dtype, device=q.device) * (torch.pi / (2 * n))
-            for n in (height, width)
-        )
-        down, along = (1 - q[..., None] * half.sin().square() for half in halves)
-        spectrum = down[..., :, None] * along[..., None, :]
+
+        def along(n: int) -> Tensor:
+            half = torch.arange(n, dtype=q.dtype, device=q.device) * (torch.pi / (2 * n))
+            return 1 - q[..., None] * half.sin().square()
+
+        spectrum = along(height)[..., :, None] * along(width)[..., None, :]
         return spectrum[:, None] if q.ndim else spectrum
 
     def config(self) -> Config:
-        """Return the law, if there is one; a single number is a parameter, and stored as such."""
+        """Return the schedule, if there is one; a single q is stored as a parameter."""
         return {} if self.law is None else {"damping": self.law}
 
     def _potential(self, x: Tensor) -> Tensor:
@@ -79,13 +76,10 @@ class Stencil(MirrorMap):
         return 0.5 * sum_per_sample(coefficients.square() / self.spectrum(*x.shape[-2:]))
 
     def _to_dual(self, x: Tensor) -> Tensor:
-        # It is needed once a run, so that it need not be quick.
-        coefficients = apply_per_sample(
-            lambda sample: low_frequencies(sample, 1.0), x
-        ) / self.spectrum(*x.shape[-2:])
-        return apply_per_sample(
-            lambda sample: add_low(torch.zeros_like(x[:1]), sample), coefficients
-        )
+        # Speed does not matter here, because a run calls this once.
+        coefficients = apply_per_sample(lambda sample: low_frequencies(sample, 1.0), x)
+        scaled = coefficients / self.spectrum(*x.shape[-2:])
+        return apply_per_sample(lambda sample: add_low(torch.zeros_like(x[:1]), sample), scaled)
 
     def _to_primal(self, y: Tensor) -> Tensor:
         side = spread(self.damping / 4, y)
@@ -95,14 +89,17 @@ class Stencil(MirrorMap):
 
 
 def _smooth(dimension: int, y: Tensor, side: Tensor) -> Tensor:
-    """S y = y − side · DᵀD y along one dimension."""
+    """S y = y − (q/4) DᵀD y along one dimension, with side = q/4."""
     flux = side * y.diff(dim=dimension)
     edge = torch.zeros_like(y.narrow(dimension, 0, 1))
     return y + torch.cat([flux, edge], dimension) - torch.cat([edge, flux], dimension)
 
 
 def _smooth_fast(dimension: int, y: Tensor, side: float) -> Tensor:
-    """Do the same in two passes: the mean of both neighbours, then a mean of that and the pixel."""
+    """Compute :func:`_smooth` in two passes, without derivatives.
+
+    The first pass averages both neighbours, the second averages the result and the pixel.
+    """
     n = y.shape[dimension]
     if n == 1:
         return y

@@ -1,9 +1,8 @@
-"""The permutation symmetries of a network: which entries of its parameters no training can tell
-apart.
-"""
+"""The permutation symmetries of a network, under which entries of its parameters are equivalent."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from typing import TypeAlias
 
@@ -13,26 +12,24 @@ from torch import Generator, Tensor, nn
 from mirrordescent.mirrors.tracing import Axis, Factor, trace
 
 Permutations: TypeAlias = Mapping[int, Tensor]
-ELEMENTS = 4  # group elements tried by a check
+ELEMENTS = 4
+"""Number of random group elements that a check tries."""
 
 
 @dataclass(frozen=True)
 class Symmetry:
-    """G = Π Sym(n_id), a permutation group for each set of hidden units, and how it acts on the
-    parameters.
+    """The group G = Π Sym(n_id) of permutations of hidden units, and its action on the parameters.
 
-    The action renumbers hidden units, in a network A₃σ(A₂σ(A₁x + b₁) + b₂) + b₃ by
+    Every set of hidden units has its own permutation group. Renumbering the hidden units of a
+    network A₃σ(A₂σ(A₁x + b₁) + b₂) + b₃ by permutations ρ does not change its function:
 
     .. code-block:: none
 
         g·A₁ = A₁[ρ₁, :]    g·A₂ = A₂[ρ₂, ρ₁]    g·A₃ = A₃[:, ρ₂]    g·b_i = b_i[ρ_i]
 
-    and leaves the function as it is.
-
     Args:
-        axes: for every parameter and buffer, by name, what each of its axes is indexed by.
-        not_understood: the operations around which nothing is permuted, because their symmetries
-            are not known.
+        axes: Index sets of the axes of every parameter and buffer, by name.
+        not_understood: Operations with unknown symmetries, whose units are not permuted.
     """
 
     axes: dict[str, tuple[Axis, ...]]
@@ -41,43 +38,48 @@ class Symmetry:
     @property
     def sizes(self) -> dict[int, int]:
         """The number n of units that each group permutes."""
-        factors = (factor for axes in self.axes.values() for axis in axes for factor in axis)
-        return {factor.group: factor.size for factor in factors if factor.group is not None}
+        sizes = {}
+        for axes in self.axes.values():
+            for factor in chain.from_iterable(axes):
+                if factor.group is not None:
+                    sizes[factor.group] = factor.size
+        return sizes
 
     def orbits(self, name: str, *, whole_axes: bool = False) -> Tensor:
-        """Number the orbits of G in one tensor: integers 0 … count−1 in the smallest shape that
-        broadcasts to it.
+        """Number the orbits of G in one tensor.
 
-        Entries share an orbit if their fixed indices agree and, where one group acts on two axes,
-        both or neither lie on the diagonal.
+        Entries share an orbit if their fixed indices agree and, if one group acts on two axes, both
+        entries or neither are on the diagonal.
 
         Args:
-            name: of a parameter or buffer.
-            whole_axes: treat an axis of channels × positions as if all of it were permuted, which
-                is not a symmetry.
+            name: Name of a parameter or buffer.
+            whole_axes: Whether to treat an axis of channels × positions as if all of it were
+                permuted, which is not a symmetry.
+
+        Returns:
+            Integers 0 … count−1, in the smallest shape that broadcasts to the tensor.
         """
-        kinds = {axis: {factor.group is None for factor in axis} for axis in self.axes[name]}
-        axes = [() if whole_axes and len(kinds[axis]) == 2 else axis for axis in self.axes[name]]
+        axes = list(self.axes[name])
+        if whole_axes:
+            axes = [() if _is_mixed(axis) else axis for axis in axes]
         code = torch.zeros([1] * len(axes), dtype=torch.long)
-        seen: dict[int, list[Tensor]] = {}
+        permuted: dict[int, list[Tensor]] = {}  # indices that each group permutes
         for dim, axis in enumerate(axes):
             for factor, index in _indices(axis, dim, len(axes)):
                 if factor.group is None:
                     code = code * factor.size + index
-                else:
-                    # An index that a group permutes counts only by which others of that group it
-                    # equals.
-                    for other in seen.setdefault(factor.group, []):
-                        code = code * 2 + (index == other)
-                    seen[factor.group].append(index)
-        if any(
-            len(indices) > 1 for indices in seen.values()
-        ):  # then some combinations may not occur
+                    continue
+                # Of a permuted index, only equality with others of its group is invariant.
+                for other in permuted.setdefault(factor.group, []):
+                    code = code * 2 + (index == other)
+                permuted[factor.group].append(index)
+        if any(len(indices) > 1 for indices in permuted.values()):
+            # Some combinations may not occur, so renumber the codes without gaps.
             code = torch.unique(code, return_inverse=True)[1].reshape(code.shape)
         return code
 
     def random(self, generator: Generator) -> dict[int, Tensor]:
-        """Draw a permutation ρ for each group, uniformly."""
+        """Draw a uniformly distributed permutation ρ for each group."""
         device = generator.device
         return {
             group: torch.randperm(n, generator=generator, device=device)
@@ -86,17 +88,17 @@ class Symmetry:
 
 
 def symmetries(model: nn.Module, example: Tensor | None = None) -> Symmetry:
-    """Find the permutations of hidden units that leave the function of a network as it is.
+    """Find the permutations of hidden units that do not change the function of a network.
 
-    These are understood: dense and convolutional layers, batch, instance and layer normalisation,
-    elementwise functions, pooling, flattening, means over positions and sums of streams (residual
-    connections). The rest is listed in ``Symmetry.not_understood``. The input, the output and
-    frozen parameters keep their order.
+    Supported are dense and convolutional layers, batch, instance and layer normalisation,
+    elementwise functions, pooling, flattening, means over positions, and sums of activations
+    (residual connections). Other operations are listed in ``Symmetry.not_understood``. The input,
+    the output and frozen parameters keep their order.
 
     Args:
-        model: any module that torch.fx can trace.
-        example: an input, which tells the shapes of activations. Without it dense layers are taken
-            to work on (batch, features), and some reshapings are not understood.
+        model: Module that torch.fx can trace.
+        example: Input of the network, which determines the shapes of activations. Without it, dense
+            layers are assumed to act on (batch, features), and some reshapes are not understood.
 
     >>> model = nn.Sequential(nn.Linear(2, 50), nn.ReLU(), nn.Linear(50, 1))
     >>> {name: len(symmetries(model).orbits(name).unique()) for name in model.state_dict()}
@@ -108,11 +110,13 @@ def symmetries(model: nn.Module, example: Tensor | None = None) -> Symmetry:
 def permute(
     parameters: Mapping[str, Tensor], g: Permutations, symmetry: Symmetry
 ) -> dict[str, Tensor]:
-    """Return g·z: the same network with its hidden units renumbered; unit i becomes the former
-    ρ(i).
+    """Return g·z, the same network with renumbered hidden units: unit i is the former unit ρ(i).
 
-    Tensors may have further leading dimensions, such as a batch. Those that the symmetry does not
-    name are kept.
+    Args:
+        parameters: Parameters z by name, with optional leading dimensions such as a batch. Tensors
+            that the symmetry does not name are unchanged.
+        g: Permutation ρ of each group.
+        symmetry: Symmetry of the network.
     """
     return {
         name: _permute(tensor, g, symmetry.axes.get(name, ()))
@@ -126,14 +130,15 @@ def check_equivariance(
     generator: Generator,
     example: Tensor | None = None,
 ) -> float:
-    """Return max_g ‖Ω(g·z) − g·Ω(z)‖ / ‖Ω(z) − z‖ over some random g: 0, up to rounding, for an
-    equivariant Ω.
+    """Return max_g ‖Ω(g·z) − g·Ω(z)‖ / ‖Ω(z) − z‖ over some random g.
+
+    For an equivariant Ω this is 0, up to rounding.
 
     Args:
-        step: an optimiser's update map Ω, from trainable parameters by name to the next ones.
-        model: the network, at the parameters z.
-        generator: draws g.
-        example: see :func:`symmetries`.
+        step: Update Ω of an optimiser, from trainable parameters by name to the next parameters.
+        model: Network with parameters z.
+        generator: Random generator for g.
+        example: Input of the network; see :func:`symmetries`.
     """
     symmetry = symmetries(model, example)
     z = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
@@ -148,25 +153,32 @@ def check_equivariance(
 
 
 def _distance(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
-    return (
-        sum(float((first[name] - second[name]).detach().double().square().sum()) for name in second)
-        ** 0.5
-    )
+    total = 0.0
+    for name in second:
+        difference = (first[name] - second[name]).detach().double()
+        total += float(difference.square().sum())
+    return total**0.5
+
+
+def _is_mixed(axis: Axis) -> bool:
+    """Tell whether an axis has both permuted and fixed factors, such as channels × positions."""
+    return len({factor.group is None for factor in axis}) == 2
 
 
 def _permute(tensor: Tensor, g: Permutations, axes: tuple[Axis, ...]) -> Tensor:
     for dim, axis in zip(range(-len(axes), 0), axes, strict=True):
-        if any(factor.group is not None for factor in axis):
-            order = torch.zeros(1, dtype=torch.long, device=tensor.device)
-            for size, group in axis:
-                rho = torch.arange(size) if group is None else g[group]
-                order = (order[:, None] * size + rho.to(tensor.device)).flatten()
-            tensor = tensor.index_select(dim, order)
+        if all(factor.group is None for factor in axis):
+            continue
+        order = torch.zeros(1, dtype=torch.long, device=tensor.device)
+        for size, group in axis:
+            rho = torch.arange(size) if group is None else g[group]
+            order = (order[:, None] * size + rho.to(tensor.device)).flatten()
+        tensor = tensor.index_select(dim, order)
     return tensor
 
 
 def _indices(axis: Axis, dim: int, ndim: int) -> Iterator[tuple[Factor, Tensor]]:
-    """Yield the factors of an axis with the index that each entry along it has in them."""
+    """Yield the factors of an axis, each with the index of every entry along the axis."""
     position = torch.arange(prod(factor.size for factor in axis))
     stride = len(position)
     for factor in axis:

@@ -1,4 +1,4 @@
-"""Maps whose entries share learned numbers: ties, and multipliers of the gradient."""
+"""Maps whose entries share learned parameters, and multipliers of the gradient."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mirrordescent.trees import fits, sum_per_sample
 
 
 class Tied(MirrorMap):
-    """ψ(x) = Σᵢ φ_g(i)(xᵢ): entries i of one group g(i) ∈ {0, …, count−1} share a learned φ.
+    """ψ(x) = Σᵢ φ_g(i)(xᵢ): the entries i of one group g(i) ∈ {0, …, count−1} share a learned φ.
 
     Args:
-        groups: g, integers 0 … count−1 that broadcast to *one* sample: shape () ties all entries,
-            shape (1, inputs) ties the rows of a weight matrix (outputs, inputs), a full shape can
-            tie any entries.
+        groups: Groups g, integers 0 … count−1 that broadcast to *one* sample. Shape () ties all
+            entries, shape (1, inputs) ties the rows of a weight matrix (outputs, inputs), and a
+            full shape can tie any entries.
     """
 
     elementwise = True
@@ -29,34 +29,28 @@ class Tied(MirrorMap):
     def __init__(self, groups: Tensor) -> None:
         super().__init__()
         groups = torch.as_tensor(groups)
-        if (
-            groups.is_floating_point()
-            or groups.is_complex()
-            or groups.dtype == torch.bool
-            or groups.numel() == 0
-        ):
+        integers = not (groups.is_floating_point() or groups.is_complex())
+        if not integers or groups.dtype == torch.bool or groups.numel() == 0:
             raise ValueError(
-                f"groups must be integers, got {groups.dtype} of shape {tuple(groups.shape)}"
+                "groups must be integers, at least one, "
+                f"got {groups.dtype} of shape {tuple(groups.shape)}"
             )
         self.count = int(groups.max()) + 1
-        if (
-            int(groups.min()) < 0
-            or self.count > groups.numel()
-            or not bool(groups.flatten().bincount().all())
-        ):
+        in_range = int(groups.min()) >= 0 and self.count <= groups.numel()
+        if not in_range or not bool(groups.flatten().bincount().all()):
             raise ValueError(f"groups must be numbered 0 … {self.count - 1} without gaps")
         self.register_buffer("groups", groups.long())
 
     def regrouped(self, groups: Tensor) -> Self:
-        """Return the same map for entries tied differently.
+        """Return the map for other groups of tied entries.
 
-        If there are as many groups as before, each keeps its φ; otherwise all get the mean of what
-        was learned.
+        If the number of groups is the same, each keeps its φ; otherwise all get the mean of the
+        learned parameters.
         """
         raise NotImplementedError
 
     def _for_groups_of(self, other: Tied, learned: Tensor) -> Tensor:
-        """Turn numbers learned per group, (count, …), into those of the groups of another map."""
+        """Return parameters for the groups of another map, from those per group, (count, …)."""
         if other.count != self.count:
             learned = learned.mean(0).expand(other.count, *learned.shape[1:])
         return learned.detach().clone()
@@ -69,22 +63,23 @@ class Tied(MirrorMap):
             )
 
     def extra_repr(self) -> str:
-        """Show the number of groups, and what it was made with."""
+        """Show the number of groups and the constructor arguments."""
         return f"count={self.count}, {super().extra_repr()}".removesuffix(", ")
 
 
 class Multipliers(Tied):
     """ψ(x) = ½ Σ xᵢ²/w_g(i), w > 0:  ∇ψ(x) = x/w,  ∇ψ*(y) = w·y.
 
-    Mirror descent with this map is x⁺ = x − t w·g: the gradient is multiplied by w, one number for
-    each group of entries. What is learned is log w, so that w stays positive.
+    Mirror descent with this map is x⁺ = x − t w·g: the gradient is multiplied by w, one number per
+    group of entries. The learned parameters are log w, so that w stays positive.
 
     Args:
-        groups: see :class:`Tied`.
-        initial: w before learning.
+        groups: Groups of tied entries; see :class:`~mirrordescent.mirrors.tied.Tied`.
+        initial: Initial w.
 
     >>> import torch
-    >>> Multipliers(torch.tensor([0, 0, 1]), initial=0.5).step(torch.ones(1, 3), torch.ones(1, 3)).detach()
+    >>> mirror = Multipliers(torch.tensor([0, 0, 1]), initial=0.5)
+    >>> mirror.step(torch.ones(1, 3), torch.ones(1, 3)).detach()
     tensor([[0.5000, 0.5000, 0.5000]])
     """
 
@@ -115,11 +110,11 @@ class Multipliers(Tied):
         return float((-self.log_multiplier.detach().min()).exp())
 
     def diagonal(self) -> Tensor:
-        """1/w, for every entry."""
+        """Return 1/w of every entry."""
         return self.multipliers.detach().reciprocal()[self.groups]
 
     def regrouped(self, groups: Tensor) -> Self:
-        """Return the same map for entries tied differently; the mean is the geometric one."""
+        """Return the map for other groups; if their number changes, all get the geometric mean."""
         other = type(self)(groups)
         other.log_multiplier = nn.Parameter(self._for_groups_of(other, self.log_multiplier))
         return other

@@ -1,4 +1,4 @@
-"""What the axes of a network's parameters are indexed by, read off its graph of operations."""
+"""The index sets of the axes of a network's parameters, derived from its graph of operations."""
 
 from __future__ import annotations
 
@@ -13,35 +13,34 @@ from torch import Tensor, fx, nn
 
 
 class Factor(NamedTuple):
-    """``size`` indices: of hidden units that ``group`` permutes, or (None) of what stays in its
-    order.
-    """
+    """An index set: its size, and the group that permutes it; None if its order is fixed."""
 
     size: int
     group: int | None = None
 
 
 Axis: TypeAlias = tuple[Factor, ...]
-"""The factors of an axis, outermost first: one, or channels × positions where an image was
-flattened.
-"""
+"""The factors of an axis, outermost first: one, or channels × positions of a flattened image."""
 
 
 def trace(
     model: nn.Module, example: Tensor | None = None
 ) -> tuple[dict[str, tuple[Axis, ...]], tuple[str, ...]]:
-    """Return the axes of every parameter and buffer by name, and the operations that were not
-    understood.
+    """Return the axes of every parameter and buffer by name, and the unsupported operations.
 
-    Hidden units are followed from the layer that makes them to those that take them in. Whatever is
-    not known to treat all of them alike keeps them in their order: the input, the output, frozen
-    parameters, unknown operations. Without an example, dense layers are taken to work on (batch,
-    features).
+    Hidden units are followed from the layer that produces them to the layers that use them. The
+    order of units is fixed by everything that does not treat them alike: the input, the output,
+    frozen parameters and unsupported operations.
+
+    Args:
+        model: Network.
+        example: Input of the network. Without it, dense layers are assumed to act on
+            (batch, features).
     """
     reader = _Reader(model)
     try:
         root, graph = _traced(model)
-    except Exception as error:  # the code of any model runs here, and may fail in any way
+    except Exception as error:  # tracing runs the code of the model, which may raise anything
         reader.not_understood.append(
             f"{type(model).__name__}, which torch.fx cannot trace ({error})"
         )
@@ -55,19 +54,21 @@ def trace(
 
 
 def _traced(model: nn.Module) -> tuple[nn.Module, fx.Graph]:
-    """Return a copy of a model with its graph. Tracing leaves constants behind, and must draw
-    nothing at random.
+    """Return a copy of a model, and its graph.
+
+    Tracing adds constants to the model, hence the copy. It is in evaluation mode, so that tracing
+    draws no random numbers.
     """
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     root = copy.deepcopy(model, shared).eval()
     tracer = fx.Tracer()
     if tracer.is_leaf_module(root, ""):
-        root = nn.Sequential(root)  # a single layer is a model too
+        root = nn.Sequential(root)  # a single layer
     return root, tracer.trace(root)
 
 
 class _Shapes(fx.Interpreter):
-    """Runs a graph, and notes the shapes of all activations in it."""
+    """An interpreter that stores the shapes of all activations of a graph."""
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
@@ -76,10 +77,10 @@ class _Shapes(fx.Interpreter):
 
 
 class _Units:
-    """A set of indices, merged with those that must be permuted together."""
+    """An index set in a union-find structure of sets that must be permuted together."""
 
     def __init__(self, size: int | None, *, fixed: bool = False) -> None:
-        self.size = size  # None: the positions of an image, until they meet a parameter
+        self.size = size  # None for positions of an image, until a parameter determines it
         self.fixed = fixed
         self._parent: _Units | None = None
 
@@ -98,54 +99,54 @@ _Axis: TypeAlias = tuple[_Units, ...]
 
 
 class _Stream(NamedTuple):
-    """An activation whose axis ``dim`` < 0 is indexed by hidden units, and the others by samples
-    and positions.
-    """
+    """An activation: its axis ``dim`` < 0 is indexed by hidden units, the others by positions."""
 
     axis: _Axis
     dim: int
     ndim: int
 
 
-class _NotUnderstood(Exception):
+class _Unsupported(Exception):
     """An operation for which there is no rule."""
 
 
-def _require(understood: bool) -> None:
-    if not understood:
-        raise _NotUnderstood
+def _require(supported: bool) -> None:
+    if not supported:
+        raise _Unsupported
 
 
 class _Call(NamedTuple):
-    """An operation: its node, its module if it has one, the activations and the parameters or
-    constants it takes in.
-
-    An activation without hidden units, such as the input, is None.
-    """
+    """An operation of the graph."""
 
     node: fx.Node
+    """Node of the graph."""
+
     module: Any
+    """Module that the node calls; None for functions and methods."""
+
     incoming: list[_Stream | None]
+    """Input activations; None for those without hidden units, such as the input."""
+
     attributes: list[Tensor]
+    """Parameters and constants among the arguments."""
 
     @property
     def streams(self) -> list[_Stream]:
+        """The input activations with hidden units."""
         return [stream for stream in self.incoming if stream]
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """The shape of what it takes in first, if known."""
+        """The shape of the first input, if known."""
         return self.node.all_input_nodes[0].meta.get("shape")
 
     def only(self) -> _Stream | None:
-        """Return the one activation that comes in."""
+        """Return the input activation of an operation with a single input."""
         _require(len(self.incoming) == 1)
         return self.incoming[0]
 
     def arguments(self, **defaults: Any) -> list[Any]:
-        """Return attributes of the module, or arguments after the first, in the order of the
-        defaults.
-        """
+        """Return attributes of the module, or arguments after the first, by name and default."""
         if self.module is not None:
             return [getattr(self.module, name) for name in defaults]
         given = dict(zip(defaults, self.node.args[1:], strict=False)) | self.node.kwargs
@@ -153,9 +154,7 @@ class _Call(NamedTuple):
 
 
 class _Reader:
-    """Goes through the operations of a model, and keeps what is known of every activation and every
-    tensor.
-    """
+    """The state of the analysis: the streams of all activations and the axes of all tensors."""
 
     def __init__(self, model: nn.Module) -> None:
         self.not_understood: list[str] = []
@@ -177,14 +176,13 @@ class _Reader:
 
         def factor(units: _Units) -> Factor:
             root = units.root()
-            return Factor(
-                units.size or 0, None if root.fixed else groups.setdefault(root, len(groups))
-            )
+            group = None if root.fixed else groups.setdefault(root, len(groups))
+            return Factor(units.size or 0, group)
 
-        return {
-            name: tuple(tuple(map(factor, axis)) for axis in self.bound[name])
-            for name in self.tensors
-        }
+        axes = {}
+        for name in self.tensors:
+            axes[name] = tuple(tuple(map(factor, axis)) for axis in self.bound[name])
+        return axes
 
     def read(self, node: fx.Node, root: nn.Module) -> None:
         """Follow the hidden units through one operation."""
@@ -200,12 +198,13 @@ class _Reader:
         attributes = [getattr(root.get_submodule(owner), name) for owner, _, name in paths]
         call = _Call(node, module, incoming, attributes)
         try:
-            self.streams[node] = self._understand(call)
-        except _NotUnderstood:
+            self.streams[node] = self._apply_rule(call)
+        except _Unsupported:
             self.streams[node] = None
-            self._give_up(call)
+            self._fix_everything(call)
 
-    def _understand(self, call: _Call) -> _Stream | None:
+    def _apply_rule(self, call: _Call) -> _Stream | None:
+        """Return the output activation of an operation."""
         if call.node.op in ("placeholder", "get_attr") or _is_number(call.node):
             return None
         if call.node.op == "output":
@@ -217,33 +216,32 @@ class _Reader:
         _require(known and key in _RULES)
         return _RULES[key](self, call)
 
-    def _give_up(self, call: _Call) -> None:
-        """Let everything that an operation touches keep its order."""
-        what = _function(call.node)
+    def _fix_everything(self, call: _Call) -> None:
+        """Fix the order of all units that an unsupported operation uses."""
+        description = _function(call.node)
         tensors = call.attributes
         if call.module is not None:
-            what = f"{what} ({type(call.module).__name__})"
+            description = f"{description} ({type(call.module).__name__})"
             tensors = [*tensors, *call.module.parameters(), *call.module.buffers()]
         _fix(stream.axis for stream in call.streams)
         names = [self.names[id(tensor)] for tensor in tensors if id(tensor) in self.names]
         for name in names:
             _fix(self.bound.get(name, ()))
         if call.streams or names:
-            self.not_understood.append(what)
+            self.not_understood.append(description)
 
     def _bind(self, tensor: Tensor | None, *axes: _Axis) -> None:
-        """State the axes of a parameter or buffer; those of one that is used twice are tied."""
-        if tensor is not None:
-            _require(
-                id(tensor) in self.names
-            )  # not so if it is computed from others, as by weight normalisation
-            for old, new in zip(
-                self.bound.setdefault(self.names[id(tensor)], axes), axes, strict=True
-            ):
-                _tie(old, new)
+        """Set the axes of a parameter or buffer; if it is used twice, tie the axes."""
+        if tensor is None:
+            return
+        # A tensor without a name is computed from others, as by weight normalisation.
+        _require(id(tensor) in self.names)
+        bound = self.bound.setdefault(self.names[id(tensor)], axes)
+        for old, new in zip(bound, axes, strict=True):
+            _tie(old, new)
 
     def layer(self, call: _Call) -> _Stream:
-        """Dense and convolutional layers make new units out of those at their channel axis."""
+        """Apply the rule of dense and convolutional layers, which produce new units."""
         _require(call.module is not None and getattr(call.module, "groups", 1) == 1)
         stream = call.only()
         weight = call.module.weight
@@ -252,15 +250,13 @@ class _Reader:
         _require(stream is None or stream.dim == dim)
         before = self.bound.get(self.names.get(id(weight), ""))
         out = before[0] if before else (_Units(weight.shape[0]),)
-        self._bind(weight, out, _taken_in(stream, weight.shape[1]), *map(_fixed, window))
+        self._bind(weight, out, _input_axis(stream, weight.shape[1]), *map(_fixed, window))
         self._bind(call.module.bias, out)
         ndim = stream.ndim if stream else 1 - dim
         return _Stream(out, dim, ndim if call.shape is None else len(call.shape))
 
     def norm(self, call: _Call) -> _Stream | None:
-        """Normalisation treats units alike, with a scale, a shift and running statistics
-        for each.
-        """
+        """Apply the rule of normalisation: units have a scale, a shift and running statistics."""
         stream = call.only()
         module = call.module
         layer = isinstance(module, nn.LayerNorm)
@@ -268,22 +264,17 @@ class _Reader:
         _require(stream is None or (stream.dim == -1 if layer else stream.ndim + stream.dim == 1))
         for tensor in (*module._parameters.values(), *module._buffers.values()):
             if tensor is not None and tensor.ndim == 1:
-                self._bind(tensor, _taken_in(stream, len(tensor)))
+                self._bind(tensor, _input_axis(stream, len(tensor)))
         return stream
 
     def elementwise(self, call: _Call) -> _Stream | None:
-        """Functions of entries, and of corresponding entries of several activations, whose units
-        are tied.
-        """
+        """Apply the rule of elementwise functions, which tie the units of all their inputs."""
         streams = call.streams
         attributes = call.attributes
-        _require(
-            len({stream.dim for stream in streams}) < 2
-            and all(tensor.numel() == 1 for tensor in attributes)
-        )
-        if not streams or len(streams) + len(attributes) < len(
-            call.incoming
-        ):  # such as the input added to a layer
+        same_dim = len({stream.dim for stream in streams}) < 2
+        _require(same_dim and all(tensor.numel() == 1 for tensor in attributes))
+        without_units = len(call.incoming) - len(streams) - len(attributes)
+        if not streams or without_units > 0:  # such as the input added to a layer
             _fix(stream.axis for stream in streams)
             return None
         for other in streams[1:]:
@@ -291,31 +282,28 @@ class _Reader:
         return max(streams, key=lambda stream: stream.ndim)
 
     def pooling(self, call: _Call, *, dims: int) -> _Stream | None:
-        """Pooling over the last dimensions, which must be positions."""
+        """Apply the rule of pooling over the last dimensions, which must be positions."""
         stream = call.only()
         _require(stream is None or stream.dim < -dims)
         return stream
 
     def reduction(self, call: _Call) -> _Stream | None:
-        """Means and the like over dimensions other than that of the units."""
+        """Apply the rule of means and sums over dimensions other than that of the units."""
         stream = call.only()
         (dims, keep) = call.arguments(dim=None, keepdim=False)
         if stream is None:
             return None
         _require(dims is not None)
-        dims = [
-            dim if dim < 0 else dim - stream.ndim
-            for dim in ([dims] if isinstance(dims, int) else dims)
-        ]
+        dims = [dims] if isinstance(dims, int) else dims
+        dims = [dim if dim < 0 else dim - stream.ndim for dim in dims]
         _require(stream.dim not in dims)
         if keep:
             return stream
-        return stream._replace(
-            dim=stream.dim + sum(dim > stream.dim for dim in dims), ndim=stream.ndim - len(dims)
-        )
+        removed_after = sum(dim > stream.dim for dim in dims)
+        return stream._replace(dim=stream.dim + removed_after, ndim=stream.ndim - len(dims))
 
     def flatten(self, call: _Call, *bounds: int) -> _Stream | None:
-        """Flattening the units' axis with others makes one of units times positions."""
+        """Apply the rule of flattening, which makes one axis of units × positions."""
         stream = call.only()
         (start, end) = bounds or call.arguments(start_dim=0, end_dim=-1)
         if stream is None:
@@ -326,22 +314,24 @@ class _Reader:
         _require(start > 0 or end == 0)  # the samples are not positions
         ndim = stream.ndim - (end - start)
         if not start <= at <= end:
-            return stream._replace(dim=(at if at < start else at - (end - start)) - ndim, ndim=ndim)
+            new_place = at if at < start else at - (end - start)
+            return stream._replace(dim=new_place - ndim, ndim=ndim)
         shape = call.shape or [None] * stream.ndim
         axis = (*_positions(shape[start:at]), *stream.axis, *_positions(shape[at + 1 : end + 1]))
         return _Stream(axis, start - ndim, ndim)
 
     def reshape(self, call: _Call) -> _Stream | None:
-        """Those reshapings that flatten all but the samples, such as x.view(x.size(0), -1)."""
+        """Apply the rule of reshapes that flatten each sample, such as x.view(x.size(0), -1)."""
         before = call.shape
         after = call.node.meta.get("shape")
         sizes = call.node.args[1:]
         if before is not None and after is not None:
-            understood = tuple(after) == (before[0], prod(before[1:]))
+            flattens = tuple(after) == (before[0], prod(before[1:]))
         else:
-            sizes = tuple(sizes[0]) if sizes and isinstance(sizes[0], tuple | list) else sizes
-            understood = len(sizes) == 2 and _is_batch_size(sizes[0]) and sizes[1:] == (-1,)
-        _require(call.only() is None or understood)
+            if sizes and isinstance(sizes[0], tuple | list):
+                sizes = tuple(sizes[0])
+            flattens = len(sizes) == 2 and _is_batch_size(sizes[0]) and sizes[1:] == (-1,)
+        _require(call.only() is None or flattens)
         return self.flatten(call, 1, -1)
 
 
@@ -356,17 +346,16 @@ def _fix(axes: Iterable[_Axis]) -> None:
 
 
 def _tie(first: _Axis, second: _Axis) -> None:
+    """Let one group permute both axes."""
     if [units.size for units in first] != [units.size for units in second]:
         _fix((first, second))
-        raise _NotUnderstood
+        raise _Unsupported
     for one, other in zip(first, second, strict=True):
         one.merge(other)
 
 
-def _taken_in(stream: _Stream | None, size: int) -> _Axis:
-    """Return the units of an axis of known size, which tells how many positions there are
-    along it.
-    """
+def _input_axis(stream: _Stream | None, size: int) -> _Axis:
+    """Return the axis of a stream; the size of the parameter determines the number of positions."""
     if stream is None:
         return _fixed(size)
     unknown = [units for units in stream.axis if units.size is None]
@@ -379,7 +368,7 @@ def _taken_in(stream: _Stream | None, size: int) -> _Axis:
 
 
 def _positions(sizes: Iterable[int | None]) -> _Axis:
-    """Return the indices of several axes of positions as one."""
+    """Return several axes of positions as one axis."""
     sizes = list(sizes)
     if all(size == 1 for size in sizes):
         return ()
@@ -387,22 +376,20 @@ def _positions(sizes: Iterable[int | None]) -> _Axis:
 
 
 def _function(node: fx.Node) -> str:
-    """Return the name of the function or method that a node calls, if it is one of torch's or
-    Python's.
+    """Return the name of the function or method that a node calls.
+
+    Functions outside of torch and Python are named with their module.
     """
     if isinstance(node.target, str):
         return node.target.removesuffix("_")
     module = getattr(node.target, "__module__", None) or ""
     name: str = getattr(node.target, "__name__", str(node.target))
-    return (
-        name
-        if module.partition(".")[0] in ("torch", "_operator", "math", "builtins")
-        else f"{module}.{name}"
-    )
+    known = module.partition(".")[0] in ("torch", "_operator", "math", "builtins")
+    return name if known else f"{module}.{name}"
 
 
 def _is_number(node: fx.Node) -> bool:
-    """Tell whether a node is made of sizes, and not of activations."""
+    """Tell whether a node is computed from sizes, not from activations."""
     name = _function(node)
     if node.op == "call_method" and name in ("size", "dim", "numel"):
         return True
@@ -417,54 +404,31 @@ def _is_number(node: fx.Node) -> bool:
 
 
 def _is_batch_size(size: Any) -> bool:
-    """Recognise x.size(0) and x.shape[0]."""
-    known = (
-        isinstance(size, fx.Node) and _is_number(size) and _function(size) in ("size", "getitem")
-    )
-    return known and size.args[1:] == (0,)
+    """Tell whether a size is x.size(0) or x.shape[0]."""
+    if not isinstance(size, fx.Node) or not _is_number(size):
+        return False
+    return _function(size) in ("size", "getitem") and size.args[1:] == (0,)
 
 
 _Rule: TypeAlias = Callable[[_Reader, _Call], _Stream | None]
-_RULES: dict[
-    str, _Rule
-] = {  # of functions, methods and modules of PyTorch, by name without underscores and capitals
-    name: rule
-    for names, rule in (
-        ("linear conv1d conv2d conv3d", _Reader.layer),
-        ("batchnorm1d batchnorm2d batchnorm3d syncbatchnorm layernorm", _Reader.norm),
-        ("instancenorm1d instancenorm2d instancenorm3d", _Reader.norm),
-        (
-            "identity relu relu6 leakyrelu gelu silu mish elu selu celu softplus softsign sigmoid",
-            _Reader.elementwise,
-        ),
-        (
-            "hardsigmoid hardswish hardtanh logsigmoid tanh tanhshrink softmax logsoftmax",
-            _Reader.elementwise,
-        ),
-        (
-            "dropout dropout1d dropout2d dropout3d alphadropout contiguous clone detach",
-            _Reader.elementwise,
-        ),
-        (
-            "add iadd sub isub mul imul div truediv itruediv pow neg abs square sqrt exp log",
-            _Reader.elementwise,
-        ),
-        ("sin cos clamp maximum minimum float double half", _Reader.elementwise),
-        ("mean sum amax amin", _Reader.reduction),
-        ("view reshape", _Reader.reshape),
-        ("flatten", _Reader.flatten),
-        (
-            "maxpool1d avgpool1d adaptivemaxpool1d adaptiveavgpool1d",
-            partial(_Reader.pooling, dims=1),
-        ),
-        (
-            "maxpool2d avgpool2d adaptivemaxpool2d adaptiveavgpool2d",
-            partial(_Reader.pooling, dims=2),
-        ),
-        (
-            "maxpool3d avgpool3d adaptivemaxpool3d adaptiveavgpool3d",
-            partial(_Reader.pooling, dims=3),
-        ),
-    )
-    for name in names.split()
-}
+
+# Functions, methods and modules of PyTorch, without underscores and capitals, and their rules.
+_NAMES_AND_RULES: tuple[tuple[str, _Rule], ...] = (
+    ("linear conv1d conv2d conv3d", _Reader.layer),
+    ("batchnorm1d batchnorm2d batchnorm3d syncbatchnorm layernorm", _Reader.norm),
+    ("instancenorm1d instancenorm2d instancenorm3d", _Reader.norm),
+    ("identity relu relu6 leakyrelu gelu silu mish elu selu celu", _Reader.elementwise),
+    ("softplus softsign sigmoid hardsigmoid hardswish hardtanh", _Reader.elementwise),
+    ("logsigmoid tanh tanhshrink softmax logsoftmax", _Reader.elementwise),
+    ("dropout dropout1d dropout2d dropout3d alphadropout", _Reader.elementwise),
+    ("contiguous clone detach float double half", _Reader.elementwise),
+    ("add iadd sub isub mul imul div truediv itruediv pow neg", _Reader.elementwise),
+    ("abs square sqrt exp log sin cos clamp maximum minimum", _Reader.elementwise),
+    ("mean sum amax amin", _Reader.reduction),
+    ("view reshape", _Reader.reshape),
+    ("flatten", _Reader.flatten),
+    ("maxpool1d avgpool1d adaptivemaxpool1d adaptiveavgpool1d", partial(_Reader.pooling, dims=1)),
+    ("maxpool2d avgpool2d adaptivemaxpool2d adaptiveavgpool2d", partial(_Reader.pooling, dims=2)),
+    ("maxpool3d avgpool3d adaptivemaxpool3d adaptiveavgpool3d", partial(_Reader.pooling, dims=3)),
+)
+_RULES = {name: rule for names, rule in _NAMES_AND_RULES for name in names.split()}

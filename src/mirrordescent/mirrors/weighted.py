@@ -1,6 +1,4 @@
-"""Weights that are learned, on maps for any domain: each entry gets a geometry of its own
-strength.
-"""
+"""Maps with one learned weight per entry, on any domain."""
 
 from __future__ import annotations
 
@@ -16,15 +14,14 @@ from mirrordescent.trees import sum_per_sample
 
 
 class Weighted(MirrorMap):
-    """ψ(x) = Σ w_i φ(x_i) for a map that acts entry by entry:  ∇ψ(x) = w φ′(x),  ∇ψ*(y) =
-    (φ′)⁻¹(y/w).
+    """ψ(x) = Σ w_i φ(x_i):  ∇ψ(x) = w φ′(x),  ∇ψ*(y) = (φ′)⁻¹(y/w).
 
-    With the entropy of the orthant, of a box, or ½x² for φ: entries with a large w move slowly.
-    What is learned is log w, so w stays positive.
+    φ may be the entropy of the orthant or of a box, or ½x². Entries with a large w move slowly. The
+    learned parameters are log w, so that w stays positive.
 
     Args:
-        mirror: φ, with a dual domain of all numbers.
-        shape: the shape of w, which broadcasts to a sample.
+        mirror: Elementwise map of φ, whose dual domain is all of Rⁿ.
+        shape: Shape of w, which broadcasts to a sample.
 
     >>> import torch
     >>> from mirrordescent.mirrors import NegativeEntropy
@@ -39,7 +36,7 @@ class Weighted(MirrorMap):
         super().__init__()
         if not mirror.elementwise:
             raise TypeError(
-                f"Weighted needs a map that acts entry by entry, which {type(mirror).__name__} does not"
+                f"Weighted needs an elementwise map, which {type(mirror).__name__} is not"
             )
         self.mirror = mirror
         self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -60,7 +57,7 @@ class Weighted(MirrorMap):
 
     @property
     def strong_convexity(self) -> StrongConvexity | None:
-        """α min w, in the norm of the inner map if that is ℓ₂."""
+        """α min w, if the inner map states an α in ℓ₂."""
         stated = self.mirror.strong_convexity
         if stated is None or (stated.p != 2 and stated.alpha):
             return None
@@ -73,7 +70,7 @@ class Weighted(MirrorMap):
         return None if stated is None else stated * float(self.weights.detach().max())
 
     def _potential(self, x: Tensor) -> Tensor:
-        # One number for every entry: each is a sample of its own to the inner map.
+        # Each entry is a sample of the inner map, so that it returns one number per entry.
         entries = self.mirror._potential(x.reshape(-1, 1)).view_as(x)
         return sum_per_sample(self.weights * entries)
 
@@ -88,13 +85,15 @@ class Weighted(MirrorMap):
 
 
 class WeightedSimplexEntropy(MirrorMap):
-    """ψ(x) = Σ w_i x_i log x_i on the simplex:  ∇ψ(x) = w(log x + 1),  ∇ψ*(y)_i = exp((y_i − ν)/w_i
-    − 1).
+    """ψ(x) = Σ w_i x_i log x_i on the simplex:  ∇ψ(x) = w(log x + 1).
 
-    ν is the number with which the entries sum to 1, found by Newton's method from the left, where
-    it cannot overshoot: Σ exp((y_i − ν)/w_i − 1) is convex and falls with ν. What is learned is log
-    w. With w = 1 it is the entropy of the simplex. Dual points that differ by a constant are the
-    same.
+    ∇ψ*(y)_i = exp((y_i − ν)/w_i − 1), where ν makes the entries sum to 1. The sum is convex and
+    decreasing in ν, so Newton's method from the left does not overshoot. With w = 1 the map is the
+    entropy of the simplex. Dual points that differ by a constant are equivalent. The learned
+    parameters are log w.
+
+    Args:
+        n: Number of entries of a sample.
 
     >>> import torch
     >>> WeightedSimplexEntropy(2).to_primal(torch.tensor([[0.0, 1.0]])).detach()
@@ -103,13 +102,16 @@ class WeightedSimplexEntropy(MirrorMap):
 
     proven = True
     primal_domain = Simplex()
-    # steps at most: each halves the distance to ν at least, far from it, and squares it close by
     NEWTON = 60
+    """Largest number of Newton steps.
+
+    Far from ν each step at least halves the distance; close to ν it squares the distance.
+    """
 
     def __init__(self, n: int) -> None:
         super().__init__()
         if n < 1:
-            raise ValueError(f"a simplex needs at least one entry, got {n}")
+            raise ValueError(f"n must be at least 1, got {n}")
         self.n = int(n)
         self.log_weights = nn.Parameter(torch.zeros(self.n))
 
@@ -138,21 +140,20 @@ class WeightedSimplexEntropy(MirrorMap):
         w = self.weights
         with torch.no_grad():
             nu = self._multiplier(y.detach(), w.detach())
-        # One more step of Newton's method, with a graph: it has the derivatives of the implicit
-        # function.
+        # One more Newton step with a graph has the derivatives of the implicit function.
         terms = ((y - nu) / w - 1).exp()
         nu = nu + (terms.sum(-1, keepdim=True) - 1) / (terms.detach() / w).sum(-1, keepdim=True)
         x = ((y - nu) / w - 1).exp()
-        return x / x.sum(-1, keepdim=True).detach()  # which differs from 1 by rounding
+        return x / x.sum(-1, keepdim=True).detach()  # corrects the rounding error of the sum
 
     def _multiplier(self, y: Tensor, w: Tensor) -> Tensor:
-        """Return ν, from below: at ν = max(y − w) one term is 1, so the sum is at least 1."""
+        """Return ν, starting at max(y − w), where one term is 1 and the sum at least 1."""
         nu = (y - w).amax(-1, keepdim=True)
         for _ in range(self.NEWTON):
             terms = ((y - nu) / w - 1).exp()
             total = terms.sum(-1, keepdim=True)
-            # Newton's method on the logarithm of the sum, which is flatter, convex too, and linear
-            # for equal w.
+            # Newton's method on the logarithm of the sum, which is convex too, and linear if all w
+            # are equal.
             change = total.log() * total / (terms / w).sum(-1, keepdim=True)
             nu = nu + change
             if not bool((change.abs() > 1e-7 * (1 + nu.abs())).any()):

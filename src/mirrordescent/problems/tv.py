@@ -12,13 +12,13 @@ from mirrordescent._internal.image_arrays import ImageLike, as_images, as_mask
 from mirrordescent.kernels import available, supports
 from mirrordescent.mirrors import MirrorMap, Stencil
 from mirrordescent.parts import Config, Part
-from mirrordescent.problems.base import Pixels
 from mirrordescent.problems.composite import Composite
 from mirrordescent.problems.differences import Differences, Groups, differences, times
 from mirrordescent.problems.features import image_features
 from mirrordescent.problems.fits import SquaredError
 from mirrordescent.problems.hole_duals import reduce_divergence
 from mirrordescent.problems.operators import LinearOperator
+from mirrordescent.problems.pixels import Pixels
 from mirrordescent.problems.tv_bounds import adjoint_bound, dual_bound
 from mirrordescent.problems.variation import TV
 from mirrordescent.trees import spread
@@ -174,18 +174,9 @@ class TVInpainting(Composite):
         """Σ_g h(|(Dx)_g|), without weight and scale."""
         return self.groups.total(differences(x), self.huber)
 
-    def pixels(self) -> Pixels | None:
-        """Return the data for compiled kernels.
-
-        Problems with an operator, and subclasses, which may have another objective, have none.
-        """
-        known_type = type(self) in (TVInpainting, TVDenoising)
-        if self.operator is not None or not known_type or not supports(self.y):
-            return None
-        return self._data
-
     @property
-    def _data(self) -> Pixels:
+    def pixels(self) -> Pixels:
+        """The images, the mask and the numbers of the objective, without the operator."""
         return Pixels(
             self.y,
             self.mask,
@@ -262,7 +253,7 @@ class TVInpainting(Composite):
         compiled = supports(self.y) and available() and not u["vertical"].requires_grad
         if self.mask is not None and compiled:  # costs as much as a few steps
             u = reduce_divergence(u, self.mask, self.groups, self.kink)
-        return dual_bound(self._data, u)
+        return dual_bound(self.pixels, u)
 
     def bound_of_pair(self, x: Tensor, u: Differences) -> Tensor:
         return self.lower_bound(u) if self.operator is None else super().bound_of_pair(x, u)
@@ -280,7 +271,7 @@ class TVInpainting(Composite):
         if self.mask is None:
             return self.lower_bound(u)
         nearby = reduce_divergence(u, self.mask, self.groups, self.kink)
-        return torch.maximum(dual_bound(self._data, u), dual_bound(self._data, nearby))
+        return torch.maximum(dual_bound(self.pixels, u), dual_bound(self.pixels, nearby))
 
     def bound_from_means(self, gradient: Tensor, x: Tensor, count: int = 1) -> Tensor | None:
         """Return the bound of Dᵀū = ḡ − 2sZ(x̄ − y), where ū is a mean of feasible dual points.
@@ -300,7 +291,7 @@ class TVInpainting(Composite):
         size = gradient.abs()
         if x is not self.y:  # kernels pass y if they have left the data term out of the gradients
             size = size + 2 * self.scale * self.smooth.apply_mask(x.abs() + self.y.abs())
-        return adjoint_bound(self._data, gradient - self.grad_F(x), error=units * size)
+        return adjoint_bound(self.pixels, gradient - self.grad_F(x), error=units * size)
 
 
 class TVDenoising(TVInpainting):

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from mirrordescent import kernels
 from mirrordescent._internal.rounding import rounded_down
-from mirrordescent.problems.base import Pixels
 from mirrordescent.problems.differences import DIRECTIONS, Differences, Groups, add_adjoint
+from mirrordescent.problems.pixels import Pixels
 from mirrordescent.trees import dot, sum_per_sample
 
 

@@ -355,7 +355,10 @@ IMAGING_RECIPES: dict[str, Recipe] = {
         ),
         photographs(
             "photo-inpaint-dual-pair",
-            "a pair of networks, learned stored in the dual, for total-variation inpainting of photographs",
+            (
+                "a pair of networks, learned stored in the dual, for total-variation "
+                "inpainting of photographs"
+            ),
             method=image_dual_pair(3),
             stages=(Unrolled(DUAL_PAIR),),
         ),
@@ -373,9 +376,15 @@ IMAGING_RECIPES: dict[str, Recipe] = {
         ),
         in_two_stages(
             "photo-inpaint-stencil",
-            "a stencil, schedules and smoothing learned through AMD, for total-variation inpainting from any start",
+            (
+                "a stencil, schedules and smoothing learned through AMD, for total-variation "
+                "inpainting from any start"
+            ),
             family=photographs_from_both_starts,
-            on="Larger crops of BSDS500, damaged alike; half of them start with their holes filled.",
+            on=(
+                "Larger crops of BSDS500, damaged alike; half of them start with their holes "
+                "filled."
+            ),
         ),
         ellipses(
             "ellipse-denoise-pair",
@@ -385,27 +394,42 @@ IMAGING_RECIPES: dict[str, Recipe] = {
         ),
         ellipses(
             "ellipse-denoise-dual-pair",
-            "a pair of networks, learned stored in the dual, for total-variation denoising of reconstructions",
+            (
+                "a pair of networks, learned stored in the dual, for total-variation denoising "
+                "of reconstructions"
+            ),
             method=image_dual_pair(1),
             stages=(Unrolled(DUAL_PAIR),),
         ),
         ellipses(
             "ellipse-denoise-conjugate",
-            "one network, an exact map, for total-variation denoising of tomographic reconstructions",
+            (
+                "one network, an exact map, for total-variation denoising of tomographic "
+                "reconstructions"
+            ),
             method=image_conjugate(1),
             stages=(Unrolled(CONJUGATE),),
         ),
         ellipses(
             "ellipse-denoise-lpd",
-            "the learned primal-dual scheme for total-variation denoising of tomographic reconstructions",
+            (
+                "the learned primal-dual scheme for total-variation denoising of tomographic "
+                "reconstructions"
+            ),
             method=primal_dual,
             stages=(Unrolled(PRIMAL_DUAL),),
         ),
         in_two_stages(
             "ellipse-denoise-stencil",
-            "a stencil, schedules and smoothing learned through AMD, for total-variation denoising of any images",
+            (
+                "a stencil, schedules and smoothing learned through AMD, for total-variation "
+                "denoising of any images"
+            ),
             family=noisy_ellipses_and_photographs,
-            on="Crops of tomographic reconstructions of ellipses and of grey BSDS500 with noise 0.05, λ = 0.15.",
+            on=(
+                "Crops of tomographic reconstructions of ellipses and of grey BSDS500 with "
+                "noise 0.05, λ = 0.15."
+            ),
         ),
         machine(
             "mnist49-svm-pair",
@@ -428,7 +452,10 @@ IMAGING_RECIPES: dict[str, Recipe] = {
         ),
         machine(
             "mnist49-svm-quadratic",
-            "a full matrix, schedules and smoothing learned through AMD, for a support vector machine on 50 features",
+            (
+                "a full matrix, schedules and smoothing learned through AMD, for a support "
+                "vector machine on 50 features"
+            ),
             family=partial(fours_and_nines, tolerance=1e-9),  # as near as it comes
             method=machine_quadratic,
             stages=(Unrolled(MACHINE_QUADRATIC),),

@@ -343,7 +343,10 @@ NETWORK_RECIPES: dict[str, Recipe] = {
             accelerated(moons_network, (2,), [1, 20, 60, 100], [0.1, 0.3, 0.3, 0.3]),
             _settings(40, 100, 0.08, 5, batch=6),
             family=moons,
-            on="Networks 2 → 50 → 1 on 500 points of two half circles, noise 0.05, from random initialisations.",
+            on=(
+                "Networks 2 → 50 → 1 on 500 points of two half circles, noise 0.05, from "
+                "random initialisations."
+            ),
         ),
         network_recipe(
             "mnist-mlp-spline",
@@ -378,7 +381,10 @@ NETWORK_RECIPES: dict[str, Recipe] = {
         ),
         network_recipe(
             "mnist-cnn-diagonal",
-            "30 multipliers of the gradient for training a small convolutional network on MNIST in two epochs",
+            (
+                "30 multipliers of the gradient for training a small convolutional network on "
+                "MNIST in two epochs"
+            ),
             accelerated(
                 small_cnn,
                 (1, 14, 14),
@@ -395,7 +401,10 @@ NETWORK_RECIPES: dict[str, Recipe] = {
         ),
         network_recipe(
             "omniglot-diagonal",
-            "30 multipliers of the gradient for few-shot learning of characters from random initialisations",
+            (
+                "30 multipliers of the gradient for few-shot learning of characters from "
+                "random initialisations"
+            ),
             accelerated(
                 small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.08, 0.12, 0.15, 0.5, 1.5], cap=60
             ),
@@ -408,7 +417,10 @@ NETWORK_RECIPES: dict[str, Recipe] = {
         ),
         network_recipe(
             "omniglot-diagonal-reptile",
-            "30 multipliers of the gradient for few-shot learning of characters from the initialisation of Reptile",
+            (
+                "30 multipliers of the gradient for few-shot learning of characters from the "
+                "initialisation of Reptile"
+            ),
             accelerated(
                 small_cnn, (1, 14, 14), [1, 10, 30, 60, 100], [0.4, 0.8, 1.5, 4.0, 8.0], cap=60
             ),

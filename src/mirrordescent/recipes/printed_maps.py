@@ -160,7 +160,10 @@ PRINTED_RECIPES: dict[str, Recipe] = {
     for recipe in (
         printed_recipe(
             "mnist-mlp-spline-printed",
-            "10 splines for training a deep dense network on MNIST in three epochs, learned through mirror descent",
+            (
+                "10 splines for training a deep dense network on MNIST in three epochs, "
+                "learned through mirror descent"
+            ),
             plain(mlp, (28, 28), kind="spline", ties="tensor"),
             _settings(20, 360, 10, networks=6, batch=2, curriculum=((16, 120),)),
             minibatch=500,
@@ -171,7 +174,8 @@ PRINTED_RECIPES: dict[str, Recipe] = {
         ),
         printed_recipe(
             "mnist-cnn-diagonal-printed",
-            "30 multipliers of the gradient for training a small convolutional network on MNIST in two epochs, "
+            "30 multipliers of the gradient for training a small convolutional network on MNIST in "
+            "two epochs, "
             "learned through mirror descent",
             plain(small_cnn, (1, 14, 14)),
             _settings(28, 120, 7, batch=2, curriculum=((14, 60),)),
@@ -183,7 +187,8 @@ PRINTED_RECIPES: dict[str, Recipe] = {
         ),
         printed_recipe(
             "omniglot-diagonal-printed",
-            "30 multipliers of the gradient for few-shot learning of characters from random initialisations, "
+            "30 multipliers of the gradient for few-shot learning of characters from random "
+            "initialisations, "
             "learned through mirror descent",
             plain(small_cnn, (1, 14, 14)),
             _settings(40, 100, 5, 0.08, batch=8, curriculum=((20, 50),)),
@@ -193,7 +198,8 @@ PRINTED_RECIPES: dict[str, Recipe] = {
         ),
         printed_recipe(
             "omniglot-diagonal-reptile-printed",
-            "30 multipliers of the gradient for few-shot learning of characters from the initialisation of Reptile "
+            "30 multipliers of the gradient for few-shot learning of characters from the "
+            "initialisation of Reptile "
             "with the paper's settings, learned through mirror descent",
             # Half of SGD's: with longer ones meta-gradients from this start explode, and nothing is
             # learned.
@@ -208,7 +214,8 @@ PRINTED_RECIPES: dict[str, Recipe] = {
 PRINTED_REPTILE_RECIPES: dict[str, Recipe] = {
     PRINTED_START: Recipe(
         PRINTED_START,
-        "a start of a small convolutional network for few-shot learning of characters, by Reptile with the paper's "
+        "a start of a small convolutional network for few-shot learning of characters, by Reptile "
+        "with the paper's "
         "settings, but on 100 000 of its 500 000 tasks",
         family=characters_from_random,
         method=random_start,

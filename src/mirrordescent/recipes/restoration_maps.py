@@ -232,7 +232,10 @@ restoration = partial(
     data=data.describe("bsds500"),
     problems=32,
     stages=(Unrolled(BY_EVOLUTION), Unrolled(REFINED, name="refined")),
-    on="Grey crops of BSDS500 with λ from 5e-4 to 15, noise up to 0.2, none or up to 90 % missing, in any shape.",
+    on=(
+        "Grey crops of BSDS500 with λ from 5e-4 to 15, noise up to 0.2, none or up to 90 % "
+        "missing, in any shape."
+    ),
 )
 
 RESTORATION_RECIPES: dict[str, Recipe] = {
@@ -240,7 +243,10 @@ RESTORATION_RECIPES: dict[str, Recipe] = {
     for recipe in (
         restoration(
             "image-tv",
-            "one method for total-variation inpainting and denoising of any image, for any weight, holes and noise",
+            (
+                "one method for total-variation inpainting and denoising of any image, for any "
+                "weight, holes and noise"
+            ),
             method=conditioned("stencil"),
         ),
         restoration(
@@ -257,11 +263,17 @@ RESTORATION_RECIPES: dict[str, Recipe] = {
         ),
         restoration(
             "image-tv-deblur",
-            "one method for total-variation deblurring of any image, for any blur, weight and noise",
+            (
+                "one method for total-variation deblurring of any image, for any blur, weight "
+                "and noise"
+            ),
             family=any_blur,
             method=continued("image-tv", "passed"),
             stages=(Unrolled(SHORTER),),
-            on="Grey crops of BSDS500 blurred by Gaussians or motion, λ from 5e-4 to 0.5, noise up to 0.03.",
+            on=(
+                "Grey crops of BSDS500 blurred by Gaussians or motion, λ from 5e-4 to 0.5, "
+                "noise up to 0.03."
+            ),
         ),
     )
 }

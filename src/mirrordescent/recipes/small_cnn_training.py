@@ -22,8 +22,10 @@ class SmallCNNTraining(NetworkTraining):
 
     .. code-block:: none
 
-        r = (softmax(s) − target)/n                ∂c = Σ r                 ∂A = Σ r featuresᵀ
-        q = Aᵀr where the feature is positive      ∂b = Σ q over windows    ∂K = Σ q · patch that has the maximum
+        r = (softmax(s) − target)/n              ∂c = Σ r                 ∂A = Σ r featuresᵀ
+        q = Aᵀr where the feature is positive    ∂b = Σ q over windows    ∂K = Σ q · patch
+
+    where the patch is the one that has the maximum.
 
     The patches of the images are the same in every step, so they are cut out once. A maximum that
     several patches of a window share is shared among them. Everything can be differentiated again,
@@ -49,7 +51,8 @@ class SmallCNNTraining(NetworkTraining):
             or targets.ndim != 2
         ):
             raise TypeError(
-                "this gradient is that of a convolution and a dense layer, on data of each network's own"
+                "this gradient is that of a convolution and a dense layer, on data of each "
+                "network's own"
             )
         self.register_buffer("patches", _patches(inputs.squeeze(2), convolution.kernel_size[0]))
         self.register_buffer("one_hot", F.one_hot(targets, dense.out_features).to(inputs))

@@ -287,7 +287,10 @@ def first(generator: Generator, family: ProblemFamily) -> Preconditioned:
 SPECTRAL_RECIPES: dict[str, Recipe] = {
     ENTRY: Recipe(
         ENTRY,
-        "a geometry for training networks of any kind, by the kinds of their layers, to be used without tuning",
+        (
+            "a geometry for training networks of any kind, by the kinds of their layers, to be "
+            "used without tuning"
+        ),
         family=tasks,
         method=first,
         stages=(Evolved(),),

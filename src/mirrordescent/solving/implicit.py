@@ -99,8 +99,9 @@ def layer(
 def _require_smooth(problem: Problem) -> None:
     if problem.smoothness() == math.inf:
         raise TypeError(
-            f"{type(problem).__name__} has kinks, where the implicit function theorem says nothing: "
-            "use through='steps', or round the kinks (huber=…, if the problem has this argument)"
+            f"{type(problem).__name__} has kinks, where the implicit function theorem says "
+            "nothing: use through='steps', or round the kinks (huber=…, if the problem has this "
+            "argument)"
         )
 
 
