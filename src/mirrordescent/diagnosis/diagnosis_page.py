@@ -102,10 +102,9 @@ def markdown(diagnosis: Diagnosis, figures: str = "") -> str:
     sections = [
         f"# {diagnosis.name} on {diagnosis.problem}",
         "; ".join(f"{key}: {value}" for key, value in diagnosis.settings.items()) + ".",
-        "In short. *Holds* means proven or checked in full; *not known*, sampled with nothing "
-        "found against it. "
-        "A theorem promises something of a run only if all that it assumes of problem, map and run "
-        "holds.",
+        "*Holds* means proven, or checked in full. *Not known* means that samples were checked and "
+        "none contradicts the assumption. A theorem applies to a run only if all its assumptions "
+        "on the problem, the map and the run hold.",
         "\n".join(
             f"- {label}: {_in_short(part)}" for label, part in diagnosis.verdicts_by_subject.items()
         ),
@@ -120,22 +119,19 @@ def markdown(diagnosis: Diagnosis, figures: str = "") -> str:
         *(section for name, run in diagnosis.runs.items() for section in _run(name, run)),
         "## Bounds against gaps",
         _figure("bounds", figures),
-        "Lines are means over the problems. A run is judged by the a-priori bound: its constants "
-        "are known before the "
-        "run, or are the largest at the points sampled, times 1.25. The pathwise bound is made of "
-        "what was met along "
-        "the run, and grows with one that diverges. Where assumptions do not hold, a bound is a "
-        "number, not a promise.",
+        "Lines are means over the problems. The verdict on a run uses the a-priori bound. Its "
+        "constants are known before the run, or are 1.25 times the largest sampled value. The "
+        "pathwise bound uses the values along the run, and grows with a run that diverges. If "
+        "an assumption does not hold, a bound is a number without a guarantee.",
         "## Energies",
         _figure("energies", figures),
-        "What the proofs say must fall, or grow slowly. Where the slack of the inequality is not "
-        "drawn it is negative: "
-        "the step did worse than the lemma promises, which it may where an assumption fails.",
+        "The proofs say that these quantities fall, or grow slowly. Where the slack of the "
+        "inequality is not drawn, it is negative: the step did worse than the lemma guarantees, "
+        "which can happen if an assumption does not hold.",
         "## Error terms",
-        "Absolute values, on average. Runs without a curve make no error: with an exact inverse, "
-        "or dual-stored, they "
-        "are exact mirror descent. Dashed lines compare the errors of both kinds of update, "
-        "section 5.1.",
+        "Mean absolute values. Runs without a curve make no error: with an exact inverse, or in a "
+        "dual-stored method, they are exact mirror descent. Dashed lines compare errors of both "
+        "kinds of update (section 5.1).",
         _figure("errors", figures),
         *_equivariance(diagnosis.equivariance),
     ]
@@ -149,36 +145,26 @@ def _figure(name: str, suffix: str) -> str:
 
 
 def _in_short(verdicts: Sequence[Verdict]) -> str:
-    failed, unknown = (
-        "; ".join(v.assumption for v in verdicts if v.answer == ANSWERS[a]) for a in (False, None)
-    )
+    """Return the verdicts that are not "holds" in one line."""
+    failed = [verdict.assumption for verdict in verdicts if verdict.answer == ANSWERS[False]]
+    unknown = [verdict.assumption for verdict in verdicts if verdict.answer == ANSWERS[None]]
     if failed:
-        return f"**does not hold:** {failed}."
-    return (
-        f"nothing was found against it; not known: {unknown}." if unknown else "everything holds."
-    )
+        return f"**does not hold:** {'; '.join(failed)}."
+    if unknown:
+        return f"nothing was found against it; not known: {'; '.join(unknown)}."
+    return "everything holds."
 
 
 def _map(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.inconsistency:
         yield "## Inconsistency of the map"
-        yield (
-            "How far the way back is from the inverse of the way there, mean and largest over "
-            "samples."
-        )
-        kinds = ("primal", "relative primal", "dual", "relative dual")
-        found = diagnosis.inconsistency.items()
-        at = [
-            (where, kind, getattr(each, kind.replace(" ", "_")))
-            for where, each in found
-            for kind in kinds
-        ]
-        yield _table(
-            "at",
-            "kind",
-            "mean, largest",
-            rows=[(*names, f"{_mean(n)}, {_largest(n)}") for *names, n in at],
-        )
+        yield "Distance of the backward map from the inverse of the forward map, over samples."
+        rows = []
+        for where, inconsistency in diagnosis.inconsistency.items():
+            for kind in ("primal", "relative primal", "dual", "relative dual"):
+                distances = getattr(inconsistency, kind.replace(" ", "_"))
+                rows.append((where, kind, f"{_mean(distances)}, {_largest(distances)}"))
+        yield _table("at", "kind", "mean, largest", rows=rows)
     for storage, geometry in diagnosis.geometries.items():
         c = geometry.constants
         yield f"## The map, as {storage}-stored methods use it"
@@ -203,7 +189,7 @@ def _run(name: str, run: Run) -> Iterator[str]:
         rows.append((f"{bounded.quantity}, last", _mean(bounded.measured[-1])))
         rows.append((f"its a-priori bound, {bounded.theorem}", _mean(bounded.bound[-1])))
         rows.append(
-            ("its pathwise bound, of what was met along the run", _mean(bounded.pathwise[-1]))
+            ("its pathwise bound, from the values along the run", _mean(bounded.pathwise[-1]))
         )
         further = bounded.other_bounds.items()
         rows += [
@@ -241,15 +227,14 @@ def _equivariance(defects: Defects | None) -> Iterator[str]:
         return
     yield "## Equivariance"
     yield (
-        f"By how much the map fails to commute with {defects.group}: ‖Ω(g·x) − g·Ω(x)‖ / ‖Ω(x)‖. "
-        "What is tied along the orbits of the group commutes with it whatever it learns: there the "
-        "defect is rounding."
+        f"Defect ‖Ω(g·x) − g·Ω(x)‖ / ‖Ω(x)‖ of the map under {defects.group}. A map that is tied "
+        "along the orbits of the group is equivariant whatever it learns: its defect is rounding."
     )
     columns = defects.by_name.values()
-    whats = dict.fromkeys(what for found in columns for what in found)
+    labels = dict.fromkeys(label for column in columns for label in column)
     rows = [
-        (what, *(f"{found[what]:.2g}" if what in found else "" for found in columns))
-        for what in whats
+        (label, *(f"{column[label]:.2g}" if label in column else "" for column in columns))
+        for label in labels
     ]
     yield _table("", *defects.by_name, rows=rows)
 

@@ -79,12 +79,13 @@ BRIEF_LEARNING = Settings(
 
 
 class Weighted(MirrorMap):
-    """ψ(x) = Σⱼ sⱼ φ(xⱼ) of a map Σⱼ φ(xⱼ): the geometry in which a run with gradients g/s
-    (Relative) is one with g.
+    """The weighted potential ψ(x) = Σⱼ sⱼ φ(xⱼ) of a separable map with potential Σⱼ φ(xⱼ).
+
+    In this geometry, a run with relative gradients g/s is a run with the gradients g.
 
     Args:
-        mirror: a map that acts on every entry alike.
-        weights: s > 0, for one sample.
+        mirror: Map that treats all entries the same way.
+        weights: Weights s > 0 of one sample.
     """
 
     def __init__(self, mirror: MirrorMap, weights: Tensor) -> None:
@@ -98,10 +99,9 @@ class Weighted(MirrorMap):
         self.proven = mirror.proven
 
     def _potential(self, x: Tensor) -> Tensor:
-        each = self.mirror.potential(x.reshape(-1, 1)).reshape(
-            x.shape
-        )  # every entry as a sample of its own
-        return sum_per_sample(self.weights * each)
+        # Every entry is a sample, so that potentials come entry by entry.
+        potentials = self.mirror.potential(x.reshape(-1, 1)).reshape(x.shape)
+        return sum_per_sample(self.weights * potentials)
 
     def _to_dual(self, x: Tensor) -> Tensor:
         return self.weights * cast(Tensor, self.mirror.to_dual(x))
@@ -111,7 +111,7 @@ class Weighted(MirrorMap):
 
 
 class Subject(NamedTuple):
-    """A batch of problems and where to start."""
+    """A batch of problems and their starting points."""
 
     problem: Problem
     x0: Tree
@@ -163,19 +163,21 @@ def diagnose_entry(
 ) -> Diagnosis:
     """Diagnose an entry of the zoo or a saved map on a batch of problems, in double precision.
 
-    A map that was learned for mirror descent is run in all methods with the learned step sizes: LMD
-    and Algorithm 1 (primal-stored), LSMD, LAMD and LASMD (dual-stored). One whose ∇ψ is itself an
-    inversion is run dual-stored only, and one that was learned in accelerated mirror descent is run
-    as it was learned.
+    A map learned for mirror descent runs in all methods with the learned step sizes: LMD and
+    Algorithm 1 (primal-stored), LSMD, LAMD and LASMD (dual-stored). A map whose ∇ψ is itself an
+    inversion runs in the dual-stored methods only. A map learned in accelerated mirror descent
+    runs in the method it was learned in.
 
     Args:
-        name: the name of the entry, or a file.
-        problem: "inpaint", "denoise", "svm", "tomography", or "network": what the entry was learned
-            to train, on a few of its data.
-        directory: the folder of the data; where data sets are missing, bundled pictures and digits
-            are used. count, side: the number of problems, and the side of images.
-        iterations: how long every run is.
-        exact_iterates: whether to follow the exact iterates too, which takes a Newton solve in
+        name: Name of the entry, or path of a file.
+        problem: Kind of problem: "inpaint", "denoise", "svm", "tomography" or "network". The last
+            kind is the network that the entry was learned to train, on a few of its data.
+        directory: Folder of the data sets. If a data set is missing, bundled pictures and digits
+            are used.
+        count: Number of problems.
+        side: Side of images.
+        iterations: Number of iterations of every run.
+        exact_iterates: Whether to follow the exact iterates, too, which takes a Newton solve in
             every step.
     """
     if problem not in PROBLEMS:
@@ -184,9 +186,11 @@ def diagnose_entry(
     card = zoo.card(name)
     subject = PROBLEMS[problem](card.name, count, side, directory)
     if isinstance(entry, Conditioned):
-        entry = _for_the_mean(entry, subject)
-    oracle = entry.oracle if isinstance(entry, Equipped) else None
-    entry = entry.method if isinstance(entry, Equipped) else entry
+        entry = _at_mean_features(entry, subject)
+    oracle = None
+    if isinstance(entry, Equipped):
+        oracle = entry.oracle
+        entry = entry.method
     mirror = entry if isinstance(entry, MirrorMap) else getattr(entry, "mirror", None)
     if not isinstance(mirror, MirrorMap):
         raise TypeError(f"{name} has no mirror map: there is nothing to diagnose")
@@ -197,7 +201,7 @@ def diagnose_entry(
         mirror = Weighted(mirror, weights)
         before = Weighted(before, weights)
         entry = _in_geometry(cast(Method[Any], entry), mirror)
-    found = diagnose(
+    diagnosis = diagnose(
         cast(MirrorMap | Method[Any], entry),
         subject.problem,
         subject.x0,
@@ -210,34 +214,30 @@ def diagnose_entry(
         before_learning=before,
     )
     if isinstance(mirror, Weighted):
-        return replace(
-            found,
-            settings=found.settings | {"the map": "weighted by what the gradients are relative to"},
-        )
-    if problem != "network" or isinstance(mirror, Euclidean):  # which commutes with everything
-        return found
-    defects = _network_defects(
-        cast(Method[Any], entry), before, network_family(card.name, directory)
-    )
-    return replace(found, equivariance=defects)
+        note = {"the map": "weighted by what the gradients are relative to"}
+        return replace(diagnosis, settings=diagnosis.settings | note)
+    if problem != "network" or isinstance(mirror, Euclidean):  # the identity is equivariant
+        return diagnosis
+    family = network_family(card.name, directory)
+    defects = _network_defects(cast(Method[Any], entry), before, family)
+    return replace(diagnosis, equivariance=defects)
 
 
-def _for_the_mean(entry: Conditioned, subject: Subject) -> Method[Any]:
-    """Return what a conditioned entry begins with, for the mean of the features: theorems know one
-    step for all.
+def _at_mean_features(entry: Conditioned, subject: Subject) -> Method[Any]:
+    """Return the first method of a conditioned entry for the mean features of all problems.
+
+    The theorems need the same step size for all problems.
     """
     features = subject.problem.features(subject.x0)
-    method = given(
-        entry.method, {name: value.mean().reshape(1) for name, value in features.items()}
-    )
+    means = {name: value.mean().reshape(1) for name, value in features.items()}
+    method = given(entry.method, means)
     return method.first if isinstance(method, Switch) else method
 
 
 def unlearned(part: Any) -> Any:
-    """Return a part with the structure of another and the parameters it has before learning.
+    """Return a part with the structure of a learned part and its parameters before learning.
 
-    Where learned numbers are an argument of its constructor, that argument is left at its default,
-    or is 1.
+    If a learned tensor is an argument of the constructor, the argument has its default, or is 1.
     """
     if isinstance(part, dict):
         return {name: unlearned(each) for name, each in part.items()}
@@ -245,25 +245,27 @@ def unlearned(part: Any) -> Any:
         return nn.Parameter(torch.ones_like(part))
     if not isinstance(part, Part) or not isinstance(part, nn.Module):
         return part
-    fixed = {id(buffer) for buffer in part.buffers()}
-    known = {
-        name: unlearned(value)
-        for name, value in part.config().items()
-        if not isinstance(value, Tensor) or isinstance(value, nn.Parameter) or id(value) in fixed
-    }
-    return type(part).from_config(**known)
+    buffers = {id(buffer) for buffer in part.buffers()}
+    arguments = {}
+    for name, value in part.config().items():
+        is_learned_tensor = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
+        if is_learned_tensor and id(value) not in buffers:
+            continue
+        arguments[name] = unlearned(value)
+    return type(part).from_config(**arguments)
 
 
 def _in_geometry(method: Method[Any], mirror: MirrorMap) -> Method[Any]:
-    """Return a method with another map, in both of its steps if it has two."""
-    moved = copy.deepcopy(method)
-    if isinstance(moved, AMD) and moved.regulariser is moved.mirror:
-        moved.regulariser = mirror
-    moved.mirror = mirror
-    return moved
+    """Return a copy of a method with another map, in both steps of accelerated descent."""
+    changed = copy.deepcopy(method)
+    if isinstance(changed, AMD) and changed.regulariser is changed.mirror:
+        changed.regulariser = mirror
+    changed.mirror = mirror
+    return changed
 
 
 def _methods(entry: Method[Any], card: zoo.Card) -> dict[str, Method[Any]]:
+    """Return the methods in which the map of an entry runs, by name."""
     if isinstance(entry, Preconditioned):
         return {"Preconditioned": entry}
     mirror = cast(MirrorMap, entry.mirror)
@@ -275,11 +277,10 @@ def _methods(entry: Method[Any], card: zoo.Card) -> dict[str, Method[Any]]:
             return {"LAMD": entry}
         slower = descent(entry, card.use["descent_scale"], card.use["descent_shape"])
         return {"LAMD": entry, "LSMD": slower.double()}
-    methods = {
-        kind: LEARNED[kind](mirror, t) for kind in (DUAL_STORED if mirror.exact else LEARNED)
-    }
-    if not mirror.exact:
-        methods["Algorithm 1"] = AMD(mirror, t, storage="primal")
+    if mirror.exact:
+        return {name: LEARNED[name](mirror, t) for name in DUAL_STORED}
+    methods = {name: make(mirror, t) for name, make in LEARNED.items()}
+    methods["Algorithm 1"] = AMD(mirror, t, storage="primal")
     return methods
 
 
@@ -290,8 +291,7 @@ def network_family(name: str, directory: Path | None) -> ProblemFamily:
     if name not in known:
         raise ValueError(
             f"{name} was not learned to train a network of the zoo ({', '.join(known)}); for a "
-            "network of "
-            "your own, call mirrordescent.theory.diagnose with a NetworkTraining"
+            "network of your own, call mirrordescent.theory.diagnose with a NetworkTraining"
         )
     family = known[name].family(directory)
     if not isinstance(family, NetworkFamily):
@@ -301,8 +301,10 @@ def network_family(name: str, directory: Path | None) -> ProblemFamily:
 
 
 def _network_defects(entry: Method[Any], before: MirrorMap, family: ProblemFamily) -> Defects:
-    """Measure under permutations of hidden units: the entry before and after learning, and maps
-    tied and untied.
+    """Measure equivariance under permutations of hidden units.
+
+    Compares the entry before and after learning, and tied maps with untied maps that are learned
+    briefly.
     """
     drawn = family.validation(1)
     problem = cast(NetworkTraining, drawn.problem)
@@ -319,7 +321,7 @@ def _network_defects(entry: Method[Any], before: MirrorMap, family: ProblemFamil
         }
     )
     tied = layerwise(model, ties="orbit", example=example)
-    anew = defects_through_learning(
+    relearned = defects_through_learning(
         {"tied along orbits": SMD(tied, 0.1), "untied": SMD(untied, 0.1)},
         family,
         BRIEF_LEARNING,
@@ -335,6 +337,7 @@ def _network_defects(entry: Method[Any], before: MirrorMap, family: ProblemFamil
         }.items()
     }
     brief = {
-        f"{kind}, {BRIEF_LEARNING.meta_steps} meta-steps": found for kind, found in anew.items()
+        f"{kind}, {BRIEF_LEARNING.meta_steps} meta-steps": found
+        for kind, found in relearned.items()
     }
     return Defects("permutations of hidden units", {"as shipped": shipped, **brief})

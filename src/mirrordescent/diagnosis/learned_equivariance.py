@@ -1,4 +1,4 @@
-"""What learning does to equivariance: Proposition 3, on networks and on images."""
+"""Equivariance before and after learning (Proposition 3), for networks and images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mirrordescent.mirrors.tied import Tied
 from mirrordescent.oracles import Default
 from mirrordescent.problems import Problem
 
-LONGEST = 10_000  # order of a permutation beyond which a batch closed under it is not made
+LARGEST_ORDER = 10_000  # of a permutation whose orbit is a batch
 
 
 def defects_through_learning(
@@ -27,27 +27,27 @@ def defects_through_learning(
     settings: Settings,
     measure: Callable[[Any], float],
 ) -> dict[str, dict[str, float]]:
-    """Return a defect of every method before and after learning: tied maps against untied ones.
+    """Return the equivariance defect of every method before and after learning.
 
-    Tied maps are equivariant whatever they learn. Untied ones are before learning, and after it as
-    far as the starts they were learned on have the same distribution as their permutations: not
-    exactly, for finitely many. The same for
-    images: a convolution, or one number for all pixels, is tied along the orbits of translations; a
-        number for every pixel is not, and learns where the pictures of the family differ from each
-        other.
+    Tied maps are equivariant whatever they learn. Untied maps are equivariant before learning.
+    After learning they are so only if the starts have the same distribution as their permutations,
+    which does not hold exactly for finitely many starts. For images, a convolution or one number
+    for all pixels is tied along the orbits of translations. A number for every pixel is not tied,
+    and learns where the pictures of the family differ from each other.
 
     Args:
-        methods: the methods by name, which are left as they are.
-        family: the problems to learn on.
-        settings: how to learn.
-        measure: returns the defect of a method, such as ``lambda m: network_defect(m, problem,
-            model, generator)``, or ``lambda m: image_defects(m.mirror, x)["∇ψ"]["translation"]``.
+        methods: Methods by name. They are not changed.
+        family: Problems to learn on.
+        settings: Settings of learning.
+        measure: Function that returns the defect of a method, such as ``lambda m:
+            network_defect(m, problem, model, generator)``, or ``lambda m: image_defects(m.mirror,
+            x)["∇ψ"]["translation"]``.
     """
-    found = {}
+    defects = {}
     for name, method in methods.items():
         learned = learn(family, copy.deepcopy(method), settings, progress=False).method
-        found[name] = {"before learning": measure(method), "learned": measure(learned)}
-    return found
+        defects[name] = {"before learning": measure(method), "learned": measure(learned)}
+    return defects
 
 
 def meta_gradient_defect(
@@ -58,22 +58,21 @@ def meta_gradient_defect(
     g: Mapping[int, Tensor],
     horizon: int,
 ) -> float:
-    """Return ‖g·∇𝓛 − ∇𝓛‖ / ‖∇𝓛‖ for 𝓛 = the mean of L(z_N) over a batch of starts closed under g
-    (Proposition 3).
+    """Return the defect ‖g·∇𝓛 − ∇𝓛‖ / ‖∇𝓛‖ of the meta-gradient (Proposition 3).
 
-    The proposition is about expectations: if starts have the same distribution as their
-    permutations, and Ω_0 is equivariant, so is Ω_1 = Ω_0 − η∇𝓛(Ω_0). On a batch {z, g·z, g²·z, …}
-    that is closed under g the same holds without an expectation, so the defect of a map that is
-    equivariant before learning is rounding.
+    𝓛 is the mean of L(z_N) over a batch of starts that is closed under g. The proposition is about
+    expectations: if starts have the same distribution as their permutations, and Ω_0 is
+    equivariant, so is Ω_1 = Ω_0 − η∇𝓛(Ω_0). On the batch {z, g·z, g²·z, …} the same holds without
+    an expectation. So the defect of a map that is equivariant before learning is rounding.
 
     Args:
-        method: a method with a layer-wise map of diagonals or tied maps, whose parameters are what
-            is learned.
-        problem: the loss of the network.
-        start: z, the parameters of one network.
-        symmetry: the symmetry of the network.
-        g: a permutation of each set of hidden units.
-        horizon: N, the number of steps.
+        method: Method with a layer-wise map of diagonals or tied maps, whose parameters are
+            learned.
+        problem: Loss of the network.
+        start: Parameters z of one network.
+        symmetry: Symmetry of the network.
+        g: Permutation of each set of hidden units.
+        horizon: Number N of steps.
     """
     orbit = _closed_under(g, start, symmetry)
     starts = {name: torch.stack([z[name] for z in orbit]) for name in start}
@@ -82,24 +81,25 @@ def meta_gradient_defect(
         method, problem, starts, horizon, Default(), measure=lambda k, x: problem.value(x)
     )
     parameters = [p for p in mirror.parameters() if p.requires_grad]
-    found = torch.autograd.grad(values[-1].mean(), parameters)
-    gradients = {id(p): gradient for p, gradient in zip(parameters, found, strict=True)}
-    spread = per_entry(mirror, start, lambda p: gradients[id(p)])
-    before, after = (
-        torch.cat([z[name].flatten() for name in spread])
-        for z in (spread, permute(spread, g, symmetry))
-    )
-    return float((after - before).norm() / before.norm()) if bool(before.any()) else 0.0
+    gradients = torch.autograd.grad(values[-1].mean(), parameters)
+    by_parameter = {id(p): gradient for p, gradient in zip(parameters, gradients, strict=True)}
+    by_entry = per_entry(mirror, start, lambda p: by_parameter[id(p)])
+    permuted = permute(by_entry, g, symmetry)
+    before = torch.cat([by_entry[name].flatten() for name in by_entry])
+    after = torch.cat([permuted[name].flatten() for name in by_entry])
+    if not bool(before.any()):
+        return 0.0
+    return float((after - before).norm() / before.norm())
 
 
 def orbit_spread(
     mirror: Layerwise, start: Mapping[str, Tensor], symmetry: Symmetry
 ) -> dict[str, float]:
-    """Return how much the learned numbers vary within the orbits of hidden units, per tensor,
-    relative to their size.
+    """Return the relative variation of the learned numbers within orbits of hidden units.
 
-    The root mean square of the differences from the mean over an orbit, over that of the numbers
-    themselves: 0 for tied maps, and for untied ones that learning has kept equivariant.
+    For every tensor it is the root mean square of the differences from the mean of an orbit, over
+    the root mean square of the numbers. It is 0 for tied maps, and for untied maps that are still
+    equivariant after learning.
     """
     result = {}
     for name, numbers in per_entry(mirror, start, lambda p: p.detach()).items():
@@ -116,28 +116,32 @@ def orbit_spread(
 def per_entry(
     mirror: Layerwise, start: Mapping[str, Tensor], of: Callable[[nn.Parameter], Tensor]
 ) -> dict[str, Tensor]:
-    """Return what belongs to each parameter of a layer-wise map, spread out over the entries of the
-    network's tensors.
+    """Return values of the parameters of a layer-wise map for every entry of a network.
 
-    Numbers of a tensor's entries come as ``(…, *shape)``: several per entry in the leading
-    dimension.
+    Args:
+        mirror: Layer-wise map of diagonals or tied maps.
+        start: Tensors of the network.
+        of: Function that returns the value of a parameter of the map.
+
+    Returns:
+        Values ``(…, *shape)`` of every tensor; the leading dimension is for several parameters.
     """
-    found = {}
+    values = {}
     for name, leaf in start.items():
         part = mirror[name]
         if isinstance(part, Tied):
             grouped = [
                 of(p).reshape(part.count, -1)[part.groups].movedim(-1, 0) for p in part.parameters()
             ]
-            found[name] = torch.cat([numbers.expand(-1, *leaf.shape) for numbers in grouped])
+            values[name] = torch.cat([numbers.expand(-1, *leaf.shape) for numbers in grouped])
         elif isinstance(part, Diagonal):
-            found[name] = torch.cat([of(p).expand(1, *leaf.shape) for p in part.parameters()])
+            values[name] = torch.cat([of(p).expand(1, *leaf.shape) for p in part.parameters()])
         else:
             raise TypeError(
                 f"{type(part).__name__} does not learn numbers for entries: use Diagonal "
                 "or a tied map"
             )
-    return found
+    return values
 
 
 def _closed_under(
@@ -151,6 +155,6 @@ def _closed_under(
     ):
         orbit.append(permute(orbit[-1], g, symmetry))
         power = {group: rho[g[group]] for group, rho in power.items()}
-        if len(orbit) > LONGEST:
-            raise ValueError("g has too many powers: take a permutation of shorter cycles")
+        if len(orbit) > LARGEST_ORDER:
+            raise ValueError(f"the order of g must be at most {LARGEST_ORDER}: take shorter cycles")
     return orbit
