@@ -247,7 +247,7 @@ def test_mistakes_end_in_one_line_and_leave_nothing(here, monkeypatch, capsys, a
     Image.fromarray(np.zeros((24, 20), np.uint8)).save("black.png")
     before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
     assert run(monkeypatch, *arguments) == 2
-    chatter = ("restoring photographs: ", "photo.png: ", "wide.png says", "black.png says")
+    chatter = ("photographs: ", "photo.png: ", "wide.png says", "black.png says")
     error = [line for line in capsys.readouterr().err.splitlines() if not line.startswith(chatter)]
     assert len(error) == 1
     assert error[0].startswith("mirrordescent: ")

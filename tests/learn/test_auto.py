@@ -39,7 +39,7 @@ from mirrordescent.conditioning import FeatureTable, given
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
 from mirrordescent.execution import fast_run
 from mirrordescent.learn import Descent, Draw, Objective, ProblemFamily, Settings, Validation, learn
-from mirrordescent.learn.distributed import agreed
+from mirrordescent.learn.distributed import broadcast_result
 from mirrordescent.learn.families import Pooled, generators
 from mirrordescent.learn.trainer import NothingLearned
 from mirrordescent.methods import GD, Conditioned
@@ -145,18 +145,17 @@ def test_two_processes_share_the_candidates(tmp_path):
 def test_a_failure_of_one_process_is_that_of_all(monkeypatch):
     """What the first process is asked to choose, the others wait for."""
     sent = []
-    monkeypatch.setattr(
-        "mirrordescent.learn.distributed._told", lambda text: sent.append(text) or sent[0]
-    )
+    monkeypatch.setattr("mirrordescent.learn.distributed._send", sent.append)
+    monkeypatch.setattr("mirrordescent.learn.distributed._receive", lambda: sent[0])
 
     def fail():
         raise ValueError("no problems")
 
-    assert agreed(lambda: 3, 0, 1) == 3
+    assert broadcast_result(lambda: 3, 0, 1) == 3
     with pytest.raises(ValueError, match="no problems"):
-        agreed(fail, 0, 2)
+        broadcast_result(fail, 0, 2)
     with pytest.raises(RuntimeError, match="the first process failed: no problems"):
-        agreed(fail, 1, 2)
+        broadcast_result(fail, 1, 2)
 
 
 def test_parts_of_a_gain_multiply_to_the_whole():

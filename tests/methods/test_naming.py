@@ -55,3 +55,13 @@ def test_a_method_of_a_user_s_own_is_known_by_its_name():
 
     assert type(named("halving", t=0.1)) is Halving
     assert type(named("md", t=0.1)) is md.MD
+
+
+def test_the_old_name_of_the_names_warns():
+    class Doubling(md.MD):
+        called = ("doubling",)
+
+    with pytest.warns(DeprecationWarning, match="Doubling.called was renamed to cli_names"):
+        assert names()["doubling"] is Doubling
+    Doubling.cli_names = Doubling.called
+    del Doubling.called

@@ -53,18 +53,18 @@ def test_the_weights_of_amd_and_where_they_stop():
 def test_a_momentum_can_be_changed_where_there_is_a_cap(momentum):
     """1 − λ = cap/(r + cap) from the cap on."""
     method = AMD(Euclidean(), 0.1, r=4.0, cap=6)
-    assert method.changing_momentum == pytest.approx(0.6)
-    method.change_momentum(momentum)
-    assert method.changing_momentum == pytest.approx(momentum)
+    assert method.adjustable_momentum == pytest.approx(0.6)
+    method.set_momentum(momentum)
+    assert method.adjustable_momentum == pytest.approx(momentum)
     far = 100
     assert 1 - method.mixing(far) == pytest.approx(momentum)
     assert method.dual_weight(far) == pytest.approx(momentum / (1 - momentum))
     for without in ({}, {"cap": 6, "mixing": 0.5}, {"cap": 6, "dual_weight": 0.5}):
-        assert AMD(Euclidean(), 0.1, **without).changing_momentum is None
+        assert AMD(Euclidean(), 0.1, **without).adjustable_momentum is None
     heavy = Preconditioned(Euclidean(), 0.1, momentum=0.5)
-    heavy.change_momentum(momentum)
-    assert heavy.changing_momentum == heavy.momentum == momentum
-    assert GD(0.1).changing_momentum is None
+    heavy.set_momentum(momentum)
+    assert heavy.adjustable_momentum == heavy.momentum == momentum
+    assert GD(0.1).adjustable_momentum is None
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
-"""Certificates beyond total variation: bounds from gradients, games, what users register, and
-estimates.
-"""
+"""Certificates beyond total variation: gradients, games, registered certifiers, estimates."""
 
 from __future__ import annotations
 

@@ -62,8 +62,9 @@ def test_the_bound_of_a_machine_in_single_precision(C, seed):
 
 
 def test_the_bound_of_tomography_in_single_precision():
-    """At a minimiser itself, where there is nothing to spare; sums of single precision are off by
-    more.
+    """At a minimiser the bound is tight.
+
+    Sums in single precision have larger rounding errors than the bound allows.
     """
     beam = ParallelBeam(10, angles=6, detectors=15)
     for seed in range(2):

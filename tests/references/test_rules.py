@@ -1,6 +1,4 @@
-"""When a certificate is good enough, what is kept of it, and how estimates are made, with made-up
-numbers.
-"""
+"""Stopping rules of certificates, stored entries and estimates, with invented numbers."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ def stops(rule, best, lower, start):
     ],
 )
 def test_a_saddle_point_is_solved_to_the_smaller_of_two_gaps(weight, start, allowed):
-    """The tolerance is a share of f(x₀) − lower, or of f of the constant image if that is less;
-    lower = 1.
-    """
+    """The gap is relative to the smaller of f(x₀) − lower and f of the constant image."""
     problem = image(weight=weight, scale=30.0)
     flat = problem.y.mean((-2, -1), keepdim=True).expand_as(problem.y)
     constant = float(problem.value(flat)[:1])
@@ -89,9 +85,7 @@ def test_which_method_solves_which_saddle_point():
 
 @pytest.mark.parametrize("scale", [0.01, 0.1, 1.0, 3.0, 30.0])
 def test_a_ratio_that_is_not_known_is_the_best_of_five(scale, monkeypatch):
-    """The dual variable is of the size of f, so f multiplied by a number wants ratios from 50 to
-    0.1.
-    """
+    """The dual variable scales with f, so that scaling f moves the best ratio from 50 to 0.1."""
     monkeypatch.setattr(certificate, "TRIAL_ITERATIONS", 30)
     holes = TVInpainting(image().y, torch.eye(5, 4, dtype=DOUBLE), 0.2, scale=scale)
     gaps = {}
@@ -269,8 +263,9 @@ class Bounded(Problem):
 
 @pytest.mark.parametrize(("domain", "kind"), [(None, LBFGS), (Box(0.0, 1.0), FISTA)])
 def test_bounds_from_gradients_end_a_run_at_the_best_of_them(domain, kind, monkeypatch):
-    """f − best ≤ tolerance·(f(x₀) − best), or 64 epsilons of 1 + |f(x₀)|; a bound that was proven
-    stays so.
+    """Stop at f − best ≤ tolerance·(f(x₀) − best), or at 64 epsilons of 1 + |f(x₀)|.
+
+    A bound that was proven once stays valid.
     """
     calls = []
 
@@ -344,8 +339,9 @@ def estimated(monkeypatch, *solvers, start=(10.0, 10.0)):
 
 
 def test_an_estimate_takes_the_best_of_every_sample_and_goes_on_with_the_best_method(monkeypatch):
-    """The second gains 8 in all and the first 5, so it goes on, four times, from the best
-    of both.
+    """The second method gains 8 in total and the first 5.
+
+    The second is therefore restarted four times from the best points of both.
     """
     first = Down(5.0, 0.0)
     second = Down(1.0, 7.0)
@@ -386,8 +382,9 @@ def test_where_nothing_is_gained_an_estimate_is_below_by_rounding(monkeypatch):
 
 @pytest.mark.parametrize("size", [1.0, 0.0, 4.0])
 def test_the_classical_solvers(size):
-    """FISTA everywhere; elsewhere than on a set L-BFGS, and Adam with steps of the size of the
-    start, falling to 0.
+    """FISTA everywhere; without constraints also L-BFGS, and Adam with decaying steps.
+
+    The first steps of Adam have the size of the start.
     """
     from mirrordescent.references.estimate import _solvers
 

@@ -47,8 +47,9 @@ def test_batched_data_are_solved_side_by_side():
 
 
 def test_the_minimiser_satisfies_the_optimality_condition():
-    """0 is in the subdifferential: margins off the hinge fix a slope, those on it leave an
-    interval.
+    """0 is in the subdifferential.
+
+    Margins off the hinge have one slope, and margins on it an interval of slopes.
     """
     features, labels = random_data()
     problem = SVM(features, labels)

@@ -18,7 +18,10 @@ from mirrordescent.report import (
     Table,
 )
 
-HOSTILE = "</script><script>window.hacked = true</script><img src=x onerror='window.hacked = true'> & \"quotes\""
+HOSTILE = (
+    "</script><script>window.hacked = true</script>"
+    "<img src=x onerror='window.hacked = true'> & \"quotes\""
+)
 WIDE = (Link("a b.png", "javascript:alert(1)/a b.png"), "31.20", "0.912", "1.0e-03", "0.8")
 NAMES = ("GD", "LAMD", HOSTILE)
 

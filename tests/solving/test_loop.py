@@ -29,6 +29,7 @@ from mirrordescent import (
     gradient_norm,
     relative_change,
     solve,
+    solving,
     wall_clock,
 )
 from mirrordescent.domains import Simplex
@@ -383,3 +384,8 @@ def test_everything_runs_on_the_device(device):
     problem = TVInpainting(y, torch.eye(8, device=device))
     for method in (GD(0.1), AMD(Euclidean(), 0.1), PDHG()):
         assert solve(problem, method, iterations=5).x.device.type == device.type
+
+
+def test_the_old_name_of_a_snapshot_warns():
+    with pytest.warns(DeprecationWarning, match="Look was renamed to .*Snapshot"):
+        assert solving.Look is solving.Snapshot

@@ -24,8 +24,9 @@ seeds = st.integers(0, 2**31 - 1)
 
 
 class Case(NamedTuple):
-    """A batch of problems, a map for their domain, a start, and points to compare with: minimisers
-    of smooth ones.
+    """A batch of problems with a map for their domain, a start and points to compare with.
+
+    The points are minimisers if the problems are smooth.
     """
 
     problem: Problem

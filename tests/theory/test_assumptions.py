@@ -51,7 +51,7 @@ POINTS = [random(2, 3, seed=seed) for seed in range(4)]
 
 
 class UserMap(MirrorMap):
-    """Anything a user may have written, by two functions."""
+    """A map written by a user, given by two functions."""
 
     def __init__(self, there, back, alpha=None):
         super().__init__()
@@ -127,9 +127,7 @@ def test_a_broken_map_is_reported_in_words(name):
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_map_is_diagnosed_as_such(name):
-    """Primal-stored, where the broken way there is used; what dual storage does not use, it need
-    not mind.
-    """
+    """Primal-stored methods use the broken ∇ψ; dual-stored methods need no verdict on it."""
     mirror, assumption, words = BROKEN[name]
     problem = Quadratic(torch.ones(3, dtype=torch.float64), random(3))
     methods = {"MD": MD(mirror, 0.1), "SMD": SMD(mirror, 0.1), "AMD": AMD(mirror, 0.1)}
@@ -384,7 +382,7 @@ def test_what_is_proven_of_tied_maps_and_of_maps_made_of_them(mirror):
 
 
 def test_an_exact_map_is_exact_at_the_origin_too():
-    """Where the error of an inversion is not to be compared with ‖x‖ = 0."""
+    """At the origin the error of an inversion cannot be compared with ‖x‖ = 0."""
     mirror = Conjugate(DenseICNN(3).double())
     points = [torch.zeros(2, 3, dtype=torch.float64), POINTS[0]]
     assert the(judged(mirror, points=points), "way back").answer == "holds"

@@ -1,6 +1,4 @@
-"""Runs held against bounds: which constants go into which bound, and when a run is called above
-one.
-"""
+"""Comparison of runs with bounds: the constants of each bound, and runs above a bound."""
 
 from __future__ import annotations
 
@@ -110,9 +108,7 @@ def test_acceleration_is_judged_by_theorem_1():
     "far", [True, False], ids=["points farther than the start", "the start is farthest"]
 )
 def test_stochastic_acceleration_is_judged_by_theorem_3(far):
-    """M_ψ is the larger of B(x*, x_0) and (α/2)‖x − x*‖² at the points, or of both along
-    the run.
-    """
+    """M_ψ is the larger of B(x*, x_0) and (α/2)‖x − x*‖² at the points, or along the run."""
     first = RECORD["energy"][0]
     size = 10.0 if far else 0.01
     known = PriorConstants(
@@ -243,8 +239,9 @@ class Stretched(Diagonal):
 
 
 class ByTurns(Oracle):
-    """The gradient plus s in every entry, then minus s, and so on: noise whose mean and variance
-    are known.
+    """The gradient with s added to every entry, then subtracted, and so on.
+
+    The mean and the variance of this noise are known.
     """
 
     stochastic = True
@@ -261,8 +258,9 @@ class ByTurns(Oracle):
 
 @pytest.mark.parametrize(("kind", "t"), [(MD, 1.5), (AMD, 6.0)])
 def test_what_is_known_before_a_noisy_run_with_an_inexact_inverse(kind, t):
-    """x⁺ = (1+e)(x − tG/2), so G + U = (1+e)G − 2ex/t and U = e(Ḡ − 2x/t) in the mean; z likewise,
-    by AMD's weights.
+    """x⁺ = (1+e)(x − tG/2), so that G + U = (1+e)G − 2ex/t, and U = e(Ḡ − 2x/t) in the mean.
+
+    The same holds for z with the weights of AMD.
     """
     e = Stretched.e
     s = 0.3

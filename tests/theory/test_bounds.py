@@ -30,9 +30,7 @@ def rounding(*series):
 
 
 def scaled(case, t):
-    """Steps up to three times as long as those that descend, or of the size of 1 where f
-    has kinks.
-    """
+    """Steps up to three times the longest descending step, or up to 1 if f has kinks."""
     smoothness = problem_constants(case.problem, [case.x0]).smoothness.value
     return t * (case.mirror.strong_convexity.alpha / smoothness if smoothness < torch.inf else 1.0)
 
@@ -103,7 +101,7 @@ def test_the_pathwise_inequality_of_stochastic_mirror_descent(case, storage, pow
 
 
 def test_the_inequalities_can_fail():
-    """With steps or constants that are not admissible: else the tests above would prove nothing."""
+    """Inadmissible steps or constants violate them, so that the tests above are not vacuous."""
     u = torch.ones(1, 1, dtype=torch.float64)
     problem = Quadratic(torch.ones(1, dtype=torch.float64), u)
     x0 = torch.zeros_like(u)
@@ -127,9 +125,7 @@ def test_the_realised_bound_is_the_bound_of_mirror_descent_without_noise():
 
 
 def test_theorem_1_is_met_with_equality_where_lemma_1_is():
-    """Energies that grow by r·M in every step, all of them in the gap: the worst that Lemma 1
-    allows.
-    """
+    """The worst case of Lemma 1: energies grow by r·M in every step, all of it in the gap."""
     r = 3.0
     M = 0.7
     first = 2.5
@@ -147,10 +143,10 @@ def test_theorem_1_is_met_with_equality_where_lemma_1_is():
 
 
 def test_theorem_3_in_numbers():
-    """E_0 = 7, M_ψ = 2, α = 0.4, L_f = 3, σ² = 1, ‖∇f(x*)‖² = 4, K = 0.1, t = ¼, by hand: A_k = 1,
-    3, 6.
+    """By hand, with A_k = 1, 3, 6 and K = 0.1.
 
-    With α = ½ both 1/α² and 2/α would be 4.
+    E_0 = 7, M_ψ = 2, α = 0.4, L_f = 3, σ² = 1, ‖∇f(x*)‖² = 4, t = ¼. With α = ½ both 1/α² and 2/α
+    would be 4.
     """
     bound = bounds.asmd_bound(
         3, torch.tensor([7.0]).double(), 2.0, 0.4, 3.0, 1.0, 4.0, 0.1, t=0.25
@@ -161,8 +157,9 @@ def test_theorem_3_in_numbers():
 
 
 def test_theorem_3_follows_from_the_second_moments_it_allows():
-    """E‖G‖² ≤ (8L²M_ψ + 2ασ² + 4α‖∇f(x*)‖²)/α on the run, and Σ √(j+1) ≤ 2(k+1)^{3/2}: within a
-    factor of 8.
+    """The bound by moments is smaller by a factor of at most 8.
+
+    E‖G‖² ≤ (8L²M_ψ + 2ασ² + 4α‖∇f(x*)‖²)/α on the run, and Σ √(j+1) ≤ 2(k+1)^{3/2}.
     """
     L = 1.3
     M = 0.8

@@ -1,6 +1,4 @@
-"""The right-hand sides of the theorems, sum by sum in plain Python, with numbers that no two terms
-share.
-"""
+"""The right-hand sides of the theorems as sums in plain Python, with distinct numbers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Verdicts on schedules and runs at the edges of what the theorems allow, with constants made up
-for the purpose.
-"""
+"""Verdicts on schedules and runs at the limits of the theorems, with invented constants."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def judged(
     record=None,
     iterations=6,
 ):
-    """The one verdict whose assumption has these words."""
+    """Return the only verdict whose assumption contains these words."""
     of_map = MapConstants(alpha or formula(0.5), smoothness or formula(2.0))
     of_problem = ProblemConstants(L or formula(4.0), formula(1.0))
     setting = Setting(problem, oracle or Exact(), iterations, of_map, of_problem, POINTS, record)
@@ -77,7 +75,7 @@ def test_the_decay_of_a_power_is_its_exponent(power):
     ],
 )
 def test_summable_squares(power, answer, words):
-    """Σ t = ∞ and Σ t² < ∞ for ½ < c ≤ 1, where powers are told apart to a thousandth."""
+    """Σ t = ∞ and Σ t² < ∞ for ½ < c ≤ 1; exponents are compared to a thousandth."""
     verdict = judged(MD(Euclidean(), Polynomial(0.1, power)), "Σ t_k")
     assert (verdict.answer, words in verdict.reason) == (answer, True), verdict.reason
     assert ("1/log k" in verdict.reason) == ("1/log k" in words)
@@ -170,9 +168,7 @@ def test_steps_are_compared_with_the_largest_product_of_gamma_and_t(longest, L, 
 
 @pytest.mark.parametrize("own", [True, False])
 def test_the_regulariser_is_judged_by_its_own_constants(own):
-    """Another map, L_R = 3 and ℓ_R = 3, or the map itself with the constants that are known
-    of it.
-    """
+    """The regulariser is another map with L_R = ℓ_R = 3, or the map itself with its constants."""
     mirror = Diagonal(0.5)
     method = AMD(mirror, 0.1, gamma=5.0, regulariser=mirror if own else Diagonal(3.0))
     assert f"L_R L_ψ* = {4 if own else 6}" in judged(method, "γ ≥").reason
@@ -219,8 +215,9 @@ def test_a_constant_step_is_one_that_does_not_change(steps, answer, words):
 @pytest.mark.parametrize("which", ["mixing", "dual_weight"])
 @pytest.mark.parametrize("kind", [AMD, ASMD])
 def test_the_weights_are_those_of_the_theorem_to_a_millionth(kind, which, off):
-    """λ_k = r/(r+k) and k/r; or (A_{k+1} − A_k)/A_{k+1} and (A_{k+1} − A_k)/(k+1)^{3/2}, as
-    printed.
+    """λ_k = r/(r+k) and k/r for AMD, as printed.
+
+    (A_{k+1} − A_k)/A_{k+1} and (A_{k+1} − A_k)/(k+1)^{3/2} for ASMD.
     """
     areas = [0.5, 1, 3, 6, 10, 15, 21]
     printed = {

@@ -93,10 +93,9 @@ def test_learned_potentials(kind):
 @settings(max_examples=30)
 @given(n=st.integers(1, 12), seed=st.integers(1, 10**6), rank=st.integers(1, 12))
 def test_lanczos_finds_the_extremes_of_any_matrix(n, seed, rank):
-    """Also of those with few distinct eigenvalues, of low rank, and where samples of a batch
-    differ.
+    """Few distinct eigenvalues, low rank and different samples in a batch are included.
 
-    Seed 0 is that of Lanczos' own first vector, which must not be an eigenvector.
+    Seed 0 also draws the first vector of Lanczos' method, which must not be an eigenvector.
     """
     factors = random(2, n, min(rank, n), seed=seed)
     matrices = torch.cat([factors @ factors.mT, 2 * torch.eye(n, dtype=torch.float64)[None]])
@@ -170,7 +169,7 @@ def test_maps_without_strong_convexity_say_so():
     )
 
 
-def test_jumps_are_told_from_steep_slopes():
+def test_jumps_differ_from_steep_slopes():
     points = [torch.tensor([[-1.0, 0.3]]), torch.tensor([[0.7, 0.4]])]
     assert has_jump(torch.sign, points)
     assert has_jump(lambda x: torch.where(x > 0.123, 1.2, 1.0) * x, points)
@@ -189,7 +188,7 @@ def test_symmetry_and_monotonicity():
     assert smallest_secant(lambda x: x, [x, x]) == math.inf
 
 
-def test_constants_say_how_they_are_known():
+def test_constants_have_a_source():
     assert str(KnownConstant(3.0, "certified")) == "3 (certified)"
     assert KnownConstant(2.0, "sampled", 0.8).value == 1.6
     inverse = KnownConstant(2.0, "sampled", 0.8).inverse()

@@ -1,6 +1,4 @@
-"""What is measured of gradient fields, and the constants made of it, on fields whose numbers are
-known.
-"""
+"""Measurements of gradient fields and their constants, on fields with known numbers."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ def test_the_range_is_over_all_points_and_samples():
 
 
 def test_few_steps_find_what_lies_between_the_extremes():
-    """With one step the Rayleigh quotient of a random vector, of which low and high are the
-    same.
-    """
+    """One step gives the Rayleigh quotient of a random vector, both as smallest and as largest."""
     spectrum = torch.arange(1.0, 9.0, dtype=torch.float64)
     one, many = (
         extreme_eigenvalues(lambda x: spectrum * x, torch.zeros(3, 8).double(), steps=n)
@@ -144,9 +140,7 @@ def test_a_leaf_whose_gradient_is_constant_has_no_curvature():
 
 @pytest.mark.parametrize("scale", [1.0, 10.0, 1e-3])
 def test_asymmetry_has_no_unit_and_is_that_of_the_worst_sample(scale):
-    """|⟨v, Jᵀw⟩ − ⟨w, Jᵀv⟩|/(‖Jᵀv‖ + ‖Jᵀw‖) is the |sin| of an angle for a rotation by 90°, and 0
-    for a dilation.
-    """
+    """The asymmetry is |sin| of an angle for a rotation by 90°, and 0 for a dilation."""
     turn = torch.stack([double([0.0, -1.0], [1.0, 0.0]), torch.eye(2, dtype=torch.float64)])
     x = double([1.0, 2.0], [3.0, 4.0])
     alone = asymmetry(lambda x: scale * torch.einsum("ij,bj->bi", turn[0], x), x[:1])
@@ -210,7 +204,7 @@ def test_trees_are_flattened_sample_by_sample():
     assert flatten(tree).tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]]
 
 
-def test_likeness_to_the_identity():
+def test_comparison_with_the_identity():
     assert (
         IdentityComparison(0.5, 2.0).multiple,
         IdentityComparison(0.5, 2.0).relative_spread,
@@ -386,7 +380,7 @@ def test_concave_directions_and_kinks():
     ), "as stated"
 
 
-def test_certified_constants_are_called_so():
+def test_certified_constants_are_marked():
     mirror = Diagonal(double([0.5, 2.0])[0])
     assert map_constants(mirror, []).alpha == KnownConstant(0.5, "formula")
     mirror.certified = True

@@ -87,7 +87,7 @@ def test_a_sound_map_passes_every_test_and_its_page_says_so(quadratic, tmp_path)
         assert title in curves
 
 
-def test_a_pair_is_told_apart_by_storage(quadratic):
+def test_the_storage_of_a_pair_matters(quadratic):
     mirror = LearnedPair(
         *(DenseICNN(3, generator=torch.Generator().manual_seed(s)).double() for s in (0, 1))
     )
@@ -109,9 +109,7 @@ def test_a_pair_is_told_apart_by_storage(quadratic):
 
 @pytest.mark.parametrize("kind", ["hyperbolic", "logit", "orthant", "simplex"])
 def test_maps_of_any_domain(kind):
-    """Points to sample at lie inside the domain of the map, and bounds are computed with an α of
-    theirs if need be.
-    """
+    """Sampled points lie inside the domain of the map, and provide an α if there is no other."""
     u = random(2, 3).softmax(-1)
     A = random(2, 4, 3, seed=1)
     mirror = {
@@ -316,9 +314,7 @@ def test_before_learning_a_map_has_the_same_structure_and_nothing_learned():
 
 
 def test_methods_in_wrappers(quadratic, tmp_path):
-    """With its own oracle where it brings one, and without a theorem where a wrapper changes the
-    run.
-    """
+    """A wrapper with an oracle uses it; a wrapper that changes the run has no theorem."""
     x0 = random(2, 3, seed=1)
     method = SMD(Diagonal(torch.ones(3, dtype=torch.float64)), 0.2)
     noisy = diagnose(Equipped(method, Noisy(0.1)), quadratic, x0, iterations=20)

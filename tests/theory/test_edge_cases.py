@@ -1,6 +1,4 @@
-"""What a diagnosis must not let pass: wrong potentials, inverses that are none, runs that diverge
-below a bound.
-"""
+"""Faults that a diagnosis must find: wrong potentials, wrong inverses, diverging runs."""
 
 from __future__ import annotations
 
@@ -137,7 +135,7 @@ class Boastful(Euclidean):
 
 @pytest.mark.parametrize("explicit", [False, True])
 def test_observe_tests_whether_a_map_is_exact(quadratic, explicit):
-    """Believed, the errors of the run were zero by definition."""
+    """If the claim were trusted, the errors would be zero by definition."""
     mirror = Boastful()
     if explicit:
         with pytest.raises(ValueError, match="does not invert"):
@@ -160,7 +158,7 @@ def test_observe_tests_whether_a_map_is_exact(quadratic, explicit):
 
 
 def test_a_dual_stored_run_is_exact_only_in_its_own_geometry(quadratic):
-    """Held against another map, errors are measured, not zero because the run is dual-stored."""
+    """Compared with another map, the errors of a dual-stored run are not zero."""
     method = SMD(Diagonal(torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)), 0.1)
     own = observe(
         quadratic, method, random(2, 3, seed=1), minimiser=quadratic.centre, iterations=5
@@ -217,8 +215,9 @@ def test_a_descending_run_is_below_both_bounds_and_the_page_names_them(quadratic
 
 
 def test_noise_counts_in_the_second_moment():
-    """σ² = E‖G‖² of the theorem contains the noise, here n·s² = 3·4 in every point, times 1.25;
-    gradients are small.
+    """σ² = E‖G‖² contains the noise, here n·s² = 3·4 at every point, times 1.25.
+
+    The gradients themselves are small.
     """
     problem = Quadratic(torch.full((3,), 1e-6, dtype=torch.float64), random(2, 3))
     method = SMD(Euclidean(), Polynomial(0.05, 0.5))
@@ -271,8 +270,9 @@ class Off(Euclidean):
 
 
 def test_what_is_known_of_an_inexact_inverse_before_the_run():
-    """U = −e/t in every point: C' = n e²/t² with the shortest step, C from ⟨e, x − u⟩/t; times
-    1.25.
+    """U = −e/t at every point.
+
+    C' = n e²/t² with the shortest step, and C is the largest ⟨e, x − u⟩/t; both times 1.25.
     """
     u = random(4, 3)
     problem = Quadratic(torch.ones(3, dtype=torch.float64), u)
@@ -343,7 +343,7 @@ def test_lemma_1_is_judged_by_the_smallest_slack():
     assert check_energy_decrease("descent", bounded, record) == []
 
 
-def test_points_nearby_are_at_distances_of_their_own_size():
+def test_nearby_points_have_distances_of_the_size_of_the_start():
     generator = torch.Generator().manual_seed(0)
     for size, distance in ((10.0, 10.0), (0.1, 1.0)):
         x0 = torch.full((1, 4000), size, dtype=torch.float64)

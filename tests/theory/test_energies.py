@@ -75,9 +75,7 @@ def states(problem, method, x0, iterations):
 
 @pytest.mark.parametrize("storage", ["primal", "dual"])
 def test_the_energy_of_amd_by_hand(problem, pair, storage):
-    """B_ψ*(∇ψ(z̃), ∇ψ(x*)) from its definition: ψ = M for primal storage, (M*)* for dual
-    storage.
-    """
+    """B_ψ*(∇ψ(z̃), ∇ψ(x*)) by definition: ψ = M for primal and (M*)* for dual storage."""
     method = AMD(pair, 0.2, storage=storage, r=4.0)
     x0 = random(2, 3)
     u = problem.centre
@@ -114,7 +112,7 @@ def test_the_error_term_of_amd_by_hand(problem, pair):
 
 
 def test_the_error_of_a_dual_vector_by_hand(problem, pair):
-    """U from the paper-free definition: what moved the dual iterate beside the gradient."""
+    """U by definition: the displacement of the dual iterate minus the gradient."""
     method = MD(pair, 0.3)
     x0 = random(2, 3)
     u = problem.centre
@@ -146,9 +144,7 @@ def test_a_dual_stored_pair_has_no_errors_in_its_own_geometry_but_has_in_the_oth
 
 
 def test_the_energy_of_asmd_by_hand(problem):
-    """A_k(f(x_k) − f*) + (s_k/t) B(x*, ∇ψ*(y_k)), where x_0 is the start and x_{k+1} what state k
-    holds.
-    """
+    """A_k(f(x_k) − f*) + (s_k/t) B(x*, ∇ψ*(y_k)); x_0 is the start, and state k holds x_{k+1}."""
     mirror = Diagonal(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
     t = 0.7
     x0 = random(2, 3)
@@ -253,7 +249,7 @@ def test_observing_does_not_change_the_run(problem, pair):
         assert torch.equal(plain.x, observed.solution.x)
 
 
-def test_what_it_needs_it_asks_for(problem):
+def test_energies_need_recorded_steps(problem):
     x0 = random(2, 3)
     method = MD(Euclidean(), 0.1)
     with pytest.raises(ValueError, match="needs recorded steps"):
@@ -277,7 +273,7 @@ def test_a_method_without_a_theorem_has_a_gap_and_nothing_else(problem):
     assert "divergence" not in record
 
 
-def test_watching_is_pure(problem):
+def test_recording_does_not_change_states(problem):
     """A recorded step depends on its state alone, and leads to a state that contains it."""
     method = StepRecorder(AMD(Euclidean(), 0.1))
     x0 = random(2, 3)
@@ -344,10 +340,8 @@ def test_the_coupling_is_the_divergence_of_legendre_maps(pair):
     )
 
 
-def test_a_field_knows_its_potential(pair):
-    """Up to the value at 0, and well enough to stand in for the potential in the geometry of a
-    user's map.
-    """
+def test_the_potential_of_a_gradient_field(pair):
+    """The potential is right up to its value at 0, and can replace that of a user's map."""
     potential = pair.forward_potential
     field = LineIntegralPotential(pair.forward_potential.gradient)
     x = random(3, 3)

@@ -70,7 +70,7 @@ def test_gradient_descent_is_equivariant(problem, model, generator):
     assert equivariance.network_defect(GD(1.0), problem, model, generator) < 1e-12
 
 
-def test_a_map_that_treats_hidden_units_differently_is_not(problem, model, generator):
+def test_a_map_that_treats_hidden_units_differently_is_not_equivariant(problem, model, generator):
     mirror = untied(model)
     with torch.no_grad():
         mirror["0.weight"].d[0] = 3.0
@@ -105,7 +105,9 @@ def test_the_meta_gradient_is_invariant_on_a_batch_closed_under_g(problem, model
         )
 
 
-def test_on_a_batch_that_is_not_closed_it_is_not(problem, model, generator, monkeypatch):
+def test_on_a_batch_that_is_not_closed_the_meta_gradient_is_not_invariant(
+    problem, model, generator, monkeypatch
+):
     symmetry = symmetries(model)
     monkeypatch.setattr(learning, "_closed_under", lambda g, z, symmetry: [dict(z)])
     g = symmetry.random(generator)
@@ -152,9 +154,7 @@ def test_learning_keeps_tied_maps_equivariant_and_untied_ones_nearly(generator):
 
 @pytest.mark.parametrize("motion", ["translation", "vertical flip", "rotation by 90°"])
 def test_learning_on_images_keeps_tied_maps_equivariant_and_untied_ones_not(generator, motion):
-    """Pictures that are bright at the top: a number for every pixel learns that, one for all
-    cannot.
-    """
+    """Pictures are bright at the top: one number per pixel learns that, a single number cannot."""
     slope = torch.linspace(1, 0, 8)[:, None].expand(1, 8, 8)
     pictures = [slope + 0.1 * torch.rand(1, 8, 8, generator=generator) for _ in range(8)]
     family = DenoisingFamily(pictures, pictures[:2], size=8)
@@ -258,8 +258,9 @@ def test_motions_of_an_image():
 
 
 def test_a_defect_is_relative_to_the_image_and_that_of_the_worst_sample():
-    """Ω multiplies the first column by 3: after a flip the last column is off, ‖(2a, −2b)‖ of ‖(b,
-    3a)‖.
+    """Ω multiplies the first column by 3, so that after a flip the last column differs.
+
+    The defect is ‖(2a, −2b)‖ relative to ‖(b, 3a)‖.
     """
 
     def omega(x):

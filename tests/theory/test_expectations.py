@@ -1,6 +1,4 @@
-"""Theorems 2 and 3 in expectation, as mean plus three standard errors, on problems where their
-assumptions are true.
-"""
+"""Theorems 2 and 3 in expectation (mean plus three standard errors), with true assumptions."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ K = 60
 
 
 class OneTermEach(Oracle):
-    """The gradient of one random data point, another one for every sample: many runs in one
-    batch.
-    """
+    """The gradient of a random data point, drawn for every sample: many runs in one batch."""
 
     stochastic = True
 
@@ -63,7 +59,7 @@ def hinge():
 
 
 def simplex(squared_norm):
-    """BoundCheck domain, Gaussian noise: E‖G‖_*² ≤ 2 max‖g‖_*² + 2 E‖Δ‖_*²."""
+    """Bounded domain, Gaussian noise: E‖G‖_*² ≤ 2 max‖g‖_*² + 2 E‖Δ‖_*²."""
     generator = torch.Generator().manual_seed(2)
     A = torch.randn(6, 5, generator=generator, dtype=torch.float64)
     u = torch.randn(1, 5, generator=generator, dtype=torch.float64).softmax(-1)
@@ -183,8 +179,9 @@ def test_theorem_3(name, t):
 
 
 def test_theorem_3_with_an_inexact_inverse():
-    """A dual-stored pair held against M: U is the constant error of the inverse, K the largest ⟨∇f,
-    U⟩.
+    """A dual-stored pair compared with M.
+
+    U is the constant error of the inverse, and K the largest ⟨∇f, U⟩.
     """
     problem, u, _, oracle = logistic()
     mirror = Shifted()
@@ -215,9 +212,7 @@ def test_theorem_3_with_an_inexact_inverse():
 
 
 def test_the_coupling_is_what_dual_storage_needs():
-    """On a set with an edge the step inequality holds for F(u, y) and fails for B_ψ(u, ∇ψ*(y)),
-    beyond the edge.
-    """
+    """On a set with a boundary the step inequality holds for F(u, y), not for B_ψ(u, ∇ψ*(y))."""
     mirror = Euclidean(Simplex())
     u = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
     y = torch.tensor([[5.0, 0.0]], dtype=torch.float64)
@@ -235,7 +230,7 @@ def test_the_coupling_is_what_dual_storage_needs():
 
 
 def test_a_certificate_serves_as_a_minimiser():
-    """One point for all samples of a problem with shared data."""
+    """One point serves all samples of a problem with shared data."""
     problem = SVM(*data())
     u = certify(problem, cache=False).x
     record = observed(SMD(Euclidean(), 0.05), problem, u, OneTermEach())

@@ -37,7 +37,7 @@ class Stretched(Euclidean):
         return 1.5 * y
 
 
-def test_points_nearby_are_around_the_start_and_inside():
+def test_nearby_points_are_around_the_start_and_inside():
     x0 = double([5.0, 5.0], [0.1, 0.2])
     near = sample_nearby_points(x0, WholeSpace(), torch.Generator().manual_seed(0))
     assert len(near) == 4
@@ -58,7 +58,7 @@ def test_a_point_outside_is_projected_and_drawn_inside():
     )
 
 
-def test_where_a_map_is_used():
+def test_the_usable_domain_of_a_map():
     bowl = Quadratic(double([1.0, 4.0])[0], double([0.0, 0.0]))
     bowl.domain = Box(0.0, 1.0)
     simplex = Euclidean(Simplex())
@@ -181,8 +181,9 @@ def test_kinks_and_noise_have_reasons_of_their_own():
 
 
 def test_a_local_convexity_is_that_of_the_points():
-    """∇ψ = asinh x has the slope 1/√(1 + x²), without a lower bound; α is that of the outermost
-    entry.
+    """∇ψ = asinh x has the slope 1/√(1 + x²), which has no positive lower bound.
+
+    α is the slope at the outermost entry.
     """
     points = [double([0.0, 1.0]), double([0.5, 2.0])]
     mirror = HyperbolicEntropy(1.0)

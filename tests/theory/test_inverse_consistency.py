@@ -19,7 +19,7 @@ def pair():
     )
 
 
-def test_it_is_that_of_the_pair_in_both_directions():
+def test_inconsistency_of_a_pair_in_both_directions():
     mirror = pair()
     points = [random(2, 3), random(4, 3, seed=1)]
     duals = [random(3, 3, seed=2)]
@@ -30,13 +30,13 @@ def test_it_is_that_of_the_pair_in_both_directions():
     torch.testing.assert_close(found.relative_dual, found.dual / duals[0].norm(dim=1))
 
 
-def test_exact_maps_have_none():
+def test_exact_maps_are_consistent():
     found = inconsistency(Diagonal(3.0), [random(2, 3)])
     assert found.primal.max() < 1e-15
     assert found.dual.max() < 1e-14
 
 
-def test_on_a_set_only_the_primal_one_vanishes():
+def test_on_a_set_only_the_primal_inconsistency_vanishes():
     x = random(2, 3).softmax(-1)
     for mirror in (SimplexEntropy(), Euclidean(Simplex())):
         found = inconsistency(mirror, [x], [random(2, 3)])
@@ -44,7 +44,7 @@ def test_on_a_set_only_the_primal_one_vanishes():
         assert found.dual.min() > 1e-3
 
 
-def test_at_the_origin_the_relative_one_is_zero_if_the_absolute_one_is():
+def test_at_the_origin_the_relative_inconsistency_is_zero_if_the_absolute_is():
     assert inconsistency(Euclidean(), [torch.zeros(1, 2)]).relative_primal.item() == 0
 
 

@@ -1,4 +1,4 @@
-"""What is measured along runs and of maps, number by number."""
+"""Measurements along runs and of maps, number by number."""
 
 from __future__ import annotations
 
@@ -115,9 +115,7 @@ def test_the_terms_of_descent_with_noise_and_errors_by_hand():
 
 
 def test_the_terms_of_accelerated_descent_with_steps_that_fall():
-    """Ẽ_k = (k²t_{k−1}/r)·gap + r·B; and E_k = A_k·gap + (s_k/t_k)·B, where t_k is the step to
-    come.
-    """
+    """Ẽ_k = (k²t_{k−1}/r)·gap + r·B, and E_k = A_k·gap + (s_k/t_k)·B with the next step t_k."""
     x0 = random(2, 2)
     u = random(2, 2, seed=1)
     r = 4.0
@@ -156,9 +154,7 @@ def test_the_errors_of_stochastic_acceleration_by_hand():
 
 
 def test_dual_stored_acceleration_held_against_another_geometry():
-    """z̃ is then what the map makes of the dual iterate, and its error is measured with the weight
-    k/r of the step.
-    """
+    """z̃ is the image of the dual iterate, and its error has the weight k/r of the step."""
     x0 = random(2, 2)
     u = random(2, 2, seed=1)
     t = 0.2
@@ -281,9 +277,7 @@ def test_inconsistency_at_the_origin_and_at_images():
 
 
 def test_a_box_in_the_dual_is_that_of_the_images():
-    """Entry by entry over all points: ∇M = (x, 10x), so that dual points lie in other boxes for
-    other entries.
-    """
+    """∇M = (x, 10x), so that the dual box differs between entries."""
     seen = []
 
     class Spy(Diagonal):
@@ -411,8 +405,8 @@ def test_only_dual_stored_descent_with_a_pair_has_update_errors():
     assert exact.runs["SMD"].updates is None
 
 
-def test_findings_cannot_be_changed():
-    """All but the examination that makes them."""
+def test_results_are_frozen():
+    """All result classes are frozen, except the examination that makes them."""
     modules = [
         importlib.import_module(each.name)
         for each in pkgutil.iter_modules(theory.__path__, "mirrordescent.theory.")

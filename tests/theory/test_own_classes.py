@@ -51,9 +51,7 @@ class MiddleState(NamedTuple):
 
 
 class Middle(Method):
-    """Half-way to the minimiser, which it asks the problem for: no gradients, no map, no step
-    sizes.
-    """
+    """A step half-way to the problem's minimiser, without gradients, map and step sizes."""
 
     def init(self, x0, problem=None):
         return MiddleState(0, x0)
@@ -134,7 +132,7 @@ def answers(verdicts):
     "mirror", [None, Diagonal(torch.tensor([1.0, 2.0, 4.0], dtype=DOUBLE)), Cosh()]
 )
 def test_a_method_without_a_theorem(mirror, quadratic, tmp_path):
-    """Verdicts on the problem, on the map if there is one, and the run: but no bound."""
+    """There are verdicts on the problem and on the map, and the run, but no bound."""
     method = HeavyBall(0.1, mirror)
     x0 = torch.ones(2, 3, dtype=DOUBLE)
     diagnosis = diagnose(method, quadratic, x0, iterations=30)
@@ -186,9 +184,7 @@ def test_methods_with_and_without_a_theorem_side_by_side(quadratic):
 
 
 def test_random_gradients_for_a_method_without_a_theorem(quadratic):
-    """A run to compare with is found by exact gradients, the run itself is random and
-    repeatable.
-    """
+    """The point to compare with comes from exact gradients; the run is random and repeatable."""
     found = [
         diagnose(HeavyBall(0.1), Smooth(quadratic.centre), iterations=9, oracle=Noisy(0.1))
         for _ in range(2)
@@ -201,7 +197,7 @@ def test_random_gradients_for_a_method_without_a_theorem(quadratic):
 
 @pytest.mark.parametrize("states", [True, False])
 def test_a_map(states, quadratic):
-    """What is stated of it holds, if no sample is against it; what is not stated is not known."""
+    """Stated properties hold unless a sample contradicts them; other properties are not known."""
     diagnosis = diagnose(Cosh(states), quadratic, iterations=20)
     known = "holds" if states else "not known"
     for geometry in diagnosis.geometries.values():
@@ -217,7 +213,7 @@ def test_a_map(states, quadratic):
 
 
 def test_a_problem(centre):
-    """As far as it states nothing it is sampled, and a longer run serves for its minimiser."""
+    """Properties that are not stated are sampled, and a longer run replaces the minimiser."""
     method = SMD(Euclidean(), 0.5)
     x0 = torch.zeros(2, 3, dtype=DOUBLE)
     silent, stated = (
@@ -237,9 +233,7 @@ def test_a_problem(centre):
 
 
 def test_a_method_with_a_theorem_of_its_own_choice(quadratic):
-    """A subclass that says so has the theorem; one that steps otherwise and says nothing
-    has none.
-    """
+    """A subclass that declares the theorem has it; one that only changes the steps has none."""
 
     class Damped(MD):
         def update(self, state, grad):

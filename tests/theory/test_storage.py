@@ -37,8 +37,9 @@ def gap(problem, method, iterations):
 
 
 def test_primal_storage_stalls_acceleration_does_not_and_dual_storage_is_exact(problem):
-    """MD stops where t∇f = e, at ½⟨e/t, A⁻¹e/t⟩ above the minimum; AMD weighs its gradients by k/r,
-    so ∇f ~ 1/k.
+    """MD stops where t∇f = e, at ½⟨e/t, A⁻¹e/t⟩ above the minimum.
+
+    AMD weighs its gradients by k/r, so that ∇f ~ 1/k.
     """
     t = 0.5
     predicted = float(0.5 * (ERROR / t).square() @ (1 / CURVATURE))
@@ -57,9 +58,7 @@ def test_primal_storage_stalls_acceleration_does_not_and_dual_storage_is_exact(p
 
 
 def test_the_stall_is_of_the_size_that_theorem_2_allows(problem):
-    """The constant of the bound, C = −⟨U, x − x*⟩ at the end, is twice the stall of a quadratic:
-    tight up to that.
-    """
+    """C = −⟨U, x − x*⟩ at the end is twice the stall of a quadratic: the bound is tight up to 2."""
     t = 0.5
     record = observe(problem, MD(Off(), t), minimiser=problem.centre, iterations=600).record
     torch.testing.assert_close(record["error"][-1], (ERROR / t).norm().reshape(1))

@@ -203,7 +203,7 @@ def _restore(
     outcomes: list[Outcome] = []
     failures: list[Failure] = []
     with bar_labels(
-        solving="restoring photographs: iteration", tiles="restoring photographs: tile"
+        solving="photographs: iteration", tiles="photographs: tile"
     ):
         for outcome in jobs.run(plan, progress()):
             if isinstance(outcome, Failure):

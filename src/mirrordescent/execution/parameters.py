@@ -153,7 +153,7 @@ class GroupExecutor:
         self.updates = updates
         self.choices = choices
         self.fused = fused
-        momenta = {update.method.changing_momentum for update in updates}
+        momenta = {update.method.adjustable_momentum for update in updates}
         self.momentum = momenta.pop() if len(momenta) == 1 else None
         """Momentum of all methods, if they share one that can be changed."""
         self._arranged: list[ParameterUpdate] = []
@@ -183,7 +183,7 @@ class GroupExecutor:
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {momentum}")
         for update in self.updates:
-            update.method.change_momentum(momentum)
+            update.method.set_momentum(momentum)
         self.momentum = momentum
 
     def step(

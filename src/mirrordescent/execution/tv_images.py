@@ -77,8 +77,8 @@ class StencilRun:
     def with_means(self, state: AMDState, means: Means, steps: int) -> tuple[AMDState, Means]:
         """Take steps, and include their gradients in the means.
 
-        The kernel leaves out the data term of the gradients: it is that of gradients at y. So y
-        serves as the mean of the points.
+        The kernel averages the gradients without their data term. At y the data term vanishes, so
+        the means are those of gradients at y.
         """
         state, gradient = self._run(
             state, cast(Tensor, means.gradient), means.next_weights(steps), steps

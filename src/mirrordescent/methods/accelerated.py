@@ -4,7 +4,6 @@ from typing import Literal, NamedTuple, cast
 
 from torch import Tensor
 
-from mirrordescent.domains import WholeSpace
 from mirrordescent.methods.base import GradientMethod, Storage
 from mirrordescent.methods.descent import require_inside
 from mirrordescent.mirrors import Euclidean, MirrorMap
@@ -98,23 +97,24 @@ class AMD(GradientMethod[AMDState]):
         self.cap = cap
 
     @property
-    def changing_momentum(self) -> float | None:
-        """cap/(r + cap), which 1 − λ is from the cap on; there is none without a cap, or with a λ
-        of one's own.
+    def adjustable_momentum(self) -> float | None:
+        """The value cap/(r + cap) of 1 − λ from the cap on.
+
+        None without a cap, or if λ or the dual weight is not given by its formula.
         """
         mixing = self.mixing
-        if (
-            not isinstance(mixing, Mixing)
-            or not isinstance(self.dual_weight, DualWeight)
-            or mixing.cap is None
-        ):
+        if not isinstance(mixing, Mixing) or not isinstance(self.dual_weight, DualWeight):
+            return None
+        if mixing.cap is None:
             return None
         return mixing.cap / (mixing.r + mixing.cap)
 
-    def change_momentum(self, momentum: float) -> None:
+    def set_momentum(self, momentum: float) -> None:
         mixing = cast(Mixing, self.mixing)
         weight = cast(DualWeight, self.dual_weight)
-        mixing.cap = weight.cap = mixing.r * momentum / (1 - momentum)
+        cap = mixing.r * momentum / (1 - momentum)
+        mixing.cap = cap
+        weight.cap = cap
 
     def init(self, x0: Tree, problem: Problem | None = None) -> AMDState:
         """Start at x̃⁰ = z̃⁰ = x0."""
@@ -156,7 +156,12 @@ class AMD(GradientMethod[AMDState]):
 
 
 class Mixing(Schedule):
-    """λ = r/(r+k), k ≤ cap. Schedules count from 1, so the k of the formula is one less."""
+    """λ = r/(r+k), k ≤ cap. Schedules count from 1, so the k of the formula is one less.
+
+    Args:
+        r: r of AMD.
+        cap: Largest k.
+    """
 
     def __init__(self, r: float, cap: float | None = None) -> None:
         super().__init__()
@@ -168,7 +173,13 @@ class Mixing(Schedule):
 
 
 class DualWeight(Schedule):
-    """(k + offset)/r, k ≤ cap; counted like :class:`Mixing`."""
+    """(k + offset)/r, k ≤ cap, with k counted as in :class:`Mixing`.
+
+    Args:
+        r: r of AMD.
+        offset: 0 or 1.
+        cap: Largest k.
+    """
 
     def __init__(self, r: float, offset: int = 0, cap: float | None = None) -> None:
         super().__init__()
@@ -268,10 +279,6 @@ class AreaWeight(Schedule):
 
     def forward(self, k: int) -> float:
         return (area(k) - area(k - 1)) / k**1.5
-
-
-def _is_plain(mirror: MirrorMap) -> bool:
-    return type(mirror) is Euclidean and isinstance(mirror.primal_domain, WholeSpace)
 
 
 def _require_choice(name: str, value: object, choices: tuple[object, ...]) -> None:

@@ -160,14 +160,12 @@ class GradientMethod(Method[S]):
     """Whether the map is applied to points, which must lie in its domain, or only to gradients."""
 
     @property
-    def changing_momentum(self) -> float | None:
-        """A momentum in [0, 1), if the method has one that may be changed between steps, as
-        schedulers of torch do.
-        """
+    def adjustable_momentum(self) -> float | None:
+        """Momentum in [0, 1) that schedulers of torch may change between steps, if there is one."""
         return None
 
-    def change_momentum(self, momentum: float) -> None:
-        """Take further steps with another momentum."""
+    def set_momentum(self, momentum: float) -> None:
+        """Set the momentum of all further steps."""
         raise NotImplementedError
 
     def resolve_oracle(self, oracle: Oracle) -> Oracle:

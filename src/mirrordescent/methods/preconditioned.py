@@ -82,10 +82,10 @@ class Preconditioned(GradientMethod[PreconditionedState]):
         self.decay = float(decay)
 
     @property
-    def changing_momentum(self) -> float:
+    def adjustable_momentum(self) -> float:
         return self.momentum
 
-    def change_momentum(self, momentum: float) -> None:
+    def set_momentum(self, momentum: float) -> None:
         self.momentum = momentum
 
     def init(self, x0: Tree, problem: Problem | None = None) -> PreconditionedState:
