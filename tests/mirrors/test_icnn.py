@@ -1,6 +1,4 @@
-"""Input-convex potentials: gradients, convexity, locality, at parameters far from the
-initial ones.
-"""
+"""Gradients, convexity and locality of input-convex potentials, far from the initial weights."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ seeds = st.integers(0, 10**6)
 
 
 def randomised(potential, seed=0, spread=1.0):
-    """The potential in float64, its parameters anywhere."""
+    """Return the potential in float64, with random parameters."""
     generator = torch.Generator().manual_seed(seed)
     potential = potential.double()
     with torch.no_grad():

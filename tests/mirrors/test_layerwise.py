@@ -1,6 +1,4 @@
-"""Maps for all parameters of a network: leaf by leaf, tied at three levels, and on to other
-networks.
-"""
+"""Layer-wise maps: values per leaf, ties at three levels, and transfer to other networks."""
 
 from __future__ import annotations
 
@@ -56,7 +54,7 @@ def digits():
 
 
 def stacked(model, batch=3, seed=0):
-    """A batch of parameters, as a dict."""
+    """Return a batch of random parameters as a dict."""
     generator = torch.Generator().manual_seed(seed)
     return {
         name: torch.randn(batch, *p.shape, generator=generator, dtype=p.dtype)
@@ -66,7 +64,7 @@ def stacked(model, batch=3, seed=0):
 
 
 def learned(mirror, seed=0):
-    """The map with its parameters moved at random."""
+    """Return the map with randomly perturbed parameters."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in mirror.parameters():
@@ -245,7 +243,9 @@ def test_what_is_not_understood_is_untied_and_said():
     with pytest.warns(UserWarning, match=r"1 \(GroupNorm\) are unknown: .* left untied"):
         mirror = layerwise(model, ties="orbit")
     assert [part.count for part in mirror.maps] == [8, 4, 4, 4, 4, 1, 1, 1]
-    assert size(layerwise(model, ties="tensor")) == 8  # nothing to know, nothing to say
+    assert (
+        size(layerwise(model, ties="tensor")) == 8
+    )  # ties by tensor need no symmetries, so there is no warning
 
 
 def test_maps_take_the_dtype_of_the_parameters():

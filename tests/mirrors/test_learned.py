@@ -1,6 +1,4 @@
-"""Learned mirror maps: a pair with its inconsistency, one network with its conjugate, in every
-method.
-"""
+"""Learned maps, pairs and conjugates, in every method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every map: inverse, gradient, monotonicity, divergence, strong convexity, domains."""
+"""Inverse, gradient, monotonicity, divergence, strong convexity and domain of every map."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ many = settings(max_examples=40)
 
 @st.composite
 def shapes(draw):
-    """A batch of points of one to three dimensions."""
+    """Draw the shape of a batch of points with one to three dimensions."""
     return (draw(st.integers(1, 3)), *draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
 
 
 def points(mirror, shape, seed, dtype=torch.float64, spread=2.0):
-    """Random points well inside the primal domain."""
+    """Return random points well inside the primal domain."""
     raw = spread * torch.randn(
         shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     )
@@ -344,7 +344,7 @@ def test_maps_run_on_the_device(device):
 @pytest.mark.parametrize("mirror", [*MAPS.values(), Stencil(0.5)], ids=[*MAPS, "stencil"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_a_sample_does_not_depend_on_its_neighbours(mirror, dtype):
-    """To the last bit, which would grow where a method jumps."""
+    """Equal to the last bit, because methods with jumps amplify differences."""
     mirror = mirror.to(dtype)
     for shape in ((3, 1, 1, 5), (2, 3, 4, 6), (3, 1, 9, 7), (2, 1, 33, 17)):
         x = points(mirror, shape, seed=1, dtype=dtype)

@@ -1,6 +1,4 @@
-"""Functions of singular values: against LAPACK, under rotations, where they degenerate, and by
-products.
-"""
+"""Functions of singular values: LAPACK, rotations, degenerate cases and approximations."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ def numbers(*shape, seed=0, dtype=torch.float64):
 
 @pytest.fixture(params=["products", "resolvents"])
 def form(request, monkeypatch):
-    """Compute directions in one way, wherever tensors are."""
+    """Select one approximation of directions on all devices."""
     for module in (singular_values, matrices):
         monkeypatch.setattr(module, "approximation_on", lambda device: request.param)
     return request.param

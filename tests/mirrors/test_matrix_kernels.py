@@ -1,6 +1,4 @@
-"""Directions of matrices by a kernel in C: against LAPACK, in every shape, and as optimisers use
-them.
-"""
+"""The C kernel for directions of matrices, against LAPACK and in optimisers."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ def numbers(*shape, seed=0, dtype=torch.float64):
 
 
 def by_svd(X, h=H):
-    """h(σ/‖σ²‖^½) in the place of σ, for blocks (count, rows, columns), with mean square 1 over all
-    of them.
-    """
+    """Return U diag(h(σ/‖σ²‖^½)) Vᵀ of blocks (count, rows, columns), with total mean square 1."""
     U, sigma, V = torch.linalg.svd(X.double(), full_matrices=False)
     size = sigma.square().norm(dim=-1, keepdim=True).sqrt()
     D = U @ (h(sigma / size)[..., None] * V)

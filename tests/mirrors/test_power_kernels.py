@@ -1,6 +1,4 @@
-"""Directions of powers by a kernel in C: against torch in double precision, and as maps use
-them.
-"""
+"""The C kernel for directions of powers, against torch in double precision and in maps."""
 
 from __future__ import annotations
 

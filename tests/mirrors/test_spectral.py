@@ -1,4 +1,4 @@
-"""Spectral maps: against SciPy's cosine transform, and the symmetries of images measured."""
+"""Spectral maps, against SciPy's cosine transform, and their symmetries."""
 
 from __future__ import annotations
 
@@ -184,9 +184,7 @@ def test_stencil_has_the_same_numbers_without_a_graph(size):
 @maps
 @pytest.mark.parametrize("field", ["to_dual", "to_primal"])
 def test_equivariance(make, field):
-    """Flips, rotations and colours exactly; translations, if the map is linear, away from the
-    border.
-    """
+    """Exact for flips, rotations and colours; away from the border, linear maps also translate."""
     mirror = make()
     x = images(64, 64)
     omega = getattr(mirror, field)
@@ -203,7 +201,7 @@ def test_equivariance(make, field):
 
 @maps
 def test_use_in_inference_mode_does_not_spoil_derivatives(make):
-    """What is computed there is kept for later, and must then be fit for a graph."""
+    """Tensors cached in inference mode must be usable in a graph later."""
     for kept in (dct, _hats, _positions):
         kept.cache_clear()
     mirror = make().requires_grad_()
@@ -247,9 +245,7 @@ def test_splines_are_strongly_convex_as_stated():
 
 
 def test_one_set_of_parameters_for_all_sizes():
-    """A wave of the same length in pixels is multiplied by the same number in images of all
-    sizes.
-    """
+    """Images of all sizes have the same factor for a wave of the same length in pixels."""
     mirror, _ = spectral(cutoff=0.5, knots=5)
     found = []
     for n in (16, 64, 256):

@@ -1,6 +1,4 @@
-"""Every public map and potential can be stored: what is saved comes back the same to the
-last bit.
-"""
+"""Every public map and potential can be saved and loaded without changing a bit."""
 
 from __future__ import annotations
 
@@ -122,7 +120,7 @@ MATRICES = (KroneckerQuadratic,)
 
 
 def learned(part, dtype):
-    """The part with its parameters changed at random; those of a diagonal stay positive."""
+    """Return the part with random parameters; those of a diagonal stay positive."""
     generator = torch.Generator().manual_seed(1)
     part = part.to(dtype)
     with torch.no_grad():
@@ -134,7 +132,7 @@ def learned(part, dtype):
 
 
 def points(part, dtype):
-    """Points inside all domains: simplices along the last dimension."""
+    """Return points inside all domains: simplices along the last dimension."""
     images = isinstance(part, IMAGES) or any(
         isinstance(module, ConvICNN) for module in part.modules()
     )

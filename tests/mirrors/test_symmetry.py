@@ -1,6 +1,4 @@
-"""Permutation symmetries: the network's function does not see them, and orbits are those of the
-whole group.
-"""
+"""Permutation symmetries: invariance of the network's function, and orbits of the group."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ def cnn(channels=8, side=14, classes=10):
 
 
 class Residual(nn.Module):
-    """Two branches over one stream of batch-normalised channels, and functions instead of
-    modules.
-    """
+    """Two branches over batch-normalised channels, with functions instead of modules."""
 
     def __init__(self):
         super().__init__()
@@ -60,7 +56,7 @@ class Residual(nn.Module):
 
 
 class Shaped(nn.Module):
-    """A convolution flattened in one of the ways that people write."""
+    """A flattened convolution, with a given way to flatten."""
 
     def __init__(self, flatten):
         super().__init__()
@@ -155,7 +151,7 @@ NETWORKS = {
 
 
 def prepare(model, shape, seed=0):
-    """A copy in double precision with no accidental equalities, and a batch of inputs."""
+    """Return a copy in double precision with distinct parameters, and a batch of inputs."""
     generator = torch.Generator().manual_seed(seed)
     model = model.double().eval()
     for tensor in (*model.parameters(), *model.buffers()):
@@ -437,7 +433,7 @@ def test_the_model_is_left_alone():
 
 
 def descent(model, inputs, update):
-    """Ω for a regression: one step of a method that is told the gradient."""
+    """Return Ω for a regression: one step of a gradient method."""
 
     def step(z):
         z = {name: p.clone().requires_grad_() for name, p in z.items()}

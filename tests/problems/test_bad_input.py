@@ -1,4 +1,4 @@
-"""Wrong data are refused where they are given, by name."""
+"""Invalid data raise an error that names the argument."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Composite problems: parts against closed forms, bounds against optimality, solvers against other
-solvers.
-"""
+"""Composite problems: closed forms of the parts, validity of bounds, and other solvers."""
 
 from __future__ import annotations
 
@@ -159,9 +157,7 @@ def test_rounded_kinks_tend_to_kinks(problem):
 
 @pytest.mark.parametrize("explicit", [False, True])
 def test_the_saddle_point_form_is_one(problem, explicit):
-    """K has its adjoint and its norm; and with σ = 0 the prox of G* projects: a second time changes
-    nothing.
-    """
+    """Check the adjoint and the norm of K, and that the prox of G* with σ = 0 is a projection."""
     form = problem.explicit() if explicit else problem
     x = random(problem.batch, *problem.sample_shape)
     y = random(problem.batch, *problem.sample_shape, seed=1)
@@ -211,7 +207,7 @@ def test_certificates_prove(problem, best):
 
 
 def test_bounds_are_below_everything(problem, best):
-    """Whatever the primal and dual points are."""
+    """No primal and dual points give a bound above the optimum."""
     for seed in range(4):
         x = inside(problem, seed)
         y = 2 * inside(problem, seed + 10)
@@ -231,7 +227,7 @@ def test_bounds_in_single_precision_are_below_too(problem, best):
 
 @pytest.mark.parametrize("method", [PDHG, CondatVu, FISTA])
 def test_classical_solvers_find_the_minimum(problem, best, method):
-    """Those that fit."""
+    """Each solver that applies to the problem finds the minimum."""
     if method is PDHG and not problem.proximable:
         with pytest.raises(TypeError, match="CondatVu"):
             solve(problem, PDHG(), iterations=1, progress=False)
@@ -319,7 +315,7 @@ def test_least_squares_on_a_set_are_the_same():
 
 
 def test_proximal_steps_that_are_given_find_the_minimum_too():
-    """A half of 1/L is safe; kinks that have no simple prox are refused."""
+    """A step of 1/(2L) converges; kinks without a simple prox raise an error."""
     for name in ("lasso", "lasso, not negative", "elastic net", "real MRI, wavelets"):
         problem = PROBLEMS[name]()
         best = optimum(name)
@@ -405,7 +401,7 @@ def test_resolvents_solve_their_equation(name):
 
 
 def test_norms_of_operators_of_every_sample_are_found():
-    """A probe of one sample would have met the smaller one only."""
+    """A test with one sample would see only the smaller norm."""
     A = Linear(lambda x: x * torch.tensor([1.0, 9.0], dtype=x.dtype)[: len(x), None], (3,))
     assert norm_bound(A, random(2, 3)) >= 9.0
 
@@ -479,7 +475,7 @@ def test_data_may_require_derivatives():
 
 
 class Physics:
-    """An operator as others write them: of one type of numbers, whose images are vectors."""
+    """A third-party operator that works in single precision, with vectors as images."""
 
     def __init__(self):
         self.matrix = random(40, 64).float() / 8
@@ -492,7 +488,7 @@ class Physics:
 
 
 def test_operators_of_others_are_certified_in_their_own_precision():
-    """Compressed sensing, whose data are no images."""
+    """Compressed sensing, whose data are not images."""
     physics = Physics()
     problem = Composite(SquaredError(physics.A(images().float()), physics), [TV(0.02)])
     found = certify(problem, 1e-3, cache=False)

@@ -1,4 +1,4 @@
-"""Dual points in holes, where Dᵀu has to vanish, and the bounds they prove."""
+"""Dual points with small Dᵀu at missing pixels, and the bounds they prove."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def in_holes(problem, u):
 
 
 def forms(u, problem):
-    """Return what is computed with the kernel, and without."""
+    """Return the results with and without the kernel."""
     feasible = problem.groups.project(u, problem.kink)
     plain = hole_duals._reduce_divergence(
         feasible, problem.mask.expand(problem.y.shape), problem.groups, problem.kink
@@ -87,14 +87,14 @@ def test_closed_points_are_feasible_and_nearly_vanish_in_the_holes(variant, mask
 
 
 def test_one_pixel_in_closed_form(compiled):
-    """Its four differences share what is too much, as long as they have room."""
+    """The four differences of a pixel share Dᵀu equally, unless they reach the bound."""
     problem = make(block(slice(4, 5), slice(4, 5)), weight=0.5)
     u = times(0.05, differences(random(*SHAPE, seed=9) - 0.5))
     excess = in_holes(problem, u)[..., 4, 4]
     assert (excess != 0).all()
     for found in forms(u, problem):
         change = {name: found[name] - u[name] for name in u}
-        within = {"rtol": 2e-2, "atol": 1e-9}  # it stops when a hundredth is left
+        within = {"rtol": 2e-2, "atol": 1e-9}  # the iteration stops at 1 % of the initial error
         torch.testing.assert_close(change["vertical"][..., 3, 4], -excess / 4, **within)
         torch.testing.assert_close(change["vertical"][..., 4, 4], excess / 4, **within)
         torch.testing.assert_close(change["horizontal"][..., 4, 3], -excess / 4, **within)
@@ -128,9 +128,7 @@ def test_bounds_in_one_pass_are_those_pixel_by_pixel(variant, mask, compiled, mo
 @variants
 @masks
 def test_bounds_are_below_the_optimum(variant, mask):
-    """Of random dual points, and of those on the way of PDHG, which are nearly optimal in
-    the end.
-    """
+    """Bounds of random dual points, and of PDHG iterates, which become nearly optimal."""
     problem = make(mask, variant)
     method = md.PDHG(0.3)
     end = md.solve(problem, method, iterations=800, check_every=400)
@@ -151,9 +149,7 @@ def test_bounds_are_below_the_optimum(variant, mask):
 
 @masks
 def test_single_precision_never_promises_too_much(mask):
-    """The problem in single precision is one of its own, with its own data; its dual points are
-    nearly optimal.
-    """
+    """The problem in single precision has its own optimum, with nearly optimal dual points."""
     y = make(mask).y.float()
     weight = torch.tensor([0.3, 0.8])
     single = md.TVInpainting(y, mask, weight)
@@ -185,7 +181,7 @@ def test_a_sample_does_not_depend_on_its_neighbours():
 
 @pytest.mark.parametrize("missing", [0.2, 0.8])
 def test_the_proven_gap_is_at_most_three_times_the_true_one(missing):
-    """Of PDHG after 50 steps, where the plain bound proves several times as much."""
+    """After 50 steps of PDHG, the plain bound leaves several times as large a gap."""
     line = torch.linspace(0, 2, 40, dtype=torch.float64)
     smooth = (line.sin()[:, None] + line / 2).expand(1, 1, 40, 40)
     mask = random(40, 40, seed=5) > missing

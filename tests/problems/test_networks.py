@@ -1,4 +1,4 @@
-"""Batches of networks against networks one by one, in ordinary PyTorch."""
+"""Batches of networks, against single networks in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEEDS = [3, 1, 4]
 
 
 class Gated(nn.Module):
-    """Not a sequence of layers: a user's own architecture."""
+    """A custom architecture that is not a sequence of layers."""
 
     def __init__(self):
         super().__init__()
@@ -51,9 +51,7 @@ PROBLEMS = {
 
 
 def apply_per_sample(problem, networks, index, subset=slice(None)):
-    """Return the loss, gradient and accuracy of one network as a user of PyTorch would compute
-    them.
-    """
+    """Return the loss, gradient and accuracy of one network in plain PyTorch."""
     model = problem.model
     model.load_state_dict({name: leaf[index] for name, leaf in networks.items()})
     own = problem.batch is not None

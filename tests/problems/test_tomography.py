@@ -1,6 +1,4 @@
-"""Poisson tomography: value, gradient, proximal operators, and a dual bound that holds and is
-tight.
-"""
+"""Poisson tomography: value, gradient, proximal operators, and a valid and tight bound."""
 
 from __future__ import annotations
 
@@ -86,8 +84,9 @@ def test_the_start_explains_the_number_of_counts():
 
 @pytest.mark.parametrize("sigma", [0.01, 0.7, 20.0])
 def test_proximal_points_minimise(sigma):
-    """−y log(1 − u') − bu' + (u' − u)²/(2σ) is convex, and stationary at the answer, or at u' = 1
-    where y = 0.
+    """The convex function −y log(1 − u') − bu' + (u' − u)²/(2σ) is stationary at the prox.
+
+    Where y = 0, the minimiser may be u' = 1.
     """
     problem = tomography()
     problem.y[:, :, :2] = 0
@@ -107,9 +106,7 @@ def test_proximal_points_minimise(sigma):
 
 @both
 def test_the_saddle_point_is_the_problem(problem):
-    """F(x) + G(Kx) = f(x): checked by G(Kx) = max over u of ⟨Kx, u⟩ − G*(u), which u = ∇G(Kx)
-    attains.
-    """
+    """F(x) + G(Kx) = f(x), where G(Kx) = max_u ⟨Kx, u⟩ − G*(u) is attained at u = ∇G(Kx)."""
     x = positive(problem)
     Kx = problem.K(x)
     norm = problem.K_norm
@@ -135,7 +132,7 @@ def test_the_saddle_point_is_the_problem(problem):
 
 @both
 def test_any_dual_point_bounds_from_below(problem):
-    """Against values of many images, the best of a long run among them."""
+    """No bound is above the value of any image, including the best of a long run."""
     best = solve(problem, PDHG(0.3), iterations=600)
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)

@@ -116,7 +116,7 @@ def test_prox_of_the_conjugate_by_moreau(problem):
 
 
 class Gain:
-    """A diagonal operator, with a factor for every pixel of every sample."""
+    """A diagonal operator with one factor per pixel and sample."""
 
     def __init__(self, factors):
         self.factors = factors
@@ -129,7 +129,7 @@ class Gain:
 
 
 class Identity:
-    """Returns its very argument."""
+    """An operator that returns its argument itself."""
 
     norm = 1.0
 
@@ -156,9 +156,7 @@ def small_problems():
 
 
 def by_scipy(problem, sample, channel):
-    """min s‖Z(Ax − y)‖² + sλ Σ t with |Dx| ≤ t, as a quadratic programme for a general-purpose
-    solver.
-    """
+    """Solve min s‖Z(Ax − y)‖² + sλ Σ t, |Dx| ≤ t, with a general quadratic-programming solver."""
     shape = torch.Size(problem.sample_shape[1:])
 
     def image(x):
@@ -211,7 +209,7 @@ def test_certificates_enclose_the_optimum_of_a_general_solver(problem):
 
 @pytest.mark.parametrize("problem", SMALL.values(), ids=SMALL.keys())
 def test_no_dual_point_gives_more_than_the_optimum(problem):
-    """The bound is climbed by gradient ascent from a random dual point."""
+    """Maximise the bound by gradient ascent from a random dual point."""
     optimum = certify(problem, 1e-9, cache=False).value
     u = {
         name: (0.1 * block).requires_grad_()

@@ -1,6 +1,4 @@
-"""Isotropic, coupled and Huber total variation, and a weight for every image, against other
-implementations.
-"""
+"""Isotropic, coupled and Huber total variation, and weights per image, against references."""
 
 from __future__ import annotations
 
@@ -62,9 +60,7 @@ def make(variant, data, weight=0.7, shape=(3, 2, 4, 3)):
 
 
 def objective(problem, x, width=0.0, eps=0.0):
-    """f, with its norms r replaced by √(r² + ε²) and rounded over a width, or one for every sample:
-    (batch,).
-    """
+    """Return f with norms r replaced by √(r² + ε²), and smoothed over a width: (batch,)."""
     # repeated, so that there is a difference of 0 at the border
     bottom = x[..., -1:, :]
     right = x[..., -1:]
@@ -136,7 +132,7 @@ def slope_without_graph(problem, x, width):
 @variants
 @data
 def test_subgradients_of_flat_images_are_0_and_so_are_their_derivatives(variant, data):
-    """As for |·|: what is unrolled and differentiated meets no NaN where neighbours are equal."""
+    """Derivatives of unrolled steps are finite where neighbouring pixels are equal."""
     problem = make(variant, data)
     x = torch.full((3, 2, 4, 3), 1.5, dtype=torch.float64, requires_grad=True)
     alone = torch.autograd.grad(problem.scale * problem.fidelity(x).sum(), x, create_graph=True)[0]
@@ -236,7 +232,7 @@ def by_scipy(problem):
 @variants
 @data
 def test_certificates_enclose_the_optimum_of_a_general_solver(variant, data):
-    """Which is at most sλε per group above the minimum."""
+    """The smoothed minimum is at most sλε per group above the minimum."""
     problem = make(variant, data, WEIGHTS["a weight each"][:2], shape=(2, 2, 3, 3))
     found = objective(problem, by_scipy(problem))
     reference = md.certify(problem, 1e-7, cache=False)
@@ -250,9 +246,7 @@ def test_certificates_enclose_the_optimum_of_a_general_solver(variant, data):
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_isotropic_denoising_is_that_of_scikit_image(channels):
-    """Chambolle's ½‖x − y‖² + w·TV with w = λ/2, channel by channel; his dual method is exact to
-    O(1/iterations).
-    """
+    """Chambolle's ½‖x − y‖² + w·TV, w = λ/2, per channel, accurate to O(1/iterations)."""
     y = torch.rand(
         1, channels, 20, 17, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     )
@@ -273,7 +267,7 @@ def test_isotropic_denoising_is_that_of_scikit_image(channels):
 @variants
 @data
 def test_no_dual_point_gives_more_than_the_optimum(variant, data):
-    """The bound is climbed by gradient ascent from a random dual point."""
+    """Maximise the bound by gradient ascent from a random dual point."""
     problem = make(variant, data, WEIGHTS["a weight each"])
     optimum = md.certify(problem, 1e-9, cache=False).value
     u = tree_map(lambda block: 0.1 * block, problem.K(random(3, 2, 4, 3, seed=6)))
@@ -318,9 +312,7 @@ def test_primal_dual_methods_prove_their_answers(variant, method):
 
 @variants
 def test_what_changes_nothing(variant):
-    """Transposition; mirroring, unless two directions meet in a pixel; rotations of colour, if
-    channels are coupled.
-    """
+    """All variants: transposition. Anisotropic: reflection. Coupled: rotations of colours."""
     problem = make(variant, DATA["inpainting"])
     x = random(3, 2, 4, 3)
     mask = problem.mask.bool()
@@ -371,7 +363,7 @@ def test_units(variant, data, weight):
 
 
 def singles(problem):
-    """The same problems one by one, each with its weight as a number."""
+    """Return the same problems one by one, each with a number as weight."""
     for i, weight in enumerate(problem.weight.tolist()):
         mask = problem.mask if problem.mask is None else problem.mask[i : i + 1]
         settings = {
@@ -422,7 +414,7 @@ def test_a_weight_for_every_image_is_as_good_as_single_problems(variant, data):
 @data
 @weights
 def test_smoothness(variant, data, weight):
-    """No pair of points exceeds it, and a faint chequerboard comes near."""
+    """No pair of points exceeds the constant, and a faint checkerboard comes close to it."""
     problem = make(variant, data, weight, shape=(3, 2, 16, 16))
     L = problem.smoothness()
     if not problem.huber:

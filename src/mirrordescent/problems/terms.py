@@ -84,7 +84,7 @@ class Term(Part, nn.Module):
         return self.scaled_weight
 
     def prepare(self, like: Tensor) -> None:
-        """Check the shape of points, and compute what depends on it.
+        """Check the shape of points, and compute shape-dependent constants.
 
         A problem calls this once, when it is constructed.
 
