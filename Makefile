@@ -1,4 +1,4 @@
-# Every target builds the virtual environment it needs, from nothing.
+# Every target creates the virtual environment that it needs.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -9,13 +9,13 @@ READY_BENCH := $(VENV)/.ready-bench
 .PHONY: help demo test lint format bench docs clean
 
 help:
-	@echo "make demo    restore photographs, train a network: tables, and a page to look at, out/demo/index.html"
+	@echo "make demo    restore photographs and train a network; writes out/demo/index.html"
 	@echo "make test    run the tests"
-	@echo "make lint    check style, types, layers, and that results are of the entries shipped"
-	@echo "make format  rewrite the code in the project's style"
-	@echo "make bench   measure speed, side by side, as ratios: an hour"
-	@echo "make docs    build the documentation, out/docs/index.html"
-	@echo "make clean   remove the virtual environment and everything generated"
+	@echo "make lint    check style, types, layers, and that stored results are not stale"
+	@echo "make format  format the code"
+	@echo "make bench   measure speed against other libraries (an hour)"
+	@echo "make docs    build the documentation; writes out/docs/index.html"
+	@echo "make clean   remove the virtual environment and all generated files"
 
 $(READY): pyproject.toml experiments/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -1,4 +1,4 @@
-"""Recipes: how every entry of the zoo was learned."""
+"""Recipes: the settings with which every entry of the zoo was learned."""
 
 import warnings
 
@@ -28,7 +28,10 @@ __all__ = ["RECIPES", "recipe"]
 
 
 def recipe(name: str) -> Recipe:
-    """Return the recipe of an entry, or of the control of one: NAME-control."""
+    """Return the recipe of an entry.
+
+    The recipe of the control of an entry is called NAME-control.
+    """
     if name in zoo.RENAMED:
         warnings.warn(
             f"the entry {name} is called {zoo.RENAMED[name]} now", FutureWarning, stacklevel=2

@@ -1,4 +1,4 @@
-"""The small networks of the experiments."""
+"""Small networks for recipes and experiments."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ MLP_WIDTHS = (784, 50, 40, 30, 20, 10)
 
 
 def initialised(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return a network as PyTorch initialises it from a seed."""
+    """Return a network with PyTorch's default initialisation, determined by a seed."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)  # layers draw their initialisation from the global generator
         return make()
 
 
 def moons_network() -> nn.Sequential:
-    """2 → 50 → 1, dense with a ReLU between: 201 parameters, and one logit."""
+    """Return a dense network 2 → 50 → 1 with a ReLU: 201 parameters, one logit."""
     return dense((2, 50, 1))
 
 
 def mlp() -> nn.Sequential:
-    """784 → 50 → 40 → 30 → 20 → 10, dense with ReLUs between: 43 350 parameters. It flattens its
-    images.
+    """Return a dense network 784 → 50 → 40 → 30 → 20 → 10 with ReLUs: 43 350 parameters.
+
+    Images are flattened.
     """
     return nn.Sequential(nn.Flatten(), *dense(MLP_WIDTHS))
 
 
 def small_cnn() -> nn.Sequential:
-    """3×3 convolution to 8 channels, 2×2 max-pooling, ReLU, then 288 → 10, on images (1, 14, 14): 2
-    970 parameters.
+    """Return a small convolutional network for images (1, 14, 14), with 2970 parameters.
 
-    The ReLU commutes with the pooling; it comes after it, where it is four times cheaper.
+    It has a 3×3 convolution to 8 channels, 2×2 max-pooling, a ReLU and a dense layer 288 → 10. The
+    ReLU commutes with the pooling; after the pooling it is four times cheaper.
     """
     return nn.Sequential(
         nn.Conv2d(1, 8, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10)
@@ -43,7 +44,7 @@ def small_cnn() -> nn.Sequential:
 
 
 def dense(widths: tuple[int, ...]) -> nn.Sequential:
-    """Return dense layers of these widths, the input's first, with ReLUs between."""
+    """Return dense layers of these widths, beginning with the input, with ReLUs between them."""
     layers: list[nn.Module] = []
     for incoming, outgoing in pairwise(widths):
         layers += [nn.ReLU(), nn.Linear(incoming, outgoing)]
@@ -51,7 +52,7 @@ def dense(widths: tuple[int, ...]) -> nn.Sequential:
 
 
 class Residual(nn.Module):
-    """x + B(C(ReLU(B(C(x))))), then a ReLU, with convolutions C and batch normalisations B."""
+    """A residual block: ReLU(x + B(C(ReLU(B(C(x)))))) with convolutions C and batch norms B."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -63,13 +64,14 @@ class Residual(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add to x what two layers make of it."""
+        """Return the output of the block."""
         return F.relu(x + self.second(F.relu(self.first(x))))
 
 
 def small_resnet(channels: int = 16) -> nn.Sequential:
-    """Return a convolution, two residual blocks, the mean over space, and a dense layer, for images
-    (1, 28, 28).
+    """Return a small residual network for images (1, 28, 28).
+
+    It has a convolution, two residual blocks, the mean over all pixels, and a dense layer.
     """
     stem = [
         nn.Conv2d(1, channels, 3, stride=2, padding=1, bias=False),

@@ -1,5 +1,6 @@
-"""Covariance matrix adaptation: evolution for a few dozen numbers, whose losses are noisy and have
-no derivatives.
+"""Covariance matrix adaptation (CMA-ES).
+
+It minimises noisy functions of a few dozen numbers without derivatives.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from torch import Generator, Tensor
 
 
 class CovarianceAdaptation:
-    """(μ/μ_w, λ)-CMA-ES. In every generation, with candidates x_i = m + s·N(0, C) sorted by their
-    losses:
+    """The evolution strategy (μ/μ_w, λ)-CMA-ES.
+
+    In every generation, the candidates x_i = m + s·N(0, C) are sorted by their losses:
 
     .. code-block:: none
 
@@ -20,12 +22,13 @@ class CovarianceAdaptation:
         C⁺ = (1 − c₁ − c_μ)C + c₁ ppᵀ + c_μ Σ w_i yyᵀ,        y_i = (x_i − m)/s
         log s⁺ = log s + (c_s/d)(‖p_s‖/E‖N(0, I)‖ − 1)
 
-    with evolution paths p and p_s, running means of the steps of m, and the usual constants.
+    The evolution paths p and p_s are running means of the steps of m. All constants have their
+    usual values.
 
     Args:
-        mean: m at the start.
-        spread: the standard deviation of every coordinate at the start.
-        population: λ.
+        mean: Initial mean m.
+        spread: Initial standard deviation of every coordinate.
+        population: Number λ of candidates.
 
     Reference: Hansen, The CMA evolution strategy: a tutorial, 2016.
     """
@@ -54,14 +57,14 @@ class CovarianceAdaptation:
         self.generation = 0
 
     def ask(self, generator: Generator) -> Tensor:
-        """Draw candidates: (λ, n)."""
+        """Draw candidates (λ, n)."""
         draws = torch.randn(
             self.population, len(self.mean), generator=generator, dtype=torch.float64
         )
         return self.mean + self.sigma * self.unit * (draws @ self._root().T)
 
     def tell(self, candidates: Tensor, losses: Tensor) -> None:
-        """Move mean, spread and covariance by the losses of the candidates."""
+        """Update mean, spread and covariance with the losses of the candidates."""
         best = candidates[losses.argsort()[: len(self.weights)]]
         y = (best - self.mean) / (self.sigma * self.unit)
         step = self.weights @ y

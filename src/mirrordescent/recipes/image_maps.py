@@ -1,5 +1,6 @@
-"""How the entries of the zoo for images and for the support vector machine were learned, each in
-under 45 minutes.
+"""Recipes of the entries for images and for support vector machines.
+
+Each of them takes less than 45 minutes.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ MACHINE_HORIZON = 100
 
 
 def photographs_with_holes(directory: Path | None) -> ProblemFamily:
-    """Damage small crops of BSDS500, and always start from black holes."""
+    """Return small damaged crops of BSDS500 that start from black holes."""
     training, held_out = (data.pictures("bsds500", split, directory) for split in ("train", "test"))
     return Pooled(InpaintingFamily(training, held_out, size=32), 256)
 
 
 def photographs_from_both_starts(directory: Path | None) -> ProblemFamily:
-    """Damage larger crops of BSDS500, and start half of the time with the holes filled."""
+    """Return larger damaged crops of BSDS500; half of them start with filled holes."""
     training, held_out = (data.pictures("bsds500", split, directory) for split in ("train", "test"))
     return Pooled(
         InpaintingFamily(training, held_out, size=64, fill="alternate"), 128, tolerance=1e-5
@@ -58,7 +59,7 @@ def photographs_from_both_starts(directory: Path | None) -> ProblemFamily:
 
 
 def noisy_ellipses_and_photographs(directory: Path | None) -> ProblemFamily:
-    """Mix crops of reconstructions with crops of noisy greyscale photographs."""
+    """Return crops of noisy reconstructions and of noisy grey photographs."""
 
     def noisy(split: Literal["train", "test"], seed: int) -> list[Tensor]:
         generator = torch.Generator().manual_seed(seed)
@@ -76,41 +77,41 @@ def noisy_ellipses_and_photographs(directory: Path | None) -> ProblemFamily:
 
 
 def noisy_ellipses(directory: Path | None) -> ProblemFamily:
-    """Crop reconstructions, whose noise is that of the measurement."""
+    """Return crops of reconstructions, with the noise of the measurement."""
     (_, training) = data.noisy_phantoms(256, seed=1)
     (_, held_out) = data.noisy_phantoms(32, seed=2)
     return Pooled(DenoisingFamily(list(training), list(held_out), size=48), 256)
 
 
 def fours_and_nines(directory: Path | None, tolerance: float = 1e-6) -> ProblemFamily:
-    """Start one support vector machine at random points."""
+    """Return one support vector machine with random starts."""
     features = data.four_nine_features("mnist", directory=directory)
     return Pooled(SVMFamily(features.train, features.train_labels), 1024, tolerance=tolerance)
 
 
 def steps(first: float) -> Prefix:
-    """Return step sizes to be learned, continued by c/k."""
+    """Return step sizes to learn, continued by c/k."""
     return Prefix(torch.full((HORIZON,), first), "reciprocal")
 
 
 def small_network(channels: int, generator: Generator) -> ConvICNN:
-    """One layer with quadratic terms: as good here as two layers, at half the cost."""
+    """Return one layer with quadratic terms, as good here as two layers at half the cost."""
     return ConvICNN(channels, filters=16, layers=1, generator=generator)
 
 
 def image_pair(channels: int) -> Callable[[Generator, ProblemFamily], Method[Any]]:
-    """LMD with two small convolutional networks."""
+    """Return LMD with two small convolutional networks."""
     return lambda g, family: MD(
         LearnedPair(small_network(channels, g), small_network(channels, g)), steps(0.3)
     )
 
 
 def image_dual_pair(channels: int) -> Callable[[Generator, ProblemFamily], Method[Any]]:
-    """Dual-stored LMD with two small convolutional networks.
+    """Return dual-stored LMD with two small convolutional networks.
 
-    Stored in the primal, every step passes through both networks, and what their inconsistency
-    costs is more than a geometry gains: learning then stays at the identity. Stored in the dual it
-    costs nothing but the first point.
+    Stored in the primal space, every step passes through both networks. Their inconsistency then
+    costs more than a geometry gains, and learning stays at the identity. Stored in the dual space,
+    only the first point is affected.
     """
     return lambda g, family: SMD(
         LearnedPair(small_network(channels, g), small_network(channels, g)), steps(0.3)
@@ -118,12 +119,12 @@ def image_dual_pair(channels: int) -> Callable[[Generator, ProblemFamily], Metho
 
 
 def image_conjugate(channels: int) -> Callable[[Generator, ProblemFamily], Method[Any]]:
-    """Dual-stored mirror descent with one small convolutional network and a learned start."""
+    """Return dual-stored mirror descent with one convolutional network and a learned start."""
     return lambda g, family: SMD(Conjugate(small_network(channels, g), start="scaled"), steps(0.3))
 
 
 def machine_pair(generator: Generator, family: ProblemFamily) -> Method[Any]:
-    """LMD with two dense networks."""
+    """Return LMD with two dense networks."""
     return MD(
         LearnedPair(DenseICNN(51, generator=generator), DenseICNN(51, generator=generator)),
         steps(0.1),
@@ -131,16 +132,16 @@ def machine_pair(generator: Generator, family: ProblemFamily) -> Method[Any]:
 
 
 def machine_conjugate(generator: Generator, family: ProblemFamily) -> Method[Any]:
-    """Dual-stored mirror descent with one dense network and a learned start."""
+    """Return dual-stored mirror descent with one dense network and a learned start."""
     return SMD(Conjugate(DenseICNN(51, generator=generator), start="scaled"), steps(0.1))
 
 
 def matrix_of(problem: SVM) -> DenseQuadratic:
-    """Return the full quadratic map that the data suggest: P = ρ(I + cS)⁻¹, S = mean of zᵢzᵢᵀ.
+    """Return the full quadratic map P = ρ(I + cS)⁻¹ with S the mean of zᵢzᵢᵀ over the data.
 
-    That is the inverse Hessian of a machine with squares in place of hinges. Which c and which
-    steps suit hinges was looked for on held-out starts, before anything was learned. With ρ the
-    same steps suit the identity too.
+    It is the inverse Hessian of a machine with squared losses instead of hinges. The number c and
+    the step sizes were chosen on held-out starts, before learning. With ρ, the same step sizes suit
+    the identity.
     """
     points = problem.signed.double().flatten(0, -2)
     second = points.mT @ points / len(points)
@@ -149,13 +150,13 @@ def matrix_of(problem: SVM) -> DenseQuadratic:
 
 
 def machine_quadratic(generator: Generator, family: ProblemFamily) -> Method[Any]:
-    """AMD with a full quadratic map, which begins with what the data say."""
+    """Return AMD with a full quadratic map, initialised by the data."""
     problem = _machine(family)
     return method_for(matrix_of(problem), problem, 0.03, MACHINE_HORIZON)
 
 
 def machine_matrix(generator: Generator, family: ProblemFamily) -> Method[Any]:
-    """Mirror descent with a full quadratic map, which begins with what the data say."""
+    """Return mirror descent with a full quadratic map, initialised by the data."""
     return SMD(matrix_of(_machine(family)), steps(0.03))
 
 
@@ -164,15 +165,15 @@ def _machine(family: ProblemFamily) -> SVM:
 
 
 def primal_dual(generator: Generator, family: ProblemFamily) -> Method[Any]:
-    """Four numbers, which begin as those of PDHG."""
+    """Return the learned primal-dual method with four numbers, initialised as PDHG."""
     return LPD()
 
 
 def image_stencil(generator: Generator, family: ProblemFamily) -> Method[Any]:
-    """AMD in which everything is learned: one number of the map, and the schedules of every step.
+    """Return AMD with a learned stencil and learned schedules of every step.
 
-    The schedules follow one power law from step 20 to beyond the horizon: when every step was free,
-    the last ones grew greedy, at the expense of those after the horizon.
+    From step 20 on, the schedules follow one power law to beyond the horizon. If every step is
+    free, the last steps become too long, which harms the steps after the horizon.
     """
     counts = [1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 100]
     k = torch.tensor(counts, dtype=torch.get_default_dtype())
@@ -181,7 +182,7 @@ def image_stencil(generator: Generator, family: ProblemFamily) -> Method[Any]:
     method = AMD(
         mirror,
         PowerLaws(counts, 0.28 / (0.1 + curvature), power=1.0),
-        regulariser=mirror,  # one filter of the gradient then serves both steps
+        regulariser=mirror,  # both steps then share one filter of the gradient
         storage="primal",
         mixing=PowerLaws(counts, (2.7 / k).clamp(max=0.8), power=1.0, bound=1.0),
         dual_weight=PowerLaws(counts, 2.5 * k, power=-1.0),
@@ -190,9 +191,7 @@ def image_stencil(generator: Generator, family: ProblemFamily) -> Method[Any]:
 
 
 def stencil_for_long(method: Equipped) -> Method[Any]:
-    """Give the schedules of a stencil more numbers for late steps; it then runs in C if there is a
-    compiler.
-    """
+    """Give the schedules of a stencil more numbers for late steps, so that they run in C."""
     counts = [1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 30, 50, 100, 200]
 
     def finer(schedule: PowerLaws) -> PowerLaws:
@@ -211,20 +210,20 @@ def stencil_for_long(method: Equipped) -> Method[Any]:
 
 
 def certified(method: Method[Any], draw: Draw, use: Numbers) -> Numbers:
-    """Measure gaps against bounds that are tighter than those of the pool."""
+    """Measure gaps against tighter bounds than those of the training problems."""
     return along_a_run(method, replace(draw, lower=certify(draw.problem).lower), use)
 
 
 LOG_GAP = Objective(weights="log_gap")
-# The paper's loss. Learned on log gaps a pair is more consistent, and primal-stored LMD then stays
-# stable longer.
+# The paper's loss. A pair learned on log gaps is more consistent, and primal-stored LMD with it
+# stays stable longer.
 PAIR = Settings(
     meta_steps=1200,
     horizon=HORIZON,
     optimiser=Descent(learning_rate=2e-3),
     validation=Validation(horizons=(1.0,)),
 )
-# Summed over pixels the penalty holds both networks at the identity; averaged, with this weight, it
+# A penalty summed over pixels keeps both networks at the identity; an average with this weight
 # does not.
 DUAL_PAIR = Settings(
     meta_steps=1500,
@@ -247,7 +246,8 @@ STENCIL = Settings(
     step_bounds=None,
     validation=Validation(every=30, horizons=(1.0, 2.5)),
 )
-# Without derivatives nothing explodes. Looks are spaced logarithmically, and all count alike.
+# Without derivatives nothing explodes. Recorded iterations are spaced logarithmically and weighted
+# equally.
 STENCIL_FOR_LONG = Settings(
     meta_steps=400,
     batch=4,
@@ -462,7 +462,7 @@ IMAGING_RECIPES: dict[str, Recipe] = {
         ),
     )
 }
-# Every map stands beside its control, which is learned alike and shipped too.
+# Every map has a control without a map, which is learned in the same way and shipped.
 _CONTROLS = [
     recipe.control() for recipe in IMAGING_RECIPES.values() if not recipe.name.endswith("-lpd")
 ]

@@ -1,4 +1,4 @@
-"""How the entries of the zoo that train networks were learned."""
+"""Recipes of the entries that train networks."""
 
 from __future__ import annotations
 
@@ -56,23 +56,22 @@ Shape: TypeAlias = Literal["learned", "falling", "steady"]
 
 @dataclass(frozen=True)
 class ChooseScale(Stage):
-    """One factor for all step sizes of an accelerated method, and one for plain mirror descent in
-    the same geometry.
+    """A stage that chooses a factor of all step sizes, and one for plain mirror descent.
 
-    Large steps kill some networks and not others, and methods are learned on few networks at a
-    time: what would kill one in fifty does not show among them. So all step sizes are multiplied by
-    the one of ``SCALES`` with which further networks have the lowest mean loss at the end when
-    steps are longer still, by ``MARGIN``. Plain mirror descent takes these step sizes times one of
-    ``DESCENT_SCALES``, chosen in the same way, which is noted on the card.
+    Long steps make some networks diverge and not others, and methods are learned on few networks at
+    a time, which may not show a rare divergence. So all step sizes are multiplied by the number of
+    ``SCALES`` with the lowest mean final loss on further networks, whose steps are longer by the
+    factor ``MARGIN``. Plain mirror descent uses these step sizes times a number of
+    ``DESCENT_SCALES``, chosen in the same way and noted on the card.
 
-    A choice on n networks does not see what kills fewer than one in n: of 1000 few-shot tasks two
-    were lost to step sizes that had been chosen on 60.
+    A choice on n networks does not see a divergence that is rarer than one in n. Of 1000 few-shot
+    tasks, two diverged with step sizes chosen on 60 tasks.
 
     Args:
-        networks: how many networks the choice is made on; for plain mirror descent at most
-            ``DESCENT_NETWORKS``.
-        horizon: for how many steps they are trained.
-        shape: what plain mirror descent makes of the step sizes, see :func:`descent`.
+        networks: Number of networks for the choice; at most ``DESCENT_NETWORKS`` for plain mirror
+            descent.
+        horizon: Number of training steps.
+        shape: Shape of the step sizes of plain mirror descent; see :func:`descent`.
     """
 
     name: ClassVar[str] = "scales"  # type: ignore[misc]
@@ -118,13 +117,13 @@ def rescaled(method: AMD, scale: float) -> AMD:
 
 
 def descent(method: AMD, scale: float, shape: Shape = "learned") -> SMD:
-    """Return mirror descent in the geometry of an accelerated method, with its step sizes times a
-    rising number.
+    """Return mirror descent in the geometry of an accelerated method.
 
-    The number rises to ``scale`` over the first quarter of the horizon and to twice that at its
-    end. The weights of the accelerated method rise by themselves, and it is in the first steps that
-    networks die. Where its step sizes rise beyond what plain descent tolerates, each is replaced by
-    the smallest so far (``"falling"``), or by the geometric mean of all (``"steady"``).
+    Its step sizes are those of the accelerated method times a factor, which rises to ``scale`` over
+    the first quarter of the horizon and to twice that at its end. The weights of the accelerated
+    method rise in the same way, and networks diverge in the first steps. If the step sizes rise
+    beyond the stability of plain descent, each is replaced by the smallest one so far ("falling"),
+    or by the geometric mean of all ("steady").
     """
     t = cast(Interpolated, method.t)
     horizon = t.counts[-1]
@@ -144,8 +143,9 @@ def descent(method: AMD, scale: float, shape: Shape = "learned") -> SMD:
 
 
 def evaluate(method: Method[Any], draw: Draw, horizon: int, oracle: Oracle | None) -> Numbers:
-    """Return the mean loss along a run and how the networks ended, every one counted with its last
-    value.
+    """Return the mean loss along a run and the final state of the networks.
+
+    A network that fails counts with its last value.
     """
     looks = [horizon // 6, horizon // 3, horizon // 2, horizon]
     solution = solve(
@@ -169,9 +169,7 @@ def evaluate(method: Method[Any], draw: Draw, horizon: int, oracle: Oracle | Non
 
 
 def against_adam(horizon: int, oracle: Oracle | None) -> Callable[[Any, Draw, Numbers], Numbers]:
-    """Return how to evaluate an accelerated method, plain mirror descent in its geometry,
-    and Adam.
-    """
+    """Return an evaluation of a method, plain mirror descent in its geometry, and Adam."""
 
     def compare(method: AMD, draw: Draw, use: Numbers) -> Numbers:
         methods: dict[str, Method[Any]] = {
@@ -202,22 +200,23 @@ def network_recipe(
     shape: Shape = "learned",
     **others: Any,
 ) -> Recipe:
-    """Return how a method that trains networks is learned, as accelerated mirror descent on few
-    networks at a time.
+    """Return a recipe for a method that trains networks by accelerated mirror descent.
 
-    Map and schedules are learned by gradients through unrolled runs, and then the schedules alone
-    by evolution, which reaches to the end of a run where gradients explode. :class:`ChooseScale` is
-    the last stage.
+    Map and schedules are learned by gradients through unrolled runs on a few networks at a time.
+    Then the schedules alone are learned by evolution, which reaches the end of a run, where
+    gradients explode. :class:`ChooseScale` is the last stage.
 
     Args:
-        name, description: the name of the entry, and what it is for.
-        method: the method to learn.
-        settings: how to learn it.
-        refinement: how to learn its schedules further; None if they are not.
-        minibatch: data points per gradient in use; None for all.
-        learning_minibatch: data points per gradient while learning, fewer to save time; None for
-            all. tuning_networks, shape: see :class:`ChooseScale`.
-        others: further arguments of the recipe.
+        name: Name of the entry.
+        description: Purpose of the entry.
+        method: Method to learn.
+        settings: Settings of learning by gradients.
+        refinement: Settings of learning by evolution; None for no evolution.
+        minibatch: Data points per gradient in use; None for all.
+        learning_minibatch: Data points per gradient while learning; None for all.
+        tuning_networks: Number of networks for :class:`ChooseScale`.
+        shape: Shape of the step sizes for :class:`ChooseScale`.
+        others: Further arguments of the recipe.
     """
     horizon = (refinement or settings).horizon
     refined = (
@@ -238,39 +237,40 @@ def network_recipe(
 
 
 def minibatches(minibatch: int | None) -> Minibatch | None:
-    """Return minibatches of a size, or nothing, which means exact gradients."""
+    """Return minibatches of a size; None means exact gradients."""
     return None if minibatch is None else Minibatch(minibatch)
 
 
 def moons(directory: Path | None) -> NetworkFamily:
-    """Train networks on two half circles."""
+    """Return networks that classify two half circles."""
     return moons_family()
 
 
 def dense_digits(directory: Path | None) -> NetworkFamily:
-    """Train deep dense networks; the loss is measured on 1000 of the digits."""
+    """Return deep dense networks; the loss is measured on 1000 digits."""
     return NetworkFamily(mlp(), *data.mnist("train", directory), evaluation=1000)
 
 
 def convolutional_digits(directory: Path | None) -> NetworkFamily:
-    """Train small convolutional networks on digits at half the resolution."""
+    """Return small convolutional networks on digits at half the resolution."""
     images, labels = data.mnist("train", directory)
     return NetworkFamily(small_cnn(), data.halve(images)[:, None], labels, evaluation=1000)
 
 
 def characters_from_random(directory: Path | None) -> FewShotFamily:
-    """Draw tasks, and a network for each."""
+    """Return few-shot tasks, each with a random network."""
     return characters(directory, None)
 
 
 def characters_from_reptile(directory: Path | None) -> FewShotFamily:
-    """Draw tasks, and start all of them from the network that Reptile has learned."""
+    """Return few-shot tasks that all start from the network learned by Reptile."""
     return characters(directory, cast(Initialisation, zoo.load(REPTILE_START)).network)
 
 
 def characters(directory: Path | None, initial: dict[str, Tensor] | None) -> FewShotFamily:
-    """Split the training characters into those to learn on and those for validation; the
-    experiments test on others.
+    """Split the training characters into a part for learning and a part for validation.
+
+    Experiments test on other characters.
     """
     drawn = data.omniglot_characters("train", 14, directory)
     training, held_out = (drawn[split_indices(split, len(drawn))] for split in get_args(Split))
@@ -288,10 +288,10 @@ def accelerated(
     ties: Ties = "paper",
     cap: int = 27,
 ) -> Callable[[], AMD]:
-    """AMD with its momentum capped: for noisy gradients at 0.9, for exact ones higher.
+    """Return AMD with capped momentum: 0.9 for noisy gradients, and more for exact ones.
 
-    Its correcting step is taken in the geometry of the map where that is cheap, and otherwise in
-    the Euclidean one.
+    The correcting step uses the geometry of the map if that is cheap, and otherwise the Euclidean
+    one.
     """
 
     def make() -> AMD:
@@ -306,7 +306,7 @@ def accelerated(
 
 
 def random_start(generator: Generator, family: ProblemFamily) -> Initialisation:
-    """Draw a network, always the same."""
+    """Return a random network, the same at every call."""
     return Initialisation(
         {key: leaf[0] for key, leaf in default_networks(small_cnn(), [0]).items()}
     )
@@ -315,8 +315,9 @@ def random_start(generator: Generator, family: ProblemFamily) -> Initialisation:
 def _settings(
     meta_steps: int, horizon: int, learning_rate: float, validate_every: int, **others: Any
 ) -> Settings:
-    """Learn on logarithms of losses, taken twelve times a run; keep what is best at the horizon and
-    half of it.
+    """Return settings of learning on log losses at twelve points of a run.
+
+    The method that is best at the horizon and at half of it is kept.
     """
     return Settings(
         meta_steps=meta_steps,

@@ -1,5 +1,6 @@
-"""How maps for networks are learned as the paper prints it: by mirror descent with a constant step,
-and then reused.
+"""Recipes of maps for networks as the paper prints them.
+
+The maps are learned by mirror descent with a constant step size, and then used in other methods.
 """
 
 from __future__ import annotations
@@ -48,9 +49,7 @@ FIRST_STEP = 0.1  # that of SGD in the paper, which does not state the one of LM
 
 
 def characters_from_printed_reptile(directory: Path | None) -> FewShotFamily:
-    """Draw tasks, and start all of them from the network that Reptile has learned with the paper's
-    settings.
-    """
+    """Return few-shot tasks that start from the network of Reptile with the paper's settings."""
     return characters(directory, cast(Initialisation, zoo.load(PRINTED_START)).network)
 
 
@@ -61,8 +60,9 @@ def plain(
     ties: Ties = "paper",
     first_step: float = FIRST_STEP,
 ) -> Callable[[], SMD]:
-    """y⁺ = y − t·g,  x⁺ = ∇ψ*(y⁺), with one step size t for the whole run, learned together with
-    the map.
+    """Return mirror descent y⁺ = y − t·g, x⁺ = ∇ψ*(y⁺).
+
+    The step size t is the same in all steps, and is learned together with the map.
     """
 
     def make() -> SMD:
@@ -73,8 +73,9 @@ def plain(
 
 
 def accelerated_as_printed(method: SMD) -> AMD:
-    """LAMD* of the paper: map and step size of LMD, λ_k = 3/(3 + k), a dual weight k/3, Euclidean
-    R, γ = 1, no cap.
+    """Return LAMD* of the paper: the map and the step size of LMD in accelerated mirror descent.
+
+    λ_k = 3/(3 + k), the dual weight is k/3, R is Euclidean, γ = 1, and the momentum is not capped.
     """
     return AMD(method.mirror, method.t).requires_grad_(False)
 
@@ -82,7 +83,7 @@ def accelerated_as_printed(method: SMD) -> AMD:
 def both_against_adam(
     horizon: int, oracle: Oracle | None
 ) -> Callable[[Any, Draw, Numbers], Numbers]:
-    """Return how to evaluate mirror descent, the same map and step in LAMD*, and Adam."""
+    """Return an evaluation of mirror descent, LAMD* with the same map and step size, and Adam."""
 
     def compare(method: SMD, draw: Draw, use: Numbers) -> Numbers:
         methods: dict[str, Method[Any]] = {
@@ -105,17 +106,16 @@ def printed_recipe(
     learning_minibatch: int | None = None,
     **others: Any,
 ) -> Recipe:
-    """Return how map and step of plain mirror descent are learned: by gradients through unrolled
-    runs, and no more.
+    """Return a recipe for plain mirror descent, learned by gradients through unrolled runs only.
 
     Args:
-        name, description: the name of the entry, and what it is for.
-        method: the method to learn.
-        settings: how to learn it.
-        minibatch: data points per gradient in use; None for all.
-        learning_minibatch: data points per gradient while learning, fewer to save time; None for
-            all.
-        others: further arguments of the recipe.
+        name: Name of the entry.
+        description: Purpose of the entry.
+        method: Method to learn.
+        settings: Settings of learning.
+        minibatch: Data points per gradient in use; None for all.
+        learning_minibatch: Data points per gradient while learning; None for all.
+        others: Further arguments of the recipe.
     """
     sizes = {"minibatch": minibatch, "learning_minibatch": learning_minibatch}
     return Recipe(
@@ -139,9 +139,7 @@ def _settings(
     networks: int = 10,
     **others: Any,
 ) -> Settings:
-    """Learn on the sum of losses along a run, as the paper does, of which every tenth is
-    computed.
-    """
+    """Return the paper's settings: the sum of losses along a run, at every tenth step."""
     return Settings(
         meta_steps=meta_steps,
         horizon=horizon,

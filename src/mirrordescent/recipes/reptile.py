@@ -1,4 +1,4 @@
-"""Reptile: a start from which a few gradient steps go far on every problem of a family."""
+"""Reptile: learn a start from which a few gradient steps solve the problems of a family."""
 
 from __future__ import annotations
 
@@ -26,23 +26,22 @@ Start: TypeAlias = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Reptile(Stage):
-    """θ ← θ + ε_k · mean_b(θ̃_b − θ), k = 0, …, K−1: move towards where gradient descent goes on
-    random problems.
+    """Learn a start by θ ← θ + ε_k · mean_b(θ̃_b − θ), k = 0, …, K−1.
 
-    θ̃_b is what ``inner_steps`` steps of gradient descent make of θ on a problem b; ε_k falls
-    linearly from ``epsilon`` to 0. As a stage of a recipe it learns an
+    θ̃_b is the result of ``inner_steps`` steps of gradient descent from θ on a random problem b. The
+    step size ε_k falls linearly from ``epsilon`` to 0. As a stage of a recipe, it learns an
     :class:`~mirrordescent.problems.network_training.Initialisation`.
 
     Args:
-        steps: K, the number of steps.
-        batch: problems per step, solved together.
-        inner_steps, inner_step_size: the steps of gradient descent on a problem, and their size.
-        epsilon: ε_0, the first step size.
-        seed: determines the problems.
-        save_every: steps between checkpoints.
-        looks: how often, evenly over the run, the loss is measured that the inner steps reach on
-            held-out problems.
-        held_out: on how many of them.
+        steps: Number K of steps.
+        batch: Number of problems per step, solved together.
+        inner_steps: Number of gradient steps on a problem.
+        inner_step_size: Size of these steps.
+        epsilon: First step size ε_0.
+        seed: Seed of the problems.
+        save_every: Steps between checkpoints.
+        looks: Number of times that the loss on held-out problems is measured, evenly over the run.
+        held_out: Number of held-out problems.
 
     Reference: Nichol, Achiam, Schulman, arXiv:1803.02999, Algorithm 1.
     """
@@ -77,11 +76,11 @@ class Reptile(Stage):
         """Return θ after the last step.
 
         Args:
-            family: where problems come from; their own starts are not used.
-            start: θ before the first step, name → tensor, without a batch dimension.
-            folder: where the run is kept; None keeps nothing on disk.
-            resume: whether to continue the run in the folder, or to start afresh.
-            progress: show a progress bar; by default on a terminal.
+            family: Source of the problems; their own starts are not used.
+            start: Initial θ, name → tensor, without a batch dimension.
+            folder: Folder for checkpoints; None writes nothing.
+            resume: Whether to continue the run in the folder.
+            progress: Whether to show a progress bar; by default on a terminal.
         """
         return self._learned(family, start, folder, resume, progress)[0]
 
@@ -94,9 +93,7 @@ class Reptile(Stage):
         resume: bool,
         progress: bool | None,
     ) -> tuple[Start, Tensor]:
-        """Return θ after the last step, and the curve: (looks, 2) with numbers of problems and
-        losses.
-        """
+        """Return θ after the last step, and the curve (looks, 2) of problems and losses."""
         theta = dict(start)
         generator = torch.Generator().manual_seed(self.seed)
         state = Progress(plain(self))
@@ -152,11 +149,11 @@ class Reptile(Stage):
         return Initialisation(theta), record
 
     def changed(self, settings: Mapping[str, Any]) -> Reptile:
-        """Change the fields."""
+        """Return a copy with some fields changed."""
         return changed(self, settings, "settings")
 
     def _descended(self, problem: Problem, theta: Start) -> Start:
-        """θ̃, for every problem of a batch."""
+        """Return θ̃ for every problem of a batch."""
         method = GD(self.inner_step_size)
         count = problem.batch or self.batch
         state = method.init(tree_map(lambda leaf: leaf.expand(count, *leaf.shape), theta), problem)
@@ -165,6 +162,6 @@ class Reptile(Stage):
         return cast(Start, method.answer(state))
 
     def _looked(self, curve: Tensor, k: int, held_out: Problem, theta: Start) -> Tensor:
-        """Add the mean loss that the inner steps reach from θ on held-out problems."""
+        """Add the mean loss of the inner steps from θ on held-out problems."""
         loss = float(held_out.value(self._descended(held_out, theta)).mean())
         return torch.cat([curve, curve.new_tensor([[k * self.batch, loss]])])

@@ -1,5 +1,6 @@
-"""How the entries for the restoration of any image were learned: one method for every λ, every hole
-and every noise.
+"""Recipes of the entries that restore any image.
+
+One method serves every weight λ, every kind of hole and every noise.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ a step feels.
 
 
 def any_damage(directory: Path | None, **variants: Any) -> ProblemFamily:
-    """Damage crops of BSDS500 in every way."""
+    """Return crops of BSDS500 with all kinds of damage."""
     training, held_out = (data.bsds500(split, directory) for split in ("train", "val"))
     return Pooled(
         RestorationFamily(training, held_out, size=64, **variants), 384, reference=long_run
@@ -70,11 +71,10 @@ def any_damage(directory: Path | None, **variants: Any) -> ProblemFamily:
 
 
 def long_run(draw: Draw, iterations: int = 10_000) -> Tensor:
-    """Return bounds from long runs of PDHG with three step ratios, each from where the one before
-    has got to.
+    """Return bounds from long runs of PDHG with three step ratios, each continuing the last.
 
-    Where the gap is not closed, which takes very long for very large λ and holes, the bound is a
-    guess: the least value found, less a millionth of what was gained.
+    For very large λ and holes, closing the gap would take very long. Then the bound is a guess: the
+    least value found, less a millionth of the decrease.
     """
     problem = cast(TVInpainting, draw.problem)
 
@@ -102,7 +102,7 @@ def long_run(draw: Draw, iterations: int = 10_000) -> Tensor:
 
 
 def any_blur(directory: Path | None) -> ProblemFamily:
-    """Blur crops of BSDS500, by Gaussians and by motion."""
+    """Return crops of BSDS500 with Gaussian blur and motion blur."""
     training, held_out = (data.bsds500(split, directory) for split in ("train", "val"))
     return Pooled(
         DeblurringFamily(training, held_out, size=64),
@@ -112,13 +112,13 @@ def any_blur(directory: Path | None) -> ProblemFamily:
 
 
 def conditioned(kind: str) -> Callable[[Generator, ProblemFamily], Method[Any]]:
-    """AMD, then Condat and Vũ's method, each with a stencil for its map or with none, and all
-    numbers by features.
+    """Return AMD followed by the method of Condat and Vũ, with numbers that depend on features.
 
-    It begins with the schedules of ``photo-inpaint-stencil`` for problems like those it was learned
-    on. For others the width λ/a up to which kinks are rounded goes with the contrast, so a begins
-    as a power of λ/contrast; and so does the ratio of steps. What begins is ahead for a hundred
-    steps; what follows never stalls.
+    Each of the two has a stencil as its map, or none. The schedules are initialised by those of
+    ``photo-inpaint-stencil`` for similar problems. For other problems, the width λ/a of the
+    smoothing should be proportional to the contrast. So a is initialised as a power of λ/contrast,
+    and so is the ratio of step sizes. The first method is ahead for a hundred steps; the second one
+    never stalls.
     """
 
     def make(generator: Generator, family: ProblemFamily) -> Method[Any]:
@@ -145,7 +145,7 @@ def conditioned(kind: str) -> Callable[[Generator, ProblemFamily], Method[Any]]:
         method = AMD(
             mirror,
             Within(share, curvature, unit, rough=ROUGH[kind]),
-            regulariser=mirror,  # one filter of the gradient then serves both steps
+            regulariser=mirror,  # both steps then share one filter of the gradient
             storage="primal",
             mixing=laws(mixing, power=1.0, bound=1.0),
             dual_weight=laws(weights, power=-1.0),
@@ -168,7 +168,7 @@ def _map(kind: str) -> MirrorMap:
 
 
 def _ratio(value: float, power: float, *more: str) -> ConditionalLaws:
-    """Return the ratio of a primal-dual method's steps; it begins as a power of λ/contrast."""
+    """Return the ratio of primal-dual step sizes, initialised as a power of λ/contrast."""
     law = ConditionalLaws([1], [value], features=(*FEATURES, *more), exponents={"unit": -1.0})
     with torch.no_grad():
         law.slopes[:, FEATURES.index("weight")] = power
@@ -176,9 +176,9 @@ def _ratio(value: float, power: float, *more: str) -> ConditionalLaws:
 
 
 def continued(entry: str, *more: str) -> Callable[[Generator, ProblemFamily], Method[Any]]:
-    """Begin with what another entry has learned, with more features to depend on.
+    """Return the method of another entry, with more features.
 
-    Then PDHG follows, since behind an operator there is no smooth F to take gradient steps on.
+    It is followed by PDHG, since with an operator there is no smooth F for gradient steps.
     """
 
     def make(generator: Generator, family: ProblemFamily) -> Method[Any]:

@@ -1,6 +1,4 @@
-"""Training of small convolutional networks, each on its own few drawings, with a gradient written
-out.
-"""
+"""Training of small convolutional networks with a hand-written gradient."""
 
 from __future__ import annotations
 
@@ -17,24 +15,24 @@ POOL = 4  # pixels of a pooling window
 
 
 class SmallCNNTraining(NetworkTraining):
-    """f(w) = mean cross-entropy of s = A·ReLU(max over windows of (K ∗ image) + b) + c, whose
-    gradient is
+    """Training of small convolutional networks, each on its own few images.
+
+    f(w) = mean cross-entropy of s = A·ReLU(max over windows of (K ∗ image) + b) + c. Its gradient
+    is
 
     .. code-block:: none
 
         r = (softmax(s) − target)/n              ∂c = Σ r                 ∂A = Σ r featuresᵀ
         q = Aᵀr where the feature is positive    ∂b = Σ q over windows    ∂K = Σ q · patch
 
-    where the patch is the one that has the maximum.
-
-    The patches of the images are the same in every step, so they are cut out once. A maximum that
-    several patches of a window share is shared among them. Everything can be differentiated again,
-    with the choice of the maxima fixed.
+    where the patch is the one that has the maximum. If several patches of a window have the
+    maximum, they share it. The patches of the images are the same in every step, so they are cut
+    out once. The gradient can be differentiated again, with the choice of the maxima fixed.
 
     Args:
-        model: the network, as :func:`~mirrordescent.recipes.architectures.small_cnn` makes it.
-        inputs: (batch, n, 1, height, width), the images of every network.
-        targets: (batch, n), their classes.
+        model: Network from :func:`~mirrordescent.recipes.architectures.small_cnn`.
+        inputs: Images (batch, n, 1, height, width) of every network.
+        targets: Classes (batch, n) of the images.
     """
 
     patches: Tensor
@@ -58,15 +56,13 @@ class SmallCNNTraining(NetworkTraining):
         self.register_buffer("one_hot", F.one_hot(targets, dense.out_features).to(inputs))
 
     def outputs(self, x: Tree, inputs: Tensor) -> Tensor:
-        """Return s of every network for its own images (batch, n, 1, height, width): (batch, n,
-        classes).
-        """
+        """Return the outputs s of every network for its own images: (batch, n, classes)."""
         K, b, A, c = self._parts(x)
         _, channels = _pooled(K, b, _patches(inputs.squeeze(2), K.shape[-1]))
         return torch.baddbmm(c.unsqueeze(1), _by_image(channels, inputs.shape[1]), A.mT)
 
     def grad(self, x: Tree) -> Tree:
-        """Return the gradient, written out."""
+        """Return the gradient by the formulas above."""
         K, b, A, c = self._parts(x)
         n = self.terms
         values, channels = _pooled(K, b, self.patches)
@@ -82,29 +78,26 @@ class SmallCNNTraining(NetworkTraining):
         return dict(zip(self.names, found, strict=True))
 
     def _parts(self, x: Tree) -> list[Tensor]:
-        """K, b, A and c of every network."""
+        """Return K, b, A and c of every network."""
         return [cast(dict[str, Tensor], x)[name] for name in self.names]
 
 
 def _pooled(K: Tensor, b: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
-    """K ∗ image at the pixels of every window, (batch, channels, 4, n · windows), and the ReLU of
-    the maxima plus b.
+    """Return the convolution at every window, and the features.
+
+    K ∗ image is (batch, channels, 4, n · windows). Features are the ReLU of the maxima plus b.
     """
     values = torch.bmm(K.flatten(2), patches).reshape(*K.shape[:2], POOL, -1)
     return values, (values.amax(2) + b.unsqueeze(2)).relu()
 
 
 def _by_image(channels: Tensor, n: int) -> Tensor:
-    """Reorder (batch, channels, n · windows) to the features of every image, (batch, n, channels ·
-    windows).
-    """
+    """Reorder (batch, channels, n · windows) to (batch, n, channels · windows)."""
     return channels.reshape(*channels.shape[:2], n, -1).transpose(1, 2).flatten(2)
 
 
 def _patches(images: Tensor, side: int) -> Tensor:
-    """Cut patches out of images (batch, n, height, width): (batch, side², 4 · n · windows), those
-    of a window apart.
-    """
+    """Cut images (batch, n, height, width) into patches (batch, side², 4 · n · windows)."""
     cut: Any = images.unfold(2, side, 1).unfold(3, side, 1)  # (batch, n, rows, columns, side, side)
     batch, n, rows, columns = cut.shape[:4]
     windows = cut.reshape(batch, n, rows // 2, 2, columns // 2, 2, side * side)

@@ -1,6 +1,4 @@
-"""How the geometry for networks of any kind is learned: evolution over a distribution of small
-training tasks.
-"""
+"""Recipe of the geometry for networks of any kind, by evolution over small training tasks."""
 
 from __future__ import annotations
 
@@ -34,13 +32,12 @@ from mirrordescent.schedules import TYPICAL_LENGTH, OverRun
 
 ENTRY = "network-spectral"
 SPECTRAL: tuple[LayerKind, ...] = ("input", "hidden", "conv")
-# of Newton–Schulz, and about by how much each of them multiplies a small singular value
+# Steps of Newton–Schulz, and the factor by which each multiplies a small singular value, about.
 STEPS = 4
 RATIO = 3.6
-WORST = 1.0  # a log ratio that is worse counts as this: how dead a network is does not matter
+WORST = 1.0  # largest log ratio of losses; how badly a network diverged does not matter
 
-# What is learned, where it starts, and how far it is looked for. Earlier searches, of fewer numbers
-# on fewer tasks, began with the geometry set by hand; this one begins near where they ended.
+# The learned numbers: mean and spread at the start of the search.
 _SCALES: dict[LayerKind, float] = {
     "input": -3.9,
     "hidden": -4.65,
@@ -67,8 +64,11 @@ START: dict[str, tuple[float, float]] = {
 
 
 def method_of(numbers: Tensor, identity: bool = False) -> AdaptivePreconditioned:
-    """Make the method that a vector of numbers stands for, in the order of ``START``, or that
-    without its maps.
+    """Return the method for a vector of numbers.
+
+    Args:
+        numbers: Numbers in the order of ``START``.
+        identity: Whether to replace all maps by the identity.
     """
     named = dict(zip(START, numbers.tolist(), strict=True))
     raw = torch.tensor([named[f"log weight {k}"] for k in range(STEPS + 1)])
@@ -100,8 +100,9 @@ Share: TypeAlias = Callable[[list[Job]], Iterable[Tensor]]
 
 
 class TaskFamily(ProblemFamily):
-    """Training tasks of several kinds. They are trained through optimisers, and not drawn as
-    batches of problems.
+    """Training tasks of several kinds.
+
+    They are trained by optimisers, and cannot be drawn as a batch of problems.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class TaskFamily(ProblemFamily):
         raise TypeError("tasks of several kinds are no batch of problems")
 
     def log_losses(self, method: Preconditioned, tasks: tuple[Task, ...], seed: int) -> Tensor:
-        """Return the logarithm of the training loss at the end of each task."""
+        """Return the logarithm of the final training loss of each task."""
         ends = [
             task.train(lambda m, n: (optimiser_of(method, m, n), None), seed, self.directory)
             for task in tasks
@@ -129,23 +130,22 @@ class TaskFamily(ProblemFamily):
 
 @dataclass(frozen=True)
 class Evolved(Stage):
-    """Evolution of the numbers of a geometry by kinds of layers.
+    """A stage of evolution of the numbers of a geometry.
 
-    A candidate's loss is the mean over tasks of log(loss/loss of the start), all of one generation
-    on the same networks and minibatches, plus a pull towards the start: what few tasks do not tell
-    should stay as it was. At the end the start, the last mean, and the averages of the means of the
-    second and of the last third compete on several networks of tasks kept for validation, since
-    going on fits the tasks that are learned on and nothing else.
+    The loss of a candidate is the mean over tasks of log(loss / loss of the start), plus a penalty
+    for the distance from the start, since few tasks do not determine all numbers. All candidates of
+    a generation train the same networks on the same minibatches. At the end, four candidates
+    compete on validation tasks: the start, the last mean, and the average means of the second and
+    of the last third of the generations. This avoids fitting only the tasks that are learned on.
 
     Args:
-        generations, population: how many of how many.
-        pull: the weight of the squared distance from the start, in units of the spread.
-        minutes: after which no further generation is begun.
-        networks: on how many networks of every validation task the choice is made.
-        identity: whether all maps are the identity, as in the control: numbers of the maps then
-            mean nothing.
-        workers: processes that the candidates of a generation are shared among, with one thread
-            each.
+        generations: Number of generations.
+        population: Number of candidates in a generation.
+        pull: Weight of the squared distance from the start, in units of the spread.
+        minutes: Time after which no generation is started.
+        networks: Number of networks of every validation task for the final choice.
+        identity: Whether all maps are the identity, as in the control.
+        workers: Number of processes, with one thread each.
     """
 
     name: ClassVar[str] = "evolved"  # type: ignore[misc]
@@ -159,7 +159,7 @@ class Evolved(Stage):
     workers: int = 2
 
     def run(self, module: Any, family: ProblemFamily, **work: Any) -> tuple[nn.Module, Numbers]:
-        """Evolve, or continue: what was measured before is told again."""
+        """Evolve, or continue with the losses that were measured before."""
         assert isinstance(family, TaskFamily)
         with _working(self.workers) as share:
             return self._run(family, share, **work)
@@ -264,9 +264,7 @@ def _measured(job: Job) -> Tensor:
 
 @contextmanager
 def _working(workers: int) -> Iterator[Share]:
-    """Give what measures many candidates: one after the other here, or by several processes with
-    one thread each.
-    """
+    """Yield a function that measures many candidates, in this process or in several ones."""
     if workers == 1:
         yield lambda jobs: map(_measured, jobs)
         return
@@ -275,12 +273,12 @@ def _working(workers: int) -> Iterator[Share]:
 
 
 def tasks(directory: Path | None) -> TaskFamily:
-    """Return the tasks to learn on, and those for validation."""
+    """Return the tasks for learning and for validation."""
     return TaskFamily(LEARNING, VALIDATION, directory)
 
 
 def first(generator: Generator, family: ProblemFamily) -> Preconditioned:
-    """Return the method that learning begins with."""
+    """Return the method before learning."""
     return method_of(torch.tensor([start for start, _ in START.values()]))
 
 
@@ -300,6 +298,6 @@ SPECTRAL_RECIPES: dict[str, Recipe] = {
         evaluate=None,
     )
 }
-# Learned alike, and shipped beside it.
+# The control is learned in the same way and shipped.
 _CONTROL = replace(SPECTRAL_RECIPES[ENTRY].control(), stages=(Evolved(identity=True),))
 SPECTRAL_RECIPES[_CONTROL.name] = _CONTROL

@@ -1,4 +1,4 @@
-"""Families of the experiments: tomography of random ellipses, and few-shot tasks."""
+"""Families of problems: tomography of random ellipses, and few-shot tasks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ MEAN_RAY = 0.32
 
 
 class TomographyFamily(ProblemFamily):
-    """Counts y ~ Poisson(Ax + b) of random ellipse phantoms x, started from constant images.
+    """Emission tomography with counts y ~ Poisson(Ax + b) of random ellipse phantoms x.
+
+    Methods start from constant images.
 
     Args:
-        size: side of the images.
-        angles: the number of angles.
-        counts: the average number of counts in a cell of the detector.
-        background: b, the expected background counts in a cell.
-        weight: ρ, the weight of the roughness.
-        terms: the number of groups of angles.
+        size: Side of the images.
+        angles: Number of angles.
+        counts: Mean number of counts in a cell of the detector.
+        background: Expected number b of background counts in a cell.
+        weight: Weight ρ of the roughness.
+        terms: Number of groups of angles.
     """
 
     def __init__(
@@ -51,9 +53,7 @@ class TomographyFamily(ProblemFamily):
         return Draw(problem, problem.start())
 
     def simulate(self, seeds: Tensor) -> tuple[Tensor, PoissonTomography]:
-        """Return the phantoms of these seeds, (count, 1, size, size), and the problem to
-        find them.
-        """
+        """Return the phantoms (count, 1, size, size) of these seeds, and their problem."""
         phantoms = []
         counts = []
         for generator in generators(seeds):
@@ -68,17 +68,19 @@ class TomographyFamily(ProblemFamily):
 
 
 class FewShotFamily(ProblemFamily):
-    """Tasks to tell ``way`` characters apart from ``shot`` drawings of each, with a network of its
-    own for each task.
+    """Tasks to tell ``way`` characters apart, given ``shot`` drawings of each.
+
+    Every task has its own network.
 
     Args:
-        model: the architecture, for inputs (1, height, width).
-        characters: (characters, drawings, height, width), to draw tasks from.
-        held_out: other characters, for validation.
-        way, shot: characters in a task, and drawings of each to learn from.
-        initial: one network, name → tensor, to start from on every task; by default a random one
-            for each.
-        training: makes the problem from the model, images and labels.
+        model: Architecture for inputs (1, height, width).
+        characters: Drawings (characters, drawings, height, width) for learning.
+        held_out: Drawings of other characters for validation.
+        way: Number of characters in a task.
+        shot: Number of drawings of each character to learn from.
+        initial: Network to start from on every task, name → tensor; by default a random network for
+            each task.
+        training: Function that makes the problem from the model, images and labels.
     """
 
     def __init__(
@@ -101,11 +103,11 @@ class FewShotFamily(ProblemFamily):
         self.initial = initial
 
     def draw(self, seeds: Tensor) -> Draw:
-        """Make a task from every seed, and a network for it unless all start from the same one."""
+        """Draw a task from every seed, and a network if there is no common start."""
         return self.begin(self.tasks(seeds), seeds)
 
     def validation(self, count: int) -> Draw:
-        """Make tasks from the held-out characters."""
+        """Draw tasks from the held-out characters."""
         seeds = torch.arange(SEEDS, SEEDS + count)
         return self.begin(self.tasks(seeds, held_out=True), seeds)
 
@@ -119,9 +121,7 @@ class FewShotFamily(ProblemFamily):
         return Tasks(*map(torch.cat, zip(*each, strict=True)))
 
     def begin(self, tasks: Tasks, seeds: Tensor) -> Draw:
-        """Return the training of one network for every task, from the start that goes with its
-        seed.
-        """
+        """Return the training problem of all tasks, and the starts of the seeds."""
         problem = self.training(self.model, tasks.train_images.unsqueeze(2), tasks.train_labels)
         if self.initial is not None:
             return Draw(problem, repeat(self.initial, len(seeds)))

@@ -1,6 +1,4 @@
-"""What is learned for Poisson tomography: the geometry of the positive orthant, and what happens in
-every step.
-"""
+"""Recipes for Poisson tomography: the geometry of the positive orthant, and schedules."""
 
 from __future__ import annotations
 
@@ -34,18 +32,18 @@ STEPS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 40, 80, 160]
 
 
 def counts_of_ellipses(directory: Path | None) -> ProblemFamily:
-    """Count photons through random ellipses; there are few problems, with tight bounds."""
+    """Return a few tomography problems of random ellipses, with tight bounds."""
     return Pooled(TomographyFamily(terms=GROUPS), 48, tolerance=1e-6)
 
 
 def all_angles(generator: Generator, family: ProblemFamily) -> Method[Any]:
-    """AMD with exact gradients; once learning has ended, its steps fall as their weights grow."""
+    """Return AMD with exact gradients; after the learned steps, step sizes fall as weights grow."""
     counts = [
         1,
         3,
         10,
         40,
-    ]  # with more, learning finds schedules that hurry on most problems and leap on some
+    ]  # with more, the learned schedules diverge on some problems
     k = torch.tensor(counts, dtype=torch.get_default_dtype())
     mirror = OrthantEntropy(WIDTH)
     method = AMD(
@@ -60,8 +58,9 @@ def all_angles(generator: Generator, family: ProblemFamily) -> Method[Any]:
 
 
 def groups_of_angles(oracle: Oracle) -> Method[Any]:
-    """AMD with a group of angles in every step; its momentum does not grow for ever, and its steps
-    vanish.
+    """Return AMD with gradients of a group of angles.
+
+    Its momentum is bounded, and its step sizes tend to 0.
     """
     k = torch.tensor(STEPS, dtype=torch.get_default_dtype())
     mirror = OrthantEntropy(WIDTH)
@@ -79,7 +78,7 @@ def groups_of_angles(oracle: Oracle) -> Method[Any]:
 def _settings(
     horizon: int, meta_steps: int, learning_rate: float, steps_per_pass: int, short_first: bool
 ) -> Settings:
-    """Let every pass count relative to its own size."""
+    """Return settings in which every pass counts relative to its own size."""
     shorter = ((meta_steps // 4, horizon // 4), (meta_steps // 2, horizon // 2))
     return Settings(
         meta_steps=meta_steps,

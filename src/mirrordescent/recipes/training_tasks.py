@@ -1,6 +1,4 @@
-"""Small training tasks of many kinds, to learn optimisers on and to compare them on: networks,
-data, steps.
-"""
+"""Small training tasks of many kinds, to learn and to compare optimisers."""
 
 from __future__ import annotations
 
@@ -35,21 +33,23 @@ from mirrordescent.schedules import OverRun
 
 Named: TypeAlias = list[tuple[str, Tensor]]
 Make: TypeAlias = Callable[[nn.Module, int], tuple[Optimizer, LRScheduler | None]]
-"""An optimiser for a model and a number of steps, and what schedules its learning rate."""
+"""A function that returns the optimiser of a model for a number of steps, and its schedule."""
 Source: TypeAlias = str
 """Images: ``"digits"``, ``"mnist"`` or ``"fashion-mnist"``, with ``-14`` or ``-28`` for the size.
 Texts: ``"numpy"``, ``"stdlib"``.
 """
 
-CHARACTERS = 96  # printable ASCII and the line feed; everything else is one of them
+CHARACTERS = 96  # printable ASCII, the line feed, and one for all others
 # Settings of a learned method that are passed to its optimiser.
 METHOD_OPTIONS = ("momentum", "second_momentum", "lookahead")
 TEXT = 2_000_000  # characters to read at most
 
 
 class End(NamedTuple):
-    """How a run ended: mean loss on training data, on test data, share of test data told rightly,
-    seconds of steps.
+    """The end of a training run.
+
+    Mean losses on training and test data, the share of test data classified correctly, and the
+    seconds of all steps.
     """
 
     loss: float
@@ -60,8 +60,16 @@ class End(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """A network to train: for so many steps, on so many examples each; texts are examples of
-    ``length`` characters.
+    """A network to train.
+
+    Args:
+        name: Name of the task.
+        model: Function that returns the network.
+        source: Source of the data.
+        steps: Number of steps.
+        batch: Number of examples in a step.
+        length: Number of characters of an example, for texts.
+        evaluated: Number of examples for the evaluation.
     """
 
     name: str
@@ -75,9 +83,7 @@ class Task:
     def train(
         self, make: Make, seed: int, directory: Path | None = None, steps: int | None = None
     ) -> End:
-        """Train a network from its own start and on its own minibatches, both determined by the
-        seed.
-        """
+        """Train a network; its start and its minibatches are determined by the seed."""
         *_, (_, end) = self.along(make, seed, directory, steps)
         return end
 
@@ -89,9 +95,10 @@ class Task:
         steps: int | None = None,
         every: int | None = None,
     ) -> Iterator[tuple[int, End]]:
-        """Train like :meth:`train`, and yield counts of steps and how it would end there: at the
-        end, and if ``every`` is given, from the start on. Looking changes nothing, and is not on
-        the clock.
+        """Train like :meth:`train`, and yield numbers of steps with the evaluation at these steps.
+
+        It is yielded at the end, and if ``every`` is given, from the start on. Evaluation does not
+        change the run, and is not timed.
         """
         steps = steps or self.steps
         model = initialised(self.model, seed)
@@ -126,8 +133,9 @@ class Task:
     def pace(
         self, ours: Make, theirs: Make, directory: Path | None = None, repeats: int = 15
     ) -> float:
-        """Return the time of a training step with one optimiser over that with another: the median
-        of runs in turn.
+        """Return the time of a training step with one optimiser over that with another.
+
+        It is the median of runs taken in turn.
         """
         source = self._data("train", directory)
         generator = torch.Generator().manual_seed(0)
@@ -162,9 +170,7 @@ class Task:
     def _minibatches(
         self, source: tuple[Tensor, Tensor | None], generator: Generator
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield minibatches for ever: of images in epochs, each in a new order; of texts at random
-        places.
-        """
+        """Yield minibatches: images in epochs of random order, texts from random positions."""
         images, labels = source
         while labels is not None:
             order = torch.randperm(len(labels), generator=generator)
@@ -238,8 +244,9 @@ def _images(
 
 @lru_cache(maxsize=4)
 def _text(source: Source, split: Literal["train", "test"]) -> Tensor:
-    """Return the sources of Python's standard library, or of NumPy, as numbers: nine tenths, or the
-    last tenth.
+    """Return the source text of Python's standard library or of NumPy as numbers.
+
+    The first nine tenths are for training, and the last tenth is for testing.
     """
     folder = Path(sysconfig.get_path("stdlib"))
     files = sorted(folder.glob("*.py"))
@@ -255,9 +262,7 @@ def _text(source: Source, split: Literal["train", "test"]) -> Tensor:
 
 
 class Block(nn.Module):
-    """x + A(N(x)), then x + M(N(x)): causal attention A with several heads, a dense network M,
-    layer norms N.
-    """
+    """A transformer block: x + A(N(x)), then x + M(N(x)), with attention A, dense M and norms N."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -272,7 +277,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add to x, (batch, length, width), what attention and the dense network make of it."""
+        """Return the output of the block for x (batch, length, width)."""
         normed = self.first(x)
         q, k, v = (
             layer(normed).unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -286,8 +291,9 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A language model of characters: embeddings of characters and positions, blocks, a norm and a
-    dense layer.
+    """A language model of characters.
+
+    It has embeddings of characters and positions, blocks, a norm and a dense layer.
     """
 
     def __init__(self, width: int, depth: int, heads: int, length: int) -> None:
