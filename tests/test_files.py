@@ -68,17 +68,21 @@ def test_files_are_as_readable_as_the_user_wants_them(tmp_path):
 def test_what_a_killed_process_left_is_removed_and_what_others_write_is_not(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    stray = tmp_path / f".a.png.{platform.node()}.{ended.pid}.partial"
+    strays = [
+        tmp_path / f".a.png.{platform.node()}.{ended.pid}.partial",
+        tmp_path / f".a.png.{platform.node()}.{ended.pid}-3.partial",
+    ]
     others = [
         tmp_path / f".a.png.{platform.node()}.{os.getppid()}.partial",
+        tmp_path / f".a.png.{platform.node()}.{os.getppid()}-3.partial",
         tmp_path / f".a.png.elsewhere.{ended.pid}.partial",
         tmp_path / "mine.partial",
     ]
-    for path in (stray, *others):
+    for path in (*strays, *others):
         path.write_bytes(b"half")
     with whole(tmp_path / "b.png") as partial:
         partial.write_bytes(b"all")
-    assert not stray.exists()
+    assert not any(path.exists() for path in strays)
     assert all(path.exists() for path in others)
     assert (tmp_path / "b.png").read_bytes() == b"all"
 
