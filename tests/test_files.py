@@ -157,3 +157,14 @@ def test_a_cache_that_cannot_be_written_has_a_cure(tmp_path, monkeypatch):
     with pytest.raises(BuildError, match="set MIRRORDESCENT_CACHE to a writable folder"):
         kernels.library()
     assert not kernels.available()
+
+
+def test_two_writers_of_one_file_do_not_share_a_partial_file(tmp_path):
+    path = tmp_path / "a.txt"
+    with whole(path) as outer:
+        outer.write_text("outer")
+        with whole(path) as inner:
+            inner.write_text("inner")
+        assert path.read_text() == "inner"
+    assert path.read_text() == "outer"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.txt"]
