@@ -20,7 +20,7 @@ def run(monkeypatch, *arguments):
 def test_demo_prints_tables_and_writes_a_page(monkeypatch, capsys, tmp_path, fill):
     monkeypatch.setattr(demo, "TUNED_AT", 5)
     monkeypatch.setattr(demo, "TRAINING_STEPS", 20)
-    monkeypatch.setattr(demo, "ADAM", replace(demo.ADAM, grid=demo.ADAM.grid[:1]))
+    monkeypatch.setattr(demo, "ADAM", replace(demo.ADAM, settings=demo.ADAM.settings[:1]))
     monkeypatch.setenv("COLUMNS", "140")
     run(
         monkeypatch,

@@ -9,7 +9,7 @@ import torch
 
 from mirrordescent import Quadratic, certify, solve
 from mirrordescent.data import ellipse_phantoms
-from mirrordescent.oracles import spread
+from mirrordescent.oracles import spread_out
 from mirrordescent.problems import ParallelBeam, PoissonTomography
 from mirrordescent_experiments.emission import MLEM, OSEM, SPDHG
 
@@ -101,7 +101,7 @@ def test_a_single_group_is_everything(problem):
 
 @pytest.mark.parametrize("terms", range(1, 20))
 def test_a_cycle_meets_every_term_once_and_neighbours_are_apart(terms):
-    order = [spread(k, terms) for k in range(2 * terms)]
+    order = [spread_out(k, terms) for k in range(2 * terms)]
     assert sorted(order[:terms]) == list(range(terms))
     assert order[terms:] == order[:terms]
 

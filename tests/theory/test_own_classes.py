@@ -205,7 +205,7 @@ def test_a_map(states, quadratic):
         assert verdicts["∇ψ is the gradient of a function"] == "not known"
         assert verdicts["∇ψ is monotone, so that its potential is convex"] == known
         assert verdicts["ψ is strongly convex"] == known
-        assert verdicts["the way back is the inverse of the way there"] == "holds"
+        assert verdicts["∇ψ* is the inverse of ∇ψ"] == "holds"
         assert geometry.constants.alpha.source == ("formula" if states else "sampled")
     for run in diagnosis.runs.values():
         assert (run.bound_check.measured <= run.bound_check.bound + 1e-12).all()

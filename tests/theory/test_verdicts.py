@@ -260,24 +260,29 @@ def test_continuity_as_stated_or_as_found(stated):
 @pytest.mark.parametrize(("factor", "answer"), [(8.0, "holds"), (14.0, "does not hold")])
 def test_an_inverse_may_be_off_by_ten_roots_of_the_machine_epsilon(factor, answer):
     mirror = By(lambda x: x, lambda y: (1 + factor * ROOT) * y)
-    assert the(mirror, "way back", geometry=mirror).answer == answer
+    assert the(mirror, "is the inverse of", geometry=mirror).answer == answer
     duals = [mirror.to_dual(x) for x in POINTS]
     assert inverts_exactly(mirror, POINTS, duals) == (answer == "holds")
-    assert "says that it is exact, but" in the(By(lambda x: x, lambda y: 2 * y), "way back").reason
+    assert (
+        "says that it is exact, but"
+        in the(By(lambda x: x, lambda y: 2 * y), "is the inverse of").reason
+    )
     surrogate = By(lambda x: x, lambda y: 2 * y)
     surrogate.exact = False
-    assert the(surrogate, "way back").reason.startswith("∇ψ*(∇ψ(x)) differs from x by up to 1 of")
+    assert the(surrogate, "is the inverse of").reason.startswith(
+        "∇ψ*(∇ψ(x)) differs from x by up to 1 of"
+    )
 
 
 def test_dual_storage_names_the_inconsistency_of_a_pair_and_is_exact():
     for says in (True, False):
         pair = By(lambda x: x, lambda y: 1.5 * y)
         pair.exact = says
-        verdict = the(pair, "way back", geometry=exact_geometry(pair, "dual", exact=False))
+        verdict = the(pair, "is the inverse of", geometry=exact_geometry(pair, "dual", exact=False))
         assert (verdict.answer, "inconsistent by 0.5 of ‖x‖" in verdict.reason) == ("holds", True)
         assert ("says that it is exact, but as a pair" in verdict.reason) == says
     alone = Conjugate(Bent(2.0))
-    assert "Dual-stored" not in the(alone, "way back").reason
+    assert "Dual-stored" not in the(alone, "is the inverse of").reason
 
 
 def test_round_trips_are_relative_to_the_point_or_to_a_hundredth_of_the_largest():

@@ -1,5 +1,4 @@
-"""Where the gain of every entry of the zoo comes from: its map, its schedules, its momentum, its
-start.
+"""Attribute the gain of every entry of the zoo to its map, schedules, momentum and start.
 
 On the entry's own held-out problems, parts are taken away one after the other, in this order:
 
@@ -73,9 +72,7 @@ Runs: TypeAlias = dict[str, Tensor]  # gaps (counts, problems), by what was run
 
 @dataclass(frozen=True)
 class Attribution:
-    """What was found about one entry: its gaps, what each part contributes, or why nothing is
-    known.
-    """
+    """The gaps of one entry, the contribution of each part, or the reason why it is unknown."""
 
     entry: str
     counts: Sequence[int | str] = ()
@@ -87,9 +84,7 @@ class Attribution:
 
     @property
     def earned(self) -> str:
-        """What the gain is owed to: "geometry" if the map's part is significantly above 0 at one of
-        the counts.
-        """
+        """The source of the gain: "geometry" if the contribution of the map is significant."""
         if "map" not in self.parts:
             return UNKNOWN
         return "geometry" if any(each.low > 0 for each in self.parts["map"]) else "schedules"
@@ -167,9 +162,7 @@ def _parts(gaps: Runs) -> dict[str, list[Estimate]]:
 
 
 def _stronger(gaps: Runs, *names: str) -> Tensor:
-    """Return at every count the gaps of that of the runs with the smaller ones, in the geometric
-    mean.
-    """
+    """Return the gaps of the run with the smaller geometric mean, at every count."""
     there = [gaps[name] for name in names if name in gaps]
     return torch.stack(
         [min(rows, key=lambda row: float(row.log().mean())) for rows in zip(*there, strict=True)]
@@ -178,9 +171,7 @@ def _stronger(gaps: Runs, *names: str) -> Tensor:
 
 @dataclass(frozen=True)
 class Bench:
-    """A learned method, the iterations it is looked at, and how it asks for gradients unless it
-    says so itself.
-    """
+    """A learned method, the iterations at which it is measured, and its oracle."""
 
     method: Method[Any]
     counts: Sequence[int]
@@ -188,9 +179,7 @@ class Bench:
     every: int = 1
 
     def all_gaps(self, tuning: Draw, held_out: Draw, control: str) -> tuple[Runs, float]:
-        """Run everything on the held-out problems; return gaps and the best multiple of the
-        identity.
-        """
+        """Run all variants; return gaps and the best multiple of the identity."""
 
         method = self.method
         plain_oracle = self._plain_oracle
@@ -237,9 +226,7 @@ class Bench:
 
     @torch.no_grad()
     def gaps(self, method: Method[Any], draw: Draw, oracle: Oracle | None) -> Tensor:
-        """Return gaps at the counts, or values where no bounds are known: (counts, problems), none
-        below rounding.
-        """
+        """Return gaps (counts, problems) above rounding, or values if no bounds are known."""
         solution = solve(
             draw.problem,
             method,
@@ -267,9 +254,7 @@ class Bench:
 
     @property
     def _plain_oracle(self) -> Oracle | None:
-        """What gradients are asked for without schedules: the method's own way, but without rounded
-        kinks.
-        """
+        """Return the oracle for runs without schedules: the method's own, without smoothing."""
         own = next(
             (part.oracle for part in self.method.modules() if isinstance(part, Equipped)), None
         )
@@ -307,8 +292,7 @@ def _with_exact_start(method: Method[Any]) -> Method[Any]:
 def of_networks(
     name: str, directory: Path | None, say: Say, tasks: Sequence[Task] = VALIDATION
 ) -> Attribution:
-    """Measure a geometry for networks of any kind by training losses at the end, on tasks it was
-    not learned on.
+    """Measure a geometry for networks by final training losses on tasks of validation.
 
     Without schedules, the steps of the identity are of one length, the best of some; without
     momenta too.
@@ -354,9 +338,7 @@ def of_networks(
 
 
 def _rescaled(method: Preconditioned, scale: float, **others: Any) -> Preconditioned:
-    """Return a method by kinds of layers with all its steps multiplied, and perhaps other
-    schedules.
-    """
+    """Return a method by kinds of layers with rescaled steps, and other schedules if given."""
     by_kind = cast(ByKind, method.mirror)
     scales = {kind: scale * each for kind, each in by_kind.scales.items()}
     return method.replace(mirror=by_kind.replace(scales=scales), **others).requires_grad_(False)
@@ -414,9 +396,7 @@ def _of(names: Sequence[str], scale: Scale, directory: Path | None, say: Say) ->
 
 
 def add_missing(summary: Path, directory: Path | None = None, say: Say = print) -> Result:
-    """Attribute the gains of those entries that a stored summary does not have, or not as they are,
-    and write them into it; those of an entry whose control is another one are attributed again too.
-    """
+    """Attribute the gains of entries that are new or changed, and write them into a summary."""
     stored = from_summary(summary)
     known = stored.provenance["entries"]
     changed = {name for name in zoo.list() if known.get(name) != zoo.fingerprint(name)}
@@ -446,9 +426,7 @@ def add_missing(summary: Path, directory: Path | None = None, say: Say = print) 
 
 
 def gains(found: Sequence[Attribution]) -> Table:
-    """Return the table of contributions, in decades of the gap; what is not known is said to be
-    unknown.
-    """
+    """Return the table of contributions in decades of the gap."""
     rows = []
     for each in found:
         for i, k in enumerate(each.counts or ("",)):

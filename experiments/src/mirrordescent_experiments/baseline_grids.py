@@ -1,6 +1,4 @@
-"""The appendix on baselines: GD, Adam and Nesterov with every step size of their grids, on the
-three tasks.
-"""
+"""The appendix on baselines: GD, Adam and Nesterov with all step sizes of their grids."""
 
 from __future__ import annotations
 

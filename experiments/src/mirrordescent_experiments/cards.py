@@ -1,5 +1,4 @@
-"""What was measured about the entries of the zoo, written onto their cards; those not measured yet
-are measured first.
+"""Write the measured contributions onto the cards of the zoo, and measure missing ones first.
 
 python -m mirrordescent_experiments.cards docs/results/attribution/summary.json
 """
@@ -18,9 +17,7 @@ from mirrordescent_experiments.attribution import add_missing
 
 
 def write_controls(summary: Path, folder: Path = zoo.FOLDER) -> list[str]:
-    """Write ``held_out.control`` of every entry that was measured; refuse what was measured on
-    other weights.
-    """
+    """Write ``held_out.control`` of every measured entry; refuse entries with other weights."""
     stored = json.loads(summary.read_text(encoding="utf-8"))
     measured = stored["provenance"]["entries"]
     written = []

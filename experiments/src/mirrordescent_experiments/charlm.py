@@ -1,6 +1,4 @@
-"""A small language model: a transformer that predicts the characters of Python's standard library,
-its source text.
-"""
+"""A small language model: a transformer on the source text of Python's standard library."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ QUANTITIES = {
 
 @dataclass(frozen=True)
 class Size:
-    """How large the experiment is: the network and its text, networks shown of each contestant,
-    looks along a run.
-    """
+    """Size of the experiment: network, text, networks of each optimiser, points of a curve."""
 
     task: Task
     networks: int
@@ -70,9 +66,7 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Tune all but the entry on one network, then train others with all of them: as many steps, and
-    as many seconds.
-    """
+    """Tune rivals on one network, and train others for equal steps and equal time."""
     size = SIZES[scale]
     task = size.task
     path = None if scale == "quick" else cache.directory() / f"charlm-{scale}.json"
@@ -129,9 +123,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
 
 
 def entrants() -> list[TunableOptimiser]:
-    """Return the entry, the geometry set by hand, the rivals, and the entry with the identity for
-    its maps.
-    """
+    """Return the entry, the geometry set by hand, rivals, and the entry with identity maps."""
     entry: Any = zoo.load(ENTRY)
     return [
         TunableOptimiser(ENTRY, learned(entry), ONCE, of_entry=True),
@@ -177,8 +169,7 @@ def _equal_seconds(
     chosen: Mapping[str, Setting],
     result: Result,
 ) -> dict[str, dict[str, Tensor]]:
-    """Give rivals as many steps as they take in the time of the entry's, with their schedules
-    stretched or shortened.
+    """Train rivals for the time of the entry's run, with their schedules stretched.
 
     The geometry set by hand and the control take the entry's steps, with other maps.
     """
@@ -222,9 +213,7 @@ def equal_steps_claims(panels: Mapping[str, Panel], rivals: Sequence[str]) -> li
 def equal_seconds_claims(
     ours: Mapping[str, Tensor], timed: Mapping[str, Mapping[str, Tensor]]
 ) -> list[Claim]:
-    """Judge whether the entry ends below each rival after as many seconds, over the same
-    networks.
-    """
+    """Judge whether the entry ends below each rival after equal time, over the same networks."""
     claims = []
     for rival, theirs in timed.items():
         for quantity, meaning in QUANTITIES.items():

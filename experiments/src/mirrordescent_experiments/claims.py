@@ -40,9 +40,7 @@ def imaging_claims(result: Result) -> list[Claim]:
 
 
 def control_claims(start: str, panel: Panel) -> list[Claim]:
-    """Judge what every map is worth: at equal steps, its gaps against those of its control, learned
-    alike.
-    """
+    """Judge every map by its gaps against those of its control, at equal steps."""
     found = []
     names = panel.names
     for name in (each for each in names if f"{each}{NO_MAP}" in names):
@@ -84,9 +82,7 @@ def _claims_on_extensions(result: Result) -> list[Claim]:
 
 
 def _does_not_converge(panel: Panel, method: str) -> Claim:
-    """Whether the mean of the learned steps as a constant leaves a gap no smaller at the end than
-    halfway there.
-    """
+    """Judge that the mean learned step size, as a constant, does not converge."""
     curve = panel["mean"]
     last = curve.iterations[-1]
     half = max(k for k in curve.iterations if k <= last // 2)
@@ -103,9 +99,7 @@ def _does_not_converge(panel: Panel, method: str) -> Claim:
 
 
 def storage(primal: Panel, dual: Panel, rule: str) -> Claim:
-    """Whether primal storage becomes unstable where dual storage does not, with one rule
-    for both.
-    """
+    """Judge that primal storage becomes unstable and dual storage does not, with the same rule."""
     curves = {"LMD": primal[rule], "LSMD": dual[rule]}
     last = curves["LMD"].iterations[-1]
     rises = {
@@ -128,9 +122,7 @@ def storage(primal: Panel, dual: Panel, rule: str) -> Claim:
 def by_margin(
     statement: str, ours: Tensor, rivals: Sequence[Tensor], measured: str, factor: float = 1.0
 ) -> Claim:
-    """Judge that ``factor`` times our gaps are below those of the best rival, problem by
-    problem.
-    """
+    """Judge that ``factor`` times our gaps are below those of the best rival on every problem."""
     best = torch.stack([_worst_if_failed(rival) for rival in rivals]).amin(0)
     margin = paired(ratio(best, factor * ours))
     return Claim.by(statement, margin.low, margin.high, f"{measured}; margin in decades {margin}")
@@ -246,9 +238,7 @@ def _worst_if_failed(gaps: Tensor) -> Tensor:
 
 
 def ratio(above: Tensor, below: Tensor) -> Tensor:
-    """log₁₀ of a ratio of gaps, at most a million either way: a run that failed has the largest gap
-    there is.
-    """
+    """Return log₁₀ of a ratio of gaps, clipped to ±6; a failed run has the largest gap."""
     top, bottom = (_worst_if_failed(gaps).clamp(min=1e-12, max=1e12) for gaps in (above, below))
     return (top / bottom).log10().clamp(-6, 6)
 

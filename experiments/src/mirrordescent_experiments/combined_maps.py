@@ -72,9 +72,7 @@ SIZES: dict[Scale, Size] = {"quick": Size(1, True), "standard": Size(10), "paper
 
 
 class Combined:
-    """What a combination remembers of one matrix, and what it makes of a direction d, a momentum v
-    and a gradient g.
-    """
+    """State of a combination for one matrix, and its direction for d, momentum v, gradient g."""
 
     def __init__(self, beta: float) -> None:
         self.beta = beta
@@ -131,9 +129,7 @@ KINDS_OF_MOMENTS = ("entries", *COMBINED)
 
 
 class CombinedOptimiser(Optimizer):
-    """The steps of a geometry by kinds of layers, with the directions of its matrices combined with
-    second moments.
-    """
+    """A geometry by kinds of layers whose matrix directions are combined with second moments."""
 
     def __init__(
         self,

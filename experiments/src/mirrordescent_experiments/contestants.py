@@ -1,6 +1,4 @@
-"""Optimisers to train networks with, each made for a model and a number of steps, and what they are
-tuned over.
-"""
+"""Optimisers that train networks, and the settings over which they are tuned."""
 
 from __future__ import annotations
 
@@ -45,8 +43,7 @@ MATRICES: tuple[LayerKind, ...] = ("input", "hidden", "conv")
 
 @dataclass(frozen=True)
 class TunableOptimiser:
-    """An optimiser up to a learning rate and the shape of its schedule, and the settings it is
-    tuned over.
+    """An optimiser with a free learning rate and schedule, and the settings to try.
 
     Those that are ``judged`` are run as often as claims about them need; those ``of_entry`` change
     when it is learned anew.
@@ -92,8 +89,7 @@ def sgd(lr: float, shape: Shape) -> Make:
 
 
 class MuonWithAdamW(Optimizer):
-    """``torch.optim.Muon`` for matrices inside the network, and AdamW for the rest, as Muon's
-    documentation says.
+    """``torch.optim.Muon`` for inner matrices and AdamW for the rest, as Muon's documentation says.
 
     Muon refuses tensors that are not matrices: it is given convolutions flattened to (outputs, all
     inputs), which share memory with the layers. Its steps are scaled like those of AdamW, times
@@ -134,9 +130,7 @@ def muon(lr: float, shape: Shape) -> Make:
 
 
 def has_soap() -> bool:
-    """Tell whether SOAP can be had: it is in the package pytorch_optimizer, of the extra
-    ``bench``.
-    """
+    """Return whether SOAP is installed, from pytorch_optimizer in the extra ``bench``."""
     return find_spec("pytorch_optimizer") is not None
 
 
@@ -153,8 +147,10 @@ def soap(lr: float, shape: Shape) -> Make:
 
 @contextmanager
 def muon_in_single_precision() -> Iterator[None]:
-    """Let torch's Muon compute in float32 for a while: in bfloat16, as it does, products take up to
-    60 times as long on processors without instructions for it. The algorithm is the same.
+    """Run torch's Muon in float32 inside this context.
+
+    Its products in bfloat16 take up to 60 times as long on processors without instructions for it.
+    The algorithm is the same.
     """
     from torch.optim import _muon
 
@@ -199,9 +195,7 @@ def by_hand(p: float = 0.0) -> Callable[[float, Shape], Make]:
 def learned(
     entry: Any, maps: dict[LayerKind, MirrorMap] | None = None
 ) -> Callable[[float, Shape], Make]:
-    """Return a learned method, perhaps with other maps in the place of its own; its scales and
-    schedules stay.
-    """
+    """Return a learned method, with other maps if given; its scales and schedules stay."""
     own = dict(zip(KINDS, entry.mirror.maps, strict=True))
     method = entry.replace(mirror=entry.mirror.replace(maps={**own, **(maps or {})}))
 
@@ -217,9 +211,7 @@ def with_power(entry: Any, p: float) -> Callable[[float, Shape], Make]:
 
 
 def control(entry: Any) -> Callable[[float, Shape], Make]:
-    """Return a learned method with the identity in place of all its maps: the same momentum, scales
-    and schedules.
-    """
+    """Return a learned method with identity maps, and the same momentum, scales and schedules."""
     return learned(entry, {kind: Euclidean() for kind in KINDS})
 
 
@@ -234,9 +226,7 @@ def adamw_grid(rates: Sequence[float], shapes: Sequence[Shape] = SHAPES) -> list
 
 
 def rivals(shapes: Sequence[Shape] = SHAPES) -> list[TunableOptimiser]:
-    """Return what others train networks with, and SOAP if it is there; all but AdamW with falling
-    schedules only.
-    """
+    """Return common optimisers; all but AdamW have decaying schedules only."""
     falling = [shape for shape in shapes if shape in FALLING]
     made = [
         TunableOptimiser(ADAMW, adamw, adamw_grid((1e-3, 3e-3, 1e-2, 3e-2), shapes)),

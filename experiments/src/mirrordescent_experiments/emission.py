@@ -1,5 +1,4 @@
-"""Methods for emission tomography, min KL(y, Ax + b) + (ρ/2)‖Dx‖² over x ≥ 0: the classics, and a
-stochastic one.
+"""Classical and stochastic methods for emission tomography: min KL(y, Ax + b) + (ρ/2)‖Dx‖², x ≥ 0.
 
 Expectation maximisation uses the multiplier m(x) = Aᵀ(y/(Ax + b)) / Aᵀ1, of all rays or of ordered
 subsets of them.
@@ -62,9 +61,7 @@ class OSEM(MLEM):
 
 
 class SPDHGState(NamedTuple):
-    """Steps taken, the image, the dual along all rays, its back-projection Aᵀu, and that
-    extrapolated.
-    """
+    """Number of steps, image, dual variable, its back-projection Aᵀu, and its extrapolation."""
 
     k: int
     x: Tree
@@ -74,8 +71,7 @@ class SPDHGState(NamedTuple):
 
 
 class SPDHG(Method[SPDHGState]):
-    """Stochastic primal-dual hybrid gradient, with a random group i of n groups of rays in every
-    step:
+    """Stochastic PDHG, with a random group i of n groups of rays in every step:
 
     .. code-block:: none
 

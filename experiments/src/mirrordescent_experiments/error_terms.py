@@ -1,5 +1,4 @@
-"""Section 5.1 and the remark on Theorem 1: the error terms of a pair of networks, along its own
-runs.
+"""The error terms of a pair of networks along its runs: section 5.1 and the remark on Theorem 1.
 
 The paper explains two things by them without showing them: that LAMD falls faster than Theorem 1
 promises, because its error term ⟨∇ψ(z̃) − ∇ψ(ẑ), z̃ − x*⟩ decays; and that storing the dual makes a
@@ -88,9 +87,7 @@ def claims(task: str, panels: dict[str, Panel]) -> list[Claim]:
 
 
 def decays(task: str, curve: Curve) -> Claim:
-    """Compare the largest error over the first tenth of the run with the largest over the last
-    half.
-    """
+    """Compare the largest error of the first tenth of a run with that of the last half."""
     count = len(curve.iterations)
     early = curve.values[: max(1, count // 10)].amax(0)
     late = curve.values[count // 2 :].amax(0)

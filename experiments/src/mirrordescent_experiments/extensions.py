@@ -1,6 +1,4 @@
-"""Learned step sizes beyond their horizon: every rule on a few problems, the best of them
-on all.
-"""
+"""Learned step sizes beyond their horizon: try all extension rules, and use the best."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ def rebuild(learned: Method[Any], method: str, rule: Extension) -> Method[Any]:
 def every_rule(
     learned: Method[Any], methods: Iterable[str], contest: Contest, noise: Oracle | None = None
 ) -> dict[str, Panel]:
-    """Run methods with every rule, the stochastic ones on noisy gradients: {method: a curve per
-    rule}.
-    """
+    """Return a panel with a curve of every rule for each method; some have noisy gradients."""
     return {
         method: Panel(
             [
@@ -51,8 +47,7 @@ def choose_rules(
     noise: Oracle | None = None,
     labels: Mapping[str, Sequence[str]] = LABELS,
 ) -> tuple[dict[str, Panel], dict[str, Extension]]:
-    """Try every rule with the pair and with the one-network map; return the panels, and the best
-    rule of each method.
+    """Return the panels of all rules, and the best rule of each method.
 
     ``load`` returns the learned method of a label, "" for the pair or "one-network ".
     """
@@ -71,9 +66,7 @@ def with_rules(
     noise: Oracle | None = None,
     suffix: str = "",
 ) -> Iterator[tuple[str, Method[Any], Oracle | None]]:
-    """Yield every learned method with its rule: a name, the method, and how it asks for
-    gradients.
-    """
+    """Yield the name, the method with its best rule, and the oracle of every learned method."""
     for name, rule in rules.items():
         method = name.split()[-1]
         yield (

@@ -1,6 +1,4 @@
-"""Section 7: ten characters told apart from five drawings of each, from random and from Reptile's
-initialisations.
-"""
+"""Section 7: classify ten characters from five drawings, from random and from Reptile's starts."""
 
 from __future__ import annotations
 
@@ -79,8 +77,7 @@ Statistic = Callable[[Tensor], float]
 
 @dataclass(frozen=True)
 class Size:
-    """How large the experiment is: tasks shown, tasks to tune on, steps on each, evaluations in a
-    run.
+    """Size of the experiment: tasks, tasks for tuning, steps, evaluations in a run.
 
     The methods that the paper compares are run on so many ``further`` tasks, where only the end is
     looked at.
@@ -101,9 +98,7 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Train a network on every task with all its drawings at once, and test it on the drawings it
-    has not seen.
-    """
+    """Train a network on all drawings of every task, and test it on unseen drawings."""
     size = SIZES[scale]
     training, test, source = load_characters(scale, directory)
     runs: list[dict[str, Curve]] = []
@@ -146,9 +141,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
 
 
 def load_characters(scale: Scale, directory: Path | None) -> tuple[Tensor, Tensor, str]:
-    """Return characters for training and for testing, of Omniglot, or scikit-learn's digits as
-    characters.
-    """
+    """Return training and test characters of Omniglot, or digits of scikit-learn."""
     if scale != "quick":
         with contextlib.suppress(data.DataMissing):
             training, test = (
@@ -232,9 +225,7 @@ def _median(values: Tensor) -> float:
 
 
 def failures(losses: Tensor) -> int:
-    """Return how many networks end no better than by guessing among ten characters, or with no
-    number at all.
-    """
+    """Return the number of networks that end no better than guessing, or without a number."""
     return int((~(losses < 0.99 * math.log(10))).sum())
 
 
@@ -332,9 +323,7 @@ def paper_claims(measured: dict[str, Panel]) -> list[Claim]:
 
 
 def claims(measured: dict[str, Panel]) -> list[Claim]:
-    """Judge what is better here against tuned baselines and controls at the last step, every
-    network counted.
-    """
+    """Judge learned methods against tuned baselines and controls at the last step."""
     losses = measured[LOSS]
     accuracy = measured[TEST_ACCURACY]
     names = set(losses.names)
@@ -392,9 +381,7 @@ def _close(accuracy: Panel, name: str, others: Sequence[str], within: float) -> 
 
 
 def _gap(accuracy: Panel, name: str, other: str) -> Claim:
-    """Whether a method generalises better, task by task, beyond the 95 % interval of the mean
-    difference.
-    """
+    """Judge whether a method generalises better, by the 95 % interval of the mean difference."""
     difference, half, measured = _difference(accuracy, name, other)
     return Claim(f"test accuracy: {name} is ahead of {other}", difference > half, measured)
 
@@ -406,9 +393,7 @@ def _not_below(accuracy: Panel, name: str, other: str) -> Claim:
 
 
 def _difference(accuracy: Panel, name: str, other: str) -> tuple[float, float, str]:
-    """Return by how much a method is ahead in the mean over tasks, half its 95 % interval, and both
-    in words.
-    """
+    """Return the mean difference over tasks, half its 95 % interval, and both as text."""
     difference = (accuracy[name].values[-1] - accuracy[other].values[-1]).double()
     mean = float(difference.mean())
     half = 1.96 * float(difference.std()) / len(difference) ** 0.5

@@ -1,6 +1,4 @@
-"""Beyond what the inpainting maps were learned on: other sizes, other damage, a blur, other
-photographs.
-"""
+"""Inpainting maps on other sizes, damages, blurs and photographs than those of learning."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ LATE = 100
 
 @dataclass(frozen=True)
 class Condition:
-    """What differs from the training problems: 32×32 crops of BSDS500, a fifth of the pixels
-    missing, no blur.
-    """
+    """Differences from the training problems: 32×32 crops of BSDS500, 20 % missing, no blur."""
 
     name: str
     source: str = "bsds500"
@@ -59,9 +55,7 @@ COUNTS: dict[Scale, int] = {"quick": 1, "standard": 8, "paper": 32}
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Tabulate mean gaps as shares of the first, after 10 and 100 iterations; step sizes are tuned
-    per condition.
-    """
+    """Tabulate mean relative gaps after 10 and 100 iterations for every condition."""
     count = COUNTS[scale]
     result = Result(
         "generalisation",

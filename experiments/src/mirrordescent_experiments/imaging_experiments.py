@@ -1,6 +1,4 @@
-"""The imaging experiments, sections 5.2 and 5.3: denoising of ellipse phantoms and inpainting of
-photographs.
-"""
+"""Sections 5.2 and 5.3: denoising of ellipse phantoms and inpainting of photographs."""
 
 from __future__ import annotations
 
@@ -48,9 +46,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Task:
-    """A kind of imaging problem: what it is called, its learned entries, and how its problems are
-    made.
-    """
+    """A kind of imaging problem: its name, its learned entries, and its problems."""
 
     name: str
     title: str
@@ -60,9 +56,7 @@ class Task:
     noise: Noisy | None
 
     def learned(self, kind: str = "pair") -> Method[Any]:
-        """Return the zoo's method of a kind: "pair", "dual-pair", "conjugate", "stencil", "lpd", or
-        a control.
-        """
+        """Return the method of the zoo of a kind, such as "pair" or "stencil"."""
         return cast(Method[Any], zoo.load(f"{self.entry}-{kind}"))
 
     def by_label(self, label: str) -> Method[Any]:
@@ -103,9 +97,7 @@ TASKS = {
 
 
 def run(task: Task, scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Compare all methods on one task. Whatever is tuned or chosen, is tuned or chosen on training
-    problems.
-    """
+    """Compare all methods on one task; settings are chosen on training problems."""
     size = task.sizes[scale]
     noise = 0.0 if task.noise is None else task.noise.sigma
     result = Result(task.name, task.title, {"scale": scale, **vars(size), "gradient noise": noise})

@@ -91,9 +91,7 @@ def _times(curve: Curve) -> list[str]:
 
 
 def _claims(panel: Panel) -> list[Claim]:
-    """Compare the ends of runs, and the gaps at the moment when LAMD has finished its tenth
-    iteration.
-    """
+    """Judge the ends of runs, and the gaps after the time of LAMD's first ten iterations."""
     ours = panel["LAMD"]
     baselines = [c for c in panel.curves if c.name.split()[0] in {t.name for t in BASELINES}]
     ends = {curve.name: float(curve.values[-1].mean()) for curve in (ours, *baselines)}

@@ -28,8 +28,7 @@ class Estimate:
 
 
 def paired(differences: Tensor, level: float = 0.95) -> Estimate:
-    """Return the mean of differences over problems, with Student's interval; with one problem it is
-    unbounded.
+    """Return the mean of paired differences with Student's 95 % interval.
 
     >>> print(paired(torch.tensor([1.0, 2.0, 3.0, 4.0])))
     2.50 [0.45, 4.55]
@@ -46,8 +45,7 @@ def paired(differences: Tensor, level: float = 0.95) -> Estimate:
 def resampled(
     statistic: Callable[..., float], *runs: Tensor, level: float = 0.95, draws: int = 500
 ) -> Estimate:
-    """Return a statistic of runs on the same problems, with the interval of its values on resampled
-    problems.
+    """Return a statistic of runs on the same problems with its bootstrap interval.
 
     What is not a number, as a difference of two failures, counts as the least.
     """

@@ -1,5 +1,4 @@
-"""What learning again gives: the same recipes from other seeds, and the search for pairs that leave
-the identity.
+"""Learn entries again from other seeds, and search for pairs that leave the identity.
 
 Both at a reduced budget, which is the same for every map and for its control, the same method
 without a map.
@@ -81,9 +80,7 @@ SIZES: dict[Scale, Size] = {
 
 @dataclass(frozen=True)
 class Trial:
-    """A pair as it is searched for: through which descent, how the penalty is weighed, which
-    networks.
-    """
+    """A trial of the search: the descent, the weight of the penalty, and the networks."""
 
     through: str
     objective: Objective
@@ -173,9 +170,7 @@ class _Study:
         return dict(zip(COUNTS, torch.stack(worth, 1), strict=True))
 
     def searched(self, task: str, trial: Trial) -> tuple[str, ...]:
-        """Return the row of one trial: its gaps in its own descent and stored in the dual, against
-        the control.
-        """
+        """Return the row of one trial: its gaps in both storages, against the control."""
         base = recipe(f"{task}-dual-pair")
         channels = 3 if task.startswith("photo") else 1
         stage = Unrolled(replace(DUAL_PAIR, objective=trial.objective, optimiser=_optimiser(trial)))

@@ -1,6 +1,4 @@
-"""The methods of the zoo that train networks: as the paper prints them, as they are better here,
-and without a map.
-"""
+"""Learned methods that train networks: as printed in the paper, improved, and without a map."""
 
 from __future__ import annotations
 
@@ -25,8 +23,7 @@ FACTORS = [1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005]
 
 
 def printed(entry: str) -> dict[str, Method[Any]]:
-    """Return mirror descent, learned as such, and its map and step size in LAMD* with the paper's λ
-    and no cap.
+    """Return learned mirror descent, and its map and step size in the paper's LAMD*.
 
     An entry that is not shipped gives nothing, and claims about it are then not measured.
     """
@@ -37,9 +34,7 @@ def printed(entry: str) -> dict[str, Method[Any]]:
 
 
 def with_other_steps(entry: str, tuning: Training) -> dict[str, Method[Any]]:
-    """Return LAMD* as printed with a multiple of the step size of LMD, tuned: the paper does not
-    state its own.
-    """
+    """Return LAMD* as printed with a tuned multiple of LMD's step size."""
     if entry not in zoo.list():
         return {}
     method = cast(SMD, zoo.load(entry)).requires_grad_(False)
@@ -51,9 +46,7 @@ def with_other_steps(entry: str, tuning: Training) -> dict[str, Method[Any]]:
 
 
 def capped(entry: str) -> dict[str, Method[Any]]:
-    """Return the method of an entry, and its control if there is one: the identity, and schedules
-    learned alike.
-    """
+    """Return the method of an entry, and its control if it exists."""
     made = {CAPPED: cast(Method[Any], zoo.load(entry))}
     if f"{entry}{CONTROL}" in zoo.list():
         made[CAPPED + NO_MAP] = cast(Method[Any], zoo.load(f"{entry}{CONTROL}"))
@@ -61,9 +54,7 @@ def capped(entry: str) -> dict[str, Method[Any]]:
 
 
 def learned(entry: str) -> dict[str, Method[Any]]:
-    """Return what was learned as printed under NAME-printed, then what was learned under NAME, with
-    controls.
-    """
+    """Return the methods of NAME-printed and of NAME, with their controls."""
     made = printed(f"{entry}-printed")
     if f"{entry}-printed{CONTROL}" in zoo.list():
         made[LMD + NO_MAP] = cast(Method[Any], zoo.load(f"{entry}-printed{CONTROL}"))

@@ -62,9 +62,7 @@ class Ledger:
         return End(*self.ends[key])
 
     def pace(self, task: Task, ours: TunableOptimiser, theirs: TunableOptimiser) -> float:
-        """Return the time of a training step of one contestant over that of another, both at a
-        small rate.
-        """
+        """Return the time of a training step of one optimiser over that of another."""
         key = f"{task.name} | {self._called(ours)} / {self._called(theirs)}"
         if key not in self.ends:
             first, second = (each.make(1e-6, "constant") for each in (ours, theirs))
@@ -104,8 +102,7 @@ class Ledger:
 
 
 def best_of(settings: Sequence[Setting], loss: Loss, factor: float = 3.0) -> Setting:
-    """Return the setting of least loss; where its learning rate is an end of the grid, the grid
-    goes on there.
+    """Return the setting of least loss; extend the grid if its learning rate is at an end.
 
     >>> best_of([(1.0, "linear"), (3.0, "linear")], lambda setting: abs(setting[0] - 27))
     (27.0, 'linear')
@@ -120,8 +117,7 @@ def best_of(settings: Sequence[Setting], loss: Loss, factor: float = 3.0) -> Set
 
 
 def in_turn(settings: Sequence[Setting], loss: Loss) -> Setting:
-    """Tune one number after the other where every run is dear: the learning rate, the shape, and
-    what is beside them.
+    """Tune one number after the other, for expensive runs: learning rate, shape, and others.
 
     The first learning rate is tried with what comes first of everything else.
 

@@ -1,6 +1,4 @@
-"""Dual-space preconditioning among the methods of an experiment on networks: learned, set by hand,
-and its control.
-"""
+"""Dual-space preconditioning for networks: learned, set by hand, and its control."""
 
 from __future__ import annotations
 
@@ -66,9 +64,7 @@ def matrix_methods(
 
 
 def learned_for(steps: int, factor: float = 1.0, fall: float = 1.0) -> Method[Any]:
-    """Return the entry for a run of so many steps, as it is or with steps of another length, or
-    that fall otherwise.
-    """
+    """Return the entry for a number of steps, with rescaled steps or another schedule if given."""
     entry = cast(Preconditioned, zoo.load(ENTRY))
     own = cast(OverRun, entry.t)
     over = own.replace(steps=steps, power=fall * own.power)
@@ -88,9 +84,7 @@ def _falling(rate: float, steps: int, fall: float) -> Callable[[int], float]:
 
 
 def matrix_claims(measured: dict[str, Panel], loss: float, accuracy: float) -> list[Claim]:
-    """Judge what a geometry of matrices is worth, and whether the better of the two reaches given
-    numbers.
-    """
+    """Judge a geometry of matrices, and whether the better method reaches given numbers."""
     ends = {
         name: [float(measured[what][name].values[-1].mean()) for what in (LOSS, TEST_ACCURACY)]
         for name in (ENTRY, TUNED, POLAR)

@@ -1,6 +1,4 @@
-"""Section 6: learned multipliers of the gradient group by themselves into the orbits of a network's
-symmetries.
-"""
+"""Section 6: learned multipliers of gradients group into the orbits of a network's symmetries."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ TIED = "5 multipliers"
 
 @dataclass(frozen=True)
 class Size:
-    """How large the experiment is: meta-steps, their first rate, networks in each, networks for
-    evaluation.
-    """
+    """Size of the experiment: meta-steps, first rate, networks in each, networks for evaluation."""
 
     meta_steps: int
     rate: float
@@ -58,9 +54,7 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Learn the multipliers of all 201 parameters one by one, and one for each orbit, and train
-    networks with both.
-    """
+    """Learn multipliers for all 201 parameters and for orbits, and train networks with both."""
     size = SIZES[scale]
     family = moons_family()
     untied = untied_map()
@@ -93,8 +87,7 @@ def untied_map() -> Layerwise:
 def learn_multipliers(
     mirror: Layerwise, family: NetworkFamily, meta_steps: int, rate: float, batch: int
 ) -> None:
-    """w ← max(w − η_k ∂L/∂w, 1e-3), where L adds up the losses along a run of mirror descent, on
-    random networks.
+    """Learn w ← max(w − η_k ∂L/∂w, 1e-3), with L the sum of losses along runs of mirror descent.
 
     Only every tenth step of a run is evaluated, to save time. η_k falls to 0 like a cosine, so that
     the noise of single networks is averaged out. A number that n entries share moves by the mean of
@@ -122,9 +115,7 @@ def _descend(part: Multipliers, rate: float) -> None:
 
 
 def by_orbit(mirror: Layerwise) -> dict[str, Tensor]:
-    """Return the multipliers of all parameters, sorted into the orbits of the network's
-    symmetries.
-    """
+    """Return the multipliers sorted into the orbits of the network's symmetries."""
     orbits = _multipliers(layerwise(moons_network(), "diagonal", "orbit"))
     found = []
     for name, part in _multipliers(mirror).items():
@@ -155,9 +146,7 @@ def _shapes(mirror: Layerwise) -> dict[str, tuple[int, ...]]:
 def _compare(
     family: NetworkFamily, untied: Layerwise, tied: Layerwise, count: int
 ) -> dict[str, Panel]:
-    """Train fresh networks with the learned maps, with gradient descent, and with the zoo's
-    method.
-    """
+    """Train fresh networks with the learned maps, gradient descent, and the zoo's method."""
     best = _training(family, SEEDS // 2, max(2, count // 5)).tune(
         TunableSolver("GD", GD, grid(5e-2, 1e1))
     )

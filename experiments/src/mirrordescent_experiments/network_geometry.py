@@ -1,6 +1,4 @@
-"""One geometry for networks of any kind, without tuning, against tuned optimisers: equal steps,
-equal seconds.
-"""
+"""One geometry for all networks without tuning, against tuned optimisers."""
 
 from __future__ import annotations
 
@@ -75,9 +73,7 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Tune all but the entry on every task, then train with all of them on networks that nothing
-    was tuned on.
-    """
+    """Tune all optimisers but the entry on every task, and train other networks."""
     size = SIZES[scale]
     tasks = TEST
     project = PROJECT
@@ -134,9 +130,7 @@ def small(task: Task, share: float) -> Task:
 
 
 def _hand_setting(ledger: Ledger, learning: Sequence[Task]) -> Setting:
-    """Return the one setting of the geometry set by hand that is best on the tasks the entry was
-    learned on.
-    """
+    """Return the best setting of the geometry set by hand on the entry's learning tasks."""
     hand = TunableOptimiser(HAND, by_hand(), HAND_SETTINGS)
 
     def score(setting: Setting) -> float:
@@ -258,9 +252,7 @@ class _Study:
         )
 
     def equal_seconds(self, result: Result) -> None:
-        """Give AdamW as many steps as it can take in the time of the entry, with its schedule
-        stretched.
-        """
+        """Train with AdamW for the time of the entry's run, with its schedule stretched."""
         rows = []
         won = 0
         for task in self.tasks:
@@ -296,9 +288,7 @@ class _Study:
         return {contestant.name: contestant for contestant in self.contestants}
 
     def _again(self, task: Task, name: str, steps: int, count: int) -> list[End]:
-        """Run for another number of steps, with the learning rate tuned again beside the one that
-        was chosen before.
-        """
+        """Run for another number of steps, with the learning rate tuned again near the last one."""
         contestant = self.by_name[name]
         setting = self.ledger.tuned(task, contestant, steps, [self.chosen[task.name, name]])
         return [
@@ -349,9 +339,7 @@ def _project(
 def reaches(
     name: str, losses: list[float], shares: list[float], loss: float, share: float
 ) -> Claim:
-    """Judge whether a mean loss and a mean accuracy reach given numbers, both beyond their
-    uncertainty.
-    """
+    """Judge whether a mean loss and a mean accuracy reach given numbers significantly."""
     margins = [paired(loss - torch.tensor(losses)), paired(torch.tensor(shares) - share)]
     return Claim.by(
         f"{name} of the paper: loss at most {loss:g} and accuracy at least {share:.1%}",
@@ -368,9 +356,7 @@ def lower(statement: str, difference: Estimate) -> Claim:
 
 
 def log_ratio(ours: list[list[float]], theirs: list[list[float]]) -> Estimate:
-    """Return the mean over tasks of log(ours/theirs), and its 95 % interval over the networks of
-    these tasks.
-    """
+    """Return the mean over tasks of log(ours/theirs), and its 95 % interval over networks."""
     tasks = zip(ours, theirs, strict=True)
     logs = [
         [math.log(a / b) for a, b in zip(x, y, strict=False)] for x, y in tasks

@@ -40,8 +40,7 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(architecture: Architecture, scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Train with learned methods, SGD and Adam as in the paper and tuned, and AdamW and Muon with
-    falling steps.
+    """Train with learned methods, SGD, Adam, AdamW and Muon for equal time.
 
     Evaluation is off the clock.
     """

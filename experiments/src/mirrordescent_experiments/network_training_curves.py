@@ -48,8 +48,7 @@ ADAM_GRID = grid(2e-3, 1e-1)
 
 @dataclass(frozen=True)
 class Size:
-    """How large an experiment is: networks shown, networks to tune on, evaluations in a run, data
-    for each.
+    """Size of an experiment: networks, networks for tuning, evaluations in a run, data.
 
     Of ``counted`` more networks it is only told how many do not learn at all.
     """
@@ -170,9 +169,7 @@ ARCHITECTURES = {
 
 
 def run(architecture: Architecture, scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Train with the learned methods, and with baselines as in the paper and tuned, on the same
-    minibatches.
-    """
+    """Train with learned methods and with baselines, printed and tuned, on the same minibatches."""
     size = architecture.sizes[scale]
     source = source_for(scale, directory)
     shown, tuning = (
@@ -203,9 +200,7 @@ def run(architecture: Architecture, scale: Scale, directory: Path | None, say: S
 def _methods(
     entry: str, tuning: Training, falls: Sequence[float]
 ) -> Iterator[tuple[str, Method[Any]]]:
-    """Yield all methods by their names, each tuned when its turn comes, so that there is something
-    to see.
-    """
+    """Yield all methods by name; each is tuned when it is yielded."""
     yield from learned(entry).items()
     yield from with_other_steps(f"{entry}-printed", tuning).items()
     yield from matrix_methods(tuning, falls)
@@ -215,9 +210,7 @@ def _methods(
 def _dead(
     architecture: Architecture, source: Source, size: Size, directory: Path | None, say: Say
 ) -> Claim:
-    """Count the networks that the learned geometry of matrices leaves no better than guessing among
-    ten classes.
-    """
+    """Return the number of networks that the learned geometry leaves no better than guessing."""
     worst = 0.0
     dead = 0
     for first in range(0, size.counted, CHUNK):

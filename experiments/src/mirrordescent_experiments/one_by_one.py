@@ -1,6 +1,4 @@
-"""Networks trained one by one through ``torch.optim``: the same starts and minibatches for all, in
-epochs.
-"""
+"""Networks trained one by one with ``torch.optim``, from the same starts in epochs."""
 
 from __future__ import annotations
 
@@ -58,18 +56,14 @@ class OneByOne:
         self.steps = self.epochs * len(self.labels) // self.batch
 
     def tuned(self, contestant: TunableOptimiser) -> tuple[str, Make]:
-        """Tune a contestant one setting after the other, and return its name with what was found,
-        and its optimiser.
-        """
+        """Tune an optimiser one setting after the other; return its name and the optimiser."""
         if len(contestant.settings) == 1:
             return contestant.name, contestant.make(*contestant.settings[0])
         setting = in_turn(contestant.settings, lambda each: self.final_loss(contestant.make(*each)))
         return f"{contestant.name} ({written(setting)})", contestant.make(*setting)
 
     def curves(self, name: str, make: Make) -> dict[str, Curve]:
-        """Train all networks, one after the other, and return loss and test accuracy along
-        the way.
-        """
+        """Train all networks one by one; return curves of loss and test accuracy."""
         every = max(1, self.steps // self.size.looks)
         looks = [k for k in range(self.steps + 1) if k % every == 0 or k == self.steps]
         found = [self.train(make, TEST_SEED + i, looks) for i in range(self.size.networks)]
@@ -125,9 +119,7 @@ class OneByOne:
 
 
 def falling_contestants() -> list[TunableOptimiser]:
-    """Return the entry, not tuned; the same with the identity for its maps; and AdamW and Muon with
-    falling steps.
-    """
+    """Return the entry, the entry with identity maps, and AdamW and Muon with decaying steps."""
     entry: Any = zoo.load(ENTRY)
     return [
         TunableOptimiser(ENTRY, learned(entry), ONCE, of_entry=True),

@@ -37,9 +37,7 @@ class Summary:
     data: dict[str, Any]
 
     def stated(self, *beginnings: str) -> Judged | None:
-        """Return the verdict of the claims whose statements begin so: all of them hold, or one does
-        not.
-        """
+        """Return the verdict on all claims whose statements begin with a text."""
         found = [
             c
             for c in self.data["claims"]
@@ -92,9 +90,7 @@ def stated(*beginnings: str) -> Judge:
 
 
 def fall(panel: str, method: str, least: float | None = None, most: float | None = None) -> Judge:
-    """Judge by which factor a gap falls over the last half of a run: at least, or at most,
-    so much.
-    """
+    """Judge the factor by which a gap falls over the last half of a run."""
 
     def judge(summary: Summary) -> Judged | None:
         means = summary.means(panel, method)
@@ -122,9 +118,7 @@ def fall(panel: str, method: str, least: float | None = None, most: float | None
 
 
 def ordered(panel: str, methods: Sequence[str], k: int) -> Judge:
-    """Judge that gaps at an iteration are in this order, the smallest first: the first below each
-    of the others.
-    """
+    """Judge that gaps at an iteration are in this order, with the first below all others."""
 
     def judge(summary: Summary) -> Judged | None:
         means = {method: summary.means(panel, method) for method in methods}
@@ -169,9 +163,7 @@ def one_rule(rule: str) -> Judge:
 
 
 def grouped(group: str, others: Sequence[str]) -> Judge:
-    """Judge that multipliers form a group: they spread by at most a tenth of the distance to the
-    next one.
-    """
+    """Judge that multipliers form a group: their spread is at most a tenth of the distance."""
 
     def judge(summary: Summary) -> Judged | None:
         found: dict[str, list[float]] = next(iter(summary.data.get("groups", {}).values()), {})

@@ -1,6 +1,4 @@
-"""The three pictures of section 5.2: an ellipse phantom, its reconstruction, and what total
-variation makes of it.
-"""
+"""The pictures of section 5.2: a phantom, its reconstruction, and the total-variation result."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ SIDES: dict[Scale, int] = {"quick": 48, "standard": 128, "paper": 128}
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Draw a phantom, reconstruct it from noisy projections, and minimise the objective to a proven
-    gap.
-    """
+    """Draw a phantom, reconstruct it from noisy projections, and minimise to a proven gap."""
     side = SIDES[scale]
     clean, noisy = data.noisy_phantoms(1, side, seed=4)
     problem = TVDenoising(noisy)

@@ -1,6 +1,4 @@
-"""Where results come from: the commit, the entries that were used, the date and the machine; and
-which are stale.
-"""
+"""Provenance of results: commit, entries, date and machine, and stale results."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ Provenance: TypeAlias = dict[str, Any]
 
 
 def commit() -> str:
-    """Return the commit of the sources, with a + if they were changed since, or that it is not
-    known.
-    """
+    """Return the commit of the sources, with a + if they were changed, or "not known"."""
     asked = [
         "git",
         "-C",
@@ -60,8 +56,7 @@ def machine() -> str:
 
 @contextmanager
 def recorded(seeds: str) -> Iterator[Provenance]:
-    """Fill in where what is computed inside comes from: the entries of the zoo that are loaded
-    there, and the rest.
+    """Record the provenance of results computed in this context, with the loaded entries.
 
     >>> with recorded("0") as provenance:
     ...     _ = zoo.load("photo-inpaint-lpd")
@@ -96,9 +91,7 @@ def mark(provenance: Provenance, section: bool = False) -> str:
 
 
 def problems(provenance: Provenance | None) -> list[str]:
-    """Say why results are stale: nothing is known about them, or the entries they used are not
-    those shipped.
-    """
+    """Return the reasons why results are stale: unknown entries, or entries that changed."""
     if not provenance or provenance.get("entries", UNKNOWN) == UNKNOWN:
         return ["the entries that were used are not known"]
     shipped = zoo.list()
@@ -137,8 +130,7 @@ def pages(folder: Path) -> dict[str, Provenance | None]:
 
 
 def check(folder: Path) -> list[str]:
-    """Return what is wrong with the pages of a folder: stale ones that are not listed, listed ones
-    that are not.
+    """Return the faults of a folder: unlisted stale pages, and listed pages that are not stale.
 
     The list is ``stale.json`` in the folder, {page: why}.
     """

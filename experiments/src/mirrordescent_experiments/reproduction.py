@@ -73,9 +73,7 @@ def reproduce(
     directory: Path | None = None,
     say: Say = print,
 ) -> list[Result]:
-    """Run an experiment, or "all", and write its curves, figures, claims and summary to
-    OUT/NAME.
-    """
+    """Run an experiment, or "all", and write its results to OUT/NAME."""
     require_known(name, [*EXPERIMENTS, "all"], "experiment")
     results = []
     for each in EXPERIMENTS if name == "all" else (name,):

@@ -1,6 +1,4 @@
-"""An ordinary small residual network, trained through ``torch.optim``: schedulers, a checkpoint,
-others beside it.
-"""
+"""A small residual network trained with ``torch.optim``, schedulers and a checkpoint."""
 
 from __future__ import annotations
 
@@ -66,9 +64,7 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Train for one epoch with every optimiser at its best setting, and interrupt and resume one of
-    the runs.
-    """
+    """Train for one epoch with every optimiser; interrupt and resume one of the runs."""
     size = SIZES[scale]
     source = source_for(scale, directory)
     result = Result(
@@ -113,9 +109,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
 def accuracy_claims(
     accuracy: dict[str, torch.Tensor], pairs: Sequence[tuple[str, str, float]] = PAIRS
 ) -> list[Claim]:
-    """Judge whether one reaches another's test accuracy, within some share, over the same
-    networks.
-    """
+    """Judge whether one optimiser reaches another's test accuracy, within a tolerance."""
     claims = []
     for name, rival, within in pairs:
         margin = paired(accuracy[name] - accuracy[rival] + within)
@@ -151,9 +145,7 @@ class _Task:
         self.test = test[:, None]
 
     def tuned(self, contestant: TunableOptimiser) -> Any:
-        """Return the setting of the least test loss on a network kept for tuning, found one number
-        after the other.
-        """
+        """Return the setting of least test loss on a tuning network, one number after the other."""
         if len(contestant.settings) == 1:
             return contestant.settings[0]
         return in_turn(

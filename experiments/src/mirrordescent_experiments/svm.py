@@ -1,6 +1,4 @@
-"""Section 5.4: a support vector machine on features of fours and nines, trained from many
-starts.
-"""
+"""Section 5.4: a support vector machine on features of fours and nines, from many starts."""
 
 from __future__ import annotations
 
@@ -68,9 +66,7 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Compare all methods at equal iterations, in double precision, by hinge loss and by test
-    error.
-    """
+    """Compare all methods at equal iterations by hinge loss and test error."""
     size = SIZES[scale]
     features, source = load_features(directory, bundled=scale == "quick")
     optimum = certify(machine(features), TOLERANCE)
@@ -114,8 +110,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
 
 
 def geometries(directory: Path | None) -> Iterator[tuple[str, Method[Any]]]:
-    """Yield AMD with a full matrix that was learned, its control, and both as they were before
-    learning.
+    """Yield AMD with a learned full matrix, its control, and both before learning.
 
     They are for the features of MNIST.
     """
@@ -132,9 +127,7 @@ def geometries(directory: Path | None) -> Iterator[tuple[str, Method[Any]]]:
 
 
 def of_the_data(problem: Problem) -> dict[str, MirrorMap]:
-    """Return preconditioners that need no learning: the full matrix that the data suggest, and its
-    diagonal.
-    """
+    """Return preconditioners without learning: the full matrix of the data, and its diagonal."""
     machine = cast(SVM, problem)
     points = machine.signed.flatten(0, -2)
     return {
@@ -182,9 +175,7 @@ def _error(x: Tensor, features: Features) -> Tensor:
 
 
 def _references(features: Features, optimum: float, error: float) -> Table:
-    """Compare the certified optimum with liblinear, which regularises the bias unless its feature
-    is made large.
-    """
+    """Compare the certified optimum with liblinear, which also regularises the bias."""
     from sklearn.svm import LinearSVC
 
     liblinear = LinearSVC(
@@ -291,9 +282,7 @@ def _claims(result: Result, optimum: float) -> list[Claim]:
 
 
 def _matrix_claims(losses: Panel) -> list[Claim]:
-    """Judge the full matrices by their controls, and by what the data suggest, where they
-    were run.
-    """
+    """Judge the full matrices by their controls and by the preconditioners of the data."""
     found = []
     for name in (each for each in (FULL, PLAIN) if each in losses.names):
         rivals = {"its control, learned alike": f"{name}{NO_MAP}"}

@@ -1,5 +1,4 @@
-"""Poisson tomography, where x > 0 and the geometry is not Euclidean: mirrors against EM and
-primal-dual methods.
+"""Poisson tomography with x > 0: mirror methods against EM and primal-dual methods.
 
 Everything is measured in passes over the data: a method that uses one of n groups of angles per
 step makes n steps.
@@ -103,9 +102,7 @@ class Passes(Wrapper[PassState]):
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Compare learned mirror methods with tuned classical ones on phantoms that none of them has
-    seen.
-    """
+    """Compare learned mirror methods with tuned classical methods on unseen phantoms."""
     size = SIZES[scale]
     family = TomographyFamily(size.side, size.angles, terms=size.groups)
     seeds = SEEDS + torch.arange(

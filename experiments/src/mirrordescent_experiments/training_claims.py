@@ -12,9 +12,7 @@ FAILED = 10.0
 
 
 def at_most(panel: Panel, name: str, factor: float, rival: str) -> Claim:
-    """Whether a method's mean at the end is at most a factor of a rival's, over the same
-    networks.
-    """
+    """Judge that a method's final mean is at most a factor of a rival's, over the same networks."""
     ours, theirs = (_ends(panel, each) for each in (name, rival))
     relation = "below" if factor == 1 else f"at most {factor:.3g} times"
     return _judged(

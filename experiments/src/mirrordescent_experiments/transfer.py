@@ -1,6 +1,4 @@
-"""Maps learned on small networks, used unchanged on larger ones and on other data, against
-optimisers tuned there.
-"""
+"""Maps learned on small networks, used unchanged on larger networks and other data."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ from mirrordescent_experiments.training_claims import at_most
 
 @dataclass(frozen=True)
 class Target:
-    """A network and data that the map of an entry was not learned on; without a source, the data it
-    was learned on.
-    """
+    """A network and data on which an entry was not learned; without a source, its own data."""
 
     name: str
     base: str
@@ -109,8 +105,7 @@ SIZES: dict[Scale, Size] = {
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
-    """Train for as many steps as the method was learned for, with it and with others, tuned for
-    each target.
+    """Train with the learned method and with others, tuned for each target, for equal steps.
 
     All of them have steps that fall: those of learned methods as learned, of AdamW and Muon
     linearly or like a cosine.
@@ -140,9 +135,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
 
 
 def target_claims(target: str, loss: Panel) -> list[Claim]:
-    """Judge what was learned on other networks against AdamW, and the geometry of matrices against
-    Muon too.
-    """
+    """Judge learned methods against AdamW, and the geometry of matrices also against Muon."""
     pairs = [*((name, ADAMW) for name in (*LEARNED, ENTRY)), (ENTRY, MUON), (ENTRY, CONTROL)]
     claims = [at_most(loss, name, 1, rival) for name, rival in pairs]
     return [replace(claim, statement=f"{target}: {claim.statement}") for claim in claims]

@@ -17,16 +17,17 @@ POOL = 4  # pixels of a pooling window
 class SmallCNNTraining(NetworkTraining):
     """Training of small convolutional networks, each on its own few images.
 
-    f(w) = mean cross-entropy of s = A·ReLU(max over windows of (K ∗ image) + b) + c. Its gradient is
+    f(w) = mean cross-entropy of s = A·ReLU(max over windows of (K ∗ image) + b) + c. Its gradient
+    is
 
     .. code-block:: none
 
         r = (softmax(s) − target)/n              ∂c = Σ r                 ∂A = Σ r featuresᵀ
         q = Aᵀr where the feature is positive    ∂b = Σ q over windows    ∂K = Σ q · patch
 
-    where the patch is the one that has the maximum. If several patches of a window have the maximum,
-    they share it. The patches of the images are the same in every step, so they are cut out once. The
-    gradient can be differentiated again, with the choice of the maxima fixed.
+    where the patch is the one that has the maximum. If several patches of a window have the
+    maximum, they share it. The patches of the images are the same in every step, so they are cut
+    out once. The gradient can be differentiated again, with the choice of the maxima fixed.
 
     Args:
         model: Network from :func:`~mirrordescent.recipes.architectures.small_cnn`.

@@ -343,7 +343,7 @@ class _MapChecks:
             )
             if self.mirror.exact:
                 reason = f"The map says that it is exact, but {reason}"
-        return Verdict.of("the way back is the inverse of the way there", holds, reason)
+        return Verdict.of("∇ψ* is the inverse of ∇ψ", holds, reason)
 
 
 @torch.no_grad()
