@@ -37,7 +37,8 @@ from mirrordescent.learn import Draw
 from mirrordescent.learn.checkpoint import RunDamaged
 from mirrordescent.mirrors import HyperbolicEntropy
 from mirrordescent.restore import plan_restoration
-from mirrordescent.restore.jobs import RECORDS, Jobs, RestorationSettings
+from mirrordescent.restore.jobs import Jobs, RestorationSettings
+from mirrordescent.restore.records import RECORDS
 
 OPTION_VALUES = [
     "",

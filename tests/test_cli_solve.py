@@ -16,8 +16,8 @@ from PIL import Image
 
 from mirrordescent import cli, kernels, zoo
 from mirrordescent.restore import jobs, pipeline
-from mirrordescent.restore.jobs import RECORDS
 from mirrordescent.restore.masks import Masks
+from mirrordescent.restore.records import RECORDS
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

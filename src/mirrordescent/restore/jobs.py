@@ -20,8 +20,7 @@ from mirrordescent.restore.outcome import Failure, Outcome, PhotoJob, outcome_of
 from mirrordescent.restore.photo import read_header, read_photo
 from mirrordescent.restore.pipeline import Restored, restore
 from mirrordescent.restore.planning import RestorationPlan, Task
-from mirrordescent.restore.records import RECORDS as RECORDS
-from mirrordescent.restore.records import Records, hash_facts, hash_file, is_intact
+from mirrordescent.restore.records import RECORDS, Records, hash_facts, hash_file, is_intact
 from mirrordescent.restore.sources import (
     Source,
     companion_file,
