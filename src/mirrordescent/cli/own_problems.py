@@ -16,7 +16,7 @@ from mirrordescent.learn.families import lower_bounds
 from mirrordescent.methods import FISTA, Method
 from mirrordescent.problems import Problem
 from mirrordescent.references.certificate import primal_dual
-from mirrordescent.solving import Rule, Snapshot, Solution, relative_change, relative_gap, solve
+from mirrordescent.solving import Rule, Solution, gap, relative_change, relative_gap, solve
 from mirrordescent.trees import leaves
 
 LEARNED = Path("out/zoo")
@@ -122,10 +122,7 @@ def _stopping_rule(lower: Tensor | None, accuracy: float) -> Rule:
     if lower is None:
         return relative_change(1e-7)
 
-    def reached(look: Snapshot) -> Tensor:
-        return relative_gap(look.value, lower, look.start_value) <= accuracy
-
-    return Rule(reached)
+    return gap(accuracy, lower)
 
 
 def _gaps(solution: Solution, draw: Draw, lower: Tensor | None) -> Tensor:

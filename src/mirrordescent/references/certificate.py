@@ -20,7 +20,7 @@ from mirrordescent.problems.base import Problem, in_double
 from mirrordescent.problems.fingerprint import fingerprint
 from mirrordescent.problems.saddle import SaddlePoint
 from mirrordescent.references.estimate import estimate as estimate_optimum
-from mirrordescent.solving import Rule, Snapshot, relative_gap, solve
+from mirrordescent.solving import Rule, Snapshot, relative_gap, rounding_of, solve
 from mirrordescent.trees import Tree, tree_map
 
 ITERATIONS = 40_000
@@ -287,7 +287,7 @@ def _solve_with_gradient_bounds(problem: Problem, tolerance: float) -> Optimum |
         lower = torch.fmax(
             cast(Tensor, lower), cast(Tensor, problem.bound_at(snapshot.x, convexity))
         )
-        rounding = 64 * torch.finfo(lower.dtype).eps * (1 + snapshot.start_value.abs())
+        rounding = 16 * rounding_of(snapshot.best_value, lower)
         allowed = torch.maximum(tolerance * (snapshot.start_value - lower), rounding)
         return snapshot.best_value - lower <= allowed
 
@@ -314,7 +314,7 @@ def _small_gap(problem: Problem, tolerance: float) -> Rule:
         scale = snapshot.start_value - lower
         if constant_value is not None:
             scale = torch.minimum(scale, constant_value)
-        rounding = torch.finfo(lower.dtype).eps * (1 + snapshot.start_value.abs())
+        rounding = rounding_of(snapshot.best_value, lower)
         return snapshot.best_value - lower <= torch.maximum(tolerance * scale, rounding)
 
     return Rule(small_gap)
