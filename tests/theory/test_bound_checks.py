@@ -180,6 +180,15 @@ def test_the_numbers_of_a_verdict_are_those_at_the_end():
     assert "first after" not in below([[1.0]], [[2.0]]).reason
 
 
+@pytest.mark.parametrize("sample", [0, 1, 2])
+def test_one_sample_above_its_bound_is_enough(sample):
+    measured = [[1.0] * 3, [1.0] * 3, [1.0] * 3]
+    measured[1][sample] = 3.0
+    verdict = below(measured, [[2.0] * 3] * 3)
+    assert verdict.answer == "does not hold"
+    assert "first after 2 steps" in verdict.reason
+
+
 def test_failed_runs_and_missing_bounds():
     verdict = below([[1.0, 1.0]], [[2.0, 2.0]], statuses=[Status.DIVERGED, Status.BUDGET])
     assert (verdict.answer, "1 of 2 problems failed" in verdict.reason) == ("does not hold", True)
@@ -215,6 +224,15 @@ def test_lemma_1_holds_to_the_rounding_of_the_energies_on_both_sides(energies):
     assert lemma([[-0.8 * allowed]], energy).answer == "holds"
     assert lemma([[-1.4 * allowed]], energy).answer == "does not hold"
     assert lemma([[-1.4 * allowed / 8]], [[0.0], [0.0]]).answer == "does not hold"
+
+
+@pytest.mark.parametrize("sample", [0, 1, 2])
+def test_one_sample_that_violates_lemma_1_is_enough(sample):
+    slack = [[1.0] * 3, [1.0] * 3]
+    slack[1][sample] = -1.0
+    verdict = lemma(slack, [[0.0] * 3] * 3)
+    assert verdict.answer == "does not hold"
+    assert "1 of 2 steps violate" in verdict.reason
 
 
 def test_steps_that_violate_lemma_1_are_counted_once():

@@ -17,7 +17,7 @@ from mirrordescent.methods import FISTA, Method
 from mirrordescent.problems import Problem
 from mirrordescent.problems.statements import in_words, require_consistent
 from mirrordescent.references.certificate import primal_dual
-from mirrordescent.solving import Rule, Snapshot, Solution, relative_change, relative_gap, solve
+from mirrordescent.solving import Rule, Solution, gap, relative_change, relative_gap, solve
 from mirrordescent.trees import leaves
 
 LEARNED = Path("out/zoo")
@@ -139,10 +139,7 @@ def _stopping_rule(lower: Tensor | None, accuracy: float) -> Rule:
     if lower is None:
         return relative_change(1e-7)
 
-    def reached(look: Snapshot) -> Tensor:
-        return relative_gap(look.value, lower, look.start_value) <= accuracy
-
-    return Rule(reached)
+    return gap(accuracy, lower)
 
 
 def _gaps(solution: Solution, draw: Draw, lower: Tensor | None) -> Tensor:

@@ -27,7 +27,8 @@ MANY_PIXELS = 1 << 24  # a file with more pixels must be long enough for them
 DENSEST = 1 << 14  # pixels in a byte; the best compression of black and white has half as many
 # Suffixes of images. Hidden files beside pictures (._x.png) are left out.
 IMAGE = re.compile(
-    r"[^.].*\.(png|jpe?g|jfif|jp2|j2k|bmp|gif|p[pgn]m|tiff?|webp|avif|qoi|tga)", re.IGNORECASE
+    r"[^.].*\.(png|jpe?g|jfif|jp2|j2k|bmp|gif|p[pgn]m|tiff?|webp|avif|qoi|tga)",
+    re.IGNORECASE | re.DOTALL,  # a name may have line breaks
 )
 
 

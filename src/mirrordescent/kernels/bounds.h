@@ -195,14 +195,15 @@ int NAME(dual_value)(long planes, long channels, long coupled, long height, long
                     EACH(j, 0, width) seen[j] = 1;
 #pragma omp simd reduction(+ : least, size, extent, squares)
                 for (long j = 0; j < width; j++) {
-                    double x = ys[j] - half * w[j], free = w[j] > 0 ? from : to;
-                    x = x < from ? from : x;
-                    x = x > to ? to : x;
-                    x = seen[j] > 0 ? x : free;
-                    double far = x - ys[j], fidelity = scale * seen[j] * far * far, linear = w[j] * (x - from);
+                    /* t = x - y, so that rounding is relative to the width of the box */
+                    double t = -half * w[j], lowest = from - ys[j], highest = to - ys[j];
+                    t = t < lowest ? lowest : t;
+                    t = t > highest ? highest : t;
+                    double offset = seen[j] > 0 ? t - lowest : w[j] > 0 ? 0 : to - from;
+                    double fidelity = scale * seen[j] * t * t, linear = w[j] * offset;
                     least += fidelity + linear;
                     size += fidelity + fabs(linear);
-                    extent += x - from;
+                    extent += offset;
                     squares += d[j] * d[j] + a[j] * a[j];
                 }
                 double *all = sums + 4 * plane;

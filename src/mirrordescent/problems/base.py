@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent._internal.checks import require_data
+from mirrordescent._internal.rounding import rounded_down, unit
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.parts import Part
+from mirrordescent.problems.linearisation import least_model_value
 from mirrordescent.problems.saddle import SaddlePoint
-from mirrordescent.trees import Point, Tree, batch_size, dot, leaves, norm, tree_map
+from mirrordescent.trees import Point, Tree, batch_size, leaves, norm, tree_map
 
 
 class Problem(Part, nn.Module):
@@ -29,7 +31,8 @@ class Problem(Part, nn.Module):
     - finite sums: ``terms`` and ``grad_of_terms``, for stochastic gradients;
     - kinks: ``kink`` and ``smoothed_grad``, for smoothed gradients;
     - structure: ``proximal`` and ``saddle_point``, for proximal and primal-dual methods;
-    - bounds: ``minimiser``, ``bound_at`` and ``bound_from_means``, for certificates;
+    - bounds: ``minimiser``, ``bound_at``, ``evaluation_error`` and ``bound_from_means``, for
+      certificates;
     - ``features``, for methods whose step sizes depend on the problem;
     - ``start``, for a better first point.
 
@@ -167,7 +170,8 @@ class Problem(Part, nn.Module):
             min f ≥ min_{x' ∈ X} f(x) + ⟨g, x' − x⟩ + (μ/2)‖x' − x‖²,   g = ∇f(x)
 
         For μ > 0 the minimum is at P_X(x − g/μ). For μ = 0 and a bounded X it is at a vertex, as in
-        the Frank–Wolfe method.
+        the Frank–Wolfe method. The bound is computed in double precision, if the problem supports
+        it. Rounding errors of f, ∇f (:meth:`evaluation_error`) and the minimum are subtracted.
 
         Args:
             x: Points.
@@ -178,18 +182,47 @@ class Problem(Part, nn.Module):
             mu = self.strong_convexity() or 0.0
         if not self.convex or not (mu > 0 or self.domain.bounded):
             return None
-        value = self.value(x)
-        g = self.grad(x)
-        decreases = []
-        if mu > 0:
-            target = self.domain.project(tree_map(lambda a, b: a - b / mu, x, g))
-            step = tree_map(torch.sub, target, x)
-            decreases.append(dot(g, step) + mu / 2 * dot(step, step))
-        if self.domain.bounded:
-            decreases.append(self.domain.least(g) - dot(g, x))
-        decrease = torch.stack(decreases).amax(0)
-        size = value.abs() + norm(g) * norm(x) + decrease.abs()
-        return value + decrease - 8 * torch.finfo(value.dtype).eps * size
+        return self._bound_by_linearisation(x, mu)
+
+    def _bound_by_linearisation(self, x: Tree, convexity: float | Tensor) -> Tensor:
+        """Return the bound of :meth:`bound_at` for a μ ≥ 0, a number or (batch,)."""
+        dtype = next(leaves(x)).dtype
+        problem = self
+        if dtype != torch.float64:
+            problem, x = in_double(self, x)
+        value = problem.value(x)
+        g = problem.grad(x)
+        value_error, gradient_error = problem.evaluation_error(x, value, g)
+        decrease = least_model_value(problem.domain, x, g, gradient_error, convexity)
+        rounding = unit(0, value.dtype) * (value.abs() + decrease.abs()).nan_to_num(posinf=0.0)
+        return rounded_down(value + decrease - value_error - rounding, dtype)
+
+    def evaluation_error(self, x: Point, value: Tensor, gradient: Point) -> tuple[Tensor, Tensor]:
+        """Bound the rounding errors of ``value`` and, in ℓ₂, of ``grad`` at a point.
+
+        Override this if the sums in f are known. By default f is treated as a sum of smooth terms
+        of (Ax − b), with as many terms as the data and x have entries along all dimensions. The
+        rounding of x and of the data then changes ∇f by a few units of ‖∇f‖ + L‖x‖, and f by as
+        many units of |f| + ‖∇f‖‖x‖ + √(2L|f|)‖x‖.
+
+        Args:
+            x: Points.
+            value: f(x), (batch,).
+            gradient: ∇f(x).
+
+        Returns:
+            Two tensors (batch,).
+        """
+        tensors = [*self.buffers(), *leaves(x)]
+        units = unit(sum(sum(tensor.shape) for tensor in tensors), value.dtype)
+        smoothness = self.smoothness()
+        if smoothness is None or math.isinf(smoothness):
+            smoothness = self.strong_convexity() or 0.0
+        size = norm(x)
+        steepness = norm(gradient)
+        curved = (2 * smoothness * value.abs()).sqrt() * size + units * smoothness * size.square()
+        value_error = units * (value.abs() + steepness * size + curved)
+        return value_error, units * (steepness + smoothness * size)
 
     def bound_from_means(self, gradient: Point, x: Point, count: int = 1) -> Tensor | None:
         """Return a lower bound on min f from means of gradients and points; None if there is none.

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.rounding import rounded_down, sum_error
 from mirrordescent.domains import Simplex
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.quadratics import matvec
@@ -74,8 +75,15 @@ class MatrixGame(Problem, SaddlePoint):
         return self.domain._project(u)
 
     def lower_bound(self, u: Tensor) -> Tensor:
-        """minⱼ (Aᵀu)ⱼ, the payoff that a mixed reply u guarantees."""
-        reply = self.domain._project(u)
+        """minⱼ (Aᵀu)ⱼ, the payoff that a mixed reply u guarantees, rounded down.
+
+        u is projected onto the simplex and divided by its sum, in double precision. The sum of the
+        quotients, and Aᵀu, have rounding errors of at most n units of maxⱼ Σᵢ|Aᵢⱼ|uᵢ.
+        """
+        A = self.A.double()
+        reply = self.domain._project(u.double())
         reply = reply / reply.sum(-1, keepdim=True)
-        payoff = matvec(self.A.mT, reply).amin(-1)
-        return payoff - 8 * torch.finfo(payoff.dtype).eps * self.A.abs().amax((-2, -1))
+        payoff = matvec(A.mT, reply)
+        size = matvec(A.mT.abs(), reply.detach())
+        lowest = (payoff - sum_error(size, 2 * A.shape[-2])).amin(-1)
+        return rounded_down(lowest, u.dtype)

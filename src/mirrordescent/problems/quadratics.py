@@ -1,10 +1,24 @@
 """Quadratic functions and least squares."""
 
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.derived import Derived
+from mirrordescent._internal.rounding import rounded_down, sum_error, unit
 from mirrordescent.domains import Domain, PositiveOrthant, WholeSpace
 from mirrordescent.problems.base import Problem
+from mirrordescent.trees import norm
+
+EXACT_SIZE = 24
+"""Largest matrix whose definiteness is decided in rational arithmetic, if rounding leaves it open.
+"""
+
+CUT_OFFS = (0.0, 1e-15, 1e-13, 1e-10)
+"""Relative sizes below which singular values are ignored by trial solutions of least squares."""
 
 
 class Quadratic(Problem):
@@ -14,8 +28,6 @@ class Quadratic(Problem):
         A: Symmetric matrix, (n, n) or (batch, n, n); or (n,), the diagonal of a diagonal matrix.
         centre: Minimiser c, (n,) or (batch, n).
     """
-
-    never_below = 0.0
 
     A: Tensor
     centre: Tensor
@@ -38,33 +50,73 @@ class Quadratic(Problem):
         return self._times_A(x - self.centre)
 
     def smoothness(self) -> float:
-        return float(self._eigenvalues().max()) + self._uncertainty()
+        if self.A.ndim == 1:
+            return float(self.A.double().abs().max())
+        eigenvalues, error = self._eigenvalues()
+        return float((eigenvalues.abs().amax(-1) + error).max())
 
     def strong_convexity(self) -> float:
-        return max(float(self._eigenvalues().min()) - self._uncertainty(), 0.0)
+        """The smallest eigenvalue, rounded down, or 0."""
+        eigenvalues, error = self._eigenvalues()
+        return max(float((eigenvalues.amin(-1) - error).min()), 0.0)
 
     @property
-    def convex(self) -> bool:  # type: ignore[override]
-        """Whether A is positive semidefinite, up to rounding."""
-        return float(self._eigenvalues().min()) >= -(torch.finfo(self.A.dtype).eps ** 0.5)
+    def convex(self) -> bool | None:  # type: ignore[override]
+        """Whether A is positive semidefinite; None if rounding leaves this open.
+
+        If the sign of the smallest eigenvalue is smaller than the error of computed eigenvalues, it
+        is decided in rational arithmetic, for matrices of up to 24 rows.
+        """
+        eigenvalues, error = self._eigenvalues()
+        smallest = eigenvalues.amin(-1)
+        if bool((smallest < -error).any()):
+            return False
+        undecided = smallest < error
+        if not bool(undecided.any()):
+            return True
+        if self.A.shape[-1] > EXACT_SIZE:
+            return None
+        n = self.A.shape[-1]
+        matrices = self.A.double().reshape(-1, n, n)[undecided.reshape(-1)]
+        return all(is_positive_semidefinite(matrix.tolist()) for matrix in matrices)
+
+    @property
+    def never_below(self) -> float | None:  # type: ignore[override]
+        """0 if f is convex; a quadratic function that is not has no lower bound."""
+        return 0.0 if self.convex else None
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
-        """Return c and the value 0, if f is convex."""
+        """Return c and the value 0, if f is convex.
+
+        Then f ≥ 0 = f(c), without rounding.
+        """
         if not self.convex:
             return None
         centre = self.centre.expand(self.batch or 1, -1)
         return centre, centre.new_zeros(len(centre))
 
-    def _eigenvalues(self) -> Tensor:
-        """Return the eigenvalues of A in double precision."""
-        return self.A.double() if self.A.ndim == 1 else torch.linalg.eigvalsh(self.A.double())
+    def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor | None:
+        """Return the minimum 0 if f is convex, else None."""
+        return x.new_zeros(len(x)) if self.convex else None
 
-    def _uncertainty(self) -> float:
-        """Return a bound on the error of computed eigenvalues; 0 for a diagonal matrix."""
+    def _eigenvalues(self) -> tuple[Tensor, Tensor | float]:
+        """Return the eigenvalues of (A + Aᵀ)/2 in double precision, and a bound on their errors.
+
+        With computed eigenvectors V and eigenvalues Λ, Weyl's inequality gives
+        |λᵢ − Λᵢ| ≤ ‖VᵀAV − Λ‖ + ‖A‖‖VᵀV − I‖ to first order. The second order is far below the
+        factor of 2, and the rounding errors of both products are added.
+        """
         if self.A.ndim == 1:
-            return 0.0
-        unit = self.A.shape[-1] * torch.finfo(torch.float64).eps
-        return unit * float(self._eigenvalues().abs().max())
+            return self.A.double(), 0.0
+        A = self.A.double()
+        A = (A + A.mT) / 2
+        n = A.shape[-1]
+        eigenvalues, V = torch.linalg.eigh(A)
+        size = torch.linalg.matrix_norm(A)
+        off_diagonal = torch.linalg.matrix_norm(V.mT @ A @ V - torch.diag_embed(eigenvalues))
+        identity = torch.eye(n, dtype=A.dtype, device=A.device)
+        skew = torch.linalg.matrix_norm(V.mT @ V - identity)
+        return eigenvalues, 2 * (off_diagonal + size * skew + unit(2 * n) * n * size)
 
     def _times_A(self, v: Tensor) -> Tensor:
         return self.A * v if self.A.ndim == 1 else matvec(self.A, v)
@@ -114,48 +166,163 @@ class LeastSquares(Problem):
         return spectral_norm(self.A) ** 2
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
-        """Return the solution of least norm, if there are no constraints.
+        """Return least-squares solutions and the bounds of ``bound_at`` there, without a set.
 
-        For every u with Aᵀu = 0, f(x) ≥ ⟨b, u⟩ − ½‖u‖². The bound uses the residual of the
-        solution, made orthogonal to the columns of A.
+        Small singular values are cut off at several thresholds, and the solution with the best
+        bound is kept. A threshold only chooses the point: it does not enter the bound.
         """
         if not isinstance(self.domain, WholeSpace):
             return None
-        inverse = torch.linalg.pinv(self.A)
-        x = matvec(inverse, self.b)
-        x = x if x.ndim == 2 else x.unsqueeze(0)
-        r = self.b - matvec(self.A, x)
-        u = r - matvec(self.A, matvec(inverse, r))
-        dual = (self.b * u).sum(-1) - 0.5 * u.square().sum(-1)
-        return x, dual - 8 * torch.finfo(dual.dtype).eps * self.b.square().sum(-1)
+        A = self.A.double()
+        b = self.b.double()
+        U, sizes, Vh = torch.linalg.svd(A, full_matrices=False)
+        best_x: Tensor | None = None
+        for threshold in CUT_OFFS:
+            inverse = torch.where(
+                sizes > threshold * sizes.amax(-1, keepdim=True), 1 / sizes, 0.0
+            ).nan_to_num(posinf=0.0)
+            solve = partial(_solve, U, inverse, Vh)
+            x = solve(b)
+            x = x if x.ndim == 2 else x.unsqueeze(0)
+            x = x + solve(b - matvec(A, x))
+            x = x.to(self.A.dtype)
+            value = self.value(x)
+            if best_x is None:
+                best_x, best_value = x, value
+            better = value < best_value
+            best_x = torch.where(better.unsqueeze(-1), x, best_x)
+            best_value = torch.where(better, value, best_value)
+        assert best_x is not None
+        return best_x, self.bound_at(best_x)
 
-    def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor | None:
-        """Return the general bound; on x ≥ 0, the better of it and ⟨b, u⟩ − ½‖u‖².
+    def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor:
+        """Return the best of 0, the general bound and, on x ≥ 0, ⟨b, u⟩ − ½‖u‖² for a dual u.
 
-        There u = b − Ax − cA1 with the smallest c ≥ 0 such that Aᵀu ≤ 0.
+        The general bound f(x) − ‖∇f(x)‖²/(2μ) and its forms on sets use a lower bound μ on
+        σ_min(A)² of each sample. Where μ = 0, the minimum may be 0. The last bound holds for every
+        u with Aᵀu ≤ 0, because f(x) ≥ ⟨u, b − Ax⟩ − ½‖u‖².
         """
-        bound = super().bound_at(x, convexity)
-        if not isinstance(self.domain, PositiveOrthant):
-            return bound
-        ones = matvec(self.A, torch.ones_like(x))
-        r = self.b - matvec(self.A, x)
-        up = matvec(self.A.mT, ones)
-        slope = matvec(self.A.mT, r)
-        without_up = torch.where(slope > 0, torch.inf, 0.0)
-        c = torch.where(up > 0, slope / up, without_up).amax(-1, keepdim=True).clamp(min=0)
-        u = r - c.nan_to_num(posinf=0.0) * ones * (1 + 8 * torch.finfo(x.dtype).eps)
-        dual = (self.b * u).sum(-1) - 0.5 * u.square().sum(-1)
-        dual = dual - 8 * torch.finfo(x.dtype).eps * (self.b.square().sum(-1) + u.square().sum(-1))
-        dual = torch.where(c.squeeze(-1).isfinite(), dual, -torch.inf)
-        return dual if bound is None else torch.maximum(bound, dual)
+        # ``convexity`` says that A has not changed; the constants of single samples are larger.
+        known = convexity is not None
+        mu = _KNOWN_CONVEXITIES(self, self.A) if known else convexities(self.A)
+        if self.domain.bounded or bool((mu > 0).any()):
+            bound = self._bound_by_linearisation(x, mu).clamp(min=0)
+        else:
+            bound = x.new_zeros(len(x))
+        if isinstance(self.domain, PositiveOrthant):
+            bound = torch.maximum(bound, rounded_down(self._dual_bound(x.double()), x.dtype))
+        return bound
+
+    def evaluation_error(self, x: Tensor, value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Bound the errors of ½‖r‖² and Aᵀr, r = Ax − b, by sums of magnitudes.
+
+        The error of r is at most s = γ(|A||x| + |b|) in every entry. It changes f by at most
+        ⟨|r|, s⟩ + ½‖s‖² and Aᵀr by |A|ᵀs.
+        """
+        A = self.A.to(x).abs()
+        rows, columns = A.shape[-2:]
+        r = (matvec(self.A.to(x), x) - self.b.to(x)).abs()
+        s = sum_error(matvec(A, x.abs()) + self.b.to(x).abs(), columns)
+        value_error = (r * s + s.square() / 2).sum(-1) * (1 + unit(rows)) + sum_error(value, rows)
+        adjoint = matvec(A.mT, s) * (1 + unit(rows)) + sum_error(matvec(A.mT, r), rows)
+        return value_error, norm(adjoint) * (1 + unit(columns))
+
+    def _dual_bound(self, x: Tensor) -> Tensor:
+        """Return the best of ⟨b, u⟩ − ½‖u‖² for u = b − Ax − cd with Aᵀu ≤ 0; else −∞.
+
+        The directions d are A1 and the least-squares solution of Aᵀd = 1. c is the smallest number
+        for which Aᵀu ≤ 0 on columns with Aᵀd > 0. Then Aᵀu ≤ 0 is checked on all columns, with the
+        rounding error of Aᵀu. u is also scaled by the best factor ⟨b, u⟩/‖u‖² ≥ 0.
+        """
+        A = self.A.double()
+        b = self.b.double()
+        rows = A.shape[-2]
+        r = b - matvec(A, x)
+        flat = matvec(A, torch.ones_like(x))
+        solved = torch.linalg.lstsq(A.mT, A.new_ones(*A.shape[:-2], A.shape[-1], 1), driver="gelsd")
+        tilted = solved.solution.squeeze(-1).expand_as(flat)
+        best = x.new_full((len(x),), -torch.inf)
+        for direction in (torch.zeros_like(flat), flat, tilted):
+            up = matvec(A.mT, direction)
+            slope = matvec(A.mT, r)
+            margin = sum_error(matvec(A.abs().mT, r.abs()), rows)
+            needed = torch.where(slope + margin > 0, (slope + 2 * margin) / up, 0.0)
+            c = torch.where(up > 0, needed, 0.0).amax(-1, keepdim=True)
+            # A few attempts, because the rounding error grows with u.
+            for factor in (1.0, 1 + 1e-12, 1 + 1e-6):
+                u = r - factor * c * direction
+                least = matvec(A.mT, u) + sum_error(matvec(A.abs().mT, u.abs()), rows)
+                feasible = (least <= 0).all(-1) & u.isfinite().all(-1)
+                linear = (b * u).sum(-1)
+                square = u.square().sum(-1)
+                scale = (linear / square).nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
+                size = scale * (b * u).abs().sum(-1) + scale.square() * square
+                value = scale * linear - scale.square() * square / 2 - sum_error(size, rows)
+                best = torch.where(feasible, torch.maximum(best, value), best)
+        return best
 
     def strong_convexity(self) -> float:
-        """The square of the smallest singular value; 0 if A has fewer rows than columns."""
-        rows, columns = self.A.shape[-2:]
-        if rows < columns:
-            return 0.0
-        error = rows * torch.finfo(torch.float64).eps * spectral_norm(self.A)
-        return max(float(torch.linalg.svdvals(self.A.double()).min()) - error, 0.0) ** 2
+        """The square of the smallest singular value, rounded down; 0 for a wide matrix."""
+        return float(convexities(self.A).min())
+
+
+def convexities(A: Tensor) -> Tensor:
+    """Return lower bounds on σ_min(A)² in double precision: (batch,), or a single number.
+
+    With any V, B = AV, D = diag(‖bⱼ‖) and Q = BD⁻¹,
+
+        σ_min(A)‖V‖ ≥ σ_min(B) ≥ (1 − ‖QᵀQ − I‖)^½ minⱼ ‖bⱼ‖ − ‖computed B − B‖
+
+    V are computed right singular vectors, which makes the bound tight. The rounding errors of
+    all three products are subtracted.
+    """
+    A = A.double()
+    rows, columns = A.shape[-2:]
+    if rows < columns:
+        return A.new_zeros(A.shape[:-2])
+    V = torch.linalg.svd(A, full_matrices=False).Vh.mT
+    B = A @ V
+    lengths = torch.linalg.vector_norm(B, dim=-2)
+    Q = B / lengths.unsqueeze(-2)
+    identity = torch.eye(columns, dtype=A.dtype, device=A.device)
+    units = unit(rows + columns)
+    skew = torch.linalg.matrix_norm(Q.mT @ Q - identity) + columns * units
+    tilt = torch.linalg.matrix_norm(V.mT @ V - identity) + columns * units
+    product_error = sum_error(torch.linalg.matrix_norm(A) * torch.linalg.matrix_norm(V), columns)
+    least = (1 - skew).clamp(min=0).sqrt() * lengths.amin(-1) * (1 - units) - product_error
+    least = least.nan_to_num(0.0).clamp(min=0) / (1 + tilt).sqrt()
+    return least.square() * (1 - units)
+
+
+_KNOWN_CONVEXITIES = Derived(convexities)
+
+
+def is_positive_semidefinite(matrix: Sequence[Sequence[float]]) -> bool:
+    """Decide in rational arithmetic whether (A + Aᵀ)/2 is positive semidefinite.
+
+    Symmetric elimination: every pivot must be ≥ 0, and a row with pivot 0 must be 0.
+
+    >>> is_positive_semidefinite([[1.0, 1.0], [1.0, 1.0]])
+    True
+    """
+    n = len(matrix)
+    rows = [[Fraction(matrix[i][j]) + Fraction(matrix[j][i]) for j in range(n)] for i in range(n)]
+    for k in range(n):
+        pivot = rows[k][k]
+        if pivot < 0 or (pivot == 0 and any(rows[k][k:])):
+            return False
+        if pivot == 0:
+            continue
+        for i in range(k + 1, n):
+            factor = rows[i][k] / pivot
+            if factor:
+                rows[i] = [a - factor * b for a, b in zip(rows[i], rows[k], strict=True)]
+    return True
+
+
+def _solve(U: Tensor, inverse: Tensor, Vh: Tensor, b: Tensor) -> Tensor:
+    """Return V diag(inverse) Uᵀb."""
+    return matvec(Vh.mT, inverse * matvec(U.mT, b.expand(*U.shape[:-2], -1) if b.ndim < 2 else b))
 
 
 def matvec(A: Tensor, x: Tensor) -> Tensor:

@@ -8,12 +8,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mirrordescent._internal.checks import require_data, require_not_negative, require_positive
+from mirrordescent._internal.derived import Derived
 from mirrordescent._internal.image_arrays import ImageLike, as_images, as_mask
 from mirrordescent.kernels import available, supports
 from mirrordescent.mirrors import MirrorMap, Stencil
 from mirrordescent.parts import Config, Part
 from mirrordescent.problems.composite import Composite
-from mirrordescent.problems.differences import Differences, Groups, differences, times
+from mirrordescent.problems.differences import (
+    Differences,
+    Groups,
+    broadcast,
+    differences,
+    times,
+)
 from mirrordescent.problems.features import image_features
 from mirrordescent.problems.fits import SquaredError
 from mirrordescent.problems.hole_duals import reduce_divergence
@@ -72,8 +79,6 @@ class TVInpainting(Composite):
     """
 
     smooth: SquaredError
-    low: Tensor
-    high: Tensor
 
     def __init__(
         self,
@@ -104,9 +109,6 @@ class TVInpainting(Composite):
         super().__init__(SquaredError(y, operator, mask, 2 * variation.factor), [variation])
         _require_observed_pixels(self.mask, y)
         self.scale = variation.factor
-        low, high = _observed_range(self.y, self.mask)
-        self.register_buffer("low", low)
-        self.register_buffer("high", high)
 
     def config(self) -> Config:
         return Part.config(self)
@@ -166,6 +168,16 @@ class TVInpainting(Composite):
         """The groups of differences whose norms are added."""
         return self.variation.groups
 
+    @property
+    def low(self) -> Tensor:
+        """The least observed pixel of every channel, (batch, channels, 1, 1)."""
+        return observed_range(self.y, self.mask)[0]
+
+    @property
+    def high(self) -> Tensor:
+        """The largest observed pixel of every channel, (batch, channels, 1, 1)."""
+        return observed_range(self.y, self.mask)[1]
+
     def fidelity(self, x: Tensor) -> Tensor:
         """‖Z(Ax − y)‖², without the scale."""
         return self.smooth.value(x) / self.scale
@@ -176,12 +188,16 @@ class TVInpainting(Composite):
 
     @property
     def pixels(self) -> Pixels:
-        """The images, the mask and the numbers of the objective, without the operator."""
+        """The images, the mask and the numbers of the objective, without the operator.
+
+        The box is computed from the data as they are now, because bounds rest on it.
+        """
+        low, high = observed_range(self.y, self.mask)
         return Pixels(
             self.y,
             self.mask,
-            self.low,
-            self.high,
+            low,
+            high,
             2 * self.scale,
             self.kink,
             self.isotropic,
@@ -240,11 +256,13 @@ class TVInpainting(Composite):
             return super().prox_F(x, tau)
         tau = spread(tau, x) if isinstance(tau, Tensor) else tau
         pull = 2 * self.scale * tau / (1 + 2 * self.scale * tau)
-        return (x + pull * self.smooth.apply_mask(self.y - x)).clamp(self.low, self.high)
+        low, high = _KNOWN_RANGE(self, self.y, self.mask)
+        return (x + pull * self.smooth.apply_mask(self.y - x)).clamp(low, high)
 
     def argmin_F(self, w: Tensor) -> Tensor:
         """argmin_{x ∈ box} s‖x − y‖² + ⟨w, x⟩: y − w/(2s), clipped to the box."""
-        return self.smooth.argmin(w).clamp(self.low, self.high)
+        low, high = _KNOWN_RANGE(self, self.y, self.mask)
+        return self.smooth.argmin(w).clamp(low, high)
 
     def lower_bound(self, u: Differences) -> Tensor:
         """Return the dual value at the projection of u onto feasible points, a bound on min f."""
@@ -277,7 +295,9 @@ class TVInpainting(Composite):
         """Return the bound of Dᵀū = ḡ − 2sZ(x̄ − y), where ū is a mean of feasible dual points.
 
         The difference cancels. Both means were rounded ``count`` times by half a unit in the last
-        place; with weights ∝ i² this leaves count/8 units, and the gradients add a few more.
+        place; with weights ∝ i² this leaves count/8 units, and the gradients add a few more. Twice
+        as many units are charged, of |ḡ|, the 4sλ that may have cancelled in ḡ, and
+        2s(|x̄| + |y|).
 
         A Huber function needs ū itself, so the bound uses the dual point sλd_g/max(|d_g|, η) of x̄
         instead. With an operator there is no bound.
@@ -287,8 +307,8 @@ class TVInpainting(Composite):
         if self.huber:
             slopes = self.groups.slopes(differences(x), self.huber)
             return self.lower_bound(times(self.kink, slopes))
-        units = (count / 8 + 8) * torch.finfo(x.dtype).eps
-        size = gradient.abs()
+        units = (count / 4 + 16) * torch.finfo(x.dtype).eps
+        size = gradient.abs() + 4 * broadcast(self.kink, gradient)
         if x is not self.y:  # kernels pass y if they have left the data term out of the gradients
             size = size + 2 * self.scale * self.smooth.apply_mask(x.abs() + self.y.abs())
         return adjoint_bound(self.pixels, gradient - self.grad_F(x), error=units * size)
@@ -329,13 +349,16 @@ def fill_holes(y: Tensor, mask: Tensor) -> Tensor:
     return filled
 
 
-def _observed_range(y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def observed_range(y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the range of the observed pixels of every channel, (batch, channels, 1, 1) each."""
     if mask is None:
         return y.amin((-2, -1), keepdim=True), y.amax((-2, -1), keepdim=True)
     hidden = ~mask.bool().expand_as(y)
     low = y.masked_fill(hidden, torch.inf).amin((-2, -1), keepdim=True)
     return low, y.masked_fill(hidden, -torch.inf).amax((-2, -1), keepdim=True)
+
+
+_KNOWN_RANGE = Derived(observed_range)
 
 
 def _check_weight(weight: Tensor, y: Tensor) -> None:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent import kernels
-from mirrordescent._internal.rounding import rounded_down
+from mirrordescent._internal.rounding import rounded_down, sum_error, unit
 from mirrordescent.problems.differences import DIRECTIONS, Differences, Groups, add_adjoint
 from mirrordescent.problems.pixels import Pixels
 from mirrordescent.trees import dot, sum_per_sample
@@ -13,8 +13,9 @@ from mirrordescent.trees import dot, sum_per_sample
 def dual_bound(data: Pixels, u: Differences) -> Tensor:
     """Return min_{x ∈ box} F(x) + ⟨u, Dx⟩ − G*(u) ≤ min f, after projecting u: (batch,).
 
-    The bound is computed in double precision and rounded down. If the kernels are compiled, one
-    pass over the data is enough.
+    Clipping an image to the range of the observed pixels of each channel increases neither term, so
+    that the box contains a minimiser, and G(Dx) ≥ ⟨u, Dx⟩ − G*(u). The bound is computed in double
+    precision and rounded down. If the kernels are compiled, one pass over the data is enough.
     """
     if _compiled(data, *u.values()):
         pair = tuple(u[name].to(data.y.dtype) for name in DIRECTIONS)
@@ -29,13 +30,13 @@ def dual_bound(data: Pixels, u: Differences) -> Tensor:
             coupled=data.coupled,
         )
         huber = data.huber / (2 * _double(data.kink)) * sums[:, 3] if data.huber else 0.0
-        return rounded_down(_minus_rounding(data, sums, torch.float64) - huber, data.y.dtype)
+        return rounded_down(_minus_rounding(data, sums, huber), data.y.dtype)
     feasible = Groups(data.isotropic, data.coupled).project(
         {name: u[name].double() for name in DIRECTIONS}, _double(data.kink)
     )
     w = add_adjoint(feasible["vertical"].new_zeros(data.y.shape), feasible)
-    bound = _value_on_box(data, w) - huber_conjugate(feasible, data.kink, data.huber)
-    return rounded_down(bound, data.y.dtype)
+    huber = huber_conjugate(feasible, _double(data.kink), data.huber)
+    return rounded_down(_minus_rounding(data, _sums_on_box(data, w), huber), data.y.dtype)
 
 
 def adjoint_bound(data: Pixels, w: Tensor, error: Tensor) -> Tensor:
@@ -51,14 +52,16 @@ def adjoint_bound(data: Pixels, w: Tensor, error: Tensor) -> Tensor:
     """
     width = data.high.double() - data.low.double()
     kinks = torch.as_tensor(data.kink, dtype=torch.float64)
-    loss = sum_per_sample(error.detach().double() * width)
-    limit = 4 * kinks.to(w).reshape(-1, 1, 1, 1)
-    infeasible = (w.detach().abs() - error > limit).flatten(1).any(1)
+    error = error.detach().double()
+    loss = sum_per_sample(error * width) * (1 + unit(error[0].numel()))
+    limit = 4 * kinks.to(error).reshape(-1, 1, 1, 1)
+    infeasible = (w.detach().double().abs() - error > limit).flatten(1).any(1)
     loss = torch.where(infeasible, torch.inf, loss)
     if _compiled(data, w):
         sums = kernels.dual_value(None, w, data.y, data.mask, (data.low, data.high), _numbers(data))
-        return rounded_down(_minus_rounding(data, sums, w.dtype) - loss, data.y.dtype)
-    return rounded_down(_value_on_box(data, w) - loss, data.y.dtype)
+    else:
+        sums = _sums_on_box(data, w)
+    return rounded_down(_minus_rounding(data, sums, loss), data.y.dtype)
 
 
 def huber_conjugate(u: Differences, kink: float | Tensor, huber: float) -> float | Tensor:
@@ -67,43 +70,49 @@ def huber_conjugate(u: Differences, kink: float | Tensor, huber: float) -> float
     return huber / (2 * kink) * dot(directions, directions) if huber else 0.0
 
 
-def _value_on_box(data: Pixels, w: Tensor) -> Tensor:
-    """min_{x ∈ box} s‖Z(x−y)‖² + ⟨w, x⟩, pixel by pixel, in double precision: (batch,).
+def _sums_on_box(data: Pixels, w: Tensor) -> Tensor:
+    """Minimise s‖Z(x−y)‖² + ⟨w, x⟩ over the box, pixel by pixel, in double precision.
 
-    The entries of w add up to 0, so x − low may replace x in ⟨w, x⟩.
+    The entries of w add up to 0, so x − low may replace x in ⟨w, x⟩. Every pixel is moved by
+    t = x − y, which is −w/(2s), clipped. In this form rounding is relative to the width of the
+    box and not to the brightness of the pixels.
+
+    Returns:
+        Sum of the minima, and sum of the magnitudes of their summands, (batch, 2).
     """
     scale = data.fidelity / 2
-    y = data.y.double()
-    low = data.low.double()
-    high = data.high.double()
     exact = w.double()
-    x = (y - exact / data.fidelity).clamp(low, high)
-    residual = x - y
+    above = data.y.double() - data.low.double()
+    below = data.y.double() - data.high.double()
+    t = torch.minimum(torch.maximum(-exact / data.fidelity, -above), -below)
+    offset = t + above
+    fidelity = scale * t.square()
     if data.mask is not None:
-        x = torch.where(data.mask.bool(), x, torch.where(w > 0, low, high))
-        residual = data.mask * (x - y)
-    fidelity = scale * residual.square()
-    linear = exact * (x - low)
-    parts = (fidelity + linear, fidelity + linear.abs(), x - low)
-    sums = torch.stack([sum_per_sample(part) for part in parts], 1)
-    return _minus_rounding(data, sums, w.dtype)
+        observed = data.mask.bool()
+        width = data.high.double() - data.low.double()
+        offset = torch.where(observed, offset, torch.where(exact > 0, 0.0, width))
+        fidelity = torch.where(observed, fidelity, 0.0)
+    linear = exact * offset
+    parts = (fidelity + linear, fidelity + linear.abs())
+    return torch.stack([sum_per_sample(part) for part in parts], 1)
 
 
-def _minus_rounding(data: Pixels, sums: Tensor, dtype: torch.dtype) -> Tensor:
-    """Subtract a bound on the rounding error from a sum.
+def _minus_rounding(data: Pixels, sums: Tensor, loss: float | Tensor) -> Tensor:
+    """Subtract losses and a bound on the rounding error from a sum.
 
     Every summand, and the up to 4sλ that cancelled in w, may be wrong by some units in the last
-    place. Sums row by row add as many units as a row has pixels and an image has rows.
+    place. An error of w acts on x − low, which is at most the width of the box. Sums row by row add
+    as many units as a row has pixels and an image has rows.
 
     Args:
         data: Problem.
-        sums: Sum of the summands, sum of their magnitudes, and Σ(x − low), (batch, 3 or more).
-        dtype: Type in which w was computed.
+        sums: Sum of the summands and sum of their magnitudes, (batch, 2 or more).
+        loss: Non-negative numbers to subtract as well.
     """
     *_, channels, height, width = data.y.shape
-    units = 16 * torch.finfo(dtype).eps + (width + channels * height) * torch.finfo(sums.dtype).eps
-    size = sums[:, 1] + 4 * _double(data.kink) * sums[:, 2]
-    return sums[:, 0] - units * size.detach()
+    extent = (data.high.double() - data.low.double()).sum((1, 2, 3)) * (height * width)
+    size = sums[:, 1] + 4 * _double(data.kink) * extent + loss
+    return sums[:, 0] - loss - sum_error(size, width + channels * height)
 
 
 def _compiled(data: Pixels, *tensors: Tensor) -> bool:

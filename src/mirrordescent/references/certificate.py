@@ -37,7 +37,7 @@ from mirrordescent.references.verification import (
     recompute,
     verify,
 )
-from mirrordescent.solving import Rule, Snapshot, relative_gap, solve
+from mirrordescent.solving import Rule, Snapshot, relative_gap, rounding_of, solve
 from mirrordescent.trees import Tree, tree_map, where
 
 ITERATIONS = 40_000
@@ -565,7 +565,7 @@ def _solve_with_gradient_bounds(problem: Problem, tolerance: float) -> _Bound | 
         before = cast(Tensor, lower)
         lower = torch.fmax(before, cast(Tensor, problem.bound_at(snapshot.x, convexity)))
         point = where(lower > before, snapshot.x, point)
-        rounding = 64 * torch.finfo(lower.dtype).eps * (1 + snapshot.start_value.abs())
+        rounding = 16 * rounding_of(snapshot.best_value, lower)
         allowed = torch.maximum(tolerance * (snapshot.start_value - lower), rounding)
         return snapshot.best_value - lower <= allowed
 
@@ -593,7 +593,7 @@ def _small_gap(problem: Problem, tolerance: float) -> Rule:
         scale = snapshot.start_value - lower
         if constant_value is not None:
             scale = torch.minimum(scale, constant_value)
-        rounding = torch.finfo(lower.dtype).eps * (1 + snapshot.start_value.abs())
+        rounding = rounding_of(snapshot.best_value, lower)
         return snapshot.best_value - lower <= torch.maximum(tolerance * scale, rounding)
 
     return Rule(small_gap)

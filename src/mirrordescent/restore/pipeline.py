@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
+from operator import attrgetter
 from typing import TypeAlias, cast
 
 import torch
@@ -130,7 +131,7 @@ def _restore(problem: TVInpainting, plan: RestorationPlan, progress: bool | None
         return values.reshape(*values.shape[:-1], batch, -1).sum(-1) / copies
 
     bound = solution.lower
-    if bound is not None and Status.BUDGET in solution.statuses:
+    if bound is not None and {Status.BUDGET, Status.PRECISION} & {*solution.statuses}:
         # The gap was not proven in time. A tighter bound is worth some more computation.
         tight = plan.method.tight_bound(fitted, solution.state)
         bound = bound if tight is None else torch.fmax(bound, tight)
@@ -144,7 +145,7 @@ def _restore(problem: TVInpainting, plan: RestorationPlan, progress: bool | None
         lower=lower,
         steps=_steps_by_method(plan, solution.steps.reshape(batch, -1).amax(1)),
         seconds=solution.seconds,
-        statuses=[max(solution.statuses[i : i + parts]) for i in first],  # the worst per image
+        statuses=[max(solution.statuses[i : i + parts], key=attrgetter("severity")) for i in first],
         trace=Trace(trace.iterations, trace.seconds, per_image(trace.values)),
     )
 
@@ -224,7 +225,7 @@ def _restore_in_tiles(
             for label, (taken,) in tile.steps.items():
                 most = steps.setdefault(label, [0] * batch)
                 most[sample] = max(most[sample], taken)
-            statuses[sample] = max(statuses[sample], *tile.statuses)
+            statuses[sample] = max(statuses[sample], *tile.statuses, key=attrgetter("severity"))
             seconds += tile.seconds
             bar.update(count, f"{seconds:.0f} s")
     value = _value_by_strips(problem, x)

@@ -20,7 +20,7 @@ from mirrordescent.problems.statements import (
 )
 from mirrordescent.solving.solution import Solution, Status, Trace
 from mirrordescent.solving.stopping import Rule, Snapshot
-from mirrordescent.trees import Tree, batch_size, is_finite, leaves, where
+from mirrordescent.trees import Tree, batch_size, is_finite, leaves, tree_map, where
 
 CHECKS = 25  # default number of checks in a run
 
@@ -64,7 +64,9 @@ def solve(
         check_every: Number of iterations between checks. By default about 25 checks a run.
         trace: Iterations at which values are recorded, or their number, spaced logarithmically.
             By default every check. Recording changes nothing else.
-        diverge_factor: A sample has diverged if f(x) > f(x₀) + diverge_factor · (1 + |f(x₀)|).
+        diverge_factor: A sample has diverged if f(x) > f(x₀) + diverge_factor · S. The scale S is
+            the larger of |f| at x₀ and at the problem's own start, or the first value of f that is
+            not 0 if both are 0.
         fused: Whether to use C kernels for this method and problem. By default they are used if
             they are compiled already. True compiles them, once, which takes seconds, and raises an
             error if there are none. False uses plain torch.
@@ -126,13 +128,17 @@ class _Record:
         self.method = method
         self.state = state
         self.start_value = problem.value(x0)
-        self.ceiling = self.start_value + diverge_factor * (1 + self.start_value.abs())
+        self.diverge_factor = diverge_factor
+        self.scale = self.start_value.abs()
+        self.ceiling = self.start_value + diverge_factor * self.scale
+        self.scale_is_final = False
         self.x = x0
         self.value = self.start_value
         self.best_x = x0
         self.best_value = self.start_value
         self.previous_x: Tree | None = None
         self.lower: Tensor | None = None
+        self.previous_lower: Tensor | None = None
         device = self.start_value.device
         self.status = torch.full((batch_size(x0),), int(Status.RUNNING), device=device)
         self.steps = torch.zeros_like(self.status)
@@ -177,13 +183,18 @@ class _Record:
             problem=self.problem,
             method=self.method,
             state=state,
+            previous_lower=self.previous_lower,
         )
         for rule in rules:
             self._mark(rule(snapshot), rule.status)
+        for rule in rules:
+            if rule.undecidable is not None:
+                self._mark(rule.undecidable(snapshot), Status.PRECISION)
         for callback in callbacks:
             callback(snapshot)
         self.steps = torch.where(running, state.k, self.steps)
         self.previous_x = x
+        self.previous_lower = self.lower
         self.x = x
         self.value = value
         self.state = state
@@ -213,7 +224,32 @@ class _Record:
             self._mark(~inside, Status.LEFT_DOMAIN)
         if not isinstance(self.problem.domain, WholeSpace):
             self._mark(~self.problem.domain.contains(x, closed=True), Status.LEFT_DOMAIN)
-        self._mark(value > self.ceiling, Status.DIVERGED)
+        above = value > self.ceiling
+        if bool(above.any()):
+            self._raise_ceiling(value)
+            above = value > self.ceiling
+        self._mark(above, Status.DIVERGED)
+
+    def _raise_ceiling(self, value: Tensor) -> None:
+        """Make sure that the scale of f is not that of a start which happens to be optimal.
+
+        This costs a value of f, and is done only if a sample has passed the first ceiling.
+        """
+        if not self.scale_is_final:
+            elsewhere = self._value_elsewhere()
+            if elsewhere is not None:
+                self.scale = torch.fmax(self.scale, elsewhere.abs().nan_to_num(0.0, 0.0))
+            self.scale_is_final = True
+        self.scale = torch.where(self.scale == 0, value.abs(), self.scale)
+        self.ceiling = self.start_value + self.diverge_factor * self.scale
+
+    def _value_elsewhere(self) -> Tensor | None:
+        """Return f at the problem's own start, or at 0 if there are no constraints."""
+        if self.problem.sample_shape is not None:
+            return self.problem.value(self.problem.start(batch_size(self.x)))
+        if isinstance(self.problem.domain, WholeSpace):
+            return self.problem.value(tree_map(torch.zeros_like, self.x))
+        return None
 
     def _mark(self, samples: Tensor, status: Status) -> None:
         self.status = torch.where(self.running & samples, int(status), self.status)
@@ -221,7 +257,7 @@ class _Record:
     def solution(self, seconds: float) -> Solution:
         """Return the solution; samples that are still running have used their budget."""
         self._mark(self.running, Status.BUDGET)
-        failed = self.status >= Status.DIVERGED
+        failed = (self.status >= Status.DIVERGED) & (self.status != Status.PRECISION)
         conditions: tuple[str, ...] = ()
         if self.lower is not None:
             conditions = premises(self.problem)

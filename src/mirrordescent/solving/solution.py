@@ -19,14 +19,25 @@ class Status(IntEnum):
     DIVERGED = 3
     NON_FINITE = 4
     LEFT_DOMAIN = 5
+    PRECISION = 6
+    """Rounding errors of f are larger than the tolerance, so that convergence cannot be decided."""
 
     @property
     def failed(self) -> bool:
         """Whether the last iterate is unusable."""
-        return self >= Status.DIVERGED
+        return self in _FAILURES
+
+    @property
+    def severity(self) -> int:
+        """Rank of a status: converged, precision, running, budget, then the failures."""
+        return _SEVERITY.index(self)
 
     def __str__(self) -> str:
         return self.name.lower().replace("_", " ")
+
+
+_FAILURES = (Status.DIVERGED, Status.NON_FINITE, Status.LEFT_DOMAIN)
+_SEVERITY = (Status.CONVERGED, Status.PRECISION, Status.RUNNING, Status.BUDGET, *_FAILURES)
 
 
 @dataclass(frozen=True)

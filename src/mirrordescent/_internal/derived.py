@@ -1,0 +1,51 @@
+"""Numbers derived from tensors, computed again when the tensors change."""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+class Derived(Generic[T]):
+    """Keep the result of a function of some tensors for each owner.
+
+    The result is computed again if a tensor was replaced or changed in place by torch. It is always
+    computed again if a tensor needs a gradient or was made in inference mode, which counts no
+    changes. A change through another view of the memory, such as a NumPy array, is not noticed: use
+    the function itself where a proof depends on the result.
+
+    Args:
+        compute: Function of the tensors.
+    """
+
+    def __init__(self, compute: Callable[..., T]) -> None:
+        self.compute = compute
+        self._kept: WeakKeyDictionary[Any, tuple[list[tuple[Tensor | None, int]], T]]
+        self._kept = WeakKeyDictionary()
+
+    def __call__(self, owner: object, *tensors: Tensor | None) -> T:
+        """Return the result for the tensors of an owner."""
+        for tensor in tensors:
+            if tensor is not None and (tensor.requires_grad or tensor.is_inference()):
+                return self.compute(*tensors)
+        kept = self._kept.get(owner)
+        if kept is not None and _unchanged(kept[0], tensors):
+            return kept[1]
+        with torch.inference_mode(False):
+            result = self.compute(*tensors)
+        versions = [(t, 0 if t is None else t._version) for t in tensors]
+        self._kept[owner] = versions, result
+        return result
+
+
+def _unchanged(
+    versions: list[tuple[Tensor | None, int]], tensors: tuple[Tensor | None, ...]
+) -> bool:
+    for (tensor, version), current in zip(versions, tensors, strict=True):
+        if current is not tensor or (current is not None and current._version != version):
+            return False
+    return True
