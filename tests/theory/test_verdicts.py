@@ -345,7 +345,11 @@ def test_problems_are_convex_as_stated_or_as_found():
         Said.convex = convex
         return problem_verdicts(problem, POINTS, problem_constants(problem, POINTS))[0]
 
-    assert judged([1.0, 2.0], True).reason == "By construction."
+    stated = judged([1.0, 2.0], True)
+    assert stated.answer == "not known"
+    assert stated.reason == "Stated by Said, not disproved by samples."
+    refuted = judged([1.0, -2.0], True)
+    assert (refuted.answer, "the curvature is -2" in refuted.reason) == ("does not hold", True)
     unknown = judged([1.0, 2.0], None)
     assert (unknown.answer, "found is 1;" in unknown.reason) == ("not known", True)
     found = judged([1.0, -2.0], None)

@@ -5,7 +5,6 @@ import io
 import json
 import math
 import sys
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -13,10 +12,9 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from tyro.conf import arg
 
-F = TypeVar("F", bound=Callable[..., Any])
+from mirrordescent._internal.escaping import visible as visible
 
-# Unicode categories: control and format characters, surrogates, line and paragraph separators.
-_INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
+F = TypeVar("F", bound=Callable[..., Any])
 
 AsJSON: TypeAlias = Annotated[bool, arg(help="Print the report as JSON.")]
 Switch: TypeAlias = Literal["auto", "yes", "no"]
@@ -65,22 +63,6 @@ def show(report: Any, lines: Iterable[str], as_json: bool) -> None:
 def say(line: str) -> None:
     """Print a message to standard error. Standard output is for the report."""
     print(visible(line), file=sys.stderr, flush=True)
-
-
-def visible(text: str) -> str:
-    r"""Return text with control characters escaped, so that it cannot control the terminal.
-
-    >>> print(visible("two\nlines, \x1b[2J, 5 °C"))
-    two
-    lines, \u001b[2J, 5 °C
-    """
-    return "".join(map(_escape, text))
-
-
-def _escape(character: str) -> str:
-    if character in "\n\t" or unicodedata.category(character) not in _INVISIBLE:
-        return character
-    return f"\\u{ord(character):04x}"
 
 
 class EscapedStderr(io.TextIOBase):

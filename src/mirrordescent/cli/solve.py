@@ -181,7 +181,12 @@ def problems(
     solved = solve_own(
         file, solver, seeds, count, accuracy, iterations, prove, out, say, progress()
     )
-    lines = [*aligned(solved.rows), f"solver: {solved.solver}", f"solutions: {solved.path}"]
+    lines = [
+        *aligned(solved.rows),
+        f"gaps: {solved.proof}",
+        f"solver: {solved.solver}",
+        f"solutions: {solved.path}",
+    ]
     show(solved.report, lines, json)
     return 0 if solved.reached else 1
 
@@ -192,7 +197,7 @@ def _restore(
     """Restore photographs, write them with a page, and return the exit code."""
     from mirrordescent._internal.progress import bar_labels
     from mirrordescent.cli.output import progress, say, show, visible
-    from mirrordescent.restore.jobs import Jobs
+    from mirrordescent.restore.jobs import PAGE, Jobs
     from mirrordescent.restore.outcome import Failure
     from mirrordescent.restore.page import page
 
@@ -210,7 +215,7 @@ def _restore(
             outcomes.append(outcome)
             if not writing.json:
                 print(visible(outcome.line(writing.verbose)), flush=True)
-    path = page(settings, outcomes, failures, plan).write(writing.out / "index.html")
+    path = page(settings, outcomes, failures, plan).write(writing.out / PAGE)
     report = {
         "task": task,
         "page": path,
@@ -224,13 +229,10 @@ def _restore(
         if outcome.failed or _missed_tolerance(outcome, plan, options.tolerance is not None)
     ]
     for outcome in unreached:
-        status = outcome.record["status"]
-        say(
-            f"mirrordescent: {outcome.name} did not reach the tolerance: "
-            f"status {status}, relative gap {outcome.gap:.1e}"
-        )
+        say(f"mirrordescent: {outcome.shortfall(plan)}")
     if failures:
-        say(f"mirrordescent: {len(failures)} of {len(jobs.sources)} photographs were not restored:")
+        total = len(outcomes) + len(failures)
+        say(f"mirrordescent: {len(failures)} of {total} photographs were not restored:")
     for failure in failures:
         say(f"  {failure.name}: {failure.reason}")
     return 1 if unreached or failures else 0
@@ -288,8 +290,14 @@ def _require_writable(folder: Path) -> None:
     """Create the output folder, and fail now if it is not writable."""
     import tempfile
 
-    folder.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=folder).close()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise OSError(
+            f"nothing can be written to the folder {folder}: {error.strerror or error}. "
+            "Choose another one with --out"
+        ) from error
 
 
 def _missed_tolerance(outcome: Outcome, plan: RestorationPlan, requested: bool) -> bool:

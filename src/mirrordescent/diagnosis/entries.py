@@ -213,6 +213,8 @@ def diagnose_entry(
         exact_iterates=exact_iterates,
         before_learning=before,
     )
+    settings = {"entry": zoo.versioned(name), **diagnosis.settings}
+    diagnosis = replace(diagnosis, settings=settings)
     if isinstance(mirror, Weighted):
         note = {"the map": "weighted by what the gradients are relative to"}
         return replace(diagnosis, settings=diagnosis.settings | note)

@@ -155,6 +155,7 @@ def compare(
             methods[other] = _load_method(other)
     rows = tuple(_measure(label, each, test) for label, each in methods.items())
     settings = {
+        "entry": zoo.versioned(entry),
         "problem": task,
         "pictures": images,
         "squares": f"{count} of {size}×{size}",

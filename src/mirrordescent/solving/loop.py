@@ -15,6 +15,11 @@ from mirrordescent.execution import steps_for
 from mirrordescent.methods.base import Method
 from mirrordescent.oracles import Default, Oracle, require_generator
 from mirrordescent.problems.base import Problem
+from mirrordescent.problems.statements import (
+    premises,
+    require_consistent,
+    require_statements_once,
+)
 from mirrordescent.solving.solution import Solution, Status, Trace
 from mirrordescent.solving.stopping import Rule, Snapshot
 from mirrordescent.trees import Tree, batch_size, is_finite, leaves, tree_map, where
@@ -94,6 +99,8 @@ def solve(
     rules = (stop,) if isinstance(stop, Rule) else tuple(stop or ())
     check_at, record_at = _plan_checks(iterations, check_every, trace)
 
+    if method.certifies:
+        require_statements_once(problem, x0)
     run = steps_for(method, problem, oracle, generator, fused)
     state = method.init(x0, problem) if state is None else method.warm_start(state, problem)
     record = _Record(problem, method, x0, state, diverge_factor)
@@ -258,6 +265,12 @@ class _Record:
         """Return the solution; samples that are still running have used their budget."""
         self._mark(self.running, Status.BUDGET)
         failed = (self.status >= Status.DIVERGED) & (self.status != Status.PRECISION)
+        conditions: tuple[str, ...] = ()
+        if self.lower is not None:
+            conditions = premises(self.problem)
+            require_consistent(
+                self.problem, self.lower, self.best_value, self.start_value, conditions
+            )
         return Solution(
             x=where(failed, self.best_x, self.x),
             value=torch.where(failed, self.best_value, self.value),
@@ -269,6 +282,7 @@ class _Record:
             trace=Trace(self.iterations, self.seconds, torch.stack(self.values)),
             lower=self.lower,
             state=self.state,
+            conditional_on=conditions,
         )
 
 
