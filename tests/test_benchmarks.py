@@ -254,8 +254,8 @@ def test_the_summary_judges_by_the_best_classical_solver_at_every_level():
     small = result(Case(8, 128), **times)
     row = summary([small]).splitlines()[2]
     assert row == (
-        "| inpainting, 8 × 128² BSDS500, filled | 0.25 (0.50) | 0.50 | only one | never | ≤ 0.5, 0.5, 0.5, 0.8 "
-        "| **NOT MET** |"
+        "| inpainting, 8 × 128² BSDS500, filled | 0.25 (0.50) | 0.50 | only one | never "
+        "| ≤ 0.5, 0.5, 0.5, 0.8 | **NOT MET** |"
     )
     assert "| control | 0.50 | 1.00 | only one | never |" in against_learned([small])
     assert "1e+03 (1e+03–9e+03)" in details(small)

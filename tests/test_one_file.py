@@ -160,7 +160,11 @@ def test_it_learns_and_comes_back_from_a_file(name, problem, tmp_path):
 
 def raise_in_another_process(path: Path) -> None:
     """Load an entry where its classes are not defined."""
-    code = f"from mirrordescent import zoo\ntry:\n    zoo.load({str(path)!r})\nexcept LookupError as e:\n    print(e)"
+    code = (
+        "from mirrordescent import zoo\n"
+        f"try:\n    zoo.load({str(path)!r})\n"
+        "except LookupError as e:\n    print(e)"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     raise PartMissing(run.stdout)
 

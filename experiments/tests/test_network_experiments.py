@@ -21,11 +21,9 @@ from mirrordescent.recipes.task_families import FewShotFamily
 from mirrordescent_experiments import (
     fewshot,
     moons,
+    network_training_curves as networks,
     resnet,
     transfer,
-)
-from mirrordescent_experiments import (
-    network_training_curves as networks,
 )
 from mirrordescent_experiments.contestants import adamw_grid
 from mirrordescent_experiments.learned_networks import map_claims

@@ -1,4 +1,4 @@
-"""mirrordescent: learn the geometry of a class of optimisation problems, then solve new ones faster.
+"""Learn the geometry of a class of optimisation problems, then solve new problems faster.
 
     geometry (mirrors) → problems → methods → solving → learn
 
@@ -15,21 +15,23 @@ from mirrordescent._internal.deprecation import install_moved_modules
 from mirrordescent._internal.lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from mirrordescent import conditioning as conditioning
-    from mirrordescent import data as data
-    from mirrordescent import domains as domains
-    from mirrordescent import learn as learn
-    from mirrordescent import methods as methods
-    from mirrordescent import mirrors as mirrors
-    from mirrordescent import optim as optim
-    from mirrordescent import oracles as oracles
-    from mirrordescent import problems as problems
-    from mirrordescent import references as references
-    from mirrordescent import report as report
-    from mirrordescent import restore as restore
-    from mirrordescent import schedules as schedules
-    from mirrordescent import theory as theory
-    from mirrordescent import zoo as zoo
+    from mirrordescent import (
+        conditioning as conditioning,
+        data as data,
+        domains as domains,
+        learn as learn,
+        methods as methods,
+        mirrors as mirrors,
+        optim as optim,
+        oracles as oracles,
+        problems as problems,
+        references as references,
+        report as report,
+        restore as restore,
+        schedules as schedules,
+        theory as theory,
+        zoo as zoo,
+    )
     from mirrordescent.automatic import auto
     from mirrordescent.domains import Box, DomainError, NonNegative, Simplex
     from mirrordescent.methods import (

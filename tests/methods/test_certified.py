@@ -50,7 +50,7 @@ def test_the_bound_is_the_dual_value_of_the_mean_dual_point(name, oracle):
         inner = plain.step(problem, inner, oracle)
     mean = {direction: u / sum(k**2 for k in range(1, steps + 1)) for direction, u in total.items()}
     torch.testing.assert_close(
-        certified.lower_bound(problem, state), dual_bound(problem._data, mean)
+        certified.lower_bound(problem, state), dual_bound(problem.pixels, mean)
     )
     assert torch.equal(certified.answer(state), plain.answer(inner))
 

@@ -115,11 +115,11 @@ def test_bounds_in_one_pass_are_those_pixel_by_pixel(variant, mask, compiled, mo
     problem = make(mask, variant)
     u = times(problem.kink, differences(random(*SHAPE, seed=9) - 0.5))
     w = torch.as_tensor(problem.kink).reshape(-1, 1, 1, 1) * (random(*SHAPE, seed=10) - 0.5)
-    fast = dual_bound(problem._data, u), adjoint_bound(problem._data, w, torch.zeros_like(w))
+    fast = dual_bound(problem.pixels, u), adjoint_bound(problem.pixels, w, torch.zeros_like(w))
     monkeypatch.setattr(tv_bounds, "_compiled", lambda *_: False)
     for ours, plain in zip(
         fast,
-        (dual_bound(problem._data, u), adjoint_bound(problem._data, w, torch.zeros_like(w))),
+        (dual_bound(problem.pixels, u), adjoint_bound(problem.pixels, w, torch.zeros_like(w))),
         strict=True,
     ):
         torch.testing.assert_close(ours, plain, rtol=1e-11, atol=1e-12)
@@ -190,4 +190,4 @@ def test_the_proven_gap_is_at_most_three_times_the_true_one(missing):
     state = md.solve(problem, md.PDHG(0.3), problem.start(fill=True), iterations=50).state
     value = problem.value(state.x)
     assert value - problem.tight_bound(state.u) <= 3 * (value - optimum)
-    assert value - dual_bound(problem._data, state.u) > 3 * (value - optimum)
+    assert value - dual_bound(problem.pixels, state.u) > 3 * (value - optimum)

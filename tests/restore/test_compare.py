@@ -10,8 +10,7 @@ from mirrordescent.learn import read_recipe
 from mirrordescent.methods import Conditioned, Equipped, proven
 from mirrordescent.mirrors import Stencil
 from mirrordescent.oracles import Smoothed
-from mirrordescent.restore.compare import ComparisonRow, compare
-from mirrordescent.restore.compare import _words as words
+from mirrordescent.restore.compare import ComparisonRow, _words as words, compare
 from mirrordescent.schedules import PowerLaws
 
 SMALL = {"count": 2, "size": 24, "iterations": 60}

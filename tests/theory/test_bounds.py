@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mirrordescent import AMD, MD, SMD, Quadratic
 from mirrordescent.mirrors import Euclidean

@@ -202,9 +202,7 @@ def _restore(
     _require_writable(writing.out)
     outcomes: list[Outcome] = []
     failures: list[Failure] = []
-    with bar_labels(
-        solving="photographs: iteration", tiles="photographs: tile"
-    ):
+    with bar_labels(solving="photographs: iteration", tiles="photographs: tile"):
         for outcome in jobs.run(plan, progress()):
             if isinstance(outcome, Failure):
                 failures.append(outcome)

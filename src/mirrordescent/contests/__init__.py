@@ -3,7 +3,9 @@
 The demonstration, the diagnosis of entries and the experiments are built on them.
 """
 
-from mirrordescent.contests.contest import Contest, grid, recorded_iterations
-from mirrordescent.contests.training_runs import Training
-
-__all__ = ["Contest", "Training", "grid", "recorded_iterations"]
+from mirrordescent.contests.contest import (
+    Contest as Contest,
+    grid as grid,
+    recorded_iterations as recorded_iterations,
+)
+from mirrordescent.contests.training_runs import Training as Training

@@ -5,7 +5,7 @@ constructed, how the steps of that method are executed.
 """
 
 from mirrordescent.execution.parameters import updates_for
-from mirrordescent.execution.registry import Run, fast_run, runner
+from mirrordescent.execution.registry import Run as Run, fast_run as fast_run, runner
 from mirrordescent.execution.solves import steps_for
 
-__all__ = ["Run", "fast_run", "runner", "steps_for", "updates_for"]
+__all__ = ["runner", "steps_for", "updates_for"]

@@ -7,9 +7,11 @@ from torch import Generator
 from mirrordescent import kernels
 
 # These modules register the fast runs of the library's methods.
-from mirrordescent.execution import primal_dual as primal_dual
-from mirrordescent.execution import tv_images as tv_images
-from mirrordescent.execution import wrappers as wrappers
+from mirrordescent.execution import (
+    primal_dual as primal_dual,
+    tv_images as tv_images,
+    wrappers as wrappers,
+)
 from mirrordescent.execution.plain import plain_run
 from mirrordescent.execution.registry import Run, fast_run
 from mirrordescent.methods.base import Method

@@ -5,52 +5,33 @@ They are compiled on request by the C compiler of the machine, and kept in the c
 
 from mirrordescent._internal.deprecation import renamed_attributes
 from mirrordescent.kernels.build import BuildError, available, disabled, library
-from mirrordescent.kernels.call import TYPES, Function, addresses, supports
+from mirrordescent.kernels.call import (
+    TYPES as TYPES,
+    Function as Function,
+    addresses as addresses,
+    supports as supports,
+)
 from mirrordescent.kernels.image_steps import (
-    amd_stencil,
-    close_holes,
-    dual_fista,
-    dual_value,
-    hole_depths,
-    image_sums,
-    numbers,
-    primal_dual,
+    amd_stencil as amd_stencil,
+    close_holes as close_holes,
+    dual_fista as dual_fista,
+    dual_value as dual_value,
+    hole_depths as hole_depths,
+    image_sums as image_sums,
+    numbers as numbers,
+    primal_dual as primal_dual,
 )
 from mirrordescent.kernels.preconditioning import (
-    adaptive_step,
-    directions,
-    has_directions,
-    has_moments,
-    has_powers,
-    momenta,
-    powers,
+    adaptive_step as adaptive_step,
+    directions as directions,
+    has_directions as has_directions,
+    has_moments as has_moments,
+    has_powers as has_powers,
+    momenta as momenta,
+    powers as powers,
 )
 
-__all__ = [
-    "TYPES",
-    "BuildError",
-    "Function",
-    "adaptive_step",
-    "addresses",
-    "amd_stencil",
-    "available",
-    "close_holes",
-    "directions",
-    "disabled",
-    "dual_fista",
-    "dual_value",
-    "has_directions",
-    "has_moments",
-    "has_powers",
-    "hole_depths",
-    "image_sums",
-    "library",
-    "momenta",
-    "numbers",
-    "powers",
-    "primal_dual",
-    "supports",
-]
+__all__ = ["BuildError", "available", "disabled", "library"]
 
 __getattr__ = renamed_attributes(
     __name__,

@@ -7,9 +7,9 @@ from mirrordescent.methods.averaged import Averaged
 from mirrordescent.methods.base import (
     GradientMethod,
     Method,
-    State,
+    State as State,
     StatefulWrapper,
-    Wrapped,
+    Wrapped as Wrapped,
     Wrapper,
 )
 from mirrordescent.methods.baselines import (
@@ -18,7 +18,7 @@ from mirrordescent.methods.baselines import (
     Adam,
     Nesterov,
     ProjectedGradient,
-    ProjectedNesterov,
+    ProjectedNesterov as ProjectedNesterov,
 )
 from mirrordescent.methods.certified import Certified
 from mirrordescent.methods.conditioned import Conditioned
@@ -26,7 +26,7 @@ from mirrordescent.methods.descent import MD, SMD
 from mirrordescent.methods.equipped import Equipped
 from mirrordescent.methods.fista import FISTA
 from mirrordescent.methods.lbfgs import LBFGS
-from mirrordescent.methods.naming import named, names
+from mirrordescent.methods.naming import named as named, names as names
 from mirrordescent.methods.preconditioned import Preconditioned
 from mirrordescent.methods.primal_dual import LPD, PDHG, CondatVu, DualFISTA, PrimalDual
 from mirrordescent.methods.safeguarded import Safeguarded
@@ -58,16 +58,11 @@ __all__ = [
     "Preconditioned",
     "PrimalDual",
     "ProjectedGradient",
-    "ProjectedNesterov",
     "Safeguarded",
     "ScheduledPrimalDual",
-    "State",
     "StatefulWrapper",
     "Switch",
-    "Wrapped",
     "Wrapper",
-    "named",
-    "names",
     "proven",
 ]
 

@@ -15,8 +15,7 @@ from mirrordescent.execution.sharding import Gathered, is_sharded
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.by_kind import ByKind, spectral_by_kind
 from mirrordescent.mirrors.layerwise import Layerwise
-from mirrordescent.mirrors.roles import Role
-from mirrordescent.mirrors.roles import roles as roles_by_shape
+from mirrordescent.mirrors.roles import Role, roles as roles_by_shape
 from mirrordescent.optim.base import Group, MirrorOptimizer, Params
 from mirrordescent.optim.geometry import MirrorLike, NamedTensor, load_entry
 from mirrordescent.optim.options import Decoupled, Options

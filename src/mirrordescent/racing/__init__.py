@@ -1,24 +1,15 @@
 """Races: how many iterations and seconds a method takes to reach a relative gap."""
 
-from mirrordescent.racing.contestant import Contestant
-from mirrordescent.racing.curve import GapCurve, first_below
-from mirrordescent.racing.race import Race, RaceResult, spaced_iterations
-from mirrordescent.racing.tuning import (
-    TunableSolver,
-    best_setting,
-    iterations_needed,
-    mean_log_gap,
+from mirrordescent.racing.contestant import Contestant as Contestant
+from mirrordescent.racing.curve import GapCurve as GapCurve, first_below as first_below
+from mirrordescent.racing.race import (
+    Race as Race,
+    RaceResult as RaceResult,
+    spaced_iterations as spaced_iterations,
 )
-
-__all__ = [
-    "Contestant",
-    "GapCurve",
-    "Race",
-    "RaceResult",
-    "TunableSolver",
-    "best_setting",
-    "first_below",
-    "iterations_needed",
-    "mean_log_gap",
-    "spaced_iterations",
-]
+from mirrordescent.racing.tuning import (
+    TunableSolver as TunableSolver,
+    best_setting as best_setting,
+    iterations_needed as iterations_needed,
+    mean_log_gap as mean_log_gap,
+)

@@ -12,17 +12,19 @@ This package is internal to the pages that commands write. It has no public name
 True
 """
 
-from mirrordescent.report.content import GAP as GAP
-from mirrordescent.report.content import Claim as Claim
-from mirrordescent.report.content import Comparison as Comparison
-from mirrordescent.report.content import Curve as Curve
-from mirrordescent.report.content import Dots as Dots
-from mirrordescent.report.content import Link as Link
-from mirrordescent.report.content import Panel as Panel
-from mirrordescent.report.content import Picture as Picture
-from mirrordescent.report.content import Section as Section
-from mirrordescent.report.content import Strip as Strip
-from mirrordescent.report.content import Table as Table
+from mirrordescent.report.content import (
+    GAP as GAP,
+    Claim as Claim,
+    Comparison as Comparison,
+    Curve as Curve,
+    Dots as Dots,
+    Link as Link,
+    Panel as Panel,
+    Picture as Picture,
+    Section as Section,
+    Strip as Strip,
+    Table as Table,
+)
 from mirrordescent.report.page import Page as Page
 
 __all__: list[str] = []

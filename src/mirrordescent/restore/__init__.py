@@ -4,27 +4,21 @@ A restored photograph is written in the format of the original, with its metadat
 """
 
 from mirrordescent._internal.deprecation import renamed_attributes
-from mirrordescent.restore.memory import available_memory, needed_memory
+from mirrordescent.restore.memory import (
+    available_memory as available_memory,
+    needed_memory as needed_memory,
+)
 from mirrordescent.restore.noise import estimate_noise
 from mirrordescent.restore.photo import Photo, read_photo
 from mirrordescent.restore.pipeline import Restored, restore
-from mirrordescent.restore.planning import DEFAULTS, RestorationPlan, plan_restoration
-from mirrordescent.restore.weight import WeightChoice, choose_weight
+from mirrordescent.restore.planning import (
+    DEFAULTS as DEFAULTS,
+    RestorationPlan as RestorationPlan,
+    plan_restoration as plan_restoration,
+)
+from mirrordescent.restore.weight import WeightChoice as WeightChoice, choose_weight
 
-__all__ = [
-    "DEFAULTS",
-    "Photo",
-    "RestorationPlan",
-    "Restored",
-    "WeightChoice",
-    "available_memory",
-    "choose_weight",
-    "estimate_noise",
-    "needed_memory",
-    "plan_restoration",
-    "read_photo",
-    "restore",
-]
+__all__ = ["Photo", "Restored", "choose_weight", "estimate_noise", "read_photo", "restore"]
 __getattr__ = renamed_attributes(
     __name__,
     {
