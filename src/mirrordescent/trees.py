@@ -140,7 +140,7 @@ def map_tensors(function: Callable[..., Any], first: Any, *rest: Any) -> Any:
     """Apply ``function`` to the corresponding tensors of states of the same structure.
 
     States are nested NamedTuples, dicts and lists. Values that are not tensors, such as counts, and
-    parts that other states do not have are those of the first state.
+    parts that other states do not have are taken from the first state.
     """
     if isinstance(first, Tensor):
         if all(isinstance(each, Tensor) for each in rest):

@@ -38,7 +38,7 @@ class PreconditionedSteps:
     """Steps of :class:`Preconditioned` in place on many tensors, each with its own map.
 
     Args:
-        method: A method that stands for the methods of all tensors, which differ in their maps.
+        method: Method of one of the tensors; the others differ from it only in their maps.
         maps: Map of each tensor.
         fused: Whether C kernels are used.
     """

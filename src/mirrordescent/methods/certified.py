@@ -25,8 +25,8 @@ class Certified(StatefulWrapper):
     wᵢ ∝ i², so that early gradients are forgotten. The iterates are those of the method. The means
     cost two images of memory and two passes over them a step, less with a C kernel.
 
-    There is no bound for stochastic gradients, which prove nothing, nor for problems that cannot
-    derive one from the means (:meth:`Problem.bound_from_means`).
+    There is no bound if gradients are stochastic, or if the problem cannot derive one from the
+    means (:meth:`Problem.bound_from_means`).
 
     Args:
         method: Gradient method that does not override ``step``.

@@ -38,7 +38,7 @@ class Switch(StatefulWrapper):
     """One method for the first ``after`` steps, then another.
 
     The second method begins at the answer of the first, and its schedules go on at the count that
-    the first has reached. A primal-dual method begins with the dual variable that goes with this
+    the first has reached. A primal-dual method begins with the dual variable that belongs to this
     point, u = prox_{aG*}(aKx), where a is the curvature that the oracle of the first method has
     reached, or σ. Oracles that are given to a solve are for the first method. The second uses its
     own oracle or exact gradients.
@@ -54,8 +54,8 @@ class Switch(StatefulWrapper):
         certified: Whether the first method is :class:`Certified` too, at the price of a mean of
             gradients. By default if ``then`` is a primal-dual method, which proves bounds, and the
             gradients of ``first`` can be used.
-        dual_start: Whether a primal-dual ``then`` begins with a dual variable that goes with x, or
-            with u = 0.
+        dual_start: Whether a primal-dual ``then`` begins with the dual variable that belongs to x,
+            instead of u = 0.
 
     >>> import torch
     >>> from mirrordescent import TVDenoising, gap, solve, zoo
@@ -181,7 +181,7 @@ def proven(
     0.3·(λ/λ₀)^−½.
 
     Args:
-        method: Gradient method; also one that is conditioned, or switches by itself already.
+        method: Gradient method. It may be :class:`Conditioned`, or a :class:`Switch` already.
         after: Number of steps before the switch.
         then: Primal-dual method. By default Condat and Vũ's in the geometry of a stencil.
 

@@ -77,7 +77,7 @@ class Composite(Problem, SaddlePoint):
         if smooth.smoothness() in (None, math.inf):
             raise ValueError(
                 f"smooth must know a finite smoothness(), which {type(smooth).__name__} does not: "
-                "functions with kinks belong into terms"
+                "pass functions with kinks as terms"
             )
         self.smooth = smooth
         self.parts = nn.ModuleList(added)

@@ -19,7 +19,7 @@ class Snapshot:
     """A run at iteration k, as stop rules and callbacks see it.
 
     ``x`` is the method's answer and ``value`` its objective; ``lower`` is the best proven lower
-    bound so far. ``previous_x`` is the answer at the snapshot before. Numbers of samples are
+    bound so far. ``previous_x`` is the answer at the snapshot before. Numbers per sample are
     tensors (batch,).
     """
 
