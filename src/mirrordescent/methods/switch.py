@@ -144,6 +144,11 @@ class Switch(StatefulWrapper):
         return then.dual_step(problem)
 
 
+def restarting_switch(first: Method[Any], after: int, then: Method[Any]) -> Switch:
+    """Return a switch to a method that starts afresh: the old ``Relay``."""
+    return Switch(first, after, then, certified=False, dual_start=False)
+
+
 def _can_be_certified(method: Method[Any]) -> bool:
     return isinstance(method, GradientMethod) and not overrides_step(method)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from operator import attrgetter
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mirrordescent import kernels
+from mirrordescent._internal.deprecation import warn_deprecated
 from mirrordescent.execution.changes import ChangeTracker
 from mirrordescent.execution.parameters import GradientBatch, GroupExecutor, updates_for
 from mirrordescent.execution.sharding import (
@@ -154,20 +154,12 @@ class MirrorOptimizer(Optimizer):
     @property
     def watches(self) -> bool:
         """Old name of ``track_changes``."""
-        warnings.warn(
-            "watches was renamed to track_changes; the old name will be removed",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        warn_deprecated("watches was renamed to track_changes; the old name will be removed")
         return self.track_changes
 
     @watches.setter
     def watches(self, value: bool) -> None:
-        warnings.warn(
-            "watches was renamed to track_changes; the old name will be removed",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        warn_deprecated("watches was renamed to track_changes; the old name will be removed")
         self.track_changes = value
 
     @cached_property
