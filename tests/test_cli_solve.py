@@ -622,7 +622,7 @@ def test_no_photograph_in_a_folder_is_left_out_in_silence(here, monkeypatch, cap
     assert "1 file without the suffix of an image is left out" in said
     assert "3 of 4 photographs were not restored" in said
     assert "in/closed: this folder cannot be read: Permission denied" in said
-    assert "link.png: there is no image in/link.png" in said
-    assert "loop.png: there is no image in/loop.png" in said
+    assert "link.png: in/link.png is a link to a file that does not exist" in said
+    assert "loop.png: in/loop.png is a link to a file that does not exist" in said
     assert run(monkeypatch, "denoise", "in", "--out", "in/restored") == 1
     assert not (here / "in/restored/restored").exists()  # results are no photographs to restore

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 
@@ -13,7 +14,7 @@ from PIL import Image
 
 from mirrordescent.data import DataDamaged, DataMissing
 from mirrordescent.restore import read_photo
-from mirrordescent.restore.photo import read_header
+from mirrordescent.restore.photo import _stored_bits, read_header
 
 
 def numbers(*shape, dtype=np.uint8, seed=0):
@@ -356,3 +357,46 @@ def test_the_header_tells_the_suffix_that_is_written(tmp_path):
         except (OSError, KeyError):  # a mode that the format does not hold
             continue
         assert read_header(tmp_path / name).suffix == read_photo(tmp_path / name).suffix
+
+
+def test_colours_that_lose_bits_are_noted(tmp_path):
+    deep = numbers(5, 6, 3, dtype=np.uint16)
+    content = deep.astype(">u2").tobytes()
+    (tmp_path / "deep.ppm").write_bytes(b"P6\n6 5\n65535\n" + content)
+    note = "it has 16 bits per colour; the restored file has 8"
+    assert read_photo(tmp_path / "deep.ppm").note == note
+    (tmp_path / "grey.pgm").write_bytes(b"P5\n18 5\n65535\n" + content)
+    for suffix in ("ppm", "jp2", "avif", "png", "jpg"):
+        Image.fromarray(numbers(16, 16, 3)).save(tmp_path / f"plain.{suffix}")
+        assert read_photo(tmp_path / f"plain.{suffix}").note == ""
+    assert read_photo(tmp_path / "grey.pgm").note == ""
+    stream = bytearray((tmp_path / "plain.jp2").read_bytes())
+    stream[stream.index(b"\xff\x4f\xff\x51") + 42] = 11  # the number of bits less one
+    (tmp_path / "deep.jp2").write_bytes(stream)
+    with Image.open(tmp_path / "plain.jp2") as picture:
+        assert _stored_bits(picture, tmp_path / "deep.jp2") == 12
+
+
+def test_a_photograph_is_copied_unless_its_format_is_not_written(tmp_path):
+    Image.fromarray(numbers(16, 16, 3)).save(tmp_path / "a.jpg", quality=60)
+    read_photo(tmp_path / "a.jpg").copy(tmp_path / "out" / "a.jpg")
+    assert (tmp_path / "out" / "a.jpg").read_bytes() == (tmp_path / "a.jpg").read_bytes()
+
+
+def test_files_that_are_no_image_are_described(tmp_path):
+    (tmp_path / "empty.png").write_bytes(b"")
+    os.mkfifo(tmp_path / "pipe.png")
+    os.symlink("absent.png", tmp_path / "link.png")
+    huge = bytearray(deep_colour_png())
+    huge[16:24] = struct.pack(">II", 10**5, 10**5)
+    huge[24] = 8
+    huge[29:33] = struct.pack(">I", zlib.crc32(huge[12:29]))
+    (tmp_path / "huge.png").write_bytes(bytes(huge))
+    for name, message in {
+        "empty.png": "empty.png is empty",
+        "pipe.png": "pipe.png is not a regular file",
+        "link.png": "link.png is a link to a file that does not exist",
+        "huge.png": "huge.png claims to have more than 179 million pixels.*cut it into parts",
+    }.items():
+        with pytest.raises((DataDamaged, DataMissing), match=message):
+            read_photo(tmp_path / name)

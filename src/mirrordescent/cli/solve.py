@@ -181,7 +181,12 @@ def problems(
     solved = solve_own(
         file, solver, seeds, count, accuracy, iterations, prove, out, say, progress()
     )
-    lines = [*aligned(solved.rows), f"solver: {solved.solver}", f"solutions: {solved.path}"]
+    lines = [
+        *aligned(solved.rows),
+        f"gaps: {solved.proof}",
+        f"solver: {solved.solver}",
+        f"solutions: {solved.path}",
+    ]
     show(solved.report, lines, json)
     return 0 if solved.reached else 1
 

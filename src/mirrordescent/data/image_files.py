@@ -6,6 +6,7 @@ import io
 import math
 import re
 import tarfile
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,16 +47,34 @@ def opened(file: Path | io.BytesIO, name: object) -> Iterator[Image.Image]:
     if isinstance(file, Path) and file.is_dir():
         raise DataMissing(f"{file} is a folder, not an image")
     if isinstance(file, Path) and not file.is_file():
-        raise DataMissing(f"there is no image {file}")
-    with reading(f"{name} is not an image that can be read", Image.DecompressionBombError):
+        raise DataMissing(_missing_words(file))
+    with reading(f"{name} is not an image that can be read"):
+        length = file.stat().st_size if isinstance(file, Path) else file.getbuffer().nbytes
         try:
-            picture = Image.open(file)
+            with warnings.catch_warnings():  # of images with more than half as many pixels
+                warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+                picture = Image.open(file)
         except UnidentifiedImageError:
-            raise DataDamaged(f"{name} is not an image of a known format") from None
+            fault = "is not an image of a known format" if length else "is empty"
+            raise DataDamaged(f"{name} {fault}") from None
+        except Image.DecompressionBombError:
+            limit = 2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6
+            raise DataDamaged(
+                f"{name} claims to have more than {limit:.0f} million pixels, which is not "
+                "supported: make it smaller, or cut it into parts"
+            ) from None
         with picture:
-            length = file.stat().st_size if isinstance(file, Path) else file.getbuffer().nbytes
             require_plausible(picture.size[0] * picture.size[1], length, name)
             yield picture
+
+
+def _missing_words(path: Path) -> str:
+    """Return why a path is not a file."""
+    if path.exists():
+        return f"{path} is not a regular file"
+    if path.is_symlink():
+        return f"{path} is a link to a file that does not exist"
+    return f"there is no image {path}"
 
 
 def require_plausible(pixels: int, length: int, name: object) -> None:

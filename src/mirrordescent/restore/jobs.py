@@ -220,7 +220,11 @@ class Jobs:
             x = restored.x[index].float()
             x = _keep_known(x, job) if kept else x.clamp_(0, 1)
             weight = self.settings.weight if choice is None else choice.weight
-        job.photo.write(job.output, x, job.alpha)
+            if job.photo.note:
+                self.say(f"{visible_name(job.photo.path)}: {job.photo.note}")
+            job.photo.write(job.output, x, job.alpha)
+        else:
+            job.photo.copy(job.output)
         record = {"weight": weight, "kept": kept, "seconds": seconds}
         return outcome_of(job, x, restored, index, choice, record, self.shown < SHOWN)
 
@@ -259,8 +263,6 @@ class Jobs:
         alpha = photo.alpha
         truth = None
         shown = visible_name(source.path)
-        if photo.note:
-            self.say(f"{shown}: {photo.note}")
         if settings.task == "inpaint":
             known = settings.masks.known_pixels(photo, source)
             mask = known.mask

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ GREY = 1
 RGB = 2
 DEEP_CHANNELS = {GREY: (2,), RGB: (3, 4)}
 PHOTOMETRIC_NAMES = {0: "inverted grey", 1: "grey", 3: "a palette", 5: "CMYK", 6: "YCbCr", 8: "Lab"}
+JPEG2000_SIZES = b"\xff\x4f\xff\x51"  # the markers SOC and SIZ at the start of a code stream
+JPEG2000_BITS_AT = 42  # position of the number of bits of the first channel, from these markers on
 TIFF_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 # How to turn an image upright, by the value of its orientation tag.
 TURNS: dict[int, Callable[[Array], Array]] = {
@@ -163,6 +166,21 @@ class Photo:
             else:
                 _picture(numbers, self.mode).save(partial, format=self.format, **self.extras)
 
+    def copy(self, path: Path) -> None:
+        """Write this photograph unchanged: a copy of its file, unless its format is not written.
+
+        The file is written completely or not at all.
+
+        Args:
+            path: Path of the file to write.
+        """
+        if self.suffix != self.path.suffix:
+            self.write(path, self.colour, self.alpha)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole(path) as partial:
+            shutil.copyfile(self.path, partial)
+
 
 def read_photo(path: str | Path) -> Photo:
     """Read a photograph in any format that Pillow reads.
@@ -218,15 +236,38 @@ def _read(picture: Image.Image, path: Path) -> Pixels:
     """Read an image by Pillow."""
     from PIL import ImageOps
 
+    depth = _stored_bits(picture, path)  # before the pixels are read, which forgets it
     upright = ImageOps.exif_transpose(picture)
     values, bits = values_of(upright)
     form = _form(picture, upright, path)
     if picture.format != "TIFF":
-        return Pixels(values, bits, form)
+        note = (
+            f"it has {depth} bits per colour; the restored file has {bits}" if depth > bits else ""
+        )
+        return Pixels(values, bits, form, note=note)
     tags = picture.getexif()
     if bits > 8 and tags.get(PHOTOMETRIC_TAG) == WHITE_IS_ZERO:  # Pillow inverts 8 bits only
         values = 1 - values
     return Pixels(values, bits, form, note=_extra_samples_note(tags.get(EXTRA_SAMPLES_TAG)))
+
+
+def _stored_bits(picture: Image.Image, path: Path) -> int:
+    """Return the bits per colour of formats that Pillow reduces to 8 bits; 0 for other formats."""
+    with path.open("rb") as file:
+        start = file.read(1 << 16)
+    if picture.format == "PPM":
+        match getattr(picture, "tile", ()):
+            case [(_, _, _, (_, int(largest)))]:
+                return largest.bit_length()
+    if picture.format == "JPEG2000":
+        at = start.find(JPEG2000_SIZES) + JPEG2000_BITS_AT
+        if JPEG2000_BITS_AT <= at < len(start):
+            return (start[at] & 0x7F) + 1
+    if picture.format == "AVIF":
+        at = start.find(b"av1C") + 6  # the third byte of the configuration
+        if 6 <= at < len(start) and start[at] & 0x40:
+            return 12 if start[at] & 0x20 else 10
+    return 0
 
 
 def _extra_samples_note(meanings: int | tuple[int, ...] | None) -> str:

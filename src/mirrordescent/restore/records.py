@@ -68,8 +68,11 @@ def is_intact(entry: Mapping[str, Any], output: Path) -> bool:
 
 def hash_file(path: Path) -> str:
     """Return a checksum of the content of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise OSError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def hash_facts(facts: Mapping[str, Any]) -> str:

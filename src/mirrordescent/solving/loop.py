@@ -1,18 +1,25 @@
 """The one loop that runs every method on every problem."""
 
 from collections.abc import Callable, Sequence
+from operator import index
 from time import perf_counter
-from typing import Any
+from typing import Any, SupportsIndex, cast
 
 import torch
 from torch import Generator, Tensor
 
+from mirrordescent._internal.eager import eager, without_autocast
 from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.domains import WholeSpace
 from mirrordescent.execution import steps_for
 from mirrordescent.methods.base import Method
 from mirrordescent.oracles import Default, Oracle, require_generator
 from mirrordescent.problems.base import Problem
+from mirrordescent.problems.statements import (
+    premises,
+    require_consistent,
+    require_statements_once,
+)
 from mirrordescent.solving.solution import Solution, Status, Trace
 from mirrordescent.solving.stopping import Rule, Snapshot
 from mirrordescent.trees import Tree, batch_size, is_finite, leaves, tree_map, where
@@ -20,6 +27,8 @@ from mirrordescent.trees import Tree, batch_size, is_finite, leaves, tree_map, w
 CHECKS = 25  # default number of checks in a run
 
 
+@eager
+@without_autocast
 @torch.no_grad()
 def solve(
     problem: Problem,
@@ -84,9 +93,14 @@ def solve(
     elif x0 is None:
         x0 = problem.start()
     _check_arguments(problem, method, x0, iterations, check_every, oracle, generator)
+    iterations = index(iterations)
+    if check_every is not None:
+        check_every = index(check_every)
     rules = (stop,) if isinstance(stop, Rule) else tuple(stop or ())
     check_at, record_at = _plan_checks(iterations, check_every, trace)
 
+    if method.certifies:
+        require_statements_once(problem, x0)
     run = steps_for(method, problem, oracle, generator, fused)
     state = method.init(x0, problem) if state is None else method.warm_start(state, problem)
     record = _Record(problem, method, x0, state, diverge_factor)
@@ -251,6 +265,12 @@ class _Record:
         """Return the solution; samples that are still running have used their budget."""
         self._mark(self.running, Status.BUDGET)
         failed = (self.status >= Status.DIVERGED) & (self.status != Status.PRECISION)
+        conditions: tuple[str, ...] = ()
+        if self.lower is not None:
+            conditions = premises(self.problem)
+            require_consistent(
+                self.problem, self.lower, self.best_value, self.start_value, conditions
+            )
         return Solution(
             x=where(failed, self.best_x, self.x),
             value=torch.where(failed, self.best_value, self.value),
@@ -262,6 +282,7 @@ class _Record:
             trace=Trace(self.iterations, self.seconds, torch.stack(self.values)),
             lower=self.lower,
             state=self.state,
+            conditional_on=conditions,
         )
 
 
@@ -273,15 +294,27 @@ def _plan_checks(
     checks = {*range(0, iterations, every), iterations}
     if trace is None:
         return checks, checks
-    if isinstance(trace, int):
+    if _is_whole(trace):
+        trace = index(cast(SupportsIndex, trace))
         if trace < 2:
             raise ValueError(f"trace must record at least 2 iterations, got {trace}")
         intervals = max(1, trace - 2)
         return checks, {0, *(round(iterations ** (i / intervals)) for i in range(trace - 1))}
-    recorded = set(trace)
+    recorded = {index(k) for k in cast(Sequence[SupportsIndex], trace)}
     if not recorded or min(recorded) < 0 or max(recorded) > iterations:
-        raise ValueError(f"trace must name iterations from 0 to {iterations}, got {sorted(trace)}")
+        raise ValueError(
+            f"trace must name iterations from 0 to {iterations}, got {sorted(recorded)}"
+        )
     return checks, recorded
+
+
+def _is_whole(number: object) -> bool:
+    """Tell whether a number is whole, such as an int or a NumPy integer."""
+    try:
+        index(cast(SupportsIndex, number))
+    except TypeError:
+        return False
+    return True
 
 
 def _check_arguments(
@@ -294,7 +327,7 @@ def _check_arguments(
     generator: Generator | None,
 ) -> None:
     for name, number in (("iterations", iterations), ("check_every", check_every)):
-        if number is not None and (not isinstance(number, int) or number < 1):
+        if number is not None and not (_is_whole(number) and number >= 1):
             raise ValueError(f"{name} must be a whole number, at least 1, got {number}")
     problem.check(x0)
     resolved = method.resolve_oracle(oracle)

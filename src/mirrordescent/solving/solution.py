@@ -70,8 +70,11 @@ class Solution:
         steps: Number of iterations of every sample.
         seconds: Time spent on iterations.
         trace: Values along the run.
-        lower: Proven lower bound on the optimal value, if the method gives one.
+        lower: Lower bound on the optimal value, if the method gives one. It is proven if
+            ``conditional_on`` is empty.
         state: State of the method, frozen for samples that stopped early.
+        conditional_on: Statements of users' classes that ``lower`` rests on, in words, such as
+            "f is convex". They were tested at samples, but not proven.
     """
 
     x: Tree
@@ -84,6 +87,7 @@ class Solution:
     trace: Trace
     lower: Tensor | None
     state: Any
+    conditional_on: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
