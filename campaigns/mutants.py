@@ -6,6 +6,9 @@ working tree in place; neither supports a seeded sample with chosen tests.
 
     python -m campaigns.mutants cover              record which tests reach which lines
     python -m campaigns.mutants run --count 420    try mutants, or continue; write the page
+
+Both take ``--parts problems,references,optim,restore,kernels``. For the part ``kernels``, the
+sources in C are changed.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ import ast
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,20 +34,34 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "mirrordescent"
-MUTATED = ("methods", "theory", "references", "schedules.py", "oracles.py")
-TESTS = (
-    "tests/test_schedules.py",
-    "tests/test_oracles.py",
-    "tests/test_one_file.py",
-    "tests/test_storage.py",
-    "tests/methods",
-    "tests/theory",
-    "tests/references",
-    "tests/solving",
-    "tests/test_conditioning.py",
-    "tests/optim/test_equal_to_methods.py",
-    "tests/optim/test_preconditioned.py",
+KERNEL_TESTS = (
+    "tests/test_moment_kernels.py",
+    "tests/mirrors/test_matrix_kernels.py",
+    "tests/mirrors/test_power_kernels.py",
+    "tests/methods/test_kernels.py",
+    "tests/problems/test_holes.py",
 )
+PARTS: dict[str, tuple[str, ...]] = {
+    "methods": (
+        "tests/methods",
+        "tests/solving",
+        "tests/test_one_file.py",
+        "tests/test_conditioning.py",
+        "tests/optim/test_equal_to_methods.py",
+        "tests/optim/test_preconditioned.py",
+    ),
+    "theory": ("tests/theory", "tests/test_storage.py"),
+    "references": ("tests/references",),
+    "schedules.py": ("tests/test_schedules.py",),
+    "oracles.py": ("tests/test_oracles.py",),
+    "problems": ("tests/problems",),
+    "optim": ("tests/optim",),
+    "restore": ("tests/restore",),
+    "kernels": KERNEL_TESTS,
+}
+"""Tests of each part of the library that can be mutated."""
+
+DEFAULT_PARTS = ("methods", "theory", "references", "schedules.py", "oracles.py")
 PAGE = ROOT / "docs" / "results" / "mutants.md"
 MAX_TEST_SECONDS = 40.0
 """Duration above which a test is not run; faster tests reach the same lines."""
@@ -57,8 +75,13 @@ MOST_SECONDS = 60.0
 CPU_LIMIT = 180
 """Processor seconds of a mutant; a mutant that exceeds them is killed."""
 
+C_SUFFIXES = (".c", ".h")
+
 NOT_RUN = 97
 """Exit code of a child that could not start pytest."""
+
+NOT_COMPILED = 98
+"""Exit code of a child whose kernels cannot be compiled."""
 
 OPERATORS: dict[type[ast.AST], str] = {
     ast.Lt: "<=",
@@ -247,28 +270,84 @@ def _computing_nodes(tree: ast.AST) -> Iterator[ast.AST]:
             yield from _computing_nodes(child)
 
 
+C_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|^[ \t]*#[^\n]*", re.DOTALL | re.MULTILINE)
+C_ASSIGNMENT = re.compile(r"(?<=\n)[ \t]*[\w\[\]\->.*+ ]+? [-+*/]?= [^;{}\n]*;[ \t]*(?=\n)")
+C_TOKEN = re.compile(
+    r"(?<= )(?:<=|>=|==|!=|&&|\|\||[-+*/]=|[-+*/<>])(?= )|(?<![\w.])\d+(?:\.\d+)?(?![\w.])"
+)
+C_OPERATORS = {
+    "<=": "<",
+    ">=": ">",
+    "<": "<=",
+    ">": ">=",
+    "==": "!=",
+    "!=": "==",
+    "&&": "||",
+    "||": "&&",
+    "+": "-",
+    "-": "+",
+    "*": "/",
+    "/": "*",
+    "+=": "-=",
+    "-=": "+=",
+    "*=": "/=",
+    "/=": "*=",
+}
+
+
+def c_mutants(path: Path) -> list[Mutant]:
+    """Return all mutants of a file in C: other operators and numbers, and left out assignments."""
+    raw = path.read_text(encoding="utf-8")
+    # Comments and directives become blanks, so that places stay the same.
+    code = C_COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), raw)
+    file = str(path.relative_to(SOURCE.parent))
+    found: list[Mutant] = []
+    for pattern in (C_TOKEN, C_ASSIGNMENT):
+        for match in pattern.finditer(code):
+            was = raw[match.start() : match.end()]
+            if pattern is C_ASSIGNMENT:
+                if re.match(r"\s*(const|static|REAL|double|long|int|unsigned|float)\b", was):
+                    continue  # a declaration
+                if was.count("(") != was.count(")"):
+                    continue  # a part of a statement
+                becomes = ";"
+            elif was in C_OPERATORS:
+                becomes = C_OPERATORS[was]
+            else:
+                becomes = f"{2 * float(was) or 1.0}" if "." in was else str(int(was) + 1)
+            start = len(raw[: match.start()].encode())
+            line = raw.count("\n", 0, match.start()) + 1
+            found.append(Mutant(file, line, start, start + len(was.encode()), was, becomes))
+    return sorted(found, key=lambda mutant: (mutant.start, mutant.end))
+
+
 def mutants(path: Path) -> list[Mutant]:
     """Return all mutants of a file, in the order of their places."""
-    return _MutantFinder(path).find()
+    return c_mutants(path) if path.suffix in C_SUFFIXES else _MutantFinder(path).find()
 
 
-def sample(count: int, seed: int) -> list[Mutant]:
+def sample(count: int, seed: int, parts: Sequence[str] = DEFAULT_PARTS) -> list[Mutant]:
     """Draw mutants of the library at random; a larger sample begins with a smaller one."""
     drawn: list[Mutant] = []
-    for part in MUTATED:
+    for part in parts:
         path = SOURCE / part
-        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        files = [path]
+        if part == "kernels":
+            files = sorted(each for each in path.rglob("*") if each.suffix in C_SUFFIXES)
+        elif path.is_dir():
+            files = sorted(path.rglob("*.py"))
         for file in files:
             drawn += mutants(file)
     Random(seed).shuffle(drawn)
     return drawn[:count]
 
 
-def cover(folder: Path) -> None:
+def cover(folder: Path, parts: Sequence[str] = DEFAULT_PARTS) -> None:
     """Run the tests once under coverage; record the lines that each reaches, and its duration.
 
     Args:
         folder: Folder for the record.
+        parts: Parts whose tests are run.
     """
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "coveragerc"
@@ -282,7 +361,9 @@ def cover(folder: Path) -> None:
         "PYTHONPATH": f"{folder}:{ROOT / 'src'}:{ROOT / 'experiments' / 'src'}:{ROOT}",
         "MUTANTS_FOLDER": str(folder),
     }
-    command = ["-m", "pytest", "-p", "mutants_contexts", "-p", "no:cacheprovider", "-q", *TESTS]
+    command = ["-m", "pytest", "-p", "mutants_contexts", "-p", "no:cacheprovider", "-q"]
+    tests = dict.fromkeys(test for part in parts for test in PARTS[part])
+    command += tests
     subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=False)
 
 
@@ -326,7 +407,7 @@ def tests_of(mutant: Mutant, reached: dict[str, Any]) -> list[str]:
 
     These are tests that reach its line, or a neighbouring line, because coverage counts a statement
     over several lines only once. If none does, the line is run on import, and all tests that reach
-    the module count.
+    the module count. For a mutant in C, all tests of kernels count.
 
     If there are too many, the fastest case of every test function comes first, then the second
     fastest, and so on. Cases of one function are similar, and hundreds of them would displace other
@@ -337,7 +418,10 @@ def tests_of(mutant: Mutant, reached: dict[str, Any]) -> list[str]:
         reached: Record of :func:`cover`.
     """
     seconds = reached["seconds"]
-    tests = _reaching_tests(mutant, reached["lines"].get(mutant.file, {}))
+    if mutant.file.endswith(C_SUFFIXES):
+        tests = {test for test in seconds if test.startswith(KERNEL_TESTS)}
+    else:
+        tests = _reaching_tests(mutant, reached["lines"].get(mutant.file, {}))
     cases: Counter[str] = Counter()
     ranked: list[tuple[int, float, str]] = []
     for test in sorted(tests, key=lambda test: (seconds[test], test)):
@@ -402,11 +486,30 @@ def _run_tests(tests: list[str], copy: Path, log: Path) -> None:
         sys.dont_write_bytecode = True
         sys.path[:0] = [str(copy), str(ROOT / "experiments" / "src"), str(ROOT)]
         os.environ["PYTHONPATH"] = f"{copy}:{ROOT / 'experiments' / 'src'}:{ROOT}"
+        if any(test.startswith(KERNEL_TESTS) for test in tests):
+            code = _compile_kernels()
+            if code:
+                return
         import pytest
 
         code = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--no-header", *tests]))
     finally:
         os._exit(code)
+
+
+def _compile_kernels() -> int:
+    """Compile the kernels, without which their tests are skipped; return 0 or NOT_COMPILED."""
+    from mirrordescent import kernels
+
+    os.environ["MIRRORDESCENT_CACHE"] = os.environ["MIRRORDESCENT_TEST_KERNELS"]
+    try:
+        kernels.library()
+    except kernels.BuildError:
+        return NOT_COMPILED
+    finally:
+        kernels.library.cache_clear()
+        del os.environ["MIRRORDESCENT_CACHE"]
+    return 0
 
 
 def _wait(child: int) -> str:
@@ -419,11 +522,18 @@ def _wait(child: int) -> str:
     if code == NOT_RUN:
         raise RuntimeError("the tests could not be run at all: see last.log")
     outcomes = {0: "survived", 1: "killed", 2: "killed", 5: "not reached"}
+    outcomes[NOT_COMPILED] = "killed: not compiled"
     return outcomes.get(code, f"killed: exit {code}")
 
 
 def run(
-    count: int, seed: int, folder: Path, minutes: float, turn: int = 0, processes: int = 1
+    count: int,
+    seed: int,
+    folder: Path,
+    minutes: float,
+    turn: int = 0,
+    processes: int = 1,
+    parts: Sequence[str] = DEFAULT_PARTS,
 ) -> None:
     """Try a sample of mutants, continue an earlier run, and write the page in the end.
 
@@ -434,6 +544,7 @@ def run(
         minutes: Time after which no new mutant is tried.
         turn: Number of this process, from 0.
         processes: Number of processes that share the sample.
+        parts: Parts of the library that are mutated.
     """
     # Import these before forking, so that no child has to.
     import hypothesis  # noqa: F401
@@ -453,7 +564,7 @@ def run(
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(SOURCE.parent, copy)
     deadline = time.monotonic() + 60 * minutes
-    for mutant in sample(count, seed)[turn::processes]:
+    for mutant in sample(count, seed, parts)[turn::processes]:
         if outcomes.get(mutant.name, "not reached") != "not reached":
             continue
         if time.monotonic() > deadline:
@@ -556,21 +667,38 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=600.0, help="duration")
     parser.add_argument("--processes", type=int, default=1, help="processes that share the sample")
     parser.add_argument("--turn", type=int, default=0, help="number of this process, from 0")
+    parser.add_argument(
+        "--parts",
+        type=lambda text: text.split(","),
+        default=list(DEFAULT_PARTS),
+        help=f"parts of the library, of {', '.join(PARTS)}",
+    )
     parser.add_argument("--commit", help="commit of the sources, if it is not checked out")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/mutants"), help="work folder")
     arguments = parser.parse_args()
+    for part in arguments.parts:
+        if part not in PARTS:
+            parser.error(f"--parts: there is no part {part!r}; there are {', '.join(PARTS)}")
     count = arguments.count
     seed = arguments.seed
     folder = arguments.folder
     if arguments.action == "cover":
-        cover(folder)
+        cover(folder, arguments.parts)
     elif arguments.action == "list":
-        listed = [asdict(mutant) for mutant in sample(count, seed)]
+        listed = [asdict(mutant) for mutant in sample(count, seed, arguments.parts)]
         print(json.dumps(listed, indent=1, ensure_ascii=False))
     elif arguments.action == "page":
         write(gathered(folder, seed), count, seed, arguments.commit)
     else:
-        run(count, seed, folder, arguments.minutes, arguments.turn, arguments.processes)
+        run(
+            count,
+            seed,
+            folder,
+            arguments.minutes,
+            arguments.turn,
+            arguments.processes,
+            arguments.parts,
+        )
 
 
 if __name__ == "__main__":

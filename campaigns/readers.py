@@ -37,7 +37,8 @@ from mirrordescent.learn import Draw
 from mirrordescent.learn.checkpoint import RunDamaged
 from mirrordescent.mirrors import HyperbolicEntropy
 from mirrordescent.restore import plan_restoration
-from mirrordescent.restore.jobs import RECORDS, Jobs, RestorationSettings
+from mirrordescent.restore.jobs import Jobs, RestorationSettings
+from mirrordescent.restore.records import RECORDS
 
 OPTION_VALUES = [
     "",
@@ -173,7 +174,8 @@ class Readers:
         self.images = folder / "images"
         self.archives = self._write_pictures(generator)
         self.out = folder / "done"
-        list(self._jobs().run(plan_restoration("denoise", iterations=2), progress=False))
+        self.plan = plan_restoration("denoise", iterations=2)
+        list(self._jobs().run(self.plan, progress=False))
         self.records = (self.out / RECORDS).read_bytes()
         self.library_content = random.randbytes(3000)
         self.commands = self._commands()
@@ -302,7 +304,7 @@ class Readers:
         (self.out / RECORDS).write_bytes(damage_bytes(self.records, self.random))
         lines = self.records.decode().splitlines()
         original = {json.dumps(unsealed(line)["record"]) for line in lines}
-        done = self._jobs().done
+        done = self._jobs().restored_before(self.plan)
         if {json.dumps(record) for record in done.values()} - original:
             raise AssertionError("a record changed silently")
         return f"{len(done)} of 3 are done"

@@ -60,6 +60,22 @@ def test_a_silent_change_would_be_noticed(tmp_path, monkeypatch):
     assert torch.equal(read_whole(fuzz.entries[0])[0][next(iter(good))], next(iter(good.values())))
 
 
+def test_mutants_of_kernels_are_changes_of_code_in_c():
+    drawn = mutants.sample(300, seed=1, parts=["kernels"])
+    assert len(drawn) == 300
+    for mutant in drawn:
+        text = (mutants.SOURCE.parent / mutant.file).read_text()
+        changed = mutant.applied(text)
+        assert changed != text
+        comments = [match[0] for match in mutants.C_COMMENT.finditer(text)]
+        assert [match[0] for match in mutants.C_COMMENT.finditer(changed)] == comments
+        assert changed.count("(") - changed.count(")") == text.count("(") - text.count(")")
+    assert any(mutant.becomes == ";" for mutant in drawn)
+    assert any(mutant.becomes == "-" for mutant in drawn)
+    test = "tests/problems/test_holes.py::test"
+    assert mutants.tests_of(drawn[0], {"seconds": {test: 1.0, "other": 1.0}, "lines": {}}) == [test]
+
+
 def test_mutants_are_small_changes_that_can_be_compiled():
     drawn = mutants.sample(40, seed=1)
     assert drawn == mutants.sample(60, seed=1)[:40], "a larger sample goes on with the same"
@@ -71,7 +87,7 @@ def test_mutants_are_small_changes_that_can_be_compiled():
         compile(changed, mutant.file, "exec")
         assert any(
             mutant.file.startswith(f"mirrordescent/{part.split('.')[0]}")
-            for part in mutants.MUTATED
+            for part in mutants.DEFAULT_PARTS
         )
 
 

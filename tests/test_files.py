@@ -68,17 +68,21 @@ def test_files_are_as_readable_as_the_user_wants_them(tmp_path):
 def test_what_a_killed_process_left_is_removed_and_what_others_write_is_not(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    stray = tmp_path / f".a.png.{platform.node()}.{ended.pid}.partial"
+    strays = [
+        tmp_path / f".a.png.{platform.node()}.{ended.pid}.partial",
+        tmp_path / f".a.png.{platform.node()}.{ended.pid}-3.partial",
+    ]
     others = [
         tmp_path / f".a.png.{platform.node()}.{os.getppid()}.partial",
+        tmp_path / f".a.png.{platform.node()}.{os.getppid()}-3.partial",
         tmp_path / f".a.png.elsewhere.{ended.pid}.partial",
         tmp_path / "mine.partial",
     ]
-    for path in (stray, *others):
+    for path in (*strays, *others):
         path.write_bytes(b"half")
     with whole(tmp_path / "b.png") as partial:
         partial.write_bytes(b"all")
-    assert not stray.exists()
+    assert not any(path.exists() for path in strays)
     assert all(path.exists() for path in others)
     assert (tmp_path / "b.png").read_bytes() == b"all"
 
@@ -153,3 +157,14 @@ def test_a_cache_that_cannot_be_written_has_a_cure(tmp_path, monkeypatch):
     with pytest.raises(BuildError, match="set MIRRORDESCENT_CACHE to a writable folder"):
         kernels.library()
     assert not kernels.available()
+
+
+def test_two_writers_of_one_file_do_not_share_a_partial_file(tmp_path):
+    path = tmp_path / "a.txt"
+    with whole(path) as outer:
+        outer.write_text("outer")
+        with whole(path) as inner:
+            inner.write_text("inner")
+        assert path.read_text() == "inner"
+    assert path.read_text() == "outer"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.txt"]

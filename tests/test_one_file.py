@@ -174,7 +174,7 @@ def test_it_is_diagnosed(name, problem):
     method = METHODS[name]().requires_grad_(False)
     found = diagnose(method, problem, iterations=20)
     answers = {verdict.assumption: verdict.answer for verdict in found.verdicts}
-    assert answers["f is convex"] == "holds"
+    assert answers["f is convex"] == "not known", "stated by a class outside the library"
     assert answers["∇ψ* is the inverse of ∇ψ"] == "holds"
 
 

@@ -106,6 +106,29 @@ def test_a_failing_run_counts_as_the_worst_of_the_others():
     assert found.isfinite()
 
 
+@pytest.mark.parametrize("failure", [torch.nan, torch.inf, -torch.inf])
+def test_failing_runs_are_neither_better_nor_worse_than_the_worst_of_the_others(failure):
+    theta = nn.Parameter(torch.tensor(0.0, dtype=torch.float64))
+    found = iter([3.0, failure, 1.0, 2.0, failure, 7.0])
+
+    def run(random):
+        return torch.tensor(next(found), dtype=torch.float64)
+
+    loss = losses(run, [theta], 3, 0.1)
+    assert loss.detach() == (3.0 + 7.0 + 1.0 + 2.0 + 7.0 + 7.0) / 6
+    (slope,) = torch.autograd.grad(loss.sum(), [theta])
+    generator = torch.Generator().manual_seed(0)
+    draws = [torch.randn((), generator=generator, dtype=torch.float64) for _ in range(3)]
+    differences = (3.0 - 7.0, 1.0 - 2.0, 7.0 - 7.0)
+    expected = sum(d * e for d, e in zip(differences, draws, strict=True)) / (2 * 0.1 * 3)
+    torch.testing.assert_close(slope, expected)
+
+
+def test_a_run_without_any_success_has_no_loss():
+    theta = nn.Parameter(torch.tensor(0.0))
+    assert losses(lambda random: torch.tensor(torch.nan), [theta], 2, 0.1).isnan().all()
+
+
 class Quadratics(ProblemFamily):
     def draw(self, seeds):
         b = torch.stack(

@@ -65,12 +65,11 @@ def test_fista(box, t):
         while True:
             new = project(x - t * g)
             move = new - x
-            if value(new) <= value(x) + g @ move + move @ move / (2 * t) + 8 * EPS * (
-                1 + abs(value(x))
-            ):
+            rounding = EPS * (abs(value(x)) + np.linalg.norm(g) * np.linalg.norm(x))
+            if value(new) <= value(x) + g @ move + move @ move / (2 * t) + 8 * rounding:
                 break
             t /= 2
-        t *= 1.1 if g @ (x - new) > 800 * EPS * (1 + abs(value(x))) else 1.0
+        t *= 1.1 if g @ (x - new) > 800 * rounding else 1.0
         grown = (1 + np.sqrt(1 + 4 * theta**2)) / 2
         change = new - u
         against = (x - new) @ change > 0
@@ -94,7 +93,7 @@ def test_lbfgs(memory):
     pairs = []
     for k, state in enumerate(states(LBFGS(memory), function(), x, 12), 1):
         g = slope(x)
-        H = np.eye(3) / max(1.0, np.linalg.norm(g))
+        H = np.eye(3)
         if pairs:
             s, y = pairs[-1]
             H = np.eye(3) * (s @ y) / (y @ y)
@@ -109,18 +108,19 @@ def test_lbfgs(memory):
         while value(x - a * direction) > value(x) - 1e-4 * a * g @ direction + 4 * EPS * abs(
             value(x)
         ):
-            a /= 2
+            a /= 2 if k > 1 else 8
         new = x - a * direction
         pairs.append((new - x, slope(new) - g))
         x = new
         np.testing.assert_allclose(state.x[0], x, rtol=1e-7, atol=1e-9)
         np.testing.assert_allclose(state.g[0], slope(x), rtol=1e-6, atol=1e-6)
         assert state.value.item() == pytest.approx(value(x))
-        assert (state.k, len(state.pairs)) == (k, min(k, memory))
+        assert (state.k, len(state.pairs)) == (k, memory)
+        assert sum(pair.rho.item() > 0 for pair in state.pairs) == min(k, memory)
 
 
 class Rough(Problem):
-    """½x² on top of a level; at x ≤ 0 values are off by some machine epsilons of 1 + f. Gradients
+    """½x² on top of a level; at x ≤ 0 values are off by some machine epsilons of f. Gradients
     are exact.
     """
 
@@ -130,9 +130,7 @@ class Rough(Problem):
         self.off = off
 
     def value(self, x):
-        return (
-            self.level + x.square().sum(1) / 2 + self.off * EPS * (1 + self.level) * (x[:, 0] <= 0)
-        )
+        return self.level + x.square().sum(1) / 2 + self.off * EPS * self.level * (x[:, 0] <= 0)
 
     def grad(self, x):
         return x
@@ -143,19 +141,20 @@ def stepped(method, problem, x):
 
 
 @pytest.mark.parametrize(("off", "halved"), [(7.5, False), (8.5, True)])
-@pytest.mark.parametrize("level", [0.0, 1e6])
+@pytest.mark.parametrize("level", [1e-6, 1e6])
 def test_fista_halves_no_step_for_errors_of_rounding(level, off, halved):
-    """A step of t = 1 leads from a tiny x to 0; up to 8 epsilons of 1 + f are rounding."""
-    state = stepped(FISTA(t=1.0), Rough(level, off), 1e-9)
+    """A step of t = 1 leads from a tiny x to 0; up to 8 epsilons of f are rounding."""
+    x = 1e-9 * level**0.5
+    state = stepped(FISTA(t=1.0), Rough(level, off), x)
     assert state.t.item() == (0.5 if halved else 1.0)
-    assert state.iterate.item() == (0.5e-9 if halved else 0.0)
+    assert state.iterate.item() == (x / 2 if halved else 0.0)
 
 
 @pytest.mark.parametrize(("share", "grows"), [(0.7, False), (1.4, True)])
-@pytest.mark.parametrize("level", [0.0, 1e6])
+@pytest.mark.parametrize("level", [1e-6, 1e6])
 def test_steps_of_fista_grow_where_f_falls_by_more_than_rounding(level, share, grows):
-    """⟨g, x − u⟩ = x² for t = 1, which has to be 800 epsilons of 1 + f."""
-    x = (share * 800 * EPS * (1 + level)) ** 0.5
+    """⟨g, x − u⟩ = x² for t = 1, which has to be 800 epsilons of f."""
+    x = (share * 800 * EPS * level) ** 0.5
     assert stepped(FISTA(t=1.0), Rough(level), x).t.item() == pytest.approx(1.1 if grows else 1.0)
 
 
@@ -168,7 +167,7 @@ def test_a_sample_that_cannot_fall_stays_and_a_pair_without_curvature_is_left_ou
         states.append(method.step(line, states[-1], Exact()))
     assert all(pair.rho.item() == 0 for pair in states[-1].pairs)
     moved = [float((b.x - a.x).norm()) for a, b in pairwise(states)]
-    assert moved == pytest.approx([1.0] * 3), "the gradient, shortened to the length 1"
+    assert moved == pytest.approx([4.0] * 3), "the gradient"
     short = md.Function(lambda x: 0.1 * x.sum(1))
     state = method.step(short, method.init(start, short), Exact())
     torch.testing.assert_close(state.x, torch.full_like(start, -0.1))

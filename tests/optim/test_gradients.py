@@ -142,6 +142,31 @@ def test_clipping_is_that_of_torch(optimiser, mirror):
 
 
 @each
+@pytest.mark.parametrize("max_grad_norm", [1e-3, 1.0, 1e3])
+def test_clipping_never_enlarges_gradients(optimiser, max_grad_norm):
+    """Gradients below the largest norm are stepped along as they are, bit for bit."""
+    ours = parameters(*SHAPES)
+    theirs = parameters(*SHAPES)
+    clipped = optimiser(ours, max_grad_norm=max_grad_norm)
+    plain = optimiser(theirs)
+    pull(ours, 0)
+    norm = float(nn.utils.get_total_norm([p.grad for p in ours]))
+    for p, q in zip(ours, theirs, strict=True):
+        p.grad.mul_(0.9 * max_grad_norm / norm)
+        q.grad = p.grad.clone()
+    clipped.step()
+    plain.step()
+    assert same(ours, theirs)
+
+
+@pytest.mark.parametrize("norm", [0.0, 1e-30, 0.5, 0.999, 1.0, 2.0, 1e30])
+def test_factors_of_clipping(norm):
+    factor = looks.clipping_factor([torch.tensor([norm], dtype=torch.float64)], 1.0)
+    assert factor <= 1
+    assert factor == (1 if norm < 1 else pytest.approx(1 / norm, rel=2e-6))
+
+
+@each
 @maps
 def test_weight_decay_is_a_penalty_on_the_function(optimiser, mirror):
     ours = parameters(*SHAPES)

@@ -274,6 +274,7 @@ def uninterrupted(name, steps):
     return optimizer, params
 
 
+@pytest.mark.filterwarnings("ignore:this state was saved with an unrecorded version")
 @pytest.mark.parametrize(("version", "name"), STORED)
 def test_states_of_earlier_versions_go_on(version, name):
     """Stored by old versions after three steps; three more steps end like six in a row."""

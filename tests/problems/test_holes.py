@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from itertools import product
+
 import pytest
 import torch
 
@@ -123,6 +126,56 @@ def test_bounds_in_one_pass_are_those_pixel_by_pixel(variant, mask, compiled, mo
         strict=True,
     ):
         torch.testing.assert_close(ours, plain, rtol=1e-11, atol=1e-12)
+
+
+def exact_dual_value(problem, u, sample):
+    """min over the box of s·Σ m(x − y)² + ⟨u, Dx⟩, for feasible u, in rational numbers."""
+    data = problem.pixels
+    scale = Fraction(data.fidelity) / 2
+    _, channels, height, width = data.y.shape
+    total = Fraction(0)
+    for channel, i, j in product(range(channels), range(height), range(width)):
+        at = (sample, channel)
+        vertical = u["vertical"][at]
+        horizontal = u["horizontal"][at]
+        w = Fraction(0)
+        w += Fraction(vertical[i - 1, j].item()) if i > 0 else 0
+        w -= Fraction(vertical[i, j].item()) if i + 1 < height else 0
+        w += Fraction(horizontal[i, j - 1].item()) if j > 0 else 0
+        w -= Fraction(horizontal[i, j].item()) if j + 1 < width else 0
+        low = Fraction(data.low[at].item())
+        high = Fraction(data.high[at].item())
+        y = Fraction(data.y[(*at, i, j)].item())
+        if data.mask is None or data.mask.expand_as(data.y)[(*at, i, j)] > 0:
+            x = min(max(y - w / (2 * scale), low), high)
+            total += scale * (x - y) ** 2 + w * x
+        else:
+            total += w * (low if w > 0 else high)
+    return total
+
+
+@pytest.mark.parametrize("kernel", [False, True], ids=["torch", "kernel"])
+@pytest.mark.parametrize("mask", [None, MASKS["a mask per image"]], ids=["all", "half"])
+@pytest.mark.parametrize("size", [0.01, 0.3, 30.0], ids="dual points of size {}".format)
+def test_bounds_are_exact_up_to_rounding_and_never_above(size, mask, kernel, compiled, monkeypatch):
+    """If dual points are large, minimisers over the box lie on both of its ends."""
+    if not kernel:
+        monkeypatch.setattr(tv_bounds, "_compiled", lambda *_: False)
+    problem = make(mask, weight=2 * size)
+    u = times(size, differences(2 * random(*SHAPE, seed=9) - 1))
+    u = problem.groups.project(u, problem.kink)
+    w = add_adjoint(torch.zeros_like(problem.y), u)
+    error = torch.full_like(w, 1e-13 * size)
+    bounds = {
+        "dual": dual_bound(problem.pixels, u),
+        "adjoint": adjoint_bound(problem.pixels, w, error),
+    }
+    for sample in range(len(problem.y)):
+        exact = exact_dual_value(problem, u, sample)
+        for name, bound in bounds.items():
+            found = Fraction(bound[sample].item())
+            assert found < exact, name
+            assert exact - found < 1e-9 * (1 + size), name
 
 
 @variants

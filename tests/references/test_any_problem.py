@@ -125,4 +125,10 @@ def test_users_can_certify_their_classes():
         Tilted,
         lambda problem, tolerance: (torch.zeros(2, 2, dtype=DOUBLE), torch.zeros(2, dtype=DOUBLE)),
     )
-    assert certify(Tilted(2), cache=False).proven
+    found = certify(Tilted(2), cache=False)
+    assert not found.proven, "it is as good as the user's function"
+    assert found.conditional_on == ("the certifier registered for Tilted returns lower bounds",)
+    assert not found.estimated
+    checked = found.verify(Tilted(2))
+    assert (checked.lower, checked.confirmed) == (None, False)
+    assert "cannot be checked" in str(checked)

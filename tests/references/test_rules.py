@@ -196,11 +196,11 @@ def test_tolerances_are_shares(bad):
     assert certify(image(), 0.5, cache=False).proven
 
 
-def test_certificates_are_kept_unless_they_depend_on_a_start(bowl):
+def test_certificates_are_kept_unless_they_depend_on_a_start(bowl, monkeypatch):
     made = []
-    register(
-        Bowl,
-        lambda problem, tolerance: made.append(1) or (problem.centre, torch.zeros(2, dtype=DOUBLE)),
+    compute = certificate._compute
+    monkeypatch.setattr(
+        certificate, "_compute", lambda *arguments: made.append(1) or compute(*arguments)
     )
     for _ in range(2):
         certify(bowl)
@@ -274,7 +274,7 @@ def test_bounds_from_gradients_end_a_run_at_the_best_of_them(domain, kind, monke
         return SimpleNamespace(best_x=problem.start())
 
     monkeypatch.setattr(certificate, "solve", noted)
-    _, first = certificate._solve_with_gradient_bounds(Bounded(domain), 0.01)
+    first = certificate._solve_with_gradient_bounds(Bounded(domain), 0.01).lower
     assert first.tolist() == [0.5]
     certificate._solve_with_gradient_bounds(Bounded(domain), 1e-30)
     (method, rule), (_, exact) = calls
@@ -291,8 +291,8 @@ def test_bounds_from_gradients_end_a_run_at_the_best_of_them(domain, kind, monke
     assert stopped(rule, 0.2, 1.019, 3.0), "the bound of the look before is as good as ever"
     assert not stopped(rule, 0.2, 1.021, 3.0)
     for start in (3.0, -3.0):
-        assert stopped(exact, 1.0, 1 + 256 * EPS, start)
-        assert not stopped(exact, 1.0, 1 + 257 * EPS, start)
+        assert stopped(exact, 1.0, 1 + 64 * EPS, start), "64 machine epsilons of f are rounding"
+        assert not stopped(exact, 1.0, 1 + 65 * EPS, start)
 
 
 def test_without_finite_bounds_or_a_start_nothing_is_proven_from_gradients():
@@ -377,7 +377,7 @@ def test_it_stops_where_a_fresh_start_gains_next_to_nothing(monkeypatch):
 def test_where_nothing_is_gained_an_estimate_is_below_by_rounding(monkeypatch):
     value, lower = estimated(monkeypatch, Down(0.0, -1.0), start=(3.0, 1e6))
     assert value.tolist() == [3.0, 1e6]
-    torch.testing.assert_close(value - lower, EPS * (1 + value), rtol=0.2, atol=0)
+    torch.testing.assert_close(value - lower, 4 * EPS * value, rtol=0.2, atol=0)
 
 
 @pytest.mark.parametrize("size", [1.0, 0.0, 4.0])

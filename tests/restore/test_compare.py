@@ -39,6 +39,7 @@ def test_the_verdict_says_what_the_numbers_say():
 
 def test_an_entry_is_compared_with_all_others(tmp_path):
     found = compare("photo-inpaint-stencil", "inpaint", **SMALL)
+    assert found.settings["entry"] == "photo-inpaint-stencil@1"
     assert [each.name for each in found.contestants] == [
         "photo-inpaint-stencil",
         "PDHG, tuned",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 
@@ -13,6 +14,7 @@ from PIL import Image
 
 from mirrordescent.data import DataDamaged, DataMissing
 from mirrordescent.restore import read_photo
+from mirrordescent.restore.photo import _stored_bits, read_header
 
 
 def numbers(*shape, dtype=np.uint8, seed=0):
@@ -254,3 +256,147 @@ def test_what_cannot_be_read_is_refused(tmp_path):
         read_photo(tmp_path / "absent.png")
     with pytest.raises(DataMissing, match="is a folder"):
         read_photo(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("photometric", "channels", "colours"),
+    [("separated", 4, "CMYK"), ("miniswhite", 2, "inverted grey"), ("cielab", 3, "Lab")],
+)
+def test_deep_colours_of_another_kind_are_refused(tmp_path, photometric, channels, colours):
+    deep = numbers(5, 6, channels, dtype=np.uint16)
+    extra = {"extrasamples": ["unassalpha"]} if channels == 2 else {}
+    tifffile.imwrite(
+        tmp_path / "c.tif", deep, photometric=photometric, planarconfig="contig", **extra
+    )
+    message = f"16-bit pixels of {channels} channels that store {colours}.* convert it to RGB"
+    with pytest.raises(DataDamaged, match=message):
+        read_photo(tmp_path / "c.tif")
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.float32])
+@pytest.mark.parametrize("channels", [2, 4])
+def test_premultiplied_colours_stay_premultiplied(tmp_path, channels, dtype):
+    largest = 65535 if dtype == np.uint16 else 1
+    colour = np.random.default_rng(0).random((9, 8, channels - 1))
+    alpha = np.random.default_rng(1).random((9, 8, 1))
+    alpha[0] = 0
+    alpha[1] = 1
+    stored = np.concatenate([colour * alpha, alpha], -1) * largest
+    stored = stored.round().astype(dtype) if dtype == np.uint16 else stored.astype(dtype)
+    tifffile.imwrite(
+        tmp_path / "p.tif",
+        stored,
+        photometric="rgb" if channels == 4 else "minisblack",
+        planarconfig="contig",
+        extrasamples=["assocalpha"],
+    )
+    photo = read_photo(tmp_path / "p.tif")
+    visible = alpha[..., 0] > 0.1
+    assert np.abs(photo.colour.numpy() - colour.transpose(2, 0, 1))[:, visible].max() < 1e-3
+    with tifffile.TiffFile(written_back(tmp_path / "p.tif", tmp_path)) as again:
+        assert list(again.pages[0].extrasamples) == [1]
+        assert np.abs(again.asarray().astype(float) - stored).max() <= 1e-6
+
+
+def test_the_meaning_of_an_extra_channel_is_kept(tmp_path):
+    deep = numbers(5, 6, 4, dtype=np.uint16)
+    for value, name in enumerate(("unspecified", "assocalpha", "unassalpha")):
+        deep[..., 3] = 65535
+        tifffile.imwrite(tmp_path / "e.tif", deep, photometric="rgb", extrasamples=[name])
+        with tifffile.TiffFile(written_back(tmp_path / "e.tif", tmp_path)) as again:
+            assert list(again.pages[0].extrasamples) == [value]
+            assert np.array_equal(again.asarray(), deep)
+
+
+@pytest.mark.parametrize(
+    ("meaning", "note"),
+    [("assocalpha", "multiplied by its opacity"), ("unspecified", "of unspecified meaning")],
+)
+def test_a_change_of_an_extra_channel_of_8_bits_is_noted(tmp_path, meaning, note):
+    pixels = numbers(5, 6, 4)
+    pixels[..., 3] = 255
+    tifffile.imwrite(tmp_path / "e.tif", pixels, photometric="rgb", extrasamples=[meaning])
+    photo = read_photo(tmp_path / "e.tif")
+    assert note in photo.note
+    assert np.array_equal((photo.colour * 255).round().numpy(), pixels[..., :3].transpose(2, 0, 1))
+    Image.fromarray(pixels).save(tmp_path / "plain.tif")
+    assert read_photo(tmp_path / "plain.tif").note == ""
+
+
+def test_a_grey_of_16_bits_whose_white_is_zero_is_no_negative(tmp_path):
+    deep = numbers(5, 6, dtype=np.uint16)
+    tifffile.imwrite(tmp_path / "w.tif", deep, photometric="miniswhite")
+    assert np.array_equal((read_photo(tmp_path / "w.tif").colour[0] * 65535).round(), 65535 - deep)
+    with Image.open(written_back(tmp_path / "w.tif", tmp_path)) as again:
+        assert np.array_equal(np.asarray(again), 65535 - deep)
+
+
+@pytest.mark.parametrize("height", [2, 3, 4])
+@pytest.mark.parametrize("planarconfig", ["contig", "separate"])
+def test_a_low_deep_picture_is_not_turned(tmp_path, height, planarconfig):
+    deep = numbers(height, 6, 3, dtype=np.uint16)
+    stored = deep if planarconfig == "contig" else deep.transpose(2, 0, 1)
+    tifffile.imwrite(tmp_path / "l.tif", stored, photometric="rgb", planarconfig=planarconfig)
+    colour = (read_photo(tmp_path / "l.tif").colour * 65535).round()
+    assert np.array_equal(colour, deep.transpose(2, 0, 1))
+
+
+def test_the_header_tells_the_suffix_that_is_written(tmp_path):
+    paletted = Image.new("P", (3, 2))
+    pictures = {
+        **{f"{m.replace(';', '')}.{s}": MODES[m]() for m in MODES for s in ("png", "tif", "webp")},
+        "grey.jpg": MODES["L"](),
+        "p.gif": paletted,
+        "f.tif": Image.new("F", (3, 2)),
+        "b.bmp": Image.new("1", (3, 2)),
+        "i.ico": Image.new("RGBA", (16, 16)),
+    }
+    for name, picture in pictures.items():
+        try:
+            picture.save(tmp_path / name)
+        except (OSError, KeyError):  # a mode that the format does not hold
+            continue
+        assert read_header(tmp_path / name).suffix == read_photo(tmp_path / name).suffix
+
+
+def test_colours_that_lose_bits_are_noted(tmp_path):
+    deep = numbers(5, 6, 3, dtype=np.uint16)
+    content = deep.astype(">u2").tobytes()
+    (tmp_path / "deep.ppm").write_bytes(b"P6\n6 5\n65535\n" + content)
+    note = "it has 16 bits per colour; the restored file has 8"
+    assert read_photo(tmp_path / "deep.ppm").note == note
+    (tmp_path / "grey.pgm").write_bytes(b"P5\n18 5\n65535\n" + content)
+    for suffix in ("ppm", "jp2", "avif", "png", "jpg"):
+        Image.fromarray(numbers(16, 16, 3)).save(tmp_path / f"plain.{suffix}")
+        assert read_photo(tmp_path / f"plain.{suffix}").note == ""
+    assert read_photo(tmp_path / "grey.pgm").note == ""
+    stream = bytearray((tmp_path / "plain.jp2").read_bytes())
+    stream[stream.index(b"\xff\x4f\xff\x51") + 42] = 11  # the number of bits less one
+    (tmp_path / "deep.jp2").write_bytes(stream)
+    with Image.open(tmp_path / "plain.jp2") as picture:
+        assert _stored_bits(picture, tmp_path / "deep.jp2") == 12
+
+
+def test_a_photograph_is_copied_unless_its_format_is_not_written(tmp_path):
+    Image.fromarray(numbers(16, 16, 3)).save(tmp_path / "a.jpg", quality=60)
+    read_photo(tmp_path / "a.jpg").copy(tmp_path / "out" / "a.jpg")
+    assert (tmp_path / "out" / "a.jpg").read_bytes() == (tmp_path / "a.jpg").read_bytes()
+
+
+def test_files_that_are_no_image_are_described(tmp_path):
+    (tmp_path / "empty.png").write_bytes(b"")
+    os.mkfifo(tmp_path / "pipe.png")
+    os.symlink("absent.png", tmp_path / "link.png")
+    huge = bytearray(deep_colour_png())
+    huge[16:24] = struct.pack(">II", 10**5, 10**5)
+    huge[24] = 8
+    huge[29:33] = struct.pack(">I", zlib.crc32(huge[12:29]))
+    (tmp_path / "huge.png").write_bytes(bytes(huge))
+    for name, message in {
+        "empty.png": "empty.png is empty",
+        "pipe.png": "pipe.png is not a regular file",
+        "link.png": "link.png is a link to a file that does not exist",
+        "huge.png": "huge.png claims to have more than 179 million pixels.*cut it into parts",
+    }.items():
+        with pytest.raises((DataDamaged, DataMissing), match=message):
+            read_photo(tmp_path / name)

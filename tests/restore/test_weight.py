@@ -48,6 +48,16 @@ def test_noise_of_a_batch_of_a_clean_picture_and_of_too_little():
     assert estimate_noise(torch.full((1, 3, 20, 20), 0.5))[0].level < 1e-6
 
 
+def test_blocks_with_texture_do_not_count_as_noise():
+    """A third of the blocks has little texture, which is enough to see the noise."""
+    generator = torch.Generator().manual_seed(0)
+    texture = 0.2 + 0.6 * torch.rand(1, 1, 240, 240, generator=generator)
+    texture[..., :80] = 0.5
+    (found,) = estimate_noise(with_noise(texture, 0.05))
+    assert found.shared
+    assert found.level == pytest.approx(0.05, rel=0.1)
+
+
 def test_noise_of_grey_pictures_and_of_files_that_halve_their_colours():
     image = md.data.bundled_photographs("train")[0]
     grey = image.mean(0, keepdim=True)

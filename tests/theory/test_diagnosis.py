@@ -205,6 +205,8 @@ def test_a_saved_file_is_diagnosed_and_mistakes_are_explained(tmp_path):
         tmp_path / "mine.safetensors", "denoise", tmp_path, count=1, side=12, iterations=3
     )
     assert diagnosis.name == "mine"
+    assert diagnosis.settings["entry"] == "mine@1"
+    assert "mine@1" in markdown(diagnosis)
     with pytest.raises(ValueError, match="there are inpaint, denoise, svm, tomography, network"):
         diagnose_entry("ellipse-denoise-pair", "denoising")
     with pytest.raises(ValueError, match="was not learned to train a network"):

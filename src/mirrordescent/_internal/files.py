@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ _LONGEST_NAME = 200
 """Number of bytes of a file's name that are kept in the name of its partial file."""
 
 
+_numbers = count()
+"""Numbers of the partial files of this process, so that threads do not share one."""
+
+
 class Damaged(ValueError):
     """A file that cannot be read, or whose content differs from its checksum."""
 
@@ -30,12 +35,14 @@ def whole(path: Path) -> Iterator[Path]:
     """Write a file atomically: yield a temporary path, and then rename that file to ``path``.
 
     A reader finds either the old file or the complete new file, even if the process is killed or
-    the power fails. Temporary files of killed processes of this machine are removed by the next
-    process that writes to the same folder.
+    the power fails. Threads and processes may write the same file at the same time; the last rename
+    wins. Temporary files of killed processes of this machine are removed by the next process that
+    writes to the same folder.
     """
     _remove_abandoned(path.parent.resolve())
     name = path.name.encode(errors="surrogateescape")[:_LONGEST_NAME].decode(errors="ignore")
-    partial = path.with_name(f".{name}.{platform.node()}.{os.getpid()}.partial")
+    unique = f"{platform.node()}.{os.getpid()}-{next(_numbers)}"
+    partial = path.with_name(f".{name}.{unique}.partial")
     try:
         yield partial
         with partial.open("rb+") as file:
@@ -150,7 +157,8 @@ def content_of(tensor: Tensor) -> bytes:
 @cache
 def _remove_abandoned(folder: Path) -> None:
     """Remove partial files of ended processes of this machine, once for each folder."""
-    pattern = re.compile(rf"\..+\.{re.escape(platform.node())}\.(\d+)\.partial", re.DOTALL)
+    node = re.escape(platform.node())
+    pattern = re.compile(rf"\..+\.{node}\.(\d+)(-\d+)?\.partial", re.DOTALL)
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
             match = pattern.fullmatch(entry.name)

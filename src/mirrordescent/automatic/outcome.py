@@ -10,6 +10,7 @@ from typing import Any
 
 from mirrordescent.automatic.candidates import PLAIN
 from mirrordescent.methods import Method
+from mirrordescent.problems.statements import in_words
 from mirrordescent.racing import Contestant, GapCurve
 
 CLEARLY = 1.1  # a learned method is recommended if it is faster by this factor
@@ -31,10 +32,12 @@ class AutoResult:
         classical: The best classical solver.
         learned: The best learned method, or None if none solves enough problems.
         contestants: All methods that took part, the fastest first.
-        proven: Whether all minima are proven, not estimated.
+        proven: Whether all minima are proven. If not, and ``conditional_on`` is empty, they are
+            estimates.
         file: File of the solver, for ``zoo.load``.
         seconds: Duration of the search.
         curves: Relative gaps of the best methods on unseen problems.
+        conditional_on: Statements of users' classes that the proofs rest on.
     """
 
     name: str
@@ -49,13 +52,32 @@ class AutoResult:
     file: Path
     seconds: float
     curves: dict[str, GapCurve] = field(default_factory=dict)
+    conditional_on: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.words
 
 
+def proof_note(conditions: Sequence[str] | None) -> str:
+    """Return a sentence on what the minima rest on; empty if they are proven.
+
+    Args:
+        conditions: Statements that the proofs rest on; None if the minima are estimates.
+
+    >>> proof_note(["f is convex"])
+    ' Minima are proven if f is convex, as stated.'
+    """
+    if conditions is None:
+        return ESTIMATED
+    return f" Minima are proven {in_words(conditions)}." if conditions else ""
+
+
 def verdict(
-    accuracy: float, best: Contestant, ours: Contestant | None, chosen: bool, proven: bool
+    accuracy: float,
+    best: Contestant,
+    ours: Contestant | None,
+    chosen: bool,
+    conditions: Sequence[str] | None = (),
 ) -> str:
     """Return the recommendation in words.
 
@@ -64,10 +86,10 @@ def verdict(
         best: The best classical solver.
         ours: The best learned method.
         chosen: Whether the learned method is recommended.
-        proven: Whether all minima are proven.
+        conditions: Statements that the proofs of the minima rest on; None for estimates.
     """
     assert best.unseen is not None
-    note = "" if proven else ESTIMATED
+    note = proof_note(conditions)
     if ours is None or ours.unseen is None:
         return (
             f"Do not learn: nothing learned solves as many problems as {best.name}. "

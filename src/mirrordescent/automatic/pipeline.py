@@ -26,7 +26,7 @@ from mirrordescent.automatic.training import Ledger, Training
 from mirrordescent.domains import DomainError
 from mirrordescent.learn import Draw, Pooled, ProblemFamily
 from mirrordescent.learn.distributed import broadcast_result, join
-from mirrordescent.learn.families import lower_bounds
+from mirrordescent.learn.families import lower_bounds, merge_conditions
 from mirrordescent.methods import Method, Safeguarded
 from mirrordescent.methods.switch import Switch
 from mirrordescent.problems.fingerprint import fingerprint
@@ -41,11 +41,11 @@ TUNING = 0.1
 VERDICT = 0.15
 ITERATIONS = 2000  # budget of every method
 SAFEGUARD_COST = 1.15  # a safeguard may make a method slower by this factor
-TIMEOUT = timedelta(days=2)  # of processes that wait for each other
+TIMEOUT = timedelta(days=2)  # longest time that a process waits for another
 
 
 class _SplitFamily(ProblemFamily):
-    """Problems to learn on, and others of the same class to choose by.
+    """Problems for training, and other problems of the same class for choosing a method.
 
     The family's own held-out problems are not used.
 
@@ -70,21 +70,21 @@ class _SplitFamily(ProblemFamily):
         return self.rehearsal.draw(torch.arange(count))
 
     @property
-    def proven(self) -> bool:
-        """Whether all lower bounds are proven."""
-        return self.pool.proven and self.rehearsal.proven
+    def conditional_on(self) -> list[str] | None:
+        """The statements that the lower bounds rest on; None if some bounds are estimates."""
+        return merge_conditions(self.pool.conditional_on, self.rehearsal.conditional_on)
 
     def share_bounds(self, process: tuple[int, int]) -> None:
         """Compute the lower bounds in the first process and send them to the others."""
         for pool in (self.pool, self.rehearsal):
-            lower, pool.proven = broadcast_result(partial(_bounds_of_pool, pool), *process)
+            lower, pool.conditional_on = broadcast_result(partial(_bounds_of_pool, pool), *process)
             if process[0] > 0:
                 like = next(leaves(pool.family.draw(pool.seeds[:1]).x0))
                 pool.lower = torch.tensor(lower).to(like)
 
 
-def _bounds_of_pool(pool: Pooled) -> tuple[list[float], bool]:
-    return pool.lower.tolist(), pool.proven
+def _bounds_of_pool(pool: Pooled) -> tuple[list[float], list[str] | None]:
+    return pool.lower.tolist(), pool.conditional_on
 
 
 def auto(
@@ -109,7 +109,7 @@ def auto(
        schedules that depend on them. All candidates are trained for a short time, the fastest for
        longer, and the best two for the rest of the time.
     4. The fastest learned method gets a safeguard. It is compared with the best classical solver on
-       problems on which nothing was chosen.
+       problems that were not used before.
     5. The solver is written to OUT/NAME.safetensors, and a page to OUT/NAME.html.
 
     With ``torchrun``, several processes share the candidates. The first one computes bounds,
@@ -125,8 +125,8 @@ def auto(
         seed: Seed of the problems.
         resume: Whether to resume an interrupted search.
         say: Function that is called with messages.
-        progress: Whether to show a progress bar; by default on a terminal. If True, progress is
-            printed line by line elsewhere.
+        progress: Whether to show a progress bar; by default on a terminal. If True, and there is no
+            terminal, lines of text are printed instead.
     """
     if not 0 < accuracy < 1 or not minutes > 0:
         raise ValueError(
@@ -319,7 +319,7 @@ class _Search:
         """Compare the best learned method with the best classical one on unseen problems."""
         able = [each for each in learned if each.rehearsal.solved >= best.rehearsal.solved]
         ours = min(able, key=lambda each: each.rehearsal.seconds, default=None)
-        race, proven = self._race_on_unseen_problems()
+        race, conditions = self._race_on_unseen_problems()
         curves = {}
         for each in (best, ours):
             if each is not None:
@@ -330,8 +330,8 @@ class _Search:
         if ours is not None and chosen:
             after = 2 * max(1, ours.rehearsal.most)
             method = Switch(ours.method, after, best.method, certified=False, dual_start=False)
-        proven = proven and self.split.proven
-        words = verdict(self.accuracy, best, ours, chosen, proven)
+        conditions = merge_conditions(conditions, self.split.conditional_on)
+        words = verdict(self.accuracy, best, ours, chosen, conditions)
         result = AutoResult(
             self.name,
             method,
@@ -341,27 +341,28 @@ class _Search:
             best,
             ours,
             sorted([*classical, *learned], key=lambda each: each.rehearsal.seconds),
-            proven,
+            conditions == [],
             self.out / f"{self.name}.safetensors",
             perf_counter() - self.began,
             curves,
+            tuple(conditions or ()),
         )
         self._agree(lambda: self._write(result))
         self.say(words)
         return result
 
-    def _race_on_unseen_problems(self) -> tuple[Race, bool]:
-        """Return the race on the family's held-out problems, and whether its bounds are proven."""
+    def _race_on_unseen_problems(self) -> tuple[Race, list[str] | None]:
+        """Return the race on the family's held-out problems, and what its bounds rest on."""
         unseen = self.family.validation(2 * self.batch)
-        proven = True
+        conditions: list[str] | None = []
         if unseen.lower is None:
-            lower, proven = self._agree(partial(self._bounds, unseen))
+            lower, conditions = self._agree(partial(self._bounds, unseen))
             unseen = replace(unseen, lower=torch.tensor(lower).to(next(leaves(unseen.x0))))
-        return replace(self.race, draw=unseen), proven
+        return replace(self.race, draw=unseen), conditions
 
-    def _bounds(self, draw: Draw) -> tuple[list[float], bool]:
-        lower, proven = lower_bounds(draw, self.tolerance)
-        return lower.tolist(), proven
+    def _bounds(self, draw: Draw) -> tuple[list[float], list[str] | None]:
+        lower, conditions = lower_bounds(draw, self.tolerance)
+        return lower.tolist(), conditions
 
     def _write(self, result: AutoResult) -> None:
         """Write the solver and the page."""

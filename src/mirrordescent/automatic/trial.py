@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mirrordescent.automatic.classical import race_classical_solvers, typical_step
 from mirrordescent.automatic.family_check import check_family
-from mirrordescent.automatic.outcome import CLEARLY, ESTIMATED
+from mirrordescent.automatic.outcome import CLEARLY, proof_note
 from mirrordescent.learn.families import Pooled, ProblemFamily, lower_bounds
 from mirrordescent.methods.base import Method
 from mirrordescent.racing import Contestant, Race, RaceResult, first_below
@@ -34,7 +34,7 @@ class Trial:
         best: The best classical solver with its results.
         iterations: Iterations at which gaps were recorded.
         gaps: Relative gaps of the solver and of the classical one, each (points, problems).
-        proven: Whether all minima are proven, not estimated.
+        conditional_on: Statements that the proofs of the minima rest on; None for estimates.
         tolerance: Relative gap of the lower bounds.
     """
 
@@ -44,7 +44,7 @@ class Trial:
     best: Contestant
     iterations: list[int]
     gaps: tuple[Tensor, Tensor]
-    proven: bool
+    conditional_on: list[str] | None
     tolerance: float
 
     @property
@@ -53,7 +53,7 @@ class Trial:
         ours = _unseen(self.ours)
         best = _unseen(self.best)
         rival = self.best.name
-        note = "" if self.proven else ESTIMATED
+        note = proof_note(self.conditional_on)
         solved = f"{ours.solved} of {ours.count} unseen problems"
         if ours.solved < best.solved or not math.isfinite(ours.seconds):
             return f"It does not pay: {self.name} solves {solved}, and {rival} {best.solved}.{note}"
@@ -210,9 +210,9 @@ def trial(
             "choose a larger accuracy, or check the problems"
         )
     unseen = family.validation(count)
-    proven = True
+    conditions: list[str] | None = []
     if unseen.lower is None:
-        lower, proven = lower_bounds(unseen, tolerance)
+        lower, conditions = lower_bounds(unseen, tolerance)
         unseen = replace(unseen, lower=lower)
     race = replace(tuning, draw=unseen)
     ours = Contestant(name, method, "learned", tuning.run(method))
@@ -222,5 +222,5 @@ def trial(
         curve = race.curve(each.method)
         gaps.append(curve.gaps)
     return Trial(
-        name, accuracy, ours, best, curve.iterations, (gaps[0], gaps[1]), proven, tolerance
+        name, accuracy, ours, best, curve.iterations, (gaps[0], gaps[1]), conditions, tolerance
     )

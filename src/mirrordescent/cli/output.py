@@ -5,7 +5,6 @@ import io
 import json
 import math
 import sys
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -13,17 +12,19 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from tyro.conf import arg
 
-F = TypeVar("F", bound=Callable[..., Any])
+from mirrordescent._internal.escaping import visible as visible
 
-# Unicode categories: control and format characters, surrogates, line and paragraph separators.
-_INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
+F = TypeVar("F", bound=Callable[..., Any])
 
 AsJSON: TypeAlias = Annotated[bool, arg(help="Print the report as JSON.")]
 Switch: TypeAlias = Literal["auto", "yes", "no"]
 """The values of an option that is on, off, or chosen automatically."""
 DataDirectory: TypeAlias = Annotated[
     Path | None,
-    arg(help="Folder with the data sets. The default is the environment's MIRRORDESCENT_DATA."),
+    arg(
+        help="Folder with the data sets. The default is the environment variable "
+        "MIRRORDESCENT_DATA, or else a cache folder."
+    ),
 ]
 
 
@@ -67,22 +68,6 @@ def say(line: str) -> None:
     print(visible(line), file=sys.stderr, flush=True)
 
 
-def visible(text: str) -> str:
-    r"""Return text with control characters escaped, so that it cannot control the terminal.
-
-    >>> print(visible("two\nlines, \x1b[2J, 5 °C"))
-    two
-    lines, \u001b[2J, 5 °C
-    """
-    return "".join(map(_escape, text))
-
-
-def _escape(character: str) -> str:
-    if character in "\n\t" or unicodedata.category(character) not in _INVISIBLE:
-        return character
-    return f"\\u{ord(character):04x}"
-
-
 class EscapedStderr(io.TextIOBase):
     """Standard error with control characters escaped."""
 
@@ -100,7 +85,7 @@ def progress() -> bool | None:
     """Return the ``progress`` argument for solvers.
 
     On a terminal it is None: a bar appears if the work takes longer than a second. Otherwise it is
-    True: lines of text are printed now and then.
+    True: lines of text are printed from time to time.
     """
     return None if sys.stderr.isatty() else True
 

@@ -15,8 +15,9 @@ from mirrordescent.learn import Draw
 from mirrordescent.learn.families import lower_bounds
 from mirrordescent.methods import FISTA, Method
 from mirrordescent.problems import Problem
+from mirrordescent.problems.statements import in_words, require_consistent
 from mirrordescent.references.certificate import primal_dual
-from mirrordescent.solving import Rule, Snapshot, Solution, relative_change, relative_gap, solve
+from mirrordescent.solving import Rule, Solution, gap, relative_change, relative_gap, solve
 from mirrordescent.trees import leaves
 
 LEARNED = Path("out/zoo")
@@ -34,6 +35,7 @@ class SolvedProblems:
         reached: Whether every problem reached the accuracy.
         solver: Name of the solver.
         path: File with the solutions.
+        proof: What the gaps rest on, in words.
     """
 
     report: dict[str, Any]
@@ -41,6 +43,7 @@ class SolvedProblems:
     reached: bool
     solver: str
     path: Path
+    proof: str
 
 
 def solve_own(
@@ -66,10 +69,10 @@ def solve_own(
     draw = family.draw(torch.tensor(seeds)) if seeds else family.validation(count)
     name, method = _choose_solver(solver, file.stem, draw.problem)
     lower = draw.lower
-    proven = True
+    conditions: list[str] | None = [] if lower is None else ["draw() returns lower bounds"]
     if lower is None and prove:
         say("finding lower bounds")
-        lower, proven = lower_bounds(draw, min(1e-3, accuracy / 100))
+        lower, conditions = lower_bounds(draw, min(1e-3, accuracy / 100))
     solution = solve(
         draw.problem,
         method,
@@ -79,6 +82,9 @@ def solve_own(
         check_every=10,
         progress=progress,
     )
+    if lower is not None and conditions is not None:
+        start_value = draw.problem.value(draw.x0)
+        require_consistent(draw.problem, lower, solution.best_value, start_value, conditions)
     gaps = _gaps(solution, draw, lower)
     keys = seeds or tuple(range(len(gaps)))
     if len(keys) != len(gaps):
@@ -86,17 +92,28 @@ def solve_own(
             f"draw() in {file} must return one problem for each seed; "
             f"it returned {len(gaps)} problems for {len(keys)} seeds"
         )
-    rows = _table(solution, gaps, keys, proven)
+    rows = _table(solution, gaps, keys, conditions)
     path = out / f"{file.stem}.safetensors"
     _write(solution, draw, lower, name, path)
     report = {
         "solver": name,
         "solutions": path,
-        "proven": proven and lower is not None,
+        "proven": conditions == [] and lower is not None,
+        "conditional_on": conditions or [],
         "problems": [dict(zip(rows[0], row, strict=True)) for row in rows[1:]],
     }
     reached = solution.ok if lower is None else bool((gaps <= accuracy).all())
-    return SolvedProblems(report, rows, reached, name, path)
+    proof = _proof_in_words(lower, conditions)
+    return SolvedProblems(report, rows, reached, name, path, proof)
+
+
+def _proof_in_words(lower: Tensor | None, conditions: list[str] | None) -> str:
+    """Return what the gaps rest on: nothing, a proof, a conditional proof or an estimate."""
+    if lower is None:
+        return "unknown, without lower bounds"
+    if conditions is None:
+        return "estimated: nothing could be proven for these problems"
+    return f"proven {in_words(conditions)}" if conditions else "proven"
 
 
 def _choose_solver(requested: str | None, name: str, problem: Problem) -> tuple[str, Method[Any]]:
@@ -122,10 +139,7 @@ def _stopping_rule(lower: Tensor | None, accuracy: float) -> Rule:
     if lower is None:
         return relative_change(1e-7)
 
-    def reached(look: Snapshot) -> Tensor:
-        return relative_gap(look.value, lower, look.start_value) <= accuracy
-
-    return Rule(reached)
+    return gap(accuracy, lower)
 
 
 def _gaps(solution: Solution, draw: Draw, lower: Tensor | None) -> Tensor:
@@ -137,9 +151,11 @@ def _gaps(solution: Solution, draw: Draw, lower: Tensor | None) -> Tensor:
 
 
 def _table(
-    solution: Solution, gaps: Tensor, keys: tuple[int, ...], proven: bool
+    solution: Solution, gaps: Tensor, keys: tuple[int, ...], conditions: list[str] | None
 ) -> list[tuple[str, ...]]:
-    gap_column = "gap" if proven else "gap, estimated"
+    gap_column = "gap"
+    if conditions is None:
+        gap_column = "gap, estimated"
     rows: list[tuple[str, ...]] = [("problem", "value", gap_column, "iterations", "status")]
     for index, key in enumerate(keys):
         value = float(solution.value[index])

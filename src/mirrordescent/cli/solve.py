@@ -39,9 +39,11 @@ class SolverOptions:
             dual-fista. By default the learned method image-tv-isotropic starts and a primal-dual
             method finishes.
         mirror: Zoo entry or .safetensors file with the mirror map, for methods that have one.
-        iterations: Maximal number of iterations.
+        iterations: Maximal number of iterations. The default depends on the method: 20 with a
+            mirror map, 200 without one, and about 1000 if a gap is to be proven.
         tolerance: Relative gap to the optimum that must be reached and proven. If necessary, a
-            primal-dual method finishes the run.
+            primal-dual method finishes the run. The default is 1e-3; if --method, --mirror or
+            --iterations is given, nothing has to be proven by default.
         fused: Whether to use kernels in C, which make steps several times faster on a CPU. They are
             compiled once, which takes a few seconds. By default they are used if they are compiled
             or a C compiler is found.
@@ -181,7 +183,12 @@ def problems(
     solved = solve_own(
         file, solver, seeds, count, accuracy, iterations, prove, out, say, progress()
     )
-    lines = [*aligned(solved.rows), f"solver: {solved.solver}", f"solutions: {solved.path}"]
+    lines = [
+        *aligned(solved.rows),
+        f"gaps: {solved.proof}",
+        f"solver: {solved.solver}",
+        f"solutions: {solved.path}",
+    ]
     show(solved.report, lines, json)
     return 0 if solved.reached else 1
 
@@ -192,7 +199,7 @@ def _restore(
     """Restore photographs, write them with a page, and return the exit code."""
     from mirrordescent._internal.progress import bar_labels
     from mirrordescent.cli.output import progress, say, show, visible
-    from mirrordescent.restore.jobs import Jobs
+    from mirrordescent.restore.jobs import PAGE, Jobs
     from mirrordescent.restore.outcome import Failure
     from mirrordescent.restore.page import page
 
@@ -210,7 +217,7 @@ def _restore(
             outcomes.append(outcome)
             if not writing.json:
                 print(visible(outcome.line(writing.verbose)), flush=True)
-    path = page(settings, outcomes, failures, plan).write(writing.out / "index.html")
+    path = page(settings, outcomes, failures, plan).write(writing.out / PAGE)
     report = {
         "task": task,
         "page": path,
@@ -224,13 +231,10 @@ def _restore(
         if outcome.failed or _missed_tolerance(outcome, plan, options.tolerance is not None)
     ]
     for outcome in unreached:
-        status = outcome.record["status"]
-        say(
-            f"mirrordescent: {outcome.name} did not reach the tolerance: "
-            f"status {status}, relative gap {outcome.gap:.1e}"
-        )
+        say(f"mirrordescent: {outcome.shortfall(plan)}")
     if failures:
-        say(f"mirrordescent: {len(failures)} of {len(jobs.sources)} photographs were not restored:")
+        total = len(outcomes) + len(failures)
+        say(f"mirrordescent: {len(failures)} of {total} photographs were not restored:")
     for failure in failures:
         say(f"  {failure.name}: {failure.reason}")
     return 1 if unreached or failures else 0
@@ -254,7 +258,7 @@ def _plan(task: Task, options: SolverOptions) -> RestorationPlan:
 def _settings(
     task: Task, options: SolverOptions, writing: OutputOptions, damage: MaskOptions | None
 ) -> RestorationSettings:
-    """Collect what is to be done with every photograph."""
+    """Return the settings for the restoration of every photograph."""
     from mirrordescent._internal.checks import require_positive
     from mirrordescent.restore.jobs import RestorationSettings
     from mirrordescent.restore.masks import Masks
@@ -288,8 +292,14 @@ def _require_writable(folder: Path) -> None:
     """Create the output folder, and fail now if it is not writable."""
     import tempfile
 
-    folder.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=folder).close()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise OSError(
+            f"nothing can be written to the folder {folder}: {error.strerror or error}. "
+            "Choose another one with --out"
+        ) from error
 
 
 def _missed_tolerance(outcome: Outcome, plan: RestorationPlan, requested: bool) -> bool:

@@ -11,7 +11,7 @@ app.__doc__ = "List, show and verify the learned methods that come with the libr
 
 @app.command(name="list")
 def list_entries(json: AsJSON = False) -> None:
-    """List the learned methods: name, kind, source of the gain, and description.
+    """List the learned methods: name, version, kind, source of the gain, and description.
 
     The source of the gain says why a method is fast: because of its learned mirror map (geometry),
     or because of its learned step sizes (schedules).
@@ -22,8 +22,13 @@ def list_entries(json: AsJSON = False) -> None:
     rows = []
     for name, card in cards.items():
         gain = f"gain: {card.gain}" if card.gain else ""
-        rows.append((name, card.kind, gain, card.description))
+        rows.append((name, _version(zoo.versions(name)), card.kind, gain, card.description))
     show(cards, aligned(rows), json)
+
+
+def _version(versions: list[int]) -> str:
+    newest = f"version {versions[-1]}"
+    return newest if len(versions) == 1 else f"{newest} of {', '.join(map(str, versions))}"
 
 
 @app.command(name="show")
@@ -33,7 +38,8 @@ def show_entry(name: Positional[str], json: AsJSON = False) -> None:
     For example: mirrordescent zoo show photo-inpaint-conjugate
 
     Args:
-        name: Name of a zoo entry, a .safetensors file, or hf://owner/repository/name.
+        name: Name of a zoo entry such as network-spectral or network-spectral@2, a .safetensors
+            file, or hf://owner/repository/name.
     """
     from mirrordescent import zoo
 

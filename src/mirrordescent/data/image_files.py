@@ -6,6 +6,7 @@ import io
 import math
 import re
 import tarfile
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
 
 LARGEST_FILE = 1 << 29  # bytes of a picture in an archive
 MANY_PIXELS = 1 << 24  # a file with more pixels must be long enough for them
-DENSEST = 1 << 14  # pixels in a byte; the best compression of black and white has half as many
+DENSEST = 1 << 14  # largest credible number of pixels per byte, twice that of the best compression
 # Suffixes of images. Hidden files beside pictures (._x.png) are left out.
 IMAGE = re.compile(
-    r"[^.].*\.(png|jpe?g|jfif|jp2|j2k|bmp|gif|p[pgn]m|tiff?|webp|avif|qoi|tga)", re.IGNORECASE
+    r"[^.].*\.(png|jpe?g|jfif|jp2|j2k|bmp|gif|p[pgn]m|tiff?|webp|avif|qoi|tga)",
+    re.IGNORECASE | re.DOTALL,  # a name may have line breaks
 )
 
 
@@ -45,16 +47,34 @@ def opened(file: Path | io.BytesIO, name: object) -> Iterator[Image.Image]:
     if isinstance(file, Path) and file.is_dir():
         raise DataMissing(f"{file} is a folder, not an image")
     if isinstance(file, Path) and not file.is_file():
-        raise DataMissing(f"there is no image {file}")
-    with reading(f"{name} is not an image that can be read", Image.DecompressionBombError):
+        raise DataMissing(_missing_words(file))
+    with reading(f"{name} is not an image that can be read"):
+        length = file.stat().st_size if isinstance(file, Path) else file.getbuffer().nbytes
         try:
-            picture = Image.open(file)
+            with warnings.catch_warnings():  # of images with more than half as many pixels
+                warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+                picture = Image.open(file)
         except UnidentifiedImageError:
-            raise DataDamaged(f"{name} is not an image of a known format") from None
+            fault = "is not an image of a known format" if length else "is empty"
+            raise DataDamaged(f"{name} {fault}") from None
+        except Image.DecompressionBombError:
+            limit = 2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6
+            raise DataDamaged(
+                f"{name} claims to have more than {limit:.0f} million pixels, which is not "
+                "supported: make it smaller, or cut it into parts"
+            ) from None
         with picture:
-            length = file.stat().st_size if isinstance(file, Path) else file.getbuffer().nbytes
             require_plausible(picture.size[0] * picture.size[1], length, name)
             yield picture
+
+
+def _missing_words(path: Path) -> str:
+    """Return why a path is not a file."""
+    if path.exists():
+        return f"{path} is not a regular file"
+    if path.is_symlink():
+        return f"{path} is a link to a file that does not exist"
+    return f"there is no image {path}"
 
 
 def require_plausible(pixels: int, length: int, name: object) -> None:
@@ -68,9 +88,9 @@ def require_plausible(pixels: int, length: int, name: object) -> None:
 def read_image(file: str | Path | io.BytesIO, name: object = None) -> Tensor:
     """Read one picture: (3, height, width).
 
-    Grey pictures get three equal channels. Transparent pixels are laid on white. 16 bits keep their
-    precision. The orientation noted by the camera is applied. Of an animation, the first frame is
-    read.
+    Grey pictures get three equal channels. Transparent pixels are blended with white. Images with
+    16 bits keep their precision. The orientation noted by the camera is applied. Of an animation,
+    the first frame is read.
 
     Args:
         file: Path or content of the file.
@@ -239,5 +259,5 @@ def tiled(pictures: Sequence[Tensor], size: int, source: str) -> Tensor:
     """
     squares = torch.cat([tiles(picture, size) for picture in pictures])
     if len(squares) == 0:
-        raise ValueError(f"no picture of {source} holds a tile of {size}×{size}")
+        raise ValueError(f"no picture of {source} is as large as a tile of {size}×{size}")
     return squares

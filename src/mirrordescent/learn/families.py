@@ -69,8 +69,9 @@ class ProblemFamily(ABC):
 class Pooled(ProblemFamily):
     """A finite pool of problems with lower bounds, so that losses can be gaps.
 
-    If bounds cannot be proven, they are estimates (:func:`~mirrordescent.references.certify`), and
-    ``proven`` is False.
+    If bounds cannot be proven, they are estimates (:func:`~mirrordescent.references.certify`).
+    ``conditional_on`` lists the statements of users' classes that the bounds rest on. It is None if
+    the bounds are estimates.
 
     Args:
         family: Family from which the problems are drawn.
@@ -95,7 +96,12 @@ class Pooled(ProblemFamily):
         self.reference = reference
         self.seeds = draw_seeds(size, torch.Generator().manual_seed(seed))
         self.tolerance = tolerance
-        self.proven = True
+        self.conditional_on: list[str] | None = []
+
+    @property
+    def proven(self) -> bool:
+        """Whether all bounds computed so far are proven without conditions."""
+        return self.conditional_on == []
 
     @cached_property
     def lower(self) -> Tensor:
@@ -115,15 +121,23 @@ class Pooled(ProblemFamily):
     def _bounds(self, drawn: Draw) -> Tensor:
         if self.reference is not None:
             return self.reference(drawn).to(next(leaves(drawn.x0)))
-        lower, proven = lower_bounds(drawn, self.tolerance)
-        self.proven = self.proven and proven
+        lower, conditions = lower_bounds(drawn, self.tolerance)
+        self.conditional_on = merge_conditions(self.conditional_on, conditions)
         return lower
 
 
-def lower_bounds(drawn: Draw, tolerance: float = 1e-3) -> tuple[Tensor, bool]:
-    """Return lower bounds on the minimal values of a draw, and whether they are proven.
+def merge_conditions(first: list[str] | None, second: list[str] | None) -> list[str] | None:
+    """Return the statements that two bounds rest on together; None if one is an estimate."""
+    if first is None or second is None:
+        return None
+    return list(dict.fromkeys([*first, *second]))
 
-    If they cannot be proven, they are estimates.
+
+def lower_bounds(drawn: Draw, tolerance: float = 1e-3) -> tuple[Tensor, list[str] | None]:
+    """Return lower bounds on the minimal values of a draw, and the statements they rest on.
+
+    The list of statements is empty if the bounds are proven. It is None if they cannot be proven
+    and are estimates.
 
     Args:
         drawn: Batch of problems.
@@ -135,7 +149,8 @@ def lower_bounds(drawn: Draw, tolerance: float = 1e-3) -> tuple[Tensor, bool]:
         certificate = certify(drawn.problem, tolerance, estimate=True, x0=drawn.x0)
     lower = certificate.lower.to(next(leaves(drawn.x0)))
     # If all starting points share one problem, they share its bound.
-    return lower.expand(batch_size(drawn.x0)), certificate.proven
+    conditions = None if certificate.estimated else list(certificate.conditional_on)
+    return lower.expand(batch_size(drawn.x0)), conditions
 
 
 class OnDevice(ProblemFamily):

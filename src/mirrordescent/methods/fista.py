@@ -13,7 +13,17 @@ from mirrordescent.methods.baselines import NesterovState
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import ScheduleLike, as_schedule
-from mirrordescent.trees import Tree, batch_size, descend, dot, leaves, per_sample, tree_map, where
+from mirrordescent.trees import (
+    Tree,
+    batch_size,
+    descend,
+    dot,
+    leaves,
+    norm,
+    per_sample,
+    tree_map,
+    where,
+)
 
 HALVINGS = 60  # largest number of halvings of one step
 GROWTH = 1.1  # factor of the next step, since f may be smoother there
@@ -107,7 +117,8 @@ class FISTA(Method[FISTAState]):
         If f decreases by no more than its rounding errors, values are no guide: the step is taken
         as it is, and its size is kept.
         """
-        rounding = 8 * torch.finfo(value.dtype).eps * (1 + value.abs())
+        # Rounding of x to its precision changes f by ε‖g‖‖x‖.
+        rounding = 8 * torch.finfo(value.dtype).eps * (value.abs() + norm(g) * norm(x))
         accepted = x
         searching = torch.ones_like(value, dtype=torch.bool)
         for _ in range(HALVINGS):

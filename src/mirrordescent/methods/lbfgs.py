@@ -11,7 +11,9 @@ from mirrordescent.oracles import Oracle
 from mirrordescent.problems.base import Problem
 from mirrordescent.trees import Tree, dot, norm, per_sample, tree_map, where
 
-HALVINGS = 40  # largest number of halvings of one step
+SHORTENINGS = 40  # largest number of trials of one step
+FIRST_FACTOR = 1 / 8  # by which the first step is shortened, since its length is a guess
+FACTOR = 1 / 2  # by which later steps are shortened
 ARMIJO = 1e-4  # required share of the predicted decrease
 MIN_CURVATURE = 1e-10  # pairs of less curvature, relative to their lengths, are not used
 
@@ -25,7 +27,11 @@ class Pair(NamedTuple):
 
 
 class LBFGSState(NamedTuple):
-    """Steps taken, the iterate, its gradient and value, and the last pairs, the newest first."""
+    """Steps taken, the iterate, its gradient and value, and the last pairs, the newest first.
+
+    There are always as many pairs as the method remembers, so that states of different ages can be
+    mixed sample by sample. Pairs of steps that were not taken yet are 0, and are not used.
+    """
 
     k: int
     x: Tree
@@ -38,9 +44,9 @@ class LBFGS(Method[LBFGSState]):
     """L-BFGS:  x⁺ = x − aHg, where the last m pairs s = x⁺ − x, y = g⁺ − g define H.
 
     Hg is computed by the two-loop recursion. a = 1 is halved until f decreases by 10⁻⁴ a⟨g, Hg⟩,
-    sample by sample. The first step has the length 1, or that of the gradient if it is shorter.
-    Pairs without curvature are not used. The method is for smooth problems on all of Rⁿ. A step
-    costs a gradient and a value of f, and one more value for every halving.
+    sample by sample. The first step tries H = I, and shortens a by factors of 8. Nothing depends on
+    the units of the data. Pairs without curvature are not used. The method is for smooth problems
+    on all of Rⁿ. A step costs a gradient and a value of f, and one more value for every halving.
 
     Args:
         memory: Number m of pairs.
@@ -73,7 +79,10 @@ class LBFGS(Method[LBFGSState]):
                 "L-BFGS compares values of f, and needs the problem from the start: "
                 "call init(x0, problem)"
             )
-        return LBFGSState(0, x0, problem.grad(x0), problem.value(x0), ())
+        value = problem.value(x0)
+        zeros = tree_map(torch.zeros_like, x0)
+        unused = Pair(zeros, zeros, torch.zeros_like(value))
+        return LBFGSState(0, x0, problem.grad(x0), value, (unused,) * self.memory)
 
     def step(
         self,
@@ -102,19 +111,20 @@ class LBFGS(Method[LBFGSState]):
         """Return Hg."""
         q = state.g
         weights = []
-        for s, y, rho in state.pairs:
+        pairs = state.pairs[: state.k]
+        for s, y, rho in pairs:
             a = rho * dot(s, q)
             weights.append(a)
             q = _add(q, y, -a)
         q = tree_map(lambda leaf: per_sample(self._scale(state), leaf) * leaf, q)
-        for (s, y, rho), a in zip(reversed(state.pairs), reversed(weights), strict=True):
+        for (s, y, rho), a in zip(reversed(pairs), reversed(weights), strict=True):
             q = _add(q, s, a - rho * dot(y, q))
         return q
 
     def _scale(self, state: LBFGSState) -> Tensor:
-        """Return ⟨s, y⟩/⟨y, y⟩ of the newest used pair; at first, a step of length at most 1."""
-        scale = 1 / norm(state.g).clamp(min=1)
-        for _, y, rho in reversed(state.pairs):
+        """Return ⟨s, y⟩/⟨y, y⟩ of the newest used pair, or 1 if there is none."""
+        scale = torch.ones_like(state.value)
+        for _, y, rho in reversed(state.pairs[: state.k]):
             tiny = torch.finfo(rho.dtype).tiny
             scale = torch.where(rho > 0, 1 / (rho * dot(y, y)).clamp(min=tiny), scale)
         return scale
@@ -128,7 +138,8 @@ class LBFGS(Method[LBFGSState]):
         x = state.x
         value = state.value
         searching = slope > 0
-        for _ in range(HALVINGS):
+        factor = FACTOR if state.k else FIRST_FACTOR
+        for _ in range(SHORTENINGS):
             trial = _add(state.x, direction, -a)
             new = problem.value(trial)
             good = searching & (new <= state.value - ARMIJO * a * slope + rounding)
@@ -137,7 +148,7 @@ class LBFGS(Method[LBFGSState]):
             searching = searching & ~good
             if not bool(searching.any()):
                 break
-            a = torch.where(searching, a / 2, a)
+            a = torch.where(searching, factor * a, a)
         return x, value
 
 

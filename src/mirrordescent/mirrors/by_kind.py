@@ -18,6 +18,13 @@ from mirrordescent.parts import Config
 from mirrordescent.trees import Tree
 
 KINDS: tuple[LayerKind, ...] = get_args(LayerKind)
+SPECTRAL_BY_KIND_VERSION = 2
+"""Version of :func:`spectral_by_kind`, which optimisers store in their states.
+
+Version 1 computed directions of matrices by Newton–Schulz steps on all devices. Version 2 computes
+them on processors by resolvents. Increase it whenever the steps of the default geometry change.
+"""
+
 TYPICAL_FAN_IN = 64
 """Fan-in at which the scale of a kind does not depend on ``width``."""
 
@@ -146,7 +153,9 @@ class ByKind(MirrorMap):
             named += width
         for kind in named:
             if kind not in KINDS:
-                raise ValueError(f"{kind!r} is no kind of layer; there are {', '.join(KINDS)}")
+                raise ValueError(
+                    f"{kind!r} is not a kind of layer; the kinds are {', '.join(KINDS)}"
+                )
         require_positive(**{f"the scale of {kind}": scale for kind, scale in given.items()})
         self.width = dict(width) if isinstance(width, Mapping) else float(width)
         self.depth = float(depth)

@@ -6,13 +6,15 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from operator import attrgetter
-from typing import Any, TypeAlias, Unpack, overload
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, Unpack, overload
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mirrordescent import kernels
+from mirrordescent._internal.deprecation import warn_deprecated
 from mirrordescent.execution.changes import ChangeTracker
 from mirrordescent.execution.parameters import GradientBatch, GroupExecutor, updates_for
 from mirrordescent.execution.sharding import (
@@ -30,20 +32,40 @@ from mirrordescent.optim.geometry import (
     MirrorLike,
     NamedTensor,
     describe_settings,
+    have_same_settings,
     map_name,
+    other_versions,
     require_same_settings,
     resolve_geometry,
+    saved_version_of,
 )
 from mirrordescent.optim.gradients import all_finite, clipping_factor, nonfinite_indices
 from mirrordescent.optim.options import GROUP_DEFAULTS, Decoupled, Options, checked_options
 from mirrordescent.optim.rate import LearningRate
 from mirrordescent.optim.traced import register_optimizer, step_in_graph
+from mirrordescent.schedules import ScheduleLike
+from mirrordescent.zoo.versions import split_version
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 Group: TypeAlias = dict[str, Any]
 
 _layout = attrgetter("layout")
 _STRIDED = {torch.strided}
+
+
+class Request(NamedTuple):
+    """The map and the schedule that a group was constructed with."""
+
+    mirror: MirrorLike
+    t: ScheduleLike | None
+
+
+class _Construction(NamedTuple):
+    """A group as plain data, its execution, and its step sizes."""
+
+    group: Group
+    executor: GroupExecutor
+    rate: LearningRate
 
 
 class MirrorOptimizer(Optimizer):
@@ -53,7 +75,9 @@ class MirrorOptimizer(Optimizer):
     gradient; after the last step they are the answer of the method. Other fields of the method's
     state are in ``state``. They are initialised from the parameters at the first step.
     ``param_groups`` has the number k of steps taken. The map is not part of the state: give the
-    same map again when a run is continued, like the model.
+    same map again when a run is continued, like the model. For an entry of the zoo, the state has
+    its name and version: the optimiser loads that version if it was constructed with a name without
+    a version, even if a newer one was released since.
 
     If a parameter was changed since the last step (``p.data.copy_``, ``model.load_state_dict``, a
     swap with averaged weights), the method continues from its present value: its dual restarts
@@ -61,8 +85,8 @@ class MirrorOptimizer(Optimizer):
     momentum starts afresh. To detect changes, the bits of every parameter with a stored dual are
     summed before and after a step: by kernels on the way, otherwise in two passes over memory.
     Small parameters, and parameters that were changed before, are copied instead; with an
-    elementwise map only their changed entries restart. If nobody changes the parameters,
-    ``optimizer.track_changes = False`` saves this work.
+    elementwise map only their changed entries restart. If only the optimiser changes the
+    parameters, ``optimizer.track_changes = False`` saves this work.
 
     A group may have its own ``lr``, ``mirror``, ``t``, ``weight_decay``, ``maximize`` and
     ``foreach``. While its lr is 0 it does not move, and its steps are not counted.
@@ -75,12 +99,12 @@ class MirrorOptimizer(Optimizer):
             batch of one; a layer-wise map with a map for each parameter; the name or file of an
             entry of the zoo; None for the Euclidean map.
         method: Class or function that returns a :class:`~mirrordescent.methods.GradientMethod` for
-            a map and step sizes t, such as ``methods.SMD``. If the entry of the zoo is a method of
-            the same class, or of a class that extends it, the entry replaces it with all its
+            a map and step sizes t, such as ``methods.SMD``. If ``mirror`` names a learned method of
+            the same class, or of a class that extends it, that method is used instead, with all its
             settings. Without ``method``, the entry may be any method.
         t: s of t_k = lr·s(k), a schedule or a function of k ≥ 1. By default 1, or the schedule of
             the zoo's entry.
-        weight_decay: c of a penalty ½c‖x‖² that is added to f, so c·x to the gradient, for every
+        weight_decay: Weight c of a penalty ½c‖x‖² on f, which adds c·x to the gradient, for every
             map; 0 by default. :class:`Decoupled` (c) shrinks the parameters instead, as AdamW does.
         maximize: Whether to ascend instead of descend.
         foreach: Whether to step in place on all tensors at once. By default where possible: for
@@ -140,6 +164,7 @@ class MirrorOptimizer(Optimizer):
         self._tracker = ChangeTracker()
         self._executors: list[GroupExecutor] = []
         self._rates: list[LearningRate] = []
+        self._requests: list[Request] = []
         self._sharded = False
         self._name_in_graphs = register_optimizer(self)
         super().__init__(params, {"lr": lr, "mirror": mirror, **chosen})
@@ -154,20 +179,12 @@ class MirrorOptimizer(Optimizer):
     @property
     def watches(self) -> bool:
         """Old name of ``track_changes``."""
-        warnings.warn(
-            "watches was renamed to track_changes; the old name will be removed",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        warn_deprecated("watches was renamed to track_changes; the old name will be removed")
         return self.track_changes
 
     @watches.setter
     def watches(self, value: bool) -> None:
-        warnings.warn(
-            "watches was renamed to track_changes; the old name will be removed",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        warn_deprecated("watches was renamed to track_changes; the old name will be removed")
         self.track_changes = value
 
     @cached_property
@@ -181,26 +198,35 @@ class MirrorOptimizer(Optimizer):
         """Add parameters, with the group's own settings where it has any."""
         super().add_param_group(dict(param_group))
         group = self.param_groups[-1]
+        request = Request(group["mirror"], group["t"])
         try:
-            executor, rate = self._construct_executor(group)
+            executor, rate = self._construct_executor(len(self.param_groups) - 1, group)
         except Exception:
             self.param_groups.pop()
             raise
         self._executors.append(executor)
         self._rates.append(rate)
+        self._requests.append(request)
         self._sharded |= any(map(is_distributed, group["params"]))
         if executor.momentum is not None and "momentum" not in param_group:
             group["momentum"] = executor.momentum
-        # Schedulers cycle the momentum if the defaults have one.
+        self._set_default_momentum()
+
+    def _set_default_momentum(self) -> None:
+        """Give the defaults a momentum if all groups have one, so that schedulers cycle it."""
         self.defaults.pop("momentum", None)
         momenta = [each.momentum for each in self._executors]
         if None not in momenta:
             self.defaults["momentum"] = momenta[0]
 
-    def _construct_executor(self, group: Group) -> tuple[GroupExecutor, LearningRate]:
+    def _construct_executor(self, number: int, group: Group) -> tuple[GroupExecutor, LearningRate]:
         """Check a group, choose the method and the execution of every parameter.
 
-        Afterwards the group has plain data only, for checkpoints.
+        Afterwards the group contains only plain data, which checkpoints can store.
+
+        Args:
+            number: Number of the group.
+            group: Options and parameters of the group.
         """
         _check_numbers(group)
         group["decoupled"] = isinstance(group["weight_decay"], Decoupled)
@@ -212,7 +238,7 @@ class MirrorOptimizer(Optimizer):
         maps: list[MirrorMap] = []
         tensors: Tensors = []
         shared: dict[Any, GradientMethod[Any]] = {}
-        for name, p in zip(self._names(len(self.param_groups) - 1), group["params"], strict=True):
+        for name, p in zip(self._names(number), group["params"], strict=True):
             _check_parameter(name, p)
             named = NamedTensor(name, p, "param_names" in group)
             mirror = self._map_of(named, geometry.mirror)
@@ -241,12 +267,22 @@ class MirrorOptimizer(Optimizer):
     def _describe_group(
         self, group: Group, method: GradientMethod[Any], geometry: Geometry
     ) -> None:
-        """Write into a group what checkpoints must agree with."""
+        """Store the settings that a checkpoint must share with this optimiser."""
         named = method if type(self) is MirrorOptimizer else self
         group["method"] = type(named).__name__
         group["mirror"] = map_name(geometry.mirror)
+        group["entry"] = geometry.entry
+        group["geometry_version"] = self._geometry_version(geometry)
         group["settings"] = describe_settings(method, geometry.mirror)
         group["k"] = 0
+
+    def _geometry_version(self, geometry: Geometry) -> int | None:
+        """Return the version of the default geometry, or None for a geometry of the user."""
+        return None
+
+    def _schedule_with(self, mirror: str | Path, request: Request) -> ScheduleLike | None:
+        """Return the schedule of a group for another version of its entry."""
+        return request.t
 
     def _map_of(self, named: NamedTensor, mirror: MirrorMap) -> MirrorMap:
         """Return the map of one parameter."""
@@ -397,17 +433,26 @@ class MirrorOptimizer(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the state of an optimiser of the same class.
 
-        The maps and the parameters must be of the same kinds as those of the saved optimiser.
+        The maps and the parameters must be of the same kinds as those of the saved optimiser. If
+        the state was saved with another version of the same entry of the zoo, that version is
+        loaded.
+
+        Raises:
+            ValueError: The state is of another optimiser, or of a version of an entry that is not
+                installed.
         """
         restored: dict[Tensor, dict[str, Any]] = {}
+        constructions: list[_Construction] = []
 
         def check_and_restore(_: Optimizer, incoming: dict[str, Any]) -> None:
-            groups = zip(self._executors, self.param_groups, incoming["param_groups"], strict=False)
-            for executor, group, saved in groups:
+            groups = zip(self.param_groups, incoming["param_groups"], strict=False)
+            for number, (_group, saved) in enumerate(groups):
+                group, executor, _rate = construction = self._construction_for(number, saved)
+                constructions.append(construction)
                 _check_saved_group(saved, group)
                 updates = zip(executor.updates, group["params"], saved["params"], strict=False)
-                for update, p, number in updates:
-                    stored = incoming["state"].get(number)
+                for update, p, index in updates:
+                    stored = incoming["state"].get(index)
                     if stored:
                         restored[p] = update.restored(stored, p)
 
@@ -419,8 +464,50 @@ class MirrorOptimizer(Optimizer):
             handle.remove()
         # torch has cast the stored tensors to the type of the parameters: replace them.
         self.state.update(restored)
+        self._executors = [construction.executor for construction in constructions]
+        self._rates = [construction.rate for construction in constructions]
+        self._set_default_momentum()
         # The parameters have the values they were saved with, or will have before the next step.
         self._tracker.clear()
+        # torch has replaced the groups by the saved ones, which may lack what is recorded now.
+        for group, construction in zip(self.param_groups, constructions, strict=True):
+            _warn_of_other_geometry(
+                group["geometry_version"], construction.group["geometry_version"]
+            )
+            for name in ("entry", "geometry_version", "settings"):
+                group[name] = construction.group[name]
+
+    def _construction_for(self, number: int, saved: Group) -> _Construction:
+        """Return a group with the version of its entry that a state was saved with."""
+        group = self.param_groups[number]
+        present = _Construction(group, self._executors[number], self._rates[number])
+        request = self._requests[number]
+        if group["entry"] is None:
+            return present
+        entry = saved.get("entry")
+        if entry is not None:
+            other_version = split_version(entry)[0] == split_version(group["entry"])[0]
+            if entry == group["entry"] or not other_version:
+                return present
+            mirror = saved_version_of(request.mirror, group["entry"], entry)
+            return self._construct_again(number, mirror)
+        if not have_same_settings(saved.get("settings"), group["settings"]):
+            for mirror in other_versions(request.mirror):
+                # States of earlier versions of the library name no entry, but describe it.
+                construction = self._construct_again(number, mirror)
+                if have_same_settings(saved["settings"], construction.group["settings"]):
+                    return construction
+        return present
+
+    def _construct_again(self, number: int, mirror: str | Path) -> _Construction:
+        """Construct a group with another version of its entry."""
+        group = dict(self.param_groups[number])
+        group["mirror"] = mirror
+        group["t"] = self._schedule_with(mirror, self._requests[number])
+        if group["decoupled"]:
+            group["weight_decay"] = Decoupled(group["weight_decay"])
+        executor, rate = self._construct_executor(number, group)
+        return _Construction(group, executor, rate)
 
     def __getstate__(self) -> dict[str, Any]:
         names = (
@@ -433,6 +520,7 @@ class MirrorOptimizer(Optimizer):
             "_method",
             "_executors",
             "_rates",
+            "_requests",
             "_sharded",
         )
         return {**super().__getstate__(), **{name: getattr(self, name) for name in names}}
@@ -441,11 +529,24 @@ class MirrorOptimizer(Optimizer):
         super().__setstate__(state)
         self._tracker = ChangeTracker()
         self._name_in_graphs = register_optimizer(self)
-        # States of earlier versions lack some options.
-        defaults = {**GROUP_DEFAULTS, "decoupled": False, "settings": None, "k": 0}
+        # Optimisers and states of earlier versions lack some fields.
+        if "_requests" not in self.__dict__:
+            self._requests = [Request(None, None) for _ in self.param_groups]
+        defaults = {
+            **GROUP_DEFAULTS,
+            "decoupled": False,
+            "entry": None,
+            "geometry_version": None,
+            "settings": None,
+            "k": 0,
+        }
         for group in self.param_groups:
             for option, default in defaults.items():
                 group.setdefault(option, default)
+        if "_executors" in state and self.fused is None and not kernels.available():
+            # A copy on another machine, which lacks the kernels that were chosen by default.
+            for executor in self._executors:
+                executor.disable_kernels()
 
 
 def _check_saved_group(saved: Group, group: Group) -> None:
@@ -459,6 +560,19 @@ def _check_saved_group(saved: Group, group: Group) -> None:
     _check_saved_numbers(saved)
     if group["settings"] and saved.get("settings"):  # states of earlier versions have none
         require_same_settings(saved["settings"], group["settings"])
+
+
+def _warn_of_other_geometry(saved: int | None, present: int | None) -> None:
+    """Warn if a state was not saved with the present version of the default geometry."""
+    if present is None or saved == present:
+        return
+    version = "an unrecorded version" if saved is None else f"version {saved}"
+    warnings.warn(
+        f"this state was saved with {version} of the default geometry, mirrors.spectral_by_kind. "
+        f"The training continues with version {present}, whose steps may differ. To continue as "
+        f"before, use the version of mirrordescent that saved the state",
+        stacklevel=3,
+    )
 
 
 def _check_saved_numbers(group: Group) -> None:

@@ -15,6 +15,8 @@ from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors import Euclidean, Layerwise, MirrorMap
 from mirrordescent.parts import Part, describe, replace_children
 from mirrordescent.schedules import Constant, Schedule, ScheduleLike, as_schedule
+from mirrordescent.zoo.hub import is_address
+from mirrordescent.zoo.versions import split_version
 
 MirrorLike: TypeAlias = MirrorMap | str | Path | None
 MakeMethod: TypeAlias = Callable[[MirrorMap, Schedule], GradientMethod[Any]]
@@ -22,11 +24,19 @@ Entries: TypeAlias = dict[str, nn.Module]
 
 
 class Geometry(NamedTuple):
-    """A map, the schedule s of t_k = lr·s(k), and the learned method they come from, if any."""
+    """A map, the schedule s of t_k = lr·s(k), and the entry of the zoo they come from, if any.
+
+    Attributes:
+        mirror: Map.
+        schedule: Schedule s.
+        method: Learned method, if the entry is one.
+        entry: Name of the entry with its version.
+    """
 
     mirror: MirrorMap
     schedule: Schedule
     method: GradientMethod[Any] | None = None
+    entry: str | None = None
 
 
 def resolve_geometry(
@@ -50,15 +60,54 @@ def resolve_geometry(
             f"mirror must be a MirrorMap, the name of an entry of the zoo, or None; got {mirror!r}"
         )
     entry = entry_on_device(mirror, device, entries)
+    name = zoo.versioned(mirror)
     if isinstance(entry, MirrorMap):
-        return Geometry(entry, schedule)
+        return Geometry(entry, schedule, entry=name)
     source = f"{str(mirror)!r} in the zoo"
     if getattr(entry, "mirror", None) is None:
         raise ValueError(f"{source} ({type(entry).__name__}) has no mirror map")
     method: Any = require_usable(entry, source)
     if t is None:
         schedule = getattr(method, "t", schedule)
-    return Geometry(method.mirror, schedule, method)
+    return Geometry(method.mirror, schedule, method, name)
+
+
+def saved_version_of(mirror: MirrorLike, present: str, saved: str) -> str | Path:
+    """Return the entry that a state was saved with, as an argument for an optimiser.
+
+    Args:
+        mirror: Name or file of the entry that the optimiser was constructed with.
+        present: Entry of the optimiser, with its version.
+        saved: Another version of the same entry.
+
+    Raises:
+        ValueError: The version was chosen by the user, or is not installed.
+    """
+    name, version = split_version(saved)
+    reason = f"this is a state of {saved}, and this optimiser was constructed with {present}"
+    if not isinstance(mirror, str | Path) or version is None:
+        raise ValueError(f"{reason}: construct it with mirror={saved!r}")
+    if split_version(str(mirror).removesuffix(".safetensors"))[1] is not None:
+        raise ValueError(f"{reason}: construct it with mirror={saved!r} or mirror={name!r}")
+    try:
+        return zoo.at_version(mirror, version)
+    except KeyError as error:
+        raise ValueError(
+            f"{reason}. {saved} is not installed: {error.args[0]}; or continue from the parameters "
+            f"alone, without this state"
+        ) from None
+
+
+def other_versions(mirror: MirrorLike) -> list[str | Path]:
+    """Return all versions of the entry that an optimiser was constructed with, the newest first.
+
+    Entries on the hub cannot be listed, and a version that the user chose has no others.
+    """
+    if not isinstance(mirror, str | Path) or is_address(mirror):
+        return []
+    if split_version(str(mirror).removesuffix(".safetensors"))[1] is not None:
+        return []
+    return [zoo.at_version(mirror, version) for version in reversed(zoo.versions(mirror))]
 
 
 def load_entry(name: str | Path, entries: Entries) -> nn.Module:
@@ -81,7 +130,7 @@ def require_usable(method: object, source: str) -> GradientMethod[Any]:
     """Return a method if it can be run with the gradients in ``p.grad``, or raise."""
     if not isinstance(method, GradientMethod):
         raise TypeError(
-            f"an optimiser needs a GradientMethod; {source} ({type(method).__name__}) is none"
+            f"an optimiser needs a GradientMethod; got {type(method).__name__} from {source}"
         )
     if method.oracle is not None:
         raise ValueError(
@@ -142,8 +191,8 @@ class NamedTensor(NamedTuple):
 
         Args:
             make: Class or function that returns a method.
-            geometry: Geometry of the group. A learned method of it replaces the made one if one
-                of their classes extends the other.
+            geometry: Geometry of the group. If it comes from a learned method, that method is used,
+                unless ``make`` returns one of an unrelated class.
             mirror: Map of this parameter.
             t: Step sizes.
         """
@@ -231,6 +280,15 @@ def require_same_settings(saved: str, present: str) -> None:
                 f"this is a state of an optimiser with {name} = {_shortened(old[name])}, and "
                 f"cannot be loaded where it is {_shortened(new[name])}"
             )
+
+
+def have_same_settings(saved: str | None, present: str | None) -> bool:
+    """Return whether two descriptions agree as far as both are known."""
+    try:
+        require_same_settings(saved or "{}", present or "{}")
+    except ValueError:
+        return False
+    return True
 
 
 def _config(method: GradientMethod[Any]) -> dict[str, Any]:

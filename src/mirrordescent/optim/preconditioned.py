@@ -13,11 +13,11 @@ from mirrordescent import methods
 from mirrordescent.execution.parameters import GroupExecutor
 from mirrordescent.execution.sharding import Gathered, is_sharded
 from mirrordescent.mirrors.base import MirrorMap
-from mirrordescent.mirrors.by_kind import ByKind, spectral_by_kind
+from mirrordescent.mirrors.by_kind import SPECTRAL_BY_KIND_VERSION, ByKind, spectral_by_kind
 from mirrordescent.mirrors.layerwise import Layerwise
 from mirrordescent.mirrors.roles import Role, roles as roles_by_shape
-from mirrordescent.optim.base import Group, MirrorOptimizer, Params
-from mirrordescent.optim.geometry import MirrorLike, NamedTensor, load_entry
+from mirrordescent.optim.base import Group, MirrorOptimizer, Params, Request
+from mirrordescent.optim.geometry import Geometry, MirrorLike, NamedTensor, load_entry
 from mirrordescent.optim.options import Decoupled, Options
 from mirrordescent.optim.rate import LearningRate
 from mirrordescent.schedules import OverRun, ScheduleLike
@@ -88,6 +88,9 @@ class Preconditioned(MirrorOptimizer):
     True
     """
 
+    _steps: int | None = None
+    _default_map: MirrorMap | None = None
+
     def __init__(
         self,
         params: Params,
@@ -106,6 +109,8 @@ class Preconditioned(MirrorOptimizer):
         self._roles = dict(roles or _roles_of_groups(listed))
         self._maps: dict[Any, MirrorMap] = {}
         learned = self._learned_method(mirror)
+        self._steps = steps
+        self._default_map = spectral_by_kind() if mirror is None else None
         if options.get("t") is None:
             options["t"] = _schedule_over(steps, learned)
         elif steps is not None:
@@ -120,7 +125,7 @@ class Preconditioned(MirrorOptimizer):
         settings = {name: value for name, value in settings.items() if value is not None}
         if learned is not None and settings:
             raise ValueError(
-                f"{mirror!r} has a learned {' and '.join(settings)} of its own: leave that out"
+                f"{mirror!r} has a learned {' and '.join(settings)} of its own: omit it here"
             )
         make: Any = partial(methods.Preconditioned, normalised=True)
         if second_momentum is not None:
@@ -130,21 +135,32 @@ class Preconditioned(MirrorOptimizer):
         super().__init__(
             listed or params,
             lr,
-            spectral_by_kind() if mirror is None else mirror,
+            mirror if self._default_map is None else self._default_map,
             method=partial(make, **{"momentum": MOMENTUM, **settings}),
             **options,
         )
 
     def _learned_method(self, mirror: MirrorLike) -> methods.Preconditioned | None:
-        """Return the method that an entry of the zoo is, if it is preconditioned."""
+        """Return the entry of the zoo with this name, if it is a preconditioned method."""
         if not isinstance(mirror, str | Path):
             return None
         entry = load_entry(mirror, self._entries)
         return entry if isinstance(entry, methods.Preconditioned) else None
 
-    def _construct_executor(self, group: Group) -> tuple[GroupExecutor, LearningRate]:
+    def _construct_executor(self, number: int, group: Group) -> tuple[GroupExecutor, LearningRate]:
         group["weight_decay"] = Decoupled(group["weight_decay"])
-        return super()._construct_executor(group)
+        return super()._construct_executor(number, group)
+
+    def _geometry_version(self, geometry: Geometry) -> int | None:
+        return SPECTRAL_BY_KIND_VERSION if geometry.mirror is self._default_map else None
+
+    def _schedule_with(self, mirror: str | Path, request: Request) -> ScheduleLike | None:
+        from_defaults = (
+            request.t is self.defaults["t"] and request.mirror is self.defaults["mirror"]
+        )
+        if self._steps is None or not from_defaults:
+            return request.t
+        return _schedule_over(self._steps, self._learned_method(mirror))
 
     def _map_of(self, named: NamedTensor, mirror: MirrorMap) -> MirrorMap:
         if not is_sharded(named.tensor):
@@ -181,7 +197,8 @@ class Preconditioned(MirrorOptimizer):
         return role
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_roles": self._roles, "_maps": self._maps}
+        names = ("_roles", "_maps", "_steps", "_default_map")
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in names}}
 
 
 def _schedule_over(steps: int | None, learned: methods.Preconditioned | None) -> ScheduleLike:

@@ -1,5 +1,6 @@
 """Linear operators between points and observed data: any object with ``A`` and ``A_adjoint``."""
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
@@ -9,9 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent._internal.checks import require_positive
+from mirrordescent._internal.eager import without_autocast
 from mirrordescent.parts import Part
+from mirrordescent.problems.origin import defined_in_library
 from mirrordescent.problems.quadratics import matvec, spectral_norm
-from mirrordescent.trees import fits, norm, per_sample
+from mirrordescent.trees import dot, fits, norm, per_sample
+
+ADJOINT_TOLERANCE = 1e-5
+"""Largest error of an adjoint or of linearity, relative to the norms of the vectors."""
 
 
 @runtime_checkable
@@ -57,7 +63,7 @@ class Blur(Part, nn.Module):
     @property
     def norm(self) -> float:
         """Σ|kernel| ≥ ‖A‖, by Young's inequality; for several kernels, the largest."""
-        return float(self.kernel.abs().sum((-2, -1)).max())
+        return float(self.kernel.detach().abs().sum((-2, -1)).max())
 
     def A(self, x: Tensor) -> Tensor:
         """Convolve with the kernel."""
@@ -85,17 +91,34 @@ class Blur(Part, nn.Module):
         return full[..., rows // 2 : rows // 2 + height, columns // 2 : columns // 2 + width]
 
     def _transform(self, x: Tensor, size: tuple[int, int]) -> Tensor:
-        """Return the transform of the kernel, cached for images of one size and type."""
-        key = (size, x.dtype, x.device, self.kernel.data_ptr(), self.kernel._version)
-        if self not in _TRANSFORMS or _TRANSFORMS[self][0] != key:
-            kernel = self.kernel.to(x)
-            kernel = kernel if kernel.ndim == 2 else kernel.unsqueeze(1)
-            _TRANSFORMS[self] = (key, torch.fft.rfft2(kernel, s=size))
-        return _TRANSFORMS[self][1]
+        """Return the transform of the kernel, cached for images of one size and type.
+
+        It is computed anew if it belongs to a graph, and if changes of the kernel cannot be
+        noticed.
+        """
+        kernel = self.kernel
+        differentiated = torch.is_grad_enabled() and kernel.requires_grad
+        if differentiated or kernel.is_inference():
+            return _kernel_transform(kernel, x, size)
+        key = (size, x.dtype, x.device, kernel.data_ptr(), kernel._version)
+        # Read once: another thread may replace the entry at any time.
+        entry = _TRANSFORMS.get(self)
+        if entry is None or entry[0] != key or entry[1] is not kernel:
+            # An inference tensor could not be used for derivatives later.
+            with torch.inference_mode(False), torch.no_grad():
+                entry = (key, kernel, _kernel_transform(kernel, x, size))
+            _TRANSFORMS[self] = entry
+        return entry[2]
 
 
-# The transform of every kernel, with the key that it was computed for.
-_TRANSFORMS: WeakKeyDictionary[Blur, tuple[object, Tensor]] = WeakKeyDictionary()
+# The transform of every kernel, with the key and the kernel that it was computed for.
+_TRANSFORMS: WeakKeyDictionary[Blur, tuple[object, Tensor, Tensor]] = WeakKeyDictionary()
+
+
+def _kernel_transform(kernel: Tensor, x: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return the Fourier transform of a kernel, padded to a size, in the type of x."""
+    kernel = kernel.to(x)
+    return torch.fft.rfft2(kernel if kernel.ndim == 2 else kernel.unsqueeze(1), s=size)
 
 
 def _fft_length(length: int) -> int:
@@ -315,7 +338,8 @@ class Linear:
     def A_adjoint(self, y: Tensor) -> Tensor:
         """Return the derivative of ⟨Ax, y⟩ with respect to x."""
         keep_graph = torch.is_grad_enabled() and y.requires_grad
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
+            y = y.clone() if y.is_inference() else y
             x = y.new_zeros(len(y), *self.shape, requires_grad=True)
             return torch.autograd.grad(self.function(x), x, y, create_graph=keep_graph)[0]
 
@@ -328,6 +352,7 @@ def _stated_norm(operator: LinearOperator) -> float | None:
     return float(stated) if isinstance(stated, (int, float)) else None
 
 
+@without_autocast
 @torch.no_grad()
 def norm_bound(operator: LinearOperator, like: Tensor, iterations: int = 50) -> float:
     """Return the operator's ``norm``, or 1.05 times an estimate of ‖A‖ by power iteration.
@@ -351,30 +376,108 @@ def norm_bound(operator: LinearOperator, like: Tensor, iterations: int = 50) -> 
     return 1.05 * float(norm(x).max()) ** 0.5
 
 
+@without_autocast
 @torch.no_grad()
 def require_adjoint(operator: LinearOperator, image: Tensor, observed: Tensor) -> None:
-    """Raise an error unless ⟨Ax, y⟩ = ⟨x, Aᵀy⟩ for a test pair, up to rounding.
+    """Raise an error unless A is linear and ``A_adjoint`` is its adjoint, at random points.
+
+    For random x, x' and y, every sample must satisfy
+
+    .. code-block:: none
+
+        ‖A(x + cx') − Ax − cAx'‖ ≤ 10⁻⁵ (‖Ax‖ + c‖Ax'‖)
+        |⟨Ax, y⟩ − ⟨x, Aᵀy⟩| ≤ 10⁻⁵ ‖Ax‖‖y‖
+
+    The test is made in double precision if the operator supports it. Operators of this library are
+    linear by construction, so that only their adjoints are tested.
 
     Args:
         operator: Operator A.
         image: Batch of points, for the shape of x.
         observed: Batch of data, for the shape of y.
     """
-    x = _probe(image)
-    y = _probe(observed).flip(-1)
-    Ax = operator.A(x)
+    tested = operator
+    x = random_like(image, 0)
+    y = random_like(observed, 1)
+    if not defined_in_library(operator):
+        tested, x, y = _in_double(operator, x, y)
+    Ax = tested.A(x)
     if Ax.shape != y.shape:
         raise ValueError(
             f"A maps {tuple(x.shape)} to {tuple(Ax.shape)}, but y has shape {tuple(y.shape)}"
         )
-    forward = float((Ax * y).sum())
-    backward = float((x * operator.A_adjoint(y)).sum())
-    if abs(forward - backward) > 1e-3 * float(Ax.norm() * y.norm()):
+    name = type(operator).__name__
+    Ax = Ax.double().clone()  # an operator may return its own memory
+    if not defined_in_library(operator):
+        _require_linear(tested, name, x, Ax)
+    back = tested.A_adjoint(y)
+    if back.shape != x.shape:
         raise ValueError(
-            f"A_adjoint of {type(operator).__name__} is not the adjoint of A: "
-            f"⟨Ax, y⟩ = {forward:.6g} but ⟨x, Aᵀy⟩ = {backward:.6g}. "
+            f"A_adjoint of {name} maps {tuple(y.shape)} to {tuple(back.shape)}, but points have "
+            f"shape {tuple(x.shape)}"
+        )
+    forward = dot(Ax, y.double())
+    backward = dot(x.double(), back.double())
+    excess = (forward - backward).abs() - ADJOINT_TOLERANCE * norm(Ax) * norm(y.double())
+    worst = int(excess.argmax())
+    if not bool((excess <= 0).all()):
+        raise ValueError(
+            f"A_adjoint of {name} is not the adjoint of A: for random x and y, "
+            f"⟨Ax, y⟩ = {float(forward[worst]):.6g} but ⟨x, Aᵀy⟩ = {float(backward[worst]):.6g}, "
+            f"where ‖Ax‖‖y‖ = {float(norm(Ax)[worst] * norm(y.double())[worst]):.3g}. "
             "problems.Linear(operator.A, shape) computes the adjoint automatically"
         )
+
+
+def _require_linear(operator: LinearOperator, name: str, x: Tensor, Ax: Tensor) -> None:
+    """Raise an error unless A(x + cx') = Ax + cAx' for a random x'.
+
+    Args:
+        operator: Operator A.
+        name: Name of the operator, for the message.
+        x: Random points.
+        Ax: Their images.
+    """
+    other = random_like(x, 2)
+    factor = 0.7
+    image = operator.A(other).double().clone()
+    expected = Ax + factor * image
+    difference = norm(operator.A(x + factor * other).double() - expected)
+    size = norm(Ax) + factor * norm(image)
+    excess = difference - ADJOINT_TOLERANCE * size
+    worst = int(excess.argmax())
+    if not bool((excess <= 0).all()):
+        raise ValueError(
+            f"A of {name} is not linear: for random x and x', ‖A(x + {factor}x') − Ax − "
+            f"{factor}Ax'‖ = {float(difference[worst]):.3g}, where ‖Ax‖ + {factor}‖Ax'‖ = "
+            f"{float(size[worst]):.3g}. An offset belongs into the data y"
+        )
+
+
+def _in_double(
+    operator: LinearOperator, x: Tensor, y: Tensor
+) -> tuple[LinearOperator, Tensor, Tensor]:
+    """Return an operator, points and data in double precision, or unchanged if it refuses that."""
+    precise = copy.deepcopy(operator).double() if isinstance(operator, nn.Module) else operator
+    try:
+        image = precise.A(x.double())
+        point = precise.A_adjoint(y.double())
+    except (RuntimeError, TypeError):  # single-precision data outside of buffers
+        return operator, x, y
+    if image.dtype != torch.float64 or point.dtype != torch.float64:
+        return operator, x, y
+    return precise, x.double(), y.double()
+
+
+def random_like(like: Tensor, seed: int) -> Tensor:
+    """Return standard normal numbers in the shape of a tensor, the same ones for every call.
+
+    Args:
+        like: Tensor with the shape, type and device.
+        seed: Seed of the numbers.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
 
 
 def _probe(like: Tensor) -> Tensor:

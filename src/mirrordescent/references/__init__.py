@@ -2,5 +2,6 @@
 
 from mirrordescent.references.certificate import Certificate, certify, register
 from mirrordescent.references.estimate import estimate
+from mirrordescent.references.verification import Verification, Witness
 
-__all__ = ["Certificate", "certify", "estimate", "register"]
+__all__ = ["Certificate", "Verification", "Witness", "certify", "estimate", "register"]

@@ -4,8 +4,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -17,11 +16,29 @@ from mirrordescent.methods.fista import FISTA
 from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.methods.primal_dual import PDHG, CondatVu, DualFISTA, PrimalDual
 from mirrordescent.problems.base import Problem, in_double
-from mirrordescent.problems.fingerprint import fingerprint
+from mirrordescent.problems.fingerprint import code_digest, fingerprint
+from mirrordescent.problems.hole_duals import reduce_divergence
+from mirrordescent.problems.origin import in_library
 from mirrordescent.problems.saddle import SaddlePoint
+from mirrordescent.problems.statements import (
+    Way,
+    premises,
+    require_consistent,
+    require_statements,
+    sample_points,
+)
+from mirrordescent.problems.tv import TVInpainting
 from mirrordescent.references.estimate import estimate as estimate_optimum
-from mirrordescent.solving import Rule, Snapshot, relative_gap, solve
-from mirrordescent.trees import Tree, tree_map
+from mirrordescent.references.verification import (
+    PROOFS,
+    Kind,
+    Verification,
+    Witness,
+    recompute,
+    verify,
+)
+from mirrordescent.solving import Rule, Snapshot, relative_gap, rounding_of, solve
+from mirrordescent.trees import Tree, tree_map, where
 
 ITERATIONS = 40_000
 """Largest number of steps of a solver that certifies."""
@@ -35,6 +52,24 @@ RATIOS = (0.1, 0.5, 2.0, 10.0, 50.0)
 VALUE_NAMES = frozenset(("value", "lower", "start_value"))
 """Names of the numbers in a stored certificate."""
 
+WITNESS = "witness "
+"""Beginning of the names of the tensors of a stored witness."""
+
+PROBES = 2
+"""Number of points at which f is evaluated before a stored certificate is used."""
+
+WAYS: tuple[Way | None, ...] = (None, "minimiser", "saddle point", "gradients")
+"""How bounds are proven, in the order of the numbers in stored certificates.
+
+None is a registered certifier.
+"""
+
+KINDS: tuple[Kind, ...] = ("tangent", "dual point")
+"""Kinds of witnesses, in the order of the numbers in stored certificates."""
+
+LOSS = 1e-2
+"""Share of the gap by which a lower bound may fall so that its verification confirms it."""
+
 ROUNDING = 1e-9
 """Relative rounding error of a sum of many terms."""
 
@@ -43,6 +78,15 @@ Optimum: TypeAlias = tuple[Tensor, Tensor]
 """Minimisers (batch, …) and lower bounds (batch,)."""
 
 _CERTIFIERS: dict[type[Problem], Callable[..., Optimum]] = {}
+
+
+class _Bound(NamedTuple):
+    """Minimisers, lower bounds, how they were proven, and a witness if there is one."""
+
+    x: Tensor
+    lower: Tensor
+    way: Way | None
+    witness: Witness | None
 
 
 @dataclass(frozen=True)
@@ -54,8 +98,13 @@ class Certificate:
         value: f(x*).
         lower: Lower bounds on min f.
         start_value: f at the problem's own start, to which relative gaps refer.
-        proven: Whether ``lower`` is proven. If not, it is an estimate a little below the least
-            value found.
+        proven: Whether ``lower`` is proven, and every premise of the proof is derived by this
+            library.
+        conditional_on: Statements of users' classes that the proof rests on, in words, such as
+            "f is convex". They were tested at samples. If ``proven`` is False and there are none,
+            ``lower`` is an estimate a little below the least value found.
+        proof: Method of proof in words.
+        witness: Numbers from which :meth:`verify` recomputes the bound, if there are any.
     """
 
     x: Tensor
@@ -63,6 +112,32 @@ class Certificate:
     lower: Tensor
     start_value: Tensor
     proven: bool = True
+    conditional_on: tuple[str, ...] = ()
+    proof: str = ""
+    witness: Witness | None = None
+
+    @property
+    def estimated(self) -> bool:
+        """Whether ``lower`` is an estimate, without any proof."""
+        return not self.proven and not self.conditional_on
+
+    def verify(self, problem: Problem) -> Verification:
+        """Recompute the lower bound from the witness, and compare it with ``lower``.
+
+        The computation uses the data and the values of the problem. It does not use its methods
+        ``grad``, ``bound_at``, ``minimiser`` or ``lower_bound``, or the solver that found the
+        witness. It is made in double precision, and rounding is subtracted.
+
+        Args:
+            problem: Batch of problems that this certificate is for.
+
+        >>> import torch
+        >>> from mirrordescent import TVDenoising
+        >>> problem = TVDenoising(torch.rand(1, 1, 8, 8))
+        >>> certify(problem, cache=False).verify(problem).confirmed
+        True
+        """
+        return verify(self.witness, problem, self.lower, self.start_value)
 
     @property
     def relative_gap(self) -> Tensor:
@@ -107,8 +182,14 @@ def certify(
     4. FISTA or L-BFGS, if the problem can prove bounds from gradients (:meth:`Problem.bound_at`).
        This needs a convex f that is strongly convex or has a bounded domain.
 
-    Results are cached on disk under a hash of the problem's content. If the tolerance was not
-    reached, there is a warning, and the certificate has the gap that was reached.
+    Statements of users' classes, such as ``convex = True``, are tested at random points before
+    they are used. A bound that rests on such statements is not ``proven`` but ``conditional_on``
+    them.
+
+    Results are cached on disk under a hash of the problem's data and of the code of users' classes.
+    A cached result is used only if f still has the same values at x and at a few other points. If
+    the tolerance was not reached, there is a warning, and the certificate has the gap that was
+    reached.
 
     Args:
         problem: Batch of problems.
@@ -131,24 +212,84 @@ def certify(
         purpose = f"certify {tolerance:g}"
         if estimate:
             purpose += ", or estimate"
-        key = fingerprint(problem, purpose)
+        key = _key(problem, purpose)
     entry = remember(
-        key, lambda: _compute(problem, tolerance, estimate, x0), partial(_matches, problem)
+        key,
+        lambda: _compute(problem, tolerance, estimate, x0),
+        lambda stored: _matches(problem, stored) and _still_holds(problem, stored),
     )
-    # Entries without this field were stored by versions that had only proven bounds.
-    proven = bool(entry.pop("proven", True))
-    device = next(problem.buffers(), torch.empty(0)).device
-    tensors: dict[str, Any] = {}
-    for name, stored in entry.items():
-        tensors[name] = tree_map(lambda leaf: leaf.to(device), stored)
-    certificate = Certificate(**tensors, proven=proven)
+    certificate = _certificate(problem, entry)
+    require_consistent(
+        problem,
+        certificate.lower,
+        certificate.value,
+        certificate.start_value,
+        certificate.conditional_on,
+    )
     largest_gap = float(certificate.relative_gap.max())
-    if proven and largest_gap > tolerance:
+    if not certificate.estimated and largest_gap > tolerance:
         warnings.warn(
             f"certified to a relative gap of {largest_gap:.1e} only, not {tolerance:.1e}",
             stacklevel=2,
         )
     return certificate
+
+
+def _key(problem: Problem, purpose: str) -> str | None:
+    """Return the key of a certificate in the cache; None if nothing may be cached."""
+    certifier = _certifier_of(problem)
+    if certifier is not None:
+        code = code_digest(certifier)
+        if code is None:
+            return None
+        purpose += f" by {code}"
+    return fingerprint(problem, purpose)
+
+
+def _certificate(problem: Problem, entry: dict[str, Tensor]) -> Certificate:
+    """Return the certificate that an entry of the cache describes."""
+    device = next(problem.buffers(), torch.empty(0)).device
+    tensors: dict[str, Any] = {}
+    for name in (*sorted(VALUE_NAMES), "x"):
+        tensors[name] = tree_map(lambda leaf: leaf.to(device), entry[name])
+    if not bool(entry.get("proven", True)):
+        return Certificate(**tensors, proven=False, proof="none: the bound is an estimate")
+    way = WAYS[int(entry.get("way", 0))]
+    conditions = _conditions(problem, way)
+    blocks = {}
+    for name, tensor in entry.items():
+        if name.startswith(WITNESS):
+            blocks[name.removeprefix(WITNESS)] = tensor.to(device)
+    witness = None
+    proof = _PROOFS_WITHOUT_WITNESS[way]
+    if blocks:
+        witness = Witness(KINDS[int(entry["kind"])], blocks)
+        proof = PROOFS[witness.kind]
+    return Certificate(
+        **tensors,
+        proven=not conditions,
+        conditional_on=conditions,
+        proof=proof,
+        witness=witness,
+    )
+
+
+_PROOFS_WITHOUT_WITNESS: dict[Way | None, str] = {
+    None: "the certifier that was registered for this class",
+    "minimiser": "the minimiser() of this class, which also returns lower bounds",
+    "saddle point": "a dual point of the saddle-point form of this class",
+    "gradients": "bound_at() of this class at an iterate",
+}
+
+
+def _conditions(problem: Problem, way: Way | None) -> tuple[str, ...]:
+    """Return the statements of users that a bound rests on."""
+    certifier = _certifier_of(problem)
+    if way is None:
+        if certifier is None or in_library(certifier):
+            return ()
+        return (f"the certifier registered for {type(problem).__name__} returns lower bounds",)
+    return premises(problem, way)
 
 
 def _matches(problem: Problem, entry: dict[str, Tensor]) -> bool:
@@ -158,9 +299,11 @@ def _matches(problem: Problem, entry: dict[str, Tensor]) -> bool:
     lower bound.
     """
     required = VALUE_NAMES | {"x"}
-    if not required <= entry.keys() <= required | {"proven"}:
+    scalars = {"proven", "way", "kind"}
+    names = {name for name in entry if not name.startswith(WITNESS)}
+    if not required <= names <= required | scalars | {"probes"}:
         return False
-    if "proven" in entry and entry["proven"].ndim:
+    if any(name in entry and entry[name].ndim for name in scalars):
         return False
     x = entry["x"]
     batch = problem.batch or len(x)
@@ -173,24 +316,44 @@ def _matches(problem: Problem, entry: dict[str, Tensor]) -> bool:
 
 
 @torch.no_grad()
+def _still_holds(problem: Problem, entry: dict[str, Tensor]) -> bool:
+    """Tell whether f still has its stored values, at x, at the start and at random points."""
+    if "probes" not in entry or int(entry.get("way", 0)) >= len(WAYS):
+        return False
+    precise = _in_double(problem)
+    values = _probe_values(precise, entry["x"].to(next(precise.buffers(), entry["x"]).device))
+    stored = entry["probes"].to(values.device)
+    if values.shape != stored.shape:
+        return False
+    size = stored.abs() + 1e-3 * stored.abs().amax(0)
+    return bool(((values - stored).abs() <= ROUNDING * size).all())
+
+
+def _probe_values(problem: Problem, x: Tensor) -> Tensor:
+    """Return the values of f at x, at the start and at some random points, (points, batch)."""
+    start = cast(Tensor, problem.start(len(x)))
+    points = [x, start, *sample_points(problem.domain, start, PROBES)]
+    return torch.stack([problem.value(point) for point in points])
+
+
+def _in_double(problem: Problem) -> Problem:
+    if problem.sample_shape is None:
+        return copy.deepcopy(problem).double()
+    return in_double(problem, problem.start())[0]
+
+
+@torch.no_grad()
 def _compute(
     problem: Problem, tolerance: float, or_estimate: bool, x0: Tree | None
 ) -> dict[str, Tensor]:
     """Return the tensors of a certificate, proven if possible."""
-    if problem.sample_shape is None:
-        precise = copy.deepcopy(problem).double()
-    else:
-        precise, _ = in_double(problem, problem.start())
-    optimum = _proven_optimum(precise, tolerance)
-    if optimum is not None:
-        x, lower = optimum
-        return {
-            "x": x,
-            "value": precise.value(x),
-            "lower": lower,
-            "start_value": precise.value(precise.start(len(x))),
-            "proven": torch.tensor(True),
-        }
+    precise = _in_double(problem)
+    least: Tensor | None = None
+    if _has_statements(precise):
+        least = require_statements(precise)
+    bound = _proven_optimum(precise, tolerance)
+    if bound is not None:
+        return _entry(precise, bound, least)
     if not or_estimate:
         raise NotCertifiable(
             f"{type(problem).__name__} cannot be certified: it has neither a saddle-point form "
@@ -200,32 +363,100 @@ def _compute(
         )
     precise, start = in_double(problem, problem.start() if x0 is None else x0)
     point, value, lower = estimate_optimum(precise, start)
-    return {
+    entry = {
         "x": cast(Tensor, point),
         "value": value,
         "lower": lower,
         "start_value": precise.value(start),
         "proven": torch.tensor(False),
     }
+    if problem.sample_shape is not None:
+        entry["probes"] = _probe_values(precise, cast(Tensor, point))
+    return entry
 
 
-def _proven_optimum(problem: Problem, tolerance: float) -> Optimum | None:
-    """Return minimisers and proven lower bounds by the first way that applies, if there is one."""
+def _has_statements(problem: Problem) -> bool:
+    """Tell whether a bound on the minimum of a problem may rest on statements of users."""
+    if _certifier_of(problem) is not None:
+        return False
+    return bool(premises(problem) or premises(problem, "minimiser"))
+
+
+def _entry(problem: Problem, bound: _Bound, least: Tensor | None) -> dict[str, Tensor]:
+    """Return the tensors of a proven certificate.
+
+    Args:
+        problem: Problem in double precision.
+        bound: Minimisers and bounds.
+        least: Values of f at other points, if it was evaluated there.
+    """
+    x = bound.x
+    value = problem.value(x)
+    start_value = problem.value(problem.start(len(x)))
+    conditions = _conditions(problem, bound.way)
+    if least is not None:
+        require_consistent(problem, bound.lower, value, least, conditions)
+    require_consistent(problem, bound.lower, value, start_value, conditions)
+    entry = {
+        "x": x,
+        "value": value,
+        "lower": bound.lower,
+        "start_value": start_value,
+        "proven": torch.tensor(True),
+        "way": torch.tensor(WAYS.index(bound.way)),
+    }
+    if problem.sample_shape is not None:
+        entry["probes"] = _probe_values(problem, x)
+    if bound.witness is not None:
+        entry["lower"] = _confirmed(problem, bound, value, start_value)
+        entry["kind"] = torch.tensor(KINDS.index(bound.witness.kind))
+        for name, tensor in bound.witness.tensors.items():
+            entry[WITNESS + name] = tensor.contiguous()
+    return entry
+
+
+def _confirmed(problem: Problem, bound: _Bound, value: Tensor, start_value: Tensor) -> Tensor:
+    """Return the lower bounds that the verification of the witness confirms, where it is close.
+
+    The verification subtracts other rounding errors than the bound itself. Where it loses more than
+    a hundredth of the gap, the bound stays as it is and is not confirmed.
+    """
+    recomputed = recompute(cast(Witness, bound.witness), problem)
+    if recomputed is None:
+        return bound.lower
+    eps = torch.finfo(value.dtype).eps
+    confirmed = recomputed - 16 * eps * recomputed.abs()
+    loss = bound.lower - confirmed
+    allowed = LOSS * (value - bound.lower) + ROUNDING * (start_value - bound.lower)
+    return torch.where((loss > 0) & (loss <= allowed), confirmed, bound.lower)
+
+
+def _certifier_of(problem: Problem) -> Callable[..., Optimum] | None:
+    """Return the function that was registered for the class of a problem, if there is one."""
     for kind in type(problem).__mro__:
         if kind in _CERTIFIERS:
-            return _CERTIFIERS[kind](problem, tolerance)
+            return _CERTIFIERS[kind]
+    return None
+
+
+def _proven_optimum(problem: Problem, tolerance: float) -> _Bound | None:
+    """Return minimisers and proven lower bounds by the first way that applies, if there is one."""
+    certifier = _certifier_of(problem)
+    if certifier is not None:
+        return _Bound(*certifier(problem, tolerance), way=None, witness=None)
     optimum = problem.minimiser(tolerance)
     if optimum is not None:
-        return optimum
+        x, lower = optimum
+        return _Bound(x, lower, "minimiser", Witness("tangent", {"x": x}))
     saddle = problem.saddle_point()
     if saddle is not None:
-        optimum = _solve_saddle_point(problem, saddle, tolerance)
-        if optimum is not None:
-            return optimum
+        bound = _solve_saddle_point(problem, saddle, tolerance)
+        if bound is not None:
+            return bound
     return _solve_with_gradient_bounds(problem, tolerance)
 
 
-def _solve_saddle_point(problem: Problem, saddle: SaddlePoint, tolerance: float) -> Optimum | None:
+def _solve_saddle_point(problem: Problem, saddle: SaddlePoint, tolerance: float) -> _Bound | None:
     """Return the best iterate and the best lower bound of a primal-dual method.
 
     The result is None if the dual points prove no finite bounds.
@@ -234,10 +465,55 @@ def _solve_saddle_point(problem: Problem, saddle: SaddlePoint, tolerance: float)
     bound = method.lower_bound(problem, method.init(problem.start(), problem))
     if bound is None or not bool(bound.isfinite().all()):
         return None
+    best = _BestDualPoint()
     solution = solve(
-        problem, method, iterations=ITERATIONS, stop=_small_gap(problem, tolerance), check_every=50
+        problem,
+        method,
+        iterations=ITERATIONS,
+        stop=_small_gap(problem, tolerance),
+        callbacks=[best],
+        check_every=50,
     )
-    return cast(Tensor, solution.best_x), cast(Tensor, solution.lower)
+    return _Bound(
+        cast(Tensor, solution.best_x),
+        cast(Tensor, solution.lower),
+        "saddle point",
+        best.witness(problem),
+    )
+
+
+class _BestDualPoint:
+    """A callback that keeps the dual point of the best bound of every sample."""
+
+    def __init__(self) -> None:
+        self.lower: Tensor | None = None
+        self.u: Tree | None = None
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        """Keep the dual points of the samples whose bound has improved."""
+        lower = cast(Tensor, snapshot.lower)
+        u = snapshot.state.u
+        if self.lower is None or self.u is None:
+            self.u = tree_map(torch.clone, u)
+        else:
+            self.u = where(lower > self.lower, u, self.u)
+        self.lower = lower.clone()
+
+    def witness(self, problem: Problem) -> Witness | None:
+        """Return the dual points as a witness, in the form that is verified."""
+        if self.u is None:
+            return None
+        if isinstance(self.u, Tensor):
+            return Witness("dual point", {"u": self.u})
+        u = dict(self.u)
+        if (
+            isinstance(problem, TVInpainting)
+            and problem.operator is None
+            and problem.mask is not None
+        ):
+            # In holes the bound is that of a nearby dual point with smaller divergence.
+            u = reduce_divergence(u, problem.mask, problem.groups, problem.kink)
+        return Witness("dual point", u)
 
 
 def primal_dual(problem: Problem, saddle: SaddlePoint) -> PrimalDual[Any]:
@@ -269,7 +545,7 @@ def primal_dual(problem: Problem, saddle: SaddlePoint) -> PrimalDual[Any]:
     return kind(min(RATIOS, key=largest_gap))
 
 
-def _solve_with_gradient_bounds(problem: Problem, tolerance: float) -> Optimum | None:
+def _solve_with_gradient_bounds(problem: Problem, tolerance: float) -> _Bound | None:
     """Return the best iterate of FISTA or L-BFGS, and the best of the bounds at the iterates.
 
     L-BFGS is used if there are no constraints. The result is None if the problem has no start or
@@ -282,18 +558,21 @@ def _solve_with_gradient_bounds(problem: Problem, tolerance: float) -> Optimum |
     if lower is None or not bool(lower.isfinite().all()):
         return None
 
+    point = problem.start()
+
     def small_gap(snapshot: Snapshot) -> Tensor:
-        nonlocal lower
-        lower = torch.fmax(
-            cast(Tensor, lower), cast(Tensor, problem.bound_at(snapshot.x, convexity))
-        )
-        rounding = 64 * torch.finfo(lower.dtype).eps * (1 + snapshot.start_value.abs())
+        nonlocal lower, point
+        before = cast(Tensor, lower)
+        lower = torch.fmax(before, cast(Tensor, problem.bound_at(snapshot.x, convexity)))
+        point = where(lower > before, snapshot.x, point)
+        rounding = 16 * rounding_of(snapshot.best_value, lower)
         allowed = torch.maximum(tolerance * (snapshot.start_value - lower), rounding)
         return snapshot.best_value - lower <= allowed
 
     method: Method[Any] = LBFGS() if isinstance(problem.domain, WholeSpace) else FISTA()
     solution = solve(problem, method, iterations=ITERATIONS, stop=Rule(small_gap), check_every=20)
-    return cast(Tensor, solution.best_x), lower
+    witness = Witness("tangent", {"x": cast(Tensor, point)})
+    return _Bound(cast(Tensor, solution.best_x), lower, "gradients", witness)
 
 
 def _small_gap(problem: Problem, tolerance: float) -> Rule:
@@ -314,7 +593,7 @@ def _small_gap(problem: Problem, tolerance: float) -> Rule:
         scale = snapshot.start_value - lower
         if constant_value is not None:
             scale = torch.minimum(scale, constant_value)
-        rounding = torch.finfo(lower.dtype).eps * (1 + snapshot.start_value.abs())
+        rounding = rounding_of(snapshot.best_value, lower)
         return snapshot.best_value - lower <= torch.maximum(tolerance * scale, rounding)
 
     return Rule(small_gap)

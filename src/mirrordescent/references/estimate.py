@@ -14,7 +14,7 @@ from mirrordescent.methods.fista import FISTA
 from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import OverRun
-from mirrordescent.solving import solve
+from mirrordescent.solving import rounding_of, solve
 from mirrordescent.trees import Tree, leaves, where
 
 ITERATIONS = 500
@@ -68,8 +68,8 @@ def estimate(
         value = value - gain
         if bool((gain <= 1e-3 * MARGIN * (start_value - value)).all()):
             break
-    rounding = torch.finfo(value.dtype).eps * (1 + value.abs())
-    return best, value, value - torch.maximum(MARGIN * (start_value - value), rounding)
+    margin = torch.maximum(MARGIN * (start_value - value), rounding_of(value))
+    return best, value, value - margin
 
 
 def _solvers(problem: Problem, x0: Tree, iterations: int) -> list[Method[Any]]:

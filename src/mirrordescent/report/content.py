@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
@@ -101,7 +102,7 @@ class Link(str):
     @property
     def address(self) -> str:
         """The relative URL of the file. A path that looks like a URL remains a path."""
-        return "./" + quote(self.file)
+        return "./" + quote(os.fsencode(self.file))  # names need not be valid Unicode
 
 
 @dataclass(frozen=True)

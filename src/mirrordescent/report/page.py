@@ -54,7 +54,8 @@ class Page:
         html = self.html()
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole(path) as partial:
-            partial.write_text(html, encoding="utf-8")
+            # A file name that is not valid Unicode must not cost the page.
+            partial.write_text(html, encoding="utf-8", errors="backslashreplace")
         return path
 
     def html(self) -> str:

@@ -1,6 +1,7 @@
 """Restoration of many photographs, in batches of one shape."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -9,23 +10,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mirrordescent._internal.files import Damaged, sealed, unsealed
+import mirrordescent
+from mirrordescent._internal.escaping import visible_name
 from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
 from mirrordescent.restore.deep_holes import smooth_holes
 from mirrordescent.restore.masks import Masks, read_same_size
 from mirrordescent.restore.outcome import Failure, Outcome, PhotoJob, outcome_of
-from mirrordescent.restore.photo import read_photo, shape_of
+from mirrordescent.restore.photo import read_header, read_photo
 from mirrordescent.restore.pipeline import Restored, restore
 from mirrordescent.restore.planning import RestorationPlan, Task
-from mirrordescent.restore.sources import Source, companion_file, sources
+from mirrordescent.restore.records import RECORDS, Records, hash_facts, hash_file, is_intact
+from mirrordescent.restore.sources import (
+    Source,
+    companion_file,
+    comparable,
+    find_sources,
+    place_of,
+    real_path,
+)
 from mirrordescent.restore.weight import WeightChoice, choose_weight
 
 BATCH_PIXELS = 1 << 18  # larger batches are not faster per image
 SHOWN = 12  # photographs whose pictures are kept for the page
-RECORDS = "restored.jsonl"  # file of the records in the output folder
-# Errors that are reported for one photograph, so that the others are still restored.
-PHOTO_ERRORS = (OSError, ValueError, TypeError, LookupError, MemoryError)
+PAGE = "index.html"  # file of the page in the output folder
+# Errors that are reported for one photograph, so that the others are still restored. Torch reports
+# a lack of memory by RuntimeError.
+PHOTO_ERRORS = (OSError, ValueError, TypeError, LookupError, MemoryError, RuntimeError)
 
 Say = Callable[[str], object]
 
@@ -62,7 +73,7 @@ class Jobs:
         settings: What to do with every photograph.
         images: Files and folders.
         resume: Whether to skip photographs that an earlier run has restored with the same settings.
-        say: Function that is called with assumptions and doubts.
+        say: Function that is called with messages about assumptions and doubts.
     """
 
     def __init__(
@@ -73,17 +84,28 @@ class Jobs:
         say: Say = lambda line: None,
     ) -> None:
         self.settings = settings
+        self.resume = resume
         self.say = say
-        self.sources = list(sources(images))
-        if not self.sources:
+        found = find_sources(images, settings.out)
+        self.sources = found.sources
+        self.unreadable = found.unreadable
+        if not self.sources and not self.unreadable:
             raise ValueError("give at least one image")
-        self._require_separate_outputs()
-        self.records = settings.out / RECORDS
-        self.done = self._restored_before() if resume else {}
+        if found.others:
+            files = "1 file" if found.others == 1 else f"{found.others} files"
+            verb = "is" if found.others == 1 else "are"
+            say(f"{files} without the suffix of an image {verb} left out")
+        self.headers = {source: read_header(source.path) for source in self.sources}
+        self._inputs = self._input_files()
+        self._reserved: dict[str, Source] = {}
+        for source in self.sources:
+            self._reserve(source, self.headers[source].suffix)
+        self.records = Records(settings.out)
+        self.done: dict[Source, dict[str, Any]] = {}
         self.loaded: dict[Source, PhotoJob] = {}
         self.shown = 0
-        self.single = len(self.sources) == 1
-        if self.single and not self.done:  # report a mistake before anything is written
+        self.single = len(self.sources) == 1 and not self.unreadable
+        if self.single and not resume:  # report a mistake before anything is written
             self.loaded[self.sources[0]] = self._load(self.sources[0])
 
     def run(
@@ -95,10 +117,14 @@ class Jobs:
             plan: The method, and when it stops.
             progress: Whether to show a progress bar; by default on a terminal.
         """
+        if self.resume:
+            self.done = self.restored_before(plan)
+        else:
+            self.records.remove()
         count = 0
         total = len(self.sources)
-        if not self.done:
-            self.records.unlink(missing_ok=True)
+        for folder, reason in self.unreadable.items():
+            yield Failure(visible_name(folder), f"this folder cannot be read: {reason}")
         with ProgressBar("photographs", total, False if self.single else progress) as bar:
             for batch in self._batches():
                 for outcome in self._restore(batch, plan, progress if self.single else None):
@@ -114,8 +140,8 @@ class Jobs:
         began = perf_counter()
         jobs = []
         for source in batch:
-            if str(source.path) in self.done:
-                yield Outcome(source.name.as_posix(), self.done[str(source.path)])
+            if source in self.done:
+                yield Outcome(visible_name(source.name.as_posix()), self.done[source])
                 continue
             try:
                 job = self.loaded.pop(source) if source in self.loaded else self._load(source)
@@ -123,7 +149,7 @@ class Jobs:
             except PHOTO_ERRORS as error:
                 if self.single:
                     raise
-                yield Failure(source.name.as_posix(), _message(error))
+                yield Failure(visible_name(source.name.as_posix()), _message(error))
         for same_shape in _by_shape(jobs):
             try:
                 yield from self._restore_together(same_shape, plan, progress, began)
@@ -134,8 +160,7 @@ class Jobs:
                     yield Failure(same_shape[0].name, _message(error))
                     continue
                 for job in same_shape:  # one of them caused the error
-                    alone = Source(job.photo.path, Path(job.name))
-                    yield from self._restore([alone], plan, progress)
+                    yield from self._restore([job.source], plan, progress)
             began = perf_counter()
 
     def _restore_together(
@@ -157,7 +182,8 @@ class Jobs:
                 outcome = self._write(job, choice, seconds, restored, solved.index(i))
             else:
                 outcome = self._write(job, choice, seconds)
-            self._record(job, outcome)
+            how = self._fingerprint(plan, job.contents)
+            self.records.add(self._record_name(job.output), how, job.output, outcome.record)
             self.shown += 1
             yield outcome
 
@@ -194,7 +220,11 @@ class Jobs:
             x = restored.x[index].float()
             x = _keep_known(x, job) if kept else x.clamp_(0, 1)
             weight = self.settings.weight if choice is None else choice.weight
-        job.photo.write(job.output, x, job.alpha)
+            if job.photo.note:
+                self.say(f"{visible_name(job.photo.path)}: {job.photo.note}")
+            job.photo.write(job.output, x, job.alpha)
+        else:
+            job.photo.copy(job.output)
         record = {"weight": weight, "kept": kept, "seconds": seconds}
         return outcome_of(job, x, restored, index, choice, record, self.shown < SHOWN)
 
@@ -207,7 +237,7 @@ class Jobs:
         """Yield photographs of one shape, according to their headers, not too many at a time."""
         by_shape: dict[tuple[int, ...], list[Source]] = {}
         for source in self.sources:
-            by_shape.setdefault(shape_of(source.path), []).append(source)
+            by_shape.setdefault(self.headers[source].shape, []).append(source)
         for shape, same_shape in by_shape.items():
             count = max(1, BATCH_PIXELS // (shape[0] * shape[1])) if shape else 1
             for i in range(0, len(same_shape), count):
@@ -226,78 +256,158 @@ class Jobs:
     def _load(self, source: Source) -> PhotoJob:
         """Read a photograph, its mask and its truth."""
         settings = self.settings
+        # Before the files are read: if one changes in between, the result is not reused.
+        contents = self._contents(source)
         photo = read_photo(source.path)
         mask = None
         alpha = photo.alpha
         truth = None
+        shown = visible_name(source.path)
         if settings.task == "inpaint":
             known = settings.masks.known_pixels(photo, source)
             mask = known.mask
             alpha = known.alpha
-            self.say(f"{source.path}: {known.words}; {known.missing:.1%} missing")
+            self.say(f"{shown}: {known.words}; {known.missing:.1%} missing")
             if known.question:
                 self.say(known.question)
         if settings.truth is not None:
             truth = read_same_size(companion_file(settings.truth, source), photo).colour
             if len(truth) != len(photo.colour):
                 raise ValueError(
-                    f"{source.path} has {len(photo.colour)} channels, but its truth {len(truth)}"
+                    f"{shown} has {len(photo.colour)} channels, but its truth {len(truth)}"
                 )
         elif settings.masks.missing is not None:
             truth = photo.colour
-        output = (settings.out / source.name).with_suffix(photo.suffix)
-        return PhotoJob(source.name.as_posix(), photo, output, mask, alpha, truth)
+        output = self._reserve(source, photo.suffix)
+        return PhotoJob(source, contents, photo, output, mask, alpha, truth)
 
-    def _require_separate_outputs(self) -> None:
-        """Raise an error if an output would overwrite an input or another output."""
-        inputs = {source.path.resolve() for source in self.sources}
+    def _companions(self, source: Source) -> dict[str, Path]:
+        """Return the files that belong to a photograph by their role."""
+        places = {"mask": self.settings.masks.place, "truth": self.settings.truth}
+        return {
+            role: companion_file(place, source)
+            for role, place in places.items()
+            if place is not None
+        }
+
+    def _input_files(self) -> dict[str, str]:
+        """Return the role of every input by its comparable path."""
+        files = {}
         for place in (self.settings.masks.place, self.settings.truth):
             if place is None:
                 continue
-            files = place.rglob("*") if place.is_dir() else [place]
-            inputs |= {path.resolve() for path in files}
-        outputs: dict[Path, Path] = {}
+            below = [place]
+            if place.is_dir():
+                below = [file for file in place.rglob("*") if not self._is_result(file, place)]
+            files.update(dict.fromkeys(below, "mask or truth"))
         for source in self.sources:
-            output = (self.settings.out / source.name).resolve()
-            if output in inputs:
-                raise ValueError(f"{output} would be overwritten: choose another output folder")
-            if output in outputs:
-                raise ValueError(
-                    f"{outputs[output]} and {source.path} would both be written to {output}: "
-                    "restore them to different folders"
-                )
-            outputs[output] = source.path
+            files[source.path] = "photograph"
+            with suppress(OSError, ValueError):  # reported when the photograph is read
+                files.update({file: role for role, file in self._companions(source).items()})
+        inputs = {}
+        for file, role in files.items():
+            inputs[comparable(real_path(file))] = role
+            inputs[comparable(place_of(file))] = role
+        return inputs
 
-    def _record(self, job: PhotoJob, outcome: Outcome) -> None:
-        """Store a result, so that another run can skip the photograph."""
-        self.records.parent.mkdir(parents=True, exist_ok=True)
-        entry = {"how": self._fingerprint(job.photo.path), "record": outcome.record}
-        with self.records.open("a", encoding="utf-8") as file:
-            file.write(sealed(entry) + "\n")
+    def _is_result(self, file: Path, place: Path) -> bool:
+        """Return whether a file is in an output folder that lies inside a folder of masks."""
+        out = real_path(self.settings.out)
+        if out == real_path(place) or not out.is_relative_to(real_path(place)):
+            return False
+        return place_of(file).is_relative_to(out)
 
-    def _restored_before(self) -> dict[str, dict[str, Any]]:
-        """Return the records of photographs restored with the same settings, if still valid."""
-        if not self.records.is_file():
+    def _reserve(self, source: Source, suffix: str) -> Path:
+        """Return the file to write for a photograph.
+
+        Args:
+            source: The photograph.
+            suffix: Suffix of the restored file.
+
+        Raises:
+            ValueError: The file is an input, or another photograph is written to it.
+        """
+        output = (self.settings.out / source.name).with_suffix(suffix)
+        key = comparable(place_of(output))
+        role = self._inputs.get(key) or self._inputs.get(comparable(real_path(output)))
+        if role is not None:
+            raise ValueError(
+                f"the {role} {visible_name(output)} would be overwritten by the restored "
+                f"{visible_name(source.path)}: choose another folder with --out"
+            )
+        if key in (comparable(place_of(self.settings.out / name)) for name in (PAGE, RECORDS)):
+            raise ValueError(
+                f"{visible_name(source.path)} would be written to {visible_name(output)}, which is "
+                "the name of a report: rename it"
+            )
+        other = self._reserved.setdefault(key, source)
+        if other != source:
+            raise ValueError(
+                f"{visible_name(other.path)} and {visible_name(source.path)} would both be written "
+                f"to {visible_name(output)}: restore them to different folders with --out"
+            )
+        return output
+
+    def restored_before(self, plan: RestorationPlan) -> dict[Source, dict[str, Any]]:
+        """Return the records of photographs that need not be restored again.
+
+        A photograph is left out if an earlier run has restored it with the same options, method,
+        mask and truth, and if the restored file is intact.
+
+        Args:
+            plan: The method, and when it stops.
+        """
+        if not plan.source:
             return {}
-        inputs = {str(source.path) for source in self.sources}
+        entries = self.records.read()
         done = {}
-        for line in self.records.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                entry = unsealed(line)
-            except Damaged:  # an incomplete line of an interrupted run
+        for source in self.sources:
+            output = self._reserve(source, self.headers[source].suffix)
+            entry = entries.get(self._record_name(output))
+            if entry is None:
                 continue
-            file = entry["record"]["file"]
-            output = Path(entry["record"]["output"])
-            if file not in inputs or not output.is_file():
-                continue
-            if entry["how"] == self._fingerprint(Path(file)):
-                done[file] = entry["record"]
+            with suppress(OSError, ValueError):  # reported when the photograph is read
+                how = self._fingerprint(plan, self._contents(source))
+                if entry["how"] == how and is_intact(entry, output):
+                    paths = {"file": str(source.path), "output": str(output)}
+                    done[source] = entry["record"] | paths
         return done
 
-    def _fingerprint(self, path: Path) -> str:
-        """Describe the settings, and a file by its size and time."""
-        stat = path.stat()
-        return f"{self.settings!r} {stat.st_size} {stat.st_mtime_ns}"
+    def _record_name(self, output: Path) -> str:
+        """Return the path of a restored file relative to the output folder."""
+        return output.relative_to(self.settings.out).as_posix()
+
+    def _contents(self, source: Source) -> dict[str, str]:
+        """Return checksums of the files of a photograph, its mask and its truth."""
+        files = {"photograph": source.path, **self._companions(source)}
+        return {role: hash_file(file) for role, file in files.items() if file.is_file()}
+
+    def _fingerprint(self, plan: RestorationPlan, contents: Mapping[str, str]) -> str:
+        """Return a checksum of everything that determines a result.
+
+        The names are fixed here. They do not follow the names of classes and fields.
+        """
+        settings = self.settings
+        masks = settings.masks
+        facts = {
+            "version": mirrordescent.__version__,
+            "contents": dict(contents),
+            "task": settings.task,
+            "weight": settings.weight,
+            "keep known": settings.keep_known,
+            "total variation": dict(settings.variant),
+            "white": masks.white,
+            "colour": masks.colour,
+            "missing": masks.missing,
+            "seed": masks.seed,
+            "method": plan.source,
+            "continued by": plan.then,
+            "iterations": plan.iterations,
+            "tolerance": plan.tolerance,
+            "tolerance is promised": plan.promised,
+            "kernels": plan.fused,
+        }
+        return hash_facts(facts)
 
 
 def _keep_known(x: Tensor, job: PhotoJob) -> Tensor:
@@ -333,4 +443,4 @@ def _time_left(began: float, done: int, left: int) -> str:
 def _message(error: Exception) -> str:
     """Return the message of an error in one line."""
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    return " ".join(text.split()) or type(error).__name__
+    return visible_name(" ".join(text.split())) or type(error).__name__

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mirrordescent._internal.escaping import visible_name
 from mirrordescent._internal.extras import requires_extra
 from mirrordescent._internal.image_arrays import psnr
 from mirrordescent.report import Curve
 from mirrordescent.restore.photo import Photo
 from mirrordescent.restore.pipeline import Restored
+from mirrordescent.restore.planning import RestorationPlan
+from mirrordescent.restore.sources import Source
 from mirrordescent.restore.weight import WeightChoice
 from mirrordescent.solving import Status
 
@@ -28,7 +31,8 @@ class PhotoJob(NamedTuple):
     """A photograph to restore.
 
     Args:
-        name: Name of the photograph.
+        source: Its file.
+        contents: Checksums of the files of the photograph, its mask and its truth.
         photo: The photograph.
         output: File to write.
         mask: True at known pixels, or None if all are known.
@@ -36,12 +40,18 @@ class PhotoJob(NamedTuple):
         truth: The undamaged photograph, or None if it is not given.
     """
 
-    name: str
+    source: Source
+    contents: Mapping[str, str]
     photo: Photo
     output: Path
     mask: Tensor | None
     alpha: Tensor | None
     truth: Tensor | None
+
+    @property
+    def name(self) -> str:
+        """Name of the photograph, as it is shown."""
+        return visible_name(self.source.name.as_posix())
 
     @property
     def observed(self) -> Tensor:
@@ -90,7 +100,7 @@ class Outcome(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether the answer is not usable."""
+        """Whether the answer is unusable."""
         return any(self.record["status"] == str(status) for status in Status if status.failed)
 
     def line(self, verbose: bool = False) -> str:
@@ -124,7 +134,29 @@ class Outcome(NamedTuple):
             parts.append(f"SSIM {record['ssim']:.3f}")
         if verbose:
             parts += self._details()
-        return f"{record['output']}: {', '.join(parts)}"
+        return f"{visible_name(record['output'])}: {', '.join(parts)}"
+
+    def shortfall(self, plan: RestorationPlan) -> str:
+        """Say in one sentence or two that the tolerance was missed, why, and what helps.
+
+        Args:
+            plan: The method, and when it stops.
+        """
+        if self.failed:
+            return (
+                f"{self.name} was not restored well: the method broke down (status "
+                f"{self.record['status']}). Choose another one with --method"
+            )
+        reached = (
+            f"{self.name} is proven to be within {_percent(self.gap)} of the best possible, but "
+            f"{_percent(plan.tolerance)} is required"
+        )
+        if self.record["status"] == str(Status.BUDGET):
+            return (
+                f"{reached}. All {plan.iterations} iterations were used: allow more with "
+                "--iterations, or a larger gap with --tolerance"
+            )
+        return f"{reached}. A larger gap is allowed with --tolerance"
 
     def _details(self) -> list[str]:
         details = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,8 +37,21 @@ DEEP_PNG = "deep PNG"
 LOSSLESS_TIFF = ("raw", "tiff_lzw", "tiff_adobe_deflate", "tiff_deflate", "packbits")
 # Tags: description, camera maker, camera model, software, date, author, host, copyright.
 TIFF_TEXT_TAGS = (270, 271, 272, 305, 306, 315, 316, 33432)
+PHOTOMETRIC_TAG = 262
 ORIENTATION_TAG = 274
+EXTRA_SAMPLES_TAG = 338
 PROFILE_TAG = 34675
+WHITE_IS_ZERO = 0  # a value of the photometric tag
+# Meanings of a channel beside the colours, by the value of its tag, in the words of tifffile.
+EXTRA_SAMPLES = {0: "unspecified", 1: "assocalpha", 2: "unassalpha"}
+PREMULTIPLIED = 1  # colours are stored multiplied by the opacity
+# Colours of 16-bit and floating-point TIFF files: photometric tag and number of channels.
+GREY = 1
+RGB = 2
+DEEP_CHANNELS = {GREY: (2,), RGB: (3, 4)}
+PHOTOMETRIC_NAMES = {0: "inverted grey", 1: "grey", 3: "a palette", 5: "CMYK", 6: "YCbCr", 8: "Lab"}
+JPEG2000_SIZES = b"\xff\x4f\xff\x51"  # the markers SOC and SIZ at the start of a code stream
+JPEG2000_BITS_AT = 42  # position of the number of bits of the first channel, from these markers on
 TIFF_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 # How to turn an image upright, by the value of its orientation tag.
 TURNS: dict[int, Callable[[Array], Array]] = {
@@ -61,11 +75,29 @@ class FileForm(NamedTuple):
 
 
 class Pixels(NamedTuple):
-    """Values (height, width, channels) in [0, 1] with opacity last, and the form of their file."""
+    """Values (height, width, channels) in [0, 1] with opacity last, and the form of their file.
+
+    ``premultiplied`` and ``note`` are explained in :class:`Photo`.
+    """
 
     values: Array
     bits: int
     form: FileForm
+    premultiplied: bool = False
+    note: str = ""
+
+
+class Header(NamedTuple):
+    """Facts of an image file that are known before its pixels are read.
+
+    Args:
+        shape: Both sides, sorted because an image may be turned when it is read, and the number of
+            bands; () if the file cannot be read.
+        suffix: Suffix of the restored file.
+    """
+
+    shape: tuple[int, ...]
+    suffix: str
 
 
 @dataclass(frozen=True)
@@ -85,6 +117,9 @@ class Photo:
         suffix: Suffix of the file to write.
         extras: Options for writing, with the metadata of the file.
         halved: Whether the colours are stored at half the resolution, as in most JPEG files.
+        premultiplied: Whether the file stores colours multiplied by the opacity. ``colour`` has the
+            colours themselves.
+        note: What the restored file does not keep, or an empty string.
     """
 
     path: Path
@@ -96,6 +131,8 @@ class Photo:
     suffix: str
     extras: dict[str, Any]
     halved: bool = False
+    premultiplied: bool = False
+    note: str = ""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -112,6 +149,8 @@ class Photo:
             colour: Colours in [0, 1].
             alpha: Opacity, or None.
         """
+        if alpha is not None and self.premultiplied:
+            colour = colour * alpha
         channels = colour if alpha is None else torch.cat([colour, alpha.unsqueeze(0)])
         numbers = _file_numbers(channels, self.bits)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,6 +166,21 @@ class Photo:
             else:
                 _picture(numbers, self.mode).save(partial, format=self.format, **self.extras)
 
+    def copy(self, path: Path) -> None:
+        """Write this photograph unchanged: a copy of its file, unless its format is not written.
+
+        The file is written completely or not at all.
+
+        Args:
+            path: Path of the file to write.
+        """
+        if self.suffix != self.path.suffix:
+            self.write(path, self.colour, self.alpha)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole(path) as partial:
+            shutil.copyfile(self.path, partial)
+
 
 def read_photo(path: str | Path) -> Photo:
     """Read a photograph in any format that Pillow reads.
@@ -141,41 +195,105 @@ def read_photo(path: str | Path) -> Photo:
     deep = _read_deep(path) if path.is_file() else None
     halved = False
     if deep is not None:
-        values, bits, form = deep
+        pixels = deep
     else:
         with opened(path, path) as picture:
             if picture.format not in SAME_AS:
                 _require_one_page(getattr(picture, "n_frames", 1), path)
             layers = getattr(picture, "layer", ())
             halved = any(max(layer[1:3]) > 1 for layer in layers)
-            values, bits, form = _read(picture, path)
-    colour = torch.from_numpy(values).permute(2, 0, 1)
+            pixels = _read(picture, path)
+    colour = torch.from_numpy(pixels.values).permute(2, 0, 1)
     alpha = None
     if len(colour) in (2, 4):
         alpha = colour[-1].contiguous()
         colour = colour[:-1]
-    return Photo(path, colour.contiguous(), alpha, bits, *form, halved=halved)
+    if pixels.premultiplied and alpha is not None:
+        colour = torch.where(alpha > 0, colour / alpha, 0.0).clamp(max=1)
+    return Photo(
+        path,
+        colour.contiguous(),
+        alpha,
+        pixels.bits,
+        *pixels.form,
+        halved=halved,
+        premultiplied=pixels.premultiplied,
+        note=pixels.note,
+    )
 
 
-def shape_of(path: Path) -> tuple[int, ...]:
-    """Return both sides, sorted, and the number of bands of a file from its header; () on failure.
-
-    Sides are sorted because an image may be turned when it is read.
-    """
+def read_header(path: Path) -> Header:
+    """Read the facts of an image file that its header tells."""
     try:
         with opened(path, path) as picture:
-            return (*sorted(picture.size), len(picture.getbands()))
+            shape = (*sorted(picture.size), len(picture.getbands()))
+            return Header(shape, _form(picture, picture, path).suffix)
     except (OSError, ValueError):
-        return ()
+        return Header((), path.suffix)
 
 
 def _read(picture: Image.Image, path: Path) -> Pixels:
     """Read an image by Pillow."""
     from PIL import ImageOps
 
+    depth = _stored_bits(picture, path)  # before the pixels are read, which forgets it
     upright = ImageOps.exif_transpose(picture)
     values, bits = values_of(upright)
-    mode = {1: GREY_MODES[bits], 2: "LA", 3: "RGB", 4: "RGBA"}[values.shape[2]]
+    form = _form(picture, upright, path)
+    if picture.format != "TIFF":
+        note = (
+            f"it has {depth} bits per colour; the restored file has {bits}" if depth > bits else ""
+        )
+        return Pixels(values, bits, form, note=note)
+    tags = picture.getexif()
+    if bits > 8 and tags.get(PHOTOMETRIC_TAG) == WHITE_IS_ZERO:  # Pillow inverts 8 bits only
+        values = 1 - values
+    return Pixels(values, bits, form, note=_extra_samples_note(tags.get(EXTRA_SAMPLES_TAG)))
+
+
+def _stored_bits(picture: Image.Image, path: Path) -> int:
+    """Return the bits per colour of formats that Pillow reduces to 8 bits; 0 for other formats."""
+    with path.open("rb") as file:
+        start = file.read(1 << 16)
+    if picture.format == "PPM":
+        match getattr(picture, "tile", ()):
+            case [(_, _, _, (_, int(largest)))]:
+                return largest.bit_length()
+    if picture.format == "JPEG2000":
+        at = start.find(JPEG2000_SIZES) + JPEG2000_BITS_AT
+        if JPEG2000_BITS_AT <= at < len(start):
+            return (start[at] & 0x7F) + 1
+    if picture.format == "AVIF":
+        at = start.find(b"av1C") + 6  # the third byte of the configuration
+        if 6 <= at < len(start) and start[at] & 0x40:
+            return 12 if start[at] & 0x20 else 10
+    return 0
+
+
+def _extra_samples_note(meanings: int | tuple[int, ...] | None) -> str:
+    """Return what becomes of the channels beside the colours of an 8-bit TIFF file."""
+    if meanings is None:
+        return ""
+    kinds = meanings if isinstance(meanings, tuple) else (meanings,)
+    notes = []
+    if PREMULTIPLIED in kinds:
+        notes.append(
+            "its colours are multiplied by its opacity (associated alpha); the restored file has "
+            "plain colours with the same opacity (unassociated alpha)"
+        )
+    if 0 in kinds:
+        notes.append("it has a channel of unspecified meaning, which the restored file lacks")
+    return "; ".join(notes)
+
+
+def _form(picture: Image.Image, upright: Image.Image, path: Path) -> FileForm:
+    """Return the form in which an image is written.
+
+    Args:
+        picture: The image as it is in the file. Its pixels need not have been read.
+        upright: The image turned upright, whose metadata are kept.
+        path: Path of the file.
+    """
     metadata = {
         "icc_profile": picture.info.get("icc_profile"),
         "exif": _exif(picture, upright),
@@ -191,8 +309,17 @@ def _read(picture: Image.Image, path: Path) -> Pixels:
         extras |= {"lossless": True, "exact": True}
     if file_format in LOSSY and not extras.get("lossless"):
         extras["quality"] = 95
-    kept_mode = picture.mode if picture.mode in KEPT_MODES else mode
-    return Pixels(values, bits, _writable_form(file_format, kept_mode, path.suffix, extras))
+    return _writable_form(file_format, _written_mode(picture), path.suffix, extras)
+
+
+def _written_mode(picture: Image.Image) -> str:
+    """Return the colour mode in which an image is written."""
+    if picture.mode in KEPT_MODES:
+        return picture.mode
+    if picture.mode.startswith(("I", "F")):
+        return GREY_MODES[32 if picture.mode == "F" else 16]
+    mode = "L" if picture.mode in ("1", "L", "LA", "La") else "RGB"
+    return f"{mode}A" if picture.has_transparency_data else mode
 
 
 def _exif(picture: Image.Image, upright: Image.Image) -> bytes:
@@ -294,6 +421,15 @@ def _read_deep_tiff(path: Path) -> Pixels | None:
             return None
         _require_one_page(len(file.pages), path)
         require_plausible(page.imagewidth * page.imagelength, path.stat().st_size, path)
+        photometric = int(page.photometric)
+        channels = page.samplesperpixel
+        if channels not in DEEP_CHANNELS.get(photometric, ()):
+            colours = PHOTOMETRIC_NAMES.get(photometric, "colours of another kind")
+            raise DataDamaged(
+                f"{path} has {8 * page.dtype.itemsize}-bit pixels of {channels} channels that "
+                f"store {colours}. Such files must store RGB, or grey with opacity: convert it to "
+                "RGB, or to 8 bits"
+            )
         numbers = page.asarray()
         orientation = 1
         extras: dict[str, Any] = {}
@@ -301,15 +437,12 @@ def _read_deep_tiff(path: Path) -> Pixels | None:
             orientation = int(page.tags[ORIENTATION_TAG].value)
         if PROFILE_TAG in page.tags:
             extras["iccprofile"] = page.tags[PROFILE_TAG].value
-    if numbers.ndim == 3 and numbers.shape[0] in (2, 3, 4):
+        kinds = [int(kind) for kind in page.extrasamples]
+        is_planar = int(page.planarconfig) == 2
+    if numbers.ndim == 3 and is_planar:
         numbers = np.moveaxis(numbers, 0, -1)
     is_integer = numbers.dtype == np.uint16
-    channels = numbers.shape[-1]
-    if (
-        not (is_integer or numbers.dtype.kind == "f")
-        or numbers.ndim != 3
-        or channels not in (2, 3, 4)
-    ):
+    if not (is_integer or numbers.dtype.kind == "f") or numbers.ndim != 3:
         raise ValueError(
             f"pixels of shape {numbers.shape} and type {numbers.dtype} are not supported"
         )
@@ -318,8 +451,10 @@ def _read_deep_tiff(path: Path) -> Pixels | None:
     extras["photometric"] = "rgb" if channels > 2 else "minisblack"
     extras["planarconfig"] = "contig"
     if channels in (2, 4):
-        extras["extrasamples"] = ["unassalpha"]
+        meaning = EXTRA_SAMPLES.get(kinds[0]) if kinds else None
+        extras["extrasamples"] = [meaning or "unassalpha"]
     values = numbers.astype(np.float32) / np.float32(LARGEST[16] if is_integer else 1)
     if not (values.min() >= 0 and values.max() <= 1):
         raise ValueError("floating-point pixels must lie in [0, 1]")
-    return Pixels(values, 16 if is_integer else 32, FileForm(DEEP_TIFF, "", path.suffix, extras))
+    form = FileForm(DEEP_TIFF, "", path.suffix, extras)
+    return Pixels(values, 16 if is_integer else 32, form, kinds[:1] == [PREMULTIPLIED])

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
+from operator import attrgetter
 from typing import TypeAlias, cast
 
 import torch
@@ -130,7 +131,7 @@ def _restore(problem: TVInpainting, plan: RestorationPlan, progress: bool | None
         return values.reshape(*values.shape[:-1], batch, -1).sum(-1) / copies
 
     bound = solution.lower
-    if bound is not None and Status.BUDGET in solution.statuses:
+    if bound is not None and {Status.BUDGET, Status.PRECISION} & {*solution.statuses}:
         # The gap was not proven in time. A tighter bound is worth some more computation.
         tight = plan.method.tight_bound(fitted, solution.state)
         bound = bound if tight is None else torch.fmax(bound, tight)
@@ -144,7 +145,7 @@ def _restore(problem: TVInpainting, plan: RestorationPlan, progress: bool | None
         lower=lower,
         steps=_steps_by_method(plan, solution.steps.reshape(batch, -1).amax(1)),
         seconds=solution.seconds,
-        statuses=[max(solution.statuses[i : i + parts]) for i in first],  # the worst per image
+        statuses=[max(solution.statuses[i : i + parts], key=attrgetter("severity")) for i in first],
         trace=Trace(trace.iterations, trace.seconds, per_image(trace.values)),
     )
 
@@ -224,7 +225,7 @@ def _restore_in_tiles(
             for label, (taken,) in tile.steps.items():
                 most = steps.setdefault(label, [0] * batch)
                 most[sample] = max(most[sample], taken)
-            statuses[sample] = max(statuses[sample], *tile.statuses)
+            statuses[sample] = max(statuses[sample], *tile.statuses, key=attrgetter("severity"))
             seconds += tile.seconds
             bar.update(count, f"{seconds:.0f} s")
     value = _value_by_strips(problem, x)
@@ -234,7 +235,7 @@ def _restore_in_tiles(
 def _fill_unknown_tiles(
     problem: TVInpainting, tiles: list[tuple[Window, Window, Window]]
 ) -> Tensor:
-    """Return the images, with filled holes if a tile has no known pixel to be solved from."""
+    """Return the images; if a tile has no known pixel, all holes are filled first."""
     for sample, (outer, _, _) in product(range(len(problem.y)), tiles):
         if not _has_known_pixels(problem, sample, outer):
             assert problem.mask is not None
@@ -273,7 +274,7 @@ def _value_by_strips(problem: TVInpainting, x: Tensor) -> Tensor:
 def _fit_channels(
     problem: TVInpainting, plan: RestorationPlan
 ) -> tuple[TVInpainting, ChangeImages]:
-    """Return a problem with the channels that a learned map was trained for, and the way back.
+    """Return a problem with the channels that a learned map needs, and a function to undo this.
 
     A grey map restores the channels of a colour image one by one. A colour map restores copies of a
     grey channel.
@@ -322,7 +323,7 @@ def _map_images(problem: TVInpainting, change: ChangeImages) -> tuple[Tensor, Te
 def _like(
     problem: TVInpainting, y: Tensor, mask: Tensor | None, weight: float | Tensor
 ) -> TVInpainting:
-    """Return a problem with other images and the form of total variation of a problem."""
+    """Return a problem with other images, and with the total variation of a given problem."""
     return TVInpainting(
         y,
         mask,

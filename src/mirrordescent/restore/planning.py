@@ -65,6 +65,8 @@ class RestorationPlan:
             method after its iterations.
         then: Name of the primal-dual method that continues, or that proves how good the answer is.
         fused: Whether to use kernels in C; see :func:`~mirrordescent.solve`.
+        source: Name of the method and checksum of the entry of the zoo that it uses. If it is
+            empty, results of earlier runs are not compared and not reused.
     """
 
     label: str
@@ -74,6 +76,7 @@ class RestorationPlan:
     promised: bool
     then: str
     fused: bool | None = None
+    source: str = ""
 
 
 def plan_restoration(
@@ -129,7 +132,14 @@ def plan_restoration(
     tolerance = tolerance or TOLERANCE
     precision = torch.float64 if tolerance < SINGLE_PRECISION else torch.float32
     return RestorationPlan(
-        label, chosen.to(precision), budget, tolerance, promised, defaults.then, fused
+        label,
+        chosen.to(precision),
+        budget,
+        tolerance,
+        promised,
+        defaults.then,
+        fused,
+        _source(task, name, mirror),
     )
 
 
@@ -151,6 +161,22 @@ def _iterations(name: str | None, method: Method[Any]) -> int:
     return EUCLIDEAN_ITERATIONS
 
 
+def _source(task: Task, name: str | None, mirror: str | Path | None) -> str:
+    """Return the name of a method and the checksum of its entry as text."""
+    entry = _entry(task, name, mirror)
+    checksum = "no entry" if entry is None else zoo.fingerprint(entry)
+    return f"{name or 'method of the entry'}, {checksum}"
+
+
+def _entry(task: Task, name: str | None, mirror: str | Path | None) -> str | Path | None:
+    """Return the entry of the zoo that a method uses, or None."""
+    if mirror is not None:
+        return mirror
+    if name is not None and not (takes(name, "mirror") and name.startswith("l")):
+        return None
+    return DEFAULTS[task].mirror
+
+
 def _method(task: Task, name: str | None, mirror: str | Path | None) -> tuple[Method[Any], str]:
     """Return a method and its label."""
     if name is not None and not takes(name, "mirror"):
@@ -161,9 +187,10 @@ def _method(task: Task, name: str | None, mirror: str | Path | None) -> tuple[Me
         if takes(name, "t"):
             return named(name, t=STEPS.get(name, EUCLIDEAN_STEP)), name
         return primal_dual(name), name
-    if name is not None and mirror is None and not name.startswith("l"):
+    source = _entry(task, name, mirror)
+    if source is None:
+        assert name is not None
         return named(name, t=EUCLIDEAN_STEP), f"{name}, Euclidean"
-    source = mirror or DEFAULTS[task].mirror
     entry = zoo.load(source)
     if name is None:
         if not isinstance(entry, Method):

@@ -1,6 +1,9 @@
 """Image files to restore, and files that belong to them."""
 
-from collections.abc import Iterator, Sequence
+import os
+import sys
+import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,17 +23,84 @@ class Source(NamedTuple):
     name: Path
 
 
-def sources(images: Sequence[Path]) -> Iterator[Source]:
-    """Yield the given files, and the images in the given folders, sorted by name."""
+class Found(NamedTuple):
+    """The photographs among the given files and folders.
+
+    Args:
+        sources: The given files, and the images in the given folders, sorted by name.
+        unreadable: Folders that cannot be listed, with the reason.
+        others: Number of files in the folders that do not have the suffix of an image.
+    """
+
+    sources: list[Source]
+    unreadable: dict[Path, str]
+    others: int
+
+
+def find_sources(images: Sequence[Path], out: Path) -> Found:
+    """Find photographs.
+
+    Links to folders are not followed. Links to missing files count as photographs, so that they are
+    reported.
+
+    Args:
+        images: Files and folders.
+        out: Output folder. If it lies inside a given folder, its images are left out.
+    """
+    found: list[Source] = []
+    unreadable: dict[Path, str] = {}
+    others = 0
     for path in images:
         if not path.is_dir():
-            yield Source(path, Path(path.name))
+            found.append(Source(path, Path(path.name)))
             continue
-        files = sorted(file for file in path.rglob("*") if _is_image(file))
-        if not files:
+        listed = _files_below(path, out, unreadable)
+        files = sorted(file for file in listed if IMAGE.fullmatch(file.name))
+        others += sum(not file.name.startswith(".") for file in listed) - len(files)
+        if not files and path in unreadable:
+            raise DataMissing(f"the folder {path} cannot be read: {unreadable[path]}")
+        if not files and not unreadable:
             raise DataMissing(f"there is no image in {path}")
-        for file in files:
-            yield Source(file, file.relative_to(path))
+        found += [Source(file, file.relative_to(path)) for file in files]
+    return Found(found, unreadable, others)
+
+
+def _files_below(folder: Path, out: Path, unreadable: dict[Path, str]) -> list[Path]:
+    """Return all files in a folder and its subfolders, without those in the output folder."""
+
+    def note(error: OSError) -> None:
+        unreadable[Path(error.filename)] = error.strerror or str(error)
+
+    files = []
+    result = real_path(out)
+    for place, folders, names in os.walk(folder, onerror=note):
+        here = Path(place)
+        folders[:] = [name for name in folders if real_path(here / name) != result]
+        files += [here / name for name in names]
+    return files
+
+
+def real_path(path: Path) -> Path:
+    """Return the absolute path without symbolic links. A link to itself stays as it is."""
+    return Path(os.path.realpath(path))
+
+
+def place_of(path: Path) -> Path:
+    """Return the absolute path in a folder without symbolic links.
+
+    The file itself may be a link. A file that is renamed to this path replaces the link.
+    """
+    return real_path(path.parent) / path.name
+
+
+def comparable(path: Path) -> str:
+    """Return a text that is the same for paths of the same file.
+
+    Windows and macOS do not distinguish upper and lower case, nor forms of the same Unicode text.
+    """
+    if sys.platform in ("darwin", "win32"):
+        return unicodedata.normalize("NFC", str(path)).casefold()
+    return str(path)
 
 
 def companion_file(place: Path, source: Source) -> Path:

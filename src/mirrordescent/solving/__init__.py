@@ -11,6 +11,7 @@ from mirrordescent.solving.stopping import (
     gradient_norm,
     relative_change,
     relative_gap,
+    rounding_of,
     wall_clock,
 )
 
@@ -25,6 +26,7 @@ __all__ = [
     "layer",
     "relative_change",
     "relative_gap",
+    "rounding_of",
     "solve",
     "wall_clock",
 ]

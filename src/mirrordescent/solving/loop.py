@@ -1,25 +1,34 @@
 """The one loop that runs every method on every problem."""
 
 from collections.abc import Callable, Sequence
+from operator import index
 from time import perf_counter
-from typing import Any
+from typing import Any, SupportsIndex, cast
 
 import torch
 from torch import Generator, Tensor
 
+from mirrordescent._internal.eager import eager, without_autocast
 from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.domains import WholeSpace
 from mirrordescent.execution import steps_for
 from mirrordescent.methods.base import Method
 from mirrordescent.oracles import Default, Oracle, require_generator
 from mirrordescent.problems.base import Problem
+from mirrordescent.problems.statements import (
+    premises,
+    require_consistent,
+    require_statements_once,
+)
 from mirrordescent.solving.solution import Solution, Status, Trace
 from mirrordescent.solving.stopping import Rule, Snapshot
-from mirrordescent.trees import Tree, batch_size, is_finite, leaves, where
+from mirrordescent.trees import Tree, batch_size, is_finite, leaves, tree_map, where
 
 CHECKS = 25  # default number of checks in a run
 
 
+@eager
+@without_autocast
 @torch.no_grad()
 def solve(
     problem: Problem,
@@ -50,7 +59,7 @@ def solve(
         problem: Problem to minimise.
         method: Method that takes the steps.
         x0: Start, (batch, …) or a dict of such tensors. By default the problem's own.
-        iterations: Number of iterations at most.
+        iterations: Maximal number of iterations.
         oracle: Oracle of the gradients. By default the method's own oracle if it has one, else
             exact gradients.
         stop: Rules such as ``gap(1e-4)``. A sample stops if one of them says so.
@@ -59,7 +68,9 @@ def solve(
         check_every: Number of iterations between checks. By default about 25 checks a run.
         trace: Iterations at which values are recorded, or their number, spaced logarithmically.
             By default every check. Recording changes nothing else.
-        diverge_factor: A sample has diverged if f(x) > f(x₀) + diverge_factor · (1 + |f(x₀)|).
+        diverge_factor: A sample has diverged if f(x) > f(x₀) + diverge_factor · S. The scale S is
+            the larger of |f| at x₀ and at the problem's own start, or the first value of f that is
+            not 0 if both are 0.
         fused: Whether to use C kernels for this method and problem. By default they are used if
             they are compiled already. True compiles them, once, which takes seconds, and raises an
             error if there are none. False uses plain torch.
@@ -82,9 +93,14 @@ def solve(
     elif x0 is None:
         x0 = problem.start()
     _check_arguments(problem, method, x0, iterations, check_every, oracle, generator)
+    iterations = index(iterations)
+    if check_every is not None:
+        check_every = index(check_every)
     rules = (stop,) if isinstance(stop, Rule) else tuple(stop or ())
     check_at, record_at = _plan_checks(iterations, check_every, trace)
 
+    if method.certifies:
+        require_statements_once(problem, x0)
     run = steps_for(method, problem, oracle, generator, fused)
     state = method.init(x0, problem) if state is None else method.warm_start(state, problem)
     record = _Record(problem, method, x0, state, diverge_factor)
@@ -119,13 +135,17 @@ class _Record:
         self.method = method
         self.state = state
         self.start_value = problem.value(x0)
-        self.ceiling = self.start_value + diverge_factor * (1 + self.start_value.abs())
+        self.diverge_factor = diverge_factor
+        self.scale = self.start_value.abs()
+        self.ceiling = self.start_value + diverge_factor * self.scale
+        self.scale_is_final = False
         self.x = x0
         self.value = self.start_value
         self.best_x = x0
         self.best_value = self.start_value
         self.previous_x: Tree | None = None
         self.lower: Tensor | None = None
+        self.previous_lower: Tensor | None = None
         device = self.start_value.device
         self.status = torch.full((batch_size(x0),), int(Status.RUNNING), device=device)
         self.steps = torch.zeros_like(self.status)
@@ -170,13 +190,18 @@ class _Record:
             problem=self.problem,
             method=self.method,
             state=state,
+            previous_lower=self.previous_lower,
         )
         for rule in rules:
             self._mark(rule(snapshot), rule.status)
+        for rule in rules:
+            if rule.undecidable is not None:
+                self._mark(rule.undecidable(snapshot), Status.PRECISION)
         for callback in callbacks:
             callback(snapshot)
         self.steps = torch.where(running, state.k, self.steps)
         self.previous_x = x
+        self.previous_lower = self.lower
         self.x = x
         self.value = value
         self.state = state
@@ -206,7 +231,32 @@ class _Record:
             self._mark(~inside, Status.LEFT_DOMAIN)
         if not isinstance(self.problem.domain, WholeSpace):
             self._mark(~self.problem.domain.contains(x, closed=True), Status.LEFT_DOMAIN)
-        self._mark(value > self.ceiling, Status.DIVERGED)
+        above = value > self.ceiling
+        if bool(above.any()):
+            self._raise_ceiling(value)
+            above = value > self.ceiling
+        self._mark(above, Status.DIVERGED)
+
+    def _raise_ceiling(self, value: Tensor) -> None:
+        """Make sure that the scale of f is not that of a start which happens to be optimal.
+
+        This costs a value of f, and is done only if a sample has passed the first ceiling.
+        """
+        if not self.scale_is_final:
+            elsewhere = self._value_elsewhere()
+            if elsewhere is not None:
+                self.scale = torch.fmax(self.scale, elsewhere.abs().nan_to_num(0.0, 0.0))
+            self.scale_is_final = True
+        self.scale = torch.where(self.scale == 0, value.abs(), self.scale)
+        self.ceiling = self.start_value + self.diverge_factor * self.scale
+
+    def _value_elsewhere(self) -> Tensor | None:
+        """Return f at the problem's own start, or at 0 if there are no constraints."""
+        if self.problem.sample_shape is not None:
+            return self.problem.value(self.problem.start(batch_size(self.x)))
+        if isinstance(self.problem.domain, WholeSpace):
+            return self.problem.value(tree_map(torch.zeros_like, self.x))
+        return None
 
     def _mark(self, samples: Tensor, status: Status) -> None:
         self.status = torch.where(self.running & samples, int(status), self.status)
@@ -214,7 +264,13 @@ class _Record:
     def solution(self, seconds: float) -> Solution:
         """Return the solution; samples that are still running have used their budget."""
         self._mark(self.running, Status.BUDGET)
-        failed = self.status >= Status.DIVERGED
+        failed = (self.status >= Status.DIVERGED) & (self.status != Status.PRECISION)
+        conditions: tuple[str, ...] = ()
+        if self.lower is not None:
+            conditions = premises(self.problem)
+            require_consistent(
+                self.problem, self.lower, self.best_value, self.start_value, conditions
+            )
         return Solution(
             x=where(failed, self.best_x, self.x),
             value=torch.where(failed, self.best_value, self.value),
@@ -226,6 +282,7 @@ class _Record:
             trace=Trace(self.iterations, self.seconds, torch.stack(self.values)),
             lower=self.lower,
             state=self.state,
+            conditional_on=conditions,
         )
 
 
@@ -237,15 +294,27 @@ def _plan_checks(
     checks = {*range(0, iterations, every), iterations}
     if trace is None:
         return checks, checks
-    if isinstance(trace, int):
+    if _is_whole(trace):
+        trace = index(cast(SupportsIndex, trace))
         if trace < 2:
             raise ValueError(f"trace must record at least 2 iterations, got {trace}")
         intervals = max(1, trace - 2)
         return checks, {0, *(round(iterations ** (i / intervals)) for i in range(trace - 1))}
-    recorded = set(trace)
+    recorded = {index(k) for k in cast(Sequence[SupportsIndex], trace)}
     if not recorded or min(recorded) < 0 or max(recorded) > iterations:
-        raise ValueError(f"trace must name iterations from 0 to {iterations}, got {sorted(trace)}")
+        raise ValueError(
+            f"trace must name iterations from 0 to {iterations}, got {sorted(recorded)}"
+        )
     return checks, recorded
+
+
+def _is_whole(number: object) -> bool:
+    """Tell whether a number is whole, such as an int or a NumPy integer."""
+    try:
+        index(cast(SupportsIndex, number))
+    except TypeError:
+        return False
+    return True
 
 
 def _check_arguments(
@@ -258,7 +327,7 @@ def _check_arguments(
     generator: Generator | None,
 ) -> None:
     for name, number in (("iterations", iterations), ("check_every", check_every)):
-        if number is not None and (not isinstance(number, int) or number < 1):
+        if number is not None and not (_is_whole(number) and number >= 1):
             raise ValueError(f"{name} must be a whole number, at least 1, got {number}")
     problem.check(x0)
     resolved = method.resolve_oracle(oracle)

@@ -19,14 +19,25 @@ class Status(IntEnum):
     DIVERGED = 3
     NON_FINITE = 4
     LEFT_DOMAIN = 5
+    PRECISION = 6
+    """Rounding errors of f are larger than the tolerance, so that convergence cannot be decided."""
 
     @property
     def failed(self) -> bool:
         """Whether the last iterate is unusable."""
-        return self >= Status.DIVERGED
+        return self in _FAILURES
+
+    @property
+    def severity(self) -> int:
+        """Rank of a status: converged, precision, running, budget, then the failures."""
+        return _SEVERITY.index(self)
 
     def __str__(self) -> str:
         return self.name.lower().replace("_", " ")
+
+
+_FAILURES = (Status.DIVERGED, Status.NON_FINITE, Status.LEFT_DOMAIN)
+_SEVERITY = (Status.CONVERGED, Status.PRECISION, Status.RUNNING, Status.BUDGET, *_FAILURES)
 
 
 @dataclass(frozen=True)
@@ -59,8 +70,11 @@ class Solution:
         steps: Number of iterations of every sample.
         seconds: Time spent on iterations.
         trace: Values along the run.
-        lower: Proven lower bound on the optimal value, if the method gives one.
+        lower: Lower bound on the optimal value, if the method gives one. It is proven if
+            ``conditional_on`` is empty.
         state: State of the method, frozen for samples that stopped early.
+        conditional_on: Statements of users' classes that ``lower`` rests on, in words, such as
+            "f is convex". They were tested at samples, but not proven.
     """
 
     x: Tree
@@ -73,6 +87,7 @@ class Solution:
     trace: Trace
     lower: Tensor | None
     state: Any
+    conditional_on: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -11,7 +11,10 @@ from torch import Tensor
 from mirrordescent.methods.base import Method
 from mirrordescent.problems.base import Problem
 from mirrordescent.solving.solution import Status
-from mirrordescent.trees import Tree, norm, tree_map
+from mirrordescent.trees import Tree, leaves, norm, tree_map
+
+ROUNDING = 4.0
+"""Rounding error of a value of f, in units of the machine epsilon times its size."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +22,8 @@ class Snapshot:
     """A run at iteration k, as stop rules and callbacks see it.
 
     ``x`` is the method's answer and ``value`` its objective; ``lower`` is the best proven lower
-    bound so far. ``previous_x`` is the answer at the snapshot before. Numbers of samples are
-    tensors (batch,).
+    bound so far. ``previous_x`` and ``previous_lower`` belong to the snapshot before. Numbers per
+    sample are tensors (batch,).
     """
 
     k: int
@@ -35,6 +38,7 @@ class Snapshot:
     problem: Problem
     method: Method[Any]
     state: Any
+    previous_lower: Tensor | None = None
 
     @cached_property
     def grad(self) -> Tree:
@@ -49,29 +53,54 @@ class Rule:
     Args:
         test: Function from a snapshot to the samples that should stop, (batch,) bool.
         status: Status of these samples.
+        undecidable: Function from a snapshot to the samples for which rounding errors hide whether
+            the test will ever be passed, (batch,) bool. They stop with
+            :attr:`Status.PRECISION`. None means that rounding never matters.
     """
 
     test: Callable[[Snapshot], Tensor]
     status: Status = Status.CONVERGED
+    undecidable: Callable[[Snapshot], Tensor] | None = None
 
     def __call__(self, snapshot: Snapshot) -> Tensor:
         """Return the samples that should stop, (batch,) bool."""
         return self.test(snapshot)
 
 
+def rounding_of(*values: Tensor) -> Tensor:
+    """Return the rounding error of differences of values of f: 4 machine epsilons of their size.
+
+    It is proportional to f, so that it does not depend on units. Of values with different types,
+    the least precise type counts.
+
+    >>> rounding_of(torch.tensor([0.0, 1.0]), torch.tensor([0.0, -2.0])) / torch.finfo().eps
+    tensor([0., 8.])
+    """
+    size = values[0].abs()
+    for value in values[1:]:
+        size = torch.maximum(size, value.abs())
+    return ROUNDING * max(torch.finfo(value.dtype).eps for value in values) * size
+
+
 def relative_gap(value: Tensor, lower: Tensor, start_value: Tensor) -> Tensor:
     """Return (f − lower)/max(f(x₀) − lower, ε), the remaining share of the gap at the start.
 
-    ε is the rounding error of the values, so that the result is finite if f(x₀) is optimal.
+    ε is the rounding error of f(x₀) − lower. It prevents a division by 0 if f(x₀) is optimal. If
+    all values are 0, so is the result. The result does not depend on the units of f.
     """
-    eps = torch.finfo(value.dtype).eps * (1 + start_value.abs())
-    return (value - lower) / torch.maximum(start_value - lower, eps)
+    scale = torch.maximum(start_value - lower, rounding_of(start_value, lower.to(value)))
+    return (value - lower) / scale.clamp(min=torch.finfo(scale.dtype).tiny)
 
 
 def gap(
     tolerance: float, lower: Tensor | float | None = None, *, start_value: Tensor | None = None
 ) -> Rule:
-    """Stop at a relative gap: f(x) − lower ≤ tolerance · (f(x₀) − lower).
+    """Stop at a relative gap: f(x) − lower + ε ≤ tolerance · (f(x₀) − lower).
+
+    ε is the rounding error of f(x) − lower, a multiple of the machine epsilon times the size of f.
+    If the right-hand side is less than 2ε, rounding hides whether it was reached. A sample with
+    such a tolerance stops with :attr:`Status.PRECISION` when f(x) − lower ≤ 2ε, or when x and the
+    lower bound change by no more than rounding errors between two checks.
 
     Args:
         tolerance: Share of the gap at the start that may remain.
@@ -81,39 +110,108 @@ def gap(
     """
     _require_positive("tolerance", tolerance)
 
-    def test(snapshot: Snapshot) -> Tensor:
+    def measure(snapshot: Snapshot) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Return the gap, the gap that is allowed, and the rounding error of the former."""
         bound = snapshot.lower
         if lower is not None:
             bound = torch.as_tensor(lower).to(snapshot.value)
         if bound is not None:
             first = snapshot.start_value if start_value is None else start_value
-            return relative_gap(snapshot.value, bound, first) <= tolerance
+            return (
+                snapshot.value - bound,
+                tolerance * (first - bound),
+                rounding_of(snapshot.value, bound),
+            )
         # Some methods have no bound before their first step.
         if snapshot.method.certifies and snapshot.k == 0:
-            return torch.zeros_like(snapshot.running)
+            return None
         name = type(snapshot.method).__name__
         raise ValueError(f"gap() needs a lower bound, and {name} gives none: give lower=")
 
-    return Rule(test)
+    def test(snapshot: Snapshot) -> Tensor:
+        measured = measure(snapshot)
+        if measured is None:
+            return torch.zeros_like(snapshot.running)
+        difference, allowed, rounding = measured
+        return difference + rounding <= allowed
+
+    def undecidable(snapshot: Snapshot) -> Tensor:
+        measured = measure(snapshot)
+        if measured is None:
+            return torch.zeros_like(snapshot.running)
+        difference, allowed, rounding = measured
+        too_small = allowed < 2 * rounding
+        if not bool(too_small.any()):
+            return too_small
+        return too_small & ((difference <= 2 * rounding) | _settled(snapshot, rounding))
+
+    return Rule(test, undecidable=undecidable)
 
 
-def gradient_norm(tolerance: float) -> Rule:
-    """Stop when ‖∇f(x)‖₂ ≤ tolerance, with the exact gradient."""
+def _settled(snapshot: Snapshot, rounding: Tensor) -> Tensor:
+    """Return the samples whose x and lower bound changed by no more than rounding errors."""
+    if snapshot.previous_x is None:
+        return torch.zeros_like(snapshot.running)
+    eps = torch.finfo(next(leaves(snapshot.x)).dtype).eps
+    settled = _change(snapshot.x, snapshot.previous_x) <= ROUNDING * eps * norm(snapshot.x)
+    if snapshot.lower is None:
+        return settled
+    if snapshot.previous_lower is None:
+        return torch.zeros_like(snapshot.running)
+    return settled & (snapshot.lower - snapshot.previous_lower <= rounding)
+
+
+def _change(x: Tree, previous: Tree) -> Tensor:
+    """Return ‖x − x'‖, where x' is the answer at the check before."""
+    return norm(tree_map(torch.sub, x, previous))
+
+
+def gradient_norm(tolerance: float, *, relative: bool = False) -> Rule:
+    """Stop when ‖∇f(x)‖₂ ≤ tolerance, with the exact gradient.
+
+    Args:
+        tolerance: Largest norm.
+        relative: Whether the tolerance is a share of the norm at the start of the run. Then it does
+            not depend on the units of f and x.
+    """
     _require_positive("tolerance", tolerance)
-    return Rule(lambda snapshot: norm(snapshot.grad) <= tolerance)
+    first: Tensor | None = None
+
+    def test(snapshot: Snapshot) -> Tensor:
+        nonlocal first
+        size = norm(snapshot.grad)
+        if not relative:
+            return size <= tolerance
+        if snapshot.k == 0 or first is None:
+            first = size
+        return size <= tolerance * first
+
+    return Rule(test)
 
 
 def relative_change(tolerance: float) -> Rule:
-    """Stop when ‖x − x'‖ ≤ tolerance · ‖x‖, where x' is the answer at the check before."""
+    """Stop when ‖x − x'‖ ≤ tolerance · ‖x‖, where x' is the answer at the check before.
+
+    A tolerance below the machine epsilon cannot be told from no change at all. Samples that reach
+    it stop with :attr:`Status.PRECISION`.
+    """
     _require_positive("tolerance", tolerance)
 
-    def test(snapshot: Snapshot) -> Tensor:
+    def settled(snapshot: Snapshot) -> Tensor:
         if snapshot.previous_x is None:
             return torch.zeros_like(snapshot.running)
-        change = tree_map(torch.sub, snapshot.x, snapshot.previous_x)
-        return norm(change) <= tolerance * norm(snapshot.x)
+        return _change(snapshot.x, snapshot.previous_x) <= tolerance * norm(snapshot.x)
 
-    return Rule(test)
+    def too_small(snapshot: Snapshot) -> bool:
+        return tolerance < torch.finfo(next(leaves(snapshot.x)).dtype).eps
+
+    def test(snapshot: Snapshot) -> Tensor:
+        return settled(snapshot) & (not too_small(snapshot))
+
+    def undecidable(snapshot: Snapshot) -> Tensor:
+        return settled(snapshot) & too_small(snapshot)
+
+    return Rule(test, undecidable=undecidable)
 
 
 def wall_clock(seconds: float) -> Rule:

@@ -16,6 +16,7 @@ _TYPES: dict[str, Any] = {
     "held_out": dict,
     "use": dict,
     "requires": list | tuple,
+    "version": int,
 }
 """Types of the fields that are not text."""
 
@@ -38,6 +39,7 @@ class Card:
         use: Numbers that are necessary to use the entry, such as the size of a minibatch.
         requires: Modules of the user that must be imported before the entry is loaded. Set when
             the entry is saved.
+        version: Version of the entry, from 1. An entry that is learned anew gets the next one.
     """
 
     name: str
@@ -50,6 +52,11 @@ class Card:
     held_out: dict[str, Any] = field(default_factory=dict)
     use: dict[str, Any] = field(default_factory=dict)
     requires: Sequence[str] = ()
+    version: int = 1
+
+    def __post_init__(self) -> None:
+        if self.version < 1:
+            raise ValueError(f"version of a card must be at least 1, got {self.version}")
 
     @property
     def gain(self) -> str:

@@ -6,6 +6,7 @@ imported.
 """
 
 import json
+import threading
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,10 @@ MEMORY_RESERVE = 1 << 24
 """Additional memory in bytes."""
 CALLS = 2000
 """Largest number of torch operations per tensor to build a module."""
+
+
+_writing = threading.Lock()
+"""Held while an entry and its card are written, so that both files are of the same thread."""
 
 
 class EntryDamaged(ValueError):
@@ -51,10 +56,12 @@ def save_entry(module: nn.Module, path: Path, card: Card) -> None:
 
 def _write(path: Path, tensors: dict[str, Tensor], structure: str, card: Card) -> None:
     compact = json.dumps(card.to_data(), ensure_ascii=False)
-    write_whole(tensors, {"format": FORMAT, "structure": structure, "card": compact}, path)
     readable = json.dumps(card.to_data(), indent=2, ensure_ascii=False)
-    with whole(path.with_suffix(".json")) as partial:
-        partial.write_text(readable + "\n", encoding="utf-8")
+    metadata = {"format": FORMAT, "structure": structure, "card": compact}
+    with _writing:
+        write_whole(tensors, metadata, path)
+        with whole(path.with_suffix(".json")) as partial:
+            partial.write_text(readable + "\n", encoding="utf-8")
 
 
 def replace_card(path: Path, card: Card) -> None:
