@@ -1,6 +1,7 @@
 """Blurs: the same as a direct convolution, with one kernel or one for each image."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -51,3 +52,48 @@ def test_motion_goes_along_its_direction():
     assert float(level[level.shape[0] // 2].sum()) == pytest.approx(1.0, abs=1e-5)
     torch.testing.assert_close(upright, level.T, atol=1e-5, rtol=0)
     assert int((level[level.shape[0] // 2] > 1e-3).sum()) == 7
+
+
+def test_a_kernel_gets_its_derivative_after_a_call_without_a_graph():
+    """And again by a second backward pass, although transforms are cached."""
+    kernel = random(3, 3).requires_grad_()
+    x = random(1, 1, 6, 7)
+    blur = Blur(kernel)
+    with torch.no_grad():
+        blur.A(x)
+    found = []
+    for _ in range(2):
+        kernel.grad = None
+        blur.A(x).square().sum().backward()
+        found.append(kernel.grad.clone())
+    fresh = kernel.detach().clone().requires_grad_()
+    weight = fresh.flip(0, 1)[None, None]
+    F.conv2d(x, weight, padding=1).square().sum().backward()
+    for gradient in found:
+        torch.testing.assert_close(gradient, fresh.grad)
+
+
+def test_threads_share_a_blur():
+    blur = Blur(gaussian_kernel(1.0).double())
+    images = [random(1, 1, n, n + 1) for n in range(5, 13)]
+    expected = [blur.A(x) for x in images]
+
+    def work(i):
+        return all(torch.equal(blur.A(images[i]), expected[i]) for _ in range(100))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+@pytest.mark.parametrize("made_inside", [True, False])
+def test_blurs_in_inference_mode(made_inside):
+    x = random(1, 1, 6, 6)
+    blur = Blur(gaussian_kernel(1.0).double())
+    expected = Blur(gaussian_kernel(1.0).double()).A(x)
+    with torch.inference_mode():
+        if made_inside:
+            blur = Blur(gaussian_kernel(1.0).double())
+        assert torch.equal(blur.A(x), expected)
+    if not made_inside:  # what was cached there can be differentiated here
+        blur.A(x.requires_grad_()).sum().backward()
+        assert x.grad is not None

@@ -76,6 +76,73 @@ def test_counts_that_make_no_sense():
         md.layer(md.LeastSquares(data(2, 2), data(1, 2)), md.GD(0.1), iterations=5, last=6)
 
 
+@pytest.mark.parametrize("through", ["steps", "solution"])
+@pytest.mark.parametrize("kind", ["inpainting", "denoising", "composite", "L1", "ridge"])
+def test_one_learnable_weight_for_all_samples(kind, through):
+    """A weight of shape () gets the sum of the derivatives of weights (batch,)."""
+    y = data(2, 1, 3, 2)
+    fit = md.SquaredError(y)
+    ridge = md.problems.Ridge(0.1)
+    make = {
+        "inpainting": lambda w: md.TVInpainting(y, None, w, huber=0.3),
+        "denoising": lambda w: md.TVDenoising(y, w, huber=0.3),
+        "composite": lambda w: md.Composite(fit, [md.problems.TV(w, huber=0.3)]),
+        "L1": lambda w: md.Composite(fit, [md.L1(w), ridge]),
+        "ridge": lambda w: md.Composite(fit, [md.problems.Ridge(w)]),
+    }[kind]
+    if (kind, through) == ("L1", "solution"):
+        pytest.skip("it has kinks")
+    method = PDHG(0.3) if kind == "L1" else md.GD(0.1)
+    one = torch.tensor(0.2, dtype=DOUBLE, requires_grad=True)
+    each = torch.full((2,), 0.2, dtype=DOUBLE, requires_grad=True)
+    options = {"iterations": 1500, "last": 500, "through": through}
+    (found,) = torch.autograd.grad(md.layer(make(one), method, **options).pow(2).sum(), one)
+    (expected,) = torch.autograd.grad(md.layer(make(each), method, **options).pow(2).sum(), each)
+    assert found.shape == ()
+    assert abs(float(found)) > 1e-3
+    torch.testing.assert_close(found, expected.sum())
+
+
+def test_weights_of_shape_nothing_without_derivatives_are_numbers():
+    assert md.TVDenoising(data(1, 1, 3, 3), torch.tensor(0.5)).weight == 0.5
+    assert isinstance(md.L1(torch.tensor(0.5)).weight, float)
+    for make in (md.L1, lambda w: md.TVDenoising(data(1, 1, 3, 3), w)):
+        with pytest.raises(ValueError, match="weight must be positive"):
+            make(torch.tensor(-0.5, requires_grad=True))
+
+
+@pytest.mark.parametrize("through", ["steps", "solution"])
+def test_the_kernel_of_a_blur_is_learned_again_and_again(through):
+    """Two backward passes of one operator; layers begin with steps without a graph."""
+    kernel = (0.1 * data(3, 3).abs()).requires_grad_()
+    blur = md.problems.Blur(kernel)
+    problem = md.Composite(md.SquaredError(data(1, 1, 4, 4), blur), [md.problems.Ridge(0.5)])
+    found = []
+    for _ in range(2):
+        x = md.layer(problem, md.GD(0.3), iterations=400, last=100, through=through)
+        loss = x.square().sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        found.append(kernel.grad.clone())
+        kernel.grad = None
+    assert float(found[0].norm()) > 0
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_a_run_that_has_not_converged_says_so():
+    """The derivative is 1, of which 20 slow steps give 0.02."""
+    centre = torch.ones(1, 2, dtype=DOUBLE, requires_grad=True)
+    slow = md.Quadratic(torch.tensor([1.0, 1e-3], dtype=DOUBLE), centre)
+    for options in ({}, {"last": 200}, {"last": 1}):
+        with pytest.warns(UserWarning, match="layer has not converged: x still moves"):
+            md.layer(slow, md.GD(1.0), **options)
+    fast = md.Quadratic(torch.tensor([1.0, 0.5], dtype=DOUBLE), centre)
+    x = md.layer(fast, md.GD(1.0), last=60)
+    (gradient,) = torch.autograd.grad(x.sum(), centre)
+    torch.testing.assert_close(gradient, torch.ones_like(gradient))
+    md.layer(fast, md.GD(1.0), centre.detach())  # at the solution from the start
+
+
 # Through the solution, by the implicit function theorem
 
 
@@ -207,7 +274,7 @@ def test_what_the_theorem_cannot_do_is_said():
     y = data(1, 6, seed=1).requires_grad_()
     with pytest.warns(UserWarning, match="layer has not converged"):
         md.layer(md.LeastSquares(data(6, 3), y), md.GD(1e-3), iterations=3, through="solution")
-    with pytest.raises(TypeError, match="SpectralBall does not know its faces"):
+    with pytest.raises(TypeError, match="SpectralBall needs a method _along_face"):
         through(InABall(), ProjectedGradient(InABall.domain, 0.5)).sum().backward()
     with pytest.raises(ValueError, match="unknown through 'stpes'"):
         md.layer(flat, md.GD(0.1), through="stpes")

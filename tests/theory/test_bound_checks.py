@@ -151,22 +151,33 @@ def test_without_strong_convexity_there_is_no_bound(alpha):
     assert bounded("accelerated stochastic", alpha=alpha).bound.isnan().all()
 
 
-def below(measured, bound, stochastic=False, statuses=None, pathwise=None):
+def below(measured, bound, stochastic=False, statuses=None, pathwise=None, value=0.0):
     measured, bound, pathwise = (
         torch.tensor(series, dtype=torch.float64) for series in (measured, bound, pathwise or bound)
     )
     found = BoundCheck("f", "Theorem", measured, bound, pathwise)
-    solution = SimpleNamespace(statuses=statuses or [Status.BUDGET] * measured.shape[1])
+    solution = SimpleNamespace(
+        statuses=statuses or [Status.BUDGET] * measured.shape[1],
+        value=torch.full((measured.shape[1],), value, dtype=torch.float64),
+    )
     return check_below_bound(found, solution, stochastic)
 
 
 @pytest.mark.parametrize(
-    ("bound", "allowed"), [(0.0, 1e3 * EPS), (7.0, 8e3 * EPS), (-7.0, 8e3 * EPS)]
+    ("bound", "value", "allowed"),
+    [
+        (0.0, 1.0, 1e3 * EPS),
+        (7.0, 0.0, 7e3 * EPS),
+        (-7.0, 1.0, 7e3 * EPS),
+        (1.0, 7.0, 7e3 * EPS),
+    ],
 )
-def test_rounding_is_not_above_a_bound(bound, allowed):
-    """10³ machine epsilons of 1 + |bound| are rounding, twice that is not."""
+@pytest.mark.parametrize("unit", [1e-12, 1.0, 1e12])
+def test_rounding_is_not_above_a_bound(bound, value, allowed, unit):
+    """10³ machine epsilons of the bound or of f are rounding in every unit, more are not."""
     for excess, answer in ((0.8 * allowed, "holds"), (1.4 * allowed, "does not hold")):
-        assert below([[bound + excess]], [[bound]]).answer == answer
+        verdict = below([[unit * (bound + excess)]], [[unit * bound]], value=unit * value)
+        assert verdict.answer == answer
 
 
 def test_the_numbers_of_a_verdict_are_those_at_the_end():
@@ -219,11 +230,12 @@ def lemma(slack, energy):
 
 @pytest.mark.parametrize("energies", [(7.0, 0.0), (0.0, 7.0), (0.0, -7.0)])
 def test_lemma_1_holds_to_the_rounding_of_the_energies_on_both_sides(energies):
-    allowed = 1e3 * EPS * 8
-    energy = [[each] for each in energies]
-    assert lemma([[-0.8 * allowed]], energy).answer == "holds"
-    assert lemma([[-1.4 * allowed]], energy).answer == "does not hold"
-    assert lemma([[-1.4 * allowed / 8]], [[0.0], [0.0]]).answer == "does not hold"
+    for unit in (1e-12, 1.0, 1e12):
+        allowed = 1e3 * EPS * 7 * unit
+        energy = [[unit * each] for each in energies]
+        assert lemma([[-0.8 * allowed]], energy).answer == "holds"
+        assert lemma([[-1.4 * allowed]], energy).answer == "does not hold"
+    assert lemma([[-EPS]], [[0.0], [0.0]]).answer == "does not hold"
 
 
 @pytest.mark.parametrize("sample", [0, 1, 2])

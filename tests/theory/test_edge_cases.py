@@ -319,7 +319,9 @@ def judged_below(measured, bound, stochastic, slack=None):
     bounded = BoundCheck(
         "f", "Theorem", torch.tensor(measured), torch.tensor(bound), torch.tensor(bound), slack
     )
-    solution = SimpleNamespace(statuses=[Status.BUDGET] * len(measured[0]))
+    solution = SimpleNamespace(
+        statuses=[Status.BUDGET] * len(measured[0]), value=torch.zeros(len(measured[0]))
+    )
     return check_below_bound(bounded, solution, stochastic)
 
 

@@ -160,7 +160,7 @@ def _expand(arguments: list[str]) -> list[str]:
 
 
 def _escaped_stderr(arguments: list[str]) -> AbstractContextManager[object]:
-    """Escape what is written to standard error if an argument has control characters."""
+    """Escape control characters on standard error if an argument contains any."""
     if all(visible(argument) == argument for argument in arguments):
         return nullcontext()
     return redirect_stderr(EscapedStderr())

@@ -21,7 +21,10 @@ Switch: TypeAlias = Literal["auto", "yes", "no"]
 """The values of an option that is on, off, or chosen automatically."""
 DataDirectory: TypeAlias = Annotated[
     Path | None,
-    arg(help="Folder with the data sets. The default is the environment's MIRRORDESCENT_DATA."),
+    arg(
+        help="Folder with the data sets. The default is the environment variable "
+        "MIRRORDESCENT_DATA, or else a cache folder."
+    ),
 ]
 
 
@@ -84,7 +87,7 @@ def progress() -> bool | None:
     """Return the ``progress`` argument for solvers.
 
     On a terminal it is None: a bar appears if the work takes longer than a second. Otherwise it is
-    True: lines of text are printed now and then.
+    True: lines of text are printed from time to time.
     """
     return None if sys.stderr.isatty() else True
 

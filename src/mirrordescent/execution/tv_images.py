@@ -32,7 +32,7 @@ def pixels_of(problem: Problem) -> Pixels | None:
 
 @runner(AMD)
 def amd_run(method: AMD, problem: Problem, oracle: Oracle) -> "StencilRun | None":
-    """Return a run for a stencil or no map, with rounded gradients."""
+    """Return a run of AMD with a stencil or no map, on gradients with rounded kinks."""
     pixels = pixels_of(problem)
     if pixels is None or type(oracle) is not Rounded:
         return None

@@ -244,7 +244,7 @@ class Problem(Part, nn.Module):
         problem changes, or give them as separate features with a fixed exponent.
 
         Args:
-            x0: Start, which features may describe too.
+            x0: Starting point, on which features may depend.
         """
         return {}
 
@@ -347,12 +347,19 @@ class Function(Problem):
         If x requires a gradient, the result can be differentiated again.
         """
         keep_graph = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves(x))
-        with torch.enable_grad():
-            points = x if keep_graph else tree_map(lambda leaf: leaf.detach().requires_grad_(), x)
+        with torch.inference_mode(False), torch.enable_grad():
+            points = x if keep_graph else tree_map(_new_leaf, x)
             grads = torch.autograd.grad(
                 self.value(points).sum(), list(leaves(points)), create_graph=keep_graph
             )
         return grads[0] if isinstance(x, Tensor) else dict(zip(x, grads, strict=True))
+
+
+def _new_leaf(tensor: Tensor) -> Tensor:
+    """Return the same numbers as a leaf of a new graph."""
+    # Inference tensors cannot be part of a graph.
+    detached = tensor.clone() if tensor.is_inference() else tensor.detach()
+    return detached.requires_grad_()
 
 
 def in_double(problem: Problem, x: Tree) -> tuple[Problem, Tree]:

@@ -38,7 +38,7 @@ class Fit(Problem):
     Args:
         y: Observed data, (batch, …). Complex numbers become two channels, as in
             :class:`~mirrordescent.problems.Fourier`.
-        operator: Operator A: any object with ``A`` and ``A_adjoint``, such as a physics of
+        operator: Operator A: any object with ``A`` and ``A_adjoint``, such as a physics object of
             deepinv; None means the identity.
         mask: 1 or True where an entry of y was observed; must broadcast to y.
     """

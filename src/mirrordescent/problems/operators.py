@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent._internal.checks import require_positive
+from mirrordescent._internal.eager import without_autocast
 from mirrordescent.parts import Part
 from mirrordescent.problems.origin import defined_in_library
 from mirrordescent.problems.quadratics import matvec, spectral_norm
@@ -62,7 +63,7 @@ class Blur(Part, nn.Module):
     @property
     def norm(self) -> float:
         """Σ|kernel| ≥ ‖A‖, by Young's inequality; for several kernels, the largest."""
-        return float(self.kernel.abs().sum((-2, -1)).max())
+        return float(self.kernel.detach().abs().sum((-2, -1)).max())
 
     def A(self, x: Tensor) -> Tensor:
         """Convolve with the kernel."""
@@ -90,17 +91,34 @@ class Blur(Part, nn.Module):
         return full[..., rows // 2 : rows // 2 + height, columns // 2 : columns // 2 + width]
 
     def _transform(self, x: Tensor, size: tuple[int, int]) -> Tensor:
-        """Return the transform of the kernel, cached for images of one size and type."""
-        key = (size, x.dtype, x.device, self.kernel.data_ptr(), self.kernel._version)
-        if self not in _TRANSFORMS or _TRANSFORMS[self][0] != key:
-            kernel = self.kernel.to(x)
-            kernel = kernel if kernel.ndim == 2 else kernel.unsqueeze(1)
-            _TRANSFORMS[self] = (key, torch.fft.rfft2(kernel, s=size))
-        return _TRANSFORMS[self][1]
+        """Return the transform of the kernel, cached for images of one size and type.
+
+        It is computed anew if it belongs to a graph, and if changes of the kernel cannot be
+        noticed.
+        """
+        kernel = self.kernel
+        differentiated = torch.is_grad_enabled() and kernel.requires_grad
+        if differentiated or kernel.is_inference():
+            return _kernel_transform(kernel, x, size)
+        key = (size, x.dtype, x.device, kernel.data_ptr(), kernel._version)
+        # Read once: another thread may replace the entry at any time.
+        entry = _TRANSFORMS.get(self)
+        if entry is None or entry[0] != key or entry[1] is not kernel:
+            # An inference tensor could not be used for derivatives later.
+            with torch.inference_mode(False), torch.no_grad():
+                entry = (key, kernel, _kernel_transform(kernel, x, size))
+            _TRANSFORMS[self] = entry
+        return entry[2]
 
 
-# The transform of every kernel, with the key that it was computed for.
-_TRANSFORMS: WeakKeyDictionary[Blur, tuple[object, Tensor]] = WeakKeyDictionary()
+# The transform of every kernel, with the key and the kernel that it was computed for.
+_TRANSFORMS: WeakKeyDictionary[Blur, tuple[object, Tensor, Tensor]] = WeakKeyDictionary()
+
+
+def _kernel_transform(kernel: Tensor, x: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return the Fourier transform of a kernel, padded to a size, in the type of x."""
+    kernel = kernel.to(x)
+    return torch.fft.rfft2(kernel if kernel.ndim == 2 else kernel.unsqueeze(1), s=size)
 
 
 def _fft_length(length: int) -> int:
@@ -320,7 +338,8 @@ class Linear:
     def A_adjoint(self, y: Tensor) -> Tensor:
         """Return the derivative of ⟨Ax, y⟩ with respect to x."""
         keep_graph = torch.is_grad_enabled() and y.requires_grad
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
+            y = y.clone() if y.is_inference() else y
             x = y.new_zeros(len(y), *self.shape, requires_grad=True)
             return torch.autograd.grad(self.function(x), x, y, create_graph=keep_graph)[0]
 
@@ -333,6 +352,7 @@ def _stated_norm(operator: LinearOperator) -> float | None:
     return float(stated) if isinstance(stated, (int, float)) else None
 
 
+@without_autocast
 @torch.no_grad()
 def norm_bound(operator: LinearOperator, like: Tensor, iterations: int = 50) -> float:
     """Return the operator's ``norm``, or 1.05 times an estimate of ‖A‖ by power iteration.
@@ -356,6 +376,7 @@ def norm_bound(operator: LinearOperator, like: Tensor, iterations: int = 50) -> 
     return 1.05 * float(norm(x).max()) ** 0.5
 
 
+@without_autocast
 @torch.no_grad()
 def require_adjoint(operator: LinearOperator, image: Tensor, observed: Tensor) -> None:
     """Raise an error unless A is linear and ``A_adjoint`` is its adjoint, at random points.

@@ -46,7 +46,8 @@ class Term(Part, nn.Module):
     Such a term sets ``can_solve_adjoint`` and writes ``solve_adjoint`` and ``residual_bound``.
 
     Args:
-        weight: Weight h, a number or a tensor (batch,) with one weight per sample.
+        weight: Weight h, a number or a tensor (batch,) with one weight per sample. A tensor of
+            shape () that requires derivatives is the weight of all samples.
     """
 
     kind = "term"
@@ -64,6 +65,9 @@ class Term(Part, nn.Module):
                     "weight must be positive, a number or a tensor (batch,); "
                     f"got a tensor of shape {tuple(weight.shape)}"
                 )
+            self.register_buffer("weight", weight)
+        elif isinstance(weight, Tensor) and weight.requires_grad:
+            require_positive(weight=float(weight.detach()))
             self.register_buffer("weight", weight)
         else:
             self.weight = float(weight)
@@ -320,7 +324,7 @@ class Ridge(Term):
     def convexity(self) -> float:
         """The smallest ρ."""
         weight = self.scaled_weight
-        return float(weight.min()) if isinstance(weight, Tensor) else weight
+        return float(weight.detach().min()) if isinstance(weight, Tensor) else weight
 
     def K(self, x: Tensor) -> Blocks:
         return {"entries": x}
@@ -357,4 +361,4 @@ def half_squares(u: Blocks, factor: float | Tensor) -> Tensor:
 
 def largest(number: float | Tensor) -> float:
     """Return a number, or the largest entry of a tensor (batch,)."""
-    return float(number.max()) if isinstance(number, Tensor) else number
+    return float(number.detach().max()) if isinstance(number, Tensor) else number

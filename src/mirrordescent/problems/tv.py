@@ -59,7 +59,8 @@ class TVInpainting(Composite):
             a Pillow image, a NumPy array, or a list of them.
         mask: 1 or True where a pixel was observed; must broadcast to y. An array or Pillow image
             that is white there is accepted too. None means that all pixels were observed.
-        weight: Weight λ, a number or a tensor (batch,).
+        weight: Weight λ, a number or a tensor (batch,). A tensor of shape () that requires
+            derivatives is the weight of all images.
         scale: Scale s. Published step sizes and gaps refer to the default ½.
         operator: Operator A: any object with ``A`` and ``A_adjoint``, such as a physics of
             deepinv; None means the identity.
@@ -100,7 +101,9 @@ class TVInpainting(Composite):
             )
         require_positive(scale=scale)
         require_not_negative(huber=huber)
-        if isinstance(weight, Tensor) and weight.ndim:
+        if isinstance(weight, Tensor) and (weight.ndim or weight.requires_grad):
+            if weight.ndim == 0:  # keep its graph
+                weight = weight.to(y).expand(len(y)).contiguous()
             _check_weight(weight, y)
         else:
             weight = float(weight)

@@ -46,8 +46,8 @@ class DifferenceTerm(Term):
     def solve_adjoint(self, w: Tensor, one_sided: bool) -> Blocks:
         """Return u = Dz for the solution z of the Poisson equation DᵀDz = w − mean(w).
 
-        The residual w − Dᵀu is the mean of every channel. If ``one_sided``, w is replaced first by
-        its negative part and a multiple of its positive part such that the sum has mean 0.
+        The residual w − Dᵀu is the mean of every channel. If ``one_sided``, the positive part of w
+        is first reduced by a factor, so that the mean of w is at most 0.
         """
         if one_sided:
             below = w.clamp(max=0)

@@ -73,7 +73,7 @@ class Jobs:
         settings: What to do with every photograph.
         images: Files and folders.
         resume: Whether to skip photographs that an earlier run has restored with the same settings.
-        say: Function that is called with assumptions and doubts.
+        say: Function that is called with messages about assumptions and doubts.
     """
 
     def __init__(

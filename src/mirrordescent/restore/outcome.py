@@ -100,7 +100,7 @@ class Outcome(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether the answer is not usable."""
+        """Whether the answer is unusable."""
         return any(self.record["status"] == str(status) for status in Status if status.failed)
 
     def line(self, verbose: bool = False) -> str:

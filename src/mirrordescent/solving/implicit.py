@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from mirrordescent._internal.eager import eager, without_autocast
 from mirrordescent._internal.suggestions import require_known
 from mirrordescent.conjugate_gradients import conjugate_gradients
 from mirrordescent.execution import steps_for
@@ -22,9 +23,14 @@ from mirrordescent.trees import Tree, descend, leaves, map_tensors, norm, tree_m
 Through: TypeAlias = Literal["steps", "solution"]
 
 SOLVED = 1e-3  # largest gradient of a solution, relative to the gradient at the start
+REST = 1e-2  # largest distance from the limit, relative to the way from the start
+STILL = 1e-6  # share of this way in the last window below which x has settled
+WINDOW = 10  # least number of steps by which the speed of convergence is estimated
 CONJUGATE_GRADIENTS = 500  # largest number of iterations
 
 
+@eager
+@without_autocast
 def layer(
     problem: Problem,
     method: Method[Any],
@@ -45,6 +51,8 @@ def layer(
     ``"steps"`` differentiates the ``last`` steps, which gives the first terms of the sum; the steps
     before them are taken without a graph. If T contracts by ρ, the relative error is ρ^last. This
     works for non-smooth f and any constraints, and differentiates the numbers of the method too.
+    There is a warning if x still moves in the last steps, since then ρ is near 1 and derivatives
+    are too small.
 
     ``"solution"`` uses the implicit function theorem. It is exact once the run has converged,
     whatever the method, and needs the memory of one gradient. H⁻¹ is applied by conjugate gradients
@@ -86,14 +94,55 @@ def layer(
         x0 = problem.start() if x0 is None else x0
         problem.check(x0)
         method.resolve_oracle(oracle)
-        state = steps_for(method, problem, oracle)(method.init(x0, problem), iterations - last)
+        run = steps_for(method, problem, oracle)
+        state = method.init(x0, problem)
+        window = max(1, min(iterations // 4, max(last // 2, WINDOW)))
+        marks = (iterations - 2 * window, iterations - window)
+        passed = []
+        for k in sorted(
+            {*(mark for mark in marks if mark <= iterations - last), iterations - last}
+        ):
+            if k > state.k:
+                state = run(state, k - state.k)
+            if k in marks:
+                passed.append(method.answer(state))
         state = map_tensors(torch.Tensor.detach, state)
     if through == "solution":
         return _solution(problem, method.answer(state), x0)
     with torch.enable_grad():
-        for _ in range(last):
+        for k in range(iterations - last + 1, iterations + 1):
             state = method.step(problem, state, oracle)
-        return method.answer(state)
+            if k in marks:
+                passed.append(method.answer(state))
+        x = method.answer(state)
+    if len(passed) == 2:  # a run of one step has no speed
+        _warn_if_moving(x0, passed[0], passed[1], x)
+    return x
+
+
+@torch.no_grad()
+def _warn_if_moving(x0: Tree, earlier: Tree, before: Tree, x: Tree) -> None:
+    """Warn if x is far from the limit of a run, which is extrapolated from three points.
+
+    If a window of steps contracts by q, the way that remains is the last one times q/(1 − q).
+
+    Args:
+        x0: Start.
+        earlier: Answer two windows before the end.
+        before: Answer one window before the end.
+        x: Answer at the end.
+    """
+    moved = norm(tree_map(torch.sub, x, before))
+    q = moved / norm(tree_map(torch.sub, before, earlier)).clamp(min=torch.finfo(moved.dtype).tiny)
+    way = norm(tree_map(torch.sub, x, x0))
+    rest = torch.where(q < 1, moved * q / (1 - q), torch.inf)
+    still = moved > torch.maximum(STILL * way, 64 * torch.finfo(moved.dtype).eps * norm(x))
+    if bool((still & (rest > REST * way)).any()):
+        warnings.warn(
+            "layer has not converged: x still moves in the last steps, so that their derivatives "
+            "are smaller than those of the solution. Increase iterations and last",
+            stacklevel=4,
+        )
 
 
 def _require_smooth(problem: Problem) -> None:

@@ -1,12 +1,14 @@
 """The one loop that runs every method on every problem."""
 
 from collections.abc import Callable, Sequence
+from operator import index
 from time import perf_counter
-from typing import Any
+from typing import Any, SupportsIndex, cast
 
 import torch
 from torch import Generator, Tensor
 
+from mirrordescent._internal.eager import eager, without_autocast
 from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.domains import WholeSpace
 from mirrordescent.execution import steps_for
@@ -25,6 +27,8 @@ from mirrordescent.trees import Tree, batch_size, is_finite, leaves, tree_map, w
 CHECKS = 25  # default number of checks in a run
 
 
+@eager
+@without_autocast
 @torch.no_grad()
 def solve(
     problem: Problem,
@@ -55,7 +59,7 @@ def solve(
         problem: Problem to minimise.
         method: Method that takes the steps.
         x0: Start, (batch, …) or a dict of such tensors. By default the problem's own.
-        iterations: Number of iterations at most.
+        iterations: Maximal number of iterations.
         oracle: Oracle of the gradients. By default the method's own oracle if it has one, else
             exact gradients.
         stop: Rules such as ``gap(1e-4)``. A sample stops if one of them says so.
@@ -89,6 +93,9 @@ def solve(
     elif x0 is None:
         x0 = problem.start()
     _check_arguments(problem, method, x0, iterations, check_every, oracle, generator)
+    iterations = index(iterations)
+    if check_every is not None:
+        check_every = index(check_every)
     rules = (stop,) if isinstance(stop, Rule) else tuple(stop or ())
     check_at, record_at = _plan_checks(iterations, check_every, trace)
 
@@ -287,15 +294,27 @@ def _plan_checks(
     checks = {*range(0, iterations, every), iterations}
     if trace is None:
         return checks, checks
-    if isinstance(trace, int):
+    if _is_whole(trace):
+        trace = index(cast(SupportsIndex, trace))
         if trace < 2:
             raise ValueError(f"trace must record at least 2 iterations, got {trace}")
         intervals = max(1, trace - 2)
         return checks, {0, *(round(iterations ** (i / intervals)) for i in range(trace - 1))}
-    recorded = set(trace)
+    recorded = {index(k) for k in cast(Sequence[SupportsIndex], trace)}
     if not recorded or min(recorded) < 0 or max(recorded) > iterations:
-        raise ValueError(f"trace must name iterations from 0 to {iterations}, got {sorted(trace)}")
+        raise ValueError(
+            f"trace must name iterations from 0 to {iterations}, got {sorted(recorded)}"
+        )
     return checks, recorded
+
+
+def _is_whole(number: object) -> bool:
+    """Tell whether a number is whole, such as an int or a NumPy integer."""
+    try:
+        index(cast(SupportsIndex, number))
+    except TypeError:
+        return False
+    return True
 
 
 def _check_arguments(
@@ -308,7 +327,7 @@ def _check_arguments(
     generator: Generator | None,
 ) -> None:
     for name, number in (("iterations", iterations), ("check_every", check_every)):
-        if number is not None and (not isinstance(number, int) or number < 1):
+        if number is not None and not (_is_whole(number) and number >= 1):
             raise ValueError(f"{name} must be a whole number, at least 1, got {number}")
     problem.check(x0)
     resolved = method.resolve_oracle(oracle)

@@ -86,7 +86,7 @@ def _krylov_basis(
 ) -> tuple[Tensor, Tensor]:
     """Return orthonormal vectors of a Krylov space and their images: (batch, vectors, entries).
 
-    If the space of a sample is invariant before the last step, a random vector continues it.
+    If the Krylov space of a sample becomes invariant early, a random vector is added to it.
     """
     batch, size = flat.shape
     epsilon = torch.finfo(flat.dtype).eps
@@ -209,6 +209,19 @@ def smallest_secant(gradient: Gradient, points: Sequence[Tree]) -> float:
     return smallest
 
 
+def secant_scale(gradient: Gradient, points: Sequence[Tree]) -> float:
+    """Return max (‖∇h(a)‖ + ‖∇h(b)‖) / ‖a − b‖ over consecutive points.
+
+    Secants cannot be larger, and their rounding errors are proportional to it.
+    """
+    largest = 0.0
+    for a, b in pairwise(points):
+        length = norm(difference(a, b))
+        size = norm(gradient(a)) + norm(gradient(b))
+        largest = max(largest, float(torch.where(length > 0, size / length, 0.0).max()))
+    return largest
+
+
 @torch.no_grad()
 def has_jump(gradient: Gradient, points: Sequence[Tree]) -> bool:
     """Search for a jump of ∇h on the segments between consecutive points.
@@ -242,7 +255,7 @@ def _jumps_between(gradient: Gradient, a: Tree, b: Tree) -> bool:
         changes.append(norm(difference(gradient_a, gradient_b)))
     last_change = changes[-1]
     constant = last_change > 0.5 * changes[HALVINGS * 3 // 4]
-    rounding = ROUNDING * torch.finfo(last_change.dtype).eps * (1 + norm(gradient_a))
+    rounding = ROUNDING * torch.finfo(last_change.dtype).eps * (changes[0] + norm(gradient_a))
     return bool((constant & (last_change > rounding)).any())
 
 
