@@ -58,7 +58,9 @@ def join_argument_lines(command: F) -> F:
 def show(report: Any, lines: Iterable[str], as_json: bool) -> None:
     """Print a report to standard output, as JSON or as lines of text."""
     if as_json:
-        print(visible(json.dumps(plain(report), indent=2, ensure_ascii=False)))
+        encoding = (sys.stdout.encoding or "").lower()
+        ascii_only = not encoding.startswith("utf")  # escapes of JSON can be read back
+        print(visible(json.dumps(plain(report), indent=2, ensure_ascii=ascii_only)))
     else:
         print(*map(visible, lines), sep="\n")
 

@@ -156,7 +156,12 @@ class Outcome(NamedTuple):
                 f"{reached}. All {plan.iterations} iterations were used: allow more with "
                 "--iterations, or a larger gap with --tolerance"
             )
-        return f"{reached}. A larger gap is allowed with --tolerance"
+        if self.record["status"] == str(Status.PRECISION):
+            return (
+                f"{reached}. Rounding errors prevent a proof of less: allow a larger gap with "
+                "--tolerance"
+            )
+        return f"{reached}. Allow a larger gap with --tolerance"
 
     def _details(self) -> list[str]:
         details = [
