@@ -104,10 +104,10 @@ class Weighted(MirrorMap):
         return sum_per_sample(self.weights * potentials)
 
     def _to_dual(self, x: Tensor) -> Tensor:
-        return self.weights * cast(Tensor, self.mirror.to_dual(x))
+        return self.weights * self.mirror.to_dual(x)
 
     def _to_primal(self, y: Tensor) -> Tensor:
-        return cast(Tensor, self.mirror.to_primal(y / self.weights))
+        return self.mirror.to_primal(y / self.weights)
 
 
 class Subject(NamedTuple):

@@ -67,7 +67,7 @@ class PreconditionedSteps:
         if method.normalised:
             d = list(torch._foreach_mul(self.directions(v), self.directions.sizes))
         else:
-            d = [mirror.to_primal(y[None])[0] for mirror, y in zip(self.maps, v, strict=True)]  # type: ignore[index]
+            d = [mirror.to_primal(y[None])[0] for mirror, y in zip(self.maps, v, strict=True)]
         if method.decay:
             torch._foreach_mul_(x, 1 - t * method.decay)
         torch._foreach_add_(x, d, alpha=-t)

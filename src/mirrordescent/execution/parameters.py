@@ -177,6 +177,14 @@ class GroupExecutor:
                 return True
         return False
 
+    def disable_kernels(self) -> None:
+        """Use torch alone from now on."""
+        self.fused = False
+        self.choices = {
+            update: choice._replace(kernel=None) for update, choice in self.choices.items()
+        }
+        self._arranged = []
+
     def set_momentum(self, momentum: float) -> None:
         """Change the momentum of all methods, if they have one."""
         if self.momentum is None or momentum == self.momentum:

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Generator, Tensor
 
-from mirrordescent.methods.base import GradientMethod, StatefulWrapper, Wrapped
+from mirrordescent.methods.base import GradientMethod, Method, StatefulWrapper, Wrapped
 from mirrordescent.methods.equipped import overrides_step
 from mirrordescent.methods.means import Means
 from mirrordescent.oracles import Oracle
@@ -34,7 +34,7 @@ class Certified(StatefulWrapper):
 
     method: GradientMethod[Any]
 
-    def __init__(self, method: GradientMethod[Any]) -> None:
+    def __init__(self, method: Method[Any]) -> None:
         if not isinstance(method, GradientMethod) or overrides_step(method):
             raise TypeError(
                 "Certified needs a GradientMethod that does not override step(); "

@@ -1,6 +1,6 @@
 """A switch from one method to another after a number of steps."""
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -83,7 +83,7 @@ class Switch(StatefulWrapper):
         then = then or PDHG(PDHG_RATIO)
         if certified is None:
             certified = isinstance(then, PrimalDual) and _can_be_certified(first)
-        super().__init__(Certified(cast(GradientMethod[Any], first)) if certified else first)
+        super().__init__(Certified(first) if certified else first)
         self.after = int(after)
         self.then = then
         self.certified = certified
@@ -92,7 +92,9 @@ class Switch(StatefulWrapper):
     @property
     def first(self) -> Method[Any]:
         """The method of the first steps."""
-        return cast(Certified, self.method).method if self.certified else self.method
+        if self.certified and isinstance(self.method, Certified):
+            return self.method.method
+        return self.method
 
     def config(self) -> Config:
         return {

@@ -438,6 +438,10 @@ class MirrorOptimizer(Optimizer):
         for group in self.param_groups:
             for option, default in defaults.items():
                 group.setdefault(option, default)
+        if "_executors" in state and self.fused is None and not kernels.available():
+            # A copy on another machine, which lacks the kernels that were chosen by default.
+            for executor in self._executors:
+                executor.disable_kernels()
 
 
 def _check_saved_group(saved: Group, group: Group) -> None:

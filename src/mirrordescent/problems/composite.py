@@ -326,7 +326,7 @@ class Composite(Problem, SaddlePoint):
         if isinstance(self.smooth, Fit):
             zeros = [tree_map(torch.zeros_like, term.K(x)) for term in self._terms]
             v = self.smooth.misfit_gradient(self.smooth.observe(x))
-            return self._bound(x, Dual(cast("list[Blocks]", zeros), v))
+            return self._bound(x, Dual(zeros, v))
         return super().bound_at(x, convexity) if math.isfinite(self.smoothness()) else None
 
     def _bound(self, x: Tensor, dual: Dual) -> Tensor:
