@@ -43,7 +43,7 @@ Say = Callable[[str], object]
 
 @dataclass(frozen=True)
 class RestorationSettings:
-    """What to do with every photograph.
+    """Settings for the restoration of every photograph.
 
     Args:
         task: "denoise" or "inpaint".
@@ -70,7 +70,7 @@ class Jobs:
     """Photographs to restore. If one of several cannot be restored, the others still are.
 
     Args:
-        settings: What to do with every photograph.
+        settings: Settings for every photograph.
         images: Files and folders.
         resume: Whether to skip photographs that an earlier run has restored with the same settings.
         say: Function that is called with messages about assumptions and doubts.
