@@ -193,6 +193,14 @@ class Term(Part, nn.Module):
         """
         raise NotImplementedError
 
+    def deviation_bound(self, like: Tensor, level: Tensor) -> Tensor:
+        """An upper bound on ‖x − c‖ for some c constant in every channel: (batch,).
+
+        x are the points where the term is at most ``level``. Needed if ``constants_in_range`` is
+        False: then the data bound c, and this bounds the rest.
+        """
+        raise NotImplementedError
+
 
 class L1(Term):
     """λ‖Kx‖₁, which makes Kx sparse.
