@@ -343,8 +343,8 @@ class Jobs:
             )
         if output.is_dir():
             raise ValueError(
-                f"{visible_name(source.path)} cannot be written to {visible_name(output)}, which is "
-                "a folder: choose another folder with --out"
+                f"{visible_name(source.path)} cannot be written to {visible_name(output)}, which "
+                "is a folder: choose another folder with --out"
             )
         other = self._reserved.setdefault(key, source)
         if other != source:
