@@ -325,7 +325,8 @@ class Jobs:
             suffix: Suffix of the restored file.
 
         Raises:
-            ValueError: The file is an input, or another photograph is written to it.
+            ValueError: The file is an input, a report or a folder, or another photograph is
+                written to it.
         """
         output = (self.settings.out / source.name).with_suffix(suffix)
         key = comparable(place_of(output))
@@ -339,6 +340,11 @@ class Jobs:
             raise ValueError(
                 f"{visible_name(source.path)} would be written to {visible_name(output)}, which is "
                 "the name of a report: rename it"
+            )
+        if output.is_dir():
+            raise ValueError(
+                f"{visible_name(source.path)} cannot be written to {visible_name(output)}, which "
+                "is a folder: choose another folder with --out"
             )
         other = self._reserved.setdefault(key, source)
         if other != source:
